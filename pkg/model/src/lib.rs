@@ -1,0 +1,12 @@
+//! The nouns that every other crate speaks: ports, marks, interface names, address families, and the slim
+//! facts about pods and namespaces.
+//!
+//! Pure: no I/O, no clock, no environment. Everything here is a value with its rules built in, so that an
+//! impossible one (an interface name of forty bytes, a mark without mask) cannot be passed on.
+
+mod net;
+mod pod;
+
+pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+pub use net::{Family, IfName, InvalidIfName, Mark, Port, TableId};
+pub use pod::{Container, EnvVar, Namespace, ObjectMeta, Pod, PodName, PodSpec, SecurityContext};

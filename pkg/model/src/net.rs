@@ -1,0 +1,161 @@
+use std::{fmt, net::IpAddr};
+
+/// An IP address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both families, IPv4 first.
+    pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+    /// The family of an address. An IPv4-mapped IPv6 address counts as IPv6, as the kernel stores it.
+    #[must_use]
+    pub fn of(ip: IpAddr) -> Family {
+        if ip.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// `0.0.0.0` or `::`.
+    #[must_use]
+    pub fn unspecified(self) -> IpAddr {
+        match self {
+            Family::V4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+            Family::V6 => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
+/// A TCP or UDP port, 0 to 65535. Istio's annotations allow 0, so it is allowed here too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port(pub u16);
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A packet or connection mark: the bits of `mask` that are looked at or written, and their value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark {
+    /// The value within `mask`.
+    pub value: u32,
+    /// Which bits belong to us.
+    pub mask: u32,
+}
+
+impl Mark {
+    /// A mark that owns all 32 bits. Only for a pod's own network namespace, where nobody else marks.
+    #[must_use]
+    pub const fn exact(value: u32) -> Mark {
+        Mark { value, mask: u32::MAX }
+    }
+}
+
+/// The form of `iptables-save`: `0x539` when the mask is full, else `0x200/0x200`.
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.mask == u32::MAX {
+            write!(f, "{:#x}", self.value)
+        } else {
+            write!(f, "{:#x}/{:#x}", self.value, self.mask)
+        }
+    }
+}
+
+/// A routing table number. The kernel's own are 253 (default), 254 (main) and 255 (local).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableId(pub u32);
+
+impl fmt::Display for TableId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            253 => f.write_str("default"),
+            254 => f.write_str("main"),
+            255 => f.write_str("local"),
+            other => other.fmt(f),
+        }
+    }
+}
+
+/// The name of a network interface: 1 to 15 bytes, no blank, no `/`, no control character, not `.` or `..`
+/// (kernel: `net/core/dev.c`, `dev_valid_name`). A trailing `+` is iptables' wildcard and is refused.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IfName(String);
+
+/// The text is not a valid interface name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an interface name (1 to 15 bytes, no blank, '/', ':' or trailing '+')")]
+pub struct InvalidIfName(pub String);
+
+impl IfName {
+    /// Checks `name` by the kernel's rules.
+    ///
+    /// # Errors
+    /// [`InvalidIfName`] with the text.
+    pub fn new(name: &str) -> Result<IfName, InvalidIfName> {
+        let bad =
+            |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '"' | '\'' | '\\' | '!');
+        let ok = (1..=15).contains(&name.len())
+            && name != "."
+            && name != ".."
+            && !name.starts_with('-')
+            && !name.ends_with('+')
+            && !name.contains(bad);
+        if ok { Ok(IfName(name.to_owned())) } else { Err(InvalidIfName(name.to_owned())) }
+    }
+
+    /// The loopback device.
+    #[must_use]
+    pub fn lo() -> IfName {
+        IfName("lo".to_owned())
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for IfName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_names_follow_the_kernel() {
+        for good in ["lo", "eth0", "cali0123456789a", "net1.100", "vnet-0", "a"] {
+            assert!(IfName::new(good).is_ok(), "{good}");
+        }
+        for bad in
+            ["", "a b", "0123456789abcdef", "a/b", ".", "..", "eth+", "a\nb", "-j", "a\"b", "eth0:1", "!x"]
+        {
+            assert!(IfName::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn marks_print_as_iptables_save_does() {
+        assert_eq!(Mark::exact(1337).to_string(), "0x539");
+        assert_eq!(Mark { value: 0x200, mask: 0x200 }.to_string(), "0x200/0x200");
+    }
+}

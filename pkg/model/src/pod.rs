@@ -1,0 +1,155 @@
+//! Slim Kubernetes facts: what we decide on, and nothing else, so that neither the plugin nor the agent holds
+//! a pod's whole object. Field names are the API's; unknown fields are skipped while parsing.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::Deserialize;
+
+/// A pod's namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodName {
+    /// The Kubernetes namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// `metadata` of any object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ObjectMeta {
+    /// `metadata.name`
+    pub name: String,
+    /// `metadata.namespace`; empty for cluster-wide objects.
+    pub namespace: String,
+    /// `metadata.uid`
+    pub uid: String,
+    /// `metadata.labels`
+    #[serde(deserialize_with = "null_is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// `metadata.annotations`
+    #[serde(deserialize_with = "null_is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What we need of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// `metadata`
+    pub metadata: ObjectMeta,
+    /// `spec`
+    pub spec: PodSpec,
+}
+
+/// What we need of a pod's `spec`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodSpec {
+    /// Regular containers.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub containers: Vec<Container>,
+    /// Init containers, native sidecars among them.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub init_containers: Vec<Container>,
+    /// The pod lives in the node's network namespace.
+    pub host_network: bool,
+}
+
+/// What we need of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Container {
+    /// The container's name.
+    pub name: String,
+    /// Its arguments.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub args: Vec<String>,
+    /// Its environment, in order.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub env: Vec<EnvVar>,
+    /// Its own security context (the pod's is not consulted, as upstream does not).
+    #[serde(deserialize_with = "null_is_empty")]
+    pub security_context: SecurityContext,
+}
+
+/// One environment variable of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct EnvVar {
+    /// Its name.
+    pub name: String,
+    /// Its literal value; absent when it comes from elsewhere (`valueFrom`).
+    pub value: Option<String>,
+}
+
+/// The user and group that a container runs as.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SecurityContext {
+    /// `runAsUser`
+    pub run_as_user: Option<i64>,
+    /// `runAsGroup`
+    pub run_as_group: Option<i64>,
+}
+
+/// What we need of a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Namespace {
+    /// `metadata`
+    pub metadata: ObjectMeta,
+}
+
+impl Pod {
+    /// Regular and init containers, init containers last.
+    pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
+        self.spec.containers.iter().chain(&self.spec.init_containers)
+    }
+}
+
+impl Container {
+    /// The literal value of an environment variable; the last one wins, as in the container itself.
+    #[must_use]
+    pub fn env_value(&self, name: &str) -> Option<&str> {
+        self.env.iter().rev().find(|var| var.name == name).and_then(|var| var.value.as_deref())
+    }
+}
+
+/// The API and Go clients write `null` for an empty list or map.
+fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_parses_from_the_api_form_and_skips_the_rest() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"kind":"Pod","metadata":{"name":"a","namespace":"b","uid":"u","labels":null,"annotations":{"k":"v"},
+                "managedFields":[{"x":1}]},
+                "spec":{"containers":[{"name":"istio-proxy","image":"x","args":["proxy","sidecar"],
+                "env":[{"name":"A","value":"1"},{"name":"B","valueFrom":{"fieldRef":{}}},{"name":"A","value":"2"}],
+                "securityContext":{"runAsUser":1338,"runAsGroup":1339}}],"initContainers":null,"hostNetwork":true}}"#,
+        )
+        .unwrap();
+        let proxy = &pod.spec.containers[0];
+        assert_eq!(proxy.env_value("A"), Some("2"));
+        assert_eq!(proxy.env_value("B"), None);
+        assert_eq!(proxy.security_context.run_as_user, Some(1338));
+        assert!(pod.spec.host_network && pod.metadata.labels.is_empty());
+        assert_eq!(pod.metadata.annotations["k"], "v");
+    }
+}

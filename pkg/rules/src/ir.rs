@@ -1,0 +1,400 @@
+//! The model: tables, chains, rules, and a whole desired rule set for one address family.
+
+use std::{borrow::Cow, collections::BTreeMap, fmt, net::IpAddr};
+
+use model::{IfName, IpNet, Mark, Port, TableId};
+
+/// A netfilter table, in the order in which a restore commits them: the tables that only prepare come before
+/// `nat`, which switches the redirection on. (A restore is atomic per table, not per file.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Table {
+    /// `raw`: before connection tracking.
+    Raw,
+    /// `mangle`: marks and TPROXY.
+    Mangle,
+    /// `filter`: accept and drop.
+    Filter,
+    /// `nat`: address translation; sees the first packet of a connection only.
+    Nat,
+}
+
+impl Table {
+    /// All four, in commit order.
+    pub const ALL: [Table; 4] = [Table::Raw, Table::Mangle, Table::Filter, Table::Nat];
+
+    /// The table's name in iptables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Table::Raw => "raw",
+            Table::Mangle => "mangle",
+            Table::Filter => "filter",
+            Table::Nat => "nat",
+        }
+    }
+}
+
+/// A built-in chain: the point in the kernel where a packet meets the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Hook {
+    /// Arriving packets, before routing.
+    Prerouting,
+    /// Packets for this host.
+    Input,
+    /// Packets passing through.
+    Forward,
+    /// Packets made by this host.
+    Output,
+    /// Leaving packets, after routing.
+    Postrouting,
+}
+
+impl Hook {
+    /// All five, in the order of a packet's way.
+    pub const ALL: [Hook; 5] =
+        [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
+
+    /// The chain's name in iptables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Hook::Prerouting => "PREROUTING",
+            Hook::Input => "INPUT",
+            Hook::Forward => "FORWARD",
+            Hook::Output => "OUTPUT",
+            Hook::Postrouting => "POSTROUTING",
+        }
+    }
+}
+
+/// The name of a chain of one's own; at most 28 bytes (kernel: `XT_EXTENSION_MAXNAMELEN` less one).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Chain(pub Cow<'static, str>);
+
+impl Chain {
+    /// A chain whose name is known at compile time.
+    #[must_use]
+    pub const fn named(name: &'static str) -> Chain {
+        Chain(Cow::Borrowed(name))
+    }
+}
+
+impl fmt::Display for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A value that a packet must have, or must not have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Is<T> {
+    /// True for "must not".
+    pub negated: bool,
+    /// The value.
+    pub value: T,
+}
+
+impl<T> Is<T> {
+    /// The packet must have `value`.
+    pub const fn eq(value: T) -> Is<T> {
+        Is { negated: false, value }
+    }
+
+    /// The packet must not have `value`.
+    pub const fn ne(value: T) -> Is<T> {
+        Is { negated: true, value }
+    }
+}
+
+/// A transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Proto {
+    /// TCP, 6.
+    Tcp,
+    /// UDP, 17.
+    Udp,
+}
+
+impl Proto {
+    /// The name that iptables prints.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Proto::Tcp => "tcp",
+            Proto::Udp => "udp",
+        }
+    }
+}
+
+/// A set of connection-tracking states, as the `conntrack` match knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum States {
+    /// `INVALID`: packets that belong to no connection and cannot open one.
+    Invalid,
+    /// `RELATED,ESTABLISHED`: packets of a connection seen in both directions, or related to one.
+    RelatedEstablished,
+}
+
+impl States {
+    /// The text that iptables prints.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            States::Invalid => "INVALID",
+            States::RelatedEstablished => "RELATED,ESTABLISHED",
+        }
+    }
+}
+
+/// A match beyond addresses, interfaces and protocol. The order in a rule is kept.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Match {
+    /// Source port; the rule must name tcp or udp.
+    SourcePort(Is<Port>),
+    /// Destination port; the rule must name tcp or udp.
+    DestPort(Is<Port>),
+    /// One of up to 15 destination ports.
+    DestPorts(Is<Vec<Port>>),
+    /// User id of the process that owns the sending socket.
+    Uid(Is<u32>),
+    /// Group id of the process that owns the sending socket.
+    Gid(Is<u32>),
+    /// Packet mark.
+    Mark(Is<Mark>),
+    /// Connection mark.
+    ConnMark(Is<Mark>),
+    /// Connection-tracking state.
+    CtState(States),
+}
+
+/// What happens to a packet that a rule matches.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// Back to the calling chain.
+    Return,
+    /// Let it pass this table.
+    Accept,
+    /// Discard it.
+    Drop,
+    /// Continue in a chain of one's own.
+    Jump(Chain),
+    /// nat: to this port of the host itself.
+    Redirect(Port),
+    /// mangle: to a transparent socket on this port, destination unchanged, and mark the packet.
+    Tproxy {
+        /// Port of the listening socket.
+        port: Port,
+        /// Mark to set, for the policy route that delivers the packet locally.
+        mark: Mark,
+    },
+    /// Set the packet's mark within the mask.
+    SetMark(Mark),
+    /// Copy the packet's mark (all bits) to its connection.
+    SaveMark,
+    /// Copy the connection's mark (all bits) to the packet.
+    RestoreMark,
+    /// raw: track the connection in this zone.
+    CtZone(u16),
+    /// Send the start of the packet to userspace listeners.
+    Nflog {
+        /// Text that the listener sees.
+        prefix: Cow<'static, str>,
+        /// Netlink group.
+        group: u16,
+        /// Bytes of the packet to copy.
+        size: u32,
+    },
+}
+
+/// One rule: all conditions must hold.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rule {
+    /// Source address.
+    pub source: Option<Is<IpNet>>,
+    /// Destination address.
+    pub dest: Option<Is<IpNet>>,
+    /// Interface on which the packet arrived.
+    pub input: Option<Is<IfName>>,
+    /// Interface by which the packet leaves.
+    pub output: Option<Is<IfName>>,
+    /// Transport protocol.
+    pub proto: Option<Is<Proto>>,
+    /// Further conditions, in order.
+    pub matches: Vec<Match>,
+    /// The verdict.
+    pub target: Target,
+}
+
+impl Rule {
+    /// A rule that matches every packet.
+    #[must_use]
+    pub const fn new(target: Target) -> Rule {
+        Rule { source: None, dest: None, input: None, output: None, proto: None, matches: Vec::new(), target }
+    }
+
+    /// A rule that jumps to `chain`.
+    #[must_use]
+    pub const fn jump(chain: Chain) -> Rule {
+        Rule::new(Target::Jump(chain))
+    }
+
+    /// Only packets from `net`.
+    #[must_use]
+    pub fn source(mut self, net: IpNet) -> Rule {
+        self.source = Some(Is::eq(net));
+        self
+    }
+
+    /// Only packets to `net`.
+    #[must_use]
+    pub fn dest(mut self, net: IpNet) -> Rule {
+        self.dest = Some(Is::eq(net));
+        self
+    }
+
+    /// Only packets to anywhere but `net`.
+    #[must_use]
+    pub fn not_dest(mut self, net: IpNet) -> Rule {
+        self.dest = Some(Is::ne(net));
+        self
+    }
+
+    /// Only packets that arrive on `interface`.
+    #[must_use]
+    pub fn input(mut self, interface: &IfName) -> Rule {
+        self.input = Some(Is::eq(interface.clone()));
+        self
+    }
+
+    /// Only packets that leave by `interface`.
+    #[must_use]
+    pub fn output(mut self, interface: &IfName) -> Rule {
+        self.output = Some(Is::eq(interface.clone()));
+        self
+    }
+
+    /// Only packets of `proto`.
+    #[must_use]
+    pub fn proto(mut self, proto: Proto) -> Rule {
+        self.proto = Some(Is::eq(proto));
+        self
+    }
+
+    /// Only TCP.
+    #[must_use]
+    pub fn tcp(self) -> Rule {
+        self.proto(Proto::Tcp)
+    }
+
+    /// Only UDP.
+    #[must_use]
+    pub fn udp(self) -> Rule {
+        self.proto(Proto::Udp)
+    }
+
+    /// Everything but TCP.
+    #[must_use]
+    pub fn not_tcp(mut self) -> Rule {
+        self.proto = Some(Is::ne(Proto::Tcp));
+        self
+    }
+
+    /// One more condition.
+    #[must_use]
+    pub fn when(mut self, condition: Match) -> Rule {
+        self.matches.push(condition);
+        self
+    }
+
+    /// Only packets to `port`.
+    #[must_use]
+    pub fn dport(self, port: Port) -> Rule {
+        self.when(Match::DestPort(Is::eq(port)))
+    }
+
+    /// The same conditions with another verdict.
+    #[must_use]
+    pub fn with_target(&self, target: Target) -> Rule {
+        Rule { target, ..self.clone() }
+    }
+}
+
+/// Where in a built-in chain our jump stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before everybody else's rules.
+    First,
+    /// After what is there.
+    Last,
+}
+
+/// The one rule of ours in a built-in chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jump {
+    /// The built-in chain.
+    pub hook: Hook,
+    /// The rule; its target is a [`Target::Jump`].
+    pub rule: Rule,
+    /// Its place.
+    pub place: Place,
+}
+
+/// What we want in one table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableRules {
+    /// At most one jump per built-in chain.
+    pub jumps: Vec<Jump>,
+    /// Our chains with their rules, in the order in which they are printed.
+    pub chains: Vec<(Chain, Vec<Rule>)>,
+}
+
+impl TableRules {
+    /// Appends a rule to `chain`, which is created at its first rule.
+    pub fn push(&mut self, chain: &Chain, rule: Rule) {
+        self.chain_mut(chain).push(rule);
+    }
+
+    /// The rules of `chain`, created empty when it is new.
+    pub fn chain_mut(&mut self, chain: &Chain) -> &mut Vec<Rule> {
+        let index = self.chains.iter().position(|(name, _)| name == chain).unwrap_or_else(|| {
+            self.chains.push((chain.clone(), Vec::new()));
+            self.chains.len() - 1
+        });
+        #[expect(clippy::indexing_slicing, reason = "the index was found, or made, one line above")]
+        &mut self.chains[index].1
+    }
+
+    /// The rules of `chain`; none when there is no such chain.
+    #[must_use]
+    pub fn chain(&self, chain: &Chain) -> &[Rule] {
+        self.chains.iter().find(|(name, _)| name == chain).map_or(&[], |(_, rules)| rules)
+    }
+}
+
+/// Everything that we want in one family of one network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleSet {
+    /// Tables in commit order; a table that is not here holds nothing of ours.
+    pub tables: BTreeMap<Table, TableRules>,
+}
+
+impl RuleSet {
+    /// The rules of `table`, created empty when it is new.
+    pub fn table(&mut self, table: Table) -> &mut TableRules {
+        self.tables.entry(table).or_default()
+    }
+}
+
+/// A policy route that goes with a rule set: packets with `mark` are delivered locally, whatever their address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalRoute {
+    /// The mark that selects the table.
+    pub mark: Mark,
+    /// The table that holds `local default dev lo`.
+    pub table: TableId,
+}
+
+/// A single host as a network.
+pub(crate) fn host_net(ip: IpAddr) -> IpNet {
+    IpNet::from(ip)
+}

@@ -1,0 +1,21 @@
+//! Firewall rules as values: what we want in a network namespace, how it reads as `iptables-restore` input, how
+//! a save of either iptables backend reads back, and which text turns the one into the other.
+//!
+//! Pure. `netfilter` runs the tools; this crate only computes their input and understands their output. The
+//! model speaks of matches and targets as types, never of iptables words in strings, so that another engine
+//! (nf_tables over netlink) can apply the same rules.
+//!
+//! Reading order: [`ir`] (the model), [`sidecar`] (the rule set of a sidecar pod), [`mod@print`] and [`parse`]
+//! (text), [`plan`] (desired against observed).
+
+pub mod ir;
+pub mod parse;
+pub mod plan;
+pub mod print;
+pub mod sidecar;
+
+pub use ir::{
+    Chain, Hook, Is, Jump, LocalRoute, Match, Place, Proto, Rule, RuleSet, States, Table, TableRules, Target,
+};
+pub use parse::{Saved, SavedRule, SavedTable};
+pub use plan::{Change, Edit};

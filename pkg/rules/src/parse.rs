@@ -1,0 +1,181 @@
+//! Reading back what `iptables-save` and `ip6tables-save` of either backend print.
+//!
+//! A rule that this model can say becomes a [`Rule`]; any other is kept as text and counts as foreign. Nothing is
+//! guessed: a word too much, an unknown option or a combination that we never write makes a rule foreign.
+
+mod rule;
+
+use std::collections::BTreeMap;
+
+use crate::ir::{Rule, Table};
+
+/// All tables of one family as a save shows them. A table that is absent was never looked at by anybody.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// By table.
+    pub tables: BTreeMap<Table, SavedTable>,
+}
+
+/// One table of a save.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SavedTable {
+    /// All chains, built-in ones too, in order.
+    pub chains: Vec<String>,
+    /// All rules, in order.
+    pub rules: Vec<SavedRule>,
+}
+
+/// One rule of a save.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedRule {
+    /// The chain that it stands in.
+    pub chain: String,
+    /// What follows the chain's name, to the letter.
+    pub text: String,
+    /// What it says, when this model can say it.
+    pub rule: Option<Rule>,
+}
+
+/// The text is not a complete save.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} of the saved rules: {what}")]
+pub struct ParseError {
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+impl SavedTable {
+    /// The rules of one chain, in order.
+    pub fn rules_of<'a>(&'a self, chain: &'a str) -> impl Iterator<Item = &'a SavedRule> {
+        self.rules.iter().filter(move |rule| rule.chain == chain)
+    }
+}
+
+impl Saved {
+    /// Parses a whole save.
+    ///
+    /// Tables other than raw, mangle, filter and nat (`security`) are skipped.
+    ///
+    /// # Errors
+    /// A rule outside a table, a line that is no save line, or a table without its `COMMIT` (a save cut short).
+    pub fn parse(text: &str) -> Result<Saved, ParseError> {
+        let mut reader = Reader::default();
+        for (index, line) in text.lines().enumerate() {
+            reader.line(line.trim_end()).map_err(|what| ParseError { line: index + 1, what })?;
+        }
+        match reader.open {
+            None => Ok(reader.saved),
+            Some(_) => Err(ParseError {
+                line: text.lines().count(),
+                what: "a table has no COMMIT: the save was cut short",
+            }),
+        }
+    }
+
+    /// True when no table holds a rule or a chain of anybody's own: only empty built-in chains, if that.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        let blank = |table: &SavedTable| {
+            table.rules.is_empty()
+                && table
+                    .chains
+                    .iter()
+                    .all(|chain| crate::ir::Hook::ALL.iter().any(|hook| hook.name() == chain))
+        };
+        self.tables.values().all(blank)
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    saved: Saved,
+    /// The section that we are in; `None` inside for a table that we do not know.
+    open: Option<Option<Table>>,
+}
+
+impl Reader {
+    fn line(&mut self, line: &str) -> Result<(), &'static str> {
+        match line.as_bytes().first() {
+            None | Some(b'#') => Ok(()),
+            Some(b'*') => self.begin(line.get(1..).unwrap_or_default()),
+            Some(b':') => self.chain(line.get(1..).unwrap_or_default()),
+            Some(b'-') => self.rule(line),
+            Some(b'[') => self.rule(line.split_once("] ").ok_or("a counter is not closed")?.1),
+            _ if line == "COMMIT" => self.open.take().map(drop).ok_or("COMMIT without a table"),
+            _ => Err("neither a table, a chain, a rule nor COMMIT"),
+        }
+    }
+
+    fn begin(&mut self, name: &str) -> Result<(), &'static str> {
+        if self.open.is_some() {
+            return Err("a table begins inside another");
+        }
+        let table = Table::ALL.into_iter().find(|table| table.name() == name.trim());
+        if let Some(table) = table {
+            self.saved.tables.entry(table).or_default();
+        }
+        self.open = Some(table);
+        Ok(())
+    }
+
+    /// The table that is open; `None` inside for one that is skipped.
+    fn table(&mut self) -> Result<Option<&mut SavedTable>, &'static str> {
+        match self.open {
+            None => Err("outside of a table"),
+            Some(None) => Ok(None),
+            Some(Some(table)) => Ok(Some(self.saved.tables.entry(table).or_default())),
+        }
+    }
+
+    fn chain(&mut self, rest: &str) -> Result<(), &'static str> {
+        let name = rest.split_whitespace().next().ok_or("a chain without a name")?;
+        if let Some(table) = self.table()? {
+            table.chains.push(name.to_owned());
+        }
+        Ok(())
+    }
+
+    fn rule(&mut self, line: &str) -> Result<(), &'static str> {
+        let rest = line.strip_prefix("-A ").ok_or("a rule that does not begin with -A")?;
+        let (chain, text) = rest.split_once(' ').unwrap_or((rest, ""));
+        if let Some(table) = self.table()? {
+            let rule = words(text).and_then(|words| rule::parse(&words));
+            table.rules.push(SavedRule { chain: chain.to_owned(), text: text.to_owned(), rule });
+        }
+        Ok(())
+    }
+}
+
+/// Splits as the restore tools do: blanks separate, double quotes group, a backslash inside quotes escapes. None
+/// when a quote is not closed.
+fn words(text: &str) -> Option<Vec<String>> {
+    let (mut words, mut word, mut chars) = (Vec::new(), None::<String>, text.chars());
+    while let Some(c) = chars.next() {
+        match c {
+            ' ' | '\t' => words.extend(word.take()),
+            '"' => quoted(&mut chars, word.get_or_insert_default())?,
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    words.extend(word);
+    Some(words)
+}
+
+fn quoted(chars: &mut std::str::Chars<'_>, word: &mut String) -> Option<()> {
+    loop {
+        match chars.next()? {
+            '"' => return Some(()),
+            '\\' => word.push(chars.next()?),
+            other => word.push(other),
+        }
+    }
+}
+
+/// The word behind `-j` or `-g` of a rule that we do not understand otherwise.
+pub(crate) fn target_word(text: &str) -> Option<&str> {
+    let mut words = text.split_whitespace();
+    words.find(|word| *word == "-j" || *word == "-g")?;
+    words.next()
+}

@@ -1,0 +1,228 @@
+//! The arguments of one rule.
+
+use std::{borrow::Cow, net::IpAddr, slice::Iter, str::FromStr};
+
+use model::{IfName, IpNet, Mark, Port};
+
+use crate::ir::{Chain, Is, Match, Proto, Rule, States, Target, host_net};
+
+/// Understands the words behind `-A CHAIN`, or gives up.
+pub(super) fn parse(words: &[String]) -> Option<Rule> {
+    let mut reader = Words { rest: words.iter() };
+    let mut rule = Rule::new(Target::Return);
+    let mut negated = false;
+    while let Some(word) = reader.next() {
+        match word {
+            "!" if !negated => {
+                negated = true;
+                continue;
+            }
+            "-j" if !negated => {
+                rule.target = target(&mut reader)?;
+                return reader.next().is_none().then_some(rule);
+            }
+            "-m" if !negated => rule.matches.push(condition(&mut reader, rule.proto.as_ref())?),
+            option => endpoint(&mut rule, option, negated, &mut reader)?,
+        }
+        negated = false;
+    }
+    None // a rule without a verdict only counts; we make none
+}
+
+struct Words<'a> {
+    rest: Iter<'a, String>,
+}
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Option<&'a str> {
+        self.rest.next().map(String::as_str)
+    }
+
+    fn peek(&self) -> Option<&'a str> {
+        self.rest.as_slice().first().map(String::as_str)
+    }
+
+    fn parse<T: FromStr>(&mut self) -> Option<T> {
+        self.next()?.parse().ok()
+    }
+
+    /// Consumes `word` when it is next.
+    fn accept(&mut self, word: &str) -> bool {
+        let found = self.peek() == Some(word);
+        if found {
+            self.rest.next();
+        }
+        found
+    }
+
+    /// Consumes `word`, which has to be next.
+    fn expect(&mut self, word: &str) -> Option<()> {
+        self.accept(word).then_some(())
+    }
+}
+
+fn endpoint(rule: &mut Rule, option: &str, negated: bool, words: &mut Words<'_>) -> Option<()> {
+    match option {
+        "-s" => once(&mut rule.source, negated, net(words.next()?)?),
+        "-d" => once(&mut rule.dest, negated, net(words.next()?)?),
+        "-i" => once(&mut rule.input, negated, IfName::new(words.next()?).ok()?),
+        "-o" => once(&mut rule.output, negated, IfName::new(words.next()?).ok()?),
+        "-p" => once(&mut rule.proto, negated, proto(words.next()?)?),
+        _ => None,
+    }
+}
+
+fn once<T>(slot: &mut Option<Is<T>>, negated: bool, value: T) -> Option<()> {
+    slot.replace(Is { negated, value }).is_none().then_some(())
+}
+
+/// A network as the tools print it: host bits cleared, the length present (a bare address counts as a host).
+fn net(text: &str) -> Option<IpNet> {
+    let net = match text.parse::<IpNet>() {
+        Ok(net) => net,
+        Err(_) => host_net(text.parse::<IpAddr>().ok()?),
+    };
+    (net.trunc() == net).then_some(net)
+}
+
+fn proto(text: &str) -> Option<Proto> {
+    match text {
+        "tcp" | "6" => Some(Proto::Tcp),
+        "udp" | "17" => Some(Proto::Udp),
+        _ => None,
+    }
+}
+
+fn condition(words: &mut Words<'_>, rule_proto: Option<&Is<Proto>>) -> Option<Match> {
+    let module = words.next()?;
+    let negated = words.accept("!");
+    let option = words.next()?;
+    match (module, option) {
+        ("tcp" | "udp", "--dport" | "--sport") => {
+            let names_it = rule_proto.is_some_and(|is| !is.negated && is.value.name() == module);
+            let port = Is { negated, value: Port(words.parse()?) };
+            names_it.then_some(if option == "--dport" {
+                Match::DestPort(port)
+            } else {
+                Match::SourcePort(port)
+            })
+        }
+        ("multiport", "--dports") => {
+            let ports = words
+                .next()?
+                .split(',')
+                .map(|port| port.parse().ok().map(Port))
+                .collect::<Option<Vec<_>>>()?;
+            Some(Match::DestPorts(Is { negated, value: ports }))
+        }
+        ("owner", "--uid-owner") => Some(Match::Uid(Is { negated, value: words.parse()? })),
+        ("owner", "--gid-owner") => Some(Match::Gid(Is { negated, value: words.parse()? })),
+        ("mark", "--mark") => Some(Match::Mark(Is { negated, value: mark(words.next()?)? })),
+        ("connmark", "--mark") => Some(Match::ConnMark(Is { negated, value: mark(words.next()?)? })),
+        ("conntrack", "--ctstate") if !negated => {
+            let states = words.next()?;
+            [States::Invalid, States::RelatedEstablished]
+                .into_iter()
+                .find(|known| known.name() == states)
+                .map(Match::CtState)
+        }
+        _ => None,
+    }
+}
+
+/// `0x539`, `1337` or `0x200/0x200`.
+fn mark(text: &str) -> Option<Mark> {
+    let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
+    Some(Mark { value: number(value)?, mask: number(mask)? })
+}
+
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn target(words: &mut Words<'_>) -> Option<Target> {
+    match words.next()? {
+        "RETURN" => Some(Target::Return),
+        "ACCEPT" => Some(Target::Accept),
+        "DROP" => Some(Target::Drop),
+        "REDIRECT" => {
+            words.expect("--to-ports")?;
+            Some(Target::Redirect(Port(words.parse()?)))
+        }
+        "TPROXY" => tproxy(words),
+        "MARK" => {
+            words.expect("--set-xmark")?;
+            Some(Target::SetMark(mark(words.next()?)?))
+        }
+        "CONNMARK" => connmark(words),
+        "CT" => {
+            words.expect("--zone")?;
+            Some(Target::CtZone(words.parse()?))
+        }
+        "NFLOG" => nflog(words),
+        chain if chain.bytes().any(|b| b.is_ascii_uppercase()) && KNOWN_TARGETS.contains(&chain) => None,
+        chain => Some(Target::Jump(Chain(Cow::Owned(chain.to_owned())))),
+    }
+}
+
+/// Targets of iptables that this model does not speak; they are no chains.
+const KNOWN_TARGETS: [&str; 22] = [
+    "AUDIT",
+    "CHECKSUM",
+    "CLASSIFY",
+    "CLUSTERIP",
+    "CONNSECMARK",
+    "DNAT",
+    "DNPT",
+    "DSCP",
+    "ECN",
+    "HL",
+    "LED",
+    "LOG",
+    "MASQUERADE",
+    "NETMAP",
+    "NFQUEUE",
+    "QUEUE",
+    "REJECT",
+    "SECMARK",
+    "SET",
+    "SNAT",
+    "TCPMSS",
+    "TRACE",
+];
+
+fn tproxy(words: &mut Words<'_>) -> Option<Target> {
+    words.expect("--on-port")?;
+    let port = Port(words.parse()?);
+    if words.accept("--on-ip") && !words.parse::<IpAddr>()?.is_unspecified() {
+        return None;
+    }
+    words.expect("--tproxy-mark")?;
+    Some(Target::Tproxy { port, mark: mark(words.next()?)? })
+}
+
+fn connmark(words: &mut Words<'_>) -> Option<Target> {
+    let target = match words.next()? {
+        "--save-mark" => Target::SaveMark,
+        "--restore-mark" => Target::RestoreMark,
+        _ => return None,
+    };
+    for option in ["--nfmask", "--ctmask"] {
+        if words.accept(option) && number(words.next()?)? != u32::MAX {
+            return None;
+        }
+    }
+    Some(target)
+}
+
+fn nflog(words: &mut Words<'_>) -> Option<Target> {
+    words.expect("--nflog-prefix")?;
+    let prefix = Cow::Owned(words.next()?.to_owned());
+    words.expect("--nflog-group")?;
+    let group = words.parse()?;
+    words.expect("--nflog-size")?;
+    Some(Target::Nflog { prefix, group, size: words.parse()? })
+}

@@ -1,0 +1,207 @@
+//! Desired against observed: the smallest restore that makes a namespace's rules ours, or that removes them.
+//!
+//! A restore with `--noflush` empties and refills every chain that it declares, so our own chains need no
+//! comparison rule by rule to be repaired. Built-in chains are different: a jump is appended anew each time. So
+//! jumps are compared with what is there, and surplus or misplaced ones are deleted in the same transaction.
+
+use crate::{
+    ir::{Chain, Jump, Place, Rule, RuleSet, Table, TableRules, Target},
+    parse::{Saved, SavedTable},
+    print,
+};
+
+/// The chains that belong to sidecar redirection, ours and those that Istio's own plugin makes. A chain of this
+/// list is never anybody else's: what is found in it may be replaced or removed.
+pub const OWN_CHAINS: [&str; 9] = [
+    "ISTIO_INBOUND",
+    "ISTIO_REDIRECT",
+    "ISTIO_IN_REDIRECT",
+    "ISTIO_OUTPUT",
+    "ISTIO_OUTPUT_DNS",
+    "ISTIO_DIVERT",
+    "ISTIO_TPROXY",
+    "ISTIO_PRERT",
+    "ISTIO_DROP",
+];
+
+/// True for a chain that sidecar redirection owns.
+#[must_use]
+pub fn is_own(chain: &str) -> bool {
+    OWN_CHAINS.contains(&chain)
+}
+
+/// What one table needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// The table.
+    pub table: Table,
+    /// Its section of the restore file.
+    pub text: String,
+    /// In words, what was missing or superfluous; for logs and for CHECK.
+    pub why: Vec<String>,
+}
+
+/// What a namespace needs: an edit per table that differs. None: it is as desired.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Edits in commit order.
+    pub edits: Vec<Edit>,
+}
+
+impl Change {
+    /// Nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.edits.is_empty()
+    }
+
+    /// The input for one `iptables-restore --noflush`; empty when there is nothing to do.
+    #[must_use]
+    pub fn restore_text(&self) -> String {
+        self.edits.iter().map(|edit| edit.text.as_str()).collect()
+    }
+
+    /// Every difference in words.
+    pub fn reasons(&self) -> impl Iterator<Item = &str> {
+        self.edits.iter().flat_map(|edit| edit.why.iter().map(String::as_str))
+    }
+}
+
+/// The change that turns `observed` into `desired`, leaving foreign rules alone.
+#[must_use]
+pub fn apply(desired: &RuleSet, observed: &Saved) -> Change {
+    let nothing = TableRules::default();
+    let empty = SavedTable::default();
+    let edit = |table: &Table| {
+        let want = desired.tables.get(table).unwrap_or(&nothing);
+        edit_table(*table, want, observed.tables.get(table).unwrap_or(&empty))
+    };
+    Change { edits: Table::ALL.iter().filter_map(edit).collect() }
+}
+
+/// The change that removes everything of ours from `observed`: every chain of [`OWN_CHAINS`] and every rule,
+/// anywhere, that jumps to one.
+#[must_use]
+pub fn remove(observed: &Saved) -> Change {
+    apply(&RuleSet::default(), observed)
+}
+
+fn edit_table(table: Table, want: &TableRules, have: &SavedTable) -> Option<Edit> {
+    let mut why = chain_differences(table, want, have);
+    let stale: Vec<Chain> = have
+        .own_chains()
+        .filter(|name| !want.chains.iter().any(|(chain, _)| chain.0 == *name))
+        .map(chain_of)
+        .collect();
+    why.extend(stale.iter().map(|chain| format!("{}: chain {chain} is not wanted", table.name())));
+    let (deletes, jumps) = edit_jumps(table, want, have, &mut why);
+    if why.is_empty() {
+        return None;
+    }
+    Some(Edit { table, text: print::section(table, want, &deletes, &jumps, &stale), why })
+}
+
+fn chain_of(name: &str) -> Chain {
+    Chain(name.to_owned().into())
+}
+
+/// Our chains that are missing, or hold other rules than they should.
+fn chain_differences(table: Table, want: &TableRules, have: &SavedTable) -> Vec<String> {
+    let differs = |(chain, rules): &(Chain, Vec<Rule>)| {
+        let table = table.name();
+        if !have.chains.iter().any(|name| *name == chain.0) {
+            return Some(format!("{table}: chain {chain} is missing"));
+        }
+        let found: Vec<&str> = have.rules_of(&chain.0).map(|rule| rule.text.as_str()).collect();
+        let wanted = rules.iter().map(Some).chain(std::iter::repeat(None));
+        let same = found.len() == rules.len()
+            && have.rules_of(&chain.0).zip(wanted).all(|(found, wanted)| found.rule.as_ref() == wanted);
+        (!same).then(|| {
+            format!(
+                "{table}: chain {chain} holds {} rules that differ from the {} wanted",
+                found.len(),
+                rules.len()
+            )
+        })
+    };
+    want.chains.iter().filter_map(differs).collect()
+}
+
+/// Lines that delete and lines that add jumps, so that each built-in chain ends with exactly the wanted one.
+fn edit_jumps(
+    table: Table,
+    want: &TableRules,
+    have: &SavedTable,
+    why: &mut Vec<String>,
+) -> (Vec<String>, Vec<String>) {
+    let (mut deletes, mut adds) = (Vec::new(), Vec::new());
+    let mut kept = vec![false; want.jumps.len()];
+    for (index, found) in have.foreign_rules_into_own_chains() {
+        let wanted = want.jumps.iter().position(|jump| {
+            jump.hook.name() == found.chain
+                && found.rule.as_ref() == Some(&jump.rule)
+                && have.stands_at(index, jump.place)
+        });
+        match wanted.and_then(|position| kept.get_mut(position)) {
+            Some(kept) if !*kept => *kept = true,
+            _ => {
+                why.push(format!(
+                    "{}: {} has a rule that is not wanted: {}",
+                    table.name(),
+                    found.chain,
+                    found.text
+                ));
+                deletes.push(format!("-D {} {}", found.chain, found.text));
+            }
+        }
+    }
+    for (jump, _) in want.jumps.iter().zip(&kept).filter(|(_, kept)| !**kept) {
+        why.push(format!("{}: {} does not jump to {}", table.name(), jump.hook.name(), jump.rule.target));
+        adds.push(jump.command());
+    }
+    (deletes, adds)
+}
+
+impl Jump {
+    /// The restore line (or command arguments) that puts the jump in place.
+    pub(crate) fn command(&self) -> String {
+        match self.place {
+            Place::First => format!("-I {} 1 {}", self.hook.name(), self.rule),
+            Place::Last => format!("-A {} {}", self.hook.name(), self.rule),
+        }
+    }
+}
+
+impl SavedTable {
+    fn own_chains(&self) -> impl Iterator<Item = &str> {
+        self.chains.iter().map(String::as_str).filter(|name| is_own(name))
+    }
+
+    /// Rules outside our chains whose verdict is one of our chains, with their position in their own chain.
+    fn foreign_rules_into_own_chains(&self) -> impl Iterator<Item = (usize, &crate::parse::SavedRule)> {
+        let position = |rule: &crate::parse::SavedRule| {
+            self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule))
+        };
+        self.rules
+            .iter()
+            .filter(|rule| !is_own(&rule.chain))
+            .filter(|rule| rule.jump_target().is_some_and(is_own))
+            .map(move |rule| (position(rule).unwrap_or(usize::MAX), rule))
+    }
+
+    /// A jump that must be first has to be the first rule of its chain; any place suits one that was appended.
+    fn stands_at(&self, index: usize, place: Place) -> bool {
+        place == Place::Last || index == 0
+    }
+}
+
+impl crate::parse::SavedRule {
+    /// The chain that the rule jumps to, also when we do not understand its conditions.
+    fn jump_target(&self) -> Option<&str> {
+        match &self.rule {
+            Some(Rule { target: Target::Jump(chain), .. }) => Some(&chain.0),
+            Some(_) => None,
+            None => crate::parse::target_word(&self.text),
+        }
+    }
+}

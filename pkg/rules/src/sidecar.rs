@@ -1,0 +1,290 @@
+//! The rule set of a pod with an `istio-proxy` sidecar: what goes through the proxy, in which direction, and what
+//! must not. The facts are Istio's (docs/sidecar-rules.md lists each rule with its reason).
+//!
+//! Where Istio puts rules into built-in chains, here each built-in chain gets one jump and the rules stand in
+//! chains of our own, in the order in which a packet met them before. So a second run finds what is ours, and a
+//! cleanup removes all of it. Without options the result is Istio's to the letter.
+
+mod dns;
+mod inbound;
+mod outbound;
+mod trace;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use model::{Family, IfName, IpNet, Mark, Port, TableId};
+
+use crate::ir::{Chain, Hook, Jump, LocalRoute, Match, Place, Rule, RuleSet, Table, Target, host_net};
+
+/// Inbound TCP.
+pub const INBOUND: Chain = Chain::named("ISTIO_INBOUND");
+/// Redirects to the outbound listener.
+pub const REDIRECT: Chain = Chain::named("ISTIO_REDIRECT");
+/// Redirects to the inbound listener.
+pub const IN_REDIRECT: Chain = Chain::named("ISTIO_IN_REDIRECT");
+/// Outbound connections (nat), marks of outbound packets (mangle).
+pub const OUTPUT: Chain = Chain::named("ISTIO_OUTPUT");
+/// Outbound DNS over UDP (nat), its connection-tracking zones (raw).
+pub const OUTPUT_DNS: Chain = Chain::named("ISTIO_OUTPUT_DNS");
+/// TPROXY: packets of connections that the proxy already has.
+pub const DIVERT: Chain = Chain::named("ISTIO_DIVERT");
+/// TPROXY: packets that open a connection.
+pub const TPROXY: Chain = Chain::named("ISTIO_TPROXY");
+/// First stop of arriving packets (mangle), answers of DNS servers (raw).
+pub const PRERT: Chain = Chain::named("ISTIO_PRERT");
+
+/// The port on which the sidecar answers captured DNS.
+pub const DNS_PORT: Port = Port(15053);
+const DNS: Port = Port(53);
+
+/// A selection of ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ports {
+    /// Every port (`*`).
+    All,
+    /// These; an empty list is none.
+    List(Vec<Port>),
+}
+
+impl Ports {
+    /// No port.
+    pub const NONE: Ports = Ports::List(Vec::new());
+
+    /// True for an empty list.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        matches!(self, Ports::List(list) if list.is_empty())
+    }
+}
+
+/// A selection of networks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Networks {
+    /// Every address (`*`).
+    All,
+    /// These, of both families; an empty list is none.
+    List(Vec<IpNet>),
+}
+
+/// How inbound connections reach the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InboundMode {
+    /// NAT: the application sees the proxy's address.
+    Redirect,
+    /// TPROXY: the source address is kept.
+    Tproxy {
+        /// Packet mark of connections that belong to the proxy.
+        mark: Mark,
+        /// Routing table that delivers marked packets locally.
+        table: TableId,
+    },
+}
+
+/// Which local processes' traffic is captured, by group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnerGroups {
+    /// All but these.
+    Except(Vec<u32>),
+    /// Only these, at most 64.
+    Only(Vec<u32>),
+}
+
+/// DNS capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dns {
+    /// DNS goes its own way.
+    Off,
+    /// Everything to port 53 goes to the proxy.
+    All,
+    /// Only what goes to these servers.
+    Servers(Vec<IpAddr>),
+}
+
+/// What to redirect. Ports, ids and marks are Istio's defaults in [`Config::default`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The proxy's outbound listener.
+    pub outbound_port: Port,
+    /// The proxy's inbound listener.
+    pub inbound_port: Port,
+    /// The HBONE port, never redirected.
+    pub tunnel_port: Port,
+    /// Users whose traffic is the proxy's own.
+    pub proxy_uids: Vec<u32>,
+    /// Groups whose traffic is the proxy's own.
+    pub proxy_gids: Vec<u32>,
+    /// REDIRECT or TPROXY.
+    pub inbound_mode: InboundMode,
+    /// Inbound ports to capture.
+    pub include_inbound: Ports,
+    /// Inbound ports to leave alone; looked at only when all are captured.
+    pub exclude_inbound: Ports,
+    /// Outbound networks to capture.
+    pub include_networks: Networks,
+    /// Outbound networks to leave alone.
+    pub exclude_networks: Vec<IpNet>,
+    /// Outbound ports to capture whatever the network.
+    pub include_outbound: Ports,
+    /// Outbound ports to leave alone.
+    pub exclude_outbound: Ports,
+    /// Groups whose outbound traffic is captured.
+    pub owner_groups: OwnerGroups,
+    /// Interfaces whose traffic is left alone.
+    pub exclude_interfaces: Vec<IfName>,
+    /// Interfaces behind which virtual machines live; what comes from there is treated as outbound.
+    pub kubevirt_interfaces: Vec<IfName>,
+    /// DNS capture.
+    pub dns: Dns,
+    /// Discard packets that belong to no connection.
+    pub drop_invalid: bool,
+    /// Add NFLOG rules in front of the decisive ones.
+    pub trace: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            outbound_port: Port(15001),
+            inbound_port: Port(15006),
+            tunnel_port: Port(15008),
+            proxy_uids: vec![1337],
+            proxy_gids: vec![1337],
+            inbound_mode: InboundMode::Redirect,
+            include_inbound: Ports::NONE,
+            exclude_inbound: Ports::NONE,
+            include_networks: Networks::List(Vec::new()),
+            exclude_networks: Vec::new(),
+            include_outbound: Ports::NONE,
+            exclude_outbound: Ports::NONE,
+            owner_groups: OwnerGroups::Except(Vec::new()),
+            exclude_interfaces: Vec::new(),
+            kubevirt_interfaces: Vec::new(),
+            dns: Dns::Off,
+            drop_invalid: false,
+            trace: false,
+        }
+    }
+}
+
+impl Config {
+    /// The policy route that TPROXY needs; none when nothing is captured by TPROXY.
+    #[must_use]
+    pub fn local_route(&self) -> Option<LocalRoute> {
+        match self.inbound_mode {
+            InboundMode::Tproxy { mark, table } if !self.include_inbound.is_none() => {
+                Some(LocalRoute { mark, table })
+            }
+            _ => None,
+        }
+    }
+
+    /// The table that inbound capture lives in.
+    fn inbound_table(&self) -> Table {
+        match self.inbound_mode {
+            InboundMode::Redirect => Table::Nat,
+            InboundMode::Tproxy { .. } => Table::Mangle,
+        }
+    }
+
+    /// The DNS servers of `family` whose traffic is captured: none at all, any, or these.
+    fn dns_destinations(&self, family: Family) -> Vec<Option<IpNet>> {
+        match &self.dns {
+            Dns::Off => Vec::new(),
+            Dns::All => vec![None],
+            Dns::Servers(servers) => {
+                servers.iter().filter(|ip| Family::of(**ip) == family).map(|ip| Some(host_net(*ip))).collect()
+            }
+        }
+    }
+}
+
+/// The address that Envoy uses as source for connections to its own application: `127.0.0.6`, `::6`.
+#[must_use]
+pub fn passthrough_source(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6)),
+        Family::V6 => IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6)),
+    }
+}
+
+/// `127.0.0.1/32`, `::1/128`: what counts as "to the pod's own loopback".
+fn localhost(family: Family) -> IpNet {
+    match family {
+        Family::V4 => host_net(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        Family::V6 => host_net(IpAddr::V6(Ipv6Addr::LOCALHOST)),
+    }
+}
+
+/// The whole rule set of one family.
+#[must_use]
+pub fn rule_set(config: &Config, family: Family) -> RuleSet {
+    let mut rules = RuleSet::default();
+    redirect_targets(config, &mut rules);
+    inbound::capture(config, family, &mut rules);
+    outbound::capture(config, family, &mut rules);
+    dns::capture(config, family, &mut rules);
+    rules.tables.retain(|_, table| !table.chains.is_empty());
+    rules
+}
+
+/// The two chains that redirect; both exist always, as operators expect them.
+fn redirect_targets(config: &Config, rules: &mut RuleSet) {
+    let nat = rules.table(Table::Nat);
+    nat.push(&REDIRECT, Rule::new(Target::Redirect(config.outbound_port)).tcp());
+    nat.push(&IN_REDIRECT, Rule::new(Target::Redirect(config.inbound_port)).tcp());
+}
+
+/// A user or a group whose traffic is the proxy's own.
+#[derive(Clone, Copy)]
+enum Owner {
+    User(u32),
+    Group(u32),
+}
+
+impl Owner {
+    fn is(self) -> Match {
+        match self {
+            Owner::User(id) => Match::Uid(crate::ir::Is::eq(id)),
+            Owner::Group(id) => Match::Gid(crate::ir::Is::eq(id)),
+        }
+    }
+
+    fn is_not(self) -> Match {
+        match self {
+            Owner::User(id) => Match::Uid(crate::ir::Is::ne(id)),
+            Owner::Group(id) => Match::Gid(crate::ir::Is::ne(id)),
+        }
+    }
+}
+
+impl Config {
+    fn users(&self) -> impl Iterator<Item = Owner> {
+        self.proxy_uids.iter().copied().map(Owner::User)
+    }
+
+    fn groups(&self) -> impl Iterator<Item = Owner> {
+        self.proxy_gids.iter().copied().map(Owner::Group)
+    }
+
+    fn owners(&self) -> impl Iterator<Item = Owner> {
+        self.users().chain(self.groups())
+    }
+
+    /// Rules that let go of traffic by owner group; `rule` carries the other conditions.
+    fn owner_group_returns(&self, rule: &Rule) -> Vec<Rule> {
+        match &self.owner_groups {
+            OwnerGroups::Except(groups) => {
+                groups.iter().map(|gid| rule.clone().when(Owner::Group(*gid).is())).collect()
+            }
+            OwnerGroups::Only(groups) => {
+                let none_of = |rule: Rule, gid: &u32| rule.when(Owner::Group(*gid).is_not());
+                vec![groups.iter().fold(rule.clone(), none_of)]
+            }
+        }
+    }
+}
+
+/// The one jump of a built-in chain.
+fn jump(rules: &mut RuleSet, table: Table, hook: Hook, rule: Rule, place: Place) {
+    rules.table(table).jumps.push(Jump { hook, rule, place });
+}

@@ -1,0 +1,51 @@
+//! DNS over UDP: redirected in nat, and kept apart in two connection-tracking zones in raw, so that the
+//! application's question to the proxy and the proxy's own question to the server never share a connection.
+
+use model::Family;
+
+use super::{Config, DNS, DNS_PORT, OUTPUT_DNS, PRERT, jump};
+use crate::ir::{Hook, Is, Match, Place, Rule, RuleSet, Table, Target};
+
+/// Questions of the proxy to the servers.
+const UPSTREAM_ZONE: u16 = 1;
+/// Questions of the applications to the proxy.
+const CAPTURED_ZONE: u16 = 2;
+
+pub(super) fn capture(config: &Config, family: Family, rules: &mut RuleSet) {
+    let servers = config.dns_destinations(family);
+    if config.dns == super::Dns::Off {
+        return;
+    }
+    let question = Rule::new(Target::Return).udp().dport(DNS);
+    let nat = rules.table(Table::Nat);
+    for owner in config.owners() {
+        nat.push(&OUTPUT_DNS, question.clone().when(owner.is()));
+    }
+    for rule in config.owner_group_returns(&question) {
+        nat.push(&OUTPUT_DNS, rule);
+    }
+    for server in &servers {
+        let rule = question.with_target(Target::Redirect(DNS_PORT));
+        nat.push(&OUTPUT_DNS, Rule { dest: server.map(Is::eq), ..rule });
+    }
+    zones(config, &servers, rules);
+}
+
+fn zones(config: &Config, servers: &[Option<model::IpNet>], rules: &mut RuleSet) {
+    let raw = rules.table(Table::Raw);
+    let zone = |zone| Rule::new(Target::CtZone(zone)).udp();
+    for owner in config.owners() {
+        raw.push(&OUTPUT_DNS, zone(UPSTREAM_ZONE).dport(DNS).when(owner.is()));
+        let answer = zone(CAPTURED_ZONE).when(Match::SourcePort(Is::eq(DNS_PORT)));
+        raw.push(&OUTPUT_DNS, answer.when(owner.is()));
+    }
+    for server in servers {
+        raw.push(&OUTPUT_DNS, Rule { dest: server.map(Is::eq), ..zone(CAPTURED_ZONE).dport(DNS) });
+        let answer = zone(UPSTREAM_ZONE).when(Match::SourcePort(Is::eq(DNS)));
+        raw.push(&PRERT, Rule { source: server.map(Is::eq), ..answer });
+    }
+    jump(rules, Table::Raw, Hook::Output, Rule::jump(OUTPUT_DNS).udp(), Place::Last);
+    if !servers.is_empty() {
+        jump(rules, Table::Raw, Hook::Prerouting, Rule::jump(PRERT).udp(), Place::Last);
+    }
+}

@@ -1,0 +1,191 @@
+//! Inbound capture: nat for REDIRECT, mangle for TPROXY.
+
+use model::{Family, IfName, Mark, Port};
+
+use super::{
+    Config, DIVERT, IN_REDIRECT, INBOUND, InboundMode, Networks, OUTPUT, PRERT, Ports, REDIRECT, TPROXY,
+};
+use super::{jump, localhost, passthrough_source, trace};
+use crate::ir::{Hook, Is, Match, Place, Rule, RuleSet, States, Table, Target, host_net};
+
+/// The proxy's answer to its own application must not be captured again: it carries the TPROXY mark plus one.
+const LOOPED: u32 = 1;
+
+pub(super) fn capture(config: &Config, family: Family, rules: &mut RuleSet) {
+    virtual_machines(config, family, rules);
+    match config.inbound_mode {
+        InboundMode::Redirect => redirect(config, rules),
+        InboundMode::Tproxy { mark, .. } if !config.include_inbound.is_none() => {
+            tproxy(config, family, mark, rules);
+        }
+        InboundMode::Tproxy { .. } => {}
+    }
+    early_packets(config, rules);
+    nat_jump(config, rules);
+}
+
+/// What comes from a virtual machine behind this pod is its outbound traffic, and never inbound.
+fn virtual_machines(config: &Config, family: Family, rules: &mut RuleSet) {
+    let nat = rules.table(Table::Nat);
+    for interface in &config.kubevirt_interfaces {
+        let from_vm = Rule::jump(REDIRECT).input(interface);
+        let captured: Vec<Rule> = match &config.include_networks {
+            Networks::All => vec![from_vm.clone()],
+            Networks::List(nets) => nets
+                .iter()
+                .filter(|net| Family::of(net.addr()) == family)
+                .map(|net| from_vm.clone().dest(net.trunc()))
+                .collect(),
+        };
+        for rule in captured.into_iter().chain([from_vm.with_target(Target::Return)]) {
+            trace::push(config, nat, &INBOUND, "KubevirtCommand", rule);
+        }
+    }
+}
+
+fn redirect(config: &Config, rules: &mut RuleSet) {
+    let nat = rules.table(Table::Nat);
+    skip_interfaces(config, nat, &config.exclude_interfaces);
+    if !config.include_inbound.is_none() {
+        trace::note(config, nat, &INBOUND, "JumpInbound", &Rule::new(Target::Return).tcp());
+    }
+    skip_tunnel(config, nat);
+    match &config.include_inbound {
+        Ports::All => {
+            skip_ports(config, nat);
+            trace::push(config, nat, &INBOUND, "InboundCapture", Rule::jump(IN_REDIRECT).tcp());
+        }
+        Ports::List(ports) => {
+            for port in ports {
+                trace::push(
+                    config,
+                    nat,
+                    &INBOUND,
+                    "IncludeInboundPort",
+                    Rule::jump(IN_REDIRECT).tcp().dport(*port),
+                );
+            }
+        }
+    }
+}
+
+type Chains = crate::ir::TableRules;
+
+fn skip_interfaces(config: &Config, table: &mut Chains, interfaces: &[IfName]) {
+    for interface in interfaces {
+        let rule = Rule::new(Target::Return).input(interface);
+        trace::push(config, table, &INBOUND, "ExcludeInterfaceCommand", rule);
+    }
+}
+
+fn skip_tunnel(config: &Config, table: &mut Chains) {
+    table.push(&INBOUND, Rule::new(Target::Return).tcp().dport(config.tunnel_port));
+}
+
+fn skip_ports(config: &Config, table: &mut Chains) {
+    let mut skip = |rule: Rule| trace::push(config, table, &INBOUND, "ExcludeInboundPort", rule);
+    match &config.exclude_inbound {
+        Ports::All => skip(Rule::new(Target::Return).tcp()),
+        Ports::List(ports) => {
+            for port in ports {
+                skip(Rule::new(Target::Return).tcp().dport(*port));
+            }
+        }
+    }
+}
+
+fn tproxy(config: &Config, family: Family, mark: Mark, rules: &mut RuleSet) {
+    let mangle = rules.table(Table::Mangle);
+    mangle.push(&DIVERT, Rule::new(Target::SetMark(mark)));
+    mangle.push(&DIVERT, Rule::new(Target::Accept));
+    let to_proxy = Target::Tproxy { port: config.inbound_port, mark };
+    mangle.push(&TPROXY, Rule::new(to_proxy).not_dest(localhost(family)).tcp());
+
+    skip_own_loop(mangle, family, mark);
+    for interface in &config.kubevirt_interfaces {
+        mangle.push(&INBOUND, Rule::new(Target::Return).input(interface));
+    }
+    trace::note(config, mangle, &INBOUND, "JumpInbound", &Rule::new(Target::Return).tcp());
+    skip_tunnel(config, mangle);
+    match &config.include_inbound {
+        Ports::All => {
+            skip_ports(config, mangle);
+            divert_or_tproxy(config, mangle, "InboundCapture", &Rule::new(Target::Return).tcp());
+        }
+        Ports::List(ports) => {
+            for port in ports {
+                let rule = port_rule(*port);
+                divert_or_tproxy(config, mangle, "IncludeInboundPort", &rule);
+            }
+        }
+    }
+    remember_mark(config, family, mark, rules);
+}
+
+fn port_rule(port: Port) -> Rule {
+    Rule::new(Target::Return).tcp().dport(port)
+}
+
+/// Packets that the proxy itself sends to the application over loopback are not inbound.
+fn skip_own_loop(mangle: &mut Chains, family: Family, mark: Mark) {
+    let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
+    let from_lo = Rule::new(Target::Return).input(&IfName::lo()).tcp();
+    mangle.push(&INBOUND, Rule::new(Target::Return).tcp().when(Match::Mark(Is::eq(mark))));
+    mangle.push(&INBOUND, from_lo.clone().source(host_net(passthrough_source(family))));
+    mangle.push(&INBOUND, from_lo.when(Match::Mark(Is::ne(looped))));
+}
+
+fn divert_or_tproxy(config: &Config, mangle: &mut Chains, tag: &'static str, conditions: &Rule) {
+    let known = conditions.with_target(Target::Jump(DIVERT)).when(Match::CtState(States::RelatedEstablished));
+    mangle.push(&INBOUND, known);
+    trace::push(config, mangle, &INBOUND, tag, conditions.with_target(Target::Jump(TPROXY)));
+}
+
+/// The mark survives on the connection, so that the application's answers find the proxy.
+fn remember_mark(config: &Config, family: Family, mark: Mark, rules: &mut RuleSet) {
+    let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
+    let mangle = rules.table(Table::Mangle);
+    let lo = IfName::lo();
+    mangle.push(&OUTPUT, Rule::new(Target::Return).output(&lo).tcp().when(Match::Mark(Is::eq(mark))));
+    for owner in config.owners() {
+        let rule =
+            Rule::new(Target::SetMark(looped)).not_dest(localhost(family)).output(&lo).tcp().when(owner.is());
+        mangle.push(&OUTPUT, rule);
+    }
+    mangle.push(&OUTPUT, Rule::new(Target::RestoreMark).tcp().when(Match::ConnMark(Is::eq(mark))));
+    jump(rules, Table::Mangle, Hook::Output, Rule::jump(OUTPUT).tcp(), Place::Last);
+}
+
+/// mangle PREROUTING: excluded interfaces first, then invalid packets, then inbound capture, then the mark.
+fn early_packets(config: &Config, rules: &mut RuleSet) {
+    let tproxy_mark = match config.inbound_mode {
+        InboundMode::Tproxy { mark, .. } if !config.include_inbound.is_none() => Some(mark),
+        _ => None,
+    };
+    if tproxy_mark.is_none() && !config.drop_invalid {
+        return;
+    }
+    let mangle = rules.table(Table::Mangle);
+    for interface in &config.exclude_interfaces {
+        mangle.push(&PRERT, Rule::new(Target::Return).input(interface));
+    }
+    if config.drop_invalid {
+        mangle.push(&PRERT, Rule::new(Target::Drop).when(Match::CtState(States::Invalid)));
+    }
+    if let Some(mark) = tproxy_mark {
+        mangle.push(&PRERT, Rule::jump(INBOUND).tcp());
+        mangle.push(&PRERT, Rule::new(Target::SaveMark).tcp().when(Match::Mark(Is::eq(mark))));
+    }
+    jump(rules, Table::Mangle, Hook::Prerouting, Rule::jump(PRERT), Place::Last);
+}
+
+/// nat PREROUTING jumps only where something inbound is decided in nat. Virtual machines come first: KubeVirt
+/// has rules of its own there.
+fn nat_jump(config: &Config, rules: &mut RuleSet) {
+    let redirects = config.inbound_table() == Table::Nat && !config.include_inbound.is_none();
+    let has_vms = !config.kubevirt_interfaces.is_empty();
+    if redirects || has_vms {
+        let place = if has_vms { Place::First } else { Place::Last };
+        jump(rules, Table::Nat, Hook::Prerouting, Rule::jump(INBOUND).tcp(), place);
+    }
+}
