@@ -1,0 +1,149 @@
+//! A tool as a child process: input and output in memory files, so that nothing can block on a pipe, and a
+//! deadline on the whole.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{MemfdFlags, memfd_create},
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+
+use crate::Error;
+
+/// A tool that was started.
+pub(crate) struct Running {
+    tool: PathBuf,
+    child: Child,
+    stdout: File,
+    stderr: File,
+}
+
+/// What a tool left behind.
+pub(crate) struct Finished {
+    pub(crate) tool: PathBuf,
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Running {
+    /// Starts `tool` with `input` as its standard input and nothing of our environment but `PATH`. The child
+    /// lives in the calling thread's namespaces.
+    pub(crate) fn start(
+        tool: &Path,
+        arguments: &[String],
+        env: &[(&str, &Path)],
+        input: &str,
+    ) -> Result<Running, Error> {
+        let failed = |source| Error::Run { tool: tool.to_owned(), source };
+        Running::spawn(tool, arguments, env, input).map_err(failed)
+    }
+
+    fn spawn(tool: &Path, arguments: &[String], env: &[(&str, &Path)], input: &str) -> io::Result<Running> {
+        let mut stdin = memory_file("input")?;
+        stdin.write_all(input.as_bytes())?;
+        stdin.seek(SeekFrom::Start(0))?;
+        let (stdout, stderr) = (memory_file("stdout")?, memory_file("stderr")?);
+        let mut command = Command::new(tool);
+        command.args(arguments).env_clear().envs(env.iter().copied());
+        command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        command.stdin(stdin).stdout(stdout.try_clone()?).stderr(Stdio::from(stderr.try_clone()?));
+        Ok(Running { tool: tool.to_owned(), child: command.spawn()?, stdout, stderr })
+    }
+
+    /// Waits until `deadline`, then kills. `bound` is the whole time allowed, for the message.
+    pub(crate) fn finish(mut self, deadline: Instant, bound: Duration) -> Result<Finished, Error> {
+        let tool = self.tool.clone();
+        let failed = |source| Error::Run { tool: tool.clone(), source };
+        let status = wait(&mut self.child, deadline).map_err(failed)?;
+        let status = status.ok_or_else(|| Error::TimedOut { tool: tool.clone(), after: bound })?;
+        let stdout = contents(&mut self.stdout).map_err(failed)?;
+        let stderr = contents(&mut self.stderr).map_err(failed)?;
+        Ok(Finished { tool, status, stdout, stderr })
+    }
+}
+
+/// No child outlives its owner. Killing and waiting for one that was reaped already does nothing.
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Finished {
+    /// What the tool printed, or why it refused ([the exit codes of iptables](https://git.netfilter.org/iptables:
+    /// `include/xtables.h`, `enum xtables_exittype`).
+    pub(crate) fn success(self) -> Result<Finished, Error> {
+        if self.status.success() {
+            return Ok(self);
+        }
+        let meaning = match self.status.code() {
+            Some(1) => "other problem (exit status 1)".to_owned(),
+            Some(2) => "parameter problem (exit status 2)".to_owned(),
+            Some(3) => "version problem (exit status 3)".to_owned(),
+            Some(4) => "resource problem (exit status 4)".to_owned(),
+            _ => self.status.to_string(),
+        };
+        Err(Error::Refused { tool: self.tool, meaning, stderr: tail(&self.stderr) })
+    }
+}
+
+/// The last 600 characters, on one line.
+fn tail(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let skip = line.chars().count().saturating_sub(600);
+    line.chars().skip(skip).collect()
+}
+
+fn memory_file(name: &str) -> io::Result<File> {
+    let fd: OwnedFd = memfd_create(name, MemfdFlags::CLOEXEC)?;
+    Ok(File::from(fd))
+}
+
+fn contents(file: &mut File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The child's status, or none when the deadline came first.
+fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+    let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {
+        return wait_by_asking(child, deadline);
+    };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return child.try_wait(),
+            Ok(_) => return child.wait().map(Some),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// For kernels before 5.3, which have no process handles: asks every millisecond until the deadline.
+fn wait_by_asking(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,82 @@
+//! What can go wrong with the host's tools.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use model::Family;
+use rules::parse::ParseError;
+
+use crate::Backend;
+
+/// Why the tables of a namespace could not be read or changed; one variant per step.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No tool of the wanted backend.
+    #[error("no {tool} for the {backend} backend in {path} (Debian and RHEL: package iptables)")]
+    NoTool {
+        /// What was looked for.
+        tool: String,
+        /// For which backend.
+        backend: Backend,
+        /// The directories searched.
+        path: String,
+    },
+    /// No iptables tool at all.
+    #[error("no iptables-restore in {0}: install iptables on the node")]
+    NoIptables(String),
+    /// A tool could not be started.
+    #[error("cannot run {}: {source}", tool.display())]
+    Run {
+        /// The tool.
+        tool: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A tool did not end in time and was killed.
+    #[error("{} did not end within {} s and was killed", tool.display(), after.as_secs())]
+    TimedOut {
+        /// The tool.
+        tool: PathBuf,
+        /// The bound.
+        after: Duration,
+    },
+    /// A tool refused.
+    #[error("{} failed: {meaning}: {stderr}", tool.display())]
+    Refused {
+        /// The tool.
+        tool: PathBuf,
+        /// What its exit status means.
+        meaning: String,
+        /// The end of what it said.
+        stderr: String,
+    },
+    /// Somebody else holds the lock of the legacy tables.
+    #[error("{} could not get the lock {} within {} s; held by {holder}", tool.display(), lock.display(), waited.as_secs())]
+    Locked {
+        /// The tool.
+        tool: PathBuf,
+        /// The lock's file.
+        lock: PathBuf,
+        /// How long it waited.
+        waited: Duration,
+        /// Process id and name, as far as known.
+        holder: String,
+    },
+    /// The output of a save is not understood.
+    #[error("cannot read the {family} rules that {} printed: {source}", tool.display())]
+    Save {
+        /// The tool.
+        tool: PathBuf,
+        /// The family.
+        family: Family,
+        /// Why.
+        source: ParseError,
+    },
+    /// A file of the kernel or the host could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,209 @@
+//! The tables of one network namespace: look, then change.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use model::Family;
+use rules::Saved;
+
+use crate::{
+    Backend, Error, Lock,
+    backend::by_content,
+    child::{Finished, Running},
+    lock::LOCK_VARIABLE,
+    presence::Presence,
+    tools::{Tools, Verb},
+};
+
+/// How to work.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Use this backend whatever the namespace holds.
+    pub forced: Option<Backend>,
+    /// Whose lock to take for legacy tables.
+    pub lock: Lock,
+    /// How long to wait for that lock; whole seconds, at least 1.
+    pub lock_wait: Duration,
+    /// How long a tool may take in all.
+    pub tool_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            forced: None,
+            lock: Lock::Host,
+            lock_wait: Duration::from_secs(10),
+            tool_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The tables of the calling thread's network namespace, by the backend that it uses.
+#[derive(Debug)]
+pub struct Firewall {
+    backend: Backend,
+    tools: Tools,
+    options: Options,
+}
+
+/// What the tables of the chosen backend hold. A family without any table is absent and counts as blank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// By family.
+    pub families: BTreeMap<Family, Saved>,
+}
+
+impl Observation {
+    /// What `family` holds.
+    #[must_use]
+    pub fn of(&self, family: Family) -> Saved {
+        self.families.get(&family).cloned().unwrap_or_default()
+    }
+}
+
+impl Firewall {
+    /// Chooses the backend and reads the tables: the forced one, else the one that holds something here, else the
+    /// host's default. In a fresh namespace this costs no child process.
+    ///
+    /// # Errors
+    /// No tool for the backend, or a save that failed.
+    pub fn open(options: &Options) -> Result<(Firewall, Observation), Error> {
+        let tools = Tools::from_environment();
+        let presence = Presence::of_this_netns()?;
+        let save = |backend, families: &[Family]| {
+            Firewall { backend, tools: tools.clone(), options: options.clone() }.save(families)
+        };
+        let look = |backend| match backend {
+            Backend::Nft => save(backend, &presence.nft),
+            Backend::Legacy => save(backend, &presence.legacy),
+        };
+        let (backend, observed) = match options.forced {
+            Some(backend) => (backend, look(backend)?),
+            None if presence == Presence::default() => (tools.default_backend()?, Observation::default()),
+            None => choose(readable(look(Backend::Nft))?, readable(look(Backend::Legacy))?, || {
+                tools.default_backend()
+            })?,
+        };
+        Ok((Firewall { backend, tools, options: options.clone() }, observed))
+    }
+
+    /// The backend in use.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Reads the tables again, after a change.
+    ///
+    /// # Errors
+    /// A save that failed.
+    pub fn observe(&self) -> Result<Observation, Error> {
+        let presence = Presence::of_this_netns()?;
+        self.save(match self.backend {
+            Backend::Nft => &presence.nft,
+            Backend::Legacy => &presence.legacy,
+        })
+    }
+
+    /// Reads the tables of these families, which must exist, side by side.
+    fn save(&self, families: &[Family]) -> Result<Observation, Error> {
+        let started = families.iter().map(|family| {
+            let tool = self.tools.find(self.backend, *family, Verb::Save)?;
+            Ok((*family, Running::start(&tool, &[], &[], "")?))
+        });
+        let mut observed = Observation::default();
+        for (family, finished) in self.finish_all(started.collect::<Result<_, Error>>()?)? {
+            let tool = finished.tool.clone();
+            let output = finished.success()?;
+            let saved =
+                Saved::parse(&output.stdout).map_err(|source| Error::Save { tool, family, source })?;
+            observed.families.insert(family, saved);
+        }
+        Ok(observed)
+    }
+
+    /// Feeds each family's text to one `iptables-restore --noflush`, side by side. A family with empty text gets
+    /// no child. Atomic per table: after an error, repeat from a fresh observation.
+    ///
+    /// # Errors
+    /// The first family's refusal, with the tool's own words; the other family has been finished too.
+    pub fn restore(&self, texts: &[(Family, String)]) -> Result<(), Error> {
+        let wanted: Vec<_> = texts.iter().filter(|(_, text)| !text.is_empty()).collect();
+        let mut tools = Vec::new();
+        for (family, text) in wanted {
+            tools.push((*family, self.tools.find(self.backend, *family, Verb::Restore)?, text));
+        }
+        let started = tools.into_iter().map(|(family, tool, text)| {
+            Ok((family, Running::start(&tool, &self.restore_arguments(), &self.restore_environment(), text)?))
+        });
+        let finished = self.finish_all(started.collect::<Result<_, Error>>()?)?;
+        finished.into_iter().try_for_each(|(_, finished)| self.restored(finished))
+    }
+
+    fn restored(&self, finished: Finished) -> Result<(), Error> {
+        let tool = finished.tool.clone();
+        let locked = finished.stderr.contains("xtables lock");
+        match finished.success() {
+            Ok(_) => Ok(()),
+            Err(_) if locked && self.backend == Backend::Legacy => Err(Error::Locked {
+                tool,
+                lock: self.options.lock.path().to_owned(),
+                waited: self.options.lock_wait,
+                holder: self.options.lock.holder(),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn restore_arguments(&self) -> Vec<String> {
+        match self.backend {
+            Backend::Nft => vec!["--noflush".to_owned()],
+            Backend::Legacy => {
+                let seconds = self.options.lock_wait.as_secs().max(1);
+                vec!["--noflush".to_owned(), format!("--wait={seconds}")]
+            }
+        }
+    }
+
+    fn restore_environment(&self) -> Vec<(&'static str, &Path)> {
+        match (&self.options.lock, self.backend) {
+            (Lock::Private(path), Backend::Legacy) => vec![(LOCK_VARIABLE, path)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Waits for all, also after one failed, so that no child outlives the call.
+    fn finish_all(&self, running: Vec<(Family, Running)>) -> Result<Vec<(Family, Finished)>, Error> {
+        let bound = self.options.tool_timeout;
+        let deadline = Instant::now() + bound;
+        let finished: Vec<_> =
+            running.into_iter().map(|(family, child)| Ok((family, child.finish(deadline, bound)?))).collect();
+        finished.into_iter().collect()
+    }
+}
+
+/// Tables of a backend whose tools this host lacks cannot be ours to change: they do not count in the choice.
+fn readable(look: Result<Observation, Error>) -> Result<Observation, Error> {
+    match look {
+        Err(Error::NoTool { .. }) => Ok(Observation::default()),
+        other => other,
+    }
+}
+
+fn choose(
+    nft: Observation,
+    legacy: Observation,
+    default: impl FnOnce() -> Result<Backend, Error>,
+) -> Result<(Backend, Observation), Error> {
+    let all = |observed: &Observation| observed.families.values().cloned().collect::<Vec<_>>();
+    let (nft_saves, legacy_saves) = (all(&nft), all(&legacy));
+    let chosen = by_content(&nft_saves.iter().collect::<Vec<_>>(), &legacy_saves.iter().collect::<Vec<_>>());
+    Ok(match chosen.map_or_else(default, Ok)? {
+        Backend::Nft => (Backend::Nft, nft),
+        Backend::Legacy => (Backend::Legacy, legacy),
+    })
+}

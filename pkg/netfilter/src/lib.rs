@@ -1,0 +1,23 @@
+//! The host's iptables tools: which backend a network namespace uses, what its tables hold, and one restore per
+//! address family to change them.
+//!
+//! Everything here looks at, and acts on, the network namespace of the calling thread; `netns` takes a thread
+//! into one. Looking has no side effect: a legacy table is never listed before `/proc` shows that it exists,
+//! because listing creates it.
+//!
+//! Called by `redirect`, and later by the agent. It decides nothing about rules; `rules` does.
+
+mod backend;
+mod child;
+mod error;
+mod firewall;
+mod lock;
+mod names;
+mod presence;
+mod tools;
+
+pub use backend::{Backend, UnknownBackend};
+pub use error::Error;
+pub use firewall::{Firewall, Observation, Options};
+pub use lock::Lock;
+pub use names::private_mounts;

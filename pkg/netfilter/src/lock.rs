@@ -1,0 +1,71 @@
+//! The lock of the legacy tables. The nft backend needs none.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Where every iptables of the host locks.
+pub(crate) const HOST_LOCK: &str = "/run/xtables.lock";
+/// Overrides the lock's file in iptables 1.8.6 and later.
+pub(crate) const LOCK_VARIABLE: &str = "XTABLES_LOCKFILE";
+
+/// Whose lock a change of legacy tables takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// The host's: for changes of the node's own namespace.
+    Host,
+    /// This file instead: a pod's namespace shares no tables with the host, so it must not hold the host's lock,
+    /// nor wait for it. Usually the namespace's own file.
+    Private(PathBuf),
+}
+
+impl Lock {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Lock::Host => Path::new(HOST_LOCK),
+            Lock::Private(path) => path,
+        }
+    }
+
+    /// The processes that hold the lock, as far as `/proc` tells.
+    pub(crate) fn holder(&self) -> String {
+        let unknown = "an unknown process".to_owned();
+        let Ok(inode) = fs::metadata(self.path()).map(|meta| meta.ino()) else { return unknown };
+        let Ok(locks) = fs::read_to_string("/proc/locks") else { return unknown };
+        let holders: Vec<String> = holders(&locks, inode).map(name).collect();
+        if holders.is_empty() { unknown } else { holders.join(", ") }
+    }
+}
+
+fn name(pid: &str) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("process {pid} ({})", name.trim())
+}
+
+/// Process ids in `/proc/locks` that hold (not wait for) a lock on `inode`:
+/// `1: FLOCK  ADVISORY  WRITE 1234 00:17:5678 0 EOF`.
+fn holders(locks: &str, inode: u64) -> impl Iterator<Item = &str> {
+    let suffix = format!(":{inode}");
+    locks.lines().filter_map(move |line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            [_, kind, _, _, pid, file, ..] if *kind != "->" && file.ends_with(&suffix) => Some(*pid),
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_is_found_and_the_waiter_is_not() {
+        let locks = "1: FLOCK  ADVISORY  WRITE 711 00:17:1234 0 EOF\n\
+                     1: -> FLOCK  ADVISORY  WRITE 712 00:17:1234 0 EOF\n\
+                     2: POSIX  ADVISORY  WRITE 713 00:17:11234 0 EOF\n";
+        assert_eq!(holders(locks, 1234).collect::<Vec<_>>(), ["711"]);
+    }
+}

@@ -1,0 +1,59 @@
+//! Name lookups of the tools. The owner match asks the C library for a user named `1337` before it reads the
+//! number. On hosts whose users live in the network (LDAP, a cloud's login service) that question goes out from
+//! the pod's namespace, where nobody answers, and every pod start hangs.
+
+use std::{fs, path::Path};
+
+use netns::{Bind, MountSandbox};
+
+use crate::{Lock, lock::HOST_LOCK};
+
+const NSSWITCH: &str = "/etc/nsswitch.conf";
+/// Sources that only read local files or ask local daemons.
+const LOCAL: [&str; 6] = ["files", "compat", "db", "altfiles", "extrausers", "systemd"];
+
+/// The mounts that the tools need to see differently, if any: no name sources of the network, and no lock of the
+/// host for versions that know no other.
+#[must_use]
+pub fn private_mounts(lock: &Lock, legacy: bool) -> Option<MountSandbox> {
+    let names = fs::read_to_string(NSSWITCH).is_ok_and(|conf| asks_the_network(&conf));
+    let mut binds = Vec::new();
+    if names {
+        binds.push(Bind { source: "/dev/null".into(), target: NSSWITCH.into(), read_only: true });
+    }
+    if let (true, Lock::Private(path), true) = (legacy, lock, Path::new(HOST_LOCK).exists()) {
+        binds.push(Bind { source: path.clone(), target: HOST_LOCK.into(), read_only: false });
+    }
+    (!binds.is_empty()).then_some(MountSandbox { binds })
+}
+
+/// True when users or groups may be looked up in other than local sources.
+fn asks_the_network(conf: &str) -> bool {
+    let sources = |line: &str| {
+        let line = line.split('#').next().unwrap_or_default();
+        let (database, sources) = line.split_once(':').unwrap_or_default();
+        let ours = matches!(database.trim(), "passwd" | "group" | "initgroups");
+        let remote = |word: &&str| !word.starts_with('[') && !word.ends_with(']') && !LOCAL.contains(word);
+        ours && sources.split_whitespace().any(|word| remote(&word))
+    };
+    conf.lines().any(sources)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sources_of_the_network_count() {
+        for local in [
+            "",
+            "passwd: files systemd\ngroup: files [SUCCESS=merge] systemd\nhosts: files dns",
+            "# passwd: ldap",
+        ] {
+            assert!(!asks_the_network(local), "{local:?}");
+        }
+        for remote in ["passwd: files oslogin", "group:\tcompat ldap # x", "passwd: sss files"] {
+            assert!(asks_the_network(remote), "{remote:?}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Which backend has tables in the calling thread's network namespace, asked without making any.
+
+use std::{fs, io, path::Path};
+
+use model::Family;
+use netlink::{Flags, Message, Protocol, Socket};
+
+use crate::Error;
+
+/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETTABLE` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
+const GET_TABLE: u16 = (10 << 8) | 1;
+const NFPROTO_IPV4: u8 = 2;
+const NFPROTO_IPV6: u8 = 10;
+
+/// The families in which a backend has at least one table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Presence {
+    pub(crate) nft: Vec<Family>,
+    pub(crate) legacy: Vec<Family>,
+}
+
+impl Presence {
+    /// Looks at the kernel. A kernel without nf_tables has none.
+    pub(crate) fn of_this_netns() -> Result<Presence, Error> {
+        let mut legacy = Vec::new();
+        for family in Family::BOTH {
+            if has_legacy_tables(family)? {
+                legacy.push(family);
+            }
+        }
+        Ok(Presence { nft: nft_families().unwrap_or_default(), legacy })
+    }
+}
+
+/// The file exists only once the kernel's ip_tables is there, and names a table only once somebody used it.
+fn has_legacy_tables(family: Family) -> Result<bool, Error> {
+    let path = Path::new(match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    });
+    match fs::read_to_string(path) {
+        Ok(names) => Ok(!names.trim().is_empty()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(Error::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// Families with an nf_tables table, in the order of [`Family::BOTH`].
+fn nft_families() -> Result<Vec<Family>, netlink::Error> {
+    let header = [0, 0, 0, 0]; // struct nfgenmsg: any family, version 0, resource 0
+    let replies = Socket::open(Protocol::Netfilter)?.dump(&Message::new(GET_TABLE, Flags(0), &header))?;
+    let seen: Vec<u8> = replies.iter().filter_map(|reply| reply.payload.first().copied()).collect();
+    let has = |family: &Family| match family {
+        Family::V4 => seen.contains(&NFPROTO_IPV4),
+        Family::V6 => seen.contains(&NFPROTO_IPV6),
+    };
+    Ok(Family::BOTH.into_iter().filter(has).collect())
+}

@@ -1,0 +1,182 @@
+//! A sidecar pod's redirect parameters: its annotations, and what its `istio-proxy` container says.
+
+use std::{collections::BTreeMap, str::FromStr};
+
+use model::{Container, IfName, IpNet, Mark, Pod, PodName, Port, TableId, parse_go_bool};
+use rules::sidecar::{Config, Dns, InboundMode, Networks, Ports};
+
+use crate::enrolment::Redirect;
+
+const MODE: &str = "sidecar.istio.io/interceptionMode";
+const INCLUDE_CIDRS: &str = "traffic.sidecar.istio.io/includeOutboundIPRanges";
+const EXCLUDE_CIDRS: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
+const INCLUDE_INBOUND: &str = "traffic.sidecar.istio.io/includeInboundPorts";
+const EXCLUDE_INBOUND: &str = "traffic.sidecar.istio.io/excludeInboundPorts";
+const INCLUDE_OUTBOUND: &str = "traffic.sidecar.istio.io/includeOutboundPorts";
+const EXCLUDE_OUTBOUND: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
+const KUBEVIRT: &str = "traffic.sidecar.istio.io/kubevirtInterfaces";
+const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
+const STATUS_PORT: &str = "status.sidecar.istio.io/port";
+
+const PORTS_ALLOWED: &str = "'*', nothing, or a comma-separated list of ports from 0 to 65535";
+const NETWORKS_ALLOWED: &str =
+    "'*', nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks";
+const EXCLUDED_NETWORKS_ALLOWED: &str =
+    "nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks";
+const INTERFACES_ALLOWED: &str = "nothing, or a comma-separated list of interface names of at most 15 bytes";
+const MODE_ALLOWED: &str = "REDIRECT, TPROXY or NONE";
+
+/// The proxy's own ports for metrics, health and Prometheus: never captured inbound.
+const PROXY_PORTS: [Port; 3] = [Port(15020), Port(15021), Port(15090)];
+/// Istio's TPROXY mark and routing table.
+const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::exact(1337), table: TableId(133) };
+
+/// An annotation that cannot be read; the pod must not start half captured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pod {pod}: annotation {annotation} has the value {value:?}; allowed: {allowed}")]
+pub struct InvalidAnnotation {
+    /// The pod.
+    pub pod: PodName,
+    /// The annotation's key (or the container's field).
+    pub annotation: &'static str,
+    /// Its value, cut to 200 characters.
+    pub value: String,
+    /// What would be right.
+    pub allowed: &'static str,
+}
+
+/// True when the pod wants no interception at all.
+pub(crate) fn intercepts_nothing(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(MODE).is_some_and(|mode| mode == "NONE")
+}
+
+/// The redirect parameters of an injected pod.
+pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<Redirect, InvalidAnnotation> {
+    let read = Reader { pod };
+    let mut warnings = Vec::new();
+    let mut flag = |name: &str| env_flag(proxy, name, &mut warnings);
+    let dns = if flag("ISTIO_META_DNS_CAPTURE") { Dns::All } else { Dns::Off };
+    let dual_stack = flag("ISTIO_DUAL_STACK");
+    let drop_invalid = flag("INVALID_DROP");
+    read.get(STATUS_PORT, PORTS_ALLOWED, Ports::NONE, ports)?;
+    let config = Config {
+        proxy_uids: vec![
+            read.id("istio-proxy securityContext.runAsUser", proxy.security_context.run_as_user)?,
+        ],
+        proxy_gids: vec![
+            read.id("istio-proxy securityContext.runAsGroup", proxy.security_context.run_as_group)?,
+        ],
+        inbound_mode: read.get(MODE, MODE_ALLOWED, InboundMode::Redirect, mode)?,
+        include_inbound: read.get(INCLUDE_INBOUND, PORTS_ALLOWED, Ports::All, ports)?,
+        exclude_inbound: with_proxy_ports(read.get(EXCLUDE_INBOUND, PORTS_ALLOWED, list(&[15020]), ports)?),
+        include_networks: read.get(INCLUDE_CIDRS, NETWORKS_ALLOWED, Networks::All, networks)?,
+        exclude_networks: read.get(EXCLUDE_CIDRS, EXCLUDED_NETWORKS_ALLOWED, Vec::new(), comma_list)?,
+        include_outbound: read.get(INCLUDE_OUTBOUND, PORTS_ALLOWED, Ports::NONE, ports)?,
+        exclude_outbound: read.get(EXCLUDE_OUTBOUND, PORTS_ALLOWED, list(&[15020]), ports)?,
+        kubevirt_interfaces: read.get(KUBEVIRT, INTERFACES_ALLOWED, Vec::new(), interfaces)?,
+        exclude_interfaces: read.get(EXCLUDE_INTERFACES, INTERFACES_ALLOWED, Vec::new(), interfaces)?,
+        dns,
+        drop_invalid,
+        ..Config::default()
+    };
+    Ok(Redirect { config, dual_stack, warnings })
+}
+
+struct Reader<'a> {
+    pod: &'a Pod,
+}
+
+impl Reader<'_> {
+    /// The annotation's value read by `parse`, or the default when it is absent.
+    fn get<T>(
+        &self,
+        annotation: &'static str,
+        allowed: &'static str,
+        default: T,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, InvalidAnnotation> {
+        match self.pod.metadata.annotations.get(annotation) {
+            None => Ok(default),
+            Some(value) => parse(value).ok_or_else(|| self.invalid(annotation, value, allowed)),
+        }
+    }
+
+    /// A user or group id: unset and zero mean Istio's 1337.
+    fn id(&self, field: &'static str, id: Option<i64>) -> Result<u32, InvalidAnnotation> {
+        match id.filter(|id| *id != 0) {
+            None => Ok(1337),
+            Some(id) => {
+                u32::try_from(id).map_err(|_| self.invalid(field, &id.to_string(), "0 to 4294967295"))
+            }
+        }
+    }
+
+    fn invalid(&self, annotation: &'static str, value: &str, allowed: &'static str) -> InvalidAnnotation {
+        let meta = &self.pod.metadata;
+        let pod = PodName { namespace: meta.namespace.clone(), name: meta.name.clone() };
+        InvalidAnnotation { pod, annotation, value: value.chars().take(200).collect(), allowed }
+    }
+}
+
+fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
+    let Some(value) = proxy.env_value(name).filter(|value| !value.is_empty()) else { return false };
+    parse_go_bool(value).unwrap_or_else(|| {
+        warnings.push(format!("{name} of istio-proxy is {value:?}, which is no boolean: taken as false"));
+        false
+    })
+}
+
+fn mode(text: &str) -> Option<InboundMode> {
+    match text {
+        "REDIRECT" => Some(InboundMode::Redirect),
+        "TPROXY" => Some(TPROXY),
+        _ => None,
+    }
+}
+
+fn list(ports: &[u16]) -> Ports {
+    Ports::List(ports.iter().copied().map(Port).collect())
+}
+
+/// Each element is trimmed and must be a plain decimal; an empty element (a trailing comma) is invalid.
+fn ports(text: &str) -> Option<Ports> {
+    match text.trim() {
+        "" => Some(Ports::NONE),
+        "*" => Some(Ports::All),
+        list => {
+            list.split(',').map(|port| port_number(port.trim())).collect::<Option<Vec<_>>>().map(Ports::List)
+        }
+    }
+}
+
+fn port_number(text: &str) -> Option<Port> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| text.parse().ok().map(Port)).flatten()
+}
+
+fn networks(text: &str) -> Option<Networks> {
+    if text == "*" { Some(Networks::All) } else { comma_list::<IpNet>(text).map(Networks::List) }
+}
+
+/// A comma-separated list; empty text is an empty list.
+fn comma_list<T: FromStr>(text: &str) -> Option<Vec<T>> {
+    if text.is_empty() { Some(Vec::new()) } else { text.split(',').map(|part| part.parse().ok()).collect() }
+}
+
+fn interfaces(text: &str) -> Option<Vec<IfName>> {
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    text.split(',').map(|name| IfName::new(name.trim()).ok()).collect()
+}
+
+fn with_proxy_ports(excluded: Ports) -> Ports {
+    let Ports::List(list) = excluded else { return excluded };
+    let mut ports = Vec::new();
+    for port in list.into_iter().chain(PROXY_PORTS) {
+        if !ports.contains(&port) {
+            ports.push(port);
+        }
+    }
+    Ports::List(ports)
+}

@@ -1,0 +1,288 @@
+//! The decision table of Istio's plugin (1.20), in its order.
+
+use std::{collections::BTreeMap, fmt};
+
+use model::{Container, Namespace, Pod, PodName, parse_go_bool};
+use rules::sidecar;
+
+use crate::annotations::{self, InvalidAnnotation};
+
+/// Set by the injector; without it a pod has no sidecar that expects redirected traffic.
+pub const STATUS: &str = "sidecar.istio.io/status";
+/// Label, or annotation: a pod's own word on injection.
+pub const INJECT: &str = "sidecar.istio.io/inject";
+/// Namespace label of ambient mode.
+pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+/// Pod annotation of ambient mode; the user's `disabled` opts out.
+pub const AMBIENT_REDIRECTION: &str = "ambient.istio.io/redirection";
+
+const PROXY: &str = "istio-proxy";
+const INIT: &str = "istio-init";
+/// Pods of the agent's DaemonSet are named after it.
+const AGENT_PREFIX: &str = "istio-cni-node-";
+
+/// What the operator configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Namespaces whose pods are never touched.
+    pub excluded_namespaces: Vec<String>,
+    /// The namespace that the agent runs in, when known.
+    pub agent_namespace: Option<String>,
+    /// Ambient mode is on.
+    pub ambient: bool,
+}
+
+/// What the container runtime's call tells without asking anybody.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// Which pod, when the runtime says.
+    pub pod: Option<&'a PodName>,
+    /// All of the pod's annotations, where the runtime delivers them.
+    pub annotations: Option<&'a BTreeMap<String, String>>,
+}
+
+/// What to do with a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Nothing: it is none of our business.
+    Pass(Passed),
+    /// Redirect its traffic to its sidecar.
+    Redirect(Box<Redirect>),
+    /// Enrol it in ambient mode.
+    Enrol(Enrolled),
+}
+
+/// How to redirect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The rule set's parameters.
+    pub config: sidecar::Config,
+    /// Redirect IPv6 also in a pod whose first address is IPv4.
+    pub dual_stack: bool,
+    /// Values that could not be read and count as unset.
+    pub warnings: Vec<String>,
+}
+
+/// Why a pod is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Passed {
+    /// The call names no pod.
+    NoPod,
+    /// Its namespace is excluded.
+    ExcludedNamespace,
+    /// It is the agent itself.
+    AgentPod,
+    /// It lives in the node's network namespace.
+    HostNetwork,
+    /// `istio-init` makes the rules.
+    HasIstioInit,
+    /// `DISABLE_ENVOY` is set on the proxy.
+    EnvoyDisabled,
+    /// There is no `istio-proxy` container.
+    NoProxy,
+    /// The proxy is a gateway or waypoint.
+    NotSidecarProxy,
+    /// The pod refuses injection.
+    InjectionRefused,
+    /// It was not injected.
+    NotInjected,
+    /// Interception mode is `NONE`.
+    InterceptionNone,
+}
+
+/// Why a pod is enrolled in ambient mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Enrolled {
+    /// Its namespace is labelled.
+    NamespaceLabel,
+}
+
+/// Every reason to pass, for tests and documentation.
+pub const ALL_PASSED: [Passed; 11] = [
+    Passed::NoPod,
+    Passed::ExcludedNamespace,
+    Passed::AgentPod,
+    Passed::HostNetwork,
+    Passed::HasIstioInit,
+    Passed::EnvoyDisabled,
+    Passed::NoProxy,
+    Passed::NotSidecarProxy,
+    Passed::InjectionRefused,
+    Passed::NotInjected,
+    Passed::InterceptionNone,
+];
+
+impl Passed {
+    /// A short, stable name for logs and metrics.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Passed::NoPod => "no-pod",
+            Passed::ExcludedNamespace => "excluded-namespace",
+            Passed::AgentPod => "agent-pod",
+            Passed::HostNetwork => "host-network",
+            Passed::HasIstioInit => "istio-init",
+            Passed::EnvoyDisabled => "envoy-disabled",
+            Passed::NoProxy => "no-proxy",
+            Passed::NotSidecarProxy => "not-a-sidecar",
+            Passed::InjectionRefused => "injection-refused",
+            Passed::NotInjected => "not-injected",
+            Passed::InterceptionNone => "interception-none",
+        }
+    }
+}
+
+impl fmt::Display for Passed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Passed::NoPod => "the call names no pod (K8S_POD_NAME or K8S_POD_NAMESPACE is empty)",
+            Passed::ExcludedNamespace => "its namespace is in kubernetes.exclude_namespaces",
+            Passed::AgentPod => "it is the node agent itself",
+            Passed::HostNetwork => "it lives in the node's network namespace (hostNetwork)",
+            Passed::HasIstioInit => "its istio-init container sets up redirection",
+            Passed::EnvoyDisabled => "DISABLE_ENVOY is true on its istio-proxy",
+            Passed::NoProxy => "it has no istio-proxy container",
+            Passed::NotSidecarProxy => "its istio-proxy is not a sidecar (second argument)",
+            Passed::InjectionRefused => "sidecar.istio.io/inject is false",
+            Passed::NotInjected => "it was not injected (no annotation sidecar.istio.io/status)",
+            Passed::InterceptionNone => "sidecar.istio.io/interceptionMode is NONE",
+        })
+    }
+}
+
+impl Enrolled {
+    /// A short, stable name for logs and metrics.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Enrolled::NamespaceLabel => "ambient-namespace",
+        }
+    }
+}
+
+impl fmt::Display for Enrolled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Enrolled::NamespaceLabel => {
+                f.write_str("its namespace is labelled istio.io/dataplane-mode=ambient")
+            }
+        }
+    }
+}
+
+impl Decision {
+    /// A short, stable name of outcome and reason.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Decision::Pass(reason) => reason.code(),
+            Decision::Redirect(_) => "sidecar",
+            Decision::Enrol(reason) => reason.code(),
+        }
+    }
+}
+
+/// One sentence: what happens, and why.
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Decision::Pass(reason) => write!(f, "left alone: {reason}"),
+            Decision::Redirect(_) => f.write_str("redirected to its sidecar: it was injected"),
+            Decision::Enrol(reason) => write!(f, "enrolled in ambient mode: {reason}"),
+        }
+    }
+}
+
+/// Decides from the call alone, where that suffices; none means that the pod must be looked up.
+#[must_use]
+pub fn decide_early(call: &Call<'_>, policy: &Policy) -> Option<Decision> {
+    let pass = |reason| Some(Decision::Pass(reason));
+    let Some(pod) = call.pod else { return pass(Passed::NoPod) };
+    if policy.excluded_namespaces.contains(&pod.namespace) {
+        return pass(Passed::ExcludedNamespace);
+    }
+    if policy.agent_namespace.as_ref() == Some(&pod.namespace) && pod.name.starts_with(AGENT_PREFIX) {
+        return pass(Passed::AgentPod);
+    }
+    let annotations = call.annotations?;
+    let injected = annotations.contains_key(STATUS);
+    if injected && annotations::intercepts_nothing(annotations) {
+        return pass(Passed::InterceptionNone);
+    }
+    if !injected && !policy.ambient {
+        return pass(Passed::NotInjected);
+    }
+    None
+}
+
+/// True when [`decide`] needs the namespace of `pod`.
+#[must_use]
+pub fn needs_namespace(pod: &Pod, policy: &Policy) -> bool {
+    policy.ambient && may_be_ambient(pod)
+}
+
+/// Decides from the pod itself. `namespace` is looked at in ambient mode only.
+///
+/// # Errors
+/// An annotation of a pod that would be redirected has a value that cannot be read.
+pub fn decide(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    policy: &Policy,
+) -> Result<Decision, InvalidAnnotation> {
+    if pod.spec.host_network {
+        return Ok(Decision::Pass(Passed::HostNetwork));
+    }
+    if needs_namespace(pod, policy) && namespace.is_some_and(is_ambient) {
+        return Ok(Decision::Enrol(Enrolled::NamespaceLabel));
+    }
+    match sidecar_of(pod) {
+        Err(reason) => Ok(Decision::Pass(reason)),
+        Ok(_) if annotations::intercepts_nothing(&pod.metadata.annotations) => {
+            Ok(Decision::Pass(Passed::InterceptionNone))
+        }
+        Ok(proxy) => annotations::redirect(pod, proxy).map(|redirect| Decision::Redirect(Box::new(redirect))),
+    }
+}
+
+fn is_ambient(namespace: &Namespace) -> bool {
+    namespace.metadata.labels.get(DATAPLANE_MODE).is_some_and(|mode| mode == "ambient")
+}
+
+fn may_be_ambient(pod: &Pod) -> bool {
+    let annotations = &pod.metadata.annotations;
+    !annotations.contains_key(STATUS)
+        && annotations.get(AMBIENT_REDIRECTION).is_none_or(|value| value != "disabled")
+}
+
+/// The sidecar that expects this pod's traffic, or why there is none.
+fn sidecar_of(pod: &Pod) -> Result<&Container, Passed> {
+    if pod.all_containers().any(|container| container.name == INIT) {
+        return Err(Passed::HasIstioInit);
+    }
+    let proxy = pod.all_containers().find(|container| container.name == PROXY);
+    let disabled = proxy.and_then(|proxy| proxy.env_value("DISABLE_ENVOY")).and_then(parse_go_bool);
+    if disabled == Some(true) {
+        return Err(Passed::EnvoyDisabled);
+    }
+    let proxy = proxy.ok_or(Passed::NoProxy)?;
+    if let [first, second, ..] = proxy.args.as_slice()
+        && first == "proxy"
+        && second != "sidecar"
+    {
+        return Err(Passed::NotSidecarProxy);
+    }
+    if refuses_injection(pod) {
+        return Err(Passed::InjectionRefused);
+    }
+    if !pod.metadata.annotations.contains_key(STATUS) {
+        return Err(Passed::NotInjected);
+    }
+    Ok(proxy)
+}
+
+/// The label counts before the annotation; what cannot be read is as if it were not there.
+fn refuses_injection(pod: &Pod) -> bool {
+    let word = pod.metadata.labels.get(INJECT).or_else(|| pod.metadata.annotations.get(INJECT));
+    word.and_then(|word| parse_go_bool(word)) == Some(false)
+}
