@@ -76,17 +76,26 @@ impl fmt::Display for Mark {
     }
 }
 
-/// A routing table number. The kernel's own are 253 (default), 254 (main) and 255 (local).
+/// A routing table number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u32);
 
+impl TableId {
+    /// `RT_TABLE_DEFAULT`.
+    pub const DEFAULT: TableId = TableId(253);
+    /// `RT_TABLE_MAIN`: what `ip route` shows.
+    pub const MAIN: TableId = TableId(254);
+    /// `RT_TABLE_LOCAL`: the kernel's own, for local addresses.
+    pub const LOCAL: TableId = TableId(255);
+}
+
 impl fmt::Display for TableId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            253 => f.write_str("default"),
-            254 => f.write_str("main"),
-            255 => f.write_str("local"),
-            other => other.fmt(f),
+        match *self {
+            TableId::DEFAULT => f.write_str("default"),
+            TableId::MAIN => f.write_str("main"),
+            TableId::LOCAL => f.write_str("local"),
+            TableId(number) => number.fmt(f),
         }
     }
 }

@@ -144,6 +144,19 @@ impl Firewall {
         finished.into_iter().try_for_each(|(_, finished)| self.restored(finished))
     }
 
+    /// Runs one `iptables` (or `ip6tables`) command; `arguments` begin with `-t TABLE`.
+    ///
+    /// # Errors
+    /// The tool's refusal in its own words.
+    pub fn call(&self, family: Family, arguments: &[String]) -> Result<(), Error> {
+        let tool = self.tools.find(self.backend, family, Verb::Command)?;
+        let wait = self.wait_argument();
+        let arguments: Vec<String> = wait.into_iter().chain(arguments.iter().cloned()).collect();
+        let running = Running::start(&tool, &arguments, &self.restore_environment(), "")?;
+        let bound = self.options.tool_timeout;
+        self.restored(running.finish(Instant::now() + bound, bound)?)
+    }
+
     fn restored(&self, finished: Finished) -> Result<(), Error> {
         let tool = finished.tool.clone();
         let locked = finished.stderr.contains("xtables lock");
@@ -160,13 +173,13 @@ impl Firewall {
     }
 
     fn restore_arguments(&self) -> Vec<String> {
-        match self.backend {
-            Backend::Nft => vec!["--noflush".to_owned()],
-            Backend::Legacy => {
-                let seconds = self.options.lock_wait.as_secs().max(1);
-                vec!["--noflush".to_owned(), format!("--wait={seconds}")]
-            }
-        }
+        std::iter::once("--noflush".to_owned()).chain(self.wait_argument()).collect()
+    }
+
+    /// The nft backend needs no lock, and takes none.
+    fn wait_argument(&self) -> Option<String> {
+        let seconds = self.options.lock_wait.as_secs().max(1);
+        (self.backend == Backend::Legacy).then(|| format!("--wait={seconds}"))
     }
 
     fn restore_environment(&self) -> Vec<(&'static str, &Path)> {
@@ -184,6 +197,20 @@ impl Firewall {
             running.into_iter().map(|(family, child)| Ok((family, child.finish(deadline, bound)?))).collect();
         finished.into_iter().collect()
     }
+}
+
+/// True when [`Firewall::open`] may choose the legacy backend here. Costs no child process.
+///
+/// # Errors
+/// The kernel could not be asked.
+pub fn may_use_legacy(options: &Options) -> Result<bool, Error> {
+    if let Some(forced) = options.forced {
+        return Ok(forced == Backend::Legacy);
+    }
+    let presence = Presence::of_this_netns()?;
+    let by_default =
+        || Tools::from_environment().default_backend().is_ok_and(|backend| backend == Backend::Legacy);
+    Ok(!presence.legacy.is_empty() || (presence.nft.is_empty() && by_default()))
 }
 
 /// Tables of a backend whose tools this host lacks cannot be ours to change: they do not count in the choice.

@@ -18,6 +18,6 @@ mod tools;
 
 pub use backend::{Backend, UnknownBackend};
 pub use error::Error;
-pub use firewall::{Firewall, Observation, Options};
+pub use firewall::{Firewall, Observation, Options, may_use_legacy};
 pub use lock::Lock;
 pub use names::private_mounts;

@@ -12,13 +12,12 @@ const NSSWITCH: &str = "/etc/nsswitch.conf";
 /// Sources that only read local files or ask local daemons.
 const LOCAL: [&str; 6] = ["files", "compat", "db", "altfiles", "extrausers", "systemd"];
 
-/// The mounts that the tools need to see differently, if any: no name sources of the network, and no lock of the
-/// host for versions that know no other.
+/// The mounts that the tools need to see differently, if any: no name sources of the network; and, where `legacy`
+/// tables are changed, no lock of the host, for versions before 1.8.6, which know no other.
 #[must_use]
 pub fn private_mounts(lock: &Lock, legacy: bool) -> Option<MountSandbox> {
-    let names = fs::read_to_string(NSSWITCH).is_ok_and(|conf| asks_the_network(&conf));
     let mut binds = Vec::new();
-    if names {
+    if fs::read_to_string(NSSWITCH).is_ok_and(|conf| asks_the_network(&conf)) {
         binds.push(Bind { source: "/dev/null".into(), target: NSSWITCH.into(), read_only: true });
     }
     if let (true, Lock::Private(path), true) = (legacy, lock, Path::new(HOST_LOCK).exists()) {

@@ -23,15 +23,20 @@ pub(crate) struct Tools {
 /// What a tool does.
 #[derive(Clone, Copy)]
 pub(crate) enum Verb {
+    /// `iptables-restore`
     Restore,
+    /// `iptables-save`
     Save,
+    /// `iptables`
+    Command,
 }
 
 impl Verb {
-    fn name(self) -> &'static str {
+    fn suffix(self) -> &'static str {
         match self {
-            Verb::Restore => "restore",
-            Verb::Save => "save",
+            Verb::Restore => "-restore",
+            Verb::Save => "-save",
+            Verb::Command => "",
         }
     }
 }
@@ -45,11 +50,11 @@ impl Tools {
     /// The tool of `backend`: by its own name, or by the plain name when that is this backend's.
     pub(crate) fn find(&self, backend: Backend, family: Family, verb: Verb) -> Result<PathBuf, Error> {
         let prefix = prefix(family);
-        let verb = verb.name();
-        if let Some(tool) = self.search(&format!("{prefix}-{backend}-{verb}")) {
+        let suffix = verb.suffix();
+        if let Some(tool) = self.search(&format!("{prefix}-{backend}{suffix}")) {
             return Ok(tool);
         }
-        let plain = format!("{prefix}-{verb}");
+        let plain = format!("{prefix}{suffix}");
         match self.search(&plain) {
             Some(tool) if backend_of(&tool)? == backend => Ok(tool),
             _ => Err(Error::NoTool { tool: plain, backend, path: self.path.to_string_lossy().into_owned() }),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, str::FromStr};
 
-use model::{Container, IfName, IpNet, Mark, Pod, PodName, Port, TableId, parse_go_bool};
+use model::{Container, IfName, Mark, Pod, PodName, Port, TableId, parse_go_bool};
 use rules::sidecar::{Config, Dns, InboundMode, Networks, Ports};
 
 use crate::enrolment::Redirect;
@@ -58,7 +58,7 @@ pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<Redirect, Invalid
     let dns = if flag("ISTIO_META_DNS_CAPTURE") { Dns::All } else { Dns::Off };
     let dual_stack = flag("ISTIO_DUAL_STACK");
     let drop_invalid = flag("INVALID_DROP");
-    read.get(STATUS_PORT, PORTS_ALLOWED, Ports::NONE, ports)?;
+    read.get(STATUS_PORT, PORTS_ALLOWED, Ports::NONE, parsed)?;
     let config = Config {
         proxy_uids: vec![
             read.id("istio-proxy securityContext.runAsUser", proxy.security_context.run_as_user)?,
@@ -67,12 +67,17 @@ pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<Redirect, Invalid
             read.id("istio-proxy securityContext.runAsGroup", proxy.security_context.run_as_group)?,
         ],
         inbound_mode: read.get(MODE, MODE_ALLOWED, InboundMode::Redirect, mode)?,
-        include_inbound: read.get(INCLUDE_INBOUND, PORTS_ALLOWED, Ports::All, ports)?,
-        exclude_inbound: with_proxy_ports(read.get(EXCLUDE_INBOUND, PORTS_ALLOWED, list(&[15020]), ports)?),
-        include_networks: read.get(INCLUDE_CIDRS, NETWORKS_ALLOWED, Networks::All, networks)?,
+        include_inbound: read.get(INCLUDE_INBOUND, PORTS_ALLOWED, Ports::All, parsed)?,
+        exclude_inbound: with_proxy_ports(read.get(
+            EXCLUDE_INBOUND,
+            PORTS_ALLOWED,
+            list(&[15020]),
+            parsed,
+        )?),
+        include_networks: read.get(INCLUDE_CIDRS, NETWORKS_ALLOWED, Networks::All, parsed)?,
         exclude_networks: read.get(EXCLUDE_CIDRS, EXCLUDED_NETWORKS_ALLOWED, Vec::new(), comma_list)?,
-        include_outbound: read.get(INCLUDE_OUTBOUND, PORTS_ALLOWED, Ports::NONE, ports)?,
-        exclude_outbound: read.get(EXCLUDE_OUTBOUND, PORTS_ALLOWED, list(&[15020]), ports)?,
+        include_outbound: read.get(INCLUDE_OUTBOUND, PORTS_ALLOWED, Ports::NONE, parsed)?,
+        exclude_outbound: read.get(EXCLUDE_OUTBOUND, PORTS_ALLOWED, list(&[15020]), parsed)?,
         kubevirt_interfaces: read.get(KUBEVIRT, INTERFACES_ALLOWED, Vec::new(), interfaces)?,
         exclude_interfaces: read.get(EXCLUDE_INTERFACES, INTERFACES_ALLOWED, Vec::new(), interfaces)?,
         dns,
@@ -126,6 +131,10 @@ fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
     })
 }
 
+fn parsed<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
 fn mode(text: &str) -> Option<InboundMode> {
     match text {
         "REDIRECT" => Some(InboundMode::Redirect),
@@ -136,26 +145,6 @@ fn mode(text: &str) -> Option<InboundMode> {
 
 fn list(ports: &[u16]) -> Ports {
     Ports::List(ports.iter().copied().map(Port).collect())
-}
-
-/// Each element is trimmed and must be a plain decimal; an empty element (a trailing comma) is invalid.
-fn ports(text: &str) -> Option<Ports> {
-    match text.trim() {
-        "" => Some(Ports::NONE),
-        "*" => Some(Ports::All),
-        list => {
-            list.split(',').map(|port| port_number(port.trim())).collect::<Option<Vec<_>>>().map(Ports::List)
-        }
-    }
-}
-
-fn port_number(text: &str) -> Option<Port> {
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    digits.then(|| text.parse().ok().map(Port)).flatten()
-}
-
-fn networks(text: &str) -> Option<Networks> {
-    if text == "*" { Some(Networks::All) } else { comma_list::<IpNet>(text).map(Networks::List) }
 }
 
 /// A comma-separated list; empty text is an empty list.

@@ -150,7 +150,7 @@ impl Reader {
 
 /// Splits as the restore tools do: blanks separate, double quotes group, a backslash inside quotes escapes. None
 /// when a quote is not closed.
-fn words(text: &str) -> Option<Vec<String>> {
+pub(crate) fn words(text: &str) -> Option<Vec<String>> {
     let (mut words, mut word, mut chars) = (Vec::new(), None::<String>, text.chars());
     while let Some(c) = chars.next() {
         match c {

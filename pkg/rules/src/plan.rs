@@ -6,8 +6,7 @@
 
 use crate::{
     ir::{Chain, Jump, Place, Rule, RuleSet, Table, TableRules, Target},
-    parse::{Saved, SavedTable},
-    print,
+    parse::{self, Saved, SavedRule, SavedTable},
 };
 
 /// The chains that belong to sidecar redirection, ours and those that Istio's own plugin makes. A chain of this
@@ -35,10 +34,41 @@ pub fn is_own(chain: &str) -> bool {
 pub struct Edit {
     /// The table.
     pub table: Table,
-    /// Its section of the restore file.
-    pub text: String,
+    /// Our chains, to be made or emptied; true for one that is there already.
+    pub declare: Vec<(Chain, bool)>,
+    /// What follows, each as the arguments of an `iptables` call behind `-t TABLE`: stale rules deleted, our rules
+    /// added, jumps, stale chains removed.
+    pub commands: Vec<String>,
     /// In words, what was missing or superfluous; for logs and for CHECK.
     pub why: Vec<String>,
+}
+
+impl Edit {
+    /// The table's section of a restore file.
+    fn restore_text(&self) -> String {
+        let mut text = format!("*{}\n", self.table.name());
+        for (chain, _) in &self.declare {
+            text.push_str(&format!(":{chain} - [0:0]\n"));
+        }
+        for command in &self.commands {
+            text.push_str(command);
+            text.push('\n');
+        }
+        text.push_str("COMMIT\n");
+        text
+    }
+
+    /// The same as single `iptables` calls, each split into its arguments.
+    fn calls(&self) -> impl Iterator<Item = Vec<String>> {
+        let declare = self
+            .declare
+            .iter()
+            .map(|(chain, exists)| format!("{} {chain}", if *exists { "-F" } else { "-N" }));
+        let table = self.table.name();
+        declare
+            .chain(self.commands.iter().cloned())
+            .filter_map(move |command| parse::words(&format!("-t {table} {command}")))
+    }
 }
 
 /// What a namespace needs: an edit per table that differs. None: it is as desired.
@@ -58,7 +88,13 @@ impl Change {
     /// The input for one `iptables-restore --noflush`; empty when there is nothing to do.
     #[must_use]
     pub fn restore_text(&self) -> String {
-        self.edits.iter().map(|edit| edit.text.as_str()).collect()
+        self.edits.iter().map(Edit::restore_text).collect()
+    }
+
+    /// The same change as single `iptables` calls, in order, each split into its arguments; not atomic.
+    #[must_use]
+    pub fn calls(&self) -> Vec<Vec<String>> {
+        self.edits.iter().flat_map(Edit::calls).collect()
     }
 
     /// Every difference in words.
@@ -98,7 +134,16 @@ fn edit_table(table: Table, want: &TableRules, have: &SavedTable) -> Option<Edit
     if why.is_empty() {
         return None;
     }
-    Some(Edit { table, text: print::section(table, want, &deletes, &jumps, &stale), why })
+    let exists = |chain: &Chain| have.chains.iter().any(|name| *name == chain.0);
+    let declare = want.chains.iter().map(|(chain, _)| (chain.clone(), exists(chain))).collect();
+    let adds = want
+        .chains
+        .iter()
+        .flat_map(|(chain, rules)| rules.iter().map(move |rule| format!("-A {chain} {rule}")));
+    let flush = stale.iter().map(|chain| format!("-F {chain}"));
+    let delete = stale.iter().map(|chain| format!("-X {chain}"));
+    let commands = deletes.into_iter().chain(adds).chain(jumps).chain(flush).chain(delete).collect();
+    Some(Edit { table, declare, commands, why })
 }
 
 fn chain_of(name: &str) -> Chain {
@@ -178,10 +223,9 @@ impl SavedTable {
     }
 
     /// Rules outside our chains whose verdict is one of our chains, with their position in their own chain.
-    fn foreign_rules_into_own_chains(&self) -> impl Iterator<Item = (usize, &crate::parse::SavedRule)> {
-        let position = |rule: &crate::parse::SavedRule| {
-            self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule))
-        };
+    fn foreign_rules_into_own_chains(&self) -> impl Iterator<Item = (usize, &SavedRule)> {
+        let position =
+            |rule: &SavedRule| self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule));
         self.rules
             .iter()
             .filter(|rule| !is_own(&rule.chain))
@@ -195,13 +239,13 @@ impl SavedTable {
     }
 }
 
-impl crate::parse::SavedRule {
+impl SavedRule {
     /// The chain that the rule jumps to, also when we do not understand its conditions.
     fn jump_target(&self) -> Option<&str> {
         match &self.rule {
             Some(Rule { target: Target::Jump(chain), .. }) => Some(&chain.0),
             Some(_) => None,
-            None => crate::parse::target_word(&self.text),
+            None => parse::target_word(&self.text),
         }
     }
 }

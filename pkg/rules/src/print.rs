@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Display, Write as _};
 
-use crate::ir::{Chain, Is, Match, Rule, RuleSet, Table, TableRules, Target};
+use crate::ir::{Is, Match, Rule, Target};
 
 /// `! ` in front of the option when negated, as `iptables-save` places it.
 fn option<T: Display>(f: &mut fmt::Formatter<'_>, name: &str, is: &Is<T>) -> fmt::Result {
@@ -107,58 +107,4 @@ impl Display for Target {
             }
         }
     }
-}
-
-/// One table's section of a restore file, from `*table` to `COMMIT`. `edit` lines stand where they must: stale
-/// rules are deleted before, stale chains after, our own rules are in place.
-pub(crate) fn section(
-    table: Table,
-    rules: &TableRules,
-    deletes: &[String],
-    jumps: &[String],
-    stale: &[Chain],
-) -> String {
-    let mut text = format!("*{}\n", table.name());
-    let mut line = |words: &[&str]| {
-        text.push_str(&words.join(" "));
-        text.push('\n');
-    };
-    for (chain, _) in &rules.chains {
-        line(&[&format!(":{chain}"), "-", "[0:0]"]);
-    }
-    for delete in deletes {
-        line(&[delete]);
-    }
-    for (chain, rules) in &rules.chains {
-        for rule in rules {
-            line(&["-A", &chain.0, &rule.to_string()]);
-        }
-    }
-    for jump in jumps {
-        line(&[jump]);
-    }
-    for chain in stale {
-        line(&["-F", &chain.0]);
-    }
-    for chain in stale {
-        line(&["-X", &chain.0]);
-    }
-    text.push_str("COMMIT\n");
-    text
-}
-
-/// The single `iptables` commands that make the same rule set, each without the program's name: for those who
-/// ask for the command form (`--restore-format=false`), and for baselines.
-#[must_use]
-pub fn commands(rules: &RuleSet) -> Vec<String> {
-    let mut commands = Vec::new();
-    for (table, table_rules) in &rules.tables {
-        let table = table.name();
-        commands.extend(table_rules.chains.iter().map(|(chain, _)| format!("-t {table} -N {chain}")));
-        for (chain, rules) in &table_rules.chains {
-            commands.extend(rules.iter().map(|rule| format!("-t {table} -A {chain} {rule}")));
-        }
-        commands.extend(table_rules.jumps.iter().map(|jump| format!("-t {table} {}", jump.command())));
-    }
-    commands
 }

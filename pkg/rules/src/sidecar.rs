@@ -10,7 +10,10 @@ mod inbound;
 mod outbound;
 mod trace;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
 
 use model::{Family, IfName, IpNet, Mark, Port, TableId};
 
@@ -57,6 +60,35 @@ impl Ports {
     }
 }
 
+/// The text is no selection of ports or networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("allowed: {0}")]
+pub struct InvalidSelection(pub &'static str);
+
+impl FromStr for Ports {
+    type Err = InvalidSelection;
+
+    /// `*`, nothing, or a comma-separated list; each element is trimmed and must be a plain decimal, so that a
+    /// trailing comma is an error.
+    fn from_str(text: &str) -> Result<Ports, InvalidSelection> {
+        let invalid = InvalidSelection("'*', nothing, or a comma-separated list of ports from 0 to 65535");
+        match text.trim() {
+            "" => Ok(Ports::NONE),
+            "*" => Ok(Ports::All),
+            list => list
+                .split(',')
+                .map(|port| port_number(port.trim()).ok_or(invalid))
+                .collect::<Result<_, _>>()
+                .map(Ports::List),
+        }
+    }
+}
+
+fn port_number(text: &str) -> Option<Port> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok().map(Port)).flatten()
+}
+
 /// A selection of networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Networks {
@@ -64,6 +96,26 @@ pub enum Networks {
     All,
     /// These, of both families; an empty list is none.
     List(Vec<IpNet>),
+}
+
+impl FromStr for Networks {
+    type Err = InvalidSelection;
+
+    /// `*`, nothing, or a comma-separated list of networks with their length; host bits may be set.
+    fn from_str(text: &str) -> Result<Networks, InvalidSelection> {
+        let invalid = InvalidSelection(
+            "'*', nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks",
+        );
+        match text {
+            "" => Ok(Networks::List(Vec::new())),
+            "*" => Ok(Networks::All),
+            list => list
+                .split(',')
+                .map(|net| net.parse().map_err(|_| invalid))
+                .collect::<Result<_, _>>()
+                .map(Networks::List),
+        }
+    }
 }
 
 /// How inbound connections reach the proxy.

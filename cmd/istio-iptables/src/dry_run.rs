@@ -1,0 +1,48 @@
+//! The text of `--dry-run`: everything that a run in a blank namespace would do, in order.
+
+use std::fmt::Write as _;
+
+use model::Family;
+use rules::{Saved, plan, sidecar};
+
+use crate::settings::Settings;
+
+/// The input of each family's restore; empty for one that is not redirected.
+#[must_use]
+pub fn restore_text(settings: &Settings, family: Family) -> String {
+    plan::apply(&sidecar::rule_set(&settings.config, family), &Saved::default()).restore_text()
+}
+
+/// What would be run, as a shell would.
+#[must_use]
+pub fn text(settings: &Settings, families: &[Family]) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write!(text, "{}", routes(settings, families));
+    for family in families {
+        let tool = if *family == Family::V4 { "iptables" } else { "ip6tables" };
+        if settings.restore_format {
+            let _ = writeln!(text, "{tool}-restore --noflush <<EOF\n{}EOF", restore_text(settings, *family));
+            continue;
+        }
+        let change = plan::apply(&sidecar::rule_set(&settings.config, *family), &Saved::default());
+        for call in change.calls() {
+            let _ = writeln!(text, "{tool} {}", call.join(" "));
+        }
+    }
+    text
+}
+
+fn routes(settings: &Settings, families: &[Family]) -> String {
+    let mut text = String::new();
+    if families.contains(&Family::V6) {
+        let _ = writeln!(text, "ip -6 addr add {}/128 dev lo", sidecar::passthrough_source(Family::V6));
+    }
+    let Some(local) = settings.config.local_route() else { return text };
+    for family in families {
+        let ip = if *family == Family::V4 { "ip -4" } else { "ip -6" };
+        let _ = writeln!(text, "{ip} route add local default dev lo table {}", local.table);
+        let _ = writeln!(text, "{ip} rule add fwmark {} lookup {}", local.mark, local.table);
+    }
+    text
+}

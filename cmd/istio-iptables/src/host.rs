@@ -1,0 +1,41 @@
+//! What the tools read of the host: users and groups from the local files (never through name services, which may
+//! ask the network that is about to be redirected), and the DNS servers.
+
+use std::net::IpAddr;
+
+/// The number of a user or group in the text of `/etc/passwd` or `/etc/group` (`name:x:id:...`).
+#[must_use]
+pub fn id_of(name: &str, file: &str) -> Option<u32> {
+    let entry = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    };
+    file.lines().find_map(entry)
+}
+
+/// The name servers in the text of `/etc/resolv.conf`, in order. A zone (`fe80::1%eth0`) is dropped.
+#[must_use]
+pub fn name_servers(resolv_conf: &str) -> Vec<IpAddr> {
+    let server = |line: &str| {
+        let mut words = line.split_whitespace();
+        (words.next()? == "nameserver").then_some(())?;
+        words.next()?.split('%').next()?.parse().ok()
+    };
+    resolv_conf.lines().filter_map(server).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_servers_are_read_from_the_files_text() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nistio-proxy:x:1337:1338::/:/sbin/nologin\nodd\n";
+        assert_eq!(id_of("istio-proxy", passwd), Some(1337));
+        assert_eq!(id_of("istio", passwd), None);
+        assert_eq!(id_of("odd", passwd), None);
+        let conf = "# x\nnameserver 10.96.0.10\nsearch a b\n nameserver fe80::1%eth0\nnameserver nonsense\nnameserver";
+        let expected: [IpAddr; 2] = ["10.96.0.10".parse().unwrap(), "fe80::1".parse().unwrap()];
+        assert_eq!(name_servers(conf), expected);
+    }
+}

@@ -1,0 +1,114 @@
+//! `istio-iptables`: apply, then prove.
+
+use std::{env, ffi::OsString, fs, io::Write, process::ExitCode};
+
+use anyhow::{Context as _, Result};
+use model::Family;
+use netns::Netns;
+use redirect::{Form, Report};
+
+use crate::{
+    EXIT_VALIDATION, dry_run,
+    flags::{self, Request, Values},
+    settings::{FLAGS, Settings, Sources},
+    validation,
+};
+
+const USAGE: &str = "istio-iptables redirects the TCP traffic of this network namespace to the Istio sidecar proxy.
+Repeating it changes nothing. istio-clean-iptables removes everything that it made.
+
+Usage: istio-iptables [flags]
+
+Environment: also ENVOY_USER, ISTIO_OUTBOUND_OWNER_GROUPS, ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE, DRY_RUN_FILE_PATH
+Exit status: 0 done; 1 wrong flags, or not done; 126 the validation found no redirection";
+
+/// Runs the tool with these arguments; messages go to `out`.
+///
+/// # Errors
+/// Wrong flags, or a step that failed: exit status 1.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
+    let values = match flags::parse(FLAGS, arguments, variable)? {
+        Request::Help => {
+            write!(out, "{}", flags::help(USAGE, FLAGS))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Request::Run(values) => values,
+    };
+    let settings = settings(&values)?;
+    if settings.dry_run {
+        print_only(&settings, out)?;
+    } else if !settings.skip_apply {
+        report(&apply(&settings, out)?, out)?;
+    }
+    let Some((port, timeout)) = settings.validation else { return Ok(ExitCode::SUCCESS) };
+    match validation::run(&settings.config, port, timeout) {
+        Ok(()) => {
+            writeln!(out, "validation passed: a connection to port {port} arrived at the proxy's port")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            writeln!(out, "validation failed: {error}\n{}", validation::HINT)?;
+            Ok(ExitCode::from(EXIT_VALIDATION))
+        }
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok()
+}
+
+fn settings(values: &Values) -> Result<Settings> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (passwd, group) = (read("/etc/passwd"), read("/etc/group"));
+    let resolv_conf = fs::read_to_string("/etc/resolv.conf").ok();
+    let envoy_user = variable("ENVOY_USER");
+    let owner_groups = variable("ISTIO_OUTBOUND_OWNER_GROUPS");
+    let owner_groups_exclude = variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
+    let sources = Sources {
+        passwd: &passwd,
+        group: &group,
+        resolv_conf: resolv_conf.as_deref(),
+        envoy_user: envoy_user.as_deref(),
+        owner_groups: owner_groups.as_deref(),
+        owner_groups_exclude: owner_groups_exclude.as_deref(),
+    };
+    Ok(Settings::new(values, &sources)?)
+}
+
+fn print_only(settings: &Settings, out: &mut impl Write) -> Result<()> {
+    let families = redirect::families(settings.families)?;
+    write!(out, "{}", dry_run::text(settings, &families))?;
+    if let Some(path) = env::var_os("DRY_RUN_FILE_PATH").filter(|path| !path.is_empty()) {
+        let text: String = families.iter().map(|family| dry_run::restore_text(settings, *family)).collect();
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn apply(settings: &Settings, out: &mut impl Write) -> Result<Report> {
+    let form = if settings.restore_format { Form::Restore } else { Form::Commands };
+    let act =
+        |options: &netfilter::Options| redirect::apply(&settings.config, settings.families, options, form);
+    if !settings.cni_mode {
+        return Ok(act(&settings.options)?);
+    }
+    let (report, warning) = redirect::inside(&Netns::current()?, &settings.options, act)?;
+    if let Some(warning) = warning {
+        writeln!(out, "warning: {warning}")?;
+    }
+    Ok(report)
+}
+
+fn report(report: &Report, out: &mut impl Write) -> Result<()> {
+    let families: Vec<String> = report.families.iter().map(Family::to_string).collect();
+    let families = families.join(" and ");
+    if report.is_unchanged() {
+        writeln!(out, "{families}: everything is in place ({} backend)", report.backend)?;
+    } else {
+        writeln!(out, "{families}: redirected ({} backend)", report.backend)?;
+        for difference in &report.differences {
+            writeln!(out, "  mended: {difference}")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! `--run-validation`: a connection to a port where nobody listens must arrive at the proxy's port.
+//!
+//! The validation listens where the proxy will, then calls `127.0.0.6` (or `::6`) at the probe port. It runs as the
+//! proxy's user, whose calls to such an address the rules take for inbound. Who accepts the call asks the kernel for
+//! its original destination: only a redirected call can be there with the probe port as destination.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use model::{Family, Port};
+use rules::sidecar::{self, Config};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{AddressFamily, SocketType, sockopt},
+};
+
+/// What to do about a failure.
+pub const HINT: &str = "The traffic of this pod is not redirected to its sidecar. With the CNI plugin, the pod was started before the
+plugin was installed on the node (or its rules were removed since). Delete the pod, so that it is created anew,
+or let the node agent repair it (repair.repairPods, repair.deletePods).";
+
+/// How long to wait for one call before the next.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Why the redirection could not be proved.
+#[derive(Debug, thiserror::Error)]
+pub enum ValidationError {
+    /// No address family to test.
+    #[error(transparent)]
+    Families(#[from] redirect::Error),
+    /// Nobody can listen.
+    #[error("cannot listen on {0} nor on {1}: {2}")]
+    Listen(SocketAddr, SocketAddr, io::Error),
+    /// Nothing arrived.
+    #[error("no call to {target} arrived at {ports} within {} ms (last: {last})", within.as_millis())]
+    Nothing {
+        /// What was called.
+        target: SocketAddr,
+        /// Where a call should have arrived.
+        ports: String,
+        /// The time allowed.
+        within: Duration,
+        /// What became of the last call.
+        last: String,
+    },
+    /// The kernel refused something.
+    #[error("cannot wait for calls: {0}")]
+    Wait(io::Error),
+}
+
+/// Proves the redirection of the first family of this namespace that has an address: IPv6 when that is the only one.
+///
+/// # Errors
+/// [`ValidationError`]
+pub fn run(config: &Config, port: Port, within: Duration) -> Result<(), ValidationError> {
+    let family = redirect::first_family()?;
+    let listeners = listen(config, family)?;
+    let target = SocketAddr::new(sidecar::passthrough_source(family), port.0);
+    let deadline = Instant::now() + within;
+    let mut last = "not tried".to_owned();
+    while Instant::now() < deadline {
+        let until = deadline.min(Instant::now() + PAUSE);
+        let call = TcpStream::connect_timeout(&target, remaining(until));
+        if arrived(&listeners, port, if call.is_ok() { until } else { Instant::now() })? {
+            return Ok(());
+        }
+        last = call.map_or_else(|error| error.to_string(), |_| "it went elsewhere".to_owned());
+        std::thread::sleep(remaining(until)); // the next call a second after this one, within the deadline
+    }
+    let ports = format!("{} or {}", config.outbound_port, config.inbound_port);
+    Err(ValidationError::Nothing { target, ports, within, last })
+}
+
+/// What is left until `until`; never zero, which a socket would take for "no limit".
+fn remaining(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+/// Listeners at the proxy's two ports; one is enough, since the proxy may be there already.
+fn listen(config: &Config, family: Family) -> Result<Vec<TcpListener>, ValidationError> {
+    let localhost = match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    let at = |port: Port| SocketAddr::new(localhost, port.0);
+    let (outbound, inbound) = (at(config.outbound_port), at(config.inbound_port));
+    let opened = [listener(outbound), listener(inbound)];
+    let mut failure = None;
+    let listeners: Vec<_> =
+        opened.into_iter().filter_map(|open| open.map_err(|error| failure = Some(error)).ok()).collect();
+    match failure {
+        Some(error) if listeners.is_empty() => Err(ValidationError::Listen(outbound, inbound, error)),
+        _ => Ok(listeners),
+    }
+}
+
+/// Shares the port with a proxy that is starting at the same time.
+fn listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, 16)?;
+    let listener = TcpListener::from(socket);
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// True when a call whose original destination has `port` comes before `until`.
+fn arrived(listeners: &[TcpListener], port: Port, until: Instant) -> Result<bool, ValidationError> {
+    loop {
+        for listener in listeners {
+            if let Ok((call, _)) = listener.accept()
+                && original_port(&call) == Some(port.0)
+            {
+                return Ok(true);
+            }
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let mut polled: Vec<_> =
+            listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+        let timeout =
+            Timespec::try_from(left).map_err(|error| ValidationError::Wait(io::Error::other(error)))?;
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(ValidationError::Wait(errno.into())),
+        }
+    }
+}
+
+fn original_port(call: &TcpStream) -> Option<u16> {
+    let fd = call.as_fd();
+    let v4 = || sockopt::ip_original_dst(fd).ok().map(|address| address.port());
+    let v6 = || sockopt::ipv6_original_dst(fd).ok().map(|address| address.port());
+    if call.local_addr().ok()?.is_ipv4() { v4() } else { v6() }
+}

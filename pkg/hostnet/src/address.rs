@@ -1,0 +1,150 @@
+//! Addresses of links.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use netlink::{Errno, Flags, Malformed, Message, Received};
+
+use crate::wire::{self, CREATE};
+use crate::{Changed, Error, Family, Handle, LinkIndex, Prefix, Scope};
+
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
+
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+
+/// An address of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The link.
+    pub index: LinkIndex,
+    /// The address itself (of a point-to-point link: our end).
+    pub ip: IpAddr,
+    /// Leading bits that name its network.
+    pub prefix_len: u8,
+    /// Where it is valid.
+    pub scope: Scope,
+    /// Its state.
+    pub flags: AddressFlags,
+}
+
+/// State of an address (`IFA_F_*` of `include/uapi/linux/if_addr.h`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressFlags(pub u32);
+
+impl AddressFlags {
+    /// Not the first of its network on the link (IPv4), or temporary (IPv6).
+    #[must_use]
+    pub const fn is_secondary(self) -> bool {
+        self.0 & 0x01 != 0
+    }
+
+    /// Found to be in use by another host, and so not usable.
+    #[must_use]
+    pub const fn is_duplicate(self) -> bool {
+        self.0 & 0x08 != 0
+    }
+
+    /// No longer to be used for new connections.
+    #[must_use]
+    pub const fn is_deprecated(self) -> bool {
+        self.0 & 0x20 != 0
+    }
+
+    /// Still being checked for duplicates, and so not usable yet (IPv6).
+    #[must_use]
+    pub const fn is_tentative(self) -> bool {
+        self.0 & 0x40 != 0
+    }
+}
+
+impl Handle {
+    /// All addresses in the kernel's order: IPv4, then IPv6, each by link, and on a link as `ip address` lists them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::List`].
+    pub fn addresses(&mut self) -> Result<Vec<Address>, Error> {
+        let list = |source| Error::List { what: "addresses".to_owned(), source };
+        let replies = self.socket.dump(&Message::new(RTM_GETADDR, Flags::NONE, &[0; 8])).map_err(list)?;
+        let addresses: Result<_, _> = replies.iter().filter_map(|reply| parse(&reply).transpose()).collect();
+        addresses.map_err(|malformed: Malformed| list(malformed.into()))
+    }
+
+    /// Adds an address to a link, unless the link has it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddAddress`].
+    pub fn add_address(&mut self, index: LinkIndex, address: Prefix) -> Result<Changed, Error> {
+        let added = self.change(message(RTM_NEWADDR, CREATE, index, address), &[Errno::EXIST]);
+        added.map_err(|source| Error::AddAddress { address: self.describe_address(index, address), source })
+    }
+
+    /// Deletes an address of a link, if the link has it. Of IPv4, the other ones of its network go too, if it was
+    /// the first and the link does not promote them (`promote_secondaries`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeleteAddress`].
+    pub fn delete_address(&mut self, index: LinkIndex, address: Prefix) -> Result<Changed, Error> {
+        let request = message(RTM_DELADDR, Flags::NONE, index, address);
+        let deleted = self.change(request, &[Errno::ADDRNOTAVAIL]);
+        deleted
+            .map_err(|source| Error::DeleteAddress { address: self.describe_address(index, address), source })
+    }
+
+    fn describe_address(&mut self, index: LinkIndex, address: Prefix) -> String {
+        format!("{address} dev {}", self.link_name(index))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} scope {} dev #{}", self.ip, self.prefix_len, self.scope, self.index.0)
+    }
+}
+
+/// `struct ifaddrmsg`: family, prefix length, flags, scope, index.
+fn message(kind: u16, flags: Flags, index: LinkIndex, address: Prefix) -> Message {
+    let family = wire::family_number(Some(Family::of(address.ip)));
+    let scope = if address.ip.is_loopback() { Scope::Host } else { Scope::Universe };
+    let [i0, i1, i2, i3] = index.0.to_ne_bytes();
+    let header = [family, address.length, 0, scope.to_wire(), i0, i1, i2, i3];
+    let mut message = Message::new(kind, flags, &header);
+    wire::put_ip(&mut message, IFA_LOCAL, address.ip);
+    wire::put_ip(&mut message, IFA_ADDRESS, address.ip);
+    message
+}
+
+fn parse(reply: &Received<'_>) -> Result<Option<Address>, Malformed> {
+    if reply.kind != RTM_NEWADDR {
+        return Ok(None);
+    }
+    let (header, attributes) = reply.header::<8>()?;
+    let [family, prefix_len, flags, scope, i0, i1, i2, i3] = *header;
+    if wire::family_from(family).is_none() {
+        return Ok(None);
+    }
+    let (mut local, mut address, mut flags) = (None, None, u32::from(flags));
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            IFA_LOCAL => local = Some(wire::ip(&attribute)?),
+            IFA_ADDRESS => address = Some(wire::ip(&attribute)?),
+            IFA_FLAGS => flags = attribute.u32()?,
+            _ => {}
+        }
+    }
+    Ok(Some(Address {
+        index: LinkIndex(u32::from_ne_bytes([i0, i1, i2, i3])),
+        // On a point-to-point link ADDRESS is the other end's; IPv6 has LOCAL only there.
+        ip: local.or(address).ok_or(Malformed("address message without an address"))?,
+        prefix_len,
+        scope: Scope::from_wire(scope),
+        flags: AddressFlags(flags),
+    }))
+}

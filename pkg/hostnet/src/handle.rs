@@ -1,0 +1,55 @@
+//! The handle, and what all changes through it share. The operations stand beside their objects.
+
+use netlink::{Errno, Message, Protocol, Socket};
+
+use crate::{Error, LinkIndex};
+
+/// Whether an operation changed anything, or found things as they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Changed {
+    /// It did.
+    Yes,
+    /// It was so already.
+    No,
+}
+
+impl Changed {
+    /// Whether it did.
+    #[must_use]
+    pub const fn is_yes(self) -> bool {
+        matches!(self, Self::Yes)
+    }
+}
+
+/// A connection to the kernel's network configuration in one netns.
+#[derive(Debug)]
+pub struct Handle {
+    pub(crate) socket: Socket,
+}
+
+impl Handle {
+    /// Opens a handle on the calling thread's netns; it keeps to that netns wherever it is used later.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`].
+    pub fn open() -> Result<Self, Error> {
+        Ok(Self { socket: Socket::open(Protocol::Route).map_err(Error::Open)? })
+    }
+
+    /// Sends a change; `already` are the kernel's ways of saying that there is nothing to change.
+    pub(crate) fn change(&mut self, message: Message, already: &[Errno]) -> Result<Changed, netlink::Error> {
+        match self.socket.request(message) {
+            Ok(()) => Ok(Changed::Yes),
+            Err(refused) if refused.errno().is_some_and(|errno| already.contains(&errno)) => Ok(Changed::No),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The name of a link for an error message, or its number if it is gone.
+    pub(crate) fn link_name(&mut self, index: LinkIndex) -> String {
+        let found = self.link_by_index(index).ok().flatten();
+        found.map_or_else(|| format!("#{}", index.0), |link| link.name)
+    }
+}

@@ -1,0 +1,159 @@
+//! Network interfaces.
+
+use std::fmt;
+
+use netlink::{Attributes, Errno, Flags, Malformed, Message, Received};
+
+use crate::{Error, Handle, LinkIndex};
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_EXT_MASK: u16 = 29;
+/// `RTEXT_FILTER_SKIP_STATS`: half of an answer's bytes are counters.
+const SKIP_STATISTICS: u32 = 1 << 3;
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its number.
+    pub index: LinkIndex,
+    /// Its name.
+    pub name: String,
+    /// Largest packet that it sends, in bytes.
+    pub mtu: u32,
+    /// Its state.
+    pub flags: LinkFlags,
+    /// What sort of virtual link it is (`veth`, `vxlan`, …); none for loopback and hardware.
+    pub kind: Option<String>,
+    /// Its hardware address, if it has one of six bytes.
+    pub mac: Option<MacAddress>,
+}
+
+/// State of a link (`IFF_*` of `include/uapi/linux/if.h`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkFlags(pub u32);
+
+impl LinkFlags {
+    /// Switched on by the administrator.
+    #[must_use]
+    pub const fn is_up(self) -> bool {
+        self.0 & 0x1 != 0
+    }
+
+    /// The loopback.
+    #[must_use]
+    pub const fn is_loopback(self) -> bool {
+        self.0 & 0x8 != 0
+    }
+
+    /// Able to carry packets: for a veth, its peer is up too (`IFF_LOWER_UP`).
+    #[must_use]
+    pub const fn has_carrier(self) -> bool {
+        self.0 & 0x1_0000 != 0
+    }
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddress(pub [u8; 6]);
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl Handle {
+    /// All links, in the kernel's order (by number).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::List`].
+    pub fn links(&mut self) -> Result<Vec<Link>, Error> {
+        let list = |source| Error::List { what: "links".to_owned(), source };
+        let replies = self.socket.dump(&query(LinkIndex(0))).map_err(list)?;
+        let links: Result<_, _> = replies.iter().filter_map(|reply| parse(&reply).transpose()).collect();
+        links.map_err(|malformed: Malformed| list(malformed.into()))
+    }
+
+    /// The link with this name, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::FindLink`].
+    pub fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, Error> {
+        let mut message = query(LinkIndex(0));
+        message.str(IFLA_IFNAME, name);
+        self.find(message).map_err(|source| Error::FindLink { name: name.to_owned(), source })
+    }
+
+    /// The link with this number, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::FindLink`].
+    pub fn link_by_index(&mut self, index: LinkIndex) -> Result<Option<Link>, Error> {
+        self.find(query(index)).map_err(|source| Error::FindLink { name: format!("#{}", index.0), source })
+    }
+
+    fn find(&mut self, message: Message) -> Result<Option<Link>, netlink::Error> {
+        match self.socket.get(message) {
+            Ok(replies) => {
+                let found = replies.iter().find_map(|reply| parse(&reply).transpose());
+                Ok(found.transpose()?)
+            }
+            Err(refused) if refused.errno() == Some(Errno::NODEV) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+/// `struct ifinfomsg`: family, padding, type, index, flags, change mask.
+fn query(index: LinkIndex) -> Message {
+    let mut header = [0; 16];
+    let (_, from_index) = header.split_at_mut(4);
+    if let Some(field) = from_index.first_chunk_mut::<4>() {
+        *field = index.0.to_ne_bytes();
+    }
+    let mut message = Message::new(RTM_GETLINK, Flags::NONE, &header);
+    message.u32(IFLA_EXT_MASK, SKIP_STATISTICS);
+    message
+}
+
+fn parse(reply: &Received<'_>) -> Result<Option<Link>, Malformed> {
+    if reply.kind != RTM_NEWLINK {
+        return Ok(None);
+    }
+    let (header, attributes) = reply.header::<16>()?;
+    let [_, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *header;
+    let mut link = Link {
+        index: LinkIndex(u32::from_ne_bytes([i0, i1, i2, i3])),
+        name: String::new(),
+        mtu: 0,
+        flags: LinkFlags(u32::from_ne_bytes([f0, f1, f2, f3])),
+        kind: None,
+        mac: None,
+    };
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            IFLA_ADDRESS => link.mac = attribute.array().ok().map(MacAddress),
+            IFLA_IFNAME => attribute.str()?.clone_into(&mut link.name),
+            IFLA_MTU => link.mtu = attribute.u32()?,
+            IFLA_LINKINFO => link.kind = kind(&attribute.nested())?,
+            _ => {}
+        }
+    }
+    Ok(Some(link))
+}
+
+fn kind(information: &Attributes<'_>) -> Result<Option<String>, Malformed> {
+    information.find(IFLA_INFO_KIND).map(|kind| kind.str().map(str::to_owned)).transpose()
+}

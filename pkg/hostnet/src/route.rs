@@ -1,0 +1,211 @@
+//! Routes.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use netlink::Errno;
+
+use crate::wire::{CREATE, REPLACE};
+use crate::{Changed, Error, Family, Handle, LinkIndex, Prefix, Scope, TableId};
+
+mod message;
+
+/// A route of one table. Make one with [`Route::new`] and fill in fields; what [`Handle::routes`] reads compares equal
+/// to what was added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// IPv4 or IPv6.
+    pub family: Family,
+    /// Where to; `None` is the default route.
+    pub dst: Option<Prefix>,
+    /// The table that it stands in.
+    pub table: TableId,
+    /// What happens to packets.
+    pub kind: RouteKind,
+    /// The link on which they leave. (IPv6's blackhole and unreachable routes have none here, though the kernel
+    /// shows `lo`.)
+    pub oif: Option<LinkIndex>,
+    /// The next hop.
+    pub gateway: Option<IpAddr>,
+    /// How far away it leads; `None`: what `ip route add` takes, which is [`Route::natural_scope`].
+    pub scope: Option<Scope>,
+    /// Source address for packets of this host.
+    pub prefsrc: Option<IpAddr>,
+    /// Rank among routes to the same destination, lowest first; `None` is 0 (IPv4) or 1024 (IPv6).
+    pub metric: Option<u32>,
+    /// Whether the next hop is taken to be on the link although no address of ours says so.
+    pub onlink: bool,
+    /// Who made it.
+    pub protocol: RouteProtocol,
+    /// Whether it has more to it than these fields tell: several next hops, encapsulation, metrics such as an MTU, a
+    /// source prefix. Only in routes that were read; a request does not carry it.
+    pub unmodelled: bool,
+}
+
+/// What happens to packets (`RTN_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteKind {
+    /// They are forwarded.
+    Unicast,
+    /// They are for this host.
+    Local,
+    /// They are dropped silently.
+    Blackhole,
+    /// They are rejected with "host unreachable".
+    Unreachable,
+    /// Another number: 3 broadcast, 4 anycast, 5 multicast, 8 prohibit, 9 throw.
+    Other(u8),
+}
+
+/// Who made a route (`RTPROT_*`), by which an owner recognises its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteProtocol(pub u8);
+
+impl RouteProtocol {
+    /// Any, in a deletion.
+    pub const ANY: Self = Self(0);
+    /// The kernel itself.
+    pub const KERNEL: Self = Self(2);
+    /// What `ip route add` sets, and so Istio's agent.
+    pub const BOOT: Self = Self(3);
+    /// An administrator.
+    pub const STATIC: Self = Self(4);
+}
+
+impl Route {
+    /// A route with nothing but a destination, made as `ip route add` would.
+    #[must_use]
+    pub const fn new(family: Family, kind: RouteKind, dst: Option<Prefix>, table: TableId) -> Self {
+        Self {
+            family,
+            dst,
+            table,
+            kind,
+            oif: None,
+            gateway: None,
+            scope: None,
+            prefsrc: None,
+            metric: None,
+            onlink: false,
+            protocol: RouteProtocol::BOOT,
+            unmodelled: false,
+        }
+    }
+
+    /// The scope that a route like this has unless told otherwise (iproute2, `iproute_modify`): IPv6 knows none; a
+    /// local one is of the host; one without next hop stays on the link.
+    #[must_use]
+    pub const fn natural_scope(&self) -> Scope {
+        match (self.family, self.kind, self.gateway) {
+            (Family::V6, ..) => Scope::Universe,
+            (_, RouteKind::Local, _) => Scope::Host,
+            (_, RouteKind::Unicast, None) => Scope::Link,
+            _ => Scope::Universe,
+        }
+    }
+
+    /// Prints it as `ip` does, with this name for its link.
+    fn describe(&self, link: Option<&str>) -> String {
+        let mut words = Vec::new();
+        match self.kind {
+            RouteKind::Unicast => {}
+            RouteKind::Local => words.push("local".to_owned()),
+            RouteKind::Blackhole => words.push("blackhole".to_owned()),
+            RouteKind::Unreachable => words.push("unreachable".to_owned()),
+            RouteKind::Other(number) => words.push(format!("type {number}")),
+        }
+        words.push(self.dst.map_or_else(|| "default".to_owned(), |dst| dst.to_string()));
+        let number = self.oif.map(|index| format!("#{}", index.0));
+        let link = link.or(number.as_deref());
+        words.extend(self.gateway.map(|gateway| format!("via {gateway}")));
+        words.extend(link.map(|link| format!("dev {link}")));
+        words.push(format!("table {}", self.table));
+        words.extend(self.scope.map(|scope| format!("scope {scope}")));
+        words.extend(self.prefsrc.map(|source| format!("src {source}")));
+        words.extend(self.metric.map(|metric| format!("metric {metric}")));
+        words.extend(self.onlink.then(|| "onlink".to_owned()));
+        words.join(" ")
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe(None))
+    }
+}
+
+impl Handle {
+    /// The routes of both families in one table, or in all; cached ones are left out. A table that does not exist
+    /// has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::List`].
+    pub fn routes(&mut self, table: Option<TableId>) -> Result<Vec<Route>, Error> {
+        let mut routes = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            self.routes_of(family, table, &mut routes).map_err(|source| {
+                let of = table.map_or_else(String::new, |table| format!(" of table {table}"));
+                Error::List { what: format!("{family} routes{of}"), source }
+            })?;
+        }
+        Ok(routes)
+    }
+
+    /// Adds a route. [`Changed::No`] means that the table has one with the same destination and metric, which may
+    /// lead elsewhere: the kernel refuses by that key, and this does not look closer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddRoute`].
+    pub fn add_route(&mut self, route: &Route) -> Result<Changed, Error> {
+        let added = self.change(message::add(route, CREATE), &[Errno::EXIST]);
+        added.map_err(|source| Error::AddRoute { route: self.describe_route(route), source })
+    }
+
+    /// Adds a route in the place of the one with the same destination and metric, if there is one, without a moment
+    /// in which neither exists. It is [`Changed::Yes`] always: the kernel does not tell.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReplaceRoute`].
+    pub fn replace_route(&mut self, route: &Route) -> Result<Changed, Error> {
+        let replaced = self.change(message::add(route, REPLACE), &[]);
+        replaced.map_err(|source| Error::ReplaceRoute { route: self.describe_route(route), source })
+    }
+
+    /// Deletes a route if it is there. The kernel compares the fields that are given: one without metric (IPv4),
+    /// link or gateway stands for the first route to that destination and of that kind, whatever it has there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeleteRoute`].
+    pub fn delete_route(&mut self, route: &Route) -> Result<Changed, Error> {
+        let deleted = self.change(message::delete(route), &[Errno::SRCH, Errno::NOENT]);
+        deleted.map_err(|source| Error::DeleteRoute { route: self.describe_route(route), source })
+    }
+
+    fn routes_of(
+        &mut self,
+        family: Family,
+        table: Option<TableId>,
+        routes: &mut Vec<Route>,
+    ) -> Result<(), netlink::Error> {
+        let replies = match self.socket.dump(&message::query(family, table)) {
+            // "FIB table does not exist"
+            Err(refused) if table.is_some() && refused.errno() == Some(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        for reply in replies.iter() {
+            // Kernels before 4.20 ignore the filter of the request.
+            let found = message::parse(&reply)?;
+            routes.extend(found.filter(|route| table.is_none_or(|table| route.table == table)));
+        }
+        Ok(())
+    }
+
+    fn describe_route(&mut self, route: &Route) -> String {
+        let link = route.oif.map(|index| self.link_name(index));
+        route.describe(link.as_deref())
+    }
+}

@@ -1,0 +1,183 @@
+//! Routes on the wire: `struct rtmsg` and its attributes.
+
+use netlink::{Attribute, Flags, Malformed, Message, Received};
+
+use super::{Route, RouteKind, RouteProtocol};
+use crate::wire;
+use crate::{Family, LinkIndex, Prefix, Scope, TableId};
+
+const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
+const RTM_GETROUTE: u16 = 26;
+
+const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
+const RTA_PREFSRC: u16 = 7;
+const RTA_METRICS: u16 = 8;
+const RTA_MULTIPATH: u16 = 9;
+const RTA_TABLE: u16 = 15;
+const RTA_VIA: u16 = 18;
+const RTA_ENCAP_TYPE: u16 = 21;
+const RTA_ENCAP: u16 = 22;
+const RTA_NH_ID: u16 = 30;
+
+/// `RTNH_F_ONLINK`.
+const ONLINK: u32 = 0x4;
+/// `RTM_F_CLONED`: from the cache, not from a table.
+const CLONED: u32 = 0x200;
+/// `IP6_RT_PRIO_USER`, the metric of an IPv6 route that asks for none.
+const IPV6_METRIC: u32 = 1024;
+
+/// The fixed header of a route's message.
+#[derive(Default)]
+struct Header {
+    family: u8,
+    dst_len: u8,
+    src_len: u8,
+    tos: u8,
+    table: u8,
+    protocol: u8,
+    scope: u8,
+    kind: u8,
+    flags: u32,
+}
+
+impl Header {
+    const fn of(bytes: [u8; 12]) -> Self {
+        let [family, dst_len, src_len, tos, table, protocol, scope, kind, f0, f1, f2, f3] = bytes;
+        let flags = u32::from_ne_bytes([f0, f1, f2, f3]);
+        Self { family, dst_len, src_len, tos, table, protocol, scope, kind, flags }
+    }
+
+    const fn bytes(&self) -> [u8; 12] {
+        let [f0, f1, f2, f3] = self.flags.to_ne_bytes();
+        let Self { family, dst_len, src_len, tos, table, protocol, scope, kind, .. } = *self;
+        [family, dst_len, src_len, tos, table, protocol, scope, kind, f0, f1, f2, f3]
+    }
+}
+
+pub(super) fn query(family: Family, table: Option<TableId>) -> Message {
+    let header = Header {
+        family: wire::family_number(Some(family)),
+        table: table.map_or(0, |table| wire::header_table(table.0)),
+        ..Header::default()
+    };
+    let mut message = Message::new(RTM_GETROUTE, Flags::NONE, &header.bytes());
+    if let Some(table) = table {
+        message.u32(RTA_TABLE, table.0);
+    }
+    message
+}
+
+pub(super) fn add(route: &Route, flags: Flags) -> Message {
+    whole(RTM_NEWROUTE, flags, route, route.metric)
+}
+
+pub(super) fn delete(route: &Route) -> Message {
+    // Without one, IPv6 deletes a route of any metric.
+    let metric = match route.family {
+        Family::V4 => route.metric,
+        Family::V6 => route.metric.or(Some(IPV6_METRIC)),
+    };
+    whole(RTM_DELROUTE, Flags::NONE, route, metric)
+}
+
+fn whole(kind: u16, flags: Flags, route: &Route, metric: Option<u32>) -> Message {
+    let header = Header {
+        family: wire::family_number(Some(route.family)),
+        dst_len: route.dst.map_or(0, |dst| dst.length),
+        table: wire::header_table(route.table.0),
+        protocol: route.protocol.0,
+        scope: route.scope.unwrap_or(route.natural_scope()).to_wire(),
+        kind: kind_number(route.kind),
+        flags: if route.onlink { ONLINK } else { 0 },
+        ..Header::default()
+    };
+    let mut message = Message::new(kind, flags, &header.bytes());
+    let addresses =
+        [(RTA_DST, route.dst.map(|dst| dst.ip)), (RTA_GATEWAY, route.gateway), (RTA_PREFSRC, route.prefsrc)];
+    for (kind, ip) in addresses {
+        if let Some(ip) = ip {
+            wire::put_ip(&mut message, kind, ip);
+        }
+    }
+    message.u32(RTA_TABLE, route.table.0);
+    for (kind, number) in [(RTA_OIF, route.oif.map(|oif| oif.0)), (RTA_PRIORITY, metric)] {
+        if let Some(number) = number {
+            message.u32(kind, number);
+        }
+    }
+    message
+}
+
+/// A route that a dump answered; none for what is not a route of a table.
+pub(super) fn parse(reply: &Received<'_>) -> Result<Option<Route>, Malformed> {
+    if reply.kind != RTM_NEWROUTE {
+        return Ok(None);
+    }
+    let (header, attributes) = reply.header::<12>()?;
+    let header = Header::of(*header);
+    let Some(family) = wire::family_from(header.family) else { return Ok(None) };
+    if header.flags & CLONED != 0 {
+        return Ok(None);
+    }
+    let mut route = Route::new(family, kind_from(header.kind), None, TableId(u32::from(header.table)));
+    route.protocol = RouteProtocol(header.protocol);
+    route.onlink = header.flags & ONLINK != 0;
+    route.unmodelled = header.src_len != 0 || header.tos != 0;
+    for attribute in attributes {
+        read(&attribute?, &header, &mut route)?;
+    }
+    normalise(&mut route, Scope::from_wire(header.scope));
+    Ok(Some(route))
+}
+
+fn read(attribute: &Attribute<'_>, header: &Header, route: &mut Route) -> Result<(), Malformed> {
+    match attribute.kind {
+        RTA_DST => route.dst = Some(Prefix::new(wire::ip(attribute)?, header.dst_len)),
+        RTA_OIF => route.oif = Some(LinkIndex(attribute.u32()?)),
+        RTA_GATEWAY => route.gateway = Some(wire::ip(attribute)?),
+        RTA_PRIORITY => route.metric = Some(attribute.u32()?),
+        RTA_PREFSRC => route.prefsrc = Some(wire::ip(attribute)?),
+        RTA_TABLE => route.table = TableId(attribute.u32()?),
+        RTA_SRC | RTA_METRICS | RTA_MULTIPATH | RTA_VIA | RTA_ENCAP | RTA_ENCAP_TYPE | RTA_NH_ID => {
+            route.unmodelled = true;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Writes what the kernel filled in by itself as "not given", so that a route reads back as it was added.
+fn normalise(route: &mut Route, scope: Scope) {
+    if route.family == Family::V6 {
+        route.metric = route.metric.filter(|metric| *metric != IPV6_METRIC);
+        if matches!(route.kind, RouteKind::Blackhole | RouteKind::Unreachable) {
+            route.oif = None; // the kernel shows lo
+        }
+    }
+    route.scope = Some(scope).filter(|scope| *scope != route.natural_scope());
+}
+
+const fn kind_from(number: u8) -> RouteKind {
+    match number {
+        1 => RouteKind::Unicast,
+        2 => RouteKind::Local,
+        6 => RouteKind::Blackhole,
+        7 => RouteKind::Unreachable,
+        other => RouteKind::Other(other),
+    }
+}
+
+const fn kind_number(kind: RouteKind) -> u8 {
+    match kind {
+        RouteKind::Unicast => 1,
+        RouteKind::Local => 2,
+        RouteKind::Blackhole => 6,
+        RouteKind::Unreachable => 7,
+        RouteKind::Other(number) => number,
+    }
+}

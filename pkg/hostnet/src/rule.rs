@@ -1,0 +1,219 @@
+//! Policy rules: which table a packet is looked up in.
+
+use std::fmt;
+
+use netlink::{Errno, Flags};
+
+use crate::wire::CREATE;
+use crate::{Changed, Error, Family, Handle, IpProtocol, Mark, TableId};
+
+mod message;
+
+/// How often an equal rule is deleted before giving up: who adds it again that fast does not stop.
+const DELETIONS: u32 = 64;
+
+/// A policy rule. Make one with [`PolicyRule::new`] and fill in conditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyRule {
+    /// IPv4 or IPv6.
+    pub family: Family,
+    /// Its place, lowest first; `None` lets the kernel choose (before all but the first), and equals any.
+    pub priority: Option<u32>,
+    /// Only packets with this mark.
+    pub fwmark: Option<Mark>,
+    /// Only packets that arrive on this link (`lo`: that this host sends).
+    pub iif: Option<String>,
+    /// Only packets of this protocol.
+    pub ip_proto: Option<IpProtocol>,
+    /// What happens to packets that meet all conditions.
+    pub action: RuleAction,
+    /// Whether it has more conditions than these fields tell. Only in rules that were read: such a rule is not ours,
+    /// and equals none that is.
+    pub unmodelled: bool,
+}
+
+/// What a rule does (`FR_ACT_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RuleAction {
+    /// Look the packet up in a table; go on with the next rule if it has no route.
+    Lookup(TableId),
+    /// Go on with the rule of this priority, which must be a later one.
+    Goto(u32),
+    /// Go on with the next rule.
+    Nop,
+    /// Drop silently.
+    Blackhole,
+    /// Reject with "network unreachable".
+    Unreachable,
+    /// Reject with "administratively prohibited".
+    Prohibit,
+    /// A number without a name.
+    Other(u8),
+}
+
+impl PolicyRule {
+    /// A rule for all packets.
+    #[must_use]
+    pub const fn new(family: Family, priority: Option<u32>, action: RuleAction) -> Self {
+        Self { family, priority, fwmark: None, iif: None, ip_proto: None, action, unmodelled: false }
+    }
+
+    /// Whether this rule, read from the kernel, is the wanted one.
+    #[must_use]
+    pub fn is(&self, wanted: &Self) -> bool {
+        let wanted = wanted.as_read(self.priority);
+        !self.unmodelled && *self == wanted
+    }
+
+    /// How the kernel would show this rule: without conditions that hold for every packet.
+    fn as_read(&self, priority: Option<u32>) -> Self {
+        Self {
+            priority: self.priority.or(priority),
+            fwmark: self.fwmark.filter(|mark| (mark.value, mark.mask) != (0, 0)),
+            iif: self.iif.clone().filter(|name| !name.is_empty()),
+            ip_proto: self.ip_proto.filter(|protocol| protocol.0 != 0),
+            unmodelled: false,
+            ..*self
+        }
+    }
+
+    /// Refuses what the kernel would understand differently, so that it would never be found again.
+    fn suitable(&self) -> Result<(), Error> {
+        let reason = match self.action {
+            _ if self.unmodelled => "it has conditions that are not known here",
+            RuleAction::Lookup(TableId(0)) => "0 is no table",
+            _ => return Ok(()),
+        };
+        Err(Error::UnsuitableRule { rule: self.to_string(), reason })
+    }
+
+    /// Whether the kernel would take this one for `wanted` when asked to delete that: conditions that `wanted` does
+    /// not have are not compared (`rule_find` in `net/core/fib_rules.c`).
+    fn answers_to(&self, wanted: &Self) -> bool {
+        let marks = wanted.fwmark.is_none_or(|mark| {
+            let own = self.fwmark.unwrap_or(Mark { value: 0, mask: 0 });
+            (mark.value == 0 || mark.value == own.value) && (mark.mask == 0 || mark.mask == own.mask)
+        });
+        marks
+            && self.action == wanted.action
+            && (wanted.priority.is_none() || self.priority == wanted.priority)
+            && (wanted.iif.is_none() || self.iif == wanted.iif)
+            && (wanted.ip_proto.is_none() || self.ip_proto == wanted.ip_proto)
+    }
+}
+
+impl fmt::Display for PolicyRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(priority) = self.priority {
+            write!(f, "{priority}: ")?;
+        }
+        f.write_str(if self.unmodelled { "from (more conditions)" } else { "from all" })?;
+        if let Some(mark) = self.fwmark {
+            write!(f, " fwmark {}", FwMark(mark))?;
+        }
+        if let Some(iif) = &self.iif {
+            write!(f, " iif {iif}")?;
+        }
+        if let Some(protocol) = self.ip_proto {
+            write!(f, " ipproto {protocol}")?;
+        }
+        write!(f, " {}", self.action)
+    }
+}
+
+/// As `ip rule` prints it: the firewall tools, and so [`Mark`] itself, write `0x0` for zero.
+struct FwMark(Mark);
+
+impl fmt::Display for FwMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Mark { value: 0, mask } => write!(f, "0/{mask:#x}"),
+            mark => mark.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for RuleAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lookup(table) => write!(f, "lookup {table}"),
+            Self::Goto(priority) => write!(f, "goto {priority}"),
+            Self::Nop => f.write_str("nop"),
+            Self::Blackhole => f.write_str("blackhole"),
+            Self::Unreachable => f.write_str("unreachable"),
+            Self::Prohibit => f.write_str("prohibit"),
+            Self::Other(number) => write!(f, "action {number}"),
+        }
+    }
+}
+
+impl Handle {
+    /// The rules of a family, in the order in which the kernel tries them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::List`].
+    pub fn rules(&mut self, family: Family) -> Result<Vec<PolicyRule>, Error> {
+        let list = |source| Error::List { what: format!("{family} rules"), source };
+        let replies = self.socket.dump(&message::query(family)).map_err(list)?;
+        let rules: Result<_, _> =
+            replies.iter().filter_map(|reply| message::parse(&reply).transpose()).collect();
+        rules.map_err(|malformed: netlink::Malformed| list(malformed.into()))
+    }
+
+    /// Adds a rule, unless an equal one is there.
+    ///
+    /// The kernel ignores the replace flag for rules, and without the exclusive flag adds the same one again. With it,
+    /// it refuses also what only resembles a rule that has more conditions: source, destination and TOS that ours does
+    /// not have are not compared (`rule_exists`, `fib4_rule_compare`). So: look first, add exclusively (against
+    /// another one who does the same at this moment), and believe a refusal only after looking again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::List`], [`Error::AddRule`]; [`Error::UnsuitableRule`] for table 0 and for [`PolicyRule::unmodelled`].
+    pub fn ensure_rule(&mut self, rule: &PolicyRule) -> Result<Changed, Error> {
+        rule.suitable()?;
+        if self.has_rule(rule)? {
+            return Ok(Changed::No);
+        }
+        let failed = |source| Error::AddRule { rule: rule.to_string(), source };
+        let added = self.change(message::add(rule, CREATE), &[Errno::EXIST]).map_err(failed)?;
+        if added.is_yes() || self.has_rule(rule)? {
+            return Ok(added);
+        }
+        self.change(message::add(rule, Flags::CREATE), &[]).map_err(failed)
+    }
+
+    fn has_rule(&mut self, rule: &PolicyRule) -> Result<bool, Error> {
+        Ok(self.rules(rule.family)?.iter().any(|found| found.is(rule)))
+    }
+
+    /// Deletes all equal rules. Rules that only resemble it stay, whoever made them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Handle::ensure_rule`], but [`Error::DeleteRule`]; [`Error::RuleInTheWay`] if the kernel would pick a rule that is not
+    /// equal, [`Error::RuleComesBack`] if there is no end to it.
+    pub fn delete_rule(&mut self, rule: &PolicyRule) -> Result<Changed, Error> {
+        rule.suitable()?;
+        let mut changed = Changed::No;
+        for _ in 0..DELETIONS {
+            let rules = self.rules(rule.family)?;
+            let Some(equal) = rules.iter().find(|found| found.is(rule)) else { return Ok(changed) };
+            if let Some(other) =
+                rules.iter().find(|found| found.answers_to(equal)).filter(|found| *found != equal)
+            {
+                return Err(Error::RuleInTheWay { rule: rule.to_string(), other: other.to_string() });
+            }
+            let deleted = self.change(message::delete(equal), &[Errno::NOENT]);
+            let deleted = deleted.map_err(|source| Error::DeleteRule { rule: rule.to_string(), source })?;
+            if deleted.is_yes() {
+                changed = Changed::Yes;
+            }
+        }
+        Err(Error::RuleComesBack { rule: rule.to_string(), attempts: DELETIONS })
+    }
+}
+
+#[cfg(test)]
+mod tests;

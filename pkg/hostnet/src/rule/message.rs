@@ -1,0 +1,163 @@
+//! Policy rules on the wire: `struct fib_rule_hdr` and its attributes.
+
+use netlink::{Attribute, Flags, Malformed, Message, Received};
+
+use super::{PolicyRule, RuleAction};
+use crate::Mark;
+use crate::wire;
+use crate::{Family, IpProtocol, TableId};
+
+const RTM_NEWRULE: u16 = 32;
+const RTM_DELRULE: u16 = 33;
+const RTM_GETRULE: u16 = 34;
+
+const FRA_IIFNAME: u16 = 3;
+const FRA_GOTO: u16 = 4;
+const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
+const FRA_SUPPRESS_IFGROUP: u16 = 13;
+const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+const FRA_TABLE: u16 = 15;
+const FRA_FWMASK: u16 = 16;
+const FRA_PAD: u16 = 18;
+const FRA_PROTOCOL: u16 = 21;
+const FRA_IP_PROTO: u16 = 22;
+
+/// `FIB_RULE_INVERT`: packets that do *not* meet the conditions.
+const INVERTED: u32 = 0x2;
+
+pub(super) fn query(family: Family) -> Message {
+    let mut header = [0; 12];
+    if let Some(field) = header.first_mut() {
+        *field = wire::family_number(Some(family));
+    }
+    Message::new(RTM_GETRULE, Flags::NONE, &header)
+}
+
+pub(super) fn add(rule: &PolicyRule, flags: Flags) -> Message {
+    whole(RTM_NEWRULE, flags, rule)
+}
+
+pub(super) fn delete(rule: &PolicyRule) -> Message {
+    whole(RTM_DELRULE, Flags::NONE, rule)
+}
+
+fn whole(kind: u16, flags: Flags, rule: &PolicyRule) -> Message {
+    let (table, target) = match rule.action {
+        RuleAction::Lookup(table) => (table.0, None),
+        RuleAction::Goto(priority) => (0, Some(priority)),
+        _ => (0, None),
+    };
+    // family, dst_len, src_len, tos, table, two reserved, action, flags
+    let family = wire::family_number(Some(rule.family));
+    let action = action_number(rule.action);
+    let header = [family, 0, 0, 0, wire::header_table(table), 0, 0, action, 0, 0, 0, 0];
+    let mut message = Message::new(kind, flags, &header);
+    let numbers = [
+        (FRA_PRIORITY, rule.priority),
+        // Without the mask the kernel takes 0xffffffff.
+        (FRA_FWMARK, rule.fwmark.map(|mark| mark.value)),
+        (FRA_FWMASK, rule.fwmark.map(|mark| mark.mask)),
+        (FRA_TABLE, (table != 0).then_some(table)),
+        (FRA_GOTO, target),
+    ];
+    for (kind, number) in numbers {
+        if let Some(number) = number {
+            message.u32(kind, number);
+        }
+    }
+    if let Some(iif) = &rule.iif {
+        message.str(FRA_IIFNAME, iif);
+    }
+    if let Some(protocol) = rule.ip_proto {
+        message.u8(FRA_IP_PROTO, protocol.0);
+    }
+    message
+}
+
+/// What the loop over the attributes gathers.
+#[derive(Default)]
+struct Parts {
+    priority: u32,
+    mark: Option<u32>,
+    mask: Option<u32>,
+    iif: Option<String>,
+    ip_proto: Option<IpProtocol>,
+    table: Option<u32>,
+    target: Option<u32>,
+    unmodelled: bool,
+}
+
+/// A rule that a dump answered; none for other messages and families.
+pub(super) fn parse(reply: &Received<'_>) -> Result<Option<PolicyRule>, Malformed> {
+    if reply.kind != RTM_NEWRULE {
+        return Ok(None);
+    }
+    let (header, attributes) = reply.header::<12>()?;
+    let [family, dst_len, src_len, tos, table, _, _, action, f0, f1, f2, f3] = *header;
+    let Some(family) = wire::family_from(family) else { return Ok(None) };
+    let mut parts = Parts::default();
+    for attribute in attributes {
+        parts.read(&attribute?)?;
+    }
+    let inverted = u32::from_ne_bytes([f0, f1, f2, f3]) & INVERTED != 0;
+    let table = TableId(parts.table.unwrap_or(u32::from(table)));
+    Ok(Some(PolicyRule {
+        family,
+        priority: Some(parts.priority),
+        fwmark: parts.fwmark(),
+        iif: parts.iif,
+        ip_proto: parts.ip_proto,
+        action: action_from(action, table, parts.target),
+        unmodelled: parts.unmodelled || inverted || dst_len != 0 || src_len != 0 || tos != 0,
+    }))
+}
+
+impl Parts {
+    fn read(&mut self, attribute: &Attribute<'_>) -> Result<(), Malformed> {
+        match attribute.kind {
+            FRA_PRIORITY => self.priority = attribute.u32()?,
+            FRA_FWMARK => self.mark = Some(attribute.u32()?),
+            FRA_FWMASK => self.mask = Some(attribute.u32()?),
+            FRA_IIFNAME => self.iif = Some(attribute.str()?.to_owned()),
+            FRA_IP_PROTO => self.ip_proto = Some(IpProtocol(attribute.u8()?)),
+            FRA_TABLE => self.table = Some(attribute.u32()?),
+            FRA_GOTO => self.target = Some(attribute.u32()?),
+            // -1 is "nothing suppressed", and always there
+            FRA_SUPPRESS_IFGROUP | FRA_SUPPRESS_PREFIXLEN => self.unmodelled |= attribute.u32()? != u32::MAX,
+            FRA_PROTOCOL | FRA_PAD => {} // who made it: not a condition
+            _ => self.unmodelled = true,
+        }
+        Ok(())
+    }
+
+    /// The kernel leaves out a mark of 0, and the mask only if both are.
+    fn fwmark(&self) -> Option<Mark> {
+        let mask = self.mask.or(self.mark.map(|_| u32::MAX))?;
+        Some(Mark { value: self.mark.unwrap_or(0), mask })
+    }
+}
+
+const fn action_from(number: u8, table: TableId, target: Option<u32>) -> RuleAction {
+    match (number, target) {
+        (1, _) => RuleAction::Lookup(table),
+        (2, Some(priority)) => RuleAction::Goto(priority),
+        (3, _) => RuleAction::Nop,
+        (6, _) => RuleAction::Blackhole,
+        (7, _) => RuleAction::Unreachable,
+        (8, _) => RuleAction::Prohibit,
+        (other, _) => RuleAction::Other(other),
+    }
+}
+
+const fn action_number(action: RuleAction) -> u8 {
+    match action {
+        RuleAction::Lookup(_) => 1,
+        RuleAction::Goto(_) => 2,
+        RuleAction::Nop => 3,
+        RuleAction::Blackhole => 6,
+        RuleAction::Unreachable => 7,
+        RuleAction::Prohibit => 8,
+        RuleAction::Other(number) => number,
+    }
+}

@@ -1,0 +1,53 @@
+//! What the objects' messages have in common.
+
+use std::net::IpAddr;
+
+use netlink::{Attribute, Flags, Malformed, Message};
+
+use crate::Family;
+
+/// Exclusive creation: an equal object is refused, not changed or doubled.
+pub(crate) const CREATE: Flags = Flags(Flags::CREATE.0 | Flags::EXCLUSIVE.0);
+/// Creation, or replacement of what has the same key.
+pub(crate) const REPLACE: Flags = Flags(Flags::CREATE.0 | Flags::REPLACE.0);
+
+/// The families that a dump of "all" may answer with; others (MPLS, bridges) are not ours.
+pub(crate) const fn family_from(number: u8) -> Option<Family> {
+    match number {
+        2 => Some(Family::V4),
+        10 => Some(Family::V6),
+        _ => None,
+    }
+}
+
+/// `AF_INET`, `AF_INET6`, or `AF_UNSPEC` for both.
+pub(crate) const fn family_number(family: Option<Family>) -> u8 {
+    match family {
+        None => 0,
+        Some(Family::V4) => 2,
+        Some(Family::V6) => 10,
+    }
+}
+
+/// Adds an address in its own length, 4 or 16 bytes.
+pub(crate) fn put_ip(message: &mut Message, kind: u16, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => message.bytes(kind, &ip.octets()),
+        IpAddr::V6(ip) => message.bytes(kind, &ip.octets()),
+    };
+}
+
+/// Reads an address; its length says which family.
+pub(crate) fn ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
+    match attribute.payload.len() {
+        4 => attribute.array::<4>().map(IpAddr::from),
+        16 => attribute.array::<16>().map(IpAddr::from),
+        _ => Err(Malformed("address that is neither IPv4 nor IPv6")),
+    }
+}
+
+/// Table numbers above 255 do not fit into the fixed header; it holds `RT_TABLE_COMPAT` (252) then, and an attribute
+/// the number.
+pub(crate) fn header_table(table: u32) -> u8 {
+    u8::try_from(table).unwrap_or(252)
+}

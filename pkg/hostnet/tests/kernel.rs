@@ -1,0 +1,62 @@
+//! Against the kernel, each test in network namespaces of its own; `ip` is the witness of what is there.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::indexing_slicing, reason = "tests")]
+
+#[path = "kernel/links.rs"]
+mod links;
+#[path = "kernel/measured.rs"]
+mod measured;
+#[path = "kernel/routes.rs"]
+mod routes;
+#[path = "kernel/rules.rs"]
+mod rules;
+
+use std::net::IpAddr;
+use std::process::Command;
+
+use hostnet::{Handle, LinkIndex, Prefix};
+use netns::Netns;
+use serde_json::Value;
+
+/// Runs a test inside a new netns with lo up and a veth pair `va`–`vb`. Where we may not make one it is skipped, with
+/// the reason on stderr; CI must be able to.
+fn in_fresh_netns(test: impl FnOnce(&mut Handle) + Send) {
+    let netns = match Netns::create() {
+        Ok(netns) => netns,
+        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let run = || {
+        ip("link set lo up");
+        ip("link add va type veth peer name vb");
+        ip("link set va up");
+        ip("link set vb up");
+        test(&mut Handle::open().unwrap());
+    };
+    netns.run_in(run).unwrap();
+}
+
+/// Runs `ip` in the calling thread's netns.
+fn ip(arguments: &str) -> String {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What `ip -j` shows; of some lists it prints nothing instead of an empty one.
+fn shown(arguments: &str) -> Vec<Value> {
+    let text = ip(&format!("-j -N -details {arguments}"));
+    if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
+}
+
+fn index(handle: &mut Handle, name: &str) -> LinkIndex {
+    handle.link_by_name(name).unwrap().unwrap().index
+}
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn prefix(text: &str) -> Prefix {
+    let (ip, length) = text.split_once('/').unwrap();
+    Prefix::new(addr(ip), length.parse().unwrap())
+}

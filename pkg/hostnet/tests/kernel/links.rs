@@ -1,0 +1,129 @@
+//! Links and addresses.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use hostnet::{Changed, Error, Handle, LinkIndex, Scope};
+use netlink::Errno;
+
+use crate::{in_fresh_netns, index, ip, prefix, shown};
+
+#[test]
+fn links_are_those_that_ip_shows() {
+    in_fresh_netns(|handle| {
+        ip("link set va mtu 1400");
+        ip("link set vb down");
+        let links = handle.links().unwrap();
+        let expected = shown("link show");
+        assert_eq!(links.len(), expected.len());
+        for (link, expected) in links.iter().zip(&expected) {
+            assert_eq!(u64::from(link.index.0), expected["ifindex"].as_u64().unwrap());
+            assert_eq!(link.name, expected["ifname"].as_str().unwrap());
+            assert_eq!(u64::from(link.mtu), expected["mtu"].as_u64().unwrap());
+            assert_eq!(link.kind.as_deref(), expected["linkinfo"]["info_kind"].as_str());
+            assert_eq!(link.mac.unwrap().to_string(), expected["address"].as_str().unwrap());
+            let flags = expected["flags"].as_array().unwrap();
+            assert_eq!(link.flags.is_up(), flags.iter().any(|flag| flag == "UP"));
+            assert_eq!(link.flags.has_carrier(), flags.iter().any(|flag| flag == "LOWER_UP"));
+            assert_eq!(handle.link_by_name(&link.name).unwrap().as_ref(), Some(link));
+            assert_eq!(handle.link_by_index(link.index).unwrap().as_ref(), Some(link));
+        }
+    });
+}
+
+#[test]
+fn a_missing_link_is_no_error() {
+    in_fresh_netns(|handle| {
+        assert_eq!(handle.link_by_name("nosuch").unwrap(), None);
+        assert_eq!(handle.link_by_index(LinkIndex(4711)).unwrap(), None);
+        assert!(matches!(handle.link_by_name("a_name_longer_than_fifteen"), Err(Error::FindLink { .. })));
+    });
+}
+
+#[test]
+fn addresses_come_in_the_order_of_ip() {
+    in_fresh_netns(|handle| {
+        for address in ["10.1.0.3/24", "10.1.0.2/24", "192.168.7.1/32", "2001:db8::7/64", "2001:db8::3/128"] {
+            ip(&format!("addr add {address} dev va"));
+        }
+        ip("addr add 10.9.0.1 peer 10.9.0.2/32 dev vb");
+        let found: Vec<_> = handle
+            .addresses()
+            .unwrap()
+            .into_iter()
+            .map(|address| (address.index.0, address.ip.to_string(), u64::from(address.prefix_len)))
+            .collect();
+        let mut expected = Vec::new();
+        for family in ["-4", "-6"] {
+            for link in shown(&format!("{family} addr show")) {
+                let number = u32::try_from(link["ifindex"].as_u64().unwrap()).unwrap();
+                for address in link["addr_info"].as_array().unwrap() {
+                    let local = address["local"].as_str().unwrap().to_owned();
+                    expected.push((number, local, address["prefixlen"].as_u64().unwrap()));
+                }
+            }
+        }
+        assert_eq!(found, expected);
+        assert!(found.len() >= 10);
+    });
+}
+
+#[test]
+fn an_address_is_added_once_and_deleted_once() {
+    in_fresh_netns(|handle| {
+        let (a, lo) = (index(handle, "va"), index(handle, "lo"));
+        for (link, text) in
+            [(a, "10.2.0.1/16"), (a, "2001:db8:2::1/64"), (lo, "127.0.0.6/32"), (lo, "::6/128")]
+        {
+            let address = prefix(text);
+            assert_eq!(handle.add_address(link, address).unwrap(), Changed::Yes, "{text}");
+            assert_eq!(handle.add_address(link, address).unwrap(), Changed::No, "{text}");
+            let count = |handle: &mut Handle| {
+                handle.addresses().unwrap().iter().filter(|found| found.ip == address.ip).count()
+            };
+            assert_eq!(count(handle), 1);
+            assert!(ip("addr show").contains(text));
+            assert_eq!(handle.delete_address(link, address).unwrap(), Changed::Yes, "{text}");
+            assert_eq!(handle.delete_address(link, address).unwrap(), Changed::No, "{text}");
+            assert_eq!(count(handle), 0);
+        }
+    });
+}
+
+#[test]
+fn flags_and_scope_tell_the_state_of_an_address() {
+    in_fresh_netns(|handle| {
+        let a = index(handle, "va");
+        for text in ["10.3.0.1/24", "10.3.0.2/24", "2001:db8:3::1/64"] {
+            let _ = handle.add_address(a, prefix(text)).unwrap();
+        }
+        let find = |handle: &mut Handle, text: &str| {
+            let wanted = prefix(text).ip;
+            handle.addresses().unwrap().into_iter().find(|address| address.ip == wanted).unwrap()
+        };
+        assert!(!find(handle, "10.3.0.1/24").flags.is_secondary());
+        assert!(find(handle, "10.3.0.2/24").flags.is_secondary());
+        assert_eq!(find(handle, "127.0.0.1/8").scope, Scope::Host);
+        assert_eq!(find(handle, "10.3.0.1/24").scope, Scope::Universe);
+        assert!(find(handle, "2001:db8:3::1/64").flags.is_tentative());
+        let ready = (0..100).any(|_| {
+            sleep(Duration::from_millis(50));
+            !find(handle, "2001:db8:3::1/64").flags.is_tentative()
+        });
+        assert!(ready, "duplicate address detection ends");
+    });
+}
+
+#[test]
+fn a_refused_address_says_what_and_why() {
+    in_fresh_netns(|handle| {
+        let error = handle.add_address(LinkIndex(4711), prefix("10.0.0.1/24")).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::NODEV));
+        let text = error.to_string();
+        assert!(text.starts_with("cannot add address 10.0.0.1/24 dev #4711: kernel says: "), "{text}");
+        let a = index(handle, "va");
+        let text = handle.add_address(a, prefix("10.0.0.1/40")).unwrap_err().to_string();
+        assert!(text.starts_with("cannot add address 10.0.0.1/40 dev va: kernel says: "), "{text}");
+        assert!(text.ends_with("(EINVAL)"), "{text}");
+    });
+}

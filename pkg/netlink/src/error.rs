@@ -1,0 +1,95 @@
+//! What can go wrong between us and the kernel.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use crate::Errno;
+
+/// Why an exchange with the kernel failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel refused the request.
+    #[error("kernel says: {}", KernelWords { errno: *errno, message: message.as_deref() })]
+    Kernel {
+        /// The error number that it answered.
+        errno: Errno,
+        /// Its own sentence on the reason (extended acknowledgement, `NLMSGERR_ATTR_MSG`), where it gave one.
+        message: Option<String>,
+    },
+    /// A system call on the socket failed.
+    #[error("cannot {step}: {source}")]
+    Io {
+        /// What was attempted.
+        step: &'static str,
+        /// What the system call answered.
+        source: io::Error,
+    },
+    /// A reply was longer than the receive buffer; its rest is lost. Open a new socket before asking again: what
+    /// follows in the same dump may still be pending.
+    #[error("the kernel's reply of {length} bytes was cut to {received}")]
+    Truncated {
+        /// Bytes that fitted into the buffer.
+        received: usize,
+        /// Bytes that the kernel sent.
+        length: usize,
+    },
+    /// A reply does not follow the format.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// Nothing came from the kernel for this long.
+    #[error("no reply from the kernel within {} ms", .0.as_millis())]
+    Timeout(Duration),
+    /// The objects changed during each of that many dumps, so none of them can be trusted.
+    #[error("the objects changed while the kernel listed them, {0} times in a row")]
+    Interrupted(u32),
+    /// The request holds a value that is too long for its attribute (64 KiB).
+    #[error("an attribute of the request is longer than 65535 bytes")]
+    TooLong,
+}
+
+impl Error {
+    /// The kernel's error number, if it was the kernel that refused.
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Kernel { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes that do not follow the netlink format: which rule they break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed netlink data: {0}")]
+pub struct Malformed(pub &'static str);
+
+/// `Nexthop has invalid gateway (EINVAL)`: the kernel's sentence if it gave one, else that of the error number.
+struct KernelWords<'a> {
+    errno: Errno,
+    message: Option<&'a str>,
+}
+
+impl fmt::Display for KernelWords<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.errno.explain(self.message.map(|message| message.trim_end_matches('.')), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_reads_as_a_sentence() {
+        let with = |errno, message: Option<&str>| {
+            Error::Kernel { errno, message: message.map(str::to_owned) }.to_string()
+        };
+        let gateway = Some("Nexthop has invalid gateway");
+        assert_eq!(with(Errno::INVAL, gateway), "kernel says: Nexthop has invalid gateway (EINVAL)");
+        assert_eq!(with(Errno::SRCH, None), "kernel says: no such entry (ESRCH)");
+        assert_eq!(with(Errno(4097), None), "kernel says: error 4097");
+        assert_eq!(with(Errno(4097), Some("Bad set.")), "kernel says: Bad set (error 4097)");
+    }
+}

@@ -1,0 +1,141 @@
+//! One request's replies, from datagrams to an outcome. No I/O: the socket feeds it.
+
+use crate::parse::{Messages, Received};
+use crate::{Error, Flags};
+
+mod ack;
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+/// Types below are netlink's own (`NLMSG_MIN_TYPE`), those from here on a family's.
+const FIRST_FAMILY_TYPE: u16 = 0x10;
+
+/// Whether more is to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    More,
+    Ended,
+}
+
+/// The state of waiting for the end of one request.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    sequence: u32,
+    interrupted: bool,
+}
+
+impl Exchange {
+    /// Waits for the replies to the request with this number.
+    pub(crate) const fn new(sequence: u32) -> Self {
+        Self { sequence, interrupted: false }
+    }
+
+    /// Takes the next datagram and hands over the replies in it.
+    ///
+    /// An interrupted dump is an error only at its end: the kernel starts no other one on the socket before.
+    pub(crate) fn datagram(
+        &mut self,
+        bytes: &[u8],
+        each: &mut dyn FnMut(&Received<'_>),
+    ) -> Result<Progress, Error> {
+        for message in Messages::new(bytes) {
+            let message = message?;
+            if message.sequence != self.sequence {
+                continue; // an answer to a request that timed out
+            }
+            self.interrupted |= is_part(&message) && message.flags.contains(Flags::DUMP_INTERRUPTED);
+            match message.kind {
+                NLMSG_ERROR | NLMSG_DONE => {
+                    ack::outcome(&message)?;
+                    return if self.interrupted { Err(Error::Interrupted(1)) } else { Ok(Progress::Ended) };
+                }
+                FIRST_FAMILY_TYPE.. => each(&message),
+                _ => {} // NLMSG_NOOP, NLMSG_OVERRUN
+            }
+        }
+        Ok(Progress::More)
+    }
+}
+
+/// Whether the flags of this message are those of a part of a dump: in an acknowledgement the same bits mean
+/// something else.
+const fn is_part(message: &Received<'_>) -> bool {
+    message.kind >= FIRST_FAMILY_TYPE || message.kind == NLMSG_DONE
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Errno, Message};
+
+    const OURS: u32 = 7;
+
+    fn bytes(kind: u16, flags: Flags, sequence: u32, payload: &[u8]) -> Vec<u8> {
+        Message::new(kind, flags, payload).finish(sequence, Flags::NONE).unwrap().to_vec()
+    }
+
+    fn ended(sequence: u32, code: i32) -> Vec<u8> {
+        bytes(NLMSG_DONE, Flags::MULTI, sequence, &code.to_ne_bytes())
+    }
+
+    /// Feeds datagrams; answers the payloads' first bytes and how it ended, if it did.
+    fn feed(datagrams: &[Vec<u8>]) -> (Vec<u8>, Result<Progress, Error>) {
+        let (mut exchange, mut seen) = (Exchange::new(OURS), Vec::new());
+        for datagram in datagrams {
+            let step = exchange.datagram(datagram, &mut |reply| seen.push(reply.payload[0]));
+            if !matches!(step, Ok(Progress::More)) {
+                return (seen, step);
+            }
+        }
+        (seen, Ok(Progress::More))
+    }
+
+    #[test]
+    fn parts_come_in_several_datagrams_until_the_end() {
+        let part = |number| bytes(20, Flags::MULTI, OURS, &[number; 4]);
+        let (seen, outcome) = feed(&[[part(1), part(2)].concat(), part(3), ended(OURS, 0), part(4)]);
+        assert_eq!(seen, [1, 2, 3]);
+        assert_eq!(outcome.unwrap(), Progress::Ended);
+        assert_eq!(feed(&[part(1)]).1.unwrap(), Progress::More);
+    }
+
+    #[test]
+    fn answers_to_other_requests_are_left_out() {
+        let late = [bytes(20, Flags::MULTI, OURS - 1, &[9; 4]), ended(OURS - 1, -22)].concat();
+        let (seen, outcome) = feed(&[late, bytes(20, Flags::MULTI, OURS, &[1; 4]), ended(OURS, 0)]);
+        assert_eq!((seen, outcome.unwrap()), (vec![1], Progress::Ended));
+    }
+
+    #[test]
+    fn a_list_that_changed_is_read_to_its_end_and_refused() {
+        let changed = Flags::MULTI | Flags::DUMP_INTERRUPTED;
+        let part = |flags| bytes(20, flags, OURS, &[1; 4]);
+        let (seen, outcome) = feed(&[part(changed), part(Flags::MULTI), ended(OURS, 0)]);
+        assert_eq!(seen.len(), 2);
+        assert!(matches!(outcome, Err(Error::Interrupted(_))));
+        let at_end = bytes(NLMSG_DONE, changed, OURS, &[0; 4]);
+        assert!(matches!(feed(&[at_end]).1, Err(Error::Interrupted(_))));
+    }
+
+    #[test]
+    fn a_list_can_fail_at_its_end() {
+        let (_, outcome) = feed(&[bytes(20, Flags::MULTI, OURS, &[1; 4]), ended(OURS, -1)]);
+        assert_eq!(outcome.unwrap_err().errno(), Some(Errno::PERM));
+    }
+
+    #[test]
+    fn a_datagram_cut_short_is_malformed() {
+        let mut cut = bytes(20, Flags::MULTI, OURS, &[1; 8]);
+        cut.truncate(20);
+        assert!(matches!(feed(&[cut]).1, Err(Error::Malformed(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_datagrams_never_panic(datagram in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Exchange::new(OURS).datagram(&datagram, &mut |_| {});
+        }
+    }
+}

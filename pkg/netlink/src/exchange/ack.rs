@@ -1,0 +1,104 @@
+//! How the kernel ends an exchange: `NLMSG_ERROR` (which is also the acknowledgement) and `NLMSG_DONE`.
+
+use crate::parse::{Attributes, Received};
+use crate::{Errno, Error, Flags, MESSAGE_HEADER, Malformed};
+
+use super::{NLMSG_DONE, NLMSG_ERROR};
+
+/// `NLMSGERR_ATTR_MSG`: the reason in words.
+const REASON: u16 = 1;
+
+/// What the last message of an exchange says: done, or refused and why.
+pub(super) fn outcome(message: &Received<'_>) -> Result<(), Error> {
+    let code = match message.payload.split_first_chunk::<4>() {
+        Some((code, _)) => i32::from_ne_bytes(*code),
+        None if message.kind == NLMSG_DONE => 0, // old kernels end some dumps without a code
+        None => return Err(Malformed("acknowledgement without its code").into()),
+    };
+    if code >= 0 {
+        return Ok(()); // DONE may carry a positive remainder of the dump's state
+    }
+    Err(Error::Kernel { errno: errno_of(code)?, message: reason(message) })
+}
+
+fn errno_of(code: i32) -> Result<Errno, Malformed> {
+    u16::try_from(code.unsigned_abs()).map(Errno).map_err(|_| Malformed("error number out of range"))
+}
+
+/// The sentence behind the code, the request's header and, unless capped, the request.
+fn reason(message: &Received<'_>) -> Option<String> {
+    if !message.flags.contains(Flags::ACK_ATTRIBUTES) {
+        return None;
+    }
+    let behind_code = message.payload.get(4..)?;
+    let attributes = match message.kind {
+        NLMSG_ERROR => behind_code.get(echo_length(behind_code, message.flags)?..)?,
+        _ => behind_code,
+    };
+    let reason = Attributes::new(attributes).find(REASON)?.str().ok()?;
+    (!reason.is_empty()).then(|| reason.to_owned())
+}
+
+/// How many bytes of the request the acknowledgement repeats.
+fn echo_length(echo: &[u8], flags: Flags) -> Option<usize> {
+    if flags.contains(Flags::CAPPED) {
+        return Some(MESSAGE_HEADER);
+    }
+    let (length, _) = echo.split_first_chunk::<4>()?;
+    usize::try_from(u32::from_ne_bytes(*length)).ok().map(crate::aligned)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn refusal(flags: Flags, echoed: usize, reason: &[u8]) -> Vec<u8> {
+        let mut payload = (-22_i32).to_ne_bytes().to_vec();
+        payload.extend_from_slice(&u32::try_from(MESSAGE_HEADER + echoed).unwrap().to_ne_bytes());
+        payload.extend_from_slice(&[0; 12]);
+        if !flags.contains(Flags::CAPPED) {
+            payload.resize(payload.len() + crate::aligned(echoed), 0xee);
+        }
+        payload.extend_from_slice(&u16::try_from(4 + reason.len()).unwrap().to_ne_bytes());
+        payload.extend_from_slice(&REASON.to_ne_bytes());
+        payload.extend_from_slice(reason);
+        payload
+    }
+
+    fn message(kind: u16, flags: Flags, payload: &[u8]) -> Received<'_> {
+        Received { kind, flags, sequence: 1, payload }
+    }
+
+    #[test]
+    fn the_reason_is_found_behind_a_whole_and_a_capped_echo() {
+        for flags in [Flags::ACK_ATTRIBUTES, Flags::ACK_ATTRIBUTES | Flags::CAPPED] {
+            let payload = refusal(flags, 29, b"Nexthop has invalid gateway\0");
+            let error = outcome(&message(NLMSG_ERROR, flags, &payload)).unwrap_err();
+            assert_eq!(error.to_string(), "kernel says: Nexthop has invalid gateway (EINVAL)");
+        }
+    }
+
+    #[test]
+    fn an_end_without_error_is_success() {
+        for (kind, code) in [(NLMSG_ERROR, 0_i32), (NLMSG_DONE, 0), (NLMSG_DONE, 7)] {
+            assert!(outcome(&message(kind, Flags::NONE, &code.to_ne_bytes())).is_ok());
+        }
+        assert!(outcome(&message(NLMSG_DONE, Flags::NONE, &[])).is_ok());
+        assert!(matches!(outcome(&message(NLMSG_ERROR, Flags::NONE, &[])), Err(Error::Malformed(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_ends_never_panic(
+            done: bool, flags: u16, code in prop_oneof![-5000..5000_i32, any::<i32>()],
+            behind in prop::collection::vec(any::<u8>(), 0..80), length in 0..84_usize,
+        ) {
+            let mut payload = [code.to_ne_bytes().as_slice(), &behind].concat();
+            payload.truncate(length);
+            let kind = if done { NLMSG_DONE } else { NLMSG_ERROR };
+            let _ = outcome(&message(kind, Flags(flags), &payload)).map_err(|error| error.to_string());
+        }
+    }
+}

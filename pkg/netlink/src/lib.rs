@@ -1,0 +1,33 @@
+//! Netlink: a codec that does no I/O, and one blocking socket.
+//!
+//! For `hostnet` (links, addresses, routes, rules) and for whatever else speaks netlink to the kernel: nf_tables,
+//! ipset. It knows the envelope only: message headers, attributes, acknowledgements, multi-part replies. What a
+//! message means belongs to its caller.
+//!
+//! It must not enter namespaces (a socket belongs to the netns of the thread that opened it; see `netns`), must not
+//! panic on any bytes, and stays synchronous and small, for it runs in the CNI plugin at every pod start.
+//!
+//! Sources: the kernel's `Documentation/userspace-api/netlink/intro.rst` and `include/uapi/linux/netlink.h`.
+
+mod errno;
+mod error;
+mod exchange;
+mod message;
+mod parse;
+mod socket;
+
+pub use errno::Errno;
+pub use error::{Error, Malformed};
+pub use message::{Flags, Message};
+pub use parse::{Attribute, Attributes, Messages, Received};
+pub use socket::{DEFAULT_TIMEOUT, Protocol, Replies, Socket};
+
+/// Size of `struct nlmsghdr`.
+const MESSAGE_HEADER: usize = 16;
+/// Size of `struct nlattr`.
+const ATTRIBUTE_HEADER: usize = 4;
+
+/// Rounds up to netlink's alignment of four bytes.
+const fn aligned(length: usize) -> usize {
+    length.saturating_add(3) & !3
+}

@@ -1,0 +1,183 @@
+//! Building a request.
+
+use std::ops::BitOr;
+
+use crate::{ATTRIBUTE_HEADER, Error, MESSAGE_HEADER, aligned};
+
+/// `NLA_F_NESTED`: the payload is attributes again.
+const NESTED: u16 = 0x8000;
+
+/// Flags of a message header (`NLM_F_*`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u16);
+
+impl Flags {
+    /// No flag: what `Socket` needs to send a message it adds itself.
+    pub const NONE: Self = Self(0);
+    /// A request to the kernel.
+    pub const REQUEST: Self = Self(0x1);
+    /// One of several parts, which end with `NLMSG_DONE`.
+    pub const MULTI: Self = Self(0x2);
+    /// Answer even when it worked.
+    pub const ACK: Self = Self(0x4);
+    /// The objects changed during the dump that this message is a part of.
+    pub const DUMP_INTERRUPTED: Self = Self(0x10);
+    /// List all objects (`NLM_F_ROOT | NLM_F_MATCH`).
+    pub const DUMP: Self = Self(0x300);
+    /// Overwrite an object that exists.
+    pub const REPLACE: Self = Self(0x100);
+    /// Refuse if the object exists.
+    pub const EXCLUSIVE: Self = Self(0x200);
+    /// Make the object if it does not exist.
+    pub const CREATE: Self = Self(0x400);
+    /// Add at the end of the list.
+    pub const APPEND: Self = Self(0x800);
+    /// In an acknowledgement: the request is not echoed behind its header (`NLM_F_CAPPED`).
+    pub const CAPPED: Self = Self(0x100);
+    /// In an acknowledgement: attributes with the reason follow (`NLM_F_ACK_TLVS`).
+    pub const ACK_ATTRIBUTES: Self = Self(0x200);
+
+    /// Whether all bits of `other` are set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A request under construction: message header, family header, attributes.
+///
+/// Numbers are in host byte order unless the method says otherwise (`be`), as the kernel expects them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    bytes: Vec<u8>,
+    too_long: bool,
+}
+
+impl Message {
+    /// A message of type `kind` (`RTM_*`, `NFNL_*`) with the fixed header of its family (`struct rtmsg`, …).
+    #[must_use]
+    pub fn new(kind: u16, flags: Flags, family_header: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(128);
+        bytes.extend_from_slice(&[0; 4]); // length, written by `finish`
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(&flags.0.to_ne_bytes());
+        bytes.extend_from_slice(&[0; 8]); // sequence, written by `finish`; port 0: the kernel knows ours
+        bytes.extend_from_slice(family_header);
+        let mut message = Self { bytes, too_long: false };
+        message.pad();
+        message
+    }
+
+    /// Adds an attribute with these bytes.
+    pub fn bytes(&mut self, kind: u16, value: &[u8]) -> &mut Self {
+        self.attribute(kind, |bytes| bytes.extend_from_slice(value))
+    }
+
+    /// Adds a text attribute, with the NUL that the kernel wants behind it.
+    pub fn str(&mut self, kind: u16, value: &str) -> &mut Self {
+        self.attribute(kind, |bytes| {
+            bytes.extend_from_slice(value.as_bytes());
+            bytes.push(0);
+        })
+    }
+
+    /// Adds an 8-bit attribute.
+    pub fn u8(&mut self, kind: u16, value: u8) -> &mut Self {
+        self.bytes(kind, &[value])
+    }
+
+    /// Adds a 16-bit attribute in host byte order.
+    pub fn u16(&mut self, kind: u16, value: u16) -> &mut Self {
+        self.bytes(kind, &value.to_ne_bytes())
+    }
+
+    /// Adds a 32-bit attribute in host byte order.
+    pub fn u32(&mut self, kind: u16, value: u32) -> &mut Self {
+        self.bytes(kind, &value.to_ne_bytes())
+    }
+
+    /// Adds a 16-bit attribute in network byte order.
+    pub fn be16(&mut self, kind: u16, value: u16) -> &mut Self {
+        self.bytes(kind, &value.to_be_bytes())
+    }
+
+    /// Adds a 32-bit attribute in network byte order.
+    pub fn be32(&mut self, kind: u16, value: u32) -> &mut Self {
+        self.bytes(kind, &value.to_be_bytes())
+    }
+
+    /// Adds an attribute that holds the attributes which `fill` adds.
+    pub fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
+        let start = self.open_attribute(kind | NESTED);
+        fill(self);
+        self.close_attribute(start);
+        self
+    }
+
+    /// The bytes to send, with flags added and the sequence number and length written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLong`] if an attribute is longer than its length field can say.
+    pub fn finish(&mut self, sequence: u32, added: Flags) -> Result<&[u8], Error> {
+        let length = u32::try_from(self.bytes.len()).map_err(|_| Error::TooLong)?;
+        if self.too_long {
+            return Err(Error::TooLong);
+        }
+        let flags = self.flags() | added;
+        self.overwrite(0, &length.to_ne_bytes());
+        self.overwrite(6, &flags.0.to_ne_bytes());
+        self.overwrite(8, &sequence.to_ne_bytes());
+        Ok(&self.bytes)
+    }
+
+    fn flags(&self) -> Flags {
+        match self.bytes.get(6..8) {
+            Some(&[low, high]) => Flags(u16::from_ne_bytes([low, high])),
+            _ => Flags::NONE,
+        }
+    }
+
+    fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Vec<u8>)) -> &mut Self {
+        let start = self.open_attribute(kind);
+        write(&mut self.bytes);
+        self.close_attribute(start);
+        self
+    }
+
+    fn open_attribute(&mut self, kind: u16) -> usize {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 2]);
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        start
+    }
+
+    /// Writes the length of the attribute that begins at `start`: without its padding, says the format.
+    fn close_attribute(&mut self, start: usize) {
+        debug_assert!(self.bytes.len() >= start + ATTRIBUTE_HEADER);
+        match u16::try_from(self.bytes.len() - start) {
+            Ok(length) => self.overwrite(start, &length.to_ne_bytes()),
+            Err(_) => self.too_long = true,
+        }
+        self.pad();
+    }
+
+    fn overwrite(&mut self, at: usize, value: &[u8]) {
+        if let Some(slot) = self.bytes.get_mut(at..at + value.len()) {
+            slot.copy_from_slice(value);
+        }
+    }
+
+    fn pad(&mut self) {
+        debug_assert!(self.bytes.len() >= MESSAGE_HEADER);
+        self.bytes.resize(aligned(self.bytes.len()), 0);
+    }
+}

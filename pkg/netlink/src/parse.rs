@@ -1,0 +1,209 @@
+//! Reading what came back. Every length is checked; nothing here can panic.
+
+use crate::{ATTRIBUTE_HEADER, Flags, MESSAGE_HEADER, Malformed, aligned};
+
+/// `NLA_TYPE_MASK`: an attribute's type without the flags "nested" and "network byte order".
+const KIND_MASK: u16 = 0x3fff;
+
+/// The messages of a datagram. Ends after the first malformed one.
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Messages<'a> {
+    /// Reads a datagram as the kernel sent it.
+    #[must_use]
+    pub const fn new(datagram: &'a [u8]) -> Self {
+        Self { rest: datagram }
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Received<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let message = Received::first_of(self.rest);
+        self.rest = match &message {
+            Ok(found) => self.rest.get(aligned(MESSAGE_HEADER + found.payload.len())..).unwrap_or_default(),
+            Err(_) => &[],
+        };
+        Some(message)
+    }
+}
+
+/// One message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'a> {
+    /// Type of the message (`RTM_*`, `NLMSG_*`).
+    pub kind: u16,
+    /// Flags of its header.
+    pub flags: Flags,
+    /// Number of the request that it answers.
+    pub sequence: u32,
+    /// What follows its header: the family's header and the attributes.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Received<'a> {
+    /// Splits the payload into the family's fixed header of `N` bytes and the attributes behind it.
+    ///
+    /// # Errors
+    ///
+    /// If the payload is shorter than `N`.
+    pub fn header<const N: usize>(&self) -> Result<(&'a [u8; N], Attributes<'a>), Malformed> {
+        let (header, _) =
+            self.payload.split_first_chunk::<N>().ok_or(Malformed("message without its family's header"))?;
+        let attributes = self.payload.get(aligned(N)..).unwrap_or_default();
+        Ok((header, Attributes::new(attributes)))
+    }
+
+    fn first_of(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (header, _) =
+            bytes.split_first_chunk::<MESSAGE_HEADER>().ok_or(Malformed("message header cut short"))?;
+        let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
+        let length = u32::from_ne_bytes([l0, l1, l2, l3]);
+        let payload = usize::try_from(length)
+            .ok()
+            .and_then(|length| bytes.get(MESSAGE_HEADER..length))
+            .ok_or(Malformed("length of a message beyond its datagram"))?;
+        Ok(Self {
+            kind: u16::from_ne_bytes([k0, k1]),
+            flags: Flags(u16::from_ne_bytes([f0, f1])),
+            sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
+            payload,
+        })
+    }
+}
+
+/// The attributes of a message or of a nested attribute. Ends after the first malformed one.
+#[derive(Clone, Debug)]
+pub struct Attributes<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Attributes<'a> {
+    /// Reads bytes as a list of attributes.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// The first attribute of this type, if there is one before anything malformed.
+    #[must_use]
+    pub fn find(&self, kind: u16) -> Option<Attribute<'a>> {
+        self.clone().map_while(Result::ok).find(|attribute| attribute.kind == kind)
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = Result<Attribute<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let attribute = Attribute::first_of(self.rest);
+        self.rest = match &attribute {
+            Ok(found) => self.rest.get(aligned(ATTRIBUTE_HEADER + found.payload.len())..).unwrap_or_default(),
+            Err(_) => &[],
+        };
+        Some(attribute)
+    }
+}
+
+/// One attribute: a type and bytes that the getters read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attribute<'a> {
+    /// Its type, without the flags in the two highest bits.
+    pub kind: u16,
+    /// Its value.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Attribute<'a> {
+    /// An 8-bit value.
+    ///
+    /// # Errors
+    ///
+    /// This and the other number getters fail if the value has another size.
+    pub fn u8(&self) -> Result<u8, Malformed> {
+        self.array().map(u8::from_ne_bytes)
+    }
+
+    /// A 16-bit value in host byte order.
+    ///
+    /// # Errors
+    ///
+    /// If the value has another size.
+    pub fn u16(&self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_ne_bytes)
+    }
+
+    /// A 32-bit value in host byte order.
+    ///
+    /// # Errors
+    ///
+    /// If the value has another size.
+    pub fn u32(&self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_ne_bytes)
+    }
+
+    /// A 16-bit value in network byte order.
+    ///
+    /// # Errors
+    ///
+    /// If the value has another size.
+    pub fn be16(&self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// A 32-bit value in network byte order.
+    ///
+    /// # Errors
+    ///
+    /// If the value has another size.
+    pub fn be32(&self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// A value of exactly `N` bytes.
+    ///
+    /// # Errors
+    ///
+    /// If the value has another size.
+    pub fn array<const N: usize>(&self) -> Result<[u8; N], Malformed> {
+        self.payload.try_into().map_err(|_| Malformed("attribute of an unexpected size"))
+    }
+
+    /// Text, without the NUL at its end.
+    ///
+    /// # Errors
+    ///
+    /// If it is not UTF-8.
+    pub fn str(&self) -> Result<&'a str, Malformed> {
+        let text = self.payload.split(|byte| *byte == 0).next().unwrap_or_default();
+        std::str::from_utf8(text).map_err(|_| Malformed("text that is not UTF-8"))
+    }
+
+    /// The attributes inside this one.
+    #[must_use]
+    pub const fn nested(&self) -> Attributes<'a> {
+        Attributes::new(self.payload)
+    }
+
+    fn first_of(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (&[l0, l1, k0, k1], _) =
+            bytes.split_first_chunk::<ATTRIBUTE_HEADER>().ok_or(Malformed("attribute header cut short"))?;
+        let payload = bytes
+            .get(ATTRIBUTE_HEADER..usize::from(u16::from_ne_bytes([l0, l1])))
+            .ok_or(Malformed("length of an attribute beyond its message"))?;
+        Ok(Self { kind: u16::from_ne_bytes([k0, k1]) & KIND_MASK, payload })
+    }
+}
+
+#[cfg(test)]
+mod tests;

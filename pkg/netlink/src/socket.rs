@@ -1,0 +1,199 @@
+//! The one socket: a request goes out, its replies come back, in order, or an error says why not.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt};
+
+use crate::exchange::{Exchange, Progress};
+use crate::parse::Received;
+use crate::{Error, Flags, Message};
+
+mod options;
+
+/// How long the kernel may be silent before a request fails. It answers within microseconds, unless another holder
+/// of its configuration lock (rtnl) keeps it; seconds of that happen on nodes with thousands of interfaces.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The kernel fills dump datagrams up to what the reader offers, at most this (`netlink_recvmsg`).
+const BUFFER: usize = 32 * 1024;
+/// How often a list is asked for again when its objects changed meanwhile.
+const DUMP_ATTEMPTS: u32 = 8;
+
+/// Which part of the kernel to talk to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Links, addresses, routes, rules (`NETLINK_ROUTE`).
+    Route,
+    /// nf_tables, ipset, conntrack (`NETLINK_NETFILTER`).
+    Netfilter,
+}
+
+/// A blocking netlink socket, in the netns in which it was opened, wherever it is used from later.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+    timeout: Duration,
+}
+
+impl Socket {
+    /// Opens a socket in the calling thread's netns, with [`DEFAULT_TIMEOUT`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the kernel does not give one.
+    pub fn open(protocol: Protocol) -> Result<Self, Error> {
+        Self::open_with_timeout(protocol, DEFAULT_TIMEOUT)
+    }
+
+    /// Opens a socket whose requests fail when the kernel is silent for `timeout` (zero: wait without limit).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the kernel does not give one.
+    pub fn open_with_timeout(protocol: Protocol, timeout: Duration) -> Result<Self, Error> {
+        let number = match protocol {
+            Protocol::Route => None, // NETLINK_ROUTE is 0, which rustix writes as None
+            Protocol::Netfilter => Some(netlink::NETFILTER),
+        };
+        let fd =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, number)
+                .map_err(io_error("open a netlink socket"))?;
+        options::set(&fd, protocol).map_err(io_error("set up a netlink socket"))?;
+        let limit = (!timeout.is_zero()).then_some(timeout);
+        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, limit)
+            .map_err(io_error("set the timeout of a netlink socket"))?;
+        Ok(Self { fd, sequence: 0, buffer: vec![0; BUFFER], timeout })
+    }
+
+    /// Sends a request that changes something, and waits until the kernel says that it is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`] if it refuses; others if the exchange fails.
+    pub fn request(&mut self, message: Message) -> Result<(), Error> {
+        self.send(message, Flags::ACK)?;
+        self.receive(&mut |_| {})
+    }
+
+    /// Asks for one object; the replies are what the kernel sent before its acknowledgement.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::request`].
+    pub fn get(&mut self, message: Message) -> Result<Replies, Error> {
+        self.send(message, Flags::ACK)?;
+        let mut replies = Replies::default();
+        self.receive(&mut |reply| replies.push(reply))?;
+        Ok(replies)
+    }
+
+    /// Asks for a list; asks again, up to eight times, if the kernel says that it changed while it was read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::request`], and [`Error::Interrupted`].
+    pub fn dump(&mut self, message: &Message) -> Result<Replies, Error> {
+        for _ in 0..DUMP_ATTEMPTS {
+            self.send(message.clone(), Flags::DUMP)?;
+            let mut replies = Replies::default();
+            match self.receive(&mut |reply| replies.push(reply)) {
+                Err(Error::Interrupted(_)) => {}
+                Err(other) => return Err(other),
+                Ok(()) => return Ok(replies),
+            }
+        }
+        Err(Error::Interrupted(DUMP_ATTEMPTS))
+    }
+
+    fn send(&mut self, mut message: Message, added: Flags) -> Result<(), Error> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let bytes = message.finish(self.sequence, Flags::REQUEST | added)?;
+        rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, bytes, SendFlags::empty()))
+            .map_err(io_error("send a netlink request"))?;
+        Ok(())
+    }
+
+    /// Hands over the replies to the newest request until the message that ends them.
+    fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> Result<(), Error> {
+        let mut exchange = Exchange::new(self.sequence);
+        loop {
+            let length = self.receive_datagram()?;
+            let datagram = self.buffer.get(..length).unwrap_or_default();
+            if exchange.datagram(datagram, each)? == Progress::Ended {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads one datagram from the kernel itself into the buffer; what other processes send is dropped.
+    fn receive_datagram(&mut self) -> Result<usize, Error> {
+        loop {
+            let received = rustix::io::retry_on_intr(|| {
+                rustix::net::recvfrom(&self.fd, self.buffer.as_mut_slice(), RecvFlags::TRUNC)
+            });
+            let (received, length, sender) = match received {
+                Err(Errno::AGAIN) => return Err(Error::Timeout(self.timeout)),
+                other => other.map_err(io_error("receive from a netlink socket"))?,
+            };
+            let from_kernel = sender
+                .and_then(|sender| SocketAddrNetlink::try_from(sender).ok())
+                .is_some_and(|sender| sender.pid() == 0);
+            if !from_kernel {
+                continue;
+            }
+            if length > received {
+                return Err(Error::Truncated { received, length });
+            }
+            return Ok(length);
+        }
+    }
+}
+
+/// The messages that answered a request, in the kernel's order.
+#[derive(Clone, Debug, Default)]
+pub struct Replies {
+    messages: Vec<(u16, Flags, usize)>,
+    payloads: Vec<u8>,
+}
+
+impl Replies {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// The messages. (`sequence` is 0: it has done its work.)
+    pub fn iter(&self) -> impl Iterator<Item = Received<'_>> {
+        let mut rest = self.payloads.as_slice();
+        self.messages.iter().map_while(move |&(kind, flags, length)| {
+            let (payload, after) = rest.split_at_checked(length)?;
+            rest = after;
+            Some(Received { kind, flags, sequence: 0, payload })
+        })
+    }
+
+    fn push(&mut self, message: &Received<'_>) {
+        self.messages.push((message.kind, message.flags, message.payload.len()));
+        self.payloads.extend_from_slice(message.payload);
+    }
+}
+
+fn io_error(step: &'static str) -> impl FnOnce(Errno) -> Error {
+    move |errno| Error::Io { step, source: io::Error::from(errno) }
+}
+
+#[cfg(test)]
+mod tests;

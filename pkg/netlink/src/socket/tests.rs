@@ -1,0 +1,67 @@
+//! The socket against the kernel. Reads only; changes are tested in `hostnet`, in network namespaces of its own.
+
+use super::*;
+use crate::Errno;
+
+const RTM_GETLINK: u16 = 18;
+
+fn links() -> Message {
+    Message::new(RTM_GETLINK, Flags::NONE, &[0; 16])
+}
+
+fn short() -> Socket {
+    Socket::open_with_timeout(Protocol::Route, Duration::from_millis(30)).unwrap()
+}
+
+#[test]
+fn a_list_is_answered_and_can_be_asked_for_again() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    for _ in 0..3 {
+        let replies = socket.dump(&links()).unwrap();
+        assert!(!replies.is_empty());
+        assert_eq!(replies.iter().count(), replies.len());
+        assert!(replies.iter().all(|reply| reply.kind == 16 && reply.header::<16>().is_ok()));
+    }
+}
+
+#[test]
+fn a_refusal_carries_the_kernels_words() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    let mut message =
+        Message::new(RTM_GETLINK, Flags::NONE, &[0, 0, 0xff, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    message.u32(29, 0);
+    let refused = socket.get(message).unwrap_err();
+    assert_eq!(refused.errno(), Some(Errno::INVAL));
+    assert_eq!(refused.to_string(), "kernel says: Invalid values in header for get link request (EINVAL)");
+}
+
+#[test]
+fn both_protocols_open() {
+    assert!(Socket::open(Protocol::Netfilter).is_ok());
+}
+
+#[test]
+fn silence_ends_in_a_timeout() {
+    let error = short().receive(&mut |_| {}).unwrap_err();
+    assert_eq!(error.to_string(), "no reply from the kernel within 30 ms");
+}
+
+#[test]
+fn a_reply_beyond_the_buffer_is_told() {
+    let mut socket = short();
+    socket.buffer.truncate(64);
+    assert!(matches!(socket.dump(&links()), Err(Error::Truncated { received: 64, length: 65.. })));
+}
+
+#[test]
+fn what_another_process_sends_is_not_taken_for_the_kernels_answer() {
+    let (mut socket, forger) = (short(), short());
+    rustix::net::bind(&socket.fd, &SocketAddrNetlink::new(0, 0)).unwrap();
+    let own = rustix::net::getsockname(&socket.fd).unwrap();
+    let mut forged = Message::new(2, Flags::NONE, &[0; 20]);
+    let bytes = forged.finish(socket.sequence, Flags::NONE).unwrap();
+    if rustix::net::sendto(&forger.fd, bytes, SendFlags::empty(), &own).is_err() {
+        return eprintln!("skipped: only root may send to other processes");
+    }
+    assert!(matches!(socket.receive(&mut |_| {}), Err(Error::Timeout(_))));
+}

@@ -1,0 +1,94 @@
+//! What can go wrong with namespaces.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+/// Which step failed, on what, and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nothing is at the path: of a pod, its sandbox is gone.
+    #[error("no network namespace at {}", .path.display())]
+    Missing {
+        /// The path that was tried.
+        path: PathBuf,
+    },
+    /// We may not open it.
+    #[error("not allowed to open network namespace {}: {source}", .path.display())]
+    Denied {
+        /// The path that was tried.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// It cannot be opened for another reason.
+    #[error("cannot open network namespace {}: {source}", .path.display())]
+    Open {
+        /// The path that was tried.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// What is at the path is something else.
+    #[error("{} is {found}, not a network namespace", .path.display())]
+    NotNetns {
+        /// The path that was tried.
+        path: PathBuf,
+        /// What it is instead.
+        found: &'static str,
+    },
+    /// No thread could be started to enter it.
+    #[error("cannot start a thread for a network namespace: {source}")]
+    Thread {
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// The kernel did not let the thread in (it wants CAP_SYS_ADMIN).
+    #[error("cannot enter network namespace: {source}")]
+    Enter {
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The private mounts could not be made; nothing has run.
+    #[error("cannot prepare private mounts: {step}: {source}")]
+    Sandbox {
+        /// Which step of it.
+        step: String,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// A new namespace was refused (it wants CAP_SYS_ADMIN).
+    #[error("cannot make a network namespace: {source}")]
+    Create {
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The name of a persistent namespace could not be made or removed.
+    #[error("cannot {step} {}: {source}", .path.display())]
+    Name {
+        /// Which step of it.
+        step: &'static str,
+        /// The name.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn opening(path: &Path, errno: Errno) -> Self {
+        let (path, source) = (path.to_owned(), errno.into());
+        match errno {
+            // ESRCH: a file of /proc whose process ended between two steps
+            Errno::NOENT | Errno::NOTDIR | Errno::SRCH => Self::Missing { path },
+            Errno::ACCESS | Errno::PERM => Self::Denied { path, source },
+            _ => Self::Open { path, source },
+        }
+    }
+
+    pub(crate) fn name(step: &'static str, path: &Path, errno: Errno) -> Self {
+        Self::Name { step, path: path.to_owned(), source: errno.into() }
+    }
+}

@@ -1,0 +1,78 @@
+//! Is this file a network namespace?
+
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
+
+use crate::Error;
+
+/// `NSFS_MAGIC` of `include/uapi/linux/magic.h`: the file system of all namespace files.
+const NSFS_MAGIC: u32 = 0x6e73_6673;
+
+/// Kinds of namespaces by the flag that makes one (`CLONE_NEW*`).
+const NETWORK: i32 = 0x4000_0000;
+const OTHERS: [(i32, &str); 7] = [
+    (0x0002_0000, "a mount namespace"),
+    (0x0200_0000, "a cgroup namespace"),
+    (0x0400_0000, "a UTS namespace"),
+    (0x0800_0000, "an IPC namespace"),
+    (0x1000_0000, "a user namespace"),
+    (0x2000_0000, "a PID namespace"),
+    (0x0000_0080, "a time namespace"),
+];
+
+/// Says what is at `path`, unless it is a network namespace.
+///
+/// An empty file is the usual impostor: a name whose mount is gone, or is not visible from here.
+pub(crate) fn check(fd: &OwnedFd, path: &Path) -> Result<(), Error> {
+    let other = |found| Err(Error::NotNetns { path: path.to_owned(), found });
+    let file_system = rustix::fs::fstatfs(fd).map_err(|errno| Error::opening(path, errno))?;
+    // The field's width differs between architectures; the number has 32 bits.
+    if file_system.f_type as u32 != NSFS_MAGIC {
+        return other("an ordinary file or directory");
+    }
+    match kind(fd) {
+        Ok(NETWORK) => Ok(()),
+        Ok(kind) => {
+            let known = OTHERS.iter().find(|(flag, _)| *flag == kind);
+            other(known.map_or("another kind of namespace", |(_, name)| name))
+        }
+        // Older than Linux 4.11; entering it will tell.
+        Err(Errno::NOTTY) => Ok(()),
+        Err(errno) => Err(Error::opening(path, errno)),
+    }
+}
+
+#[expect(unsafe_code, reason = "rustix has no safe call for NS_GET_NSTYPE")]
+fn kind(fd: &OwnedFd) -> Result<i32, Errno> {
+    // SAFETY: `fd` is a file of nsfs (checked by the caller), where this number means NS_GET_NSTYPE, which takes no
+    // argument and touches no memory of ours.
+    unsafe { rustix::ioctl::ioctl(fd, GetKind) }
+}
+
+/// `NS_GET_NSTYPE` of `include/uapi/linux/nsfs.h`: no argument, answers by its return value.
+struct GetKind;
+
+#[expect(unsafe_code, reason = "rustix has no pattern for an ioctl that answers by its return value")]
+// SAFETY: the opcode takes no argument and writes no memory, so nothing is mutated, the pointer is null, and the
+// output is the plain return value.
+unsafe impl Ioctl for GetKind {
+    type Output = i32;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        opcode::none(0xb7, 0x3)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<i32> {
+        Ok(out)
+    }
+}

@@ -1,0 +1,184 @@
+//! Network namespaces: open, identify, enter, make.
+//!
+//! The only crate that enters or makes namespaces (ARCHITECTURE.md, invariant 2). Who needs something done in a pod's
+//! or the node's netns hands over a closure; it runs on a thread of its own that ends with it, so that no thread is
+//! ever left in a foreign namespace. Sockets opened and processes started by the closure belong to that netns.
+//!
+//! Called by the plugin, the agent and the tests. It must not do anything *in* a netns itself.
+
+mod error;
+mod kind;
+mod sandbox;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic;
+use std::path::Path;
+use std::thread;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+
+pub use error::Error;
+pub use sandbox::{Bind, MountSandbox};
+
+/// The calling thread's netns; `/proc/self` would be that of the process's first thread.
+const CURRENT: &str = "/proc/thread-self/ns/net";
+
+/// What makes a netns the same one, whatever path leads to it: device and inode of its file in nsfs.
+///
+/// The kernel may give the number of a netns that ended to a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NetnsId {
+    /// Device of the file system that holds it.
+    pub dev: u64,
+    /// Its inode number, the one in `net:[4026531840]`.
+    pub ino: u64,
+}
+
+/// An open network namespace; it lives at least as long as this value.
+#[derive(Debug)]
+pub struct Netns {
+    fd: OwnedFd,
+    id: NetnsId,
+}
+
+impl Netns {
+    /// Opens the netns behind a path such as `/run/netns/x` or `/proc/<pid>/ns/net`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Missing`], [`Error::Denied`] or [`Error::Open`]; [`Error::NotNetns`] if there is something else.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        // NONBLOCK and NOCTTY: a pipe or terminal in its place must not stop or capture us.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::opening(path, errno))?;
+        kind::check(&fd, path)?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::opening(path, errno))?;
+        Ok(Self { fd, id: NetnsId { dev: stat.st_dev, ino: stat.st_ino } })
+    }
+
+    /// The netns of the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`Netns::open`], should `/proc` not be mounted.
+    pub fn current() -> Result<Self, Error> {
+        Self::open(CURRENT)
+    }
+
+    /// Makes a netns without a name: it ends when this value and everything in it are gone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Create`] if the kernel refuses, as it does without CAP_SYS_ADMIN.
+    pub fn create() -> Result<Self, Error> {
+        on_own_thread(|| {
+            leave_into_new()?;
+            Self::current()
+        })
+    }
+
+    /// Makes a netns that stays until [`Netns::remove`], by mounting it on a new file at `path`, as `ip netns` does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Create`], and [`Error::Name`] if the file exists or cannot be made or mounted on.
+    pub fn create_named(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let name_error = |step| move |errno| Error::name(step, path, errno);
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        drop(rustix::fs::open(path, flags, Mode::RUSR).map_err(name_error("make"))?);
+        let mounted = on_own_thread(|| {
+            leave_into_new()?;
+            rustix::mount::mount_bind(CURRENT, path).map_err(name_error("mount a network namespace on"))
+        });
+        mounted.and_then(|()| Self::open(path)).inspect_err(|_| drop(Self::remove(path)))
+    }
+
+    /// Takes away the name that [`Netns::create_named`] gave; the netns ends when nobody uses it any more.
+    /// That it is gone already is fine.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Name`] if it cannot be unmounted or its file not be removed.
+    pub fn remove(path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = path.as_ref();
+        match rustix::mount::unmount(path, UnmountFlags::DETACH) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {} // INVAL: nothing is mounted there
+            Err(errno) => return Err(Error::name("unmount", path, errno)),
+        }
+        match rustix::fs::unlink(path) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(Error::name("remove", path, errno)),
+        }
+    }
+
+    /// Its identity, to tell whether two paths lead to the same netns.
+    #[must_use]
+    pub const fn id(&self) -> NetnsId {
+        self.id
+    }
+
+    /// Runs `f` inside this netns, on a thread of its own, and waits for it. A panic of `f` goes on in the caller.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Thread`] or [`Error::Enter`]; `f` has not run then.
+    pub fn run_in<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, Error> {
+        on_own_thread(|| {
+            self.enter()?;
+            Ok(f())
+        })
+    }
+
+    /// As [`Netns::run_in`], with mounts that only `f` and the processes it starts can see.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sandbox`] if the mounts cannot be made: `f` has not run, and the caller may choose to warn and use
+    /// [`Netns::run_in`]. Others as there.
+    pub fn run_in_sandbox<T: Send>(
+        &self,
+        sandbox: &MountSandbox,
+        f: impl FnOnce() -> T + Send,
+    ) -> Result<T, Error> {
+        on_own_thread(|| {
+            self.enter()?;
+            sandbox.prepare()?;
+            Ok(f())
+        })
+    }
+
+    /// Moves the calling thread, which must be one of our own that ends soon.
+    #[expect(clippy::disallowed_methods, reason = "this is the crate that the lint points to")]
+    fn enter(&self) -> Result<(), Error> {
+        rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|errno| Error::Enter { source: errno.into() })
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Runs `f` on a thread that ends with it: namespaces belong to threads, and changing back could fail.
+fn on_own_thread<T: Send>(f: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    thread::scope(|scope| {
+        let spawned = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, f);
+        let thread = spawned.map_err(|source| Error::Thread { source })?;
+        thread.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+    })
+}
+
+/// Moves the calling thread, which must be one of our own that ends soon, into a new netns.
+#[expect(unsafe_code, clippy::disallowed_methods, reason = "this is the crate that the lints point to")]
+fn leave_into_new() -> Result<(), Error> {
+    // SAFETY: unsafe is only a separate file descriptor table (CLONE_FILES), which is not asked for.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
+        .map_err(|errno| Error::Create { source: errno.into() })
+}

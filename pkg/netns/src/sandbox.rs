@@ -1,0 +1,69 @@
+//! Mounts that only one thread and its child processes see.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::thread::UnshareFlags;
+
+use crate::Error;
+
+/// A file or directory shown in the place of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// What is shown.
+    pub source: PathBuf,
+    /// Where; it must exist, since making it would be seen by everybody.
+    pub target: PathBuf,
+    /// Whether it can only be read there.
+    pub read_only: bool,
+}
+
+/// What a closure of [`crate::Netns::run_in_sandbox`] sees differently from the rest of the process.
+///
+/// For commands that read or lock files of the host: `iptables-legacy-restore` would look up names as
+/// `/etc/nsswitch.conf` says and wait for `/run/xtables.lock`, which only matters in the node's own netns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountSandbox {
+    /// Mounts, made in this order.
+    pub binds: Vec<Bind>,
+}
+
+impl MountSandbox {
+    /// Gives the calling thread, which must be one of our own that ends soon, its own mounts.
+    pub(crate) fn prepare(&self) -> Result<(), Error> {
+        unshare_mounts().map_err(failed("unshare mounts"))?;
+        // Slave, not private: what the host unmounts meanwhile goes away here too, and is not kept busy by us.
+        let quiet = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        rustix::mount::mount_change("/", quiet).map_err(failed("keep mounts from the host"))?;
+        self.binds.iter().try_for_each(Bind::mount)
+    }
+}
+
+impl Bind {
+    fn mount(&self) -> Result<(), Error> {
+        rustix::mount::mount_bind(&self.source, &self.target).map_err(|errno| self.failed("show", errno))?;
+        if self.read_only {
+            let flags = MountFlags::BIND | MountFlags::RDONLY;
+            rustix::mount::mount_remount(&self.target, flags, "")
+                .map_err(|errno| self.failed("protect", errno))?;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, verb: &str, errno: Errno) -> Error {
+        failed(format_args!("{verb} {} on {}", self.source.display(), self.target.display()))(errno)
+    }
+}
+
+/// Also separates the thread's working directory and umask from the process's: the kernel implies CLONE_FS here.
+#[expect(unsafe_code, clippy::disallowed_methods, reason = "this is the crate that the lints point to")]
+fn unshare_mounts() -> Result<(), Errno> {
+    // SAFETY: unsafe is only a separate file descriptor table (CLONE_FILES), which is not asked for.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
+}
+
+fn failed(step: impl Display) -> impl FnOnce(Errno) -> Error {
+    move |errno| Error::Sandbox { step: step.to_string(), source: errno.into() }
+}

@@ -1,0 +1,219 @@
+//! Against the kernel, in network namespaces of our own.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+
+use netns::{Bind, Error, MountSandbox, Netns};
+
+/// A new netns, or nothing (with the reason on stderr) where we may not make one. CI must be able to.
+fn fresh() -> Option<Netns> {
+    match Netns::create() {
+        Ok(netns) => Some(netns),
+        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+/// A directory of our own, removed when the test ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("netns-{test}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn link(of: &str) -> PathBuf {
+    fs::read_link(format!("/proc/thread-self/{of}")).unwrap()
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_closure_runs_inside_and_the_caller_stays_outside() {
+    let Some(netns) = fresh() else { return };
+    let outside = link("ns/net");
+    let inside = netns.run_in(|| link("ns/net")).unwrap();
+    assert_eq!(inside, Path::new(&format!("net:[{}]", netns.id().ino)));
+    assert_ne!(inside, outside);
+    assert_eq!(link("ns/net"), outside);
+    let child = netns.run_in(|| run("readlink", &["/proc/self/ns/net"])).unwrap();
+    assert_eq!(child.trim_end(), inside.to_str().unwrap());
+}
+
+#[test]
+fn identity_does_not_depend_on_the_path() {
+    let Some(netns) = fresh() else { return };
+    let current = Netns::current().unwrap();
+    assert_eq!(current.id(), Netns::open("/proc/self/ns/net").unwrap().id());
+    assert_ne!(current.id(), netns.id());
+    assert_eq!(netns.run_in(|| Netns::current().unwrap().id()).unwrap(), netns.id());
+}
+
+#[test]
+fn a_named_namespace_stays_until_it_is_removed() {
+    if fresh().is_none() {
+        return;
+    }
+    let scratch = Scratch::new("named");
+    let path = scratch.0.join("pod");
+    let id = Netns::create_named(&path).unwrap().id();
+    assert_eq!(Netns::open(&path).unwrap().id(), id);
+    assert!(matches!(Netns::create_named(&path), Err(Error::Name { step: "make", .. })));
+    assert_eq!(Netns::open(&path).unwrap().id(), id, "a refused second creation leaves the first alone");
+    Netns::remove(&path).unwrap();
+    Netns::remove(&path).unwrap();
+    assert!(matches!(Netns::open(&path), Err(Error::Missing { .. })));
+}
+
+#[test]
+fn what_is_no_network_namespace_is_named() {
+    let scratch = Scratch::new("kinds");
+    let file = scratch.file("plain", "");
+    let words = |path: &Path| Netns::open(path).unwrap_err().to_string();
+    assert!(words(&file).ends_with("is an ordinary file or directory, not a network namespace"));
+    assert!(words(&scratch.0).contains("ordinary file or directory"));
+    assert_eq!(
+        words("/proc/self/ns/mnt".as_ref()),
+        "/proc/self/ns/mnt is a mount namespace, not a network namespace"
+    );
+    assert!(words("/proc/self/ns/uts".as_ref()).contains("UTS namespace"));
+    assert_eq!(words("/proc/0/ns/net".as_ref()), "no network namespace at /proc/0/ns/net");
+    let pipe = scratch.0.join("pipe");
+    run("mkfifo", &[pipe.to_str().unwrap()]);
+    assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    assert!(words(&pipe).contains("not a network namespace"), "and opening it does not wait for a writer");
+}
+
+#[test]
+fn a_panic_goes_on_in_the_caller() {
+    let Some(netns) = fresh() else { return };
+    let outside = link("ns/net");
+    let panicked = std::panic::catch_unwind(|| netns.run_in(|| -> () { panic!("inside") })).unwrap_err();
+    assert_eq!(panicked.downcast_ref::<&str>(), Some(&"inside"));
+    assert_eq!(link("ns/net"), outside);
+    assert!(netns.run_in(|| ()).is_ok());
+}
+
+#[test]
+fn mounts_of_a_sandbox_are_seen_by_the_children_of_its_closure() {
+    let Some(netns) = fresh() else { return };
+    let scratch = Scratch::new("sandbox");
+    let (source, target) = (scratch.file("source", "private"), scratch.file("target", "host"));
+    let sandbox = MountSandbox { binds: vec![Bind { source, target: target.clone(), read_only: true }] };
+    let seen = netns.run_in_sandbox(&sandbox, || {
+        let refused = fs::write(&target, "changed").unwrap_err();
+        (run("cat", &[target.to_str().unwrap()]), refused.kind(), link("ns/net"))
+    });
+    let (content, refused, net) = seen.unwrap();
+    assert_eq!(content, "private");
+    assert_eq!(refused, std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(net, Path::new(&format!("net:[{}]", netns.id().ino)));
+    assert_eq!(fs::read_to_string(&target).unwrap(), "host");
+}
+
+#[test]
+fn other_threads_keep_their_mounts_and_directory_while_a_sandbox_is_open() {
+    let Some(netns) = fresh() else { return };
+    let scratch = Scratch::new("open");
+    let (source, target) = (scratch.file("source", "private"), scratch.file("target", "host"));
+    let sandbox = MountSandbox { binds: vec![Bind { source, target: target.clone(), read_only: false }] };
+    let before = (link("ns/mnt"), link("cwd"));
+    let (ready, is_ready) = mpsc::channel();
+    let (leave, may_leave) = mpsc::channel::<()>();
+    let within = || {
+        std::env::set_current_dir("/proc").unwrap();
+        let seen = (link("ns/mnt"), link("cwd"), fs::read_to_string(&target).unwrap());
+        ready.send(()).unwrap();
+        seen
+    };
+    let (netns, sandbox, within) = (&netns, &sandbox, &within);
+    thread::scope(|scope| {
+        let inside =
+            scope.spawn(move || netns.run_in_sandbox(sandbox, move || (within(), may_leave.recv()).0));
+        is_ready.recv().unwrap();
+        assert_eq!((link("ns/mnt"), link("cwd")), before);
+        assert_eq!(fs::read_to_string(&target).unwrap(), "host");
+        assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains(target.to_str().unwrap()));
+        leave.send(()).unwrap();
+        let (mounts, directory, content) = inside.join().unwrap().unwrap();
+        assert_ne!(mounts, before.0);
+        assert_eq!((directory.as_path(), content.as_str()), (Path::new("/proc"), "private"));
+    });
+    assert_eq!((link("ns/mnt"), link("cwd")), before);
+}
+
+#[test]
+fn a_sandbox_that_cannot_be_made_is_told_apart_and_runs_nothing() {
+    let Some(netns) = fresh() else { return };
+    let missing = PathBuf::from("/nowhere/file");
+    let sandbox =
+        MountSandbox { binds: vec![Bind { source: "/dev/null".into(), target: missing, read_only: false }] };
+    let mut ran = false;
+    let error = netns.run_in_sandbox(&sandbox, || ran = true).unwrap_err();
+    assert!(matches!(error, Error::Sandbox { .. }));
+    assert!(
+        error.to_string().starts_with("cannot prepare private mounts: show /dev/null on /nowhere/file: ")
+    );
+    assert!(!ran);
+}
+
+#[test]
+fn dev_null_hides_a_file() {
+    let Some(netns) = fresh() else { return };
+    let scratch = Scratch::new("null");
+    let target = scratch.file("nsswitch.conf", "hosts: dns");
+    let bind = Bind { source: "/dev/null".into(), target: target.clone(), read_only: true };
+    let seen =
+        netns.run_in_sandbox(&MountSandbox { binds: vec![bind] }, || run("cat", &[target.to_str().unwrap()]));
+    assert_eq!(seen.unwrap(), "");
+}
+
+/// Prints what entering costs: `cargo test --release -p netns -- --ignored --nocapture cost`.
+#[test]
+#[ignore = "a measurement, not a check"]
+fn cost() {
+    let Some(netns) = fresh() else { return };
+    let sandbox = MountSandbox::default();
+    let timed = |what: &str, run: &dyn Fn()| {
+        let mut times: Vec<_> = (0..500)
+            .map(|_| {
+                let start = std::time::Instant::now();
+                run();
+                start.elapsed()
+            })
+            .collect();
+        times.sort();
+        eprintln!("{what}: median {:?}, p90 {:?}", times.get(250).unwrap(), times.get(450).unwrap());
+    };
+    timed("open", &|| drop(Netns::open("/proc/self/ns/net").unwrap()));
+    timed("run_in", &|| netns.run_in(|| ()).unwrap());
+    timed("run_in_sandbox", &|| netns.run_in_sandbox(&sandbox, || ()).unwrap());
+    timed("create", &|| drop(Netns::create().unwrap()));
+}

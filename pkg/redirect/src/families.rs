@@ -1,0 +1,90 @@
+//! Which address families of a pod are redirected.
+
+use std::net::IpAddr;
+
+use model::Family;
+
+use crate::Error;
+
+/// How the families are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Families {
+    /// By the first usable address: an IPv6 address means IPv6 too.
+    First,
+    /// IPv6 too when any usable address is IPv6 (`ISTIO_DUAL_STACK`).
+    Dual,
+}
+
+/// There is no address to decide by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the network namespace has no address beyond loopback and link-local ones")]
+pub struct NoAddress;
+
+/// The families to redirect in the calling thread's namespace. IPv4 always; IPv6 by the addresses, in the kernel's
+/// order (all IPv4 ones come first).
+pub(crate) fn of_this_netns(families: Families) -> Result<Vec<Family>, Error> {
+    Ok(families.choose(&addresses()?)?)
+}
+
+/// The family of the first usable address of the calling thread's namespace.
+///
+/// # Errors
+/// The kernel could not be asked, or there is no address.
+pub fn first_family() -> Result<Family, Error> {
+    let addresses = addresses()?;
+    let first = addresses.iter().map(|ip| ip.to_canonical()).find(|ip| is_usable(*ip));
+    first.map(Family::of).ok_or(Error::NoAddress(NoAddress))
+}
+
+fn addresses() -> Result<Vec<IpAddr>, Error> {
+    Ok(hostnet::Handle::open()?.addresses()?.iter().map(|address| address.ip).collect())
+}
+
+impl Families {
+    /// The pure part.
+    ///
+    /// # Errors
+    /// [`NoAddress`] when none is usable.
+    pub fn choose(self, addresses: &[IpAddr]) -> Result<Vec<Family>, NoAddress> {
+        let mut usable = addresses.iter().map(|ip| ip.to_canonical()).filter(|ip| is_usable(*ip));
+        let first = usable.next().ok_or(NoAddress)?;
+        let v6 = first.is_ipv6() || (self == Families::Dual && usable.any(|ip| ip.is_ipv6()));
+        Ok(if v6 { Family::BOTH.to_vec() } else { vec![Family::V4] })
+    }
+}
+
+fn is_usable(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.octets().starts_with(&[224, 0, 0]),
+        IpAddr::V6(ip) => {
+            ip.is_unicast_link_local() || ip.segments().first().is_some_and(|first| first & 0xff0f == 0xff02)
+        }
+    };
+    !ip.is_loopback() && !link_local
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_usable_address_decides_unless_both_families_are_asked_for() {
+        let both = Family::BOTH.to_vec();
+        let v4 = vec![Family::V4];
+        let cases: [(&[&str], _, _); 7] = [
+            (&["127.0.0.1", "10.0.0.1"], &v4, &v4),
+            (&["127.0.0.1", "10.0.0.1", "fd00::1"], &v4, &both),
+            (&["127.0.0.1", "::1", "fd00::1", "fe80::1"], &both, &both),
+            (&["169.254.1.1", "fe80::1", "fd00::1"], &both, &both),
+            (&["fd00::1", "10.0.0.1"], &both, &both),
+            (&["10.0.0.1", "fe80::1"], &v4, &v4),
+            (&["::ffff:10.0.0.1"], &v4, &v4),
+        ];
+        for (addresses, first, dual) in cases {
+            let parsed: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
+            assert_eq!(Families::First.choose(&parsed).as_ref(), Ok(first), "{addresses:?}");
+            assert_eq!(Families::Dual.choose(&parsed).as_ref(), Ok(dual), "{addresses:?}");
+        }
+        assert_eq!(Families::Dual.choose(&["127.0.0.1".parse().unwrap()]), Err(NoAddress));
+    }
+}

@@ -1,0 +1,200 @@
+//! Sidecar redirection of one network namespace, whole: firewall rules of both families, and the policy route and
+//! address that some of them need. Put in place, compared with the kernel, or taken away.
+//!
+//! Each verb looks first and changes only what differs, so repeating one changes nothing and a half-done earlier
+//! attempt is completed. They act on the calling thread's namespace; [`inside`] takes them into a pod's.
+//!
+//! Called by the plugin, `istio-iptables` and `istio-clean-iptables`, and later by the repair controller.
+
+mod error;
+mod families;
+mod routes;
+
+use model::{Family, Mark};
+use netfilter::{Backend, Firewall, Lock, Observation, Options};
+use netns::Netns;
+use rules::{Change, RuleSet, plan, sidecar};
+
+pub use error::Error;
+pub use families::{Families, NoAddress, first_family};
+
+/// A pod's lock for its legacy tables: the file of its own namespace, as a child in that namespace sees it.
+const NETNS_FILE: &str = "/proc/self/ns/net";
+
+/// What was found, and done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The backend in use.
+    pub backend: Backend,
+    /// The families that are redirected.
+    pub families: Vec<Family>,
+    /// What differed from what was wanted, in words; empty when nothing did.
+    pub differences: Vec<String>,
+}
+
+impl Report {
+    /// True when the kernel already showed what was wanted.
+    #[must_use]
+    pub fn is_unchanged(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+/// How rules are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// One restore per family, side by side, atomic per table.
+    Restore,
+    /// One command per rule.
+    Commands,
+}
+
+/// Makes the namespace as `config` wants it.
+///
+/// Routes come first and the tables that switch traffic on last, so that no packet is captured before it can be
+/// delivered.
+///
+/// # Errors
+/// The step that failed. What was done before it stays and counts in the next attempt.
+pub fn apply(
+    config: &sidecar::Config,
+    families: Families,
+    options: &Options,
+    form: Form,
+) -> Result<Report, Error> {
+    let wanted = families::of_this_netns(families)?;
+    let (firewall, observed) = Firewall::open(options)?;
+    let changes = changes(config, &wanted, &observed);
+    let mut differences = routes::ensure(config, &wanted)?;
+    write(&firewall, &changes, form)?;
+    differences.extend(words(&changes));
+    Ok(Report { backend: firewall.backend(), families: wanted, differences })
+}
+
+/// Compares the namespace with what `config` wants, and changes nothing.
+///
+/// # Errors
+/// The kernel, or a tool, could not be asked.
+pub fn verify(config: &sidecar::Config, families: Families, options: &Options) -> Result<Report, Error> {
+    let wanted = families::of_this_netns(families)?;
+    let (firewall, observed) = Firewall::open(options)?;
+    let mut differences = routes::missing(config, &wanted)?;
+    differences.extend(words(&changes(config, &wanted, &observed)));
+    Ok(Report { backend: firewall.backend(), families: wanted, differences })
+}
+
+/// The families that [`apply`] would redirect in this namespace.
+///
+/// # Errors
+/// The kernel could not be asked, or there is no address.
+pub fn families(families: Families) -> Result<Vec<Family>, Error> {
+    families::of_this_netns(families)
+}
+
+/// Takes away every rule, route and address that [`apply`] makes, with whatever configuration it ran, and tells what
+/// it took; `tproxy_mark` tells the policy rules that are ours. Both backends are cleaned unless one is forced, since
+/// an earlier run may have used either.
+///
+/// # Errors
+/// The first step that failed; the others are taken all the same.
+pub fn remove(tproxy_mark: Mark, options: &Options) -> Result<Vec<String>, Error> {
+    let rules = backends(options).into_iter().map(|backend| remove_rules(backend, options, true));
+    collect([routes::remove(tproxy_mark)].into_iter().chain(rules))
+}
+
+/// What [`remove`] would take away.
+///
+/// # Errors
+/// The kernel, or a tool, could not be asked.
+pub fn leftovers(tproxy_mark: Mark, options: &Options) -> Result<Vec<String>, Error> {
+    let rules = backends(options).into_iter().map(|backend| remove_rules(backend, options, false));
+    collect([routes::leftovers(tproxy_mark)].into_iter().chain(rules))
+}
+
+fn collect(steps: impl Iterator<Item = Result<Vec<String>, Error>>) -> Result<Vec<String>, Error> {
+    let done: Vec<_> = steps.collect(); // every step is taken before the first failure is told
+    Ok(done.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+fn backends(options: &Options) -> Vec<Backend> {
+    options.forced.map_or_else(|| vec![Backend::Nft, Backend::Legacy], |forced| vec![forced])
+}
+
+fn remove_rules(backend: Backend, options: &Options, write_them: bool) -> Result<Vec<String>, Error> {
+    let (firewall, observed) = Firewall::open(&Options { forced: Some(backend), ..options.clone() })?;
+    let changes: Vec<_> =
+        observed.families.iter().map(|(family, saved)| (*family, plan::remove(saved))).collect();
+    if write_them {
+        write(&firewall, &changes, Form::Restore)?;
+    }
+    Ok(words(&changes))
+}
+
+fn write(firewall: &Firewall, changes: &[(Family, Change)], form: Form) -> Result<(), Error> {
+    match form {
+        Form::Restore => {
+            let texts: Vec<_> =
+                changes.iter().map(|(family, change)| (*family, change.restore_text())).collect();
+            firewall.restore(&texts)?;
+        }
+        Form::Commands => {
+            for (family, change) in changes {
+                change.calls().iter().try_for_each(|call| firewall.call(*family, call))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What each family needs. One that is not redirected must hold nothing of ours either.
+fn changes(config: &sidecar::Config, wanted: &[Family], observed: &Observation) -> Vec<(Family, Change)> {
+    let change = |family: Family| {
+        let redirected = wanted.contains(&family);
+        let rules = if redirected { sidecar::rule_set(config, family) } else { RuleSet::default() };
+        (family, plan::apply(&rules, &observed.of(family)))
+    };
+    Family::BOTH.into_iter().map(change).collect()
+}
+
+fn words(changes: &[(Family, Change)]) -> Vec<String> {
+    let words = |(family, change): &(Family, Change)| {
+        let family = *family;
+        change.reasons().map(move |reason| format!("{family} {reason}")).collect::<Vec<_>>()
+    };
+    changes.iter().flat_map(words).collect()
+}
+
+/// Runs `act` in a pod's namespace, with options that fit a pod: its own lock for the legacy tables, and
+/// no name lookups over the network. When the private mounts for these cannot be made, it goes on without them and
+/// says why in the second value.
+///
+/// # Errors
+/// The namespace cannot be entered, or `act` failed.
+pub fn inside<T: Send>(
+    netns: &Netns,
+    options: &Options,
+    act: impl Fn(&Options) -> Result<T, Error> + Send + Sync,
+) -> Result<(T, Option<String>), Error> {
+    let options = Options { lock: Lock::Private(NETNS_FILE.into()), ..options.clone() };
+    let attempt = || -> Result<Attempt<T>, Error> {
+        match netfilter::private_mounts(&options.lock, netfilter::may_use_legacy(&options)?) {
+            Some(mounts) => Ok(Attempt::Needs(mounts)),
+            None => act(&options).map(Attempt::Done),
+        }
+    };
+    let mounts = match netns.run_in(attempt)?? {
+        Attempt::Done(done) => return Ok((done, None)),
+        Attempt::Needs(mounts) => mounts,
+    };
+    match netns.run_in_sandbox(&mounts, || act(&options)) {
+        Err(error @ netns::Error::Sandbox { .. }) => {
+            Ok((netns.run_in(|| act(&options))??, Some(error.to_string())))
+        }
+        done => Ok((done??, None)),
+    }
+}
+
+enum Attempt<T> {
+    Done(T),
+    Needs(netns::MountSandbox),
+}

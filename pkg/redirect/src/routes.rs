@@ -1,0 +1,146 @@
+//! What the rules need beside the tables: TPROXY's local route, and the address from which Envoy calls its own
+//! application over IPv6 (IPv4's 127.0.0.6 is on `lo` already, as all of 127.0.0.0/8).
+
+use hostnet::{Changed, Handle, LinkIndex, PolicyRule, Prefix, Route, RouteKind, RouteProtocol, RuleAction};
+use model::{Family, Mark, TableId};
+use rules::{LocalRoute, sidecar};
+
+use crate::Error;
+
+/// Puts in place what is missing, and tells what was.
+pub(crate) fn ensure(config: &sidecar::Config, families: &[Family]) -> Result<Vec<String>, Error> {
+    if nothing_needed(config, families) {
+        return Ok(Vec::new());
+    }
+    let mut handle = Handle::open()?;
+    let lo = loopback(&mut handle)?;
+    let mut made = Vec::new();
+    if families.contains(&Family::V6) && handle.add_address(lo, passthrough())? == Changed::Yes {
+        made.push(no_address());
+    }
+    for family in families {
+        let Some(local) = config.local_route() else { break };
+        if handle.add_route(&route(*family, local.table, lo))? == Changed::Yes {
+            made.push(no_route(*family, local));
+        }
+        if handle.ensure_rule(&policy_rule(*family, local))? == Changed::Yes {
+            made.push(no_rule(*family, local));
+        }
+    }
+    Ok(made)
+}
+
+/// Tells what is missing.
+pub(crate) fn missing(config: &sidecar::Config, families: &[Family]) -> Result<Vec<String>, Error> {
+    if nothing_needed(config, families) {
+        return Ok(Vec::new());
+    }
+    let mut handle = Handle::open()?;
+    let lo = loopback(&mut handle)?;
+    let mut missing = Vec::new();
+    if families.contains(&Family::V6) {
+        let wanted = passthrough().ip;
+        let found = handle.addresses()?.iter().any(|address| address.ip == wanted && address.index == lo);
+        missing.extend((!found).then(no_address));
+    }
+    for family in families {
+        let Some(local) = config.local_route() else { break };
+        let wanted = route(*family, local.table, lo);
+        let same =
+            |found: &Route| found.family == wanted.family && found.kind == wanted.kind && found.dst.is_none();
+        missing
+            .extend((!handle.routes(Some(local.table))?.iter().any(same)).then(|| no_route(*family, local)));
+        let rule = policy_rule(*family, local);
+        missing.extend(
+            (!handle.rules(*family)?.iter().any(|found| found.is(&rule))).then(|| no_rule(*family, local)),
+        );
+    }
+    Ok(missing)
+}
+
+/// Takes away policy rules with the mark, the local routes that they lead to, and the address; tells what it took.
+pub(crate) fn remove(mark: Mark) -> Result<Vec<String>, Error> {
+    let mut handle = Handle::open()?;
+    let lo = loopback(&mut handle)?;
+    let found = find(&mut handle, mark, lo)?;
+    // That something is gone already by now is as good as deleting it.
+    for (rule, route) in &found.policies {
+        let _ = handle.delete_rule(rule)?;
+        let _ = handle.delete_route(route)?;
+    }
+    if found.address {
+        let _ = handle.delete_address(lo, passthrough())?;
+    }
+    Ok(found.words())
+}
+
+/// What [`remove`] would take.
+pub(crate) fn leftovers(mark: Mark) -> Result<Vec<String>, Error> {
+    let mut handle = Handle::open()?;
+    let lo = loopback(&mut handle)?;
+    Ok(find(&mut handle, mark, lo)?.words())
+}
+
+struct Found {
+    policies: Vec<(PolicyRule, Route)>,
+    address: bool,
+}
+
+impl Found {
+    fn words(&self) -> Vec<String> {
+        let policy =
+            |(rule, route): &(PolicyRule, Route)| [format!("policy rule {rule}"), format!("route {route}")];
+        let address = self.address.then(|| format!("address {} on lo", passthrough()));
+        self.policies.iter().flat_map(policy).chain(address).collect()
+    }
+}
+
+fn find(handle: &mut Handle, mark: Mark, lo: LinkIndex) -> Result<Found, Error> {
+    let mut policies = Vec::new();
+    for family in Family::BOTH {
+        for rule in handle.rules(family)? {
+            if let (Some(found), RuleAction::Lookup(table)) = (rule.fwmark, rule.action)
+                && found == mark
+                && !rule.unmodelled
+            {
+                let protocol = RouteProtocol::ANY; // whoever made it, `ip` or we
+                policies.push((rule, Route { protocol, ..route(family, table, lo) }));
+            }
+        }
+    }
+    let ours = |address: &hostnet::Address| address.ip == passthrough().ip && address.index == lo;
+    let address = handle.addresses()?.iter().any(ours);
+    Ok(Found { policies, address })
+}
+
+fn nothing_needed(config: &sidecar::Config, families: &[Family]) -> bool {
+    config.local_route().is_none() && !families.contains(&Family::V6)
+}
+
+fn loopback(handle: &mut Handle) -> Result<LinkIndex, Error> {
+    handle.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
+}
+
+fn passthrough() -> Prefix {
+    Prefix::host(sidecar::passthrough_source(Family::V6))
+}
+
+fn route(family: Family, table: TableId, lo: LinkIndex) -> Route {
+    Route { oif: Some(lo), ..Route::new(family, RouteKind::Local, None, table) }
+}
+
+fn policy_rule(family: Family, local: LocalRoute) -> PolicyRule {
+    PolicyRule { fwmark: Some(local.mark), ..PolicyRule::new(family, None, RuleAction::Lookup(local.table)) }
+}
+
+fn no_address() -> String {
+    format!("lo has no address {}", passthrough())
+}
+
+fn no_route(family: Family, local: LocalRoute) -> String {
+    format!("{family} table {} has no local default route", local.table)
+}
+
+fn no_rule(family: Family, local: LocalRoute) -> String {
+    format!("{family} has no policy rule from mark {} to table {}", local.mark, local.table)
+}
