@@ -21,3 +21,4 @@ pub use error::Error;
 pub use firewall::{Firewall, Observation, Options, may_use_legacy};
 pub use lock::Lock;
 pub use names::private_mounts;
+pub use tools::installed_backend;

@@ -76,6 +76,14 @@ impl Tools {
     }
 }
 
+/// The backend of the host's tools, when there are any.
+///
+/// # Errors
+/// [`Error::NoIptables`]
+pub fn installed_backend() -> Result<Backend, Error> {
+    Tools::from_environment().default_backend()
+}
+
 fn prefix(family: Family) -> &'static str {
     match family {
         Family::V4 => "iptables",

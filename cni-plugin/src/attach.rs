@@ -1,0 +1,134 @@
+//! ADD and CHECK: decide, then act in the pod's namespace.
+
+use std::path::Path;
+
+use cni_types::{CniError, Code};
+use model::PodName;
+use netfilter::Options;
+use netns::Netns;
+use planner::{Call as RuntimeCall, Decision, Enrolled, Policy, Redirect, enrolment};
+use redirect::{Families, Form, Report};
+
+use crate::{call::Call, facts::Facts, log::Log};
+
+/// ADD: brings the pod into the mesh, if it belongs there, and hands on the result so far.
+///
+/// # Errors
+/// The pod must not start: it may belong to the mesh and could not be brought in.
+pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, CniError> {
+    let result = call.conf.pass_through()?; // before anything is changed: it may be unreadable
+    let decision = decide(call, facts, log)?;
+    log.label("decision", decision.code());
+    match &decision {
+        Decision::Pass(_) => log.info(decision.to_string()),
+        Decision::Enrol(reason) => return Err(no_agent(call, *reason)),
+        Decision::Redirect(redirect) => {
+            let act = |options: &Options| {
+                redirect::apply(&redirect.config, families(redirect), options, Form::Restore)
+            };
+            let report = in_pod(call, log, act)?;
+            log.info(format!("{decision}; {}", done(&report)));
+        }
+    }
+    Ok(result)
+}
+
+/// CHECK: what ADD did is still there.
+///
+/// # Errors
+/// It is not, or that could not be found out.
+pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, CniError> {
+    if call.conf.prev_result()?.is_none() {
+        return Err(CniError::new(Code::InvalidConfig, "prevResult is missing, which CHECK requires"));
+    }
+    let decision = decide(call, facts, log)?;
+    log.label("decision", decision.code());
+    let redirect = match &decision {
+        Decision::Pass(_) => return Ok(String::new()),
+        Decision::Enrol(reason) => return Err(no_agent(call, *reason)),
+        Decision::Redirect(redirect) => redirect,
+    };
+    let report =
+        in_pod(call, log, |options| redirect::verify(&redirect.config, families(redirect), options))?;
+    if report.is_unchanged() {
+        return Ok(String::new());
+    }
+    let message = format!("{} is not redirected to its sidecar as it should be", subject(call));
+    Err(CniError::new(Code::Other, message).with_details(report.differences.join("; ")))
+}
+
+/// Stage by stage, so that nobody is asked for what is not needed.
+fn decide(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<Decision, CniError> {
+    let policy = policy(call);
+    let known = RuntimeCall { pod: call.pod.as_ref(), annotations: call.conf.pod_annotations.as_ref() };
+    if let Some(decision) = planner::decide_early(&known, &policy) {
+        return Ok(decision);
+    }
+    let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::Passed::NoPod)) };
+    let later = |error: crate::facts::Unknown| CniError::new(Code::TryAgainLater, unknown(name, &error));
+    let pod = facts.pod(name).map_err(later)?;
+    let namespace = match enrolment::needs_namespace(&pod, &policy) {
+        true => Some(facts.namespace(&name.namespace).map_err(later)?),
+        false => None,
+    };
+    let decision = planner::decide(&pod, namespace.as_ref(), &policy);
+    let decision = decision.map_err(|error| CniError::new(Code::Other, error.to_string()))?;
+    if let Decision::Redirect(redirect) = &decision {
+        redirect.warnings.iter().for_each(|warning| log.warn(warning.clone()));
+    }
+    Ok(decision)
+}
+
+fn policy(call: &Call) -> Policy {
+    Policy {
+        excluded_namespaces: call.conf.kubernetes.exclude_namespaces.clone(),
+        agent_namespace: call.conf.pod_namespace.as_ref().map(|namespace| namespace.as_str().to_owned()),
+        ambient: call.conf.ambient_enabled,
+    }
+}
+
+fn unknown(pod: &PodName, error: &crate::facts::Unknown) -> String {
+    format!("cannot find out whether pod {pod} belongs to the mesh: {error}")
+}
+
+/// A pod that belongs to ambient mode must not start outside of it.
+fn no_agent(call: &Call, reason: Enrolled) -> CniError {
+    let message = format!(
+        "{} belongs to ambient mode ({reason}), and there is no node agent to enrol it; \
+         this version of the plugin redirects sidecar pods only",
+        subject(call)
+    );
+    CniError::new(Code::TryAgainLater, message)
+}
+
+fn families(redirect: &Redirect) -> Families {
+    if redirect.dual_stack { Families::Dual } else { Families::First }
+}
+
+fn subject(call: &Call) -> String {
+    call.pod.as_ref().map_or_else(|| "the pod".to_owned(), |pod| format!("pod {pod}"))
+}
+
+fn in_pod(
+    call: &Call,
+    log: &mut Log,
+    act: impl Fn(&Options) -> Result<Report, redirect::Error> + Send + Sync,
+) -> Result<Report, CniError> {
+    let path = call.environment.netns.as_ref().map_or(Path::new(""), |netns| netns.as_path());
+    let failed = |error: redirect::Error| {
+        CniError::new(
+            Code::Other,
+            format!("cannot redirect {} in {}: {error}", subject(call), path.display()),
+        )
+    };
+    let netns = Netns::open(path).map_err(|error| failed(error.into()))?;
+    let (report, warning) = redirect::inside(&netns, &Options::default(), act).map_err(failed)?;
+    warning.into_iter().for_each(|warning| log.warn(warning));
+    Ok(report)
+}
+
+fn done(report: &Report) -> String {
+    let families: Vec<String> = report.families.iter().map(ToString::to_string).collect();
+    let changed = if report.is_unchanged() { "nothing to change" } else { "rules are in place" };
+    format!("{changed} ({}, {} backend)", families.join(" and "), report.backend)
+}

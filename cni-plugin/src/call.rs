@@ -1,0 +1,165 @@
+//! One call of the plugin: what came in, and what goes out.
+
+use std::{ffi::OsString, io::Read};
+
+use cni_types::{Args, CniError, Code, Command, Environment, MAX_STDIN, NetConf, Version};
+use model::PodName;
+
+use crate::{attach, facts, log::Log};
+
+/// What the process prints, and how it ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// For the runtime.
+    pub stdout: String,
+    /// For whoever reads the runtime's log.
+    pub stderr: String,
+    /// Exit status 0, or 1.
+    pub success: bool,
+}
+
+/// A call about one container, understood.
+#[derive(Debug)]
+pub struct Call {
+    /// The variables.
+    pub environment: Environment,
+    /// The configuration.
+    pub conf: NetConf,
+    /// The pod, when `CNI_ARGS` names one.
+    pub pod: Option<PodName>,
+}
+
+const ABOUT: &str = concat!("CNI plugin istio-cni ", env!("CARGO_PKG_VERSION"), " (Millrace)\n");
+
+/// Answers the call that the environment and stdin describe.
+pub fn answer(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> Answer {
+    let command = match Command::from_lookup(&lookup) {
+        Ok(Some(command)) => command,
+        Ok(None) => return about(),
+        Err(error) => return failed(&error, String::new()),
+    };
+    match command {
+        Command::Version => succeeded(cni_types::version_output(), String::new()),
+        // The pod's rules are in its network namespace and end with it. So nothing can be left to undo, and nothing
+        // can keep a pod from ending: not an empty netns, not a configuration that we do not understand.
+        Command::Del => succeeded(String::new(), String::new()),
+        Command::Add | Command::Check => about_container(command, &lookup, stdin),
+        Command::Status | Command::Gc => about_plugin(command, &lookup, stdin),
+    }
+}
+
+fn about() -> Answer {
+    let versions: Vec<&str> = cni_types::SUPPORTED.iter().map(|version| version.as_str()).collect();
+    let versions = format!("CNI protocol versions supported: {}\n", versions.join(", "));
+    succeeded(String::new(), format!("{ABOUT}{versions}"))
+}
+
+fn succeeded(stdout: String, stderr: String) -> Answer {
+    Answer { stdout, stderr, success: true }
+}
+
+fn failed(error: &CniError, stderr: String) -> Answer {
+    Answer { stdout: error.to_json(), stderr, success: false }
+}
+
+fn about_container(
+    command: Command,
+    lookup: &impl Fn(&str) -> Option<OsString>,
+    stdin: &mut impl Read,
+) -> Answer {
+    let call = match Call::read(command, lookup, stdin) {
+        Ok(call) => call,
+        Err(error) => return failed(&error, String::new()),
+    };
+    let mut log = Log::new(&call);
+    let facts = facts::ApiServer::new(&call.conf);
+    let done = match command {
+        Command::Check => attach::check(&call, &facts, &mut log),
+        _ => attach::add(&call, &facts, &mut log),
+    };
+    let done = done.map_err(|error| error.with_version(call.conf.cni_version));
+    if let Err(error) = &done {
+        log.error(format!("{command} failed: {}", error.msg));
+    }
+    let stderr = log.send();
+    match done {
+        Ok(stdout) => succeeded(stdout, stderr),
+        Err(error) => failed(&error, stderr),
+    }
+}
+
+/// STATUS and GC. GC: see DEL, nothing outlives its namespace.
+fn about_plugin(
+    command: Command,
+    lookup: &impl Fn(&str) -> Option<OsString>,
+    stdin: &mut impl Read,
+) -> Answer {
+    let checked = Environment::parse(command, lookup).and_then(|_| configuration(stdin)).and_then(|conf| {
+        require(&conf, Version::V1_1_0, command)?;
+        match command {
+            Command::Status => available(&conf),
+            _ => attachments(&conf),
+        }
+        .map_err(|error| error.with_version(conf.cni_version))
+    });
+    match checked {
+        Ok(()) => succeeded(String::new(), String::new()),
+        Err(error) => failed(&error, String::new()),
+    }
+}
+
+/// STATUS: everything that an ADD needs on this node is there. It asks nothing of the API server: the runtime calls
+/// every few seconds, and a pod of an excluded namespace needs no API server to start.
+fn available(conf: &NetConf) -> Result<(), CniError> {
+    let unavailable = |why: String| CniError::new(Code::NotAvailable, why);
+    facts::ApiServer::new(conf).is_usable().map_err(|error| unavailable(error.to_string()))?;
+    netfilter::installed_backend().map(drop).map_err(|error| unavailable(error.to_string()))
+}
+
+fn attachments(conf: &NetConf) -> Result<(), CniError> {
+    let missing =
+        || CniError::new(Code::InvalidConfig, format!("{} is missing", cni_types::VALID_ATTACHMENTS));
+    conf.valid_attachments.as_ref().map(drop).ok_or_else(missing)
+}
+
+fn require(conf: &NetConf, since: Version, command: Command) -> Result<(), CniError> {
+    if conf.cni_version >= since {
+        return Ok(());
+    }
+    let what =
+        format!("{command} needs cniVersion {since} or later, the configuration says {}", conf.cni_version);
+    Err(CniError::new(Code::IncompatibleVersion, what).with_version(conf.cni_version))
+}
+
+/// Reads the configuration, and no more of stdin than one may be long.
+fn configuration(stdin: &mut impl Read) -> Result<NetConf, CniError> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MAX_STDIN).unwrap_or(u64::MAX).saturating_add(1);
+    let read = stdin.take(limit).read_to_end(&mut bytes);
+    read.map_err(|error| {
+        CniError::new(Code::Io, format!("cannot read the configuration from stdin: {error}"))
+    })?;
+    NetConf::parse(&bytes)
+}
+
+impl Call {
+    fn read(
+        command: Command,
+        lookup: impl Fn(&str) -> Option<OsString>,
+        stdin: &mut impl Read,
+    ) -> Result<Call, CniError> {
+        let environment = Environment::parse(command, lookup)?;
+        let conf = configuration(stdin)?;
+        if command == Command::Check {
+            require(&conf, Version::V0_4_0, command)?;
+        }
+        let args = environment.args().map_err(|error| error.with_version(conf.cni_version))?;
+        Ok(Call { environment, conf, pod: pod(&args) })
+    }
+}
+
+/// The pod, when both of its names are there.
+fn pod(args: &Args) -> Option<PodName> {
+    let namespace = args.pod_namespace.as_ref()?.as_str().to_owned();
+    Some(PodName { namespace, name: args.pod_name.as_ref()?.as_str().to_owned() })
+}

@@ -1,0 +1,136 @@
+//! The plugin's log lines: collected during the call, sent to the agent in one POST at its end.
+//!
+//! When the agent is away they go to stderr, which the runtime logs, and to `log_file`, when configured.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Read as _, Write as _},
+    os::unix::{
+        fs::{MetadataExt as _, OpenOptionsExt as _},
+        net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime},
+};
+
+use wire::{Level, LogRecord};
+
+use crate::call::Call;
+
+/// For the whole exchange with the agent: a pod's start must not wait for a log.
+const DEADLINE: Duration = Duration::from_millis(100);
+/// `log_file` is moved to `<name>.1` when it is this long; so both together are at most about twice that.
+const MAX_FILE: u64 = 10 * 1024 * 1024;
+
+/// The lines of one call.
+#[derive(Debug)]
+pub struct Log {
+    least: Level,
+    socket: Option<PathBuf>,
+    file: Option<PathBuf>,
+    labels: BTreeMap<String, String>,
+    records: Vec<LogRecord>,
+}
+
+impl Log {
+    /// Lines that carry the call's pod, container and interface, from the configured level on.
+    #[must_use]
+    pub fn new(call: &Call) -> Log {
+        let environment = &call.environment;
+        let labels = [
+            ("pod", call.pod.as_ref().map(ToString::to_string)),
+            ("container", environment.container_id.as_ref().map(|id| id.as_str().to_owned())),
+            ("if", environment.ifname.as_ref().map(|name| name.as_str().to_owned())),
+            ("command", Some(environment.command.to_string())),
+        ];
+        let labels = labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+        let level = call.conf.log_level.as_deref().unwrap_or_default();
+        Log {
+            least: Level::from_setting(level),
+            socket: call.conf.log_uds_address.as_ref().map(PathBuf::from),
+            file: call.conf.log_file.as_ref().map(PathBuf::from),
+            labels,
+            records: Vec::new(),
+        }
+    }
+
+    /// One more label on the lines that follow.
+    pub fn label(&mut self, key: &str, value: &str) {
+        self.labels.insert(key.to_owned(), value.to_owned());
+    }
+
+    /// Something that an operator wants to know of every pod.
+    pub fn info(&mut self, msg: String) {
+        self.push(Level::Info, msg);
+    }
+
+    /// Something that is odd and did not stop us.
+    pub fn warn(&mut self, msg: String) {
+        self.push(Level::Warn, msg);
+    }
+
+    /// Something that stopped us.
+    pub fn error(&mut self, msg: String) {
+        self.push(Level::Error, msg);
+    }
+
+    fn push(&mut self, level: Level, msg: String) {
+        if level >= self.least {
+            let labels = self.labels.clone();
+            self.records.push(LogRecord { level, time: now(), scope: String::new(), msg, labels });
+        }
+    }
+
+    /// Sends all lines to the agent; what has to go to stderr instead is returned.
+    #[must_use]
+    pub fn send(self) -> String {
+        if self.records.is_empty() {
+            return String::new();
+        }
+        if let Some(socket) = &self.socket
+            && post(socket, &wire::post_body(&self.records)).is_ok()
+        {
+            return String::new();
+        }
+        let lines: String = self.records.iter().map(LogRecord::to_line).collect();
+        match self.file.as_deref().map(|file| append(file, &lines)) {
+            Some(Err(error)) => format!("{lines}istio-cni: cannot write log_file: {error}\n"),
+            _ => lines,
+        }
+    }
+}
+
+fn now() -> String {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    wire::rfc3339_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(0))
+}
+
+/// `POST /log`; whatever the agent answers, it has read the lines.
+fn post(socket: &Path, body: &str) -> io::Result<()> {
+    let deadline = Instant::now() + DEADLINE;
+    let mut stream = UnixStream::connect(socket)?;
+    let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    stream.set_write_timeout(Some(left()))?;
+    let head = "POST /log HTTP/1.1\r\nHost: unix\r\nContent-Type: application/json\r\nConnection: close\r\n";
+    stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes())?;
+    stream.set_read_timeout(Some(left()))?;
+    let mut status = [0; 12]; // "HTTP/1.1 200"
+    stream.read_exact(&mut status)?;
+    if status.starts_with(b"HTTP/1.1 2") {
+        Ok(())
+    } else {
+        Err(io::Error::other("the agent refused the lines"))
+    }
+}
+
+/// Appends, after the file was moved aside when it has grown too long.
+fn append(path: &Path, lines: &str) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|meta| meta.size() >= MAX_FILE) {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".1");
+        fs::rename(path, aside)?;
+    }
+    let mut file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    file.write_all(lines.as_bytes())
+}

@@ -1,0 +1,27 @@
+//! See the library.
+
+use std::{
+    env,
+    io::{self, Write},
+    panic,
+    process::{self, ExitCode},
+};
+
+use cni_types::{CniError, Code};
+use istio_cni::answer;
+
+fn main() -> ExitCode {
+    panic::set_hook(Box::new(|info| {
+        // A panic is a bug; the runtime still gets the error object that it can show to a person.
+        let error = CniError::new(Code::Other, format!("istio-cni panicked, which is a bug: {info}"));
+        drop(writeln!(io::stdout(), "{}", error.to_json()));
+        process::exit(1);
+    }));
+    let answer = answer(|name| env::var_os(name), &mut io::stdin().lock());
+    // Nobody is left to tell when stdout or stderr is closed.
+    drop(io::stderr().write_all(answer.stderr.as_bytes()));
+    match io::stdout().write_all(answer.stdout.as_bytes()) {
+        Ok(()) if answer.success => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,230 @@
+//! The client: tries, one after the other, each with everything read afresh.
+
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::http::{HttpError, Response, exchange};
+use crate::kubeconfig::{Loaded, load};
+use crate::retry::{Series, random};
+use crate::transport::{Connection, Deadline};
+use crate::{Error, Host, Reason, Resolver, RetryPolicy, Secret, tls};
+
+/// Asks the API server that a kubeconfig names. Holds nothing open; making one does nothing yet.
+#[derive(Clone, Debug)]
+pub struct Client {
+    kubeconfig: PathBuf,
+    resolver: Resolver,
+}
+
+impl Client {
+    /// A client with that kubeconfig; names are looked up with the system's files.
+    #[must_use]
+    pub fn new(kubeconfig: impl Into<PathBuf>) -> Self {
+        Client { kubeconfig: kubeconfig.into(), resolver: Resolver::default() }
+    }
+
+    /// The same client with other files for looking up names.
+    #[must_use]
+    pub fn with_resolver(mut self, resolver: Resolver) -> Self {
+        self.resolver = resolver;
+        self
+    }
+
+    /// `GET /<segment>/<segment>…`, decoded from JSON, as in `["api", "v1", "namespaces", "default", "pods", "web-0"]`.
+    /// Segments are escaped. Blocks until there is an answer or the policy says that there will be none.
+    ///
+    /// # Errors
+    /// Why the last try failed.
+    pub fn get<T: DeserializeOwned>(&self, segments: &[&str], policy: &RetryPolicy) -> Result<T, Error> {
+        let start = Instant::now();
+        let mut series = Series::default();
+        let mut server = None;
+        loop {
+            series.tries += 1;
+            let left = policy.deadline.saturating_sub(start.elapsed()).min(policy.per_try);
+            let reason = match self.attempt(segments, Deadline::after(left), &mut server) {
+                Ok(value) => return Ok(value),
+                Err(reason) => reason,
+            };
+            match series.pause(policy, &reason, start.elapsed(), random()) {
+                Some(pause) => sleep(pause),
+                None => {
+                    let (tries, elapsed) = (series.tries, start.elapsed());
+                    return Err(Error { asked: describe(segments), server, tries, elapsed, reason });
+                }
+            }
+        }
+    }
+
+    /// Whether a request could be made: the kubeconfig and the files that it names can be read. Asks nobody.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check(&self) -> Result<(), Reason> {
+        Ok(load(&self.kubeconfig).map(drop)?)
+    }
+
+    /// One try. `server` is set as soon as it is known.
+    fn attempt<T: DeserializeOwned>(
+        &self,
+        segments: &[&str],
+        deadline: Deadline,
+        server: &mut Option<String>,
+    ) -> Result<T, Reason> {
+        let path = path(segments).ok_or_else(|| Reason::config("the path of the request is invalid"))?;
+        let loaded = load(&self.kubeconfig)?;
+        *server = Some(loaded.server.to_string());
+        let response = self.exchange(&loaded, &path, deadline)?;
+        if response.status == 200 {
+            return decode(&response.body);
+        }
+        Err(refusal(&response, loaded.authorization.as_ref()))
+    }
+
+    fn exchange(&self, loaded: &Loaded, path: &str, deadline: Deadline) -> Result<Response, Reason> {
+        let addresses = match &loaded.server.host {
+            Host::Ip(ip) => vec![*ip],
+            Host::Name(name) => self
+                .resolver
+                .resolve(name, deadline)
+                .map_err(|error| tls::reason(&error, "looking up its name"))?,
+        };
+        let mut connection = Connection::open(&addresses, loaded.server.port, deadline)
+            .map_err(|error| tls::reason(&error, "connecting"))?;
+        let request = request(loaded, path);
+        let result = if loaded.server.https {
+            exchange(&mut tls::connect(loaded, connection)?, &request)
+        } else {
+            exchange(&mut connection, &request)
+        };
+        result.map_err(|error| match error {
+            HttpError::Io(error) => tls::reason(&error, "the exchange"),
+            HttpError::Malformed(what) => Reason::Malformed(what),
+        })
+    }
+}
+
+fn request(loaded: &Loaded, path: &str) -> Vec<u8> {
+    let mut request = format!(
+        "GET {}{path} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\nUser-Agent: istio-cni\r\nConnection: close\r\n",
+        loaded.server.prefix,
+        loaded.server.authority()
+    )
+    .into_bytes();
+    if let Some(value) = &loaded.authorization {
+        request.extend_from_slice(b"Authorization: ");
+        request.extend_from_slice(value.bytes());
+        request.extend_from_slice(b"\r\n");
+    }
+    request.extend_from_slice(b"\r\n");
+    request
+}
+
+/// The path; none if a segment is empty or would change the meaning of others.
+fn path(segments: &[&str]) -> Option<String> {
+    let mut path = String::new();
+    for segment in segments {
+        if matches!(*segment, "" | "." | "..") {
+            return None;
+        }
+        path.push('/');
+        for byte in segment.bytes() {
+            // RFC 3986, section 2.3.
+            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+                path.push(char::from(byte));
+            } else {
+                path.push_str(&format!("%{byte:02X}"));
+            }
+        }
+    }
+    (!path.is_empty()).then_some(path)
+}
+
+/// `GET pods default/web-0`, or the path where it is no object of the core group.
+fn describe(segments: &[&str]) -> String {
+    match segments {
+        ["api", "v1", "namespaces", namespace, kind, name] => format!("GET {kind} {namespace}/{name}"),
+        ["api", "v1", kind, name] => format!("GET {kind} {name}"),
+        _ => format!("GET /{}", segments.join("/")),
+    }
+}
+
+/// Values do not show in the error: a pod may have secrets in its environment.
+fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Reason> {
+    serde_json::from_slice(body).map_err(|error| {
+        let what = if error.is_data() { "JSON of another shape than expected" } else { "no JSON" };
+        Reason::Malformed(format!("{what} (line {}, column {})", error.line(), error.column()))
+    })
+}
+
+fn refusal(response: &Response, authorization: Option<&Secret>) -> Reason {
+    let message = message(response, authorization);
+    match response.status {
+        401 => Reason::Unauthorized(message),
+        403 => Reason::Forbidden(message),
+        404 => Reason::NotFound(message),
+        status @ 300..=399 => {
+            let location = response.header("Location").unwrap_or_default();
+            Reason::Redirected { status, location: shortened(location) }
+        }
+        status => Reason::Server { status, message, retry_after: retry_after(response) },
+    }
+}
+
+/// Seconds only (RFC 9110, section 10.2.3 also has dates, which the API server does not send).
+fn retry_after(response: &Response) -> Option<Duration> {
+    response.header("Retry-After")?.parse().ok().map(Duration::from_secs)
+}
+
+/// The message of a Kubernetes `Status`, or what there is of text.
+fn message(response: &Response, authorization: Option<&Secret>) -> String {
+    #[derive(Deserialize)]
+    struct Status {
+        message: String,
+    }
+    let text = match serde_json::from_slice::<Status>(&response.body) {
+        Ok(status) => status.message,
+        Err(_) => String::from_utf8_lossy(response.body.get(..300).unwrap_or(&response.body)).into_owned(),
+    };
+    // A proxy that echoes the request must not bring our credential into a log.
+    let credential = authorization.and_then(Secret::header_word).unwrap_or_default();
+    let text = if credential.is_empty() { text } else { text.replace(credential, "[hidden]") };
+    let text = shortened(&text);
+    if text.is_empty() { "no message".to_owned() } else { text }
+}
+
+/// At most 300 characters on one line.
+fn shortened(text: &str) -> String {
+    let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(301).collect();
+    if line.chars().count() > 300 { line.chars().take(300).chain("…".chars()).collect() } else { line }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_escaped_and_do_not_climb() {
+        assert_eq!(path(&["api", "v1", "a b/c?d%"]).unwrap(), "/api/v1/a%20b%2Fc%3Fd%25");
+        for bad in [&["api", ".."][..], &["", "x"], &["."], &[]] {
+            assert_eq!(path(bad), None);
+        }
+    }
+
+    #[test]
+    fn requests_are_described_in_the_readers_words() {
+        assert_eq!(describe(&["api", "v1", "namespaces", "ns", "pods", "web"]), "GET pods ns/web");
+        assert_eq!(describe(&["api", "v1", "nodes", "n"]), "GET nodes n");
+        assert_eq!(describe(&["version"]), "GET /version");
+    }
+
+    #[test]
+    fn long_messages_are_cut_and_stay_on_one_line() {
+        assert_eq!(shortened("a\r\nb"), "a  b");
+        assert_eq!(shortened(&"ä".repeat(1000)).chars().count(), 301);
+    }
+}

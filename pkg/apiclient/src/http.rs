@@ -1,0 +1,235 @@
+//! The little of HTTP/1.1 that one `GET` needs (RFC 9112).
+
+use std::io::{self, ErrorKind, Read, Write};
+
+/// The greatest body, in bytes. The API server's objects are below 1.5 MiB (etcd's limit).
+pub const MAX_BODY: usize = 4 * 1024 * 1024;
+
+/// The greatest sum of status line and headers, and of what stands between chunks, in bytes.
+const MAX_HEAD: usize = 32 * 1024;
+/// 1xx answers before the real one.
+const MAX_INTERIM: usize = 4;
+
+/// An answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HttpError {
+    /// The connection failed; also when it ended too early.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Not HTTP as we know it, or too large.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+impl Response {
+    /// The first header of that name.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        find(&self.headers, name).next()
+    }
+}
+
+/// Sends a request and reads the answer. The request must ask for the connection to be closed.
+pub(crate) fn exchange(stream: &mut (impl Read + Write), request: &[u8]) -> Result<Response, HttpError> {
+    stream.write_all(request)?;
+    stream.flush()?;
+    let mut incoming = Incoming::new(stream);
+    for _ in 0..=MAX_INTERIM {
+        let status = status(&incoming.line()?)?;
+        let headers = headers(&mut incoming)?;
+        match status {
+            // Switching protocols was not asked for.
+            101 => return Err(malformed("it answered 101")),
+            100..=199 => {}
+            _ => {
+                let body = body(&mut incoming, status, &headers)?;
+                return Ok(Response { status, headers, body });
+            }
+        }
+    }
+    Err(malformed("too many interim answers"))
+}
+
+/// `HTTP/1.x NNN reason` (RFC 9112, section 4).
+fn status(line: &str) -> Result<u16, HttpError> {
+    let code = line
+        .strip_prefix("HTTP/1.1 ")
+        .or_else(|| line.strip_prefix("HTTP/1.0 "))
+        .and_then(|rest| rest.get(..3));
+    code.filter(|code| code.bytes().all(|b| b.is_ascii_digit()))
+        .and_then(|code| code.parse().ok())
+        .filter(|code| (100..=599).contains(code))
+        .ok_or_else(|| malformed("it does not speak HTTP/1.1"))
+}
+
+fn headers(incoming: &mut Incoming<'_, impl Read>) -> Result<Vec<(String, String)>, HttpError> {
+    let mut headers = Vec::new();
+    loop {
+        let line = incoming.line()?;
+        if line.is_empty() {
+            return Ok(headers);
+        }
+        match line.split_once(':') {
+            Some((name, value)) if !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic()) => {
+                headers.push((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()));
+            }
+            _ => return Err(malformed("a header is malformed")),
+        }
+    }
+}
+
+fn find<'a>(headers: &'a [(String, String)], name: &str) -> impl Iterator<Item = &'a str> {
+    headers.iter().filter(move |(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+}
+
+/// RFC 9112, section 6.3. A message with both a length and a coding is refused, as are lengths that differ.
+fn body(
+    incoming: &mut Incoming<'_, impl Read>,
+    status: u16,
+    headers: &[(String, String)],
+) -> Result<Vec<u8>, HttpError> {
+    if find(headers, "Content-Encoding").any(|coding| !coding.eq_ignore_ascii_case("identity")) {
+        return Err(malformed("the body is encoded, which was not asked for"));
+    }
+    let codings: Vec<&str> = find(headers, "Transfer-Encoding").collect();
+    let mut lengths: Vec<&str> = find(headers, "Content-Length").collect();
+    lengths.dedup();
+    if matches!(status, 204 | 304) {
+        return Ok(Vec::new());
+    }
+    match (codings.as_slice(), lengths.as_slice()) {
+        ([], []) => incoming.rest(),
+        ([], [length]) => incoming.exactly(content_length(length)?),
+        ([coding], []) if coding.eq_ignore_ascii_case("chunked") => chunks(incoming),
+        _ => Err(malformed("the length of the body is unclear")),
+    }
+}
+
+fn content_length(text: &str) -> Result<usize, HttpError> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    match text.parse() {
+        Ok(length) if digits && length <= MAX_BODY => Ok(length),
+        _ if digits => Err(too_large()),
+        _ => Err(malformed("Content-Length is no number")),
+    }
+}
+
+/// RFC 9112, section 7.1; extensions and trailers are read over.
+fn chunks(incoming: &mut Incoming<'_, impl Read>) -> Result<Vec<u8>, HttpError> {
+    let mut body = Vec::new();
+    loop {
+        let line = incoming.line()?;
+        let size = line.split(';').next().unwrap_or_default().trim_end_matches([' ', '\t']);
+        if size.is_empty() || !size.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(malformed("a chunk has no size"));
+        }
+        let size = usize::from_str_radix(size, 16).map_err(|_| too_large())?;
+        if size == 0 {
+            headers(incoming)?;
+            return Ok(body);
+        }
+        if size > MAX_BODY - body.len() {
+            return Err(too_large());
+        }
+        body.append(&mut incoming.exactly(size)?);
+        if !incoming.line()?.is_empty() {
+            return Err(malformed("a chunk is longer than its size"));
+        }
+    }
+}
+
+/// What has been read and not yet used.
+struct Incoming<'s, S> {
+    stream: &'s mut S,
+    buffer: Vec<u8>,
+    /// What lines may still use.
+    head_left: usize,
+}
+
+impl<'s, S: Read> Incoming<'s, S> {
+    fn new(stream: &'s mut S) -> Self {
+        Incoming { stream, buffer: Vec::new(), head_left: MAX_HEAD }
+    }
+
+    /// Reads some bytes more; false at the end.
+    fn fill(&mut self) -> io::Result<bool> {
+        let mut part = [0; 8 * 1024];
+        loop {
+            match self.stream.read(&mut part) {
+                Ok(length) => {
+                    self.buffer.extend(part.iter().take(length));
+                    return Ok(length > 0);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A line without its end, which is CRLF or, leniently, LF.
+    fn line(&mut self) -> Result<String, HttpError> {
+        let mut searched = 0;
+        loop {
+            let end = self.buffer.iter().skip(searched).position(|b| *b == b'\n').map(|at| searched + at);
+            let length = end.map_or(self.buffer.len(), |end| end + 1);
+            if length > self.head_left {
+                return Err(malformed("the head of the answer is too large"));
+            }
+            if let Some(end) = end {
+                self.head_left -= length;
+                let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
+                line.pop();
+                line.pop_if(|last| *last == b'\r');
+                return String::from_utf8(line).map_err(|_| malformed("a header is no text"));
+            }
+            searched = self.buffer.len();
+            if !self.fill()? {
+                return Err(ended());
+            }
+        }
+    }
+
+    fn exactly(&mut self, length: usize) -> Result<Vec<u8>, HttpError> {
+        while self.buffer.len() < length {
+            if !self.fill()? {
+                return Err(ended());
+            }
+        }
+        Ok(self.buffer.drain(..length).collect())
+    }
+
+    /// Everything until the end of the connection.
+    fn rest(&mut self) -> Result<Vec<u8>, HttpError> {
+        while self.fill()? {
+            if self.buffer.len() > MAX_BODY {
+                return Err(too_large());
+            }
+        }
+        Ok(std::mem::take(&mut self.buffer))
+    }
+}
+
+fn malformed(what: &str) -> HttpError {
+    HttpError::Malformed(what.to_owned())
+}
+
+fn too_large() -> HttpError {
+    HttpError::Malformed(format!("the body is larger than {MAX_BODY} bytes"))
+}
+
+fn ended() -> HttpError {
+    HttpError::Io(io::Error::new(
+        ErrorKind::UnexpectedEof,
+        "the connection ended in the middle of the answer",
+    ))
+}
+
+#[cfg(test)]
+mod tests;

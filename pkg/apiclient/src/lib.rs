@@ -1,0 +1,29 @@
+//! A small blocking client for `GET` at the Kubernetes API: what the CNI plugin asks itself when no agent answers.
+//!
+//! It is small because it runs at every pod start: no async runtime, no HTTP library, TLS by rustls with ring, the
+//! kubeconfig read by an event parser. It trusts only the kubeconfig's authority, follows no redirect, uses no proxy, and
+//! honours one deadline over everything it does, name look-ups included. It must not ask the C library for names (a
+//! static binary has no NSS) and must not show a token, key or password to anyone.
+//!
+//! Called by the plugin alone; the agent has its own way (`pkg/kubeio`).
+
+mod base64;
+mod client;
+mod error;
+mod http;
+mod kubeconfig;
+mod names;
+mod retry;
+mod secret;
+mod server;
+mod tls;
+mod transport;
+
+pub use client::Client;
+pub use error::{Error, Reason};
+pub use http::MAX_BODY;
+pub use kubeconfig::{ConfigError, Kubeconfig, MAX_FILE, Source, Trust};
+pub use names::Resolver;
+pub use retry::RetryPolicy;
+pub use secret::Secret;
+pub use server::{Host, Server};

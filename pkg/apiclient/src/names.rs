@@ -1,0 +1,138 @@
+//! Names to addresses without the C library: `/etc/hosts`, then DNS over UDP.
+//!
+//! A statically linked glibc has no name service switch; asking it would load shared objects that need not be there.
+
+mod files;
+mod message;
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::retry::random_bits;
+use crate::transport::Deadline;
+use files::ResolvConf;
+use message::{Answer, Kind};
+
+/// Which files say how names are looked up, and where name servers listen.
+#[derive(Clone, Debug)]
+pub struct Resolver {
+    /// `/etc/hosts`.
+    pub hosts: PathBuf,
+    /// `/etc/resolv.conf`.
+    pub resolv_conf: PathBuf,
+    /// 53.
+    pub port: u16,
+}
+
+impl Default for Resolver {
+    fn default() -> Self {
+        Resolver { hosts: "/etc/hosts".into(), resolv_conf: "/etc/resolv.conf".into(), port: 53 }
+    }
+}
+
+impl Resolver {
+    /// The addresses of a name, IPv4 first, within the deadline. Files that are missing or cannot be read are empty.
+    pub(crate) fn resolve(&self, name: &str, deadline: Deadline) -> io::Result<Vec<IpAddr>> {
+        let known = files::in_hosts(&text(&self.hosts), name);
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        if name == "localhost" {
+            return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+        }
+        let conf = ResolvConf::parse(&text(&self.resolv_conf));
+        let mut failure = io::Error::new(ErrorKind::NotFound, format!("no name server knows {name}"));
+        for candidate in conf.candidates(name) {
+            match self.ask_all(&conf, &candidate, deadline) {
+                Ok(addresses) if !addresses.is_empty() => return Ok(addresses),
+                Ok(_) => {}
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Asks the servers in turn, twice, until one answers; its answer may be that there is no such name.
+    fn ask_all(&self, conf: &ResolvConf, name: &str, deadline: Deadline) -> io::Result<Vec<IpAddr>> {
+        let mut failure = io::Error::new(ErrorKind::NotFound, "there is no name server");
+        for wait in [Duration::from_secs(1), Duration::from_secs(3)] {
+            for server in &conf.servers {
+                let server = SocketAddr::new(*server, self.port);
+                let wait = wait.min(deadline.left()?);
+                match ask(server, name, Deadline::after(wait)) {
+                    Ok(addresses) => return Ok(addresses),
+                    Err(error) => {
+                        failure = io::Error::new(error.kind(), format!("the name server {server}: {error}"));
+                    }
+                }
+            }
+        }
+        Err(failure)
+    }
+}
+
+/// Asks one server for both families at once and waits for both answers. An answer of one family is enough when the
+/// other does not come in time.
+fn ask(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpAddr>> {
+    let any: IpAddr =
+        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    // Only datagrams of that server come in then.
+    socket.connect(server)?;
+    let bits = random_bits().to_be_bytes();
+    let ids = [u16::from_be_bytes([bits[0], bits[1]]), u16::from_be_bytes([bits[2], bits[3]])];
+    let mut open = vec![(Kind::A, ids[0]), (Kind::Aaaa, ids[1])];
+    for (kind, id) in &open {
+        let query = message::query(*id, name, *kind)
+            .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the name is too long"))?;
+        socket.send(&query)?;
+    }
+    let (mut found, mut failure) = (Vec::new(), None);
+    let mut buffer = [0; 4096];
+    while !open.is_empty() {
+        let received = deadline.left().and_then(|left| {
+            socket.set_read_timeout(Some(left))?;
+            socket.recv(&mut buffer)
+        });
+        let datagram = match received {
+            Ok(length) => buffer.get(..length).unwrap_or_default(),
+            Err(_) if !found.is_empty() => break,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                return Err(io::Error::new(ErrorKind::TimedOut, "no answer"));
+            }
+            Err(error) => return Err(error),
+        };
+        let answered = |(kind, id): &(Kind, u16)| message::parse(datagram, *id, name, *kind);
+        let Some((at, answer)) = open.iter().enumerate().find_map(|(at, asked)| Some((at, answered(asked)?)))
+        else {
+            continue;
+        };
+        open.remove(at);
+        match answer {
+            Answer::Addresses(addresses) => found.extend(addresses),
+            Answer::Truncated => failure = Some(io::Error::other("its answer is too long for UDP")),
+            Answer::Failed(code) => failure = Some(io::Error::other(format!("it failed with code {code}"))),
+        }
+    }
+    found.sort_by_key(IpAddr::is_ipv6);
+    match failure {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
+}
+
+/// At most 1 MiB of a file, whatever is text in it.
+fn text(path: &Path) -> String {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    if let Ok(file) = std::fs::File::open(path) {
+        // What could be read counts.
+        let _ = file.take(1 << 20).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests;

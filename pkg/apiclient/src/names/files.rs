@@ -1,0 +1,92 @@
+//! hosts(5) and resolv.conf(5).
+
+use std::net::IpAddr;
+
+/// The addresses that a hosts file gives a name, in their order.
+pub(super) fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    for line in text.lines() {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let Some(address) = words.next().and_then(|word| word.parse().ok()) else { continue };
+        if words.any(|word| word.eq_ignore_ascii_case(name)) && !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+/// What we heed of resolv.conf.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ResolvConf {
+    /// `nameserver`: the first three, as glibc has it (`MAXNS`).
+    pub(super) servers: Vec<IpAddr>,
+    search: Vec<String>,
+    ndots: usize,
+}
+
+impl ResolvConf {
+    pub(super) fn parse(text: &str) -> Self {
+        let mut conf = ResolvConf { servers: Vec::new(), search: Vec::new(), ndots: 1 };
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            match words.next() {
+                Some("nameserver") if conf.servers.len() < 3 => {
+                    conf.servers.extend(words.next().and_then(|word| word.parse::<IpAddr>().ok()));
+                }
+                // The last of both holds.
+                Some("search" | "domain") => {
+                    let clean = |word: &str| word.trim_matches('.').to_ascii_lowercase();
+                    conf.search = words.map(clean).filter(|word| !word.is_empty()).take(6).collect();
+                }
+                Some("options") => {
+                    let ndots = words
+                        .filter_map(|word| word.strip_prefix("ndots:")?.parse::<usize>().ok())
+                        .next_back();
+                    conf.ndots = ndots.map_or(conf.ndots, |ndots| ndots.min(15));
+                }
+                _ => {}
+            }
+        }
+        if conf.servers.is_empty() {
+            // resolv.conf(5): without any the one on this machine.
+            conf.servers.push(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+        }
+        conf
+    }
+
+    /// The full names to ask for, in their order: a name with fewer dots than `ndots` first within the search domains.
+    pub(super) fn candidates(&self, name: &str) -> Vec<String> {
+        let within = self.search.iter().map(|domain| format!("{name}.{domain}"));
+        let bare = std::iter::once(name.to_owned());
+        if name.matches('.').count() < self.ndots {
+            within.chain(bare).collect()
+        } else {
+            bare.chain(within).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hosts_file_is_read() {
+        let text = "127.0.0.1 localhost\n# 10.0.0.1 api\n10.0.0.2\tx API.local api # y\nfd00::2 api\n10.0.0.2 api\nbad api\n";
+        let shown: Vec<String> = in_hosts(text, "api").iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["10.0.0.2", "fd00::2"]);
+        assert!(in_hosts(text, "y").is_empty());
+    }
+
+    #[test]
+    fn a_resolv_conf_is_read() {
+        let conf = ResolvConf::parse(
+            "domain z\n; c\nnameserver 10.0.0.1\nnameserver fe80::1%eth0\nnameserver ::1\nsearch A.b. c\noptions x ndots:2\n",
+        );
+        assert_eq!(conf.servers, ["10.0.0.1".parse::<IpAddr>().unwrap(), "::1".parse().unwrap()]);
+        assert_eq!(conf.candidates("api.x"), ["api.x.a.b", "api.x.c", "api.x"]);
+        assert_eq!(conf.candidates("api.x.y"), ["api.x.y", "api.x.y.a.b", "api.x.y.c"]);
+        assert_eq!(ResolvConf::parse("").servers, ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+    }
+}

@@ -1,0 +1,287 @@
+//! DNS messages (RFC 1035, section 4): one question out, addresses in.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// IPv4 addresses (RFC 1035, section 3.4.1).
+    A,
+    /// IPv6 addresses (RFC 3596, section 2.1).
+    Aaaa,
+}
+
+impl Kind {
+    const fn number(self) -> u16 {
+        match self {
+            Kind::A => 1,
+            Kind::Aaaa => 28,
+        }
+    }
+}
+
+const CNAME: u16 = 5;
+const CLASS_IN: u16 = 1;
+/// NXDOMAIN: there is no such name.
+const NO_SUCH_NAME: u8 = 3;
+/// A chain of aliases longer than this is a loop.
+const MAX_ALIASES: usize = 8;
+
+/// What a server says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// These; none when the name or its addresses of the kind do not exist.
+    Addresses(Vec<IpAddr>),
+    /// An RCODE other than 0 and 3.
+    Failed(u8),
+    /// The answer does not fit into a datagram. We do not ask again over TCP.
+    Truncated,
+}
+
+/// A recursive query; none for a name that does not fit.
+pub(super) fn query(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
+    let mut message = Vec::with_capacity(name.len() + 18);
+    message.extend(id.to_be_bytes());
+    // Flags: recursion desired. One question.
+    message.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    if name.len() > 253 {
+        return None;
+    }
+    for label in name.split('.') {
+        let length = u8::try_from(label.len()).ok().filter(|length| (1..=63).contains(length))?;
+        message.push(length);
+        message.extend(label.bytes());
+    }
+    message.push(0);
+    message.extend(kind.number().to_be_bytes());
+    message.extend(CLASS_IN.to_be_bytes());
+    Some(message)
+}
+
+/// Reads an answer to that query; none when it is not one, or is malformed. A truncated answer gives what is in it.
+pub(super) fn parse(message: &[u8], id: u16, name: &str, kind: Kind) -> Option<Answer> {
+    let mut reader = Reader { message, at: 0 };
+    let (given, flags) = (reader.number()?, reader.number()?);
+    let (questions, answers) = (reader.number()?, reader.number()?);
+    reader.skip(4)?;
+    // The first bit says that it is an answer.
+    if given != id || flags & 0x8000 == 0 || questions != 1 {
+        return None;
+    }
+    let asked = (reader.name()?, reader.number()?, reader.number()?);
+    if !asked.0.eq_ignore_ascii_case(name) || asked.1 != kind.number() || asked.2 != CLASS_IN {
+        return None;
+    }
+    match flags.to_be_bytes()[1] & 0xf {
+        0 => {}
+        NO_SUCH_NAME => return Some(Answer::Addresses(Vec::new())),
+        code => return Some(Answer::Failed(code)),
+    }
+    let records: Vec<Record> = (0..answers).map_while(|_| reader.record()).collect();
+    let addresses = follow(&records, name);
+    // Cut off with nothing of use in it (the TC bit): not the same as having no address.
+    let cut = flags & 0x0200 != 0 && addresses.is_empty();
+    Some(if cut { Answer::Truncated } else { Answer::Addresses(addresses) })
+}
+
+/// The addresses of the name or of what it is an alias of.
+fn follow(records: &[Record], name: &str) -> Vec<IpAddr> {
+    let mut owner = name;
+    for _ in 0..MAX_ALIASES {
+        let own = || records.iter().filter(|record| record.owner.eq_ignore_ascii_case(owner));
+        let addresses: Vec<IpAddr> = own().filter_map(|record| record.address()).collect();
+        if !addresses.is_empty() {
+            return addresses;
+        }
+        match own().find_map(|record| record.alias()) {
+            Some(alias) => owner = alias,
+            None => break,
+        }
+    }
+    Vec::new()
+}
+
+struct Record {
+    owner: String,
+    data: Data,
+}
+
+enum Data {
+    Address(IpAddr),
+    Alias(String),
+    Other,
+}
+
+impl Record {
+    fn address(&self) -> Option<IpAddr> {
+        if let Data::Address(address) = self.data { Some(address) } else { None }
+    }
+
+    fn alias(&self) -> Option<&str> {
+        if let Data::Alias(name) = &self.data { Some(name) } else { None }
+    }
+}
+
+/// A place in a message.
+#[derive(Clone, Copy)]
+struct Reader<'m> {
+    message: &'m [u8],
+    at: usize,
+}
+
+impl<'m> Reader<'m> {
+    fn take(&mut self, length: usize) -> Option<&'m [u8]> {
+        let bytes = self.message.get(self.at..self.at.checked_add(length)?)?;
+        self.at += length;
+        Some(bytes)
+    }
+
+    fn skip(&mut self, length: usize) -> Option<()> {
+        self.take(length).map(|_| ())
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    fn number(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
+    }
+
+    /// A name as text. A pointer leads to an earlier place only (RFC 1035, section 4.1.4), so there is no loop.
+    fn name(&mut self) -> Option<String> {
+        let mut name = String::new();
+        let mut place = *self;
+        let mut jumped = false;
+        loop {
+            let start = place.at;
+            let length = place.byte()?;
+            match length {
+                0 => break,
+                1..=63 => {
+                    if !name.is_empty() {
+                        name.push('.');
+                    }
+                    name.extend(place.take(usize::from(length))?.iter().map(|byte| char::from(*byte)));
+                }
+                0xc0.. => {
+                    let target = usize::from(u16::from_be_bytes([length & 0x3f, place.byte()?]));
+                    if !jumped {
+                        self.at = place.at;
+                        jumped = true;
+                    }
+                    if target >= start {
+                        return None;
+                    }
+                    place.at = target;
+                }
+                _ => return None,
+            }
+            if name.len() > 510 {
+                return None;
+            }
+        }
+        if !jumped {
+            self.at = place.at;
+        }
+        Some(name)
+    }
+
+    fn record(&mut self) -> Option<Record> {
+        let owner = self.name()?;
+        let (kind, class) = (self.number()?, self.number()?);
+        // Time to live: one process asks once.
+        self.skip(4)?;
+        let length = usize::from(self.number()?);
+        let mut inside = *self;
+        let bytes = self.take(length)?;
+        let data = match (class, kind) {
+            (CLASS_IN, CNAME) => Data::Alias(inside.name()?),
+            (CLASS_IN, 1) => Data::Address(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
+            (CLASS_IN, 28) => Data::Address(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
+            _ => Data::Other,
+        };
+        Some(Record { owner, data })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// An answer to `query(7, "api.x", A)`: an alias to `b.x`, and its address; names compressed.
+    fn answer() -> Vec<u8> {
+        let mut message = query(7, "api.x", Kind::A).unwrap();
+        message[2] = 0x81;
+        message[3] = 0x80;
+        message[7] = 2;
+        // `x` stands at 16, the question's name at 12.
+        message.extend(b"\xc0\x0c\0\x05\0\x01\0\0\0\x3c\0\x04\x01b\xc0\x10");
+        // `b.x` stands at 35.
+        message.extend(b"\xc0\x23\0\x01\0\x01\0\0\0\x3c\0\x04\x0a\x00\x00\x07");
+        message
+    }
+
+    #[test]
+    fn an_alias_is_followed() {
+        let found = parse(&answer(), 7, "API.x", Kind::A);
+        assert_eq!(found, Some(Answer::Addresses(vec!["10.0.0.7".parse().unwrap()])));
+    }
+
+    #[test]
+    fn answers_to_other_questions_do_not_count() {
+        for (id, name, kind) in [(8, "api.x", Kind::A), (7, "api.y", Kind::A), (7, "api.x", Kind::Aaaa)] {
+            assert_eq!(parse(&answer(), id, name, kind), None);
+        }
+        assert_eq!(parse(&query(7, "api.x", Kind::A).unwrap(), 7, "api.x", Kind::A), None);
+    }
+
+    #[test]
+    fn codes_are_told_apart() {
+        let mut message = answer();
+        message[3] = 0x83;
+        assert_eq!(parse(&message, 7, "api.x", Kind::A), Some(Answer::Addresses(Vec::new())));
+        message[3] = 0x82;
+        assert_eq!(parse(&message, 7, "api.x", Kind::A), Some(Answer::Failed(2)));
+    }
+
+    #[test]
+    fn a_cut_answer_counts_only_with_an_address_in_it() {
+        let mut message = answer();
+        message[2] |= 0x02;
+        assert!(matches!(parse(&message, 7, "api.x", Kind::A), Some(Answer::Addresses(_))));
+        assert_eq!(parse(&message[..40], 7, "api.x", Kind::A), Some(Answer::Truncated));
+    }
+
+    #[test]
+    fn a_pointer_to_itself_ends() {
+        let mut message = answer();
+        message[23] = 0xc0;
+        message[24] = 23;
+        assert_eq!(parse(&message, 7, "api.x", Kind::A), Some(Answer::Addresses(Vec::new())));
+    }
+
+    #[test]
+    fn names_that_do_not_fit_are_not_asked_for() {
+        for name in ["", "a..b", &"a".repeat(64), &"a.".repeat(127)] {
+            assert_eq!(query(1, name, Kind::A), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_never_panic(bytes: Vec<u8>) {
+            let _ = parse(&bytes, 0, "a", Kind::A);
+        }
+
+        #[test]
+        fn changed_answers_never_panic(changes in proptest::collection::vec((0usize..55, any::<u8>()), 1..6), length in 0usize..=55) {
+            let mut message = answer();
+            for (at, byte) in changes {
+                message[at] = byte;
+            }
+            let _ = parse(&message[..length.min(message.len())], 7, "api.x", Kind::A);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! When to try again.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::Duration;
+
+use crate::Reason;
+
+/// How long and how often one `get` tries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// The end of all tries, from the call on. Default 30 s.
+    pub deadline: Duration,
+    /// The end of one try; at most what is left of the deadline. Default 5 s.
+    pub per_try: Duration,
+    /// The greatest pause after the first try; doubles with each. The pause is random between 0 and this. Default 50 ms.
+    pub backoff: Duration,
+    /// Where the doubling ends. Default 2 s.
+    pub backoff_max: Duration,
+    /// How long a 404 is retried, from the first one on: a pod may not have come to this server's cache. Default 2 s.
+    pub not_found_grace: Duration,
+    /// How long a 401, 403 or a certificate that is not trusted is retried, from the first one on: tokens and authorities
+    /// rotate. Default 5 s.
+    pub unauthorized_grace: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        RetryPolicy {
+            deadline: Duration::from_secs(30),
+            per_try: Duration::from_secs(5),
+            backoff: Duration::from_millis(50),
+            backoff_max: Duration::from_secs(2),
+            not_found_grace: Duration::from_secs(2),
+            unauthorized_grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The state of one series of tries.
+#[derive(Debug, Default)]
+pub(crate) struct Series {
+    pub(crate) tries: u32,
+    first_not_found: Option<Duration>,
+    first_refused: Option<Duration>,
+}
+
+impl Series {
+    /// The pause after a try that failed at `elapsed` since the call; none: give up. `random` is of 0 to 1.
+    pub(crate) fn pause(
+        &mut self,
+        policy: &RetryPolicy,
+        reason: &Reason,
+        elapsed: Duration,
+        random: f64,
+    ) -> Option<Duration> {
+        let end = match reason {
+            Reason::Config(_) | Reason::Redirected { .. } | Reason::Malformed(_) => return None,
+            Reason::Server { status, .. } if *status != 429 && *status < 500 => return None,
+            Reason::Server { .. } | Reason::Unreachable(_) | Reason::TimedOut(_) => policy.deadline,
+            Reason::NotFound(_) => {
+                self.first_not_found.get_or_insert(elapsed).saturating_add(policy.not_found_grace)
+            }
+            Reason::Unauthorized(_) | Reason::Forbidden(_) | Reason::Untrusted(_) => {
+                self.first_refused.get_or_insert(elapsed).saturating_add(policy.unauthorized_grace)
+            }
+        };
+        let doubled = policy.backoff.saturating_mul(1 << self.tries.saturating_sub(1).min(16));
+        let jittered =
+            doubled.min(policy.backoff_max).min(Duration::from_secs(3600)).mul_f64(random.clamp(0.0, 1.0));
+        let asked = match reason {
+            Reason::Server { retry_after, .. } => retry_after.unwrap_or_default(),
+            _ => Duration::ZERO,
+        };
+        let pause = jittered.max(asked);
+        (elapsed.saturating_add(pause) < end.min(policy.deadline)).then_some(pause)
+    }
+}
+
+/// A number from 0 to 1, random enough to spread retries: the keys of the standard library's hash maps are.
+pub(crate) fn random() -> f64 {
+    random_bits() as f64 / u64::MAX as f64
+}
+
+pub(crate) fn random_bits() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(status: u16, retry_after: Option<u64>) -> Reason {
+        Reason::Server { status, message: String::new(), retry_after: retry_after.map(Duration::from_secs) }
+    }
+
+    #[test]
+    fn each_class_has_its_end() {
+        let policy = RetryPolicy::default();
+        let text = String::new;
+        for (reason, last) in [
+            (Reason::Config(text()), None),
+            (Reason::Malformed(text()), None),
+            (Reason::Redirected { status: 302, location: text() }, None),
+            (server(400, None), None),
+            (server(429, None), Some(29)),
+            (server(503, None), Some(29)),
+            (Reason::Unreachable(text()), Some(29)),
+            (Reason::TimedOut(text()), Some(29)),
+            (Reason::NotFound(text()), Some(1)),
+            (Reason::Unauthorized(text()), Some(4)),
+            (Reason::Forbidden(text()), Some(4)),
+            (Reason::Untrusted(text()), Some(4)),
+        ] {
+            let mut series = Series::default();
+            let retried: Vec<u64> = (0..40)
+                .filter(|second| series.pause(&policy, &reason, Duration::from_secs(*second), 0.0).is_some())
+                .collect();
+            assert_eq!(retried.last().copied(), last, "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn a_grace_begins_at_the_first_such_answer() {
+        let mut series = Series::default();
+        let policy = RetryPolicy::default();
+        let mut at = |second| {
+            series.pause(&policy, &Reason::NotFound(String::new()), Duration::from_secs(second), 0.0)
+        };
+        assert!(at(10).is_some() && at(11).is_some() && at(12).is_none());
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_greatest_and_retry_after_is_heeded() {
+        let policy = RetryPolicy::default();
+        let millis: Vec<u128> = (1..9)
+            .map(|tries| {
+                let mut series = Series { tries, ..Series::default() };
+                series.pause(&policy, &server(500, None), Duration::ZERO, 1.0).unwrap().as_millis()
+            })
+            .collect();
+        assert_eq!(millis, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
+        let mut series = Series { tries: 1, ..Series::default() };
+        let pause = series.pause(&policy, &server(429, Some(3)), Duration::ZERO, 0.5);
+        assert_eq!(pause, Some(Duration::from_secs(3)));
+        assert_eq!(series.pause(&policy, &server(429, Some(31)), Duration::ZERO, 0.5), None);
+        assert_eq!(series.pause(&policy, &server(429, Some(u64::MAX)), Duration::ZERO, 0.5), None);
+    }
+
+    #[test]
+    fn no_policy_overflows() {
+        let max = Duration::MAX;
+        let policy = RetryPolicy {
+            deadline: max,
+            per_try: max,
+            backoff: max,
+            backoff_max: max,
+            not_found_grace: max,
+            unauthorized_grace: max,
+        };
+        for reason in [Reason::NotFound(String::new()), Reason::Forbidden(String::new()), server(500, None)] {
+            let mut series = Series { tries: u32::MAX, ..Series::default() };
+            assert!(series.pause(&policy, &reason, Duration::from_secs(1), 1.0).is_some());
+        }
+    }
+
+    #[test]
+    fn random_numbers_differ() {
+        assert!((0..20).any(|_| random() != random()));
+        assert!((0..1000).all(|_| (0.0..=1.0).contains(&random())));
+    }
+}

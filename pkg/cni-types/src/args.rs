@@ -1,0 +1,195 @@
+//! `CNI_ARGS`: what the runtime says about the pod.
+
+use std::net::IpAddr;
+
+use crate::{CniError, Code, NameError, Namespace, PodName, PodUid};
+
+/// The greatest length of `CNI_ARGS` in bytes. Runtimes send about 300.
+pub const MAX_ARGS: usize = 16 * 1024;
+
+/// The parsed `CNI_ARGS` ([I §2.2]; CNI spec 1.1.0, section 2: "alphanumeric key-value pairs separated by semicolons").
+/// An empty value counts as absent. Of a key that comes twice the last one holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Args {
+    /// `IgnoreUnknown`: keys that we do not know are no error.
+    pub ignore_unknown: bool,
+    /// `IP`: an address that the caller wishes.
+    pub ip: Option<IpAddr>,
+    /// `K8S_POD_NAME`.
+    pub pod_name: Option<PodName>,
+    /// `K8S_POD_NAMESPACE`.
+    pub pod_namespace: Option<Namespace>,
+    /// `K8S_POD_INFRA_CONTAINER_ID`: the sandbox, as free text.
+    pub infra_container_id: Option<String>,
+    /// `K8S_POD_UID`.
+    pub pod_uid: Option<PodUid>,
+}
+
+impl Args {
+    /// Parses `key=value` pairs separated by `;`, in any order. An empty text has no pairs.
+    ///
+    /// # Errors
+    /// Code 4, naming the key: a pair without exactly one `=`, a value of the wrong form, an unknown key while
+    /// `IgnoreUnknown` is not true anywhere in the text; or a text over [`MAX_ARGS`].
+    pub fn parse(text: &str) -> Result<Self, CniError> {
+        if text.len() > MAX_ARGS {
+            return Err(invalid(format!("CNI_ARGS is longer than {MAX_ARGS} bytes")));
+        }
+        let mut args = Args::default();
+        let mut unknown = Vec::new();
+        let pairs = text.split(';').filter(|_| !text.is_empty());
+        for pair in pairs {
+            let (key, value) = split(pair)?;
+            if !args.set(key, value)? {
+                unknown.push(shown(key));
+            }
+        }
+        if unknown.is_empty() || args.ignore_unknown {
+            return Ok(args);
+        }
+        Err(invalid(format!("CNI_ARGS has unknown keys and no IgnoreUnknown=true: {}", unknown.join(", "))))
+    }
+
+    /// Sets one field; false for a key that we do not know.
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, CniError> {
+        match key {
+            "IgnoreUnknown" => self.ignore_unknown = boolean(key, value)?,
+            "IP" => self.ip = address(key, value)?,
+            "K8S_POD_NAME" => self.pod_name = name(key, value, PodName::new)?,
+            "K8S_POD_NAMESPACE" => self.pod_namespace = name(key, value, Namespace::new)?,
+            "K8S_POD_INFRA_CONTAINER_ID" => {
+                self.infra_container_id = Some(value.to_owned()).filter(|text| !text.is_empty());
+            }
+            "K8S_POD_UID" => self.pod_uid = name(key, value, PodUid::new)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// Exactly one `=` per pair, as libcni's parser wants it.
+fn split(pair: &str) -> Result<(&str, &str), CniError> {
+    match pair.split_once('=') {
+        Some((key, value)) if !value.contains('=') => Ok((key, value)),
+        _ => Err(invalid(format!("CNI_ARGS has {:?}, which is not one key=value", shown(pair)))),
+    }
+}
+
+/// Go's `strconv.ParseBool`, and `true` and `false` in any case as libcni has it.
+fn boolean(key: &str, value: &str) -> Result<bool, CniError> {
+    match value {
+        "1" | "t" | "T" => Ok(true),
+        "0" | "f" | "F" => Ok(false),
+        _ if value.eq_ignore_ascii_case("true") => Ok(true),
+        _ if value.eq_ignore_ascii_case("false") => Ok(false),
+        _ => Err(invalid(format!("CNI_ARGS key {key}: {:?} is neither true nor false", shown(value)))),
+    }
+}
+
+fn address(key: &str, value: &str) -> Result<Option<IpAddr>, CniError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    value
+        .parse()
+        .map(Some)
+        .map_err(|_| invalid(format!("CNI_ARGS key {key}: {:?} is no IP address", shown(value))))
+}
+
+fn name<T>(
+    key: &str,
+    value: &str,
+    parse: impl Fn(&str) -> Result<T, NameError>,
+) -> Result<Option<T>, CniError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    parse(value).map(Some).map_err(|error| invalid(format!("CNI_ARGS key {key}: {error}")))
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+fn invalid(msg: String) -> CniError {
+    CniError::new(Code::InvalidEnvironment, msg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn all_known_keys_are_typed_in_any_order() {
+        let mut pairs = [
+            "IgnoreUnknown=1",
+            "IP=fd00::7",
+            "K8S_POD_NAME=web-0",
+            "K8S_POD_NAMESPACE=default",
+            "K8S_POD_INFRA_CONTAINER_ID=abc",
+            "K8S_POD_UID=bd297e08-a2ff-4901-a03f-b480179928cd",
+            "Other=x",
+        ];
+        for _ in 0..pairs.len() {
+            pairs.rotate_left(1);
+            let args = Args::parse(&pairs.join(";")).unwrap();
+            assert!(args.ignore_unknown);
+            assert_eq!(args.ip, Some("fd00::7".parse().unwrap()));
+            assert_eq!(args.pod_name.unwrap().as_str(), "web-0");
+            assert_eq!(args.pod_namespace.unwrap().as_str(), "default");
+            assert_eq!(args.infra_container_id.as_deref(), Some("abc"));
+            assert_eq!(args.pod_uid.unwrap().as_str(), "bd297e08-a2ff-4901-a03f-b480179928cd");
+        }
+    }
+
+    #[test]
+    fn empty_values_are_absent() {
+        assert_eq!(Args::parse(""), Ok(Args::default()));
+        assert_eq!(Args::parse("K8S_POD_NAME=;K8S_POD_NAMESPACE=;K8S_POD_UID=;IP="), Ok(Args::default()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, part) in [
+            ("K8S_POD_NAME", "K8S_POD_NAME"),
+            ("a=b=c", "a=b=c"),
+            ("IgnoreUnknown=1;", "\"\""),
+            ("IgnoreUnknown=yes", "IgnoreUnknown"),
+            ("IgnoreUnknown=", "IgnoreUnknown"),
+            ("X=1;Y=2", "X, Y"),
+            ("X=1;IgnoreUnknown=false", "X"),
+            ("k8s_pod_name=x", "k8s_pod_name"),
+            ("IP=10.0.0", "IP"),
+            ("K8S_POD_NAME=../secrets", "K8S_POD_NAME"),
+            ("K8S_POD_NAMESPACE=a.b", "K8S_POD_NAMESPACE"),
+            ("IgnoreUnknown=1;K8S_POD_NAMESPACE=A", "K8S_POD_NAMESPACE"),
+            ("K8S_POD_UID=a/b", "K8S_POD_UID"),
+        ] {
+            let error = Args::parse(text).unwrap_err();
+            assert_eq!(error.code, Code::InvalidEnvironment, "{text}");
+            assert!(error.msg.contains(part), "{text}: {}", error.msg);
+        }
+        assert!(Args::parse(&"a".repeat(MAX_ARGS + 1)).is_err());
+    }
+
+    #[test]
+    fn booleans_are_those_of_go() {
+        for yes in ["1", "t", "T", "true", "TRUE", "True"] {
+            assert!(Args::parse(&format!("X=1;IgnoreUnknown={yes}")).is_ok(), "{yes}");
+        }
+        for no in ["0", "f", "F", "false", "FALSE", "False"] {
+            assert!(!Args::parse(&format!("IgnoreUnknown={no}")).unwrap().ignore_unknown, "{no}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_no_name_leaves_its_form(text in "(K8S_POD_NAME=|K8S_POD_NAMESPACE=|IP=|;|=|\\PC){0,20}") {
+            if let Ok(args) = Args::parse(&text) {
+                let name = args.pod_name.map(|name| name.as_str().to_owned()).unwrap_or_default();
+                prop_assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.'));
+            }
+        }
+    }
+}

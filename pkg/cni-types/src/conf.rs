@@ -1,0 +1,236 @@
+//! The network configuration on stdin.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use crate::json::Fields;
+use crate::names::is_cni_name;
+use crate::{CniError, Code, Command, Namespace, PrevResult, Version};
+
+/// The greatest configuration that is read from stdin, in bytes. Annotations, the greatest part, are at most 256 KiB of
+/// keys and values (Kubernetes `TotalAnnotationSizeLimitB`); escaping can double that.
+pub const MAX_STDIN: usize = 1024 * 1024;
+
+/// The capability under which containerd hands over all annotations of the pod (`runtimeConfig`, and `capabilities` of
+/// the conflist entry).
+pub const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+
+/// The key of the attachments that are to stay, at `GC` (CNI spec 1.1.0, section 2, "GC").
+pub const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
+
+/// The configuration of one call, checked (CNI spec 1.1.0, section 1; [I §2.2]). Keys are matched without regard to
+/// case; keys that are not listed here are ignored; empty strings count as absent.
+#[derive(Debug)]
+pub struct NetConf {
+    /// `cniVersion`; missing means 0.1.0.
+    pub cni_version: Version,
+    /// `name` of the network: alphanumeric, then alphanumerics, `_`, `.`, `-`.
+    pub name: String,
+    /// `type`: the name of the plugin's binary.
+    pub plugin: Option<String>,
+    /// `prevResult`, byte for byte.
+    pub prev_result: Option<Box<RawValue>>,
+    /// `runtimeConfig` under [`POD_ANNOTATIONS`]; none when the runtime does not deliver it.
+    pub pod_annotations: Option<BTreeMap<String, String>>,
+    /// [`VALID_ATTACHMENTS`]; none when the key is missing, which is an error at `GC`.
+    pub valid_attachments: Option<Vec<Attachment>>,
+    /// `log_level`, as given.
+    pub log_level: Option<String>,
+    /// `log_uds_address`: path of the agent's log socket.
+    pub log_uds_address: Option<String>,
+    /// `log_file`: where log lines go while the agent is away.
+    pub log_file: Option<String>,
+    /// `ambient_enabled`: decide about ambient mode too.
+    pub ambient_enabled: bool,
+    /// `pod_namespace`: the namespace of the agent.
+    pub pod_namespace: Option<Namespace>,
+    /// `kubernetes`.
+    pub kubernetes: Kubernetes,
+}
+
+/// One attachment that is to stay.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attachment {
+    /// `containerID`, as given.
+    pub container_id: String,
+    /// `ifname`, as given.
+    pub ifname: String,
+}
+
+/// The `kubernetes` part of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kubernetes {
+    /// `kubeconfig`: path of the file with the credential; none: the plugin asks only the agent.
+    pub kubeconfig: Option<String>,
+    /// `exclude_namespaces`: exact names.
+    pub exclude_namespaces: Vec<String>,
+    /// `intercept_type`; default `iptables`.
+    pub intercept_type: String,
+    /// `cni_bin_dir`.
+    pub cni_bin_dir: Option<String>,
+    /// `api_timeout_seconds`, 1 to 300, default 30: how long one call may ask the API server.
+    pub api_timeout_seconds: u16,
+}
+
+impl Default for Kubernetes {
+    fn default() -> Self {
+        Kubernetes {
+            kubeconfig: None,
+            exclude_namespaces: Vec::new(),
+            intercept_type: "iptables".to_owned(),
+            cni_bin_dir: None,
+            api_timeout_seconds: 30,
+        }
+    }
+}
+
+impl NetConf {
+    /// Parses and checks what came on stdin.
+    ///
+    /// # Errors
+    /// Code 6 when it is no JSON object, is larger than [`MAX_STDIN`], or a member has the wrong type; code 1 for a
+    /// version that we do not speak; code 7 for an invalid name or a value out of range. The message has the member's
+    /// path; the error has the configuration's version as far as it is known.
+    pub fn parse(stdin: &[u8]) -> Result<Self, CniError> {
+        if stdin.len() > MAX_STDIN {
+            return Err(CniError::new(
+                Code::Decode,
+                format!("the configuration is larger than {MAX_STDIN} bytes"),
+            ));
+        }
+        let text = str::from_utf8(stdin).map_err(|error| {
+            CniError::new(Code::Decode, format!("the configuration is not UTF-8: {error}"))
+        })?;
+        let fields = Fields::parse("", text).map_err(|wrong| {
+            CniError::new(Code::Decode, format!("the configuration is no JSON object: {}", wrong.what))
+        })?;
+        let version = version(&fields)?;
+        Self::checked(&fields, version).map_err(|error| error.with_version(version))
+    }
+
+    fn checked(fields: &Fields<'_>, cni_version: Version) -> Result<Self, CniError> {
+        Ok(NetConf {
+            cni_version,
+            name: name(fields)?,
+            plugin: fields.text("type")?,
+            prev_result: fields.get("prevResult").map(ToOwned::to_owned),
+            pod_annotations: pod_annotations(fields)?,
+            valid_attachments: valid_attachments(fields)?,
+            log_level: fields.text("log_level")?,
+            log_uds_address: fields.text("log_uds_address")?,
+            log_file: fields.text("log_file")?,
+            ambient_enabled: fields.value("ambient_enabled")?.unwrap_or(false),
+            pod_namespace: pod_namespace(fields)?,
+            kubernetes: kubernetes(fields)?,
+        })
+    }
+
+    /// Checks that the configuration's version has the command ([I §2.1]: `CHECK` needs 0.4.0).
+    ///
+    /// # Errors
+    /// Code 1.
+    pub fn allows(&self, command: Command) -> Result<(), CniError> {
+        let since = command.since();
+        if self.cni_version >= since {
+            return Ok(());
+        }
+        let msg = format!("cniVersion {} has no {command}; it came with {since}", self.cni_version);
+        Err(CniError::new(Code::IncompatibleVersion, msg).with_version(self.cni_version))
+    }
+
+    /// The parsed `prevResult`; none when there is none.
+    ///
+    /// # Errors
+    /// See [`PrevResult::parse`].
+    pub fn prev_result(&self) -> Result<Option<PrevResult<'_>>, CniError> {
+        let parse = |raw| PrevResult::parse(raw, self.cni_version);
+        let parsed = self.prev_result.as_deref().map(parse).transpose();
+        parsed.map_err(|error| error.with_version(self.cni_version))
+    }
+
+    /// What a chained plugin that changes nothing prints: `prevResult` in the configuration's version, or, without one,
+    /// a result that says only the version.
+    ///
+    /// # Errors
+    /// As [`NetConf::prev_result`].
+    pub fn pass_through(&self) -> Result<String, CniError> {
+        Ok(match self.prev_result()? {
+            Some(prev) => prev.output(self.cni_version),
+            None => crate::empty_result(self.cni_version),
+        })
+    }
+}
+
+fn version(fields: &Fields<'_>) -> Result<Version, CniError> {
+    let text = fields.text("cniVersion")?.unwrap_or_default();
+    text.parse().map_err(|error| CniError::new(Code::IncompatibleVersion, format!("cniVersion: {error}")))
+}
+
+fn name(fields: &Fields<'_>) -> Result<String, CniError> {
+    match fields.text("name")? {
+        None => Err(invalid("name", "is missing; a network needs one")),
+        Some(name) if is_cni_name(&name) => Ok(name),
+        Some(name) => {
+            let shown: String = name.chars().take(80).collect();
+            Err(invalid(
+                "name",
+                &format!("{shown:?} is not an alphanumeric followed by alphanumerics, '_', '.', '-'"),
+            ))
+        }
+    }
+}
+
+fn pod_annotations(fields: &Fields<'_>) -> Result<Option<BTreeMap<String, String>>, CniError> {
+    let Some(runtime) = fields.object("runtimeConfig")? else { return Ok(None) };
+    let Some(map) = runtime.value::<BTreeMap<String, Option<String>>>(POD_ANNOTATIONS)? else {
+        return Ok(None);
+    };
+    Ok(Some(map.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect()))
+}
+
+fn valid_attachments(fields: &Fields<'_>) -> Result<Option<Vec<Attachment>>, CniError> {
+    if fields.get(VALID_ATTACHMENTS).is_none() {
+        return Ok(None);
+    }
+    let attachment = |item: &Fields<'_>| {
+        Ok(Attachment {
+            container_id: item.text("containerID")?.unwrap_or_default(),
+            ifname: item.text("ifname")?.unwrap_or_default(),
+        })
+    };
+    fields.objects(VALID_ATTACHMENTS)?.iter().map(attachment).collect::<Result<_, CniError>>().map(Some)
+}
+
+fn pod_namespace(fields: &Fields<'_>) -> Result<Option<Namespace>, CniError> {
+    let parse =
+        |text: String| Namespace::new(&text).map_err(|error| invalid("pod_namespace", &error.to_string()));
+    fields.text("pod_namespace")?.map(parse).transpose()
+}
+
+fn kubernetes(fields: &Fields<'_>) -> Result<Kubernetes, CniError> {
+    let Some(fields) = fields.object("kubernetes")? else { return Ok(Kubernetes::default()) };
+    let default = Kubernetes::default();
+    let seconds = match fields.value::<i64>("api_timeout_seconds")? {
+        None => default.api_timeout_seconds,
+        Some(seconds) => {
+            u16::try_from(seconds).ok().filter(|seconds| (1..=300).contains(seconds)).ok_or_else(|| {
+                invalid("kubernetes.api_timeout_seconds", &format!("{seconds} is not from 1 to 300"))
+            })?
+        }
+    };
+    Ok(Kubernetes {
+        kubeconfig: fields.text("kubeconfig")?,
+        exclude_namespaces: fields.texts("exclude_namespaces")?,
+        intercept_type: fields.text("intercept_type")?.unwrap_or(default.intercept_type),
+        cni_bin_dir: fields.text("cni_bin_dir")?,
+        api_timeout_seconds: seconds,
+    })
+}
+
+fn invalid(path: &str, what: &str) -> CniError {
+    CniError::new(Code::InvalidConfig, format!("{path}: {what}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn a_full_configuration_is_typed() {
+    let conf = NetConf::parse(
+        br#"{"cniversion":"1.1.0","Name":"k8s-pod-network","type":"istio-cni","unknown":[1,{}],
+        "log_level":"debug","log_uds_address":"/var/run/istio-cni/log.sock","log_file":"/var/log/x",
+        "ambient_enabled":true,"pod_namespace":"istio-system",
+        "runtimeconfig":{"portMappings":[],"io.kubernetes.cri.pod-annotations":{"a":"b","n":null}},
+        "cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"},{"containerid":"c2"}],
+        "kubernetes":{"kubeconfig":"/etc/cni/net.d/k","exclude_namespaces":["kube-system"],"node_name":5,
+          "cni_bin_dir":"/opt/cni/bin","api_timeout_seconds":7}}"#,
+    )
+    .unwrap();
+    assert_eq!((conf.cni_version, conf.name.as_str()), (Version::V1_1_0, "k8s-pod-network"));
+    assert_eq!(conf.plugin.as_deref(), Some("istio-cni"));
+    assert!(conf.ambient_enabled);
+    assert_eq!(conf.pod_namespace.unwrap().as_str(), "istio-system");
+    let annotations = conf.pod_annotations.unwrap();
+    assert_eq!((annotations["a"].as_str(), annotations["n"].as_str()), ("b", ""));
+    assert_eq!(conf.valid_attachments.unwrap()[1].container_id, "c2");
+    assert_eq!(conf.kubernetes.exclude_namespaces, ["kube-system"]);
+    assert_eq!(
+        (conf.kubernetes.intercept_type.as_str(), conf.kubernetes.api_timeout_seconds),
+        ("iptables", 7)
+    );
+}
+
+#[test]
+fn the_least_configuration_has_the_defaults() {
+    let conf = NetConf::parse(br#"{"name":"n","kubernetes":null,"prevResult":null}"#).unwrap();
+    assert_eq!(conf.cni_version, Version::V0_1_0);
+    assert!(conf.prev_result.is_none() && conf.pod_annotations.is_none() && conf.valid_attachments.is_none());
+    assert_eq!(conf.kubernetes, Kubernetes::default());
+    assert_eq!(conf.pass_through().unwrap(), "{\"cniVersion\":\"0.1.0\"}");
+}
+
+#[test]
+fn what_is_wrong_has_its_code_and_path() {
+    for (text, code, part) in [
+        ("", Code::Decode, "no JSON object"),
+        ("[]", Code::Decode, "no JSON object"),
+        ("{}x", Code::Decode, "no JSON object"),
+        ("{}", Code::InvalidConfig, "name"),
+        (r#"{"name":""}"#, Code::InvalidConfig, "name"),
+        (r#"{"name":"../x"}"#, Code::InvalidConfig, "name"),
+        (r#"{"name":5}"#, Code::Decode, "name: invalid type"),
+        (r#"{"name":"n","cniVersion":"0.9.0"}"#, Code::IncompatibleVersion, "0.9.0"),
+        (r#"{"name":"n","cniVersion":1}"#, Code::Decode, "cniVersion"),
+        (r#"{"name":"n","ambient_enabled":"yes"}"#, Code::Decode, "ambient_enabled"),
+        (r#"{"name":"n","pod_namespace":"A"}"#, Code::InvalidConfig, "pod_namespace"),
+        (r#"{"name":"n","kubernetes":[]}"#, Code::Decode, "kubernetes"),
+        (r#"{"name":"n","kubernetes":{"kubeconfig":1}}"#, Code::Decode, "kubernetes.kubeconfig"),
+        (
+            r#"{"name":"n","kubernetes":{"exclude_namespaces":"x"}}"#,
+            Code::Decode,
+            "kubernetes.exclude_namespaces",
+        ),
+        (
+            r#"{"name":"n","kubernetes":{"api_timeout_seconds":0}}"#,
+            Code::InvalidConfig,
+            "api_timeout_seconds",
+        ),
+        (
+            r#"{"name":"n","kubernetes":{"api_timeout_seconds":301}}"#,
+            Code::InvalidConfig,
+            "api_timeout_seconds",
+        ),
+        (r#"{"name":"n","runtimeConfig":5}"#, Code::Decode, "runtimeConfig"),
+        (
+            r#"{"name":"n","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":1}}}"#,
+            Code::Decode,
+            POD_ANNOTATIONS,
+        ),
+        (r#"{"name":"n","cni.dev/valid-attachments":{}}"#, Code::Decode, VALID_ATTACHMENTS),
+    ] {
+        let error = NetConf::parse(text.as_bytes()).unwrap_err();
+        assert_eq!(error.code, code, "{text}: {error}");
+        assert!(error.msg.contains(part), "{text}: {error}");
+    }
+    assert_eq!(NetConf::parse(&[b' '; MAX_STDIN + 1]).unwrap_err().code, Code::Decode);
+    assert_eq!(NetConf::parse(b"{\"name\":\"\xff\"}").unwrap_err().code, Code::Decode);
+}
+
+#[test]
+fn an_error_carries_the_version_of_the_configuration() {
+    let error = NetConf::parse(br#"{"cniVersion":"0.4.0"}"#).unwrap_err();
+    assert_eq!(error.cni_version, Version::V0_4_0);
+}
+
+#[test]
+fn a_command_needs_a_version_that_has_it() {
+    let conf = |version: &str| {
+        NetConf::parse(format!(r#"{{"name":"n","cniVersion":"{version}"}}"#).as_bytes()).unwrap()
+    };
+    assert!(conf("0.4.0").allows(Command::Check).is_ok() && conf("1.1.0").allows(Command::Gc).is_ok());
+    assert!(conf("0.1.0").allows(Command::Add).is_ok());
+    let error = conf("0.3.1").allows(Command::Check).unwrap_err();
+    assert_eq!((error.code, error.cni_version), (Code::IncompatibleVersion, Version::V0_3_1));
+    assert!(conf("1.0.0").allows(Command::Status).is_err());
+}
+
+#[test]
+fn the_previous_result_keeps_its_bytes() {
+    let raw = "{ \"cniVersion\":\"1.0.0\",\n \"x\": 1.00000000000000000000000001e2 }";
+    let conf =
+        NetConf::parse(format!(r#"{{"cniVersion":"1.0.0","name":"n","prevResult": {raw} }}"#).as_bytes())
+            .unwrap();
+    assert_eq!(conf.pass_through().unwrap(), raw);
+}
+
+proptest! {
+    #[test]
+    fn bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = NetConf::parse(&bytes);
+    }
+
+    #[test]
+    fn tokens_never_panic(text in "([{}\\[\\],:]|\"(name|cniVersion|prevResult|ips|interfaces|1.0.0|kubernetes)\"|null|5|true){0,30}") {
+        if let Ok(conf) = NetConf::parse(text.as_bytes()) {
+            let _ = conf.pass_through();
+        }
+    }
+}

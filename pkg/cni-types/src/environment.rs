@@ -1,0 +1,244 @@
+//! The environment of a call: which command, for which container.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+
+use crate::{Args, CniError, Code, ContainerId, IfName, MAX_ARGS, NameError, NetnsPath, Version};
+
+/// What the runtime asks for (`CNI_COMMAND`; CNI spec 1.1.0, section 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Attach a container, or modify the attachment of the plugins before.
+    Add,
+    /// Undo an `ADD`; may come often and without a netns.
+    Del,
+    /// Verify an attachment; since 0.4.0.
+    Check,
+    /// Remove what belongs to none of the listed attachments; since 1.1.0.
+    Gc,
+    /// Can the plugin serve `ADD`; since 1.1.0.
+    Status,
+    /// Which versions does the plugin speak.
+    Version,
+}
+
+impl Command {
+    /// The command that `CNI_COMMAND` names; none when it is unset or empty (a person runs the plugin by hand).
+    ///
+    /// # Errors
+    /// Code 4 for any other text.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, CniError> {
+        let Some(text) = given(&lookup, "CNI_COMMAND") else { return Ok(None) };
+        let command = match text.to_str() {
+            Some("ADD") => Command::Add,
+            Some("DEL") => Command::Del,
+            Some("CHECK") => Command::Check,
+            Some("GC") => Command::Gc,
+            Some("STATUS") => Command::Status,
+            Some("VERSION") => Command::Version,
+            _ => {
+                let shown: String = text.to_string_lossy().chars().take(64).collect();
+                return Err(invalid(format!("CNI_COMMAND is {shown:?}, which is no CNI command")));
+            }
+        };
+        Ok(Some(command))
+    }
+
+    /// The first version that has the command.
+    #[must_use]
+    pub const fn since(self) -> Version {
+        match self {
+            Command::Add | Command::Del => Version::V0_1_0,
+            Command::Version => Version::V0_2_0,
+            Command::Check => Version::V0_4_0,
+            Command::Gc | Command::Status => Version::V1_1_0,
+        }
+    }
+
+    /// The variables that must be there and not empty, beside `CNI_COMMAND`: those that the specification requires, and
+    /// `CNI_PATH` as the reference plugins do ([I §2.1]).
+    #[must_use]
+    pub const fn required(self) -> &'static [&'static str] {
+        match self {
+            Command::Add | Command::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
+            Command::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
+            Command::Gc | Command::Status => &["CNI_PATH"],
+            Command::Version => &[],
+        }
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Command::Add => "ADD",
+            Command::Del => "DEL",
+            Command::Check => "CHECK",
+            Command::Gc => "GC",
+            Command::Status => "STATUS",
+            Command::Version => "VERSION",
+        })
+    }
+}
+
+/// The `CNI_*` variables of one call, checked. What the command requires is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// What to do.
+    pub command: Command,
+    /// `CNI_CONTAINERID`: there at `ADD`, `DEL`, `CHECK`.
+    pub container_id: Option<ContainerId>,
+    /// `CNI_NETNS`: there at `ADD` and `CHECK`; may be there at `DEL`.
+    pub netns: Option<NetnsPath>,
+    /// `CNI_IFNAME`: there at `ADD`, `DEL`, `CHECK`.
+    pub ifname: Option<IfName>,
+    /// `CNI_PATH`: directories of plugin binaries, separated by `:`.
+    pub path: Option<OsString>,
+    /// `CNI_ARGS`, not parsed yet: see [`Environment::args`]. Empty when unset.
+    pub raw_args: String,
+}
+
+impl Environment {
+    /// Reads the variables that the command uses. An empty variable counts as unset: runtimes set all of them always.
+    ///
+    /// # Errors
+    /// Code 4: one that is required is missing (all missing ones are named), or one is invalid.
+    pub fn parse(command: Command, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, CniError> {
+        let missing: Vec<&str> =
+            command.required().iter().copied().filter(|name| given(&lookup, name).is_none()).collect();
+        if !missing.is_empty() {
+            return Err(invalid(format!(
+                "{command} needs variables that are not set: {}",
+                missing.join(", ")
+            )));
+        }
+        let container = matches!(command, Command::Add | Command::Del | Command::Check);
+        let of_container = |name: &str| if container { given(&lookup, name) } else { None };
+        Ok(Environment {
+            command,
+            container_id: checked(
+                "CNI_CONTAINERID",
+                of_container("CNI_CONTAINERID"),
+                as_text(ContainerId::new),
+            )?,
+            netns: checked("CNI_NETNS", of_container("CNI_NETNS"), NetnsPath::new)?,
+            ifname: checked("CNI_IFNAME", of_container("CNI_IFNAME"), as_text(IfName::new))?,
+            path: given(&lookup, "CNI_PATH"),
+            raw_args: checked("CNI_ARGS", of_container("CNI_ARGS"), as_text(bounded_args))?
+                .unwrap_or_default(),
+        })
+    }
+
+    /// The parsed `CNI_ARGS`.
+    ///
+    /// # Errors
+    /// Code 4, see [`Args::parse`].
+    pub fn args(&self) -> Result<Args, CniError> {
+        Args::parse(&self.raw_args)
+    }
+}
+
+fn given(lookup: &impl Fn(&str) -> Option<OsString>, name: &str) -> Option<OsString> {
+    lookup(name).filter(|value| !value.is_empty())
+}
+
+fn checked<T>(
+    name: &str,
+    value: Option<OsString>,
+    parse: impl Fn(&OsStr) -> Result<T, NameError>,
+) -> Result<Option<T>, CniError> {
+    value.map(|value| parse(&value)).transpose().map_err(|error| invalid(format!("{name} {error}")))
+}
+
+fn as_text<T>(parse: impl Fn(&str) -> Result<T, NameError>) -> impl Fn(&OsStr) -> Result<T, NameError> {
+    move |value| match value.to_str() {
+        Some(text) => parse(text),
+        None => {
+            Err(NameError::Form { text: value.to_string_lossy().chars().take(80).collect(), form: "UTF-8" })
+        }
+    }
+}
+
+fn bounded_args(text: &str) -> Result<String, NameError> {
+    if text.len() > MAX_ARGS { Err(NameError::TooLong { max: MAX_ARGS }) } else { Ok(text.to_owned()) }
+}
+
+fn invalid(msg: String) -> CniError {
+    CniError::new(Code::InvalidEnvironment, msg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lookup<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
+        move |name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+    }
+
+    const FULL: [(&str, &str); 5] = [
+        ("CNI_CONTAINERID", "abc"),
+        ("CNI_NETNS", "/proc/1/ns/net"),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", "/opt/cni/bin"),
+        ("CNI_ARGS", "IgnoreUnknown=1"),
+    ];
+
+    #[test]
+    fn the_command_is_read_or_absent_or_refused() {
+        let read = |text: &str| Command::from_lookup(lookup(&[("CNI_COMMAND", text)]));
+        for command in
+            [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status, Command::Version]
+        {
+            assert_eq!(read(&command.to_string()), Ok(Some(command)));
+        }
+        assert_eq!(read(""), Ok(None));
+        assert_eq!(Command::from_lookup(|_| None), Ok(None));
+        assert_eq!(read("add").unwrap_err().code, Code::InvalidEnvironment);
+    }
+
+    #[test]
+    fn each_command_names_what_is_missing() {
+        for (command, missing) in [
+            (Command::Add, "CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH"),
+            (Command::Check, "CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH"),
+            (Command::Del, "CNI_CONTAINERID, CNI_IFNAME, CNI_PATH"),
+            (Command::Gc, "CNI_PATH"),
+            (Command::Status, "CNI_PATH"),
+        ] {
+            let error = Environment::parse(command, |_| Some(OsString::new())).unwrap_err();
+            assert_eq!(error.code, Code::InvalidEnvironment);
+            assert!(error.msg.ends_with(&format!(": {missing}")), "{}", error.msg);
+        }
+        assert!(Environment::parse(Command::Version, |_| None).is_ok());
+        let two = [("CNI_CONTAINERID", "abc"), ("CNI_PATH", "/x")];
+        assert!(
+            Environment::parse(Command::Add, lookup(&two))
+                .unwrap_err()
+                .msg
+                .ends_with(": CNI_NETNS, CNI_IFNAME")
+        );
+    }
+
+    #[test]
+    fn a_full_environment_is_typed() {
+        let env = Environment::parse(Command::Add, lookup(&FULL)).unwrap();
+        assert_eq!(env.container_id.unwrap().as_str(), "abc");
+        assert_eq!(env.netns.unwrap().to_string(), "/proc/1/ns/net");
+        assert_eq!(env.raw_args, "IgnoreUnknown=1");
+    }
+
+    #[test]
+    fn an_invalid_variable_is_named() {
+        for (name, value) in [
+            ("CNI_CONTAINERID", "../x"),
+            ("CNI_NETNS", "relative"),
+            ("CNI_IFNAME", "sixteen-byte-ifn"),
+            ("CNI_ARGS", &"a".repeat(MAX_ARGS + 1)),
+        ] {
+            let get = |key: &str| if key == name { Some(OsString::from(value)) } else { lookup(&FULL)(key) };
+            let error = Environment::parse(Command::Add, get).unwrap_err();
+            assert_eq!(error.code, Code::InvalidEnvironment);
+            assert!(error.msg.starts_with(name), "{}", error.msg);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The error object that a plugin prints on stdout.
+
+use serde::{Serialize, Serializer};
+
+use crate::Version;
+use crate::json;
+
+/// Well-known error codes (CNI spec 1.1.0, section 5, "Error") and ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Code {
+    /// 1: the configuration asks for a CNI version that we do not speak.
+    IncompatibleVersion,
+    /// 2: a field of the configuration is not supported.
+    UnsupportedField,
+    /// 3: the container is unknown or does not exist.
+    UnknownContainer,
+    /// 4: a `CNI_*` variable is missing or invalid.
+    InvalidEnvironment,
+    /// 5: input or output failed.
+    Io,
+    /// 6: something could not be decoded.
+    Decode,
+    /// 7: the network configuration is invalid.
+    InvalidConfig,
+    /// 11: a passing condition; the runtime should try again later.
+    TryAgainLater,
+    /// 50: the plugin cannot serve `ADD` (`STATUS` only).
+    NotAvailable,
+    /// 51: as 50, and existing containers may have limited connectivity (`STATUS` only).
+    LimitedConnectivity,
+    /// 999: any other error, as the skeleton of the reference plugins numbers it. The specification leaves 100 and above
+    /// to plugins; we use no other of them.
+    Other,
+}
+
+impl Code {
+    /// The number of the code.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Code::IncompatibleVersion => 1,
+            Code::UnsupportedField => 2,
+            Code::UnknownContainer => 3,
+            Code::InvalidEnvironment => 4,
+            Code::Io => 5,
+            Code::Decode => 6,
+            Code::InvalidConfig => 7,
+            Code::TryAgainLater => 11,
+            Code::NotAvailable => 50,
+            Code::LimitedConnectivity => 51,
+            Code::Other => 999,
+        }
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(self.number())
+    }
+}
+
+/// An error as the runtime reads it (CNI spec 1.1.0, section 5, "Error").
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{msg}{}{details} (CNI code {})", if details.is_empty() { "" } else { "; " }, code.number())]
+pub struct CniError {
+    /// The version that the configuration asked for, as far as it is known.
+    #[serde(rename = "cniVersion", serialize_with = "as_text")]
+    pub cni_version: Version,
+    /// What kind of error.
+    pub code: Code,
+    /// One short sentence.
+    pub msg: String,
+    /// More, for the person who reads it; left out when empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub details: String,
+}
+
+impl CniError {
+    /// An error of the newest version without details.
+    #[must_use]
+    pub fn new(code: Code, msg: impl Into<String>) -> Self {
+        CniError { cni_version: Version::LATEST, code, msg: msg.into(), details: String::new() }
+    }
+
+    /// The same error with details.
+    #[must_use]
+    pub fn with_details(mut self, details: impl Into<String>) -> Self {
+        self.details = details.into();
+        self
+    }
+
+    /// The same error for a configuration of that version.
+    #[must_use]
+    pub fn with_version(mut self, version: Version) -> Self {
+        self.cni_version = version;
+        self
+    }
+
+    /// The JSON that goes to stdout, indented by four blanks as the reference plugins do, without a newline at the end.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        json::pretty(self)
+    }
+}
+
+fn as_text<S: Serializer>(version: &Version, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(version.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_prints_with_four_blanks() {
+        let error = CniError::new(Code::TryAgainLater, "the \"agent\" is away").with_version(Version::V1_0_0);
+        let json = "{\n    \"cniVersion\": \"1.0.0\",\n    \"code\": 11,\n    \"msg\": \"the \\\"agent\\\" is away\"\n}";
+        assert_eq!(error.to_json(), json);
+        let error = error.with_details("start it");
+        assert!(error.to_json().contains("\n    \"details\": \"start it\"\n"));
+        assert_eq!(error.to_string(), "the \"agent\" is away; start it (CNI code 11)");
+    }
+}

@@ -1,0 +1,197 @@
+//! JSON as Go reads it, with every value kept as the text that came in.
+//!
+//! Runtimes and the plugins before us are Go programs, whose decoder matches keys without regard to case. Values stay
+//! raw, so that numbers keep their precision and unknown members can be handed on.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::value::RawValue;
+
+use crate::{CniError, Code};
+
+/// A member of a document that is not what it should be.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {what}")]
+pub(crate) struct Wrong {
+    pub(crate) path: String,
+    pub(crate) what: String,
+}
+
+impl From<Wrong> for CniError {
+    fn from(wrong: Wrong) -> Self {
+        CniError::new(Code::Decode, format!("cannot decode {wrong}"))
+    }
+}
+
+/// The members of an object, in their order, duplicates included, and where the object stands in the document.
+#[derive(Debug)]
+pub(crate) struct Fields<'a> {
+    path: String,
+    members: Vec<(String, &'a RawValue)>,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads the text of an object.
+    pub(crate) fn parse(path: &str, text: &'a str) -> Result<Self, Wrong> {
+        let Members(members) = read(path, text)?;
+        Ok(Fields { path: path.to_owned(), members })
+    }
+
+    /// The value of a key: of the exact key if it is there, else of one that differs only in ASCII case; of several the
+    /// last. `null` counts as absent, as for Go (encoding/json, "Unmarshal").
+    pub(crate) fn get(&self, key: &str) -> Option<&'a RawValue> {
+        let last = |same: fn(&str, &str) -> bool| self.members.iter().rfind(|(name, _)| same(name, key));
+        let (_, value) = last(|a, b| a == b).or_else(|| last(str::eq_ignore_ascii_case))?;
+        (value.get() != "null").then_some(*value)
+    }
+
+    /// The members that are none of these keys.
+    pub(crate) fn except(&self, keys: &[&str]) -> impl Iterator<Item = (&str, &'a RawValue)> {
+        self.members
+            .iter()
+            .filter(move |(name, _)| !keys.iter().any(|key| key.eq_ignore_ascii_case(name)))
+            .map(|(name, value)| (name.as_str(), *value))
+    }
+
+    /// The path of a member, for messages.
+    pub(crate) fn path(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// The decoded value of a key.
+    pub(crate) fn value<T: Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, Wrong> {
+        self.get(key).map(|raw| read(&self.path(key), raw.get())).transpose()
+    }
+
+    /// A string; none when it is absent or empty.
+    pub(crate) fn text(&self, key: &str) -> Result<Option<String>, Wrong> {
+        Ok(self.value::<String>(key)?.filter(|text| !text.is_empty()))
+    }
+
+    /// A list of strings, empty when absent.
+    pub(crate) fn texts(&self, key: &str) -> Result<Vec<String>, Wrong> {
+        let list: Vec<Option<String>> = self.value(key)?.unwrap_or_default();
+        Ok(list.into_iter().map(Option::unwrap_or_default).collect())
+    }
+
+    /// An object.
+    pub(crate) fn object(&self, key: &str) -> Result<Option<Fields<'a>>, Wrong> {
+        self.get(key).map(|raw| Fields::parse(&self.path(key), raw.get())).transpose()
+    }
+
+    /// A list of objects, empty when absent. An element that is `null` is an empty object, as for Go.
+    pub(crate) fn objects(&self, key: &str) -> Result<Vec<Fields<'a>>, Wrong> {
+        let list: Vec<&'a RawValue> = self.value(key)?.unwrap_or_default();
+        let element = |(at, raw): (usize, &'a RawValue)| {
+            let path = format!("{}[{at}]", self.path(key));
+            Fields::parse(&path, if raw.get() == "null" { "{}" } else { raw.get() })
+        };
+        list.into_iter().enumerate().map(element).collect()
+    }
+
+    /// What is wrong with the value of a key.
+    pub(crate) fn wrong(&self, key: &str, what: impl fmt::Display) -> Wrong {
+        Wrong { path: self.path(key), what: what.to_string() }
+    }
+}
+
+/// Decodes a text and says where it stands when it cannot.
+fn read<'a, T: Deserialize<'a>>(path: &str, text: &'a str) -> Result<T, Wrong> {
+    serde_json::from_str(text).map_err(|error| Wrong {
+        path: if path.is_empty() { "the document".to_owned() } else { path.to_owned() },
+        what: error.to_string(),
+    })
+}
+
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+/// A document to print, made of raw parts and new ones.
+pub(crate) enum Node<'a> {
+    Raw(&'a RawValue),
+    Text(&'a str),
+    List(Vec<Node<'a>>),
+    Object(Vec<(String, Node<'a>)>),
+}
+
+impl Serialize for Node<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Node::Raw(raw) => raw.serialize(serializer),
+            Node::Text(text) => serializer.serialize_str(text),
+            Node::List(list) => serializer.collect_seq(list),
+            Node::Object(members) => {
+                let mut map = serializer.serialize_map(Some(members.len()))?;
+                for (key, value) in members {
+                    map.serialize_entry(key, value)?;
+                }
+                map.end()
+            }
+        }
+    }
+}
+
+/// JSON text indented by four blanks. Raw parts stay as they are.
+pub(crate) fn pretty(value: &impl Serialize) -> String {
+    let mut text = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+    // Strings, lists and maps with string keys always print; a writer into memory does not fail.
+    let _ = value.serialize(&mut serializer);
+    String::from_utf8(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_match_like_those_of_go() {
+        for (text, value) in [
+            (r#"{"cniVersion":1}"#, Some("1")),
+            (r#"{"cniversion":1}"#, Some("1")),
+            (r#"{"CNIVERSION":1,"cniVersion":2}"#, Some("2")),
+            (r#"{"cniVersion":2,"CNIVERSION":1}"#, Some("2")),
+            (r#"{"cniversion":1,"CNIVERSION":2}"#, Some("2")),
+            (r#"{"cniVersion":1,"cniVersion":2}"#, Some("2")),
+            (r#"{"cni\u0056ersion":3}"#, Some("3")),
+            (r#"{"cniVersion":null}"#, None),
+            (r#"{"other":1}"#, None),
+        ] {
+            let fields = Fields::parse("", text).unwrap();
+            assert_eq!(fields.get("cniVersion").map(RawValue::get), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_by_its_path() {
+        let fields = Fields::parse("", r#"{"a":{"list":[{"x":"1"},{"x":5}]}}"#).unwrap();
+        let list = fields.object("a").unwrap().unwrap().objects("list").unwrap();
+        assert_eq!(list[0].text("x").unwrap().as_deref(), Some("1"));
+        let wrong = list[1].text("x").unwrap_err().to_string();
+        assert!(wrong.starts_with("a.list[1].x: invalid type: integer `5`, expected a string"), "{wrong}");
+    }
+}

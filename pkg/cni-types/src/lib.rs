@@ -1,0 +1,26 @@
+//! What a CNI *plugin* needs of the Container Network Interface, versions 0.1.0 to 1.1.0: the request (environment,
+//! `CNI_ARGS`, configuration on stdin), the result of the plugins before it, errors, and the answer to `VERSION`.
+//!
+//! Pure: bytes and names in, values and text out. The caller reads stdin and the environment and prints. It must not
+//! do I/O, look at the clock or know Kubernetes beyond the names that a runtime hands over. Called by the plugin, and by
+//! tests that replay recorded calls.
+//!
+//! Sources: the CNI specification (`SPEC.md` of containernetworking/cni at each version's tag), and the behaviour of
+//! Istio's plugin where the specification leaves room.
+
+mod args;
+mod conf;
+mod environment;
+mod error;
+mod json;
+mod names;
+mod result;
+mod version;
+
+pub use args::{Args, MAX_ARGS};
+pub use conf::{Attachment, Kubernetes, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALID_ATTACHMENTS};
+pub use environment::{Command, Environment};
+pub use error::{CniError, Code};
+pub use names::{ContainerId, IfName, NameError, Namespace, NetnsPath, PodName, PodUid};
+pub use result::{CniResult, Dns, Interface, IpConfig, IpPrefix, PrevResult, Route, empty_result};
+pub use version::{SUPPORTED, UnknownVersion, Version, version_output};

@@ -1,0 +1,280 @@
+//! Results: what the plugins before us did, as types, and printed again in any version.
+
+mod convert;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde_json::value::RawValue;
+
+use crate::json::{Fields, Wrong};
+use crate::version::Shape;
+use crate::{CniError, Code, IfName, Version};
+
+/// A result of any version, in the words of 1.1.0 (CNI spec 1.1.0, section 5, "ADD Success").
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CniResult {
+    /// `interfaces`; none before 0.3.0.
+    pub interfaces: Vec<Interface>,
+    /// `ips`; before 0.3.0 at most one of each family.
+    pub ips: Vec<IpConfig>,
+    /// `routes`.
+    pub routes: Vec<Route>,
+    /// `dns`.
+    pub dns: Dns,
+}
+
+/// An interface that was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// `name`; may be empty, plugins are sloppy.
+    pub name: String,
+    /// `mac`, as given.
+    pub mac: Option<String>,
+    /// `mtu` in bytes (1.1.0).
+    pub mtu: Option<u32>,
+    /// `sandbox`: the netns path of the container; none for an interface of the host.
+    pub sandbox: Option<String>,
+    /// `socketPath` (1.1.0).
+    pub socket_path: Option<String>,
+    /// `pciID` (1.1.0).
+    pub pci_id: Option<String>,
+}
+
+/// An address that was given to an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IpConfig {
+    /// `address` (before 0.3.0 `ip`).
+    pub address: IpPrefix,
+    /// `gateway`.
+    pub gateway: Option<IpAddr>,
+    /// `interface`: index into `interfaces`, as given: it may be out of range.
+    pub interface: Option<i64>,
+}
+
+/// A route that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// `dst`.
+    pub dst: IpPrefix,
+    /// `gw`.
+    pub gw: Option<IpAddr>,
+}
+
+/// Name service settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dns {
+    /// `nameservers`, as given.
+    pub nameservers: Vec<String>,
+    /// `domain`.
+    pub domain: Option<String>,
+    /// `search`.
+    pub search: Vec<String>,
+    /// `options`.
+    pub options: Vec<String>,
+}
+
+/// An address and a prefix length, host bits allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IpPrefix {
+    addr: IpAddr,
+    len: u8,
+}
+
+impl IpPrefix {
+    /// The address, with its host bits.
+    #[must_use]
+    pub const fn addr(self) -> IpAddr {
+        self.addr
+    }
+
+    /// The prefix length: 0 to 32, or 0 to 128.
+    #[must_use]
+    pub const fn prefix_len(self) -> u8 {
+        self.len
+    }
+}
+
+/// A text that is no `address/length`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an address with a prefix length")]
+pub struct NotAPrefix(String);
+
+impl FromStr for IpPrefix {
+    type Err = NotAPrefix;
+
+    /// `address/length`; an address alone is a host prefix.
+    fn from_str(text: &str) -> Result<Self, NotAPrefix> {
+        let parse = || {
+            let (addr, len) = text.split_once('/').map_or((text, None), |(addr, len)| (addr, Some(len)));
+            let addr: IpAddr = addr.parse().ok()?;
+            let max = if addr.is_ipv4() { 32 } else { 128 };
+            let len = match len {
+                None => max,
+                Some(len) => len.parse().ok().filter(|_| len.bytes().all(|b| b.is_ascii_digit()))?,
+            };
+            (len <= max).then_some(IpPrefix { addr, len })
+        };
+        parse().ok_or_else(|| NotAPrefix(text.chars().take(80).collect()))
+    }
+}
+
+impl fmt::Display for IpPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.addr, self.len)
+    }
+}
+
+impl CniResult {
+    /// The pod's own addresses, in their order: an entry counts if it names no interface, or one that is not in the
+    /// list, or the one called `ifname` ([I §2.4] step 2). IPv4-mapped addresses are given as IPv4.
+    #[must_use]
+    pub fn pod_ips(&self, ifname: &IfName) -> Vec<IpAddr> {
+        let mut ips = Vec::new();
+        for ip in &self.ips {
+            let at = ip.interface.and_then(|index| usize::try_from(index).ok());
+            let interface = at.and_then(|index| self.interfaces.get(index));
+            let addr = ip.address.addr.to_canonical();
+            if interface.is_none_or(|interface| interface.name == ifname.as_str()) && !ips.contains(&addr) {
+                ips.push(addr);
+            }
+        }
+        ips
+    }
+}
+
+/// A `prevResult`: the bytes as they came, and what they say.
+#[derive(Debug)]
+pub struct PrevResult<'a> {
+    raw: &'a RawValue,
+    fields: Fields<'a>,
+    version: Version,
+    /// Whether the result itself says its version.
+    stated: bool,
+    result: CniResult,
+}
+
+impl<'a> PrevResult<'a> {
+    /// Parses a result. A result that does not say its version has that of the configuration, in which the runtime is
+    /// bound to hand it over (CNI spec 1.1.0, section 4).
+    ///
+    /// # Errors
+    /// Code 6, with the member's path, when it is no result of its version; code 1 for a version that we do not speak.
+    pub fn parse(raw: &'a RawValue, config: Version) -> Result<Self, CniError> {
+        let fields = Fields::parse("prevResult", raw.get())?;
+        let text = fields.text("cniVersion")?;
+        let version = match &text {
+            None => config,
+            Some(text) => text.parse().map_err(|error| {
+                CniError::new(Code::IncompatibleVersion, format!("prevResult.cniVersion: {error}"))
+            })?,
+        };
+        let result = parse(&fields, version.shape())?;
+        Ok(PrevResult { raw, fields, version, stated: text.is_some(), result })
+    }
+
+    /// What the result says.
+    #[must_use]
+    pub fn result(&self) -> &CniResult {
+        &self.result
+    }
+
+    /// The version that the result is written in.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The text to print for a configuration of that version: the bytes as they came if they are of that version (unknown
+    /// members, order and numbers included), else converted. A conversion keeps what the wanted version can hold:
+    /// unknown members stay; a result of 0.1.0 or 0.2.0 holds one address per family, and no interfaces.
+    #[must_use]
+    pub fn output(&self, wanted: Version) -> String {
+        if self.stated && self.version == wanted {
+            return self.raw.get().to_owned();
+        }
+        convert::convert(&self.fields, &self.result, self.version.shape(), wanted)
+    }
+}
+
+/// A result that says only its version: what a plugin prints that has no `prevResult` and makes nothing.
+#[must_use]
+pub fn empty_result(version: Version) -> String {
+    format!("{{\"cniVersion\":\"{version}\"}}")
+}
+
+fn parse(fields: &Fields<'_>, shape: Shape) -> Result<CniResult, Wrong> {
+    let dns = match fields.object("dns")? {
+        Some(fields) => dns(&fields)?,
+        None => Dns::default(),
+    };
+    let mut result = CniResult { dns, ..CniResult::default() };
+    if shape == Shape::Ip4Ip6 {
+        for key in ["ip4", "ip6"] {
+            if let Some(ip) = fields.object(key)? {
+                result.ips.push(ip_config(&ip, "ip")?);
+                result.routes.extend(list(&ip, "routes", route)?);
+            }
+        }
+        return Ok(result);
+    }
+    result.interfaces = list(fields, "interfaces", interface)?;
+    result.ips = list(fields, "ips", |ip| ip_config(ip, "address"))?;
+    result.routes = list(fields, "routes", route)?;
+    Ok(result)
+}
+
+fn list<T>(
+    fields: &Fields<'_>,
+    key: &str,
+    item: impl Fn(&Fields<'_>) -> Result<T, Wrong>,
+) -> Result<Vec<T>, Wrong> {
+    fields.objects(key)?.iter().map(item).collect()
+}
+
+fn interface(fields: &Fields<'_>) -> Result<Interface, Wrong> {
+    Ok(Interface {
+        name: fields.text("name")?.unwrap_or_default(),
+        mac: fields.text("mac")?,
+        mtu: fields.value("mtu")?,
+        sandbox: fields.text("sandbox")?,
+        socket_path: fields.text("socketPath")?,
+        pci_id: fields.text("pciID")?,
+    })
+}
+
+fn ip_config(fields: &Fields<'_>, address: &str) -> Result<IpConfig, Wrong> {
+    Ok(IpConfig {
+        address: prefix(fields, address)?,
+        gateway: gateway(fields, "gateway")?,
+        interface: fields.value("interface")?,
+    })
+}
+
+fn route(fields: &Fields<'_>) -> Result<Route, Wrong> {
+    Ok(Route { dst: prefix(fields, "dst")?, gw: gateway(fields, "gw")? })
+}
+
+fn dns(fields: &Fields<'_>) -> Result<Dns, Wrong> {
+    Ok(Dns {
+        nameservers: fields.texts("nameservers")?,
+        domain: fields.text("domain")?,
+        search: fields.texts("search")?,
+        options: fields.texts("options")?,
+    })
+}
+
+fn prefix(fields: &Fields<'_>, key: &str) -> Result<IpPrefix, Wrong> {
+    let text = fields.text(key)?.ok_or_else(|| fields.wrong(key, "is missing"))?;
+    text.parse().map_err(|error| fields.wrong(key, error))
+}
+
+fn gateway(fields: &Fields<'_>, key: &str) -> Result<Option<IpAddr>, Wrong> {
+    let parse =
+        |text: String| text.parse().map_err(|_| fields.wrong(key, format!("{text:?} is no IP address")));
+    fields.text(key)?.map(parse).transpose()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! Results from one version to another, by moving raw parts.
+//!
+//! The differences (CNI spec, section "Result" at each tag): 0.1.0 and 0.2.0 have `ip4` and `ip6` with an own list of
+//! routes each; 0.3.0 to 0.4.0 have lists, and ips with a `version`; 1.0.0 has no such `version`; 1.1.0 has more members
+//! of interfaces and routes.
+
+use crate::json::{Fields, Node, pretty};
+use crate::version::Shape;
+use crate::{CniResult, Version};
+
+/// The members of interfaces that 1.1.0 added.
+const INTERFACE_1_1: [&str; 3] = ["mtu", "socketPath", "pciID"];
+/// The members of routes that 1.1.0 added.
+const ROUTE_1_1: [&str; 5] = ["mtu", "advmss", "priority", "table", "scope"];
+
+type Members<'a> = Vec<(String, Node<'a>)>;
+
+/// The result in the wanted version. `fields` is what `result` was parsed from.
+pub(super) fn convert(fields: &Fields<'_>, result: &CniResult, from: Shape, wanted: Version) -> String {
+    let to = wanted.shape();
+    let mut lists = Lists::read(fields, from);
+    lists.down(from, to);
+    let mut members = vec![member("cniVersion", Node::Text(wanted.as_str()))];
+    if to == Shape::Ip4Ip6 {
+        members.extend(lists.into_ip4_ip6(result));
+    } else {
+        members.extend(lists.into_lists(result, to));
+    }
+    members.extend(rest(fields, &["cniVersion", "interfaces", "ips", "routes", "ip4", "ip6"]));
+    pretty(&Node::Object(members))
+}
+
+/// The three lists of a result, of whatever shape it was; each element with its address (`address`), if it has one, under
+/// the name of the newer versions, and without `version`.
+struct Lists<'a> {
+    interfaces: Option<Vec<Members<'a>>>,
+    ips: Vec<Members<'a>>,
+    routes: Vec<Members<'a>>,
+}
+
+impl<'a> Lists<'a> {
+    // A part that is no list or object cannot come here: the typed parser has refused it.
+    fn read(fields: &Fields<'a>, from: Shape) -> Self {
+        if from == Shape::Ip4Ip6 {
+            let pair = || ["ip4", "ip6"].into_iter().filter_map(|key| fields.object(key).ok().flatten());
+            return Lists {
+                interfaces: None,
+                ips: pair().map(|ip| owned(&ip, &["ip", "routes"], Some("ip"))).collect(),
+                routes: pair()
+                    .flat_map(|ip| ip.objects("routes").unwrap_or_default())
+                    .map(|route| owned(&route, &[], None))
+                    .collect(),
+            };
+        }
+        let list = |key| fields.objects(key).unwrap_or_default();
+        let interfaces = list("interfaces").iter().map(|interface| owned(interface, &[], None)).collect();
+        Lists {
+            interfaces: fields.get("interfaces").map(|_| interfaces),
+            ips: list("ips").iter().map(|ip| owned(ip, &["address", "version"], Some("address"))).collect(),
+            routes: list("routes").iter().map(|route| owned(route, &[], None)).collect(),
+        }
+    }
+
+    /// Drops what only 1.1.0 has.
+    fn down(&mut self, from: Shape, to: Shape) {
+        if from < Shape::IpsMore || to == Shape::IpsMore {
+            return;
+        }
+        for interface in self.interfaces.iter_mut().flatten() {
+            interface.retain(|(name, _)| !is_one_of(name, &INTERFACE_1_1));
+        }
+        for route in &mut self.routes {
+            route.retain(|(name, _)| !is_one_of(name, &ROUTE_1_1));
+        }
+    }
+
+    fn into_lists(self, result: &CniResult, to: Shape) -> Members<'a> {
+        let mut members = Vec::new();
+        if let Some(interfaces) = self.interfaces {
+            members.push(member("interfaces", objects(interfaces)));
+        }
+        let mut ips = self.ips;
+        if to == Shape::VersionedIps {
+            for (ip, typed) in ips.iter_mut().zip(&result.ips) {
+                let family = if typed.address.addr().to_canonical().is_ipv4() { "4" } else { "6" };
+                ip.insert(0, member("version", Node::Text(family)));
+            }
+        }
+        if !ips.is_empty() {
+            members.push(member("ips", objects(ips)));
+        }
+        if !self.routes.is_empty() {
+            members.push(member("routes", objects(self.routes)));
+        }
+        members
+    }
+
+    /// The first address of each family, with the routes of the family.
+    fn into_ip4_ip6(self, result: &CniResult) -> Members<'a> {
+        let (mut ip4, mut ip6): (Option<Members<'a>>, Option<Members<'a>>) = (None, None);
+        for (mut ip, typed) in self.ips.into_iter().zip(&result.ips) {
+            ip.retain(|(name, _)| !name.eq_ignore_ascii_case("interface"));
+            if let Some((name, _)) = ip.iter_mut().find(|(name, _)| *name == "address") {
+                "ip".clone_into(name);
+            }
+            let slot = if typed.address.addr().to_canonical().is_ipv4() { &mut ip4 } else { &mut ip6 };
+            slot.get_or_insert(ip);
+        }
+        let (mut routes4, mut routes6) = (Vec::new(), Vec::new());
+        for (route, typed) in self.routes.into_iter().zip(&result.routes) {
+            if typed.dst.addr().to_canonical().is_ipv4() { routes4.push(route) } else { routes6.push(route) }
+        }
+        let mut members = Vec::new();
+        for (key, ip, routes) in [("ip4", ip4, routes4), ("ip6", ip6, routes6)] {
+            let Some(mut ip) = ip else { continue };
+            if !routes.is_empty() {
+                ip.push(member("routes", objects(routes)));
+            }
+            members.push(member(key, Node::Object(ip)));
+        }
+        members
+    }
+}
+
+/// The members of one object: the address first, under the name of the newer versions, then all that are not skipped.
+fn owned<'a>(fields: &Fields<'a>, skip: &[&str], address: Option<&str>) -> Members<'a> {
+    let address = address.and_then(|key| fields.get(key)).map(|raw| member("address", Node::Raw(raw)));
+    address.into_iter().chain(rest(fields, skip)).collect()
+}
+
+fn rest<'a>(fields: &Fields<'a>, skip: &[&str]) -> Members<'a> {
+    fields.except(skip).map(|(name, raw)| member(name, Node::Raw(raw))).collect()
+}
+
+fn member<'a>(name: &str, value: Node<'a>) -> (String, Node<'a>) {
+    (name.to_owned(), value)
+}
+
+fn objects(list: Vec<Members<'_>>) -> Node<'_> {
+    Node::List(list.into_iter().map(Node::Object).collect())
+}
+
+fn is_one_of(name: &str, names: &[&str]) -> bool {
+    names.iter().any(|one| one.eq_ignore_ascii_case(name))
+}

@@ -1,0 +1,148 @@
+//! Protocol versions and the answer to `VERSION`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A version of the CNI specification that this crate speaks, ordered by age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// 0.1.0: results with `ip4` and `ip6`.
+    V0_1_0,
+    /// 0.2.0: adds the `VERSION` command.
+    V0_2_0,
+    /// 0.3.0: results with lists of interfaces, ips and routes; chains of plugins.
+    V0_3_0,
+    /// 0.3.1: clarifications of 0.3.0.
+    V0_3_1,
+    /// 0.4.0: adds `CHECK`, and `prevResult` at `DEL`.
+    V0_4_0,
+    /// 1.0.0: ips have no `version` any more.
+    V1_0_0,
+    /// 1.1.0: adds `GC` and `STATUS`, and more fields of interfaces and routes.
+    V1_1_0,
+}
+
+/// All supported versions, oldest first, as `VERSION` lists them.
+pub const SUPPORTED: [Version; 7] = [
+    Version::V0_1_0,
+    Version::V0_2_0,
+    Version::V0_3_0,
+    Version::V0_3_1,
+    Version::V0_4_0,
+    Version::V1_0_0,
+    Version::V1_1_0,
+];
+
+/// A version text that is none of [`SUPPORTED`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("CNI version {0:?} is not one of the supported {list}", list = list())]
+pub struct UnknownVersion(
+    /// The text as it was given, shortened to 64 characters.
+    pub String,
+);
+
+impl Version {
+    /// The version of a configuration that names none (CNI spec 0.2.0, "Network Configuration": added after 0.1.0).
+    pub const DEFAULT: Version = Version::V0_1_0;
+    /// The newest version.
+    pub const LATEST: Version = Version::V1_1_0;
+
+    /// The text of the version, as it stands in `cniVersion`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Version::V0_1_0 => "0.1.0",
+            Version::V0_2_0 => "0.2.0",
+            Version::V0_3_0 => "0.3.0",
+            Version::V0_3_1 => "0.3.1",
+            Version::V0_4_0 => "0.4.0",
+            Version::V1_0_0 => "1.0.0",
+            Version::V1_1_0 => "1.1.0",
+        }
+    }
+
+    /// The shape of results at this version.
+    pub(crate) const fn shape(self) -> Shape {
+        match self {
+            Version::V0_1_0 | Version::V0_2_0 => Shape::Ip4Ip6,
+            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => Shape::VersionedIps,
+            Version::V1_0_0 => Shape::Ips,
+            Version::V1_1_0 => Shape::IpsMore,
+        }
+    }
+}
+
+/// The four shapes that results have had, oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Shape {
+    /// Objects `ip4` and `ip6`, each with its routes.
+    Ip4Ip6,
+    /// A list of ips that say `"version": "4"` or `"6"`.
+    VersionedIps,
+    /// A list of ips without it.
+    Ips,
+    /// The same, with `mtu`, `socketPath`, `pciID` of interfaces and five more fields of routes.
+    IpsMore,
+}
+
+impl FromStr for Version {
+    type Err = UnknownVersion;
+
+    /// Exact text only; the empty text is the default version (a missing `cniVersion` means 0.1.0).
+    fn from_str(text: &str) -> Result<Self, UnknownVersion> {
+        if text.is_empty() {
+            return Ok(Version::DEFAULT);
+        }
+        SUPPORTED
+            .into_iter()
+            .find(|version| version.as_str() == text)
+            .ok_or_else(|| UnknownVersion(text.chars().take(64).collect()))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What the plugin prints for `VERSION` (CNI spec 1.1.0, section 2, "VERSION").
+#[must_use]
+pub fn version_output() -> String {
+    let list: Vec<String> = SUPPORTED.iter().map(|version| format!("\"{version}\"")).collect();
+    format!("{{\"cniVersion\":\"{}\",\"supportedVersions\":[{}]}}", Version::LATEST, list.join(","))
+}
+
+fn list() -> String {
+    let list: Vec<&str> = SUPPORTED.iter().map(|version| version.as_str()).collect();
+    list.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_supported_version_is_read_back_and_ordered() {
+        for version in SUPPORTED {
+            assert_eq!(version.to_string().parse(), Ok(version));
+        }
+        assert!(SUPPORTED.is_sorted());
+        assert_eq!("".parse(), Ok(Version::V0_1_0));
+    }
+
+    #[test]
+    fn other_texts_are_unknown() {
+        for text in ["1", "1.0", "v1.0.0", "1.0.0 ", "2.0.0", "0.1.1", "1.2.0"] {
+            let error = text.parse::<Version>().unwrap_err().to_string();
+            assert!(error.contains(text) && error.contains("0.3.1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn version_output_is_json_with_all_versions() {
+        let value: serde_json::Value = serde_json::from_str(&version_output()).unwrap();
+        assert_eq!(value["cniVersion"], "1.1.0");
+        assert_eq!(value["supportedVersions"].as_array().unwrap().len(), 7);
+    }
+}

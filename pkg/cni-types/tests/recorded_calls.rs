@@ -1,0 +1,57 @@
+//! Replays what containerd really sent (`tests/data/cni-calls/` of the workspace).
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+use std::ffi::OsString;
+
+use cni_types::{Command, Environment, NetConf, Version};
+use serde_json::Value;
+
+const CALLS: [&str; 3] = [
+    include_str!("../../../tests/data/cni-calls/containerd-1.6.20-cni-0.3.1.jsonl"),
+    include_str!("../../../tests/data/cni-calls/containerd-1.6.20-cni-1.0.0.jsonl"),
+    include_str!("../../../tests/data/cni-calls/containerd-2.1.5-cni-1.1.0.jsonl"),
+];
+
+fn calls() -> impl Iterator<Item = Value> {
+    CALLS.iter().flat_map(|file| file.lines()).map(|line| serde_json::from_str(line).unwrap())
+}
+
+fn environment(call: &Value) -> Environment {
+    let lookup = |name: &str| call["env"][name].as_str().map(OsString::from);
+    let command = Command::from_lookup(lookup).unwrap().unwrap();
+    Environment::parse(command, lookup).unwrap()
+}
+
+#[test]
+fn every_recorded_call_is_understood() {
+    let mut seen = [0; 3];
+    for call in calls() {
+        let env = environment(&call);
+        let args = env.args().unwrap();
+        let conf = NetConf::parse(call["stdin"].to_string().as_bytes()).unwrap();
+        assert_eq!(conf.plugin.as_deref(), Some("istio-cni"));
+        if env.command == Command::Status {
+            seen[2] += 1;
+            continue;
+        }
+        seen[usize::from(env.command == Command::Del)] += 1;
+        assert!(["one", "two"].contains(&args.pod_name.unwrap().as_str()));
+        assert_eq!(args.infra_container_id.as_deref(), env.container_id.as_ref().map(|id| id.as_str()));
+        assert!(args.pod_uid.is_some());
+        assert_eq!(conf.pod_annotations.unwrap()["note"], "a \"quoted\" value");
+    }
+    assert_eq!(seen, [9, 12, 2]);
+}
+
+#[test]
+fn every_recorded_add_passes_through_unchanged_and_has_its_ip() {
+    for call in calls().filter(|call| call["env"]["CNI_COMMAND"] == "ADD") {
+        let conf = NetConf::parse(call["stdin"].to_string().as_bytes()).unwrap();
+        let prev = conf.prev_result().unwrap().unwrap();
+        let ips = prev.result().pod_ips(&environment(&call).ifname.unwrap());
+        assert_eq!(ips.len(), 1);
+        assert_eq!(conf.pass_through().unwrap(), call["stdin"]["prevResult"].to_string());
+        assert!(prev.output(Version::V0_2_0).contains(&ips[0].to_string()));
+    }
+}
