@@ -238,17 +238,17 @@ impl Rule {
         Rule::new(Target::Jump(chain))
     }
 
-    /// Only packets from `net`.
+    /// Only packets from `net`; no condition when that is every address, as the tools would not keep it.
     #[must_use]
     pub fn source(mut self, net: IpNet) -> Rule {
-        self.source = Some(Is::eq(net));
+        self.source = narrowing(net);
         self
     }
 
-    /// Only packets to `net`.
+    /// Only packets to `net`; no condition when that is every address.
     #[must_use]
     pub fn dest(mut self, net: IpNet) -> Rule {
-        self.dest = Some(Is::eq(net));
+        self.dest = narrowing(net);
         self
     }
 
@@ -259,17 +259,17 @@ impl Rule {
         self
     }
 
-    /// Only packets that arrive on `interface`.
+    /// Only packets that arrive on `interface`; no condition when that is `+`, every interface.
     #[must_use]
     pub fn input(mut self, interface: &IfName) -> Rule {
-        self.input = Some(Is::eq(interface.clone()));
+        self.input = one_of_many(interface);
         self
     }
 
-    /// Only packets that leave by `interface`.
+    /// Only packets that leave by `interface`; no condition when that is `+`.
     #[must_use]
     pub fn output(mut self, interface: &IfName) -> Rule {
-        self.output = Some(Is::eq(interface.clone()));
+        self.output = one_of_many(interface);
         self
     }
 
@@ -317,6 +317,16 @@ impl Rule {
     pub fn with_target(&self, target: Target) -> Rule {
         Rule { target, ..self.clone() }
     }
+}
+
+/// `-d 0.0.0.0/0` is not in any save: it says nothing. (iptables 1.8.9, both backends: `print_ip`, `save_ipv4_addr`.)
+fn narrowing(net: IpNet) -> Option<Is<IpNet>> {
+    (net.prefix_len() > 0).then(|| Is::eq(net))
+}
+
+/// Nor is `-i +`.
+fn one_of_many(interface: &IfName) -> Option<Is<IfName>> {
+    (interface.as_str() != "+").then(|| Is::eq(interface.clone()))
 }
 
 /// Where in a built-in chain our jump stands.

@@ -173,9 +173,16 @@ fn quoted(chars: &mut std::str::Chars<'_>, word: &mut String) -> Option<()> {
     }
 }
 
-/// The word behind `-j` or `-g` of a rule that we do not understand otherwise.
-pub(crate) fn target_word(text: &str) -> Option<&str> {
-    let mut words = text.split_whitespace();
-    words.find(|word| *word == "-j" || *word == "-g")?;
-    words.next()
+/// The word behind `-j` or `-g` of a rule that we do not understand otherwise. A comment may say `-j` as well; the
+/// save quotes it only where it has blanks.
+pub(crate) fn target_word(text: &str) -> Option<String> {
+    let mut words = words(text)?.into_iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--comment" => drop(words.next()),
+            "-j" | "-g" => return words.next(),
+            _ => {}
+        }
+    }
+    None
 }

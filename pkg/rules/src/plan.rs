@@ -4,6 +4,8 @@
 //! comparison rule by rule to be repaired. Built-in chains are different: a jump is appended anew each time. So
 //! jumps are compared with what is there, and surplus or misplaced ones are deleted in the same transaction.
 
+use std::borrow::Cow;
+
 use crate::{
     ir::{Chain, Jump, Place, Rule, RuleSet, Table, TableRules, Target},
     parse::{self, Saved, SavedRule, SavedTable},
@@ -185,7 +187,7 @@ fn edit_jumps(
         let wanted = want.jumps.iter().position(|jump| {
             jump.hook.name() == found.chain
                 && found.rule.as_ref() == Some(&jump.rule)
-                && have.stands_at(index, jump.place)
+                && have.stands_well(index, jump)
         });
         match wanted.and_then(|position| kept.get_mut(position)) {
             Some(kept) if !*kept => *kept = true,
@@ -229,23 +231,25 @@ impl SavedTable {
         self.rules
             .iter()
             .filter(|rule| !is_own(&rule.chain))
-            .filter(|rule| rule.jump_target().is_some_and(is_own))
+            .filter(|rule| rule.jump_target().is_some_and(|chain| is_own(&chain)))
             .map(move |rule| (position(rule).unwrap_or(usize::MAX), rule))
     }
 
-    /// A jump that must be first has to be the first rule of its chain; any place suits one that was appended.
-    fn stands_at(&self, index: usize, place: Place) -> bool {
-        place == Place::Last || index == 0
+    /// A jump that must be first has to be the first rule of its chain, and to have no copy behind it: a copy could
+    /// not be deleted, since `-D` takes the first of equal rules. Any place suits a jump that was appended.
+    fn stands_well(&self, index: usize, jump: &Jump) -> bool {
+        let copies = || self.rules_of(jump.hook.name()).filter(|rule| rule.rule.as_ref() == Some(&jump.rule));
+        jump.place == Place::Last || (index == 0 && copies().count() == 1)
     }
 }
 
 impl SavedRule {
     /// The chain that the rule jumps to, also when we do not understand its conditions.
-    fn jump_target(&self) -> Option<&str> {
+    fn jump_target(&self) -> Option<Cow<'_, str>> {
         match &self.rule {
-            Some(Rule { target: Target::Jump(chain), .. }) => Some(&chain.0),
+            Some(Rule { target: Target::Jump(chain), .. }) => Some(Cow::Borrowed(&chain.0)),
             Some(_) => None,
-            None => parse::target_word(&self.text),
+            None => parse::target_word(&self.text).map(Cow::Owned),
         }
     }
 }

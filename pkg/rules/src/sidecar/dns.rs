@@ -18,6 +18,7 @@ pub(super) fn capture(config: &Config, family: Family, rules: &mut RuleSet) {
     }
     let question = Rule::new(Target::Return).udp().dport(DNS);
     let nat = rules.table(Table::Nat);
+    nat.chain_mut(&OUTPUT_DNS); // jumped to in any case, also when no server is of this family
     for owner in config.owners() {
         nat.push(&OUTPUT_DNS, question.clone().when(owner.is()));
     }

@@ -1,0 +1,237 @@
+//! What holds for every rule, rule set and namespace: text and rules are two forms of the same thing, a plan leads from
+//! any state to the desired one and touches nothing foreign, and no text brings the parser down.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+#[path = "properties/arbitrary.rs"]
+mod arbitrary;
+#[path = "properties/kernel.rs"]
+mod kernel;
+
+use std::collections::BTreeSet;
+
+use kernel::{Kernel, Words, verdict};
+use proptest::prelude::*;
+use rules::{
+    Chain, Place, Rule, RuleSet, Saved, Table, Target,
+    plan::{self, is_own},
+    sidecar,
+};
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn parse(kernel: &Kernel, counters: bool) -> Saved {
+    Saved::parse(&kernel.save(counters)).unwrap()
+}
+
+/// A namespace in which `desired` may have been applied before, and others have been at work since.
+fn used(desired: &RuleSet, applied: bool, dump: &[arbitrary::Lying]) -> Kernel {
+    let mut kernel = Kernel::new();
+    if applied {
+        kernel.restore(&plan::apply(desired, &Saved::default()).restore_text()).unwrap();
+    }
+    arbitrary::throw(&mut kernel, desired, dump);
+    kernel
+}
+
+fn into_own(rule: &Words) -> bool {
+    verdict(rule).is_some_and(|chain| is_own(chain))
+}
+
+/// Everything that is not ours: all other chains, and their rules that do not lead into ours, in order.
+fn foreign(kernel: &Kernel) -> Vec<(Table, String, Vec<Words>)> {
+    let mut all = Vec::new();
+    for (table, chains) in &kernel.tables {
+        for (name, rules) in chains.iter().filter(|(name, _)| !is_own(name)) {
+            all.push((*table, name.clone(), rules.iter().filter(|rule| !into_own(rule)).cloned().collect()));
+        }
+    }
+    all
+}
+
+fn assert_is(kernel: &Kernel, desired: &RuleSet) {
+    let saved = parse(kernel, false);
+    for (table, chains) in &kernel.tables {
+        let (want, have) = (desired.tables.get(table), &saved.tables[table]);
+        let wanted: BTreeSet<&str> =
+            want.iter().flat_map(|want| want.chains.iter().map(|(chain, _)| &*chain.0)).collect();
+        let found: BTreeSet<&str> = chains.keys().map(String::as_str).filter(|name| is_own(name)).collect();
+        assert_eq!(found, wanted, "own chains of {table:?}");
+        for (chain, rules) in want.iter().flat_map(|want| &want.chains) {
+            let found: Vec<_> = have.rules_of(&chain.0).map(|rule| rule.rule.clone()).collect();
+            let rules: Vec<_> = rules.iter().cloned().map(Some).collect();
+            assert_eq!(found, rules, "{table:?} {chain}");
+        }
+        for name in chains.keys().filter(|name| !is_own(name)) {
+            let jump = want.and_then(|want| want.jumps.iter().find(|jump| jump.hook.name() == name));
+            let found: Vec<usize> =
+                (0..chains[name].len()).filter(|index| into_own(&chains[name][*index])).collect();
+            assert_eq!(found.len(), usize::from(jump.is_some()), "rules into our chains in {table:?} {name}");
+            if let Some(jump) = jump {
+                let rule = have.rules_of(name).nth(found[0]).and_then(|rule| rule.rule.as_ref());
+                assert_eq!(rule, Some(&jump.rule));
+                assert!(jump.place == Place::Last || found[0] == 0, "the first rule of {table:?} {name}");
+            }
+        }
+    }
+}
+
+/// Applies by one restore, and by single calls; both lead to the same.
+fn carry_out(kernel: &mut Kernel, change: &plan::Change) {
+    let mut by_calls = kernel.clone();
+    kernel.restore(&change.restore_text()).unwrap();
+    for call in change.calls() {
+        by_calls.call(&call).unwrap();
+    }
+    assert_eq!(by_calls, *kernel, "single calls end elsewhere than the restore");
+}
+
+proptest! {
+    #![proptest_config(cases(512))]
+
+    #[test]
+    fn a_rule_reads_back_as_itself(
+        rule in arbitrary::chain().prop_flat_map(|chain| arbitrary::rule(vec![chain])),
+        chain in arbitrary::chain(),
+        counters in any::<bool>(),
+    ) {
+        let counters = if counters { "[17:4711] " } else { "" };
+        let shown = rule.to_string().replace("--tproxy-mark", "--on-ip 0.0.0.0 --tproxy-mark");
+        for text in [rule.to_string(), shown] {
+            let text = format!("# a comment\n*mangle\n:INPUT ACCEPT [1:2]\n:{chain} - [0:0]\n{counters}-A {chain} {text}\nCOMMIT\n");
+            let saved = Saved::parse(&text).unwrap();
+            let found = saved.tables[&Table::Mangle].rules_of(&chain.0).collect::<Vec<_>>();
+            prop_assert_eq!(found.len(), 1);
+            prop_assert_eq!(found[0].rule.as_ref(), Some(&rule), "{}", text);
+        }
+    }
+
+    #[test]
+    fn a_rule_with_a_word_too_much_is_foreign(
+        rule in arbitrary::rule(vec![]),
+        word in "(--random|-m comment|--comment x|-f|! -s|x)",
+        front in any::<bool>(),
+    ) {
+        let text = if front { format!("{word} {rule}") } else { format!("{rule} {word}") };
+        let saved = Saved::parse(&format!("*nat\n-A OUTPUT {text}\nCOMMIT\n")).unwrap();
+        prop_assert_eq!(saved.tables[&Table::Nat].rules[0].rule.as_ref(), None);
+        prop_assert_eq!(&saved.tables[&Table::Nat].rules[0].text, &text);
+    }
+
+    #[test]
+    fn a_rule_set_reads_back_from_a_save(desired in arbitrary::rule_set(), counters in any::<bool>()) {
+        let kernel = used(&desired, true, &[]);
+        let saved = parse(&kernel, counters);
+        prop_assert!(saved.tables.values().flat_map(|table| &table.rules).all(|rule| rule.rule.is_some()));
+        assert_is(&kernel, &desired);
+        prop_assert!(plan::apply(&desired, &saved).is_empty(), "{:?}", plan::apply(&desired, &saved));
+    }
+
+    #[test]
+    fn a_plan_leads_from_any_state_to_the_desired_one(
+        desired in arbitrary::desired(),
+        applied in any::<bool>(),
+        counters in any::<bool>(),
+        dump in arbitrary::dump(),
+    ) {
+        let mut kernel = used(&desired, applied, &dump);
+        let before = foreign(&kernel);
+        let change = plan::apply(&desired, &parse(&kernel, counters));
+        prop_assert_eq!(change.is_empty(), change.restore_text().is_empty());
+        prop_assert_eq!(change.is_empty(), change.reasons().next().is_none());
+        carry_out(&mut kernel, &change);
+        assert_is(&kernel, &desired);
+        prop_assert_eq!(foreign(&kernel), before);
+        let again = plan::apply(&desired, &parse(&kernel, counters));
+        prop_assert!(again.is_empty(), "a second time: {:?}", again);
+    }
+
+    #[test]
+    fn a_removal_leaves_nothing_of_ours_and_all_of_theirs(
+        desired in arbitrary::desired(),
+        applied in any::<bool>(),
+        dump in arbitrary::dump(),
+    ) {
+        let mut kernel = used(&desired, applied, &dump);
+        let before = foreign(&kernel);
+        let change = plan::remove(&parse(&kernel, false));
+        carry_out(&mut kernel, &change);
+        assert_is(&kernel, &RuleSet::default());
+        prop_assert_eq!(foreign(&kernel), before);
+        prop_assert!(plan::remove(&parse(&kernel, false)).is_empty());
+    }
+
+    #[test]
+    fn one_configuration_follows_another(
+        (one, other) in (arbitrary::config(), arbitrary::config()),
+        family in arbitrary::family(),
+    ) {
+        let mut kernel = Kernel::new();
+        for config in [&one, &other, &one] {
+            let desired = sidecar::rule_set(config, family);
+            let change = plan::apply(&desired, &parse(&kernel, false));
+            carry_out(&mut kernel, &change);
+            assert_is(&kernel, &desired);
+        }
+    }
+
+    #[test]
+    fn every_rule_set_is_whole(config in arbitrary::config(), family in arbitrary::family()) {
+        let desired = sidecar::rule_set(&config, family);
+        prop_assert_eq!(&desired, &sidecar::rule_set(&config, family));
+        let text = plan::apply(&desired, &Saved::default()).restore_text();
+        prop_assert_eq!(&text, &plan::apply(&desired, &Saved::default()).restore_text());
+        prop_assert!(config.trace || !text.contains("NFLOG"));
+        for (table, rules) in &desired.tables {
+            let jumped: BTreeSet<&Chain> = rules.jumps.iter().filter_map(|jump| goal(&jump.rule)).collect();
+            let inner = rules.chains.iter().flat_map(|(_, rules)| rules).filter_map(goal);
+            for chain in jumped.iter().copied().chain(inner) {
+                prop_assert!(rules.chains.iter().any(|(name, _)| name == chain), "{:?} has no {}", table, chain);
+            }
+            let hooks: BTreeSet<_> = rules.jumps.iter().map(|jump| jump.hook).collect();
+            prop_assert_eq!(hooks.len(), rules.jumps.len(), "one jump per built-in chain");
+            prop_assert_eq!(jumped.len(), hooks.len(), "every jump goes to a chain of ours");
+            prop_assert!(rules.chains.iter().all(|(chain, _)| is_own(&chain.0)));
+            prop_assert!(rules.chains.iter().flat_map(|(_, rules)| rules).all(|rule| of_family(rule, family)));
+        }
+    }
+
+    #[test]
+    fn no_text_brings_the_parser_down(text in "(\\*nat|\\*|:|-A |-j |-m |\\[1:2\\] |\"|\\\\|COMMIT|! |ISTIO_OUTPUT|\n|\\PC){0,40}") {
+        survives(&text);
+    }
+
+    #[test]
+    fn no_bytes_bring_the_parser_down(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        survives(&String::from_utf8_lossy(&bytes));
+    }
+}
+
+fn goal(rule: &Rule) -> Option<&Chain> {
+    match &rule.target {
+        Target::Jump(chain) => Some(chain),
+        _ => None,
+    }
+}
+
+fn of_family(rule: &Rule, family: model::Family) -> bool {
+    [&rule.source, &rule.dest].into_iter().flatten().all(|is| model::Family::of(is.value.addr()) == family)
+}
+
+/// Parses, and plans on what was understood.
+fn survives(text: &str) {
+    if let Ok(saved) = Saved::parse(text) {
+        let change = plan::remove(&saved);
+        assert_eq!(change.is_empty(), change.restore_text().is_empty());
+    }
+}
+
+#[test]
+fn conditions_that_match_everything_are_not_written() {
+    let any = "0.0.0.0/0".parse().unwrap();
+    let every = model::IfName::new("+").unwrap();
+    let rule =
+        Rule::new(Target::Return).source(any).dest("::/0".parse().unwrap()).input(&every).output(&every);
+    assert_eq!(rule, Rule::new(Target::Return), "the tools forget them, so that a save would never be equal");
+}

@@ -1,0 +1,305 @@
+//! Arbitrary rules, rule sets, configurations, and namespaces that others have been in before us.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use model::{Family, IfName, IpNet, Mark, Port, TableId};
+use proptest::{collection::vec, option, prelude::*, sample};
+use rules::{
+    Chain, Hook, Is, Jump, Match, Place, Proto, Rule, RuleSet, States, Table, TableRules, Target,
+    plan::OWN_CHAINS,
+    sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports},
+};
+
+use crate::kernel::{self, Kernel};
+
+pub(crate) fn family() -> impl Strategy<Value = Family> {
+    sample::select(Family::BOTH.to_vec())
+}
+
+pub(crate) fn port() -> impl Strategy<Value = Port> {
+    prop_oneof![Just(53), Just(15008), any::<u16>()].prop_map(Port)
+}
+
+pub(crate) fn ports() -> impl Strategy<Value = Ports> {
+    prop_oneof![Just(Ports::All), Just(Ports::NONE), vec(port(), 0..4).prop_map(Ports::List)]
+}
+
+pub(crate) fn ip() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        any::<u32>().prop_map(|bits| Ipv4Addr::from_bits(bits).into()),
+        any::<u128>().prop_map(|bits| Ipv6Addr::from_bits(bits).into()),
+        Just(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        Just(IpAddr::V6(Ipv6Addr::LOCALHOST)),
+    ]
+}
+
+/// A network, host bits and all; every length from `shortest` on.
+pub(crate) fn net(shortest: u8) -> impl Strategy<Value = IpNet> {
+    (ip(), prop_oneof![Just(0), any::<u8>()]).prop_map(move |(ip, len)| {
+        let longest = if ip.is_ipv4() { 32 } else { 128 };
+        IpNet::new(ip, shortest + len % (longest + 1 - shortest)).unwrap()
+    })
+}
+
+pub(crate) fn interface() -> impl Strategy<Value = IfName> {
+    prop_oneof![
+        Just("lo".to_owned()),
+        Just("+".to_owned()),
+        "[a-z]{2,4}[0-9]{1,2}",
+        "[a-z]{2,4}[+]",
+        "[A-Za-z0-9_.@$#;,+=äß-]{1,15}",
+    ]
+    .prop_filter_map("no interface name", |name| IfName::new(&name).ok())
+}
+
+fn mark() -> impl Strategy<Value = Mark> {
+    prop_oneof![
+        any::<u32>().prop_map(Mark::exact),
+        (any::<u32>(), any::<u32>()).prop_map(|(value, mask)| Mark { value, mask }),
+    ]
+}
+
+fn is<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<Value = Is<T>> {
+    (any::<bool>(), value).prop_map(|(negated, value)| Is { negated, value })
+}
+
+/// The name of a chain, ours or anybody's.
+pub(crate) fn chain() -> impl Strategy<Value = Chain> {
+    prop_oneof![
+        sample::select(OWN_CHAINS.to_vec()).prop_map(Chain::named),
+        "[A-Za-z_][A-Za-z0-9_:-]{0,20}[0-9]".prop_map(|name| Chain(name.into())),
+    ]
+}
+
+fn condition(with_ports: bool) -> impl Strategy<Value = Match> {
+    let other = prop_oneof![
+        is(any::<u32>()).prop_map(Match::Uid),
+        is(any::<u32>()).prop_map(Match::Gid),
+        is(mark()).prop_map(Match::Mark),
+        is(mark()).prop_map(Match::ConnMark),
+        sample::select(vec![States::Invalid, States::RelatedEstablished]).prop_map(Match::CtState),
+    ];
+    let port = prop_oneof![
+        is(port()).prop_map(Match::SourcePort),
+        is(port()).prop_map(Match::DestPort),
+        is(vec(port(), 1..15)).prop_map(Match::DestPorts),
+    ];
+    if with_ports { prop_oneof![other, port].boxed() } else { other.boxed() }
+}
+
+fn target(chains: Vec<Chain>) -> impl Strategy<Value = Target> {
+    let fixed = prop_oneof![
+        Just(Target::Return),
+        Just(Target::Accept),
+        Just(Target::Drop),
+        Just(Target::SaveMark),
+        Just(Target::RestoreMark),
+        port().prop_map(Target::Redirect),
+        (port(), mark()).prop_map(|(port, mark)| Target::Tproxy { port, mark }),
+        mark().prop_map(Target::SetMark),
+        any::<u16>().prop_map(Target::CtZone),
+        ("[ -~]{1,20}", any::<u16>(), any::<u32>()).prop_map(|(prefix, group, size)| Target::Nflog {
+            prefix: prefix.into(),
+            group,
+            size
+        }),
+    ];
+    if chains.is_empty() {
+        return fixed.boxed();
+    }
+    prop_oneof![3 => fixed, 2 => sample::select(chains).prop_map(Target::Jump)].boxed()
+}
+
+/// Any rule that the model can say: a port only beside its protocol. Jumps go to one of `chains`.
+pub(crate) fn rule(chains: Vec<Chain>) -> impl Strategy<Value = Rule> {
+    let proto = option::of(is(sample::select(vec![Proto::Tcp, Proto::Udp])));
+    let net = || option::of(is(net(1).prop_map(|net| net.trunc())));
+    let interface =
+        || option::of(is(interface().prop_filter("matches everything", |name| name.as_str() != "+")));
+    proto.prop_flat_map(move |proto| {
+        let with_ports = proto.as_ref().is_some_and(|proto| !proto.negated);
+        let ends = (net(), net(), interface(), interface());
+        (ends, vec(condition(with_ports), 0..3), target(chains.clone())).prop_map(
+            move |(ends, matches, target)| {
+                let (source, dest, input, output) = ends;
+                Rule { source, dest, input, output, proto: proto.clone(), matches, target }
+            },
+        )
+    })
+}
+
+/// Some of our chains with any rules, jumps only to chains behind (no loops), and at most one jump per hook.
+fn table_rules(table: Table) -> impl Strategy<Value = TableRules> {
+    let names = sample::subsequence(OWN_CHAINS.to_vec(), 1..5).prop_shuffle();
+    names.prop_flat_map(move |names| {
+        let names: Vec<Chain> = names.into_iter().map(Chain::named).collect();
+        let rules: Vec<_> =
+            (0..names.len()).map(|index| vec(rule(names[index + 1..].to_vec()), 0..4)).collect();
+        let hooks: Vec<Hook> =
+            Hook::ALL.into_iter().filter(|hook| kernel::built_in(table).contains(&hook.name())).collect();
+        let place = sample::select(vec![Place::First, Place::Last]);
+        let goal = sample::select(names.clone());
+        let jump = (rule(vec![]), goal, place, any::<bool>());
+        let jumps = (sample::subsequence(hooks, 0..3), vec(jump, 3));
+        (Just(names), rules, jumps).prop_map(|(names, rules, (hooks, jumps))| TableRules {
+            chains: names.into_iter().zip(rules).collect(),
+            jumps: (hooks.into_iter().zip(jumps))
+                .map(|(hook, (rule, goal, place, bare))| {
+                    let rule = if bare { Rule::jump(goal) } else { rule.with_target(Target::Jump(goal)) };
+                    Jump { hook, rule, place }
+                })
+                .collect(),
+        })
+    })
+}
+
+/// Any rule set in our own chains.
+pub(crate) fn rule_set() -> impl Strategy<Value = RuleSet> {
+    Table::ALL.map(|table| option::weighted(0.4, table_rules(table))).prop_map(|tables| RuleSet {
+        tables: Table::ALL
+            .into_iter()
+            .zip(tables)
+            .filter_map(|(table, rules)| Some((table, rules?)))
+            .collect(),
+    })
+}
+
+/// What a configuration says, whatever it says.
+pub(crate) fn config() -> impl Strategy<Value = Config> {
+    let interfaces = || vec(interface(), 0..3);
+    let ids = || vec(prop_oneof![Just(1337), any::<u32>()], 0..3);
+    let mode = prop_oneof![
+        Just(InboundMode::Redirect),
+        any::<u32>().prop_map(|mark| InboundMode::Tproxy { mark: Mark::exact(mark), table: TableId(133) }),
+    ];
+    let networks = prop_oneof![Just(Networks::All), vec(net(0), 0..4).prop_map(Networks::List)];
+    let owner_groups = prop_oneof![ids().prop_map(OwnerGroups::Except), ids().prop_map(OwnerGroups::Only)];
+    let dns = prop_oneof![Just(Dns::Off), Just(Dns::All), vec(ip(), 0..4).prop_map(Dns::Servers)];
+    let listeners = (port(), port(), port());
+    let inbound = (mode, ports(), ports());
+    let outbound = (networks, vec(net(0), 0..3), ports(), ports());
+    let owners = (ids(), ids(), owner_groups);
+    let rest = (interfaces(), interfaces(), dns, any::<bool>(), any::<bool>());
+    (listeners, inbound, outbound, owners, rest).prop_map(|(listeners, inbound, outbound, owners, rest)| {
+        Config {
+            outbound_port: listeners.0,
+            inbound_port: listeners.1,
+            tunnel_port: listeners.2,
+            inbound_mode: inbound.0,
+            include_inbound: inbound.1,
+            exclude_inbound: inbound.2,
+            include_networks: outbound.0,
+            exclude_networks: outbound.1,
+            include_outbound: outbound.2,
+            exclude_outbound: outbound.3,
+            proxy_uids: owners.0,
+            proxy_gids: owners.1,
+            owner_groups: owners.2,
+            exclude_interfaces: rest.0,
+            kubevirt_interfaces: rest.1,
+            dns: rest.2,
+            drop_invalid: rest.3,
+            trace: rest.4,
+        }
+    })
+}
+
+/// What we may be asked for: a rule set of any shape, or that of a configuration.
+pub(crate) fn desired() -> impl Strategy<Value = RuleSet> {
+    prop_oneof![
+        rule_set(),
+        (config(), family()).prop_map(|(config, family)| rules::sidecar::rule_set(&config, family)),
+    ]
+}
+
+/// Something that stands in a table before we come.
+#[derive(Clone, Debug)]
+pub(crate) enum Debris {
+    /// A rule of somebody else's, in a built-in chain or a chain of theirs.
+    Foreign(&'static str),
+    /// One of our chains, with some rules.
+    Own(Vec<Rule>),
+    /// A copy of a jump that we want.
+    Wanted,
+    /// A rule into one of our chains that we never wrote, in a built-in chain or a chain of theirs.
+    Into(&'static str),
+}
+
+/// Rules of others. Some speak of our chains without going there.
+const FOREIGN: [&str; 10] = [
+    "-j ACCEPT",
+    "-p tcp -m tcp --dport 80 -j RETURN",
+    "-j CALI-forward",
+    "-g CALI-forward",
+    "-m comment --comment \"then -j ISTIO_INBOUND as before\" -j ACCEPT",
+    "-m comment --comment -j -j RETURN",
+    "-m comment --comment \"a \\\" quote -j ISTIO_OUTPUT\" -j CALI-forward",
+    "-p udp -j DNAT --to-destination 10.0.0.1:53",
+    "-m comment --comment \"only counts\"",
+    "-p tcp -m tcp --dport 15001 -j REDIRECT --to-ports 15001",
+];
+
+/// Rules into our chains; `CHAIN` is one of them.
+const INTO: [&str; 6] = [
+    "-j CHAIN",
+    "-p udp -j CHAIN",
+    "-g CHAIN",
+    "-p tcp -m comment --comment \"from -j elsewhere\" -j CHAIN",
+    "-m comment --comment -j -j CHAIN",
+    "-m set --match-set pods src -m comment --comment \"x y\" -j CHAIN",
+];
+
+fn debris() -> impl Strategy<Value = Debris> {
+    prop_oneof![
+        3 => sample::select(FOREIGN.to_vec()).prop_map(Debris::Foreign),
+        1 => vec(rule(OWN_CHAINS.map(Chain::named).to_vec()), 0..3).prop_map(Debris::Own),
+        2 => Just(Debris::Wanted),
+        2 => sample::select(INTO.to_vec()).prop_map(Debris::Into),
+    ]
+}
+
+/// Debris, and three numbers that say where it lies.
+pub(crate) type Lying = (Table, Debris, [sample::Index; 3]);
+
+pub(crate) fn dump() -> impl Strategy<Value = Vec<Lying>> {
+    let lying = (sample::select(Table::ALL.to_vec()), debris(), any::<[sample::Index; 3]>());
+    vec(lying, 0..16)
+}
+
+/// Throws debris into a namespace. What a rule jumps to exists afterwards.
+pub(crate) fn throw(kernel: &mut Kernel, desired: &RuleSet, dump: &[Lying]) {
+    for (table, debris, [which, place, goal]) in dump {
+        let own = *goal.get(&OWN_CHAINS);
+        let mut homes = kernel::built_in(*table).to_vec();
+        homes.extend(["CALI-forward", "OTHER"]);
+        let home = *which.get(&homes);
+        match debris {
+            Debris::Foreign(text) => put(kernel, *table, home, place, text),
+            Debris::Own(rules) => {
+                rules.iter().for_each(|rule| put(kernel, *table, own, place, &rule.to_string()))
+            }
+            Debris::Into(text) => put(kernel, *table, home, place, &text.replace("CHAIN", own)),
+            Debris::Wanted => {
+                let jumps = desired.tables.get(table).map_or(&[][..], |rules| &rules.jumps);
+                if !jumps.is_empty() {
+                    let jump = which.get(jumps);
+                    put(kernel, *table, jump.hook.name(), place, &jump.rule.to_string());
+                }
+            }
+        }
+    }
+}
+
+fn put(kernel: &mut Kernel, table: Table, chain: &str, place: &sample::Index, text: &str) {
+    let chains = kernel.tables.get_mut(&table).unwrap();
+    if let Some(goal) = kernel::verdict(&kernel::split(text))
+        .filter(|goal| OWN_CHAINS.contains(&goal.as_str()) || *goal == "CALI-forward")
+    {
+        chains.entry(goal.clone()).or_default();
+    }
+    let rules = chains.entry(chain.to_owned()).or_default();
+    let position = place.index(rules.len() + 1) + 1;
+    let call: Vec<String> =
+        ["-t", table.name(), "-I", chain, &position.to_string()].into_iter().map(String::from).collect();
+    kernel.call(&[call, kernel::split(text)].concat()).unwrap();
+}
