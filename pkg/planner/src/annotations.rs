@@ -106,13 +106,15 @@ impl Reader<'_> {
         }
     }
 
-    /// A user or group id: unset and zero mean Istio's 1337.
+    /// A user or group id: unset and zero mean Istio's 1337. The greatest number is no id (kernel: `uid_valid`), and
+    /// iptables refuses it.
     fn id(&self, field: &'static str, id: Option<i64>) -> Result<u32, InvalidAnnotation> {
         match id.filter(|id| *id != 0) {
             None => Ok(1337),
-            Some(id) => {
-                u32::try_from(id).map_err(|_| self.invalid(field, &id.to_string(), "0 to 4294967295"))
-            }
+            Some(id) => u32::try_from(id)
+                .ok()
+                .filter(|id| *id != u32::MAX)
+                .ok_or_else(|| self.invalid(field, &id.to_string(), "0 to 4294967294")),
         }
     }
 

@@ -209,7 +209,7 @@ pub fn decide_early(call: &Call<'_>, policy: &Policy) -> Option<Decision> {
     if injected && annotations::intercepts_nothing(annotations) {
         return pass(Passed::InterceptionNone);
     }
-    if !injected && !policy.ambient {
+    if !injected && !(policy.ambient && may_be_ambient(annotations)) {
         return pass(Passed::NotInjected);
     }
     None
@@ -218,7 +218,7 @@ pub fn decide_early(call: &Call<'_>, policy: &Policy) -> Option<Decision> {
 /// True when [`decide`] needs the namespace of `pod`.
 #[must_use]
 pub fn needs_namespace(pod: &Pod, policy: &Policy) -> bool {
-    policy.ambient && may_be_ambient(pod)
+    policy.ambient && may_be_ambient(&pod.metadata.annotations)
 }
 
 /// Decides from the pod itself. `namespace` is looked at in ambient mode only.
@@ -249,8 +249,8 @@ fn is_ambient(namespace: &Namespace) -> bool {
     namespace.metadata.labels.get(DATAPLANE_MODE).is_some_and(|mode| mode == "ambient")
 }
 
-fn may_be_ambient(pod: &Pod) -> bool {
-    let annotations = &pod.metadata.annotations;
+/// It has no sidecar, and was not opted out.
+fn may_be_ambient(annotations: &BTreeMap<String, String>) -> bool {
     !annotations.contains_key(STATUS)
         && annotations.get(AMBIENT_REDIRECTION).is_none_or(|value| value != "disabled")
 }

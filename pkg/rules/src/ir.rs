@@ -319,7 +319,7 @@ impl Rule {
     }
 }
 
-/// `-d 0.0.0.0/0` is not in any save: it says nothing. (iptables 1.8.9, both backends: `print_ip`, `save_ipv4_addr`.)
+/// `-d 0.0.0.0/0` is not in any save: it says nothing (seen with iptables 1.8.9, both backends).
 fn narrowing(net: IpNet) -> Option<Is<IpNet>> {
     (net.prefix_len() > 0).then(|| Is::eq(net))
 }

@@ -159,19 +159,22 @@ fn chain_differences(table: Table, want: &TableRules, have: &SavedTable) -> Vec<
         if !have.chains.iter().any(|name| *name == chain.0) {
             return Some(format!("{table}: chain {chain} is missing"));
         }
-        let found: Vec<&str> = have.rules_of(&chain.0).map(|rule| rule.text.as_str()).collect();
-        let wanted = rules.iter().map(Some).chain(std::iter::repeat(None));
-        let same = found.len() == rules.len()
-            && have.rules_of(&chain.0).zip(wanted).all(|(found, wanted)| found.rule.as_ref() == wanted);
-        (!same).then(|| {
-            format!(
-                "{table}: chain {chain} holds {} rules that differ from the {} wanted",
-                found.len(),
-                rules.len()
-            )
-        })
+        let found: Vec<&SavedRule> = have.rules_of(&chain.0).collect();
+        first_difference(&found, rules).map(|what| format!("{table}: chain {chain} {what}"))
     };
     want.chains.iter().filter_map(differs).collect()
+}
+
+/// The first rule of a chain that is not what it should be, in words.
+fn first_difference(found: &[&SavedRule], wanted: &[Rule]) -> Option<String> {
+    for (index, rule) in wanted.iter().enumerate() {
+        match found.get(index) {
+            Some(found) if found.rule.as_ref() == Some(rule) => {}
+            Some(found) => return Some(format!("has as rule {}: {}, not: {rule}", index + 1, found.text)),
+            None => return Some(format!("lacks rule {}: {rule}", index + 1)),
+        }
+    }
+    found.get(wanted.len()).map(|surplus| format!("has one rule too many: {}", surplus.text))
 }
 
 /// Lines that delete and lines that add jumps, so that each built-in chain ends with exactly the wanted one.

@@ -88,7 +88,7 @@ fn carry_out(kernel: &mut Kernel, change: &plan::Change) {
 }
 
 proptest! {
-    #![proptest_config(cases(512))]
+    #![proptest_config(cases(256))]
 
     #[test]
     fn a_rule_reads_back_as_itself(
@@ -234,4 +234,58 @@ fn conditions_that_match_everything_are_not_written() {
     let rule =
         Rule::new(Target::Return).source(any).dest("::/0".parse().unwrap()).input(&every).output(&every);
     assert_eq!(rule, Rule::new(Target::Return), "the tools forget them, so that a save would never be equal");
+}
+
+/// A namespace with these rules in nat, whole.
+fn nat(lines: &str) -> Kernel {
+    let mut kernel = Kernel::new();
+    kernel.restore(&format!("*nat\n:ISTIO_INBOUND - [0:0]\n{lines}COMMIT\n")).unwrap();
+    kernel
+}
+
+/// `-D` takes the first of equal rules: the good one, when a copy stands behind.
+#[test]
+fn a_first_jump_with_a_copy_behind_others_is_made_anew() {
+    let config = sidecar::Config {
+        kubevirt_interfaces: vec![model::IfName::new("vnet0").unwrap()],
+        ..sidecar::Config::default()
+    };
+    let desired = sidecar::rule_set(&config, model::Family::V4);
+    let jump = "-A PREROUTING -p tcp -j ISTIO_INBOUND\n";
+    let mut kernel = nat(&format!("{jump}-A PREROUTING -j ACCEPT\n{jump}"));
+    let change = plan::apply(&desired, &parse(&kernel, false));
+    carry_out(&mut kernel, &change);
+    assert_is(&kernel, &desired);
+}
+
+#[test]
+fn a_comment_that_names_our_chain_leads_nowhere() {
+    let foreign = "-A PREROUTING -m comment --comment \"was -j ISTIO_INBOUND once\" -j ACCEPT\n";
+    let mut kernel = nat(foreign);
+    let change = plan::remove(&parse(&kernel, false));
+    carry_out(&mut kernel, &change);
+    let rules = &kernel.tables[&Table::Nat]["PREROUTING"];
+    assert_eq!(rules.len(), 1, "{rules:?}");
+}
+
+#[test]
+fn a_comment_does_not_hide_where_a_rule_leads() {
+    for comment in ["\"for -j later\"", "-j"] {
+        let mut kernel = nat(&format!("-A PREROUTING -m comment --comment {comment} -j ISTIO_INBOUND\n"));
+        let change = plan::remove(&parse(&kernel, false));
+        carry_out(&mut kernel, &change);
+        assert_is(&kernel, &RuleSet::default());
+    }
+}
+
+#[test]
+fn dns_servers_of_the_other_family_alone_make_a_whole_rule_set() {
+    let config = sidecar::Config {
+        proxy_uids: vec![],
+        proxy_gids: vec![],
+        dns: sidecar::Dns::Servers(vec!["fd00::a".parse().unwrap()]),
+        ..sidecar::Config::default()
+    };
+    let desired = sidecar::rule_set(&config, model::Family::V4);
+    Kernel::new().restore(&plan::apply(&desired, &Saved::default()).restore_text()).unwrap();
 }

@@ -163,9 +163,16 @@ fn target(words: &mut Words<'_>) -> Option<Target> {
             Some(Target::CtZone(words.parse()?))
         }
         "NFLOG" => nflog(words),
-        chain if chain.bytes().any(|b| b.is_ascii_uppercase()) && KNOWN_TARGETS.contains(&chain) => None,
+        chain if KNOWN_TARGETS.contains(&chain) || !is_chain_name(chain) => None,
         chain => Some(Target::Jump(Chain(Cow::Owned(chain.to_owned())))),
     }
+}
+
+/// What the tools take for a chain's name and print without quotes.
+fn is_chain_name(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with(['-', '!'])
+        && !name.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '\'' | '\\'))
 }
 
 /// Targets of iptables that this model does not speak; they are no chains.

@@ -276,7 +276,7 @@ pub(crate) fn throw(kernel: &mut Kernel, desired: &RuleSet, dump: &[Lying]) {
         match debris {
             Debris::Foreign(text) => put(kernel, *table, home, place, text),
             Debris::Own(rules) => {
-                rules.iter().for_each(|rule| put(kernel, *table, own, place, &rule.to_string()))
+                rules.iter().for_each(|rule| put(kernel, *table, own, place, &rule.to_string()));
             }
             Debris::Into(text) => put(kernel, *table, home, place, &text.replace("CHAIN", own)),
             Debris::Wanted => {

@@ -72,7 +72,7 @@ impl Kernel {
                     open = None;
                 }
                 (Some(b'-'), Some((table, chains))) => {
-                    command(*table, chains, &split(line)).map_err(failed)?
+                    command(*table, chains, &split(line)).map_err(failed)?;
                 }
                 _ => return Err(failed("out of place".to_owned())),
             }

@@ -1,0 +1,380 @@
+//! The decision table of Istio's plugin, row by row, in its order, and what holds for every pod.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+#[path = "pods/fixture.rs"]
+mod fixture;
+
+use std::collections::BTreeMap;
+
+use fixture::{annotated, container, env, injected, namespace, with_status};
+use model::{Pod, PodName};
+use planner::{Call, Decision, Enrolled, Passed, Policy, decide, decide_early, enrolment};
+use proptest::prelude::*;
+
+const OFF: fn() -> Policy = Policy::default;
+
+fn ambient() -> Policy {
+    Policy { ambient: true, ..Policy::default() }
+}
+
+fn decided(pod: &Pod, policy: &Policy) -> Decision {
+    decide(pod, Some(&namespace("ambient")), policy).unwrap()
+}
+
+type Row = (Passed, fn(&mut Pod));
+
+/// Each row's own change to an injected pod. From top to bottom in the order of the table.
+const ROWS: [Row; 8] = [
+    (Passed::HostNetwork, |pod| pod.spec.host_network = true),
+    (Passed::HasIstioInit, |pod| pod.spec.init_containers.push(container("istio-init"))),
+    (Passed::EnvoyDisabled, |pod| {
+        proxies(pod).for_each(|proxy| proxy.env.push(env("DISABLE_ENVOY", "true")));
+    }),
+    (Passed::NoProxy, |pod| {
+        proxies(pod).for_each(|proxy| "envoy".clone_into(&mut proxy.name));
+    }),
+    (Passed::NotSidecarProxy, |pod| {
+        proxies(pod).for_each(|proxy| proxy.args = vec!["proxy".into(), "router".into()]);
+    }),
+    (Passed::InjectionRefused, |pod| {
+        drop(pod.metadata.labels.insert(enrolment::INJECT.into(), "false".into()));
+    }),
+    (Passed::NotInjected, |pod| drop(pod.metadata.annotations.remove(enrolment::STATUS))),
+    (Passed::InterceptionNone, |pod| {
+        pod.metadata.annotations.insert("sidecar.istio.io/interceptionMode".into(), "NONE".into());
+    }),
+];
+
+fn proxies(pod: &mut Pod) -> impl Iterator<Item = &mut model::Container> {
+    let spec = &mut pod.spec;
+    spec.containers.iter_mut().chain(&mut spec.init_containers).filter(|c| c.name == "istio-proxy")
+}
+
+#[test]
+fn an_injected_pod_is_redirected() {
+    for policy in [OFF(), ambient()] {
+        let decision = decided(&injected(), &policy);
+        assert!(matches!(decision, Decision::Redirect(_)), "{decision}");
+        assert_eq!(decision.code(), "sidecar");
+        assert_eq!(decision.to_string(), "redirected to its sidecar: it was injected");
+    }
+}
+
+#[test]
+fn each_row_alone_decides() {
+    for (reason, change) in ROWS {
+        let mut pod = injected();
+        change(&mut pod);
+        assert_eq!(decided(&pod, &OFF()), Decision::Pass(reason));
+    }
+}
+
+/// Every two rows at once. (A pod without proxy cannot have DISABLE_ENVOY on it: row 9 is before 10, but needs one.)
+#[test]
+fn of_two_rows_the_first_wins() {
+    for (index, (first, change_first)) in ROWS.iter().enumerate() {
+        for (second, change_second) in &ROWS[index + 1..] {
+            let mut pod = injected();
+            change_first(&mut pod);
+            change_second(&mut pod);
+            let expected =
+                if (*first, *second) == (Passed::EnvoyDisabled, Passed::NoProxy) { second } else { first };
+            assert_eq!(decided(&pod, &OFF()), Decision::Pass(*expected), "{first:?} and {second:?}");
+        }
+    }
+}
+
+#[test]
+fn every_reason_has_a_code_and_a_sentence_of_its_own() {
+    let codes: BTreeMap<_, _> = enrolment::ALL_PASSED.iter().map(|reason| (reason.code(), reason)).collect();
+    let sentences: BTreeMap<_, _> = enrolment::ALL_PASSED.iter().map(|r| (r.to_string(), r)).collect();
+    assert_eq!((codes.len(), sentences.len()), (enrolment::ALL_PASSED.len(), enrolment::ALL_PASSED.len()));
+    for reason in enrolment::ALL_PASSED {
+        assert!(Decision::Pass(reason).to_string().starts_with("left alone: "));
+        assert!(reason.code().bytes().all(|b| b.is_ascii_lowercase() || b == b'-'));
+    }
+}
+
+#[test]
+fn istio_init_counts_as_any_kind_of_container() {
+    let mut pod = injected();
+    pod.spec.containers.push(container("istio-init"));
+    assert_eq!(decided(&pod, &OFF()), Decision::Pass(Passed::HasIstioInit));
+    let mut pod = injected();
+    pod.spec.init_containers.push(container("istio-validation"));
+    assert!(matches!(decided(&pod, &OFF()), Decision::Redirect(_)));
+}
+
+#[test]
+fn a_native_sidecar_is_an_init_container() {
+    let native = || {
+        let mut pod = injected();
+        pod.spec.init_containers = std::mem::replace(&mut pod.spec.containers, vec![container("app")]);
+        pod
+    };
+    assert!(matches!(decided(&native(), &OFF()), Decision::Redirect(_)));
+    for (reason, change) in ROWS {
+        let mut pod = native();
+        change(&mut pod);
+        assert_eq!(decided(&pod, &OFF()), Decision::Pass(reason), "native");
+    }
+}
+
+#[test]
+fn disable_envoy_is_a_boolean_of_go() {
+    for (value, disabled) in [
+        ("1", true),
+        ("t", true),
+        ("T", true),
+        ("true", true),
+        ("TRUE", true),
+        ("True", true),
+        ("0", false),
+        ("f", false),
+        ("F", false),
+        ("false", false),
+        ("FALSE", false),
+        ("False", false),
+        ("", false),
+        ("yes", false),
+        ("tRue", false),
+        (" true", false),
+    ] {
+        let mut pod = injected();
+        proxies(&mut pod).for_each(|proxy| proxy.env.push(env("DISABLE_ENVOY", value)));
+        assert_eq!(decided(&pod, &OFF()) == Decision::Pass(Passed::EnvoyDisabled), disabled, "{value:?}");
+    }
+}
+
+#[test]
+fn disable_envoy_counts_on_the_proxy_only_and_the_last_one_wins() {
+    let mut pod = injected();
+    pod.spec.containers[0].env.push(env("DISABLE_ENVOY", "true"));
+    assert_eq!(pod.spec.containers[0].name, "app");
+    assert!(matches!(decided(&pod, &OFF()), Decision::Redirect(_)));
+    for (values, disabled) in [(["true", "false"], false), (["false", "true"], true)] {
+        let mut pod = injected();
+        proxies(&mut pod).for_each(|proxy| proxy.env.extend(values.map(|value| env("DISABLE_ENVOY", value))));
+        assert_eq!(decided(&pod, &OFF()) == Decision::Pass(Passed::EnvoyDisabled), disabled, "{values:?}");
+    }
+}
+
+#[test]
+fn only_the_first_two_arguments_tell_a_gateway() {
+    for (args, sidecar) in [
+        (&[][..], true),
+        (&["proxy"][..], true),
+        (&["proxy", "sidecar"][..], true),
+        (&["proxy", "sidecar", "--domain", "router"][..], true),
+        (&["istio-agent", "router"][..], true),
+        (&["proxy", "router"][..], false),
+        (&["proxy", "waypoint"][..], false),
+        (&["proxy", ""][..], false),
+        (&["proxy", "Sidecar"][..], false),
+        (&["proxy", "--domain", "sidecar"][..], false),
+    ] {
+        let mut pod = injected();
+        proxies(&mut pod).for_each(|proxy| proxy.args = args.iter().map(ToString::to_string).collect());
+        let expected = decided(&pod, &OFF()) != Decision::Pass(Passed::NotSidecarProxy);
+        assert_eq!(expected, sidecar, "{args:?}");
+    }
+}
+
+#[test]
+fn the_inject_label_goes_before_the_annotation_and_what_cannot_be_read_does_not_count() {
+    for (label, annotation, refused) in [
+        (None, None, false),
+        (None, Some("false"), true),
+        (None, Some("F"), true),
+        (None, Some("0"), true),
+        (None, Some("true"), false),
+        (None, Some("no"), false),
+        (Some("false"), None, true),
+        (Some("f"), None, true),
+        (Some("false"), Some("true"), true),
+        (Some("true"), Some("false"), false),
+        (Some("nonsense"), None, false),
+        (Some(""), Some("nonsense"), false),
+    ] {
+        let mut pod = injected();
+        label.map(|value| pod.metadata.labels.insert(enrolment::INJECT.into(), value.into()));
+        annotation.map(|value| pod.metadata.annotations.insert(enrolment::INJECT.into(), value.into()));
+        let decision = decided(&pod, &OFF());
+        assert_eq!(decision == Decision::Pass(Passed::InjectionRefused), refused, "{label:?} {annotation:?}");
+    }
+}
+
+#[test]
+fn an_unparsable_inject_label_leaves_no_room_for_the_annotation() {
+    let mut pod = injected();
+    pod.metadata.labels.insert(enrolment::INJECT.into(), "nonsense".into());
+    pod.metadata.annotations.insert(enrolment::INJECT.into(), "false".into());
+    assert!(matches!(decided(&pod, &OFF()), Decision::Redirect(_)));
+}
+
+#[test]
+fn any_status_counts_as_injected() {
+    for status in ["", "{}", "{\"initContainers\":null}", "nonsense"] {
+        let pod = annotated(enrolment::STATUS, status);
+        assert!(matches!(decided(&pod, &OFF()), Decision::Redirect(_)), "{status:?}");
+    }
+}
+
+#[test]
+fn only_the_exact_none_means_no_interception() {
+    for mode in ["none", "None", " NONE", "NONE "] {
+        let pod = annotated("sidecar.istio.io/interceptionMode", mode);
+        assert!(decide(&pod, None, &OFF()).is_err(), "{mode:?}");
+    }
+}
+
+#[test]
+fn with_none_no_other_annotation_is_read() {
+    let mut pod = annotated("sidecar.istio.io/interceptionMode", "NONE");
+    pod.metadata.annotations.insert("traffic.sidecar.istio.io/includeInboundPorts".into(), "nonsense".into());
+    assert_eq!(decided(&pod, &OFF()), Decision::Pass(Passed::InterceptionNone));
+}
+
+/// Ambient: a pod without sidecar, the namespace's label, the pod's own refusal.
+#[test]
+fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
+    let plain = || Pod { metadata: model::ObjectMeta::default(), ..injected() };
+    let refused = |value: &str| {
+        let mut pod = plain();
+        pod.metadata.annotations.insert(enrolment::AMBIENT_REDIRECTION.into(), value.into());
+        pod
+    };
+    let host = Pod { spec: model::PodSpec { host_network: true, ..plain().spec }, ..plain() };
+    let enrolled = Decision::Enrol(Enrolled::NamespaceLabel);
+    let not_injected = Decision::Pass(Passed::NotInjected);
+    for (pod, label, expected) in [
+        (plain(), "ambient", enrolled.clone()),
+        (plain(), "Ambient", not_injected.clone()),
+        (plain(), "", not_injected.clone()),
+        (refused("disabled"), "ambient", not_injected.clone()),
+        (refused("enabled"), "ambient", enrolled.clone()),
+        (refused("Disabled"), "ambient", enrolled.clone()),
+        (host, "ambient", Decision::Pass(Passed::HostNetwork)),
+    ] {
+        assert_eq!(decide(&pod, Some(&namespace(label)), &ambient()).unwrap(), expected, "{label:?} {pod:?}");
+        let off = decide(&pod, Some(&namespace(label)), &OFF()).unwrap();
+        assert!(matches!(off, Decision::Pass(_)), "ambient off");
+        assert!(!enrolment::needs_namespace(&pod, &OFF()));
+    }
+    assert!(enrolment::needs_namespace(&plain(), &ambient()));
+    assert!(!enrolment::needs_namespace(&refused("disabled"), &ambient()));
+    assert!(!enrolment::needs_namespace(&injected(), &ambient()));
+    assert_eq!(decide(&plain(), None, &ambient()).unwrap(), not_injected, "a namespace that nobody knows");
+    assert!(enrolled.to_string().contains("istio.io/dataplane-mode=ambient"));
+    assert_eq!(enrolled.code(), "ambient-namespace");
+}
+
+/// Rows that come later in the table do not keep a pod out of ambient mode.
+#[test]
+fn ambient_comes_before_the_rows_of_the_sidecar() {
+    for (reason, change) in ROWS.into_iter().filter(|(reason, _)| *reason != Passed::HostNetwork) {
+        let mut pod = injected();
+        change(&mut pod);
+        pod.metadata.annotations.remove(enrolment::STATUS);
+        assert_eq!(decided(&pod, &ambient()), Decision::Enrol(Enrolled::NamespaceLabel), "{reason:?}");
+    }
+}
+
+fn name(namespace: &str, name: &str) -> PodName {
+    PodName { namespace: namespace.into(), name: name.into() }
+}
+
+#[test]
+fn the_call_alone_decides_in_this_order() {
+    let policy = |ambient| Policy {
+        excluded_namespaces: vec!["kube-system".into(), "istio-system".into()],
+        agent_namespace: Some("istio-system-2".into()),
+        ambient,
+    };
+    let status = || with_status(&[]);
+    let none = || with_status(&[("sidecar.istio.io/interceptionMode", "NONE")]);
+    let bare_none = || BTreeMap::from([("sidecar.istio.io/interceptionMode".to_owned(), "NONE".to_owned())]);
+    let opted_out = || BTreeMap::from([(enrolment::AMBIENT_REDIRECTION.to_owned(), "disabled".to_owned())]);
+    let (web, agent) = (name("shop", "web-0"), name("istio-system-2", "istio-cni-node-x7k2p"));
+    // pod, annotations, with ambient off, with ambient on
+    let pass = Some;
+    for (pod, annotations, off, on) in [
+        (None, None, pass(Passed::NoPod), pass(Passed::NoPod)),
+        (None, Some(status()), pass(Passed::NoPod), pass(Passed::NoPod)),
+        (
+            Some(name("kube-system", "istio-cni-node-1")),
+            Some(none()),
+            pass(Passed::ExcludedNamespace),
+            pass(Passed::ExcludedNamespace),
+        ),
+        (Some(name("kube-system-2", "dns")), None, None, None),
+        (Some(agent.clone()), None, pass(Passed::AgentPod), pass(Passed::AgentPod)),
+        (Some(agent), Some(none()), pass(Passed::AgentPod), pass(Passed::AgentPod)),
+        (Some(name("istio-system-2", "istio-cni-nodes")), None, None, None),
+        (Some(name("shop", "istio-cni-node-1")), None, None, None),
+        (Some(web.clone()), None, None, None),
+        (Some(web.clone()), Some(BTreeMap::new()), pass(Passed::NotInjected), None),
+        (Some(web.clone()), Some(bare_none()), pass(Passed::NotInjected), None),
+        (Some(web.clone()), Some(opted_out()), pass(Passed::NotInjected), pass(Passed::NotInjected)),
+        (Some(web.clone()), Some(status()), None, None),
+        (Some(web), Some(none()), pass(Passed::InterceptionNone), pass(Passed::InterceptionNone)),
+    ] {
+        let call = Call { pod: pod.as_ref(), annotations: annotations.as_ref() };
+        assert_eq!(decide_early(&call, &policy(false)), off.map(Decision::Pass), "{call:?}, ambient off");
+        assert_eq!(decide_early(&call, &policy(true)), on.map(Decision::Pass), "{call:?}, ambient on");
+    }
+}
+
+#[test]
+fn without_a_known_agent_namespace_no_pod_is_the_agent() {
+    let pod = name("istio-system", "istio-cni-node-x7k2p");
+    assert_eq!(decide_early(&Call { pod: Some(&pod), annotations: None }, &OFF()), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_pod_gets_a_decision_with_a_reason_or_a_named_annotation(
+        pod in fixture::pod(),
+        label in proptest::option::of("(ambient|Ambient|)"),
+        ambient in any::<bool>(),
+    ) {
+        let policy = Policy { ambient, ..Policy::default() };
+        let namespace = label.as_deref().map(namespace);
+        let decision = decide(&pod, namespace.as_ref(), &policy);
+        prop_assert_eq!(&decision, &decide(&pod, namespace.as_ref(), &policy), "the same each time");
+        match decision {
+            Ok(decision) => {
+                prop_assert!(!decision.code().is_empty() && !decision.to_string().is_empty());
+                prop_assert!(!pod.spec.host_network || decision == Decision::Pass(Passed::HostNetwork));
+                let enrolled = matches!(decision, Decision::Enrol(_));
+                let injected = pod.metadata.annotations.contains_key(enrolment::STATUS);
+                prop_assert!(!enrolled || (ambient && !injected && label.as_deref() == Some("ambient")));
+                prop_assert!(!matches!(decision, Decision::Redirect(_)) || injected);
+            }
+            Err(error) => {
+                let text = error.to_string();
+                prop_assert!(text.contains(&error.pod.to_string()) && text.contains(error.annotation));
+                prop_assert!(text.contains(error.allowed) && error.value.chars().count() <= 200);
+                prop_assert!(pod.metadata.annotations.contains_key(enrolment::STATUS));
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_call_decides_the_pod_would_have_decided_too(
+        pod in fixture::pod(),
+        ambient in any::<bool>(),
+        label in "(ambient|)",
+    ) {
+        let policy = Policy { ambient, ..Policy::default() };
+        let name = name("shop", "web-0");
+        let call = Call { pod: Some(&name), annotations: Some(&pod.metadata.annotations) };
+        if let Some(early) = decide_early(&call, &policy) {
+            prop_assert!(matches!(early, Decision::Pass(Passed::NotInjected | Passed::InterceptionNone)));
+            let late = decide(&pod, Some(&namespace(&label)), &policy);
+            prop_assert!(matches!(late, Ok(Decision::Pass(_))), "{:?} early, {:?} late", early, late);
+        }
+    }
+}

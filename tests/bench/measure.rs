@@ -1,0 +1,76 @@
+//! One command measured: a process of our own starts it, so that the kernel's accounting of finished children is
+//! that of this command and its children alone.
+
+use std::{
+    env,
+    io::{self, Read, Write},
+    process::{Command, ExitCode, Stdio},
+    time::Instant,
+};
+
+use kit::Netns;
+use nix::sys::resource::{UsageWho, getrusage};
+use serde_json::{Value, json};
+
+/// What one run took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    /// From exec to exit, in milliseconds.
+    pub(crate) wall: f64,
+    /// User and system time of the process and all its children, in milliseconds.
+    pub(crate) cpu: f64,
+    /// Peak resident memory of the largest of these processes, in KiB.
+    pub(crate) memory: i64,
+}
+
+/// Runs `command` in `netns` with these variables and stdin; panics when it fails.
+pub(crate) fn run(netns: &Netns, command: &[String], env: &[(String, String)], stdin: &str) -> Cost {
+    let mut measuring = Command::new(env::current_exe().unwrap());
+    measuring
+        .arg("measure")
+        .args(command)
+        .envs(env.iter().cloned())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = netns.spawn(&mut measuring);
+    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let line = String::from_utf8_lossy(&output.stdout).into_owned();
+    let cost: Value =
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("{command:?} in {}: {line}", netns.name()));
+    assert_eq!(cost["status"], 0, "{command:?} failed: {line}");
+    Cost {
+        wall: cost["wall"].as_f64().unwrap(),
+        cpu: cost["cpu"].as_f64().unwrap(),
+        memory: cost["memory"].as_i64().unwrap(),
+    }
+}
+
+/// The measuring process: stdin is read before the clock starts.
+pub(crate) fn inside(command: &[String]) -> ExitCode {
+    let mut input = Vec::new();
+    io::stdin().read_to_end(&mut input).unwrap();
+    let mut timed = Command::new(&command[0]);
+    timed.args(&command[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let start = Instant::now();
+    let mut child = timed.spawn().unwrap();
+    // A program that reads nothing may be gone by now.
+    drop(child.stdin.take().unwrap().write_all(&input));
+    let output = child.wait_with_output().unwrap();
+    let wall = start.elapsed();
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
+    let millis =
+        |time: nix::sys::time::TimeVal| time.tv_sec() as f64 * 1000.0 + time.tv_usec() as f64 / 1000.0;
+    let said = if output.status.success() { Vec::new() } else { [output.stdout, output.stderr].concat() };
+    println!(
+        "{}",
+        json!({
+            "wall": wall.as_secs_f64() * 1000.0,
+            "cpu": millis(usage.user_time()) + millis(usage.system_time()),
+            "memory": usage.max_rss(),
+            "status": output.status.code(),
+            "said": String::from_utf8_lossy(&said),
+        })
+    );
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,389 @@
+//! A real API server with its etcd, started once per test process, in the sandbox's own namespace. Nodes
+//! reach it at [`ApiServer::url`]; it dies with the sandbox.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::artefacts::{require_sandbox, skip};
+use crate::client::Client;
+use crate::netns::{in_sandbox, pipe_here};
+use crate::node::{API_V4, API_V6};
+use crate::pki::{ISSUER, Pki};
+
+/// The API server.
+#[derive(Debug)]
+pub struct ApiServer {
+    files: TempDir,
+    admin: Client,
+    // Held, not waited for: they end with the sandbox.
+    _etcd: Child,
+    _apiserver: Child,
+}
+
+/// Who a client is.
+#[derive(Debug, Clone)]
+pub enum Auth {
+    /// The bearer of a token.
+    Token(String),
+    /// The bearer of the token in a file.
+    TokenFile(PathBuf),
+    /// The holder of a certificate for this user and group.
+    ClientCert {
+        /// The user's name.
+        user: String,
+        /// The only group.
+        group: String,
+    },
+    /// The bearer of a token that does not check the server's certificate.
+    Insecure(String),
+    /// Nobody.
+    Anonymous,
+}
+
+/// One request that the API server got, from its audit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The user, empty if not authenticated.
+    pub user: String,
+    /// The client's own name for itself.
+    pub user_agent: String,
+    /// The Kubernetes verb: get, list, watch, ...
+    pub verb: String,
+    /// The resource, such as `pods`; empty for paths that are none.
+    pub resource: String,
+    /// Path and query.
+    pub uri: String,
+}
+
+/// What [`hack/envtest`](../../../hack/envtest) builds.
+const VERSION: &str = "v1.34.4";
+const PORT: u16 = 6443;
+const ADMIN_TOKEN: &str = "kit-admin";
+const START_LIMIT: Duration = Duration::from_secs(90);
+
+impl ApiServer {
+    /// The API server of this process, started when first asked for.
+    ///
+    /// `None` means that there is none here, and that the test is [skipped](skip): it shall return.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<ApiServer>> = OnceLock::new();
+        let shared = SHARED.get_or_init(|| assets().map(|assets| Self::start(&assets))).as_ref();
+        if shared.is_none() {
+            skip("no kube-apiserver and etcd: run hack/envtest, or set KUBEBUILDER_ASSETS");
+        }
+        shared
+    }
+
+    /// Address for every node, as a cluster's first service address would be, and port.
+    #[must_use]
+    pub fn address() -> (IpAddr, u16) {
+        (API_V4.into(), PORT)
+    }
+
+    /// URL for every node.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("https://{API_V4}:{PORT}")
+    }
+
+    /// The same over IPv6.
+    #[must_use]
+    pub fn url_v6(&self) -> String {
+        format!("https://[{API_V6}]:{PORT}")
+    }
+
+    /// Certificate of the authority that signed the server's certificate.
+    #[must_use]
+    pub fn ca_pem(&self) -> &'static str {
+        Pki::shared().server_ca_pem()
+    }
+
+    /// A client that may do everything.
+    #[must_use]
+    pub fn admin(&self) -> &Client {
+        &self.admin
+    }
+
+    /// A client in the sandbox's own namespace.
+    #[must_use]
+    pub fn client(&self, auth: &Auth) -> Client {
+        Client::new(&local_url(), auth)
+    }
+
+    /// Creates a namespace.
+    pub fn create_namespace(&self, name: &str) -> Value {
+        self.admin.create("/api/v1/namespaces", &json!({"metadata": {"name": name}}))
+    }
+
+    /// Creates a pod, in the namespace that it names, and returns it as stored.
+    pub fn create_pod(&self, pod: &Value) -> Value {
+        let namespace = pod["metadata"]["namespace"].as_str().expect("the pod names its namespace");
+        self.admin.create(&format!("/api/v1/namespaces/{namespace}/pods"), pod)
+    }
+
+    /// The smallest pod that is valid, to be filled in.
+    #[must_use]
+    pub fn pod(namespace: &str, name: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": namespace, "name": name, "labels": {}, "annotations": {}},
+            "spec": {"containers": [{"name": "app", "image": "app"}]},
+        })
+    }
+
+    /// Creates a service account that may do what `rules` (of a ClusterRole) say, and returns a token of it
+    /// that is good for an hour. The rules are in force when this returns.
+    pub fn service_account(&self, namespace: &str, name: &str, rules: &Value) -> String {
+        let uid = self.create_account(namespace, name);
+        let role = format!("kit:{namespace}:{name}");
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
+        self.admin
+            .create(&format!("{rbac}/clusterroles"), &json!({"metadata": {"name": role}, "rules": rules}));
+        let binding = json!({
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": name}],
+        });
+        self.admin.create(&format!("{rbac}/clusterrolebindings"), &binding);
+        let user = format!("system:serviceaccount:{namespace}:{name}");
+        for rule in rules.as_array().into_iter().flatten() {
+            self.wait_until_allowed(&user, rule);
+        }
+        self.mint_token(namespace, name, &uid, SystemTime::now() + Duration::from_secs(3600))
+    }
+
+    /// A token of a service account that ends at `expiry`, which may be in the past.
+    #[must_use]
+    pub fn mint_token(&self, namespace: &str, account: &str, uid: &str, expiry: SystemTime) -> String {
+        Pki::shared().token(namespace, account, uid, expiry)
+    }
+
+    /// A kubeconfig for nodes.
+    #[must_use]
+    pub fn kubeconfig(&self, auth: &Auth) -> String {
+        kubeconfig(&self.url(), auth)
+    }
+
+    /// All requests so far, as the audit log has them: each once, refused ones too.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Request> {
+        let text = fs::read_to_string(self.files.path().join("audit.log")).unwrap_or_default();
+        let mut seen = std::collections::BTreeSet::new();
+        // The server may be in the middle of the last line.
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        events
+            .filter(|event| seen.insert(event["auditID"].to_string()))
+            .map(|event| request(&event))
+            .collect()
+    }
+
+    /// Requests for pods by clients whose user agent starts with `user_agent`.
+    #[must_use]
+    pub fn requests_to_pods(&self, user_agent: &str) -> Vec<Request> {
+        let mut requests = self.requests();
+        requests.retain(|request| request.resource == "pods" && request.user_agent.starts_with(user_agent));
+        requests
+    }
+
+    fn start(assets: &Path) -> Self {
+        require_sandbox();
+        let files = tempfile::Builder::new().prefix("api").tempdir().expect("cannot make a temp dir");
+        write_files(files.path());
+        in_sandbox(|| {
+            let addresses =
+                format!("address replace {API_V4}/32 dev lo\naddress replace {API_V6}/128 dev lo nodad");
+            pipe_here("ip -batch -", &addresses);
+            let etcd = start_etcd(&assets.join("etcd"), files.path());
+            let apiserver = start_apiserver(&assets.join("kube-apiserver"), files.path());
+            let admin = Client::new(&local_url(), &Auth::Token(ADMIN_TOKEN.into()));
+            let mut server = Self { files, admin, _etcd: etcd, _apiserver: apiserver };
+            server.wait_until_ready();
+            server
+        })
+    }
+
+    fn wait_until_ready(&mut self) {
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            match self.admin.try_request("GET", "/readyz", None) {
+                Ok(answer) if answer.status == 200 => return,
+                last => {
+                    let ended = self._apiserver.try_wait().expect("a child can be asked").is_some();
+                    if ended || Instant::now() > deadline {
+                        panic!("the API server does not start ({last:?}): {}", self.log_tail());
+                    }
+                }
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn log_tail(&self) -> String {
+        let tail = |name: &str| {
+            let text = fs::read_to_string(self.files.path().join(name)).unwrap_or_default();
+            let lines: Vec<_> = text.lines().collect();
+            lines[lines.len().saturating_sub(15)..].join("\n")
+        };
+        format!("etcd:\n{}\nkube-apiserver:\n{}", tail("etcd.log"), tail("apiserver.log"))
+    }
+
+    /// Creates the account and returns its UID.
+    fn create_account(&self, namespace: &str, name: &str) -> String {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+        let account = self.admin.create(&path, &json!({"metadata": {"name": name}}));
+        account["metadata"]["uid"].as_str().expect("stored objects have a UID").to_owned()
+    }
+
+    /// The authorizer learns of new rules from its own watch: a moment after they are stored.
+    fn wait_until_allowed(&self, user: &str, rule: &Value) {
+        let Some(resource) = rule["resources"][0].as_str() else { return };
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let attributes = json!({
+            "verb": rule["verbs"][0], "group": rule["apiGroups"][0], "resource": resource,
+            "subresource": subresource, "name": rule["resourceNames"][0],
+        });
+        let review = json!({"spec": {"user": user, "resourceAttributes": attributes}});
+        let deadline = Instant::now() + START_LIMIT;
+        while self.admin.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review)["status"]["allowed"]
+            != json!(true)
+        {
+            assert!(Instant::now() < deadline, "{user} is never allowed {rule}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// A kubeconfig of one cluster, user and context, in the YAML that people write.
+pub(crate) fn kubeconfig(url: &str, auth: &Auth) -> String {
+    let trust = match auth {
+        Auth::Insecure(_) => "insecure-skip-tls-verify: true".to_owned(),
+        _ => format!("certificate-authority-data: {}", STANDARD.encode(Pki::shared().server_ca_pem())),
+    };
+    let user = match auth {
+        Auth::Token(token) | Auth::Insecure(token) => format!("token: \"{token}\""),
+        Auth::TokenFile(path) => format!("tokenFile: {}", path.display()),
+        Auth::ClientCert { user, group } => {
+            let certificate = Pki::shared().client(user, group);
+            let (cert, key) = (STANDARD.encode(&certificate.cert_pem), STANDARD.encode(&certificate.key_pem));
+            format!("client-certificate-data: {cert}\n    client-key-data: {key}")
+        }
+        Auth::Anonymous => "{}".to_owned(),
+    };
+    format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: local\n  cluster:\n    server: {url}\n    {trust}\n\
+         users:\n- name: kit\n  user:\n    {user}\n\
+         contexts:\n- name: kit\n  context:\n    cluster: local\n    user: kit\ncurrent-context: kit\n"
+    )
+}
+
+fn local_url() -> String {
+    format!("https://127.0.0.1:{PORT}")
+}
+
+/// The directory with both programs, if there is one: building is the business of `hack/envtest`.
+fn assets() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = || {
+        let cache = variable("MILLRACE_CACHE").or_else(|| {
+            Some(
+                variable("XDG_CACHE_HOME")
+                    .or_else(|| Some(variable("HOME")?.join(".cache")))?
+                    .join("millrace"),
+            )
+        });
+        cache.map(|cache| cache.join(format!("envtest-{VERSION}")))
+    };
+    let directory = variable("KUBEBUILDER_ASSETS").or_else(cache)?;
+    ["etcd", "kube-apiserver"].iter().all(|name| directory.join(name).is_file()).then_some(directory)
+}
+
+/// Certificates, keys, tokens and the audit policy.
+fn write_files(directory: &Path) {
+    let pki = Pki::shared();
+    let addresses: [IpAddr; 4] =
+        [API_V4.into(), API_V6.into(), Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let server = pki.server(&addresses);
+    let (token_public, token_private) = pki.token_keys_pem();
+    let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]});
+    for (name, text) in [
+        ("server.pem", server.cert_pem.as_str()),
+        ("server.key", &server.key_pem),
+        ("client-ca.pem", pki.client_ca_pem()),
+        ("token.pub", &token_public),
+        ("token.key", &token_private),
+        ("tokens.csv", &format!("{ADMIN_TOKEN},admin,admin,\"system:masters\"\n")),
+        ("audit.json", &policy.to_string()),
+    ] {
+        fs::write(directory.join(name), text).expect("cannot write a file");
+    }
+}
+
+fn start_etcd(program: &Path, files: &Path) -> Child {
+    let mut command = Command::new(program);
+    command.arg("--data-dir").arg(files.join("etcd"));
+    command.args([
+        "--listen-client-urls=http://127.0.0.1:2379",
+        "--advertise-client-urls=http://127.0.0.1:2379",
+    ]);
+    command.args(["--listen-peer-urls=http://127.0.0.1:2380"]);
+    start_logged(&mut command, &files.join("etcd.log"))
+}
+
+fn start_apiserver(program: &Path, files: &Path) -> Child {
+    let mut command = Command::new(program);
+    for (flag, file) in [
+        ("tls-cert-file", "server.pem"),
+        ("tls-private-key-file", "server.key"),
+        ("client-ca-file", "client-ca.pem"),
+        ("token-auth-file", "tokens.csv"),
+        ("service-account-key-file", "token.pub"),
+        ("service-account-signing-key-file", "token.key"),
+        ("audit-policy-file", "audit.json"),
+        ("audit-log-path", "audit.log"),
+        ("cert-dir", "certs"),
+    ] {
+        command.arg(format!("--{flag}={}", files.join(file).display()));
+    }
+    command.args([
+        "--etcd-servers=http://127.0.0.1:2379",
+        "--bind-address=::",
+        &format!("--secure-port={PORT}"),
+        // Nothing of this address answers; without kube-proxy nobody asks for it either.
+        "--advertise-address=10.97.0.1",
+        "--endpoint-reconciler-type=none",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--authorization-mode=RBAC",
+        &format!("--service-account-issuer={ISSUER}"),
+        // Pods without a service account: there is no controller that would make one.
+        "--disable-admission-plugins=ServiceAccount",
+        "--allow-privileged=true",
+    ]);
+    start_logged(&mut command, &files.join("apiserver.log"))
+}
+
+fn start_logged(command: &mut Command, log: &Path) -> Child {
+    let log = File::create(log).expect("cannot make a log");
+    command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file can be shared")).stderr(log);
+    command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"))
+}
+
+fn request(event: &Value) -> Request {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Request {
+        user: text(&event["user"]["username"]),
+        user_agent: text(&event["userAgent"]),
+        verb: text(&event["verb"]),
+        resource: text(&event["objectRef"]["resource"]),
+        uri: text(&event["requestURI"]),
+    }
+}

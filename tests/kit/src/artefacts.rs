@@ -1,0 +1,72 @@
+//! What a test finds around it: the binaries under test, the sandbox, and the way to say "not here".
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Path of a binary under test: in `$MILLRACE_BIN_DIR` (such as `dist`), else where cargo puts it.
+///
+/// # Panics
+/// If it has not been built.
+#[must_use]
+pub fn binary(name: &str) -> PathBuf {
+    built(binary_dir().join(name))
+}
+
+/// The directory of binaries under test.
+pub(crate) fn binary_dir() -> PathBuf {
+    std::env::var_os("MILLRACE_BIN_DIR").map_or_else(cargo_dir, PathBuf::from)
+}
+
+/// The kit's own helper, which is never a release binary.
+pub(crate) fn kit_traffic() -> PathBuf {
+    built(cargo_dir().join("kit-traffic"))
+}
+
+/// Cargo's directory of binaries. Test programs lie in `target/<profile>/deps`, ordinary ones a level higher.
+fn cargo_dir() -> PathBuf {
+    let own = std::env::current_exe().expect("a running program has a path");
+    let dir = own.parent().expect("a file lies in a directory");
+    if dir.ends_with("deps") { dir.parent().expect("deps has a parent").into() } else { dir.into() }
+}
+
+fn built(path: PathBuf) -> PathBuf {
+    assert!(path.is_file(), "no {}: run cargo build --workspace first", path.display());
+    path
+}
+
+/// Whether this process runs in `hack/sandbox`.
+#[must_use]
+pub fn sandboxed() -> bool {
+    std::env::var_os("MILLRACE_SANDBOX").is_some_and(|value| value == "1")
+}
+
+/// Whether processes can run as other users here, or the sandbox has only root, as it has for anyone who is
+/// not root outside.
+#[must_use]
+pub fn has_other_users() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").expect("proc is mounted");
+    map.split_whitespace().nth(2) != Some("1")
+}
+
+/// Stops before the machine's own network is touched.
+pub(crate) fn require_sandbox() {
+    assert!(sandboxed(), "kit changes the network: run this through cargo, or as hack/sandbox COMMAND");
+}
+
+/// Says that a test cannot run here, and why. The caller then returns.
+///
+/// The reason also goes to the file `$MILLRACE_SKIPS`, so that `hack/test` can count.
+///
+/// # Panics
+/// In CI (`CI=true`), where everything must run.
+pub fn skip(reason: &str) {
+    let test = std::thread::current().name().unwrap_or("main").to_owned();
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "CI runs everything, but: {reason}");
+    eprintln!("skipped {test}: {reason}");
+    if let Some(path) = std::env::var_os("MILLRACE_SKIPS") {
+        let mut file =
+            OpenOptions::new().create(true).append(true).open(path).expect("cannot open MILLRACE_SKIPS");
+        file.write_all(format!("{test}: {reason}\n").as_bytes()).expect("cannot write MILLRACE_SKIPS");
+    }
+}

@@ -1,0 +1,41 @@
+//! What integration tests, demo and bench stand on: nodes and pods made of network namespaces, a container
+//! runtime that runs CNI chains the way containerd does, traffic that tells who answered, and a real API
+//! server. Everything touches the kernel for real, so it only works inside `hack/sandbox`, which cargo puts
+//! around every test and binary.
+//!
+//! It must not contain logic of Millrace: a test that asks the code under test what is right proves nothing.
+//! So namespaces are made here by hand, not by `pkg/netns`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "test code: a broken set-up shall stop the test at once, where it broke, in words"
+)]
+
+mod api;
+mod artefacts;
+mod client;
+mod fake_api;
+pub mod istio;
+mod netns;
+mod node;
+mod pki;
+mod pod;
+mod process;
+mod runtime;
+mod traffic;
+
+pub use api::{ApiServer, Auth, Request};
+pub use artefacts::{binary, has_other_users, sandboxed, skip};
+pub use client::{Answer, Client};
+pub use fake_api::{FakeApi, FakeReply, FakeRequest};
+pub use netns::Netns;
+pub use node::{Families, Node, NodeOptions};
+pub use pki::{Certificate, Pki};
+pub use pod::{Pod, PodSandbox};
+pub use process::{PluginOutput, exec_plugin};
+pub use runtime::{Added, Call, ChainError, Runtime};
+pub use tempfile::TempDir;
+pub use traffic::{Client as TrafficClient, Echo, Failure, FailureKind, Proto, Seen, Serve, connect};

@@ -1,0 +1,209 @@
+//! Network namespaces that live as long as a value does.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+
+use crate::artefacts::require_sandbox;
+
+/// A network namespace with `lo` up, bound to `/run/netns/<name>` (so that `ip -n <name>` works, too).
+/// It is removed on drop.
+#[derive(Debug)]
+pub struct Netns {
+    name: String,
+    handle: File,
+}
+
+const DIRECTORY: &str = "/run/netns";
+
+impl Netns {
+    /// A new namespace. The name starts with `prefix` and is unique in the sandbox.
+    #[must_use]
+    pub fn new(prefix: &str) -> Self {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        Self::named(format!("{prefix}-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// A new namespace of exactly this name.
+    #[must_use]
+    pub fn named(name: String) -> Self {
+        require_sandbox();
+        let path = Path::new(DIRECTORY).join(&name);
+        File::create_new(&path).unwrap_or_else(|e| panic!("cannot create {}: {e}", path.display()));
+        thread::scope(|scope| scope.spawn(|| bind_new_namespace(&path)).join().expect("cannot make a netns"));
+        let netns = Self { name, handle: File::open(&path).expect("a bound namespace can be opened") };
+        netns.settle();
+        netns
+    }
+
+    /// Its name below `/run/netns`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its path, as a runtime hands it to a plugin.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        Path::new(DIRECTORY).join(&self.name)
+    }
+
+    /// Runs `work` in a thread of its own inside the namespace, and hands over its value or its panic.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let inside = || {
+            self.enter();
+            work()
+        };
+        thread::scope(|scope| scope.spawn(inside).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Moves the calling thread into the namespace, for good: for threads that live in there.
+    #[allow(clippy::disallowed_methods, reason = "kit does not use pkg/netns, which it helps to test")]
+    pub fn enter(&self) {
+        use std::os::fd::AsFd;
+        rustix::thread::move_into_link_name_space(self.handle.as_fd(), Some(LinkNameSpaceType::Network))
+            .unwrap_or_else(|e| panic!("cannot enter netns {}: {e}", self.name));
+    }
+
+    /// Starts a command inside the namespace.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn spawn(&self, command: &mut Command) -> Child {
+        self.run(|| command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}")))
+    }
+
+    /// Runs a command inside the namespace to its end, whatever that is.
+    pub fn output(&self, command: &mut Command) -> Output {
+        self.run(|| command.output().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}")))
+    }
+
+    /// Runs a command line (words separated by blanks) that must succeed; returns its stdout.
+    ///
+    /// # Panics
+    /// If it fails, with its stderr.
+    pub fn sh(&self, line: &str) -> String {
+        let mut words = line.split_whitespace();
+        let mut command = Command::new(words.next().expect("an empty command"));
+        succeeded(line, &self.output(command.args(words)))
+    }
+
+    /// Runs a command with `input` on stdin; it must succeed. Returns its stdout. For `iptables-restore`,
+    /// `ip -batch -` and the like, whose input is small enough for a pipe's buffer to matter not.
+    pub fn pipe(&self, line: &str, input: &str) -> String {
+        self.run(|| pipe_here(line, input))
+    }
+
+    /// Sets a sysctl, given as a path below `/proc/sys`: `net/ipv4/ip_forward`.
+    pub fn sysctl(&self, path: &str, value: &str) {
+        let file = Path::new("/proc/sys").join(path);
+        self.run(|| fs::write(&file, value)).unwrap_or_else(|e| panic!("cannot set {}: {e}", file.display()));
+    }
+
+    /// Reads a sysctl.
+    #[must_use]
+    pub fn read_sysctl(&self, path: &str) -> String {
+        let file = Path::new("/proc/sys").join(path);
+        let text = self.run(|| fs::read_to_string(&file));
+        text.unwrap_or_else(|e| panic!("cannot read {}: {e}", file.display())).trim().to_owned()
+    }
+
+    /// Global addresses of all links but `lo`, as the kernel reports them.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let links: serde_json::Value =
+            serde_json::from_str(&self.sh("ip -json address show scope global")).expect("ip writes JSON");
+        let infos = links.as_array().into_iter().flatten().filter(|link| link["ifname"] != "lo");
+        infos
+            .flat_map(|link| link["addr_info"].as_array().cloned().unwrap_or_default())
+            .filter_map(|info| info["local"].as_str().and_then(|text| text.parse().ok()))
+            .collect()
+    }
+
+    /// Waits until a link that was set up carries packets. The kernel gets to that a while after both ends are
+    /// up (`net/core/link_watch.c`); until then it drops what is sent, and a lost SYN costs a second.
+    ///
+    /// # Panics
+    /// If it takes longer than ten seconds.
+    pub fn wait_until_running(&self, link: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // UNKNOWN is what links without a carrier of their own say for as long as they are up.
+        let running = |text: &str| text.contains("state UP") || text.contains("state UNKNOWN");
+        while !running(&self.sh(&format!("ip -oneline link show dev {link}"))) {
+            assert!(Instant::now() < deadline, "link {link} in {} never runs", self.name);
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The defaults of a namespace depend on the machine's; tests shall not.
+    fn settle(&self) {
+        self.sh("ip link set lo up");
+        for scope in ["all", "default"] {
+            self.sysctl(&format!("net/ipv4/conf/{scope}/rp_filter"), "0");
+            // Duplicate address detection holds every address back for a second or more.
+            self.sysctl(&format!("net/ipv6/conf/{scope}/accept_dad"), "0");
+            self.sysctl(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "0");
+        }
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        if self.name.is_empty() {
+            return; // the sandbox's own
+        }
+        let path = self.path();
+        let _ = rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH);
+        let _ = fs::remove_file(&path);
+    }
+}
+
+/// Moves the calling thread, which must end soon, into a new namespace, and binds that to `path`.
+#[allow(clippy::disallowed_methods, reason = "kit does not use pkg/netns, which it helps to test")]
+#[allow(unsafe_code, reason = "rustix offers unshare only as unsafe")]
+fn bind_new_namespace(path: &Path) {
+    // SAFETY: NEWNET changes nothing but this thread's network namespace; the hazards that make the function
+    // unsafe come from FILES and FS, which are not asked for.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("cannot unshare the network");
+    rustix::mount::mount_bind("/proc/thread-self/ns/net", path).expect("cannot bind a netns");
+}
+
+/// Runs `work` in the sandbox's own namespace, wherever the caller is: threads enter others, but never the
+/// first thread of the process.
+pub(crate) fn in_sandbox<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    sandbox().run(work)
+}
+
+/// The sandbox's own namespace.
+pub(crate) fn sandbox() -> Netns {
+    require_sandbox();
+    Netns { name: String::new(), handle: File::open("/proc/self/ns/net").expect("proc is mounted") }
+}
+
+/// [`Netns::pipe`] in the caller's own namespace.
+pub(crate) fn pipe_here(line: &str, input: &str) -> String {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().expect("an empty command"));
+    command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot start {line}: {e}"));
+    let written = child.stdin.take().expect("stdin is a pipe").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("a child can be waited for");
+    let text = succeeded(&format!("{line}` on `{input}"), &output);
+    written.unwrap_or_else(|e| panic!("{line} did not read its input: {e}"));
+    text
+}
+
+/// Stdout of a command that must have succeeded.
+fn succeeded(line: &str, output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "`{line}` failed ({}): {stderr}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

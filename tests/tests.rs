@@ -1,0 +1,25 @@
+//! All tests that need a kernel, a container runtime or an API server, in one program. Each makes its own
+//! node; see `kit`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "all of this is tests, also what clippy does not recognise as such"
+)]
+
+#[path = "tests/clean.rs"]
+mod clean;
+#[path = "tests/iptables_cli.rs"]
+mod iptables_cli;
+#[path = "tests/kit_api.rs"]
+mod kit_api;
+#[path = "tests/kit_network.rs"]
+mod kit_network;
+#[path = "tests/kit_runtime.rs"]
+mod kit_runtime;
+#[path = "tests/sidecar_kernel.rs"]
+mod sidecar_kernel;
+#[path = "tests/sidecar_traffic.rs"]
+mod sidecar_traffic;
+#[path = "tests/plugin_calls.rs"]
+mod plugin_calls;

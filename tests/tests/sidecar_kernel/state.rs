@@ -1,0 +1,221 @@
+//! Everything in a network namespace that redirection could touch, as the host's own tools show it.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use kit::Netns;
+use model::Family;
+use netfilter::{Backend, Lock, Options};
+
+/// Both backends.
+pub const BACKENDS: [Backend; 2] = [Backend::Nft, Backend::Legacy];
+
+/// One save: chains with their policy, each with its rules in order; without counters and comments.
+pub type Save = BTreeMap<Chain, Vec<String>>;
+
+/// A chain's table and name; the policy is `-` for a chain of somebody's own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Chain {
+    pub table: String,
+    pub name: String,
+    pub policy: String,
+}
+
+impl Chain {
+    /// A chain of sidecar redirection. Said here once more: the list of the code under test proves nothing.
+    pub fn is_ours(&self) -> bool {
+        self.name.starts_with("ISTIO_")
+    }
+
+    pub fn is_builtin(&self) -> bool {
+        self.policy != "-"
+    }
+}
+
+/// All saves of both backends, and all policy rules, routes and addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    pub saves: BTreeMap<(Backend, Family), Save>,
+    pub network: String,
+}
+
+impl State {
+    /// Looks at a namespace.
+    pub fn of(netns: &Netns) -> State {
+        State::of_backends(netns, &BACKENDS)
+    }
+
+    /// Looks only at these backends' tables: each costs two processes.
+    pub fn of_backends(netns: &Netns, backends: &[Backend]) -> State {
+        let both = backends.iter().flat_map(|backend| Family::BOTH.map(|family| (*backend, family)));
+        let saves = both.map(|(backend, family)| ((backend, family), save(netns, backend, family))).collect();
+        State { saves, network: network(netns) }
+    }
+
+    /// Says which lines differ, when any do.
+    pub fn assert_is(&self, expected: &State, what: &str) {
+        let (found, expected) = (self.lines(), expected.lines());
+        if found != expected {
+            let only = |one: &[String], other: &[String]| {
+                one.iter().filter(|line| !other.contains(line)).cloned().collect::<Vec<_>>().join("\n  ")
+            };
+            let (more, less) = (only(&found, &expected), only(&expected, &found));
+            panic!("{what}: the state differs (or its order)\n+ {more}\n- {less}");
+        }
+    }
+
+    /// The same, whatever the places of our jumps among foreign rules.
+    pub fn assert_is_but_for_places(&self, expected: &State, what: &str) {
+        let ((found, jumps), (expected, wanted)) = (self.without_jumps(), expected.without_jumps());
+        found.assert_is(&expected, what);
+        assert_eq!(jumps, wanted, "{what}: jumps");
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for ((backend, family), save) in &self.saves {
+            for (Chain { table, name, policy }, rules) in save {
+                lines.push(format!("{backend} {family} {table} :{name} {policy}"));
+                lines.extend(rules.iter().map(|rule| format!("{backend} {family} {table} -A {name} {rule}")));
+            }
+        }
+        lines.extend(self.network.lines().map(str::to_owned));
+        lines
+    }
+
+    /// The saves of one backend.
+    pub fn of_backend(&self, backend: Backend) -> impl Iterator<Item = (Family, &Save)> {
+        self.saves
+            .iter()
+            .filter(move |((found, _), _)| *found == backend)
+            .map(|((_, family), s)| (*family, s))
+    }
+
+    /// Whether one backend has nothing but empty built-in chains.
+    pub fn is_blank(&self, backend: Backend) -> bool {
+        let blank = |save: &Save| save.iter().all(|(chain, rules)| chain.is_builtin() && rules.is_empty());
+        self.of_backend(backend).all(|(_, save)| blank(save))
+    }
+
+    /// Whether one backend has not even a table.
+    pub fn has_no_table(&self, backend: Backend) -> bool {
+        self.of_backend(backend).all(|(_, save)| save.is_empty())
+    }
+
+    /// Without the jumps into our chains, which may stand at different places among foreign rules; beside it, how
+    /// many there are of each.
+    pub fn without_jumps(&self) -> (State, BTreeMap<String, usize>) {
+        let (mut state, mut jumps) = (self.clone(), BTreeMap::new());
+        for ((backend, family), save) in &mut state.saves {
+            for (chain, rules) in save.iter_mut().filter(|(chain, _)| !chain.is_ours()) {
+                for jump in rules.extract_if(.., |rule| leads_to_ours(rule)) {
+                    *jumps
+                        .entry(format!("{backend} {family} {} {} {jump}", chain.table, chain.name))
+                        .or_default() += 1;
+                }
+            }
+        }
+        (state, jumps)
+    }
+}
+
+/// Whether a rule's verdict is a chain of ours. (The foreign rules of these tests end with their verdict.)
+pub fn leads_to_ours(rule: &str) -> bool {
+    rule.rsplit_once("-j ")
+        .is_some_and(|(_, verdict)| verdict.starts_with("ISTIO_") && !verdict.contains(' '))
+}
+
+/// The name of a tool of the host; `suffix` is `-save`, `-restore` or nothing.
+pub fn tool(backend: Backend, family: Family, suffix: &str) -> String {
+    let prefix = if family == Family::V4 { "iptables" } else { "ip6tables" };
+    format!("{prefix}-{backend}{suffix}")
+}
+
+/// What one save prints, to the letter.
+pub fn save_text(netns: &Netns, backend: Backend, family: Family) -> String {
+    netns.sh(&tool(backend, family, "-save"))
+}
+
+/// Feeds a restore by hand.
+pub fn restore(netns: &Netns, backend: Backend, family: Family, text: &str) {
+    // Other tests in this sandbox may hold the lock of the legacy tables.
+    let wait = if backend == Backend::Legacy { " --wait=30" } else { "" };
+    netns.pipe(&format!("{} --noflush{wait}", tool(backend, family, "-restore")), text);
+}
+
+/// Runs the `iptables` of one backend by hand.
+pub fn iptables(netns: &Netns, backend: Backend, family: Family, arguments: &str) {
+    let wait = if backend == Backend::Legacy { " --wait=30" } else { "" };
+    netns.sh(&format!("{}{wait} {arguments}", tool(backend, family, "")));
+}
+
+fn save(netns: &Netns, backend: Backend, family: Family) -> Save {
+    let (mut save, mut table) = (Save::new(), String::new());
+    for line in save_text(netns, backend, family).lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            table = name.to_owned();
+        } else if let Some(chain) = line.strip_prefix(':') {
+            let (name, rest) = chain.split_once(' ').unwrap();
+            let policy = rest.split(' ').next().unwrap().to_owned();
+            save.insert(Chain { table: table.clone(), name: name.to_owned(), policy }, Vec::new());
+        } else if let Some(rule) = line.strip_prefix("-A ") {
+            let (name, rule) = rule.split_once(' ').unwrap();
+            let mut chains = save.iter_mut();
+            let chain = chains.find(|(chain, _)| chain.table == table && chain.name == name);
+            chain.expect("a rule's chain is declared").1.push(rule.to_owned());
+        }
+    }
+    save
+}
+
+/// Policy rules, routes of all tables and addresses, of both families. Waits for the kernel's own routes to IPv6
+/// addresses, which appear a moment after the address.
+pub fn network(netns: &Netns) -> String {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let mut lines = Vec::new();
+        for family in ["-4", "-6"] {
+            let batch = "rule show\nroute show table all\naddress show\n";
+            let text = netns.pipe(&format!("ip {family} -oneline -batch -"), batch);
+            lines.extend(text.lines().map(|line| format!("{family} {}", line.trim())));
+        }
+        // Policy rules say their order by a number; routes and addresses have none that matters.
+        lines.sort();
+        let text = lines.join("\n");
+        let address = |line: &str| Some(line.split_once("inet6 ")?.1.split('/').next()?.to_owned());
+        let routed = |ip: String| text.contains(&format!("local {ip} dev"));
+        if text.lines().filter_map(address).all(routed) {
+            return text;
+        }
+        assert!(Instant::now() < deadline, "the kernel makes no route to an address:\n{text}");
+        std::thread::yield_now();
+    }
+}
+
+/// A namespace as a pod has one: `eth0` with an address of both families, and nothing that appears later by itself.
+pub fn pod_netns(prefix: &str) -> Netns {
+    let netns = Netns::new(prefix);
+    netns.pipe(
+        "ip -batch -",
+        "link add eth0 type veth peer name far0\n\
+         link set eth0 addrgenmode none\n\
+         link set far0 addrgenmode none\n\
+         link set eth0 up\n\
+         link set far0 up\n\
+         address add 10.1.0.2/24 dev eth0\n\
+         address add fd00:1::2/64 dev eth0 nodad\n",
+    );
+    netns
+}
+
+/// The options that a pod's redirection is made with, and this backend.
+pub fn forced(backend: Backend) -> Options {
+    Options { forced: Some(backend), ..detecting() }
+}
+
+/// The same, with the backend found by looking.
+pub fn detecting() -> Options {
+    Options { lock: Lock::Private("/proc/self/ns/net".into()), ..Options::default() }
+}
