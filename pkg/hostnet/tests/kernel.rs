@@ -3,8 +3,6 @@
 
 #[path = "kernel/links.rs"]
 mod links;
-#[path = "kernel/measured.rs"]
-mod measured;
 #[path = "kernel/routes.rs"]
 mod routes;
 #[path = "kernel/rules.rs"]

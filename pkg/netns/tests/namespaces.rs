@@ -194,26 +194,3 @@ fn dev_null_hides_a_file() {
         netns.run_in_sandbox(&MountSandbox { binds: vec![bind] }, || run("cat", &[target.to_str().unwrap()]));
     assert_eq!(seen.unwrap(), "");
 }
-
-/// Prints what entering costs: `cargo test --release -p netns -- --ignored --nocapture cost`.
-#[test]
-#[ignore = "a measurement, not a check"]
-fn cost() {
-    let Some(netns) = fresh() else { return };
-    let sandbox = MountSandbox::default();
-    let timed = |what: &str, run: &dyn Fn()| {
-        let mut times: Vec<_> = (0..500)
-            .map(|_| {
-                let start = std::time::Instant::now();
-                run();
-                start.elapsed()
-            })
-            .collect();
-        times.sort();
-        eprintln!("{what}: median {:?}, p90 {:?}", times.get(250).unwrap(), times.get(450).unwrap());
-    };
-    timed("open", &|| drop(Netns::open("/proc/self/ns/net").unwrap()));
-    timed("run_in", &|| netns.run_in(|| ()).unwrap());
-    timed("run_in_sandbox", &|| netns.run_in_sandbox(&sandbox, || ()).unwrap());
-    timed("create", &|| drop(Netns::create().unwrap()));
-}

@@ -289,3 +289,60 @@ fn dns_servers_of_the_other_family_alone_make_a_whole_rule_set() {
     let desired = sidecar::rule_set(&config, model::Family::V4);
     Kernel::new().restore(&plan::apply(&desired, &Saved::default()).restore_text()).unwrap();
 }
+
+/// Almost ours, but not what we say: kept as text, so that a chain with such a rule is made anew.
+#[test]
+fn near_misses_are_foreign() {
+    for text in [
+        "-j CONNMARK --save-mark --nfmask 0xff --ctmask 0xffffffff",
+        "-j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xfffffffe",
+        "-j CONNMARK --set-xmark 0x539/0xffffffff",
+        "-p tcp -j TPROXY --on-port 15006 --on-ip 127.0.0.1 --tproxy-mark 0x539/0xffffffff",
+        "-p tcp -j TPROXY --on-port 15006",
+        "-p tcp -j REDIRECT --to-ports 15001 --random",
+        "-p tcp -j REDIRECT --to-ports 15001-15002",
+        "-p tcp -m tcp --dport 80:90 -j RETURN",
+        "-p udp -m tcp --dport 80 -j RETURN",
+        "! -p tcp -m tcp --dport 80 -j RETURN",
+        "-p tcp -m tcp --dport 65536 -j RETURN",
+        "-p icmp -j RETURN",
+        "-s 10.0.0.1/8 -j RETURN",
+        "-d 10.0.0.0/8 -d 10.0.0.0/8 -j RETURN",
+        "-m conntrack ! --ctstate INVALID -j DROP",
+        "-m conntrack --ctstate NEW -j DROP",
+        "-m owner --uid-owner 0-1337 -j RETURN",
+        "-m mark --mark 0x539/0x1/0x1 -j RETURN",
+        "-g ISTIO_OUTPUT",
+        "-j \"a chain\"",
+        "-j \"\"",
+        "-j MASQUERADE",
+        "-j",
+        "-p tcp",
+        "",
+    ] {
+        let saved = Saved::parse(&format!("*nat\n-A OUTPUT {text}\nCOMMIT\n")).unwrap();
+        assert_eq!(saved.tables[&Table::Nat].rules[0].rule, None, "{text:?}");
+    }
+}
+
+#[test]
+fn a_chain_with_a_rule_less_or_more_is_made_anew() {
+    let desired = sidecar::rule_set(&sidecar::Config::default(), model::Family::V4);
+    let whole = used(&desired, true, &[]);
+    assert!(plan::apply(&desired, &parse(&whole, false)).is_empty());
+    for chain in ["ISTIO_OUTPUT", "ISTIO_REDIRECT"] {
+        for more in [true, false] {
+            let mut kernel = whole.clone();
+            let rules = kernel.tables.get_mut(&Table::Nat).unwrap().get_mut(chain).unwrap();
+            if more {
+                rules.push(kernel::split("-j RETURN"));
+            } else {
+                rules.pop();
+            }
+            let change = plan::apply(&desired, &parse(&kernel, false));
+            assert!(change.reasons().any(|why| why.contains(chain)), "{chain}, {more}");
+            carry_out(&mut kernel, &change);
+            assert_is(&kernel, &desired);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What questions and changes cost: `cargo bench -p hostnet`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "a measurement"
+)]
+
+use std::time::{Duration, Instant};
+
+use hostnet::{Family, Handle, Mark, PolicyRule, Prefix, Route, RouteKind, TableId};
+use netns::Netns;
+
+fn timed<T>(what: &str, mut run: impl FnMut(u8) -> T) {
+    let once = |number| {
+        let start = Instant::now();
+        let _done = run(number);
+        start.elapsed()
+    };
+    let mut times: Vec<Duration> = (0..=200).map(once).collect();
+    times.sort();
+    println!("{what}: median {:?}, p90 {:?}", times[100], times[180]);
+}
+
+fn main() {
+    Netns::create().unwrap().run_in(measure).unwrap();
+}
+
+fn measure() {
+    let handle = &mut Handle::open().unwrap();
+    let lo = handle.link_by_name("lo").unwrap().unwrap().index;
+    let rule = |number: u8| PolicyRule {
+        fwmark: Some(Mark { value: u32::from(number), mask: 0xfff }),
+        ..PolicyRule::new(Family::V4, Some(100), hostnet::RuleAction::Lookup(TableId(133)))
+    };
+    let route = |number: u8| {
+        let dst = Prefix::new([10, 0, number, 0].into(), 24);
+        Route { oif: Some(lo), ..Route::new(Family::V4, RouteKind::Local, Some(dst), TableId(133)) }
+    };
+    timed("open a handle", |_| Handle::open().unwrap());
+    timed("list addresses", |_| handle.addresses().unwrap());
+    timed("list links", |_| handle.links().unwrap());
+    timed("look up a link", |_| handle.link_by_name("lo").unwrap());
+    timed("ensure a rule that is there", |_| handle.ensure_rule(&rule(1)).unwrap());
+    let _ = handle.delete_rule(&rule(1)).unwrap();
+    timed("ensure and delete a new rule", |number| {
+        let _ = (handle.ensure_rule(&rule(number)).unwrap(), handle.delete_rule(&rule(number)).unwrap());
+    });
+    timed("add a route", |number| handle.add_route(&route(number)).unwrap());
+    timed("add a route that is there", |_| handle.add_route(&route(1)).unwrap());
+    timed("list the 200 routes of a table", |_| handle.routes(Some(TableId(133))).unwrap());
+}
