@@ -198,21 +198,28 @@ impl fmt::Display for Decision {
 pub fn decide_early(call: &Call<'_>, policy: &Policy) -> Option<Decision> {
     let pass = |reason| Some(Decision::Pass(reason));
     let Some(pod) = call.pod else { return pass(Passed::NoPod) };
-    if policy.excluded_namespaces.contains(&pod.namespace) {
-        return pass(Passed::ExcludedNamespace);
-    }
-    if policy.agent_namespace.as_ref() == Some(&pod.namespace) && pod.name.starts_with(AGENT_PREFIX) {
-        return pass(Passed::AgentPod);
+    if let Some(reason) = exempt(&pod.namespace, &pod.name, policy) {
+        return pass(reason);
     }
     let annotations = call.annotations?;
     let injected = annotations.contains_key(STATUS);
     if injected && annotations::intercepts_nothing(annotations) {
         return pass(Passed::InterceptionNone);
     }
-    if !injected && !(policy.ambient && may_be_ambient(annotations)) {
+    let may_be_enrolled = policy.ambient && may_be_ambient(annotations);
+    if !injected && !may_be_enrolled {
         return pass(Passed::NotInjected);
     }
     None
+}
+
+/// Why a pod is none of our business by its name alone.
+fn exempt(namespace: &str, name: &str, policy: &Policy) -> Option<Passed> {
+    if policy.excluded_namespaces.iter().any(|excluded| excluded == namespace) {
+        return Some(Passed::ExcludedNamespace);
+    }
+    let is_agent = policy.agent_namespace.as_deref() == Some(namespace) && name.starts_with(AGENT_PREFIX);
+    is_agent.then_some(Passed::AgentPod)
 }
 
 /// True when [`decide`] needs the namespace of `pod`.
@@ -230,6 +237,9 @@ pub fn decide(
     namespace: Option<&Namespace>,
     policy: &Policy,
 ) -> Result<Decision, InvalidAnnotation> {
+    if let Some(reason) = exempt(&pod.metadata.namespace, &pod.metadata.name, policy) {
+        return Ok(Decision::Pass(reason));
+    }
     if pod.spec.host_network {
         return Ok(Decision::Pass(Passed::HostNetwork));
     }

@@ -141,11 +141,26 @@ fn edit_table(table: Table, want: &TableRules, have: &SavedTable) -> Option<Edit
     let adds = want
         .chains
         .iter()
-        .flat_map(|(chain, rules)| rules.iter().map(move |rule| format!("-A {chain} {rule}")));
+        .flat_map(|(chain, rules)| rules.iter().map(move |rule| addition(chain, rule)));
     let flush = stale.iter().map(|chain| format!("-F {chain}"));
     let delete = stale.iter().map(|chain| format!("-X {chain}"));
     let commands = deletes.into_iter().chain(adds).chain(jumps).chain(flush).chain(delete).collect();
     Some(Edit { table, declare, commands, why })
+}
+
+/// Words of one line that a restore can read (iptables: `xshared.h`, `MAX_ARGC`), less some for what it adds.
+const MAX_WORDS: usize = 200;
+
+/// The line that appends a rule. One with very many owners is written in fewer words, which mean the same: the usual
+/// form has five for each, so that Istio's limit of 64 groups would be out of reach.
+fn addition(chain: &Chain, rule: &Rule) -> String {
+    let line = format!("-A {chain} {rule}");
+    if line.split(' ').count() <= MAX_WORDS {
+        return line;
+    }
+    ["uid", "gid"].iter().fold(line, |line, owner| {
+        line.replace(&format!("-m owner ! --{owner}-owner "), &format!("-mowner ! --{owner}-owner="))
+    })
 }
 
 fn chain_of(name: &str) -> Chain {

@@ -1,0 +1,65 @@
+//! What a container runtime hands to the plugin.
+
+use cni_types::{Args, CniError, NetConf, SUPPORTED};
+use serde_json::Value;
+
+/// Any stdin is a configuration, or an error that prints as JSON; and what a pass-through prints is a JSON object with
+/// the configuration's version, which passes through once more unchanged.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn cni_stdin(data: &[u8]) {
+    let conf = match NetConf::parse(data) {
+        Ok(conf) => conf,
+        Err(error) => return prints(&error),
+    };
+    assert!((1..=300).contains(&conf.kubernetes.api_timeout_seconds));
+    match (conf.prev_result(), conf.pass_through()) {
+        (Ok(prev), Ok(output)) => {
+            is_result(&output);
+            let versions = SUPPORTED.iter().filter_map(|version| version.to_string().parse().ok());
+            for version in versions.filter(|_| prev.is_some()) {
+                prev.iter().for_each(|prev| is_result(&prev.output(version)));
+            }
+        }
+        (Err(error), Err(same)) => {
+            assert_eq!(error.to_json(), same.to_json());
+            prints(&error);
+        }
+        (prev, output) => panic!("{prev:?}, but {output:?}"),
+    }
+}
+
+fn is_result(text: &str) {
+    let value: Option<Value> = serde_json::from_str(text).ok();
+    assert!(value.as_ref().is_some_and(Value::is_object), "no JSON object: {text}");
+}
+
+fn prints(error: &CniError) {
+    let value: Option<Value> = serde_json::from_str(&error.to_json()).ok();
+    let code = value.as_ref().and_then(|value| value.get("code")).and_then(Value::as_u64);
+    assert!(code.is_some_and(|code| code > 0), "no CNI error: {}", error.to_json());
+}
+
+/// Any `CNI_ARGS` are understood, or an error that prints as JSON; names that are understood can stand in a path.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn cni_args(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match Args::parse(&text) {
+        Err(error) => prints(&error),
+        Ok(args) => {
+            let names = [
+                args.pod_name.as_ref().map(|name| name.as_str()),
+                args.pod_namespace.as_ref().map(|name| name.as_str()),
+                args.pod_uid.as_ref().map(|uid| uid.as_str()),
+            ];
+            for name in names.into_iter().flatten() {
+                let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+                assert!(!name.is_empty() && name.bytes().all(plain), "{name:?}");
+                assert!(name != "." && name != "..", "{name:?}");
+            }
+        }
+    }
+}

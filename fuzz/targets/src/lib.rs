@@ -1,0 +1,13 @@
+//! What a fuzzer feeds: one function per kind of text that reaches us from outside, which takes any bytes and panics
+//! when a promise is broken. Called by `fuzz/fuzz_targets` (cargo-fuzz, nightly) and by this crate's own short test
+//! (`cargo test -p fuzz-targets`). No I/O.
+
+mod annotations;
+mod cni;
+mod kubeconfig;
+mod saved_rules;
+
+pub use annotations::annotations;
+pub use cni::{cni_args, cni_stdin};
+pub use kubeconfig::kubeconfig;
+pub use saved_rules::saved_rules;
