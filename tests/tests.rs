@@ -17,9 +17,17 @@ mod kit_api;
 mod kit_network;
 #[path = "tests/kit_runtime.rs"]
 mod kit_runtime;
+#[path = "tests/plugin_api.rs"]
+mod plugin_api;
+#[path = "tests/plugin_calls.rs"]
+mod plugin_calls;
+#[path = "tests/plugin_crash.rs"]
+mod plugin_crash;
+#[path = "tests/plugin_log.rs"]
+mod plugin_log;
+#[path = "tests/plugin_replay.rs"]
+mod plugin_replay;
 #[path = "tests/sidecar_kernel.rs"]
 mod sidecar_kernel;
 #[path = "tests/sidecar_traffic.rs"]
 mod sidecar_traffic;
-#[path = "tests/plugin_calls.rs"]
-mod plugin_calls;

@@ -9,7 +9,12 @@ use netns::Netns;
 use planner::{Call as RuntimeCall, Decision, Enrolled, Policy, Redirect, enrolment};
 use redirect::{Families, Form, Report};
 
-use crate::{call::Call, facts::Facts, log::Log};
+use crate::{
+    call::Call,
+    facts::Facts,
+    log::Log,
+    turn::{self, Turn},
+};
 
 /// ADD: brings the pod into the mesh, if it belongs there, and hands on the result so far.
 ///
@@ -26,7 +31,9 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
             let act = |options: &Options| {
                 redirect::apply(&redirect.config, families(redirect), options, Form::Restore)
             };
-            let report = in_pod(call, log, act)?;
+            let netns = pods_netns(call)?;
+            let _turn = turn(call, &netns)?;
+            let report = in_pod(call, &netns, log, act)?;
             log.info(format!("{decision}; {}", done(&report)));
         }
     }
@@ -48,8 +55,8 @@ pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, C
         Decision::Enrol(reason) => return Err(no_agent(call, *reason)),
         Decision::Redirect(redirect) => redirect,
     };
-    let report =
-        in_pod(call, log, |options| redirect::verify(&redirect.config, families(redirect), options))?;
+    let act = |options: &Options| redirect::verify(&redirect.config, families(redirect), options);
+    let report = in_pod(call, &pods_netns(call)?, log, act)?;
     if report.is_unchanged() {
         return Ok(String::new());
     }
@@ -109,22 +116,49 @@ fn subject(call: &Call) -> String {
     call.pod.as_ref().map_or_else(|| "the pod".to_owned(), |pod| format!("pod {pod}"))
 }
 
+fn netns_path(call: &Call) -> &Path {
+    call.environment.netns.as_ref().map_or(Path::new(""), |netns| netns.as_path())
+}
+
 fn in_pod(
     call: &Call,
+    netns: &Netns,
     log: &mut Log,
     act: impl Fn(&Options) -> Result<Report, redirect::Error> + Send + Sync,
 ) -> Result<Report, CniError> {
-    let path = call.environment.netns.as_ref().map_or(Path::new(""), |netns| netns.as_path());
     let failed = |error: redirect::Error| {
-        CniError::new(
-            Code::Other,
-            format!("cannot redirect {} in {}: {error}", subject(call), path.display()),
-        )
+        let path = netns_path(call).display();
+        CniError::new(Code::Other, format!("cannot redirect {} in {path}: {error}", subject(call)))
     };
-    let netns = Netns::open(path).map_err(|error| failed(error.into()))?;
-    let (report, warning) = redirect::inside(&netns, &Options::default(), act).map_err(failed)?;
+    let (report, warning) = redirect::inside(netns, &Options::default(), act).map_err(failed)?;
     warning.into_iter().for_each(|warning| log.warn(warning));
     Ok(report)
+}
+
+/// The namespace that `CNI_NETNS` names. Never our own, which is the node's: a pod that shares it comes to no CNI
+/// plugin, and a sidecar's rules there would cut off the node.
+fn pods_netns(call: &Call) -> Result<Netns, CniError> {
+    let path = netns_path(call);
+    let invalid = |why: String| {
+        let what = format!("cannot redirect {}: CNI_NETNS: {why}", subject(call));
+        CniError::new(Code::InvalidEnvironment, what)
+    };
+    let netns = Netns::open(path).map_err(|error| invalid(error.to_string()))?;
+    let own = Netns::current().map_err(|error| CniError::new(Code::Other, error.to_string()))?;
+    if own.id() == netns.id() {
+        return Err(invalid(format!("{} is the network namespace of the node itself", path.display())));
+    }
+    Ok(netns)
+}
+
+fn turn(call: &Call, netns: &Netns) -> Result<Turn, CniError> {
+    let failed = |error: String| {
+        let what = "wait for an earlier call for the same pod, or for the tools that it left behind";
+        let what = format!("cannot redirect {}: cannot {what}: {error}", subject(call));
+        CniError::new(Code::TryAgainLater, what)
+    };
+    let taken = netns.run_in(turn::take).map_err(|error| failed(error.to_string()))?;
+    taken.map_err(|error| failed(error.to_string()))
 }
 
 fn done(report: &Report) -> String {

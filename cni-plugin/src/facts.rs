@@ -1,10 +1,14 @@
 //! Where the plugin learns about a pod.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use apiclient::{Client, Reason, RetryPolicy};
 use cni_types::NetConf;
 use model::{Namespace, Pod, PodName};
+use serde::de::DeserializeOwned;
 
 /// Who knows about pods. (The node agent will be the first to be asked; the API server is always the second.)
 pub trait Facts {
@@ -30,6 +34,13 @@ pub enum Unknown {
     Kubeconfig(Reason),
     /// The API server did not tell.
     Api(Box<apiclient::Error>),
+    /// It told of something else than what was asked for: a proxy in between, perhaps.
+    Mistaken {
+        /// What was asked for.
+        asked: String,
+        /// Namespace and name in the answer, shortened.
+        given: String,
+    },
 }
 
 impl fmt::Display for Unknown {
@@ -41,6 +52,9 @@ impl fmt::Display for Unknown {
             ),
             Unknown::Kubeconfig(error) => error.fmt(f),
             Unknown::Api(error) => error.fmt(f),
+            Unknown::Mistaken { asked, given } => {
+                write!(f, "the API server was asked for {asked} and answered with an object named {given:?}")
+            }
         }
     }
 }
@@ -51,18 +65,22 @@ impl std::error::Error for Unknown {}
 #[derive(Debug)]
 pub struct ApiServer {
     kubeconfig: Option<String>,
-    policy: RetryPolicy,
+    timeout: Duration,
+    since: Instant,
 }
 
 impl ApiServer {
-    /// Opens nothing; the credential is read at each request, because it changes.
+    /// Opens nothing; the credential is read at each request, because it changes. `api_timeout_seconds` counts from
+    /// here and for all requests together: it is the call that must not take longer.
     #[must_use]
     pub fn new(conf: &NetConf) -> ApiServer {
-        let deadline = Duration::from_secs(conf.kubernetes.api_timeout_seconds.into());
-        ApiServer {
-            kubeconfig: conf.kubernetes.kubeconfig.clone(),
-            policy: RetryPolicy { deadline, ..RetryPolicy::default() },
-        }
+        let timeout = Duration::from_secs(conf.kubernetes.api_timeout_seconds.into());
+        ApiServer { kubeconfig: conf.kubernetes.kubeconfig.clone(), timeout, since: Instant::now() }
+    }
+
+    fn policy(&self) -> RetryPolicy {
+        let deadline = self.timeout.saturating_sub(self.since.elapsed());
+        RetryPolicy { deadline, ..RetryPolicy::default() }
     }
 
     /// Whether a request could be made: the kubeconfig is there and complete.
@@ -80,16 +98,30 @@ impl ApiServer {
     fn client(&self) -> Result<Client, Unknown> {
         Ok(Client::new(self.path()?))
     }
+
+    fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Unknown> {
+        self.client()?.get(path, &self.policy()).map_err(|error| Unknown::Api(Box::new(error)))
+    }
 }
 
 impl Facts for ApiServer {
     fn pod(&self, name: &PodName) -> Result<Pod, Unknown> {
         let path = ["api", "v1", "namespaces", &name.namespace, "pods", &name.name];
-        self.client()?.get(&path, &self.policy).map_err(|error| Unknown::Api(Box::new(error)))
+        let pod: Pod = self.get(&path)?;
+        let given = PodName { namespace: pod.metadata.namespace.clone(), name: pod.metadata.name.clone() };
+        same(format!("pod {name}"), &name.to_string(), &given.to_string()).map(|()| pod)
     }
 
     fn namespace(&self, name: &str) -> Result<Namespace, Unknown> {
-        let path = ["api", "v1", "namespaces", name];
-        self.client()?.get(&path, &self.policy).map_err(|error| Unknown::Api(Box::new(error)))
+        let namespace: Namespace = self.get(&["api", "v1", "namespaces", name])?;
+        same(format!("namespace {name}"), name, &namespace.metadata.name).map(|()| namespace)
     }
+}
+
+/// Every member that we read may be absent, so any JSON object reads as a pod that is none of ours. The names tell.
+fn same(asked: String, name: &str, given: &str) -> Result<(), Unknown> {
+    if name == given {
+        return Ok(());
+    }
+    Err(Unknown::Mistaken { asked, given: given.chars().take(100).collect() })
 }

@@ -6,11 +6,12 @@
 //! also a hostile one, with a result or a CNI error object.
 //!
 //! The way of a call: [`call`] reads and answers, [`attach`] does ADD and CHECK, [`facts`] finds out about the pod,
-//! [`log`] tells the agent.
+//! [`log`] tells the agent. [`turn`] keeps two calls for one pod apart.
 
 pub mod attach;
 pub mod call;
 pub mod facts;
 pub mod log;
+pub mod turn;
 
 pub use call::{Answer, answer};

@@ -11,7 +11,9 @@ use std::{
         net::UnixStream,
     },
     path::{Path, PathBuf},
-    time::{Duration, Instant, SystemTime},
+    sync::mpsc,
+    thread,
+    time::{Duration, SystemTime},
 };
 
 use wire::{Level, LogRecord};
@@ -88,8 +90,8 @@ impl Log {
         if self.records.is_empty() {
             return String::new();
         }
-        if let Some(socket) = &self.socket
-            && post(socket, &wire::post_body(&self.records)).is_ok()
+        if let Some(socket) = self.socket.clone()
+            && post_in_time(socket, wire::post_body(&self.records))
         {
             return String::new();
         }
@@ -106,15 +108,20 @@ fn now() -> String {
     wire::rfc3339_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(0))
 }
 
+/// Posts on a thread of its own, and waits for the deadline only. Limits of the socket alone would not do: connecting
+/// has none (an agent that is stopped leaves a full backlog), and a byte now and then would start reading anew. A
+/// thread that is late ends with the process.
+fn post_in_time(socket: PathBuf, body: String) -> bool {
+    let (done, outcome) = mpsc::channel();
+    let posted = thread::Builder::new().spawn(move || done.send(post(&socket, &body)));
+    posted.is_ok() && outcome.recv_timeout(DEADLINE).is_ok_and(|posted| posted.is_ok())
+}
+
 /// `POST /log`; whatever the agent answers, it has read the lines.
 fn post(socket: &Path, body: &str) -> io::Result<()> {
-    let deadline = Instant::now() + DEADLINE;
     let mut stream = UnixStream::connect(socket)?;
-    let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    stream.set_write_timeout(Some(left()))?;
     let head = "POST /log HTTP/1.1\r\nHost: unix\r\nContent-Type: application/json\r\nConnection: close\r\n";
     stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes())?;
-    stream.set_read_timeout(Some(left()))?;
     let mut status = [0; 12]; // "HTTP/1.1 200"
     stream.read_exact(&mut status)?;
     if status.starts_with(b"HTTP/1.1 2") {
@@ -129,7 +136,10 @@ fn append(path: &Path, lines: &str) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|meta| meta.size() >= MAX_FILE) {
         let mut aside = path.as_os_str().to_owned();
         aside.push(".1");
-        fs::rename(path, aside)?;
+        match fs::rename(path, aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {} // not found: another call has just done it
+        }
     }
     let mut file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     file.write_all(lines.as_bytes())

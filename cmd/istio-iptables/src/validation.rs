@@ -7,7 +7,7 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -15,7 +15,8 @@ use model::{Family, Port};
 use rules::sidecar::{self, Config};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    net::{AddressFamily, SocketType, sockopt},
+    io::Errno,
+    net::{AddressFamily, SocketFlags, SocketType, sockopt},
 };
 
 /// What to do about a failure.
@@ -59,12 +60,13 @@ pub enum ValidationError {
 pub fn run(config: &Config, port: Port, within: Duration) -> Result<(), ValidationError> {
     let family = redirect::first_family()?;
     let listeners = listen(config, family)?;
+    let source = SocketAddr::new(localhost(family), 0);
     let target = SocketAddr::new(sidecar::passthrough_source(family), port.0);
     let deadline = Instant::now() + within;
     let mut last = "not tried".to_owned();
     while Instant::now() < deadline {
         let until = deadline.min(Instant::now() + PAUSE);
-        let call = TcpStream::connect_timeout(&target, remaining(until));
+        let call = call(source, target, remaining(until));
         if arrived(&listeners, port, if call.is_ok() { until } else { Instant::now() })? {
             return Ok(());
         }
@@ -80,13 +82,42 @@ fn remaining(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-/// Listeners at the proxy's two ports; one is enough, since the proxy may be there already.
-fn listen(config: &Config, family: Family) -> Result<Vec<TcpListener>, ValidationError> {
-    let localhost = match family {
+fn localhost(family: Family) -> IpAddr {
+    match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
         Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
-    };
-    let at = |port: Port| SocketAddr::new(localhost, port.0);
+    }
+}
+
+/// Connects from localhost. Left to itself the kernel would call `::6` from `::6`, and what comes from there is let
+/// through by the rules.
+fn call(source: SocketAddr, target: SocketAddr, within: Duration) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(
+        family_of(source),
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::bind(&socket, &source)?;
+    match rustix::net::connect(&socket, &target) {
+        Err(Errno::INPROGRESS) => {}
+        done => return Ok(done.map(|()| socket)?),
+    }
+    let within = Timespec::try_from(within).map_err(io::Error::other)?;
+    if poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&within))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    sockopt::socket_error(&socket)??;
+    Ok(socket)
+}
+
+fn family_of(address: SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+}
+
+/// Listeners at the proxy's two ports; one is enough, since the proxy may be there already.
+fn listen(config: &Config, family: Family) -> Result<Vec<TcpListener>, ValidationError> {
+    let at = |port: Port| SocketAddr::new(localhost(family), port.0);
     let (outbound, inbound) = (at(config.outbound_port), at(config.inbound_port));
     let opened = [listener(outbound), listener(inbound)];
     let mut failure = None;
@@ -100,8 +131,7 @@ fn listen(config: &Config, family: Family) -> Result<Vec<TcpListener>, Validatio
 
 /// Shares the port with a proxy that is starting at the same time.
 fn listener(address: SocketAddr) -> io::Result<TcpListener> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+    let socket = rustix::net::socket(family_of(address), SocketType::STREAM, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
@@ -130,7 +160,7 @@ fn arrived(listeners: &[TcpListener], port: Port, until: Instant) -> Result<bool
         let timeout =
             Timespec::try_from(left).map_err(|error| ValidationError::Wait(io::Error::other(error)))?;
         match poll(&mut polled, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(ValidationError::Wait(errno.into())),
         }
     }

@@ -138,10 +138,8 @@ fn edit_table(table: Table, want: &TableRules, have: &SavedTable) -> Option<Edit
     }
     let exists = |chain: &Chain| have.chains.iter().any(|name| *name == chain.0);
     let declare = want.chains.iter().map(|(chain, _)| (chain.clone(), exists(chain))).collect();
-    let adds = want
-        .chains
-        .iter()
-        .flat_map(|(chain, rules)| rules.iter().map(move |rule| addition(chain, rule)));
+    let adds =
+        want.chains.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| addition(chain, rule)));
     let flush = stale.iter().map(|chain| format!("-F {chain}"));
     let delete = stale.iter().map(|chain| format!("-X {chain}"));
     let commands = deletes.into_iter().chain(adds).chain(jumps).chain(flush).chain(delete).collect();

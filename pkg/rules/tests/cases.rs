@@ -5,18 +5,18 @@ use model::{IfName, Mark, Port, TableId};
 use rules::sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports};
 
 /// A name (also the golden file's) and what is asked for.
-pub struct Case {
-    pub name: &'static str,
-    pub config: Config,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) config: Config,
 }
 
-pub const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::exact(1337), table: TableId(133) };
+pub(crate) const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::exact(1337), table: TableId(133) };
 
-pub fn ports(list: &[u16]) -> Ports {
+pub(crate) fn ports(list: &[u16]) -> Ports {
     Ports::List(list.iter().copied().map(Port).collect())
 }
 
-pub fn networks(list: &[&str]) -> Networks {
+pub(crate) fn networks(list: &[&str]) -> Networks {
     Networks::List(list.iter().map(|net| net.parse().unwrap()).collect())
 }
 
@@ -25,7 +25,7 @@ fn interfaces(list: &[&str]) -> Vec<IfName> {
 }
 
 /// What Istio's injector asks for when a pod has no annotation of its own.
-pub fn injected() -> Config {
+pub(crate) fn injected() -> Config {
     Config {
         include_inbound: Ports::All,
         exclude_inbound: ports(&[15020, 15021, 15090]),
@@ -36,7 +36,7 @@ pub fn injected() -> Config {
 }
 
 /// All cases, each once.
-pub fn all() -> Vec<Case> {
+pub(crate) fn all() -> Vec<Case> {
     let dns_servers = vec!["10.96.0.10".parse().unwrap(), "fd00:96::a".parse().unwrap()];
     let cases = [
         ("nothing", Config::default()),

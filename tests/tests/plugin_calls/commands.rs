@@ -87,7 +87,7 @@ fn del_succeeds_in_every_form() {
     for (at, call) in calls.iter().enumerate() {
         let outcome = call.run();
         assert_eq!(outcome.ok(), "", "call {at}");
-        assert!(outcome.wall() < Duration::from_secs(2), "call {at}: {outcome}");
+        assert!(outcome.wall() < Duration::from_secs(5), "call {at}: {outcome}");
     }
     assert_eq!(saves(&pod), before, "a pod's rules end with its namespace, not before");
 }
@@ -135,7 +135,7 @@ fn check_wants_a_result_and_a_version_that_has_it() {
         assert!(error.code == 999 && error.msg.contains("is not redirected"), "{version}: {error:?}");
     }
     assert_eq!(tables(&pod), "", "CHECK changes nothing");
-    let plain = check().annotations(json!({"note": "plain"}));
+    let plain = check().annotations(&json!({"note": "plain"}));
     assert_eq!(plain.run().ok(), "", "a pod that is none of ours needs no rules");
 }
 

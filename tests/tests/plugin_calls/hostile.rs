@@ -25,7 +25,7 @@ fn refused(stage: &Stage, call: &Call<'_>, pod: &kit::Netns) -> Refusal {
 fn stdin_is_read_up_to_a_mebibyte() {
     let stage = Stage::new();
     let pod = bare_pod(V4);
-    let call = stage.call("ADD", &pod).annotations(json!({"note": "plain"}));
+    let call = stage.call("ADD", &pod).annotations(&json!({"note": "plain"}));
     let mut most = call.input();
     most.resize(1 << 20, b' ');
     stage.call("ADD", &pod).stdin(most.clone()).run().ok();
@@ -58,7 +58,7 @@ fn what_is_no_configuration_is_refused() {
         "<xml/>",
     ] {
         let error = refused(&stage, &stage.call("ADD", &pod).stdin(bytes), &pod);
-        assert_eq!(error.code, 6, "{:.40}: {error:?}", bytes);
+        assert_eq!(error.code, 6, "{bytes:.40}: {error:?}");
     }
     assert_eq!(refused(&stage, &stage.call("ADD", &pod).stdin([b'{', 0xff, b'}']), &pod).code, 6);
 }

@@ -1,11 +1,11 @@
 //! ADD again, after whatever an earlier attempt left.
 
-use kit::Netns;
+use std::thread;
 
-use super::stage::{DUAL, Stage, V4, bare_pod, expected, injected, routes, saves};
-
-use kit::{FakeReply, istio};
+use kit::{FakeReply, Netns, istio};
 use serde_json::Value;
+
+use super::stage::{DUAL, Stage, V4, bare_pod, difference, expected, injected, routes, rules, saves};
 
 /// An injected pod with every table in use.
 fn everything(pod: Value) -> Value {
@@ -39,7 +39,7 @@ fn add_makes_what_istio_makes_and_a_second_one_changes_nothing() {
 }
 
 fn rules_of(pod: &Netns, v6: bool) -> String {
-    super::stage::rules(&pod.sh(if v6 { "ip6tables-save" } else { "iptables-save" }))
+    rules(&pod.sh(if v6 { "ip6tables-save" } else { "iptables-save" }))
 }
 
 #[test]
@@ -100,6 +100,22 @@ fn what_an_earlier_attempt_left_half_done_is_completed() {
     stage.call("ADD", &pod).run().ok();
     assert_eq!(saves(&pod), saves(&reference), "only a policy rule");
     assert_eq!(routes(&pod).matches("fwmark").count(), 2, "one per family: {}", routes(&pod));
+}
+
+/// A runtime that lost patience may call again while the first call still works.
+#[test]
+fn several_adds_for_one_pod_at_once() {
+    let stage = everything_stage();
+    let reference = bare_pod(DUAL);
+    stage.call("ADD", &reference).run().ok();
+    for _ in 0..3 {
+        let pod = bare_pod(DUAL);
+        thread::scope(|scope| {
+            let adds = [(); 4].map(|()| scope.spawn(|| stage.call("ADD", &pod).run().ok()));
+            adds.map(|add| add.join().unwrap());
+        });
+        assert_eq!(difference(&state(&pod), &state(&reference)), Vec::<String>::new());
+    }
 }
 
 #[test]

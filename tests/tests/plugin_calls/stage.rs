@@ -140,7 +140,7 @@ impl<'n> Call<'n> {
     }
 
     /// The pod's annotations, from the runtime.
-    pub(crate) fn annotations(self, annotations: Value) -> Self {
+    pub(crate) fn annotations(self, annotations: &Value) -> Self {
         self.with("runtimeConfig", json!({"io.kubernetes.cri.pod-annotations": annotations}))
     }
 

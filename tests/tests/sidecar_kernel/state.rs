@@ -73,6 +73,12 @@ impl State {
         assert_eq!(jumps, wanted, "{what}: jumps");
     }
 
+    /// The same, whoever made the routes: `ip` names itself (`boot`), we name nobody.
+    pub fn assert_is_but_for_route_protocols(&self, expected: &State, what: &str) {
+        let anonymous = |state: &State| State { network: without_protocols(&state.network), ..state.clone() };
+        anonymous(self).assert_is(&anonymous(expected), what);
+    }
+
     fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for ((backend, family), save) in &self.saves {
@@ -192,6 +198,16 @@ pub fn network(netns: &Netns) -> String {
         assert!(Instant::now() < deadline, "the kernel makes no route to an address:\n{text}");
         std::thread::yield_now();
     }
+}
+
+/// Routes without the name of who made them.
+fn without_protocols(network: &str) -> String {
+    let word = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let is_protocol = |at: usize| words[at] == "proto" || at > 0 && words[at - 1] == "proto";
+        (0..words.len()).filter(|at| !is_protocol(*at)).map(|at| words[at]).collect::<Vec<_>>().join(" ")
+    };
+    network.lines().map(word).collect::<Vec<_>>().join("\n")
 }
 
 /// A namespace as a pod has one: `eth0` with an address of both families, and nothing that appears later by itself.

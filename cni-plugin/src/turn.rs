@@ -1,0 +1,79 @@
+//! One ADD at a time in a pod's namespace, also after the plugin was killed.
+//!
+//! A runtime kills a plugin that takes too long, the kernel one that takes too much. The iptables tools that it had
+//! started live on and commit a little later. An ADD that looks at the tables before that and writes after it would put
+//! every jump into the built-in chains a second time. So each ADD first takes its turn: a name among the abstract Unix
+//! sockets of the pod's namespace, which exists once, and which the tools inherit. It is free again when the last of
+//! them has ended.
+
+use std::{
+    io,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+
+const NAME: &str = "millrace.io/istio-cni";
+/// Tools take milliseconds; one that hangs is killed by its plugin after 30 s, or is an orphan.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Ours until it is dropped and no process that we started is left.
+#[derive(Debug)]
+pub struct Turn {
+    _name: UnixDatagram,
+}
+
+/// Waits for the turn in the calling thread's network namespace.
+///
+/// # Errors
+/// Of kind `AddrInUse` when another call, or what it left behind, does not come to its end; else what the kernel says.
+pub fn take() -> io::Result<Turn> {
+    let address = SocketAddr::from_abstract_name(NAME)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match UnixDatagram::bind_addr(&address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                thread::sleep(PAUSE);
+            }
+            bound => {
+                let name = bound?;
+                fcntl_setfd(&name, FdFlags::empty())?; // children keep it
+                return Ok(Turn { _name: name });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// One test for all of it: the name is one for the whole namespace.
+    #[test]
+    fn a_turn_ends_when_it_is_dropped_and_the_last_child_has_ended() {
+        let first = take().unwrap();
+        let started = Instant::now();
+        let waited = thread::scope(|scope| {
+            let second = scope.spawn(|| take().map(|_turn| started.elapsed()));
+            thread::sleep(Duration::from_millis(100));
+            drop(first);
+            second.join().unwrap().unwrap()
+        });
+        assert!(waited >= Duration::from_millis(100), "{waited:?}");
+
+        let third = take().unwrap();
+        let mut child = Command::new("sleep").arg("0.3").spawn().unwrap();
+        let started = Instant::now();
+        drop(third);
+        drop(take().unwrap());
+        assert!(started.elapsed() >= Duration::from_millis(200), "{:?}", started.elapsed());
+        child.wait().unwrap();
+    }
+}
