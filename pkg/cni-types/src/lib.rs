@@ -22,5 +22,5 @@ pub use conf::{Attachment, Kubernetes, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALI
 pub use environment::{Command, Environment};
 pub use error::{CniError, Code};
 pub use names::{ContainerId, IfName, NameError, Namespace, NetnsPath, PodName, PodUid};
-pub use result::{CniResult, Dns, Interface, IpConfig, IpPrefix, PrevResult, Route, empty_result};
+pub use result::{CniResult, Dns, Interface, IpConfig, PrevResult, Route, empty_result};
 pub use version::{SUPPORTED, UnknownVersion, Version, version_output};

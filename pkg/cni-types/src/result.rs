@@ -2,10 +2,9 @@
 
 mod convert;
 
-use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 
+use model::IpNet;
 use serde_json::value::RawValue;
 
 use crate::json::{Fields, Wrong};
@@ -46,7 +45,7 @@ pub struct Interface {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpConfig {
     /// `address` (before 0.3.0 `ip`).
-    pub address: IpPrefix,
+    pub address: IpNet,
     /// `gateway`.
     pub gateway: Option<IpAddr>,
     /// `interface`: index into `interfaces`, as given: it may be out of range.
@@ -57,7 +56,7 @@ pub struct IpConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// `dst`.
-    pub dst: IpPrefix,
+    pub dst: IpNet,
     /// `gw`.
     pub gw: Option<IpAddr>,
 }
@@ -75,57 +74,6 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
-/// An address and a prefix length, host bits allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IpPrefix {
-    addr: IpAddr,
-    len: u8,
-}
-
-impl IpPrefix {
-    /// The address, with its host bits.
-    #[must_use]
-    pub const fn addr(self) -> IpAddr {
-        self.addr
-    }
-
-    /// The prefix length: 0 to 32, or 0 to 128.
-    #[must_use]
-    pub const fn prefix_len(self) -> u8 {
-        self.len
-    }
-}
-
-/// A text that is no `address/length`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an address with a prefix length")]
-pub struct NotAPrefix(String);
-
-impl FromStr for IpPrefix {
-    type Err = NotAPrefix;
-
-    /// `address/length`; an address alone is a host prefix.
-    fn from_str(text: &str) -> Result<Self, NotAPrefix> {
-        let parse = || {
-            let (addr, len) = text.split_once('/').map_or((text, None), |(addr, len)| (addr, Some(len)));
-            let addr: IpAddr = addr.parse().ok()?;
-            let max = if addr.is_ipv4() { 32 } else { 128 };
-            let len = match len {
-                None => max,
-                Some(len) => len.parse().ok().filter(|_| len.bytes().all(|b| b.is_ascii_digit()))?,
-            };
-            (len <= max).then_some(IpPrefix { addr, len })
-        };
-        parse().ok_or_else(|| NotAPrefix(text.chars().take(80).collect()))
-    }
-}
-
-impl fmt::Display for IpPrefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.addr, self.len)
-    }
-}
-
 impl CniResult {
     /// The pod's own addresses, in their order: an entry counts if it names no interface, or one that is not in the
     /// list, or the one called `ifname` ([I §2.4] step 2). IPv4-mapped addresses are given as IPv4.
@@ -135,7 +83,7 @@ impl CniResult {
         for ip in &self.ips {
             let at = ip.interface.and_then(|index| usize::try_from(index).ok());
             let interface = at.and_then(|index| self.interfaces.get(index));
-            let addr = ip.address.addr.to_canonical();
+            let addr = ip.address.addr().to_canonical();
             if interface.is_none_or(|interface| interface.name == ifname.as_str()) && !ips.contains(&addr) {
                 ips.push(addr);
             }
@@ -265,9 +213,15 @@ fn dns(fields: &Fields<'_>) -> Result<Dns, Wrong> {
     })
 }
 
-fn prefix(fields: &Fields<'_>, key: &str) -> Result<IpPrefix, Wrong> {
+fn prefix(fields: &Fields<'_>, key: &str) -> Result<IpNet, Wrong> {
     let text = fields.text(key)?.ok_or_else(|| fields.wrong(key, "is missing"))?;
-    text.parse().map_err(|error| fields.wrong(key, error))
+    let wrong =
+        || fields.wrong(key, format!("{:?} is not an address with a prefix length", shortened(&text)));
+    text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| wrong())
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(80).collect()
 }
 
 fn gateway(fields: &Fields<'_>, key: &str) -> Result<Option<IpAddr>, Wrong> {

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use hostnet::{Family, Handle, Mark, PolicyRule, Prefix, Route, RouteKind, TableId};
+use hostnet::{Family, Handle, IpNet, Mark, PolicyRule, Route, RouteKind, TableId};
 use netns::Netns;
 
 fn timed<T>(what: &str, mut run: impl FnMut(u8) -> T) {
@@ -35,7 +35,7 @@ fn measure() {
         ..PolicyRule::new(Family::V4, Some(100), hostnet::RuleAction::Lookup(TableId(133)))
     };
     let route = |number: u8| {
-        let dst = Prefix::new([10, 0, number, 0].into(), 24);
+        let dst = IpNet::new([10, 0, number, 0].into(), 24).unwrap();
         Route { oif: Some(lo), ..Route::new(Family::V4, RouteKind::Local, Some(dst), TableId(133)) }
     };
     timed("open a handle", |_| Handle::open().unwrap());

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use netlink::{Errno, Flags, Malformed, Message, Received};
 
 use crate::wire::{self, CREATE};
-use crate::{Changed, Error, Family, Handle, LinkIndex, Prefix, Scope};
+use crate::{Changed, Error, Family, Handle, IpNet, LinkIndex, Scope};
 
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
@@ -79,7 +79,7 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::AddAddress`].
-    pub fn add_address(&mut self, index: LinkIndex, address: Prefix) -> Result<Changed, Error> {
+    pub fn add_address(&mut self, index: LinkIndex, address: IpNet) -> Result<Changed, Error> {
         let added = self.change(message(RTM_NEWADDR, CREATE, index, address), &[Errno::EXIST]);
         added.map_err(|source| Error::AddAddress { address: self.describe_address(index, address), source })
     }
@@ -90,14 +90,14 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::DeleteAddress`].
-    pub fn delete_address(&mut self, index: LinkIndex, address: Prefix) -> Result<Changed, Error> {
+    pub fn delete_address(&mut self, index: LinkIndex, address: IpNet) -> Result<Changed, Error> {
         let request = message(RTM_DELADDR, Flags::NONE, index, address);
         let deleted = self.change(request, &[Errno::ADDRNOTAVAIL]);
         deleted
             .map_err(|source| Error::DeleteAddress { address: self.describe_address(index, address), source })
     }
 
-    fn describe_address(&mut self, index: LinkIndex, address: Prefix) -> String {
+    fn describe_address(&mut self, index: LinkIndex, address: IpNet) -> String {
         format!("{address} dev {}", self.link_name(index))
     }
 }
@@ -109,14 +109,14 @@ impl fmt::Display for Address {
 }
 
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, index.
-fn message(kind: u16, flags: Flags, index: LinkIndex, address: Prefix) -> Message {
-    let family = wire::family_number(Some(Family::of(address.ip)));
-    let scope = if address.ip.is_loopback() { Scope::Host } else { Scope::Universe };
+fn message(kind: u16, flags: Flags, index: LinkIndex, address: IpNet) -> Message {
+    let family = wire::family_number(Some(Family::of(address.addr())));
+    let scope = if address.addr().is_loopback() { Scope::Host } else { Scope::Universe };
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
-    let header = [family, address.length, 0, scope.to_wire(), i0, i1, i2, i3];
+    let header = [family, address.prefix_len(), 0, scope.to_wire(), i0, i1, i2, i3];
     let mut message = Message::new(kind, flags, &header);
-    wire::put_ip(&mut message, IFA_LOCAL, address.ip);
-    wire::put_ip(&mut message, IFA_ADDRESS, address.ip);
+    wire::put_ip(&mut message, IFA_LOCAL, address.addr());
+    wire::put_ip(&mut message, IFA_ADDRESS, address.addr());
     message
 }
 

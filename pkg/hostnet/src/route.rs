@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use netlink::Errno;
 
 use crate::wire::{CREATE, REPLACE};
-use crate::{Changed, Error, Family, Handle, LinkIndex, Prefix, Scope, TableId};
+use crate::{Changed, Error, Family, Handle, IpNet, LinkIndex, Scope, TableId};
 
 mod message;
 
@@ -17,7 +17,7 @@ pub struct Route {
     /// IPv4 or IPv6.
     pub family: Family,
     /// Where to; `None` is the default route.
-    pub dst: Option<Prefix>,
+    pub dst: Option<IpNet>,
     /// The table that it stands in.
     pub table: TableId,
     /// What happens to packets.
@@ -75,7 +75,7 @@ impl RouteProtocol {
 impl Route {
     /// A route with nothing but a destination, made as `ip route add` would.
     #[must_use]
-    pub const fn new(family: Family, kind: RouteKind, dst: Option<Prefix>, table: TableId) -> Self {
+    pub const fn new(family: Family, kind: RouteKind, dst: Option<IpNet>, table: TableId) -> Self {
         Self {
             family,
             dst,

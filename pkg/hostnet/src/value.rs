@@ -1,40 +1,10 @@
 //! Small types that several objects share.
 
 use std::fmt;
-use std::net::IpAddr;
 
 /// Number of a link, unique within its netns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkIndex(pub u32);
-
-/// An address with a prefix length: a network, or one address with that of its network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Prefix {
-    /// The address.
-    pub ip: IpAddr,
-    /// Leading bits that name the network: 0 to 32 (IPv4) or 128 (IPv6). The kernel refuses more.
-    pub length: u8,
-}
-
-impl Prefix {
-    /// An address with the length of its network.
-    #[must_use]
-    pub const fn new(ip: IpAddr, length: u8) -> Self {
-        Self { ip, length }
-    }
-
-    /// This one address (`/32` or `/128`).
-    #[must_use]
-    pub const fn host(ip: IpAddr) -> Self {
-        Self { ip, length: if ip.is_ipv4() { 32 } else { 128 } }
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.ip, self.length)
-    }
-}
 
 /// How far away a destination or address is valid (`RT_SCOPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

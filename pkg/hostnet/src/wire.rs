@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netlink::{Attribute, Flags, Malformed, Message};
 
-use crate::Family;
+use crate::{Family, IpNet};
 
 /// Exclusive creation: an equal object is refused, not changed or doubled.
 pub(crate) const CREATE: Flags = Flags(Flags::CREATE.0 | Flags::EXCLUSIVE.0);
@@ -44,6 +44,11 @@ pub(crate) fn ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
         16 => attribute.array::<16>().map(IpAddr::from),
         _ => Err(Malformed("address that is neither IPv4 nor IPv6")),
     }
+}
+
+/// Reads an address whose prefix length stands elsewhere.
+pub(crate) fn net(attribute: &Attribute<'_>, length: u8) -> Result<IpNet, Malformed> {
+    IpNet::new(ip(attribute)?, length).map_err(|_| Malformed("prefix longer than its address"))
 }
 
 /// Table numbers above 255 do not fit into the fixed header; it holds `RT_TABLE_COMPAT` (252) then, and an attribute

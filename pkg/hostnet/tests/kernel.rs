@@ -11,7 +11,7 @@ mod rules;
 use std::net::IpAddr;
 use std::process::Command;
 
-use hostnet::{Handle, LinkIndex, Prefix};
+use hostnet::{Handle, IpNet, LinkIndex};
 use netns::Netns;
 use serde_json::Value;
 
@@ -54,7 +54,6 @@ fn addr(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn prefix(text: &str) -> Prefix {
-    let (ip, length) = text.split_once('/').unwrap();
-    Prefix::new(addr(ip), length.parse().unwrap())
+fn prefix(text: &str) -> IpNet {
+    text.parse().unwrap()
 }

@@ -1,8 +1,8 @@
 //! What the rules need beside the tables: TPROXY's local route, and the address from which Envoy calls its own
 //! application over IPv6 (IPv4's 127.0.0.6 is on `lo` already, as all of 127.0.0.0/8).
 
-use hostnet::{Changed, Handle, LinkIndex, PolicyRule, Prefix, Route, RouteKind, RouteProtocol, RuleAction};
-use model::{Family, Mark, TableId};
+use hostnet::{Changed, Handle, LinkIndex, PolicyRule, Route, RouteKind, RouteProtocol, RuleAction};
+use model::{Family, IpNet, Mark, TableId};
 use rules::{LocalRoute, sidecar};
 
 use crate::Error;
@@ -39,7 +39,7 @@ pub(crate) fn missing(config: &sidecar::Config, families: &[Family]) -> Result<V
     let lo = loopback(&mut handle)?;
     let mut missing = Vec::new();
     if families.contains(&Family::V6) {
-        let wanted = passthrough().ip;
+        let wanted = passthrough().addr();
         let found = handle.addresses()?.iter().any(|address| address.ip == wanted && address.index == lo);
         missing.extend((!found).then(no_address));
     }
@@ -108,7 +108,7 @@ fn find(handle: &mut Handle, mark: Mark, lo: LinkIndex) -> Result<Found, Error> 
             }
         }
     }
-    let ours = |address: &hostnet::Address| address.ip == passthrough().ip && address.index == lo;
+    let ours = |address: &hostnet::Address| address.ip == passthrough().addr() && address.index == lo;
     let address = handle.addresses()?.iter().any(ours);
     Ok(Found { policies, address })
 }
@@ -121,8 +121,8 @@ fn loopback(handle: &mut Handle) -> Result<LinkIndex, Error> {
     handle.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
 }
 
-fn passthrough() -> Prefix {
-    Prefix::host(sidecar::passthrough_source(Family::V6))
+fn passthrough() -> IpNet {
+    sidecar::passthrough_source(Family::V6).into()
 }
 
 fn route(family: Family, table: TableId, lo: LinkIndex) -> Route {

@@ -4,7 +4,7 @@ use netlink::{Attribute, Flags, Malformed, Message, Received};
 
 use super::{Route, RouteKind, RouteProtocol};
 use crate::wire;
-use crate::{Family, LinkIndex, Prefix, Scope, TableId};
+use crate::{Family, LinkIndex, Scope, TableId};
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
@@ -88,7 +88,7 @@ pub(super) fn delete(route: &Route) -> Message {
 fn whole(kind: u16, flags: Flags, route: &Route, metric: Option<u32>) -> Message {
     let header = Header {
         family: wire::family_number(Some(route.family)),
-        dst_len: route.dst.map_or(0, |dst| dst.length),
+        dst_len: route.dst.map_or(0, |dst| dst.prefix_len()),
         table: wire::header_table(route.table.0),
         protocol: route.protocol.0,
         scope: route.scope.unwrap_or(route.natural_scope()).to_wire(),
@@ -97,8 +97,11 @@ fn whole(kind: u16, flags: Flags, route: &Route, metric: Option<u32>) -> Message
         ..Header::default()
     };
     let mut message = Message::new(kind, flags, &header.bytes());
-    let addresses =
-        [(RTA_DST, route.dst.map(|dst| dst.ip)), (RTA_GATEWAY, route.gateway), (RTA_PREFSRC, route.prefsrc)];
+    let addresses = [
+        (RTA_DST, route.dst.map(|dst| dst.addr())),
+        (RTA_GATEWAY, route.gateway),
+        (RTA_PREFSRC, route.prefsrc),
+    ];
     for (kind, ip) in addresses {
         if let Some(ip) = ip {
             wire::put_ip(&mut message, kind, ip);
@@ -137,7 +140,7 @@ pub(super) fn parse(reply: &Received<'_>) -> Result<Option<Route>, Malformed> {
 
 fn read(attribute: &Attribute<'_>, header: &Header, route: &mut Route) -> Result<(), Malformed> {
     match attribute.kind {
-        RTA_DST => route.dst = Some(Prefix::new(wire::ip(attribute)?, header.dst_len)),
+        RTA_DST => route.dst = Some(wire::net(attribute, header.dst_len)?),
         RTA_OIF => route.oif = Some(LinkIndex(attribute.u32()?)),
         RTA_GATEWAY => route.gateway = Some(wire::ip(attribute)?),
         RTA_PRIORITY => route.metric = Some(attribute.u32()?),

@@ -79,7 +79,7 @@ fn an_address_is_added_once_and_deleted_once() {
             assert_eq!(handle.add_address(link, address).unwrap(), Changed::Yes, "{text}");
             assert_eq!(handle.add_address(link, address).unwrap(), Changed::No, "{text}");
             let count = |handle: &mut Handle| {
-                handle.addresses().unwrap().iter().filter(|found| found.ip == address.ip).count()
+                handle.addresses().unwrap().iter().filter(|found| found.ip == address.addr()).count()
             };
             assert_eq!(count(handle), 1);
             assert!(ip("addr show").contains(text));
@@ -98,7 +98,7 @@ fn flags_and_scope_tell_the_state_of_an_address() {
             let _ = handle.add_address(a, prefix(text)).unwrap();
         }
         let find = |handle: &mut Handle, text: &str| {
-            let wanted = prefix(text).ip;
+            let wanted = prefix(text).addr();
             handle.addresses().unwrap().into_iter().find(|address| address.ip == wanted).unwrap()
         };
         assert!(!find(handle, "10.3.0.1/24").flags.is_secondary());
@@ -121,9 +121,5 @@ fn a_refused_address_says_what_and_why() {
         assert_eq!(error.errno(), Some(Errno::NODEV));
         let text = error.to_string();
         assert!(text.starts_with("cannot add address 10.0.0.1/24 dev #4711: kernel says: "), "{text}");
-        let a = index(handle, "va");
-        let text = handle.add_address(a, prefix("10.0.0.1/40")).unwrap_err().to_string();
-        assert!(text.starts_with("cannot add address 10.0.0.1/40 dev va: kernel says: "), "{text}");
-        assert!(text.ends_with("(EINVAL)"), "{text}");
     });
 }
