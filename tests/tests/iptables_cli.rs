@@ -8,6 +8,6 @@ mod flags;
 #[path = "iptables_cli/refusals.rs"]
 mod refusals;
 #[path = "iptables_cli/tool.rs"]
-pub mod tool;
+pub(crate) mod tool;
 #[path = "iptables_cli/validation.rs"]
 mod validation;

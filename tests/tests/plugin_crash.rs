@@ -2,16 +2,15 @@
 //! a runtime does it, and everything is right.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use kit::{FakeReply, Netns, istio};
 
-use crate::plugin_calls::stage::{self, DUAL, Stage, bare_pod, difference, routes, saves};
+use crate::plugin_calls::stage::{self, Call, DUAL, Stage, bare_pod, difference, routes, saves_of};
 
-/// Rounds of each of the two workers.
-const ROUNDS: u64 = 60;
 const SEED: u64 = 0x6d69_6c6c_7261_6365;
 
 /// Every table of both families, the route and the address: the most that can be half done.
@@ -23,8 +22,35 @@ fn stage() -> Stage {
     })
 }
 
-fn state(pod: &Netns) -> String {
-    saves(pod) + &routes(pod)
+/// The tools of one backend, as a node has them in its `PATH`.
+struct Tools {
+    path: String,
+    save: [&'static str; 2],
+}
+
+impl Tools {
+    /// What the machine's operator chose.
+    fn default(_: &Stage) -> Self {
+        Self { path: std::env::var("PATH").unwrap(), save: ["iptables-save", "ip6tables-save"] }
+    }
+
+    /// A directory in front, in which the plain names are the legacy tools.
+    fn legacy(stage: &Stage) -> Self {
+        let directory = stage.node.dir().join("legacy");
+        fs::create_dir(&directory).unwrap();
+        for family in ["iptables", "ip6tables"] {
+            for verb in ["", "-save", "-restore"] {
+                let tool = format!("/usr/sbin/{family}-legacy{verb}");
+                symlink(fs::canonicalize(tool).unwrap(), directory.join(format!("{family}{verb}"))).unwrap();
+            }
+        }
+        let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
+        Self { path, save: ["iptables-legacy-save", "ip6tables-legacy-save"] }
+    }
+
+    fn state(&self, pod: &Netns) -> String {
+        saves_of(pod, self.save) + &routes(pod)
+    }
 }
 
 /// A number below `bound`; the same sequence in each run (Knuth's MMIX generator).
@@ -35,58 +61,76 @@ fn random(state: &mut u64, bound: u64) -> u64 {
 
 #[test]
 fn an_add_after_one_that_was_killed_makes_everything_right() {
+    rounds(Tools::default, 55);
+}
+
+/// Where each table is written on its own, so that more can be half done.
+#[test]
+fn the_same_with_legacy_tools() {
+    if !Path::new("/usr/sbin/iptables-legacy").exists() {
+        return kit::skip("no iptables-legacy");
+    }
+    rounds(Tools::legacy, 20);
+}
+
+/// So many rounds in each of two workers.
+fn rounds(tools: impl Fn(&Stage) -> Tools, rounds: u64) {
     let stage = stage();
+    let tools = tools(&stage);
     let reference = bare_pod(DUAL);
-    let typical = (0..3).map(|_| {
-        let pod = bare_pod(DUAL);
-        stage.call("ADD", &pod).run().wall()
-    });
-    let typical = typical.max().unwrap();
-    stage.call("ADD", &reference).run().ok();
-    let want = state(&reference);
-    let killed: u64 = thread::scope(|scope| {
+    let typical = [(); 3].map(|()| add(&stage, &tools, &bare_pod(DUAL)).run().wall());
+    let typical = typical.into_iter().max().unwrap();
+    add(&stage, &tools, &reference).run().ok();
+    let want = tools.state(&reference);
+    assert_eq!(want.matches("-j ISTIO_OUTPUT\n").count(), 4, "mangle and nat of both families: {want}");
+    let work = |worker: u64| {
+        let mut dice = SEED + worker;
+        let mut round = |round| {
+            survives(&stage, &tools, &want, typical, &mut dice, &format!("worker {worker}, round {round}"))
+        };
+        (0..rounds).filter(|at| round(*at)).count()
+    };
+    let killed: usize = thread::scope(|scope| {
         let workers = [1, 2].map(|worker| {
             scope.spawn({
-                let (stage, want) = (&stage, &want);
-                move || {
-                    let mut dice = SEED + worker;
-                    (0..ROUNDS)
-                        .filter(|round| {
-                            survives(
-                                stage,
-                                want,
-                                &format!("worker {worker}, round {round}"),
-                                typical,
-                                &mut dice,
-                            )
-                        })
-                        .count() as u64
-                }
+                let work = &work;
+                move || work(worker)
             })
         });
         workers.into_iter().map(|worker| worker.join().unwrap()).sum()
     });
-    println!("{killed} of {} calls were killed; one takes {typical:?}", 2 * ROUNDS);
-    assert!(killed > ROUNDS / 2, "only {killed} calls were killed in time: {typical:?}");
+    println!("{killed} of {} calls were killed; one takes {typical:?}", 2 * rounds);
+    assert!(killed as u64 > rounds / 2, "only {killed} calls were killed in time: {typical:?}");
+}
+
+fn add<'s>(stage: &'s Stage, tools: &Tools, pod: &Netns) -> Call<'s> {
+    stage.call("ADD", pod).env("PATH", &tools.path)
 }
 
 /// One round; true when the first call was killed before its end.
-fn survives(stage: &Stage, want: &str, round: &str, typical: Duration, dice: &mut u64) -> bool {
+fn survives(
+    stage: &Stage,
+    tools: &Tools,
+    want: &str,
+    typical: Duration,
+    dice: &mut u64,
+    round: &str,
+) -> bool {
     let pod = bare_pod(DUAL);
     let after = Duration::from_micros(random(dice, typical.as_micros() as u64));
-    let call = stage.call("ADD", &pod);
+    let call = add(stage, tools, &pod);
     let runtime = stage.node.runtime().with_limit(after);
     let output = runtime.exec(&kit::binary("istio-cni"), &call.environment(), &call.input());
     assert!(output.killed || output.status.success(), "{round}: {output:?}");
     call.run().ok();
     let right = |when: &str| {
-        let state = state(&pod);
+        let state = tools.state(&pod);
         assert!(state == want, "{round}, killed after {after:?}, {when}: {:#?}", difference(&state, want));
     };
     right("right after ADD");
     wait_for_processes(&pod, round);
     right("after the last process of the killed one ended");
-    stage.call("CHECK", &pod).run().ok();
+    stage.call("CHECK", &pod).env("PATH", &tools.path).run().ok();
     output.killed
 }
 

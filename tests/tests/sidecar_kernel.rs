@@ -3,7 +3,7 @@
 //! host's own tools, never by the code under test.
 
 #[path = "../../pkg/rules/tests/cases.rs"]
-pub mod cases;
+pub(crate) mod cases;
 #[path = "sidecar_kernel/choice.rs"]
 mod choice;
 #[path = "sidecar_kernel/damage.rs"]
@@ -11,7 +11,7 @@ mod damage;
 #[path = "sidecar_kernel/lock.rs"]
 mod lock;
 #[path = "sidecar_kernel/state.rs"]
-pub mod state;
+pub(crate) mod state;
 
 use kit::Netns;
 use model::{Family, Mark};
@@ -23,10 +23,10 @@ use cases::Case;
 use state::{State, forced, pod_netns, save_text};
 
 /// The mark of all TPROXY cases, which tells the policy rules to remove.
-pub const MARK: Mark = Mark::exact(1337);
+pub(crate) const MARK: Mark = Mark::exact(1337);
 
 /// Makes the rule set of a case, for both families.
-pub fn apply(netns: &Netns, case: &Case, backend: Backend) -> Report {
+pub(crate) fn apply(netns: &Netns, case: &Case, backend: Backend) -> Report {
     let applied =
         netns.run(|| redirect::apply(&case.config, Families::Dual, &forced(backend), Form::Restore));
     applied.unwrap_or_else(|error| panic!("{} with {backend}: {error}", case.name))

@@ -26,6 +26,9 @@ fn in_fresh_netns(test: impl FnOnce(&mut Handle) + Send) {
     let run = || {
         ip("link set lo up");
         ip("link add va type veth peer name vb");
+        // No addresses but ours: the kernel adds its own, and their routes, a moment later.
+        ip("link set va addrgenmode none");
+        ip("link set vb addrgenmode none");
         ip("link set va up");
         ip("link set vb up");
         test(&mut Handle::open().unwrap());

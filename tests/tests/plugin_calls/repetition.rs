@@ -112,7 +112,7 @@ fn several_adds_for_one_pod_at_once() {
         let pod = bare_pod(DUAL);
         thread::scope(|scope| {
             let adds = [(); 4].map(|()| scope.spawn(|| stage.call("ADD", &pod).run().ok()));
-            adds.map(|add| add.join().unwrap());
+            adds.into_iter().for_each(|add| drop(add.join().unwrap()));
         });
         assert_eq!(difference(&state(&pod), &state(&reference)), Vec::<String>::new());
     }

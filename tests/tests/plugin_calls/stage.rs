@@ -214,13 +214,18 @@ impl std::fmt::Display for Outcome {
 
 /// What `iptables-save` shows, without comments and counters, and the tables in order: the kernel lists them by age.
 pub(crate) fn saves(netns: &Netns) -> String {
+    saves_of(netns, ["iptables-save", "ip6tables-save"])
+}
+
+/// [`saves`] by these two tools.
+pub(crate) fn saves_of(netns: &Netns, tools: [&str; 2]) -> String {
     let family = |tool| {
         let save = rules(&netns.sh(tool));
         let mut tables: Vec<&str> = save.split_inclusive("COMMIT").map(str::trim_start).collect();
         tables.sort_unstable();
         tables.join("\n")
     };
-    format!("{}\n{}", family("iptables-save"), family("ip6tables-save"))
+    tools.map(family).join("\n")
 }
 
 /// Lines that only one of two texts has.

@@ -10,52 +10,52 @@ use model::Family;
 use netfilter::{Backend, Lock, Options};
 
 /// Both backends.
-pub const BACKENDS: [Backend; 2] = [Backend::Nft, Backend::Legacy];
+pub(crate) const BACKENDS: [Backend; 2] = [Backend::Nft, Backend::Legacy];
 
 /// One save: chains with their policy, each with its rules in order; without counters and comments.
-pub type Save = BTreeMap<Chain, Vec<String>>;
+pub(crate) type Save = BTreeMap<Chain, Vec<String>>;
 
 /// A chain's table and name; the policy is `-` for a chain of somebody's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Chain {
-    pub table: String,
-    pub name: String,
-    pub policy: String,
+pub(crate) struct Chain {
+    pub(crate) table: String,
+    pub(crate) name: String,
+    pub(crate) policy: String,
 }
 
 impl Chain {
     /// A chain of sidecar redirection. Said here once more: the list of the code under test proves nothing.
-    pub fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         self.name.starts_with("ISTIO_")
     }
 
-    pub fn is_builtin(&self) -> bool {
+    pub(crate) fn is_builtin(&self) -> bool {
         self.policy != "-"
     }
 }
 
 /// All saves of both backends, and all policy rules, routes and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
-    pub saves: BTreeMap<(Backend, Family), Save>,
-    pub network: String,
+pub(crate) struct State {
+    pub(crate) saves: BTreeMap<(Backend, Family), Save>,
+    pub(crate) network: String,
 }
 
 impl State {
     /// Looks at a namespace.
-    pub fn of(netns: &Netns) -> State {
+    pub(crate) fn of(netns: &Netns) -> State {
         State::of_backends(netns, &BACKENDS)
     }
 
     /// Looks only at these backends' tables: each costs two processes.
-    pub fn of_backends(netns: &Netns, backends: &[Backend]) -> State {
+    pub(crate) fn of_backends(netns: &Netns, backends: &[Backend]) -> State {
         let both = backends.iter().flat_map(|backend| Family::BOTH.map(|family| (*backend, family)));
         let saves = both.map(|(backend, family)| ((backend, family), save(netns, backend, family))).collect();
         State { saves, network: network(netns) }
     }
 
     /// Says which lines differ, when any do.
-    pub fn assert_is(&self, expected: &State, what: &str) {
+    pub(crate) fn assert_is(&self, expected: &State, what: &str) {
         let (found, expected) = (self.lines(), expected.lines());
         if found != expected {
             let only = |one: &[String], other: &[String]| {
@@ -67,14 +67,14 @@ impl State {
     }
 
     /// The same, whatever the places of our jumps among foreign rules.
-    pub fn assert_is_but_for_places(&self, expected: &State, what: &str) {
+    pub(crate) fn assert_is_but_for_places(&self, expected: &State, what: &str) {
         let ((found, jumps), (expected, wanted)) = (self.without_jumps(), expected.without_jumps());
         found.assert_is(&expected, what);
         assert_eq!(jumps, wanted, "{what}: jumps");
     }
 
     /// The same, whoever made the routes: `ip` names itself (`boot`), we name nobody.
-    pub fn assert_is_but_for_route_protocols(&self, expected: &State, what: &str) {
+    pub(crate) fn assert_is_but_for_route_protocols(&self, expected: &State, what: &str) {
         let anonymous = |state: &State| State { network: without_protocols(&state.network), ..state.clone() };
         anonymous(self).assert_is(&anonymous(expected), what);
     }
@@ -92,7 +92,7 @@ impl State {
     }
 
     /// The saves of one backend.
-    pub fn of_backend(&self, backend: Backend) -> impl Iterator<Item = (Family, &Save)> {
+    pub(crate) fn of_backend(&self, backend: Backend) -> impl Iterator<Item = (Family, &Save)> {
         self.saves
             .iter()
             .filter(move |((found, _), _)| *found == backend)
@@ -100,19 +100,19 @@ impl State {
     }
 
     /// Whether one backend has nothing but empty built-in chains.
-    pub fn is_blank(&self, backend: Backend) -> bool {
+    pub(crate) fn is_blank(&self, backend: Backend) -> bool {
         let blank = |save: &Save| save.iter().all(|(chain, rules)| chain.is_builtin() && rules.is_empty());
         self.of_backend(backend).all(|(_, save)| blank(save))
     }
 
     /// Whether one backend has not even a table.
-    pub fn has_no_table(&self, backend: Backend) -> bool {
+    pub(crate) fn has_no_table(&self, backend: Backend) -> bool {
         self.of_backend(backend).all(|(_, save)| save.is_empty())
     }
 
     /// Without the jumps into our chains, which may stand at different places among foreign rules; beside it, how
     /// many there are of each.
-    pub fn without_jumps(&self) -> (State, BTreeMap<String, usize>) {
+    pub(crate) fn without_jumps(&self) -> (State, BTreeMap<String, usize>) {
         let (mut state, mut jumps) = (self.clone(), BTreeMap::new());
         for ((backend, family), save) in &mut state.saves {
             for (chain, rules) in save.iter_mut().filter(|(chain, _)| !chain.is_ours()) {
@@ -128,31 +128,31 @@ impl State {
 }
 
 /// Whether a rule's verdict is a chain of ours. (The foreign rules of these tests end with their verdict.)
-pub fn leads_to_ours(rule: &str) -> bool {
+pub(crate) fn leads_to_ours(rule: &str) -> bool {
     rule.rsplit_once("-j ")
         .is_some_and(|(_, verdict)| verdict.starts_with("ISTIO_") && !verdict.contains(' '))
 }
 
 /// The name of a tool of the host; `suffix` is `-save`, `-restore` or nothing.
-pub fn tool(backend: Backend, family: Family, suffix: &str) -> String {
+pub(crate) fn tool(backend: Backend, family: Family, suffix: &str) -> String {
     let prefix = if family == Family::V4 { "iptables" } else { "ip6tables" };
     format!("{prefix}-{backend}{suffix}")
 }
 
 /// What one save prints, to the letter.
-pub fn save_text(netns: &Netns, backend: Backend, family: Family) -> String {
+pub(crate) fn save_text(netns: &Netns, backend: Backend, family: Family) -> String {
     netns.sh(&tool(backend, family, "-save"))
 }
 
 /// Feeds a restore by hand.
-pub fn restore(netns: &Netns, backend: Backend, family: Family, text: &str) {
+pub(crate) fn restore(netns: &Netns, backend: Backend, family: Family, text: &str) {
     // Other tests in this sandbox may hold the lock of the legacy tables.
     let wait = if backend == Backend::Legacy { " --wait=30" } else { "" };
     netns.pipe(&format!("{} --noflush{wait}", tool(backend, family, "-restore")), text);
 }
 
 /// Runs the `iptables` of one backend by hand.
-pub fn iptables(netns: &Netns, backend: Backend, family: Family, arguments: &str) {
+pub(crate) fn iptables(netns: &Netns, backend: Backend, family: Family, arguments: &str) {
     let wait = if backend == Backend::Legacy { " --wait=30" } else { "" };
     netns.sh(&format!("{}{wait} {arguments}", tool(backend, family, "")));
 }
@@ -178,7 +178,7 @@ fn save(netns: &Netns, backend: Backend, family: Family) -> Save {
 
 /// Policy rules, routes of all tables and addresses, of both families. Waits for the kernel's own routes to IPv6
 /// addresses, which appear a moment after the address.
-pub fn network(netns: &Netns) -> String {
+pub(crate) fn network(netns: &Netns) -> String {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let mut lines = Vec::new();
@@ -211,7 +211,7 @@ fn without_protocols(network: &str) -> String {
 }
 
 /// A namespace as a pod has one: `eth0` with an address of both families, and nothing that appears later by itself.
-pub fn pod_netns(prefix: &str) -> Netns {
+pub(crate) fn pod_netns(prefix: &str) -> Netns {
     let netns = Netns::new(prefix);
     netns.pipe(
         "ip -batch -",
@@ -227,11 +227,11 @@ pub fn pod_netns(prefix: &str) -> Netns {
 }
 
 /// The options that a pod's redirection is made with, and this backend.
-pub fn forced(backend: Backend) -> Options {
+pub(crate) fn forced(backend: Backend) -> Options {
     Options { forced: Some(backend), ..detecting() }
 }
 
 /// The same, with the backend found by looking.
-pub fn detecting() -> Options {
+pub(crate) fn detecting() -> Options {
     Options { lock: Lock::Private("/proc/self/ns/net".into()), ..Options::default() }
 }
