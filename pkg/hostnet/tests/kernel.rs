@@ -10,6 +10,7 @@ mod rules;
 
 use std::net::IpAddr;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use hostnet::{Handle, IpNet, LinkIndex};
 use netns::Netns;
@@ -26,14 +27,28 @@ fn in_fresh_netns(test: impl FnOnce(&mut Handle) + Send) {
     let run = || {
         ip("link set lo up");
         ip("link add va type veth peer name vb");
-        // No addresses but ours: the kernel adds its own, and their routes, a moment later.
-        ip("link set va addrgenmode none");
-        ip("link set vb addrgenmode none");
         ip("link set va up");
         ip("link set vb up");
         test(&mut Handle::open().unwrap());
     };
     netns.run_in(run).unwrap();
+}
+
+/// What we read, and what `ip` shows, of the same moment: the kernel starts links, and gives them their own addresses
+/// and routes, in its own time, so that both are read until nothing changed in between and `complete` holds.
+fn at_one_moment<T: PartialEq + std::fmt::Debug, U>(
+    mut ours: impl FnMut() -> T,
+    theirs: impl Fn() -> U,
+    complete: impl Fn(&T) -> bool,
+) -> (T, U) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let (before, shown, after) = (ours(), theirs(), ours());
+        if before == after && complete(&before) {
+            return (before, shown);
+        }
+        assert!(Instant::now() < deadline, "still changing, or incomplete: {after:?}");
+    }
 }
 
 /// Runs `ip` in the calling thread's netns.

@@ -2,7 +2,7 @@
 
 use hostnet::{Changed, Family, Handle, Route, RouteKind, RouteProtocol, Scope, TableId};
 
-use crate::{addr, in_fresh_netns, index, ip, prefix, shown};
+use crate::{addr, at_one_moment, in_fresh_netns, index, ip, prefix, shown};
 
 /// Routes of every sort that the node path and the sidecar's TPROXY need, in one table.
 fn samples(handle: &mut Handle, table: TableId) -> Vec<Route> {
@@ -129,9 +129,9 @@ fn all_tables_together_are_those_that_ip_shows() {
     in_fresh_netns(|handle| {
         let route = samples(handle, TableId(300)).remove(0);
         let _ = handle.add_route(&route).unwrap();
-        let all = handle.routes(None).unwrap();
-        let expected: usize =
-            ["-4", "-6"].iter().map(|family| shown(&format!("{family} route show table all")).len()).sum();
+        let count =
+            || ["-4", "-6"].iter().map(|family| shown(&format!("{family} route show table all")).len()).sum();
+        let (all, expected): (_, usize) = at_one_moment(|| handle.routes(None).unwrap(), count, |_| true);
         assert_eq!(all.len(), expected);
         assert!(
             all.iter().any(|route| route.table == TableId::LOCAL && route.dst == Some(prefix("10.1.0.1/32")))
