@@ -73,7 +73,7 @@ fn decide(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<Decision, Cn
     }
     let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::Passed::NoPod)) };
     let later = |error: crate::facts::Unknown| CniError::new(Code::TryAgainLater, unknown(name, &error));
-    let pod = facts.pod(name).map_err(later)?;
+    let pod = facts.pod(name, call.uid.as_deref()).map_err(later)?;
     let namespace = match enrolment::needs_namespace(&pod, &policy) {
         true => Some(facts.namespace(&name.namespace).map_err(later)?),
         false => None,

@@ -27,6 +27,8 @@ pub struct Call {
     pub conf: NetConf,
     /// The pod, when `CNI_ARGS` names one.
     pub pod: Option<PodName>,
+    /// Its UID, when `CNI_ARGS` has it.
+    pub uid: Option<String>,
 }
 
 const ABOUT: &str = concat!("CNI plugin istio-cni ", env!("CARGO_PKG_VERSION"), " (Millrace)\n");
@@ -154,7 +156,8 @@ impl Call {
             require(&conf, Version::V0_4_0, command)?;
         }
         let args = environment.args().map_err(|error| error.with_version(conf.cni_version))?;
-        Ok(Call { environment, conf, pod: pod(&args) })
+        let uid = args.pod_uid.as_ref().map(|uid| uid.as_str().to_owned());
+        Ok(Call { environment, conf, pod: pod(&args), uid })
     }
 }
 

@@ -5,18 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use apiclient::{Client, Reason, RetryPolicy};
+use apiclient::{Client, Freshness, Reason, RetryPolicy};
 use cni_types::NetConf;
 use model::{Namespace, Pod, PodName};
 use serde::de::DeserializeOwned;
 
 /// Who knows about pods. (The node agent will be the first to be asked; the API server is always the second.)
 pub trait Facts {
-    /// The pod as it is now.
+    /// The pod of that name; with `uid`, as the runtime knows it, that very pod or the newest of its name.
     ///
     /// # Errors
     /// It could not be found out.
-    fn pod(&self, name: &PodName) -> Result<Pod, Unknown>;
+    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, Unknown>;
 
     /// A namespace as it is now.
     ///
@@ -99,23 +99,45 @@ impl ApiServer {
         Ok(Client::new(self.path()?))
     }
 
-    fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Unknown> {
-        self.client()?.get(path, &self.policy()).map_err(|error| Unknown::Api(Box::new(error)))
+    fn get<T: DeserializeOwned>(&self, path: &[&str], freshness: Freshness) -> Result<T, Unknown> {
+        let mut policy = self.policy();
+        if freshness == Freshness::Cached {
+            policy.not_found_grace = Duration::ZERO; // the newest is asked for then
+        }
+        self.client()?.get(path, freshness, &policy).map_err(|error| Unknown::Api(Box::new(error)))
+    }
+
+    /// The pod that has this UID, when the server knows it without looking into its store.
+    fn known_pod(&self, path: &[&str], uid: &str) -> Result<Option<Pod>, Unknown> {
+        match self.get(path, Freshness::Cached) {
+            Ok(pod) => Ok(Some(pod).filter(|pod| has_uid(pod, uid))),
+            Err(Unknown::Api(error)) if matches!(error.reason, Reason::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
 impl Facts for ApiServer {
-    fn pod(&self, name: &PodName) -> Result<Pod, Unknown> {
+    /// A runtime that says the pod's UID makes it safe to ask for what the server has in memory: one of the same UID
+    /// was made by the same admission, which decides, and of another it is not taken.
+    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, Unknown> {
         let path = ["api", "v1", "namespaces", &name.namespace, "pods", &name.name];
-        let pod: Pod = self.get(&path)?;
+        let known = uid.map_or(Ok(None), |uid| self.known_pod(&path, uid))?;
+        let pod = known.map_or_else(|| self.get(&path, Freshness::Newest), Ok)?;
         let given = PodName { namespace: pod.metadata.namespace.clone(), name: pod.metadata.name.clone() };
         same(format!("pod {name}"), &name.to_string(), &given.to_string()).map(|()| pod)
     }
 
     fn namespace(&self, name: &str) -> Result<Namespace, Unknown> {
-        let namespace: Namespace = self.get(&["api", "v1", "namespaces", name])?;
+        let namespace: Namespace = self.get(&["api", "v1", "namespaces", name], Freshness::Newest)?;
         same(format!("namespace {name}"), name, &namespace.metadata.name).map(|()| namespace)
     }
+}
+
+/// A static pod is known to its runtime by the hash of its manifest, which its mirror at the API server carries.
+fn has_uid(pod: &Pod, uid: &str) -> bool {
+    let meta = &pod.metadata;
+    meta.uid == uid || meta.annotations.get("kubernetes.io/config.hash").is_some_and(|hash| hash == uid)
 }
 
 /// Every member that we read may be absent, so any JSON object reads as a pod that is none of ours. The names tell.

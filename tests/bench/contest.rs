@@ -44,8 +44,8 @@ pub(crate) fn all(stage: &Stage, against: Option<&Path>) -> Vec<Contest> {
     let empty = kit::binary("empty").to_string_lossy().into_owned();
     let commands = stage.commands.to_string_lossy().into_owned();
     let mut contests = vec![text("an empty static program", &[&empty], "")];
-    contests.extend(plugin("istio-cni", &kit::binary("istio-cni")));
-    contests.extend(against.into_iter().flat_map(|path| plugin("against", path)));
+    contests.extend(plugin(stage, "istio-cni", &kit::binary("istio-cni")));
+    contests.extend(against.into_iter().flat_map(|path| plugin(stage, "against", path)));
     contests.push(text(
         "iptables-nft-restore, the same rules",
         &["iptables-nft-restore", "--noflush"],
@@ -60,14 +60,13 @@ pub(crate) fn all(stage: &Stage, against: Option<&Path>) -> Vec<Contest> {
     contests
 }
 
-fn plugin(who: &str, path: &Path) -> Vec<Contest> {
-    let injected = |name: &str| Pod::new("bench", name).annotation("sidecar.istio.io/status", "{}");
+fn plugin(stage: &Stage, who: &str, path: &Path) -> Vec<Contest> {
     let calls = [
         ("ADD, excluded namespace", Pod::new("kube-system", "dns"), true),
-        ("ADD, plain pod, annotations delivered", Pod::new("bench", "plain"), true),
-        ("ADD, plain pod, no annotations", Pod::new("bench", "plain"), false),
-        ("ADD, sidecar pod", injected("sidecar"), true),
-        ("ADD, sidecar pod, dual stack", injected("dual"), true),
+        ("ADD, plain pod, annotations delivered", stage.plain.clone(), true),
+        ("ADD, plain pod, no annotations", stage.plain.clone(), false),
+        ("ADD, sidecar pod", stage.sidecar.clone(), true),
+        ("ADD, sidecar pod, dual stack", stage.dual.clone(), true),
     ];
     let contest = |(name, pod, annotations)| Contest {
         name: format!("{who} {name}"),

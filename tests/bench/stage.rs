@@ -10,6 +10,10 @@ pub(crate) struct Stage {
     pub(crate) node: Node,
     pub(crate) api: &'static ApiServer,
     entry: Value,
+    /// Pods that the API server knows.
+    pub(crate) sidecar: Pod,
+    pub(crate) dual: Pod,
+    pub(crate) plain: Pod,
     /// The rules of a sidecar pod as a restore reads them, and as single commands.
     pub(crate) restore: String,
     pub(crate) commands: PathBuf,
@@ -21,20 +25,17 @@ impl Stage {
         let api = ApiServer::shared()?;
         let node = Node::new(NodeOptions::default());
         api.create_namespace("bench");
-        api.create_pod(&istio::injected_pod("bench", "sidecar"));
-        api.create_pod(&istio::with_proxy_env(
-            istio::injected_pod("bench", "dual"),
-            "ISTIO_DUAL_STACK",
-            "true",
-        ));
-        api.create_pod(&ApiServer::pod("bench", "plain"));
+        let dual = istio::with_proxy_env(istio::injected_pod("bench", "dual"), "ISTIO_DUAL_STACK", "true");
+        let objects = [istio::injected_pod("bench", "sidecar"), dual, ApiServer::pod("bench", "plain")];
+        let pods = objects.map(|object| Pod::from_object(&api.create_pod(&object)));
+        let [sidecar, dual, plain] = pods;
         let token = api.service_account("kube-system", "istio-cni", &istio::plugin_rules());
         let kubeconfig = istio::write_kubeconfig(&node, api, &Auth::Token(token));
         let mut entry = istio::plugin_entry(&kubeconfig);
         entry["cniVersion"] = json!("1.0.0");
         entry["log_level"] = json!("error");
         let (restore, commands) = sidecar_rules(&node);
-        Some(Stage { node, api, entry, restore, commands })
+        Some(Stage { sidecar, dual, plain, node, api, entry, restore, commands })
     }
 
     /// A network namespace with an address of each family, as a pod has when our plugin is called.

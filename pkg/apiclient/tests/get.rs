@@ -10,7 +10,7 @@ use std::io::Write;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use apiclient::{Client, Error, Reason, Resolver, RetryPolicy};
+use apiclient::{Client, Error, Freshness, Reason, Resolver, RetryPolicy};
 use serde::Deserialize;
 use stub::{Dir, Stub, Tls, answer, json};
 
@@ -38,7 +38,7 @@ fn policy() -> RetryPolicy {
 }
 
 fn get(dir: &Dir) -> Result<Pod, Error> {
-    Client::new(dir.kubeconfig()).get(&POD, &policy())
+    Client::new(dir.kubeconfig()).get(&POD, Freshness::Newest, &policy())
 }
 
 fn pod() -> Vec<u8> {
@@ -155,10 +155,12 @@ fn a_hostname_is_looked_up_and_checked() {
     dir.write("resolv.conf", "nameserver 127.0.0.1\n");
     let resolver = Resolver { hosts: dir.path("hosts"), resolv_conf: dir.path("resolv.conf"), port: 1 };
     let client = Client::new(dir.kubeconfig()).with_resolver(resolver);
-    assert!(client.get::<Pod>(&POD, &policy()).is_ok());
+    assert!(client.get::<Pod>(&POD, Freshness::Newest, &policy()).is_ok());
 
     dir.write("hosts", "\n");
-    let error = client.get::<Pod>(&POD, &RetryPolicy { deadline: millis(100), ..policy() }).unwrap_err();
+    let error = client
+        .get::<Pod>(&POD, Freshness::Newest, &RetryPolicy { deadline: millis(100), ..policy() })
+        .unwrap_err();
     assert!(matches!(error.reason, Reason::Unreachable(_) | Reason::TimedOut(_)), "{error}");
     assert!(error.to_string().contains("looking up its name"), "{error}");
 }
