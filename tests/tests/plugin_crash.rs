@@ -78,8 +78,9 @@ fn rounds(tools: impl Fn(&Stage) -> Tools, rounds: u64) {
     let stage = stage();
     let tools = tools(&stage);
     let reference = bare_pod(DUAL);
-    let typical = [(); 3].map(|()| add(&stage, &tools, &bare_pod(DUAL)).run().wall());
-    let typical = typical.into_iter().max().unwrap();
+    // The first one is slower than the others: it loads modules of the kernel.
+    let typical = [(); 4].map(|()| add(&stage, &tools, &bare_pod(DUAL)).run().wall()).into_iter().min();
+    let typical = typical.unwrap_or_default();
     add(&stage, &tools, &reference).run().ok();
     let want = tools.state(&reference);
     assert_eq!(want.matches("-j ISTIO_OUTPUT\n").count(), 4, "mangle and nat of both families: {want}");
@@ -99,8 +100,7 @@ fn rounds(tools: impl Fn(&Stage) -> Tools, rounds: u64) {
         });
         workers.into_iter().map(|worker| worker.join().unwrap()).sum()
     });
-    println!("{killed} of {} calls were killed; one takes {typical:?}", 2 * rounds);
-    assert!(killed as u64 > rounds / 2, "only {killed} calls were killed in time: {typical:?}");
+    assert!(killed as u64 > rounds / 2, "only {killed} of {} were killed in time: {typical:?}", 2 * rounds);
 }
 
 fn add<'s>(stage: &'s Stage, tools: &Tools, pod: &Netns) -> Call<'s> {

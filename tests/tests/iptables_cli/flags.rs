@@ -1,0 +1,319 @@
+//! Each flag and variable, against the configuration that it stands for: two namespaces, one made by the tool and
+//! one by the library, must look the same.
+
+use model::{IfName, Mark, Port, TableId};
+use netfilter::{Backend, Options};
+use redirect::{Families, Form};
+use rules::sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports};
+
+use super::tool::{applied, with_file};
+use crate::sidecar_kernel::{
+    cases::{self, TPROXY, injected, networks, ports},
+    state::{State, detecting, forced, pod_netns},
+};
+
+type Env<'a> = &'a [(&'a str, &'a str)];
+
+fn same(env: Env<'_>, arguments: &[&str], config: &Config) {
+    same_with(env, arguments, config, Families::First, &detecting());
+}
+
+fn same_with(env: Env<'_>, arguments: &[&str], config: &Config, families: Families, options: &Options) {
+    let (by_tool, by_library) = (pod_netns("tool"), pod_netns("library"));
+    let printed = applied(&by_tool, env, arguments);
+    assert!(printed.contains(": redirected ("), "{printed}");
+    by_library.run(|| redirect::apply(config, families, options, Form::Restore)).unwrap();
+    State::of(&by_tool).assert_is(&State::of(&by_library), &format!("{env:?} {arguments:?}"));
+}
+
+fn interfaces(names: &[&str]) -> Vec<IfName> {
+    names.iter().map(|name| IfName::new(name).unwrap()).collect()
+}
+
+#[test]
+fn without_flags_the_defaults_are_istios() {
+    same(&[], &[], &Config::default());
+}
+
+/// The call of an injected `istio-init`.
+#[test]
+fn the_injectors_call_makes_the_injected_rules() {
+    let call = "-p 15001 -z 15006 -u 1337 -m REDIRECT -i * -x  -b * -d 15020,15021,15090 -o 15020 --log_output_level=default:info";
+    let words: Vec<&str> = call.split(' ').collect();
+    same(&[], &words, &injected());
+    let netns = pod_netns("again");
+    applied(&netns, &[], &words);
+    let before = State::of(&netns);
+    let again = applied(&netns, &[], &words);
+    assert!(again.contains("everything is in place"), "{again}");
+    State::of(&netns).assert_is(&before, "a second call");
+}
+
+#[test]
+fn every_form_of_a_flag_means_the_same() {
+    let config = Config { outbound_port: Port(16001), drop_invalid: true, ..Config::default() };
+    for form in [
+        &["-p16001", "--drop-invalid"][..],
+        &["-p", "16001", "--drop-invalid=true"],
+        &["-p=16001", "--drop-invalid=1"],
+        &["--envoy-port=16001", "--drop-invalid=T"],
+        &["--drop-invalid", "--envoy-port", "16001"],
+    ] {
+        same(&[], form, &config);
+    }
+}
+
+/// Short flag, long flag and variable of every text flag.
+#[test]
+fn every_text_flag_by_all_its_names() {
+    let default = Config::default;
+    let cases: [(&str, &str, &str, &str, Config); 12] = [
+        (
+            "-z",
+            "--inbound-capture-port",
+            "INBOUND_CAPTURE_PORT",
+            "16006",
+            Config { inbound_port: Port(16006), ..default() },
+        ),
+        (
+            "-e",
+            "--inbound-tunnel-port",
+            "INBOUND_TUNNEL_PORT",
+            "16008",
+            Config { tunnel_port: Port(16008), ..default() },
+        ),
+        (
+            "-u",
+            "--proxy-uid",
+            "PROXY_UID",
+            "7,8",
+            Config { proxy_uids: vec![7, 8], proxy_gids: vec![7, 8], ..default() },
+        ),
+        ("-g", "--proxy-gid", "PROXY_GID", "9", Config { proxy_gids: vec![9], ..default() }),
+        (
+            "-b",
+            "--istio-inbound-ports",
+            "ISTIO_INBOUND_PORTS",
+            "80,443",
+            Config { include_inbound: ports(&[80, 443]), ..default() },
+        ),
+        (
+            "-c",
+            "--istio-exclude-interfaces",
+            "ISTIO_EXCLUDE_INTERFACES",
+            "net1,net2",
+            Config { exclude_interfaces: interfaces(&["net1", "net2"]), ..default() },
+        ),
+        (
+            "-i",
+            "--istio-service-cidr",
+            "ISTIO_SERVICE_CIDR",
+            "10.0.0.0/8,fd00::/8",
+            Config { include_networks: networks(&["10.0.0.0/8", "fd00::/8"]), ..default() },
+        ),
+        (
+            "-x",
+            "--istio-service-exclude-cidr",
+            "ISTIO_SERVICE_EXCLUDE_CIDR",
+            "10.1.2.3/16",
+            Config { exclude_networks: vec!["10.1.0.0/16".parse().unwrap()], ..default() },
+        ),
+        (
+            "-q",
+            "--istio-outbound-ports",
+            "ISTIO_OUTBOUND_PORTS",
+            "80",
+            Config { include_outbound: ports(&[80]), ..default() },
+        ),
+        (
+            "-o",
+            "--istio-local-outbound-ports-exclude",
+            "ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE",
+            "25",
+            Config { exclude_outbound: ports(&[25]), ..default() },
+        ),
+        (
+            "-k",
+            "--kube-virt-interfaces",
+            "KUBE_VIRT_INTERFACES",
+            "vnet0",
+            Config { kubevirt_interfaces: interfaces(&["vnet0"]), ..default() },
+        ),
+        (
+            "-i",
+            "--istio-service-cidr",
+            "ISTIO_SERVICE_CIDR",
+            "*",
+            Config { include_networks: Networks::All, ..default() },
+        ),
+    ];
+    for (short, long, variable, value, config) in cases {
+        same(&[], &[short, value], &config);
+        same(&[], &[long, value], &config);
+        same(&[(variable, value)], &[], &config);
+        same(&[(variable, "1")], &[long, value], &config); // the flag wins
+    }
+}
+
+#[test]
+fn flags_that_only_matter_together() {
+    let all_but = Config { include_inbound: Ports::All, exclude_inbound: ports(&[22]), ..Config::default() };
+    same(&[], &["-b", "*", "-d", "22"], &all_but);
+    same(&[("ISTIO_LOCAL_EXCLUDE_PORTS", "22")], &["-b", "*"], &all_but);
+    let tproxy = |mark, table| Config {
+        inbound_mode: InboundMode::Tproxy { mark: Mark::exact(mark), table: TableId(table) },
+        include_inbound: Ports::All,
+        ..Config::default()
+    };
+    same(&[], &["-m", "TPROXY", "-b", "*"], &tproxy(1337, 133));
+    same(&[], &["-m", "TPROXY", "-b", "*", "-t", "7", "-r", "77"], &tproxy(7, 77));
+    let env = [
+        ("ISTIO_INBOUND_INTERCEPTION_MODE", "TPROXY"),
+        ("ISTIO_INBOUND_TPROXY_MARK", "7"),
+        ("ISTIO_INBOUND_TPROXY_ROUTE_TABLE", "77"),
+    ];
+    same(&env, &["-b", "*"], &tproxy(7, 77));
+    same(&[], &["-m", "tproxy", "-b", "*"], &Config { include_inbound: Ports::All, ..Config::default() });
+}
+
+#[test]
+fn switches_by_flag_and_by_variable() {
+    let invalid = Config { drop_invalid: true, ..Config::default() };
+    let traced = Config { trace: true, ..Config::default() };
+    let dns = Config { dns: Dns::All, ..Config::default() };
+    let cases: [(Env<'_>, &[&str], &Config); 10] = [
+        (&[("INVALID_DROP", "true")], &[], &invalid),
+        (&[("DROP_INVALID", "1")], &[], &invalid),
+        (&[("INVALID_DROP", "true")], &["--drop-invalid=false"], &Config::default()),
+        (&[], &["--iptables-trace-logging"], &traced),
+        (&[("IPTABLES_TRACE_LOGGING", "true")], &[], &traced),
+        (&[], &["--redirect-dns", "--capture-all-dns"], &dns),
+        (&[("ISTIO_META_DNS_CAPTURE", "true")], &["--capture-all-dns"], &dns),
+        (&[("REDIRECT_DNS", "true"), ("CAPTURE_ALL_DNS", "true")], &[], &dns),
+        (&[("CAPTURE_ALL_DNS", "true")], &[], &Config::default()),
+        (&[("ENVOY_PORT", "9")], &[], &Config::default()), // has no variable
+    ];
+    for (env, arguments, config) in cases {
+        same(env, arguments, config);
+    }
+}
+
+#[test]
+fn the_servers_to_capture_are_those_of_resolv_conf() {
+    let conf = "search x\nnameserver 10.96.0.10\nnameserver fd00:96::a\n";
+    let servers = vec!["10.96.0.10".parse().unwrap(), "fd00:96::a".parse().unwrap()];
+    let config = Config { dns: Dns::Servers(servers), ..Config::default() };
+    let (by_tool, by_library) = (pod_netns("tool"), pod_netns("library"));
+    let ended = with_file(&by_tool, "/etc/resolv.conf", conf, &[], &["--redirect-dns", "--dual-stack"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    by_library.run(|| redirect::apply(&config, Families::Dual, &detecting(), Form::Restore)).unwrap();
+    State::of(&by_tool).assert_is(&State::of(&by_library), conf);
+}
+
+#[test]
+fn both_families_when_asked_for() {
+    let dual = |env: Env<'_>, arguments: &[&str]| {
+        same_with(env, arguments, &injected_ports(), Families::Dual, &detecting());
+    };
+    dual(&[], &["--dual-stack", "-b", "*"]);
+    dual(&[("ISTIO_DUAL_STACK", "true")], &["-b", "*"]);
+    dual(&[("DUAL_STACK", "true")], &["-b", "*"]);
+}
+
+fn injected_ports() -> Config {
+    Config { include_inbound: Ports::All, ..Config::default() }
+}
+
+#[test]
+fn the_backend_can_be_forced() {
+    let forced_to = |env: Env<'_>, arguments: &[&str], backend| {
+        same_with(env, arguments, &Config::default(), Families::First, &forced(backend));
+    };
+    forced_to(&[("FORCE_IPTABLES_BINARY", "iptables-legacy")], &[], Backend::Legacy);
+    forced_to(&[("FORCE_IPTABLES_BINARY", "iptables-nft")], &[], Backend::Nft);
+    forced_to(&[("IPTABLES_BACKEND", "legacy")], &[], Backend::Legacy);
+    forced_to(&[("FORCE_IPTABLES_BINARY", "iptables-legacy")], &["--iptables-backend=nft"], Backend::Nft);
+    forced_to(&[], &["--iptables-version", "iptables v1.8.7 (legacy)"], Backend::Legacy);
+    forced_to(&[], &["--iptables-version", "iptables v1.8.7 (nf_tables)"], Backend::Nft);
+}
+
+#[test]
+fn owners_by_number_by_name_and_by_the_proxys_user() {
+    let owners = |uids: &[u32], gids: &[u32]| Config {
+        proxy_uids: uids.to_vec(),
+        proxy_gids: gids.to_vec(),
+        ..Config::default()
+    };
+    same(&[("ENVOY_USER", "root")], &[], &owners(&[0], &[0]));
+    same(&[("ENVOY_USER", "nobody-of-that-name")], &[], &owners(&[1337], &[1337]));
+    same(&[("ENVOY_USER", "root")], &["-u", "5", "-g", "6,7"], &owners(&[5], &[6, 7]));
+    same(&[], &["-u", "root,5", "-g", "root"], &owners(&[0, 5], &[0]));
+}
+
+#[test]
+fn owner_groups_come_from_the_environment() {
+    let (include, exclude) = ("ISTIO_OUTBOUND_OWNER_GROUPS", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
+    let groups = |owner_groups| Config { owner_groups, include_networks: Networks::All, ..Config::default() };
+    let all = ["-i", "*"];
+    same(&[(include, "888,root")], &all, &groups(OwnerGroups::Only(vec![888, 0])));
+    same(&[(include, "")], &all, &groups(OwnerGroups::Only(vec![])));
+    same(&[(exclude, "888,999")], &all, &groups(OwnerGroups::Except(vec![888, 999])));
+    same(&[(include, "*"), (exclude, "888")], &all, &groups(OwnerGroups::Except(vec![888])));
+    same(&[(include, "888"), (exclude, "999")], &all, &groups(OwnerGroups::Only(vec![888])));
+}
+
+/// The most groups that are allowed fit into what the restores of both backends read, and are recognised afterwards.
+#[test]
+fn sixty_four_groups_fit_into_one_rule() {
+    let groups: Vec<u32> = (1..=64).map(|n| 4_000_000_000 + n).collect();
+    let list = groups.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let config = Config {
+        owner_groups: OwnerGroups::Only(groups),
+        include_networks: Networks::All,
+        dns: Dns::All,
+        ..Config::default()
+    };
+    let env = [("ISTIO_OUTBOUND_OWNER_GROUPS", list.as_str())];
+    for backend in ["nft", "legacy"] {
+        let call = ["-i", "*", "--redirect-dns", "--capture-all-dns", "--iptables-backend", backend];
+        let options = forced(backend.parse().unwrap());
+        same_with(&env, &call, &config, Families::First, &options);
+        let commands = [&call[..], &["--restore-format=false"]].concat();
+        same_with(&env, &commands, &config, Families::First, &options);
+        let netns = pod_netns("again");
+        applied(&netns, &env, &call);
+        assert!(netns.sh(&format!("iptables-{backend}-save")).contains("! --gid-owner 4000000064"));
+        assert!(applied(&netns, &env, &call).contains("everything is in place"));
+    }
+}
+
+#[test]
+fn single_commands_and_cni_mode_lead_to_the_same() {
+    let arguments = "-m TPROXY -b * -i * -d 15020,15021,15090 -o 15020 --redirect-dns --capture-all-dns \
+                     --drop-invalid -c net1 -k vnet0 --dual-stack";
+    let words: Vec<&str> = arguments.split_whitespace().collect();
+    let everything = cases::all().into_iter().find(|case| case.name == "tproxy-everything").unwrap();
+    for backend in ["nft", "legacy"] {
+        let options = forced(backend.parse().unwrap());
+        for more in [&["--restore-format=false"][..], &["-f=false", "--cni-mode"], &["--cni-mode"], &[]] {
+            let words = [&words[..], &["--iptables-backend", backend], more].concat();
+            same_with(&[], &words, &everything.config, Families::Dual, &options);
+        }
+    }
+    assert_eq!(everything.config.inbound_mode, TPROXY);
+}
+
+/// As on hosts whose users live in the network: the tools of a pod must not ask there.
+#[test]
+fn cni_mode_works_where_users_live_in_the_network() {
+    let conf = "passwd: files oslogin\ngroup: files ldap\nhosts: files dns\n";
+    for backend in ["nft", "legacy"] {
+        let netns = pod_netns("names");
+        let path = netns.path();
+        let arguments =
+            ["--cni-mode", "--network-namespace", path.to_str().unwrap(), "--iptables-backend", backend];
+        let ended = with_file(&netns, "/etc/nsswitch.conf", conf, &[], &arguments);
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
+        assert!(!ended.stdout.contains("warning"), "{}", ended.stdout);
+    }
+}

@@ -1,0 +1,107 @@
+//! What the tool does not do, and what it says then.
+
+use super::tool::{Ended, istio_iptables};
+use crate::sidecar_kernel::state::{State, pod_netns};
+
+/// Environment, arguments, and what the message must name.
+type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str]);
+
+#[test]
+fn wrong_values_are_refused_by_flag_and_value() {
+    let many = (1..=65).map(|n: u32| n.to_string()).collect::<Vec<_>>().join(",");
+    let cases: [Refusal<'_>; 30] = [
+        (&[], &["-x", "*"], &["istio-service-exclude-cidr", "*"]),
+        (&[], &["-x", "10.0.0.0/8,*"], &["istio-service-exclude-cidr", "10.0.0.0/8,*"]),
+        (&[], &["-x", "10.0.0.0/33"], &["istio-service-exclude-cidr", "10.0.0.0/33"]),
+        (&[], &["-i", "10.0.0.1"], &["istio-service-cidr", "10.0.0.1"]),
+        (&[], &["-i", "nonsense"], &["istio-service-cidr", "nonsense"]),
+        (&[], &["-p", "70000"], &["envoy-port", "70000"]),
+        (&[], &["-p", "http"], &["envoy-port", "http"]),
+        (&[], &["-p", ""], &["envoy-port"]),
+        (&[], &["-z", "-1"], &["inbound-capture-port", "-1"]),
+        (&[("INBOUND_CAPTURE_PORT", "x")], &[], &["inbound-capture-port", "x"]),
+        (&[], &["-e", "65536"], &["inbound-tunnel-port", "65536"]),
+        (&[], &["-b", "80,"], &["istio-inbound-ports", "80,"]),
+        (&[], &["-d", "80;81"], &["istio-local-exclude-ports", "80;81"]),
+        (&[], &["-q", "80-90"], &["istio-outbound-ports", "80-90"]),
+        (&[("ISTIO_OUTBOUND_PORTS", "x")], &[], &["istio-outbound-ports", "x"]),
+        (&[], &["-o", "+25"], &["istio-local-outbound-ports-exclude", "+25"]),
+        (&[], &["-c", "a b"], &["istio-exclude-interfaces", "a b"]),
+        (&[], &["-k", "sixteen-letters-"], &["kube-virt-interfaces", "sixteen-letters-"]),
+        (&[], &["-u", "no-such-user"], &["proxy-uid", "no-such-user"]),
+        (&[], &["-g", "1337,"], &["proxy-gid", "1337,"]),
+        (&[], &["-m", "TPROXY", "-t", "0"], &["istio-inbound-tproxy-mark", "0"]),
+        (&[], &["-m", "TPROXY", "-t", "0x539"], &["istio-inbound-tproxy-mark", "0x539"]),
+        (&[], &["-m", "TPROXY", "-r", "x"], &["istio-inbound-tproxy-route-table", "x"]),
+        (&[("ISTIO_DUAL_STACK", "yes")], &[], &["dual-stack", "yes"]),
+        (&[], &["--drop-invalid=maybe"], &["drop-invalid", "maybe"]),
+        (&[("FORCE_IPTABLES_BINARY", "iptables")], &[], &["iptables-backend", "iptables"]),
+        (&[], &["--run-validation", "--probe-timeout", "5"], &["probe-timeout", "5"]),
+        (&[], &["--run-validation", "--iptables-probe-port", "x"], &["iptables-probe-port", "x"]),
+        (&[("ISTIO_OUTBOUND_OWNER_GROUPS", &many)], &[], &["ISTIO_OUTBOUND_OWNER_GROUPS", "65", "64"]),
+        (
+            &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "no-such-group")],
+            &[],
+            &["ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "no-such-group"],
+        ),
+    ];
+    let netns = pod_netns("refused");
+    let before = State::of(&netns);
+    for (env, arguments, named) in cases {
+        let ended = istio_iptables(&netns, env, arguments);
+        assert_eq!(ended.code, 1, "{env:?} {arguments:?}: {ended:?}");
+        assert!(named.iter().all(|text| ended.stderr.contains(text)), "{env:?} {arguments:?}: {ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+    State::of(&netns).assert_is(&before, "refused calls");
+}
+
+#[test]
+fn what_is_no_flag_is_refused() {
+    let netns = pod_netns("unknown");
+    let before = State::of(&netns);
+    for (arguments, named) in [
+        (&["--nope"][..], "--nope"),
+        (&["-Z", "1"], "-Z"),
+        (&["word"], "word"),
+        (&["--envoy-port"], "envoy-port"),
+    ] {
+        let Ended { code, stderr, .. } = istio_iptables(&netns, &[], arguments);
+        assert_eq!(code, 1, "{arguments:?}: {stderr}");
+        assert!(stderr.contains(named), "{arguments:?}: {stderr}");
+    }
+    let help = istio_iptables(&netns, &[], &["--help"]);
+    assert_eq!((help.code, help.stderr.as_str()), (0, ""));
+    assert!(help.stdout.contains("--istio-service-exclude-cidr"), "{}", help.stdout);
+    State::of(&netns).assert_is(&before, "refused calls");
+}
+
+#[test]
+fn a_namespace_without_an_address_is_refused() {
+    let netns = kit::Netns::new("no-address");
+    for arguments in [&[][..], &["--dry-run"]] {
+        let ended = istio_iptables(&netns, &[], arguments);
+        assert_eq!(ended.code, 1, "{ended:?}");
+        assert!(ended.stderr.contains("no address"), "{ended:?}");
+    }
+}
+
+/// Host tools that fail are quoted.
+#[test]
+fn a_failing_tool_is_told_in_its_own_words() {
+    let (netns, dir) = (pod_netns("tool"), super::tool::tempdir());
+    let tool = dir.path().join("iptables-nft-restore");
+    std::fs::write(&tool, "#!/bin/sh\necho 'RULE_APPEND failed (Invalid argument)' >&2\nexit 4\n").unwrap();
+    netns.sh(&format!("chmod 755 {}", tool.display()));
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let ended = istio_iptables(&netns, &[("PATH", &path)], &["--iptables-backend", "nft"]);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    for text in
+        ["iptables-nft-restore", "resource problem (exit status 4)", "RULE_APPEND failed (Invalid argument)"]
+    {
+        assert!(ended.stderr.contains(text), "{ended:?}");
+    }
+    let nothing = istio_iptables(&netns, &[("PATH", "/nonexistent")], &[]);
+    assert_eq!(nothing.code, 1);
+    assert!(nothing.stderr.contains("no iptables-restore in /nonexistent"), "{nothing:?}");
+}

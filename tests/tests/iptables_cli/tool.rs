@@ -1,0 +1,74 @@
+//! Runs the tools with exactly the environment that a test names.
+
+use std::{path::Path, process::Command};
+
+use kit::{Netns, binary};
+
+/// How a tool ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// A run of `istio-iptables`.
+#[must_use]
+pub(crate) fn istio_iptables(netns: &Netns, env: &[(&str, &str)], arguments: &[&str]) -> Ended {
+    run(netns, &binary("istio-iptables"), env, arguments)
+}
+
+/// One that must succeed; returns its stdout.
+pub(crate) fn applied(netns: &Netns, env: &[(&str, &str)], arguments: &[&str]) -> String {
+    let ended = istio_iptables(netns, env, arguments);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{env:?} {arguments:?}: {}", ended.stdout);
+    ended.stdout
+}
+
+/// A run of a program in a namespace.
+#[must_use]
+pub(crate) fn run(netns: &Netns, program: &Path, env: &[(&str, &str)], arguments: &[&str]) -> Ended {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    ended(netns, command, env)
+}
+
+/// Runs a command with `PATH` and these variables.
+#[must_use]
+pub(crate) fn ended(netns: &Netns, mut command: Command, env: &[(&str, &str)]) -> Ended {
+    command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).envs(env.iter().copied());
+    let output = netns.output(&mut command);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ended {
+        code: output.status.code().expect("the tool was killed"),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
+    }
+}
+
+/// A run of `istio-iptables` that finds `text` in a file of the host, such as `/etc/resolv.conf`.
+#[must_use]
+pub(crate) fn with_file(
+    netns: &Netns,
+    file: &str,
+    text: &str,
+    env: &[(&str, &str)],
+    arguments: &[&str],
+) -> Ended {
+    let dir = tempdir();
+    let ours = dir.path().join("file");
+    std::fs::write(&ours, text).unwrap();
+    let mut command = Command::new("unshare");
+    let script = r#"mount --bind "$1" "$2"; shift 2; exec "$@""#;
+    command.args(["--mount", "sh", "-euc", script, "sh"]).arg(&ours).arg(file);
+    command.arg(binary("istio-iptables")).args(arguments);
+    ended(netns, command, env)
+}
+
+/// A directory that goes with the value, and that every user can look into.
+pub(crate) fn tempdir() -> kit::TempDir {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = kit::TempDir::new().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}

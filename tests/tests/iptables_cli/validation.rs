@@ -1,0 +1,111 @@
+//! `--run-validation`, as the pod's init container runs it: as the proxy's user.
+
+use std::{fs, os::unix::process::CommandExt as _, path::PathBuf, process::Command, sync::OnceLock};
+
+use kit::{Echo, Netns, Proto, Serve, binary};
+
+use super::tool::{Ended, applied, ended};
+use crate::sidecar_kernel::state::{State, pod_netns};
+
+/// The tool where every user may run it: a build directory may be its owner's alone.
+fn tool() -> PathBuf {
+    static COPY: OnceLock<PathBuf> = OnceLock::new();
+    let copy = || {
+        let path = std::env::temp_dir().join(format!("istio-iptables-{}", std::process::id()));
+        fs::copy(binary("istio-iptables"), &path).unwrap();
+        path
+    };
+    COPY.get_or_init(copy).clone()
+}
+
+fn validate(netns: &Netns, user: u32, arguments: &[&str]) -> Ended {
+    let mut command = Command::new(tool());
+    command.uid(user).gid(user).args(["--run-validation", "--probe-timeout", "1500ms"]).args(arguments);
+    ended(netns, command, &[])
+}
+
+fn v6_netns() -> Netns {
+    let netns = pod_netns("v6");
+    netns.sh("ip address del 10.1.0.2/24 dev eth0");
+    netns
+}
+
+#[test]
+fn the_redirection_is_proved_or_missed() {
+    if !kit::has_other_users() {
+        return kit::skip("the sandbox of a user other than root has no second user for a proxy");
+    }
+    for backend in ["nft", "legacy"] {
+        for netns in [pod_netns("v4"), v6_netns()] {
+            let before = State::of(&netns);
+            let missed = validate(&netns, 1337, &["--skip-rule-apply"]);
+            assert_eq!(missed.code, 126, "{missed:?}");
+            assert!(
+                missed.stdout.contains("validation failed") && missed.stdout.contains(":15002"),
+                "{missed:?}"
+            );
+            State::of(&netns).assert_is(&before, "a validation");
+            applied(&netns, &[], &["-b", "*", "-i", "*", "--iptables-backend", backend]);
+            let proved = validate(&netns, 1337, &["--skip-rule-apply"]);
+            assert_eq!(proved.code, 0, "{proved:?}");
+            assert!(proved.stdout.contains("validation passed"), "{proved:?}");
+        }
+    }
+}
+
+/// Not the proxy's user: nobody redirects its calls within the pod, so that nothing is proved.
+#[test]
+fn another_user_proves_nothing() {
+    if !kit::has_other_users() {
+        return kit::skip("the sandbox of a user other than root has no second user for a proxy");
+    }
+    let netns = pod_netns("other");
+    applied(&netns, &[], &["-b", "*", "-i", "*"]);
+    assert_eq!(validate(&netns, 1000, &["--skip-rule-apply"]).code, 126);
+}
+
+/// Where the proxy runs already, its own ports are shared or taken; the probe port may be another.
+#[test]
+fn the_ports_of_the_validation_can_be_others() {
+    if !kit::has_other_users() {
+        return kit::skip("the sandbox of a user other than root has no second user for a proxy");
+    }
+    let netns = pod_netns("ports");
+    applied(&netns, &[], &["-b", "*", "-i", "*", "-p", "16001", "-z", "16006"]);
+    let others = ["--skip-rule-apply", "-p", "16001", "-z", "16006", "--iptables-probe-port", "17002"];
+    let proved = validate(&netns, 1337, &others);
+    assert_eq!(proved.code, 0, "{proved:?}");
+    assert!(proved.stdout.contains("17002"), "{proved:?}");
+    assert_eq!(validate(&netns, 1337, &["--skip-rule-apply"]).code, 126, "listens where nothing arrives");
+}
+
+/// Rules and validation in one run, as `istio-init` does without the plugin: as root, who counts as proxy only when
+/// named so.
+#[test]
+fn rules_and_validation_in_one_run() {
+    let netns = pod_netns("both");
+    let both = ["-b", "*", "-i", "*", "-u", "0", "-g", "0"];
+    let ended = validate(&netns, 0, &both);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(
+        ended.stdout.contains(": redirected (") && ended.stdout.contains("validation passed"),
+        "{ended:?}"
+    );
+}
+
+/// A proxy that took one of the ports for itself is no obstacle; one that took both is.
+#[test]
+fn one_free_port_is_enough_to_listen() {
+    if !kit::has_other_users() {
+        return kit::skip("the sandbox of a user other than root has no second user for a proxy");
+    }
+    let netns = pod_netns("taken");
+    applied(&netns, &[], &["-b", "*", "-i", "*"]);
+    let outbound = Echo::start(&netns, &Serve::new(Proto::Tcp, 15001));
+    assert_eq!(validate(&netns, 1337, &["--skip-rule-apply"]).code, 0);
+    let inbound = Echo::start(&netns, &Serve::new(Proto::Tcp, 15006));
+    let taken = validate(&netns, 1337, &["--skip-rule-apply"]);
+    assert_eq!(taken.code, 126, "{taken:?}");
+    assert!(taken.stdout.contains("cannot listen on 127.0.0.1:15001 nor on 127.0.0.1:15006"), "{taken:?}");
+    drop((outbound, inbound));
+}
