@@ -9,12 +9,7 @@ use netns::Netns;
 use planner::{Call as RuntimeCall, Decision, Enrolled, Policy, Redirect, enrolment};
 use redirect::{Families, Form, Report};
 
-use crate::{
-    call::Call,
-    facts::Facts,
-    log::Log,
-    turn::{self, Turn},
-};
+use crate::{call::Call, facts::Facts, log::Log, turn};
 
 /// ADD: brings the pod into the mesh, if it belongs there, and hands on the result so far.
 ///
@@ -28,12 +23,10 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
         Decision::Pass(_) => log.info(decision.to_string()),
         Decision::Enrol(reason) => return Err(no_agent(call, *reason)),
         Decision::Redirect(redirect) => {
-            let act = |options: &Options| {
-                redirect::apply(&redirect.config, families(redirect), options, Form::Restore)
-            };
-            let netns = pods_netns(call)?;
-            let _turn = turn(call, &netns)?;
-            let report = in_pod(call, &netns, log, act)?;
+            let report = in_pod(call, log, |options| {
+                let _turn = turn::take()?;
+                Ok(redirect::apply(&redirect.config, families(redirect), options, Form::Restore)?)
+            })?;
             log.info(format!("{decision}; {}", done(&report)));
         }
     }
@@ -55,8 +48,8 @@ pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, C
         Decision::Enrol(reason) => return Err(no_agent(call, *reason)),
         Decision::Redirect(redirect) => redirect,
     };
-    let act = |options: &Options| redirect::verify(&redirect.config, families(redirect), options);
-    let report = in_pod(call, &pods_netns(call)?, log, act)?;
+    let act = |options: &Options| Ok(redirect::verify(&redirect.config, families(redirect), options)?);
+    let report = in_pod(call, log, act)?;
     if report.is_unchanged() {
         return Ok(String::new());
     }
@@ -120,17 +113,38 @@ fn netns_path(call: &Call) -> &Path {
     call.environment.netns.as_ref().map_or(Path::new(""), |netns| netns.as_path())
 }
 
+/// Why nothing, or not all, was done in the pod's namespace.
+#[derive(Debug)]
+enum Failure {
+    Turn(turn::Busy),
+    Redirect(redirect::Error),
+}
+
+impl From<turn::Busy> for Failure {
+    fn from(error: turn::Busy) -> Failure {
+        Failure::Turn(error)
+    }
+}
+
+impl From<redirect::Error> for Failure {
+    fn from(error: redirect::Error) -> Failure {
+        Failure::Redirect(error)
+    }
+}
+
 fn in_pod(
     call: &Call,
-    netns: &Netns,
     log: &mut Log,
-    act: impl Fn(&Options) -> Result<Report, redirect::Error> + Send + Sync,
+    act: impl Fn(&Options) -> Result<Report, Failure> + Send + Sync,
 ) -> Result<Report, CniError> {
-    let failed = |error: redirect::Error| {
-        let path = netns_path(call).display();
-        CniError::new(Code::Other, format!("cannot redirect {} in {path}: {error}", subject(call)))
+    let what = |error: &dyn std::fmt::Display| {
+        format!("cannot redirect {} in {}: {error}", subject(call), netns_path(call).display())
     };
-    let (report, warning) = redirect::inside(netns, &Options::default(), act).map_err(failed)?;
+    let done = redirect::inside(&pods_netns(call)?, &Options::default(), act);
+    let (report, warning) = done.map_err(|failure| match failure {
+        Failure::Turn(error) => CniError::new(Code::TryAgainLater, what(&error)),
+        Failure::Redirect(error) => CniError::new(Code::Other, what(&error)),
+    })?;
     warning.into_iter().for_each(|warning| log.warn(warning));
     Ok(report)
 }
@@ -149,16 +163,6 @@ fn pods_netns(call: &Call) -> Result<Netns, CniError> {
         return Err(invalid(format!("{} is the network namespace of the node itself", path.display())));
     }
     Ok(netns)
-}
-
-fn turn(call: &Call, netns: &Netns) -> Result<Turn, CniError> {
-    let failed = |error: String| {
-        let what = "wait for an earlier call for the same pod, or for the tools that it left behind";
-        let what = format!("cannot redirect {}: cannot {what}: {error}", subject(call));
-        CniError::new(Code::TryAgainLater, what)
-    };
-    let taken = netns.run_in(turn::take).map_err(|error| failed(error.to_string()))?;
-    taken.map_err(|error| failed(error.to_string()))
 }
 
 fn done(report: &Report) -> String {

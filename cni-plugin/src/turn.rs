@@ -7,7 +7,7 @@
 //! them has ended.
 
 use std::{
-    io,
+    fmt, io,
     os::{
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixDatagram},
@@ -29,13 +29,29 @@ pub struct Turn {
     _name: UnixDatagram,
 }
 
+/// The turn does not come.
+#[derive(Debug)]
+pub struct Busy(io::Error);
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an earlier call for the same pod, or a tool that it left behind, does not end: {}", self.0)
+    }
+}
+
+impl std::error::Error for Busy {}
+
 /// Waits for the turn in the calling thread's network namespace.
 ///
 /// # Errors
-/// Of kind `AddrInUse` when another call, or what it left behind, does not come to its end; else what the kernel says.
-pub fn take() -> io::Result<Turn> {
+/// [`Busy`] when another call, or what it left behind, does not come to its end.
+pub fn take() -> Result<Turn, Busy> {
+    take_within(PATIENCE).map_err(Busy)
+}
+
+fn take_within(patience: Duration) -> io::Result<Turn> {
     let address = SocketAddr::from_abstract_name(NAME)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience;
     loop {
         match UnixDatagram::bind_addr(&address) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
@@ -62,13 +78,15 @@ mod tests {
         let started = Instant::now();
         let waited = thread::scope(|scope| {
             let second = scope.spawn(|| take().map(|_turn| started.elapsed()));
-            thread::sleep(Duration::from_millis(100));
+            thread::sleep(Duration::from_millis(100)); // how long the second has to wait
             drop(first);
             second.join().unwrap().unwrap()
         });
         assert!(waited >= Duration::from_millis(100), "{waited:?}");
 
         let third = take().unwrap();
+        let busy = take_within(Duration::from_millis(20)).unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::AddrInUse);
         let mut child = Command::new("sleep").arg("0.3").spawn().unwrap();
         let started = Instant::now();
         drop(third);

@@ -170,27 +170,28 @@ fn words(changes: &[(Family, Change)]) -> Vec<String> {
 ///
 /// # Errors
 /// The namespace cannot be entered, or `act` failed.
-pub fn inside<T: Send>(
+pub fn inside<T: Send, E: From<Error> + Send>(
     netns: &Netns,
     options: &Options,
-    act: impl Fn(&Options) -> Result<T, Error> + Send + Sync,
-) -> Result<(T, Option<String>), Error> {
+    act: impl Fn(&Options) -> Result<T, E> + Send + Sync,
+) -> Result<(T, Option<String>), E> {
     let options = Options { lock: Lock::Private(NETNS_FILE.into()), ..options.clone() };
-    let attempt = || -> Result<Attempt<T>, Error> {
-        match netfilter::private_mounts(&options.lock, netfilter::may_use_legacy(&options)?) {
+    let attempt = || -> Result<Attempt<T>, E> {
+        let legacy = netfilter::may_use_legacy(&options).map_err(Error::from)?;
+        match netfilter::private_mounts(&options.lock, legacy) {
             Some(mounts) => Ok(Attempt::Needs(mounts)),
             None => act(&options).map(Attempt::Done),
         }
     };
-    let mounts = match netns.run_in(attempt)?? {
+    let mounts = match netns.run_in(attempt).map_err(Error::from)?? {
         Attempt::Done(done) => return Ok((done, None)),
         Attempt::Needs(mounts) => mounts,
     };
     match netns.run_in_sandbox(&mounts, || act(&options)) {
         Err(error @ netns::Error::Sandbox { .. }) => {
-            Ok((netns.run_in(|| act(&options))??, Some(error.to_string())))
+            Ok((netns.run_in(|| act(&options)).map_err(Error::from)??, Some(error.to_string())))
         }
-        done => Ok((done??, None)),
+        done => Ok((done.map_err(Error::from)??, None)),
     }
 }
 
