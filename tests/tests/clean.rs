@@ -7,7 +7,7 @@ use netfilter::Backend;
 use crate::{
     iptables_cli::tool::{Ended, applied, run},
     sidecar_kernel::{
-        self, cases,
+        self, at_once, cases,
         state::{BACKENDS, State, iptables, network, pod_netns, restore},
     },
 };
@@ -25,11 +25,11 @@ fn cleaned(netns: &Netns, env: &[(&str, &str)], arguments: &[&str]) -> String {
 /// Leftovers of both backends at once, which an earlier version or another host image may have made.
 #[test]
 fn every_case_of_both_backends_goes() {
-    for case in cases::all() {
+    at_once(&cases::all(), |case| {
         let netns = pod_netns("clean");
         let before = network(&netns);
         for backend in BACKENDS {
-            sidecar_kernel::apply(&netns, &case, backend);
+            sidecar_kernel::apply(&netns, case, backend);
         }
         let there = State::of(&netns);
         let foretold = cleaned(&netns, &[], &["--dry-run"]);
@@ -40,7 +40,7 @@ fn every_case_of_both_backends_goes() {
         assert!(BACKENDS.into_iter().all(|backend| after.is_blank(backend)), "{}: {after:#?}", case.name);
         assert_eq!(after.network, before, "{}", case.name);
         assert_eq!(cleaned(&netns, &[], &[]), "nothing of ours is here\n");
-    }
+    });
 }
 
 #[test]

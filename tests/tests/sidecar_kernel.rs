@@ -13,6 +13,12 @@ mod lock;
 #[path = "sidecar_kernel/state.rs"]
 pub(crate) mod state;
 
+use std::{
+    panic::resume_unwind,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
 use kit::Netns;
 use model::{Family, Mark};
 use netfilter::Backend;
@@ -35,6 +41,23 @@ pub(crate) fn apply(netns: &Netns, case: &Case, backend: Backend) -> Report {
 /// Takes everything away, of this backend only, so that a test sees what each leaves.
 fn remove(netns: &Netns, backend: Backend) -> Vec<String> {
     netns.run(|| redirect::remove(MARK, &forced(backend))).unwrap()
+}
+
+/// Does something for each element, a few at a time: these tests mostly wait for the kernel, which takes its time to
+/// make and to remove namespaces.
+pub(crate) fn at_once<T: Sync>(all: &[T], each: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            each(one);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..all.len().min(3)).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        }
+    });
 }
 
 fn other(backend: Backend) -> Backend {
@@ -80,12 +103,12 @@ fn comes_and_goes(case: &Case, backend: Backend) {
 
 #[test]
 fn every_case_comes_reads_back_and_goes_with_nft() {
-    cases::all().iter().for_each(|case| comes_and_goes(case, Backend::Nft));
+    at_once(&cases::all(), |case| comes_and_goes(case, Backend::Nft));
 }
 
 #[test]
 fn every_case_comes_reads_back_and_goes_with_legacy() {
-    cases::all().iter().for_each(|case| comes_and_goes(case, Backend::Legacy));
+    at_once(&cases::all(), |case| comes_and_goes(case, Backend::Legacy));
 }
 
 /// One configuration after the other in the same namespace, each from what the last one left.

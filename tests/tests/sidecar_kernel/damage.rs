@@ -8,7 +8,7 @@ use netfilter::Backend;
 use rules::{Place, sidecar};
 
 use super::{
-    apply,
+    apply, at_once,
     cases::{self, Case},
     remove,
     state::{BACKENDS, Save, State, leads_to_ours, network, pod_netns, restore},
@@ -185,19 +185,20 @@ const SHAPES: [&str; 5] = ["tproxy-everything", "kubevirt", "dns-servers", "drop
 
 #[test]
 fn every_shape_survives_every_damage() {
-    for case in cases::all().iter().filter(|case| SHAPES.contains(&case.name)) {
+    let shapes: Vec<_> = cases::all().into_iter().filter(|case| SHAPES.contains(&case.name)).collect();
+    at_once(&shapes, |case| {
         BACKENDS.into_iter().for_each(|backend| foreign_rules_stay(case, backend, &HARMS));
-    }
+    });
 }
 
 #[test]
 fn every_case_survives_damage_and_spares_foreign_rules_with_nft() {
-    cases::all().iter().for_each(|case| foreign_rules_stay(case, Backend::Nft, &[MUCH_HARM]));
+    at_once(&cases::all(), |case| foreign_rules_stay(case, Backend::Nft, &[MUCH_HARM]));
 }
 
 #[test]
 fn every_case_survives_damage_and_spares_foreign_rules_with_legacy() {
-    cases::all().iter().for_each(|case| foreign_rules_stay(case, Backend::Legacy, &[MUCH_HARM]));
+    at_once(&cases::all(), |case| foreign_rules_stay(case, Backend::Legacy, &[MUCH_HARM]));
 }
 
 /// Routes, policy rules and the address are mended too, and foreign ones stay.

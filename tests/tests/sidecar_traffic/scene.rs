@@ -10,7 +10,10 @@ use netfilter::Backend;
 use redirect::{Families, Form};
 use rules::sidecar::{Config, InboundMode};
 
-use crate::sidecar_kernel::state::{BACKENDS, forced};
+use crate::sidecar_kernel::{
+    at_once,
+    state::{BACKENDS, forced},
+};
 
 /// A user and a group.
 pub(crate) type Owner = (u32, u32);
@@ -46,14 +49,12 @@ pub(crate) struct Scene {
     servers: Vec<Echo>,
 }
 
-/// Runs a test with both backends, unless there is no second user for the proxy here.
-pub(crate) fn scenes(config: &Config, test: impl Fn(&mut Scene)) {
+/// Runs a test with both backends side by side, unless there is no second user for the proxy here.
+pub(crate) fn scenes(config: &Config, test: impl Fn(&mut Scene) + Sync) {
     if !kit::has_other_users() {
         return kit::skip("the sandbox of a user other than root has no second user for a proxy");
     }
-    for backend in BACKENDS {
-        test(&mut Scene::new(config, backend));
-    }
+    at_once(&BACKENDS, |backend| test(&mut Scene::new(config, *backend)));
 }
 
 impl Scene {
