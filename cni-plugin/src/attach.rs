@@ -1,13 +1,18 @@
 //! ADD and CHECK: decide, then act in the pod's namespace.
 
-use std::path::Path;
+use std::{
+    panic::resume_unwind,
+    path::Path,
+    sync::{Mutex, mpsc},
+    thread,
+};
 
 use cni_types::{CniError, Code};
 use model::PodName;
 use netfilter::Options;
 use netns::Netns;
 use planner::{Call as RuntimeCall, Decision, Enrolled, Policy, Redirect, enrolment};
-use redirect::{Families, Form, Report};
+use redirect::{Families, Form, Prepared, Report};
 
 use crate::{call::Call, facts::Facts, log::Log, turn};
 
@@ -17,20 +22,84 @@ use crate::{call::Call, facts::Facts, log::Log, turn};
 /// The pod must not start: it may belong to the mesh and could not be brought in.
 pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, CniError> {
     let result = call.conf.pass_through()?; // before anything is changed: it may be unreadable
-    let decision = decide(call, facts, log)?;
+    if let Some(decision) = decide_early(call) {
+        log.label("decision", decision.code());
+        log.info(decision.to_string());
+        return Ok(result);
+    }
+    let (decision, redirected) =
+        if is_injected(call) { prepared_meanwhile(call, facts) } else { one_after_the_other(call, facts) };
+    let decision = decision?;
     log.label("decision", decision.code());
     match &decision {
         Decision::Pass(_) => log.info(decision.to_string()),
         Decision::Enrol(reason) => return Err(no_agent(call, *reason)),
         Decision::Redirect(redirect) => {
-            let report = in_pod(call, log, |options| {
-                let _turn = turn::take()?;
-                Ok(redirect::apply(&redirect.config, families(redirect), options, Form::Restore)?)
-            })?;
-            log.info(format!("{decision}; {}", done(&report)));
+            warn(log, &redirect.warnings);
+            if let Some((report, warning)) = redirected? {
+                warn(log, warning.as_slice());
+                log.info(format!("{decision}; {}", done(&report)));
+            }
         }
     }
     Ok(result)
+}
+
+/// A decision, and what was done when it was to redirect.
+type Outcome = (Result<Decision, CniError>, Result<Option<(Report, Option<String>)>, CniError>);
+
+/// First who the pod is, then the work: nothing says that there will be any.
+fn one_after_the_other(call: &Call, facts: &impl Facts) -> Outcome {
+    let decision = decide(call, facts);
+    let redirected = match &decision {
+        Ok(Decision::Redirect(redirect)) => redirect_pod(call, false, || Some(redirect.clone())),
+        _ => Ok(None),
+    };
+    (decision, redirected)
+}
+
+/// The runtime says that the pod was injected: while the answer of who knows the pod is on its way, its namespace is
+/// looked at and the tools are loaded. Both take about as long. If the pod turns out to need nothing, nothing was done.
+fn prepared_meanwhile(call: &Call, facts: &impl Facts) -> Outcome {
+    let (tell, told) = mpsc::channel();
+    let told = Mutex::new(told);
+    thread::scope(|scope| {
+        let wait = || told.lock().ok()?.recv().ok();
+        let work = scope.spawn(move || redirect_pod(call, true, wait));
+        let decision = decide(call, facts);
+        if let Ok(Decision::Redirect(redirect)) = &decision {
+            drop(tell.send(redirect.clone())); // nobody listens when the work has failed already
+        }
+        drop(tell);
+        (decision, work.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+/// Looks at the pod's namespace, waits for `order`, and does it.
+fn redirect_pod(
+    call: &Call,
+    start_tools: bool,
+    order: impl Fn() -> Option<Box<Redirect>> + Send + Sync,
+) -> Result<Option<(Report, Option<String>)>, CniError> {
+    let (report, warning) = in_pod(call, |options| {
+        let _turn = turn::take()?;
+        let mut prepared = Prepared::look(options)?;
+        if start_tools {
+            prepared.start_tools();
+        }
+        let Some(redirect) = order() else { return Ok(None) };
+        Ok(Some(prepared.apply(&redirect.config, families(&redirect), Form::Restore)?))
+    })?;
+    Ok(report.map(|report| (report, warning)))
+}
+
+/// The runtime handed over the annotations, and the injector's is among them.
+fn is_injected(call: &Call) -> bool {
+    call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(enrolment::STATUS))
+}
+
+fn warn(log: &mut Log, warnings: &[String]) {
+    warnings.iter().for_each(|warning| log.warn(warning.clone()));
 }
 
 /// CHECK: what ADD did is still there.
@@ -41,7 +110,7 @@ pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, C
     if call.conf.prev_result()?.is_none() {
         return Err(CniError::new(Code::InvalidConfig, "prevResult is missing, which CHECK requires"));
     }
-    let decision = decide(call, facts, log)?;
+    let decision = decide_early(call).map_or_else(|| decide(call, facts), Ok)?;
     log.label("decision", decision.code());
     let redirect = match &decision {
         Decision::Pass(_) => return Ok(String::new()),
@@ -49,7 +118,8 @@ pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, C
         Decision::Redirect(redirect) => redirect,
     };
     let act = |options: &Options| Ok(redirect::verify(&redirect.config, families(redirect), options)?);
-    let report = in_pod(call, log, act)?;
+    let (report, warning) = in_pod(call, act)?;
+    warn(log, warning.as_slice());
     if report.is_unchanged() {
         return Ok(String::new());
     }
@@ -57,13 +127,15 @@ pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, C
     Err(CniError::new(Code::Other, message).with_details(report.differences.join("; ")))
 }
 
-/// Stage by stage, so that nobody is asked for what is not needed.
-fn decide(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<Decision, CniError> {
-    let policy = policy(call);
+/// Decides from the call alone, where that suffices, so that nobody is asked for what is not needed.
+fn decide_early(call: &Call) -> Option<Decision> {
     let known = RuntimeCall { pod: call.pod.as_ref(), annotations: call.conf.pod_annotations.as_ref() };
-    if let Some(decision) = planner::decide_early(&known, &policy) {
-        return Ok(decision);
-    }
+    planner::decide_early(&known, &policy(call))
+}
+
+/// Decides from the pod itself.
+fn decide(call: &Call, facts: &impl Facts) -> Result<Decision, CniError> {
+    let policy = policy(call);
     let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::Passed::NoPod)) };
     let later = |error: crate::facts::Unknown| CniError::new(Code::TryAgainLater, unknown(name, &error));
     let pod = facts.pod(name, call.uid.as_deref()).map_err(later)?;
@@ -72,11 +144,7 @@ fn decide(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<Decision, Cn
         false => None,
     };
     let decision = planner::decide(&pod, namespace.as_ref(), &policy);
-    let decision = decision.map_err(|error| CniError::new(Code::Other, error.to_string()))?;
-    if let Decision::Redirect(redirect) = &decision {
-        redirect.warnings.iter().for_each(|warning| log.warn(warning.clone()));
-    }
-    Ok(decision)
+    decision.map_err(|error| CniError::new(Code::Other, error.to_string()))
 }
 
 fn policy(call: &Call) -> Policy {
@@ -132,21 +200,18 @@ impl From<redirect::Error> for Failure {
     }
 }
 
-fn in_pod(
+/// Acts in the pod's namespace; the second value is a warning.
+fn in_pod<T: Send>(
     call: &Call,
-    log: &mut Log,
-    act: impl Fn(&Options) -> Result<Report, Failure> + Send + Sync,
-) -> Result<Report, CniError> {
+    act: impl Fn(&Options) -> Result<T, Failure> + Send + Sync,
+) -> Result<(T, Option<String>), CniError> {
     let what = |error: &dyn std::fmt::Display| {
         format!("cannot redirect {} in {}: {error}", subject(call), netns_path(call).display())
     };
-    let done = redirect::inside(&pods_netns(call)?, &Options::default(), act);
-    let (report, warning) = done.map_err(|failure| match failure {
+    redirect::inside(&pods_netns(call)?, &Options::default(), act).map_err(|failure| match failure {
         Failure::Turn(error) => CniError::new(Code::TryAgainLater, what(&error)),
         Failure::Redirect(error) => CniError::new(Code::Other, what(&error)),
-    })?;
-    warning.into_iter().for_each(|warning| log.warn(warning));
-    Ok(report)
+    })
 }
 
 /// The namespace that `CNI_NETNS` names. Never our own, which is the node's: a pod that shares it comes to no CNI

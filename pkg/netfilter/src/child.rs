@@ -1,5 +1,5 @@
 //! A tool as a child process: input and output in memory files, so that nothing can block on a pipe, and a
-//! deadline on the whole.
+//! deadline on the whole. Only a tool that is started before its input is known reads from a pipe.
 
 use std::{
     fs::File,
@@ -19,7 +19,17 @@ use rustix::{
 
 use crate::Error;
 
+/// What a tool reads.
+#[derive(Clone, Copy)]
+pub(crate) enum Input<'a> {
+    /// This.
+    Text(&'a str),
+    /// What [`Running::feed`] will give it.
+    Later,
+}
+
 /// A tool that was started.
+#[derive(Debug)]
 pub(crate) struct Running {
     tool: PathBuf,
     child: Child,
@@ -42,22 +52,38 @@ impl Running {
         tool: &Path,
         arguments: &[String],
         env: &[(&str, &Path)],
-        input: &str,
+        input: Input<'_>,
     ) -> Result<Running, Error> {
         let failed = |source| Error::Run { tool: tool.to_owned(), source };
         Running::spawn(tool, arguments, env, input).map_err(failed)
     }
 
-    fn spawn(tool: &Path, arguments: &[String], env: &[(&str, &Path)], input: &str) -> io::Result<Running> {
-        let mut stdin = memory_file("input")?;
-        stdin.write_all(input.as_bytes())?;
-        stdin.seek(SeekFrom::Start(0))?;
+    fn spawn(
+        tool: &Path,
+        arguments: &[String],
+        env: &[(&str, &Path)],
+        input: Input<'_>,
+    ) -> io::Result<Running> {
+        let stdin = match input {
+            Input::Text(text) => Stdio::from(filled("input", text)?),
+            Input::Later => Stdio::piped(),
+        };
         let (stdout, stderr) = (memory_file("stdout")?, memory_file("stderr")?);
         let mut command = Command::new(tool);
         command.args(arguments).env_clear().envs(env.iter().copied());
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.stdin(stdin).stdout(stdout.try_clone()?).stderr(Stdio::from(stderr.try_clone()?));
         Ok(Running { tool: tool.to_owned(), child: command.spawn()?, stdout, stderr })
+    }
+
+    /// Gives a tool that waits for it its input, which must fit into a pipe, and no more.
+    pub(crate) fn feed(&mut self, text: &str) -> Result<(), Error> {
+        let written = self.child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
+        match written {
+            // It has ended already: its own words, read when it is waited for, say why.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other.map_err(|source| Error::Run { tool: self.tool.clone(), source }),
+        }
     }
 
     /// Waits until `deadline`, then kills. `bound` is the whole time allowed, for the message.
@@ -108,6 +134,13 @@ fn tail(text: &str) -> String {
 fn memory_file(name: &str) -> io::Result<File> {
     let fd: OwnedFd = memfd_create(name, MemfdFlags::CLOEXEC)?;
     Ok(File::from(fd))
+}
+
+fn filled(name: &str, text: &str) -> io::Result<File> {
+    let mut file = memory_file(name)?;
+    file.write_all(text.as_bytes())?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(file)
 }
 
 fn contents(file: &mut File) -> io::Result<String> {

@@ -12,7 +12,7 @@ use rules::Saved;
 use crate::{
     Backend, Error, Lock,
     backend::by_content,
-    child::{Finished, Running},
+    child::{Finished, Input, Running},
     lock::LOCK_VARIABLE,
     presence::Presence,
     tools::{Tools, Verb},
@@ -57,6 +57,23 @@ pub struct Observation {
     pub families: BTreeMap<Family, Saved>,
 }
 
+/// A restore that was started and waits for its text. Dropped, it ends and has changed nothing.
+#[derive(Debug)]
+pub struct Waiting {
+    family: Family,
+    running: Running,
+}
+
+impl Waiting {
+    fn fed(mut self, text: &str) -> Result<Running, Error> {
+        self.running.feed(text)?;
+        Ok(self.running)
+    }
+}
+
+/// What surely fits into an empty pipe without a reader (kernel: `include/linux/pipe_fs_i.h`, 16 pages by default).
+const PIPE: usize = 32 * 1024;
+
 impl Observation {
     /// What `family` holds.
     #[must_use]
@@ -97,23 +114,11 @@ impl Firewall {
         self.backend
     }
 
-    /// Reads the tables again, after a change.
-    ///
-    /// # Errors
-    /// A save that failed.
-    pub fn observe(&self) -> Result<Observation, Error> {
-        let presence = Presence::of_this_netns()?;
-        self.save(match self.backend {
-            Backend::Nft => &presence.nft,
-            Backend::Legacy => &presence.legacy,
-        })
-    }
-
     /// Reads the tables of these families, which must exist, side by side.
     fn save(&self, families: &[Family]) -> Result<Observation, Error> {
         let started = families.iter().map(|family| {
             let tool = self.tools.find(self.backend, *family, Verb::Save)?;
-            Ok((*family, Running::start(&tool, &[], &[], "")?))
+            Ok((*family, Running::start(&tool, &[], &[], Input::Text(""))?))
         });
         let mut observed = Observation::default();
         for (family, finished) in self.finish_all(started.collect::<Result<_, Error>>()?)? {
@@ -126,22 +131,39 @@ impl Firewall {
         Ok(observed)
     }
 
-    /// Feeds each family's text to one `iptables-restore --noflush`, side by side. A family with empty text gets
-    /// no child. Atomic per table: after an error, repeat from a fresh observation.
+    /// Starts a restore whose text is not known yet, so that loading the tool costs no time later.
+    ///
+    /// # Errors
+    /// There is no such tool, or it cannot be started.
+    pub fn start_restore(&self, family: Family) -> Result<Waiting, Error> {
+        Ok(Waiting { family, running: self.start(family, Input::Later)? })
+    }
+
+    /// Feeds each family's text to one `iptables-restore --noflush`, side by side: to one that waits for it, else to a
+    /// new one. A family with empty text gets no child. Atomic per table: after an error, repeat from a fresh
+    /// observation.
     ///
     /// # Errors
     /// The first family's refusal, with the tool's own words; the other family has been finished too.
-    pub fn restore(&self, texts: &[(Family, String)]) -> Result<(), Error> {
-        let wanted: Vec<_> = texts.iter().filter(|(_, text)| !text.is_empty()).collect();
-        let mut tools = Vec::new();
-        for (family, text) in wanted {
-            tools.push((*family, self.tools.find(self.backend, *family, Verb::Restore)?, text));
+    pub fn restore(&self, texts: &[(Family, String)], mut waiting: Vec<Waiting>) -> Result<(), Error> {
+        let mut running = Vec::new();
+        for (family, text) in texts.iter().filter(|(_, text)| !text.is_empty()) {
+            let started = waiting.iter().position(|waiting| waiting.family == *family);
+            running.push((
+                *family,
+                match started {
+                    Some(index) if text.len() <= PIPE => waiting.swap_remove(index).fed(text)?,
+                    _ => self.start(*family, Input::Text(text))?,
+                },
+            ));
         }
-        let started = tools.into_iter().map(|(family, tool, text)| {
-            Ok((family, Running::start(&tool, &self.restore_arguments(), &self.restore_environment(), text)?))
-        });
-        let finished = self.finish_all(started.collect::<Result<_, Error>>()?)?;
+        let finished = self.finish_all(running)?;
         finished.into_iter().try_for_each(|(_, finished)| self.restored(finished))
+    }
+
+    fn start(&self, family: Family, input: Input<'_>) -> Result<Running, Error> {
+        let tool = self.tools.find(self.backend, family, Verb::Restore)?;
+        Running::start(&tool, &self.restore_arguments(), &self.restore_environment(), input)
     }
 
     /// Runs one `iptables` (or `ip6tables`) command; `arguments` begin with `-t TABLE`.
@@ -152,7 +174,7 @@ impl Firewall {
         let tool = self.tools.find(self.backend, family, Verb::Command)?;
         let wait = self.wait_argument();
         let arguments: Vec<String> = wait.into_iter().chain(arguments.iter().cloned()).collect();
-        let running = Running::start(&tool, &arguments, &self.restore_environment(), "")?;
+        let running = Running::start(&tool, &arguments, &self.restore_environment(), Input::Text(""))?;
         let bound = self.options.tool_timeout;
         self.restored(running.finish(Instant::now() + bound, bound)?)
     }

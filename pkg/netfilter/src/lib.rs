@@ -18,7 +18,7 @@ mod tools;
 
 pub use backend::{Backend, UnknownBackend};
 pub use error::Error;
-pub use firewall::{Firewall, Observation, Options, may_use_legacy};
+pub use firewall::{Firewall, Observation, Options, Waiting, may_use_legacy};
 pub use lock::Lock;
 pub use names::private_mounts;
 pub use tools::installed_backend;

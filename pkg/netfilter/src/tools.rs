@@ -9,7 +9,10 @@ use std::{
 
 use model::Family;
 
-use crate::{Backend, Error, child::Running};
+use crate::{
+    Backend, Error,
+    child::{Input, Running},
+};
 
 /// Where tools usually are, for callers without a `PATH`.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -104,7 +107,7 @@ fn backend_of(tool: &Path) -> Result<Backend, Error> {
 /// `iptables v1.8.9 (nf_tables)` or `iptables v1.6.1`.
 fn ask(tool: &Path) -> Result<Backend, Error> {
     let bound = Duration::from_secs(5);
-    let running = Running::start(tool, &["--version".to_owned()], &[], "")?;
+    let running = Running::start(tool, &["--version".to_owned()], &[], Input::Text(""))?;
     let answer = running.finish(Instant::now() + bound, bound)?.success()?;
     Ok(if answer.stdout.contains("nf_tables") { Backend::Nft } else { Backend::Legacy })
 }

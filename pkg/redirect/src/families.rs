@@ -36,7 +36,8 @@ pub fn first_family() -> Result<Family, Error> {
     first.map(Family::of).ok_or(Error::NoAddress(NoAddress))
 }
 
-fn addresses() -> Result<Vec<IpAddr>, Error> {
+/// The addresses of the calling thread's namespace, in the kernel's order.
+pub(crate) fn addresses() -> Result<Vec<IpAddr>, Error> {
     Ok(hostnet::Handle::open()?.addresses()?.iter().map(|address| address.ip).collect())
 }
 

@@ -10,8 +10,10 @@ mod error;
 mod families;
 mod routes;
 
+use std::net::IpAddr;
+
 use model::{Family, Mark};
-use netfilter::{Backend, Firewall, Lock, Observation, Options};
+use netfilter::{Backend, Firewall, Lock, Observation, Options, Waiting};
 use netns::Netns;
 use rules::{Change, RuleSet, plan, sidecar};
 
@@ -62,13 +64,51 @@ pub fn apply(
     options: &Options,
     form: Form,
 ) -> Result<Report, Error> {
-    let wanted = families::of_this_netns(families)?;
-    let (firewall, observed) = Firewall::open(options)?;
-    let changes = changes(config, &wanted, &observed);
-    let mut differences = routes::ensure(config, &wanted)?;
-    write(&firewall, &changes, form)?;
-    differences.extend(words(&changes));
-    Ok(Report { backend: firewall.backend(), families: wanted, differences })
+    Prepared::look(options)?.apply(config, families, form)
+}
+
+/// A namespace that was looked at just now. It is for callers that have to wait for the configuration meanwhile.
+#[derive(Debug)]
+pub struct Prepared {
+    addresses: Vec<IpAddr>,
+    firewall: Firewall,
+    observed: Observation,
+    waiting: Vec<Waiting>,
+}
+
+impl Prepared {
+    /// Looks at the namespace. What is found must not change before it is used.
+    ///
+    /// # Errors
+    /// The kernel, or a tool, could not be asked.
+    pub fn look(options: &Options) -> Result<Prepared, Error> {
+        let addresses = families::addresses()?;
+        let (firewall, observed) = Firewall::open(options)?;
+        Ok(Prepared { addresses, firewall, observed, waiting: Vec::new() })
+    }
+
+    /// Starts the tools that a fresh namespace will need. One that cannot be started is started again when it is
+    /// needed, and tells then.
+    pub fn start_tools(&mut self) {
+        if self.observed.families.is_empty() {
+            let families = Families::First.choose(&self.addresses).unwrap_or_default();
+            self.waiting =
+                families.into_iter().filter_map(|family| self.firewall.start_restore(family).ok()).collect();
+        }
+    }
+
+    /// As [`apply`], from what was seen.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn apply(self, config: &sidecar::Config, families: Families, form: Form) -> Result<Report, Error> {
+        let wanted = families.choose(&self.addresses)?;
+        let changes = changes(config, &wanted, &self.observed);
+        let mut differences = routes::ensure(config, &wanted)?;
+        write(&self.firewall, &changes, form, self.waiting)?;
+        differences.extend(words(&changes));
+        Ok(Report { backend: self.firewall.backend(), families: wanted, differences })
+    }
 }
 
 /// Compares the namespace with what `config` wants, and changes nothing.
@@ -125,17 +165,22 @@ fn remove_rules(backend: Backend, options: &Options, write_them: bool) -> Result
     let changes: Vec<_> =
         observed.families.iter().map(|(family, saved)| (*family, plan::remove(saved))).collect();
     if write_them {
-        write(&firewall, &changes, Form::Restore)?;
+        write(&firewall, &changes, Form::Restore, Vec::new())?;
     }
     Ok(words(&changes))
 }
 
-fn write(firewall: &Firewall, changes: &[(Family, Change)], form: Form) -> Result<(), Error> {
+fn write(
+    firewall: &Firewall,
+    changes: &[(Family, Change)],
+    form: Form,
+    waiting: Vec<Waiting>,
+) -> Result<(), Error> {
     match form {
         Form::Restore => {
             let texts: Vec<_> =
                 changes.iter().map(|(family, change)| (*family, change.restore_text())).collect();
-            firewall.restore(&texts)?;
+            firewall.restore(&texts, waiting)?;
         }
         Form::Commands => {
             for (family, change) in changes {
