@@ -1,5 +1,6 @@
 //! The client: tries, one after the other, each with everything read afresh.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::http::{HttpError, Response, exchange};
+use crate::http::{self, HttpError, Response};
 use crate::kubeconfig::{Loaded, load};
 use crate::retry::{Series, random};
 use crate::transport::{Connection, Deadline};
@@ -115,12 +116,13 @@ impl Client {
         let mut connection = Connection::open(&addresses, loaded.server.port, deadline)
             .map_err(|error| tls::reason(&error, "connecting"))?;
         let request = request(loaded, path);
-        let result = if loaded.server.https {
-            exchange(&mut tls::connect(loaded, connection)?, &request)
+        let response = if loaded.server.https {
+            http::receive(&mut tls::send(loaded, connection, &request)?)
         } else {
-            exchange(&mut connection, &request)
+            connection.write_all(&request).map_err(|error| tls::reason(&error, "the request"))?;
+            http::receive(&mut connection)
         };
-        result.map_err(|error| match error {
+        response.map_err(|error| match error {
             HttpError::Io(error) => tls::reason(&error, "the exchange"),
             HttpError::Malformed(what) => Reason::Malformed(what),
         })

@@ -1,6 +1,6 @@
 //! The little of HTTP/1.1 that one `GET` needs (RFC 9112).
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 
 /// The greatest body, in bytes. The API server's objects are below 1.5 MiB (etcd's limit).
 pub const MAX_BODY: usize = 4 * 1024 * 1024;
@@ -36,10 +36,8 @@ impl Response {
     }
 }
 
-/// Sends a request and reads the answer. The request must ask for the connection to be closed.
-pub(crate) fn exchange(stream: &mut (impl Read + Write), request: &[u8]) -> Result<Response, HttpError> {
-    stream.write_all(request)?;
-    stream.flush()?;
+/// Reads the answer to a request that asked for the connection to be closed.
+pub(crate) fn receive(stream: &mut impl Read) -> Result<Response, HttpError> {
     let mut incoming = Incoming::new(stream);
     for _ in 0..=MAX_INTERIM {
         let status = status(&incoming.line()?)?;

@@ -1,6 +1,6 @@
 //! TLS towards the API server: rustls with ring, chosen here and nowhere process-wide.
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -18,13 +18,16 @@ use crate::{Host, Reason, Secret};
 /// A connection with TLS on it.
 pub(crate) type Stream = rustls::StreamOwned<ClientConnection, Connection>;
 
-/// Makes the handshake.
-pub(crate) fn connect(loaded: &Loaded, mut connection: Connection) -> Result<Stream, Reason> {
+/// Makes the handshake and sends `request`, which leaves together with our last words of the handshake: after the
+/// server has proved who it is, and without waiting for another answer.
+pub(crate) fn send(loaded: &Loaded, mut connection: Connection, request: &[u8]) -> Result<Stream, Reason> {
     let config = config(loaded)?;
     let name = server_name(loaded)?;
     let mut client = ClientConnection::new(Arc::new(config), name)
         .map_err(|error| Reason::config(format!("TLS cannot be set up: {error}")))?;
-    while client.is_handshaking() {
+    let queued = client.writer().write_all(request);
+    queued.map_err(|error| Reason::config(format!("the request cannot be sent: {error}")))?;
+    while client.is_handshaking() || client.wants_write() {
         let moved =
             client.complete_io(&mut connection).map_err(|error| reason(&error, "the TLS handshake"))?;
         if moved == (0, 0) && client.is_handshaking() {

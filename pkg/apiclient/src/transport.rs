@@ -1,6 +1,6 @@
 //! TCP with a deadline on everything.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,12 @@ impl Write for Connection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(self.deadline.left()?))?;
         self.stream.write(bytes).map_err(as_time_out)
+    }
+
+    /// TLS hands over several records at once; they belong into one segment.
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.deadline.left()?))?;
+        self.stream.write_vectored(parts).map_err(as_time_out)
     }
 
     fn flush(&mut self) -> io::Result<()> {
