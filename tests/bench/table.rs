@@ -30,7 +30,33 @@ pub(crate) fn print(results: &[Results], rounds: usize) {
             result.requests
         );
     }
+    differences(results);
 }
+
+/// What the difference between two rows is made of, round by round, so that the machine's drift cancels out.
+fn differences(results: &[Results]) {
+    let row = |name: &str| results.iter().find(|result| result.name == name);
+    let pairs = [
+        ("a sidecar ADD takes longer than a bare restore by", SIDECAR, RESTORE),
+        ("  the API server's answer, TLS included", ASKED, TOLD),
+        ("  our process against an empty one", TOLD, FLOOR),
+        ("a bare restore takes longer than an empty program by (tool and kernel)", RESTORE, FLOOR),
+    ];
+    println!("\nWall time, median of the differences within each round:");
+    for (what, more, less) in pairs {
+        let (Some(more), Some(less)) = (row(more), row(less)) else { continue };
+        let mut rounds: Vec<f64> =
+            more.costs.iter().zip(&less.costs).map(|(more, less)| more.wall - less.wall).collect();
+        rounds.sort_by(f64::total_cmp);
+        println!("{what:<74} {:>6.2} ms", rounds[rounds.len() / 2]);
+    }
+}
+
+const FLOOR: &str = "an empty static program";
+const TOLD: &str = "istio-cni ADD, plain pod, annotations delivered";
+const ASKED: &str = "istio-cni ADD, plain pod, no annotations";
+const SIDECAR: &str = "istio-cni ADD, sidecar pod";
+const RESTORE: &str = "iptables-nft-restore, the same rules";
 
 /// Median and minimum.
 fn numbers(result: &Results, of: impl Fn(&Cost) -> f64) -> (f64, f64) {
