@@ -1,6 +1,7 @@
 //! ADD and CHECK: decide, then act in the pod's namespace.
 
 use std::{
+    fs,
     panic::resume_unwind,
     path::Path,
     sync::{Mutex, mpsc},
@@ -13,6 +14,7 @@ use netfilter::Options;
 use netns::Netns;
 use planner::{Call as RuntimeCall, Decision, Enrolled, Policy, Redirect, enrolment};
 use redirect::{Families, Form, Prepared, Report};
+use rules::sidecar;
 
 use crate::{call::Call, facts::Facts, log::Log, turn};
 
@@ -81,6 +83,9 @@ fn redirect_pod(
     start_tools: bool,
     order: impl Fn() -> Option<Box<Redirect>> + Send + Sync,
 ) -> Result<Option<(Report, Option<String>)>, CniError> {
+    if let Some(file) = &call.dry_run {
+        return order().map_or(Ok(None), |redirect| write_only(call, &redirect, file));
+    }
     let (report, warning) = in_pod(call, |options| {
         let _turn = turn::take()?;
         let mut prepared = Prepared::look(options)?;
@@ -91,6 +96,19 @@ fn redirect_pod(
         Ok(Some(prepared.apply(&redirect.config, families(&redirect), Form::Restore)?))
     })?;
     Ok(report.map(|report| (report, warning)))
+}
+
+/// A dry run: what a restore in a blank namespace would read, one family after the other, and no change.
+fn write_only(
+    call: &Call,
+    redirect: &Redirect,
+    file: &Path,
+) -> Result<Option<(Report, Option<String>)>, CniError> {
+    let (families, _) = in_pod(call, |_| Ok(redirect::families(families(redirect))?))?;
+    let text: String =
+        families.iter().map(|family| sidecar::restore_text(&redirect.config, *family)).collect();
+    let failed = |error| CniError::new(Code::Io, format!("cannot write {}: {error}", file.display()));
+    fs::write(file, text).map_err(failed).map(|()| None)
 }
 
 /// The runtime handed over the annotations, and the injector's is among them.
@@ -144,8 +162,18 @@ fn decide(call: &Call, facts: &impl Facts) -> Result<Decision, CniError> {
         false => None,
     };
     let decision = planner::decide(&pod, namespace.as_ref(), &policy);
-    decision.map_err(|error| CniError::new(Code::Other, error.to_string()))
+    let decision = decision.map_err(|error| CniError::new(Code::Other, error.to_string()))?;
+    match (&decision, call.conf.kubernetes.intercept_type.as_str()) {
+        (Decision::Redirect(_), other) if other != INTERCEPT_TYPE => Err(CniError::new(
+            Code::InvalidConfig,
+            format!("kubernetes.intercept_type is {other:?}; allowed: {INTERCEPT_TYPE:?}"),
+        )),
+        _ => Ok(decision),
+    }
 }
+
+/// The one way of redirecting that there is, as in Istio.
+const INTERCEPT_TYPE: &str = "iptables";
 
 fn policy(call: &Call) -> Policy {
     Policy {

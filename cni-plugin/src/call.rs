@@ -1,6 +1,6 @@
 //! One call of the plugin: what came in, and what goes out.
 
-use std::{ffi::OsString, io::Read};
+use std::{ffi::OsString, io::Read, path::PathBuf};
 
 use cni_types::{Args, CniError, Code, Command, Environment, MAX_STDIN, NetConf, Version};
 use model::PodName;
@@ -29,6 +29,8 @@ pub struct Call {
     pub pod: Option<PodName>,
     /// Its UID, when `CNI_ARGS` has it.
     pub uid: Option<String>,
+    /// `DRY_RUN_FILE_PATH`: write the restore input there and change nothing.
+    pub dry_run: Option<PathBuf>,
 }
 
 const ABOUT: &str = concat!("CNI plugin istio-cni ", env!("CARGO_PKG_VERSION"), " (Millrace)\n");
@@ -150,6 +152,7 @@ impl Call {
         lookup: impl Fn(&str) -> Option<OsString>,
         stdin: &mut impl Read,
     ) -> Result<Call, CniError> {
+        let dry_run = lookup("DRY_RUN_FILE_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         let environment = Environment::parse(command, lookup)?;
         let conf = configuration(stdin)?;
         if command == Command::Check {
@@ -157,7 +160,7 @@ impl Call {
         }
         let args = environment.args().map_err(|error| error.with_version(conf.cni_version))?;
         let uid = args.pod_uid.as_ref().map(|uid| uid.as_str().to_owned());
-        Ok(Call { environment, conf, pod: pod(&args), uid })
+        Ok(Call { environment, conf, pod: pod(&args), uid, dry_run })
     }
 }
 

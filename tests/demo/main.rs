@@ -34,6 +34,9 @@ fn main() -> ExitCode {
         look_around(&pods);
     }
     scenes::end(pods, &mut show);
+    if !keep {
+        show.note("\n   To stay inside and look around: ./hack/demo --keep");
+    }
     show.close()
 }
 

@@ -7,12 +7,6 @@ use rules::{Saved, plan, sidecar};
 
 use crate::settings::Settings;
 
-/// The input of each family's restore; empty for one that is not redirected.
-#[must_use]
-pub fn restore_text(settings: &Settings, family: Family) -> String {
-    plan::apply(&sidecar::rule_set(&settings.config, family), &Saved::default()).restore_text()
-}
-
 /// What would be run, as a shell would.
 #[must_use]
 pub fn text(settings: &Settings, families: &[Family]) -> String {
@@ -22,7 +16,11 @@ pub fn text(settings: &Settings, families: &[Family]) -> String {
     for family in families {
         let tool = if *family == Family::V4 { "iptables" } else { "ip6tables" };
         if settings.restore_format {
-            let _ = writeln!(text, "{tool}-restore --noflush <<EOF\n{}EOF", restore_text(settings, *family));
+            let _ = writeln!(
+                text,
+                "{tool}-restore --noflush <<EOF\n{}EOF",
+                sidecar::restore_text(&settings.config, *family)
+            );
             continue;
         }
         let change = plan::apply(&sidecar::rule_set(&settings.config, *family), &Saved::default());

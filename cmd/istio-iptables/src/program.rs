@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use model::Family;
 use netns::Netns;
 use redirect::{Form, Report};
+use rules::sidecar;
 
 use crate::{
     EXIT_VALIDATION, dry_run,
@@ -79,7 +80,8 @@ fn print_only(settings: &Settings, out: &mut impl Write) -> Result<()> {
     let families = redirect::families(settings.families)?;
     write!(out, "{}", dry_run::text(settings, &families))?;
     if let Some(path) = env::var_os("DRY_RUN_FILE_PATH").filter(|path| !path.is_empty()) {
-        let text: String = families.iter().map(|family| dry_run::restore_text(settings, *family)).collect();
+        let text: String =
+            families.iter().map(|family| sidecar::restore_text(&settings.config, *family)).collect();
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())

@@ -18,6 +18,7 @@ use std::{
 use model::{Family, IfName, IpNet, Mark, Port, TableId};
 
 use crate::ir::{Chain, Hook, Jump, LocalRoute, Match, Place, Rule, RuleSet, Table, Target, host_net};
+use crate::{parse::Saved, plan};
 
 /// Inbound TCP.
 pub const INBOUND: Chain = Chain::named("ISTIO_INBOUND");
@@ -277,6 +278,12 @@ pub fn rule_set(config: &Config, family: Family) -> RuleSet {
     dns::capture(config, family, &mut rules);
     rules.tables.retain(|_, table| !table.chains.is_empty());
     rules
+}
+
+/// The input of a restore that makes the whole rule set of one family in a blank namespace.
+#[must_use]
+pub fn restore_text(config: &Config, family: Family) -> String {
+    plan::apply(&rule_set(config, family), &Saved::default()).restore_text()
 }
 
 /// The two chains that redirect; both exist always, as operators expect them.

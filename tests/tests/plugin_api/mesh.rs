@@ -234,3 +234,40 @@ fn annotations_shape_the_rules() {
         assert!(saved.contains(rule), "no {rule}: {saved}");
     }
 }
+
+#[test]
+fn a_dry_run_writes_the_restore_input_and_changes_nothing() {
+    let Some(cluster) = Cluster::start("mesh-dry", NodeOptions::default()) else { return };
+    let pod = bare_pod(DUAL);
+    cluster.create("web", |pod| istio::with_proxy_env(pod, "ISTIO_DUAL_STACK", "true"));
+    let before = saves(&pod);
+    let file = cluster.node.dir().join("dry-run");
+    let call = cluster.add(&pod, "web").env("DRY_RUN_FILE_PATH", file.to_str().unwrap());
+    for annotations in [json!({}), json!({"sidecar.istio.io/status": "{}"})] {
+        call.clone().annotations(&annotations).run().ok();
+        assert_eq!(saves(&pod), before);
+        if annotations == json!({}) {
+            assert!(!file.exists(), "not injected, says the runtime: nothing to write");
+            continue;
+        }
+        let restored = bare_pod(DUAL);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let (v4_text, v6_text) = text.split_at(text.rfind("*nat").unwrap());
+        restored.pipe("iptables-restore", v4_text);
+        restored.pipe("ip6tables-restore", v6_text);
+        assert_eq!((v4(&restored), v6(&restored)), (expected(false), expected(true)));
+    }
+}
+
+#[test]
+fn an_unknown_way_of_interception_is_refused_for_sidecar_pods_only() {
+    let Some(cluster) = Cluster::start("mesh-type", NodeOptions::default()) else { return };
+    cluster.create("web", |pod| pod);
+    cluster.api.create_pod(&kit::ApiServer::pod(cluster.namespace, "plain"));
+    let pod = bare_pod(V4);
+    let refused = cluster.add(&pod, "web").kubernetes("intercept_type", json!("ebpf")).run().refused();
+    assert_eq!(refused.code, 7);
+    assert!(refused.msg.contains("intercept_type") && refused.msg.contains("ebpf"), "{}", refused.msg);
+    assert_eq!(v4(&pod), "");
+    cluster.add(&pod, "plain").kubernetes("intercept_type", json!("ebpf")).run().ok();
+}

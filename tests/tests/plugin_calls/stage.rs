@@ -81,6 +81,7 @@ pub(crate) const V4: &[&str] = &["10.244.1.2/24"];
 pub(crate) const DUAL: &[&str] = &["10.244.1.2/24", "fd00:244::2/64"];
 
 /// One call of the plugin, to be changed before it runs.
+#[derive(Clone)]
 pub(crate) struct Call<'n> {
     node: &'n Node,
     env: BTreeMap<String, String>,
