@@ -19,7 +19,7 @@ impl Secret {
     }
 
     /// The bytes as one line that may stand in an HTTP header: printable ASCII without blanks, the white space around it
-    /// removed (files end in a newline; [I §1.3]: Istio's token is written untrimmed).
+    /// removed (files end in a newline; Istio's token is written untrimmed).
     pub(crate) fn header_text(&self) -> Option<&str> {
         let text = str::from_utf8(&self.0).ok()?.trim();
         (!text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic())).then_some(text)

@@ -7,7 +7,7 @@ use crate::{CniError, Code, NameError, Namespace, PodName, PodUid};
 /// The greatest length of `CNI_ARGS` in bytes. Runtimes send about 300.
 pub const MAX_ARGS: usize = 16 * 1024;
 
-/// The parsed `CNI_ARGS` ([I §2.2]; CNI spec 1.1.0, section 2: "alphanumeric key-value pairs separated by semicolons").
+/// The parsed `CNI_ARGS` (Istio 1.20; CNI spec 1.1.0, section 2: "alphanumeric key-value pairs separated by semicolons").
 /// An empty value counts as absent. Of a key that comes twice the last one holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {

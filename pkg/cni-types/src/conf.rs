@@ -19,7 +19,7 @@ pub const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 /// The key of the attachments that are to stay, at `GC` (CNI spec 1.1.0, section 2, "GC").
 pub const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
 
-/// The configuration of one call, checked (CNI spec 1.1.0, section 1; [I §2.2]). Keys are matched without regard to
+/// The configuration of one call, checked (CNI spec 1.1.0, section 1; Istio 1.20). Keys are matched without regard to
 /// case; keys that are not listed here are ignored; empty strings count as absent.
 #[derive(Debug)]
 pub struct NetConf {
@@ -126,7 +126,7 @@ impl NetConf {
         })
     }
 
-    /// Checks that the configuration's version has the command ([I §2.1]: `CHECK` needs 0.4.0).
+    /// Checks that the configuration's version has the command (`CHECK` needs 0.4.0).
     ///
     /// # Errors
     /// Code 1.

@@ -56,7 +56,7 @@ impl Command {
     }
 
     /// The variables that must be there and not empty, beside `CNI_COMMAND`: those that the specification requires, and
-    /// `CNI_PATH` as the reference plugins do ([I §2.1]).
+    /// `CNI_PATH` as the reference plugins do (Istio 1.20).
     #[must_use]
     pub const fn required(self) -> &'static [&'static str] {
         match self {

@@ -76,7 +76,7 @@ pub struct Dns {
 
 impl CniResult {
     /// The pod's own addresses, in their order: an entry counts if it names no interface, or one that is not in the
-    /// list, or the one called `ifname` ([I §2.4] step 2). IPv4-mapped addresses are given as IPv4.
+    /// list, or the one called `ifname` (as Istio's ambient enrolment counts them). IPv4-mapped addresses are given as IPv4.
     #[must_use]
     pub fn pod_ips(&self, ifname: &IfName) -> Vec<IpAddr> {
         let mut ips = Vec::new();

@@ -1,4 +1,4 @@
-//! Log records: one JSON object per line, and a POST with a list of such lines ([I §2.6, §6]).
+//! Log records: one JSON object per line, and a POST with a list of such lines as Istio's plugin and agent exchange them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The level of a `log_level` setting: anything that names no level means info ([I §2.2]).
+    /// The level of a `log_level` setting: anything that names no level means info (Istio 1.20).
     #[must_use]
     pub fn from_setting(text: &str) -> Self {
         Self::from_name(text).unwrap_or(Level::Info)
@@ -136,7 +136,7 @@ impl Serialize for LogRecord {
     }
 }
 
-/// The body of `POST /log`: a JSON array of strings, each of them one line ([I §6]).
+/// The body of `POST /log`: a JSON array of strings, each of them one line (Istio 1.20).
 #[must_use]
 pub fn post_body(records: &[LogRecord]) -> String {
     let lines: Vec<String> = records.iter().map(LogRecord::to_line).collect();

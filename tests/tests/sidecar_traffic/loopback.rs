@@ -1,4 +1,4 @@
-//! What stays in the pod: the proxy calls its own application, and the application itself ([I §4.2], 17 to 22).
+//! What stays in the pod: the proxy calls its own application, and the application itself (docs/sidecar-rules.md).
 
 use kit::{Proto, Serve, TrafficClient};
 use rules::sidecar::Config;
