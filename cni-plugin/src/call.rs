@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, io::Read, path::PathBuf};
 
-use cni_types::{Args, CniError, Code, Command, Environment, MAX_STDIN, NetConf, Version};
+use cni_types::{Args, CniError, Code, Command, Environment, MAX_STDIN, NetConf};
 use model::PodName;
 
 use crate::{attach, facts, log::Log};
@@ -99,7 +99,7 @@ fn about_plugin(
     stdin: &mut impl Read,
 ) -> Answer {
     let checked = Environment::parse(command, lookup).and_then(|_| configuration(stdin)).and_then(|conf| {
-        require(&conf, Version::V1_1_0, command)?;
+        conf.allows(command)?;
         match command {
             Command::Status => available(&conf),
             _ => attachments(&conf),
@@ -126,15 +126,6 @@ fn attachments(conf: &NetConf) -> Result<(), CniError> {
     conf.valid_attachments.as_ref().map(drop).ok_or_else(missing)
 }
 
-fn require(conf: &NetConf, since: Version, command: Command) -> Result<(), CniError> {
-    if conf.cni_version >= since {
-        return Ok(());
-    }
-    let what =
-        format!("{command} needs cniVersion {since} or later, the configuration says {}", conf.cni_version);
-    Err(CniError::new(Code::IncompatibleVersion, what).with_version(conf.cni_version))
-}
-
 /// Reads the configuration, and no more of stdin than one may be long.
 fn configuration(stdin: &mut impl Read) -> Result<NetConf, CniError> {
     let mut bytes = Vec::new();
@@ -155,9 +146,7 @@ impl Call {
         let dry_run = lookup("DRY_RUN_FILE_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         let environment = Environment::parse(command, lookup)?;
         let conf = configuration(stdin)?;
-        if command == Command::Check {
-            require(&conf, Version::V0_4_0, command)?;
-        }
+        conf.allows(command)?;
         let args = environment.args().map_err(|error| error.with_version(conf.cni_version))?;
         let uid = args.pod_uid.as_ref().map(|uid| uid.as_str().to_owned());
         Ok(Call { environment, conf, pod: pod(&args), uid, dry_run })

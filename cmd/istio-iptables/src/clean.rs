@@ -1,12 +1,12 @@
 //! `istio-clean-iptables`: take everything away again.
 
-use std::{env, ffi::OsString, io::Write, process::ExitCode};
+use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use anyhow::Result;
 use netfilter::{Backend, Options};
 
 use crate::{
-    flags::{self, Flag, Request},
+    flags::{self, Flag},
     settings::{boolean, parsed, tproxy_mark},
 };
 
@@ -83,13 +83,7 @@ Exit status: 0 nothing of ours is left; 1 wrong flags, or something could not be
 /// # Errors
 /// Wrong flags, or something that could not be removed: exit status 1.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
-    let values = match flags::parse(FLAGS, arguments, |name| env::var(name).ok())? {
-        Request::Help => {
-            write!(out, "{}", flags::help(USAGE, FLAGS))?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Request::Run(values) => values,
-    };
+    let Some(values) = flags::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
     let forced = match values.text("iptables-backend") {
         "" => None,
         _ => Some(parsed::<Backend>(&values, "iptables-backend")?),

@@ -1,7 +1,7 @@
 //! Flags as Istio's tools take them: long with `=` or a blank, short with or without a blank, booleans with an
 //! optional `=value`; each also by an environment variable.
 
-use std::{collections::BTreeMap, ffi::OsString, fmt::Write as _};
+use std::{collections::BTreeMap, env, ffi::OsString, fmt::Write as _, io::Write};
 
 use lexopt::{Arg, Parser};
 
@@ -122,9 +122,27 @@ fn skip_value(parser: &mut Parser, is_switch: bool) -> Result<(), FlagError> {
     Ok(())
 }
 
+/// Reads the flags of this process's call; none when it was only asked to explain itself, which it has then.
+///
+/// # Errors
+/// [`FlagError`], or `out` cannot be written to.
+pub fn read(
+    usage: &str,
+    table: &'static [Flag],
+    arguments: impl IntoIterator<Item = OsString>,
+    out: &mut impl Write,
+) -> anyhow::Result<Option<Values>> {
+    match parse(table, arguments, |name| env::var(name).ok())? {
+        Request::Run(values) => Ok(Some(values)),
+        Request::Help => {
+            write!(out, "{}", help(usage, table))?;
+            Ok(None)
+        }
+    }
+}
+
 /// The text of `--help`.
-#[must_use]
-pub fn help(usage: &str, table: &[Flag]) -> String {
+fn help(usage: &str, table: &[Flag]) -> String {
     let mut text = format!("{usage}\n\nFlags:\n");
     for flag in table {
         let short = flag.short.map_or_else(|| "    ".to_owned(), |short| format!("-{short}, "));

@@ -10,7 +10,7 @@ use rules::sidecar;
 
 use crate::{
     EXIT_VALIDATION, dry_run,
-    flags::{self, Request, Values},
+    flags::{self, Values},
     settings::{FLAGS, Settings, Sources},
     validation,
 };
@@ -28,13 +28,7 @@ Exit status: 0 done; 1 wrong flags, or not done; 126 the validation found no red
 /// # Errors
 /// Wrong flags, or a step that failed: exit status 1.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
-    let values = match flags::parse(FLAGS, arguments, variable)? {
-        Request::Help => {
-            write!(out, "{}", flags::help(USAGE, FLAGS))?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Request::Run(values) => values,
-    };
+    let Some(values) = flags::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
     let settings = settings(&values)?;
     if settings.dry_run {
         print_only(&settings, out)?;

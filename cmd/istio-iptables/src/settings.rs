@@ -29,7 +29,7 @@ const fn switch(
     default: &'static str,
     help: &'static str,
 ) -> Flag {
-    Flag { long, short, env, default, switch: true, help }
+    Flag { switch: true, ..flag(long, short, env, default, help) }
 }
 
 /// All flags of `istio-iptables`.
