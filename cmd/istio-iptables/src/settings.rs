@@ -1,9 +1,9 @@
 //! The flags of `istio-iptables`, and their values checked and typed.
 
-use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{net::IpAddr, str::FromStr, time::Duration};
 
 use model::{IfName, Mark, Port, TableId, parse_go_bool};
-use netfilter::{Backend, Lock, Options};
+use netfilter::{Backend, Options};
 use redirect::Families;
 use rules::sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports};
 
@@ -174,7 +174,7 @@ pub const FLAGS: &[Flag] = &[
         None,
         &["NETWORK_NAMESPACE"],
         "",
-        "file of the namespace, used as lock with --cni-mode",
+        "accepted for compatibility: with --cni-mode the file of this namespace is the lock",
     ),
     switch(
         "cni-mode",
@@ -260,12 +260,11 @@ impl Settings {
     /// # Errors
     /// The first value that cannot be used, with its flag.
     pub fn new(values: &Values, sources: &Sources<'_>) -> Result<Settings, InvalidValue> {
-        let cni_mode = boolean(values, "cni-mode")?;
         Ok(Settings {
             config: config(values, sources)?,
             families: if boolean(values, "dual-stack")? { Families::Dual } else { Families::First },
-            options: options(values, cni_mode)?,
-            cni_mode,
+            options: Options { forced: backend(values)?, ..Options::default() },
+            cni_mode: boolean(values, "cni-mode")?,
             dry_run: boolean(values, "dry-run")?,
             restore_format: boolean(values, "restore-format")?,
             skip_apply: boolean(values, "skip-rule-apply")?,
@@ -395,15 +394,6 @@ fn dns(values: &Values, sources: &Sources<'_>) -> Result<Dns, InvalidValue> {
         || invalid("redirect-dns", "true", "cannot read /etc/resolv.conf, whose servers are to be captured");
     let servers: Vec<IpAddr> = host::name_servers(sources.resolv_conf.ok_or_else(unreadable)?);
     Ok(Dns::Servers(servers))
-}
-
-pub(crate) fn options(values: &Values, cni_mode: bool) -> Result<Options, InvalidValue> {
-    let lock = match (cni_mode, values.text("network-namespace")) {
-        (true, path) if !path.is_empty() => Lock::Private(PathBuf::from(path)),
-        (true, _) => Lock::Private(PathBuf::from("/proc/self/ns/net")),
-        (false, _) => Lock::Host,
-    };
-    Ok(Options { forced: backend(values)?, lock, ..Options::default() })
 }
 
 fn backend(values: &Values) -> Result<Option<Backend>, InvalidValue> {

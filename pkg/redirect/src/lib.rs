@@ -21,7 +21,7 @@ pub use error::Error;
 pub use families::{Families, NoAddress, first_family};
 
 /// A pod's lock for its legacy tables: the file of its own namespace, as a child in that namespace sees it.
-const NETNS_FILE: &str = "/proc/self/ns/net";
+const NETNS_FILE: &str = "/proc/thread-self/ns/net";
 
 /// What was found, and done.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -67,4 +68,23 @@ fn a_held_lock_stops_the_host_with_a_name_and_a_pod_not_at_all() {
     drop(holder);
     assert!(apply(&netns, &host, Form::Restore).unwrap().is_unchanged());
     assert!(fs::metadata(LOCK).is_ok());
+}
+
+/// iptables before 1.8.6 knows no other lock than the host's file. In a pod it finds the pod's own file there, not one
+/// that all pods of the node share.
+#[test]
+fn an_old_tool_in_a_pod_finds_the_pods_own_file_in_the_place_of_the_hosts() {
+    let pods = [pod_netns("one"), pod_netns("two")];
+    // The file of the host, which exists as soon as anybody used the legacy tables.
+    pods[0].sh("iptables-legacy -t filter -S");
+    let identity = |path: &std::path::Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).unwrap();
+    let seen = pods.each_ref().map(|pod| {
+        let netns = netns::Netns::open(pod.path()).unwrap();
+        let options = forced(Backend::Legacy);
+        let look = |_: &Options| Ok::<_, redirect::Error>(identity(LOCK.as_ref()));
+        redirect::inside(&netns, &options, look).unwrap()
+    });
+    for (pod, (file, warning)) in pods.iter().zip(seen) {
+        assert_eq!((file, warning), (identity(&pod.path()), None));
+    }
 }
