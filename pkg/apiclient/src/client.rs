@@ -59,15 +59,20 @@ impl Client {
         let start = Instant::now();
         let mut series = Series::default();
         let mut server = None;
+        let mut before = None;
         loop {
             series.tries += 1;
-            let left = policy.deadline.saturating_sub(start.elapsed()).min(policy.per_try);
-            let reason = match self.attempt(segments, freshness, Deadline::after(left), &mut server) {
+            let left = policy.deadline.saturating_sub(start.elapsed());
+            let attempt = Deadline::after(left.min(policy.per_try));
+            let reason = match self.attempt(segments, freshness, attempt, &mut server) {
                 Ok(value) => return Ok(value),
-                Err(reason) => reason,
+                Err(reason) => telling(reason, before.take(), left < policy.per_try),
             };
             match series.pause(policy, &reason, start.elapsed(), random()) {
-                Some(pause) => sleep(pause),
+                Some(pause) => {
+                    before = Some(reason);
+                    sleep(pause);
+                }
                 None => {
                     let (tries, elapsed) = (series.tries, start.elapsed());
                     return Err(Error { asked: describe(segments), server, tries, elapsed, reason });
@@ -126,6 +131,15 @@ impl Client {
             HttpError::Io(error) => tls::reason(&error, "the exchange"),
             HttpError::Malformed(what) => Reason::Malformed(what),
         })
+    }
+}
+
+/// Of two reasons the one to tell: a last try that had only the rest of the time runs out of it, whatever is wrong; what
+/// an earlier one was told says more.
+fn telling(last: Reason, before: Option<Reason>, cut_short: bool) -> Reason {
+    match (last, before) {
+        (Reason::TimedOut(_), Some(before)) if cut_short => before,
+        (last, _) => last,
     }
 }
 

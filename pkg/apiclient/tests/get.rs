@@ -188,6 +188,27 @@ fn a_token_that_rotates_is_read_again_after_a_401() {
 }
 
 #[test]
+fn a_last_try_that_is_cut_short_does_not_hide_what_the_others_were_told() {
+    let tls = Tls::new();
+    let stub = Stub::tls(tls.server(&["127.0.0.1"]), |_, number| match number {
+        0 | 1 => json(401, r#"{"message":"Unauthorized"}"#),
+        _ => {
+            sleep(millis(700)); // longer than what is left
+            pod()
+        }
+    });
+    let dir = Dir::new(&stub.url("127.0.0.1"), &tls.ca_line(), "token: s3cret");
+    let policy = RetryPolicy {
+        deadline: millis(300),
+        per_try: millis(1000),
+        unauthorized_grace: millis(1000),
+        ..policy()
+    };
+    let error = Client::new(dir.kubeconfig()).get::<Pod>(&POD, Freshness::Newest, &policy).unwrap_err();
+    assert!(error.tries >= 3 && matches!(error.reason, Reason::Unauthorized(_)), "{error}");
+}
+
+#[test]
 fn a_404_is_retried_within_its_grace() {
     let stub = Stub::plain(|_, number| if number < 3 { json(404, r#"{"message":"no"}"#) } else { pod() });
     assert!(get(&Dir::new(&stub.url("127.0.0.1"), "x: y", "")).is_ok());
