@@ -107,8 +107,7 @@ impl Drop for Running {
 }
 
 impl Finished {
-    /// What the tool printed, or why it refused ([the exit codes of iptables](https://git.netfilter.org/iptables:
-    /// `include/xtables.h`, `enum xtables_exittype`).
+    /// What the tool printed, or why it refused (iptables: `include/xtables.h`, `enum xtables_exittype`).
     pub(crate) fn success(self) -> Result<Finished, Error> {
         if self.status.success() {
             return Ok(self);

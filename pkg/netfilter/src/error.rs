@@ -71,6 +71,9 @@ pub enum Error {
         /// Why.
         source: ParseError,
     },
+    /// The kernel did not say which tables there are.
+    #[error("cannot find out which nf_tables tables there are: {0}")]
+    Presence(#[source] netlink::Error),
     /// A file of the kernel or the host could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {

@@ -3,7 +3,7 @@
 use std::{fs, io, path::Path};
 
 use model::Family;
-use netlink::{Flags, Message, Protocol, Socket};
+use netlink::{Errno, Flags, Message, Protocol, Socket};
 
 use crate::Error;
 
@@ -28,7 +28,25 @@ impl Presence {
                 legacy.push(family);
             }
         }
-        Ok(Presence { nft: nft_families().unwrap_or_default(), legacy })
+        match nft_families() {
+            Ok(nft) => Ok(Presence { nft, legacy }),
+            Err(error) if has_no_nf_tables(&error) => Ok(Presence { nft: Vec::new(), legacy }),
+            Err(source) => Err(Error::Presence(source)),
+        }
+    }
+}
+
+/// True when the kernel does not know what was asked. Any other failure says nothing about the tables: to take it for
+/// "none" would put every jump in twice.
+fn has_no_nf_tables(error: &netlink::Error) -> bool {
+    let unknown = |errno: Errno| [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT].contains(&errno);
+    match error {
+        netlink::Error::Kernel { errno, .. } => unknown(*errno),
+        netlink::Error::Io { source, .. } => source
+            .raw_os_error()
+            .and_then(|number| u16::try_from(number).ok())
+            .is_some_and(|number| unknown(Errno(number))),
+        _ => false,
     }
 }
 
@@ -55,4 +73,22 @@ fn nft_families() -> Result<Vec<Family>, netlink::Error> {
         Family::V6 => seen.contains(&NFPROTO_IPV6),
     };
     Ok(Family::BOTH.into_iter().filter(has).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_kernel_that_does_not_know_nf_tables_counts_as_one_without() {
+        let kernel = |errno| netlink::Error::Kernel { errno, message: None };
+        let io = |number| netlink::Error::Io { step: "open", source: io::Error::from_raw_os_error(number) };
+        for none in [kernel(Errno::INVAL), kernel(Errno::OPNOTSUPP), io(93)] {
+            assert!(has_no_nf_tables(&none), "{none}");
+        }
+        let other = [kernel(Errno::PERM), kernel(Errno::BUSY), io(24), netlink::Error::Interrupted(8)];
+        for unknown in other {
+            assert!(!has_no_nf_tables(&unknown), "{unknown}");
+        }
+    }
 }

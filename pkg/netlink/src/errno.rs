@@ -26,6 +26,8 @@ impl Errno {
     pub const NODEV: Self = Self(19);
     /// `EINVAL`: invalid argument.
     pub const INVAL: Self = Self(22);
+    /// `EPROTONOSUPPORT`: the kernel has no such protocol, or not its module.
+    pub const PROTONOSUPPORT: Self = Self(93);
     /// `EOPNOTSUPP`: operation not supported.
     pub const OPNOTSUPP: Self = Self(95);
     /// `EAFNOSUPPORT`: address family not supported.
