@@ -22,6 +22,28 @@ pub struct Flag {
     pub help: &'static str,
 }
 
+/// A flag with a value.
+pub(crate) const fn flag(
+    long: &'static str,
+    short: Option<char>,
+    env: &'static [&'static str],
+    default: &'static str,
+    help: &'static str,
+) -> Flag {
+    Flag { long, short, env, default, switch: false, help }
+}
+
+/// A flag without, or with an optional one.
+pub(crate) const fn switch(
+    long: &'static str,
+    short: Option<char>,
+    env: &'static [&'static str],
+    default: &'static str,
+    help: &'static str,
+) -> Flag {
+    Flag { switch: true, ..flag(long, short, env, default, help) }
+}
+
 /// The command line cannot be understood.
 #[derive(Debug, thiserror::Error)]
 pub enum FlagError {

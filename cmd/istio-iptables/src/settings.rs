@@ -8,29 +8,9 @@ use redirect::Families;
 use rules::sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports};
 
 use crate::{
-    flags::{Flag, Values},
+    flags::{Flag, Values, flag, switch},
     host,
 };
-
-const fn flag(
-    long: &'static str,
-    short: Option<char>,
-    env: &'static [&'static str],
-    default: &'static str,
-    help: &'static str,
-) -> Flag {
-    Flag { long, short, env, default, switch: false, help }
-}
-
-const fn switch(
-    long: &'static str,
-    short: Option<char>,
-    env: &'static [&'static str],
-    default: &'static str,
-    help: &'static str,
-) -> Flag {
-    Flag { switch: true, ..flag(long, short, env, default, help) }
-}
 
 /// All flags of `istio-iptables`.
 pub const FLAGS: &[Flag] = &[
@@ -396,7 +376,7 @@ fn dns(values: &Values, sources: &Sources<'_>) -> Result<Dns, InvalidValue> {
     Ok(Dns::Servers(servers))
 }
 
-fn backend(values: &Values) -> Result<Option<Backend>, InvalidValue> {
+pub(crate) fn backend(values: &Values) -> Result<Option<Backend>, InvalidValue> {
     match (values.text("iptables-backend"), values.text("iptables-version")) {
         ("", "") => Ok(None),
         ("", version) if version.contains("nf_tables") => Ok(Some(Backend::Nft)),

@@ -20,12 +20,6 @@ pub enum Families {
 #[error("the network namespace has no address beyond loopback and link-local ones")]
 pub struct NoAddress;
 
-/// The families to redirect in the calling thread's namespace. IPv4 always; IPv6 by the addresses, in the kernel's
-/// order (all IPv4 ones come first).
-pub(crate) fn of_this_netns(families: Families) -> Result<Vec<Family>, Error> {
-    Ok(families.choose(&addresses()?)?)
-}
-
 /// The family of the first usable address of the calling thread's namespace.
 ///
 /// # Errors
@@ -42,7 +36,8 @@ pub(crate) fn addresses() -> Result<Vec<IpAddr>, Error> {
 }
 
 impl Families {
-    /// The pure part.
+    /// The families to redirect in a namespace with these addresses: IPv4 always; IPv6 by the addresses, in the kernel's
+    /// order (all IPv4 ones come first).
     ///
     /// # Errors
     /// [`NoAddress`] when none is usable.

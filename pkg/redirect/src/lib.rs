@@ -116,8 +116,8 @@ impl Prepared {
 /// # Errors
 /// The kernel, or a tool, could not be asked.
 pub fn verify(config: &sidecar::Config, families: Families, options: &Options) -> Result<Report, Error> {
-    let wanted = families::of_this_netns(families)?;
-    let (firewall, observed) = Firewall::open(options)?;
+    let Prepared { addresses, firewall, observed, .. } = Prepared::look(options)?;
+    let wanted = families.choose(&addresses)?;
     let mut differences = routes::missing(config, &wanted)?;
     differences.extend(words(&changes(config, &wanted, &observed)));
     Ok(Report { backend: firewall.backend(), families: wanted, differences })
@@ -128,7 +128,7 @@ pub fn verify(config: &sidecar::Config, families: Families, options: &Options) -
 /// # Errors
 /// The kernel could not be asked, or there is no address.
 pub fn families(families: Families) -> Result<Vec<Family>, Error> {
-    families::of_this_netns(families)
+    Ok(families.choose(&families::addresses()?)?)
 }
 
 /// Takes away every rule, route and address that [`apply`] makes, with whatever configuration it ran, and tells what
