@@ -4,10 +4,12 @@
 
 mod annotations;
 mod cni;
+mod conflist;
 mod kubeconfig;
 mod saved_rules;
 
 pub use annotations::annotations;
 pub use cni::{cni_args, cni_stdin};
+pub use conflist::conflist;
 pub use kubeconfig::kubeconfig;
 pub use saved_rules::saved_rules;

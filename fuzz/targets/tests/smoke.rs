@@ -32,6 +32,11 @@ fn cni_args() {
 }
 
 #[test]
+fn conflist() {
+    smoke("conflist", fuzz_targets::conflist);
+}
+
+#[test]
 fn kubeconfig() {
     smoke("kubeconfig", fuzz_targets::kubeconfig);
 }

@@ -10,6 +10,8 @@
 
 mod args;
 mod conf;
+mod conflist;
+mod document;
 mod environment;
 mod error;
 mod json;
@@ -19,6 +21,11 @@ mod version;
 
 pub use args::{Args, MAX_ARGS};
 pub use conf::{Attachment, Kubernetes, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALID_ATTACHMENTS};
+pub use conflist::{
+    EditError, Entry, EntryError, FileForm, Merged, Standing, Unusable, check_network, check_standalone,
+    is_conversion_of, merged, plugin_types, standing, without_entry,
+};
+pub use document::{Json, JsonError};
 pub use environment::{Command, Environment};
 pub use error::{CniError, Code};
 pub use names::{ContainerId, IfName, NameError, Namespace, NetnsPath, PodName, PodUid};

@@ -1,0 +1,101 @@
+//! The entry that makes a runtime call our plugin.
+
+use super::network::{Unusable, entry_is_usable};
+use super::{ENTRY_LEVEL, EditError};
+use crate::document::{Json, JsonError, Members, field_text};
+use crate::{CniError, NetConf, Version};
+
+/// Why a template is not taken. An entry that our plugin or the runtime refuses would keep every pod of the node from
+/// starting, so it must not get into a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    /// It cannot be read.
+    #[error("the plugin's configuration is not JSON: {0}")]
+    Json(#[from] JsonError),
+    /// It is a list, a string or the like.
+    #[error("the plugin's configuration is not a JSON object")]
+    NotAnObject,
+    /// It is for another plugin, or for none.
+    #[error("the plugin's configuration needs the `type` {:?}, and has {}", Entry::TYPE, shown(.0.as_deref()))]
+    Type(
+        /// The type, if there is one.
+        Option<String>,
+    ),
+    /// The plugin would not start with it. The message names the member.
+    #[error("the plugin's configuration is refused: {0}")]
+    Plugin(CniError),
+    /// The runtime would drop the whole file because of it.
+    #[error("the plugin's configuration is refused: {0}")]
+    Runtime(Unusable),
+    /// In a file it could not be read back.
+    #[error("{}", EditError::TooDeep)]
+    TooDeep,
+}
+
+fn shown(kind: Option<&str>) -> String {
+    kind.map_or_else(|| "none".to_owned(), |kind| format!("{kind:?}"))
+}
+
+/// Our plugin's entry: an object of type [`Entry::TYPE`] without `cniVersion`, which lists have for all their plugins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry(Json);
+
+impl Entry {
+    /// The `type` of our entry, which is the name of the plugin's binary.
+    pub const TYPE: &str = "istio-cni";
+
+    /// Reads the template after its placeholders were replaced, and drops `cniVersion`.
+    ///
+    /// # Errors
+    /// When it is no JSON object of our type, or something that the plugin ([`NetConf::parse`], with a name and a
+    /// version where it has none) or the runtime does not accept.
+    pub fn parse(template: &str) -> Result<Entry, EntryError> {
+        let Json::Object(mut members) = Json::parse(template.as_bytes())? else {
+            return Err(EntryError::NotAnObject);
+        };
+        let kind = field_text(&members, "type");
+        if kind != Some(Entry::TYPE) {
+            return Err(EntryError::Type(kind.map(str::to_owned)));
+        }
+        accepted_by_plugin(&members)?;
+        members.retain(|key, _| !key.eq_ignore_ascii_case("cniVersion"));
+        let entry = Json::Object(members);
+        entry_is_usable(&entry).map_err(EntryError::Runtime)?;
+        if entry.depth() + ENTRY_LEVEL > Json::MAX_DEPTH {
+            return Err(EntryError::TooDeep);
+        }
+        Ok(Entry(entry))
+    }
+
+    /// The same entry without `kubernetes.kubeconfig`: the plugin then asks nobody but the agent.
+    #[must_use]
+    pub fn without_kubeconfig(mut self) -> Entry {
+        if let Json::Object(members) = &mut self.0 {
+            let parts = members.iter_mut().filter(|(key, _)| key.eq_ignore_ascii_case("kubernetes"));
+            for (_, part) in parts {
+                if let Json::Object(kubernetes) = part {
+                    kubernetes.retain(|key, _| !key.eq_ignore_ascii_case("kubeconfig"));
+                }
+            }
+        }
+        self
+    }
+
+    /// The entry as it stands in a file.
+    #[must_use]
+    pub fn json(&self) -> &Json {
+        &self.0
+    }
+}
+
+/// Lets the plugin's own reader look at what a runtime would hand to it.
+fn accepted_by_plugin(members: &Members) -> Result<(), EntryError> {
+    let mut handed = members.clone();
+    for (key, default) in [("name", Entry::TYPE), ("cniVersion", Version::V0_3_1.as_str())] {
+        if !handed.keys().any(|name| name.eq_ignore_ascii_case(key)) {
+            handed.insert(key.to_owned(), Json::String(default.to_owned()));
+        }
+    }
+    let text = Json::Object(handed).to_go_text();
+    NetConf::parse(text.as_bytes()).map(drop).map_err(EntryError::Plugin)
+}

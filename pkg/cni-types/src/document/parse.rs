@@ -1,0 +1,246 @@
+//! The reader. By hand, because serde_json keeps the text of numbers only under a feature that would change every other
+//! crate which uses it, or by reading each level of the document once more.
+
+use super::{Json, Members};
+
+/// Why a text is not read as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {what}")]
+pub struct JsonError {
+    /// The line, from 1.
+    pub line: usize,
+    /// The character of the line, from 1.
+    pub column: usize,
+    what: String,
+}
+
+impl JsonError {
+    /// What is wrong at an offset.
+    pub(super) fn at(text: &[u8], offset: usize, what: impl Into<String>) -> Self {
+        let before = text.get(..offset).unwrap_or(text);
+        let line = before.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        JsonError {
+            line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
+            column: 1 + String::from_utf8_lossy(line).chars().count(),
+            what: what.into(),
+        }
+    }
+}
+
+/// Reads a text that is one value.
+pub(super) fn document(text: &str) -> Result<Json, JsonError> {
+    let mut reader = Reader { text, at: 0, depth: 0 };
+    if text.starts_with('\u{feff}') {
+        return Err(reader.wrong("the text starts with a byte order mark, which JSON does not allow"));
+    }
+    let value = reader.value()?;
+    reader.blanks();
+    if reader.at < text.len() {
+        return Err(reader.expected("the end of the text"));
+    }
+    Ok(value)
+}
+
+/// A place in the text. `at` always is at the start of a character.
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn rest(&self) -> &'a str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    fn byte(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn wrong(&self, what: impl Into<String>) -> JsonError {
+        JsonError::at(self.text.as_bytes(), self.at, what)
+    }
+
+    fn expected(&self, what: &str) -> JsonError {
+        match self.rest().chars().next() {
+            Some(found) => self.wrong(format!("{what} is expected, not {found:?}")),
+            None => self.wrong(format!("{what} is expected, but the text ends")),
+        }
+    }
+
+    fn blanks(&mut self) {
+        while matches!(self.byte(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    /// Goes past this byte, if it is next.
+    fn skip(&mut self, byte: u8) -> bool {
+        let found = self.byte() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    /// The same after blanks.
+    fn mark(&mut self, byte: u8) -> bool {
+        self.blanks();
+        self.skip(byte)
+    }
+
+    fn value(&mut self) -> Result<Json, JsonError> {
+        self.blanks();
+        match self.byte() {
+            Some(b'{') => self.nested(Self::object),
+            Some(b'[') => self.nested(Self::list),
+            Some(b'"') => self.string().map(Json::String),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            _ => self.word(),
+        }
+    }
+
+    fn nested(&mut self, read: fn(&mut Self) -> Result<Json, JsonError>) -> Result<Json, JsonError> {
+        if self.depth == Json::MAX_DEPTH {
+            let levels = Json::MAX_DEPTH;
+            return Err(self.wrong(format!("the text is nested deeper than {levels} levels")));
+        }
+        self.depth += 1;
+        self.at += 1;
+        let value = read(self)?;
+        self.depth -= 1;
+        Ok(value)
+    }
+
+    fn object(&mut self) -> Result<Json, JsonError> {
+        let mut members = Members::new();
+        if self.mark(b'}') {
+            return Ok(Json::Object(members));
+        }
+        loop {
+            self.blanks();
+            if self.byte() != Some(b'"') {
+                return Err(self.expected("a key in double quotes"));
+            }
+            let key = self.string()?;
+            if !self.mark(b':') {
+                return Err(self.expected("a colon"));
+            }
+            let value = self.value()?;
+            members.insert(key, value);
+            if self.mark(b'}') {
+                return Ok(Json::Object(members));
+            }
+            if !self.skip(b',') {
+                return Err(self.expected("a comma or a closing brace"));
+            }
+        }
+    }
+
+    fn list(&mut self) -> Result<Json, JsonError> {
+        let mut list = Vec::new();
+        if self.mark(b']') {
+            return Ok(Json::List(list));
+        }
+        loop {
+            list.push(self.value()?);
+            if self.mark(b']') {
+                return Ok(Json::List(list));
+            }
+            if !self.skip(b',') {
+                return Err(self.expected("a comma or a closing bracket"));
+            }
+        }
+    }
+
+    fn word(&mut self) -> Result<Json, JsonError> {
+        let words = [("null", Json::Null), ("true", Json::Bool(true)), ("false", Json::Bool(false))];
+        let found = words.into_iter().find(|(word, _)| self.rest().starts_with(word));
+        let (word, value) = found.ok_or_else(|| self.expected("a value"))?;
+        self.at += word.len();
+        Ok(value)
+    }
+
+    fn number(&mut self) -> Result<Json, JsonError> {
+        let start = self.at;
+        self.skip(b'-');
+        if !self.skip(b'0') {
+            self.digits()?;
+        }
+        if self.skip(b'.') {
+            self.digits()?;
+        }
+        if self.skip(b'e') || self.skip(b'E') {
+            let _sign = self.skip(b'+') || self.skip(b'-');
+            self.digits()?;
+        }
+        Ok(Json::Number(self.text.get(start..self.at).unwrap_or_default().to_owned()))
+    }
+
+    /// Goes past one digit or more.
+    fn digits(&mut self) -> Result<(), JsonError> {
+        let start = self.at;
+        while matches!(self.byte(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        if self.at == start { Err(self.expected("a digit")) } else { Ok(()) }
+    }
+
+    /// Decodes the string whose opening quote is next.
+    fn string(&mut self) -> Result<String, JsonError> {
+        self.at += 1;
+        let mut decoded = String::new();
+        loop {
+            let rest = self.rest();
+            let plain = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
+            let plain = plain.unwrap_or(rest.len());
+            decoded.push_str(rest.get(..plain).unwrap_or_default());
+            self.at += plain;
+            match self.byte() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(decoded);
+                }
+                Some(b'\\') => decoded.push(self.escaped()?),
+                Some(_) => return Err(self.wrong("a control character in a string must be escaped")),
+                None => return Err(self.wrong("the text ends within a string")),
+            }
+        }
+    }
+
+    /// Decodes the escape whose backslash is next.
+    fn escaped(&mut self) -> Result<char, JsonError> {
+        let decoded = match self.text.as_bytes().get(self.at + 1) {
+            Some(byte @ (b'"' | b'\\' | b'/')) => char::from(*byte),
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => return self.code_point(),
+            _ => return Err(self.wrong("a backslash is followed by one of \" \\ / b f n r t u")),
+        };
+        self.at += 2;
+        Ok(decoded)
+    }
+
+    fn code_point(&mut self) -> Result<char, JsonError> {
+        let first = self.unit().ok_or_else(|| self.wrong("\\u is followed by four hexadecimal digits"))?;
+        self.at += 6;
+        let pair = self.unit().and_then(|second| {
+            let mut decoded = char::decode_utf16([first, second]);
+            decoded.next().and_then(Result::ok).filter(|_| decoded.next().is_none())
+        });
+        if let Some(decoded) = pair {
+            self.at += 6;
+            return Ok(decoded);
+        }
+        Ok(char::from_u32(u32::from(first)).unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+
+    /// The number of the `\u` escape that is next.
+    fn unit(&self) -> Option<u16> {
+        let digits = self.rest().strip_prefix("\\u")?.get(..4)?;
+        // Rust's integers may have a sign too.
+        let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        u16::from_str_radix(digits, 16).ok().filter(|_| plain)
+    }
+}
