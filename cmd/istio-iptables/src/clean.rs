@@ -3,10 +3,11 @@
 use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use anyhow::Result;
+use flags::{Flag, flag, switch};
 use netfilter::Options;
 
 use crate::{
-    flags::{self, Flag, flag, switch},
+    arguments,
     settings::{backend, boolean, tproxy_mark},
 };
 
@@ -54,7 +55,7 @@ Exit status: 0 nothing of ours is left; 1 wrong flags, or something could not be
 /// # Errors
 /// Wrong flags, or something that could not be removed: exit status 1.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
-    let Some(values) = flags::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(values) = arguments::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
     let options = Options { forced: backend(&values)?, ..Options::default() };
     let mark = tproxy_mark(&values)?;
     let (verb, found) = if boolean(&values, "dry-run")? {

@@ -1,13 +1,13 @@
 //! `istio-iptables` and `istio-clean-iptables`: sidecar redirection of the network namespace they run in, with
 //! Istio's flags, environment and exit codes.
 //!
-//! The way of a call: [`flags`] reads what was given (flag, then environment, then default), [`settings`] checks
+//! The way of a call: `flags` reads what was given (flag, then environment, then default), [`settings`] checks
 //! it and turns it into types, [`program`] and [`clean`] act through `redirect`, [`validation`] proves it with a
 //! connection.
 
+mod arguments;
 pub mod clean;
 pub mod dry_run;
-pub mod flags;
 pub mod host;
 pub mod program;
 pub mod settings;

@@ -3,14 +3,14 @@
 use std::{env, ffi::OsString, fs, io::Write, process::ExitCode};
 
 use anyhow::{Context as _, Result};
+use flags::Values;
 use model::Family;
 use netns::Netns;
 use redirect::{Form, Report};
 use rules::sidecar;
 
 use crate::{
-    EXIT_VALIDATION, dry_run,
-    flags::{self, Values},
+    EXIT_VALIDATION, arguments, dry_run,
     settings::{FLAGS, Settings, Sources},
     validation,
 };
@@ -28,7 +28,7 @@ Exit status: 0 done; 1 wrong flags, or not done; 126 the validation found no red
 /// # Errors
 /// Wrong flags, or a step that failed: exit status 1.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
-    let Some(values) = flags::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(values) = arguments::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
     let settings = settings(&values)?;
     if settings.dry_run {
         print_only(&settings, out)?;

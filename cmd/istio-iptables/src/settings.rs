@@ -2,15 +2,13 @@
 
 use std::{net::IpAddr, str::FromStr, time::Duration};
 
+use flags::{Flag, Values, flag, switch};
 use model::{IfName, Mark, Port, TableId, parse_go_bool};
 use netfilter::{Backend, Options};
 use redirect::Families;
 use rules::sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports};
 
-use crate::{
-    flags::{Flag, Values, flag, switch},
-    host,
-};
+use crate::host;
 
 /// All flags of `istio-iptables`.
 pub const FLAGS: &[Flag] = &[
