@@ -1,14 +1,19 @@
 //! The nouns that every other crate speaks: ports, marks, interface names, address families, and the slim
-//! facts about pods and namespaces.
+//! facts about pods, namespaces and nodes.
 //!
 //! Pure: no I/O, no clock, no environment. Everything here is a value with its rules built in, so that an
 //! impossible one (an interface name of forty bytes, a mark without mask) cannot be passed on.
 
 mod go_bool;
 mod net;
+mod node;
 mod pod;
 
 pub use go_bool::parse_go_bool;
 pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use net::{Family, IfName, InvalidIfName, Mark, Port, TableId};
+pub use node::{
+    Affinity, DaemonSet, DaemonSetSpec, Node, NodeAffinity, NodeSelector, NodeSelectorTerm, NodeSpec,
+    Placement, PodTemplate, Requirement, Taint, Toleration,
+};
 pub use pod::{Container, EnvVar, Namespace, ObjectMeta, Pod, PodName, PodSpec, SecurityContext};

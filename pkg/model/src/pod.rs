@@ -36,6 +36,9 @@ pub struct ObjectMeta {
     /// `metadata.annotations`
     #[serde(deserialize_with = "null_is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// `metadata.deletionTimestamp`: the object is on its way out.
+    #[serde(rename = "deletionTimestamp")]
+    pub deleted: Option<String>,
 }
 
 /// What we need of a pod.
@@ -123,7 +126,7 @@ impl Container {
 }
 
 /// The API and Go clients write `null` for an empty list or map.
-fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Default + Deserialize<'de>,

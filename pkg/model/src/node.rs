@@ -1,0 +1,145 @@
+//! Slim facts about nodes, and about the DaemonSet that puts the agent on them.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::pod::{ObjectMeta, null_is_empty};
+
+/// What we need of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// `metadata`
+    pub metadata: ObjectMeta,
+    /// `spec`
+    pub spec: NodeSpec,
+}
+
+/// What we need of a node's `spec`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeSpec {
+    /// `spec.taints`
+    #[serde(deserialize_with = "null_is_empty")]
+    pub taints: Vec<Taint>,
+}
+
+/// One taint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// Never empty.
+    pub key: String,
+    /// May be empty.
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: String,
+}
+
+/// What we need of a DaemonSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DaemonSet {
+    /// `metadata`
+    pub metadata: ObjectMeta,
+    /// `spec`
+    pub spec: DaemonSetSpec,
+}
+
+/// `spec` of a DaemonSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DaemonSetSpec {
+    /// The pods it makes.
+    pub template: PodTemplate,
+}
+
+/// `spec.template` of a DaemonSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct PodTemplate {
+    /// Where such a pod may be.
+    pub spec: Placement,
+}
+
+/// What a pod asks of its node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Placement {
+    /// Labels that the node must have.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that do not matter.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub tolerations: Vec<Toleration>,
+    /// `affinity`
+    #[serde(deserialize_with = "null_is_empty")]
+    pub affinity: Affinity,
+}
+
+/// One toleration; empty members match everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Toleration {
+    /// Key of the taint.
+    pub key: String,
+    /// `Equal` (also when empty) or `Exists`.
+    pub operator: String,
+    /// Value of the taint, for `Equal`.
+    pub value: String,
+    /// Effect of the taint.
+    pub effect: String,
+}
+
+/// What we need of `affinity`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Affinity {
+    /// `nodeAffinity`
+    #[serde(deserialize_with = "null_is_empty")]
+    pub node_affinity: NodeAffinity,
+}
+
+/// What we need of `nodeAffinity`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeAffinity {
+    /// `requiredDuringSchedulingIgnoredDuringExecution`; none: any node.
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    pub required: Option<NodeSelector>,
+}
+
+/// Terms of which one must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeSelector {
+    /// An empty list matches no node.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub node_selector_terms: Vec<NodeSelectorTerm>,
+}
+
+/// Requirements that must all be met; a term without any matches no node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeSelectorTerm {
+    /// On labels.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub match_expressions: Vec<Requirement>,
+    /// On fields; `metadata.name` is the only one that there is.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub match_fields: Vec<Requirement>,
+}
+
+/// One requirement.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Requirement {
+    /// Label or field.
+    pub key: String,
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`, `Lt`.
+    pub operator: String,
+    /// As the operator needs.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub values: Vec<String>,
+}

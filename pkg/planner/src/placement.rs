@@ -1,0 +1,201 @@
+//! Whether a DaemonSet still wants its pod on a node, as the DaemonSet controller sees it for a pod that is there
+//! already (`NodeShouldRunDaemonPod`): the difference between an upgrade of the agent and its removal.
+
+use std::{collections::BTreeMap, fmt};
+
+use model::{DaemonSet, Node, NodeSelector, NodeSelectorTerm, Placement, Requirement, Taint, Toleration};
+
+/// Why a DaemonSet has no pod on a node any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unwanted {
+    /// It is being deleted.
+    Deleted,
+    /// Its `nodeSelector` does not match: this label is missing or different.
+    Selector(String),
+    /// Its required node affinity does not match.
+    Affinity,
+    /// It does not tolerate this `NoExecute` taint.
+    Taint(String),
+}
+
+impl fmt::Display for Unwanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unwanted::Deleted => f.write_str("the DaemonSet is being deleted"),
+            Unwanted::Selector(label) => write!(f, "the DaemonSet's nodeSelector asks for the label {label}"),
+            Unwanted::Affinity => f.write_str("the DaemonSet's node affinity excludes this node"),
+            Unwanted::Taint(key) => write!(f, "the DaemonSet does not tolerate the node's taint {key}"),
+        }
+    }
+}
+
+/// None: the DaemonSet wants a pod on the node.
+#[must_use]
+pub fn unwanted(daemon_set: &DaemonSet, node: &Node) -> Option<Unwanted> {
+    if daemon_set.metadata.deleted.is_some() {
+        return Some(Unwanted::Deleted);
+    }
+    let placement = &daemon_set.spec.template.spec;
+    selector(placement, node).or_else(|| affinity(placement, node)).or_else(|| evicted(placement, node))
+}
+
+fn selector(placement: &Placement, node: &Node) -> Option<Unwanted> {
+    let has = |key: &str, value: &str| node.metadata.labels.get(key).is_some_and(|label| label == value);
+    let (key, value) = placement.node_selector.iter().find(|(key, value)| !has(key, value))?;
+    Some(Unwanted::Selector(format!("{key}={value}")))
+}
+
+fn affinity(placement: &Placement, node: &Node) -> Option<Unwanted> {
+    let required = placement.affinity.node_affinity.required.as_ref()?;
+    (!matches(required, node)).then_some(Unwanted::Affinity)
+}
+
+fn matches(selector: &NodeSelector, node: &Node) -> bool {
+    selector.node_selector_terms.iter().any(|term| term_matches(term, node))
+}
+
+fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
+    let fields = BTreeMap::from([("metadata.name".to_owned(), node.metadata.name.clone())]);
+    let asks = !(term.match_expressions.is_empty() && term.match_fields.is_empty());
+    asks && term.match_expressions.iter().all(|requirement| meets(&node.metadata.labels, requirement))
+        && term.match_fields.iter().all(|requirement| meets(&fields, requirement))
+}
+
+/// An operator that we do not know is met: a newer Kubernetes knows what it means, and an agent that takes an upgrade
+/// for its removal would do harm.
+fn meets(labels: &BTreeMap<String, String>, requirement: &Requirement) -> bool {
+    let value = labels.get(&requirement.key);
+    let listed = value.is_some_and(|value| requirement.values.contains(value));
+    match requirement.operator.as_str() {
+        "In" => listed,
+        "NotIn" => !listed,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared(value, requirement).is_some_and(|(label, bound)| label > bound),
+        "Lt" => compared(value, requirement).is_some_and(|(label, bound)| label < bound),
+        _ => true,
+    }
+}
+
+fn compared(value: Option<&String>, requirement: &Requirement) -> Option<(i64, i64)> {
+    let [bound] = requirement.values.as_slice() else { return None };
+    Some((value?.parse().ok()?, bound.parse().ok()?))
+}
+
+/// Taints that the DaemonSet controller makes every pod of a DaemonSet tolerate; the others of that kind never evict.
+const ALWAYS_TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
+fn evicted(placement: &Placement, node: &Node) -> Option<Unwanted> {
+    let stays = |taint: &Taint| {
+        taint.effect != "NoExecute"
+            || ALWAYS_TOLERATED.contains(&taint.key.as_str())
+            || placement.tolerations.iter().any(|toleration| tolerates(toleration, taint))
+    };
+    let taint = node.spec.taints.iter().find(|taint| !stays(taint))?;
+    Some(Unwanted::Taint(taint.key.clone()))
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let value = match toleration.operator.as_str() {
+        "" | "Equal" => toleration.value == taint.value,
+        _ => true, // Exists, and what we do not know
+    };
+    value
+        && (toleration.effect.is_empty() || toleration.effect == taint.effect)
+        && (toleration.key == taint.key || (toleration.key.is_empty() && toleration.operator == "Exists"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn daemon_set(placement: Value) -> DaemonSet {
+        serde_json::from_value(json!({"spec": {"template": {"spec": placement}}})).unwrap()
+    }
+
+    fn node(spec: Value) -> Node {
+        let labels = json!({"kubernetes.io/os": "linux", "zone": "a", "cpus": "8"});
+        serde_json::from_value(json!({"metadata": {"name": "n1", "labels": labels}, "spec": spec})).unwrap()
+    }
+
+    fn required(terms: Value) -> Value {
+        let required = json!({"nodeSelectorTerms": terms});
+        json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}})
+    }
+
+    fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
+        required(json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]))
+    }
+
+    #[test]
+    fn a_daemon_set_that_is_deleted_wants_no_node() {
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let deleted: DaemonSet = serde_json::from_value(deleted).unwrap();
+        assert_eq!(unwanted(&deleted, &node(json!({}))), Some(Unwanted::Deleted));
+        assert_eq!(unwanted(&daemon_set(json!({})), &node(json!({}))), None);
+        assert_eq!(
+            unwanted(&daemon_set(json!({"affinity": null, "tolerations": null})), &node(json!({}))),
+            None
+        );
+    }
+
+    #[test]
+    fn selectors_and_affinity_decide_as_in_kubernetes() {
+        let affinity = Some(Unwanted::Affinity);
+        let label = |label: &str| Some(Unwanted::Selector(label.to_owned()));
+        let by_name = |name: &str| {
+            required(json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]))
+        };
+        for (placement, expected) in [
+            (json!({"nodeSelector": {"kubernetes.io/os": "linux"}}), None),
+            (json!({"nodeSelector": {"kubernetes.io/os": "windows"}}), label("kubernetes.io/os=windows")),
+            (json!({"nodeSelector": {"mesh": "yes"}}), label("mesh=yes")),
+            (expression("zone", "In", &["a", "b"]), None),
+            (expression("zone", "In", &["b"]), affinity.clone()),
+            (expression("zone", "NotIn", &["a"]), affinity.clone()),
+            (expression("rack", "NotIn", &["a"]), None),
+            (expression("zone", "Exists", &[]), None),
+            (expression("zone", "DoesNotExist", &[]), affinity.clone()),
+            (expression("cpus", "Gt", &["4"]), None),
+            (expression("cpus", "Gt", &["8"]), affinity.clone()),
+            (expression("cpus", "Lt", &["8"]), affinity.clone()),
+            (expression("zone", "Lt", &["8"]), affinity.clone()),
+            (expression("zone", "Resembles", &["z"]), None),
+            (required(json!([])), affinity.clone()),
+            (required(json!([{}])), affinity.clone()),
+            (by_name("n1"), None),
+            (by_name("n2"), affinity),
+        ] {
+            assert_eq!(unwanted(&daemon_set(placement.clone()), &node(json!({}))), expected, "{placement}");
+        }
+    }
+
+    #[test]
+    fn only_a_taint_that_evicts_counts() {
+        let taint =
+            |key: &str, effect: &str| node(json!({"taints": [{"key": key, "value": "v", "effect": effect}]}));
+        let tolerating = |toleration: Value| daemon_set(json!({"tolerations": [toleration]}));
+        let evicted = Some(Unwanted::Taint("gpu".to_owned()));
+        let none = daemon_set(json!({}));
+        assert_eq!(unwanted(&none, &taint("gpu", "NoExecute")), evicted);
+        assert_eq!(unwanted(&none, &taint("gpu", "NoSchedule")), None);
+        assert_eq!(unwanted(&none, &taint("node.kubernetes.io/not-ready", "NoExecute")), None);
+        for (toleration, expected) in [
+            (json!({"operator": "Exists"}), None),
+            (json!({"operator": "Exists", "effect": "NoExecute"}), None),
+            (json!({"operator": "Exists", "effect": "NoSchedule"}), evicted.clone()),
+            (json!({"key": "gpu", "operator": "Exists"}), None),
+            (json!({"key": "cpu", "operator": "Exists"}), evicted.clone()),
+            (json!({"key": "gpu", "value": "v"}), None),
+            (json!({"key": "gpu", "operator": "Equal", "value": "w"}), evicted.clone()),
+            (json!({"value": "v"}), evicted.clone()),
+        ] {
+            assert_eq!(
+                unwanted(&tolerating(toleration.clone()), &taint("gpu", "NoExecute")),
+                expected,
+                "{toleration}"
+            );
+        }
+    }
+}
