@@ -1,0 +1,127 @@
+//! Who we are to the API server, and single questions.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use http::{HeaderValue, Method, Request, header::USER_AGENT};
+use kube::config::AuthInfo;
+use rustls::pki_types::{
+    CertificateDer,
+    pem::{self, PemObject as _},
+};
+use serde::de::DeserializeOwned;
+
+use crate::{Error, error};
+
+/// Whom to believe to be the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Whoever has a certificate of an authority in this PEM file, which is read again when it changes.
+    Authority(PathBuf),
+    /// Anybody.
+    Anybody,
+}
+
+/// How to reach the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// URL without a path, such as `https://10.96.0.1:443`.
+    pub server: String,
+    /// Its authority.
+    pub trust: Trust,
+    /// File with the bearer token, read again about once a minute.
+    pub token: PathBuf,
+    /// How we call ourselves.
+    pub user_agent: String,
+}
+
+/// A client; its clones share connections.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) kube: kube::Client,
+}
+
+/// For connecting. A watch says something at least once a minute (bookmarks), which `watch` looks after.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+impl Client {
+    /// Prepares a client, which reads the credential, but connects only when it is first used.
+    ///
+    /// # Errors
+    /// The files cannot be read, or the URL is none.
+    ///
+    /// # Panics
+    /// Outside of an async runtime.
+    pub fn new(connection: &Connection) -> Result<Client, Error> {
+        // Fails when somebody has done so before, which can only have been us.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let url = connection.server.parse::<http::Uri>();
+        let url = url.map_err(|cause| Error::connection(&connection.server, &cause))?;
+        let mut config = kube::Config::new(url);
+        config.connect_timeout = Some(CONNECT_LIMIT);
+        config.write_timeout = Some(CONNECT_LIMIT);
+        config.default_retry = false; // who asks knows how long to go on
+        match &connection.trust {
+            Trust::Authority(file) => {
+                let read = authorities(file).map_err(|cause| Error::connection(&connection.server, &cause));
+                config.root_cert = Some(read?);
+                config.root_cert_file = Some(file.clone()); // read again when it changes
+            }
+            Trust::Anybody => {
+                config.root_cert = Some(Vec::new()); // else the system's would be asked for
+                config.accept_invalid_certs = true;
+            }
+        }
+        let token = connection.token.to_string_lossy().into_owned();
+        config.auth_info = AuthInfo { token_file: Some(token), ..AuthInfo::default() };
+        if let Ok(agent) = HeaderValue::from_str(&connection.user_agent) {
+            config.headers.push((USER_AGENT, agent));
+        }
+        let kube = kube::Client::try_from(config);
+        let kube = kube.map_err(|cause| Error::connection(&connection.server, &cause))?;
+        Ok(Client { kube })
+    }
+
+    /// The object at a path such as `/api/v1/nodes/n1`, as far as `T` wants to know it.
+    ///
+    /// # Errors
+    /// No answer within `limit`, or another than the object. `what` says what it is about.
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        path: &str,
+        limit: Duration,
+    ) -> Result<T, Error> {
+        self.ask(format!("get {what}"), Method::GET, path, Vec::new(), limit).await
+    }
+
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        doing: String,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+        limit: Duration,
+    ) -> Result<T, Error> {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let request = match request.body(body) {
+            Ok(request) => request,
+            Err(cause) => {
+                let (cause, kind) = (error::chain(&cause), crate::Kind::Unavailable);
+                return Err(Error::Request { doing, cause, kind });
+            }
+        };
+        match tokio::time::timeout(limit, self.kube.request(request)).await {
+            Ok(answer) => answer.map_err(|cause| Error::request(doing, &cause)),
+            Err(_) => Err(Error::Timeout { doing, seconds: limit.as_secs() }),
+        }
+    }
+}
+
+/// The certificates of a PEM file.
+fn authorities(file: &Path) -> Result<Vec<Vec<u8>>, pem::Error> {
+    let certificates = CertificateDer::pem_file_iter(file)?;
+    certificates.map(|certificate| Ok(certificate?.to_vec())).collect()
+}

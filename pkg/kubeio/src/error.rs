@@ -1,0 +1,90 @@
+//! What can go wrong, with what was being done.
+
+/// What kind of trouble it is, as far as somebody acts on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// There is no such object (404).
+    NotFound,
+    /// Our credential is not accepted (401), or does not allow this (403).
+    Refused,
+    /// Anything else: no connection, no answer in time, a failing server.
+    Unavailable,
+}
+
+/// Something that the API server was to do was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The credential or the authority's certificates cannot be used.
+    #[error("cannot prepare the connection to the API server {server}: {cause}")]
+    Connection {
+        /// URL of the server.
+        server: String,
+        /// In words.
+        cause: String,
+    },
+    /// A request failed.
+    #[error("cannot {doing}: {cause}")]
+    Request {
+        /// Such as "get DaemonSet kube-system/istio-cni-node".
+        doing: String,
+        /// In words.
+        cause: String,
+        /// For whoever acts on it.
+        kind: Kind,
+    },
+    /// No answer in time.
+    #[error("cannot {doing}: no answer within {seconds} s")]
+    Timeout {
+        /// As above.
+        doing: String,
+        /// The time that was given.
+        seconds: u64,
+    },
+}
+
+impl Error {
+    /// The kind of trouble.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::Request { kind, .. } => *kind,
+            Error::Connection { .. } | Error::Timeout { .. } => Kind::Unavailable,
+        }
+    }
+
+    pub(crate) fn connection(server: &str, cause: &(dyn std::error::Error + 'static)) -> Error {
+        Error::Connection { server: server.to_owned(), cause: chain(cause) }
+    }
+
+    pub(crate) fn request(doing: String, cause: &kube::Error) -> Error {
+        match cause {
+            kube::Error::Api(status) => {
+                let cause = format!("{} ({})", status.message, status.code);
+                Error::Request { doing, cause, kind: kind(status.code) }
+            }
+            other => Error::Request { doing, cause: chain(other), kind: Kind::Unavailable },
+        }
+    }
+}
+
+fn kind(code: u16) -> Kind {
+    match code {
+        404 => Kind::NotFound,
+        401 | 403 => Kind::Refused,
+        _ => Kind::Unavailable,
+    }
+}
+
+/// An error with its causes, each only when it says something new.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    text
+}

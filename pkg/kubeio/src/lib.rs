@@ -1,0 +1,14 @@
+//! The agent's way to the Kubernetes API: watches that become facts, questions, and Events back.
+//!
+//! It is the only crate that sees kube's types, and it must not decide anything. TLS is rustls with ring, chosen by
+//! hand; the token and the authority's certificates are read again when they change on disk. Called by the daemon.
+
+mod client;
+mod error;
+mod event;
+mod watch;
+
+pub use client::{Client, Connection, Trust};
+pub use error::{Error, Kind};
+pub use event::{Event, EventLevel};
+pub use watch::Object;

@@ -1,0 +1,65 @@
+//! One object, watched.
+
+use futures_util::{Stream, StreamExt as _};
+use kube::{
+    Api,
+    core::{ApiResource, DynamicObject, GroupVersionKind},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde::de::DeserializeOwned;
+
+use crate::{Client, Error, Kind, error};
+
+/// Which object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// API group; empty for the core.
+    pub group: &'static str,
+    /// Such as `DaemonSet`; of version `v1`.
+    pub kind: &'static str,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Client {
+    /// Tells how the object is, and then each time that it changes; `None`: there is none. Errors are told too and the
+    /// watch goes on by itself, with pauses that grow from 0.8 to 30 s. It never ends.
+    pub fn watch<T: DeserializeOwned>(
+        &self,
+        object: &Object,
+    ) -> impl Stream<Item = Result<Option<T>, Error>> + Send + use<T> {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(object.group, "v1", object.kind));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), &object.namespace, &resource);
+        let doing = format!("watch {} {}/{}", object.kind, object.namespace, object.name);
+        watcher::watch_object(api, &object.name).default_backoff().map(move |seen| match seen {
+            Ok(seen) => seen.map(parse).transpose().map_err(|cause| unreadable(&doing, &cause)),
+            Err(cause) => Err(failed(&doing, cause)),
+        })
+    }
+}
+
+fn parse<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, serde_json::Error> {
+    object.metadata.managed_fields = None;
+    serde_json::to_value(object).and_then(serde_json::from_value)
+}
+
+fn unreadable(doing: &str, cause: &serde_json::Error) -> Error {
+    let cause = format!("the object cannot be read: {cause}");
+    Error::Request { doing: doing.to_owned(), cause, kind: Kind::Unavailable }
+}
+
+fn failed(doing: &str, cause: watcher::Error) -> Error {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    match cause {
+        InitialListFailed(cause) | WatchStartFailed(cause) | WatchFailed(cause) => {
+            Error::request(doing.to_owned(), &cause)
+        }
+        WatchError(status) => Error::request(doing.to_owned(), &kube::Error::Api(status)),
+        other => {
+            let cause = error::chain(&other);
+            Error::Request { doing: doing.to_owned(), cause, kind: Kind::Unavailable }
+        }
+    }
+}
