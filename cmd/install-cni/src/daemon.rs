@@ -1,0 +1,201 @@
+//! The parts of the daemon, put together: one thread for the installer, one for everything that waits for others.
+
+use std::{future::Future, io, path::Path, process::ExitCode, sync::Arc, thread, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use axum::Router;
+use installer::{Handle, Installer, Metrics, Notice, Status};
+use prometheus_client::registry::Registry;
+use telemetry::{
+    http::{self, Health},
+    log_server::{LogMetrics, LogServer},
+    logging::{self, LogOptions, Logger},
+    metrics,
+};
+use tokio::{
+    runtime,
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, oneshot, watch},
+    time::{sleep, timeout},
+};
+use tracing::{error, info, warn};
+
+use crate::{
+    cluster::{self, Cluster},
+    leave::{self, Leave},
+    settings::Settings,
+};
+
+/// Port of `/healthz` and `/readyz`.
+const HEALTH_PORT: u16 = 8000;
+/// Notices that wait for the API server; more are dropped, and are in the log.
+const NOTICES: usize = 16;
+/// The installer may be in the middle of a pass. The kubelet gives us five seconds in all.
+const LAST_PASS: Duration = Duration::from_secs(2);
+
+/// Runs until told to end.
+///
+/// # Errors
+/// Something that cannot do without fails at the start, or the installer ends by itself.
+pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
+    let logger = logging::install(log).context("cannot set up logging")?;
+    info!(target: "install", "install-cni {} (Millrace) on node {}", env!("CARGO_PKG_VERSION"), settings.identity.node);
+    if !settings.chosen.is_empty() {
+        info!(target: "install", "settings: {}", settings.chosen.join(", "));
+    }
+    settings.warnings.iter().for_each(|warning| warn!(target: "install", "{warning}"));
+
+    let mut registry = Registry::default();
+    metrics::register_process(&mut registry);
+    let installer_metrics = Metrics::register(&mut registry);
+    let log_metrics = LogMetrics::register(&mut registry);
+    let log_server = settings.log_socket.as_deref().map(|path| bind(path)).transpose()?;
+    let (tell, notices) = mpsc::channel(NOTICES);
+    let status = Arc::new(Status::default());
+    let notify = Box::new(move |notice: Notice| drop(tell.try_send(notice)));
+    let (installer, handle) =
+        Installer::new(settings.installer.clone(), installer_metrics, Arc::clone(&status), notify)?;
+    let work = start(installer, handle)?;
+
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    let daemon = Daemon {
+        settings: Arc::new(settings),
+        cluster: Arc::new(Cluster::default()),
+        status,
+        registry: Arc::new(registry),
+        logger,
+    };
+    runtime.block_on(daemon.serve(work, notices, log_server.map(|server| (server, log_metrics))))
+}
+
+fn bind(path: &Path) -> Result<LogServer> {
+    LogServer::bind(path).context("cannot serve the plugin's log lines")
+}
+
+/// The installer's thread.
+struct Work {
+    handle: Handle,
+    /// The installer, when its loop has ended; an error when it panicked.
+    ended: oneshot::Receiver<Installer>,
+}
+
+fn start(mut installer: Installer, handle: Handle) -> Result<Work> {
+    let (tell, ended) = oneshot::channel();
+    let body = move || {
+        installer.run();
+        drop(tell.send(installer)); // nobody asks any more when the daemon has ended
+    };
+    thread::Builder::new().name("installer".to_owned()).spawn(body).context("cannot start a thread")?;
+    Ok(Work { handle, ended })
+}
+
+/// What lives as long as the process.
+struct Daemon {
+    settings: Arc<Settings>,
+    cluster: Arc<Cluster>,
+    status: Arc<Status>,
+    registry: Arc<Registry>,
+    logger: Logger,
+}
+
+/// The installer's state, for probes.
+struct Probe(Arc<Status>);
+
+impl Health for Probe {
+    fn live(&self) -> Result<(), String> {
+        self.0.live()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.0.ready()
+    }
+}
+
+impl Daemon {
+    async fn serve(
+        self,
+        mut work: Work,
+        notices: mpsc::Receiver<Notice>,
+        log_server: Option<(LogServer, LogMetrics)>,
+    ) -> Result<ExitCode> {
+        let (stop, stopped) = watch::channel(());
+        let until = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
+        let health = http::health_router(Arc::new(Probe(Arc::clone(&self.status))));
+        tokio::spawn(listen(HEALTH_PORT, health, until(stopped.clone())));
+        if let Some(port) = self.settings.monitoring_port {
+            let metrics = http::metrics_router(Arc::clone(&self.registry));
+            tokio::spawn(listen(port, metrics, until(stopped.clone())));
+        }
+        let logs = log_server.map(|(server, metrics)| {
+            tokio::spawn(server.run(self.logger.clone(), metrics, until(stopped.clone())))
+        });
+        let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
+        tokio::spawn(cluster::follow(settings, cluster, work.handle.clone(), notices));
+
+        let name = told_to_end(&mut work.ended).await?;
+        info!(target: "install", "{name}: ending");
+        let done = self.end(work).await;
+        drop(stop);
+        if let Some(logs) = logs {
+            drop(timeout(LAST_PASS, logs).await); // its socket goes with it
+        }
+        done
+    }
+
+    /// Stops the installer, and takes everything away if this is no upgrade.
+    async fn end(&self, work: Work) -> Result<ExitCode> {
+        work.handle.stop();
+        let (client, node) = (self.cluster.client(), &self.settings.identity.node);
+        let leaving = leave::decide(self.settings.cleanup, client.as_ref(), &self.cluster.ours, node);
+        let (leave, installer) = tokio::join!(leaving, timeout(LAST_PASS, work.ended));
+        match leave {
+            Leave::Keep(why) => {
+                info!(target: "install", "the plugin stays installed: {why}");
+                Ok(ExitCode::SUCCESS)
+            }
+            Leave::CleanUp(why) => {
+                info!(target: "install", "the plugin is removed: {why}");
+                let Ok(Ok(mut installer)) = installer else {
+                    bail!("the installer does not stop: nothing is removed")
+                };
+                let errors = installer.clean_up();
+                errors.iter().for_each(|error| error!(target: "install", "not removed: {error}"));
+                Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            }
+        }
+    }
+}
+
+/// The name of the signal that came.
+async fn told_to_end(ended: &mut oneshot::Receiver<Installer>) -> Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
+    tokio::select! {
+        _ = terminate.recv() => Ok("SIGTERM"),
+        _ = interrupt.recv() => Ok("SIGINT"),
+        _ = ended => bail!("the installer has ended by itself, which it never should"),
+    }
+}
+
+/// Between two tries to get a port that another process holds.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Serves; a port that is taken keeps nothing else from working, and is tried again.
+async fn listen(port: u16, router: Router, until: impl Future<Output = ()> + Send + 'static) {
+    let mut said: Option<io::ErrorKind> = None;
+    let listener = loop {
+        match http::bind(port) {
+            Ok(listener) => break listener,
+            Err(error) => {
+                if said.replace(error.kind()) != Some(error.kind()) {
+                    error!(target: "install", "cannot listen on port {port}: {error}; trying again");
+                }
+                sleep(AGAIN).await;
+            }
+        }
+    };
+    if let Err(error) = http::serve(listener, router, until).await {
+        error!(target: "install", "cannot serve port {port}: {error}");
+    }
+}

@@ -1,0 +1,79 @@
+//! `install-cni`: the daemon that puts the plugin on the node and keeps it there.
+//!
+//! The way of a start: [`options`] what can be said, [`settings`] all of it checked before anything is opened, [`daemon`]
+//! the parts put together, [`cluster`] what it follows in the API, [`leave`] what an end means.
+
+mod cluster;
+mod daemon;
+mod leave;
+mod options;
+mod settings;
+mod version;
+
+use std::{
+    env,
+    ffi::OsString,
+    io::{self, Write as _},
+    process::ExitCode,
+    sync::LazyLock,
+};
+
+use anyhow::{Result, bail};
+use flags::{EmptyVariable, Flag, Request, Style, Values};
+use settings::{Process, Settings, Surroundings as _};
+
+const USAGE: &str = "install-cni installs the CNI plugin istio-cni on this node, and keeps it installed.
+
+Usage: install-cni [flags]
+       install-cni version [flags]
+
+Each flag can also be given by the variable that is shown in brackets; the flag wins.";
+
+/// Istio's programs count a variable that is set to nothing as set.
+const STYLE: Style = Style { empty_variable: EmptyVariable::Value, ignored: options::REMOVED };
+
+static FLAGS: LazyLock<Vec<Flag>> = LazyLock::new(|| [options::FLAGS, flags::LOGGING].concat());
+
+fn main() -> ExitCode {
+    match run(env::args_os().skip(1).collect()) {
+        Ok(code) => code,
+        Err(error) => {
+            #[expect(clippy::print_stderr, reason = "there may be no log yet")]
+            {
+                eprintln!("install-cni: {error:#}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
+    match arguments.first().and_then(|word| word.to_str()) {
+        Some("version") => {
+            arguments.remove(0);
+            let Some(values) = read(version::USAGE, version::FLAGS, arguments)? else {
+                return Ok(ExitCode::SUCCESS);
+            };
+            let text = version::text(&values).map_err(anyhow::Error::msg)?;
+            io::stdout().write_all(text.as_bytes())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some("help") => arguments = vec!["--help".into()],
+        Some(word @ ("completion" | "collateral")) => bail!("{word} is not provided; see --help"),
+        _ => {}
+    }
+    let Some(values) = read(USAGE, FLAGS.as_slice(), arguments)? else { return Ok(ExitCode::SUCCESS) };
+    let (settings, log) = Settings::read(&values, &Process)?;
+    daemon::run(settings, log)
+}
+
+/// None when the call only asked for an explanation, which it has then.
+fn read(usage: &str, table: &'static [Flag], arguments: Vec<OsString>) -> Result<Option<Values>> {
+    match flags::parse(table, STYLE, arguments, |name| Process.variable(name))? {
+        Request::Run(values) => Ok(Some(values)),
+        Request::Help => {
+            io::stdout().write_all(flags::help(usage, table).as_bytes())?;
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! `install-cni version`, in the shapes of Istio's.
+
+use flags::{Flag, Values, flag, switch};
+
+/// Flags of the sub-command.
+pub(crate) const FLAGS: &[Flag] = &[
+    switch("short", Some('s'), &[], "false", "one line"),
+    flag("output", Some('o'), &[], "", "json or yaml"),
+];
+
+/// What `--help` says of it.
+pub(crate) const USAGE: &str = "Prints build version information.\n\nUsage: install-cni version [flags]";
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Of the source, when the build was told (`MILLRACE_REVISION`).
+const REVISION: &str = match option_env!("MILLRACE_REVISION") {
+    Some(revision) => revision,
+    None => "unknown",
+};
+
+/// The version in the form that was asked for.
+///
+/// # Errors
+/// There is no such form.
+pub(crate) fn text(values: &Values) -> Result<String, String> {
+    let members = [
+        ("version", VERSION),
+        ("revision", REVISION),
+        ("golang_version", ""),
+        ("status", STATUS),
+        ("tag", VERSION),
+    ];
+    match (values.text("output"), values.text("short")) {
+        ("json", _) => {
+            let lines = members.map(|(name, value)| format!("    \"{name}\": \"{value}\""));
+            Ok(format!("{{\n  \"clientVersion\": {{\n{}\n  }}\n}}\n", lines.join(",\n")))
+        }
+        ("yaml", _) => {
+            let mut lines = members.map(|(name, value)| format!("  {name}: \"{value}\"\n"));
+            lines.sort();
+            Ok(format!("clientVersion:\n{}", lines.concat()))
+        }
+        ("", "true") => Ok(format!("{VERSION}-{REVISION}-{STATUS}\n")),
+        ("", _) => Ok(format!(
+            "version.BuildInfo{{Version:\"{VERSION}\", GitRevision:\"{REVISION}\", GolangVersion:\"\", \
+             BuildStatus:\"{STATUS}\", GitTag:\"{VERSION}\"}}\n"
+        )),
+        (other, _) => Err(format!("--output: {other:?} is neither json nor yaml")),
+    }
+}
+
+const STATUS: &str = if cfg!(debug_assertions) { "Modified" } else { "Clean" };

@@ -1,0 +1,76 @@
+//! Taking everything away again.
+
+use std::{fs, path::Path};
+
+use cni_types::{FileForm, check_standalone, without_entry};
+
+use crate::{
+    Chaining, Error, Settings,
+    binaries::{self, PLUGIN},
+    network::{self, Network},
+    saved,
+};
+
+/// Removes entry, kubeconfig and binaries, in this order, so that there is no moment with an entry whose binary is
+/// missing: when an entry cannot be removed, the binaries stay. Goes on after a failure as far as it may.
+pub(crate) fn clean_up(settings: &Settings) -> Vec<Error> {
+    let mut errors = entries(settings);
+    let entries_left = !errors.is_empty();
+    let kubeconfig = settings.conf_dir.join(&settings.kubeconfig_name);
+    errors.extend(hostfs::remove(&kubeconfig).err().map(Error::from));
+    if !entries_left {
+        errors.extend(settings.targets.iter().flat_map(|target| remove_binaries(settings, target)));
+    }
+    errors
+}
+
+fn entries(settings: &Settings) -> Vec<Error> {
+    let names = match network::names(&settings.conf_dir) {
+        Ok(names) => names,
+        Err(_) if !fs::exists(&settings.conf_dir).unwrap_or(true) => return Vec::new(),
+        Err(error) => return vec![error],
+    };
+    names.iter().filter_map(|name| release(settings, name).err()).collect()
+}
+
+fn release(settings: &Settings, name: &str) -> Result<(), Error> {
+    let is_named = match &settings.chaining {
+        Chaining::Primary { name: named } => named.as_deref() == Some(name),
+        Chaining::Standalone { name: named } => named == name,
+        Chaining::Own { .. } => false,
+    };
+    if FileForm::of(name).is_none() && !is_named {
+        return Ok(());
+    }
+    let Some(network) = Network::read(&settings.conf_dir, name)? else { return Ok(()) };
+    let is_alone = matches!(settings.chaining, Chaining::Standalone { .. }) && is_named;
+    if is_alone && check_standalone(&network.content).is_ok() {
+        hostfs::remove(&network.path)?;
+        return Ok(());
+    }
+    match without_entry(&network.content) {
+        // Not ours: what is in it is not our business.
+        Err(_) | Ok(None) => Ok(()),
+        Ok(Some(_)) if name == settings.own_name => {
+            hostfs::remove(&network.path)?;
+            Ok(())
+        }
+        Ok(Some(_)) => saved::release(&network.path),
+    }
+}
+
+/// Our binaries in one directory: the plugin, and of the others those that are still as we brought them.
+fn remove_binaries(settings: &Settings, target: &Path) -> Vec<Error> {
+    let names = hostfs::list(&settings.source).unwrap_or_default();
+    let mut errors = Vec::new();
+    for name in names.iter().filter(|name| *name != PLUGIN) {
+        let path = target.join(name);
+        if binaries::is_copy(&settings.source.join(name), &path) {
+            errors.extend(hostfs::remove(&path).err());
+        }
+    }
+    if fs::exists(target).unwrap_or(true) {
+        errors.extend(hostfs::remove(&target.join(PLUGIN)).err());
+    }
+    errors.into_iter().map(Error::from).collect()
+}

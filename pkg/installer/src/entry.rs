@@ -1,0 +1,66 @@
+//! The plugin's entry, from the latest template that gave one.
+
+use cni_types::{Entry, EntryError};
+
+use crate::{Error, Settings};
+
+/// An entry, and the text it was read from.
+#[derive(Clone, Debug)]
+pub(crate) struct Current {
+    /// The rendered template.
+    pub(crate) text: String,
+    /// What it says.
+    pub(crate) entry: Entry,
+}
+
+/// What became of the template since the last look.
+#[derive(Debug)]
+pub(crate) enum Look {
+    /// Nothing, or it is the first.
+    Same,
+    /// It changed, and is good.
+    New,
+    /// It changed, and cannot be used: the last good one stays.
+    Refused(EntryError),
+}
+
+/// The last good entry, and the last text that was none, so that each is told about once.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    current: Option<Current>,
+    refused: Option<String>,
+}
+
+impl Entries {
+    /// Reads the template again.
+    ///
+    /// # Errors
+    /// It gives no entry, and there was no good one before.
+    pub(crate) fn look(&mut self, settings: &Settings) -> Result<Look, Error> {
+        let text = settings.template.render()?;
+        if self.current.as_ref().is_some_and(|current| current.text == text) {
+            self.refused = None;
+            return Ok(Look::Same);
+        }
+        match Entry::parse(&text) {
+            Ok(entry) => {
+                let entry = if settings.kubeconfig.is_none() { entry.without_kubeconfig() } else { entry };
+                let first = self.current.replace(Current { text, entry }).is_none();
+                self.refused = None;
+                Ok(if first { Look::Same } else { Look::New })
+            }
+            Err(_) if text.trim().is_empty() && self.current.is_none() => Err(Error::NoTemplate),
+            Err(error) if self.current.is_none() => Err(Error::Template(error)),
+            Err(_) if self.refused.as_ref() == Some(&text) => Ok(Look::Same),
+            Err(error) => {
+                self.refused = Some(text);
+                Ok(Look::Refused(error))
+            }
+        }
+    }
+
+    /// The last good one.
+    pub(crate) fn current(&self) -> Option<Current> {
+        self.current.clone()
+    }
+}

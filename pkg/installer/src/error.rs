@@ -1,0 +1,63 @@
+//! What can keep the plugin from being installed.
+
+use std::path::PathBuf;
+
+use cni_types::{EditError, EntryError};
+
+/// A step of an installation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Binaries.
+    Binaries,
+    /// kubeconfig.
+    Kubeconfig,
+    /// The runtime's configuration.
+    Conf,
+}
+
+/// Something is not installed. Each names the path it is about.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or directory.
+    #[error(transparent)]
+    File(#[from] hostfs::Error),
+    /// Nowhere to put binaries.
+    #[error("no directory for binaries can be written to: {0}")]
+    NoTarget(String),
+    /// The image is broken.
+    #[error("{0} holds no plugin istio-cni, so that there is nothing to install")]
+    NoPlugin(PathBuf),
+    /// Installed, and useless.
+    #[error("the installed plugin {path} does not run: {why}")]
+    Broken {
+        /// The installed binary.
+        path: PathBuf,
+        /// In words.
+        why: String,
+    },
+    /// Our entry cannot be put into a configuration, or taken out.
+    #[error("cannot edit {path}: {cause}")]
+    Edit {
+        /// The configuration.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: EditError,
+    },
+    /// The template gives no entry.
+    #[error("the CNI network configuration (template) cannot be used: {0}")]
+    Template(EntryError),
+    /// There is no template.
+    #[error("there is no CNI network configuration (template)")]
+    NoTemplate,
+    /// In standalone mode the template is the whole file.
+    #[error("the CNI network configuration (template) is no network of its own: {0}")]
+    Standalone(String),
+    /// The file of own-conflist mode would not be the runtime's choice.
+    #[error("{own} sorts after {primary}, so that the runtime would not take it: choose another name")]
+    Order {
+        /// Our file's name.
+        own: String,
+        /// The primary network's file name.
+        primary: String,
+    },
+}

@@ -1,0 +1,170 @@
+//! Whether another program keeps undoing what we do.
+//!
+//! To mend at once is right for an accident and wrong for a fight: two programs that answer each other wear out disk and
+//! logs, and nobody learns of it. So a file that is damaged as fast as it is mended is left alone for a while, longer
+//! each time, and somebody is told.
+
+use std::time::{Duration, Instant};
+
+/// A damage sooner than this after we mended the last is an answer to it.
+const ANSWER: Duration = Duration::from_millis(250);
+/// Answers in a row that make a fight.
+const ANSWERS: u32 = 6;
+/// A slower rival is one too, when it keeps on: so many damages within [`LONG`].
+const MANY: u32 = 200;
+const LONG: Duration = Duration::from_secs(600);
+/// How long a file is left alone at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(64);
+/// What stood for so long after we mended it stands.
+const PEACE: Duration = Duration::from_secs(60);
+
+/// One thing that others may damage.
+#[derive(Debug, Default)]
+pub(crate) struct Fight {
+    /// When we last mended it.
+    mended: Option<Instant>,
+    answers: u32,
+    /// Beginning of the long count, and how many there were.
+    long: Option<(Instant, u32)>,
+    /// How long it is left alone the next time; none: no fight.
+    pause: Option<Duration>,
+    /// Left alone until then.
+    until: Option<Instant>,
+}
+
+/// What to do about a damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Mend it.
+    Mend,
+    /// It is a fight, since now: somebody should be told. Leave it alone until then.
+    Fight(Instant),
+    /// Leave it alone until then.
+    Leave(Instant),
+}
+
+impl Fight {
+    /// It is damaged.
+    pub(crate) fn damaged(&mut self, now: Instant) -> Verdict {
+        if let Some(until) = self.until {
+            if now < until {
+                return Verdict::Leave(until);
+            }
+            self.until = None;
+            return Verdict::Mend; // the pause is over: try
+        }
+        let Some(since) = self.mended.map(|mended| now.saturating_duration_since(mended)) else {
+            return Verdict::Mend;
+        };
+        if since > self.peace() {
+            *self = Fight::default();
+            return Verdict::Mend;
+        }
+        self.answers = if since <= ANSWER { self.answers + 1 } else { 0 };
+        let many = self.count(now) >= MANY;
+        match self.pause {
+            None if self.answers < ANSWERS && !many => Verdict::Mend,
+            None => Verdict::Fight(self.leave(now, FIRST_PAUSE)),
+            Some(last) => Verdict::Leave(self.leave(now, (last * 2).min(LAST_PAUSE))),
+        }
+    }
+
+    /// It has been mended.
+    pub(crate) fn mended(&mut self, now: Instant) {
+        self.mended = Some(now);
+    }
+
+    /// Answers in a row so far, for messages.
+    pub(crate) fn answers(&self) -> u32 {
+        self.answers.max(self.long.map_or(0, |(_, count)| if count >= MANY { count } else { 0 }))
+    }
+
+    fn peace(&self) -> Duration {
+        self.pause.map_or(PEACE, |pause| PEACE.max(pause * 2))
+    }
+
+    fn leave(&mut self, now: Instant, pause: Duration) -> Instant {
+        self.pause = Some(pause);
+        let until = now + pause;
+        self.until = Some(until);
+        until
+    }
+
+    fn count(&mut self, now: Instant) -> u32 {
+        let long = self.long.filter(|(began, _)| now.saturating_duration_since(*began) <= LONG);
+        let (began, count) = long.unwrap_or((now, 0));
+        self.long = Some((began, count + 1));
+        count + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rival that answers `after` each time that we mend; the moments at which we did, in milliseconds.
+    fn against(after: Duration, damages: usize) -> (Vec<u128>, usize) {
+        let start = Instant::now();
+        let (mut fight, mut now) = (Fight::default(), start);
+        let (mut mended, mut told) = (Vec::new(), 0);
+        while mended.len() < damages {
+            match fight.damaged(now) {
+                Verdict::Mend => {
+                    fight.mended(now);
+                    mended.push((now - start).as_millis());
+                    now += after;
+                }
+                Verdict::Fight(until) => {
+                    told += 1;
+                    now = until;
+                }
+                Verdict::Leave(until) => now = until,
+            }
+        }
+        (mended, told)
+    }
+
+    #[test]
+    fn a_rival_that_answers_at_once_is_left_alone_longer_each_time_and_told_once() {
+        let (mended, told) = against(Duration::from_millis(20), 16);
+        assert_eq!(mended[..7], [0, 20, 40, 60, 80, 100, 1120]);
+        let pauses: Vec<u128> = mended.windows(2).skip(5).map(|pair| (pair[1] - pair[0]) / 1000).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64, 64]);
+        assert_eq!(told, 1);
+    }
+
+    #[test]
+    fn accidents_are_mended_at_once_however_often() {
+        let (mended, told) = against(Duration::from_millis(300), 150);
+        assert_eq!((mended[149], told), (149 * 300, 0));
+        let (mended, told) = against(Duration::from_secs(61), 1000);
+        assert_eq!((mended[999], told), (999 * 61_000, 0), "each long after the last");
+    }
+
+    #[test]
+    fn a_slow_rival_that_keeps_on_is_one_too() {
+        let (mended, told) = against(Duration::from_secs(1), 300);
+        assert_eq!(told, 1);
+        assert!(mended[299] > 300 * 1000 + 64_000, "{}", mended[299]);
+    }
+
+    #[test]
+    fn peace_ends_a_fight() {
+        let (mut fight, mut now) = (Fight::default(), Instant::now());
+        fight.mended(now);
+        for _ in 0..ANSWERS - 1 {
+            assert_eq!(fight.damaged(now), Verdict::Mend);
+            fight.mended(now);
+        }
+        let Verdict::Fight(until) = fight.damaged(now) else { panic!("a fight") };
+        assert_eq!(fight.damaged(now), Verdict::Leave(until));
+        now = until;
+        assert_eq!(fight.damaged(now), Verdict::Mend);
+        fight.mended(now);
+        now += PEACE + Duration::from_secs(1);
+        assert_eq!(fight.damaged(now), Verdict::Mend);
+        fight.mended(now);
+        assert_eq!(fight.damaged(now), Verdict::Mend, "it begins anew");
+    }
+}

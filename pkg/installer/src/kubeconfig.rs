@@ -1,0 +1,163 @@
+//! The plugin's credential: a kubeconfig from the pod's service account, byte for byte as Istio writes it.
+
+use std::{iter, path::PathBuf};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+use crate::Error;
+
+/// How to write the kubeconfig.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubeconfigSettings {
+    /// Permission bits of the file.
+    pub mode: u32,
+    /// URL of the API server.
+    pub server: String,
+    /// Whom to believe to be the API server.
+    pub authority: Authority,
+    /// File with the service account's token.
+    pub token: PathBuf,
+}
+
+/// Whom the plugin believes to be the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authority {
+    /// Whoever has a certificate of an authority in this file.
+    File(PathBuf),
+    /// Anybody.
+    Anybody,
+}
+
+/// The greatest token or bundle of certificates that is read, in bytes: a Secret or ConfigMap holds no more.
+const MAX_INPUT: usize = 1024 * 1024;
+
+impl KubeconfigSettings {
+    /// The files it is made from.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &PathBuf> {
+        let authority = match &self.authority {
+            Authority::File(file) => Some(file),
+            Authority::Anybody => None,
+        };
+        iter::once(&self.token).chain(authority)
+    }
+
+    /// The kubeconfig's text, and the token that is in it.
+    ///
+    /// # Errors
+    /// The token or the certificates cannot be read.
+    pub(crate) fn render(&self) -> Result<(String, Vec<u8>), Error> {
+        let token = hostfs::read(&self.token, MAX_INPUT)?;
+        let authority = match &self.authority {
+            Authority::File(file) => {
+                format!("certificate-authority-data: {}", STANDARD.encode(hostfs::read(file, MAX_INPUT)?))
+            }
+            Authority::Anybody => "insecure-skip-tls-verify: true".to_owned(),
+        };
+        let text = format!(
+            "apiVersion: v1\n\
+             clusters:\n\
+             - cluster:\n    {authority}\n    server: {}\n  name: local\n\
+             contexts:\n\
+             - context:\n    cluster: local\n    user: istio-cni\n  name: istio-cni-context\n\
+             current-context: istio-cni-context\n\
+             kind: Config\n\
+             preferences: {{}}\n\
+             users:\n\
+             - name: istio-cni\n  user:\n    token: {}\n",
+            self.server,
+            scalar(&String::from_utf8_lossy(&token), 6),
+        );
+        Ok((text, token))
+    }
+}
+
+/// A YAML string as Go's library prints it. Tokens and URLs are plain; one with a newline at its end becomes a block; the
+/// rest is quoted, which any reader understands.
+fn scalar(text: &str, indent: usize) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.~+/=".contains(c);
+    let body = text.strip_suffix('\n').unwrap_or(text);
+    let letters = body.chars().any(|c| c.is_ascii_alphabetic());
+    let starts = body.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !body.chars().all(is_plain) || !letters || !starts || body.len() < 16 {
+        return quoted(text); // short words may mean something else: null, true, 1e5
+    }
+    match text.ends_with('\n') {
+        true => format!("|\n{}{body}", " ".repeat(indent)),
+        false => text.to_owned(),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let escaped = text.chars().map(|c| match c {
+        '"' | '\\' => format!("\\{c}"),
+        '\n' => "\\n".to_owned(),
+        c if c.is_control() => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrIn0.c2ln-_";
+
+    fn render(token: &str, ca: &str, insecure: bool, server: &str) -> String {
+        let files = tempfile::tempdir().unwrap();
+        let (token_file, ca_file) = (files.path().join("token"), files.path().join("ca.crt"));
+        fs::write(&token_file, token).unwrap();
+        fs::write(&ca_file, ca).unwrap();
+        let authority = if insecure { Authority::Anybody } else { Authority::File(ca_file) };
+        let settings =
+            KubeconfigSettings { mode: 0o600, server: server.to_owned(), authority, token: token_file };
+        let (text, read) = settings.render().unwrap();
+        assert_eq!(read, token.as_bytes());
+        text
+    }
+
+    #[test]
+    fn it_is_istios_to_the_byte() {
+        let expected = format!(
+            "apiVersion: v1
+clusters:
+- cluster:
+    certificate-authority-data: LS0tQ0EtLS0K
+    server: https://[fd00::1]:443
+  name: local
+contexts:
+- context:
+    cluster: local
+    user: istio-cni
+  name: istio-cni-context
+current-context: istio-cni-context
+kind: Config
+preferences: {{}}
+users:
+- name: istio-cni
+  user:
+    token: {TOKEN}
+"
+        );
+        assert_eq!(render(TOKEN, "---CA---\n", false, "https://[fd00::1]:443"), expected);
+        let insecure = expected
+            .replace("certificate-authority-data: LS0tQ0EtLS0K", "insecure-skip-tls-verify: true")
+            .replace("[fd00::1]", "10.96.0.1");
+        assert_eq!(render(TOKEN, "", true, "https://10.96.0.1:443"), insecure);
+    }
+
+    #[test]
+    fn a_token_is_told_unchanged_whatever_is_in_it() {
+        let line = |token: &str| {
+            let text = render(token, "", true, "https://10.96.0.1:443");
+            text.split_once("token: ").unwrap().1.to_owned()
+        };
+        assert_eq!(line(&format!("{TOKEN}\n")), format!("|\n      {TOKEN}\n"), "as Go prints it");
+        assert_eq!(line("true"), "\"true\"\n");
+        assert_eq!(line("1234567890123456"), "\"1234567890123456\"\n");
+        assert_eq!(line(""), "\"\"\n");
+        assert_eq!(line("a: \"b\"\\c\td#0123456789"), "\"a: \\\"b\\\"\\\\c\\u0009d#0123456789\"\n");
+    }
+}

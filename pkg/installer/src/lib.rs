@@ -1,0 +1,31 @@
+//! Puts the plugin on the node and keeps it there: binaries, kubeconfig, and the entry in the runtime's configuration.
+//!
+//! One plain thread runs [`Installer::run`]: a level-triggered loop that looks at everything, mends what is not as it
+//! should be, and waits for the next change of a directory. What to do follows from what is there and nothing else, so that
+//! first installation, restart after a kill, damage by others and a new configuration are one and the same. It writes
+//! only below the directories of its [`Settings`], and it knows nothing of Kubernetes but the files that the kubelet
+//! mounts. Called by the daemon, which also decides whether an end is an uninstallation ([`Installer::clean_up`]).
+
+mod binaries;
+mod cleanup;
+mod conf;
+mod entry;
+mod error;
+mod fight;
+mod kubeconfig;
+mod metrics;
+mod network;
+mod pass;
+mod rivals;
+mod run;
+mod saved;
+mod settings;
+mod status;
+mod verify;
+
+pub use error::{Error, Step};
+pub use kubeconfig::{Authority, KubeconfigSettings};
+pub use metrics::Metrics;
+pub use run::{Handle, Installer, Notice};
+pub use settings::{Chaining, Settings, Template};
+pub use status::Status;

@@ -1,0 +1,140 @@
+//! What Prometheus sees of the installer. Names and labels of the first two are Istio's.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+use crate::Step;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct CauseLabel {
+    cause: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct FileLabel {
+    file: &'static str,
+}
+
+/// The installer's metrics; clones count together.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    installs: Family<ResultLabel, Counter>,
+    ready: Gauge,
+    restores: Family<CauseLabel, Counter>,
+    fights: Family<FileLabel, Counter>,
+    updates: Family<ResultLabel, Counter>,
+    rotations: Counter,
+    polled: Gauge,
+    duration: Histogram,
+}
+
+/// Upper bounds in seconds: a pass over files that nobody touched takes under a millisecond, a slow disk seconds.
+const DURATIONS: [f64; 9] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
+
+impl Metrics {
+    /// Registers everything, so that it is there before the first pass.
+    pub fn register(registry: &mut Registry) -> Metrics {
+        let metrics = Metrics {
+            installs: Family::default(),
+            ready: Gauge::default(),
+            restores: Family::default(),
+            fights: Family::default(),
+            updates: Family::default(),
+            rotations: Counter::default(),
+            polled: Gauge::default(),
+            duration: Histogram::new(DURATIONS),
+        };
+        // The library adds the full stop of each help text, and `_total` to the name of each counter.
+        registry.register(
+            "istio_cni_installs",
+            "Total number of CNI plugins installed by the Istio CNI installer",
+            metrics.installs.clone(),
+        );
+        registry.register(
+            "istio_cni_install_ready",
+            "Whether the CNI plugin installation is ready or not",
+            metrics.ready.clone(),
+        );
+        registry.register(
+            "istio_cni_restores",
+            "Files of the plugin's installation that were put right again, by what was wrong",
+            metrics.restores.clone(),
+        );
+        registry.register(
+            "istio_cni_fights",
+            "Times that another program was found to keep undoing the installation, by file",
+            metrics.fights.clone(),
+        );
+        registry.register(
+            "istio_cni_config_updates",
+            "New plugin configurations, by whether they were applied or refused",
+            metrics.updates.clone(),
+        );
+        registry.register(
+            "istio_cni_token_rotations",
+            "Times that the service account's token was replaced and the kubeconfig with it",
+            metrics.rotations.clone(),
+        );
+        registry.register(
+            "istio_cni_polled_directories",
+            "Directories that are looked at regularly because the kernel does not tell of their changes",
+            metrics.polled.clone(),
+        );
+        registry.register(
+            "istio_cni_install_duration_seconds",
+            "Duration of passes of the installer",
+            metrics.duration.clone(),
+        );
+        metrics
+    }
+
+    pub(crate) fn installed(&self) {
+        self.installs.get_or_create(&ResultLabel { result: "SUCCESS" }).inc();
+    }
+
+    pub(crate) fn failed(&self, step: Step) {
+        let result = match step {
+            Step::Binaries => "COPY_BINARIES_FAILURE",
+            Step::Kubeconfig => "CREATE_KUBECONFIG_FAILURE",
+            Step::Conf => "CREATE_CNI_CONFIG_FAILURE",
+        };
+        self.installs.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    pub(crate) fn set_ready(&self, ready: bool) {
+        self.ready.set(i64::from(ready));
+    }
+
+    pub(crate) fn restored(&self, cause: &'static str) {
+        self.restores.get_or_create(&CauseLabel { cause }).inc();
+    }
+
+    pub(crate) fn fight(&self, file: &'static str) {
+        self.fights.get_or_create(&FileLabel { file }).inc();
+    }
+
+    pub(crate) fn update(&self, applied: bool) {
+        let result = if applied { "applied" } else { "refused" };
+        self.updates.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    pub(crate) fn rotated(&self) {
+        self.rotations.inc();
+    }
+
+    pub(crate) fn set_polled(&self, directories: usize) {
+        self.polled.set(i64::try_from(directories).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn took(&self, seconds: f64) {
+        self.duration.observe(seconds);
+    }
+}

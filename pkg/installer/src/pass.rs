@@ -1,0 +1,221 @@
+//! One pass: binaries, kubeconfig, entry. Each step looks first and changes only what is not as it should be.
+
+use std::{
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+    time::Instant,
+};
+
+use tracing::{info, warn};
+
+use crate::{
+    Error, Installer, KubeconfigSettings, Notice, Step,
+    conf::{self, Cause, Change, Plan},
+    entry::Look,
+    fight::Verdict,
+    rivals,
+    run::{Problem, Turn},
+};
+
+/// The greatest kubeconfig that is read back.
+const MAX_KUBECONFIG: usize = 4 * 1024 * 1024;
+
+impl Installer {
+    /// Looks at everything and mends it.
+    pub(crate) fn pass(&mut self) -> Turn {
+        let mut turn = Turn::default();
+        let plugin = self.binaries_step(&mut turn);
+        let credential = self.kubeconfig_step(&mut turn);
+        // An entry without a plugin that runs, or without the credential that it names, would keep pods from starting.
+        if plugin && credential {
+            self.conf_step(&mut turn);
+        }
+        turn
+    }
+
+    /// Whether the plugin is there and runs.
+    fn binaries_step(&mut self, turn: &mut Turn) -> bool {
+        if self.complete && self.binaries.are_touched() && !self.may_mend(Step::Binaries, turn) {
+            return false;
+        }
+        let installed = match self.binaries.install(&self.settings) {
+            Ok(installed) => installed,
+            Err(error) => {
+                turn.problems.push(Problem::Failed(Step::Binaries, error));
+                return false;
+            }
+        };
+        if !self.complete {
+            installed.left_out.iter().for_each(|why| info!(target: "install", "left out: {why}"));
+        }
+        for path in &installed.replaced {
+            self.mended(Step::Binaries, "binary", &format!("installed {}", path.display()));
+        }
+        turn.changed |= !installed.replaced.is_empty();
+        turn.witnesses.extend(installed.plugins);
+        true
+    }
+
+    /// Whether there is a credential, if one is wanted. An old one is better than none: it may still be good.
+    fn kubeconfig_step(&mut self, turn: &mut Turn) -> bool {
+        let path = self.settings.conf_dir.join(&self.settings.kubeconfig_name);
+        let done = match self.settings.kubeconfig.clone() {
+            Some(wanted) => self.write_kubeconfig(&path, &wanted, turn),
+            None => hostfs::remove(&path).map(drop).map_err(Error::from),
+        };
+        let exists = matches!(hostfs::fingerprint(&path), Ok(Some(_)));
+        match done {
+            Ok(()) => true,
+            Err(error) => {
+                turn.problems.push(Problem::Failed(Step::Kubeconfig, error));
+                exists
+            }
+        }
+    }
+
+    fn write_kubeconfig(
+        &mut self,
+        path: &Path,
+        wanted: &KubeconfigSettings,
+        turn: &mut Turn,
+    ) -> Result<(), Error> {
+        let (text, token) = wanted.render()?;
+        let now = (hash(&text), hash(&token));
+        let before = self.credential;
+        let good = is_good(path, &text, wanted.mode);
+        if !good {
+            let is_damage = before.is_some_and(|(text, _)| text == now.0);
+            if is_damage && !self.may_mend(Step::Kubeconfig, turn) {
+                return Ok(());
+            }
+            hostfs::write(path, text.as_bytes(), wanted.mode)?;
+            turn.changed = true;
+            let what = format!("wrote {}", path.display()); // never what is in it
+            if is_damage {
+                self.mended(Step::Kubeconfig, "kubeconfig", &what);
+            } else {
+                info!(target: "install", "{what}");
+            }
+            if before.is_some_and(|(_, token)| token != now.1) {
+                self.metrics.rotated();
+            }
+        }
+        self.credential = Some(now);
+        turn.witnesses.extend(hostfs::fingerprint(path)?.map(|seen| (path.to_owned(), seen)));
+        Ok(())
+    }
+
+    fn conf_step(&mut self, turn: &mut Turn) {
+        if let Err(error) = self.put_entry(turn) {
+            turn.problems.push(Problem::Failed(Step::Conf, error));
+        }
+    }
+
+    fn put_entry(&mut self, turn: &mut Turn) -> Result<(), Error> {
+        let look = self.entries.look(&self.settings)?;
+        let is_new = matches!(look, Look::New);
+        if let Look::Refused(error) = look {
+            self.refuse(&error.to_string());
+        }
+        let Some(current) = self.entries.current() else { return Err(Error::NoTemplate) };
+        let directory = self.settings.conf_dir.clone();
+        let mut seen = hostfs::fingerprint(&directory)?;
+        let (holder, changes) = match conf::plan(&self.settings, &current.entry, &current.text)? {
+            Plan::Do { holder, changes } => (holder, changes),
+            Plan::Wait(why) => {
+                turn.problems.push(Problem::Waiting(why));
+                return Ok(());
+            }
+        };
+        if !changes.is_empty() {
+            if self.complete && !is_new && !self.may_mend(Step::Conf, turn) {
+                return Ok(());
+            }
+            self.change(&changes, is_new)?;
+            turn.changed = true;
+            seen = hostfs::fingerprint(&directory)?;
+        }
+        if is_new {
+            self.metrics.update(true);
+        }
+        turn.witnesses.extend(seen.map(|seen| (directory, seen)));
+        turn.witnesses.extend(hostfs::fingerprint(&holder)?.map(|seen| (holder, seen)));
+        Ok(())
+    }
+
+    fn change(&mut self, changes: &[(Cause, Change)], is_new: bool) -> Result<(), Error> {
+        for (cause, change) in changes {
+            conf::apply(change)?;
+            let what = format!("{} ({})", change.words(), cause.label());
+            if is_new {
+                info!(target: "install", "new configuration: {what}");
+            } else {
+                self.mended(Step::Conf, cause.label(), &what);
+            }
+        }
+        Ok(())
+    }
+
+    /// Told once for each text.
+    fn refuse(&mut self, why: &str) {
+        self.metrics.update(false);
+        let message =
+            format!("the new CNI network configuration cannot be used, the last good one stays: {why}");
+        warn!(target: "install", "{message}");
+        (self.notify)(Notice { reason: "CNIConfigRefused", message });
+    }
+
+    /// Counts a change of ours, and logs it.
+    fn mended(&mut self, step: Step, cause: &'static str, what: &str) {
+        info!(target: "install", "{what}");
+        if self.complete {
+            self.metrics.restored(cause);
+            self.fights.entry(step).or_default().mended(Instant::now());
+        }
+    }
+
+    /// Whether to mend what is damaged now, or to leave it alone because another program keeps undoing it.
+    fn may_mend(&mut self, step: Step, turn: &mut Turn) -> bool {
+        let fight = self.fights.entry(step).or_default();
+        let (until, is_first) = match fight.damaged(Instant::now()) {
+            Verdict::Mend => return true,
+            Verdict::Fight(until) => (until, true),
+            Verdict::Leave(until) => (until, false),
+        };
+        let (times, file) = (fight.answers(), step.label());
+        let rival = rivals::describe(&self.settings.conf_dir);
+        let message = format!("another program undoes our {file} each time that we put it right: {rival}");
+        if is_first {
+            self.metrics.fight(file);
+            warn!(target: "install", "{message}; {times} times in a row; from now on it is left alone for longer and longer");
+            (self.notify)(Notice { reason: "CNIConfigFight", message: message.clone() });
+        }
+        turn.problems.push(Problem::Fought(message, until));
+        false
+    }
+}
+
+impl Step {
+    /// In words, and for metrics.
+    const fn label(self) -> &'static str {
+        match self {
+            Step::Binaries => "binary",
+            Step::Kubeconfig => "kubeconfig",
+            Step::Conf => "network configuration",
+        }
+    }
+}
+
+fn is_good(path: &Path, text: &str, mode: u32) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.mode() & 0o7777 == mode)
+        && hostfs::read(path, MAX_KUBECONFIG).is_ok_and(|found| found == text.as_bytes())
+}
+
+/// To recognise a text again without keeping it: it holds a credential.
+fn hash(text: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,55 @@
+//! Who else writes network configurations, as far as the directory shows it, and which setting makes peace.
+
+use std::path::Path;
+
+use cni_types::plugin_types;
+
+use crate::network::{self, Network};
+
+const CILIUM: Rival = ("cilium-cni", "Cilium", "set its Helm value cni.exclusive=false");
+
+/// Plugin type, name, advice.
+type Rival = (&'static str, &'static str, &'static str);
+
+const KNOWN: [Rival; 6] = [
+    CILIUM,
+    ("multus", "Multus", "let Multus call istio-cni by name: CHAINED_CNI_PLUGIN=false (provider multus)"),
+    (
+        "multus-shim",
+        "Multus",
+        "let Multus call istio-cni by name: CHAINED_CNI_PLUGIN=false (provider multus)",
+    ),
+    (
+        "calico",
+        "Calico",
+        "let only one writer own the file: ISTIO_OWNED_CNI_CONFIG=true leaves Calico's alone",
+    ),
+    ("aws-cni", "the AWS VPC CNI", "ISTIO_OWNED_CNI_CONFIG=true leaves its file alone"),
+    ("linkerd-cni", "Linkerd", "run only one mesh's CNI plugin on a node"),
+];
+
+/// A sentence about the likely rival.
+pub(crate) fn describe(directory: &Path) -> String {
+    let names = network::names(directory).unwrap_or_default();
+    if names.iter().any(|name| name.ends_with(".cilium_bak")) {
+        return hint(&CILIUM);
+    }
+    let read = |name: &String| Network::read(directory, name).ok().flatten();
+    let types: Vec<String> =
+        names.iter().filter_map(read).flat_map(|network| plugin_types(&network.content)).collect();
+    let known = KNOWN.iter().find(|(plugin, ..)| types.iter().any(|seen| seen == plugin));
+    match known {
+        Some(known) => hint(known),
+        None => {
+            let mut others: Vec<&str> =
+                types.iter().map(String::as_str).filter(|plugin| *plugin != cni_types::Entry::TYPE).collect();
+            others.sort_unstable();
+            others.dedup();
+            format!("the other plugins there are {}", others.join(", "))
+        }
+    }
+}
+
+fn hint((plugin, name, advice): &Rival) -> String {
+    format!("this looks like {name} ({plugin}): {advice}")
+}

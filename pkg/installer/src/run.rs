@@ -1,0 +1,252 @@
+//! The loop: look, mend, wait.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender, TryRecvError},
+    },
+    time::{Duration, Instant},
+};
+
+use hostfs::{Waker, Watcher};
+use tracing::{info, warn};
+
+use crate::{
+    Error, Metrics, Settings, Status, Step, binaries::Binaries, cleanup, entry::Entries, fight::Fight,
+};
+
+/// Something that people who look at the cluster should learn of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+/// The installer. See the crate's documentation.
+pub struct Installer {
+    pub(crate) settings: Settings,
+    pub(crate) metrics: Metrics,
+    pub(crate) status: Arc<Status>,
+    pub(crate) notify: Box<dyn Fn(Notice) + Send>,
+    pub(crate) binaries: Binaries,
+    pub(crate) entries: Entries,
+    pub(crate) fights: BTreeMap<Step, Fight>,
+    /// Hash of the kubeconfig that we wrote or found good last, and of its token.
+    pub(crate) credential: Option<(u64, u64)>,
+    /// Whether there was a pass after which everything was in place.
+    pub(crate) complete: bool,
+    watcher: Watcher,
+    commands: Receiver<Command>,
+    ready: bool,
+    failures: u32,
+    said: String,
+}
+
+impl fmt::Debug for Installer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Installer").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+enum Command {
+    Stop,
+    Template(String),
+}
+
+/// Speaks to a running installer.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    commands: Sender<Command>,
+    waker: Waker,
+}
+
+impl Handle {
+    /// Ends the loop after the pass that it may be in.
+    pub fn stop(&self) {
+        self.send(Command::Stop);
+    }
+
+    /// Replaces the template by a new value from the cluster.
+    pub fn set_template(&self, text: String) {
+        self.send(Command::Template(text));
+    }
+
+    fn send(&self, command: Command) {
+        drop(self.commands.send(command)); // an installer that has ended needs no commands
+        self.waker.wake();
+    }
+}
+
+/// What a pass found.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// Everything that is not as it should be; empty: the plugin is installed.
+    pub(crate) problems: Vec<Problem>,
+    /// Files that this rests on.
+    pub(crate) witnesses: Vec<(std::path::PathBuf, hostfs::Fingerprint)>,
+    /// Something was written.
+    pub(crate) changed: bool,
+}
+
+/// One thing that is not as it should be.
+#[derive(Debug)]
+pub(crate) enum Problem {
+    /// It was tried, and failed.
+    Failed(Step, Error),
+    /// It needs somebody else to act first.
+    Waiting(String),
+    /// It is left alone until then, because another program keeps undoing it.
+    Fought(String, Instant),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Failed(_, error) => error.fmt(f),
+            Problem::Waiting(why) => f.write_str(why),
+            Problem::Fought(what, _) => f.write_str(what),
+        }
+    }
+}
+
+/// Without any event, everything is looked at so often: not every file system tells of changes.
+const REGULAR: Duration = Duration::from_secs(10);
+/// After a failure: first, and at most. No event shortens it, because a failed write makes events of its own.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LAST_RETRY: Duration = Duration::from_secs(2);
+
+impl Installer {
+    /// An installer, and the way to speak to it. `notify` must not block.
+    ///
+    /// # Errors
+    /// The kernel gives us no way to be woken up.
+    pub fn new(
+        settings: Settings,
+        metrics: Metrics,
+        status: Arc<Status>,
+        notify: Box<dyn Fn(Notice) + Send>,
+    ) -> Result<(Installer, Handle), Error> {
+        let watcher = Watcher::new()?;
+        let (sender, commands) = mpsc::channel();
+        let handle = Handle { commands: sender, waker: watcher.waker() };
+        let installer = Installer {
+            settings,
+            metrics,
+            status,
+            notify,
+            binaries: Binaries::default(),
+            entries: Entries::default(),
+            fights: BTreeMap::new(),
+            credential: None,
+            complete: false,
+            watcher,
+            commands,
+            ready: false,
+            failures: 0,
+            said: String::new(),
+        };
+        Ok((installer, handle))
+    }
+
+    /// Installs, and keeps installed, until the handle says stop or is gone.
+    pub fn run(&mut self) {
+        let directories = self.settings.directories();
+        while self.obey() {
+            self.status.turn();
+            self.watcher.watch(&directories); // before looking, so that no change falls in between
+            self.metrics.set_polled(self.watcher.polled().len());
+            let started = Instant::now();
+            let turn = self.pass();
+            self.metrics.took(started.elapsed().as_secs_f64());
+            let (pause, impatient) = self.judge(turn);
+            self.wait(pause, impatient);
+        }
+        self.metrics.set_ready(false);
+        self.status.missing("the installer has ended".to_owned());
+    }
+
+    /// Takes everything away from the node: entry, kubeconfig, binaries. Returns what could not be removed.
+    pub fn clean_up(&mut self) -> Vec<Error> {
+        cleanup::clean_up(&self.settings)
+    }
+
+    /// False when told to stop.
+    fn obey(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Template(text)) => self.settings.template.live = Some(text),
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    /// Tells everybody what came of a pass. Until when to wait, and whether changes may shorten that.
+    fn judge(&mut self, turn: Turn) -> (Duration, bool) {
+        let ready = turn.problems.is_empty();
+        self.tell(&turn);
+        if ready {
+            if turn.changed || !self.ready {
+                self.metrics.installed();
+            }
+            self.status.installed(turn.witnesses);
+            self.complete = true;
+        } else {
+            let words: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
+            self.status.missing(words.join("; "));
+        }
+        self.metrics.set_ready(ready);
+        self.ready = ready;
+        let failed = turn.problems.iter().filter_map(|problem| match problem {
+            Problem::Failed(step, _) => Some(*step),
+            _ => None,
+        });
+        let failed: Vec<Step> = failed.collect();
+        failed.iter().for_each(|step| self.metrics.failed(*step));
+        self.failures = if failed.is_empty() { 0 } else { self.failures.saturating_add(1) };
+        if self.failures > 0 {
+            let doubled = FIRST_RETRY * 2_u32.saturating_pow(self.failures.min(10) - 1);
+            return (doubled.min(LAST_RETRY), false);
+        }
+        let until = turn.problems.iter().filter_map(|problem| match problem {
+            Problem::Fought(_, until) => Some(until.saturating_duration_since(Instant::now())),
+            _ => None,
+        });
+        (until.min().map_or(REGULAR, |pause| pause.min(REGULAR)), true)
+    }
+
+    /// Logs what is new, not what was said the last time.
+    fn tell(&mut self, turn: &Turn) {
+        let words: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
+        let words = words.join("; ");
+        if words.is_empty() && !self.ready {
+            info!(target: "install", "the plugin is installed");
+        } else if !words.is_empty() && words != self.said {
+            warn!(target: "install", "the plugin is not installed as it should be: {words}");
+        }
+        self.said = words;
+    }
+
+    /// Waits for a change, a command or the time. An impatient wait ends at any change.
+    fn wait(&mut self, pause: Duration, impatient: bool) {
+        let until = Instant::now() + pause;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.watcher.wait(left) {
+                Ok(wake) if wake.woken || (wake.changed && impatient) || left.is_zero() => return,
+                Ok(_) if Instant::now() >= until => return,
+                Ok(_) => {}
+                Err(error) => {
+                    warn!(target: "install", "cannot wait for changes: {error}");
+                    std::thread::sleep(left.min(LAST_RETRY)); // else this would be a busy loop
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Network configurations as they were before us, so that they can be put back to the byte.
+//!
+//! They lie beside the file, under a name that no runtime reads.
+
+use std::path::{Path, PathBuf};
+
+use cni_types::{Json, is_conversion_of, plugin_types, without_entry};
+
+use crate::{
+    Error,
+    conf::edit,
+    network::{MAX_NETWORK, Network},
+};
+
+const SUFFIX: &str = ".before-istio-cni";
+
+fn place(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(SUFFIX);
+    name.into()
+}
+
+/// Keeps `original`, the content of the file `path` without us.
+pub(crate) fn keep(path: &Path, original: &[u8], mode: u32) -> Result<(), Error> {
+    hostfs::write(&place(path), original, mode)?;
+    Ok(())
+}
+
+/// Takes our entry out of a list. If nobody has changed the rest of it since we put the entry in, the file becomes
+/// what it was to the byte, under the name that it had.
+pub(crate) fn release(path: &Path) -> Result<(), Error> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
+    else {
+        return Ok(());
+    };
+    let Some(network) = Network::read(directory, name)? else { return forget(path) };
+    let Some(text) = without_entry(&network.content).map_err(|cause| edit(path, cause))? else {
+        return forget(path);
+    };
+    let single = path.with_extension("conf");
+    match (original(&single), original(path)) {
+        (Some(original), _) if is_conversion_of(&network.content, &original) => {
+            hostfs::write(&single, &original, network.mode)?;
+            hostfs::remove(path)?;
+        }
+        (_, Some(original)) if Json::parse(&original).is_ok_and(|json| json.to_go_text() == text) => {
+            hostfs::write(path, &original, network.mode)?;
+        }
+        // A list of nothing is no network.
+        _ if plugin_types(text.as_bytes()).is_empty() => {
+            hostfs::remove(path)?;
+        }
+        _ => {
+            hostfs::write(path, text.as_bytes(), network.mode)?;
+        }
+    }
+    forget(path)
+}
+
+/// What the file was; none when that is not known.
+fn original(path: &Path) -> Option<Vec<u8>> {
+    hostfs::read(&place(path), MAX_NETWORK).ok()
+}
+
+fn forget(path: &Path) -> Result<(), Error> {
+    hostfs::remove(&place(path))?;
+    hostfs::remove(&place(&path.with_extension("conf")))?;
+    Ok(())
+}

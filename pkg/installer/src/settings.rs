@@ -1,0 +1,96 @@
+//! What to install, and where.
+
+use std::{fs, path::PathBuf};
+
+use crate::{Error, KubeconfigSettings};
+
+/// Everything that the installer needs to know; its paths are the container's.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Every regular file in here is installed; the plugin `istio-cni` must be among them.
+    pub source: PathBuf,
+    /// Where to; those that are missing or cannot be written are left out, but one must remain.
+    pub targets: Vec<PathBuf>,
+    /// The directory of network configurations.
+    pub conf_dir: PathBuf,
+    /// How our entry gets to the runtime.
+    pub chaining: Chaining,
+    /// The plugin's entry.
+    pub template: Template,
+    /// The plugin's credential; none: it gets none, and depends on the agent.
+    pub kubeconfig: Option<KubeconfigSettings>,
+    /// Name of the kubeconfig in `conf_dir`, also of one that is not wanted any more.
+    pub kubeconfig_name: String,
+    /// Name of the file of [`Chaining::Own`], also of one that is not wanted any more.
+    pub own_name: String,
+}
+
+/// How our entry gets to the runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Chaining {
+    /// As the last plugin in the runtime's default network.
+    Primary {
+        /// File of that network; none: the first that a runtime would take, and wait until there is one.
+        name: Option<String>,
+    },
+    /// In a network of our own: a complete copy of the primary network with our entry at its end, in a file that sorts
+    /// before the primary's, which stays as it is.
+    Own {
+        /// File of the primary network; none: the first that a runtime would take if ours was not there.
+        primary: Option<String>,
+    },
+    /// As a network of its own file, for whoever calls it by name, such as Multus.
+    Standalone {
+        /// The file's name.
+        name: String,
+    },
+}
+
+/// Where the plugin's entry comes from; what is first here wins.
+#[derive(Clone, Debug, Default)]
+pub struct Template {
+    /// The latest value from the cluster.
+    pub live: Option<String>,
+    /// A file, if it exists.
+    pub file: Option<PathBuf>,
+    /// A text.
+    pub text: String,
+    /// Placeholders and their values: plain substitution, in this order, as Istio does.
+    pub variables: Vec<(&'static str, String)>,
+}
+
+/// The greatest template that is read, in bytes: a ConfigMap holds no more.
+const MAX_TEMPLATE: usize = 1024 * 1024;
+
+impl Template {
+    /// The entry's text. An empty one when there is no template at all.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read.
+    pub fn render(&self) -> Result<String, Error> {
+        let template = match (&self.live, &self.file) {
+            (Some(live), _) => live.clone(),
+            (None, Some(file)) if fs::exists(file).unwrap_or(true) => {
+                String::from_utf8_lossy(&hostfs::read(file, MAX_TEMPLATE)?).into_owned()
+            }
+            _ => self.text.clone(),
+        };
+        let substitute = |text: String, (name, value): &(&str, String)| text.replace(name, value);
+        Ok(self.variables.iter().fold(template, substitute))
+    }
+}
+
+impl Settings {
+    /// The directories in which a change may concern us.
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        let mut all = vec![self.conf_dir.clone(), self.source.clone()];
+        all.extend(self.targets.iter().cloned());
+        if let Some(kubeconfig) = &self.kubeconfig {
+            all.extend(kubeconfig.inputs().filter_map(|file| file.parent().map(ToOwned::to_owned)));
+        }
+        all.extend(self.template.file.iter().filter_map(|file| file.parent()).map(ToOwned::to_owned));
+        all.sort();
+        all.dedup();
+        all
+    }
+}

@@ -1,0 +1,82 @@
+//! Whether the plugin is installed, for whoever asks at any moment, from any thread.
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use hostfs::Fingerprint;
+
+/// The loop turns at least every ten seconds; a pass may have to wait for a slow disk.
+const LIVE: Duration = Duration::from_secs(60);
+
+/// What the installer knows.
+#[derive(Debug)]
+pub struct Status(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// Why the plugin is not installed; none: it is.
+    missing: Option<String>,
+    /// Every file that this rests on, as it was when it was looked at.
+    witnesses: Vec<(PathBuf, Fingerprint)>,
+    turned: Instant,
+}
+
+impl Default for Status {
+    fn default() -> Status {
+        let missing = Some("the first pass of the installer has not ended yet".to_owned());
+        Status(Mutex::new(State { missing, witnesses: Vec::new(), turned: Instant::now() }))
+    }
+}
+
+impl Status {
+    /// Whether the plugin is installed, runs, and is called last by the runtime, as far as a look at the files
+    /// tells: one that changed since the installer judged it counts as damaged until it has judged again.
+    ///
+    /// # Errors
+    /// It is not; a sentence.
+    pub fn ready(&self) -> Result<(), String> {
+        let state = self.state();
+        if let Some(why) = &state.missing {
+            return Err(why.clone());
+        }
+        let touched = |(path, seen): &&(PathBuf, Fingerprint)| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *seen);
+        match state.witnesses.iter().find(touched) {
+            Some((path, _)) => Err(format!("{} has changed and is being looked at", path.display())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the installer's loop turns.
+    ///
+    /// # Errors
+    /// It does not; a sentence.
+    pub fn live(&self) -> Result<(), String> {
+        let since = self.state().turned.elapsed();
+        if since <= LIVE {
+            return Ok(());
+        }
+        Err(format!("the installer has not moved for {} s", since.as_secs()))
+    }
+
+    pub(crate) fn turn(&self) {
+        self.state().turned = Instant::now();
+    }
+
+    pub(crate) fn installed(&self, witnesses: Vec<(PathBuf, Fingerprint)>) {
+        let mut state = self.state();
+        state.missing = None;
+        state.witnesses = witnesses;
+    }
+
+    pub(crate) fn missing(&self, why: String) {
+        self.state().missing = Some(why);
+    }
+
+    /// A thread that panicked with the lock held left nothing half done: every change is one assignment or two.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

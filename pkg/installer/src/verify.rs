@@ -1,0 +1,78 @@
+//! Whether an installed plugin runs.
+
+use std::{
+    io::Read,
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+
+use crate::Error;
+
+/// A plugin that does not answer within this time would not answer a runtime either.
+const LIMIT: Duration = Duration::from_secs(5);
+/// What it may say.
+const MAX_OUTPUT: u64 = 64 * 1024;
+
+/// Runs the plugin with `CNI_COMMAND=VERSION` and nothing else in its environment.
+///
+/// # Errors
+/// It cannot be executed, fails, does not end within five seconds, or does not answer as a plugin.
+pub(crate) fn plugin(path: &Path) -> Result<(), Error> {
+    answers(path).map_err(|why| Error::Broken { path: path.to_owned(), why })
+}
+
+fn answers(path: &Path) -> Result<(), String> {
+    let mut command = Command::new(path);
+    command.env_clear().env("CNI_COMMAND", "VERSION");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let status = wait(&mut child);
+    let status = match status {
+        Ok(Some(status)) => status,
+        Ok(None) => {
+            end(&mut child);
+            return Err(format!("no answer within {} s", LIMIT.as_secs()));
+        }
+        Err(error) => {
+            end(&mut child);
+            return Err(format!("cannot wait for it: {error}"));
+        }
+    };
+    let mut said = String::new();
+    let output = child.stdout.take().map(|output| output.take(MAX_OUTPUT).read_to_string(&mut said));
+    match output {
+        Some(Err(error)) => Err(format!("its answer cannot be read: {error}")),
+        _ if !status.success() => Err(format!("it ended with {status}: {}", said.trim())),
+        _ if !said.contains("supportedVersions") => Err(format!("it answers {:?} to VERSION", said.trim())),
+        _ => Ok(()),
+    }
+}
+
+/// None when it takes too long.
+fn wait(child: &mut Child) -> Result<Option<ExitStatus>, std::io::Error> {
+    let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+        match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Ok(None),
+            Ok(_) => return child.wait().map(Some),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Ends a child that is not wanted any more; one that has ended already needs nothing.
+fn end(child: &mut Child) {
+    drop(child.kill());
+    drop(child.wait());
+}
