@@ -9,6 +9,8 @@
 
 #[path = "tests/clean.rs"]
 mod clean;
+#[path = "tests/install_first.rs"]
+mod install_first;
 #[path = "tests/iptables_cli.rs"]
 mod iptables_cli;
 #[path = "tests/kit_api.rs"]

@@ -1,4 +1,4 @@
-//! `hack/bench`: what one ADD costs, as a whole process with its children, in turn with baselines.
+//! `hack/bench`: what one ADD costs, as a whole process with its children, in turn with baselines; and what the daemon costs.
 //!
 //! Absolute times are noise of the machine; the ratios and differences of one run are what counts.
 #![allow(
@@ -10,11 +10,16 @@
 )]
 
 mod contest;
+mod daemon;
 mod measure;
 mod stage;
 mod table;
 
-use std::{env, path::PathBuf, process::ExitCode};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
 
 use stage::Stage;
 
@@ -31,12 +36,23 @@ fn main() -> ExitCode {
         match (word.as_str(), words.next()) {
             ("--rounds", Some(count)) => rounds = count.parse().expect("--rounds takes a number"),
             ("--against", Some(path)) => against = Some(PathBuf::from(path)),
-            _ => panic!("usage: hack/bench [--rounds N] [--against PLUGIN]"),
+            _ => panic!("usage: hack/bench [--rounds N] [--against PLUGIN_OR_DAEMON]"),
         }
     }
     let Some(stage) = Stage::set() else { return ExitCode::FAILURE };
-    let contests = contest::all(&stage, against.as_deref());
+    let (plugin, other) = match against {
+        Some(path) if is_plugin(&path) => (Some(path), None),
+        other => (None, other),
+    };
+    daemon::run(&stage, other.as_deref(), rounds);
+    let contests = contest::all(&stage, plugin.as_deref());
     let results = contest::run(&stage, &contests, rounds);
     table::print(&results, rounds);
     ExitCode::SUCCESS
+}
+
+/// Whether a program answers as a CNI plugin does.
+fn is_plugin(path: &Path) -> bool {
+    let output = Command::new(path).env_clear().env("CNI_COMMAND", "VERSION").stdin(Stdio::null()).output();
+    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("supportedVersions"))
 }

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 pub(crate) struct Stage {
     pub(crate) node: Node,
     pub(crate) api: &'static ApiServer,
+    /// Of a service account that may do what the daemon does.
+    pub(crate) token: String,
     entry: Value,
     /// Pods that the API server knows.
     pub(crate) sidecar: Pod,
@@ -29,13 +31,15 @@ impl Stage {
         let objects = [istio::injected_pod("bench", "sidecar"), dual, ApiServer::pod("bench", "plain")];
         let pods = objects.map(|object| Pod::from_object(&api.create_pod(&object)));
         let [sidecar, dual, plain] = pods;
-        let token = api.service_account("kube-system", "istio-cni", &istio::plugin_rules());
-        let kubeconfig = istio::write_kubeconfig(&node, api, &Auth::Token(token));
+        let template = json!({"metadata": {"name": "istio-cni-config"}, "data": {"cni_network_config": kit::NETWORK_CONFIG}});
+        api.admin().create("/api/v1/namespaces/kube-system/configmaps", &template);
+        let token = api.service_account("kube-system", "istio-cni", &rules());
+        let kubeconfig = istio::write_kubeconfig(&node, api, &Auth::Token(token.clone()));
         let mut entry = istio::plugin_entry(&kubeconfig);
         entry["cniVersion"] = json!("1.0.0");
         entry["log_level"] = json!("error");
         let (restore, commands) = sidecar_rules(&node);
-        Some(Stage { sidecar, dual, plain, node, api, entry, restore, commands })
+        Some(Stage { token, sidecar, dual, plain, node, api, entry, restore, commands })
     }
 
     /// A network namespace with an address of each family, as a pod has when our plugin is called.
@@ -75,6 +79,17 @@ impl Stage {
         }
         (variables, stdin.to_string())
     }
+}
+
+/// What the plugin and the daemon may do.
+fn rules() -> Value {
+    let mut rules = istio::plugin_rules();
+    let read = json!(["get", "list", "watch"]);
+    rules.as_array_mut().unwrap().extend([
+        json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": read}),
+        json!({"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": read}),
+    ]);
+    rules
 }
 
 /// The rules that ADD makes for a sidecar pod of one family, from `istio-iptables --dry-run`.

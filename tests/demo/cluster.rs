@@ -1,8 +1,11 @@
-//! One node, one API server, and the conflist that an installer would have written.
+//! One node, one API server, and the daemon that puts the plugin on the node.
 
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
-use kit::{ApiServer, Auth, ChainError, Node, NodeOptions, Pod, PodSandbox, Runtime, istio};
+use kit::{
+    ApiServer, ChainError, Container, Daemon, NETWORK_CONFIG, Node, NodeOptions, Pod, PodSandbox, Runtime,
+    istio,
+};
 use serde_json::{Value, json};
 
 use crate::show::Show;
@@ -11,10 +14,15 @@ use crate::show::Show;
 pub(crate) struct Cluster {
     pub(crate) node: Node,
     pub(crate) api: &'static ApiServer,
-    pub(crate) conflist: Value,
+    pub(crate) container: Container,
     pub(crate) conflist_path: PathBuf,
     runtime: Runtime,
 }
+
+/// The DaemonSet, as far as the daemon cares.
+pub(crate) const DAEMON_SET: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets";
+/// Where the plugin's configuration is.
+pub(crate) const CONFIG_MAP: &str = "/api/v1/namespaces/kube-system/configmaps/istio-cni-config";
 
 impl Cluster {
     /// Starts everything; none when there is no API server here, after saying so.
@@ -34,13 +42,23 @@ impl Cluster {
             node.outside_ip(true)
         ));
         api.create_namespace("shop");
-        let token = api.service_account("kube-system", "istio-cni", &istio::plugin_rules());
-        let kubeconfig = istio::write_kubeconfig(&node, api, &Auth::Token(token));
-        let conflist = node.conflist(&[istio::plugin_entry(&kubeconfig)]);
-        let conflist_path = node.write_conflist("10-kit.conflist", &conflist);
-        show.note("chain: ptp with host-local, then istio-cni");
-        let runtime = node.runtime();
-        Some(Cluster { node, api, conflist, conflist_path, runtime })
+        let template = create_objects(api, &node);
+        let conflist_path = node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+        show.note("primary network: ptp with host-local, in 10-kit.conflist");
+        let container = container(api, &node, &template);
+        let runtime = node.runtime().with_plugins(&container.bin_dir());
+        Some(Cluster { node, api, container, conflist_path, runtime })
+    }
+
+    /// The daemon, as the kubelet starts it.
+    pub(crate) fn daemon(&self) -> Daemon {
+        self.container.start()
+    }
+
+    /// The network that a runtime reads now.
+    pub(crate) fn conflist(&self) -> Value {
+        let text = fs::read(&self.conflist_path).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or(Value::Null)
     }
 
     /// Creates the pod through the API and runs the chain as a container runtime does.
@@ -51,18 +69,57 @@ impl Cluster {
 
     /// Runs the chain for a pod that the API server need not know.
     pub(crate) fn start_sandbox(&self, pod: Pod) -> Result<PodSandbox, Box<ChainError>> {
-        self.node.add_pod(&self.runtime, &self.conflist, pod)
+        self.node.add_pod(&self.runtime, &self.conflist(), pod)
     }
 }
 
-/// What the plugin logged as its decision at ADD.
-pub(crate) fn decision(pod: &PodSandbox) -> String {
-    let ours = pod.calls.iter().find(|call| call.plugin == "istio-cni");
-    let lines = ours.map(|call| call.output.stderr_text()).unwrap_or_default();
-    let records = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let messages: Vec<String> =
-        records.filter_map(|record| Some(record["msg"].as_str()?.to_owned())).collect();
-    messages.join("; ")
+/// What a manifest brings, and the node; returns the plugin's configuration. Its log socket is where the demo's node has
+/// that directory.
+fn create_objects(api: &ApiServer, node: &Node) -> String {
+    let socket = node.run_dir().join("log.sock");
+    let template = NETWORK_CONFIG.replace("__LOG_UDS_ADDRESS__", &socket.to_string_lossy());
+    let admin = api.admin();
+    admin.create("/api/v1/nodes", &json!({"metadata": {"name": "node-1"}}));
+    let config_map =
+        json!({"metadata": {"name": "istio-cni-config"}, "data": {"cni_network_config": template}});
+    admin.create("/api/v1/namespaces/kube-system/configmaps", &config_map);
+    let labels = json!({"k8s-app": "istio-cni-node"});
+    let containers = json!([{"name": "install-cni", "image": "install-cni"}]);
+    let daemon_set = json!({
+        "metadata": {"name": "istio-cni-node"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": containers}},
+        },
+    });
+    admin.create(DAEMON_SET, &daemon_set);
+    template
+}
+
+fn container(api: &ApiServer, node: &Node, template: &str) -> Container {
+    let mut rules = istio::plugin_rules();
+    let read = json!(["get", "list", "watch"]);
+    rules.as_array_mut().unwrap().extend([
+        json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": read}),
+        json!({"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": read}),
+        json!({"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}),
+    ]);
+    let token = api.service_account("kube-system", "istio-cni", &rules);
+    let container = Container::new(node)
+        .with_env("CNI_NETWORK_CONFIG", template)
+        .with_env("CNI_NET_DIR", &node.net_d().to_string_lossy())
+        .with_env("CNI_CONFIG_MAP", "istio-cni-config");
+    container.set_account(&token, api.ca_pem());
+    container
+}
+
+/// What the plugin logged about a pod, in the daemon's log; empty when nothing has come in within a while.
+pub(crate) fn logged(daemon: &mut Daemon, pod: &Pod) -> String {
+    let label = format!("pod={}/{}", pod.namespace, pod.name);
+    let line =
+        |daemon: &Daemon| daemon.log().lines().find(|line| line.contains(&label)).map(ToOwned::to_owned);
+    daemon.wait_for(&format!("a line with {label}"), |daemon| line(daemon).is_some());
+    line(daemon).and_then(|line| Some(line.split('\t').nth(3)?.to_owned())).unwrap_or_default()
 }
 
 /// A plain pod, as it is without injection.

@@ -1,4 +1,4 @@
-//! `hack/demo`: the sidecar path, shown and checked, on a node made of network namespaces.
+//! `hack/demo`: installation and the sidecar path, shown and checked, on a node made of network namespaces.
 //!
 //! Each thing that is shown is also checked; the last line counts. `--keep` leaves a shell inside.
 #![allow(
@@ -10,6 +10,7 @@
 )]
 
 mod cluster;
+mod installation;
 mod scenes;
 mod show;
 
@@ -26,14 +27,19 @@ fn main() -> ExitCode {
     let keep = env::args().any(|argument| argument == "--keep");
     let mut show = Show::default();
     let Some(cluster) = Cluster::start(&mut show) else { return ExitCode::FAILURE };
-    let pods = scenes::decisions(&cluster, &mut show);
+    let mut daemon = installation::install(&cluster, &mut show);
+    installation::damage(&cluster, &mut daemon, &mut show);
+    installation::reconfigure(&cluster, &mut daemon, &mut show);
+    let pods = scenes::decisions(&cluster, &mut daemon, &mut show);
     scenes::traffic(&cluster, &pods, &mut show);
     scenes::repetition(&pods, &mut show);
     scenes::mistakes(&cluster, &mut show);
+    installation::log(&mut daemon, &mut show);
     if keep {
         look_around(&pods);
     }
     scenes::end(pods, &mut show);
+    installation::end(&cluster, daemon, &mut show);
     if !keep {
         show.note("\n   To stay inside and look around: ./hack/demo --keep");
     }

@@ -1,9 +1,9 @@
 //! The scenes, in the order in which they are shown.
 
-use kit::{Echo, Netns, Pod, PodSandbox, Proto, Seen, Serve, TrafficClient, istio};
+use kit::{Daemon, Echo, Netns, Pod, PodSandbox, Proto, Seen, Serve, TrafficClient, istio};
 
 use crate::{
-    cluster::{Cluster, decision, gateway, plain},
+    cluster::{Cluster, gateway, logged, plain},
     show::Show,
 };
 
@@ -15,11 +15,11 @@ pub(crate) struct Pods {
 }
 
 /// What the plugin decides for each kind of pod, and why.
-pub(crate) fn decisions(cluster: &Cluster, show: &mut Show) -> Pods {
+pub(crate) fn decisions(cluster: &Cluster, daemon: &mut Daemon, show: &mut Show) -> Pods {
     show.chapter("what the plugin decides, and why");
     let mut start = |object, expected: &str| {
         let pod = cluster.start_pod(&object).unwrap_or_else(|error| panic!("{error}"));
-        let decision = decision(&pod);
+        let decision = logged(daemon, &pod.pod);
         let name = format!("{}/{}", pod.pod.namespace, pod.pod.name);
         show.check(decision.contains(expected), format!("{name:<20} {decision}"));
         pod
@@ -161,8 +161,6 @@ pub(crate) fn mistakes(cluster: &Cluster, show: &mut Show) {
     let mut ghost = Pod::new("shop", "ghost");
     ghost = ghost.annotation("sidecar.istio.io/status", "{}");
     refused(show, "pods shop/ghost", cluster.start_sandbox(ghost));
-    let file = cluster.conflist_path.file_name().unwrap().to_string_lossy().into_owned();
-    show.note(format!("(the chain is {file} of the node's conf dir)"));
 }
 
 fn refused(show: &mut Show, expected: &str, started: Result<PodSandbox, Box<kit::ChainError>>) {

@@ -17,6 +17,7 @@
 mod api;
 mod artefacts;
 mod client;
+mod container;
 mod fake_api;
 pub mod istio;
 mod netns;
@@ -30,6 +31,7 @@ mod traffic;
 pub use api::{ApiServer, Auth, Request};
 pub use artefacts::{binary, has_other_users, sandboxed, skip};
 pub use client::{Answer, Client};
+pub use container::{Container, Daemon, NETWORK_CONFIG};
 pub use fake_api::{FakeApi, FakeReply, FakeRequest};
 pub use netns::Netns;
 pub use node::{Families, Node, NodeOptions};

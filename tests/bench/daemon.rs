@@ -1,0 +1,132 @@
+//! The daemon: how soon it is ready, and what it costs while nothing happens.
+
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use kit::{Container, Daemon, Node, NodeOptions};
+
+use crate::stage::Stage;
+
+/// What one daemon took.
+struct Results {
+    name: String,
+    bytes: u64,
+    /// Milliseconds from its start to `/readyz` 200, on a node that has never seen it.
+    first: Vec<f64>,
+    /// The same where everything is in place already.
+    again: Vec<f64>,
+    resident_kib: u64,
+    anonymous_kib: u64,
+    /// Of one core, in per cent.
+    idle_cpu: f64,
+}
+
+/// Measures ours, and another one in turn with it.
+pub(crate) fn run(stage: &Stage, other: Option<&Path>, rounds: usize) {
+    let ours = kit::binary("install-cni");
+    let programs: Vec<&Path> = [Some(ours.as_path()), other].into_iter().flatten().collect();
+    let mut results: Vec<Results> = programs.iter().map(|program| Results::of(program)).collect();
+    for _ in 0..rounds {
+        for (program, result) in programs.iter().zip(&mut results) {
+            let node = Node::new(NodeOptions::default());
+            let container = container(stage, &node, program);
+            result.first.push(start(&container).1);
+            result.again.push(start(&container).1);
+        }
+    }
+    for (program, result) in programs.iter().zip(&mut results) {
+        result.rest(stage, program);
+    }
+    print(&results, rounds);
+}
+
+fn container(stage: &Stage, node: &Node, program: &Path) -> Container {
+    node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+    let container = Container::new(node).with_env("CNI_CONFIG_MAP", "istio-cni-config").with_program(program);
+    container.set_account(&stage.token, stage.api.ca_pem());
+    container
+}
+
+/// Starts a daemon, and waits until it is ready.
+fn start(container: &Container) -> (Daemon, f64) {
+    let mut daemon = container.start();
+    daemon.wait_for("it has been started", |daemon| daemon.started().is_some());
+    let started = daemon.started().unwrap();
+    daemon.wait_until_ready();
+    let took = SystemTime::now().duration_since(started).unwrap();
+    (daemon, took.as_secs_f64() * 1000.0)
+}
+
+/// For how long nothing happens: two of the installer's regular looks.
+const REST: Duration = Duration::from_secs(20);
+
+impl Results {
+    fn of(program: &Path) -> Results {
+        let bytes = fs::metadata(program).unwrap().len();
+        let name = program.display().to_string();
+        Results {
+            name,
+            bytes,
+            first: vec![],
+            again: vec![],
+            resident_kib: 0,
+            anonymous_kib: 0,
+            idle_cpu: 0.0,
+        }
+    }
+
+    fn rest(&mut self, stage: &Stage, program: &Path) {
+        let node = Node::new(NodeOptions::default());
+        let (daemon, _) = start(&container(stage, &node, program));
+        thread::sleep(Duration::from_secs(2)); // until it has connected to the API server
+        let (before, began) = (daemon.cpu_time(), Instant::now());
+        thread::sleep(REST); // the measurement itself
+        let used = daemon.cpu_time() - before;
+        self.idle_cpu = used.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
+        self.resident_kib = memory(&daemon, "VmRSS:");
+        self.anonymous_kib = memory(&daemon, "RssAnon:");
+    }
+}
+
+fn memory(daemon: &Daemon, line: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let value = status.lines().find_map(|found| found.strip_prefix(line)).unwrap();
+    value.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+fn print(results: &[Results], rounds: usize) {
+    println!(
+        "The daemon, {rounds} rounds; medians (least). Ready: from its start (chroot included) to /readyz 200."
+    );
+    println!(
+        "{:<40} {:>9} {:>18} {:>18} {:>14} {:>10} {:>9}",
+        "", "MB", "first install, ms", "nothing to do, ms", "resident, MiB", "anonymous", "idle CPU"
+    );
+    for result in results {
+        let (first, again) = (numbers(&result.first), numbers(&result.again));
+        println!(
+            "{:<40} {:>9.2} {:>10.1} ({:>5.1}) {:>10.1} ({:>5.1}) {:>14.2} {:>10.2} {:>7.3} %",
+            result.name,
+            result.bytes as f64 / 1e6,
+            first.0,
+            first.1,
+            again.0,
+            again.1,
+            result.resident_kib as f64 / 1024.0,
+            result.anonymous_kib as f64 / 1024.0,
+            result.idle_cpu
+        );
+    }
+    println!();
+}
+
+/// Median and minimum.
+fn numbers(values: &[f64]) -> (f64, f64) {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[0])
+}

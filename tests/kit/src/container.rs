@@ -1,0 +1,374 @@
+//! The agent's container, as the kubelet sets it up: a root of its own with the node's directories, the service account
+//! and the image's binaries mounted where the DaemonSet's manifest says, and the daemon in it.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::artefacts::binary;
+use crate::{ApiServer, Netns, Node};
+
+/// A container for `install-cni` on a node.
+#[derive(Debug)]
+pub struct Container {
+    files: TempDir,
+    net_d: PathBuf,
+    run_dir: PathBuf,
+    netns: Arc<Netns>,
+    env: Vec<(String, String)>,
+    program: PathBuf,
+}
+
+/// A running daemon. It gets SIGKILL on drop.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    log: PathBuf,
+    started: PathBuf,
+    netns: Arc<Netns>,
+}
+
+/// Entry of the plugin as our manifests have it.
+pub const NETWORK_CONFIG: &str = r#"{
+  "cniVersion": "0.3.1",
+  "name": "istio-cni",
+  "type": "istio-cni",
+  "log_level": "debug",
+  "log_uds_address": "__LOG_UDS_ADDRESS__",
+  "capabilities": {"io.kubernetes.cri.pod-annotations": true},
+  "kubernetes": {
+    "kubeconfig": "__KUBECONFIG_FILEPATH__",
+    "cni_bin_dir": "/opt/cni/bin",
+    "exclude_namespaces": ["istio-system", "kube-system"]
+  }
+}"#;
+
+/// Mounts, then becomes the daemon. `$1` is the container's directory, the rest is the command.
+const ENTER: &str = r#"
+set -e
+cd "$1"; shift
+mount --bind root root
+for name in usr proc dev; do mount --rbind "/$name" "root/$name"; done
+mount --bind source root/opt/cni/bin
+mount --bind bin root/host/opt/cni/bin
+mount --bind "$NET_D" root/host/etc/cni/net.d
+mount --bind "$RUN_DIR" root/var/run/istio-cni
+mount --bind account root/var/run/secrets/kubernetes.io/serviceaccount
+for path in $READ_ONLY; do mount -o remount,bind,ro "root$path"; done
+started=$STARTED
+unset NET_D RUN_DIR READ_ONLY STARTED
+printf %s "$EPOCHREALTIME" >"$started"
+exec chroot root "$@"
+"#;
+
+/// How long anything here may take that only depends on this machine.
+const LIMIT: Duration = Duration::from_secs(20);
+
+impl Container {
+    /// A container with our plugin and tools as its image's binaries, and the environment of Istio's own manifest.
+    #[must_use]
+    pub fn new(node: &Node) -> Self {
+        let files = tempfile::Builder::new().prefix("container").tempdir().expect("cannot make a temp dir");
+        let at = |path: &str| files.path().join(path);
+        for path in [
+            "source",
+            "bin",
+            "account",
+            "root/usr",
+            "root/proc",
+            "root/dev",
+            "root/tmp",
+            "root/etc",
+            "root/opt/cni/bin",
+            "root/host/opt/cni/bin",
+            "root/host/etc/cni/net.d",
+            "root/var/run/istio-cni",
+            "root/var/run/secrets/kubernetes.io/serviceaccount",
+        ] {
+            fs::create_dir_all(at(path)).expect("cannot make a directory");
+        }
+        for (link, target) in
+            [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")]
+        {
+            symlink(target, at("root").join(link)).expect("cannot make a link");
+        }
+        fs::write(at("root/etc/hosts"), "127.0.0.1 localhost\n").expect("cannot write a file");
+        let container = Self {
+            net_d: node.net_d(),
+            run_dir: node.run_dir(),
+            netns: Arc::clone(node.netns()),
+            env: Vec::new(),
+            program: binary("install-cni"),
+            files,
+        };
+        for name in ["istio-cni", "istio-iptables"] {
+            fs::copy(binary(name), container.source_dir().join(name)).expect("cannot copy a binary");
+        }
+        container.set_account("a.token.of-nobody", "no certificate");
+        let (host, port) = ApiServer::address();
+        container
+            .with_env("KUBERNETES_SERVICE_HOST", &host.to_string())
+            .with_env("KUBERNETES_SERVICE_PORT", &port.to_string())
+            .with_env("CNI_NETWORK_CONFIG", NETWORK_CONFIG)
+            .with_env("CNI_NET_DIR", "/etc/cni/net.d")
+            .with_env("REPAIR_ENABLED", "false")
+            .with_env("NODE_NAME", "node-1")
+            .with_env("LOG_LEVEL", "debug")
+    }
+
+    /// Sets a variable of the daemon.
+    #[must_use]
+    pub fn with_env(mut self, key: &str, value: &str) -> Self {
+        self.env.retain(|(present, _)| present != key);
+        self.env.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Does not set a variable.
+    #[must_use]
+    pub fn without_env(mut self, key: &str) -> Self {
+        self.env.retain(|(present, _)| present != key);
+        self
+    }
+
+    /// Another daemon.
+    #[must_use]
+    pub fn with_program(mut self, program: &Path) -> Self {
+        self.program = program.to_owned();
+        self
+    }
+
+    /// What the image brings: `/opt/cni/bin` in the container.
+    #[must_use]
+    pub fn source_dir(&self) -> PathBuf {
+        self.files.path().join("source")
+    }
+
+    /// The node's directory of plugins: `/host/opt/cni/bin` in the container.
+    #[must_use]
+    pub fn bin_dir(&self) -> PathBuf {
+        self.files.path().join("bin")
+    }
+
+    /// The node's directory of network configurations: `/host/etc/cni/net.d` in the container.
+    #[must_use]
+    pub fn net_d(&self) -> PathBuf {
+        self.net_d.clone()
+    }
+
+    /// The container's own root, as far as it is not mounted from elsewhere.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.files.path().join("root")
+    }
+
+    /// The service account's directory.
+    #[must_use]
+    pub fn account_dir(&self) -> PathBuf {
+        self.files.path().join("account")
+    }
+
+    /// Replaces token and certificates as the kubelet does: a new directory, then one rename of a link.
+    pub fn set_account(&self, token: &str, ca: &str) {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let (account, version) =
+            (self.account_dir(), format!("..2026_{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
+        let directory = account.join(&version);
+        fs::create_dir(&directory).expect("cannot make a directory");
+        for (name, text) in [("token", token), ("ca.crt", ca), ("namespace", "kube-system")] {
+            fs::write(directory.join(name), text).expect("cannot write a file");
+            let link = account.join(name);
+            if fs::symlink_metadata(&link).is_err() {
+                symlink(Path::new("..data").join(name), link).expect("cannot make a link");
+            }
+        }
+        let old = fs::read_link(account.join("..data"));
+        symlink(&version, account.join("..data_tmp")).expect("cannot make a link");
+        fs::rename(account.join("..data_tmp"), account.join("..data")).expect("cannot rename a link");
+        if let Ok(old) = old {
+            fs::remove_dir_all(account.join(old)).expect("cannot remove a directory");
+        }
+    }
+
+    /// Starts the daemon.
+    #[must_use]
+    pub fn start(&self) -> Daemon {
+        self.start_with(&[], &[])
+    }
+
+    /// Starts the daemon with these arguments, and with these paths of the container read-only.
+    #[must_use]
+    pub fn start_with(&self, arguments: &[&str], read_only: &[&str]) -> Daemon {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let log = self.files.path().join(format!("log-{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
+        let started = log.with_extension("started");
+        let out = File::create(&log).expect("cannot make a log");
+        fs::copy(&self.program, self.root().join("install-cni")).expect("cannot copy the daemon");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "bash", "-c", ENTER, "enter"]);
+        command.arg(self.files.path()).arg("/install-cni").args(arguments);
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(self.env.iter().cloned());
+        command.env("NET_D", &self.net_d).env("RUN_DIR", &self.run_dir).env("READ_ONLY", read_only.join(" "));
+        command.env("STARTED", &started);
+        command.stdin(Stdio::null()).stdout(out.try_clone().expect("a file can be shared")).stderr(out);
+        let child = self.netns.spawn(&mut command);
+        Daemon { child, log, started, netns: Arc::clone(&self.netns) }
+    }
+}
+
+impl Daemon {
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// When the container was set up and the daemon's turn came; none before.
+    #[must_use]
+    pub fn started(&self) -> Option<SystemTime> {
+        let text = fs::read_to_string(&self.started).ok()?;
+        let (seconds, micros) = text.split_once('.')?;
+        let since = Duration::new(seconds.parse().ok()?, micros.parse::<u32>().ok()? * 1000);
+        Some(SystemTime::UNIX_EPOCH + since)
+    }
+
+    /// Everything that it has printed so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).expect("a log can be read")
+    }
+
+    /// Status and body of a GET; none when nobody listens.
+    #[must_use]
+    pub fn get(&self, port: u16, path: &str) -> Option<(u16, String)> {
+        self.get_as(port, path, "")
+    }
+
+    /// The same with further header lines, each with `\r\n` at its end.
+    #[must_use]
+    pub fn get_as(&self, port: u16, path: &str, headers: &str) -> Option<(u16, String)> {
+        self.netns.run(|| {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
+            stream.set_read_timeout(Some(LIMIT)).ok()?;
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n")
+                .ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).ok()?;
+            let (head, body) = answer.split_once("\r\n\r\n")?;
+            Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+        })
+    }
+
+    /// Whether `/readyz` says 200.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.get(8000, "/readyz").is_some_and(|(status, _)| status == 200)
+    }
+
+    /// Waits until it is ready.
+    ///
+    /// # Panics
+    /// It is not within 20 seconds, or has ended.
+    pub fn wait_until_ready(&mut self) {
+        self.wait_for("it is ready", Daemon::is_ready);
+    }
+
+    /// Waits until something holds, looking every few milliseconds.
+    ///
+    /// # Panics
+    /// It does not within 20 seconds, or the daemon has ended.
+    pub fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&Daemon) -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        while !holds(self) {
+            let ended = self.child.try_wait().expect("a child can be asked");
+            assert!(ended.is_none(), "{what}: it has ended with {ended:?}:\n{}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "never: {what}:\n{}\n{:?}",
+                self.log(),
+                self.get(8000, "/readyz")
+            );
+            thread::sleep(Duration::from_millis(2)); // between two looks at another process
+        }
+    }
+
+    /// The value of a sample of `/metrics`, by its whole name, such as `istio_cni_installs_total{result="SUCCESS"}`.
+    #[must_use]
+    pub fn metric(&self, sample: &str) -> Option<f64> {
+        let (_, text) = self.get(15014, "/metrics")?;
+        let line = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '))?;
+        line.split(' ').next()?.parse().ok()
+    }
+
+    /// Resident memory in KiB.
+    #[must_use]
+    pub fn resident_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    /// User and system time so far.
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/schedstat", self.pid())).expect("it runs");
+        let main: u64 = stat.split(' ').next().expect("a number").parse().expect("a number");
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        let others = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("schedstat")).ok());
+        let all: u64 = others.filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok()).sum();
+        Duration::from_nanos(all.max(main))
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("a running child can be signalled");
+    }
+
+    /// SIGTERM, and how it ended.
+    ///
+    /// # Panics
+    /// It does not end within 20 seconds.
+    pub fn terminate(mut self) -> (ExitStatus, String) {
+        self.signal(Signal::TERM);
+        let status = self.wait();
+        (status, self.log())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// It does not end within 20 seconds.
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be asked") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end:\n{}", self.log());
+            thread::sleep(Duration::from_millis(2)); // between two looks at another process
+        }
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a child can be waited for");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
