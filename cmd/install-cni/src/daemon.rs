@@ -49,7 +49,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     metrics::register_process(&mut registry);
     let installer_metrics = Metrics::register(&mut registry);
     let log_metrics = LogMetrics::register(&mut registry);
-    let log_server = settings.log_socket.as_deref().map(|path| bind(path)).transpose()?;
+    let log_server = settings.log_socket.as_deref().map(bind).transpose()?;
     let (tell, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(Status::default());
     let notify = Box::new(move |notice: Notice| drop(tell.try_send(notice)));

@@ -117,7 +117,10 @@ impl Settings {
     ///
     /// # Errors
     /// All mistakes, each with the flag or variable that it was made in.
-    pub(crate) fn read(values: &Values, around: &dyn Surroundings) -> Result<(Settings, LogOptions), Mistakes> {
+    pub(crate) fn read(
+        values: &Values,
+        around: &dyn Surroundings,
+    ) -> Result<(Settings, LogOptions), Mistakes> {
         let mut reader = Reader { values, around, mistakes: Vec::new(), warnings: Vec::new() };
         let (log, settings) = (reader.log(), reader.settings());
         match (settings, log) {
@@ -267,7 +270,7 @@ impl Reader<'_> {
         let template = self.template(has_config_map);
         let kubeconfig_name = self.file_name("kubecfg-file-name");
         let own_name = self.file_name("istio-owned-cni-config-filename");
-        Some(installer::Settings {
+        let settings = installer::Settings {
             source: SOURCE.into(),
             targets: TARGETS.map(PathBuf::from).to_vec(),
             conf_dir: self.text("mounted-cni-net-dir").into(),
@@ -276,7 +279,14 @@ impl Reader<'_> {
             kubeconfig: kubeconfig?,
             kubeconfig_name: kubeconfig_name?,
             own_name: own_name?,
-        })
+        };
+        // A file or a ConfigMap may become good while we run; a text cannot, but may be another after a restart.
+        let is_fixed =
+            !has_config_map && settings.template.file.is_none() && !settings.template.text.is_empty();
+        if let (true, Err(error)) = (is_fixed, settings.check_template()) {
+            self.mistake("cni-network-config", error);
+        }
+        Some(settings)
     }
 
     /// The outer value is none after a mistake.

@@ -47,8 +47,9 @@ impl Installer {
                 return false;
             }
         };
-        if !self.complete {
+        if installed.left_out != self.left_out {
             installed.left_out.iter().for_each(|why| info!(target: "install", "left out: {why}"));
+            self.left_out = installed.left_out;
         }
         for path in &installed.replaced {
             self.mended(Step::Binaries, "binary", &format!("installed {}", path.display()));

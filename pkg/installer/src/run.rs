@@ -37,6 +37,8 @@ pub struct Installer {
     pub(crate) fights: BTreeMap<Step, Fight>,
     /// Hash of the kubeconfig that we wrote or found good last, and of its token.
     pub(crate) credential: Option<(u64, u64)>,
+    /// Directories for binaries that were left out, and why, as it was said last.
+    pub(crate) left_out: Vec<String>,
     /// Whether there was a pass after which everything was in place.
     pub(crate) complete: bool,
     watcher: Watcher,
@@ -143,6 +145,7 @@ impl Installer {
             entries: Entries::default(),
             fights: BTreeMap::new(),
             credential: None,
+            left_out: Vec::new(),
             complete: false,
             watcher,
             commands,

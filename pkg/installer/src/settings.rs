@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use crate::{Error, KubeconfigSettings};
+use crate::{Error, KubeconfigSettings, entry::Entries};
 
 /// Everything that the installer needs to know; its paths are the container's.
 #[derive(Clone, Debug)]
@@ -81,6 +81,14 @@ impl Template {
 }
 
 impl Settings {
+    /// Checks the template as it is now.
+    ///
+    /// # Errors
+    /// It gives no entry for the plugin.
+    pub fn check_template(&self) -> Result<(), Error> {
+        Entries::default().look(self).map(drop)
+    }
+
     /// The directories in which a change may concern us.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let mut all = vec![self.conf_dir.clone(), self.source.clone()];

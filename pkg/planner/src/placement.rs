@@ -110,32 +110,32 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn daemon_set(placement: Value) -> DaemonSet {
+    fn daemon_set(placement: &Value) -> DaemonSet {
         serde_json::from_value(json!({"spec": {"template": {"spec": placement}}})).unwrap()
     }
 
-    fn node(spec: Value) -> Node {
+    fn node(spec: &Value) -> Node {
         let labels = json!({"kubernetes.io/os": "linux", "zone": "a", "cpus": "8"});
         serde_json::from_value(json!({"metadata": {"name": "n1", "labels": labels}, "spec": spec})).unwrap()
     }
 
-    fn required(terms: Value) -> Value {
+    fn required(terms: &Value) -> Value {
         let required = json!({"nodeSelectorTerms": terms});
         json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}})
     }
 
     fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
-        required(json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]))
+        required(&json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]))
     }
 
     #[test]
     fn a_daemon_set_that_is_deleted_wants_no_node() {
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         let deleted: DaemonSet = serde_json::from_value(deleted).unwrap();
-        assert_eq!(unwanted(&deleted, &node(json!({}))), Some(Unwanted::Deleted));
-        assert_eq!(unwanted(&daemon_set(json!({})), &node(json!({}))), None);
+        assert_eq!(unwanted(&deleted, &node(&json!({}))), Some(Unwanted::Deleted));
+        assert_eq!(unwanted(&daemon_set(&json!({})), &node(&json!({}))), None);
         assert_eq!(
-            unwanted(&daemon_set(json!({"affinity": null, "tolerations": null})), &node(json!({}))),
+            unwanted(&daemon_set(&json!({"affinity": null, "tolerations": null})), &node(&json!({}))),
             None
         );
     }
@@ -145,7 +145,9 @@ mod tests {
         let affinity = Some(Unwanted::Affinity);
         let label = |label: &str| Some(Unwanted::Selector(label.to_owned()));
         let by_name = |name: &str| {
-            required(json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]))
+            required(
+                &json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]),
+            )
         };
         for (placement, expected) in [
             (json!({"nodeSelector": {"kubernetes.io/os": "linux"}}), None),
@@ -162,22 +164,23 @@ mod tests {
             (expression("cpus", "Lt", &["8"]), affinity.clone()),
             (expression("zone", "Lt", &["8"]), affinity.clone()),
             (expression("zone", "Resembles", &["z"]), None),
-            (required(json!([])), affinity.clone()),
-            (required(json!([{}])), affinity.clone()),
+            (required(&json!([])), affinity.clone()),
+            (required(&json!([{}])), affinity.clone()),
             (by_name("n1"), None),
             (by_name("n2"), affinity),
         ] {
-            assert_eq!(unwanted(&daemon_set(placement.clone()), &node(json!({}))), expected, "{placement}");
+            assert_eq!(unwanted(&daemon_set(&placement), &node(&json!({}))), expected, "{placement}");
         }
     }
 
     #[test]
     fn only_a_taint_that_evicts_counts() {
-        let taint =
-            |key: &str, effect: &str| node(json!({"taints": [{"key": key, "value": "v", "effect": effect}]}));
-        let tolerating = |toleration: Value| daemon_set(json!({"tolerations": [toleration]}));
+        let taint = |key: &str, effect: &str| {
+            node(&json!({"taints": [{"key": key, "value": "v", "effect": effect}]}))
+        };
+        let tolerating = |toleration: Value| daemon_set(&json!({"tolerations": [toleration]}));
         let evicted = Some(Unwanted::Taint("gpu".to_owned()));
-        let none = daemon_set(json!({}));
+        let none = daemon_set(&json!({}));
         assert_eq!(unwanted(&none, &taint("gpu", "NoExecute")), evicted);
         assert_eq!(unwanted(&none, &taint("gpu", "NoSchedule")), None);
         assert_eq!(unwanted(&none, &taint("node.kubernetes.io/not-ready", "NoExecute")), None);
@@ -189,7 +192,7 @@ mod tests {
             (json!({"key": "cpu", "operator": "Exists"}), evicted.clone()),
             (json!({"key": "gpu", "value": "v"}), None),
             (json!({"key": "gpu", "operator": "Equal", "value": "w"}), evicted.clone()),
-            (json!({"value": "v"}), evicted.clone()),
+            (json!({"value": "v"}), evicted),
         ] {
             assert_eq!(
                 unwanted(&tolerating(toleration.clone()), &taint("gpu", "NoExecute")),
