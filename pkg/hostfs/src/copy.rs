@@ -1,0 +1,102 @@
+//! Installing a program.
+
+use std::fs::File;
+use std::io::{self, Read, Seek as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::fs::Advice;
+
+use crate::Error;
+use crate::read::open_regular;
+use crate::staged::{Complete, Staged};
+use crate::write::{MODE, Written, existing};
+
+const COPY: &str = "copy";
+const INSTALL: &str = "install";
+/// Bytes at a time: what is copied may be larger than the memory we want to use.
+const CHUNK: usize = 128 * 1024;
+
+/// Copies a program, content and permission bits, so that it replaces `target` whole. It may be running there.
+///
+/// If both are there already, nothing is touched. What was written is read back and compared with the source before
+/// it is put in place.
+///
+/// # Errors
+///
+/// As [`crate::write()`], with the path of the side that failed. In words also: a source that is no regular file (a
+/// symlink to one is followed), and one that changes meanwhile.
+pub fn copy(source: &Path, target: &Path) -> Result<Written, Error> {
+    let (from, meta) = open_regular(COPY, source)?;
+    let mode = meta.mode() & MODE;
+    if let Some(old) = existing(INSTALL, target)?
+        && old.mode() & MODE == mode
+        && old.len() == meta.len()
+        && open_regular(INSTALL, target).is_ok_and(|(installed, _)| same(&from, &installed).unwrap_or(false))
+    {
+        return Ok(Written::Unchanged);
+    }
+    let mut staged = Staged::new(INSTALL, target)?;
+    stream(source, &from, target, staged.writer())?;
+    let complete = staged.complete(mode)?;
+    verify(source, &from, target, &complete)?;
+    complete.install()?;
+    Ok(Written::Replaced)
+}
+
+/// Whether `target` has the content of `source`; its permission bits do not count. False when either is missing or no
+/// regular file.
+///
+/// # Errors
+///
+/// Reading fails.
+pub fn is_copy(source: &Path, target: &Path) -> Result<bool, Error> {
+    let (Ok((from, wanted)), Ok((installed, found))) =
+        (open_regular(COPY, source), open_regular(INSTALL, target))
+    else {
+        return Ok(false);
+    };
+    Ok(wanted.len() == found.len() && same(&from, &installed).map_err(Error::at(INSTALL, target))?)
+}
+
+fn stream(source: &Path, mut from: &File, target: &Path, to: &mut File) -> Result<(), Error> {
+    from.rewind().map_err(Error::at(COPY, source))?;
+    let mut chunk = Vec::with_capacity(CHUNK);
+    while next(from, &mut chunk).map_err(Error::at(COPY, source))? {
+        to.write_all(&chunk).map_err(Error::at(INSTALL, target))?;
+    }
+    Ok(())
+}
+
+fn verify(source: &Path, mut from: &File, target: &Path, complete: &Complete<'_>) -> Result<(), Error> {
+    // So that the disk is read, not our own pages. Where it does not work, comparing still finds a changed source.
+    let _ = rustix::fs::fadvise(complete.reader(), 0, None, Advice::DontNeed);
+    from.rewind().map_err(Error::at(COPY, source))?;
+    if same(from, complete.reader()).map_err(Error::at(INSTALL, target))? {
+        return Ok(());
+    }
+    let cause = format!("what was read back is not what {} holds; did that change?", source.display());
+    Err(Error::words(INSTALL, target, cause))
+}
+
+/// Whether what is left to read is the same.
+pub(crate) fn same(left: impl Read, right: impl Read) -> io::Result<bool> {
+    let (mut left, mut right) = (left, right);
+    let (mut a, mut b) = (Vec::with_capacity(CHUNK), Vec::with_capacity(CHUNK));
+    loop {
+        let more = next(&mut left, &mut a)?;
+        if next(&mut right, &mut b)? != more || a != b {
+            return Ok(false);
+        }
+        if !more {
+            return Ok(true);
+        }
+    }
+}
+
+/// Fills `chunk` with what comes next, up to its size; false at the end.
+fn next(from: impl Read, chunk: &mut Vec<u8>) -> io::Result<bool> {
+    chunk.clear();
+    from.take(CHUNK as u64).read_to_end(chunk)?;
+    Ok(!chunk.is_empty())
+}

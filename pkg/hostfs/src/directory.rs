@@ -1,0 +1,107 @@
+//! Directories: what is in them, what may be done in them, and making changes of them last.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::Path;
+
+use rustix::fs::{Access, OFlags};
+use rustix::io::Errno;
+
+use crate::Error;
+use crate::read::open;
+
+/// Removes a file, or a symlink itself, for good; false if nothing was there.
+///
+/// # Errors
+///
+/// What the kernel says; a directory is not removed.
+pub fn remove(path: &Path) -> Result<bool, Error> {
+    const REMOVE: &str = "remove";
+    match rustix::fs::unlink(path) {
+        Ok(()) => {}
+        Err(Errno::NOENT) => return Ok(false),
+        Err(Errno::ISDIR) => return Err(Error::words(REMOVE, path, "it is a directory")),
+        Err(cause) => return Err(Error::new(REMOVE, path, cause)),
+    }
+    Directory::of(REMOVE, path)?.sync(REMOVE, path)?;
+    Ok(true)
+}
+
+/// Renames within a directory, for good. What is at `to` is replaced, unless it is a directory.
+///
+/// # Errors
+///
+/// What the kernel says. In words: a directory at `to`, and `to` in another directory.
+pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+    const RENAME: &str = "rename";
+    if from.parent() != to.parent() {
+        let cause = format!("{} is in another directory", to.display());
+        return Err(Error::words(RENAME, from, cause));
+    }
+    let directory = Directory::of(RENAME, from)?;
+    match rustix::fs::rename(from, to) {
+        Ok(()) => directory.sync(RENAME, from),
+        Err(Errno::ISDIR) => Err(Error::words(RENAME, from, format!("{} is a directory", to.display()))),
+        Err(cause) => Err(Error::new(RENAME, from, cause)),
+    }
+}
+
+/// Whether files can be put there, as far as can be known without making one: that would wake who watches.
+///
+/// # Errors
+///
+/// Why not: it is missing ([`Error::is_missing`]), no directory, on a read-only mount, or not ours to write.
+pub fn check_writable(directory: &Path) -> Result<(), Error> {
+    const PUT: &str = "put files in";
+    let meta = fs::metadata(directory).map_err(Error::at(PUT, directory))?;
+    if !meta.is_dir() {
+        return Err(Error::words(PUT, directory, "it is not a directory"));
+    }
+    // This also asks the mount. Reading is for the sync of the directory.
+    let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+    rustix::fs::access(directory, wanted).map_err(Error::at(PUT, directory))
+}
+
+/// Names of the entries that are no directories, sorted bytewise. A symlink is none, wherever it leads.
+///
+/// # Errors
+///
+/// What the kernel says ([`Error::is_missing`] if there is no such directory).
+pub fn list(directory: &Path) -> Result<Vec<OsString>, Error> {
+    const LIST: &str = "list";
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).map_err(Error::at(LIST, directory))? {
+        let entry = entry.map_err(Error::at(LIST, directory))?;
+        // No kind: gone since, on a file system whose listings do not tell kinds.
+        if entry.file_type().is_ok_and(|kind| !kind.is_dir()) {
+            names.push(entry.file_name());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct Directory(File);
+
+impl Directory {
+    /// The one that `path` is in. Opened before anything is changed there, so that this cannot fail in between.
+    pub(crate) fn of(doing: &'static str, path: &Path) -> Result<Self, Error> {
+        open(parent(path), OFlags::DIRECTORY).map(Self).map_err(Error::at(doing, path))
+    }
+
+    /// Makes the names in it last through a power loss.
+    pub(crate) fn sync(&self, doing: &'static str, path: &Path) -> Result<(), Error> {
+        match rustix::fs::fsync(&self.0) {
+            // INVAL: a file system that has no such thing for directories, as some network and FUSE ones.
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(cause) => Err(Error::new(doing, path, cause)),
+        }
+    }
+}
+
+/// Where a path's last name is; of a lone name that is the current directory.
+pub(crate) fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}

@@ -1,0 +1,52 @@
+//! What can go wrong with files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What was tried, where, and why it failed: `cannot write /etc/cni/net.d/10-x.conflist: No space left on device`.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {doing}{}: {source}", place(.path))]
+pub struct Error {
+    doing: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The path as a word of the sentence; a watcher's own descriptors have none.
+fn place(path: &Path) -> String {
+    if path.as_os_str().is_empty() { String::new() } else { format!(" {}", path.display()) }
+}
+
+impl Error {
+    pub(crate) fn new(doing: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        Self { doing, path: path.to_owned(), source: source.into() }
+    }
+
+    /// A cause that the kernel has no number for.
+    pub(crate) fn words(doing: &'static str, path: &Path, cause: impl Into<String>) -> Self {
+        Self::new(doing, path, io::Error::other(cause.into()))
+    }
+
+    /// For `map_err`.
+    pub(crate) fn at<E: Into<io::Error>>(doing: &'static str, path: &Path) -> impl FnOnce(E) -> Self {
+        move |source| Self::new(doing, path, source)
+    }
+
+    /// The file or directory that was asked for; empty if a [`crate::Watcher`] itself failed.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The cause: what the kernel answered, or words of kind [`io::ErrorKind::Other`].
+    #[must_use]
+    pub const fn io(&self) -> &io::Error {
+        &self.source
+    }
+
+    /// Whether it, or a directory on the way to it, does not exist. A dangling link is not missing.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.source.kind() == io::ErrorKind::NotFound
+    }
+}

@@ -1,0 +1,104 @@
+//! Symlinks that stay within a directory.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::io::Errno;
+
+use crate::Error;
+
+const RESOLVE: &str = "resolve";
+/// As the kernel's own limit for one path.
+const MOST_LINKS: usize = 40;
+
+/// Where the file `name` of `directory` really is: itself if it is no symlink or missing, else where the link leads.
+///
+/// Links are followed as long as every step stays in or below `directory`: one that leaves it means another file on
+/// the host than in a container that has only this directory mounted.
+///
+/// # Errors
+///
+/// In words: a link that leaves, dangles or goes in circles, and a `name` that is not one plain name. Else what the
+/// kernel says.
+pub fn resolve(directory: &Path, name: &OsStr) -> Result<PathBuf, Error> {
+    let start = directory.join(name);
+    let refuse = |cause: &str| Error::words(RESOLVE, &start, cause);
+    if !is_plain(name) {
+        return Err(refuse("it is not a plain file name"));
+    }
+    let mut way = Way { directory, at: PathBuf::new(), ahead: vec![name.to_owned()], links: 0 };
+    while let Some(next) = way.ahead.pop() {
+        match way.step(next) {
+            Ok(()) => {}
+            Err(Stop::Missing) if way.links == 0 => return Ok(start),
+            Err(Stop::Missing) => return Err(refuse("it is a link to a missing file")),
+            Err(Stop::Leaves) => return Err(refuse("it is a link that leaves the directory")),
+            Err(Stop::Circles) => return Err(refuse("it is a link that goes in circles")),
+            Err(Stop::Kernel(cause)) => return Err(Error::new(RESOLVE, &start, cause)),
+        }
+    }
+    Ok(directory.join(way.at))
+}
+
+fn is_plain(name: &OsStr) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
+}
+
+/// How far a name is followed.
+struct Way<'a> {
+    directory: &'a Path,
+    /// Where we are, below `directory`.
+    at: PathBuf,
+    /// The names still to go, the next one last.
+    ahead: Vec<OsString>,
+    links: usize,
+}
+
+enum Stop {
+    Missing,
+    Leaves,
+    Circles,
+    Kernel(Errno),
+}
+
+impl Way<'_> {
+    fn step(&mut self, next: OsString) -> Result<(), Stop> {
+        if next == ".." {
+            // What is above `directory` may be another one on the host, even if the way leads back.
+            return self.at.pop().then_some(()).ok_or(Stop::Leaves);
+        }
+        self.at.push(next);
+        match rustix::fs::readlink(self.directory.join(&self.at), Vec::new()) {
+            Ok(to) => self.follow(Path::new(OsStr::from_bytes(to.as_bytes()))),
+            Err(Errno::INVAL) => Ok(()), // it is no link
+            Err(Errno::NOENT | Errno::NOTDIR) => Err(Stop::Missing),
+            Err(cause) => Err(Stop::Kernel(cause)),
+        }
+    }
+
+    /// Goes on from where a link leads, which is below its own directory or, if absolute, below `directory`.
+    fn follow(&mut self, to: &Path) -> Result<(), Stop> {
+        self.links += 1;
+        if self.links > MOST_LINKS {
+            return Err(Stop::Circles);
+        }
+        self.at.pop();
+        let to = if to.is_absolute() {
+            self.at.clear();
+            self.below(to).ok_or(Stop::Leaves)?
+        } else {
+            to.to_owned()
+        };
+        let names = to.components().filter(|part| *part != Component::CurDir);
+        self.ahead.extend(names.rev().map(|part| part.as_os_str().to_owned()));
+        Ok(())
+    }
+
+    fn below(&self, to: &Path) -> Option<PathBuf> {
+        let within = |directory: &Path| to.strip_prefix(directory).map(Path::to_owned).ok();
+        within(self.directory).or_else(|| within(&fs::canonicalize(self.directory).ok()?))
+    }
+}

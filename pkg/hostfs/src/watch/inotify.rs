@@ -1,0 +1,88 @@
+//! The kernel's events.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+
+/// What tells that a file was made, replaced, renamed, removed, written or got another mode or owner, and that the
+/// directory itself went. Not MODIFY: a file being written is told once, when it is closed.
+const EVENTS: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::MOVED_TO)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::CLOSE_WRITE)
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::ONLYDIR);
+/// After these a watch may not be the path's any more.
+const ENDS: ReadFlags = ReadFlags::DELETE_SELF
+    .union(ReadFlags::MOVE_SELF)
+    .union(ReadFlags::IGNORED)
+    .union(ReadFlags::UNMOUNT)
+    .union(ReadFlags::QUEUE_OVERFLOW);
+/// Bytes read at once, some hundred events.
+const BUFFER: usize = 16 * 1024;
+/// Events taken at once, so that a flood of them cannot hold us.
+const MOST: usize = 16 * 1024;
+
+/// What a look at pending events told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) changed: bool,
+    /// Watches may have ended.
+    pub(super) unsure: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Inotify(OwnedFd);
+
+impl Inotify {
+    pub(super) fn new() -> Result<Self, String> {
+        let made = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+        made.map(Self).map_err(|cause| format!("no inotify: {cause}"))
+    }
+
+    /// Watches the directory that is at `path` now; the same watch as before exactly if it is the same directory.
+    pub(super) fn add(&self, path: &Path) -> Result<i32, String> {
+        inotify::add_watch(&self.0, path, EVENTS).map_err(|cause| match cause {
+            Errno::NOSPC => "no inotify: the limit of watches is reached".to_owned(),
+            cause => cause.to_string(),
+        })
+    }
+
+    /// Ends a watch. It may have ended with its directory.
+    pub(super) fn remove(&self, watch: i32) {
+        let _ = inotify::remove_watch(&self.0, watch);
+    }
+
+    /// Takes in pending events, as far as they are of `watches`. Lost ones count as a change.
+    pub(super) fn drain(&self, watches: &[i32]) -> Result<Seen, String> {
+        let mut buffer = [MaybeUninit::uninit(); BUFFER];
+        let mut reader = Reader::new(&self.0, &mut buffer);
+        let mut seen = Seen::default();
+        let mut taken = 0;
+        while taken < MOST || !reader.is_buffer_empty() {
+            let (flags, watch) = match reader.next() {
+                Ok(event) => (event.events(), event.wd()),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(cause) => return Err(format!("no inotify: {cause}")),
+            };
+            taken += 1;
+            let ours = flags.contains(ReadFlags::QUEUE_OVERFLOW) || watches.contains(&watch);
+            seen.changed |= ours;
+            seen.unsure |= ours && flags.intersects(ENDS);
+        }
+        Ok(seen)
+    }
+}
+
+impl AsFd for Inotify {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,257 @@
+//! One watcher of directories for one thread.
+
+mod directory;
+mod inotify;
+#[cfg(test)]
+mod tests;
+mod waker;
+
+use std::mem;
+use std::ops::BitOrAssign;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::Error;
+use directory::Directory;
+use inotify::Inotify;
+pub use waker::Waker;
+
+/// A burst of changes is over when nothing happened for so long,
+const QUIET: Duration = Duration::from_millis(20);
+/// or it has lasted so long.
+const BURST: Duration = Duration::from_millis(200);
+/// How often directories that give no events are compared with what they were.
+const POLL: Duration = Duration::from_millis(250);
+/// How often inotify is tried again where it could not be had.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Why a wait ended. Neither: the timeout passed. Both can be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wake {
+    /// Something in a watched directory may have changed.
+    pub changed: bool,
+    /// Somebody called [`Waker::wake`].
+    pub woken: bool,
+}
+
+impl BitOrAssign for Wake {
+    fn bitor_assign(&mut self, other: Self) {
+        self.changed |= other.changed;
+        self.woken |= other.woken;
+    }
+}
+
+/// Tells when something happens in directories; not what, nor below their subdirectories.
+///
+/// The caller's own changes wake it too, once. There is no way to drop what is pending, because that would also drop
+/// what somebody else did since the caller looked. It need not be dear: [`crate::write()`] and its like touch nothing
+/// that is already right, so the pass that follows changes nothing and the next wait is quiet.
+#[derive(Debug)]
+pub struct Watcher {
+    waker: Waker,
+    /// Or why there is none.
+    inotify: Result<Inotify, String>,
+    directories: Vec<Directory>,
+    /// Something changed that no wait has told yet.
+    changed: bool,
+    /// Watches may have ended, so all are to be made sure of.
+    unsure: bool,
+    next_poll: Instant,
+    next_retry: Instant,
+    /// [`QUIET`] and [`BURST`], but in tests.
+    settling: (Duration, Duration),
+}
+
+impl Watcher {
+    /// A watcher of no directory yet. Without inotify it polls, see [`Watcher::polled`].
+    ///
+    /// # Errors
+    ///
+    /// Only if the eventfd of its waker cannot be had.
+    pub fn new() -> Result<Self, Error> {
+        Self::with(Inotify::new())
+    }
+
+    fn with(inotify: Result<Inotify, String>) -> Result<Self, Error> {
+        let now = Instant::now();
+        let (next_poll, next_retry) = (now + POLL, now + RETRY);
+        let (waker, directories, settling) = (Waker::new()?, Vec::new(), (QUIET, BURST));
+        Ok(Self {
+            waker,
+            inotify,
+            directories,
+            changed: false,
+            unsure: false,
+            next_poll,
+            next_retry,
+            settling,
+        })
+    }
+
+    /// What ends a wait from another thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// The directories to watch from now on, to be told before every wait: one made anew at the same path is found
+    /// out here. Costs one system call for each that is as before.
+    ///
+    /// A directory that is new in the list, or another one than before, counts as a change: what happened there before
+    /// is not known. A missing one is waited for.
+    pub fn watch(&mut self, directories: &[PathBuf]) {
+        let before = self.watches();
+        let mut old = mem::take(&mut self.directories);
+        for path in directories {
+            if self.directories.iter().any(|known| known.path() == path) {
+                continue;
+            }
+            let known = old.iter().position(|known| known.path() == path);
+            self.directories.push(known.map_or_else(|| Directory::new(path), |at| old.swap_remove(at)));
+        }
+        self.changed |= self.attach(&before);
+    }
+
+    /// Waits for a change, a wake-up or the timeout. A burst of changes is one: this goes on until 20 ms were quiet,
+    /// at most 200 ms, also beyond the timeout; a wake-up ends that too. What happened since the last wait counts.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel cannot poll, for want of memory.
+    pub fn wait(&mut self, timeout: Duration) -> Result<Wake, Error> {
+        let deadline = Instant::now().checked_add(timeout); // none: never
+        let mut wake = Wake { changed: mem::take(&mut self.changed), woken: false };
+        let mut passed = false;
+        while wake == Wake::default() && !passed {
+            passed = deadline.is_some_and(|deadline| deadline <= Instant::now()); // before a look, so there is one
+            wake |= self.step(deadline)?;
+        }
+        if wake.changed {
+            self.settle(&mut wake);
+        }
+        if mem::take(&mut self.unsure) {
+            // That one was replaced is part of what this wait tells: who looks now sees it.
+            wake.changed |= self.attach(&self.watches());
+        }
+        Ok(wake)
+    }
+
+    /// The directories that are only polled now, every 250 ms, and why: missing, or inotify cannot be had.
+    #[must_use]
+    pub fn polled(&self) -> Vec<(PathBuf, String)> {
+        let polled =
+            self.directories.iter().filter_map(|one| Some((one.path().to_owned(), one.polled()?.to_owned())));
+        polled.collect()
+    }
+
+    /// Lets a burst pass. Where that fails, what was seen so far is told, and the next wait fails.
+    fn settle(&mut self, wake: &mut Wake) {
+        let (quiet_for, at_most) = self.settling;
+        let end = Instant::now() + at_most;
+        let mut quiet = Instant::now() + quiet_for;
+        while !wake.woken {
+            let Ok(seen) = self.step(Some(quiet.min(end))) else { break };
+            *wake |= seen;
+            let now = Instant::now();
+            if now >= end || (!seen.changed && now >= quiet && !self.compare()) {
+                break;
+            }
+            if seen.changed || now >= quiet {
+                quiet = now + quiet_for;
+            }
+        }
+    }
+
+    /// Sleeps until something happens, at most until `until`, and takes in what did. It may be nothing.
+    fn step(&mut self, until: Option<Instant>) -> Result<Wake, Error> {
+        let next_poll = self.any_polled().then_some(self.next_poll);
+        self.sleep(until.into_iter().chain(next_poll).min())?;
+        let woken = self.waker.take();
+        let mut changed = self.drain();
+        if self.any_polled() && self.next_poll <= Instant::now() {
+            changed |= self.retry();
+            changed |= self.compare();
+        }
+        Ok(Wake { changed, woken })
+    }
+
+    fn sleep(&self, until: Option<Instant>) -> Result<(), Error> {
+        let mut fds = vec![PollFd::new(&self.waker, PollFlags::IN)];
+        if let Ok(inotify) = &self.inotify {
+            fds.push(PollFd::new(inotify, PollFlags::IN));
+        }
+        let time = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // Too long for the kernel is as good as for ever.
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
+        match poll(&mut fds, time.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(cause) => Err(Error::new("wait for changes", Path::new(""), cause)),
+        }
+    }
+
+    /// Takes in the events that are pending; true if there was one of ours.
+    fn drain(&mut self) -> bool {
+        let Ok(inotify) = &self.inotify else { return false };
+        let watches = self.watches();
+        match inotify.drain(&watches) {
+            Ok(seen) => {
+                self.unsure |= seen.unsure;
+                seen.changed
+            }
+            Err(why) => {
+                self.inotify = Err(why);
+                self.attach(&[])
+            }
+        }
+    }
+
+    /// Tries again what could not be had; true if that let a change be seen.
+    fn retry(&mut self) -> bool {
+        let now = Instant::now();
+        if self.next_retry <= now {
+            self.next_retry = now + RETRY;
+            if self.inotify.is_err() {
+                self.inotify = Inotify::new();
+            }
+        }
+        let mut changed = false;
+        for directory in self.directories.iter_mut().filter(|directory| directory.polled().is_some()) {
+            changed |= directory.attach(&self.inotify);
+        }
+        changed
+    }
+
+    /// Compares the polled directories with what they were; true if one is not the same.
+    fn compare(&mut self) -> bool {
+        self.next_poll = Instant::now() + POLL;
+        let mut changed = false;
+        for directory in &mut self.directories {
+            changed |= directory.compare();
+        }
+        changed
+    }
+
+    /// Makes sure of a watch on each directory, and ends those of `before` that are not needed any more.
+    fn attach(&mut self, before: &[i32]) -> bool {
+        let mut changed = false;
+        for directory in &mut self.directories {
+            changed |= directory.attach(&self.inotify);
+        }
+        let now = self.watches();
+        if let Ok(inotify) = &self.inotify {
+            before.iter().filter(|watch| !now.contains(watch)).for_each(|watch| inotify.remove(*watch));
+        }
+        changed
+    }
+
+    fn watches(&self) -> Vec<i32> {
+        self.directories.iter().filter_map(Directory::watch).collect()
+    }
+
+    fn any_polled(&self) -> bool {
+        self.directories.iter().any(|directory| directory.polled().is_some())
+    }
+}

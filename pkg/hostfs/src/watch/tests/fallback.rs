@@ -1,0 +1,78 @@
+//! Where inotify cannot be had, and when it can be again.
+
+use std::fs;
+use std::process::Command;
+
+use super::*;
+
+#[test]
+fn inotify_is_tried_again() {
+    let [_, mut scene] = Scene::both();
+    assert_eq!(scene.watcher.polled(), [(scene.path(""), "switched off".to_owned())]);
+    scene.watcher.next_retry = Instant::now();
+    scene.assert_quiet("nothing happened but that");
+    assert_eq!(scene.watcher.polled(), []);
+    fs::write(scene.path("new"), "x").unwrap();
+    scene.assert_seen("written");
+}
+
+#[test]
+fn what_changes_while_inotify_is_got_is_seen() {
+    let [_, mut scene] = Scene::both();
+    scene.watcher.next_retry = Instant::now();
+    fs::write(scene.path("new"), "x").unwrap();
+    scene.assert_seen("written before the watch was there");
+    assert_eq!(scene.watcher.polled(), []);
+}
+
+#[test]
+fn a_path_that_is_no_directory_is_polled_until_it_is_one() {
+    let [mut scene, _] = Scene::both();
+    let file = scene.path("old");
+    scene.watcher.watch(std::slice::from_ref(&file));
+    assert!(scene.watcher.wait(LONG).unwrap().changed);
+    assert!(scene.watcher.polled()[0].1.starts_with("Not a directory"), "{:?}", scene.watcher.polled());
+    assert_eq!(scene.watcher.wait(scene.short()).unwrap(), Wake::default());
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert!(scene.watcher.wait(LONG).unwrap().changed);
+    assert_eq!(scene.watcher.polled(), []);
+}
+
+/// Set in a process of its own whose user namespace allows none of what it names.
+const LIMITED: &str = "HOSTFS_TEST_LIMITED";
+
+#[test]
+fn without_inotify_of_the_kernel_it_polls() {
+    if let Ok(limit) = std::env::var(LIMITED) {
+        return limited(&limit);
+    }
+    let this = std::env::current_exe().unwrap();
+    for limit in ["max_inotify_instances", "max_inotify_watches"] {
+        let script = format!("echo 0 >/proc/sys/user/{limit} && exec \"$@\"");
+        let mut child = Command::new("unshare");
+        child.args(["--user", "--map-root-user", "sh", "-c", &script, "sh"]).arg(&this);
+        child.args([
+            "--exact",
+            "watch::tests::fallback::without_inotify_of_the_kernel_it_polls",
+            "--nocapture",
+        ]);
+        let output = child.env(LIMITED, limit).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{limit}: {text}");
+    }
+}
+
+fn limited(limit: &str) {
+    let scene = Scene { directory: tempfile::tempdir().unwrap(), watcher: Watcher::new().unwrap() };
+    let mut scene = scene.started();
+    let why = &scene.watcher.polled()[0].1;
+    let words = if limit.ends_with("instances") { "Too many open files" } else { "limit of watches" };
+    assert!(why.starts_with("no inotify: ") && why.contains(words), "{why}");
+    fs::write(scene.path("new"), "x").unwrap();
+    scene.assert_seen("written");
+    fs::write(format!("/proc/sys/user/{limit}"), "10").unwrap();
+    scene.watcher.next_retry = Instant::now();
+    scene.assert_quiet("inotify is back");
+    assert_eq!(scene.watcher.polled(), []);
+}

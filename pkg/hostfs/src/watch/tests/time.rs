@@ -1,0 +1,98 @@
+//! How long waits last, and how many changes are one.
+
+use super::*;
+
+/// For [`Watcher::settling`], as the real ones, but so long that a busy machine does not matter.
+const PAUSE: Duration = Duration::from_millis(120);
+const LASTS: Duration = Duration::from_millis(600);
+
+#[test]
+fn a_burst_is_one_or_two_wakes() {
+    for mut scene in Scene::both() {
+        scene.watcher.settling = (PAUSE, LASTS);
+        let directory = scene.path("");
+        let burst = thread::spawn(move || {
+            let start = Instant::now();
+            for i in 0..500 {
+                fs::write(directory.join(format!("{i}")), "x").unwrap();
+            }
+            start.elapsed()
+        });
+        let mut wakes = 0;
+        assert!(scene.watcher.wait(LONG).unwrap().changed);
+        while scene.watcher.wait(POLL * 2).unwrap().changed {
+            wakes += 1;
+        }
+        // Two, unless the machine is so busy that it is not one burst.
+        let bursts = burst.join().unwrap().as_millis() / PAUSE.as_millis();
+        assert!(wakes <= 1 + bursts, "{wakes} more wakes for {bursts} bursts");
+    }
+}
+
+#[test]
+fn a_burst_is_waited_for_but_not_for_ever() {
+    for mut scene in Scene::both() {
+        assert_eq!(mem::replace(&mut scene.watcher.settling, (PAUSE, LASTS)), (QUIET, BURST));
+        let (told, again) = scene.during(LASTS / 3);
+        assert!(told && !again, "a short one is told when it is over, once: {:?}", scene.watcher);
+        let (told, again) = scene.during(LASTS * 5 / 2);
+        assert!(!told && again, "a long one is told before it is over: {:?}", scene.watcher);
+    }
+}
+
+impl Scene {
+    /// Waits during a burst: whether it was over then, and whether the next wait tells of it again.
+    fn during(&mut self, burst: Duration) -> (bool, bool) {
+        // Only bursts count whose writer was not held up so long that they were over in between.
+        let counted = (0..20).find_map(|_| {
+            let directory = self.path("");
+            self.watcher.next_poll = Instant::now() + QUIET;
+            let writer = thread::spawn(move || drip(&directory, burst));
+            assert!(self.watcher.wait(LONG).unwrap().changed);
+            let over = writer.is_finished();
+            let again = self.watcher.wait(self.short()).unwrap().changed;
+            let longest = writer.join().unwrap();
+            while self.watcher.wait(self.short()).unwrap().changed {}
+            (longest < PAUSE / 2).then_some((over, again))
+        });
+        counted.expect("no burst without a break in 20")
+    }
+}
+
+/// Writes again and again. Returns the longest break.
+fn drip(directory: &Path, burst: Duration) -> Duration {
+    let (start, mut longest) = (Instant::now(), Duration::ZERO);
+    while start.elapsed() < burst {
+        let last = Instant::now();
+        fs::write(directory.join("drip"), format!("{:020}", start.elapsed().as_nanos())).unwrap();
+        thread::sleep(Duration::from_micros(2500)); // what takes time is the point
+        longest = longest.max(last.elapsed());
+    }
+    longest
+}
+
+#[test]
+fn timeouts_are_kept_and_nothing_runs_meanwhile() {
+    for mut scene in Scene::both() {
+        let (before, start) = (activity(), Instant::now());
+        assert_eq!(scene.watcher.wait(Duration::from_secs(1)).unwrap(), Wake::default());
+        let (after, took) = (activity(), start.elapsed());
+        assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
+        let (slept, ran) = (after.0 - before.0, after.1 - before.1);
+        assert!(slept <= 8 && ran <= 10, "in one quiet second {slept} sleeps and {ran} ticks");
+        assert_eq!(scene.watcher.wait(Duration::ZERO).unwrap(), Wake::default());
+        scene.watcher.waker().wake();
+        assert!(scene.watcher.wait(Duration::MAX).unwrap().woken, "a time beyond the clock is for ever");
+    }
+}
+
+/// How often this thread went to sleep, and the time that it ran, in the kernel's ticks of 10 ms.
+fn activity() -> (u64, u64) {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let (_, after_name) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<_> = after_name.split_whitespace().collect();
+    let ran = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    (sleeps.trim().parse().unwrap(), ran)
+}
