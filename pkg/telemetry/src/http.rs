@@ -1,0 +1,128 @@
+//! Health and metrics over HTTP.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::any;
+use prometheus_client::registry::Registry;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::connections;
+use crate::metrics::{negotiate, render};
+
+/// Connections that are served at a time; more wait in the kernel.
+pub const MAX_CONNECTIONS: usize = 64;
+/// Those that may wait.
+const BACKLOG: i32 = 128;
+
+/// What the daemon knows about its own state. Asked at every probe, so it must answer at once.
+pub trait Health: Send + Sync + 'static {
+    /// Whether the process is of use at all.
+    ///
+    /// # Errors
+    /// Why it should be restarted.
+    fn live(&self) -> Result<(), String>;
+
+    /// Whether the node can start pods.
+    ///
+    /// # Errors
+    /// What is missing.
+    fn ready(&self) -> Result<(), String>;
+}
+
+/// `/healthz` and `/readyz`: 200, or 503 with the reason. Any method will do, as in Istio.
+pub fn health_router(health: Arc<dyn Health>) -> Router {
+    Router::new()
+        .route("/healthz", any(|State(health): State<Arc<dyn Health>>| async move { answer(health.live()) }))
+        .route("/readyz", any(|State(health): State<Arc<dyn Health>>| async move { answer(health.ready()) }))
+        .with_state(health)
+}
+
+fn answer(state: Result<(), String>) -> (StatusCode, String) {
+    match state {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n"),
+    }
+}
+
+/// `/metrics`, in the form that the client asks for.
+pub fn metrics_router(registry: Arc<Registry>) -> Router {
+    Router::new().route("/metrics", any(metrics)).with_state(registry)
+}
+
+async fn metrics(State(registry): State<Arc<Registry>>, headers: HeaderMap) -> impl IntoResponse {
+    // A list may come in several headers.
+    let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    let format = negotiate(Some(&accept.join(",")));
+    ([(CONTENT_TYPE, format.content_type())], render(&registry, format))
+}
+
+/// Listens on all addresses, IPv6 and IPv4 by one socket; on IPv4 alone where the kernel has no IPv6.
+///
+/// # Errors
+/// When the port is taken, and so on.
+pub fn bind(port: u16) -> io::Result<TcpListener> {
+    bind_any(port, listen)
+}
+
+fn bind_any<T>(port: u16, listen: impl Fn(SocketAddr) -> Result<T, Errno>) -> io::Result<T> {
+    match listen((Ipv6Addr::UNSPECIFIED, port).into()) {
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => Ok(listen((Ipv4Addr::UNSPECIFIED, port).into())?),
+        result => Ok(result?),
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, Errno> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    sockopt::set_socket_reuseaddr(&socket, true)?; // else a restart waits for old connections
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Serves until `shutdown`; requests that are at work then may end. At most [`MAX_CONNECTIONS`] at a time, and a client
+/// that is slow or silent is cut off.
+///
+/// # Errors
+/// When the listener cannot be handed to the runtime.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    connections::serve(&listener, &router, MAX_CONNECTIONS, shutdown).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ipv4_is_used_only_where_there_is_no_ipv6() {
+        let bound = |errno: Option<Errno>| {
+            bind_any(80, |address| match errno {
+                Some(errno) if address.is_ipv6() => Err(errno),
+                _ => Ok(address.to_string()),
+            })
+        };
+        assert_eq!(bound(None).unwrap(), "[::]:80");
+        assert_eq!(bound(Some(Errno::AFNOSUPPORT)).unwrap(), "0.0.0.0:80");
+        assert_eq!(bound(Some(Errno::ADDRNOTAVAIL)).unwrap(), "0.0.0.0:80");
+        assert_eq!(bound(Some(Errno::ADDRINUSE)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+}

@@ -1,0 +1,69 @@
+//! What came to the socket, counted.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use wire::Level;
+
+/// One label and its value.
+type Label = [(&'static str, &'static str); 1];
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Ok,
+    TooLarge,
+    Malformed,
+    Busy,
+    Timeout,
+}
+
+impl Outcome {
+    const ALL: [Outcome; 5] =
+        [Outcome::Ok, Outcome::TooLarge, Outcome::Malformed, Outcome::Busy, Outcome::Timeout];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Ok => "ok",
+            Outcome::TooLarge => "too_large",
+            Outcome::Malformed => "malformed",
+            Outcome::Busy => "busy",
+            Outcome::Timeout => "timeout",
+        }
+    }
+}
+
+/// Counters: `istio_cni_log_records_total` by `level`, whether printed or not, and `istio_cni_log_requests_total` by
+/// `result`.
+#[derive(Clone, Debug)]
+pub struct LogMetrics {
+    records: Family<Label, Counter>,
+    requests: Family<Label, Counter>,
+}
+
+impl LogMetrics {
+    /// Adds them to the registry, all at zero.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> LogMetrics {
+        let metrics = LogMetrics { records: Family::default(), requests: Family::default() };
+        for level in [Level::Debug, Level::Info, Level::Warn, Level::Error] {
+            drop(metrics.records.get_or_create(&[("level", level.as_str())]));
+        }
+        for outcome in Outcome::ALL {
+            drop(metrics.requests.get_or_create(&[("result", outcome.as_str())]));
+        }
+        let records = "Log records received from CNI plugins";
+        registry.register("istio_cni_log_records", records, metrics.records.clone());
+        let requests = "Requests to the log socket of the CNI plugins";
+        registry.register("istio_cni_log_requests", requests, metrics.requests.clone());
+        metrics
+    }
+
+    pub(super) fn record(&self, level: Level) {
+        self.records.get_or_create(&[("level", level.as_str())]).inc();
+    }
+
+    pub(super) fn request(&self, outcome: Outcome) {
+        self.requests.get_or_create(&[("result", outcome.as_str())]).inc();
+    }
+}

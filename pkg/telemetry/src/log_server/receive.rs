@@ -1,0 +1,165 @@
+//! One request: its body within bounds, its lines to the logger.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, HttpBody as _};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::any;
+use http_body_util::BodyExt as _;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+use wire::{Level, LogRecord};
+
+use super::metrics::{LogMetrics, Outcome};
+use crate::logging::Logger;
+
+/// The longest body that is taken, in bytes.
+pub const MAX_BODY: usize = 1024 * 1024;
+/// The most lines in a body. Lists of tiny strings would take many times the body's memory.
+const MAX_LINES: usize = MAX_BODY / 64;
+/// All bodies together that are read at a time. Usual ones have a few hundred bytes.
+const MAX_BODIES: usize = 2 * MAX_BODY;
+/// What is read of a refused body, and thrown away: who is still sending does not see the answer.
+const DRAIN: usize = 8 * MAX_BODY;
+/// For the body.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Istio prints the plugin's lines under this scope.
+const SCOPE: &str = "cni";
+
+pub(super) fn router(logger: Logger, metrics: LogMetrics) -> Router {
+    let receiver = Receiver { logger, metrics, room: Semaphore::new(MAX_BODIES) };
+    Router::new()
+        .route("/log", any(|State(receiver): State<Arc<Receiver>>, body: Body| receiver.receive(body)))
+        .with_state(Arc::new(receiver))
+}
+
+struct Receiver {
+    logger: Logger,
+    metrics: LogMetrics,
+    /// Bytes that bodies may still take.
+    room: Semaphore,
+}
+
+impl Receiver {
+    async fn receive(self: Arc<Self>, body: Body) -> StatusCode {
+        let outcome = match timeout(DEADLINE, self.read(body)).await {
+            Ok(Ok(body)) => self.print(body),
+            Ok(Err(outcome)) => outcome,
+            Err(_) => Outcome::Timeout,
+        };
+        self.metrics.request(outcome);
+        match outcome {
+            Outcome::Ok | Outcome::Malformed => StatusCode::OK,
+            Outcome::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Outcome::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Outcome::Timeout => StatusCode::REQUEST_TIMEOUT,
+        }
+    }
+
+    async fn read(&self, mut body: Body) -> Result<Received<'_>, Outcome> {
+        let refusal = match self.read_within_bounds(&mut body).await {
+            Err(refusal @ (Outcome::TooLarge | Outcome::Busy)) => refusal,
+            result => return result,
+        };
+        let mut drained = 0;
+        while drained < DRAIN
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            drained += frame.data_ref().map_or(0, |data| data.len());
+        }
+        Err(refusal)
+    }
+
+    async fn read_within_bounds(&self, body: &mut Body) -> Result<Received<'_>, Outcome> {
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if announced > MAX_BODY {
+            return Err(Outcome::TooLarge);
+        }
+        let mut received = Received { bytes: Vec::with_capacity(announced), held: None };
+        while let Some(frame) = body.frame().await {
+            // A body that ends early.
+            let frame = frame.map_err(|_| Outcome::Malformed)?;
+            let Some(data) = frame.data_ref() else { continue };
+            if received.bytes.len() + data.len() > MAX_BODY {
+                return Err(Outcome::TooLarge);
+            }
+            received.add(data, &self.room)?;
+        }
+        Ok(received)
+    }
+
+    /// One request's lines stay together.
+    fn print(&self, received: Received<'_>) -> Outcome {
+        if quotes(&received.bytes) > 2 * MAX_LINES {
+            return Outcome::TooLarge;
+        }
+        let lines = wire::parse_post_body(&received.bytes);
+        drop(received);
+        match lines {
+            Ok(lines) => {
+                self.logger.emit_all(lines.into_iter().map(|line| self.record(&line)));
+                Outcome::Ok
+            }
+            Err(error) => {
+                let msg = format!("a request to the log socket is no list of lines: {error}");
+                self.logger.emit(&own_record(Level::Warn, msg));
+                Outcome::Malformed
+            }
+        }
+    }
+
+    /// The line as it is printed; for one that cannot be read, a line that says so to those who search.
+    fn record(&self, line: &str) -> LogRecord {
+        match LogRecord::parse(line) {
+            Ok(record) => {
+                self.metrics.record(record.level);
+                reprint(record)
+            }
+            Err(error) => own_record(Level::Debug, format!("dropped a line of a plugin: {error}")),
+        }
+    }
+}
+
+/// Quotes that no backslash precedes: two for each string of a list, or at least one, when it ends with a backslash.
+fn quotes(json: &[u8]) -> usize {
+    json.windows(2).filter(|pair| matches!(pair, [before, b'"'] if *before != b'\\')).count()
+}
+
+/// The plugin's record as one of ours. Its time and scope are kept as labels.
+fn reprint(record: LogRecord) -> LogRecord {
+    let LogRecord { level, time, scope, msg, mut labels } = record;
+    for (name, value) in [("plugin_time", time), ("plugin_scope", scope)] {
+        if !value.is_empty() {
+            labels.insert(name.to_owned(), value);
+        }
+    }
+    let msg = msg.trim().to_owned();
+    LogRecord { level, time: String::new(), scope: SCOPE.to_owned(), msg, labels }
+}
+
+fn own_record(level: Level, msg: String) -> LogRecord {
+    LogRecord { level, time: String::new(), scope: SCOPE.to_owned(), msg, labels: BTreeMap::new() }
+}
+
+/// A body, as far as it has come, with the room that it takes.
+struct Received<'a> {
+    bytes: Vec<u8>,
+    held: Option<SemaphorePermit<'a>>,
+}
+
+impl<'a> Received<'a> {
+    fn add(&mut self, data: &[u8], room: &'a Semaphore) -> Result<(), Outcome> {
+        let length = u32::try_from(data.len()).map_err(|_| Outcome::TooLarge)?;
+        let more = room.try_acquire_many(length).map_err(|_| Outcome::Busy)?;
+        match &mut self.held {
+            Some(held) => held.merge(more),
+            held => *held = Some(more),
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! Puts a socket into a directory without a moment in which it is missing, or has the wrong mode.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::SystemTime;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chmodat, renameat, statat, unlinkat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+const DIRECTORY_MODE: u32 = 0o750;
+const SOCKET_MODE: Mode = Mode::from_raw_mode(0o666);
+/// Those who may wait to be served. A node starts many pods at once when it comes up.
+const BACKLOG: i32 = 1024;
+
+/// Why there is no log socket.
+#[derive(Debug, thiserror::Error)]
+pub enum LogServerError {
+    /// Somebody listens there: another agent, which must not lose its clients.
+    #[error("{} is in use by another process", path.display())]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something is there that is not ours to remove.
+    #[error("{} is there and is no socket", path.display())]
+    NotASocket {
+        /// What stands in the way.
+        path: PathBuf,
+    },
+    /// The system refuses.
+    #[error("cannot {doing} for the log socket {}: {source}", path.display())]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// The socket in its directory. Removed when dropped, unless it was replaced.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    directory: OwnedFd,
+    name: OsString,
+    identity: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let now = statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if now.is_ok_and(|stat| identity(&stat) == self.identity) {
+            let _ = unlinkat(&self.directory, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Device and inode.
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+pub(super) fn bind(path: &Path) -> Result<(UnixListener, SocketFile), LogServerError> {
+    let at = At { path };
+    // What clients could not connect to is refused here, with the kernel's reason.
+    let address = at.system("use this path", SocketAddrUnix::new(path))?;
+    let name = path.file_name().ok_or(Errno::INVAL);
+    let name = at.system("use this path", name)?;
+    let directory = at.directory()?;
+    at.refuse_to_replace_others(&directory, name, &address)?;
+    let temporary = temporary_name();
+    let listener = at.listen(&directory, &temporary)?;
+    let moved = at.show(&directory, &temporary, name);
+    if moved.is_err() {
+        let _ = unlinkat(&directory, &temporary, AtFlags::empty());
+    }
+    let file = SocketFile { identity: moved?, directory, name: name.to_owned() };
+    Ok((listener, file))
+}
+
+/// Unlike any other agent's, even of one that has the same process id in its own namespace.
+fn temporary_name() -> OsString {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!(".log-{}-{}", process::id(), since_epoch.as_nanos()).into()
+}
+
+/// The place of the socket, for errors.
+struct At<'a> {
+    path: &'a Path,
+}
+
+impl At<'_> {
+    fn system<T, E>(&self, doing: &'static str, result: Result<T, E>) -> Result<T, LogServerError>
+    where
+        io::Error: From<E>,
+    {
+        result.map_err(|error| LogServerError::System { path: self.path.into(), doing, source: error.into() })
+    }
+
+    /// Made when it is missing.
+    fn directory(&self) -> Result<OwnedFd, LogServerError> {
+        let directory = match self.path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory);
+        self.system("make the directory", made)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.system("open the directory", rustix::fs::open(directory, flags, Mode::empty()))
+    }
+
+    fn refuse_to_replace_others(
+        &self,
+        directory: &OwnedFd,
+        name: &OsStr,
+        address: &SocketAddrUnix,
+    ) -> Result<(), LogServerError> {
+        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(()),
+            stat => {
+                let mode = self.system("look at what is there", stat)?.st_mode;
+                if FileType::from_raw_mode(mode) != FileType::Socket {
+                    return Err(LogServerError::NotASocket { path: self.path.into() });
+                }
+            }
+        }
+        match connect(address) {
+            // Nobody listens, or it is gone by now.
+            Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
+            // Busy, or a socket of another type: somebody's in any case.
+            Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => {
+                Err(LogServerError::InUse { path: self.path.into() })
+            }
+            error => self.system("ask who listens", error),
+        }
+    }
+
+    /// A listening socket with the right mode.
+    fn listen(&self, directory: &OwnedFd, name: &OsStr) -> Result<UnixListener, LogServerError> {
+        let socket = self.system("make a socket", stream_socket())?;
+        // Through the open directory, since an address has room for a short path only.
+        let path = Path::new("/proc/self/fd").join(directory.as_fd().as_raw_fd().to_string()).join(name);
+        let bound = SocketAddrUnix::new(path).and_then(|address| rustix::net::bind(&socket, &address));
+        self.system("bind", bound)?;
+        let ready = chmodat(directory, name, SOCKET_MODE, AtFlags::empty())
+            .and_then(|()| rustix::net::listen(&socket, BACKLOG));
+        if ready.is_err() {
+            let _ = unlinkat(directory, name, AtFlags::empty());
+        }
+        self.system("listen", ready)?;
+        Ok(socket.into())
+    }
+
+    /// Moves the socket into place, and tells which one it is.
+    fn show(&self, directory: &OwnedFd, from: &OsStr, to: &OsStr) -> Result<(u64, u64), LogServerError> {
+        let stat = statat(directory, from, AtFlags::SYMLINK_NOFOLLOW);
+        let identity = identity(&self.system("look at the new socket", stat)?);
+        self.system("move the new socket", renameat(directory, from, directory, to))?;
+        Ok(identity)
+    }
+}
+
+fn stream_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Whether somebody answers; never waits.
+fn connect(address: &SocketAddrUnix) -> Result<(), Errno> {
+    rustix::net::connect(&stream_socket()?, address)
+}

@@ -1,0 +1,205 @@
+//! Log lines as Istio prints them, under Istio's flags.
+//!
+//! Lines come from `tracing` events, whose target is the scope, and from the plugin ([`Logger::emit`]). Spans are
+//! ignored.
+
+mod format;
+mod level;
+mod options;
+mod output;
+mod rotation;
+mod subscriber;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::SystemTime;
+
+use tracing::callsite::rebuild_interest_cache;
+use wire::{Level, LogRecord};
+
+pub use level::OutputLevel;
+use level::{DEFAULT_SCOPE, Levels};
+use options::Callers;
+pub use options::{LogFlags, LogOptions};
+use output::Output;
+use rotation::RotatingFile;
+pub use subscriber::LogSubscriber;
+
+/// Why there is no logging.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// A target cannot be opened.
+    #[error("cannot open the log {}: {source}", path.display())]
+    Open {
+        /// The file, or `stdout` or `stderr`.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The process has a `tracing` subscriber already.
+    #[error("logging is set up already")]
+    Installed,
+}
+
+/// Opens the targets and makes the logger the process-wide `tracing` subscriber.
+///
+/// # Errors
+/// When a target cannot be opened, or the process has a subscriber already.
+pub fn install(options: LogOptions) -> Result<Logger, LogError> {
+    let logger = Logger::open(options)?;
+    tracing::subscriber::set_global_default(logger.subscriber()).map_err(|_| LogError::Installed)?;
+    Ok(logger)
+}
+
+/// Writes log lines. Cheap to clone; all clones are one logger.
+#[derive(Clone)]
+pub struct Logger(Arc<Inner>);
+
+struct Inner {
+    levels: RwLock<Levels>,
+    callers: Callers,
+    json: bool,
+    targets: Mutex<Vec<Target>>,
+    dropped: AtomicU64,
+    clock: fn() -> SystemTime,
+}
+
+/// A place where lines go.
+enum Target {
+    Plain(Output),
+    Rotating(RotatingFile),
+}
+
+impl Logger {
+    /// Opens the targets. Events reach it through [`Logger::subscriber`].
+    ///
+    /// # Errors
+    /// When a target cannot be opened.
+    pub fn open(options: LogOptions) -> Result<Logger, LogError> {
+        Self::with_clock(options, SystemTime::now)
+    }
+
+    fn with_clock(options: LogOptions, clock: fn() -> SystemTime) -> Result<Logger, LogError> {
+        let mut targets = Vec::new();
+        for name in &options.targets {
+            let output = Output::open(name).map_err(|source| LogError::Open { path: name.into(), source })?;
+            targets.push(Target::Plain(output));
+        }
+        if let Some(rotation) = options.rotation {
+            let path = rotation.path.clone();
+            let file = RotatingFile::open(rotation, clock());
+            targets.push(Target::Rotating(file.map_err(|source| LogError::Open { path, source })?));
+        }
+        Ok(Logger(Arc::new(Inner {
+            levels: RwLock::new(options.levels),
+            callers: options.callers,
+            json: options.json,
+            targets: Mutex::new(targets),
+            dropped: AtomicU64::new(0),
+            clock,
+        })))
+    }
+
+    /// What hands `tracing` events to this logger.
+    #[must_use]
+    pub fn subscriber(&self) -> LogSubscriber {
+        LogSubscriber(self.clone())
+    }
+
+    /// Writes the record, if its scope's level lets it pass. One without a time gets the present one.
+    pub fn emit(&self, record: &LogRecord) {
+        if self.passes(&record.scope, record.level) {
+            self.write(&mut self.targets(), record);
+        }
+    }
+
+    /// The same for several, with no line of anyone else between them. The iterator runs while all others wait, and must
+    /// not log by itself.
+    pub(crate) fn emit_all(&self, records: impl Iterator<Item = LogRecord>) {
+        let mut targets = self.targets();
+        for record in records.filter(|record| self.passes(&record.scope, record.level)) {
+            self.write(&mut targets, &record);
+        }
+    }
+
+    /// The level of a scope: its own, else that of `default`.
+    #[must_use]
+    pub fn level(&self, scope: &str) -> OutputLevel {
+        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).of(scope)
+    }
+
+    /// Changes the level of a scope, from the next event on; `default` is for all that have no own one, `all` for all.
+    pub fn set_level(&self, scope: &str, level: OutputLevel) {
+        self.0.levels.write().unwrap_or_else(PoisonError::into_inner).set(scope, level);
+        // After the lock is free: this asks the subscriber about every event in the program.
+        rebuild_interest_cache();
+    }
+
+    /// The levels of `default` and of all scopes that have their own.
+    #[must_use]
+    pub fn levels(&self) -> BTreeMap<String, OutputLevel> {
+        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).all()
+    }
+
+    /// How many lines did not reach every target, because a disk was full or nobody was reading.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.0.dropped.load(Ordering::Relaxed)
+    }
+
+    fn passes(&self, scope: &str, level: Level) -> bool {
+        self.level(scope).passes(level)
+    }
+
+    /// The most that any scope lets pass.
+    fn most(&self) -> OutputLevel {
+        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).most()
+    }
+
+    fn targets(&self) -> MutexGuard<'_, Vec<Target>> {
+        self.0.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, targets: &mut [Target], record: &LogRecord) {
+        let now = (self.0.clock)();
+        let record = complete(record, now);
+        let line = if self.0.json { record.to_line() } else { format::text_line(&record) };
+        let mut written = true;
+        for target in targets {
+            written &= match target {
+                Target::Plain(output) => output.write(line.as_bytes()),
+                Target::Rotating(file) => file.write(line.as_bytes(), now),
+            };
+        }
+        if !written {
+            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The record with a time, and without the default scope's name, which is not printed.
+fn complete(record: &LogRecord, now: SystemTime) -> Cow<'_, LogRecord> {
+    let named = record.scope == DEFAULT_SCOPE;
+    if !named && !record.time.is_empty() {
+        return Cow::Borrowed(record);
+    }
+    let mut record = record.clone();
+    if named {
+        record.scope.clear();
+    }
+    if record.time.is_empty() {
+        record.time = rfc3339(now);
+    }
+    Cow::Owned(record)
+}
+
+fn rfc3339(time: SystemTime) -> String {
+    let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    wire::rfc3339_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(0))
+}

@@ -1,0 +1,60 @@
+//! The text form of a line, as Istio prints it: columns with tabs between them.
+
+use std::fmt::Write as _;
+
+use wire::LogRecord;
+
+/// `time level scope message key=value key=value`, with tabs between the columns and blanks between the labels. The
+/// default scope is no column. What would break the line or a column is escaped: the plugin's lines carry text of others.
+pub(super) fn text_line(record: &LogRecord) -> String {
+    let mut line = String::with_capacity(64 + record.msg.len());
+    for column in [&record.time, record.level.as_str(), &record.scope] {
+        if !column.is_empty() {
+            escape(&mut line, column, "");
+            line.push('\t');
+        }
+    }
+    escape(&mut line, &record.msg, "");
+    let mut separator = '\t';
+    for (name, value) in &record.labels {
+        line.push(separator);
+        label_part(&mut line, name);
+        line.push('=');
+        label_part(&mut line, value);
+        separator = ' ';
+    }
+    line.push('\n');
+    line
+}
+
+/// In quotes when it would not read as one word.
+fn label_part(line: &mut String, text: &str) {
+    let plain = |c: char| !c.is_whitespace() && !c.is_control() && c != '"' && c != '=';
+    if text.chars().all(plain) {
+        line.push_str(text);
+    } else {
+        line.push('"');
+        escape(line, text, "\"\\");
+        line.push('"');
+    }
+}
+
+fn escape(line: &mut String, text: &str, special: &str) {
+    for c in text.chars() {
+        match c {
+            '\n' => line.push_str("\\n"),
+            '\r' => line.push_str("\\r"),
+            '\t' => line.push_str("\\t"),
+            c if c.is_control() => {
+                // Writing to a string does not fail.
+                let _ = write!(line, "\\u{:04x}", u32::from(c));
+            }
+            c => {
+                if special.contains(c) {
+                    line.push('\\');
+                }
+                line.push(c);
+            }
+        }
+    }
+}

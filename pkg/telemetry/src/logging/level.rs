@@ -1,0 +1,145 @@
+//! How much each scope prints.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use wire::Level;
+
+/// The scope that others follow, and whose name is not printed.
+pub(super) const DEFAULT_SCOPE: &str = "default";
+/// In a list of levels: every scope.
+pub(super) const ALL_SCOPES: &str = "all";
+/// What libraries say: clients, TLS. At the level of our own scopes it would drown them.
+pub(super) const LIBRARY_SCOPE: &str = "kube";
+
+/// How much a scope prints: its level and all that are graver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OutputLevel {
+    /// Nothing.
+    None,
+    /// What ends the program. No line of ours has this level, so it prints nothing either.
+    Fatal,
+    /// [`Level::Error`].
+    Error,
+    /// [`Level::Warn`] and graver.
+    Warn,
+    /// [`Level::Info`] and graver.
+    Info,
+    /// Everything.
+    Debug,
+}
+
+impl OutputLevel {
+    /// All, from nothing to everything.
+    pub const ALL: [OutputLevel; 6] = [
+        OutputLevel::None,
+        OutputLevel::Fatal,
+        OutputLevel::Error,
+        OutputLevel::Warn,
+        OutputLevel::Info,
+        OutputLevel::Debug,
+    ];
+
+    /// The level of that lower-case name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == name)
+    }
+
+    /// The lower-case name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            OutputLevel::None => "none",
+            OutputLevel::Fatal => "fatal",
+            OutputLevel::Error => "error",
+            OutputLevel::Warn => "warn",
+            OutputLevel::Info => "info",
+            OutputLevel::Debug => "debug",
+        }
+    }
+
+    /// Whether a line of that level is printed.
+    #[must_use]
+    pub fn passes(self, level: Level) -> bool {
+        self >= match level {
+            Level::Error => OutputLevel::Error,
+            Level::Warn => OutputLevel::Warn,
+            Level::Info => OutputLevel::Info,
+            Level::Debug => OutputLevel::Debug,
+        }
+    }
+}
+
+impl fmt::Display for OutputLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The levels of all scopes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Levels {
+    default: OutputLevel,
+    own: BTreeMap<String, OutputLevel>,
+}
+
+impl Default for Levels {
+    fn default() -> Self {
+        let own = [(LIBRARY_SCOPE.to_owned(), OutputLevel::Warn)];
+        Levels { default: OutputLevel::Info, own: own.into() }
+    }
+}
+
+impl Levels {
+    /// Reads `scope:level,…`. A level without a scope is that of `default`; of two for one scope the last counts, and
+    /// `all` counts before all others (Istio 1.20). Returns one sentence for each part that is wrong.
+    pub(super) fn parse(text: &str) -> Result<Levels, Vec<String>> {
+        let mut levels = Levels::default();
+        let (mut overall, mut mistakes) = (None, Vec::new());
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            match scope_and_level(part) {
+                Ok((ALL_SCOPES, level)) => overall = Some(level),
+                Ok((scope, level)) => levels.set(scope, level),
+                Err(mistake) => mistakes.push(mistake),
+            }
+        }
+        if let Some(level) = overall {
+            levels.set(ALL_SCOPES, level);
+        }
+        if mistakes.is_empty() { Ok(levels) } else { Err(mistakes) }
+    }
+
+    pub(super) fn of(&self, scope: &str) -> OutputLevel {
+        self.own.get(scope).copied().unwrap_or(self.default)
+    }
+
+    pub(super) fn set(&mut self, scope: &str, level: OutputLevel) {
+        match scope {
+            "" | DEFAULT_SCOPE => self.default = level,
+            ALL_SCOPES => *self = Levels { default: level, own: BTreeMap::new() },
+            scope => {
+                self.own.insert(scope.to_owned(), level);
+            }
+        }
+    }
+
+    pub(super) fn all(&self) -> BTreeMap<String, OutputLevel> {
+        let mut all = self.own.clone();
+        all.insert(DEFAULT_SCOPE.to_owned(), self.default);
+        all
+    }
+
+    pub(super) fn most(&self) -> OutputLevel {
+        self.own.values().copied().fold(self.default, OutputLevel::max)
+    }
+}
+
+fn scope_and_level(part: &str) -> Result<(&str, OutputLevel), String> {
+    let (scope, name) = part.split_once(':').unwrap_or((DEFAULT_SCOPE, part));
+    let level = OutputLevel::from_name(name).ok_or_else(|| {
+        let names = OutputLevel::ALL.map(OutputLevel::as_str).join(", ");
+        format!("{name:?} in {part:?} is no level (they are {names})")
+    })?;
+    if scope.is_empty() { Err(format!("{part:?} names no scope")) } else { Ok((scope, level)) }
+}

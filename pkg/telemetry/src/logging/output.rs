@@ -1,0 +1,104 @@
+//! One open file, pipe or terminal that lines are written to.
+
+use std::borrow::Cow;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
+
+/// For a reader that is behind. While it stays away, the lines that follow do not wait again.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) struct Output {
+    file: File,
+    /// The last write waited in vain.
+    stalled: bool,
+    /// The last line was written in part: the next one must not be glued to it.
+    torn: bool,
+}
+
+impl Output {
+    /// `stdout`, `stderr`, or a file, which is appended to.
+    pub(super) fn open(name: &str) -> io::Result<Output> {
+        match name {
+            "stdout" => Self::standard(io::stdout().as_fd()),
+            "stderr" => Self::standard(io::stderr().as_fd()),
+            path => Self::append(Path::new(path), 0o644),
+        }
+    }
+
+    pub(super) fn append(path: &Path, mode: u32) -> io::Result<Output> {
+        OpenOptions::new().create(true).append(true).mode(mode).open(path).map(Self::new)
+    }
+
+    pub(super) fn new(file: File) -> Output {
+        Output { file, stalled: false, torn: false }
+    }
+
+    /// A pipe is opened a second time: not to block is a property of the open file, which we share with others. Where
+    /// that is forbidden, and for all other kinds, the file itself is used.
+    pub(super) fn standard(fd: BorrowedFd<'_>) -> io::Result<Output> {
+        if FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Fifo {
+            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            if let Ok(own) = rustix::fs::open(path, flags, rustix::fs::Mode::empty()) {
+                return Ok(Self::new(own.into()));
+            }
+        }
+        Ok(Self::new(fd.try_clone_to_owned()?.into()))
+    }
+
+    pub(super) fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// Writes the line with one call, as long as the system takes it whole. Whether it was written.
+    pub(super) fn write(&mut self, line: &[u8]) -> bool {
+        let line = if self.torn { Cow::Owned([b"\n", line].concat()) } else { Cow::Borrowed(line) };
+        let deadline = Instant::now() + if self.stalled { Duration::ZERO } else { PATIENCE };
+        let mut rest = &*line;
+        let written = loop {
+            match self.write_some(rest, deadline) {
+                Ok(length) if length >= rest.len() => break true,
+                Ok(length) => rest = rest.get(length..).unwrap_or_default(),
+                Err(_) => break false,
+            }
+        };
+        self.stalled = !written;
+        self.torn = !written && (self.torn || rest.len() < line.len());
+        written
+    }
+
+    fn write_some(&mut self, rest: &[u8], deadline: Instant) -> io::Result<usize> {
+        loop {
+            wait_writable(&self.file, deadline)?;
+            match self.file.write(rest) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Another writer of the same pipe was faster.
+                Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+/// Until there is room, or nobody is left to read: then writing tells.
+fn wait_writable(file: &File, deadline: Instant) -> io::Result<()> {
+    let mut fds = [PollFd::new(file, PollFlags::OUT)];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match poll(&mut fds, Some(&left.try_into().unwrap_or_default())) {
+            Ok(0) => return Err(ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! From `tracing` events to records.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Debug;
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
+use tracing::{Event, Metadata, Subscriber};
+use wire::{Level, LogRecord};
+
+use super::level::{DEFAULT_SCOPE, LIBRARY_SCOPE};
+use super::{Logger, OutputLevel};
+
+/// Libraries that log under one word, which is not to be taken for a scope of ours.
+const LIBRARIES: [&str; 5] = ["kube", "hyper", "rustls", "tower", "h2"];
+
+/// Hands `tracing` events to a [`Logger`].
+pub struct LogSubscriber(pub(super) Logger);
+
+impl Subscriber for LogSubscriber {
+    /// A line that is not printed costs one look at a flag of its own; [`Logger::set_level`] has these set anew.
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.enabled(metadata) { Interest::always() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event()
+            && level(metadata).is_some_and(|level| self.0.passes(scope(metadata.target()), level))
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(match self.0.most() {
+            OutputLevel::None | OutputLevel::Fatal => LevelFilter::OFF,
+            OutputLevel::Error => LevelFilter::ERROR,
+            OutputLevel::Warn => LevelFilter::WARN,
+            OutputLevel::Info => LevelFilter::INFO,
+            OutputLevel::Debug => LevelFilter::DEBUG,
+        })
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        let Some(level) = level(metadata) else { return };
+        let scope = scope(metadata.target());
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        if self.0.0.callers.of(scope) {
+            fields.labels.extend(caller(metadata).map(|caller| ("caller".to_owned(), caller)));
+        }
+        let Fields { msg, labels } = fields;
+        self.0.emit(&LogRecord { level, time: String::new(), scope: scope.to_owned(), msg, labels });
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1) // spans are disabled
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// None for trace, which Istio does not have: libraries trace every byte.
+fn level(metadata: &Metadata<'_>) -> Option<Level> {
+    match *metadata.level() {
+        tracing::Level::ERROR => Some(Level::Error),
+        tracing::Level::WARN => Some(Level::Warn),
+        tracing::Level::INFO => Some(Level::Info),
+        tracing::Level::DEBUG => Some(Level::Debug),
+        tracing::Level::TRACE => None,
+    }
+}
+
+/// Our crates name a scope as target. A path of modules is what an event has that names none: a library's.
+pub(super) fn scope(target: &str) -> &str {
+    if target.contains("::") || LIBRARIES.iter().any(|library| target.starts_with(library)) {
+        LIBRARY_SCOPE
+    } else if target == DEFAULT_SCOPE {
+        ""
+    } else {
+        target
+    }
+}
+
+/// `file:line`, the file with two directories at most: where the source lay when it was built is nobody's business.
+fn caller(metadata: &Metadata<'_>) -> Option<String> {
+    let (file, line) = (metadata.file()?, metadata.line()?);
+    let start = file.rmatch_indices('/').nth(2).map_or(0, |(at, _)| at + 1);
+    Some(format!("{}:{line}", file.get(start..)?))
+}
+
+#[derive(Default)]
+struct Fields {
+    msg: String,
+    labels: BTreeMap<String, String>,
+}
+
+impl Fields {
+    fn add(&mut self, field: &Field, text: String) {
+        if field.name() == "message" {
+            self.msg = text;
+        } else {
+            self.labels.insert(field.name().to_owned(), text);
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.to_owned());
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
+        self.add(field, value.to_string());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.add(field, format!("{value:?}"));
+    }
+}

@@ -1,0 +1,328 @@
+//! Levels, flags, and lines to the letter.
+
+mod places;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use tracing::subscriber::with_default;
+
+use super::*;
+
+/// 2023-11-21T12:00:00Z.
+fn noon() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_568_000)
+}
+
+fn logger(flags: &LogFlags<'_>) -> Logger {
+    Logger::with_clock(LogOptions::parse(flags).unwrap(), noon).unwrap()
+}
+
+/// A logger into a file, with the flags changed by the closure.
+struct Logged {
+    logger: Logger,
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Logged {
+    fn with(change: impl FnOnce(&mut LogFlags<'_>)) -> Logged {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let mut flags = LogFlags::default();
+        change(&mut flags);
+        let logger = logger(&LogFlags { log_target: path.to_str().unwrap(), ..flags });
+        Logged { logger, path, _directory: directory }
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(&self.path).unwrap()
+    }
+}
+
+fn record(level: Level, scope: &str, msg: &str, labels: &[(&str, &str)]) -> LogRecord {
+    let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    LogRecord { level, time: String::new(), scope: scope.to_owned(), msg: msg.to_owned(), labels }
+}
+
+#[test]
+fn levels_are_read_as_istio_reads_them() {
+    use OutputLevel::{Debug, Error, Fatal, Info, None, Warn};
+    // text; levels of default, cni, install, kube
+    let table: &[(&str, [OutputLevel; 4])] = &[
+        ("", [Info, Info, Info, Warn]),
+        ("default:info", [Info, Info, Info, Warn]),
+        ("debug", [Debug, Debug, Debug, Warn]),
+        ("default:none", [None, None, None, Warn]),
+        ("default:warn,cni:debug", [Warn, Debug, Warn, Warn]),
+        ("cni:error", [Info, Error, Info, Warn]),
+        ("cni:error,cni:fatal", [Info, Fatal, Info, Warn]),
+        ("kube:debug", [Info, Info, Info, Debug]),
+        (" cni:none , kube:info ", [Info, None, Info, Info]),
+        ("all:debug", [Debug, Debug, Debug, Debug]),
+        ("cni:error,all:info,install:debug", [Info, Info, Info, Info]),
+    ];
+    for (text, expected) in table {
+        let levels = Levels::parse(text).unwrap();
+        assert_eq!(
+            ["default", "cni", "install", "kube"].map(|scope| levels.of(scope)),
+            *expected,
+            "{text:?}"
+        );
+        assert_eq!(levels.of(""), expected[0], "{text:?}");
+    }
+}
+
+#[test]
+fn every_mistake_in_the_flags_is_told_with_its_flag() {
+    let flags = LogFlags {
+        log_rotate_max_age: "-1",
+        log_rotate_max_size: "big",
+        log_rotate_max_backups: "1.5",
+        log_as_json: "yes",
+        log_output_level: "cni:loud,a:b:info,:info,default:debug",
+        log_stacktrace_level: "INFO",
+        ..LogFlags::default()
+    };
+    let mistakes = LogOptions::parse(&flags).unwrap_err();
+    let flagged: Vec<&str> = mistakes.iter().map(|mistake| mistake.split_once(": ").unwrap().0).collect();
+    assert_eq!(
+        flagged,
+        [
+            "--log_rotate_max_size",
+            "--log_rotate_max_age",
+            "--log_rotate_max_backups",
+            "--log_as_json",
+            "--log_output_level",
+            "--log_output_level",
+            "--log_output_level",
+            "--log_stacktrace_level",
+        ]
+    );
+    assert_eq!(
+        mistakes[4],
+        "--log_output_level: \"loud\" in \"cni:loud\" is no level (they are none, fatal, error, warn, info, debug)"
+    );
+    assert_eq!(mistakes[6], "--log_output_level: \":info\" names no scope");
+}
+
+#[test]
+fn booleans_and_targets_are_read() {
+    let parse = |change: &dyn Fn(&mut LogFlags<'_>)| {
+        let mut flags = LogFlags::default();
+        change(&mut flags);
+        LogOptions::parse(&flags).unwrap()
+    };
+    for (text, json) in
+        [("true", true), ("1", true), ("T", true), ("false", false), ("", false), ("0", false)]
+    {
+        assert_eq!(parse(&|flags| flags.log_as_json = text).json, json, "{text:?}");
+    }
+    for (text, rotate, targets) in [
+        ("stdout", "", &["stdout"][..]),
+        ("stderr, /var/log/x.log", "", &["stderr", "/var/log/x.log"]),
+        ("", "", &["stdout"]),
+        ("", "/var/log/x.log", &[]),
+        ("stdout", "/var/log/x.log", &["stdout"]),
+    ] {
+        let options = parse(&|flags| (flags.log_target, flags.log_rotate) = (text, rotate));
+        assert_eq!(options.targets, targets, "{text:?}, {rotate:?}");
+        assert_eq!(options.rotation.is_some(), !rotate.is_empty());
+    }
+    let rotation = parse(&|flags| flags.log_rotate = "x").rotation.unwrap();
+    assert_eq!((rotation.max_bytes, rotation.max_backups), (104_857_600 << 20, Some(1000)));
+    assert_eq!(rotation.max_age, Some(Duration::from_secs(30 * 86_400)));
+}
+
+#[test]
+fn text_lines_have_istios_columns() {
+    let table: &[(LogRecord, &str)] = &[
+        (record(Level::Info, "", "plain", &[]), "info\tplain"),
+        (record(Level::Warn, "default", "plain", &[]), "warn\tplain"),
+        (record(Level::Error, "cni", "bad", &[]), "error\tcni\tbad"),
+        (record(Level::Info, "cni", "m", &[("pod", "a/b"), ("if", "eth0")]), "info\tcni\tm\tif=eth0 pod=a/b"),
+        (record(Level::Info, "", "m", &[("why", "no such file")]), "info\tm\twhy=\"no such file\""),
+        (record(Level::Info, "", "m", &[("q", "a\"b\\")]), r#"info	m	q="a\"b\\""#),
+        (record(Level::Info, "", "m", &[("e", ""), ("x=y", "a=b")]), "info\tm\te= \"x=y\"=\"a=b\""),
+        (record(Level::Info, "", "m", &[("k", "1\n2")]), "info\tm\tk=\"1\\n2\""),
+        (
+            record(Level::Info, "", "a \"b\\c\"\n2023\tinfo\r\u{1b}[31m\u{85}é", &[]),
+            "info\ta \"b\\c\"\\n2023\\tinfo\\r\\u001b[31m\\u0085é",
+        ),
+    ];
+    for (record, expected) in table {
+        let logged = Logged::with(|_| ());
+        logged.logger.emit(record);
+        assert_eq!(logged.text(), format!("2023-11-21T12:00:00.000000Z\t{expected}\n"));
+    }
+}
+
+#[test]
+fn json_lines_have_istios_members() {
+    let logged = Logged::with(|flags| flags.log_as_json = "true");
+    logged.logger.emit(&record(Level::Warn, "cni", "a\nb", &[("pod", "x/y")]));
+    logged.logger.emit(&record(Level::Info, "default", "b", &[("level", "forged")]));
+    let time = r#""time":"2023-11-21T12:00:00.000000Z""#;
+    let expected = format!(
+        "{{\"level\":\"warn\",{time},\"scope\":\"cni\",\"msg\":\"a\\nb\",\"pod\":\"x/y\"}}\n\
+         {{\"level\":\"info\",{time},\"msg\":\"b\",\"label_level\":\"forged\"}}\n"
+    );
+    assert_eq!(logged.text(), expected);
+}
+
+#[test]
+fn a_record_keeps_its_time_and_its_level_decides() {
+    let logged = Logged::with(|flags| flags.log_output_level = "cni:warn");
+    let mut timed = record(Level::Warn, "cni", "kept", &[]);
+    timed.time = "2020-01-01T00:00:00.000000Z".to_owned();
+    logged.logger.emit(&timed);
+    logged.logger.emit(&record(Level::Info, "cni", "too low", &[]));
+    logged.logger.set_level("cni", OutputLevel::None);
+    logged.logger.emit(&record(Level::Error, "cni", "too low as well", &[]));
+    logged.logger.emit_all([record(Level::Error, "cni", "and this", &[])].into_iter());
+    assert_eq!(logged.text(), "2020-01-01T00:00:00.000000Z\twarn\tcni\tkept\n");
+}
+
+#[test]
+fn events_become_lines() {
+    let logged = Logged::with(|_| ());
+    with_default(logged.logger.subscriber(), || {
+        tracing::info!(target: "default", "hello {}", "there");
+        tracing::warn!(target: "install", pod = "a/b", count = 3, ok = true, kind = ?Some(1), shown = %Path::new("x").display(), "msg");
+        let error = io::Error::other("broken pipe");
+        tracing::error!(target: "cni", error = &error as &dyn std::error::Error, "failed");
+        tracing::info!(target: "install", only = "labels");
+        tracing::info_span!(target: "install", "a span")
+            .in_scope(|| tracing::info!(target: "install", "in it"));
+    });
+    let expected = [
+        "info\thello there",
+        "warn\tinstall\tmsg\tcount=3 kind=Some(1) ok=true pod=a/b shown=x",
+        "error\tcni\tfailed\terror=\"broken pipe\"",
+        "info\tinstall\t\tonly=labels",
+        "info\tinstall\tin it",
+    ];
+    let lines = expected.map(|line| format!("2023-11-21T12:00:00.000000Z\t{line}\n"));
+    assert_eq!(logged.text(), lines.concat());
+}
+
+#[test]
+fn libraries_share_a_scope_that_is_silent_below_warn() {
+    for (target, scope) in [
+        ("kube_client::client::builder", "kube"),
+        ("kube", "kube"),
+        ("hyper_util", "kube"),
+        ("rustls::conn", "kube"),
+        ("any::path", "kube"),
+        ("default", ""),
+        ("cni", "cni"),
+        ("cni-repair", "cni-repair"),
+    ] {
+        assert_eq!(subscriber::scope(target), scope);
+    }
+    let logged = Logged::with(|flags| flags.log_output_level = "debug");
+    with_default(logged.logger.subscriber(), || {
+        tracing::info!("an event of a module path");
+        tracing::warn!(target: "hyper::proto", "heard");
+        tracing::debug!(target: "cni", "heard too");
+        tracing::trace!(target: "cni", "never heard");
+    });
+    let text = logged.text();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.contains("\twarn\tkube\theard\n") && text.contains("\tdebug\tcni\theard too\n"), "{text}");
+}
+
+#[test]
+fn a_level_changes_at_run_time_and_a_silent_line_is_not_even_made() {
+    let logged = Logged::with(|_| ());
+    let made = Cell::new(0);
+    let say = || tracing::debug!(target: "install", value = { made.set(made.get() + 1); made.get() }, "told");
+    with_default(logged.logger.subscriber(), || {
+        say();
+        assert_eq!(made.get(), 0);
+        logged.logger.set_level("install", OutputLevel::Debug);
+        say();
+        logged.logger.set_level("install", OutputLevel::Info);
+        say();
+        logged.logger.set_level("all", OutputLevel::Debug);
+        say();
+        logged.logger.set_level("default", OutputLevel::None);
+        say();
+    });
+    assert_eq!((made.get(), logged.text().lines().count()), (2, 2));
+    assert_eq!(logged.logger.levels(), [("default".to_owned(), OutputLevel::None)].into());
+    let levels = Logged::with(|flags| flags.log_output_level = "cni:error").logger.levels();
+    let expected = [("cni", OutputLevel::Error), ("default", OutputLevel::Info), ("kube", OutputLevel::Warn)];
+    assert_eq!(levels, BTreeMap::from(expected.map(|(scope, level)| (scope.to_owned(), level))));
+}
+
+/// Beside a subscriber that wants everything, so that the common limit decides nothing.
+#[test]
+fn what_is_not_printed_is_not_even_made() {
+    struct Everything;
+    impl tracing::Subscriber for Everything {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {}
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+    let _everything = tracing::Dispatch::new(Everything);
+    let logged = Logged::with(|flags| flags.log_output_level = "debug");
+    let made = Cell::new(0);
+    let make = || made.replace(made.get() + 1);
+    with_default(logged.logger.subscriber(), || {
+        tracing::trace!(target: "install", value = make(), "trace");
+        tracing::info!(target: "kube", value = make(), "a library's");
+        tracing::info_span!(target: "install", "span", value = make()).in_scope(|| ());
+        assert_eq!(made.get(), 0);
+        tracing::debug!(target: "install", value = make(), "debug");
+    });
+    assert_eq!((made.get(), logged.text().lines().count()), (1, 1));
+}
+
+#[test]
+fn the_caller_is_told_for_the_scopes_that_are_asked_for() {
+    for (flag, install, default) in
+        [("", false, false), ("install", true, false), ("x, default", false, true), ("all", true, true)]
+    {
+        let logged = Logged::with(|flags| flags.log_caller = flag);
+        with_default(logged.logger.subscriber(), || {
+            tracing::info!(target: "install", "one");
+            tracing::info!(target: "default", "two");
+        });
+        let text = logged.text();
+        let told: Vec<bool> =
+            text.lines().map(|line| line.contains("\tcaller=src/logging/tests.rs:")).collect();
+        assert_eq!(told, [install, default], "{flag:?}: {text}");
+    }
+}
+
+#[test]
+fn lines_of_many_threads_do_not_mix() {
+    let logged = Logged::with(|_| ());
+    let msg = "x".repeat(3000);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    logged.logger.emit(&record(Level::Info, "", &msg, &[]));
+                }
+            });
+        }
+    });
+    let text = logged.text();
+    let expected = format!("2023-11-21T12:00:00.000000Z\tinfo\t{msg}");
+    assert!(text.lines().count() == 800 && text.lines().all(|line| line == expected));
+}

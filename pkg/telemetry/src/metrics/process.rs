@@ -1,0 +1,137 @@
+//! What Prometheus' clients tell of every process, read when somebody asks.
+
+use std::fmt;
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Adds `process_cpu_seconds_total`, `process_resident_memory_bytes` and so on. What cannot be read is left out.
+pub fn register_process(registry: &mut Registry) {
+    registry.register_collector(Box::new(Process { started: started() }));
+}
+
+#[derive(Debug)]
+struct Process {
+    /// Seconds since the epoch. Computed once: it tells restarts, so it must not move when the clock is set.
+    started: Option<f64>,
+}
+
+/// Of `/proc/self/stat`.
+#[derive(Debug, PartialEq)]
+struct Stat {
+    cpu_ticks: u64,
+    threads: u64,
+    start_ticks: u64,
+    virtual_bytes: u64,
+    resident_pages: u64,
+}
+
+impl Stat {
+    fn read() -> Option<Stat> {
+        Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
+    }
+
+    /// Fields are counted from the state on, which is the third: the name before it may hold blanks and parentheses.
+    fn parse(text: &str) -> Option<Stat> {
+        let (_, fields) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Stat {
+            cpu_ticks: field(14)?.saturating_add(field(15)?),
+            threads: field(20)?,
+            start_ticks: field(22)?,
+            virtual_bytes: field(23)?,
+            resident_pages: field(24)?,
+        })
+    }
+}
+
+#[expect(clippy::cast_precision_loss)] // ticks of a process's life
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / clock_ticks_per_second() as f64
+}
+
+fn started() -> Option<f64> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let since_boot = Duration::try_from(clock_gettime(ClockId::Boottime)).ok()?;
+    Some(now.as_secs_f64() - since_boot.as_secs_f64() + seconds(Stat::read()?.start_ticks))
+}
+
+/// Without the one that is open for counting.
+fn open_fds() -> Option<u64> {
+    let count = fs::read_dir("/proc/self/fd").ok()?.count();
+    u64::try_from(count.saturating_sub(1)).ok()
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut out = Out(&mut encoder);
+        if let Some(stat) = Stat::read() {
+            out.counter(
+                "process_cpu_seconds",
+                "User and system CPU time spent in seconds.",
+                seconds(stat.cpu_ticks),
+            )?;
+            let resident = stat.resident_pages.saturating_mul(page_size() as u64);
+            out.gauge("process_resident_memory_bytes", "Resident memory size in bytes.", resident)?;
+            out.gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", stat.virtual_bytes)?;
+            out.gauge("process_threads", "Number of threads.", stat.threads)?;
+        }
+        if let Some(open) = open_fds() {
+            out.gauge("process_open_fds", "Number of open file descriptors.", open)?;
+        }
+        if let Some(most) = getrlimit(Resource::Nofile).current {
+            out.gauge("process_max_fds", "Maximum number of open file descriptors.", most)?;
+        }
+        if let Some(started) = self.started {
+            let help = "Start time of the process since unix epoch in seconds.";
+            out.gauge_f64("process_start_time_seconds", help, started)?;
+        }
+        Ok(())
+    }
+}
+
+struct Out<'a, 'b>(&'a mut DescriptorEncoder<'b>);
+
+impl Out<'_, '_> {
+    fn counter(&mut self, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
+        self.metric(name, help, &ConstCounter::new(value))
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
+        self.metric(name, help, &ConstGauge::new(value))
+    }
+
+    fn gauge_f64(&mut self, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
+        self.metric(name, help, &ConstGauge::new(value))
+    }
+
+    fn metric(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> Result<(), fmt::Error> {
+        metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_blanks_and_parentheses_hides_no_field() {
+        let text =
+            "7 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 500 70 0 0 20 0 3 0 9000 8192 25 18446744073709551615 1";
+        let stat =
+            Stat { cpu_ticks: 570, threads: 3, start_ticks: 9000, virtual_bytes: 8192, resident_pages: 25 };
+        assert_eq!(Stat::parse(text), Some(stat));
+        for short in ["", "7 (a) S 1", "7 (a"] {
+            assert_eq!(Stat::parse(short), None);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The process-wide subscriber: one test, since there is one process.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+use std::fs;
+use std::thread;
+
+use telemetry::logging::{LogError, LogFlags, LogOptions, OutputLevel, install};
+
+#[test]
+fn the_logger_is_installed_once_and_for_all_threads() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let flags = LogFlags { log_target: path.to_str().unwrap(), ..LogFlags::default() };
+    let options = || LogOptions::parse(&flags).unwrap();
+    let debug = || tracing::debug!(target: "install", "seen when the level says so");
+    debug();
+    let logger = install(options()).unwrap();
+    assert!(matches!(install(options()), Err(LogError::Installed)));
+    debug();
+    logger.set_level("install", OutputLevel::Debug);
+    thread::spawn(debug).join().unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.ends_with("Z\tdebug\tinstall\tseen when the level says so\n"), "{text}");
+    assert_eq!((text.lines().count(), logger.dropped()), (1, 0));
+}
