@@ -17,7 +17,7 @@ use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
 
 use crate::{
-    leave::Ours,
+    leave::{Ours, Seen},
     settings::{Identity, Settings},
 };
 
@@ -118,6 +118,7 @@ async fn follow_daemon_set(client: &Client, identity: &Identity, ours: &Ours) {
         return;
     }
     let name = daemon_set_name(client, identity).await;
+    let whole = format!("DaemonSet {}/{name}", identity.namespace);
     let object = Object { group: "apps", kind: "DaemonSet", namespace: identity.namespace.clone(), name };
     ours.is(object.clone());
     let mut said = Said::default();
@@ -126,7 +127,13 @@ async fn follow_daemon_set(client: &Client, identity: &Identity, ours: &Ours) {
         match change {
             Ok(daemon_set) => {
                 said.forget();
-                ours.saw(daemon_set.as_ref());
+                match ours.saw(daemon_set.as_ref()) {
+                    Some(Seen::There) => info!(target: "install", "{whole} is ours"),
+                    Some(Seen::Gone) => {
+                        info!(target: "install", "{whole}, which is ours, is gone or being deleted")
+                    }
+                    Some(Seen::Nothing) | None => {}
+                }
             }
             Err(error) => said.warn(&error),
         }

@@ -42,16 +42,18 @@ impl Ours {
         self.with(|known| known.0 = Some(object));
     }
 
-    /// The watch told something.
-    pub(crate) fn saw(&self, daemon_set: Option<&DaemonSet>) {
+    /// The watch told something. What is known since, when that is news.
+    pub(crate) fn saw(&self, daemon_set: Option<&DaemonSet>) -> Option<Seen> {
         self.with(|known| {
+            let before = known.1;
             known.1 = match (daemon_set, known.1) {
                 (Some(daemon_set), _) if daemon_set.metadata.deleted.is_none() => Seen::There,
                 (Some(_), _) | (None, Seen::There | Seen::Gone) => Seen::Gone,
                 // One that never was there cannot have gone: it has another name.
                 (None, Seen::Nothing) => Seen::Nothing,
             };
-        });
+            (known.1 != before).then_some(known.1)
+        })
     }
 
     fn known(&self) -> (Option<Object>, Seen) {
@@ -127,7 +129,9 @@ mod tests {
             (vec![Some(&there), None, Some(&there)], Seen::There),
         ] {
             let ours = Ours::default();
-            told.iter().for_each(|seen| ours.saw(*seen));
+            for seen in &told {
+                ours.saw(*seen);
+            }
             assert_eq!(ours.known().1, expected, "{told:?}");
         }
     }

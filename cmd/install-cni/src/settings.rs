@@ -444,3 +444,6 @@ fn chosen(values: &Values) -> Vec<String> {
     })
     .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,9 @@ use crate::{Error, Settings, verify};
 /// The plugin's name, in conflists and directories.
 pub(crate) const PLUGIN: &str = "istio-cni";
 
+/// One to write, one to find it good. More are for the next pass.
+const TRIES: u32 = 2;
+
 /// What was installed and found good, so that a pass over files that nobody touched costs a few system calls.
 #[derive(Debug, Default)]
 pub(crate) struct Binaries {
@@ -30,14 +33,17 @@ pub(crate) struct Installed {
     pub(crate) replaced: Vec<PathBuf>,
     /// Directories that were left out, and why.
     pub(crate) left_out: Vec<String>,
-    /// The plugin in each target, found to run.
-    pub(crate) plugins: Vec<(PathBuf, Fingerprint)>,
+    /// Files found good; the plugin among them runs.
+    pub(crate) good: Vec<(PathBuf, Fingerprint)>,
+    /// Files that somebody changed while they were looked at.
+    pub(crate) unsettled: Vec<PathBuf>,
 }
 
 impl Binaries {
     /// Puts everything in place, and runs the plugin wherever it is new.
     pub(crate) fn install(&mut self, settings: &Settings) -> Result<Installed, Error> {
         let names = names(&settings.source)?;
+        self.run(&settings.source.join(PLUGIN))?; // one that does not run must not replace one that does
         let mut installed = Installed::default();
         let mut targets = Vec::new();
         for target in &settings.targets {
@@ -53,12 +59,14 @@ impl Binaries {
             for name in &names {
                 let (source, path) = (settings.source.join(name), target.join(name));
                 if self.place(&source, &path, name)? == Written::Replaced {
-                    installed.replaced.push(path);
+                    installed.replaced.push(path.clone());
+                }
+                match self.same.get(&path) {
+                    Some((_, seen)) => installed.good.push((path, *seen)),
+                    None => installed.unsettled.push(path),
                 }
             }
-            let plugin = target.join(PLUGIN);
-            let seen = self.run(&plugin)?;
-            installed.plugins.push((plugin, seen));
+            self.run(&target.join(PLUGIN))?;
         }
         Ok(installed)
     }
@@ -76,25 +84,34 @@ impl Binaries {
         {
             return Ok(Written::Unchanged);
         }
+        self.same.remove(path);
         if let (Some(directory), Some(name)) = (path.parent(), name.to_str()) {
             hostfs::remove_stale(directory, name)?;
         }
-        let before = print(source)?;
-        let written = hostfs::copy(source, path)?;
-        if let (Some(from), Some(to)) = (before, hostfs::fingerprint(path)?) {
-            self.same.insert(path.to_owned(), (from, to));
+        let mut written = Written::Unchanged;
+        for _ in 0..TRIES {
+            // Before they are compared, so that a change since shows.
+            let seen = (print(source)?, hostfs::fingerprint(path)?);
+            if hostfs::copy(source, path)? == Written::Replaced {
+                written = Written::Replaced;
+                continue;
+            }
+            if let (Some(from), Some(to)) = seen {
+                self.same.insert(path.to_owned(), (from, to));
+            }
+            break;
         }
         Ok(written)
     }
 
-    fn run(&mut self, plugin: &Path) -> Result<Fingerprint, Error> {
+    fn run(&mut self, plugin: &Path) -> Result<(), Error> {
         let gone = || Error::Broken { path: plugin.to_owned(), why: "it has vanished again".to_owned() };
         let now = hostfs::fingerprint(plugin)?.ok_or_else(gone)?;
         if self.runs.get(plugin) != Some(&now) {
             verify::plugin(plugin)?;
             self.runs.insert(plugin.to_owned(), now);
         }
-        Ok(now)
+        Ok(())
     }
 }
 

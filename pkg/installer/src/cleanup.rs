@@ -30,7 +30,11 @@ fn entries(settings: &Settings) -> Vec<Error> {
         Err(_) if !fs::exists(&settings.conf_dir).unwrap_or(true) => return Vec::new(),
         Err(error) => return vec![error],
     };
-    names.iter().filter_map(|name| release(settings, name).err()).collect()
+    let errors: Vec<_> = names.iter().filter_map(|name| release(settings, name).err()).collect();
+    if !errors.is_empty() {
+        return errors; // what could not be put back may be put back later
+    }
+    saved::forget_all(&settings.conf_dir, &names)
 }
 
 fn release(settings: &Settings, name: &str) -> Result<(), Error> {

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use cni_types::{EditError, Entry, FileForm, Standing, check_standalone, merged, standing, without_entry};
 
+use hostfs::Fingerprint;
+
 use crate::{
     Chaining, Error, Settings,
     network::{self, DEFAULT_MODE, Network, Search},
@@ -47,10 +49,17 @@ impl Cause {
 /// One change of the directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Replace a file. `original` is what it was without us.
-    Write { path: PathBuf, text: String, mode: u32, original: Option<Vec<u8>> },
-    /// Replace a single configuration by a list.
-    Convert { from: PathBuf, to: PathBuf, text: String, mode: u32, original: Vec<u8> },
+    /// Replace a file, if it still is as it was seen. `original` is what it was without us.
+    Write { path: PathBuf, text: String, mode: u32, original: Option<Vec<u8>>, seen: Option<Fingerprint> },
+    /// Replace a single configuration by a list, if it still is as it was seen.
+    Convert {
+        from: PathBuf,
+        to: PathBuf,
+        text: String,
+        mode: u32,
+        original: Vec<u8>,
+        seen: Option<Fingerprint>,
+    },
     /// Take our entry out of a file.
     Release { path: PathBuf },
     /// Remove a file of ours.
@@ -104,19 +113,17 @@ fn primary(settings: &Settings, name: Option<&str>, entry: &Entry) -> Result<Pla
     let mut holder = network.path.clone();
     if let Some(cause) = amiss(standing(&network.content, entry).map_err(edit)?) {
         let text = merged(&network.content, entry).map_err(edit)?.text;
-        let (mode, original) = (network.mode, network.content.clone());
+        let (mode, original, seen) = (network.mode, network.content.clone(), network.seen);
         if network.is_single() {
             holder = list_of(&network.path);
             let (from, to) = (network.path.clone(), holder.clone());
-            changes.push((cause, Change::Convert { from, to, text, mode, original }));
+            changes.push((cause, Change::Convert { from, to, text, mode, original, seen }));
         } else {
             let original = (cause == Cause::EntryMissing).then_some(original);
-            changes.push((cause, Change::Write { path: holder.clone(), text, mode, original }));
+            changes.push((cause, Change::Write { path: holder.clone(), text, mode, original, seen }));
         }
     }
-    if name.is_none() {
-        changes.extend(stale(settings, &network)?);
-    }
+    changes.extend(stale(settings, &network.name, &holder)?);
     Ok(Plan::Do { holder, changes })
 }
 
@@ -130,20 +137,23 @@ fn amiss(standing: Standing) -> Option<Cause> {
     }
 }
 
-/// Files that runtimes do not take any more and that still have our entry, because another sorts first now, or because our
-/// own network was switched off.
-fn stale(settings: &Settings, current: &Network) -> Result<Vec<(Cause, Change)>, Error> {
+/// Files other than `name`, which is or becomes `holder`, that still have our entry: another sorts first now, or the daemon
+/// was in another mode before.
+fn stale(settings: &Settings, name: &str, holder: &Path) -> Result<Vec<(Cause, Change)>, Error> {
     let mut changes = Vec::new();
-    for name in network::names(&settings.conf_dir)? {
-        let Some(form) = FileForm::of(&name).filter(|_| name != current.name) else { continue };
+    for other in network::names(&settings.conf_dir)? {
+        let Some(form) = FileForm::of(&other).filter(|_| other != name) else { continue };
         // What cannot be read or edited is not the runtime's network either; it shall not keep us from installing.
-        let Ok(Some(other)) = Network::read(&settings.conf_dir, &name) else { continue };
-        // The list that a single configuration of the same name is about to become.
-        let is_replaced = current.is_single() && other.path == list_of(&current.path);
-        let is_alone = form == FileForm::Conf && check_standalone(&other.content).is_ok();
-        let has_entry = !is_replaced && matches!(without_entry(&other.content), Ok(Some(_)));
-        let path = other.path;
-        let change = match has_entry && name != settings.own_name {
+        let Ok(Some(Network { name: other, path, content, .. })) = Network::read(&settings.conf_dir, &other)
+        else {
+            continue;
+        };
+        if path == holder {
+            continue; // by another name, or the list that a single configuration is about to become
+        }
+        let is_alone = form == FileForm::Conf && check_standalone(&content).is_ok();
+        let has_entry = matches!(without_entry(&content), Ok(Some(_)));
+        let change = match has_entry && other != settings.own_name {
             true => Change::Release { path },
             false if has_entry || is_alone => Change::Remove { path },
             false => continue,
@@ -164,34 +174,36 @@ fn own(settings: &Settings, name: Option<&str>, entry: &Entry) -> Result<Plan, E
     let edit = |cause| edit(&primary.path, cause);
     let mut changes = Vec::new();
     let clean = without_entry(&primary.content).map_err(edit)?;
-    if clean.is_some() {
-        changes.push((Cause::EntryStale, Change::Release { path: primary.path.clone() }));
-    }
     let base = clean.map_or_else(|| primary.content.clone(), String::into_bytes);
     let text = merged(&base, entry).map_err(edit)?.text;
     let copy = Network::read(&settings.conf_dir, &settings.own_name)?;
-    let (cause, path) = match copy {
-        Some(copy) if copy.content == text.as_bytes() => (None, copy.path),
-        Some(copy) => (Some(Cause::CopyOutdated), copy.path),
-        None => (Some(Cause::FileMissing), settings.conf_dir.join(&settings.own_name)),
+    let (cause, path, seen) = match copy {
+        Some(copy) if copy.content == text.as_bytes() => (None, copy.path, None),
+        Some(copy) => (Some(Cause::CopyOutdated), copy.path, copy.seen),
+        None => (Some(Cause::FileMissing), settings.conf_dir.join(&settings.own_name), None),
     };
     if let Some(cause) = cause {
-        let change = Change::Write { path: path.clone(), text, mode: primary.mode, original: None };
-        changes.insert(0, (cause, change)); // first, so that there is no moment without an entry
+        changes.push((
+            cause,
+            Change::Write { path: path.clone(), text, mode: primary.mode, original: None, seen },
+        ));
     }
+    changes.extend(stale(settings, &settings.own_name, &path)?); // last, so that there is no moment without an entry
     Ok(Plan::Do { holder: path, changes })
 }
 
 fn standalone(settings: &Settings, name: &str, text: &str) -> Result<Plan, Error> {
     check_standalone(text.as_bytes()).map_err(|unusable| Error::Standalone(unusable.to_string()))?;
-    let (cause, path) = match Network::read(&settings.conf_dir, name)? {
-        Some(found) if found.content == text.as_bytes() => (None, found.path),
-        Some(found) => (Some(Cause::EntryChanged), found.path),
-        None => (Some(Cause::FileMissing), settings.conf_dir.join(name)),
+    let (cause, path, seen) = match Network::read(&settings.conf_dir, name)? {
+        Some(found) if found.content == text.as_bytes() => (None, found.path, None),
+        Some(found) => (Some(Cause::EntryChanged), found.path, found.seen),
+        None => (Some(Cause::FileMissing), settings.conf_dir.join(name), None),
     };
     let change =
-        Change::Write { path: path.clone(), text: text.to_owned(), mode: DEFAULT_MODE, original: None };
-    Ok(Plan::Do { holder: path, changes: cause.map(|cause| (cause, change)).into_iter().collect() })
+        Change::Write { path: path.clone(), text: text.to_owned(), mode: DEFAULT_MODE, original: None, seen };
+    let mut changes: Vec<_> = cause.map(|cause| (cause, change)).into_iter().collect();
+    changes.extend(stale(settings, name, &path)?);
+    Ok(Plan::Do { holder: path, changes })
 }
 
 /// `10-x.conf` becomes `10-x.conflist`.
@@ -203,19 +215,26 @@ pub(crate) fn edit(path: &Path, cause: EditError) -> Error {
     Error::Edit { path: path.to_owned(), cause }
 }
 
-/// Carries a change out. Every step leaves complete files, and an entry whose file runtimes take first.
+/// Carries a change out. Every step leaves complete files, and an entry whose file runtimes take first. What somebody
+/// changed since it was looked at is left for the next look.
 pub(crate) fn apply(change: &Change) -> Result<(), Error> {
     match change {
-        Change::Write { path, text, mode, original } => {
+        Change::Write { path, text, mode, original, seen } => {
             if let Some(original) = original {
                 saved::keep(path, original, *mode)?;
             }
-            hostfs::write(path, text.as_bytes(), *mode)?;
+            if is_as_seen(path, *seen)? {
+                hostfs::write(path, text.as_bytes(), *mode)?;
+            }
         }
-        Change::Convert { from, to, text, mode, original } => {
+        Change::Convert { from, to, text, mode, original, seen } => {
             saved::keep(from, original, *mode)?;
-            hostfs::write(to, text.as_bytes(), *mode)?;
-            hostfs::remove(from)?;
+            if is_as_seen(from, *seen)? {
+                hostfs::write(to, text.as_bytes(), *mode)?;
+            }
+            if is_as_seen(from, *seen)? {
+                hostfs::remove(from)?;
+            }
         }
         Change::Release { path } => saved::release(path)?,
         Change::Remove { path } => {
@@ -223,4 +242,8 @@ pub(crate) fn apply(change: &Change) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+fn is_as_seen(path: &Path, seen: Option<Fingerprint>) -> Result<bool, Error> {
+    Ok(hostfs::fingerprint(path)? == seen)
 }

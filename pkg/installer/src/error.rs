@@ -27,10 +27,10 @@ pub enum Error {
     /// The image is broken.
     #[error("{0} holds no plugin istio-cni, so that there is nothing to install")]
     NoPlugin(PathBuf),
-    /// Installed, and useless.
-    #[error("the installed plugin {path} does not run: {why}")]
+    /// Useless.
+    #[error("the plugin {path} does not run: {why}")]
     Broken {
-        /// The installed binary.
+        /// The binary, of the image or installed.
         path: PathBuf,
         /// In words.
         why: String,

@@ -13,6 +13,7 @@ mod entry;
 mod error;
 mod fight;
 mod kubeconfig;
+mod leftovers;
 mod metrics;
 mod network;
 mod pass;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use cni_types::{FileForm, check_network, check_standalone};
+use hostfs::Fingerprint;
 use rustix::fs::Mode;
 
 use crate::Error;
@@ -26,6 +27,8 @@ pub(crate) struct Network {
     pub(crate) content: Vec<u8>,
     /// Its permission bits.
     pub(crate) mode: u32,
+    /// The file as it was before it was read: still the same means still the same content.
+    pub(crate) seen: Option<Fingerprint>,
 }
 
 impl Network {
@@ -40,6 +43,7 @@ impl Network {
             return Ok(None);
         }
         let path = hostfs::resolve(directory, name.as_ref())?;
+        let seen = hostfs::fingerprint(&path)?;
         let content = match hostfs::read(&path, MAX_NETWORK) {
             Ok(content) => content,
             Err(error) if error.is_missing() => return Ok(None), // gone in between
@@ -47,7 +51,7 @@ impl Network {
         };
         let mode = fs::metadata(&path).map_or(DEFAULT_MODE, |found| found.permissions().mode());
         let mode = Mode::from_raw_mode(mode).bits();
-        Ok(Some(Network { name: name.to_owned(), path, content, mode }))
+        Ok(Some(Network { name: name.to_owned(), path, content, mode, seen }))
     }
 
     /// A single configuration, by its name, which is to become a list.

@@ -4,7 +4,7 @@ use std::{
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     os::unix::fs::MetadataExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     time::Instant,
 };
 
@@ -15,7 +15,7 @@ use crate::{
     conf::{self, Cause, Change, Plan},
     entry::Look,
     fight::Verdict,
-    rivals,
+    leftovers, rivals,
     run::{Problem, Turn},
 };
 
@@ -55,7 +55,9 @@ impl Installer {
             self.mended(Step::Binaries, "binary", &format!("installed {}", path.display()));
         }
         turn.changed |= !installed.replaced.is_empty();
-        turn.witnesses.extend(installed.plugins);
+        let at_once = |path: PathBuf| Problem::Waiting(format!("{} was changed at once", path.display()));
+        turn.problems.extend(installed.unsettled.into_iter().map(at_once));
+        turn.witnesses.extend(installed.good);
         true
     }
 
@@ -66,7 +68,7 @@ impl Installer {
             Some(wanted) => self.write_kubeconfig(&path, &wanted, turn),
             None => hostfs::remove(&path).map(drop).map_err(Error::from),
         };
-        let exists = matches!(hostfs::fingerprint(&path), Ok(Some(_)));
+        let exists = hostfs::read(&path, MAX_KUBECONFIG).is_ok(); // not so for a directory
         match done {
             Ok(()) => true,
             Err(error) => {
@@ -85,14 +87,15 @@ impl Installer {
         let (text, token) = wanted.render()?;
         let now = (hash(&text), hash(&token));
         let before = self.credential;
-        let good = is_good(path, &text, wanted.mode);
-        if !good {
+        let mut seen = hostfs::fingerprint(path)?; // before the look at the content, so that it tells of changes since
+        if !is_good(path, &text, wanted.mode) {
             let is_damage = before.is_some_and(|(text, _)| text == now.0);
             if is_damage && !self.may_mend(Step::Kubeconfig, turn) {
                 return Ok(());
             }
             hostfs::write(path, text.as_bytes(), wanted.mode)?;
             turn.changed = true;
+            seen = hostfs::fingerprint(path)?;
             let what = format!("wrote {}", path.display()); // never what is in it
             if is_damage {
                 self.mended(Step::Kubeconfig, "kubeconfig", &what);
@@ -104,7 +107,10 @@ impl Installer {
             }
         }
         self.credential = Some(now);
-        turn.witnesses.extend(hostfs::fingerprint(path)?.map(|seen| (path.to_owned(), seen)));
+        if turn.changed && !is_good(path, &text, wanted.mode) {
+            turn.problems.push(Problem::Waiting(format!("{} was changed at once", path.display())));
+        }
+        turn.witnesses.extend(seen.map(|seen| (path.to_owned(), seen)));
         Ok(())
     }
 
@@ -121,8 +127,6 @@ impl Installer {
             self.refuse(&error.to_string());
         }
         let Some(current) = self.entries.current() else { return Err(Error::NoTemplate) };
-        let directory = self.settings.conf_dir.clone();
-        let mut seen = hostfs::fingerprint(&directory)?;
         let (holder, changes) = match conf::plan(&self.settings, &current.entry, &current.text)? {
             Plan::Do { holder, changes } => (holder, changes),
             Plan::Wait(why) => {
@@ -130,19 +134,32 @@ impl Installer {
                 return Ok(());
             }
         };
+        if !self.complete {
+            leftovers::remove(&self.settings, &holder);
+        }
         if !changes.is_empty() {
             if self.complete && !is_new && !self.may_mend(Step::Conf, turn) {
                 return Ok(());
             }
             self.change(&changes, is_new)?;
             turn.changed = true;
-            seen = hostfs::fingerprint(&directory)?;
         }
         if is_new {
             self.metrics.update(true);
         }
-        turn.witnesses.extend(seen.map(|seen| (directory, seen)));
-        turn.witnesses.extend(hostfs::fingerprint(&holder)?.map(|seen| (holder, seen)));
+        // Witnesses older than the look that finds all well: they tell of whatever happened since, even at once.
+        let directory = self.settings.conf_dir.clone();
+        let seen = (hostfs::fingerprint(&directory)?, hostfs::fingerprint(&holder)?);
+        match conf::plan(&self.settings, &current.entry, &current.text)? {
+            Plan::Do { holder: now, changes } if changes.is_empty() && now == holder => {
+                turn.witnesses.extend(seen.0.map(|seen| (directory, seen)));
+                turn.witnesses.extend(seen.1.map(|seen| (holder, seen)));
+            }
+            Plan::Do { .. } => {
+                turn.problems.push(Problem::Waiting(format!("{} was changed at once", directory.display())));
+            }
+            Plan::Wait(why) => turn.problems.push(Problem::Waiting(why)),
+        }
         Ok(())
     }
 

@@ -12,9 +12,11 @@ use crate::{
     network::{MAX_NETWORK, Network},
 };
 
+/// Follows the name of the file.
 const SUFFIX: &str = ".before-istio-cni";
 
-fn place(path: &Path) -> PathBuf {
+/// Where the original of `path` is kept.
+pub(crate) fn place(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(SUFFIX);
     name.into()
@@ -66,4 +68,10 @@ fn forget(path: &Path) -> Result<(), Error> {
     hostfs::remove(&place(path))?;
     hostfs::remove(&place(&path.with_extension("conf")))?;
     Ok(())
+}
+
+/// Removes what is left of files that others have removed.
+pub(crate) fn forget_all(directory: &Path, names: &[String]) -> Vec<Error> {
+    let left = names.iter().filter(|name| name.ends_with(SUFFIX));
+    left.filter_map(|name| hostfs::remove(&directory.join(name)).err()).map(Error::from).collect()
 }

@@ -1,4 +1,4 @@
-//! Whether an installed plugin runs.
+//! Whether a plugin runs.
 
 use std::{
     io::Read,
@@ -45,13 +45,25 @@ fn answers(path: &Path) -> Result<(), String> {
             return Err(format!("cannot wait for it: {error}"));
         }
     };
-    let mut said = String::new();
-    let output = child.stdout.take().map(|output| output.take(MAX_OUTPUT).read_to_string(&mut said));
-    match output {
-        Some(Err(error)) => Err(format!("its answer cannot be read: {error}")),
-        _ if !status.success() => Err(format!("it ended with {status}: {}", said.trim())),
-        _ if !said.contains("supportedVersions") => Err(format!("it answers {:?} to VERSION", said.trim())),
-        _ => Ok(()),
+    let said = answer(&mut child);
+    let said = said.map_err(|error| format!("its answer cannot be read: {error}"))?;
+    if !status.success() {
+        return Err(format!("it ended with {status}: {}", said.trim()));
+    }
+    if !said.contains("supportedVersions") {
+        return Err(format!("it answers {:?} to VERSION", said.trim()));
+    }
+    Ok(())
+}
+
+/// What a child said that has ended. Not waited for: a child of its own may hold its output open for ever.
+fn answer(child: &mut Child) -> Result<String, std::io::Error> {
+    let Some(output) = child.stdout.take() else { return Ok(String::new()) };
+    rustix::io::ioctl_fionbio(&output, true)?;
+    let mut said = Vec::new();
+    match output.take(MAX_OUTPUT).read_to_end(&mut said) {
+        Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(String::from_utf8_lossy(&said).into_owned()),
     }
 }
 

@@ -1,0 +1,361 @@
+use std::{collections::BTreeMap, ffi::OsString, path::Path};
+
+use flags::{Request, Source, Values};
+
+use super::*;
+use crate::{FLAGS, STYLE, options::REMOVED};
+
+/// A container that has what every one has.
+#[derive(Clone)]
+struct Around(BTreeMap<String, String>);
+
+impl Surroundings for Around {
+    fn variable(&self, name: &str) -> Option<String> {
+        self.0.get(name).cloned()
+    }
+
+    fn host_name(&self) -> String {
+        "host".to_owned()
+    }
+
+    fn namespace(&self) -> Option<String> {
+        Some("mesh".to_owned())
+    }
+}
+
+const USUAL: &[(&str, &str)] = &[
+    ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
+    ("KUBERNETES_SERVICE_PORT", "443"),
+    ("CNI_NETWORK_CONFIG", "{}"),
+];
+
+fn around(env: &[(&str, &str)]) -> Around {
+    Around(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+}
+
+fn values(arguments: &[&str], env: &[(&str, &str)]) -> Values {
+    let around = around(env);
+    let read = flags::parse(FLAGS.as_slice(), STYLE, arguments.iter().map(OsString::from), |name| {
+        around.variable(name)
+    });
+    match read.unwrap() {
+        Request::Run(values) => values,
+        Request::Help => panic!("nobody asked for help"),
+    }
+}
+
+/// Settings with these flags, and these variables over the usual ones.
+fn read(arguments: &[&str], env: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
+    let env = [USUAL, env].concat();
+    let read = Settings::read(&values(arguments, &env), &around(&env));
+    read.map(|(settings, _)| settings).map_err(|mistakes| mistakes.0)
+}
+
+/// Every flag, its variables, and its default, as Istio's documentation has them; ours below the line.
+const DOCUMENTED: &[(&str, &[&str], &str)] = &[
+    ("cni-net-dir", &["CNI_NET_DIR"], "/etc/cni/net.d"),
+    ("mounted-cni-net-dir", &["MOUNTED_CNI_NET_DIR"], "/host/etc/cni/net.d"),
+    ("cni-conf-name", &["CNI_CONF_NAME"], ""),
+    ("chained-cni-plugin", &["CHAINED_CNI_PLUGIN"], "true"),
+    ("cni-network-config", &["CNI_NETWORK_CONFIG"], ""),
+    ("cni-network-config-file", &["CNI_NETWORK_CONFIG_FILE"], ""),
+    ("log-level", &["LOG_LEVEL"], "warn"),
+    ("kubecfg-file-name", &["KUBECFG_FILE_NAME"], "ZZZ-istio-cni-kubeconfig"),
+    ("kubeconfig-mode", &["KUBECONFIG_MODE"], "0600"),
+    ("kube-ca-file", &["KUBE_CA_FILE"], ""),
+    ("skip-tls-verify", &["SKIP_TLS_VERIFY"], "false"),
+    ("monitoring-port", &["MONITORING_PORT"], "15014"),
+    ("log-uds-address", &["LOG_UDS_ADDRESS"], "/var/run/istio-cni/log.sock"),
+    ("ambient-enabled", &["AMBIENT_ENABLED"], "false"),
+    ("ebpf-enabled", &["EBPF_ENABLED"], "false"),
+    ("repair-enabled", &["REPAIR_ENABLED"], "true"),
+    ("repair-delete-pods", &["REPAIR_DELETE_PODS"], "false"),
+    ("repair-label-pods", &["REPAIR_LABEL_PODS"], "false"),
+    ("repair-repair-pods", &["REPAIR_REPAIR_PODS"], "false"),
+    ("repair-broken-pod-label-key", &["REPAIR_BROKEN_POD_LABEL_KEY"], "cni.istio.io/uninitialized"),
+    ("repair-broken-pod-label-value", &["REPAIR_BROKEN_POD_LABEL_VALUE"], "true"),
+    ("repair-node-name", &["REPAIR_NODE_NAME"], ""),
+    ("repair-sidecar-annotation", &["REPAIR_SIDECAR_ANNOTATION"], "sidecar.istio.io/status"),
+    ("repair-init-container-name", &["REPAIR_INIT_CONTAINER_NAME"], "istio-validation"),
+    ("repair-init-container-termination-message", &["REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE"], ""),
+    ("repair-init-container-exit-code", &["REPAIR_INIT_CONTAINER_EXIT_CODE"], "126"),
+    ("repair-label-selectors", &["REPAIR_LABEL_SELECTORS"], ""),
+    ("repair-field-selectors", &["REPAIR_FIELD_SELECTORS"], ""),
+    ("ctrlz_port", &[], "9876"),
+    ("ctrlz_address", &[], "localhost"),
+    ("log_target", &[], "stdout"),
+    ("log_rotate", &[], ""),
+    ("log_rotate_max_age", &[], "30"),
+    ("log_rotate_max_size", &[], "104857600"),
+    ("log_rotate_max_backups", &[], "1000"),
+    ("log_as_json", &[], "false"),
+    ("log_output_level", &[], "default:info"),
+    ("log_stacktrace_level", &[], "default:none"),
+    ("log_caller", &[], ""),
+    ("vklog", &[], "0"),
+    // Istio's newer releases.
+    ("istio-owned-cni-config", &["ISTIO_OWNED_CNI_CONFIG"], "false"),
+    (
+        "istio-owned-cni-config-filename",
+        &["ISTIO_OWNED_CNI_CONFIG_FILENAME", "ISTIO_OWNED_CNI_CONF_FILENAME"],
+        "02-istio-cni.conflist",
+    ),
+    // Millrace.
+    ("cni-config-map", &["CNI_CONFIG_MAP"], ""),
+    ("cni-config-map-key", &["CNI_CONFIG_MAP_KEY"], "cni_network_config"),
+    ("write-kubeconfig", &["WRITE_KUBECONFIG"], "true"),
+    ("cleanup-on-exit", &["CLEANUP_ON_EXIT"], "auto"),
+    ("daemon-set", &["DAEMON_SET"], ""),
+    ("pod-namespace", &["POD_NAMESPACE"], ""),
+    ("pod-name", &["POD_NAME"], ""),
+    ("node-name", &["NODE_NAME", "KUBERNETES_NODE_NAME"], ""),
+];
+
+#[test]
+fn every_flag_has_its_documented_variables_and_default() {
+    let documented: BTreeMap<_, _> =
+        DOCUMENTED.iter().map(|(flag, env, default)| (*flag, (*env, *default))).collect();
+    let present: BTreeMap<_, _> = FLAGS.iter().map(|flag| (flag.long, (flag.env, flag.default))).collect();
+    assert_eq!(present, documented);
+    assert_eq!(present.len(), FLAGS.len(), "each once");
+}
+
+#[test]
+fn a_flag_wins_over_each_of_its_variables_and_these_over_the_default() {
+    for (flag, variables, default) in DOCUMENTED {
+        assert_eq!(values(&[], &[]).get(flag), (*default, Source::Default));
+        let argument = format!("--{flag}=from-flag");
+        assert_eq!(values(&[&argument], &[]).get(flag), ("from-flag", Source::Flag));
+        for variable in *variables {
+            for value in ["from-variable", ""] {
+                let env = [(*variable, value)];
+                assert_eq!(values(&[], &env).get(flag), (value, Source::Variable(variable)));
+                assert_eq!(values(&[&argument], &env).get(flag), ("from-flag", Source::Flag));
+            }
+        }
+    }
+    let both = [("ISTIO_OWNED_CNI_CONF_FILENAME", "b"), ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "a")];
+    assert_eq!(values(&[], &both).text("istio-owned-cni-config-filename"), "a", "the documented one first");
+}
+
+#[test]
+fn without_any_choice_it_installs_as_istio_does() {
+    let settings = read(&["--repair-enabled=false"], &[]).unwrap();
+    let installer = &settings.installer;
+    assert_eq!(installer.source, Path::new("/opt/cni/bin"));
+    assert_eq!(
+        installer.targets,
+        [Path::new("/host/opt/cni/bin"), Path::new("/host/secondary-bin-dir")].map(Path::to_owned)
+    );
+    assert_eq!(installer.conf_dir, Path::new("/host/etc/cni/net.d"));
+    assert_eq!(installer.chaining, Chaining::Primary { name: None });
+    assert_eq!(installer.own_name, "02-istio-cni.conflist");
+    let kubeconfig = installer.kubeconfig.clone().unwrap();
+    assert_eq!((kubeconfig.mode, kubeconfig.server.as_str()), (0o600, "https://10.96.0.1:443"));
+    let account = Path::new("/var/run/secrets/kubernetes.io/serviceaccount");
+    assert_eq!(kubeconfig.authority, Authority::File(account.join("ca.crt")));
+    assert_eq!(kubeconfig.token, account.join("token"));
+    assert_eq!(settings.monitoring_port, Some(15014));
+    assert_eq!(settings.log_socket.as_deref(), Some(Path::new("/var/run/istio-cni/log.sock")));
+    assert_eq!(settings.cleanup, CleanupOnExit::Auto);
+    assert_eq!(settings.config_map, None);
+    assert_eq!(settings.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn an_empty_variable_counts_as_set_to_nothing() {
+    let empty = |variable| read(&[], &[(variable, "")]).unwrap();
+    assert_eq!(empty("LOG_UDS_ADDRESS").log_socket, None);
+    assert_eq!(empty("MONITORING_PORT").monitoring_port, None);
+    assert_eq!(empty("WRITE_KUBECONFIG").installer.kubeconfig, None);
+    assert_eq!(empty("CLEANUP_ON_EXIT").cleanup, CleanupOnExit::Auto);
+    assert_eq!(empty("CNI_CONF_NAME").installer.chaining, Chaining::Primary { name: None });
+    let alone = Chaining::Standalone { name: "YYY-istio-cni.conf".to_owned() };
+    assert_eq!(empty("CHAINED_CNI_PLUGIN").installer.chaining, alone);
+    assert!(empty("REPAIR_ENABLED").warnings.is_empty(), "that is false");
+}
+
+#[test]
+fn how_the_entry_gets_to_the_runtime() {
+    let named = |name: &str| Some(name.to_owned());
+    let cases: [(&[(&str, &str)], Chaining); 5] = [
+        (&[("CNI_CONF_NAME", "10-a.conf")], Chaining::Primary { name: named("10-a.conf") }),
+        (&[("ISTIO_OWNED_CNI_CONFIG", "true")], Chaining::Own { primary: None }),
+        (
+            &[("ISTIO_OWNED_CNI_CONFIG", "T"), ("CNI_CONF_NAME", "10-a.conf")],
+            Chaining::Own { primary: named("10-a.conf") },
+        ),
+        (&[("CHAINED_CNI_PLUGIN", "0")], Chaining::Standalone { name: "YYY-istio-cni.conf".to_owned() }),
+        (
+            &[("CHAINED_CNI_PLUGIN", "False"), ("CNI_CONF_NAME", "a.conf")],
+            Chaining::Standalone { name: "a.conf".to_owned() },
+        ),
+    ];
+    for (env, expected) in cases {
+        assert_eq!(read(&[], env).unwrap().installer.chaining, expected, "{env:?}");
+    }
+}
+
+#[test]
+fn permission_bits_are_read_as_go_reads_integers() {
+    let mode = |text: &str| {
+        let settings = read(&[], &[("KUBECONFIG_MODE", text)]).ok()?;
+        settings.installer.kubeconfig.map(|kubeconfig| kubeconfig.mode)
+    };
+    for (text, bits) in [("0600", 0o600), ("384", 0o600), ("0o640", 0o640), ("00644", 0o644), ("420", 0o644)]
+    {
+        assert_eq!(mode(text), Some(bits), "{text}");
+    }
+    for text in ["", "0", "0800", "600", "01000", "-1", "rw-------", "0x180", "+0600"] {
+        assert_eq!(mode(text), None, "{text}");
+    }
+}
+
+#[test]
+fn a_port_of_nothing_or_less_is_none() {
+    let port = |text: &str| read(&["--monitoring-port", text], &[]).map(|settings| settings.monitoring_port);
+    for (text, expected) in [
+        ("15014", Some(15014)),
+        ("65535", Some(65535)),
+        ("1", Some(1)),
+        ("0", None),
+        ("-1", None),
+        ("", None),
+    ] {
+        assert_eq!(port(text).unwrap(), expected, "{text}");
+    }
+    for text in ["65536", "http", "80 ", "1.5", "99999999999999999999"] {
+        assert_eq!(port(text).unwrap_err(), [format!("--monitoring-port: {text:?} is no port")]);
+    }
+}
+
+#[test]
+fn the_api_server_is_named_as_in_a_kubeconfig() {
+    let server = |env: &[(&str, &str)]| read(&[], env).map(|settings| settings.api.unwrap().server);
+    let host = "KUBERNETES_SERVICE_HOST";
+    assert_eq!(server(&[(host, "fd00::1")]).unwrap(), "https://[fd00::1]:443");
+    assert_eq!(server(&[(host, "api.local")]).unwrap(), "https://api.local:443");
+    assert_eq!(server(&[("KUBERNETES_SERVICE_PROTOCOL", "http")]).unwrap(), "http://10.96.0.1:443");
+    let mistake = server(&[("KUBERNETES_SERVICE_PORT", "https")]).unwrap_err();
+    assert_eq!(mistake, ["KUBERNETES_SERVICE_PORT: \"https\" is no port"]);
+    for missing in [host, "KUBERNETES_SERVICE_PORT"] {
+        let mistakes = read(&[], &[(missing, "")]).unwrap_err();
+        assert!(mistakes.len() == 1 && mistakes[0].contains(missing), "{mistakes:?}");
+        let without = read(&["--write-kubeconfig=false"], &[(missing, "")]).unwrap();
+        assert!(without.api.is_none() && without.installer.kubeconfig.is_none(), "nobody needs it");
+    }
+}
+
+#[test]
+fn who_we_are() {
+    let identity = |env: &[(&str, &str)]| read(&[], env).unwrap().identity;
+    let plain = identity(&[]);
+    assert_eq!((plain.namespace.as_str(), plain.pod.as_str(), plain.node.as_str()), ("mesh", "host", "host"));
+    assert_eq!(identity(&[("REPAIR_NODE_NAME", "r")]).node, "r", "Istio's chart sets that one");
+    assert_eq!(identity(&[("REPAIR_NODE_NAME", "r"), ("KUBERNETES_NODE_NAME", "k")]).node, "k");
+    assert_eq!(identity(&[("KUBERNETES_NODE_NAME", "k"), ("NODE_NAME", "n")]).node, "n");
+    assert_eq!(identity(&[("POD_NAMESPACE", "kube-system")]).namespace, "kube-system");
+    assert_eq!(identity(&[("POD_NAME", "istio-cni-node-x")]).pod, "istio-cni-node-x");
+}
+
+#[test]
+fn a_config_map_is_named_with_or_without_its_namespace() {
+    let object =
+        |text: &str| read(&[], &[("CNI_CONFIG_MAP", text)]).map(|settings| settings.config_map.unwrap());
+    for (text, namespace) in [("cni", "mesh"), ("other/cni", "other")] {
+        let (object, key) = object(text).unwrap();
+        assert_eq!(
+            (object.kind, object.namespace.as_str(), object.name.as_str()),
+            ("ConfigMap", namespace, "cni")
+        );
+        assert_eq!(key, "cni_network_config");
+    }
+    for text in ["/cni", "other/", "a/b/c"] {
+        assert!(object(text).unwrap_err()[0].starts_with("CNI_CONFIG_MAP (--cni-config-map): "), "{text}");
+    }
+    assert!(read(&["--cni-config-map=cni"], &[("CNI_NETWORK_CONFIG", "")]).is_ok(), "it will give the entry");
+}
+
+#[test]
+fn what_istio_removed_is_accepted_with_a_warning() {
+    for flag in REMOVED {
+        for argument in [format!("--{}", flag.long), format!("--{}=x", flag.long)] {
+            if !flag.switch && !argument.ends_with("=x") {
+                continue;
+            }
+            let warnings = read(&["--repair-enabled=false", &argument], &[]).unwrap().warnings;
+            assert_eq!(warnings, [format!("--{} was removed with Istio 1.19 and has no effect", flag.long)]);
+        }
+        for variable in flag.env {
+            let warnings = read(&["--repair-enabled=false"], &[(variable, "true")]).unwrap().warnings;
+            assert_eq!(warnings.len(), 1, "{variable}");
+        }
+    }
+    let names: Vec<_> = REMOVED.iter().map(|flag| flag.long).collect();
+    let istios = [
+        "update-cni-binaries",
+        "skip-cni-binaries",
+        "cni-enable-install",
+        "cni-enable-reinstall",
+        "repair-run-as-daemon",
+    ];
+    assert_eq!(names, istios);
+}
+
+#[test]
+fn what_this_version_does_not_do_is_told() {
+    let warnings = |arguments: &[&str]| read(arguments, &[]).unwrap().warnings;
+    assert!(warnings(&[])[0].contains("--repair-enabled"), "it is Istio's default");
+    for flag in ["--ambient-enabled", "--ebpf-enabled"] {
+        let told = warnings(&["--repair-enabled=false", flag]);
+        assert!(told.len() == 1 && told[0].contains(flag), "{told:?}");
+    }
+    assert_eq!(warnings(&["--repair-enabled=false", "--repair-repair-pods"]), Vec::<String>::new());
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_each_by_its_name() {
+    let flags = [
+        "--kubeconfig-mode=rw",
+        "--monitoring-port=http",
+        "--skip-tls-verify=perhaps",
+        "--cni-conf-name=../10-a.conf",
+        "--repair-repair-pods=2",
+        "--ctrlz_port=x",
+        "--log_output_level=default:loud",
+        "--log_as_json=maybe",
+    ];
+    let env = [
+        ("KUBERNETES_SERVICE_HOST", ""),
+        ("KUBECFG_FILE_NAME", "a/b"),
+        ("ISTIO_OWNED_CNI_CONF_FILENAME", ".."),
+        ("WRITE_KUBECONFIG", "yes"),
+        ("CLEANUP_ON_EXIT", "sometimes"),
+        ("REPAIR_INIT_CONTAINER_EXIT_CODE", "high"),
+        ("CNI_NETWORK_CONFIG", " "),
+        ("CNI_CONFIG_MAP", ""),
+    ];
+    let names = flags.iter().map(|flag| flag.split('=').next().unwrap());
+    let variables = [
+        "KUBECFG_FILE_NAME (--kubecfg-file-name)",
+        "ISTIO_OWNED_CNI_CONF_FILENAME (--istio-owned-cni-config-filename)",
+        "WRITE_KUBECONFIG (--write-kubeconfig)",
+        "CLEANUP_ON_EXIT (--cleanup-on-exit)",
+        "REPAIR_INIT_CONTAINER_EXIT_CODE (--repair-init-container-exit-code)",
+        "--cni-network-config-file",
+    ];
+    let mistakes = read(&flags, &env).unwrap_err();
+    for name in names.chain(variables) {
+        let about = mistakes.iter().filter(|mistake| mistake.starts_with(&format!("{name}: "))).count();
+        assert_eq!(about, 1, "{name}: {mistakes:#?}");
+    }
+    assert_eq!(mistakes.len(), flags.len() + variables.len(), "{mistakes:#?}");
+    let own = read(&["--chained-cni-plugin=false", "--istio-owned-cni-config"], &[]).unwrap_err();
+    assert_eq!(own, ["--istio-owned-cni-config: a complete copy of the network needs --chained-cni-plugin"]);
+}
+
+#[test]
+fn what_was_chosen_is_told_without_the_template() {
+    let settings = read(&["--log-level=debug"], &[("CNI_NET_DIR", "/etc/cni")]).unwrap();
+    assert_eq!(settings.chosen, ["cni-net-dir=\"/etc/cni\" (CNI_NET_DIR)", "log-level=\"debug\""]);
+}

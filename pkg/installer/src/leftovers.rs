@@ -1,0 +1,31 @@
+//! What an installer that was killed has left in the directory of network configurations, ours or Istio's.
+
+use std::path::Path;
+
+use tracing::{info, warn};
+
+use crate::{Settings, saved};
+
+/// Removes temporaries of the files that we write; of nobody else's. They harm nobody, so neither does a failure.
+pub(crate) fn remove(settings: &Settings, holder: &Path) {
+    let inside = |name: &str| settings.conf_dir.join(name);
+    let single = holder.with_extension("conf");
+    let files = [
+        saved::place(holder),
+        saved::place(&single),
+        single,
+        holder.to_owned(),
+        inside(&settings.kubeconfig_name),
+        inside(&settings.own_name),
+    ];
+    for file in &files {
+        let (Some(directory), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str()))
+        else {
+            continue;
+        };
+        match hostfs::remove_stale(directory, name) {
+            Ok(gone) => gone.iter().for_each(|path| info!(target: "install", "removed {}", path.display())),
+            Err(error) => warn!(target: "install", "{error}"),
+        }
+    }
+}
