@@ -4,13 +4,32 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
+    clippy::print_stdout,
     reason = "all of this is tests, also what clippy does not recognise as such"
 )]
 
 #[path = "tests/clean.rs"]
 mod clean;
+#[path = "tests/install_api.rs"]
+mod install_api;
+#[path = "tests/install_cli.rs"]
+mod install_cli;
+#[path = "tests/install_crash.rs"]
+mod install_crash;
+#[path = "tests/install_faults.rs"]
+mod install_faults;
+#[path = "tests/install_fight.rs"]
+mod install_fight;
 #[path = "tests/install_first.rs"]
 mod install_first;
+#[path = "tests/install_heal.rs"]
+mod install_heal;
+#[path = "tests/install_manifests.rs"]
+mod install_manifests;
+#[path = "tests/install_modes.rs"]
+mod install_modes;
+#[path = "tests/install_stage.rs"]
+mod install_stage;
 #[path = "tests/iptables_cli.rs"]
 mod iptables_cli;
 #[path = "tests/kit_api.rs"]

@@ -54,7 +54,7 @@ impl Tools {
 }
 
 /// A number below `bound`; the same sequence in each run (Knuth's MMIX generator).
-fn random(state: &mut u64, bound: u64) -> u64 {
+pub(crate) fn random(state: &mut u64, bound: u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) % bound
 }

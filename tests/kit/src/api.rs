@@ -177,10 +177,17 @@ impl ApiServer {
     /// All requests so far, as the audit log has them: each once, refused ones too.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
-        let text = fs::read_to_string(self.files.path().join("audit.log")).unwrap_or_default();
+        self.requests_with("")
+    }
+
+    /// Of those, the ones whose line in the audit log has `text` in it: quick to ask for again and again.
+    #[must_use]
+    pub fn requests_with(&self, text: &str) -> Vec<Request> {
+        let log = fs::read_to_string(self.files.path().join("audit.log")).unwrap_or_default();
         let mut seen = std::collections::BTreeSet::new();
+        let lines = log.lines().filter(|line| line.contains(text));
         // The server may be in the middle of the last line.
-        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let events = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
         events
             .filter(|event| seen.insert(event["auditID"].to_string()))
             .map(|event| request(&event))

@@ -27,6 +27,8 @@ pub struct Container {
     netns: Arc<Netns>,
     env: Vec<(String, String)>,
     program: PathBuf,
+    /// A file below `/proc/sys/user` and its value.
+    limit: Option<(String, u32)>,
 }
 
 /// A running daemon. It gets SIGKILL on drop.
@@ -65,8 +67,10 @@ mount --bind "$NET_D" root/host/etc/cni/net.d
 mount --bind "$RUN_DIR" root/var/run/istio-cni
 mount --bind account root/var/run/secrets/kubernetes.io/serviceaccount
 for path in $READ_ONLY; do mount -o remount,bind,ro "root$path"; done
+mount --bind "$PROGRAM" root/install-cni
+if [ "$LIMIT" ]; then echo "${LIMIT#* }" >"/proc/sys/user/${LIMIT% *}"; fi
 started=$STARTED
-unset NET_D RUN_DIR READ_ONLY STARTED
+unset NET_D RUN_DIR READ_ONLY PROGRAM LIMIT STARTED
 printf %s "$EPOCHREALTIME" >"$started"
 exec chroot root "$@"
 "#;
@@ -102,6 +106,7 @@ impl Container {
         {
             symlink(target, at("root").join(link)).expect("cannot make a link");
         }
+        fs::write(at("root/install-cni"), "").expect("cannot write a file"); // where the daemon is mounted
         fs::write(at("root/etc/hosts"), "127.0.0.1 localhost\n").expect("cannot write a file");
         let container = Self {
             net_d: node.net_d(),
@@ -109,6 +114,7 @@ impl Container {
             netns: Arc::clone(node.netns()),
             env: Vec::new(),
             program: binary("install-cni"),
+            limit: None,
             files,
         };
         for name in ["istio-cni", "istio-iptables"] {
@@ -138,6 +144,14 @@ impl Container {
     #[must_use]
     pub fn without_env(mut self, key: &str) -> Self {
         self.env.retain(|(present, _)| present != key);
+        self
+    }
+
+    /// Puts the daemon into a user namespace of its own, of which a limit of `/proc/sys/user` has this value: such as
+    /// `max_inotify_instances`. Nobody else is limited.
+    #[must_use]
+    pub fn with_user_limit(mut self, limit: &str, value: u32) -> Self {
+        self.limit = Some((limit.to_owned(), value));
         self
     }
 
@@ -213,13 +227,17 @@ impl Container {
         let log = self.files.path().join(format!("log-{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
         let started = log.with_extension("started");
         let out = File::create(&log).expect("cannot make a log");
-        fs::copy(&self.program, self.root().join("install-cni")).expect("cannot copy the daemon");
         let mut command = Command::new("unshare");
+        let limit = self.limit.as_ref().map(|(name, value)| format!("{name} {value}"));
+        command.args(limit.iter().flat_map(|_| ["--user", "--map-root-user"]));
         command.args(["--mount", "--propagation", "private", "bash", "-c", ENTER, "enter"]);
         command.arg(self.files.path()).arg("/install-cni").args(arguments);
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(self.env.iter().cloned());
         command.env("NET_D", &self.net_d).env("RUN_DIR", &self.run_dir).env("READ_ONLY", read_only.join(" "));
-        command.env("STARTED", &started);
+        command
+            .env("PROGRAM", &self.program)
+            .env("LIMIT", limit.unwrap_or_default())
+            .env("STARTED", &started);
         command.stdin(Stdio::null()).stdout(out.try_clone().expect("a file can be shared")).stderr(out);
         let child = self.netns.spawn(&mut command);
         Daemon { child, log, started, netns: Arc::clone(&self.netns) }

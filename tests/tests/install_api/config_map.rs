@@ -1,0 +1,128 @@
+//! The daemon's ConfigMap, followed while it runs.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::scene::{Scene, template};
+
+const APPLIED: &str = r#"istio_cni_config_updates_total{result="applied"}"#;
+const REFUSED: &str = r#"istio_cni_config_updates_total{result="refused"}"#;
+
+#[test]
+fn an_edit_of_the_config_map_is_on_the_node_a_moment_later_without_a_restart() {
+    let Some(scene) = Scene::start("config-edit") else { return };
+    scene.configure(&template("info"));
+    let mut daemon = scene.daemon();
+    daemon.wait_for("the ConfigMap wins over the variable", |_| scene.entry()["log_level"] == "info");
+    let edits = ["warn", "error", "debug"].map(|level| {
+        scene.edit(&template(level));
+        let edited = Instant::now();
+        daemon.wait_for(level, |_| scene.entry()["log_level"] == level);
+        edited.elapsed()
+    });
+    // The machine may be busy; a delay of the daemon's own would be in each of them.
+    assert!(edits.iter().min().unwrap() < &Duration::from_secs(1), "{edits:?}");
+    assert_eq!(daemon.metric(APPLIED), Some(4.0));
+    assert_eq!(daemon.metric(r#"istio_cni_restores_total{cause="entry_changed"}"#), None, "nobody broke it");
+    daemon.wait_until_ready();
+    assert_eq!(scene.events("CNIConfigRefused"), Vec::<Value>::new());
+}
+
+#[test]
+fn a_value_that_cannot_be_used_is_refused_and_told_and_the_last_good_one_stays() {
+    let Some(scene) = Scene::start("config-refused") else { return };
+    scene.configure(&template("info"));
+    let mut daemon = scene.daemon();
+    daemon.wait_for("the first value", |_| scene.entry()["log_level"] == "info");
+    let before = fs::read(scene.conflist()).unwrap();
+    scene.edit("{\"type\": \"istio-cni\", ");
+    let event = scene.event("CNIConfigRefused");
+    assert_eq!((daemon.metric(REFUSED), daemon.is_ready()), (Some(1.0), true));
+    assert_eq!(fs::read(scene.conflist()).unwrap(), before);
+    let about = &event["involvedObject"];
+    assert_eq!((&about["kind"], &about["name"]), (&json!("Node"), &json!(scene.name)));
+    assert_eq!((&event["type"], &event["source"]["component"]), (&json!("Warning"), &json!("istio-cni")));
+    let message = event["message"].as_str().unwrap();
+    assert!(message.contains("the last good one stays: ") && message.contains("JSON"), "{message}");
+    assert!(daemon.log().contains(message), "{}", daemon.log());
+
+    scene.edit(&template("warn"));
+    daemon.wait_for("the value that was put right", |_| scene.entry()["log_level"] == "warn");
+    daemon.wait_until_ready();
+    assert_eq!((daemon.metric(REFUSED), scene.events("CNIConfigRefused").len()), (Some(1.0), 1));
+}
+
+#[test]
+fn a_config_map_that_is_deleted_or_loses_its_key_changes_nothing() {
+    let Some(scene) = Scene::start("config-gone") else { return };
+    scene.configure(&template("info"));
+    let mut daemon = scene.daemon();
+    daemon.wait_for("the value", |_| scene.entry()["log_level"] == "info");
+    let stays = |what: &str, daemon: &mut kit::Daemon, count: usize| {
+        let words = "ConfigMap config-gone/istio-cni-config or its key cni_network_config is missing";
+        daemon.wait_for(what, |daemon| daemon.log().matches(words).count() == count);
+        assert_eq!((&scene.entry()["log_level"], daemon.is_ready()), (&json!("info"), true), "{what}");
+    };
+    scene.api.admin().patch(&scene.config_map(), &json!({"data": {"cni_network_config": null}}));
+    stays("no key", &mut daemon, 1);
+    scene.edit(&template("warn"));
+    daemon.wait_for("the key again", |_| scene.entry()["log_level"] == "warn");
+    scene.edit(&template("info"));
+    daemon.wait_for("the first value again", |_| scene.entry()["log_level"] == "info");
+    scene.api.admin().delete(&scene.config_map());
+    stays("no ConfigMap", &mut daemon, 2);
+    scene.configure(&template("error"));
+    daemon.wait_for("the ConfigMap again", |_| scene.entry()["log_level"] == "error");
+}
+
+#[test]
+fn without_the_api_server_the_variable_counts_until_the_config_map_can_be_read() {
+    let Some(scene) = Scene::start("config-late") else { return };
+    scene.configure(&template("info"));
+    scene.cut_off("REJECT --reject-with tcp-reset");
+    let mut daemon = scene.daemon();
+    daemon.wait_for("trouble is told", |daemon| {
+        daemon.log().contains("cannot watch ConfigMap config-late/istio-cni-config")
+    });
+    assert_eq!((&scene.entry()["log_level"], daemon.is_ready()), (&json!("debug"), true));
+    scene.connect();
+    daemon.wait_for("the ConfigMap", |_| scene.entry()["log_level"] == "info");
+    daemon.wait_until_ready();
+}
+
+#[test]
+fn without_the_api_server_and_any_other_template_it_waits_and_says_so() {
+    let Some(scene) = Scene::start("config-only") else { return };
+    let scene = scene.without_env("CNI_NETWORK_CONFIG");
+    scene.configure(&template("info"));
+    scene.cut_off("REJECT --reject-with tcp-reset");
+    let mut daemon = scene.container.start();
+    let missing = |daemon: &kit::Daemon| {
+        daemon
+            .get(8000, "/readyz")
+            .is_some_and(|(status, why)| status == 503 && why.contains("no CNI network"))
+    };
+    daemon.wait_for("it says what is missing", missing);
+    assert_eq!(scene.plugins().len(), 1);
+    scene.connect();
+    daemon.wait_until_ready();
+    assert_eq!(scene.entry()["log_level"], "info");
+}
+
+#[test]
+fn an_edit_while_the_api_server_cannot_be_reached_is_caught_up_on() {
+    let Some(scene) = Scene::start("config-outage") else { return };
+    scene.configure(&template("info"));
+    let mut daemon = scene.daemon();
+    daemon.wait_for("the value", |_| scene.entry()["log_level"] == "info");
+    scene.wait_until_watched("configmaps");
+    scene.cut_off("REJECT --reject-with tcp-reset");
+    scene.node.netns().sh("ss --kill --tcp state established dport = :6443");
+    scene.edit(&template("warn"));
+    daemon.wait_for("trouble is told", |daemon| daemon.log().contains("cannot watch ConfigMap"));
+    assert_eq!((&scene.entry()["log_level"], daemon.is_ready()), (&json!("info"), true));
+    scene.connect();
+    daemon.wait_for("the new value", |_| scene.entry()["log_level"] == "warn");
+}

@@ -1,0 +1,75 @@
+//! What people who look at the cluster learn of.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::scene::Scene;
+
+/// Puts the file back each time that our entry is in it, until told to stop.
+fn fight(path: &Path, original: &[u8], stop: &AtomicBool) {
+    let copy = path.with_extension("rival");
+    while !stop.load(Ordering::Relaxed) {
+        if fs::read_to_string(path).is_ok_and(|text| text.contains("istio-cni")) {
+            replace(path, &copy, original);
+        }
+        thread::sleep(Duration::from_millis(1)); // a rival that looks often
+    }
+}
+
+fn replace(path: &Path, copy: &Path, content: &[u8]) {
+    fs::write(copy, content).unwrap();
+    fs::rename(copy, path).unwrap();
+}
+
+#[test]
+fn a_fight_is_told_once_and_names_the_likely_rival() {
+    let Some(scene) = Scene::start("event-fight") else { return };
+    let calico = json!({"cniVersion": "1.0.0", "name": "k8s-pod-network", "plugins": [{"type": "calico"}]});
+    scene.node.write_conflist("10-kit.conflist", &calico);
+    let original = fs::read(scene.conflist()).unwrap();
+    let mut daemon = scene.daemon();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| fight(&scene.conflist(), &original, &stop));
+        let mut watch = || {
+            let event = scene.event("CNIConfigFight");
+            let mended = |daemon: &kit::Daemon| {
+                daemon.metric(r#"istio_cni_restores_total{cause="entry_missing"}"#).unwrap_or_default()
+            };
+            let before = mended(&daemon);
+            // Left alone for a second, then for two: the rival answers each time.
+            daemon.wait_for("two more rounds", |daemon| mended(daemon) >= before + 2.0);
+            event
+        };
+        let event = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut watch));
+        stop.store(true, Ordering::Relaxed); // also after a failure, or the scope would never end
+        let event = event.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let message = event["message"].as_str().unwrap();
+        assert!(message.contains("another program undoes our network configuration"), "{message}");
+        assert!(message.contains("this looks like Calico (calico): "), "{message}");
+        assert_eq!(event["involvedObject"]["name"], json!(scene.name));
+    });
+    assert_eq!(scene.events("CNIConfigFight").len(), 1);
+    assert_eq!(daemon.metric(r#"istio_cni_fights_total{file="network configuration"}"#), Some(1.0));
+    daemon.wait_until_ready(); // nobody undoes it any more
+    assert_eq!(scene.entry()["type"], "istio-cni");
+}
+
+#[test]
+fn what_the_api_server_does_not_take_is_in_the_log_and_changes_nothing() {
+    let Some(scene) = Scene::allowed("event-forbidden", &kit::istio::plugin_rules()) else { return };
+    let file = scene.container.root().join("etc/template");
+    fs::write(&file, super::scene::template("info")).unwrap();
+    let scene = scene.with_env("CNI_NETWORK_CONFIG_FILE", "/etc/template");
+    let mut daemon = scene.daemon();
+    fs::write(&file, "{").unwrap();
+    let words = "cannot publish the Event CNIConfigRefused about node event-forbidden: ";
+    daemon.wait_for("the trouble is told", |daemon| daemon.log().contains(words));
+    assert_eq!((&scene.entry()["log_level"], daemon.is_ready()), (&json!("info"), true));
+    assert_eq!(scene.events("CNIConfigRefused"), Vec::<Value>::new());
+}

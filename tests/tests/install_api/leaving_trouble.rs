@@ -1,0 +1,86 @@
+//! The daemon's end when the API server cannot say what it means: then nothing is removed, and the end does not take long.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use kit::{FakeApi, FakeReply, FakeRequest};
+use serde_json::{Value, json};
+
+use super::leaving::end;
+use super::scene::{DAEMON_SET, Scene};
+
+#[test]
+fn everything_stays_when_the_api_server_is_away() {
+    let Some(scene) = Scene::start("leave-away") else { return };
+    scene.create_daemon_set(DAEMON_SET);
+    for (how, words) in [("DROP", "no answer within"), ("REJECT --reject-with tcp-reset", "refused")] {
+        let daemon = scene.daemon_that_knows(DAEMON_SET);
+        scene.cut_off(how);
+        scene.node.netns().sh("ss --kill --tcp state established dport = :6443");
+        let why = end(&scene, daemon, true);
+        assert!(why.contains("cannot get DaemonSet leave-away/istio-cni-node: "), "{why}");
+        assert!(why.contains(words), "{how}: {why}");
+        scene.connect();
+    }
+}
+
+#[test]
+fn everything_stays_when_the_api_server_never_was_there() {
+    let Some(scene) = Scene::start("leave-nowhere") else { return };
+    scene.create_daemon_set(DAEMON_SET);
+    scene.cut_off("DROP");
+    end(&scene, scene.daemon(), true);
+}
+
+/// What Istio's own ClusterRole allows, and says why: it is what an operator finds who only swaps the image.
+#[test]
+fn everything_stays_and_the_log_says_why_when_we_may_not_see_daemon_sets() {
+    let Some(scene) = Scene::allowed("leave-forbidden", &kit::istio::plugin_rules()) else { return };
+    scene.create_daemon_set(DAEMON_SET);
+    let mut daemon = scene.daemon();
+    let words = "cannot watch DaemonSet leave-forbidden/istio-cni-node: ";
+    daemon.wait_for("the trouble", |daemon| daemon.log().contains(words));
+    scene.api.admin().delete(&scene.daemon_set());
+    let why = end(&scene, daemon, true);
+    assert!(why.contains("cannot get DaemonSet leave-forbidden/istio-cni-node: "), "{why}");
+    assert!(why.contains("cannot get resource \"daemonsets\"") && why.ends_with("(403)"), "{why}");
+}
+
+#[test]
+fn everything_stays_when_the_node_is_unknown() {
+    let Some(scene) = Scene::start("leave-nameless") else { return };
+    scene.create_daemon_set(DAEMON_SET);
+    let scene = scene.with_env("NODE_NAME", "no-such-node");
+    let why = end(&scene, scene.daemon_that_knows(DAEMON_SET), true);
+    assert!(why.contains("cannot get Node no-such-node") && why.ends_with("(404)"), "{why}");
+}
+
+/// An API server that takes its time: the DaemonSet comes just so, the Node does not.
+fn slow(request: &FakeRequest) -> FakeReply {
+    let daemon_set = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": DAEMON_SET, "namespace": "leave-slow", "resourceVersion": "7"},
+    });
+    let list = |items: Value| json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": items});
+    match request.path.as_str() {
+        path if path.contains("watch=") => FakeReply::Hang,
+        path if path.contains("/daemonsets?") => FakeReply::Json(200, list(json!([daemon_set]))),
+        path if path.contains("/daemonsets/") => {
+            FakeReply::Late(Duration::from_millis(1300), Box::new(FakeReply::Json(200, daemon_set)))
+        }
+        path if path.contains("/nodes/") => FakeReply::Hang,
+        _ => {
+            FakeReply::Json(404, json!({"kind": "Status", "status": "Failure", "message": "no", "code": 404}))
+        }
+    }
+}
+
+#[test]
+fn a_slow_api_server_does_not_make_the_end_take_longer_than_the_kubelet_waits() {
+    let Some(scene) = Scene::start("leave-slow") else { return };
+    let address = SocketAddr::from((scene.node.outside_ip(false), 6443));
+    let _fake = FakeApi::start(scene.node.outside(), address, slow);
+    let scene = scene.with_env("KUBERNETES_SERVICE_HOST", &address.ip().to_string());
+    let why = end(&scene, scene.daemon_that_knows(DAEMON_SET), true);
+    assert!(why.contains("cannot get Node leave-slow: no answer within"), "{why}");
+}

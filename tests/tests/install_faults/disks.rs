@@ -1,0 +1,209 @@
+//! Directories that are full, read-only, missing, or gone.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use kit::{Daemon, binary};
+
+use super::fault::{CONF, COPY, CREDENTIAL, Fault, Lack, SmallDisk, each, heals, make_writable, stays_quiet};
+use crate::install_stage::{FILE, KUBECONFIG, NETWORK, PLUGIN, Stage, files};
+
+const BIN: &str = "/host/opt/cni/bin";
+const NET_D: &str = "/host/etc/cni/net.d";
+/// As seen from outside the container.
+const SECONDARY: &str = "host/secondary-bin-dir";
+const FULL_BIN: Fault =
+    Fault { result: COPY, says: &["/host/opt/cni/bin/istio-cni", "No space left on device"] };
+
+/// A plugin that does not fit where there is no room.
+fn large_plugin() -> String {
+    format!("{PLUGIN}#{}\n", "x".repeat(64 * 1024))
+}
+
+#[test]
+fn a_full_plugin_directory_is_told_and_used_when_there_is_room() {
+    each([Lack::Bytes, Lack::Inodes], |lack| {
+        let stage = Stage::new(&[]);
+        stage.set_image_plugin(&large_plugin(), 0o755);
+        let bin = stage.container.bin_dir();
+        let disk = SmallDisk::mount(&bin, lack);
+        fs::write(bin.join("bridge"), "another's").unwrap();
+        disk.fill();
+        let before = files(&bin);
+        FULL_BIN.shows_and_heals(&mut stage.container.start(), || {
+            assert_eq!(stage.read(FILE), NETWORK, "no entry without a plugin");
+            assert!(files(&bin) == before, "nothing is lost or left: {:?}", files(&bin).keys());
+            disk.free();
+        });
+        assert_eq!(fs::read_to_string(bin.join("istio-cni")).unwrap(), large_plugin());
+    });
+}
+
+#[test]
+fn an_upgrade_on_a_full_disk_leaves_the_old_plugin_at_work() {
+    let stage = Stage::new(&[]);
+    let bin = stage.container.bin_dir();
+    let disk = SmallDisk::mount(&bin, Lack::Bytes);
+    stage.start_ready().kill();
+    stage.set_image_plugin(&large_plugin(), 0o755);
+    disk.fill();
+    let installed = (stage.files(), files(&bin));
+    FULL_BIN.shows_and_heals(&mut stage.container.start(), || {
+        assert!((stage.files(), files(&bin)) == installed, "{:?}", files(&bin).keys());
+        disk.free();
+    });
+    assert_eq!(fs::read_to_string(bin.join("istio-cni")).unwrap(), large_plugin());
+}
+
+#[test]
+fn a_full_network_directory_is_told_and_used_when_there_is_room() {
+    each([Lack::Bytes, Lack::Inodes], |lack| {
+        let stage = Stage::bare(&[]);
+        let disk = SmallDisk::mount(&stage.container.net_d(), lack);
+        stage.write(FILE, NETWORK);
+        disk.fill();
+        let before = stage.files();
+        let says = &["/host/etc/cni/net.d/ZZZ-istio-cni-kubeconfig", "No space left on device"];
+        Fault { result: CREDENTIAL, says }.shows_and_heals(&mut stage.container.start(), || {
+            assert!(stage.files() == before, "{lack:?}: {:?}", stage.files().keys());
+            disk.free();
+        });
+        assert_eq!(stage.types(FILE), ["bridge", "istio-cni"], "{lack:?}");
+    });
+}
+
+#[test]
+fn a_disk_that_fills_up_between_kubeconfig_and_entry_keeps_the_network_as_it_was() {
+    let network = NETWORK.replace("1500", &format!("1500, \"note\": \"{}\"", "x".repeat(64 * 1024)));
+    let stage = Stage::bare(&[]);
+    let disk = SmallDisk::mount(&stage.container.net_d(), Lack::Bytes);
+    stage.write(FILE, &network);
+    stage.write("reserve", &"x".repeat(8 * 1024)); // enough for a kubeconfig
+    disk.fill();
+    fs::remove_file(stage.path("reserve")).unwrap();
+    let says = &["/host/etc/cni/net.d/10-kit.conflist", "No space left on device"];
+    Fault { result: CONF, says }.shows_and_heals(&mut stage.container.start(), || {
+        assert_eq!(stage.read(FILE), network);
+        let names: Vec<_> = stage.files().into_keys().filter(|name| !name.starts_with("ballast")).collect();
+        assert_eq!(names, [FILE, KUBECONFIG], "no part of a file is left");
+        disk.free();
+    });
+    assert_eq!(stage.types(FILE), ["bridge", "istio-cni"]);
+}
+
+/// Both are shown, so that nobody has to guess which of them was expected to work.
+#[test]
+fn without_any_writable_plugin_directory_there_is_an_error_and_no_entry() {
+    let stage = Stage::new(&[]);
+    let mut daemon = stage.container.start_with(&[], &[BIN]);
+    let pid = daemon.pid();
+    let says = &[BIN, "Read-only file system", "/host/secondary-bin-dir", "No such file or directory"];
+    Fault { result: COPY, says }.shows_and_heals(&mut daemon, || {
+        assert_eq!(stage.read(FILE), NETWORK, "no entry without a plugin");
+        make_writable(&stage, pid, BIN);
+    });
+    assert_eq!(stage.types(FILE), ["bridge", "istio-cni"]);
+}
+
+#[test]
+fn a_read_only_network_directory_is_told_and_used_when_it_is_writable() {
+    let stage = Stage::new(&[]);
+    let before = stage.files();
+    let mut daemon = stage.container.start_with(&[], &[NET_D]);
+    let pid = daemon.pid();
+    let says = &["/host/etc/cni/net.d/ZZZ-istio-cni-kubeconfig", "Read-only file system"];
+    Fault { result: CREDENTIAL, says }.shows_and_heals(&mut daemon, || {
+        assert_eq!(stage.files(), before);
+        make_writable(&stage, pid, NET_D);
+    });
+    assert_eq!(stage.types(FILE), ["bridge", "istio-cni"]);
+}
+
+#[test]
+fn the_secondary_plugin_directory_is_served_too_when_it_is_there() {
+    let stage = Stage::new(&[]);
+    let secondary = stage.container.root().join(SECONDARY);
+    fs::create_dir(&secondary).unwrap();
+    let daemon = stage.start_ready();
+    for directory in [stage.container.bin_dir(), secondary.clone()] {
+        assert_eq!(fs::read_to_string(directory.join("istio-cni")).unwrap(), PLUGIN);
+    }
+    fs::remove_file(secondary.join("istio-cni")).unwrap();
+    let mut daemon = daemon;
+    daemon.wait_for("it is put back", |_| secondary.join("istio-cni").exists());
+    drop(daemon);
+    let stage = stage.again(&[("CLEANUP_ON_EXIT", "always")]);
+    let (status, log) = stage.start_ready().terminate();
+    assert!(status.success() && files(&secondary).is_empty(), "{log}");
+}
+
+#[test]
+fn one_plugin_directory_is_enough_and_the_other_is_told_once() {
+    let stage = Stage::new(&[]);
+    let secondary = stage.container.root().join(SECONDARY);
+    fs::create_dir(&secondary).unwrap();
+    let mut daemon = stage.container.start_with(&[], &[BIN]);
+    daemon.wait_until_ready();
+    assert_eq!(fs::read_to_string(secondary.join("istio-cni")).unwrap(), PLUGIN);
+    stays_quiet(&daemon);
+    let log = daemon.log();
+    assert_eq!(log.matches("left out: ").count(), 1, "{log}");
+    assert!(log.contains("cannot put files in /host/opt/cni/bin: Read-only file system"), "{log}");
+    let pid = daemon.pid();
+    make_writable(&stage, pid, BIN);
+    fs::write(secondary.join("another"), "").unwrap(); // a remount makes no event, this does
+    daemon.wait_for("it is installed there, too", |_| stage.container.bin_dir().join("istio-cni").exists());
+}
+
+/// As when a wrong path is mounted: the container's directory is not there at all.
+#[test]
+fn a_missing_plugin_directory_is_told_and_used_when_it_is_there() {
+    let stage = Stage::new(&[]);
+    let (stage, mut daemon) = started_by(stage, "umount /host/opt/cni/bin\nrmdir /host/opt/cni/bin");
+    let says = &[BIN, "No such file or directory"];
+    let bin = stage.container.root().join(BIN.trim_start_matches('/'));
+    Fault { result: COPY, says }.shows_and_heals(&mut daemon, || fs::create_dir(&bin).unwrap());
+    assert_eq!(fs::read_to_string(bin.join("istio-cni")).unwrap(), PLUGIN);
+    assert_eq!(stage.types(FILE), ["bridge", "istio-cni"]);
+}
+
+#[test]
+fn a_plugin_directory_that_is_removed_under_the_container_is_told() {
+    let stage = Stage::new(&[]);
+    let mut daemon = stage.start_ready();
+    fs::remove_dir_all(stage.container.bin_dir()).unwrap();
+    let says = &["/host/opt/cni/bin/istio-cni", "No such file or directory"];
+    Fault { result: COPY, says }.shows(&mut daemon);
+}
+
+#[test]
+fn a_missing_network_directory_is_told_and_used_when_it_is_there() {
+    let stage = Stage::bare(&[("MOUNTED_CNI_NET_DIR", "/host/etc/cni/other")]);
+    let directory = stage.container.root().join("host/etc/cni/other");
+    let says = &["/host/etc/cni/other", "No such file or directory"];
+    let mut daemon = stage.container.start();
+    Fault { result: CREDENTIAL, says }.shows_and_heals(&mut daemon, || {
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join(FILE), NETWORK).unwrap();
+    });
+    assert!(fs::read_to_string(directory.join(FILE)).unwrap().contains("istio-cni"));
+}
+
+/// Starts the daemon after a script in its mount namespace.
+fn started_by(stage: Stage, script: &str) -> (Stage, Daemon) {
+    let Stage { container, node } = stage;
+    fs::copy(binary("install-cni"), container.root().join("real")).unwrap();
+    let program = node.dir().join("wrapper");
+    fs::write(&program, format!("#!/bin/sh\nset -e\n{script}\nexec /real \"$@\"\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let stage = Stage { container: container.with_program(&program), node };
+    let daemon = stage.container.start();
+    (stage, daemon)
+}
+
+#[test]
+fn a_read_only_root_is_all_the_daemon_needs() {
+    let stage = Stage::new(&[]);
+    let (_stage, mut daemon) = started_by(stage, "mount -o remount,bind,ro /");
+    heals(&mut daemon);
+}

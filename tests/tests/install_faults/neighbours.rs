@@ -1,0 +1,93 @@
+//! Other processes in the way, and an API server that is not there.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use kit::Daemon;
+
+use super::fault::{each, heals, stays_quiet};
+use crate::install_stage::{FILE, NETWORK, Stage, files};
+
+#[test]
+fn a_taken_port_keeps_nothing_from_being_installed_and_is_taken_over_when_it_is_free() {
+    each([8000, 15014], |port| {
+        let stage = Stage::new(&[]);
+        let other = stage.node.netns().run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap());
+        let mut daemon = stage.container.start();
+        daemon.wait_for("it is installed", |_| stage.types(FILE) == ["bridge", "istio-cni"]);
+        let told = format!("cannot listen on port {port}: Address already in use");
+        daemon.wait_for("the port is told", |daemon| daemon.log().contains(&told));
+        stays_quiet(&daemon);
+        drop(other);
+        let answers =
+            |daemon: &Daemon| daemon.is_ready() && daemon.metric("istio_cni_install_ready") == Some(1.0);
+        daemon.wait_for("both ports answer", answers);
+        assert_eq!(daemon.log().matches(&told).count(), 1);
+    });
+}
+
+#[test]
+fn a_log_socket_that_another_process_serves_ends_the_start_and_stays_its_own() {
+    let stage = Stage::new(&[]);
+    let socket = stage.node.run_dir().join("log.sock");
+    let other = UnixListener::bind(&socket).unwrap();
+    let before = stage.files();
+    let mut daemon = stage.container.start();
+    assert_eq!(daemon.wait().code(), Some(1));
+    let log = daemon.log();
+    assert!(log.contains("/var/run/istio-cni/log.sock is in use by another process"), "{log}");
+    assert_eq!(
+        (stage.files(), files(&stage.container.bin_dir()).len()),
+        (before, 0),
+        "nothing was installed"
+    );
+    let _client = UnixStream::connect(&socket).unwrap();
+    other.accept().unwrap();
+}
+
+#[test]
+fn something_that_is_no_socket_is_not_removed_for_one() {
+    let stage = Stage::new(&[]);
+    let socket = stage.node.run_dir().join("log.sock");
+    fs::write(&socket, "precious").unwrap();
+    let mut daemon = stage.container.start();
+    assert_eq!(daemon.wait().code(), Some(1));
+    assert!(
+        daemon.log().contains("/var/run/istio-cni/log.sock is there and is no socket"),
+        "{}",
+        daemon.log()
+    );
+    assert_eq!(fs::read_to_string(&socket).unwrap(), "precious");
+}
+
+#[test]
+fn a_stale_log_socket_is_replaced() {
+    let stage = Stage::new(&[]);
+    let socket = stage.node.run_dir().join("log.sock");
+    drop(UnixListener::bind(&socket).unwrap());
+    assert!(refuses(&socket));
+    let daemon = stage.start_ready();
+    assert!(!refuses(&socket));
+    let (status, _) = daemon.terminate();
+    assert!(status.success() && !socket.exists(), "it goes with its daemon");
+}
+
+fn refuses(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_err()
+}
+
+#[test]
+fn without_an_api_server_it_installs_all_the_same() {
+    // Nobody answers; nobody listens; and no host of that name.
+    each(["192.0.2.1", "127.0.0.1", "api.invalid"], |host| {
+        let stage = Stage::new(&[("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", "9")]);
+        let mut daemon = stage.container.start();
+        heals(&mut daemon);
+        assert_eq!(stage.types(FILE), ["bridge", "istio-cni"], "{host}");
+        let (status, log) = daemon.terminate();
+        assert!(status.success(), "{log}");
+        assert!(stage.read(FILE) != NETWORK, "what it cannot ask is no reason to remove anything");
+    });
+}

@@ -1,0 +1,55 @@
+//! A primary plugin's agent that does not bear our entry in its file.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use kit::Node;
+use serde_json::{Value, json};
+
+use super::rival::{Rival, gaps};
+use crate::install_heal::scene::{OURS, Scene, replace};
+
+const FIGHTS: &str = r#"istio_cni_fights_total{file="network configuration"}"#;
+const TIME: Duration = Duration::from_secs(8);
+
+fn cilium(_: &Node) -> Value {
+    let plugin = json!({"type": "cilium-cni", "enable-debug": false, "log-file": "/var/run/cilium/cni.log"});
+    json!({"cniVersion": "0.3.1", "name": "cilium", "plugins": [plugin]})
+}
+
+fn against(scene: &Scene) -> Rival {
+    let (path, clean) = (scene.files.holder(), scene.files.network(&[]));
+    let watched = path.clone();
+    let is_there = move || fs::read_to_string(&watched).is_ok_and(|text| text.contains(OURS));
+    Rival::start(is_there, move || replace(&path, &clean))
+}
+
+#[test]
+fn a_rival_is_left_alone_for_longer_and_longer_and_named() {
+    let mut scene = Scene::with(cilium, |container| container);
+    let rival = against(&scene);
+    rival.watch(&scene, TIME);
+    let gaps = gaps(&rival.undone());
+    println!("undone {} times in {TIME:?}, with these times between: {gaps:.1?}", gaps.len() + 1);
+    // Seven before it is a fight, then after one, two and four seconds.
+    assert!((8..=13).contains(&gaps.len()), "{gaps:?}");
+    let pauses: Vec<_> = gaps.iter().filter(|gap| **gap > Duration::from_millis(900)).collect();
+    assert!(pauses.len() >= 2 && pauses.windows(2).all(|two| *two[1] > *two[0] * 3 / 2), "{gaps:?}");
+
+    assert_eq!(scene.daemon.metric(FIGHTS), Some(1.0));
+    let reason = "another program undoes our network configuration";
+    let says_why = |answer: Option<(u16, String)>| {
+        answer.is_some_and(|(status, body)| status == 503 && body.contains(reason))
+    };
+    scene.daemon.wait_for("/readyz says why", |daemon| says_why(daemon.get(8000, "/readyz")));
+    let log = scene.daemon.log();
+    assert!(log.contains("Cilium") && log.contains("cni.exclusive=false"), "{log}");
+    assert_eq!(log.matches("from now on it is left alone").count(), 1, "{log}");
+    assert_eq!(scene.daemon.metric("istio_cni_install_ready"), Some(0.0));
+
+    rival.stop();
+    let took = scene.healed(Instant::now());
+    println!("healed {took:?} after the rival stopped");
+    assert_eq!(scene.daemon.metric(FIGHTS), Some(1.0), "the same fight");
+    assert_eq!(scene.daemon.metric("istio_cni_install_ready"), Some(1.0));
+}

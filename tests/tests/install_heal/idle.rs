@@ -1,0 +1,27 @@
+//! Waiting costs nothing.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::damage::{entry_removed, plugin_removed};
+use super::scene::Scene;
+
+/// Two of the daemon's regular looks at everything, at least.
+const QUIET: Duration = Duration::from_secs(25);
+/// Of one core: 0.1 %.
+const SHARE: u32 = 1000;
+
+#[test]
+fn nothing_turns_when_nothing_happens() {
+    let scene = Scene::new();
+    plugin_removed(&scene.files, 0);
+    scene.healed(Instant::now());
+    entry_removed(&scene.files, 0);
+    scene.healed(Instant::now());
+    thread::sleep(Duration::from_secs(1)); // what the repairs set off has passed
+    let (start, before) = (Instant::now(), scene.daemon.cpu_time());
+    thread::sleep(QUIET); // this is what is measured
+    let (took, used) = (start.elapsed(), scene.daemon.cpu_time() - before);
+    println!("idle: {used:?} of CPU time in {took:?}");
+    assert!(used < took / SHARE, "{used:?} in {took:?}:\n{}", scene.daemon.log());
+}

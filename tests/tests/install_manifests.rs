@@ -1,0 +1,12 @@
+//! What lies in `deploy/`: an API server takes it, it fits the daemon, and the daemon runs with no more than it gives.
+
+#[path = "install_manifests/documents.rs"]
+mod documents;
+#[path = "install_manifests/image.rs"]
+mod image;
+#[path = "install_manifests/permissions.rs"]
+mod permissions;
+#[path = "install_manifests/run.rs"]
+mod run;
+#[path = "install_manifests/settings.rs"]
+mod settings;

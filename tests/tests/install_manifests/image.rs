@@ -1,0 +1,150 @@
+//! The image, as far as it can be had without a container engine: what the Dockerfile copies, in an empty root.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kit::Container;
+use serde_json::Value;
+
+use super::documents::{container, repository};
+
+/// Instructions of the Dockerfile, word by word.
+fn instructions() -> Vec<Vec<String>> {
+    let text = fs::read_to_string(repository("deploy/Dockerfile")).unwrap();
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+/// Each file that is copied, and where to.
+fn copies() -> Vec<(String, PathBuf)> {
+    let mut copies = Vec::new();
+    for words in instructions().iter().filter(|words| words[0] == "COPY") {
+        let [_, sources @ .., target] = words.as_slice() else { panic!("{words:?}") };
+        assert!(target.ends_with('/'), "a directory: {target}");
+        for source in sources {
+            let name = source.strip_prefix("dist/").expect("binaries come from dist/");
+            copies.push((name.to_owned(), Path::new(target).join(name)));
+        }
+    }
+    copies
+}
+
+/// Where the image's root is in the kit's container. Not at its own root, where the kit has the machine's programs.
+const ROOT: &str = "/image";
+
+/// What `command: [install-cni]` is in the image, by its `PATH`.
+fn command() -> PathBuf {
+    let command = container()["command"][0].as_str().unwrap().to_owned();
+    let path = instructions().into_iter().find(|words| words[0] == "ENV").expect("ENV PATH=");
+    let directories = path[1].strip_prefix("PATH=").unwrap().to_owned();
+    let mut found = directories.split(':').map(|directory| Path::new(directory).join(&command));
+    found.find(|path| copies().iter().any(|(_, target)| target == path)).expect("the command is in PATH")
+}
+
+/// Puts the image into the kit's container, and makes the container's program what enters it as a runtime would: all
+/// mounts of the manifest and no others, a read-only root, root with the capabilities of the manifest's security context.
+pub(super) fn enter(container: Container) -> Container {
+    let root = container.root().join(ROOT.trim_start_matches('/'));
+    for (name, target) in copies() {
+        put(&kit::binary(&name), &root, &target);
+    }
+    // No release binary needs a library. setpriv and the debug binaries do.
+    let setpriv = which("setpriv");
+    put(&setpriv, &root, &setpriv);
+    let debug = copies().into_iter().map(|(name, _)| kit::binary(&name));
+    debug.chain([setpriv]).flat_map(|program| libraries(&program)).for_each(|path| put(&path, &root, &path));
+    let script = container.root().join("enter-image");
+    fs::write(&script, enter_script(&root)).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    container.with_program(&script)
+}
+
+fn enter_script(root: &Path) -> String {
+    let manifest = container();
+    let mut mounts: Vec<String> =
+        manifest["volumeMounts"].as_array().unwrap().iter().map(mount_path).collect();
+    // What every container has.
+    mounts.extend(["/proc", "/dev", "/var/run/secrets/kubernetes.io/serviceaccount"].map(str::to_owned));
+    mounts.iter().for_each(|path| fs::create_dir_all(root.join(path.trim_start_matches('/'))).unwrap());
+    let (mounts, command, setpriv) = (mounts.join(" "), command(), which("setpriv"));
+    format!(
+        "#!/bin/bash\nset -e\nmount --bind {ROOT} {ROOT}\n\
+         for path in {mounts}; do mount --rbind $path {ROOT}$path; done\n\
+         {}exec chroot {ROOT} {} {} {} \"$@\"\n",
+        read_only(&manifest["securityContext"]),
+        setpriv.display(),
+        privileges(&manifest["securityContext"]),
+        command.display(),
+    )
+}
+
+fn mount_path(mount: &Value) -> String {
+    mount["mountPath"].as_str().unwrap().to_owned()
+}
+
+fn read_only(context: &Value) -> String {
+    assert_eq!(context["readOnlyRootFilesystem"], true);
+    format!("mount -o remount,bind,ro {ROOT}\n")
+}
+
+/// Options of setpriv for a security context.
+fn privileges(context: &Value) -> String {
+    assert_eq!((&context["runAsUser"], &context["runAsGroup"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&context["privileged"], &context["allowPrivilegeEscalation"]),
+        (&false.into(), &false.into())
+    );
+    assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]));
+    let added = context["capabilities"]["add"].as_array().unwrap().iter();
+    let added: String = added.map(|name| format!(",+{}", name.as_str().unwrap().to_lowercase())).collect();
+    format!("--bounding-set=-all{added} --inh-caps=-all --no-new-privs --groups=0")
+}
+
+fn put(file: &Path, root: &Path, target: &Path) {
+    let target = root.join(target.strip_prefix("/").unwrap());
+    fs::create_dir_all(target.parent().unwrap()).unwrap();
+    // Not by this process: a child of another test could hold the file open for writing, and then it cannot be executed.
+    let copied = Command::new("cp").arg("--dereference").args([file, &target]).status().unwrap();
+    assert!(copied.success(), "{}", file.display());
+}
+
+fn which(name: &str) -> PathBuf {
+    let found = ["/usr/bin", "/usr/sbin"].map(|directory| Path::new(directory).join(name));
+    found.into_iter().find(|path| path.exists()).unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// Libraries of a program, by absolute path; a static one has none.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(program).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words = text.split_whitespace().filter(|word| word.starts_with('/') && !word.ends_with(':'));
+    words.map(PathBuf::from).collect()
+}
+
+#[test]
+fn the_image_has_the_release_binaries_and_nothing_else() {
+    let from: Vec<_> = instructions().into_iter().filter(|words| words[0] == "FROM").collect();
+    assert_eq!(from, [["FROM", "scratch"]]);
+    let mut copies = copies();
+    copies.sort();
+    let expected = [
+        ("install-cni", "/usr/local/bin/install-cni"),
+        ("istio-cni", "/opt/cni/bin/istio-cni"),
+        ("istio-iptables", "/opt/cni/bin/istio-iptables"),
+    ];
+    assert_eq!(copies, expected.map(|(name, target)| (name.to_owned(), PathBuf::from(target))));
+    assert_eq!(command(), Path::new("/usr/local/bin/install-cni"));
+    let entry = instructions().into_iter().find(|words| words[0] == "ENTRYPOINT").unwrap();
+    assert_eq!(entry[1], r#"["/usr/local/bin/install-cni"]"#, "the same without a command");
+    let build = fs::read_to_string(repository("hack/build")).unwrap();
+    let context = fs::read_to_string(repository(".dockerignore")).unwrap();
+    for (name, _) in copies {
+        assert!(build.contains(&name), "hack/build makes {name}");
+        assert!(
+            context.lines().any(|line| line == format!("!dist/{name}")),
+            "the build's context has {name}"
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! What the account of the manifests may do: what the daemon and the plugin do, and no more.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::ApiServer;
+use serde_json::{Value, json};
+
+use super::documents::{create, documents_for, path};
+
+/// Group, resource, name; an empty name is any.
+type What = (&'static str, &'static str, &'static str);
+
+const OWN_CONFIG: What = ("", "configmaps", "istio-cni-config");
+const OWN_DAEMON_SET: What = ("apps", "daemonsets", "istio-cni-node");
+
+/// Namespace `own` stands for the daemon's.
+const ALLOWED: [(&str, &[&str], What); 6] = [
+    ("own", &["get", "list", "watch"], OWN_CONFIG),
+    ("own", &["get", "list", "watch"], OWN_DAEMON_SET),
+    ("default", &["get", "list", "watch"], ("", "pods", "")),
+    ("", &["get", "list", "watch"], ("", "namespaces", "")),
+    ("", &["get", "list", "watch"], ("", "nodes", "")),
+    ("default", &["create", "patch"], ("", "events", "")),
+];
+
+const WRITES: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
+const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+
+const DENIED: [(&str, &[&str], What); 18] = [
+    ("own", WRITES, OWN_CONFIG),
+    ("own", WRITES, OWN_DAEMON_SET),
+    ("own", ALL, ("", "configmaps", "")),
+    ("own", ALL, ("", "configmaps", "kube-root-ca.crt")),
+    ("default", ALL, OWN_CONFIG),
+    ("own", ALL, ("apps", "daemonsets", "")),
+    ("own", ALL, ("apps", "daemonsets", "kube-proxy")),
+    ("default", ALL, OWN_DAEMON_SET),
+    ("own", ALL, ("", "secrets", "")),
+    ("", ALL, ("", "secrets", "")),
+    ("default", WRITES, ("", "pods", "")),
+    ("default", ALL, ("", "pods/exec", "")),
+    ("default", ALL, ("", "pods/status", "")),
+    ("", WRITES, ("", "nodes", "")),
+    ("", WRITES, ("", "namespaces", "")),
+    ("default", &["get", "list", "watch", "update", "delete"], ("", "events", "")),
+    ("own", ALL, ("", "serviceaccounts/token", "")),
+    ("", ALL, ("rbac.authorization.k8s.io", "clusterroles", "")),
+];
+
+struct Account {
+    api: &'static ApiServer,
+    namespace: &'static str,
+}
+
+impl Account {
+    fn may(&self, verb: &str, namespace: &str, (group, resource, name): What) -> bool {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let namespace = if namespace == "own" { self.namespace } else { namespace };
+        let attributes = json!({
+            "verb": verb, "namespace": namespace, "name": name,
+            "group": group, "resource": resource, "subresource": subresource,
+        });
+        let user = format!("system:serviceaccount:{}:istio-cni", self.namespace);
+        let groups = ["system:serviceaccounts", "system:authenticated"];
+        let review = json!({"spec": {"user": user, "groups": groups, "resourceAttributes": attributes}});
+        let reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        self.api.admin().create(reviews, &review)["status"]["allowed"] == json!(true)
+    }
+
+    /// The authorizer learns of rules a moment after they are stored.
+    fn gets_to(&self, verb: &str, namespace: &str, what: What) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.may(verb, namespace, what) {
+            if Instant::now() > deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(10)); // between two looks
+        }
+        true
+    }
+}
+
+#[test]
+fn the_account_may_do_what_the_daemon_does_and_no_more() {
+    const NAMESPACE: &str = "deploy-rbac";
+    let Some(api) = ApiServer::shared() else { return };
+    api.create_namespace(NAMESPACE);
+    let is_pod_maker = |document: &Value| document["kind"] == "DaemonSet";
+    let mut documents = documents_for(NAMESPACE);
+    documents.retain(|document| !is_pod_maker(document));
+    documents.iter().for_each(|document| create(api, document, ""));
+    let account = Account { api, namespace: NAMESPACE };
+    for (namespace, verbs, what) in ALLOWED {
+        for verb in verbs {
+            assert!(account.gets_to(verb, namespace, what), "may not {verb} {what:?} in {namespace:?}");
+        }
+    }
+    for (namespace, verbs, what) in DENIED {
+        for verb in verbs {
+            assert!(!account.may(verb, namespace, what), "may {verb} {what:?} in {namespace:?}");
+        }
+    }
+    documents.iter().for_each(|document| drop(api.admin().delete(&path(document))));
+}
