@@ -130,7 +130,7 @@ async fn follow_daemon_set(client: &Client, identity: &Identity, ours: &Ours) {
                 match ours.saw(daemon_set.as_ref()) {
                     Some(Seen::There) => info!(target: "install", "{whole} is ours"),
                     Some(Seen::Gone) => {
-                        info!(target: "install", "{whole}, which is ours, is gone or being deleted")
+                        info!(target: "install", "{whole}, which is ours, is gone or being deleted");
                     }
                     Some(Seen::Nothing) | None => {}
                 }
