@@ -158,9 +158,11 @@ impl Installer {
 
     /// Installs, and keeps installed, until the handle says stop or is gone.
     pub fn run(&mut self) {
-        let directories = self.settings.directories();
         while self.obey() {
             self.status.turn();
+            // One that is missing, as the optional directory for binaries mostly is, would be asked for again and again.
+            let mut directories = self.settings.directories();
+            directories.retain(|directory| directory.is_dir());
             self.watcher.watch(&directories); // before looking, so that no change falls in between
             self.metrics.set_polled(self.watcher.polled().len());
             let started = Instant::now();

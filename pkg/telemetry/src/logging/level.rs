@@ -9,7 +9,7 @@ use wire::Level;
 pub(super) const DEFAULT_SCOPE: &str = "default";
 /// In a list of levels: every scope.
 pub(super) const ALL_SCOPES: &str = "all";
-/// What libraries say: clients, TLS. At the level of our own scopes it would drown them.
+/// What libraries say: clients, TLS. Silent unless asked for: whoever calls them tells what matters, once, and in words.
 pub(super) const LIBRARY_SCOPE: &str = "kube";
 
 /// How much a scope prints: its level and all that are graver.
@@ -86,7 +86,7 @@ pub(super) struct Levels {
 
 impl Default for Levels {
     fn default() -> Self {
-        let own = [(LIBRARY_SCOPE.to_owned(), OutputLevel::Warn)];
+        let own = [(LIBRARY_SCOPE.to_owned(), OutputLevel::None)];
         Levels { default: OutputLevel::Info, own: own.into() }
     }
 }

@@ -55,13 +55,13 @@ fn levels_are_read_as_istio_reads_them() {
     use OutputLevel::{Debug, Error, Fatal, Info, None, Warn};
     // text; levels of default, cni, install, kube
     let table: &[(&str, [OutputLevel; 4])] = &[
-        ("", [Info, Info, Info, Warn]),
-        ("default:info", [Info, Info, Info, Warn]),
-        ("debug", [Debug, Debug, Debug, Warn]),
-        ("default:none", [None, None, None, Warn]),
-        ("default:warn,cni:debug", [Warn, Debug, Warn, Warn]),
-        ("cni:error", [Info, Error, Info, Warn]),
-        ("cni:error,cni:fatal", [Info, Fatal, Info, Warn]),
+        ("", [Info, Info, Info, None]),
+        ("default:info", [Info, Info, Info, None]),
+        ("debug", [Debug, Debug, Debug, None]),
+        ("default:none", [None, None, None, None]),
+        ("default:warn,cni:debug", [Warn, Debug, Warn, None]),
+        ("cni:error", [Info, Error, Info, None]),
+        ("cni:error,cni:fatal", [Info, Fatal, Info, None]),
         ("kube:debug", [Info, Info, Info, Debug]),
         (" cni:none , kube:info ", [Info, None, Info, Info]),
         ("all:debug", [Debug, Debug, Debug, Debug]),
@@ -225,7 +225,7 @@ fn libraries_share_a_scope_that_is_silent_below_warn() {
     ] {
         assert_eq!(subscriber::scope(target), scope);
     }
-    let logged = Logged::with(|flags| flags.log_output_level = "debug");
+    let logged = Logged::with(|flags| flags.log_output_level = "debug,kube:warn");
     with_default(logged.logger.subscriber(), || {
         tracing::info!("an event of a module path");
         tracing::warn!(target: "hyper::proto", "heard");
@@ -257,7 +257,7 @@ fn a_level_changes_at_run_time_and_a_silent_line_is_not_even_made() {
     assert_eq!((made.get(), logged.text().lines().count()), (2, 2));
     assert_eq!(logged.logger.levels(), [("default".to_owned(), OutputLevel::None)].into());
     let levels = Logged::with(|flags| flags.log_output_level = "cni:error").logger.levels();
-    let expected = [("cni", OutputLevel::Error), ("default", OutputLevel::Info), ("kube", OutputLevel::Warn)];
+    let expected = [("cni", OutputLevel::Error), ("default", OutputLevel::Info), ("kube", OutputLevel::None)];
     assert_eq!(levels, BTreeMap::from(expected.map(|(scope, level)| (scope.to_owned(), level))));
 }
 
