@@ -40,11 +40,20 @@ fn main() -> ExitCode {
         Err(error) => {
             #[expect(clippy::print_stderr, reason = "there may be no log yet")]
             {
-                eprintln!("install-cni: {error:#}");
+                eprintln!("install-cni: {}", in_words(&error));
             }
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with its causes, each only when it says something new: many print their cause themselves.
+fn in_words(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        said if said.contains(&cause) => text,
+        said => format!("{said}: {cause}"),
+    })
 }
 
 fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
