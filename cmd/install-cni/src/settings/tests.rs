@@ -26,7 +26,7 @@ impl Surroundings for Around {
 const USUAL: &[(&str, &str)] = &[
     ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
     ("KUBERNETES_SERVICE_PORT", "443"),
-    ("CNI_NETWORK_CONFIG", "{}"),
+    ("CNI_NETWORK_CONFIG", r#"{"type": "istio-cni"}"#),
 ];
 
 fn around(env: &[(&str, &str)]) -> Around {
@@ -274,6 +274,13 @@ fn a_config_map_is_named_with_or_without_its_namespace() {
         assert!(object(text).unwrap_err()[0].starts_with("CNI_CONFIG_MAP (--cni-config-map): "), "{text}");
     }
     assert!(read(&["--cni-config-map=cni"], &[("CNI_NETWORK_CONFIG", "")]).is_ok(), "it will give the entry");
+    // A text that is none can only stay so; what may change while we run may become good.
+    let wrong = [("CNI_NETWORK_CONFIG", r#"{"type": "other"}"#)];
+    let mistakes = read(&[], &wrong).unwrap_err();
+    assert!(mistakes.len() == 1 && mistakes[0].starts_with("CNI_NETWORK_CONFIG ("), "{mistakes:?}");
+    for follows in ["--cni-config-map=cni", "--cni-network-config-file=/nowhere"] {
+        assert!(read(&[follows], &wrong).is_ok(), "{follows}");
+    }
 }
 
 #[test]
