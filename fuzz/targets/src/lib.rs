@@ -1,4 +1,4 @@
-//! What a fuzzer feeds: one function per kind of text that reaches us from outside, which takes any bytes and panics
+//! What a fuzzer feeds: one function per kind of text or message that reaches us from outside, which takes any bytes and panics
 //! when a promise is broken. Called by `fuzz/fuzz_targets` (cargo-fuzz, nightly) and by this crate's own short test
 //! (`cargo test -p fuzz-targets`). No I/O.
 
@@ -7,9 +7,11 @@ mod cni;
 mod conflist;
 mod kubeconfig;
 mod saved_rules;
+mod set_replies;
 
 pub use annotations::annotations;
 pub use cni::{cni_args, cni_stdin};
 pub use conflist::conflist;
 pub use kubeconfig::kubeconfig;
 pub use saved_rules::saved_rules;
+pub use set_replies::set_replies;

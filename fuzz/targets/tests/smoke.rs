@@ -37,6 +37,11 @@ fn conflist() {
 }
 
 #[test]
+fn set_replies() {
+    smoke("set_replies", fuzz_targets::set_replies);
+}
+
+#[test]
 fn kubeconfig() {
     smoke("kubeconfig", fuzz_targets::kubeconfig);
 }

@@ -4,6 +4,9 @@ use crate::parse::{Messages, Received};
 use crate::{Error, Flags};
 
 mod ack;
+mod batch;
+
+pub(crate) use batch::Batch;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt};
 
-use crate::exchange::{Exchange, Progress};
+use crate::exchange::{Batch, Exchange, Progress};
 use crate::parse::Received;
 use crate::{Error, Flags, Message};
 
@@ -22,6 +22,9 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 const BUFFER: usize = 32 * 1024;
 /// How often a list is asked for again when its objects changed meanwhile.
 const DUMP_ATTEMPTS: u32 = 8;
+/// Changes that go out together. Should the kernel refuse each, it needs about 1 KiB of the receive buffer to say so,
+/// and that holds 208 KiB.
+const BATCH: usize = 64;
 
 /// Which part of the kernel to talk to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,9 +114,57 @@ impl Socket {
         Err(Error::Interrupted(DUMP_ATTEMPTS))
     }
 
-    fn send(&mut self, mut message: Message, added: Flags) -> Result<(), Error> {
+    /// Sends many small changes, 64 with one system call, and waits for each such group. They are carried out in this
+    /// order, each for itself: what the kernel said to each of them comes back.
+    ///
+    /// # Errors
+    ///
+    /// If an exchange fails, with [`Error`]s other than [`Error::Kernel`]; any part of the changes may have been made.
+    pub fn batch(
+        &mut self,
+        messages: impl IntoIterator<Item = Message>,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
+        let (mut messages, mut outcomes) = (messages.into_iter(), Vec::new());
+        loop {
+            let group: Vec<Message> = messages.by_ref().take(BATCH).collect();
+            if group.is_empty() {
+                return Ok(outcomes);
+            }
+            outcomes.extend(self.send_group(group)?);
+        }
+    }
+
+    /// Only the last of the group asks for an acknowledgement: to the others the kernel answers when it refuses them.
+    fn send_group(&mut self, group: Vec<Message>) -> Result<Vec<Result<(), Error>>, Error> {
+        let mut batch = Batch::new(self.sequence.wrapping_add(1), group.len());
+        let (mut bytes, count) = (Vec::new(), group.len());
+        for (number, message) in (1..).zip(group) {
+            let added = if number == count { Flags::ACK } else { Flags::NONE };
+            self.put(message, added, &mut bytes)?;
+        }
+        self.send_bytes(&bytes)?;
+        loop {
+            let length = self.receive_datagram()?;
+            if batch.datagram(self.buffer.get(..length).unwrap_or_default())? == Progress::Ended {
+                return Ok(batch.outcomes());
+            }
+        }
+    }
+
+    fn send(&mut self, message: Message, added: Flags) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        self.put(message, added, &mut bytes)?;
+        self.send_bytes(&bytes)
+    }
+
+    /// Numbers a request and puts it behind what is to be sent.
+    fn put(&mut self, mut message: Message, added: Flags, bytes: &mut Vec<u8>) -> Result<(), Error> {
         self.sequence = self.sequence.wrapping_add(1);
-        let bytes = message.finish(self.sequence, Flags::REQUEST | added)?;
+        bytes.extend_from_slice(message.finish(self.sequence, Flags::REQUEST | added)?);
+        Ok(())
+    }
+
+    fn send_bytes(&self, bytes: &[u8]) -> Result<(), Error> {
         rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, bytes, SendFlags::empty()))
             .map_err(io_error("send a netlink request"))?;
         Ok(())

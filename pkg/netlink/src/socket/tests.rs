@@ -36,6 +36,17 @@ fn a_refusal_carries_the_kernels_words() {
 }
 
 #[test]
+fn each_of_many_refusals_is_told_and_the_socket_stays_in_step() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    let refused = |number: u8| Message::new(RTM_GETLINK, Flags::NONE, &[0, 0, number, 0, 1, 0, 0, 0]);
+    let outcomes = socket.batch((0..150).map(refused)).unwrap();
+    assert_eq!(outcomes.len(), 150);
+    assert!(outcomes.iter().all(|outcome| outcome.as_ref().unwrap_err().errno() == Some(Errno::INVAL)));
+    assert!(!socket.dump(&links()).unwrap().is_empty());
+    assert!(socket.batch([]).unwrap().is_empty());
+}
+
+#[test]
 fn both_protocols_open() {
     assert!(Socket::open(Protocol::Netfilter).is_ok());
 }

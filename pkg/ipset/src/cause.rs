@@ -1,0 +1,105 @@
+//! The kernel's refusals in words: ipset has error numbers of its own.
+
+use std::error::Error;
+use std::fmt;
+
+use netlink::{Errno, Malformed};
+
+pub(crate) const FIND_TYPE: Errno = Errno(4098);
+pub(crate) const BUSY: Errno = Errno(4100);
+pub(crate) const SECOND_NAME: Errno = Errno(4101);
+pub(crate) const MEMBER: Errno = Errno(4103);
+pub(crate) const REFERENCED: Errno = Errno(4108);
+pub(crate) const COMMENT: Errno = Errno(4112);
+pub(crate) const FULL: Errno = Errno(4352);
+
+/// Why a step failed: netlink's error, with ipset's numbers in words.
+#[derive(Debug)]
+pub struct Cause(pub netlink::Error);
+
+impl Cause {
+    /// The kernel's error number, if it was the kernel that refused; from 4096 on one of ipset's (`IPSET_ERR_*`).
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        self.0.errno()
+    }
+
+    /// Its symbol, if it is one of ipset's.
+    #[must_use]
+    pub fn symbol(&self) -> Option<&'static str> {
+        self.known().map(|(symbol, _)| symbol)
+    }
+
+    fn known(&self) -> Option<(&'static str, &'static str)> {
+        let errno = self.errno()?;
+        KNOWN.iter().find(|(number, ..)| *number == errno.0).map(|(_, symbol, words)| (*symbol, *words))
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.known() {
+            Some((symbol, words)) => write!(f, "kernel says: {words} ({symbol})"),
+            None if self.errno() == Some(Errno::NOENT) => f.write_str("kernel says: no such set (ENOENT)"),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
+impl Error for Cause {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl From<netlink::Error> for Cause {
+    fn from(error: netlink::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<Malformed> for Cause {
+    fn from(malformed: Malformed) -> Self {
+        Self(malformed.into())
+    }
+}
+
+const KNOWN: &[(u16, &str, &str)] = &[
+    (4097, "IPSET_ERR_PROTOCOL", "not a request for this kind of set"),
+    (4098, "IPSET_ERR_FIND_TYPE", "no such type of set, or not this revision of it"),
+    (4099, "IPSET_ERR_MAX_SETS", "as many sets as there can be"),
+    (4100, "IPSET_ERR_BUSY", "in use by a firewall rule, another set or a listing"),
+    (4101, "IPSET_ERR_EXIST_SETNAME2", "the second name is missing (swap) or taken (rename)"),
+    (4102, "IPSET_ERR_TYPE_MISMATCH", "the sets are of different types"),
+    (4103, "IPSET_ERR_EXIST", "a member already, or not a member"),
+    (4104, "IPSET_ERR_INVALID_CIDR", "invalid prefix length"),
+    (4105, "IPSET_ERR_INVALID_NETMASK", "invalid netmask"),
+    (4106, "IPSET_ERR_INVALID_FAMILY", "address family not possible for this type of set"),
+    (4107, "IPSET_ERR_TIMEOUT", "the set has no timeouts"),
+    (4108, "IPSET_ERR_REFERENCED", "in use by a firewall rule or another set"),
+    (4109, "IPSET_ERR_IPADDR_IPV4", "not an IPv4 address"),
+    (4110, "IPSET_ERR_IPADDR_IPV6", "not an IPv6 address"),
+    (4111, "IPSET_ERR_COUNTER", "the set has no counters"),
+    (4112, "IPSET_ERR_COMMENT", "the set has no comments"),
+    (4113, "IPSET_ERR_INVALID_MARKMASK", "invalid mask of marks"),
+    (4114, "IPSET_ERR_SKBINFO", "the set has no packet metadata"),
+    (4352, "IPSET_ERR_HASH_FULL", "the set is full"),
+    (4353, "IPSET_ERR_HASH_ELEM", "the unspecified address cannot be a member"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_reads_as_a_sentence() {
+        let says = |number| Cause(netlink::Error::Kernel { errno: Errno(number), message: None }).to_string();
+        assert_eq!(says(4352), "kernel says: the set is full (IPSET_ERR_HASH_FULL)");
+        assert_eq!(says(2), "kernel says: no such set (ENOENT)");
+        assert_eq!(says(1), "kernel says: operation not permitted (EPERM)");
+        assert_eq!(says(4999), "kernel says: error 4999");
+        for (number, symbol, words) in KNOWN {
+            assert_eq!(says(*number), format!("kernel says: {words} ({symbol})"));
+        }
+    }
+}

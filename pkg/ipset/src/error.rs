@@ -1,0 +1,185 @@
+//! What can go wrong with sets.
+
+use std::net::IpAddr;
+
+use netlink::Errno;
+
+use crate::{Cause, Family, SetName, cause};
+
+/// Which operation failed, on which set, and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No connection to the kernel.
+    #[error("cannot open a handle on IP sets: {0}")]
+    Open(#[source] Cause),
+    /// The kernel knows nothing of IP sets.
+    #[error("the kernel has no IP sets (is the module ip_set loaded?): {0}")]
+    NoIpset(#[source] Cause),
+    /// The kernel's protocol is not one that we speak (6 or 7).
+    #[error("the kernel speaks versions {oldest} to {newest} of ipset's protocol, not 6 or 7")]
+    Protocol {
+        /// Its oldest version.
+        oldest: u8,
+        /// Its newest version.
+        newest: u8,
+    },
+    /// A set was not made.
+    #[error("cannot create set {set}: {source}")]
+    Create {
+        /// The set.
+        set: SetName,
+        /// Why.
+        source: Cause,
+    },
+    /// A set of this name is there, but another one than was asked for; nothing was done.
+    #[error("set {set} is {found}, not {wanted}")]
+    Different {
+        /// Its name.
+        set: SetName,
+        /// What was asked for.
+        wanted: String,
+        /// What is there.
+        found: String,
+    },
+    /// The kernel, or the set that is there, does not keep comments.
+    #[error("no comments can be kept in set {set}")]
+    NoComments {
+        /// The set.
+        set: SetName,
+    },
+    /// An address of the other family than its set's; the kernel was not asked.
+    #[error("{ip} cannot be a member of set {set}, which holds {family} addresses")]
+    WrongFamily {
+        /// The address.
+        ip: IpAddr,
+        /// The set.
+        set: SetName,
+        /// Its family.
+        family: Family,
+    },
+    /// A member was not added.
+    #[error("cannot add {ip} to set {set}: {source}")]
+    Add {
+        /// The set.
+        set: SetName,
+        /// The member.
+        ip: IpAddr,
+        /// Why.
+        source: Cause,
+    },
+    /// The exchange broke while many members were added; any part of them may be in the set.
+    #[error("cannot add {count} members to set {set}: {source}")]
+    AddAll {
+        /// The set.
+        set: SetName,
+        /// How many there are.
+        count: usize,
+        /// Why.
+        source: Cause,
+    },
+    /// A member was not removed.
+    #[error("cannot remove {ip} from set {set}: {source}")]
+    Remove {
+        /// The set.
+        set: SetName,
+        /// The member.
+        ip: IpAddr,
+        /// Why.
+        source: Cause,
+    },
+    /// The members of a set could not be listed (that it does not exist is no error).
+    #[error("cannot list set {set}: {source}")]
+    List {
+        /// The set.
+        set: SetName,
+        /// Why.
+        source: Cause,
+    },
+    /// The sets could not be listed.
+    #[error("cannot list sets: {0}")]
+    ListSets(#[source] Cause),
+    /// A set was not emptied.
+    #[error("cannot flush set {set}: {source}")]
+    Flush {
+        /// The set.
+        set: SetName,
+        /// Why.
+        source: Cause,
+    },
+    /// A set was not destroyed.
+    #[error("cannot destroy set {set}: {source}")]
+    Destroy {
+        /// The set.
+        set: SetName,
+        /// Why.
+        source: Cause,
+    },
+    /// Two sets did not change places.
+    #[error("cannot swap sets {one} and {other}: {source}")]
+    Swap {
+        /// The one.
+        one: SetName,
+        /// The other.
+        other: SetName,
+        /// Why.
+        source: Cause,
+    },
+    /// A set was not renamed.
+    #[error("cannot rename set {from} to {to}: {source}")]
+    Rename {
+        /// Its name.
+        from: SetName,
+        /// What it was to be called.
+        to: SetName,
+        /// Why.
+        source: Cause,
+    },
+}
+
+impl Error {
+    /// The kernel's error number, if it was the kernel that refused; from 4096 on one of ipset's (`IPSET_ERR_*`).
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Open(source)
+            | Self::NoIpset(source)
+            | Self::ListSets(source)
+            | Self::Create { source, .. }
+            | Self::Add { source, .. }
+            | Self::AddAll { source, .. }
+            | Self::Remove { source, .. }
+            | Self::List { source, .. }
+            | Self::Flush { source, .. }
+            | Self::Destroy { source, .. }
+            | Self::Swap { source, .. }
+            | Self::Rename { source, .. } => source.errno(),
+            Self::Protocol { .. }
+            | Self::Different { .. }
+            | Self::NoComments { .. }
+            | Self::WrongFamily { .. } => None,
+        }
+    }
+
+    /// Whether the set, or one of two, does not exist.
+    #[must_use]
+    pub fn is_missing_set(&self) -> bool {
+        match self.errno() {
+            Some(Errno::NOENT) => !matches!(self, Self::Open(_) | Self::NoIpset(_)),
+            Some(cause::SECOND_NAME) => matches!(self, Self::Swap { .. }),
+            _ => false,
+        }
+    }
+
+    /// Whether the set is in use: by a firewall rule, by another set, or for the moment by somebody who lists it.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self.errno(), Some(Errno::BUSY | cause::BUSY | cause::REFERENCED))
+    }
+
+    /// Whether the set holds as many members as it was made for.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.errno() == Some(cause::FULL)
+    }
+}

@@ -1,0 +1,230 @@
+//! The handle, and what it does with whole sets.
+
+use netlink::{Errno, Message, Protocol, Replies, Socket};
+
+use crate::message::{self, Requests, attr};
+use crate::{Cause, Created, Entry, Error, HASH_IP, Removed, SetInfo, SetName, SetSpec, cause, reply};
+
+/// Versions of the protocol that we speak: 7 since Linux 4.20, 6 since 2.6.39.
+const PROTOCOLS: (u8, u8) = (6, 7);
+/// Newest revision of `hash:ip` that we know; later ones have more options only.
+const NEWEST_REVISION: u8 = 4;
+/// The revision from which on `hash:ip` has comments.
+const COMMENTS_SINCE: u8 = 2;
+/// How often a set is asked for that others make and destroy meanwhile.
+const CREATE_ATTEMPTS: u32 = 8;
+
+/// A connection to the kernel's sets in one netns.
+#[derive(Debug)]
+pub struct Handle {
+    pub(crate) socket: Socket,
+    pub(crate) requests: Requests,
+}
+
+impl Handle {
+    /// Opens a handle on the calling thread's netns; it keeps to that netns wherever it is used later.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoIpset`] if the kernel was built without ipset or its module is missing, [`Error::Protocol`] if it
+    /// is one of a distant past or future, [`Error::Open`].
+    pub fn open() -> Result<Self, Error> {
+        let mut socket = Socket::open(Protocol::Netfilter).map_err(opening)?;
+        let asking = Requests { protocol: PROTOCOLS.1 };
+        let replies = socket.get(asking.protocol()).map_err(opening)?;
+        let (oldest, newest) = range(&replies, message::PROTOCOL, attr::PROTOCOL).map_err(Error::Open)?;
+        let protocol = common(PROTOCOLS, (oldest, newest)).ok_or(Error::Protocol { oldest, newest })?;
+        Ok(Self { socket, requests: Requests { protocol } })
+    }
+
+    /// Makes a set, unless one of that name, type, family and comment support is there. Its sizes are left as they
+    /// are then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Different`] if another set has the name, [`Error::NoComments`] if the kernel is too old for them,
+    /// [`Error::Create`].
+    pub fn create(&mut self, spec: &SetSpec) -> Result<Created, Error> {
+        let failed = |source| Error::Create { set: spec.name.clone(), source };
+        let revision = self.revision(spec)?;
+        for _ in 0..CREATE_ATTEMPTS {
+            match self.socket.request(self.requests.create(spec, revision)) {
+                Ok(()) => return Ok(Created::Yes),
+                Err(refused) if refused.errno() == Some(Errno::EXIST) => {}
+                Err(other) => return Err(failed(other.into())),
+            }
+            match self.header(&spec.name).map_err(failed)? {
+                Some(found) if spec.is_served_by(&found) => return Ok(Created::Existed),
+                Some(found) => return Err(different(&spec.name, spec.to_string(), &found)),
+                None => {} // destroyed meanwhile
+            }
+        }
+        Err(failed(netlink::Error::Interrupted(CREATE_ATTEMPTS).into()))
+    }
+
+    /// The sets of whatever type, without their members, in the kernel's order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ListSets`].
+    pub fn sets(&mut self) -> Result<Vec<SetInfo>, Error> {
+        let listing = |source: Cause| Error::ListSets(source);
+        let replies =
+            self.socket.dump(&self.requests.headers(None)).map_err(|error| listing(error.into()))?;
+        let sets: Result<_, _> =
+            replies.iter().filter_map(|part| reply::parse_header(&part).transpose()).collect();
+        sets.map_err(|malformed: netlink::Malformed| listing(malformed.into()))
+    }
+
+    /// The members of a set, in the kernel's order; none if there is no such set.
+    ///
+    /// A member that is there all the time is listed exactly once, whatever else comes and goes meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Different`] if it is not of type `hash:ip`, [`Error::List`].
+    pub fn list(&mut self, set: &SetName) -> Result<Option<Vec<Entry>>, Error> {
+        let failed = |source| Error::List { set: set.clone(), source };
+        let Some(replies) = self.dump_of_one(&self.requests.list(set)).map_err(failed)? else {
+            return Ok(None);
+        };
+        let mut members = Vec::new();
+        for part in replies.iter() {
+            match reply::parse_header(&part).map_err(|malformed| failed(malformed.into()))? {
+                Some(found) if found.kind != HASH_IP => {
+                    return Err(different(set, HASH_IP.to_owned(), &found));
+                }
+                _ => {}
+            }
+            members.extend(reply::parse_members(&part).map_err(|malformed| failed(malformed.into()))?);
+        }
+        Ok(Some(members))
+    }
+
+    /// Removes all members of a set.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Flush`], also if there is no such set.
+    pub fn flush(&mut self, set: &SetName) -> Result<(), Error> {
+        let flushed = self.socket.request(self.requests.flush(set));
+        flushed.map_err(|source| Error::Flush { set: set.clone(), source: source.into() })
+    }
+
+    /// Destroys a set with its members, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Destroy`]; of one that rules refer to, [`Error::is_busy`] is true and nothing has happened.
+    pub fn destroy(&mut self, set: &SetName) -> Result<Removed, Error> {
+        match self.socket.request(self.requests.destroy(set)) {
+            Ok(()) => Ok(Removed::Yes),
+            Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(Removed::Missing),
+            Err(other) => Err(Error::Destroy { set: set.clone(), source: other.into() }),
+        }
+    }
+
+    /// Lets two sets of one type and family change names, at one moment: rules that refer to the one name find the
+    /// other's members under it from then on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Swap`], also if one of them does not exist.
+    pub fn swap(&mut self, one: &SetName, other: &SetName) -> Result<(), Error> {
+        let swapped = self.socket.request(self.requests.swap(one, other));
+        swapped.map_err(|source| {
+            let (one, other) = (one.clone(), other.clone());
+            Error::Swap { one, other, source: source.into() }
+        })
+    }
+
+    /// Gives a set that nothing refers to another name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rename`], also if it does not exist or the other name is taken.
+    pub fn rename(&mut self, from: &SetName, to: &SetName) -> Result<(), Error> {
+        let renamed = self.socket.request(self.requests.rename(from, to));
+        renamed.map_err(|source| Error::Rename { from: from.clone(), to: to.clone(), source: source.into() })
+    }
+
+    /// The revision of the type to ask for: the newest that both know.
+    fn revision(&mut self, spec: &SetSpec) -> Result<u8, Error> {
+        let failed = |source| Error::Create { set: spec.name.clone(), source };
+        let replies =
+            self.socket.get(self.requests.revisions(spec.family)).map_err(|error| failed(error.into()))?;
+        let range = range(&replies, message::TYPE, attr::REVISION).map_err(failed)?;
+        let revision = common((0, NEWEST_REVISION), range).ok_or_else(|| {
+            failed(netlink::Error::Kernel { errno: cause::FIND_TYPE, message: None }.into())
+        })?;
+        if spec.comments && revision < COMMENTS_SINCE {
+            return Err(Error::NoComments { set: spec.name.clone() });
+        }
+        Ok(revision)
+    }
+
+    fn header(&mut self, set: &SetName) -> Result<Option<SetInfo>, Cause> {
+        let Some(replies) = self.dump_of_one(&self.requests.headers(Some(set)))? else { return Ok(None) };
+        let found = replies.iter().find_map(|part| reply::parse_header(&part).transpose());
+        Ok(found.transpose()?)
+    }
+
+    fn dump_of_one(&mut self, message: &Message) -> Result<Option<Replies>, Cause> {
+        match self.socket.dump(message) {
+            Ok(replies) => Ok(Some(replies)),
+            Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(None),
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+/// nfnetlink answers EINVAL for a subsystem that is not there, the socket layer EPROTONOSUPPORT for all of nfnetlink.
+fn opening(error: netlink::Error) -> Error {
+    let missing = match &error {
+        netlink::Error::Io { source, .. } => {
+            source.raw_os_error() == Some(i32::from(Errno::PROTONOSUPPORT.0))
+        }
+        other => matches!(other.errno(), Some(Errno::INVAL | Errno::OPNOTSUPP)),
+    };
+    if missing { Error::NoIpset(error.into()) } else { Error::Open(error.into()) }
+}
+
+fn different(set: &SetName, wanted: String, found: &SetInfo) -> Error {
+    Error::Different { set: set.clone(), wanted, found: found.to_string() }
+}
+
+fn range(replies: &Replies, kind: u16, newest: u16) -> Result<(u8, u8), Cause> {
+    let found = replies.iter().find_map(|answer| reply::range(&answer, kind, newest).transpose());
+    Ok(found.transpose()?.ok_or(netlink::Malformed("no answer to a question for versions"))?)
+}
+
+/// The newest version in both ranges.
+fn common(ours: (u8, u8), theirs: (u8, u8)) -> Option<u8> {
+    let newest = ours.1.min(theirs.1);
+    (newest >= ours.0.max(theirs.0)).then_some(newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_common_version_is_spoken() {
+        assert_eq!(common((6, 7), (6, 7)), Some(7));
+        assert_eq!(common((6, 7), (6, 6)), Some(6));
+        assert_eq!(common((6, 7), (7, 9)), Some(7));
+        assert_eq!(common((6, 7), (8, 9)), None);
+        assert_eq!(common((6, 7), (4, 5)), None);
+        assert_eq!(common((0, 4), (0, 6)), Some(4));
+    }
+
+    #[test]
+    fn a_kernel_without_sets_is_told_from_a_refusal() {
+        let kernel = |errno| netlink::Error::Kernel { errno, message: None };
+        assert!(matches!(opening(kernel(Errno::INVAL)), Error::NoIpset(_)));
+        assert!(matches!(opening(kernel(Errno::PERM)), Error::Open(_)));
+        let io = |number| netlink::Error::Io { step: "x", source: std::io::Error::from_raw_os_error(number) };
+        assert!(matches!(opening(io(93)), Error::NoIpset(_)));
+        assert!(matches!(opening(io(24)), Error::Open(_)));
+    }
+}

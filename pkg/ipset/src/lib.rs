@@ -1,0 +1,27 @@
+//! Sets of IP addresses in the kernel (ipset, type `hash:ip`) of one network namespace: make, fill, list, swap.
+//!
+//! For the agent, which keeps the addresses of enrolled pods in two of them, one per family, for firewall rules to
+//! match on. A [`Handle`] works in the netns in which it was opened (enter one through `netns`). Every change is
+//! idempotent and says whether it changed anything. Nothing is decided here, and nothing of netlink shows: callers see
+//! types, and errors in words.
+//!
+//! Sources: `include/uapi/linux/netfilter/ipset/{ip_set,ip_set_hash}.h` and, for what they leave open,
+//! `net/netfilter/ipset/{ip_set_core,ip_set_hash_gen,ip_set_hash_ip}.c`.
+
+mod cause;
+mod error;
+mod handle;
+mod members;
+mod message;
+mod reply;
+mod set;
+mod value;
+
+pub use cause::Cause;
+pub use error::Error;
+pub use handle::Handle;
+pub use members::{Added, Bulk, Failed, Removed};
+pub use model::Family;
+pub use reply::{parse_header, parse_members};
+pub use set::{Created, HASH_IP, SetInfo, SetSpec};
+pub use value::{Comment, Entry, InvalidComment, InvalidSetName, SetName};

@@ -1,0 +1,164 @@
+//! Adding and removing members.
+
+use std::net::IpAddr;
+
+use crate::{Entry, Error, Family, Handle, SetName, SetSpec, cause};
+
+/// Whether a member was added, or was one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Added {
+    /// It was added.
+    Yes,
+    /// It was a member already.
+    Existed,
+}
+
+/// Whether a member or set was removed, or was not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Removed {
+    /// It was removed.
+    Yes,
+    /// There was none.
+    Missing,
+}
+
+/// What became of many members.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Bulk {
+    /// How many were added.
+    pub added: usize,
+    /// How many were members already.
+    pub existed: usize,
+    /// Those that are not in the set, in the order in which they were given.
+    pub failed: Vec<Failed>,
+}
+
+/// One of many members that was not added.
+#[derive(Debug)]
+pub struct Failed {
+    /// Which one of those given, from 0.
+    pub index: usize,
+    /// Why.
+    pub error: Error,
+}
+
+impl Handle {
+    /// Adds a member. If it is one already, its comment becomes the entry's, or stays if the entry has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongFamily`]; [`Error::NoComments`] if there is a comment and the set was made without;
+    /// [`Error::Add`], also if there is no such set ([`Error::is_missing_set`]) or it is full ([`Error::is_full`]).
+    pub fn add(&mut self, set: &SetSpec, entry: &Entry) -> Result<Added, Error> {
+        check_family(set, entry.ip)?;
+        match self.socket.request(self.requests.add(&set.name, entry)) {
+            Ok(()) => return Ok(Added::Yes),
+            Err(refused) if refused.errno() == Some(cause::MEMBER) => {}
+            Err(other) => return Err(not_added(&set.name, entry, other)),
+        }
+        if entry.comment.is_some() {
+            let updated = self.socket.request(self.requests.add_or_update(&set.name, entry));
+            updated.map_err(|source| not_added(&set.name, entry, source))?;
+        }
+        Ok(Added::Existed)
+    }
+
+    /// Adds many members as [`Handle::add`] does, in few exchanges with the kernel. One that fails does not keep the
+    /// others from being added.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddAll`] if an exchange broke; what the kernel refuses is in [`Bulk::failed`].
+    pub fn add_all(&mut self, set: &SetSpec, entries: &[Entry]) -> Result<Bulk, Error> {
+        let mut bulk = Bulk::default();
+        let mut fitting = Vec::with_capacity(entries.len());
+        for (index, entry) in entries.iter().enumerate() {
+            match check_family(set, entry.ip) {
+                Ok(()) => fitting.push((index, entry)),
+                Err(error) => bulk.failed.push(Failed { index, error }),
+            }
+        }
+        let existing = self.add_fitting(&set.name, &fitting, &mut bulk)?;
+        self.update_comments(&set.name, &existing, &mut bulk)?;
+        bulk.failed.sort_by_key(|failed| failed.index);
+        Ok(bulk)
+    }
+
+    /// Removes a member, if it is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongFamily`]; [`Error::Remove`], also if there is no such set.
+    pub fn remove(&mut self, set: &SetSpec, ip: IpAddr) -> Result<Removed, Error> {
+        check_family(set, ip)?;
+        match self.socket.request(self.requests.remove(&set.name, ip)) {
+            Ok(()) => Ok(Removed::Yes),
+            Err(refused) if refused.errno() == Some(cause::MEMBER) => Ok(Removed::Missing),
+            Err(other) => Err(Error::Remove { set: set.name.clone(), ip, source: other.into() }),
+        }
+    }
+
+    /// Adds what is not there, and answers with what is.
+    fn add_fitting<'a>(
+        &mut self,
+        set: &SetName,
+        entries: &[(usize, &'a Entry)],
+        bulk: &mut Bulk,
+    ) -> Result<Vec<(usize, &'a Entry)>, Error> {
+        let requests = self.requests;
+        let sent = self.socket.batch(entries.iter().map(|(_, entry)| requests.add(set, entry)));
+        let outcomes = sent.map_err(|source| broken(set, entries.len(), source))?;
+        let mut existing = Vec::new();
+        for (&(index, entry), outcome) in entries.iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => bulk.added += 1,
+                Err(refused) if refused.errno() == Some(cause::MEMBER) => existing.push((index, entry)),
+                Err(other) => bulk.failed.push(Failed { index, error: not_added(set, entry, other) }),
+            }
+        }
+        Ok(existing)
+    }
+
+    /// Gives members that are there their comments.
+    fn update_comments(
+        &mut self,
+        set: &SetName,
+        entries: &[(usize, &Entry)],
+        bulk: &mut Bulk,
+    ) -> Result<(), Error> {
+        let (with, without): (Vec<_>, Vec<_>) =
+            entries.iter().copied().partition(|(_, entry)| entry.comment.is_some());
+        bulk.existed += without.len();
+        let requests = self.requests;
+        let sent = self.socket.batch(with.iter().map(|(_, entry)| requests.add_or_update(set, entry)));
+        let outcomes = sent.map_err(|source| broken(set, entries.len(), source))?;
+        for ((index, entry), outcome) in with.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => bulk.existed += 1,
+                Err(source) => bulk.failed.push(Failed { index, error: not_added(set, entry, source) }),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_family(set: &SetSpec, ip: IpAddr) -> Result<(), Error> {
+    if Family::of(ip) == set.family {
+        return Ok(());
+    }
+    Err(Error::WrongFamily { ip, set: set.name.clone(), family: set.family })
+}
+
+fn not_added(set: &SetName, entry: &Entry, source: netlink::Error) -> Error {
+    if source.errno() == Some(cause::COMMENT) {
+        return Error::NoComments { set: set.clone() };
+    }
+    Error::Add { set: set.clone(), ip: entry.ip, source: source.into() }
+}
+
+fn broken(set: &SetName, count: usize, source: netlink::Error) -> Error {
+    Error::AddAll { set: set.clone(), count, source: source.into() }
+}

@@ -1,0 +1,191 @@
+//! Requests on the wire: netfilter's header, the protocol's version, and attributes.
+
+use std::net::IpAddr;
+
+use netlink::{Flags, Message};
+
+use crate::{Entry, Family, HASH_IP, SetName, SetSpec};
+
+/// `NFNL_SUBSYS_IPSET`: the upper byte of a message's type.
+const SUBSYSTEM: u16 = 6 << 8;
+/// `NLA_F_NET_BYTEORDER`: ipset refuses numbers and addresses without it.
+const NET_ORDER: u16 = 0x4000;
+
+pub(crate) const PROTOCOL: u16 = SUBSYSTEM | 1;
+const CREATE: u16 = SUBSYSTEM | 2;
+const DESTROY: u16 = SUBSYSTEM | 3;
+const FLUSH: u16 = SUBSYSTEM | 4;
+const RENAME: u16 = SUBSYSTEM | 5;
+const SWAP: u16 = SUBSYSTEM | 6;
+pub(crate) const LIST: u16 = SUBSYSTEM | 7;
+const ADD: u16 = SUBSYSTEM | 9;
+const DELETE: u16 = SUBSYSTEM | 10;
+pub(crate) const TYPE: u16 = SUBSYSTEM | 13;
+
+/// Attributes of a message (`IPSET_ATTR_*`).
+pub(crate) mod attr {
+    pub(crate) const PROTOCOL: u16 = 1;
+    pub(crate) const SETNAME: u16 = 2;
+    pub(crate) const TYPENAME: u16 = 3;
+    /// In a request with two sets.
+    pub(crate) const SETNAME2: u16 = 3;
+    pub(crate) const REVISION: u16 = 4;
+    pub(crate) const FAMILY: u16 = 5;
+    pub(crate) const FLAGS: u16 = 6;
+    pub(crate) const DATA: u16 = 7;
+    /// A list of `DATA`, one for each member.
+    pub(crate) const ADT: u16 = 8;
+    /// Of protocol or revision.
+    pub(crate) const MINIMUM: u16 = 10;
+}
+
+/// Attributes inside `DATA`.
+pub(crate) mod data {
+    pub(crate) const IP: u16 = 1;
+    pub(crate) const FLAGS: u16 = 8;
+    pub(crate) const HASH_SIZE: u16 = 18;
+    pub(crate) const MAX_ELEMENTS: u16 = 19;
+    pub(crate) const ELEMENTS: u16 = 24;
+    pub(crate) const REFERENCES: u16 = 25;
+    /// Of a member.
+    pub(crate) const COMMENT: u16 = 26;
+}
+
+/// Attributes inside `IP`.
+pub(crate) const IPV4: u16 = 1;
+pub(crate) const IPV6: u16 = 2;
+
+/// `IPSET_FLAG_LIST_HEADER`: leave out the members.
+const HEADERS_ONLY: u32 = 1 << 2;
+/// `IPSET_FLAG_WITH_COMMENT`.
+pub(crate) const WITH_COMMENT: u32 = 1 << 4;
+
+/// Makes requests in one version of the protocol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Requests {
+    pub(crate) protocol: u8,
+}
+
+impl Requests {
+    /// Which versions does the kernel speak?
+    pub(crate) fn protocol(self) -> Message {
+        self.request(PROTOCOL, Flags::NONE)
+    }
+
+    /// Which revisions of the type does the kernel have?
+    pub(crate) fn revisions(self, family: Family) -> Message {
+        let mut message = self.request(TYPE, Flags::NONE);
+        message.str(attr::TYPENAME, HASH_IP).u8(attr::FAMILY, family_number(family));
+        message
+    }
+
+    pub(crate) fn create(self, spec: &SetSpec, revision: u8) -> Message {
+        let mut message = self.named(CREATE, Flags(Flags::CREATE.0 | Flags::EXCLUSIVE.0), &spec.name);
+        message.str(attr::TYPENAME, HASH_IP).u8(attr::REVISION, revision);
+        message.u8(attr::FAMILY, family_number(spec.family));
+        let flags = spec.comments.then_some(WITH_COMMENT);
+        let numbers = [
+            (data::FLAGS, flags),
+            (data::HASH_SIZE, spec.hash_size),
+            (data::MAX_ELEMENTS, spec.max_elements),
+        ];
+        message.nested(attr::DATA, |inner| {
+            for (kind, number) in numbers {
+                if let Some(number) = number {
+                    inner.be32(kind | NET_ORDER, number);
+                }
+            }
+        });
+        message
+    }
+
+    /// Refused if there is none: without the flag, newer kernels call that success.
+    pub(crate) fn destroy(self, set: &SetName) -> Message {
+        self.named(DESTROY, Flags::EXCLUSIVE, set)
+    }
+
+    pub(crate) fn flush(self, set: &SetName) -> Message {
+        self.named(FLUSH, Flags::NONE, set)
+    }
+
+    pub(crate) fn swap(self, one: &SetName, other: &SetName) -> Message {
+        let mut message = self.named(SWAP, Flags::NONE, one);
+        message.str(attr::SETNAME2, other.as_str());
+        message
+    }
+
+    pub(crate) fn rename(self, from: &SetName, to: &SetName) -> Message {
+        let mut message = self.named(RENAME, Flags::NONE, from);
+        message.str(attr::SETNAME2, to.as_str());
+        message
+    }
+
+    pub(crate) fn list(self, set: &SetName) -> Message {
+        self.named(LIST, Flags::NONE, set)
+    }
+
+    /// Of all sets, or of one.
+    pub(crate) fn headers(self, set: Option<&SetName>) -> Message {
+        let mut message = self.request(LIST, Flags::NONE);
+        if let Some(set) = set {
+            message.str(attr::SETNAME, set.as_str());
+        }
+        message.be32(attr::FLAGS | NET_ORDER, HEADERS_ONLY);
+        message
+    }
+
+    /// Refused if it is a member already.
+    pub(crate) fn add(self, set: &SetName, entry: &Entry) -> Message {
+        self.member(ADD, Flags::EXCLUSIVE, set, entry)
+    }
+
+    /// Overwrites the comment if it is a member already.
+    pub(crate) fn add_or_update(self, set: &SetName, entry: &Entry) -> Message {
+        self.member(ADD, Flags::NONE, set, entry)
+    }
+
+    /// Refused if it is not a member.
+    pub(crate) fn remove(self, set: &SetName, ip: IpAddr) -> Message {
+        self.member(DELETE, Flags::EXCLUSIVE, set, &Entry::new(ip))
+    }
+
+    fn member(self, kind: u16, flags: Flags, set: &SetName, entry: &Entry) -> Message {
+        let mut message = self.named(kind, flags, set);
+        message.nested(attr::DATA, |inner| {
+            inner.nested(data::IP, |address| {
+                match entry.ip {
+                    IpAddr::V4(ip) => address.bytes(IPV4 | NET_ORDER, &ip.octets()),
+                    IpAddr::V6(ip) => address.bytes(IPV6 | NET_ORDER, &ip.octets()),
+                };
+            });
+            if let Some(comment) = &entry.comment {
+                inner.str(data::COMMENT, comment.as_str());
+            }
+        });
+        message
+    }
+
+    fn named(self, kind: u16, flags: Flags, set: &SetName) -> Message {
+        let mut message = self.request(kind, flags);
+        message.str(attr::SETNAME, set.as_str());
+        message
+    }
+
+    /// `struct nfgenmsg`: family, version, resource.
+    fn request(self, kind: u16, flags: Flags) -> Message {
+        let mut message = Message::new(kind, flags, &[family_number(Family::V4), 0, 0, 0]);
+        message.u8(attr::PROTOCOL, self.protocol);
+        message
+    }
+}
+
+/// `AF_INET`, `AF_INET6`.
+const fn family_number(family: Family) -> u8 {
+    match family {
+        Family::V4 => 2,
+        Family::V6 => 10,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! Byte for byte what the `ipset` tool (7.17, traced) sends for the same change, less the line number that it puts
+//! into `DATA` and the acknowledgement that the socket asks for.
+
+use super::*;
+use crate::Comment;
+
+const V7: Requests = Requests { protocol: 7 };
+
+fn name(text: &str) -> SetName {
+    SetName::new(text).unwrap()
+}
+
+/// Checks header and version; answers the attributes that follow.
+fn sent(mut message: Message, kind: u8, flags: u16) -> Vec<u8> {
+    let bytes = message.finish(0, Flags::NONE).unwrap().to_vec();
+    let (header, attributes) = bytes.split_at(28);
+    let [length, flags] =
+        [u32::try_from(bytes.len()).unwrap().to_ne_bytes().to_vec(), flags.to_ne_bytes().to_vec()];
+    let fixed =
+        [&length[..], &[kind, 6], &flags, &[0; 8], &[2, 0, 0, 0], b"\x05\x00\x01\x00\x07\x00\x00\x00"];
+    assert_eq!(header, fixed.concat());
+    attributes.to_vec()
+}
+
+const P4: &[u8] = b"\x07\x00\x02\x00p4\0\0";
+const P5: &[u8] = b"\x07\x00\x03\x00p5\0\0";
+const HASH: &[u8] = b"\x0c\x00\x03\x00hash:ip\0";
+
+#[test]
+fn a_set_is_asked_for_as_the_tool_does() {
+    let spec = SetSpec { max_elements: Some(4096), ..SetSpec::new(name("p4"), Family::V4).with_comments() };
+    let data = b"\x14\x00\x07\x80\x08\x00\x08\x40\x00\x00\x00\x10\x08\x00\x13\x40\x00\x00\x10\x00";
+    let expected = [P4, HASH, b"\x05\x00\x04\x00\x04\0\0\0", b"\x05\x00\x05\x00\x02\0\0\0", data].concat();
+    assert_eq!(sent(V7.create(&spec, 4), 2, 0x600), expected);
+    let plain = SetSpec { hash_size: Some(64), ..SetSpec::new(name("p4"), Family::V6) };
+    let data = b"\x0c\x00\x07\x80\x08\x00\x12\x40\x00\x00\x00\x40";
+    let expected = [P4, HASH, b"\x05\x00\x04\x00\x06\0\0\0", b"\x05\x00\x05\x00\x0a\0\0\0", data].concat();
+    assert_eq!(sent(V7.create(&plain, 6), 2, 0x600), expected);
+}
+
+#[test]
+fn members_are_sent_as_the_tool_does() {
+    let plain = Entry::new([10, 1, 2, 3].into());
+    let noted = Entry::with_comment(plain.ip, Comment::new("a").unwrap());
+    let ip = b"\x0c\x00\x01\x80\x08\x00\x01\x40\x0a\x01\x02\x03";
+    let bare = [P4, b"\x10\x00\x07\x80", ip].concat();
+    let full = [P4, b"\x18\x00\x07\x80", ip, b"\x06\x00\x1a\x00a\0\0\0"].concat();
+    assert_eq!(sent(V7.add(&name("p4"), &plain), 9, 0x200), bare);
+    assert_eq!(sent(V7.add(&name("p4"), &noted), 9, 0x200), full);
+    assert_eq!(sent(V7.add_or_update(&name("p4"), &noted), 9, 0), full);
+    assert_eq!(sent(V7.remove(&name("p4"), noted.ip), 10, 0x200), bare);
+    let six = b"\x1c\x00\x07\x80\x18\x00\x01\x80\x14\x00\x02\x40\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01";
+    let entry = Entry::new("2001:db8::1".parse().unwrap());
+    assert_eq!(sent(V7.add(&name("p4"), &entry), 9, 0x200), [P4, six].concat());
+}
+
+#[test]
+fn whole_sets_are_named_as_the_tool_does() {
+    let (p4, p5) = (name("p4"), name("p5"));
+    assert_eq!(sent(V7.destroy(&p4), 3, 0x200), P4);
+    assert_eq!(sent(V7.flush(&p4), 4, 0), P4);
+    assert_eq!(sent(V7.rename(&p4, &p5), 5, 0), [P4, P5].concat());
+    assert_eq!(sent(V7.swap(&p4, &p5), 6, 0), [P4, P5].concat());
+    assert_eq!(sent(V7.list(&p4), 7, 0), P4);
+    let headers = b"\x08\x00\x06\x40\x00\x00\x00\x04";
+    assert_eq!(sent(V7.headers(None), 7, 0), headers);
+    assert_eq!(sent(V7.headers(Some(&p4)), 7, 0), [P4, headers].concat());
+}
+
+#[test]
+fn questions_for_versions() {
+    assert_eq!(sent(V7.protocol(), 1, 0), []);
+    let family = b"\x05\x00\x05\x00\x0a\0\0\0";
+    assert_eq!(sent(V7.revisions(Family::V6), 13, 0), [HASH, family].concat());
+}
+
+#[test]
+fn the_version_agreed_upon_is_spoken() {
+    let mut message = Requests { protocol: 6 }.flush(&name("p4"));
+    assert_eq!(message.finish(0, Flags::NONE).unwrap()[20..28], *b"\x05\x00\x01\x00\x06\x00\x00\x00");
+}

@@ -1,0 +1,117 @@
+//! Replies on the wire. Nothing here can panic, whatever the bytes.
+
+use std::net::IpAddr;
+
+use netlink::{Attribute, Attributes, Malformed, Received};
+
+use crate::message::{self, IPV4, IPV6, WITH_COMMENT, attr, data};
+use crate::{Comment, Entry, Family, SetInfo};
+
+/// The set that a part of a listing begins with; none in the parts that go on with its members, and in replies to
+/// other questions.
+///
+/// # Errors
+///
+/// If the reply does not follow ipset's format.
+pub fn parse_header(reply: &Received<'_>) -> Result<Option<SetInfo>, Malformed> {
+    let Some(attributes) = listed(reply)? else { return Ok(None) };
+    let mut set = SetInfo::default();
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            attr::SETNAME => attribute.str()?.clone_into(&mut set.name),
+            attr::TYPENAME => attribute.str()?.clone_into(&mut set.kind),
+            attr::REVISION => set.revision = attribute.u8()?,
+            attr::FAMILY => set.family = family_from(attribute.u8()?),
+            attr::DATA => read_details(attribute.nested(), &mut set)?,
+            _ => {}
+        }
+    }
+    Ok((!set.kind.is_empty()).then_some(set))
+}
+
+fn read_details(details: Attributes<'_>, set: &mut SetInfo) -> Result<(), Malformed> {
+    for attribute in details {
+        let attribute = attribute?;
+        match attribute.kind {
+            data::FLAGS => set.comments = attribute.be32()? & WITH_COMMENT != 0,
+            data::HASH_SIZE => set.hash_size = Some(attribute.be32()?),
+            data::MAX_ELEMENTS => set.max_elements = Some(attribute.be32()?),
+            data::ELEMENTS => set.elements = Some(attribute.be32()?),
+            data::REFERENCES => set.references = attribute.be32()?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The members in a part of the listing of a `hash:ip` set.
+///
+/// # Errors
+///
+/// If the reply does not follow ipset's format, or a member is not an address.
+pub fn parse_members(reply: &Received<'_>) -> Result<Vec<Entry>, Malformed> {
+    let mut members = Vec::new();
+    for attribute in listed(reply)?.unwrap_or(Attributes::new(&[])) {
+        let attribute = attribute?;
+        if attribute.kind != attr::ADT {
+            continue;
+        }
+        for member in attribute.nested() {
+            members.push(entry(member?.nested())?);
+        }
+    }
+    Ok(members)
+}
+
+fn entry(attributes: Attributes<'_>) -> Result<Entry, Malformed> {
+    let (mut address, mut comment) = (None, None);
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            data::IP => address = Some(ip(&attribute)?),
+            data::COMMENT => comment = Comment::from_kernel(attribute.payload),
+            _ => {}
+        }
+    }
+    Ok(Entry { ip: address.ok_or(Malformed("member of a set without its address"))?, comment })
+}
+
+fn ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
+    let address = attribute.nested().next().ok_or(Malformed("address attribute without an address"))??;
+    match address.kind {
+        IPV4 => address.array::<4>().map(IpAddr::from),
+        IPV6 => address.array::<16>().map(IpAddr::from),
+        _ => Err(Malformed("address that is neither IPv4 nor IPv6")),
+    }
+}
+
+/// Oldest and newest of what the kernel has, of the protocol or of a type's revisions.
+pub(crate) fn range(reply: &Received<'_>, kind: u16, newest: u16) -> Result<Option<(u8, u8)>, Malformed> {
+    if reply.kind != kind {
+        return Ok(None);
+    }
+    let (_, attributes) = reply.header::<4>()?;
+    let newest = attributes.find(newest).ok_or(Malformed("answer without a version"))?.u8()?;
+    let oldest = attributes.find(attr::MINIMUM).map_or(Ok(newest), |oldest| oldest.u8())?;
+    Ok(Some((oldest, newest)))
+}
+
+fn listed<'a>(reply: &Received<'a>) -> Result<Option<Attributes<'a>>, Malformed> {
+    if reply.kind != message::LIST {
+        return Ok(None);
+    }
+    let (_, attributes) = reply.header::<4>()?;
+    Ok(Some(attributes))
+}
+
+const fn family_from(number: u8) -> Option<Family> {
+    match number {
+        2 => Some(Family::V4),
+        10 => Some(Family::V6),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! Sets that firewall rules refer to.
+
+use ipset::{Entry, Family, Handle, Removed, SetSpec};
+
+use crate::{in_fresh_netns, made, name, run, shown};
+
+fn rule(verb: &str) {
+    shown(&format!("iptables -w {verb} OUTPUT -p udp -m set --match-set active dst -j DROP"));
+}
+
+/// Whether the rule counts a packet to this address.
+fn is_matched(ip: &str) -> bool {
+    let counted = || -> u32 {
+        let listing = shown("iptables -w -nvxL OUTPUT");
+        listing.lines().nth(2).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let before = counted();
+    let _ = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", (ip, 9));
+    counted() > before
+}
+
+fn two_sets(handle: &mut Handle) -> [SetSpec; 2] {
+    shown("ip link set lo up");
+    let [active, next] = ["active", "next"].map(|text| made(handle, SetSpec::new(name(text), Family::V4)));
+    let _ = handle.add(&active, &Entry::new([127, 0, 0, 1].into())).unwrap();
+    let _ = handle.add(&next, &Entry::new([127, 0, 0, 2].into())).unwrap();
+    rule("-A");
+    [active, next]
+}
+
+#[test]
+fn a_swap_changes_what_a_rule_matches() {
+    in_fresh_netns(|handle| {
+        let [active, next] = two_sets(handle);
+        assert!(is_matched("127.0.0.1") && !is_matched("127.0.0.2"));
+        handle.swap(&active.name, &next.name).unwrap();
+        assert!(!is_matched("127.0.0.1") && is_matched("127.0.0.2"));
+        let references = |handle: &mut Handle, wanted: &SetSpec| {
+            let sets = handle.sets().unwrap();
+            sets.iter().find(|set| set.name == wanted.name.as_str()).unwrap().references
+        };
+        assert_eq!((references(handle, &active), references(handle, &next)), (1, 0));
+        assert_eq!(handle.destroy(&next.name).unwrap(), Removed::Yes);
+        rule("-D");
+    });
+}
+
+#[test]
+fn a_set_in_use_is_busy_and_stays() {
+    in_fresh_netns(|handle| {
+        let [active, next] = two_sets(handle);
+        let errors =
+            [handle.destroy(&active.name).unwrap_err(), handle.rename(&active.name, &name("x")).unwrap_err()];
+        for error in &errors {
+            assert!(error.is_busy() && !error.is_missing_set() && !error.is_full(), "{error}");
+        }
+        assert_eq!(
+            errors[0].to_string(),
+            "cannot destroy set active: kernel says: in use by a firewall rule, another set or a listing \
+             (IPSET_ERR_BUSY)"
+        );
+        assert_eq!(shown("ipset list -n"), "active\nnext\n");
+        handle.flush(&active.name).unwrap();
+        rule("-D");
+        assert_eq!(handle.destroy(&active.name).unwrap(), Removed::Yes);
+        assert_eq!(handle.destroy(&next.name).unwrap(), Removed::Yes);
+        assert!(!run("ipset", &["list", "active"]).status.success());
+    });
+}

@@ -1,0 +1,96 @@
+//! The replies to many changes that were sent together.
+
+use super::{NLMSG_ERROR, Progress, ack};
+use crate::Error;
+use crate::parse::Messages;
+
+/// The state of waiting for the end of a group of changes, of which only the last one is acknowledged.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    first: u32,
+    outcomes: Vec<Result<(), Error>>,
+}
+
+impl Batch {
+    /// Waits for the replies to `count` requests, of which the first has this number.
+    pub(crate) fn new(first: u32, count: usize) -> Self {
+        Self { first, outcomes: (0..count).map(|_| Ok(())).collect() }
+    }
+
+    /// Takes the next datagram. It is ended by the answer to the last request: the kernel answers in order.
+    pub(crate) fn datagram(&mut self, bytes: &[u8]) -> Result<Progress, Error> {
+        for message in Messages::new(bytes) {
+            let message = message?;
+            if message.kind != NLMSG_ERROR {
+                continue;
+            }
+            let Ok(index) = usize::try_from(message.sequence.wrapping_sub(self.first)) else { continue };
+            let (count, Some(slot)) = (self.outcomes.len(), self.outcomes.get_mut(index)) else {
+                continue; // an answer to a request that timed out
+            };
+            *slot = match ack::outcome(&message) {
+                Ok(()) => Ok(()),
+                Err(refused @ Error::Kernel { .. }) => Err(refused),
+                Err(other) => return Err(other),
+            };
+            if index + 1 == count {
+                return Ok(Progress::Ended);
+            }
+        }
+        Ok(Progress::More)
+    }
+
+    /// What the kernel said to each request, in their order.
+    pub(crate) fn outcomes(self) -> Vec<Result<(), Error>> {
+        self.outcomes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Errno, Flags, Message};
+
+    fn answer(sequence: u32, code: i32) -> Vec<u8> {
+        let payload = [code.to_ne_bytes().as_slice(), &[0; 16]].concat();
+        Message::new(NLMSG_ERROR, Flags::CAPPED, &payload).finish(sequence, Flags::NONE).unwrap().to_vec()
+    }
+
+    fn errnos(batch: Batch) -> Vec<Option<Errno>> {
+        batch.outcomes().iter().map(|outcome| outcome.as_ref().err().and_then(Error::errno)).collect()
+    }
+
+    #[test]
+    fn silence_on_a_request_before_the_last_is_success() {
+        let mut batch = Batch::new(7, 4);
+        assert_eq!(batch.datagram(&answer(8, -17)).unwrap(), Progress::More);
+        assert_eq!(batch.datagram(&answer(10, 0)).unwrap(), Progress::Ended);
+        assert_eq!(errnos(batch), [None, Some(Errno::EXIST), None, None]);
+    }
+
+    #[test]
+    fn the_last_can_be_refused_and_numbers_wrap_around() {
+        let mut batch = Batch::new(u32::MAX, 2);
+        let datagram = [answer(u32::MAX, -1), answer(0, -4103)].concat();
+        assert_eq!(batch.datagram(&datagram).unwrap(), Progress::Ended);
+        assert_eq!(errnos(batch), [Some(Errno::PERM), Some(Errno(4103))]);
+    }
+
+    #[test]
+    fn answers_to_other_requests_are_left_out() {
+        let mut batch = Batch::new(7, 2);
+        for stranger in [6, 9] {
+            assert_eq!(batch.datagram(&answer(stranger, -1)).unwrap(), Progress::More);
+        }
+        assert_eq!(errnos(batch), [None, None]);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_datagrams_never_panic(datagram in prop::collection::vec(any::<u8>(), 0..200), count in 0..5_usize) {
+            let _ = Batch::new(7, count).datagram(&datagram);
+        }
+    }
+}
