@@ -105,7 +105,7 @@ fn it_installs_follows_tells_and_uninstalls_in_the_image_with_no_more_than_the_m
     daemon.wait_for("it knows its DaemonSet", |daemon| daemon.log().contains("istio-cni-node is ours"));
     follows_and_tells(api, &node, &mut daemon);
     let log = daemon.log();
-    assert!(!log.contains("403") && !log.to_lowercase().contains("forbidden"), "{log}");
+    assert!(!log.contains("(403)") && !log.to_lowercase().contains("forbidden"), "{log}");
 
     for document in &documents {
         api.admin().delete(&path(document));
