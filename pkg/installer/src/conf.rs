@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use cni_types::{EditError, Entry, FileForm, Standing, check_standalone, merged, standing, without_entry};
-
 use hostfs::Fingerprint;
 
 use crate::{

@@ -68,12 +68,11 @@ impl Installer {
             Some(wanted) => self.write_kubeconfig(&path, &wanted, turn),
             None => hostfs::remove(&path).map(drop).map_err(Error::from),
         };
-        let exists = hostfs::read(&path, MAX_KUBECONFIG).is_ok(); // not so for a directory
         match done {
             Ok(()) => true,
             Err(error) => {
                 turn.problems.push(Problem::Failed(Step::Kubeconfig, error));
-                exists
+                hostfs::read(&path, MAX_KUBECONFIG).is_ok() // not so for a directory
             }
         }
     }

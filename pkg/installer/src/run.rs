@@ -194,7 +194,9 @@ impl Installer {
     /// Tells everybody what came of a pass. Until when to wait, and whether changes may shorten that.
     fn judge(&mut self, turn: Turn) -> (Duration, bool) {
         let ready = turn.problems.is_empty();
-        self.tell(&turn);
+        let words: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
+        let words = words.join("; ");
+        self.tell(&words);
         if ready {
             if turn.changed || !self.ready {
                 self.metrics.installed();
@@ -202,11 +204,11 @@ impl Installer {
             self.status.installed(turn.witnesses);
             self.complete = true;
         } else {
-            let words: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
-            self.status.missing(words.join("; "));
+            self.status.missing(words.clone());
         }
         self.metrics.set_ready(ready);
         self.ready = ready;
+        self.said = words;
         let failed = turn.problems.iter().filter_map(|problem| match problem {
             Problem::Failed(step, _) => Some(*step),
             _ => None,
@@ -226,15 +228,12 @@ impl Installer {
     }
 
     /// Logs what is new, not what was said the last time.
-    fn tell(&mut self, turn: &Turn) {
-        let words: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
-        let words = words.join("; ");
+    fn tell(&self, words: &str) {
         if words.is_empty() && !self.ready {
             info!(target: "install", "the plugin is installed");
         } else if !words.is_empty() && words != self.said {
             warn!(target: "install", "the plugin is not installed as it should be: {words}");
         }
-        self.said = words;
     }
 
     /// Waits for a change, a command or the time. An impatient wait ends at any change.

@@ -19,6 +19,7 @@ fn a_taken_port_keeps_nothing_from_being_installed_and_is_taken_over_when_it_is_
         daemon.wait_for("it is installed", |_| stage.types(FILE) == ["bridge", "istio-cni"]);
         let told = format!("cannot listen on port {port}: Address already in use");
         daemon.wait_for("the port is told", |daemon| daemon.log().contains(&told));
+        daemon.wait_for("the end of the pass", |daemon| daemon.log().contains("the plugin is installed"));
         stays_quiet(&daemon);
         drop(other);
         let answers =
