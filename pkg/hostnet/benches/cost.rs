@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use hostnet::{Family, Handle, IpNet, Mark, PolicyRule, Route, RouteKind, TableId};
+use hostnet::{Family, Handle, IpNet, LinkIndex, Mark, PolicyRule, Route, RouteChange, RouteKind, TableId};
 use netns::Netns;
 
 fn timed<T>(what: &str, mut run: impl FnMut(u8) -> T) {
@@ -25,6 +25,15 @@ fn timed<T>(what: &str, mut run: impl FnMut(u8) -> T) {
 
 fn main() {
     Netns::create().unwrap().run_in(measure).unwrap();
+}
+
+fn host(family: Family, number: u16, oif: LinkIndex) -> Route {
+    let [high, low] = number.to_be_bytes();
+    let dst = match family {
+        Family::V4 => IpNet::new([10, 7, high, low].into(), 32),
+        Family::V6 => IpNet::new([0x2001, 0xdb8, 0, 0, 0, 0, 0, number].into(), 128),
+    };
+    Route { oif: Some(oif), ..Route::new(family, RouteKind::Local, Some(dst.unwrap()), TableId(300)) }
 }
 
 fn measure() {
@@ -50,4 +59,11 @@ fn measure() {
     timed("add a route", |number| handle.add_route(&route(number)).unwrap());
     timed("add a route that is there", |_| handle.add_route(&route(1)).unwrap());
     timed("list the 200 routes of a table", |_| handle.routes(Some(TableId(133))).unwrap());
+    let _ = handle.set_link_up(lo).unwrap();
+    for (family, name) in [(Family::V4, "IPv4"), (Family::V6, "IPv6")] {
+        let changes: Vec<_> =
+            (0..1000).map(|number| RouteChange::Replace(host(family, number, lo))).collect();
+        timed(&format!("replace 1000 {name} routes"), |_| handle.apply_routes(&changes).unwrap());
+    }
+    timed("list the 2000 routes of a table", |_| handle.routes(Some(TableId(300))).unwrap());
 }

@@ -36,6 +36,9 @@ pub struct Address {
 pub struct AddressFlags(pub u32);
 
 impl AddressFlags {
+    /// `IFA_F_NODAD`; of an IPv4 address the kernel drops it (`IPV6ONLY_FLAGS`).
+    const UNCHECKED: Self = Self(0x02);
+
     /// Not the first of its network on the link (IPv4), or temporary (IPv6).
     #[must_use]
     pub const fn is_secondary(self) -> bool {
@@ -74,13 +77,29 @@ impl Handle {
         addresses.map_err(|malformed: Malformed| list(malformed.into()))
     }
 
-    /// Adds an address to a link, unless the link has it.
+    /// Adds an address to a link, unless the link has it. One of IPv6 is tentative for a second or two, while the
+    /// kernel looks for another host that has it.
     ///
     /// # Errors
     ///
     /// [`Error::AddAddress`].
     pub fn add_address(&mut self, index: LinkIndex, address: IpNet) -> Result<Changed, Error> {
-        let added = self.change(message(RTM_NEWADDR, CREATE, index, address), &[Errno::EXIST]);
+        self.add(index, address, AddressFlags(0))
+    }
+
+    /// As [`Handle::add_address`], but usable at once: nobody is asked whether they have the address (no duplicate
+    /// address detection, RFC 4862). For links of our own that have nobody but us at the other end. An address that
+    /// is there stays as it is, tentative or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddAddress`].
+    pub fn add_address_unchecked(&mut self, index: LinkIndex, address: IpNet) -> Result<Changed, Error> {
+        self.add(index, address, AddressFlags::UNCHECKED)
+    }
+
+    fn add(&mut self, index: LinkIndex, address: IpNet, flags: AddressFlags) -> Result<Changed, Error> {
+        let added = self.change(message(RTM_NEWADDR, CREATE, index, address, flags), &[Errno::EXIST]);
         added.map_err(|source| Error::AddAddress { address: self.describe_address(index, address), source })
     }
 
@@ -91,7 +110,7 @@ impl Handle {
     ///
     /// [`Error::DeleteAddress`].
     pub fn delete_address(&mut self, index: LinkIndex, address: IpNet) -> Result<Changed, Error> {
-        let request = message(RTM_DELADDR, Flags::NONE, index, address);
+        let request = message(RTM_DELADDR, Flags::NONE, index, address, AddressFlags(0));
         let deleted = self.change(request, &[Errno::ADDRNOTAVAIL]);
         deleted
             .map_err(|source| Error::DeleteAddress { address: self.describe_address(index, address), source })
@@ -109,12 +128,15 @@ impl fmt::Display for Address {
 }
 
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, index.
-fn message(kind: u16, flags: Flags, index: LinkIndex, address: IpNet) -> Message {
+fn message(kind: u16, flags: Flags, index: LinkIndex, address: IpNet, state: AddressFlags) -> Message {
     let family = wire::family_number(Some(Family::of(address.addr())));
     let scope = if address.addr().is_loopback() { Scope::Host } else { Scope::Universe };
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
     let header = [family, address.prefix_len(), 0, scope.to_wire(), i0, i1, i2, i3];
     let mut message = Message::new(kind, flags, &header);
+    if state.0 != 0 {
+        message.u32(IFA_FLAGS, state.0);
+    }
     wire::put_ip(&mut message, IFA_LOCAL, address.addr());
     wire::put_ip(&mut message, IFA_ADDRESS, address.addr());
     message

@@ -1,5 +1,7 @@
 //! What can go wrong with the network of a node or pod.
 
+use std::io;
+
 /// Which operation failed, on which object (printed as `ip` does), and what the kernel says.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,6 +25,43 @@ pub enum Error {
         /// Why.
         source: netlink::Error,
     },
+    /// A link was not made.
+    #[error("cannot create link {link}: {source}")]
+    CreateLink {
+        /// The link that was to be.
+        link: String,
+        /// Why.
+        source: netlink::Error,
+    },
+    /// A link that cannot be asked for, so nothing was done.
+    #[error("cannot create link {link}: {reason}")]
+    UnsuitableLink {
+        /// The link that was to be.
+        link: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A link was not deleted.
+    #[error("cannot delete link {link}: {source}")]
+    DeleteLink {
+        /// Its name.
+        link: String,
+        /// Why.
+        source: netlink::Error,
+    },
+    /// A link was not switched on or off.
+    #[error("cannot set link {link} {state}: {source}")]
+    SwitchLink {
+        /// Its name.
+        link: String,
+        /// `up` or `down`.
+        state: &'static str,
+        /// Why.
+        source: netlink::Error,
+    },
+    /// The number of another netns was not told.
+    #[error("cannot ask for the number of a network namespace: {0}")]
+    NetnsNumber(#[source] netlink::Error),
     /// An address was not added.
     #[error("cannot add address {address}: {source}")]
     AddAddress {
@@ -63,6 +102,30 @@ pub enum Error {
         /// Why.
         source: netlink::Error,
     },
+    /// One of many changes of routes was refused; all others were tried too.
+    #[error("cannot {change} (number {number} of {count}, {failed} of them refused): {source}", number = .index.saturating_add(1))]
+    ApplyRoutes {
+        /// The first change that was refused.
+        change: String,
+        /// Its place among the changes, from 0.
+        index: usize,
+        /// How many there were.
+        count: usize,
+        /// How many of them changed something.
+        applied: usize,
+        /// How many of them were refused.
+        failed: usize,
+        /// Why the first one was.
+        source: netlink::Error,
+    },
+    /// The kernel could not be told of many changes of routes; any part of them may have been made.
+    #[error("cannot change {count} routes together: {source}")]
+    SendRoutes {
+        /// How many.
+        count: usize,
+        /// Why.
+        source: netlink::Error,
+    },
     /// A policy rule was not added.
     #[error("cannot add rule {rule}: {source}")]
     AddRule {
@@ -95,6 +158,30 @@ pub enum Error {
         /// The one that the kernel finds first.
         other: String,
     },
+    /// A kernel parameter was not read (that it does not exist is no error).
+    #[error("cannot read sysctl {name}: {source}")]
+    ReadSysctl {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A kernel parameter was not written.
+    #[error("cannot set sysctl {name} to {value:?}: {source}")]
+    WriteSysctl {
+        /// Its name.
+        name: String,
+        /// What it was to be.
+        value: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not the name of a kernel parameter of the network, so nothing was done.
+    #[error("{name:?} is not the name of a sysctl of the network, such as net/ipv4/ip_forward")]
+    UnsuitableSysctl {
+        /// The name.
+        name: String,
+    },
     /// A policy rule was still there after many deletions: somebody adds it again.
     #[error("cannot delete rule {rule}: it comes back, {attempts} times in a row")]
     RuleComesBack {
@@ -111,6 +198,12 @@ impl Error {
     pub fn errno(&self) -> Option<netlink::Errno> {
         match self {
             Self::Open(source)
+            | Self::NetnsNumber(source)
+            | Self::CreateLink { source, .. }
+            | Self::DeleteLink { source, .. }
+            | Self::SwitchLink { source, .. }
+            | Self::ApplyRoutes { source, .. }
+            | Self::SendRoutes { source, .. }
             | Self::List { source, .. }
             | Self::FindLink { source, .. }
             | Self::AddAddress { source, .. }
@@ -120,7 +213,13 @@ impl Error {
             | Self::DeleteRoute { source, .. }
             | Self::AddRule { source, .. }
             | Self::DeleteRule { source, .. } => source.errno(),
-            Self::UnsuitableRule { .. } | Self::RuleInTheWay { .. } | Self::RuleComesBack { .. } => None,
+            Self::UnsuitableLink { .. }
+            | Self::UnsuitableRule { .. }
+            | Self::UnsuitableSysctl { .. }
+            | Self::ReadSysctl { .. }
+            | Self::WriteSysctl { .. }
+            | Self::RuleInTheWay { .. }
+            | Self::RuleComesBack { .. } => None,
         }
     }
 }

@@ -1,26 +1,29 @@
-//! Links, addresses, routes and policy rules of one network namespace: what is there, and changes to it.
+//! Links, addresses, routes, policy rules and kernel parameters of one network namespace: what is there, and changes
+//! to it.
 //!
 //! For the plugin and the agent. A [`Handle`] works in the netns in which it was opened (enter one through `netns`).
 //! Every change is idempotent and says whether it changed anything. Nothing is decided here, and nothing of netlink
 //! shows: callers see types, and errors in words.
 //!
-//! Sources: `include/uapi/linux/{rtnetlink,if_link,if_addr,fib_rules}.h`, and the kernel functions named beside what
+//! Sources: `include/uapi/linux/{rtnetlink,if_link,if_addr,fib_rules,veth,net_namespace}.h`, and the kernel functions named beside what
 //! relies on them.
 
 mod address;
 mod error;
 mod handle;
 mod link;
+mod number;
 mod route;
 mod rule;
+pub mod sysctl;
 mod value;
 mod wire;
 
 pub use address::{Address, AddressFlags};
 pub use error::Error;
 pub use handle::{Changed, Handle};
-pub use link::{Link, LinkFlags, MacAddress};
+pub use link::{Link, LinkFlags, MacAddress, NewLink};
 pub use model::{Family, IpNet, Mark, TableId};
-pub use route::{Route, RouteKind, RouteProtocol};
+pub use route::{Route, RouteChange, RouteKind, RouteProtocol};
 pub use rule::{PolicyRule, RuleAction};
 pub use value::{IpProtocol, LinkIndex, Scope};

@@ -6,15 +6,22 @@ use netlink::{Attributes, Errno, Flags, Malformed, Message, Received};
 
 use crate::{Error, Handle, LinkIndex};
 
+mod change;
+mod new;
+
+pub use new::NewLink;
+
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_EXT_MASK: u16 = 29;
+const IFLA_LINK_NETNSID: u16 = 37;
 /// `RTEXT_FILTER_SKIP_STATS`: half of an answer's bytes are counters.
 const SKIP_STATISTICS: u32 = 1 << 3;
 
@@ -33,6 +40,11 @@ pub struct Link {
     pub kind: Option<String>,
     /// Its hardware address, if it has one of six bytes.
     pub mac: Option<MacAddress>,
+    /// The link that it leads to: of a veth its other end, of a VLAN, macvlan or tunnel the link below it.
+    pub peer: Option<LinkIndex>,
+    /// Where that is: the netns that has this number here ([`Handle::netns_number`]), -1 for one that is ending; none
+    /// for the same netns.
+    pub peer_netns: Option<i32>,
 }
 
 /// State of a link (`IFF_*` of `include/uapi/linux/if.h`).
@@ -40,10 +52,12 @@ pub struct Link {
 pub struct LinkFlags(pub u32);
 
 impl LinkFlags {
+    const UP: Self = Self(0x1);
+
     /// Switched on by the administrator.
     #[must_use]
     pub const fn is_up(self) -> bool {
-        self.0 & 0x1 != 0
+        self.0 & Self::UP.0 != 0
     }
 
     /// The loopback.
@@ -116,13 +130,20 @@ impl Handle {
 }
 
 /// `struct ifinfomsg`: family, padding, type, index, flags, change mask.
+const fn header(index: LinkIndex, flags: LinkFlags, mask: LinkFlags) -> [u8; 16] {
+    let [i0, i1, i2, i3] = index.0.to_ne_bytes();
+    let [f0, f1, f2, f3] = flags.0.to_ne_bytes();
+    let [m0, m1, m2, m3] = mask.0.to_ne_bytes();
+    [0, 0, 0, 0, i0, i1, i2, i3, f0, f1, f2, f3, m0, m1, m2, m3]
+}
+
+/// A header that names a link, or none (0), and touches no flags.
+const fn plain_header(index: LinkIndex) -> [u8; 16] {
+    header(index, LinkFlags(0), LinkFlags(0))
+}
+
 fn query(index: LinkIndex) -> Message {
-    let mut header = [0; 16];
-    let (_, from_index) = header.split_at_mut(4);
-    if let Some(field) = from_index.first_chunk_mut::<4>() {
-        *field = index.0.to_ne_bytes();
-    }
-    let mut message = Message::new(RTM_GETLINK, Flags::NONE, &header);
+    let mut message = Message::new(RTM_GETLINK, Flags::NONE, &plain_header(index));
     message.u32(IFLA_EXT_MASK, SKIP_STATISTICS);
     message
 }
@@ -140,6 +161,8 @@ fn parse(reply: &Received<'_>) -> Result<Option<Link>, Malformed> {
         flags: LinkFlags(u32::from_ne_bytes([f0, f1, f2, f3])),
         kind: None,
         mac: None,
+        peer: None,
+        peer_netns: None,
     };
     for attribute in attributes {
         let attribute = attribute?;
@@ -147,6 +170,9 @@ fn parse(reply: &Received<'_>) -> Result<Option<Link>, Malformed> {
             IFLA_ADDRESS => link.mac = attribute.array().ok().map(MacAddress),
             IFLA_IFNAME => attribute.str()?.clone_into(&mut link.name),
             IFLA_MTU => link.mtu = attribute.u32()?,
+            // 0: a tunnel that is bound to no link
+            IFLA_LINK => link.peer = Some(LinkIndex(attribute.u32()?)).filter(|peer| peer.0 != 0),
+            IFLA_LINK_NETNSID => link.peer_netns = Some(attribute.array().map(i32::from_ne_bytes)?),
             IFLA_LINKINFO => link.kind = kind(&attribute.nested())?,
             _ => {}
         }
@@ -157,3 +183,6 @@ fn parse(reply: &Received<'_>) -> Result<Option<Link>, Malformed> {
 fn kind(information: &Attributes<'_>) -> Result<Option<String>, Malformed> {
     information.find(IFLA_INFO_KIND).map(|kind| kind.str().map(str::to_owned)).transpose()
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,13 +5,18 @@ use std::net::IpAddr;
 
 use netlink::Errno;
 
-use crate::wire::{CREATE, REPLACE};
 use crate::{Changed, Error, Family, Handle, IpNet, LinkIndex, Scope, TableId};
 
+mod bulk;
+mod change;
 mod message;
 
+pub use bulk::RouteChange;
+
+use change::Verb;
+
 /// A route of one table. Make one with [`Route::new`] and fill in fields; what [`Handle::routes`] reads compares equal
-/// to what was added.
+/// to what was added, but for what says the same in other words ([`Route::is`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// IPv4 or IPv6.
@@ -22,8 +27,7 @@ pub struct Route {
     pub table: TableId,
     /// What happens to packets.
     pub kind: RouteKind,
-    /// The link on which they leave. (IPv6's blackhole and unreachable routes have none here, though the kernel
-    /// shows `lo`.)
+    /// The link on which they leave. (IPv6's routes that discard have none here, though the kernel shows `lo`.)
     pub oif: Option<LinkIndex>,
     /// The next hop.
     pub gateway: Option<IpAddr>,
@@ -55,6 +59,13 @@ pub enum RouteKind {
     Unreachable,
     /// Another number: 3 broadcast, 4 anycast, 5 multicast, 8 prohibit, 9 throw.
     Other(u8),
+}
+
+impl RouteKind {
+    /// Whether packets end here: blackhole, unreachable, prohibit; and throw, which sends them on to the next rule.
+    const fn discards(self) -> bool {
+        matches!(self, Self::Blackhole | Self::Unreachable | Self::Other(8 | 9))
+    }
 }
 
 /// Who made a route (`RTPROT_*`), by which an owner recognises its own.
@@ -101,6 +112,41 @@ impl Route {
             (_, RouteKind::Local, _) => Scope::Host,
             (_, RouteKind::Unicast, None) => Scope::Link,
             _ => Scope::Universe,
+        }
+    }
+
+    /// Whether this route, read from the kernel, is the wanted one.
+    #[must_use]
+    pub fn is(&self, wanted: &Self) -> bool {
+        !self.unmodelled && *self == wanted.as_read()
+    }
+
+    /// How [`Handle::routes`] would show this one: without what holds anyway and what the kernel drops.
+    fn as_read(&self) -> Self {
+        let mut route = Self { unmodelled: false, ..self.clone() };
+        route.dst = route.dst.filter(|dst| dst.prefix_len() != 0);
+        if route.family == Family::V6 {
+            route.dst = route.dst.map(|dst| dst.trunc());
+            route.scope = None;
+        }
+        route.normalise();
+        route
+    }
+
+    /// Writes what the kernel fills in by itself as "not given", so that a route reads back as it was added.
+    fn normalise(&mut self) {
+        self.metric = self.metric.filter(|metric| *metric != 0 && Some(*metric) != self.default_metric());
+        if self.family == Family::V6 && self.kind.discards() {
+            self.oif = None; // the kernel shows lo
+        }
+        self.scope = self.scope.filter(|scope| *scope != self.natural_scope());
+    }
+
+    /// What a route gets that asks for no metric (`IP6_RT_PRIO_USER`).
+    const fn default_metric(&self) -> Option<u32> {
+        match self.family {
+            Family::V4 => None,
+            Family::V6 => Some(1024),
         }
     }
 
@@ -159,8 +205,7 @@ impl Handle {
     ///
     /// [`Error::AddRoute`].
     pub fn add_route(&mut self, route: &Route) -> Result<Changed, Error> {
-        let added = self.change(message::add(route, CREATE), &[Errno::EXIST]);
-        added.map_err(|source| Error::AddRoute { route: self.describe_route(route), source })
+        self.change_route(Verb::Add, route)
     }
 
     /// Adds a route in the place of the one with the same destination and metric, if there is one, without a moment
@@ -170,8 +215,7 @@ impl Handle {
     ///
     /// [`Error::ReplaceRoute`].
     pub fn replace_route(&mut self, route: &Route) -> Result<Changed, Error> {
-        let replaced = self.change(message::add(route, REPLACE), &[]);
-        replaced.map_err(|source| Error::ReplaceRoute { route: self.describe_route(route), source })
+        self.change_route(Verb::Replace, route)
     }
 
     /// Deletes a route if it is there. The kernel compares the fields that are given: one without metric (IPv4),
@@ -181,8 +225,7 @@ impl Handle {
     ///
     /// [`Error::DeleteRoute`].
     pub fn delete_route(&mut self, route: &Route) -> Result<Changed, Error> {
-        let deleted = self.change(message::delete(route), &[Errno::SRCH, Errno::NOENT]);
-        deleted.map_err(|source| Error::DeleteRoute { route: self.describe_route(route), source })
+        self.change_route(Verb::Delete, route)
     }
 
     fn routes_of(
@@ -202,10 +245,5 @@ impl Handle {
             routes.extend(found.filter(|route| table.is_none_or(|table| route.table == table)));
         }
         Ok(())
-    }
-
-    fn describe_route(&mut self, route: &Route) -> String {
-        let link = route.oif.map(|index| self.link_name(index));
-        route.describe(link.as_deref())
     }
 }

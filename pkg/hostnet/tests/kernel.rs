@@ -1,12 +1,18 @@
 //! Against the kernel, each test in network namespaces of its own; `ip` is the witness of what is there.
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::indexing_slicing, reason = "tests")]
 
+#[path = "kernel/bulk.rs"]
+mod bulk;
 #[path = "kernel/links.rs"]
 mod links;
+#[path = "kernel/new_links.rs"]
+mod new_links;
 #[path = "kernel/routes.rs"]
 mod routes;
 #[path = "kernel/rules.rs"]
 mod rules;
+#[path = "kernel/sysctl.rs"]
+mod sysctl;
 
 use std::net::IpAddr;
 use std::process::Command;

@@ -122,6 +122,14 @@ impl Message {
         self
     }
 
+    /// Adds a fixed header where an attribute holds a whole message of its family, as `VETH_INFO_PEER` does: before
+    /// the attributes inside [`Message::nested`].
+    pub fn family_header(&mut self, header: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(header);
+        self.pad();
+        self
+    }
+
     /// The bytes to send, with flags added and the sequence number and length written.
     ///
     /// # Errors

@@ -39,6 +39,14 @@ pub enum Error {
         /// What it is instead.
         found: &'static str,
     },
+    /// A directory of network namespaces could not be read.
+    #[error("cannot list the network namespaces in {}: {source}", .path.display())]
+    List {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
     /// No thread could be started to enter it.
     #[error("cannot start a thread for a network namespace: {source}")]
     Thread {
@@ -82,10 +90,16 @@ impl Error {
         let (path, source) = (path.to_owned(), errno.into());
         match errno {
             // ESRCH: a file of /proc whose process ended between two steps
-            Errno::NOENT | Errno::NOTDIR | Errno::SRCH => Self::Missing { path },
+            // LOOP: a symbolic link that leads nowhere
+            Errno::NOENT | Errno::NOTDIR | Errno::SRCH | Errno::LOOP => Self::Missing { path },
+            Errno::NXIO | Errno::NODEV => Self::NotNetns { path, found: "a socket or a device" },
             Errno::ACCESS | Errno::PERM => Self::Denied { path, source },
             _ => Self::Open { path, source },
         }
+    }
+
+    pub(crate) fn listing(path: &Path, source: io::Error) -> Self {
+        Self::List { path: path.to_owned(), source }
     }
 
     pub(crate) fn name(step: &'static str, path: &Path, errno: Errno) -> Self {

@@ -8,6 +8,7 @@
 
 mod error;
 mod kind;
+mod list;
 mod sandbox;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

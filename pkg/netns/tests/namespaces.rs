@@ -1,5 +1,5 @@
 //! Against the kernel, in network namespaces of our own.
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stderr, reason = "tests")]
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -90,6 +90,35 @@ fn a_named_namespace_stays_until_it_is_removed() {
     Netns::remove(&path).unwrap();
     Netns::remove(&path).unwrap();
     assert!(matches!(Netns::open(&path), Err(Error::Missing { .. })));
+}
+
+#[test]
+fn the_namespaces_of_a_directory_are_listed_and_nothing_else_there() {
+    if fresh().is_none() {
+        return;
+    }
+    let scratch = Scratch::new("list");
+    assert!(Netns::list(&scratch.0).unwrap().is_empty());
+    let names = ["b", "a"].map(|name| scratch.0.join(name));
+    let ids = names.clone().map(|name| Netns::create_named(name).unwrap().id());
+    let file = scratch.file("plain", "");
+    fs::create_dir(scratch.0.join("directory")).unwrap();
+    run("mkfifo", &[scratch.0.join("pipe").to_str().unwrap()]);
+    let _socket = std::os::unix::net::UnixListener::bind(scratch.0.join("socket")).unwrap();
+    for (target, name) in [("nowhere", "dangling"), ("loop", "loop"), ("/proc/self/ns/mnt", "mounts")] {
+        std::os::unix::fs::symlink(target, scratch.0.join(name)).unwrap();
+    }
+    let found = Netns::list(&scratch.0).unwrap();
+    let found: Vec<_> = found.iter().map(|(path, netns)| (path.clone(), netns.id())).collect();
+    assert_eq!(found, [(names[1].clone(), ids[1]), (names[0].clone(), ids[0])]);
+    names.iter().for_each(|name| Netns::remove(name).unwrap());
+    assert!(Netns::list(&scratch.0).unwrap().is_empty());
+    assert!(Netns::list(&scratch.0.join("gone")).unwrap().is_empty());
+    let words = Netns::list(&file).unwrap_err().to_string();
+    assert!(
+        words.starts_with(&format!("cannot list the network namespaces in {}: ", file.display())),
+        "{words}"
+    );
 }
 
 #[test]

@@ -28,8 +28,6 @@ const RTA_NH_ID: u16 = 30;
 const ONLINK: u32 = 0x4;
 /// `RTM_F_CLONED`: from the cache, not from a table.
 const CLONED: u32 = 0x200;
-/// `IP6_RT_PRIO_USER`, the metric of an IPv6 route that asks for none.
-const IPV6_METRIC: u32 = 1024;
 
 /// The fixed header of a route's message.
 #[derive(Default)]
@@ -77,11 +75,8 @@ pub(super) fn add(route: &Route, flags: Flags) -> Message {
 }
 
 pub(super) fn delete(route: &Route) -> Message {
-    // Without one, IPv6 deletes a route of any metric.
-    let metric = match route.family {
-        Family::V4 => route.metric,
-        Family::V6 => route.metric.or(Some(IPV6_METRIC)),
-    };
+    // Without one, or with 0, IPv6 deletes a route of any metric.
+    let metric = route.metric.filter(|metric| *metric != 0).or(route.default_metric());
     whole(RTM_DELROUTE, Flags::NONE, route, metric)
 }
 
@@ -134,7 +129,8 @@ pub(super) fn parse(reply: &Received<'_>) -> Result<Option<Route>, Malformed> {
     for attribute in attributes {
         read(&attribute?, &header, &mut route)?;
     }
-    normalise(&mut route, Scope::from_wire(header.scope));
+    route.scope = Some(Scope::from_wire(header.scope));
+    route.normalise();
     Ok(Some(route))
 }
 
@@ -152,17 +148,6 @@ fn read(attribute: &Attribute<'_>, header: &Header, route: &mut Route) -> Result
         _ => {}
     }
     Ok(())
-}
-
-/// Writes what the kernel filled in by itself as "not given", so that a route reads back as it was added.
-fn normalise(route: &mut Route, scope: Scope) {
-    if route.family == Family::V6 {
-        route.metric = route.metric.filter(|metric| *metric != IPV6_METRIC);
-        if matches!(route.kind, RouteKind::Blackhole | RouteKind::Unreachable) {
-            route.oif = None; // the kernel shows lo
-        }
-    }
-    route.scope = Some(scope).filter(|scope| *scope != route.natural_scope());
 }
 
 const fn kind_from(number: u8) -> RouteKind {

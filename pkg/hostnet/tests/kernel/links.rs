@@ -126,6 +126,27 @@ fn flags_and_scope_tell_the_state_of_an_address() {
 }
 
 #[test]
+fn an_unchecked_address_is_usable_at_once() {
+    in_fresh_netns(|handle| {
+        let a = index(handle, "va");
+        for text in ["2001:db8:4::1/128", "10.4.0.1/32"] {
+            let address = prefix(text);
+            assert_eq!(handle.add_address_unchecked(a, address).unwrap(), Changed::Yes, "{text}");
+            assert_eq!(handle.add_address_unchecked(a, address).unwrap(), Changed::No, "{text}");
+            let found = handle.addresses().unwrap().into_iter().find(|found| found.ip == address.addr());
+            let flags = found.unwrap().flags;
+            assert!(!flags.is_tentative(), "{text}");
+            assert_eq!(flags.0 & 0x02 != 0, address.addr().is_ipv6(), "{text}: of IPv4 it would say nothing");
+            drop(std::net::UdpSocket::bind((address.addr(), 0)).unwrap());
+        }
+        assert_eq!(shown("addr show dev va nodad").len(), 1);
+        let checked = handle.add_address(a, prefix("2001:db8:4::2/128"));
+        assert_eq!(checked.unwrap(), Changed::Yes);
+        assert!(std::net::UdpSocket::bind((prefix("2001:db8:4::2/128").addr(), 0)).is_err(), "tentative");
+    });
+}
+
+#[test]
 fn a_refused_address_says_what_and_why() {
     in_fresh_netns(|handle| {
         let error = handle.add_address(LinkIndex(4711), prefix("10.0.0.1/24")).unwrap_err();

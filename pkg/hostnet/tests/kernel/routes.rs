@@ -28,6 +28,14 @@ fn samples(handle: &mut Handle, table: TableId) -> Vec<Route> {
     routes.push(Route { oif: a, scope: Some(Scope::Universe), ..v4(Unicast, Some("10.11.0.0/24")) });
     let gateway = Some(addr("2001:db8::2"));
     routes.push(Route { oif: a, gateway, ..v6(Unicast, Some("2001:db8:7::1/128")) });
+    let far = Some(addr("fd00:9::9"));
+    routes.push(Route { oif: a, gateway: far, onlink: true, ..v6(Unicast, Some("2001:db8:9::/64")) });
+    routes.push(v4(Blackhole, Some("10.13.0.0/16")));
+    routes.push(v6(Blackhole, Some("2001:db8:13::/48")));
+    routes.push(v6(Unreachable, Some("2001:db8:14::/48")));
+    routes.push(v4(RouteKind::Other(8), Some("10.15.0.0/16")));
+    routes.push(v6(RouteKind::Other(8), Some("2001:db8:15::/48")));
+    routes.push(v6(RouteKind::Other(9), Some("2001:db8:16::/48")));
     let protocol = RouteProtocol(200);
     routes.push(Route { oif: a, protocol, ..v4(Unicast, Some("10.12.0.0/24")) });
     routes
@@ -50,6 +58,7 @@ fn routes_are_added_once_read_back_equal_and_deleted_once() {
             let found = handle.routes(Some(table)).unwrap();
             for route in &samples {
                 assert!(found.contains(route), "{route} is not in {found:#?}");
+                assert_eq!(found.iter().filter(|found| found.is(route)).count(), 1, "{route}");
             }
             assert_eq!(found.len(), samples.len());
             for (rest, route) in (0..samples.len()).rev().zip(&samples) {
@@ -80,6 +89,13 @@ fn a_route_is_what_ip_would_have_made() {
             ("-4", "10.10.0.0/24 dev va"),
             ("-4", "10.11.0.0/24 dev va scope global"),
             ("-6", "2001:db8:7::1/128 via 2001:db8::2 dev va"),
+            ("-6", "2001:db8:9::/64 via fd00:9::9 dev va onlink"),
+            ("-4", "blackhole 10.13.0.0/16"),
+            ("-6", "blackhole 2001:db8:13::/48"),
+            ("-6", "unreachable 2001:db8:14::/48"),
+            ("-4", "prohibit 10.15.0.0/16"),
+            ("-6", "prohibit 2001:db8:15::/48"),
+            ("-6", "throw 2001:db8:16::/48"),
             ("-4", "10.12.0.0/24 dev va proto 200"),
         ] {
             ip(&format!("{family} route add {route} table {}", theirs.0));
@@ -124,15 +140,68 @@ fn a_table_that_does_not_exist_has_no_routes_and_nothing_to_delete() {
     });
 }
 
+/// Each way to ask for the same route must be found again, or it would be added in every round.
+#[test]
+fn a_route_is_the_wanted_one_in_whatever_words() {
+    in_fresh_netns(|handle| {
+        let (table, a, lo) = (TableId(300), Some(index(handle, "va")), Some(index(handle, "lo")));
+        let new = |family, kind, dst: &str| Route::new(family, kind, Some(prefix(dst)), table);
+        let (unicast, blackhole) = (RouteKind::Unicast, RouteKind::Blackhole);
+        for wanted in [
+            Route { metric: Some(1024), ..new(Family::V6, blackhole, "2001:db8::/64") },
+            Route { metric: Some(0), ..new(Family::V6, blackhole, "2001:db8::/64") },
+            Route { oif: lo, ..new(Family::V6, blackhole, "2001:db8::/64") },
+            Route { oif: a, scope: Some(Scope::Link), ..new(Family::V6, unicast, "2001:db8::/64") },
+            Route { oif: a, ..new(Family::V6, unicast, "2001:db8::77/64") },
+            Route { oif: a, ..new(Family::V6, unicast, "::/0") },
+            Route { oif: a, ..new(Family::V4, unicast, "0.0.0.0/0") },
+            Route { oif: a, metric: Some(0), ..new(Family::V4, unicast, "10.0.0.0/8") },
+            Route { oif: a, scope: Some(Scope::Link), ..new(Family::V4, unicast, "10.0.0.0/8") },
+        ] {
+            assert_eq!(handle.add_route(&wanted).unwrap(), Changed::Yes, "{wanted:?}");
+            let found = handle.routes(Some(table)).unwrap();
+            assert!(found.len() == 1 && found[0].is(&wanted), "{wanted:?}: {found:#?}");
+            let others = [
+                Route { metric: Some(7), ..wanted.clone() },
+                Route { kind: RouteKind::Unreachable, ..wanted.clone() },
+                Route { table: TableId(301), ..wanted.clone() },
+                Route { protocol: RouteProtocol::STATIC, ..wanted.clone() },
+            ];
+            assert!(!others.iter().any(|other| found[0].is(other)), "{wanted:?}");
+            assert_eq!(handle.delete_route(&wanted).unwrap(), Changed::Yes, "{wanted:?}");
+            assert_eq!(handle.routes(Some(table)).unwrap(), []);
+        }
+    });
+}
+
+#[test]
+fn deleting_without_a_metric_leaves_those_of_other_metrics() {
+    in_fresh_netns(|handle| {
+        let dst = Some(prefix("2001:db8::/64"));
+        let plain = Route::new(Family::V6, RouteKind::Blackhole, dst, TableId(300));
+        let plain = |metric| Route { metric, ..plain.clone() };
+        let other = plain(Some(7));
+        let _ = handle.add_route(&other).unwrap();
+        for metric in [None, Some(0), Some(1024)] {
+            assert_eq!(handle.delete_route(&plain(metric)).unwrap(), Changed::No, "{metric:?}");
+        }
+        assert_eq!(handle.routes(Some(TableId(300))).unwrap(), [other]);
+    });
+}
+
 #[test]
 fn all_tables_together_are_those_that_ip_shows() {
     in_fresh_netns(|handle| {
-        let route = samples(handle, TableId(300)).remove(0);
-        let _ = handle.add_route(&route).unwrap();
+        let tables = [TableId(120), TableId(300), TableId(70_000)];
+        let ours = tables.map(|table| samples(handle, table).remove(0));
+        for route in &ours {
+            let _ = handle.add_route(route).unwrap();
+        }
         let count =
             || ["-4", "-6"].iter().map(|family| shown(&format!("{family} route show table all")).len()).sum();
         let (all, expected): (_, usize) = at_one_moment(|| handle.routes(None).unwrap(), count, |_| true);
         assert_eq!(all.len(), expected);
+        assert!(ours.iter().all(|route| all.contains(route)), "{all:#?}");
         assert!(
             all.iter().any(|route| route.table == TableId::LOCAL && route.dst == Some(prefix("10.1.0.1/32")))
         );

@@ -123,6 +123,38 @@ fn foreign_rules_with_more_conditions_are_neither_taken_for_ours_nor_deleted() {
     }
 }
 
+/// What somebody else has at the same priority, before and behind ours, with a condition more or another one.
+#[test]
+fn rules_of_the_node_path_live_beside_foreign_ones_of_their_priority() {
+    for (number, family) in [("-4", Family::V4), ("-6", Family::V6)] {
+        let to = if family == Family::V4 { "to 10.9.0.0/16" } else { "to 2001:db8:9::/48" };
+        let lookup = |table| PolicyRule::new(family, Some(100), RuleAction::Lookup(TableId(table)));
+        let fwmark = Some(Mark { value: 0x1100, mask: 0x3100 });
+        for (ours, words) in [
+            (PolicyRule { iif: Some("lo".to_owned()), ..lookup(254) }, "iif lo lookup main"),
+            (PolicyRule { ip_proto: Some(IpProtocol::TCP), ..lookup(100) }, "ipproto tcp lookup 100"),
+            (PolicyRule { fwmark, ..lookup(120) }, "fwmark 0x1100/0x3100 lookup 120"),
+        ] {
+            in_fresh_netns(|handle| {
+                ip(&format!("{number} rule add priority 100 {to} lookup 77"));
+                assert_eq!(handle.ensure_rule(&ours).unwrap(), Changed::Yes, "{ours}");
+                ip(&format!("{number} rule add priority 100 {to} {words}"));
+                assert_eq!(handle.ensure_rule(&ours).unwrap(), Changed::No, "{ours}");
+                let rules = handle.rules(family).unwrap();
+                assert_eq!(rules.iter().filter(|rule| rule.is(&ours)).count(), 1, "{rules:#?}");
+                let told = ip(&format!("{number} rule show priority 100"));
+                let told: Vec<_> =
+                    told.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+                assert_eq!(told[1].join(" "), format!("100: from all {words}"));
+                assert_eq!(handle.delete_rule(&ours).unwrap(), Changed::Yes, "{ours}");
+                assert_eq!(handle.delete_rule(&ours).unwrap(), Changed::No, "{ours}");
+                let rest = shown(&format!("{number} rule show priority 100"));
+                assert!(rest.len() == 2 && rest.iter().all(|rule| !rule["dst"].is_null()), "{rest:#?}");
+            });
+        }
+    }
+}
+
 #[test]
 fn conditions_that_always_hold_do_not_double_a_rule() {
     in_fresh_netns(|handle| {

@@ -152,6 +152,20 @@ fn an_attribute_beyond_its_length_field_is_refused_when_sent() {
 }
 
 #[test]
+fn an_attribute_can_hold_a_whole_message() {
+    let mut message = Message::new(16, Flags::NONE, &[0; 16]);
+    message.nested(1, |inner| {
+        inner.family_header(&[7; 5]).u32(3, 9);
+    });
+    let bytes = message.finish(1, Flags::NONE).unwrap();
+    let received = Messages::new(bytes).next().unwrap().unwrap();
+    let inner = received.header::<16>().unwrap().1.find(1).unwrap();
+    let (header, attributes) = inner.payload.split_at(8);
+    assert_eq!(header, [7, 7, 7, 7, 7, 0, 0, 0]);
+    assert_eq!(Attributes::new(attributes).find(3).unwrap().u32(), Ok(9));
+}
+
+#[test]
 fn the_bytes_are_those_of_the_format() {
     let mut message = Message::new(24, Flags::CREATE, &[2, 0, 0, 0]);
     message.be16(1, 0x0102).str(2, "lo");

@@ -1,0 +1,77 @@
+//! Changes of links.
+
+use netlink::{Errno, Flags, Message};
+
+use super::{LinkFlags, NewLink, RTM_NEWLINK, header, plain_header};
+use crate::{Changed, Error, Handle, LinkIndex};
+
+const RTM_DELLINK: u16 = 17;
+
+impl Handle {
+    /// Makes a link, which is down at first. [`Changed::No`] means that there is one of this name and sort: this does
+    /// not look closer, at its number, its other end or where that is.
+    ///
+    /// The kernel says "exists" also of what is in the way elsewhere: a veth's peer name, a tunnel of another name
+    /// with the same number. That is an error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CreateLink`]; [`Error::FindLink`]; [`Error::UnsuitableLink`] for a name that is empty or a pattern.
+    pub fn create_link(&mut self, link: &NewLink<'_>) -> Result<Changed, Error> {
+        link.suitable()?;
+        let refused = match self.socket.request(link.message()) {
+            Ok(()) => return Ok(Changed::Yes),
+            Err(refused) => refused,
+        };
+        if refused.errno() == Some(Errno::EXIST) && self.has_link(link)? {
+            return Ok(Changed::No);
+        }
+        Err(Error::CreateLink { link: link.to_string(), source: refused })
+    }
+
+    /// Deletes a link, if it is there; of a veth, the other end too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeleteLink`].
+    pub fn delete_link(&mut self, index: LinkIndex) -> Result<Changed, Error> {
+        let request = Message::new(RTM_DELLINK, Flags::NONE, &plain_header(index));
+        let deleted = self.change(request, &[Errno::NODEV]);
+        deleted.map_err(|source| Error::DeleteLink { link: self.link_name(index), source })
+    }
+
+    /// Switches a link on, unless it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::FindLink`], [`Error::SwitchLink`].
+    pub fn set_link_up(&mut self, index: LinkIndex) -> Result<Changed, Error> {
+        self.switch(index, true)
+    }
+
+    /// Switches a link off, unless it is. Its routes go, and of IPv6 most of its addresses (`keep_addr_on_down`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::FindLink`], [`Error::SwitchLink`].
+    pub fn set_link_down(&mut self, index: LinkIndex) -> Result<Changed, Error> {
+        self.switch(index, false)
+    }
+
+    fn switch(&mut self, index: LinkIndex, up: bool) -> Result<Changed, Error> {
+        if self.link_by_index(index)?.is_some_and(|link| link.flags.is_up() == up) {
+            return Ok(Changed::No);
+        }
+        let flags = if up { LinkFlags::UP } else { LinkFlags(0) };
+        let request = Message::new(RTM_NEWLINK, Flags::NONE, &header(index, flags, LinkFlags::UP));
+        self.change(request, &[]).map_err(|source| {
+            let state = if up { "up" } else { "down" };
+            Error::SwitchLink { link: self.link_name(index), state, source }
+        })
+    }
+
+    fn has_link(&mut self, wanted: &NewLink<'_>) -> Result<bool, Error> {
+        let found = self.link_by_name(wanted.name())?;
+        Ok(found.is_some_and(|link| link.kind.as_deref() == Some(wanted.kind())))
+    }
+}

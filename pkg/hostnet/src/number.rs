@@ -1,0 +1,45 @@
+//! Numbers of other network namespaces.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink::{Flags, Malformed, Message, Received};
+
+use crate::wire;
+use crate::{Error, Handle};
+
+const RTM_NEWNSID: u16 = 88;
+const RTM_GETNSID: u16 = 90;
+
+const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
+
+impl Handle {
+    /// The number by which the handle's netns calls another one, given as its open file (`netns::Netns`); none if it
+    /// has no number. The kernel gives one when it first has to, and so to a netns that holds the
+    /// [peer](crate::Link::peer_netns) of a link here at the latest when that link is read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NetnsNumber`], also if the file is no netns.
+    pub fn netns_number(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, Error> {
+        self.number_of(netns).map_err(Error::NetnsNumber)
+    }
+
+    fn number_of(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, netlink::Error> {
+        // struct rtgenmsg: family
+        let mut request = Message::new(RTM_GETNSID, Flags::NONE, &[0]);
+        request.u32(NETNSA_FD, wire::fd_number(netns.as_raw_fd()));
+        let replies = self.socket.get(request)?;
+        let number = replies.iter().find_map(|reply| parse(&reply).transpose());
+        let number = number.ok_or(Malformed("no answer on the number of a netns"))??;
+        Ok((number >= 0).then_some(number))
+    }
+}
+
+fn parse(reply: &Received<'_>) -> Result<Option<i32>, Malformed> {
+    if reply.kind != RTM_NEWNSID {
+        return Ok(None);
+    }
+    let (_, attributes) = reply.header::<1>()?;
+    attributes.find(NETNSA_NSID).map(|number| number.array().map(i32::from_ne_bytes)).transpose()
+}

@@ -1,0 +1,87 @@
+//! Many changes of routes together.
+
+use super::{Route, Verb};
+use crate::{Error, Handle};
+
+/// One of many changes of routes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteChange {
+    /// As [`Handle::add_route`].
+    Add(Route),
+    /// As [`Handle::replace_route`].
+    Replace(Route),
+    /// As [`Handle::delete_route`].
+    Delete(Route),
+}
+
+impl RouteChange {
+    const fn parts(&self) -> (Verb, &Route) {
+        match self {
+            Self::Add(route) => (Verb::Add, route),
+            Self::Replace(route) => (Verb::Replace, route),
+            Self::Delete(route) => (Verb::Delete, route),
+        }
+    }
+
+    /// Whether this refusal says that there is nothing to change.
+    fn finds_it_so(&self, refused: &netlink::Error) -> bool {
+        refused.errno().is_some_and(|errno| self.parts().0.already().contains(&errno))
+    }
+}
+
+/// What came of the changes so far.
+#[derive(Default)]
+struct Tally {
+    applied: usize,
+    failed: usize,
+    first: Option<(usize, netlink::Error)>,
+}
+
+impl Handle {
+    /// Makes changes in their order, many with one system call, and tells how many of them changed something. Each
+    /// stands for itself, as if it had been made alone: one that is refused does not keep the later ones from being
+    /// tried.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ApplyRoutes`] with the first one that was refused, after all have been tried;
+    /// [`Error::SendRoutes`] if the exchange with the kernel fails. Look again what is there before going on.
+    pub fn apply_routes(&mut self, changes: &[RouteChange]) -> Result<usize, Error> {
+        let requests = changes.iter().map(|change| {
+            let (verb, route) = change.parts();
+            verb.message(route)
+        });
+        let count = changes.len();
+        let outcomes = self.socket.batch(requests).map_err(|source| Error::SendRoutes { count, source })?;
+        let mut tally = Tally::default();
+        for (index, (change, outcome)) in changes.iter().zip(outcomes).enumerate() {
+            tally.count(index, change, outcome);
+        }
+        self.result_of(changes, tally)
+    }
+
+    fn result_of(&mut self, changes: &[RouteChange], tally: Tally) -> Result<usize, Error> {
+        let Tally { applied, failed, first } = tally;
+        let Some((index, source)) = first else { return Ok(applied) };
+        let change = changes.get(index).map_or_else(String::new, |change| self.describe_change(change));
+        Err(Error::ApplyRoutes { change, index, count: changes.len(), applied, failed, source })
+    }
+
+    fn describe_change(&mut self, change: &RouteChange) -> String {
+        let (verb, route) = change.parts();
+        format!("{} route {}", verb.word(), self.describe_route(route))
+    }
+}
+
+impl Tally {
+    fn count(&mut self, index: usize, change: &RouteChange, outcome: Result<(), netlink::Error>) {
+        match outcome {
+            Ok(()) => self.applied += 1,
+            Err(refused) if change.finds_it_so(&refused) => {}
+            Err(refused) => {
+                self.failed += 1;
+                let _ = self.first.get_or_insert((index, refused));
+            }
+        }
+    }
+}

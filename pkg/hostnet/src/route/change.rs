@@ -1,0 +1,63 @@
+//! What the changes of one route, and of many, have in common.
+
+use netlink::{Errno, Message};
+
+use super::{Route, message};
+use crate::wire::{CREATE, REPLACE};
+use crate::{Changed, Error, Handle};
+
+/// What is to happen to a route.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Verb {
+    Add,
+    Replace,
+    Delete,
+}
+
+impl Verb {
+    pub(super) fn message(self, route: &Route) -> Message {
+        match self {
+            Self::Add => message::add(route, CREATE),
+            Self::Replace => message::add(route, REPLACE),
+            Self::Delete => message::delete(route),
+        }
+    }
+
+    /// The kernel's ways of saying that there is nothing to change.
+    pub(super) const fn already(self) -> &'static [Errno] {
+        match self {
+            Self::Add => &[Errno::EXIST],
+            Self::Replace => &[],
+            // No such route; no such table.
+            Self::Delete => &[Errno::SRCH, Errno::NOENT],
+        }
+    }
+
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Replace => "replace",
+            Self::Delete => "delete",
+        }
+    }
+
+    const fn error(self, route: String, source: netlink::Error) -> Error {
+        match self {
+            Self::Add => Error::AddRoute { route, source },
+            Self::Replace => Error::ReplaceRoute { route, source },
+            Self::Delete => Error::DeleteRoute { route, source },
+        }
+    }
+}
+
+impl Handle {
+    pub(super) fn change_route(&mut self, verb: Verb, route: &Route) -> Result<Changed, Error> {
+        let changed = self.change(verb.message(route), verb.already());
+        changed.map_err(|source| verb.error(self.describe_route(route), source))
+    }
+
+    pub(super) fn describe_route(&mut self, route: &Route) -> String {
+        let link = route.oif.map(|index| self.link_name(index));
+        route.describe(link.as_deref())
+    }
+}

@@ -1,0 +1,78 @@
+//! Kernel parameters of the network, such as `net/ipv4/conf/eth0/rp_filter`: of the netns of the calling thread (enter
+//! one through `netns`), for those that each netns has of its own.
+//!
+//! Names are written with `/`, as paths below `/proc/sys`: the name of a link may hold a dot.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+
+use crate::{Changed, Error};
+
+/// The value of a parameter, without the end of its line; none if there is no such parameter, as for a link that does
+/// not exist.
+///
+/// # Errors
+///
+/// [`Error::ReadSysctl`]; [`Error::UnsuitableSysctl`] for a name that leads out of `/proc/sys/net`.
+pub fn read(name: &str) -> Result<Option<String>, Error> {
+    match fs::read_to_string(path(name)?) {
+        Ok(text) => Ok(Some(text.trim_end().to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::ReadSysctl { name: name.to_owned(), source }),
+    }
+}
+
+/// Gives a parameter a value, unless it has it. Several numbers in one are the same with any blanks between them.
+///
+/// # Errors
+///
+/// [`Error::WriteSysctl`], also if there is no such parameter; others as [`read()`].
+pub fn write(name: &str, value: &str) -> Result<Changed, Error> {
+    if read(name)?.is_some_and(|found| found.split_whitespace().eq(value.split_whitespace())) {
+        return Ok(Changed::No);
+    }
+    let failed = |source| Error::WriteSysctl { name: name.to_owned(), value: value.to_owned(), source };
+    put(&path(name)?, value).map_err(failed)?;
+    Ok(Changed::Yes)
+}
+
+/// Never makes a file, and gives the kernel the value with one system call, as it wants it.
+fn put(path: &PathBuf, value: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
+}
+
+fn path(name: &str) -> Result<PathBuf, Error> {
+    let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+    let mut parts = name.split('/');
+    if parts.next() == Some("net") && name != "net" && parts.all(plain) {
+        return Ok(PathBuf::from("/proc/sys").join(name));
+    }
+    Err(Error::UnsuitableSysctl { name: name.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_below_net() {
+        for name in ["net/ipv4/ip_forward", "net/ipv4/conf/eth0.5/rp_filter", "net/core/somaxconn"] {
+            assert_eq!(path(name).unwrap(), PathBuf::from(format!("/proc/sys/{name}")));
+        }
+        for name in [
+            "",
+            "net",
+            "net/",
+            "/net/ipv4/ip_forward",
+            "kernel/hostname",
+            "net/../kernel/hostname",
+            "net/ipv4/conf//rp_filter",
+            "net/ipv4/conf/./rp_filter",
+            "net.ipv4.ip_forward",
+            "net/a\0b",
+        ] {
+            assert!(matches!(path(name), Err(Error::UnsuitableSysctl { .. })), "{name:?}");
+        }
+    }
+}

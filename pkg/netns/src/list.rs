@@ -1,0 +1,41 @@
+//! Which network namespaces have a name in a directory?
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Netns};
+
+impl Netns {
+    /// Opens every netns that is bound in a directory such as `/var/run/netns`, ordered by path. What is there and is
+    /// no netns is left out: plain files (names whose mount is gone, or not visible from here), and what went away
+    /// meanwhile. A directory that does not exist holds none.
+    ///
+    /// Each is open at the end, and takes a file descriptor. Two paths may lead to the same one ([`Netns::id`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::List`]; [`Error::Denied`] and [`Error::Open`] for an entry that may be a netns.
+    pub fn list(directory: &Path) -> Result<Vec<(PathBuf, Self)>, Error> {
+        let mut found = Vec::new();
+        for path in entries(directory)? {
+            match Self::open(&path) {
+                Ok(netns) => found.push((path, netns)),
+                Err(Error::Missing { .. } | Error::NotNetns { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(|error| Error::listing(directory, error))?,
+    };
+    let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
+    let mut paths = paths.map_err(|error| Error::listing(directory, error))?;
+    paths.sort();
+    Ok(paths)
+}
