@@ -1,4 +1,4 @@
-use std::{fmt, net::IpAddr};
+use std::{borrow::Cow, fmt, net::IpAddr};
 
 /// An IP address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,7 +104,7 @@ impl fmt::Display for TableId {
 /// (kernel: `net/core/dev.c`, `dev_valid_name`), and no quote, `!` or leading `-`, which the firewall tools would
 /// read as syntax. In a firewall rule a trailing `+` matches every name with that beginning.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct IfName(String);
+pub struct IfName(Cow<'static, str>);
 
 /// The text is not a valid interface name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,13 +124,23 @@ impl IfName {
             && name != ".."
             && !name.starts_with('-')
             && !name.contains(bad);
-        if ok { Ok(IfName(name.to_owned())) } else { Err(InvalidIfName(name.to_owned())) }
+        if ok { Ok(IfName(Cow::Owned(name.to_owned()))) } else { Err(InvalidIfName(name.to_owned())) }
+    }
+
+    /// A name that is known at compile time, of plain characters.
+    ///
+    /// # Panics
+    /// For any other. In a constant, that is an error of the compiler.
+    #[must_use]
+    pub const fn known(name: &'static str) -> IfName {
+        assert!(is_plain(name.as_bytes()), "1 to 15 letters, digits, '_', '.' or '+', the first a letter");
+        IfName(Cow::Borrowed(name))
     }
 
     /// The loopback device.
     #[must_use]
-    pub fn lo() -> IfName {
-        IfName("lo".to_owned())
+    pub const fn lo() -> IfName {
+        IfName::known("lo")
     }
 
     /// The name as text.
@@ -138,6 +148,19 @@ impl IfName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// What [`IfName::known`] takes.
+const fn is_plain(name: &[u8]) -> bool {
+    let [first, rest @ ..] = name else { return false };
+    let mut rest = rest;
+    while let [byte, more @ ..] = rest {
+        if !byte.is_ascii_alphanumeric() && !matches!(*byte, b'_' | b'.' | b'+') {
+            return false;
+        }
+        rest = more;
+    }
+    first.is_ascii_alphabetic() && name.len() <= 15
 }
 
 impl fmt::Display for IfName {
@@ -157,6 +180,16 @@ mod tests {
         }
         for bad in ["", "a b", "0123456789abcdef", "a/b", ".", "..", "a\nb", "-j", "a\"b", "eth0:1", "!x"] {
             assert!(IfName::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_at_compile_time_is_a_name() {
+        for good in ["lo", "istioin+", "net1.100", "a23456789012345"] {
+            assert_eq!(IfName::new(good), Ok(IfName::known(good)));
+        }
+        for bad in ["", "1a", "a b", "a/b", "a234567890123456", "a!"] {
+            assert!(!is_plain(bad.as_bytes()), "{bad:?}");
         }
     }
 

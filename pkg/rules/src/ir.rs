@@ -1,8 +1,12 @@
 //! The model: tables, chains, rules, and a whole desired rule set for one address family.
 
+mod parts;
+
 use std::{borrow::Cow, collections::BTreeMap, fmt, net::IpAddr};
 
 use model::{IfName, IpNet, Mark, Port, TableId};
+
+pub use parts::{Is, Match, Proto, Side, States, Target};
 
 /// A netfilter table, in the order in which a restore commits them: the tables that only prepare come before
 /// `nat`, which switches the redirection on. (A restore is atomic per table, not per file.)
@@ -85,127 +89,6 @@ impl fmt::Display for Chain {
     }
 }
 
-/// A value that a packet must have, or must not have.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Is<T> {
-    /// True for "must not".
-    pub negated: bool,
-    /// The value.
-    pub value: T,
-}
-
-impl<T> Is<T> {
-    /// The packet must have `value`.
-    pub const fn eq(value: T) -> Is<T> {
-        Is { negated: false, value }
-    }
-
-    /// The packet must not have `value`.
-    pub const fn ne(value: T) -> Is<T> {
-        Is { negated: true, value }
-    }
-}
-
-/// A transport protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Proto {
-    /// TCP, 6.
-    Tcp,
-    /// UDP, 17.
-    Udp,
-}
-
-impl Proto {
-    /// The name that iptables prints.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Proto::Tcp => "tcp",
-            Proto::Udp => "udp",
-        }
-    }
-}
-
-/// A set of connection-tracking states, as the `conntrack` match knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum States {
-    /// `INVALID`: packets that belong to no connection and cannot open one.
-    Invalid,
-    /// `RELATED,ESTABLISHED`: packets of a connection seen in both directions, or related to one.
-    RelatedEstablished,
-}
-
-impl States {
-    /// The text that iptables prints.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            States::Invalid => "INVALID",
-            States::RelatedEstablished => "RELATED,ESTABLISHED",
-        }
-    }
-}
-
-/// A match beyond addresses, interfaces and protocol. The order in a rule is kept.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Match {
-    /// Source port; the rule must name tcp or udp.
-    SourcePort(Is<Port>),
-    /// Destination port; the rule must name tcp or udp.
-    DestPort(Is<Port>),
-    /// One of up to 15 destination ports.
-    DestPorts(Is<Vec<Port>>),
-    /// User id of the process that owns the sending socket.
-    Uid(Is<u32>),
-    /// Group id of the process that owns the sending socket.
-    Gid(Is<u32>),
-    /// Packet mark.
-    Mark(Is<Mark>),
-    /// Connection mark.
-    ConnMark(Is<Mark>),
-    /// Connection-tracking state.
-    CtState(States),
-}
-
-/// What happens to a packet that a rule matches.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
-    /// Back to the calling chain.
-    Return,
-    /// Let it pass this table.
-    Accept,
-    /// Discard it.
-    Drop,
-    /// Continue in a chain of one's own.
-    Jump(Chain),
-    /// nat: to this port of the host itself.
-    Redirect(Port),
-    /// mangle: to a transparent socket on this port, destination unchanged, and mark the packet.
-    Tproxy {
-        /// Port of the listening socket.
-        port: Port,
-        /// Mark to set, for the policy route that delivers the packet locally.
-        mark: Mark,
-    },
-    /// Set the packet's mark within the mask.
-    SetMark(Mark),
-    /// Copy the packet's mark (all bits) to its connection.
-    SaveMark,
-    /// Copy the connection's mark (all bits) to the packet.
-    RestoreMark,
-    /// raw: track the connection in this zone.
-    CtZone(u16),
-    /// Send the start of the packet to userspace listeners.
-    Nflog {
-        /// Text that the listener sees.
-        prefix: Cow<'static, str>,
-        /// Netlink group.
-        group: u16,
-        /// Bytes of the packet to copy.
-        size: u32,
-    },
-}
-
 /// One rule: all conditions must hold.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
@@ -242,6 +125,13 @@ impl Rule {
     #[must_use]
     pub fn source(mut self, net: IpNet) -> Rule {
         self.source = narrowing(net);
+        self
+    }
+
+    /// Only packets from anywhere but `net`.
+    #[must_use]
+    pub fn not_source(mut self, net: IpNet) -> Rule {
+        self.source = Some(Is::ne(net));
         self
     }
 

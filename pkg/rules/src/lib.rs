@@ -5,17 +5,19 @@
 //! model speaks of matches and targets as types, never of iptables words in strings, so that another engine
 //! (nf_tables over netlink) can apply the same rules.
 //!
-//! Reading order: [`ir`] (the model), [`sidecar`] (the rule set of a sidecar pod), [`mod@print`] and [`parse`]
-//! (text), [`plan`] (desired against observed).
+//! Reading order: [`ir`] (the model), [`sidecar`] (the rule set of a sidecar pod), [`node`] (those of a node and
+//! its ztunnel), [`mod@print`] and [`parse`] (text), [`plan`] (desired against observed).
 
 pub mod ir;
+pub mod node;
 pub mod parse;
 pub mod plan;
 pub mod print;
 pub mod sidecar;
 
 pub use ir::{
-    Chain, Hook, Is, Jump, LocalRoute, Match, Place, Proto, Rule, RuleSet, States, Table, TableRules, Target,
+    Chain, Hook, Is, Jump, LocalRoute, Match, Place, Proto, Rule, RuleSet, Side, States, Table, TableRules,
+    Target,
 };
 pub use parse::{Saved, SavedRule, SavedTable};
-pub use plan::{Change, Edit};
+pub use plan::{Change, Edit, Owner};

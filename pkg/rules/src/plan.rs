@@ -11,24 +11,67 @@ use crate::{
     parse::{self, Saved, SavedRule, SavedTable},
 };
 
-/// The chains that belong to sidecar redirection, ours and those that Istio's own plugin makes. A chain of this
-/// list is never anybody else's: what is found in it may be replaced or removed.
-pub const OWN_CHAINS: [&str; 9] = [
-    "ISTIO_INBOUND",
-    "ISTIO_REDIRECT",
-    "ISTIO_IN_REDIRECT",
-    "ISTIO_OUTPUT",
-    "ISTIO_OUTPUT_DNS",
-    "ISTIO_DIVERT",
-    "ISTIO_TPROXY",
-    "ISTIO_PRERT",
-    "ISTIO_DROP",
-];
+/// Whose rules a plan is about: the chains by which they are known, those that Istio's own programs make among them. A
+/// chain of this list is never anybody else's: what is found in it may be replaced or removed, and a rule that leads
+/// into it, wherever it stands, belongs to the same owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The chains' names, whatever the table.
+    pub chains: &'static [&'static str],
+}
 
-/// True for a chain that sidecar redirection owns.
-#[must_use]
-pub fn is_own(chain: &str) -> bool {
-    OWN_CHAINS.contains(&chain)
+impl Owner {
+    /// Sidecar redirection, in a pod.
+    pub const SIDECAR: Owner = Owner {
+        chains: &[
+            "ISTIO_INBOUND",
+            "ISTIO_REDIRECT",
+            "ISTIO_IN_REDIRECT",
+            "ISTIO_OUTPUT",
+            "ISTIO_OUTPUT_DNS",
+            "ISTIO_DIVERT",
+            "ISTIO_TPROXY",
+            "ISTIO_PRERT",
+            "ISTIO_DROP",
+        ],
+    };
+
+    /// Ambient redirection, on the node and in the namespace of a ztunnel.
+    pub const NODE: Owner = Owner {
+        chains: &[
+            "ztunnel-PREROUTING",
+            "ztunnel-INPUT",
+            "ztunnel-FORWARD",
+            "ztunnel-OUTPUT",
+            "ztunnel-POSTROUTING",
+        ],
+    };
+
+    /// True for a chain of this owner.
+    #[must_use]
+    pub fn owns(self, chain: &str) -> bool {
+        self.chains.contains(&chain)
+    }
+
+    /// The change that turns `observed` into `desired`, leaving rules of others alone. `desired` has chains of this
+    /// owner only.
+    #[must_use]
+    pub fn apply(self, desired: &RuleSet, observed: &Saved) -> Change {
+        let nothing = TableRules::default();
+        let empty = SavedTable::default();
+        let edit = |table: &Table| {
+            let want = desired.tables.get(table).unwrap_or(&nothing);
+            self.edit_table(*table, want, observed.tables.get(table).unwrap_or(&empty))
+        };
+        Change { edits: Table::ALL.iter().filter_map(edit).collect() }
+    }
+
+    /// The change that removes everything of this owner's from `observed`: its chains and every rule, anywhere, that
+    /// jumps to one.
+    #[must_use]
+    pub fn remove(self, observed: &Saved) -> Change {
+        self.apply(&RuleSet::default(), observed)
+    }
 }
 
 /// What one table needs.
@@ -105,45 +148,76 @@ impl Change {
     }
 }
 
-/// The change that turns `observed` into `desired`, leaving foreign rules alone.
+/// [`Owner::apply`] for sidecar redirection.
 #[must_use]
 pub fn apply(desired: &RuleSet, observed: &Saved) -> Change {
-    let nothing = TableRules::default();
-    let empty = SavedTable::default();
-    let edit = |table: &Table| {
-        let want = desired.tables.get(table).unwrap_or(&nothing);
-        edit_table(*table, want, observed.tables.get(table).unwrap_or(&empty))
-    };
-    Change { edits: Table::ALL.iter().filter_map(edit).collect() }
+    Owner::SIDECAR.apply(desired, observed)
 }
 
-/// The change that removes everything of ours from `observed`: every chain of [`OWN_CHAINS`] and every rule,
-/// anywhere, that jumps to one.
+/// [`Owner::remove`] for sidecar redirection.
 #[must_use]
 pub fn remove(observed: &Saved) -> Change {
-    apply(&RuleSet::default(), observed)
+    Owner::SIDECAR.remove(observed)
 }
 
-fn edit_table(table: Table, want: &TableRules, have: &SavedTable) -> Option<Edit> {
-    let mut why = chain_differences(table, want, have);
-    let stale: Vec<Chain> = have
-        .own_chains()
-        .filter(|name| !want.chains.iter().any(|(chain, _)| chain.0 == *name))
-        .map(chain_of)
-        .collect();
-    why.extend(stale.iter().map(|chain| format!("{}: chain {chain} is not wanted", table.name())));
-    let (deletes, jumps) = edit_jumps(table, want, have, &mut why);
-    if why.is_empty() {
-        return None;
+impl Owner {
+    fn edit_table(self, table: Table, want: &TableRules, have: &SavedTable) -> Option<Edit> {
+        let mut why = chain_differences(table, want, have);
+        let stale: Vec<Chain> = have
+            .chains_of(self)
+            .filter(|name| !want.chains.iter().any(|(chain, _)| chain.0 == *name))
+            .map(chain_of)
+            .collect();
+        why.extend(stale.iter().map(|chain| format!("{}: chain {chain} is not wanted", table.name())));
+        let (deletes, jumps) = self.edit_jumps(table, want, have, &mut why);
+        if why.is_empty() {
+            return None;
+        }
+        let exists = |chain: &Chain| have.chains.iter().any(|name| *name == chain.0);
+        let declare = want.chains.iter().map(|(chain, _)| (chain.clone(), exists(chain))).collect();
+        let adds =
+            want.chains.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| addition(chain, rule)));
+        let flush = stale.iter().map(|chain| format!("-F {chain}"));
+        let delete = stale.iter().map(|chain| format!("-X {chain}"));
+        let commands = deletes.into_iter().chain(adds).chain(jumps).chain(flush).chain(delete).collect();
+        Some(Edit { table, declare, commands, why })
     }
-    let exists = |chain: &Chain| have.chains.iter().any(|name| *name == chain.0);
-    let declare = want.chains.iter().map(|(chain, _)| (chain.clone(), exists(chain))).collect();
-    let adds =
-        want.chains.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| addition(chain, rule)));
-    let flush = stale.iter().map(|chain| format!("-F {chain}"));
-    let delete = stale.iter().map(|chain| format!("-X {chain}"));
-    let commands = deletes.into_iter().chain(adds).chain(jumps).chain(flush).chain(delete).collect();
-    Some(Edit { table, declare, commands, why })
+
+    /// Lines that delete and lines that add jumps, so that each built-in chain ends with exactly the wanted one.
+    fn edit_jumps(
+        self,
+        table: Table,
+        want: &TableRules,
+        have: &SavedTable,
+        why: &mut Vec<String>,
+    ) -> (Vec<String>, Vec<String>) {
+        let (mut deletes, mut adds) = (Vec::new(), Vec::new());
+        let mut kept = vec![false; want.jumps.len()];
+        for (index, found) in have.rules_into_chains_of(self) {
+            let wanted = want.jumps.iter().position(|jump| {
+                jump.hook.name() == found.chain
+                    && found.rule.as_ref() == Some(&jump.rule)
+                    && have.stands_well(index, jump)
+            });
+            match wanted.and_then(|position| kept.get_mut(position)) {
+                Some(kept) if !*kept => *kept = true,
+                _ => {
+                    why.push(format!(
+                        "{}: {} has a rule that is not wanted: {}",
+                        table.name(),
+                        found.chain,
+                        found.text
+                    ));
+                    deletes.push(format!("-D {} {}", found.chain, found.text));
+                }
+            }
+        }
+        for (jump, _) in want.jumps.iter().zip(&kept).filter(|(_, kept)| !**kept) {
+            why.push(format!("{}: {} does not jump to {}", table.name(), jump.hook.name(), jump.rule.target));
+            adds.push(jump.command());
+        }
+        (deletes, adds)
+    }
 }
 
 /// Words of one line that a restore can read (iptables: `xshared.h`, `MAX_ARGC`), less some for what it adds.
@@ -190,41 +264,6 @@ fn first_difference(found: &[&SavedRule], wanted: &[Rule]) -> Option<String> {
     found.get(wanted.len()).map(|surplus| format!("has one rule too many: {}", surplus.text))
 }
 
-/// Lines that delete and lines that add jumps, so that each built-in chain ends with exactly the wanted one.
-fn edit_jumps(
-    table: Table,
-    want: &TableRules,
-    have: &SavedTable,
-    why: &mut Vec<String>,
-) -> (Vec<String>, Vec<String>) {
-    let (mut deletes, mut adds) = (Vec::new(), Vec::new());
-    let mut kept = vec![false; want.jumps.len()];
-    for (index, found) in have.foreign_rules_into_own_chains() {
-        let wanted = want.jumps.iter().position(|jump| {
-            jump.hook.name() == found.chain
-                && found.rule.as_ref() == Some(&jump.rule)
-                && have.stands_well(index, jump)
-        });
-        match wanted.and_then(|position| kept.get_mut(position)) {
-            Some(kept) if !*kept => *kept = true,
-            _ => {
-                why.push(format!(
-                    "{}: {} has a rule that is not wanted: {}",
-                    table.name(),
-                    found.chain,
-                    found.text
-                ));
-                deletes.push(format!("-D {} {}", found.chain, found.text));
-            }
-        }
-    }
-    for (jump, _) in want.jumps.iter().zip(&kept).filter(|(_, kept)| !**kept) {
-        why.push(format!("{}: {} does not jump to {}", table.name(), jump.hook.name(), jump.rule.target));
-        adds.push(jump.command());
-    }
-    (deletes, adds)
-}
-
 impl Jump {
     /// The restore line (or command arguments) that puts the jump in place.
     pub(crate) fn command(&self) -> String {
@@ -236,18 +275,18 @@ impl Jump {
 }
 
 impl SavedTable {
-    fn own_chains(&self) -> impl Iterator<Item = &str> {
-        self.chains.iter().map(String::as_str).filter(|name| is_own(name))
+    fn chains_of(&self, owner: Owner) -> impl Iterator<Item = &str> {
+        self.chains.iter().map(String::as_str).filter(move |name| owner.owns(name))
     }
 
-    /// Rules outside our chains whose verdict is one of our chains, with their position in their own chain.
-    fn foreign_rules_into_own_chains(&self) -> impl Iterator<Item = (usize, &SavedRule)> {
+    /// Rules outside the owner's chains whose verdict is one of them, with their position in their own chain.
+    fn rules_into_chains_of(&self, owner: Owner) -> impl Iterator<Item = (usize, &SavedRule)> {
         let position =
             |rule: &SavedRule| self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule));
         self.rules
             .iter()
-            .filter(|rule| !is_own(&rule.chain))
-            .filter(|rule| rule.jump_target().is_some_and(|chain| is_own(&chain)))
+            .filter(move |rule| !owner.owns(&rule.chain))
+            .filter(move |rule| rule.jump_target().is_some_and(|chain| owner.owns(&chain)))
             .map(move |rule| (position(rule).unwrap_or(usize::MAX), rule))
     }
 

@@ -1,13 +1,20 @@
 //! Rules as iptables text. The form is the one that both backends' `iptables-save` print, so that what we write
 //! is what we read back.
 
-use std::fmt::{self, Display, Write as _};
+use std::{
+    fmt::{self, Display, Write as _},
+    net::SocketAddr,
+};
 
 use crate::ir::{Is, Match, Rule, Target};
 
 /// `! ` in front of the option when negated, as `iptables-save` places it.
 fn option<T: Display>(f: &mut fmt::Formatter<'_>, name: &str, is: &Is<T>) -> fmt::Result {
-    write!(f, " {}{name} {}", if is.negated { "! " } else { "" }, is.value)
+    write!(f, " {}{name} {}", not(is.negated), is.value)
+}
+
+fn not(negated: bool) -> &'static str {
+    if negated { "! " } else { "" }
 }
 
 /// The arguments of a rule behind `-A CHAIN`, without a leading blank.
@@ -71,6 +78,7 @@ impl Match {
                 f.write_str(" -m owner")?;
                 option(f, "--gid-owner", id)
             }
+            Match::SocketExists { negated } => write!(f, " -m owner {}--socket-exists", not(*negated)),
             Match::Mark(mark) => {
                 f.write_str(" -m mark")?;
                 option(f, "--mark", mark)
@@ -80,6 +88,9 @@ impl Match {
                 option(f, "--mark", mark)
             }
             Match::CtState(states) => write!(f, " -m conntrack --ctstate {}", states.name()),
+            Match::Set { name, side, negated } => {
+                write!(f, " -m set {}--match-set {name} {}", not(*negated), side.name())
+            }
         }
     }
 }
@@ -92,13 +103,19 @@ impl Display for Target {
             Target::Drop => f.write_str("DROP"),
             Target::Jump(chain) => chain.fmt(f),
             Target::Redirect(port) => write!(f, "REDIRECT --to-ports {port}"),
+            Target::Dnat { ip, port } => {
+                write!(f, "DNAT --to-destination {}", SocketAddr::new(*ip, port.0))
+            }
             Target::Tproxy { port, mark } => {
                 write!(f, "TPROXY --on-port {port} --tproxy-mark {:#x}/{:#x}", mark.value, mark.mask)
             }
             Target::SetMark(mark) => write!(f, "MARK --set-xmark {:#x}/{:#x}", mark.value, mark.mask),
             Target::SaveMark => f.write_str("CONNMARK --save-mark --nfmask 0xffffffff --ctmask 0xffffffff"),
-            Target::RestoreMark => {
-                f.write_str("CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff")
+            Target::RestoreMark(mask) => {
+                write!(f, "CONNMARK --restore-mark --nfmask {mask:#x} --ctmask {mask:#x}")
+            }
+            Target::SetConnMark(mark) => {
+                write!(f, "CONNMARK --set-xmark {:#x}/{:#x}", mark.value, mark.mask)
             }
             Target::CtZone(zone) => write!(f, "CT --zone {zone}"),
             Target::Nflog { prefix, group, size } => {

@@ -1,10 +1,15 @@
 //! The arguments of one rule.
 
-use std::{borrow::Cow, net::IpAddr, slice::Iter, str::FromStr};
+use std::{
+    borrow::Cow,
+    net::{IpAddr, SocketAddr},
+    slice::Iter,
+    str::FromStr,
+};
 
 use model::{IfName, IpNet, Mark, Port};
 
-use crate::ir::{Chain, Is, Match, Proto, Rule, States, Target, host_net};
+use crate::ir::{Chain, Is, Match, Proto, Rule, Side, States, Target, host_net};
 
 /// Understands the words behind `-A CHAIN`, or gives up.
 pub(super) fn parse(words: &[String]) -> Option<Rule> {
@@ -121,13 +126,19 @@ fn condition(words: &mut Words<'_>, rule_proto: Option<&Is<Proto>>) -> Option<Ma
         ("connmark", "--mark") => Some(Match::ConnMark(Is { negated, value: mark(words.next()?)? })),
         ("conntrack", "--ctstate") if !negated => {
             let states = words.next()?;
-            [States::Invalid, States::RelatedEstablished]
-                .into_iter()
-                .find(|known| known.name() == states)
-                .map(Match::CtState)
+            States::ALL.into_iter().find(|known| known.name() == states).map(Match::CtState)
         }
+        ("owner", "--socket-exists") => Some(Match::SocketExists { negated }),
+        ("set", "--match-set") => set(words, negated),
         _ => None,
     }
+}
+
+fn set(words: &mut Words<'_>, negated: bool) -> Option<Match> {
+    let name = words.next().filter(|name| is_plain(name))?;
+    let side = words.next()?;
+    let side = Side::ALL.into_iter().find(|known| known.name() == side)?;
+    Some(Match::Set { name: Cow::Owned(name.to_owned()), side, negated })
 }
 
 /// `0x539`, `1337` or `0x200/0x200`.
@@ -152,6 +163,7 @@ fn target(words: &mut Words<'_>) -> Option<Target> {
             words.expect("--to-ports")?;
             Some(Target::Redirect(Port(words.parse()?)))
         }
+        "DNAT" => dnat(words),
         "TPROXY" => tproxy(words),
         "MARK" => {
             words.expect("--set-xmark")?;
@@ -163,26 +175,25 @@ fn target(words: &mut Words<'_>) -> Option<Target> {
             Some(Target::CtZone(words.parse()?))
         }
         "NFLOG" => nflog(words),
-        chain if KNOWN_TARGETS.contains(&chain) || !is_chain_name(chain) => None,
+        chain if KNOWN_TARGETS.contains(&chain) || !is_plain(chain) => None,
         chain => Some(Target::Jump(Chain(Cow::Owned(chain.to_owned())))),
     }
 }
 
-/// What the tools take for a chain's name and print without quotes.
-fn is_chain_name(name: &str) -> bool {
+/// What the tools take for the name of a chain or a set, and print without quotes.
+fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(['-', '!'])
         && !name.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '\'' | '\\'))
 }
 
 /// Targets of iptables that this model does not speak; they are no chains.
-const KNOWN_TARGETS: [&str; 22] = [
+const KNOWN_TARGETS: [&str; 21] = [
     "AUDIT",
     "CHECKSUM",
     "CLASSIFY",
     "CLUSTERIP",
     "CONNSECMARK",
-    "DNAT",
     "DNPT",
     "DSCP",
     "ECN",
@@ -201,6 +212,14 @@ const KNOWN_TARGETS: [&str; 22] = [
     "TRACE",
 ];
 
+/// `10.0.0.1:53`, `[fd00::1]:53`; no range, no zone, never without a port.
+fn dnat(words: &mut Words<'_>) -> Option<Target> {
+    words.expect("--to-destination")?;
+    let to: SocketAddr = words.parse()?;
+    let plain = SocketAddr::new(to.ip(), to.port()) == to;
+    plain.then_some(Target::Dnat { ip: to.ip(), port: Port(to.port()) })
+}
+
 fn tproxy(words: &mut Words<'_>) -> Option<Target> {
     words.expect("--on-port")?;
     let port = Port(words.parse()?);
@@ -211,18 +230,24 @@ fn tproxy(words: &mut Words<'_>) -> Option<Target> {
     Some(Target::Tproxy { port, mark: mark(words.next()?)? })
 }
 
+/// A copy is understood when it takes the same bits on both sides; saving, when it takes all.
 fn connmark(words: &mut Words<'_>) -> Option<Target> {
-    let target = match words.next()? {
-        "--save-mark" => Target::SaveMark,
-        "--restore-mark" => Target::RestoreMark,
-        _ => return None,
-    };
-    for option in ["--nfmask", "--ctmask"] {
-        if words.accept(option) && number(words.next()?)? != u32::MAX {
-            return None;
-        }
+    let verb = words.next()?;
+    if verb == "--set-xmark" {
+        return Some(Target::SetConnMark(mark(words.next()?)?));
     }
-    Some(target)
+    let nfmask = mask(words, "--nfmask")?;
+    let ctmask = mask(words, "--ctmask")?;
+    match verb {
+        "--save-mark" => (nfmask == u32::MAX && ctmask == u32::MAX).then_some(Target::SaveMark),
+        "--restore-mark" => (nfmask == ctmask).then_some(Target::RestoreMark(nfmask)),
+        _ => None,
+    }
+}
+
+/// All bits, unless the option says otherwise.
+fn mask(words: &mut Words<'_>, option: &str) -> Option<u32> {
+    if words.accept(option) { number(words.next()?) } else { Some(u32::MAX) }
 }
 
 fn nflog(words: &mut Words<'_>) -> Option<Target> {

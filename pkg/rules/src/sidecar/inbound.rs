@@ -152,7 +152,7 @@ fn remember_mark(config: &Config, family: Family, mark: Mark, rules: &mut RuleSe
             Rule::new(Target::SetMark(looped)).not_dest(localhost(family)).output(&lo).tcp().when(owner.is());
         mangle.push(&OUTPUT, rule);
     }
-    mangle.push(&OUTPUT, Rule::new(Target::RestoreMark).tcp().when(Match::ConnMark(Is::eq(mark))));
+    mangle.push(&OUTPUT, Rule::new(Target::RestoreMark(u32::MAX)).tcp().when(Match::ConnMark(Is::eq(mark))));
     jump(rules, Table::Mangle, Hook::Output, Rule::jump(OUTPUT).tcp(), Place::Last);
 }
 

@@ -5,12 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use model::{Family, IfName, IpNet, Mark, Port, TableId};
 use proptest::{collection::vec, option, prelude::*, sample};
 use rules::{
-    Chain, Hook, Is, Jump, Match, Place, Proto, Rule, RuleSet, States, Table, TableRules, Target,
-    plan::OWN_CHAINS,
+    Chain, Hook, Is, Jump, Match, Owner, Place, Proto, Rule, RuleSet, Side, States, Table, TableRules,
+    Target,
     sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports},
 };
 
-use crate::kernel::{self, Kernel};
+use crate::{
+    kernel::{self, Kernel},
+    node_cases,
+};
 
 pub(crate) fn family() -> impl Strategy<Value = Family> {
     sample::select(Family::BOTH.to_vec())
@@ -63,10 +66,22 @@ fn is<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<Valu
     (any::<bool>(), value).prop_map(|(negated, value)| Is { negated, value })
 }
 
+/// Both owners.
+pub(crate) const OWNERS: [Owner; 2] = [Owner::SIDECAR, Owner::NODE];
+
+/// The chains of both.
+fn own_chains() -> Vec<&'static str> {
+    OWNERS.iter().flat_map(|owner| owner.chains).copied().collect()
+}
+
+pub(crate) fn owner() -> impl Strategy<Value = Owner> {
+    sample::select(OWNERS.to_vec())
+}
+
 /// The name of a chain, ours or anybody's.
 pub(crate) fn chain() -> impl Strategy<Value = Chain> {
     prop_oneof![
-        sample::select(OWN_CHAINS.to_vec()).prop_map(Chain::named),
+        sample::select(own_chains()).prop_map(Chain::named),
         "[A-Za-z_][A-Za-z0-9_:-]{0,20}[0-9]".prop_map(|name| Chain(name.into())),
     ]
 }
@@ -77,7 +92,10 @@ fn condition(with_ports: bool) -> impl Strategy<Value = Match> {
         is(any::<u32>()).prop_map(Match::Gid),
         is(mark()).prop_map(Match::Mark),
         is(mark()).prop_map(Match::ConnMark),
-        sample::select(vec![States::Invalid, States::RelatedEstablished]).prop_map(Match::CtState),
+        sample::select(States::ALL.to_vec()).prop_map(Match::CtState),
+        any::<bool>().prop_map(|negated| Match::SocketExists { negated }),
+        ("[A-Za-z_][A-Za-z0-9_:.-]{0,30}", sample::select(Side::ALL.to_vec()), any::<bool>())
+            .prop_map(|(name, side, negated)| Match::Set { name: name.into(), side, negated }),
     ];
     let port = prop_oneof![
         is(port()).prop_map(Match::SourcePort),
@@ -93,7 +111,9 @@ fn target(chains: Vec<Chain>) -> impl Strategy<Value = Target> {
         Just(Target::Accept),
         Just(Target::Drop),
         Just(Target::SaveMark),
-        Just(Target::RestoreMark),
+        any::<u32>().prop_map(Target::RestoreMark),
+        mark().prop_map(Target::SetConnMark),
+        (ip(), port()).prop_map(|(ip, port)| Target::Dnat { ip, port }),
         port().prop_map(Target::Redirect),
         (port(), mark()).prop_map(|(port, mark)| Target::Tproxy { port, mark }),
         mark().prop_map(Target::SetMark),
@@ -129,8 +149,8 @@ pub(crate) fn rule(chains: Vec<Chain>) -> impl Strategy<Value = Rule> {
 }
 
 /// Some of our chains with any rules, jumps only to chains behind (no loops), and at most one jump per hook.
-fn table_rules(table: Table) -> impl Strategy<Value = TableRules> {
-    let names = sample::subsequence(OWN_CHAINS.to_vec(), 1..5).prop_shuffle();
+fn table_rules(owner: Owner, table: Table) -> impl Strategy<Value = TableRules> {
+    let names = sample::subsequence(owner.chains.to_vec(), 1..5).prop_shuffle();
     names.prop_flat_map(move |names| {
         let names: Vec<Chain> = names.into_iter().map(Chain::named).collect();
         let rules: Vec<_> =
@@ -153,9 +173,9 @@ fn table_rules(table: Table) -> impl Strategy<Value = TableRules> {
     })
 }
 
-/// Any rule set in our own chains.
-pub(crate) fn rule_set() -> impl Strategy<Value = RuleSet> {
-    Table::ALL.map(|table| option::weighted(0.4, table_rules(table))).prop_map(|tables| RuleSet {
+/// Any rule set in chains of its owner.
+pub(crate) fn rule_set(owner: Owner) -> impl Strategy<Value = RuleSet> {
+    Table::ALL.map(|table| option::weighted(0.4, table_rules(owner, table))).prop_map(|tables| RuleSet {
         tables: Table::ALL
             .into_iter()
             .zip(tables)
@@ -204,11 +224,13 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
     })
 }
 
-/// What we may be asked for: a rule set of any shape, or that of a configuration.
-pub(crate) fn desired() -> impl Strategy<Value = RuleSet> {
+/// What we may be asked for, and for whom: a rule set of any shape, or that of a configuration.
+pub(crate) fn desired() -> impl Strategy<Value = (Owner, RuleSet)> {
     prop_oneof![
-        rule_set(),
-        (config(), family()).prop_map(|(config, family)| rules::sidecar::rule_set(&config, family)),
+        owner().prop_flat_map(|owner| (Just(owner), rule_set(owner))),
+        (config(), family())
+            .prop_map(|(config, family)| (Owner::SIDECAR, rules::sidecar::rule_set(&config, family))),
+        sample::select(node_cases::all()).prop_map(|case| (Owner::NODE, case.rules)),
     ]
 }
 
@@ -217,7 +239,7 @@ pub(crate) fn desired() -> impl Strategy<Value = RuleSet> {
 pub(crate) enum Debris {
     /// A rule of somebody else's, in a built-in chain or a chain of theirs.
     Foreign(&'static str),
-    /// One of our chains, with some rules.
+    /// A chain of either owner, with some rules.
     Own(Vec<Rule>),
     /// A copy of a jump that we want.
     Wanted,
@@ -252,7 +274,7 @@ const INTO: [&str; 6] = [
 fn debris() -> impl Strategy<Value = Debris> {
     prop_oneof![
         3 => sample::select(FOREIGN.to_vec()).prop_map(Debris::Foreign),
-        1 => vec(rule(OWN_CHAINS.map(Chain::named).to_vec()), 0..3).prop_map(Debris::Own),
+        1 => vec(rule(own_chains().into_iter().map(Chain::named).collect()), 0..3).prop_map(Debris::Own),
         2 => Just(Debris::Wanted),
         2 => sample::select(INTO.to_vec()).prop_map(Debris::Into),
     ]
@@ -269,7 +291,7 @@ pub(crate) fn dump() -> impl Strategy<Value = Vec<Lying>> {
 /// Throws debris into a namespace. What a rule jumps to exists afterwards.
 pub(crate) fn throw(kernel: &mut Kernel, desired: &RuleSet, dump: &[Lying]) {
     for (table, debris, [which, place, goal]) in dump {
-        let own = *goal.get(&OWN_CHAINS);
+        let own = *goal.get(&own_chains());
         let mut homes = kernel::built_in(*table).to_vec();
         homes.extend(["CALI-forward", "OTHER"]);
         let home = *which.get(&homes);
@@ -293,7 +315,7 @@ pub(crate) fn throw(kernel: &mut Kernel, desired: &RuleSet, dump: &[Lying]) {
 fn put(kernel: &mut Kernel, table: Table, chain: &str, place: &sample::Index, text: &str) {
     let chains = kernel.tables.get_mut(&table).unwrap();
     if let Some(goal) = kernel::verdict(&kernel::split(text))
-        .filter(|goal| OWN_CHAINS.contains(&goal.as_str()) || *goal == "CALI-forward")
+        .filter(|goal| own_chains().contains(&goal.as_str()) || *goal == "CALI-forward")
     {
         chains.entry(goal.clone()).or_default();
     }

@@ -1,0 +1,181 @@
+//! What a rule is made of: conditions and verdicts.
+
+use std::{borrow::Cow, net::IpAddr};
+
+use model::{Mark, Port};
+
+use super::Chain;
+
+/// A value that a packet must have, or must not have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Is<T> {
+    /// True for "must not".
+    pub negated: bool,
+    /// The value.
+    pub value: T,
+}
+
+impl<T> Is<T> {
+    /// The packet must have `value`.
+    pub const fn eq(value: T) -> Is<T> {
+        Is { negated: false, value }
+    }
+
+    /// The packet must not have `value`.
+    pub const fn ne(value: T) -> Is<T> {
+        Is { negated: true, value }
+    }
+}
+
+/// A transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Proto {
+    /// TCP, 6.
+    Tcp,
+    /// UDP, 17.
+    Udp,
+}
+
+impl Proto {
+    /// The name that iptables prints.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Proto::Tcp => "tcp",
+            Proto::Udp => "udp",
+        }
+    }
+}
+
+/// A set of connection-tracking states, as the `conntrack` match knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum States {
+    /// `INVALID`: packets that belong to no connection and cannot open one.
+    Invalid,
+    /// `NEW`: packets of a connection that was seen in one direction only.
+    New,
+    /// `RELATED,ESTABLISHED`: packets of a connection seen in both directions, or related to one.
+    RelatedEstablished,
+}
+
+impl States {
+    /// All that the model knows.
+    pub const ALL: [States; 3] = [States::Invalid, States::New, States::RelatedEstablished];
+
+    /// The text that iptables prints.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            States::Invalid => "INVALID",
+            States::New => "NEW",
+            States::RelatedEstablished => "RELATED,ESTABLISHED",
+        }
+    }
+}
+
+/// Which address of a packet is looked up in a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// Where it comes from.
+    Source,
+    /// Where it goes.
+    Dest,
+}
+
+impl Side {
+    /// Both.
+    pub const ALL: [Side; 2] = [Side::Source, Side::Dest];
+
+    /// The word that iptables prints.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Source => "src",
+            Side::Dest => "dst",
+        }
+    }
+}
+
+/// A match beyond addresses, interfaces and protocol. The order in a rule is kept.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Match {
+    /// Source port; the rule must name tcp or udp.
+    SourcePort(Is<Port>),
+    /// Destination port; the rule must name tcp or udp.
+    DestPort(Is<Port>),
+    /// One of up to 15 destination ports.
+    DestPorts(Is<Vec<Port>>),
+    /// User id of the process that owns the sending socket.
+    Uid(Is<u32>),
+    /// Group id of the process that owns the sending socket.
+    Gid(Is<u32>),
+    /// A process holds the sending socket. Forwarded packets have no socket; nor have the last packets of a connection
+    /// that its process has closed already.
+    SocketExists {
+        /// True for "none holds it".
+        negated: bool,
+    },
+    /// Packet mark.
+    Mark(Is<Mark>),
+    /// Connection mark.
+    ConnMark(Is<Mark>),
+    /// Connection-tracking state.
+    CtState(States),
+    /// One address is in a set of addresses (an "ipset").
+    Set {
+        /// The set's name: no blank, no quote, no leading `-` or `!`.
+        name: Cow<'static, str>,
+        /// Which address.
+        side: Side,
+        /// True for "is not in it".
+        negated: bool,
+    },
+}
+
+/// What happens to a packet that a rule matches.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// Back to the calling chain.
+    Return,
+    /// Let it pass this table.
+    Accept,
+    /// Discard it.
+    Drop,
+    /// Continue in a chain of one's own.
+    Jump(Chain),
+    /// nat: to this port of the host itself.
+    Redirect(Port),
+    /// nat: to this address and port.
+    Dnat {
+        /// The new destination address, of the rule's family.
+        ip: IpAddr,
+        /// The new destination port.
+        port: Port,
+    },
+    /// mangle: to a transparent socket on this port, destination unchanged, and mark the packet.
+    Tproxy {
+        /// Port of the listening socket.
+        port: Port,
+        /// Mark to set, for the policy route that delivers the packet locally.
+        mark: Mark,
+    },
+    /// Set the packet's mark within the mask.
+    SetMark(Mark),
+    /// Copy the packet's mark (all bits) to its connection.
+    SaveMark,
+    /// Copy these bits of the connection's mark to the packet; its others stay.
+    RestoreMark(u32),
+    /// Set the connection's mark within the mask.
+    SetConnMark(Mark),
+    /// raw: track the connection in this zone.
+    CtZone(u16),
+    /// Send the start of the packet to userspace listeners.
+    Nflog {
+        /// Text that the listener sees.
+        prefix: Cow<'static, str>,
+        /// Netlink group.
+        group: u16,
+        /// Bytes of the packet to copy.
+        size: u32,
+    },
+}

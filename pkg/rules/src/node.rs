@@ -1,0 +1,216 @@
+//! The rule sets of ambient redirection at the level of a node: in the node's own namespace, where the packets of
+//! captured pods are led to a ztunnel and back, and in the ztunnel's, where they are handed to it.
+//!
+//! A node has room for two ztunnels at a time, its *slots*, so that a new one can take over while the old one ends.
+//! Each slot has links of its own. A packet's way is decided by marks; rules of the routing policy, which are not made
+//! here, choose a link by them. Every mark has a mask: the other bits belong to whoever uses them.
+//!
+//! What a packet that is none of our business pays in `mangle`: two rules once its connection is established, unless
+//! it enters or leaves by a link of ours.
+
+mod host;
+mod proxy;
+
+use std::net::IpAddr;
+
+use model::{Family, IfName, Mark, Port};
+
+use crate::ir::{Chain, Hook, Is, Jump, Match, Place, Rule, RuleSet, Table, Target};
+
+pub use host::host;
+pub use proxy::ztunnel;
+
+/// First stop of arriving packets (mangle, nat).
+pub const PREROUTING: Chain = Chain::named("ztunnel-PREROUTING");
+/// Packets passing through (filter).
+pub const FORWARD: Chain = Chain::named("ztunnel-FORWARD");
+/// Packets that the node makes, or that IPVS forwards (mangle).
+pub const OUTPUT: Chain = Chain::named("ztunnel-OUTPUT");
+/// Last stop of leaving packets (mangle, nat).
+pub const POSTROUTING: Chain = Chain::named("ztunnel-POSTROUTING");
+
+/// How many ztunnels a node has room for.
+pub const SLOTS: usize = 2;
+
+const DNS: Port = Port(53);
+
+/// Marks, names and ports. The defaults are Istio's where it has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Marks of packets and connections.
+    pub marks: Marks,
+    /// Names of links.
+    pub links: Links,
+    /// Where the ztunnel listens.
+    pub ports: Ports,
+}
+
+/// Marks of packets and connections, each within its own bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Packet: from a captured pod, on its way to the ztunnel.
+    pub outbound: Mark,
+    /// Packet: goes its ordinary way.
+    pub skip: Mark,
+    /// Packet and connection: the ztunnel's own, under its own address.
+    pub connection_skip: Mark,
+    /// Packet and connection: from the ztunnel under the address of a client.
+    pub proxy: Mark,
+    /// Packet: an answer that has to go back to the ztunnel.
+    pub proxy_return: Mark,
+    /// Packet and connection: which slot they belong to.
+    pub slots: [Mark; SLOTS],
+    /// Packet: inbound, for whichever slot is active. Its mask covers those of `slots`, its value is none of theirs.
+    pub any_slot: Mark,
+    /// In the ztunnel's namespace: delivered locally, to a transparent socket.
+    pub tproxy: Mark,
+    /// In the ztunnel's namespace: an answer to a connection that was opened under the address of a client.
+    pub original_source: Mark,
+}
+
+impl Default for Marks {
+    fn default() -> Marks {
+        let whole = |value| Mark { value, mask: value };
+        Marks {
+            outbound: whole(0x100),
+            skip: whole(0x200),
+            connection_skip: whole(0x220),
+            proxy: whole(0x210),
+            proxy_return: whole(0x40),
+            slots: [Mark { value: 0x1000, mask: 0x3000 }, Mark { value: 0x2000, mask: 0x3000 }],
+            any_slot: whole(0x3000),
+            tproxy: Mark { value: 0x400, mask: 0xfff },
+            original_source: Mark { value: 0x4d3, mask: 0xfff },
+        }
+    }
+}
+
+impl Marks {
+    /// The bits of a connection's mark by which it is ours. In other connections, all of them are zero.
+    #[must_use]
+    pub fn ours(&self) -> u32 {
+        self.skip.mask | self.connection_skip.mask | self.proxy.mask | self.slot_mask()
+    }
+
+    /// The bits that hold the slot.
+    #[must_use]
+    pub fn slot_mask(&self) -> u32 {
+        self.slots.iter().fold(self.any_slot.mask, |mask, slot| mask | slot.mask)
+    }
+}
+
+/// Both marks at once.
+fn both(one: Mark, other: Mark) -> Mark {
+    Mark { value: one.value | other.value, mask: one.mask | other.mask }
+}
+
+/// Names of the links between node and ztunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// On the node, by slot: the way of inbound packets to the ztunnel.
+    pub inbound: [IfName; SLOTS],
+    /// On the node, by slot: the way of outbound packets to the ztunnel.
+    pub outbound: [IfName; SLOTS],
+    /// All of `inbound`, as a pattern.
+    pub any_inbound: IfName,
+    /// All of `outbound`, as a pattern.
+    pub any_outbound: IfName,
+    /// All of both, as a pattern.
+    pub any: IfName,
+    /// In the ztunnel's namespace: where inbound packets arrive.
+    pub proxy_inbound: IfName,
+    /// In the ztunnel's namespace: where outbound packets arrive.
+    pub proxy_outbound: IfName,
+}
+
+impl Links {
+    /// `istioin0`, `istioout0` and so on; `pistioin`, `pistioout`.
+    pub const DEFAULT: Links = Links {
+        inbound: [IfName::known("istioin0"), IfName::known("istioin1")],
+        outbound: [IfName::known("istioout0"), IfName::known("istioout1")],
+        any_inbound: IfName::known("istioin+"),
+        any_outbound: IfName::known("istioout+"),
+        any: IfName::known("istio+"),
+        proxy_inbound: IfName::known("pistioin"),
+        proxy_outbound: IfName::known("pistioout"),
+    };
+}
+
+impl Default for Links {
+    fn default() -> Links {
+        Links::DEFAULT
+    }
+}
+
+/// Ports on which the ztunnel listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// Connections of captured pods.
+    pub outbound: Port,
+    /// Tunnels (HBONE) to captured pods.
+    pub tunnel: Port,
+    /// Plain connections to captured pods.
+    pub inbound: Port,
+    /// DNS.
+    pub dns: Port,
+}
+
+impl Default for Ports {
+    fn default() -> Ports {
+        Ports { outbound: Port(15001), tunnel: Port(15008), inbound: Port(15006), dns: Port(15053) }
+    }
+}
+
+/// A ztunnel as the node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The node's end of the ztunnel pod's own link.
+    pub veth: IfName,
+    /// The ztunnel pod's address.
+    pub ztunnel_ip: IpAddr,
+}
+
+/// A node, in one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host<'a> {
+    /// The family of all addresses here.
+    pub family: Family,
+    /// The ztunnels that run on it. One without an address of this family is absent.
+    pub slots: [Option<Slot>; SLOTS],
+    /// The set of the captured pods' addresses; it must exist before its rules.
+    pub set: &'a str,
+    /// The ztunnel that answers DNS; none where DNS goes its own way.
+    pub dns: Option<IpAddr>,
+    /// Whether new connections of captured pods go to a ztunnel. Without, only those that one has already do.
+    pub capture: bool,
+}
+
+/// The inside of a ztunnel pod, in one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ztunnel<'a> {
+    /// The family of the address.
+    pub family: Family,
+    /// The pod's own interface.
+    pub uplink: &'a IfName,
+    /// The pod's address.
+    pub ip: IpAddr,
+    /// Whether the ztunnel answers DNS.
+    pub dns: bool,
+}
+
+impl RuleSet {
+    /// The one jump of a built-in chain, ahead of everybody else's rules; `condition` has only conditions that count.
+    fn lead(&mut self, table: Table, hook: Hook, chain: &Chain, condition: &Rule) {
+        let rule = condition.with_target(Target::Jump(chain.clone()));
+        self.table(table).jumps.push(Jump { hook, rule, place: Place::First });
+    }
+}
+
+/// A rule without conditions yet, that sets the packet's mark.
+fn set_mark(mark: Mark) -> Rule {
+    Rule::new(Target::SetMark(mark))
+}
+
+fn marked(mark: Mark) -> Match {
+    Match::Mark(Is::eq(mark))
+}

@@ -1,0 +1,279 @@
+//! The rule sets of node-level redirection: their text against `golden-node/<case>.txt` (after an intended change:
+//! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p rules --test node`, then read the diff), and what must hold of it.
+#![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read its golden files")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+#[path = "properties/kernel.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod kernel;
+mod node_cases;
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use kernel::Kernel;
+use model::Family;
+use node_cases::Case;
+use rules::{
+    Change, Hook, Match, Owner, Place, RuleSet, Saved, Table, Target,
+    node::{self, Config, Host, Links, Marks},
+};
+
+fn saved(kernel: &Kernel) -> Saved {
+    Saved::parse(&kernel.save(false)).unwrap()
+}
+
+fn applied(rules: &RuleSet) -> Kernel {
+    let mut kernel = Kernel::new();
+    kernel.restore(&Owner::NODE.apply(rules, &Saved::default()).restore_text()).unwrap();
+    kernel
+}
+
+fn told(change: &Change) -> Vec<&str> {
+    change.reasons().collect()
+}
+
+#[test]
+fn every_case_prints_its_golden_text() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden-node");
+    let names: BTreeSet<_> = node_cases::all().iter().map(|case| case.name).collect();
+    for name in &names {
+        let families = node_cases::all().into_iter().filter(|case| case.name == *name);
+        let text = |Case { family, rules, .. }| {
+            format!("# {family}\n{}", Owner::NODE.apply(&rules, &Saved::default()).restore_text())
+        };
+        let text: String = families.map(text).collect();
+        let path = dir.join(name).with_extension("txt");
+        if std::env::var_os("MILLRACE_UPDATE_GOLDEN").is_some() {
+            fs::write(&path, &text).unwrap();
+        }
+        assert_eq!(text, fs::read_to_string(&path).unwrap_or_default(), "case {name}");
+    }
+    assert_eq!(fs::read_dir(dir).unwrap().count(), names.len(), "golden files without a case");
+}
+
+#[test]
+fn what_was_applied_is_what_is_wanted() {
+    for Case { name, family, rules } in node_cases::all() {
+        let change = Owner::NODE.apply(&rules, &saved(&applied(&rules)));
+        assert!(change.is_empty(), "{name} {family}: {:?}", told(&change));
+    }
+}
+
+#[test]
+fn every_case_follows_every_other_and_nothing_is_left_at_the_end() {
+    for one in node_cases::all() {
+        for other in node_cases::all().into_iter().filter(|other| other.family == one.family) {
+            let mut kernel = applied(&one.rules);
+            let change = Owner::NODE.apply(&other.rules, &saved(&kernel));
+            assert_eq!(change.is_empty(), one.rules == other.rules, "{} to {}", one.name, other.name);
+            kernel.restore(&change.restore_text()).unwrap();
+            assert_eq!(kernel, applied(&other.rules), "{} to {}", one.name, other.name);
+            kernel.restore(&Owner::NODE.remove(&saved(&kernel)).restore_text()).unwrap();
+            assert_eq!(kernel, Kernel::new());
+        }
+    }
+}
+
+/// What Istio's own agent leaves: unconditional jumps, appended; other rules in chains of the same names; chains that
+/// we do not use.
+const ISTIOS: &str = "*mangle
+:ztunnel-PREROUTING - [0:0]
+:ztunnel-INPUT - [0:0]
+:ztunnel-OUTPUT - [0:0]
+-A PREROUTING -j CALI-forward
+-A PREROUTING -j ztunnel-PREROUTING
+-A INPUT -j ztunnel-INPUT
+-A OUTPUT -j ztunnel-OUTPUT
+-A OUTPUT -j ztunnel-OUTPUT
+-A ztunnel-PREROUTING -i istioin -j MARK --set-xmark 0x200/0x200
+-A ztunnel-PREROUTING -m geneve -j RETURN
+-A ztunnel-OUTPUT -s 10.0.0.1/32 -j MARK --set-xmark 0x220/0xffffffff
+COMMIT
+*nat
+:ztunnel-PREROUTING - [0:0]
+:ztunnel-POSTROUTING - [0:0]
+-A PREROUTING -j KUBE-SERVICES
+-A PREROUTING -j ztunnel-PREROUTING
+-A POSTROUTING -j ztunnel-POSTROUTING
+-A ztunnel-PREROUTING -m mark --mark 0x100/0x100 -j ACCEPT
+-A ztunnel-POSTROUTING -m mark --mark 0x100/0x100 -j ACCEPT
+COMMIT
+";
+
+/// Somebody else's, those of sidecar redirection too.
+const FOREIGN: &str = "*mangle
+:CALI-forward - [0:0]
+:ISTIO_PRERT - [0:0]
+-A PREROUTING -i cali+ -j CALI-forward
+-A ISTIO_PRERT -p tcp -j RETURN
+-A CALI-forward -m mark --mark 0x200/0x200 -j RETURN
+COMMIT
+*nat
+:KUBE-SERVICES - [0:0]
+:ISTIO_OUTPUT - [0:0]
+-A OUTPUT -p tcp -j ISTIO_OUTPUT
+-A POSTROUTING -m comment --comment \"not for ztunnel-POSTROUTING\" -j MASQUERADE
+COMMIT
+";
+
+fn in_own_chain(kernel: &Kernel, table: Table, chain: &str) -> Vec<String> {
+    kernel.tables[&table][chain].iter().map(|words| words.join(" ")).collect()
+}
+
+#[test]
+fn what_istios_agent_left_goes_and_what_others_have_stays() {
+    for Case { name, family, rules } in node_cases::all() {
+        let mut kernel = Kernel::new();
+        kernel.restore(FOREIGN).unwrap();
+        kernel.restore(ISTIOS).unwrap();
+        kernel.restore(&Owner::NODE.apply(&rules, &saved(&kernel)).restore_text()).unwrap();
+        let again = Owner::NODE.apply(&rules, &saved(&kernel));
+        assert!(again.is_empty(), "{name} {family}: {:?}", told(&again));
+        let prerouting = in_own_chain(&kernel, Table::Mangle, "PREROUTING");
+        assert_eq!(prerouting, ["-j ztunnel-PREROUTING", "-i cali+ -j CALI-forward", "-j CALI-forward"]);
+        assert!(in_own_chain(&kernel, Table::Mangle, "INPUT").is_empty());
+        kernel.restore(&Owner::NODE.remove(&saved(&kernel)).restore_text()).unwrap();
+        let mut before = Kernel::new();
+        before.restore(FOREIGN).unwrap();
+        before.restore("*mangle\n-A PREROUTING -j CALI-forward\nCOMMIT\n*nat\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n").unwrap();
+        assert_eq!(kernel, before);
+    }
+}
+
+#[test]
+fn a_jump_that_is_not_first_a_copy_and_a_chain_too_much_are_mended() {
+    let damages = [
+        "*mangle\n-I PREROUTING 1 -j ACCEPT\nCOMMIT\n",
+        "*mangle\n-A PREROUTING -j ztunnel-PREROUTING\nCOMMIT\n",
+        "*mangle\n-I PREROUTING 1 -p tcp -j ztunnel-PREROUTING\nCOMMIT\n",
+        "*mangle\n-A ztunnel-PREROUTING -j RETURN\nCOMMIT\n",
+        "*mangle\n-D PREROUTING -j ztunnel-PREROUTING\nCOMMIT\n",
+        "*filter\n:ztunnel-INPUT - [0:0]\nCOMMIT\n",
+        "*raw\n:ztunnel-OUTPUT - [0:0]\n-A OUTPUT -j ztunnel-OUTPUT\nCOMMIT\n",
+    ];
+    for Case { name, family, rules } in node_cases::all() {
+        for damage in damages {
+            let mut kernel = applied(&rules);
+            kernel.restore(damage).unwrap();
+            let change = Owner::NODE.apply(&rules, &saved(&kernel));
+            assert!(!change.is_empty(), "{name} {family}: not seen: {damage}");
+            kernel.restore(&change.restore_text()).unwrap();
+            let again = Owner::NODE.apply(&rules, &saved(&kernel));
+            assert!(again.is_empty(), "{name} {family}, {damage}: {:?}", told(&again));
+        }
+    }
+}
+
+#[test]
+fn neither_owner_touches_the_others_rules() {
+    let sidecar = rules::sidecar::rule_set(&rules::sidecar::Config::default(), Family::V4);
+    let whole = |one: Owner, its: &RuleSet, other: Owner, theirs: &RuleSet| {
+        let mut kernel = Kernel::new();
+        kernel.restore(&one.apply(its, &Saved::default()).restore_text()).unwrap();
+        let alone = kernel.clone();
+        kernel.restore(&other.apply(theirs, &saved(&kernel)).restore_text()).unwrap();
+        kernel.restore(&other.remove(&saved(&kernel)).restore_text()).unwrap();
+        assert_eq!(kernel, alone);
+    };
+    for case in node_cases::all() {
+        whole(Owner::SIDECAR, &sidecar, Owner::NODE, &case.rules);
+        whole(Owner::NODE, &case.rules, Owner::SIDECAR, &sidecar);
+    }
+    assert!(Owner::SIDECAR.chains.iter().all(|chain| !Owner::NODE.owns(chain)));
+}
+
+#[test]
+fn every_rule_set_is_whole() {
+    for Case { name, family, rules } in node_cases::all() {
+        for (table, rules) in &rules.tables {
+            let hooks: BTreeSet<_> = rules.jumps.iter().map(|jump| jump.hook).collect();
+            assert_eq!(hooks.len(), rules.jumps.len(), "{name} {family}: one jump per built-in chain");
+            assert_eq!(rules.chains.len(), rules.jumps.len(), "{name} {family}: one chain per jump");
+            assert!(rules.jumps.iter().all(|jump| jump.place == Place::First));
+            for (chain, rules) in &rules.chains {
+                assert!(
+                    Owner::NODE.owns(&chain.0) && !rules.is_empty(),
+                    "{name} {family}: {table:?} {chain}"
+                );
+                let nets = rules.iter().flat_map(|rule| [&rule.source, &rule.dest]).flatten();
+                assert!(nets.into_iter().all(|is| Family::of(is.value.addr()) == family), "{name} {family}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
+    for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
+        let mangle = &case.rules.tables[&Table::Mangle];
+        let [first, second, ..] = mangle.chain(&node::PREROUTING) else { panic!("{}", case.name) };
+        let established = "-m conntrack --ctstate RELATED,ESTABLISHED -m connmark --mark 0x0/0x3230";
+        assert_eq!(first.to_string(), format!("{established} -j MARK --set-xmark 0x200/0x200"));
+        assert_eq!(second.to_string(), "-m mark --mark 0x200/0x200 -j RETURN");
+    }
+}
+
+/// Whoever uses other bits of the mark keeps them.
+#[test]
+fn no_other_bit_of_a_mark_is_written_or_looked_at() {
+    let marks = Marks::default();
+    assert_eq!((marks.ours(), marks.slot_mask()), (0x3230, 0x3000));
+    let (packet, connection) = (0x3370, 0x3230);
+    for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
+        let tables = case.rules.tables.values();
+        let jumps = tables.clone().flat_map(|table| table.jumps.iter().map(|jump| &jump.rule));
+        for rule in tables.flat_map(|table| table.chains.iter().flat_map(|(_, rules)| rules)).chain(jumps) {
+            let written = match rule.target {
+                Target::SetMark(mark) => mark.mask & !packet,
+                Target::RestoreMark(mask) => mask & !connection,
+                Target::SetConnMark(mark) => mark.mask & !connection,
+                _ => 0,
+            };
+            assert_eq!(written, 0, "{}: {rule}", case.name);
+            for condition in &rule.matches {
+                let foreign = match condition {
+                    Match::Mark(is) => is.value.mask & !packet,
+                    Match::ConnMark(is) => is.value.mask & !connection,
+                    _ => 0,
+                };
+                assert_eq!(foreign, 0, "{}: {rule}", case.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_patterns_cover_the_links_and_no_other_ends() {
+    let links = Links::default();
+    let matches =
+        |pattern: &str, name: &str| pattern.strip_suffix('+').is_some_and(|begin| name.starts_with(begin));
+    for (all, pattern, not) in [
+        (&links.inbound, &links.any_inbound, &links.any_outbound),
+        (&links.outbound, &links.any_outbound, &links.any_inbound),
+    ] {
+        for name in all {
+            assert!(matches(pattern.as_str(), name.as_str()) && matches(links.any.as_str(), name.as_str()));
+            assert!(!matches(not.as_str(), name.as_str()), "{name}");
+        }
+    }
+    assert!(!matches(links.any.as_str(), links.proxy_inbound.as_str()));
+}
+
+#[test]
+fn everything_is_as_configured() {
+    let mut config = Config::default();
+    config.marks.outbound = model::Mark { value: 0x8, mask: 0x8 };
+    config.links.inbound = ["a0", "a1"].map(|name| model::IfName::new(name).unwrap());
+    config.ports.dns = model::Port(5353);
+    let ip = "10.0.0.1".parse().unwrap();
+    let rules =
+        node::host(&config, &Host { family: Family::V4, slots: [None, None], set: "s", dns: Some(ip), capture: true });
+    let text = Owner::NODE.apply(&rules, &Saved::default()).restore_text();
+    assert!(
+        text.contains("-o a1 -j CONNMARK --set-xmark 0x2000/0x3000") && !text.contains("0x100/"),
+        "{text}"
+    );
+    assert!(text.contains("--to-destination 10.0.0.1:5353"), "{text}");
+    let hooks: Vec<Hook> = rules.tables[&Table::Mangle].jumps.iter().map(|jump| jump.hook).collect();
+    assert_eq!(hooks, [Hook::Prerouting, Hook::Output, Hook::Postrouting]);
+}

@@ -1,0 +1,210 @@
+//! Every rule set of a node and of a ztunnel, in the kernel, with both backends: it reads back as it was written, a
+//! second time changes nothing, what Istio's own agent left gives way to it, and what others have stays.
+
+#[path = "../../pkg/rules/tests/node_cases.rs"]
+mod node_cases;
+
+use std::net::{TcpListener, TcpStream};
+
+use kit::Netns;
+use model::Family;
+use netfilter::{Backend, Firewall};
+use rules::{Change, Owner, RuleSet, Saved};
+
+use crate::sidecar_kernel::{
+    at_once,
+    state::{BACKENDS, State, forced, pod_netns, restore, save_text},
+};
+use node_cases::Case;
+
+/// Rules of others, in every table that ours stand in: so that a removal leads back to the letter.
+const FOREIGN: &str = "*mangle
+:CALI-forward - [0:0]
+-A PREROUTING -i cali+ -j CALI-forward
+-A OUTPUT -p tcp -j CALI-forward
+-A POSTROUTING -o eth0 -j RETURN
+-A CALI-forward -m mark --mark 0x200/0x200 -j RETURN
+COMMIT
+*filter
+-A FORWARD -j ACCEPT
+COMMIT
+*nat
+:KUBE-SERVICES - [0:0]
+-A PREROUTING -m comment --comment \"before -j ztunnel-PREROUTING\" -j KUBE-SERVICES
+-A POSTROUTING -o eth0 -j MASQUERADE
+COMMIT
+";
+
+/// What Istio's own agent leaves: unconditional jumps, one of them twice, and other rules in chains of these names.
+const ISTIOS: &str = "*mangle
+:ztunnel-PREROUTING - [0:0]
+:ztunnel-INPUT - [0:0]
+:ztunnel-FORWARD - [0:0]
+:ztunnel-OUTPUT - [0:0]
+:ztunnel-POSTROUTING - [0:0]
+-A PREROUTING -j ztunnel-PREROUTING
+-A INPUT -j ztunnel-INPUT
+-A FORWARD -j ztunnel-FORWARD
+-A OUTPUT -j ztunnel-OUTPUT
+-A OUTPUT -j ztunnel-OUTPUT
+-A POSTROUTING -j ztunnel-POSTROUTING
+-A ztunnel-PREROUTING -i istioin -j MARK --set-mark 0x200/0x200
+-A ztunnel-PREROUTING -m mark --mark 0x200/0x200 -j RETURN
+-A ztunnel-PREROUTING ! -i lo -m connmark --mark 0x220/0x220 -j MARK --set-mark 0x200/0x200
+-A ztunnel-FORWARD -m mark --mark 0x220/0x220 -j CONNMARK --save-mark --nfmask 0x220 --ctmask 0x220
+-A ztunnel-INPUT -m mark --mark 0x220/0x220 -j CONNMARK --save-mark --nfmask 0x220 --ctmask 0x220
+-A ztunnel-OUTPUT -m mark --mark 0x100 -j ACCEPT
+COMMIT
+*nat
+:ztunnel-PREROUTING - [0:0]
+:ztunnel-POSTROUTING - [0:0]
+-A PREROUTING -j ztunnel-PREROUTING
+-A POSTROUTING -j ztunnel-POSTROUTING
+-A ztunnel-PREROUTING -m mark --mark 0x100/0x100 -j ACCEPT
+-A ztunnel-POSTROUTING -m mark --mark 0x100/0x100 -j ACCEPT
+COMMIT
+";
+
+/// A namespace with the sets that the rules name, and with rules of others.
+fn node(backend: Backend) -> Netns {
+    let netns = pod_netns("node");
+    for (set, family) in node_cases::SETS.into_iter().zip(["inet", "inet6"]) {
+        netns.sh(&format!("ipset create {set} hash:ip family {family}"));
+    }
+    for family in Family::BOTH {
+        restore(&netns, backend, family, FOREIGN);
+    }
+    netns
+}
+
+/// Writes what `plan` finds to be done in one family.
+fn write(
+    netns: &Netns,
+    backend: Backend,
+    family: Family,
+    plan: impl FnOnce(&Saved) -> Change + Send,
+) -> Change {
+    netns.run(move || {
+        let (firewall, observed) = Firewall::open(&forced(backend)).unwrap();
+        let change = plan(&observed.of(family));
+        firewall.restore(&[(family, change.restore_text())], Vec::new()).unwrap();
+        change
+    })
+}
+
+fn apply(netns: &Netns, case: &Case, backend: Backend) -> Change {
+    write(netns, backend, case.family, |saved| Owner::NODE.apply(&case.rules, saved))
+}
+
+fn remove(netns: &Netns, backend: Backend, family: Family) -> Change {
+    write(netns, backend, family, |saved| Owner::NODE.remove(saved))
+}
+
+/// The lines of a save that are ours, if the tools print what we write: all but the address that TPROXY gets.
+fn lines(rules: &RuleSet, family: Family) -> Vec<String> {
+    let on_ip = format!("--on-ip {} --tproxy-mark", family.unspecified());
+    let mut lines = Vec::new();
+    for table in rules.tables.values() {
+        lines.extend(table.jumps.iter().map(|jump| format!("-A {} {}", jump.hook.name(), jump.rule)));
+        for (chain, rules) in &table.chains {
+            lines.extend(rules.iter().map(|rule| format!("-A {chain} {rule}")));
+        }
+    }
+    lines.iter().map(|line| line.replace("--tproxy-mark", &on_ip)).collect()
+}
+
+/// What the kernel holds is what was meant, by our own reading of the host's save and to the letter.
+fn reads_back(netns: &Netns, case: &Case, backend: Backend) {
+    let what = format!("{} {backend} {}", case.name, case.family);
+    let text = save_text(netns, backend, case.family);
+    let saved = Saved::parse(&text).unwrap();
+    let change = Owner::NODE.apply(&case.rules, &saved);
+    assert!(change.is_empty(), "{what}: {:?}", change.reasons().collect::<Vec<_>>());
+    let ours =
+        |line: &&str| line.starts_with("-A ztunnel-") || line.contains(" -j ztunnel-") && !line.contains('"');
+    let mut found: Vec<&str> = text.lines().filter(ours).collect();
+    let mut wanted = lines(&case.rules, case.family);
+    found.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(found, wanted, "{what}");
+}
+
+fn comes_and_goes(case: &Case, backend: Backend) {
+    let (netns, what) = (node(backend), format!("{} {backend} {}", case.name, case.family));
+    let before = State::of(&netns);
+    assert!(!apply(&netns, case, backend).is_empty());
+    reads_back(&netns, case, backend);
+    let there = State::of(&netns);
+    assert!(apply(&netns, case, backend).is_empty(), "{what}, a second time");
+    State::of(&netns).assert_is(&there, &format!("{what}, a second time"));
+    assert!(!remove(&netns, backend, case.family).is_empty());
+    State::of(&netns).assert_is(&before, &format!("{what}, removed"));
+    assert!(remove(&netns, backend, case.family).is_empty());
+
+    restore(&netns, backend, case.family, ISTIOS);
+    apply(&netns, case, backend);
+    reads_back(&netns, case, backend);
+    State::of(&netns).assert_is(&there, &format!("{what}, after Istio's own agent"));
+    restore(&netns, backend, case.family, ISTIOS); // empties our chains, and puts jumps behind ours
+    assert!(!apply(&netns, case, backend).is_empty());
+    State::of(&netns).assert_is(&there, &format!("{what}, with Istio's own agent"));
+    restore(&netns, backend, case.family, ISTIOS);
+    remove(&netns, backend, case.family);
+    State::of(&netns).assert_is(&before, &format!("{what}, removed with what Istio's own agent left"));
+}
+
+#[test]
+fn every_case_comes_reads_back_and_goes_with_nft() {
+    at_once(&node_cases::all(), |case| comes_and_goes(case, Backend::Nft));
+}
+
+#[test]
+fn every_case_comes_reads_back_and_goes_with_legacy() {
+    at_once(&node_cases::all(), |case| comes_and_goes(case, Backend::Legacy));
+}
+
+/// One after the other in the same namespace, as ztunnels come and go; and a jump that others got ahead of.
+#[test]
+fn every_case_follows_the_one_before() {
+    at_once(&BACKENDS, |backend| {
+        let netns = node(*backend);
+        let before = State::of(&netns);
+        for case in node_cases::all() {
+            apply(&netns, &case, *backend);
+            reads_back(&netns, &case, *backend);
+            restore(&netns, *backend, case.family, "*mangle\n-I PREROUTING 1 -p udp -j RETURN\nCOMMIT\n");
+            assert!(!apply(&netns, &case, *backend).is_empty(), "{} {backend}: not first", case.name);
+            reads_back(&netns, &case, *backend);
+            restore(&netns, *backend, case.family, "*mangle\n-D PREROUTING -p udp -j RETURN\nCOMMIT\n");
+        }
+        for family in Family::BOTH {
+            remove(&netns, *backend, family);
+        }
+        State::of(&netns).assert_is(&before, &backend.to_string());
+    });
+}
+
+/// The kubelet's probes of captured pods: their own process has let go of the socket when the last packets leave, so
+/// that these look like forwarded ones.
+#[test]
+fn the_last_packets_of_a_local_connection_are_not_captured() {
+    let case = node_cases::all().into_iter().find(|case| case.name == "host-one").unwrap();
+    for backend in BACKENDS {
+        let netns = node(backend);
+        netns.sh(&format!("ipset add {} 127.0.0.1", node_cases::SETS[0]));
+        apply(&netns, &case, backend);
+        netns.run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            for _ in 0..20 {
+                let probe = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                let answer = listener.accept().unwrap();
+                drop(probe);
+                drop(answer);
+            }
+        });
+        let text = netns.sh(&format!("iptables-{backend}-save -t mangle --counters"));
+        let unused = |what: &str| text.lines().find(|line| line.contains(what)).unwrap().starts_with("[0:0]");
+        assert!(!unused("-A OUTPUT -p tcp -j ztunnel-OUTPUT"), "no packet came by: {text}");
+        assert!(unused("--match-set ztunnel-pods-v4 dst"), "{text}");
+    }
+}
