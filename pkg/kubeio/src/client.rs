@@ -43,6 +43,14 @@ pub struct Client {
     pub(crate) kube: kube::Client,
 }
 
+/// What goes with a request.
+pub(crate) enum Body {
+    /// An object, or nothing.
+    Json(Vec<u8>),
+    /// Members of an object, to be set or removed (RFC 7396).
+    MergePatch(Vec<u8>),
+}
+
 /// For connecting. A watch says something at least once a minute (bookmarks), which `watch` looks after.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -94,7 +102,7 @@ impl Client {
         path: &str,
         limit: Duration,
     ) -> Result<T, Error> {
-        self.ask(format!("get {what}"), Method::GET, path, Vec::new(), limit).await
+        self.ask(format!("get {what}"), Method::GET, path, Body::Json(Vec::new()), limit).await
     }
 
     pub(crate) async fn ask<T: DeserializeOwned>(
@@ -102,10 +110,14 @@ impl Client {
         doing: String,
         method: Method,
         path: &str,
-        body: Vec<u8>,
+        body: Body,
         limit: Duration,
     ) -> Result<T, Error> {
-        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let (kind, body) = match body {
+            Body::Json(body) => ("application/json", body),
+            Body::MergePatch(body) => ("application/merge-patch+json", body),
+        };
+        let request = Request::builder().method(method).uri(path).header("content-type", kind);
         let request = match request.body(body) {
             Ok(request) => request,
             Err(cause) => {

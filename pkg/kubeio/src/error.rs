@@ -7,6 +7,8 @@ pub enum Kind {
     NotFound,
     /// Our credential is not accepted (401), or does not allow this (403).
     Refused,
+    /// The object is another one than was meant, or has changed (409), or the change is not one that can be made (422).
+    Conflict,
     /// Anything else: no connection, no answer in time, a failing server.
     Unavailable,
 }
@@ -71,6 +73,7 @@ fn kind(code: u16) -> Kind {
     match code {
         404 => Kind::NotFound,
         401 | 403 => Kind::Refused,
+        409 | 422 => Kind::Conflict,
         _ => Kind::Unavailable,
     }
 }

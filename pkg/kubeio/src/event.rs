@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::{Client, Error};
+use crate::{Client, Error, client::Body};
 
 /// How grave an Event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Client {
     /// The API server did not take it within ten seconds.
     pub async fn publish(&self, node: &str, event: &Event, now: SystemTime) -> Result<(), Error> {
         let doing = format!("publish the Event {} about node {node}", event.reason);
-        let body = body(node, event, now).to_string().into_bytes();
+        let body = Body::Json(body(node, event, now).to_string().into_bytes());
         let answer = self.ask::<Value>(doing, Method::POST, "/api/v1/namespaces/default/events", body, LIMIT);
         answer.await.map(drop)
     }

@@ -3,12 +3,16 @@
 //! It is the only crate that sees kube's types, and it must not decide anything. TLS is rustls with ring, chosen by
 //! hand; the token and the authority's certificates are read again when they change on disk. Called by the daemon.
 
+mod annotate;
 mod client;
+mod collection;
 mod error;
 mod event;
+mod slim;
 mod watch;
 
 pub use client::{Client, Connection, Trust};
+pub use collection::{Collection, ListEvent};
 pub use error::{Error, Kind};
 pub use event::{Event, EventLevel};
 pub use watch::Object;

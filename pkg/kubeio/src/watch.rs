@@ -50,7 +50,7 @@ fn unreadable(doing: &str, cause: &serde_json::Error) -> Error {
     Error::Request { doing: doing.to_owned(), cause, kind: Kind::Unavailable }
 }
 
-fn failed(doing: &str, cause: watcher::Error) -> Error {
+pub(crate) fn failed(doing: &str, cause: watcher::Error) -> Error {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     match cause {
         InitialListFailed(cause) | WatchStartFailed(cause) | WatchFailed(cause) => {

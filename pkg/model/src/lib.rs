@@ -8,6 +8,7 @@ mod go_bool;
 mod net;
 mod node;
 mod pod;
+mod status;
 
 pub use go_bool::parse_go_bool;
 pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -17,3 +18,4 @@ pub use node::{
     Placement, PodTemplate, Requirement, Taint, Toleration,
 };
 pub use pod::{Container, EnvVar, Namespace, ObjectMeta, Pod, PodName, PodSpec, SecurityContext};
+pub use status::{Condition, ContainerStatus, PodIp, PodStatus};

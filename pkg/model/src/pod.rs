@@ -1,12 +1,15 @@
 //! Slim Kubernetes facts: what we decide on, and nothing else, so that neither the plugin nor the agent holds
-//! a pod's whole object. Field names are the API's; unknown fields are skipped while parsing.
+//! a pod's whole object. Field names are the API's, in both directions; unknown fields are skipped while parsing, and
+//! what is empty is not written.
 
 use std::{collections::BTreeMap, fmt};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::status::PodStatus;
 
 /// A pod's namespace and name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 pub struct PodName {
     /// The Kubernetes namespace.
     pub namespace: String,
@@ -21,89 +24,112 @@ impl fmt::Display for PodName {
 }
 
 /// `metadata` of any object.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ObjectMeta {
     /// `metadata.name`
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// `metadata.namespace`; empty for cluster-wide objects.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// `metadata.uid`
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
     /// `metadata.labels`
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// `metadata.creationTimestamp`, such as `2026-01-31T23:59:59Z`: always UTC and whole seconds, so that it sorts as
+    /// text. Empty for what was never stored.
+    #[serde(
+        rename = "creationTimestamp",
+        deserialize_with = "null_is_empty",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub created: String,
     /// `metadata.deletionTimestamp`: the object is on its way out.
-    #[serde(rename = "deletionTimestamp")]
+    #[serde(rename = "deletionTimestamp", skip_serializing_if = "Option::is_none")]
     pub deleted: Option<String>,
 }
 
 /// What we need of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Pod {
     /// `metadata`
     pub metadata: ObjectMeta,
     /// `spec`
     pub spec: PodSpec,
+    /// `status`
+    #[serde(deserialize_with = "null_is_empty")]
+    pub status: PodStatus,
 }
 
 /// What we need of a pod's `spec`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSpec {
     /// Regular containers.
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<Container>,
     /// Init containers, native sidecars among them.
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
     /// The pod lives in the node's network namespace.
     pub host_network: bool,
+    /// The node that it was scheduled to; empty before.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+    /// The account that it runs as.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service_account_name: String,
 }
 
 /// What we need of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Container {
     /// The container's name.
     pub name: String,
     /// Its arguments.
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Its environment, in order.
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
     /// Its own security context (the pod's is not consulted, as upstream does not).
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "SecurityContext::is_empty")]
     pub security_context: SecurityContext,
 }
 
 /// One environment variable of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct EnvVar {
     /// Its name.
     pub name: String,
     /// Its literal value; absent when it comes from elsewhere (`valueFrom`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
 /// The user and group that a container runs as.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SecurityContext {
     /// `runAsUser`
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as_user: Option<i64>,
     /// `runAsGroup`
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as_group: Option<i64>,
 }
 
 /// What we need of a namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Namespace {
     /// `metadata`
@@ -111,9 +137,21 @@ pub struct Namespace {
 }
 
 impl Pod {
+    /// Namespace and name.
+    #[must_use]
+    pub fn name(&self) -> PodName {
+        PodName { namespace: self.metadata.namespace.clone(), name: self.metadata.name.clone() }
+    }
+
     /// Regular and init containers, init containers last.
     pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.spec.containers.iter().chain(&self.spec.init_containers)
+    }
+}
+
+impl SecurityContext {
+    fn is_empty(&self) -> bool {
+        *self == SecurityContext::default()
     }
 }
 

@@ -5,21 +5,20 @@ use std::{collections::BTreeMap, fmt};
 use model::{Container, Namespace, Pod, PodName, parse_go_bool};
 use rules::sidecar;
 
-use crate::annotations::{self, InvalidAnnotation};
+pub use crate::ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE, Enrolled};
+use crate::{
+    ambient,
+    annotations::{self, InvalidAnnotation},
+    ztunnel::ZtunnelSelector,
+};
 
 /// Set by the injector; without it a pod has no sidecar that expects redirected traffic.
 pub const STATUS: &str = "sidecar.istio.io/status";
 /// Label, or annotation: a pod's own word on injection.
 pub const INJECT: &str = "sidecar.istio.io/inject";
-/// Namespace label of ambient mode.
-pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
-/// Pod annotation of ambient mode; the user's `disabled` opts out.
-pub const AMBIENT_REDIRECTION: &str = "ambient.istio.io/redirection";
 
-const PROXY: &str = "istio-proxy";
+pub(crate) const PROXY: &str = "istio-proxy";
 const INIT: &str = "istio-init";
-/// Pods of the agent's DaemonSet are named after it.
-const AGENT_PREFIX: &str = "istio-cni-node-";
 
 /// What the operator configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +29,8 @@ pub struct Policy {
     pub agent_namespace: Option<String>,
     /// Ambient mode is on.
     pub ambient: bool,
+    /// Which pods are the node's proxy, and so never enrolled in ambient mode.
+    pub ztunnel: ZtunnelSelector,
 }
 
 /// What the container runtime's call tells without asking anybody.
@@ -90,13 +91,6 @@ pub enum Passed {
     InterceptionNone,
 }
 
-/// Why a pod is enrolled in ambient mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Enrolled {
-    /// Its namespace is labelled.
-    NamespaceLabel,
-}
-
 /// Every reason to pass, for tests and documentation.
 pub const ALL_PASSED: [Passed; 11] = [
     Passed::NoPod,
@@ -150,26 +144,6 @@ impl fmt::Display for Passed {
     }
 }
 
-impl Enrolled {
-    /// A short, stable name for logs and metrics.
-    #[must_use]
-    pub fn code(self) -> &'static str {
-        match self {
-            Enrolled::NamespaceLabel => "ambient-namespace",
-        }
-    }
-}
-
-impl fmt::Display for Enrolled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Enrolled::NamespaceLabel => {
-                f.write_str("its namespace is labelled istio.io/dataplane-mode=ambient")
-            }
-        }
-    }
-}
-
 impl Decision {
     /// A short, stable name of outcome and reason.
     #[must_use]
@@ -218,14 +192,13 @@ fn exempt(namespace: &str, name: &str, policy: &Policy) -> Option<Passed> {
     if policy.excluded_namespaces.iter().any(|excluded| excluded == namespace) {
         return Some(Passed::ExcludedNamespace);
     }
-    let is_agent = policy.agent_namespace.as_deref() == Some(namespace) && name.starts_with(AGENT_PREFIX);
-    is_agent.then_some(Passed::AgentPod)
+    ambient::is_agent(namespace, name, policy.agent_namespace.as_deref()).then_some(Passed::AgentPod)
 }
 
 /// True when [`decide`] needs the namespace of `pod`.
 #[must_use]
 pub fn needs_namespace(pod: &Pod, policy: &Policy) -> bool {
-    policy.ambient && may_be_ambient(&pod.metadata.annotations)
+    policy.ambient && may_be_ambient(&pod.metadata.annotations) && !ambient::has_refused(pod)
 }
 
 /// Decides from the pod itself. `namespace` is looked at in ambient mode only.
@@ -243,8 +216,10 @@ pub fn decide(
     if pod.spec.host_network {
         return Ok(Decision::Pass(Passed::HostNetwork));
     }
-    if needs_namespace(pod, policy) && namespace.is_some_and(is_ambient) {
-        return Ok(Decision::Enrol(Enrolled::NamespaceLabel));
+    if policy.ambient
+        && let Ok(reason) = ambient::wanted(pod, namespace, &policy.ztunnel)
+    {
+        return Ok(Decision::Enrol(reason));
     }
     match sidecar_of(pod) {
         Err(reason) => Ok(Decision::Pass(reason)),
@@ -255,14 +230,9 @@ pub fn decide(
     }
 }
 
-fn is_ambient(namespace: &Namespace) -> bool {
-    namespace.metadata.labels.get(DATAPLANE_MODE).is_some_and(|mode| mode == "ambient")
-}
-
-/// It has no sidecar, and was not opted out.
+/// It has no sidecar, and was not opted out by annotation.
 fn may_be_ambient(annotations: &BTreeMap<String, String>) -> bool {
-    !annotations.contains_key(STATUS)
-        && annotations.get(AMBIENT_REDIRECTION).is_none_or(|value| value != "disabled")
+    !annotations.contains_key(STATUS) && !ambient::opted_out(annotations)
 }
 
 /// The sidecar that expects this pod's traffic, or why there is none.

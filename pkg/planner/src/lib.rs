@@ -3,10 +3,20 @@
 //! Pure. A decision is made in two stages, so that nobody asks for facts that are not needed:
 //! [`enrolment::decide_early`] from what the runtime's call alone tells, then [`enrolment::decide`] from the pod.
 //! Each outcome carries its reason. [`placement`] tells an upgrade of the agent from its removal.
+//!
+//! What the agent knows is an [`Index`] of facts. From it follow who is a member of the mesh ([`ambient`], the same
+//! predicate as at ADD) and which proxy serves the node ([`ztunnel`]).
 
+pub mod ambient;
 pub mod annotations;
 pub mod enrolment;
+pub mod facts;
+pub mod node;
 pub mod placement;
+pub mod ztunnel;
 
+pub use ambient::{AmbientPolicy, Left, Membership, Standing};
 pub use annotations::InvalidAnnotation;
 pub use enrolment::{Call, Decision, Enrolled, Passed, Policy, Redirect, decide, decide_early};
+pub use facts::{Fact, Index};
+pub use ztunnel::{Candidate, ZtunnelSelector};

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use fixture::{annotated, container, env, injected, namespace, with_status};
 use model::{Pod, PodName};
-use planner::{Call, Decision, Enrolled, Passed, Policy, decide, decide_early, enrolment};
+use planner::{
+    AmbientPolicy, Call, Decision, Enrolled, Membership, Passed, Policy, decide, decide_early, enrolment,
+};
 use proptest::prelude::*;
 
 const OFF: fn() -> Policy = Policy::default;
@@ -269,6 +271,48 @@ fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
     assert_eq!(enrolled.code(), "ambient-namespace");
 }
 
+/// A pod's own word goes before its namespace's, where it is one of the two that mean something.
+#[test]
+fn a_pods_own_label_overrides_its_namespaces() {
+    let (by_pod, by_namespace) =
+        (Decision::Enrol(Enrolled::PodLabel), Decision::Enrol(Enrolled::NamespaceLabel));
+    let out = Decision::Pass(Passed::NotInjected);
+    for (own, label, expected) in [
+        ("none", "ambient", &out),
+        ("none", "", &out),
+        ("ambient", "ambient", &by_pod),
+        ("ambient", "", &by_pod),
+        ("ambient", "none", &by_pod),
+        ("", "ambient", &by_namespace),
+        ("None", "ambient", &by_namespace),
+        ("sidecar", "ambient", &by_namespace),
+        ("Ambient", "", &out),
+        ("", "none", &out),
+    ] {
+        let mut pod = injected();
+        pod.metadata.annotations.clear();
+        pod.metadata.labels.insert(enrolment::DATAPLANE_MODE.into(), own.into());
+        let on = decide(&pod, Some(&namespace(label)), &ambient()).unwrap();
+        assert_eq!(&on, expected, "{own:?} in {label:?}");
+        assert_eq!(decide(&pod, Some(&namespace(label)), &OFF()).unwrap(), out, "ambient off");
+        assert_eq!(enrolment::needs_namespace(&pod, &ambient()), own != "none", "{own:?}");
+        // With a sidecar no label counts.
+        pod.metadata.annotations = with_status(&[]);
+        assert!(matches!(decided(&pod, &ambient()), Decision::Redirect(_)), "{own:?}");
+    }
+}
+
+/// The node's proxy does not go through itself.
+#[test]
+fn the_ztunnel_is_not_enrolled() {
+    let mut pod = injected();
+    pod.metadata = model::ObjectMeta { namespace: "istio-system".into(), ..model::ObjectMeta::default() };
+    pod.metadata.labels.insert("app".into(), "ztunnel".into());
+    assert!(matches!(decided(&pod, &ambient()), Decision::Enrol(_)), "only by its label");
+    pod.spec.service_account_name = "ztunnel".into();
+    assert_eq!(decided(&pod, &ambient()), Decision::Pass(Passed::NotInjected));
+}
+
 /// Rows that come later in the table do not keep a pod out of ambient mode.
 #[test]
 fn ambient_comes_before_the_rows_of_the_sidecar() {
@@ -290,6 +334,7 @@ fn the_call_alone_decides_in_this_order() {
         excluded_namespaces: vec!["kube-system".into(), "istio-system".into()],
         agent_namespace: Some("istio-system-2".into()),
         ambient,
+        ..Policy::default()
     };
     let status = || with_status(&[]);
     let none = || with_status(&[("sidecar.istio.io/interceptionMode", "NONE")]);
@@ -350,7 +395,9 @@ proptest! {
                 prop_assert!(!pod.spec.host_network || decision == Decision::Pass(Passed::HostNetwork));
                 let enrolled = matches!(decision, Decision::Enrol(_));
                 let injected = pod.metadata.annotations.contains_key(enrolment::STATUS);
-                prop_assert!(!enrolled || (ambient && !injected && label.as_deref() == Some("ambient")));
+                let own = pod.metadata.labels.get(enrolment::DATAPLANE_MODE).map(String::as_str);
+                let labelled = own == Some("ambient") || (own != Some("none") && label.as_deref() == Some("ambient"));
+                prop_assert!(!enrolled || (ambient && !injected && labelled && label.is_some()));
                 prop_assert!(!matches!(decision, Decision::Redirect(_)) || injected);
             }
             Err(error) => {
@@ -376,5 +423,27 @@ proptest! {
             let late = decide(&pod, Some(&namespace(&label)), &policy);
             prop_assert!(matches!(late, Ok(Decision::Pass(_))), "{:?} early, {:?} late", early, late);
         }
+    }
+
+    /// The plugin at ADD and the agent later never disagree.
+    #[test]
+    fn plugin_and_agent_decide_alike(
+        pod in fixture::pod(),
+        label in proptest::option::of("(ambient|Ambient|)"),
+        excluded in any::<bool>(),
+    ) {
+        let excluded_namespaces = if excluded { vec!["shop".to_owned()] } else { Vec::new() };
+        let later = AmbientPolicy { excluded_namespaces: excluded_namespaces.clone(), ..AmbientPolicy::default() };
+        let policy = Policy { excluded_namespaces, ..ambient() };
+        let namespace = label.as_deref().map(namespace);
+        let at_add = match decide(&pod, namespace.as_ref(), &policy) {
+            Ok(Decision::Enrol(reason)) => Some(reason),
+            _ => None,
+        };
+        let later = match planner::ambient::membership(&pod, namespace.as_ref(), &later) {
+            Membership::In(reason) => Some(reason),
+            Membership::Out(_) => None,
+        };
+        prop_assert_eq!(at_add, later);
     }
 }

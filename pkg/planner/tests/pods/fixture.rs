@@ -46,6 +46,7 @@ pub(crate) fn injected() -> Pod {
             ..ObjectMeta::default()
         },
         spec: PodSpec { containers: vec![container("app"), proxy], ..PodSpec::default() },
+        ..Pod::default()
     }
 }
 
@@ -100,11 +101,15 @@ pub(crate) fn pod() -> impl Strategy<Value = Pod> {
     let other = option::weighted(0.2, (other.prop_map(str::to_owned), value()));
     let containers = (vec(any_container(), 0..3), vec(any_container(), 0..2));
     let label = option::weighted(0.1, value());
-    (injected, map(&ANNOTATIONS), other, label, containers, prop::bool::weighted(0.1)).prop_map(
-        |(injected, mut annotations, other, label, (containers, init_containers), host_network)| {
+    let mode = option::weighted(0.2, sample::select(vec!["ambient", "none", "other"]));
+    let labels = (label, mode).prop_map(|(inject, mode)| {
+        let inject = inject.map(|value| (INJECT.to_owned(), value));
+        inject.into_iter().chain(mode.map(|mode| (DATAPLANE_MODE.to_owned(), mode.to_owned()))).collect()
+    });
+    (injected, map(&ANNOTATIONS), other, labels, containers, prop::bool::weighted(0.1)).prop_map(
+        |(injected, mut annotations, other, labels, (containers, init_containers), host_network)| {
             annotations.extend(other);
             annotations.extend(injected.then(|| (STATUS.to_owned(), "{}".to_owned())));
-            let labels = label.map(|value| (INJECT.to_owned(), value)).into_iter().collect();
             let metadata = ObjectMeta {
                 name: "web-0".into(),
                 namespace: "shop".into(),
@@ -112,7 +117,8 @@ pub(crate) fn pod() -> impl Strategy<Value = Pod> {
                 annotations,
                 ..ObjectMeta::default()
             };
-            Pod { metadata, spec: PodSpec { containers, init_containers, host_network } }
+            let spec = PodSpec { containers, init_containers, host_network, ..PodSpec::default() };
+            Pod { metadata, spec, ..Pod::default() }
         },
     )
 }

@@ -1,0 +1,138 @@
+//! YAML as JSON values, from the events of a small parser: the part of YAML 1.2 that manifests are written in, so no
+//! aliases, which are how a small text becomes a large tree.
+
+use saphyr_parser::{Event, Parser, ScalarStyle};
+use serde_json::{Map, Number, Value};
+
+/// Deeper than any manifest; keeps the recursion small.
+const MAX_DEPTH: usize = 64;
+
+/// All documents of a text; empty ones are null. The error is for people.
+pub(crate) fn parse(text: &str) -> Result<Vec<Value>, String> {
+    let mut events = Events(Parser::new_from_str(text));
+    let mut documents = Vec::new();
+    loop {
+        match events.next()? {
+            Event::StreamEnd => return Ok(documents),
+            Event::Nothing | Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd => {}
+            event => documents.push(events.node(event, 0)?),
+        }
+    }
+}
+
+struct Events<'t>(Parser<'t, saphyr_parser::StrInput<'t>>);
+
+impl<'t> Events<'t> {
+    fn next(&mut self) -> Result<Event<'t>, String> {
+        match self.0.next_event() {
+            Some(Ok((event, _))) => Ok(event),
+            Some(Err(error)) => {
+                let at = error.marker();
+                Err(format!("line {}, column {}: {}", at.line(), at.col() + 1, error.info()))
+            }
+            None => Ok(Event::StreamEnd),
+        }
+    }
+
+    fn node(&mut self, event: Event<'t>, depth: usize) -> Result<Value, String> {
+        if depth > MAX_DEPTH {
+            return Err("it is nested too deep".to_owned());
+        }
+        match event {
+            Event::Scalar(text, ScalarStyle::Plain, _, None) => Ok(plain(&text)),
+            Event::Scalar(text, ..) => Ok(Value::String(text.into_owned())),
+            Event::SequenceStart(..) => self.list(depth),
+            Event::MappingStart(..) => self.map(depth),
+            Event::Alias(_) => Err("it has an alias, which is not supported here".to_owned()),
+            _ => Err("it ends too early".to_owned()),
+        }
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Value, String> {
+        let mut list = Vec::new();
+        loop {
+            match self.next()? {
+                Event::SequenceEnd => return Ok(Value::Array(list)),
+                event => list.push(self.node(event, depth + 1)?),
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Value, String> {
+        let mut map = Map::new();
+        loop {
+            let key = match self.next()? {
+                Event::MappingEnd => return Ok(Value::Object(map)),
+                Event::Scalar(text, ..) => text.into_owned(),
+                _ => return Err("it has a key that is no text".to_owned()),
+            };
+            let event = self.next()?;
+            let value = self.node(event, depth + 1)?;
+            if map.insert(key.clone(), value).is_some() {
+                return Err(format!("it has the key {key:?} twice in one map"));
+            }
+        }
+    }
+}
+
+/// A scalar without quotes, by the core schema of YAML 1.2; numbers as far as JSON has them, decimal only.
+fn plain(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        _ => number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number),
+    }
+}
+
+fn number(text: &str) -> Option<Number> {
+    if !text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b)) {
+        return None; // "inf" and "nan" are numbers to Rust
+    }
+    if let Ok(whole) = text.parse::<i64>() {
+        return Some(whole.into());
+    }
+    text.parse().ok().and_then(Number::from_f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    #[test]
+    fn documents_become_values() {
+        let text = "# c\na: [x, 5, -1, 1.5, true, ~]\nb:\n  c: \"5\"\n  d: 'true'\n  e: !!str 5\n  f:\n---\n---\n- x\n...\n";
+        let b = json!({"c": "5", "d": "true", "e": "5", "f": null});
+        let first = json!({"a": ["x", 5, -1, 1.5, true, null], "b": b});
+        assert_eq!(parse(text).unwrap(), [first, json!(null), json!(["x"])]);
+        assert_eq!(parse("").unwrap(), Vec::<Value>::new());
+        assert_eq!(parse("{\"a\": 1}").unwrap(), [json!({"a": 1})]);
+    }
+
+    #[test]
+    fn texts_that_look_like_numbers_stay_texts() {
+        for text in ["1.2.3", "10.0.0.1", "1e", "+", "inf", "nan", "yes", "2026-01-01T00:00:00Z", "0x10", "e"]
+        {
+            assert_eq!(parse(&format!("a: {text}")).unwrap(), [json!({"a": text})], "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_plain_yaml_is_refused() {
+        for text in ["a: [", "a: b: c", "a: &x 1\nb: *x", "? [a]\n: b", "{\"a\":", "a: 1\na: 2"] {
+            assert!(parse(text).is_err(), "{text}: {:?}", parse(text));
+        }
+        assert!(parse(&"[".repeat(100_000)).is_err());
+        assert!(parse(&"- ".repeat(10_000)).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn no_text_panics(text in "([a-z]|[-:?,\\[\\]{}#&*!|>'\"%@` \\n\\t0-9.]|---|\\.\\.\\.|\\PC){0,60}") {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! A directory of manifests as a source of facts: what is written there is heard within a second.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+use std::{
+    fmt,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    sync::{
+        Mutex, OnceLock,
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    time::{Duration, Instant},
+};
+
+use facts::{Follower, follow_dir};
+use planner::{Fact, Index};
+use tempfile::TempDir;
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+const SOON: Duration = Duration::from_secs(1);
+
+struct Scene {
+    directory: TempDir,
+    facts: Receiver<Fact>,
+    index: Index,
+    follower: Option<Follower>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        log();
+        let directory = tempfile::tempdir().unwrap();
+        let (follower, facts) = follow(directory.path());
+        Self { directory, facts, index: Index::default(), follower: Some(follower) }
+    }
+
+    /// Replaces a file as a careful writer does.
+    fn write(&self, name: &str, text: &str) {
+        let temporary = self.directory.path().join(".new");
+        fs::write(&temporary, text).unwrap();
+        fs::rename(temporary, self.directory.path().join(name)).unwrap();
+    }
+
+    /// Waits until these pods (by name) and namespaces are known.
+    fn expect(&mut self, pods: &[&str], namespaces: &[&str]) {
+        let deadline = Instant::now() + SOON;
+        while self.known(namespaces) != (pods.iter().map(ToString::to_string).collect(), namespaces.len()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.facts.recv_timeout(left) {
+                Ok(fact) => drop(self.index.apply(fact)),
+                Err(cause) => panic!("{cause}: {:?}", self.index),
+            }
+        }
+    }
+
+    /// Names of the pods, and how many of these namespaces there are.
+    fn known(&self, namespaces: &[&str]) -> (Vec<String>, usize) {
+        let pods = self.index.pods().map(|pod| pod.metadata.name.clone()).collect();
+        (pods, namespaces.iter().filter(|name| self.index.namespace(name).is_some()).count())
+    }
+
+    fn expect_silence(&self) {
+        let heard = self.facts.recv_timeout(Duration::from_millis(600));
+        assert_eq!(heard, Err(RecvTimeoutError::Timeout));
+    }
+
+    fn warnings(&self) -> usize {
+        let place = self.directory.path().to_str().unwrap().to_owned();
+        log().lock().unwrap().iter().filter(|line| line.contains(&place)).count()
+    }
+}
+
+fn follow(path: &Path) -> (Follower, Receiver<Fact>) {
+    let (sender, facts) = channel();
+    let tell = move |fact| drop(sender.send(fact));
+    (follow_dir(path, "n1", tell).unwrap(), facts)
+}
+
+fn pod(name: &str) -> String {
+    format!("kind: Pod\nmetadata: {{name: {name}, namespace: shop}}\n")
+}
+
+const SHOP: &str = "kind: Namespace\nmetadata: {name: shop, labels: {istio.io/dataplane-mode: ambient}}\n";
+
+#[test]
+fn files_that_come_change_and_go_are_heard() {
+    let mut scene = Scene::new();
+    scene.expect(&[], &[]);
+    while !scene.index.is_synced() {
+        let fact = scene.facts.recv_timeout(SOON).unwrap();
+        scene.index.apply(fact);
+    }
+    scene.write("a.yaml", &format!("{SHOP}---\n{}", pod("a")));
+    scene.expect(&["a"], &["shop"]);
+    scene.write("b.json", r#"{"kind": "Pod", "metadata": {"name": "b", "namespace": "shop"}}"#);
+    scene.expect(&["a", "b"], &["shop"]);
+    scene.write(
+        "b.json",
+        r#"{"kind": "PodList", "items": [{"metadata": {"name": "c"}}, {"metadata": {"name": "d"}}]}"#,
+    );
+    scene.expect(&["c", "d", "a"], &["shop"]);
+    fs::write(scene.directory.path().join("e.yml"), pod("e")).unwrap();
+    scene.expect(&["c", "d", "a", "e"], &["shop"]);
+    fs::remove_file(scene.directory.path().join("a.yaml")).unwrap();
+    scene.expect(&["c", "d", "e"], &[]);
+    assert!(scene.index.namespace("shop").is_none());
+}
+
+#[test]
+fn what_changes_nothing_is_not_told() {
+    let mut scene = Scene::new();
+    scene.write("a.yaml", &pod("a"));
+    scene.expect(&["a"], &[]);
+    scene.expect_silence();
+    scene.write("a.yaml", &format!("# a comment\n{}", pod("a")));
+    scene.write("notes.txt", &pod("b"));
+    scene.write(".c.yaml", &pod("c"));
+    scene.expect_silence();
+}
+
+#[test]
+fn a_broken_file_counts_as_it_was_last_and_is_told_once() {
+    let mut scene = Scene::new();
+    scene.write("a.yaml", &pod("a"));
+    scene.expect(&["a"], &[]);
+    scene.write("a.yaml", "kind: Pod\nmetadata: [");
+    scene.expect_silence();
+    scene.write("b.yaml", &pod("b"));
+    scene.expect(&["a", "b"], &[]);
+    assert_eq!(scene.warnings(), 1, "{:?}", log().lock().unwrap());
+    scene.write("a.yaml", &pod("a2"));
+    scene.expect(&["a2", "b"], &[]);
+    scene.write("a.yaml", "kind: Pod\nmetadata: [");
+    scene.expect_silence();
+    assert_eq!(scene.warnings(), 2, "broken again is news");
+    fs::remove_file(scene.directory.path().join("a.yaml")).unwrap();
+    scene.expect(&["b"], &[]);
+}
+
+#[test]
+fn what_is_no_file_does_not_stop_the_others() {
+    let mut scene = Scene::new();
+    fs::create_dir(scene.directory.path().join("d.yaml")).unwrap();
+    rustix_fifo(&scene.directory.path().join("pipe.yaml"));
+    std::os::unix::fs::symlink("nowhere", scene.directory.path().join("link.yaml")).unwrap();
+    scene.write("a.yaml", &pod("a"));
+    scene.expect(&["a"], &[]);
+    assert!(scene.warnings() >= 1, "the pipe is told");
+}
+
+fn rustix_fifo(path: &Path) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn only_pods_of_this_node_count() {
+    let mut scene = Scene::new();
+    let on = |name: &str, node: &str| format!("---\n{}spec: {{nodeName: {node}}}\n", pod(name));
+    scene.write("a.yaml", &format!("{}{}---\n{}", on("a", "n1"), on("b", "n2"), pod("c")));
+    scene.expect(&["a", "c"], &[]);
+    scene.write("a.yaml", &on("a", "n2"));
+    scene.expect(&[], &[]);
+}
+
+#[test]
+fn a_directory_may_come_later_and_what_it_said_outlives_it() {
+    log();
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("later");
+    let (follower, facts) = follow(&path);
+    assert_eq!(
+        facts.recv_timeout(Duration::from_millis(600)),
+        Err(RecvTimeoutError::Timeout),
+        "nothing is known"
+    );
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("a.yaml"), pod("a")).unwrap();
+    let mut scene = Scene { directory: parent, facts, index: Index::default(), follower: Some(follower) };
+    scene.expect(&["a"], &[]);
+    fs::remove_dir_all(&path).unwrap();
+    // Taken away file by file: the last that is seen may be an empty directory.
+    let _ = scene.facts.recv_timeout(Duration::from_millis(600));
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("b.yaml"), pod("b")).unwrap();
+    scene.expect(&["b"], &[]);
+    assert_eq!(scene.warnings(), 2, "missing at first, and again: {:?}", log().lock().unwrap());
+}
+
+#[test]
+fn it_ends_when_it_is_dropped() {
+    let mut scene = Scene::new();
+    scene.expect(&[], &[]);
+    let started = Instant::now();
+    drop(scene.follower.take());
+    assert!(started.elapsed() < SOON);
+    scene.write("a.yaml", &pod("a"));
+    while let Ok(fact) = scene.facts.recv_timeout(SOON) {
+        scene.index.apply(fact);
+    }
+    assert_eq!(scene.facts.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
+    assert_eq!(scene.index.pods().count(), 0);
+}
+
+/// All warnings of target `ambient`.
+fn log() -> &'static Mutex<Vec<String>> {
+    static LINES: OnceLock<Mutex<Vec<String>>> = OnceLock::new();
+    LINES.get_or_init(|| {
+        tracing::subscriber::set_global_default(Lines).unwrap();
+        Mutex::default()
+    })
+}
+
+struct Lines;
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "ambient" && *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Line);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+struct Line;
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            log().lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}

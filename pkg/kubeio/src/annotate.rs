@@ -1,0 +1,41 @@
+//! Annotations on pods, by way of their status: an agent may be allowed that without being allowed to change pods.
+
+use std::time::Duration;
+
+use http::Method;
+use model::PodName;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use crate::{Client, Error, Kind, client::Body};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+impl Client {
+    /// Sets an annotation of the pod that has this name and UID, or removes it. A pod that is not there any more has
+    /// none, which is good.
+    ///
+    /// # Errors
+    /// [`Kind::Conflict`]: the name has passed to another pod, which was not touched. Else: the API server did not do it
+    /// within ten seconds.
+    pub async fn annotate_pod_status(
+        &self,
+        name: &PodName,
+        uid: &str,
+        key: &str,
+        value: Option<&str>,
+    ) -> Result<(), Error> {
+        let doing = format!("annotate pod {name} with {key}");
+        let path = format!("/api/v1/namespaces/{}/pods/{}/status", name.namespace, name.name);
+        let body = Body::MergePatch(patch(uid, key, value).to_string().into_bytes());
+        match self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await {
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+}
+
+/// With the UID in it the API server refuses a pod of another one. Null removes.
+fn patch(uid: &str, key: &str, value: Option<&str>) -> Value {
+    json!({"metadata": {"uid": uid, "annotations": {key: value}}})
+}

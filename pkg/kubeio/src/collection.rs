@@ -1,0 +1,163 @@
+//! Many objects, watched.
+
+use std::future;
+
+use futures_util::{Stream, StreamExt as _};
+use kube::{
+    Api,
+    core::{ApiResource, GroupVersionKind},
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Config, Event, InitialListStrategy, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+
+use crate::{Client, Error, slim::Slim, watch::failed};
+
+/// Which objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collection {
+    /// API group; empty for the core.
+    pub group: &'static str,
+    /// Such as `Pod`; of version `v1`.
+    pub kind: &'static str,
+    /// Their namespace; none: all, or objects that have none.
+    pub namespace: Option<String>,
+    /// Such as `spec.nodeName=n1`.
+    pub field_selector: Option<String>,
+}
+
+/// What is to be known of a collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListEvent<T> {
+    /// These are all. What was told before and is not among them is gone.
+    Reset(Vec<T>),
+    /// This one is new, or not as before.
+    Applied(T),
+    /// This one, as it was last, is gone, or not of this collection any more.
+    Deleted(T),
+}
+
+impl Client {
+    /// Tells which objects there are, and then each change. Errors are told too and the watch goes on by itself, with
+    /// pauses that grow from 0.8 to 30 s; after an interruption that was too long there is a new [`ListEvent::Reset`].
+    /// It never ends.
+    ///
+    /// Objects come one by one (a streaming list), so that a list is never in memory as a whole, but as what `T` keeps
+    /// of it. API servers without that (before Kubernetes 1.32 it is an option) are asked for an ordinary list. Both are
+    /// answered from the server's cache.
+    ///
+    /// A list with an object that `T` cannot read is an error, and told as no other than that: whoever took it for
+    /// complete would take that object for gone.
+    pub fn watch_all<T>(
+        &self,
+        collection: &Collection,
+    ) -> impl Stream<Item = Result<ListEvent<T>, Error>> + Send + use<T>
+    where
+        T: DeserializeOwned + Send + 'static,
+    {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(collection.group, "v1", collection.kind));
+        let api: Api<Slim<T>> = match &collection.namespace {
+            Some(namespace) => Api::namespaced_with(self.kube.clone(), namespace, &resource),
+            None => Api::all_with(self.kube.clone(), &resource),
+        };
+        let mut config = Config::default().any_semantic();
+        config.field_selector.clone_from(&collection.field_selector);
+        let doing = format!("watch objects of kind {}", collection.kind);
+        let streaming =
+            Config { initial_list_strategy: InitialListStrategy::StreamingList, ..config.clone() };
+        let streamed = watcher(api.clone(), streaming).default_backoff();
+        let streamed = streamed.take_while(|seen| future::ready(!cannot_stream(seen)));
+        let mut gathered = Gathered::default();
+        let seen = streamed.chain(watcher(api, config).default_backoff());
+        seen.filter_map(move |seen| future::ready(gathered.take(seen, &doing)))
+    }
+}
+
+/// The answer of an API server that does not know streaming lists, to the first question: the request is invalid.
+fn cannot_stream<K>(seen: &watcher::Result<Event<K>>) -> bool {
+    match seen {
+        Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))) => matches!(status.code, 400 | 422),
+        _ => false,
+    }
+}
+
+/// The list that is coming in; none if something is missing of it, or none is.
+struct Gathered<T>(Option<Vec<T>>);
+
+impl<T> Default for Gathered<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Gathered<T> {
+    fn take(
+        &mut self,
+        seen: watcher::Result<Event<Slim<T>>>,
+        doing: &str,
+    ) -> Option<Result<ListEvent<T>, Error>> {
+        match seen {
+            Ok(Event::Init) => {
+                self.0 = Some(Vec::new());
+                None
+            }
+            Ok(Event::InitApply(one)) => {
+                if let Some(list) = &mut self.0 {
+                    list.extend(one.into_object());
+                }
+                None
+            }
+            Ok(Event::InitDone) => self.0.take().map(|list| Ok(ListEvent::Reset(list))),
+            Ok(Event::Apply(one)) => one.into_object().map(|one| Ok(ListEvent::Applied(one))),
+            Ok(Event::Delete(one)) => one.into_object().map(|one| Ok(ListEvent::Deleted(one))),
+            Err(cause) => {
+                self.0 = None;
+                Some(Err(failed(doing, cause)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn slim(version: &str) -> Slim<Value> {
+        serde_json::from_str(&json!({"metadata": {"resourceVersion": version}}).to_string()).unwrap()
+    }
+
+    fn told(events: Vec<watcher::Result<Event<Slim<Value>>>>) -> Vec<String> {
+        let mut gathered = Gathered::default();
+        let told = events.into_iter().filter_map(|event| gathered.take(event, "watch"));
+        let version = |object: Value| object["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+        let words = told.map(|told| match told {
+            Ok(ListEvent::Reset(list)) => {
+                format!("={}", list.into_iter().map(version).collect::<Vec<_>>().join(","))
+            }
+            Ok(ListEvent::Applied(one)) => format!("+{}", version(one)),
+            Ok(ListEvent::Deleted(one)) => format!("-{}", version(one)),
+            Err(_) => "!".to_owned(),
+        });
+        words.collect()
+    }
+
+    #[test]
+    fn a_list_is_told_when_it_is_complete_and_not_with_a_hole() {
+        let apply = |version: &str| Ok(Event::Apply(slim(version)));
+        let listed = |version: &str| Ok(Event::InitApply(slim(version)));
+        let broken = || Err(watcher::Error::NoResourceVersion);
+        let (init, done) = (|| Ok(Event::Init), || Ok(Event::InitDone));
+        for (events, expected) in [
+            (vec![init(), listed("1"), listed("2"), done(), apply("3")], &["=1,2", "+3"][..]),
+            (vec![init(), done(), Ok(Event::Delete(slim("4")))], &["=", "-4"]),
+            (vec![init(), listed("1"), init(), listed("2"), done()], &["=2"]),
+            (vec![init(), listed("1"), broken(), listed("2"), done(), apply("3")], &["!", "+3"]),
+            (vec![init(), broken(), init(), listed("2"), done()], &["!", "=2"]),
+        ] {
+            assert_eq!(told(events), expected);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Who belongs to ambient mode: Istio 1.20's predicate, which the plugin asks at ADD and the agent at every change,
+//! and what upstream forgot.
+//!
+//! First what the mesh's users say, which is the pod's label `istio.io/dataplane-mode` if it is `ambient` or `none`
+//! (as newer versions of Istio have it), else its namespace's label, which must be exactly `ambient`. Then what speaks
+//! against it. So a reason that is [`Left::refused`] always means a pod that somebody wants in the mesh.
+
+use std::{collections::BTreeMap, fmt, net::IpAddr};
+
+use model::{Namespace, Pod};
+
+use crate::{enrolment::STATUS, ztunnel::ZtunnelSelector};
+
+/// Label of ambient mode, of a namespace or a pod.
+pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+/// Pod annotation of ambient mode; the user's `disabled` opts out.
+pub const AMBIENT_REDIRECTION: &str = "ambient.istio.io/redirection";
+/// Pods of the agent's DaemonSet are named after it.
+const AGENT_PREFIX: &str = "istio-cni-node-";
+
+/// What the operator configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AmbientPolicy {
+    /// Which pods are the node's proxy.
+    pub ztunnel: ZtunnelSelector,
+    /// Namespaces whose pods are never touched.
+    pub excluded_namespaces: Vec<String>,
+    /// The namespace that the agent runs in, when known.
+    pub agent_namespace: Option<String>,
+}
+
+/// Whether a pod belongs to ambient mode. It says nothing of addresses, because at ADD the API knows none; see
+/// [`Standing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// It does.
+    In(Enrolled),
+    /// It does not.
+    Out(Left),
+}
+
+/// What the agent is to do with a pod that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Its addresses go through the proxy.
+    Member {
+        /// Why.
+        reason: Enrolled,
+        /// At least one.
+        ips: Vec<IpAddr>,
+    },
+    /// It belongs to the mesh, and the API knows no address of it yet: its own are those that the plugin enrolled, if it
+    /// did. Nothing may be released because of this.
+    Pending(Enrolled),
+    /// Nothing of it may go through the proxy.
+    Out(Left),
+}
+
+/// Why a pod is enrolled in ambient mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Enrolled {
+    /// Its namespace is labelled.
+    NamespaceLabel,
+    /// It is labelled itself.
+    PodLabel,
+}
+
+/// Why a pod is not enrolled in ambient mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Left {
+    /// Its own label is `none`.
+    PodLabel,
+    /// Its namespace is not known.
+    NamespaceUnknown,
+    /// Its namespace is not labelled, nor is it.
+    NotLabelled,
+    /// Its namespace is excluded.
+    ExcludedNamespace,
+    /// It is the agent itself.
+    AgentPod,
+    /// It is the node's proxy.
+    Ztunnel,
+    /// It lives in the node's network namespace.
+    HostNetwork,
+    /// It has ended, and its address may be another pod's.
+    Terminated,
+    /// It was opted out by annotation.
+    OptedOut,
+    /// It has a sidecar.
+    Sidecar,
+}
+
+/// Every reason to be enrolled, for tests, metrics and documentation.
+pub const ALL_ENROLLED: [Enrolled; 2] = [Enrolled::NamespaceLabel, Enrolled::PodLabel];
+
+/// Every reason not to be, in the order in which they are looked for.
+pub const ALL_LEFT: [Left; 10] = [
+    Left::PodLabel,
+    Left::NamespaceUnknown,
+    Left::NotLabelled,
+    Left::ExcludedNamespace,
+    Left::AgentPod,
+    Left::Ztunnel,
+    Left::HostNetwork,
+    Left::Terminated,
+    Left::OptedOut,
+    Left::Sidecar,
+];
+
+/// Whether a pod belongs to ambient mode. `namespace`: none if it is not known.
+#[must_use]
+pub fn membership(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy) -> Membership {
+    let reason = match exempt(pod, policy) {
+        Some(exempt) => asked_for(pod, namespace).and(Err(exempt)),
+        None => wanted(pod, namespace, &policy.ztunnel),
+    };
+    reason.map_or_else(Membership::Out, Membership::In)
+}
+
+/// What to do with a pod as the API knows it now.
+#[must_use]
+pub fn standing(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy) -> Standing {
+    match membership(pod, namespace, policy) {
+        Membership::Out(reason) => Standing::Out(reason),
+        Membership::In(reason) => match pod.status.ips() {
+            ips if ips.is_empty() => Standing::Pending(reason),
+            ips => Standing::Member { reason, ips },
+        },
+    }
+}
+
+/// The predicate without the rows on names, which [`crate::decide`] has in its own table.
+pub(crate) fn wanted(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    ztunnel: &ZtunnelSelector,
+) -> Result<Enrolled, Left> {
+    let reason = asked_for(pod, namespace)?;
+    refusal(pod, ztunnel).map_or(Ok(reason), Err)
+}
+
+/// What the labels say.
+fn asked_for(pod: &Pod, namespace: Option<&Namespace>) -> Result<Enrolled, Left> {
+    if has_refused(pod) {
+        return Err(Left::PodLabel);
+    }
+    let namespace = namespace.ok_or(Left::NamespaceUnknown)?;
+    if mode(&pod.metadata.labels) == Some("ambient") {
+        return Ok(Enrolled::PodLabel);
+    }
+    let labelled = mode(&namespace.metadata.labels) == Some("ambient");
+    if labelled { Ok(Enrolled::NamespaceLabel) } else { Err(Left::NotLabelled) }
+}
+
+/// The pod's own label keeps it out, whatever its namespace says.
+pub(crate) fn has_refused(pod: &Pod) -> bool {
+    mode(&pod.metadata.labels) == Some("none")
+}
+
+fn mode(labels: &BTreeMap<String, String>) -> Option<&str> {
+    labels.get(DATAPLANE_MODE).map(String::as_str)
+}
+
+fn exempt(pod: &Pod, policy: &AmbientPolicy) -> Option<Left> {
+    let meta = &pod.metadata;
+    if policy.excluded_namespaces.contains(&meta.namespace) {
+        return Some(Left::ExcludedNamespace);
+    }
+    is_agent(&meta.namespace, &meta.name, policy.agent_namespace.as_deref()).then_some(Left::AgentPod)
+}
+
+pub(crate) fn is_agent(namespace: &str, name: &str, agent_namespace: Option<&str>) -> bool {
+    agent_namespace == Some(namespace) && name.starts_with(AGENT_PREFIX)
+}
+
+/// What in the pod itself speaks against it.
+fn refusal(pod: &Pod, ztunnel: &ZtunnelSelector) -> Option<Left> {
+    let annotations = &pod.metadata.annotations;
+    let rows = [
+        (Left::Ztunnel, ztunnel.matches(pod)),
+        (Left::HostNetwork, pod.spec.host_network),
+        (Left::Terminated, matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")),
+        (Left::OptedOut, opted_out(annotations)),
+        (Left::Sidecar, annotations.contains_key(STATUS)),
+    ];
+    rows.into_iter().find_map(|(reason, holds)| holds.then_some(reason))
+}
+
+pub(crate) fn opted_out(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(AMBIENT_REDIRECTION).is_some_and(|value| value == "disabled")
+}
+
+impl Membership {
+    /// A short, stable name of the reason.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Membership::In(reason) => reason.code(),
+            Membership::Out(reason) => reason.code(),
+        }
+    }
+}
+
+impl Standing {
+    /// A short, stable name of the reason; of a pending pod that it is so.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Standing::Member { reason, .. } => reason.code(),
+            Standing::Pending(_) => "no-address",
+            Standing::Out(reason) => reason.code(),
+        }
+    }
+}
+
+impl Enrolled {
+    /// A short, stable name for logs and metrics.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Enrolled::NamespaceLabel => "ambient-namespace",
+            Enrolled::PodLabel => "ambient-pod",
+        }
+    }
+}
+
+impl Left {
+    /// A short, stable name for logs and metrics.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Left::PodLabel => "pod-label-none",
+            Left::NamespaceUnknown => "namespace-unknown",
+            Left::NotLabelled => "not-labelled",
+            Left::ExcludedNamespace => "excluded-namespace",
+            Left::AgentPod => "agent-pod",
+            Left::Ztunnel => "ztunnel",
+            Left::HostNetwork => "host-network",
+            Left::Terminated => "terminated",
+            Left::OptedOut => "opted-out",
+            Left::Sidecar => "sidecar",
+        }
+    }
+
+    /// Its labels, or its namespace's, ask for ambient mode, and something else speaks against it.
+    #[must_use]
+    pub fn refused(self) -> bool {
+        !matches!(self, Left::PodLabel | Left::NamespaceUnknown | Left::NotLabelled)
+    }
+}
+
+/// One sentence: what is, and why.
+impl fmt::Display for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Membership::In(reason) => write!(f, "in ambient mode: {reason}"),
+            Membership::Out(reason) => write!(f, "not in ambient mode: {reason}"),
+        }
+    }
+}
+
+/// One sentence: what is, and why.
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Standing::Member { reason, .. } => Membership::In(*reason).fmt(f),
+            Standing::Pending(reason) => write!(f, "in ambient mode, but without an address yet: {reason}"),
+            Standing::Out(reason) => Membership::Out(*reason).fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Enrolled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Enrolled::NamespaceLabel => "its namespace is labelled istio.io/dataplane-mode=ambient",
+            Enrolled::PodLabel => "it is labelled istio.io/dataplane-mode=ambient itself",
+        })
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Left::PodLabel => "it is labelled istio.io/dataplane-mode=none itself",
+            Left::NamespaceUnknown => "its namespace is not known yet",
+            Left::NotLabelled => "its namespace is not labelled istio.io/dataplane-mode=ambient",
+            Left::ExcludedNamespace => "its namespace is in kubernetes.exclude_namespaces",
+            Left::AgentPod => "it is the node agent itself",
+            Left::Ztunnel => "it is the node's ztunnel",
+            Left::HostNetwork => "it lives in the node's network namespace (hostNetwork)",
+            Left::Terminated => "it has ended (its phase is Succeeded or Failed)",
+            Left::OptedOut => "its annotation ambient.istio.io/redirection is disabled",
+            Left::Sidecar => "it has a sidecar (annotation sidecar.istio.io/status)",
+        })
+    }
+}

@@ -1,0 +1,26 @@
+//! The node path of ambient capture: what the node's network namespace, and that of the local ztunnel, must hold so
+//! that enrolled pods' traffic goes through ztunnel; and the ordered steps from what is there to that.
+//!
+//! Two slots, each a complete path into one ztunnel's network namespace, stand side by side during a rollout. Two bits
+//! of the connection mark remember the slot that a connection began in, so it stays there; a switch only changes
+//! where new connections go. `docs/ambient.md` draws the whole.
+//!
+//! Pure. `nodepath` observes and applies.
+
+mod config;
+mod diff;
+mod plan;
+mod slots;
+mod state;
+mod want;
+
+pub use config::{Fallback, LinkKind, Nets, NodeConfig, Priorities, Tables};
+pub use plan::{Operation, Place, RouteEdit, plan};
+pub use slots::{Assignment, Known, assign};
+pub use state::{
+    Desired, Generation, Members, Observed, ObservedInside, ObservedLink, PathRoute, PathRule, RouteTo, Slot,
+};
+pub use want::{
+    Direction, Pair, inside_table, is_our_inside_rule, is_our_rule, member_routes, pairs,
+    watched_inside_sysctls, watched_sysctls,
+};

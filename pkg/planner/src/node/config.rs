@@ -1,0 +1,212 @@
+//! Names, numbers and marks; every one can be changed by the operator, and both ends must agree on them.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use model::{Family, IpNet, Ipv4Net, Ipv6Net, TableId};
+use rules::node as rule_sets;
+use serde::{Deserialize, Serialize};
+
+use super::state::Slot;
+
+/// What happens to enrolled pods' TCP while no ztunnel is ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fallback {
+    /// It is dropped silently: a connection attempt succeeds when a ztunnel comes within its time.
+    #[default]
+    Hold,
+    /// It is rejected, so that applications fail at once.
+    Reject,
+    /// It goes its ordinary way, outside the mesh.
+    Open,
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fallback::Hold => "hold",
+            Fallback::Reject => "reject",
+            Fallback::Open => "open",
+        })
+    }
+}
+
+impl FromStr for Fallback {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fallback, String> {
+        let all = [Fallback::Hold, Fallback::Reject, Fallback::Open];
+        let found = all.into_iter().find(|policy| policy.to_string() == text);
+        found.ok_or_else(|| format!("{text:?} is none of hold, reject, open"))
+    }
+}
+
+/// How packets get into ztunnel's network namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkKind {
+    /// Pairs of virtual Ethernet links: no encapsulation, no loss of MTU, no UDP port.
+    #[default]
+    Veth,
+    /// Tunnels over the ztunnel pod's own link, as Istio made them.
+    Geneve,
+    /// The same with VXLAN, which more kernels have.
+    Vxlan,
+}
+
+impl FromStr for LinkKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LinkKind, String> {
+        Ok(match text {
+            "veth" => LinkKind::Veth,
+            "geneve" => LinkKind::Geneve,
+            "vxlan" => LinkKind::Vxlan,
+            _ => return Err(format!("{text:?} is none of veth, geneve, vxlan")),
+        })
+    }
+}
+
+/// Routing tables on the node. Those of a slot are `base + slot`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tables {
+    /// New connections to enrolled pods.
+    pub inbound: u32,
+    /// New connections from enrolled pods.
+    pub outbound: u32,
+    /// Base: a slot's connections to enrolled pods.
+    pub slot_inbound: u32,
+    /// Base: a slot's connections from enrolled pods.
+    pub slot_outbound: u32,
+    /// Base: answers to connections that a slot's ztunnel made with another's address.
+    pub slot_return: u32,
+}
+
+/// Places of policy rules on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Priorities {
+    /// The first; the others follow without a gap.
+    pub first: u32,
+}
+
+/// Networks for the two ends of the virtual links; a slot takes one pair of addresses of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nets {
+    /// Towards ztunnel, for inbound traffic.
+    pub inbound_v4: Ipv4Net,
+    /// The same for outbound traffic.
+    pub outbound_v4: Ipv4Net,
+    /// Inbound, IPv6.
+    pub inbound_v6: Ipv6Net,
+    /// Outbound, IPv6.
+    pub outbound_v6: Ipv6Net,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeConfig {
+    /// Kind of the virtual links.
+    pub links: LinkKind,
+    /// Set of enrolled IPv4 addresses.
+    pub set_v4: String,
+    /// Set of enrolled IPv6 addresses.
+    pub set_v6: String,
+    /// Routing tables.
+    pub tables: Tables,
+    /// Policy rules.
+    pub priorities: Priorities,
+    /// Marks, links and ports as rules name them; enrolment needs none of it.
+    #[serde(skip)]
+    pub rules: rule_sets::Config,
+    /// Addresses of the links.
+    pub nets: Nets,
+    /// UDP port of geneve and vxlan links on slot 0; slot 1 takes the next.
+    pub tunnel_port: u16,
+}
+
+impl Default for NodeConfig {
+    fn default() -> NodeConfig {
+        let v4 = |third| Ipv4Net::new_assert([192, 168, third, 0].into(), 24);
+        let v6 = |last| Ipv6Net::new_assert([0xfd69, 0x7374, 0x696f, last, 0, 0, 0, 0].into(), 64);
+        NodeConfig {
+            links: LinkKind::default(),
+            set_v4: "ztunnel-pods-ips".to_owned(),
+            set_v6: "ztunnel-pods-ips-v6".to_owned(),
+            tables: Tables {
+                inbound: 100,
+                outbound: 101,
+                slot_inbound: 110,
+                slot_outbound: 120,
+                slot_return: 130,
+            },
+            priorities: Priorities { first: 100 },
+            rules: rule_sets::Config::default(),
+            nets: Nets {
+                inbound_v4: v4(126),
+                outbound_v4: v4(127),
+                inbound_v6: v6(126),
+                outbound_v6: v6(127),
+            },
+            tunnel_port: 6081,
+        }
+    }
+}
+
+/// The two ends of a link, and how long their network's prefix is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ends {
+    pub(super) node: IpNet,
+    pub(super) ztunnel: IpNet,
+}
+
+impl NodeConfig {
+    /// The set of a family's enrolled addresses.
+    #[must_use]
+    pub fn set(&self, family: Family) -> &str {
+        match family {
+            Family::V4 => &self.set_v4,
+            Family::V6 => &self.set_v6,
+        }
+    }
+
+    /// All our tables on the node.
+    #[must_use]
+    pub fn all_tables(&self) -> Vec<TableId> {
+        let of_slot = |base: u32| Slot::BOTH.map(|slot| base + slot.number());
+        let Tables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = self.tables;
+        let bases = [slot_inbound, slot_outbound, slot_return].into_iter().flat_map(of_slot);
+        [inbound, outbound].into_iter().chain(bases).map(TableId).collect()
+    }
+
+    /// The addresses of a slot's inbound or outbound link: of each slot four in a row, the second on the node and the
+    /// third in ztunnel's namespace (for IPv4 that makes a /30, as Istio's).
+    pub(super) fn ends(&self, inbound: bool, slot: Slot, family: Family) -> Ends {
+        let Nets { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
+        let offset = slot.number() * 4;
+        match family {
+            Family::V4 => {
+                let base = u32::from(if inbound { inbound_v4 } else { outbound_v4 }.network());
+                let end = |place: u32| v4_net((base + offset + place).into());
+                Ends { node: end(1), ztunnel: end(2) }
+            }
+            Family::V6 => {
+                let base = u128::from(if inbound { inbound_v6 } else { outbound_v6 }.network());
+                let end = |place: u32| v6_net((base + u128::from(offset + place)).into());
+                Ends { node: end(1), ztunnel: end(2) }
+            }
+        }
+    }
+}
+
+fn v4_net(ip: std::net::Ipv4Addr) -> IpNet {
+    IpNet::V4(Ipv4Net::new(ip, 30).unwrap_or_else(|_| Ipv4Net::from(ip)))
+}
+
+fn v6_net(ip: std::net::Ipv6Addr) -> IpNet {
+    IpNet::V6(Ipv6Net::new(ip, 126).unwrap_or_else(|_| Ipv6Net::from(ip)))
+}
+
+/// The network of one address.
+pub(super) fn host(ip: IpAddr) -> IpNet {
+    IpNet::from(ip)
+}

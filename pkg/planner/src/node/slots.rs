@@ -1,0 +1,138 @@
+//! Which ztunnel has which slot.
+
+use std::net::IpAddr;
+
+use model::TableId;
+
+use super::{
+    config::NodeConfig,
+    state::{Generation, Observed, RouteTo, Slot},
+    want::{Direction, node_link},
+};
+
+/// What the kernel tells of the slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Addresses of the ztunnel that each slot was made for.
+    pub ips: [Vec<IpAddr>; 2],
+    /// Where new connections go.
+    pub active: Option<Slot>,
+}
+
+impl Known {
+    /// Reads it off the routes: a slot's return table leads to its ztunnel, the outbound table over the active slot.
+    #[must_use]
+    pub fn from(config: &NodeConfig, observed: &Observed) -> Known {
+        let mut known = Known::default();
+        for route in &observed.routes {
+            let RouteTo::Via(gateway, link) = &route.to else { continue };
+            for slot in Slot::BOTH {
+                if route.table == TableId(config.tables.slot_return + slot.number()) {
+                    slot.of_mut(&mut known.ips).push(*gateway);
+                }
+                if route.table == TableId(config.tables.outbound)
+                    && *link == node_link(Direction::Outbound, slot)
+                {
+                    known.active = Some(slot);
+                }
+            }
+        }
+        known
+    }
+}
+
+/// Who is where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assignment {
+    /// The ztunnels, by slot.
+    pub slots: [Option<Generation>; 2],
+    /// The slot of new connections.
+    pub active: Option<Slot>,
+}
+
+/// Leaves every ztunnel that lives where it is, and finds a place for the active one. If two others have the slots, the
+/// one that is not used for new connections loses its own, and its connections with it: a third ztunnel on one node
+/// means that the first should have ended long ago.
+#[must_use]
+pub fn assign(known: &Known, living: &[Generation], active: Option<&str>) -> Assignment {
+    let kept = |slot: Slot| {
+        let ips = slot.of(&known.ips);
+        living.iter().find(|ztunnel| ztunnel.ips.iter().any(|ip| ips.contains(ip))).cloned()
+    };
+    let [zero, one] = Slot::BOTH.map(kept);
+    // One ztunnel in both slots: the state of a plan that was cut off.
+    let one = one.filter(|one| zero.as_ref().is_none_or(|zero| zero.uid != one.uid));
+    let mut slots = [zero, one];
+    let Some(ztunnel) = living.iter().find(|ztunnel| Some(ztunnel.uid.as_str()) == active) else {
+        return Assignment { slots, active: None };
+    };
+    let has = |slot: &Slot| slot.of(&slots).as_ref().is_some_and(|found| found.uid == ztunnel.uid);
+    let free = |slot: &Slot| slot.of(&slots).is_none();
+    let place = Slot::BOTH
+        .into_iter()
+        .find(has)
+        .or_else(|| Slot::BOTH.into_iter().find(free))
+        .unwrap_or_else(|| known.active.map_or(Slot::Zero, Slot::other));
+    *place.of_mut(&mut slots) = Some(ztunnel.clone());
+    Assignment { slots, active: Some(place) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ztunnel(number: u8) -> Generation {
+        Generation {
+            uid: format!("z{number}"),
+            veth: format!("veth{number}"),
+            uplink: "eth0".to_owned(),
+            ips: vec![[10, 0, 0, number].into()],
+            dns: false,
+        }
+    }
+
+    fn known(zero: &[u8], one: &[u8], active: Option<Slot>) -> Known {
+        let ips = |numbers: &[u8]| numbers.iter().map(|number| [10, 0, 0, *number].into()).collect();
+        Known { ips: [ips(zero), ips(one)], active }
+    }
+
+    #[test]
+    fn the_active_one_gets_a_place_and_the_living_keep_theirs() {
+        let (a, b, c) = (ztunnel(1), ztunnel(2), ztunnel(3));
+        type Slots = [Option<u8>; 2];
+        let table: [(Known, &[Generation], Option<&str>, Slots, Option<Slot>); 9] = [
+            (known(&[], &[], None), &[], None, [None, None], None),
+            (known(&[], &[], None), &[a.clone()], Some("z1"), [Some(1), None], Some(Slot::Zero)),
+            (known(&[], &[], None), &[a.clone()], None, [None, None], None),
+            (
+                known(&[1], &[], Some(Slot::Zero)),
+                &[a.clone(), b.clone()],
+                Some("z2"),
+                [Some(1), Some(2)],
+                Some(Slot::One),
+            ),
+            (known(&[1], &[2], Some(Slot::One)), &[b.clone()], Some("z2"), [None, Some(2)], Some(Slot::One)),
+            (
+                known(&[1], &[2], Some(Slot::One)),
+                &[b.clone(), c.clone()],
+                Some("z3"),
+                [Some(3), Some(2)],
+                Some(Slot::Zero),
+            ),
+            (
+                known(&[1], &[2], Some(Slot::One)),
+                &[a.clone(), b.clone(), c.clone()],
+                Some("z3"),
+                [Some(3), Some(2)],
+                Some(Slot::Zero),
+            ),
+            (known(&[1], &[], Some(Slot::Zero)), &[a.clone()], None, [Some(1), None], None),
+            (known(&[1], &[1], Some(Slot::One)), &[a.clone()], Some("z1"), [Some(1), None], Some(Slot::Zero)),
+        ];
+        for (number, (known, living, active, slots, place)) in table.into_iter().enumerate() {
+            let assigned = assign(&known, living, active);
+            let wanted = slots.map(|slot| slot.map(ztunnel));
+            assert_eq!((assigned.slots, assigned.active), (wanted, place), "case {number}");
+        }
+    }
+}

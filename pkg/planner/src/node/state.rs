@@ -1,0 +1,257 @@
+//! What should be, and what is: values that can be compared.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::IpAddr,
+};
+
+use model::{Family, IpNet, Mark, TableId};
+use rules::Saved;
+
+use super::config::Fallback;
+
+/// One of the two paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Slot {
+    /// Slot 0.
+    Zero,
+    /// Slot 1.
+    One,
+}
+
+impl Slot {
+    /// Both, 0 first.
+    pub const BOTH: [Slot; 2] = [Slot::Zero, Slot::One];
+
+    /// 0 or 1.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Slot::Zero => 0,
+            Slot::One => 1,
+        }
+    }
+
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Slot {
+        match self {
+            Slot::Zero => Slot::One,
+            Slot::One => Slot::Zero,
+        }
+    }
+
+    /// This slot's part of a pair.
+    pub fn of<T>(self, [zero, one]: &[T; 2]) -> &T {
+        match self {
+            Slot::Zero => zero,
+            Slot::One => one,
+        }
+    }
+
+    /// The same, to change it.
+    pub fn of_mut<T>(self, [zero, one]: &mut [T; 2]) -> &mut T {
+        match self {
+            Slot::Zero => zero,
+            Slot::One => one,
+        }
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.number().fmt(f)
+    }
+}
+
+/// A ztunnel pod, and how it hangs on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// Its pod's UID.
+    pub uid: String,
+    /// The node's end of its veth pair.
+    pub veth: String,
+    /// Its own end, in its namespace.
+    pub uplink: String,
+    /// Its addresses, at most one of a family.
+    pub ips: Vec<IpAddr>,
+    /// It answers DNS queries on port 15053.
+    pub dns: bool,
+}
+
+impl Generation {
+    /// Its address of a family.
+    #[must_use]
+    pub fn ip(&self, family: Family) -> Option<IpAddr> {
+        self.ips.iter().copied().find(|ip| Family::of(*ip) == family)
+    }
+}
+
+/// Enrolled addresses and the UIDs of their pods.
+pub type Members = BTreeMap<IpAddr, String>;
+
+/// What should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// The ztunnels with a path, by slot.
+    pub slots: [Option<Generation>; 2],
+    /// Where new connections go.
+    pub active: Option<Slot>,
+    /// Who is enrolled.
+    pub members: Members,
+    /// What happens when no slot is active.
+    pub fallback: Fallback,
+}
+
+impl Desired {
+    /// The families that anybody uses: those of the enrolled addresses and of the ztunnels.
+    #[must_use]
+    pub fn families(&self) -> BTreeSet<Family> {
+        let ztunnels = self.slots.iter().flatten().flat_map(|generation| &generation.ips);
+        self.members.keys().chain(ztunnels).map(|ip| Family::of(*ip)).collect()
+    }
+
+    /// The generation of a slot.
+    #[must_use]
+    pub fn slot(&self, slot: Slot) -> Option<&Generation> {
+        slot.of(&self.slots).as_ref()
+    }
+
+    /// The active slot, if it serves a family.
+    #[must_use]
+    pub fn active_for(&self, family: Family) -> Option<(Slot, &Generation)> {
+        let slot = self.active?;
+        let generation = self.slot(slot)?;
+        generation.ip(family).map(|_| (slot, generation))
+    }
+}
+
+/// Where a route leads.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RouteTo {
+    /// To a neighbour on a link, which need not be on a connected network.
+    Via(IpAddr, String),
+    /// To this host.
+    Local(String),
+    /// Nowhere, silently.
+    Blackhole,
+    /// Nowhere, and the sender is told.
+    Unreachable,
+    /// Something that we never make, in words.
+    Other(String),
+}
+
+/// A route of one of our tables.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathRoute {
+    /// Its family.
+    pub family: Family,
+    /// Its table.
+    pub table: TableId,
+    /// Its destination; none: everything.
+    pub dst: Option<IpNet>,
+    /// Its metric: of two with one destination, the lower one counts.
+    pub metric: u32,
+    /// Where it leads.
+    pub to: RouteTo,
+}
+
+impl PathRoute {
+    /// What a table can hold only one of.
+    pub(super) fn key(&self) -> (Family, TableId, Option<IpNet>, u32) {
+        (self.family, self.table, self.dst, self.metric)
+    }
+}
+
+impl fmt::Display for PathRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dst = self.dst.map_or_else(|| "default".to_owned(), |dst| dst.to_string());
+        match &self.to {
+            RouteTo::Via(gateway, link) => write!(f, "{dst} via {gateway} dev {link}")?,
+            RouteTo::Local(link) => write!(f, "local {dst} dev {link}")?,
+            RouteTo::Blackhole => write!(f, "blackhole {dst}")?,
+            RouteTo::Unreachable => write!(f, "unreachable {dst}")?,
+            RouteTo::Other(words) => write!(f, "{words}")?,
+        }
+        write!(f, " table {} metric {}", self.table, self.metric)
+    }
+}
+
+/// A policy rule of ours.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathRule {
+    /// Its family.
+    pub family: Family,
+    /// Its place.
+    pub priority: u32,
+    /// Only packets with this mark.
+    pub mark: Option<Mark>,
+    /// Only packets that the host itself sends.
+    pub from_host: bool,
+    /// Only TCP.
+    pub tcp: bool,
+    /// Where it looks.
+    pub table: TableId,
+}
+
+impl fmt::Display for PathRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}:", self.family, self.priority)?;
+        if let Some(mark) = self.mark {
+            write!(f, " fwmark {mark}")?;
+        }
+        f.write_str(if self.from_host { " iif lo" } else { "" })?;
+        f.write_str(if self.tcp { " ipproto tcp" } else { "" })?;
+        write!(f, " lookup {}", self.table)
+    }
+}
+
+/// A virtual link of ours on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObservedLink {
+    /// It is switched on.
+    pub up: bool,
+    /// It is of the right kind and leads to the ztunnel that this slot should have.
+    pub right: bool,
+}
+
+/// What a ztunnel's namespace shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedInside {
+    /// Our links there, and whether they are switched on.
+    pub links: BTreeMap<String, bool>,
+    /// Addresses of these links.
+    pub addresses: BTreeSet<(String, IpNet)>,
+    /// Policy rules at our priorities.
+    pub rules: Vec<PathRule>,
+    /// Routes of our table.
+    pub routes: Vec<PathRoute>,
+    /// Its firewall.
+    pub firewall: BTreeMap<Family, Saved>,
+    /// Kernel settings that we care about, by name under `/proc/sys`.
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// What is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Members of the set of each family that has one, with the UID in their comment.
+    pub sets: BTreeMap<Family, BTreeMap<IpAddr, Option<String>>>,
+    /// The node's firewall.
+    pub firewall: BTreeMap<Family, Saved>,
+    /// Policy rules at our priorities that could be ours.
+    pub rules: Vec<PathRule>,
+    /// Routes of our tables.
+    pub routes: Vec<PathRoute>,
+    /// Links with our names.
+    pub links: BTreeMap<String, ObservedLink>,
+    /// Addresses of these links.
+    pub addresses: BTreeSet<(String, IpNet)>,
+    /// Kernel settings that we care about, by name under `/proc/sys`.
+    pub sysctls: BTreeMap<String, String>,
+    /// How such settings were before we changed them.
+    pub journal: BTreeMap<String, String>,
+    /// The namespaces of the ztunnels that should have a slot.
+    pub inside: [Option<ObservedInside>; 2],
+}

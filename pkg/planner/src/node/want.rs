@@ -1,0 +1,272 @@
+//! The single objects that a desired state consists of.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use model::{Family, IpNet, Mark, TableId};
+
+use super::{
+    config::{Fallback, NodeConfig, Tables, host},
+    state::{Desired, Generation, PathRoute, PathRule, RouteTo, Slot},
+};
+
+/// Metric of the routes that carry traffic.
+const METRIC: u32 = 1024;
+/// Metric of those beneath them, which catch it when a link is gone.
+const FALLBACK_METRIC: u32 = 4096;
+/// Priorities and table in ztunnel's namespace; Istio's own.
+const DELIVER: [u32; 2] = [20000, 20003];
+const DELIVER_TABLE: TableId = TableId(100);
+
+/// Which traffic a link carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// To enrolled pods.
+    Inbound,
+    /// From enrolled pods.
+    Outbound,
+}
+
+impl Direction {
+    /// Both.
+    pub const BOTH: [Direction; 2] = [Direction::Inbound, Direction::Outbound];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Direction::Inbound => "istioin",
+            Direction::Outbound => "istioout",
+        }
+    }
+}
+
+/// A pair of links from the node into a ztunnel's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The slot.
+    pub slot: Slot,
+    /// What it carries.
+    pub direction: Direction,
+    /// The node's end.
+    pub node: String,
+    /// ztunnel's end.
+    pub ztunnel: String,
+}
+
+/// The pairs of a slot.
+#[must_use]
+pub fn pairs(slot: Slot) -> [Pair; 2] {
+    Direction::BOTH.map(|direction| Pair {
+        slot,
+        direction,
+        node: node_link(direction, slot),
+        ztunnel: format!("p{}", direction.name()),
+    })
+}
+
+pub(super) fn node_link(direction: Direction, slot: Slot) -> String {
+    format!("{}{slot}", direction.name())
+}
+
+/// Addresses of one end of all pairs of a slot.
+pub(super) fn addresses(
+    config: &NodeConfig,
+    slot: Slot,
+    generation: &Generation,
+    on_node: bool,
+) -> BTreeSet<(String, IpNet)> {
+    let of = |pair: Pair, family| {
+        let ends = config.ends(pair.direction == Direction::Inbound, slot, family);
+        if on_node { (pair.node, ends.node) } else { (pair.ztunnel, ends.ztunnel) }
+    };
+    let families = Family::BOTH.into_iter().filter(|family| generation.ip(*family).is_some());
+    families.flat_map(|family| pairs(slot).map(|pair| of(pair, family))).collect()
+}
+
+fn via(config: &NodeConfig, direction: Direction, slot: Slot, family: Family) -> RouteTo {
+    let ends = config.ends(direction == Direction::Inbound, slot, family);
+    RouteTo::Via(ends.ztunnel.addr(), node_link(direction, slot))
+}
+
+/// All routes of our tables on the node. What comes first must be there first.
+pub(super) fn routes(config: &NodeConfig, desired: &Desired) -> Vec<PathRoute> {
+    let mut routes = Vec::new();
+    for family in desired.families() {
+        routes.extend(fallback(config.tables.outbound, family, None, desired.fallback));
+        for slot in Slot::BOTH {
+            if let Some(ztunnel) = desired.slot(slot) {
+                routes.extend(slot_routes(config, slot, ztunnel, family));
+            }
+        }
+        if let Some((slot, _)) = desired.active_for(family) {
+            let to = via(config, Direction::Outbound, slot, family);
+            let table = TableId(config.tables.outbound);
+            routes.push(PathRoute { family, table, dst: None, metric: METRIC, to });
+        }
+    }
+    for ip in desired.members.keys() {
+        let active = desired.active_for(Family::of(*ip)).map(|(slot, _)| slot);
+        routes.extend(member_routes(config, *ip, active, desired.fallback));
+    }
+    routes
+}
+
+/// The routes of one enrolled address.
+#[must_use]
+pub fn member_routes(
+    config: &NodeConfig,
+    ip: IpAddr,
+    active: Option<Slot>,
+    policy: Fallback,
+) -> Vec<PathRoute> {
+    let (family, dst, table) = (Family::of(ip), Some(host(ip)), TableId(config.tables.inbound));
+    let mut routes: Vec<PathRoute> =
+        fallback(config.tables.inbound, family, dst, policy).into_iter().collect();
+    if let Some(slot) = active {
+        let to = via(config, Direction::Inbound, slot, family);
+        routes.push(PathRoute { family, table, dst, metric: METRIC, to });
+    }
+    routes
+}
+
+/// The route that catches what has no ztunnel.
+fn fallback(table: u32, family: Family, dst: Option<IpNet>, policy: Fallback) -> Option<PathRoute> {
+    let to = match policy {
+        Fallback::Hold => RouteTo::Blackhole,
+        Fallback::Reject => RouteTo::Unreachable,
+        Fallback::Open => return None,
+    };
+    Some(PathRoute { family, table: TableId(table), dst, metric: FALLBACK_METRIC, to })
+}
+
+/// A slot's own tables have no fallback: what finds no route there goes on as a new connection would, so that the
+/// connections of a ztunnel that is gone are reset by the next one instead of hanging.
+fn slot_routes(config: &NodeConfig, slot: Slot, ztunnel: &Generation, family: Family) -> Vec<PathRoute> {
+    let Some(ip) = ztunnel.ip(family) else { return Vec::new() };
+    let tables = config.tables;
+    let ways = [
+        (tables.slot_inbound, via(config, Direction::Inbound, slot, family)),
+        (tables.slot_outbound, via(config, Direction::Outbound, slot, family)),
+        (tables.slot_return, RouteTo::Via(ip, ztunnel.veth.clone())),
+    ];
+    ways.into_iter()
+        .map(|(base, to)| {
+            let table = TableId(base + slot.number());
+            PathRoute { family, table, dst: None, metric: METRIC, to }
+        })
+        .collect()
+}
+
+/// The policy rules of a family on the node, in order. They are the same whatever slots are in use.
+pub(super) fn rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
+    let marks = &config.rules.marks;
+    let Tables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = config.tables;
+    let both = |mark: Mark, base: u32| {
+        Slot::BOTH.map(|slot| {
+            let of_slot = *slot.of(&marks.slots);
+            let mark = Mark { value: mark.value | of_slot.value, mask: mark.mask | of_slot.mask };
+            (Some(mark), base + slot.number())
+        })
+    };
+    let nothing = Mark { value: 0, mask: 0 };
+    let mut selectors: Vec<(Option<Mark>, u32)> = vec![(Some(marks.skip), TableId::MAIN.0)];
+    selectors.extend(both(marks.outbound, slot_outbound));
+    selectors.extend(both(marks.proxy_return, slot_return));
+    selectors.extend(both(nothing, slot_inbound));
+    selectors.push((Some(marks.outbound), outbound));
+    selectors.push((Some(marks.any_slot), inbound));
+    selectors.push((None, TableId::MAIN.0));
+    selectors.push((None, inbound));
+    let last = selectors.len() - 1;
+    let rule = |(place, (mark, table)): (usize, (Option<Mark>, u32))| PathRule {
+        family,
+        priority: config.priorities.first + u32::try_from(place).unwrap_or(u32::MAX),
+        mark,
+        from_host: place + 1 == last,
+        tcp: place == last,
+        table: TableId(table),
+    };
+    selectors.into_iter().enumerate().map(rule).collect()
+}
+
+/// How many priorities the rules take.
+pub(super) const RULES: u32 = 11;
+
+/// Rules and routes in a ztunnel's namespace: what TPROXY and the return path mark is delivered there.
+pub(super) fn inside(config: &NodeConfig, ztunnel: &Generation) -> (Vec<PathRule>, Vec<PathRoute>) {
+    let (mut rules, mut routes) = (Vec::new(), Vec::new());
+    for family in Family::BOTH.into_iter().filter(|family| ztunnel.ip(*family).is_some()) {
+        let marks = [config.rules.marks.tproxy, config.rules.marks.original_source];
+        rules.extend(DELIVER.into_iter().zip(marks).map(|(priority, mark)| PathRule {
+            family,
+            priority,
+            mark: Some(mark),
+            from_host: false,
+            tcp: false,
+            table: DELIVER_TABLE,
+        }));
+        let to = RouteTo::Local("lo".to_owned());
+        routes.push(PathRoute { family, table: DELIVER_TABLE, dst: None, metric: METRIC, to });
+    }
+    (rules, routes)
+}
+
+/// Settings of the node that a slot needs. With the strict check of source addresses, which counts if either the link
+/// or all links ask for it, nothing that ztunnel sends with a pod's address would get through; 2 is the loose check,
+/// and counts more than both. Accepting local addresses is for connections of this host.
+pub(super) fn node_sysctls(
+    ztunnel: &Generation,
+    observed: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let key = |link: &str, name: &str| format!("net/ipv4/conf/{link}/{name}");
+    let value = |name: &str| observed.get(name).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
+    let mut wanted = BTreeMap::from([(key(&ztunnel.veth, "accept_local"), "1".to_owned())]);
+    let check = key(&ztunnel.veth, "rp_filter");
+    if value(&check).max(value(&key("all", "rp_filter"))) == 1 {
+        wanted.insert(check, "2".to_owned());
+    }
+    wanted
+}
+
+/// Settings inside: what arrives on our links has sources that are reached by the uplink.
+pub(super) fn inside_sysctls() -> BTreeMap<String, String> {
+    let names = Direction::BOTH.map(|direction| format!("net/ipv4/conf/p{}/rp_filter", direction.name()));
+    names.into_iter().map(|name| (name, "2".to_owned())).collect()
+}
+
+/// Whether a policy rule that was found is one of ours: one that we make, or one at our priorities into our tables.
+#[must_use]
+pub fn is_our_rule(config: &NodeConfig, rule: &PathRule) -> bool {
+    let first = config.priorities.first;
+    let place = (first..first + RULES).contains(&rule.priority);
+    place && (config.all_tables().contains(&rule.table) || rules(config, rule.family).contains(rule))
+}
+
+/// The same inside a ztunnel's namespace, where Istio's own agent uses the same priorities.
+#[must_use]
+pub fn is_our_inside_rule(rule: &PathRule) -> bool {
+    DELIVER.contains(&rule.priority) && rule.table == DELIVER_TABLE
+}
+
+/// The table of a ztunnel's namespace.
+#[must_use]
+pub fn inside_table() -> TableId {
+    DELIVER_TABLE
+}
+
+/// Names of the node's kernel settings that matter to a veth link.
+#[must_use]
+pub fn watched_sysctls(veth: &str) -> [String; 3] {
+    [
+        format!("net/ipv4/conf/{veth}/rp_filter"),
+        format!("net/ipv4/conf/{veth}/accept_local"),
+        "net/ipv4/conf/all/rp_filter".to_owned(),
+    ]
+}
+
+/// The same inside a ztunnel's namespace.
+#[must_use]
+pub fn watched_inside_sysctls() -> Vec<String> {
+    inside_sysctls().into_keys().collect()
+}

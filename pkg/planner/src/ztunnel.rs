@@ -1,0 +1,101 @@
+//! Which ztunnel pod is the node's proxy (Istio 1.20, but that a pod's word alone does not make it one, and that one on
+//! its way out is not chosen).
+
+use std::net::IpAddr;
+
+use model::{Pod, PodName};
+
+use crate::facts::Index;
+
+/// What makes a pod a ztunnel: all three.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZtunnelSelector {
+    /// A label, key and value.
+    pub label: (String, String),
+    /// Its namespace.
+    pub namespace: String,
+    /// The service account that it runs as. Who may make pods of this account in this namespace runs the mesh anyway.
+    pub service_account: String,
+}
+
+impl Default for ZtunnelSelector {
+    fn default() -> Self {
+        Self {
+            label: ("app".to_owned(), "ztunnel".to_owned()),
+            namespace: "istio-system".to_owned(),
+            service_account: "ztunnel".to_owned(),
+        }
+    }
+}
+
+impl ZtunnelSelector {
+    /// Whether the pod is a ztunnel.
+    #[must_use]
+    pub fn matches(&self, pod: &Pod) -> bool {
+        let (key, value) = &self.label;
+        pod.metadata.namespace == self.namespace
+            && pod.spec.service_account_name == self.service_account
+            && pod.metadata.labels.get(key) == Some(value)
+    }
+}
+
+/// A ztunnel pod of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its UID.
+    pub uid: String,
+    /// Namespace and name.
+    pub name: PodName,
+    /// All of its addresses.
+    pub ips: Vec<IpAddr>,
+    /// `metadata.creationTimestamp`.
+    pub created: String,
+    /// It runs, all of its containers are ready, and it says of itself nothing else.
+    pub ready: bool,
+    /// It is being deleted.
+    pub terminating: bool,
+    /// It answers DNS for the pods of the mesh.
+    pub dns_capture: bool,
+}
+
+/// All ztunnel pods that are known, by name.
+#[must_use]
+pub fn candidates(index: &Index, selector: &ZtunnelSelector) -> Vec<Candidate> {
+    index.pods().filter(|pod| selector.matches(pod)).map(candidate).collect()
+}
+
+/// The one that serves the node: ready, with an address, not on its way out, and of those the newest; of two of the same
+/// second always the same one.
+#[must_use]
+pub fn active(candidates: &[Candidate]) -> Option<&Candidate> {
+    let fit = |one: &&Candidate| one.ready && !one.terminating && !one.ips.is_empty();
+    candidates.iter().filter(fit).max_by_key(|one| (&one.created, &one.uid))
+}
+
+fn candidate(pod: &Pod) -> Candidate {
+    Candidate {
+        uid: pod.metadata.uid.clone(),
+        name: pod.name(),
+        ips: pod.status.ips(),
+        created: pod.metadata.created.clone(),
+        ready: is_ready(pod),
+        terminating: pod.metadata.deleted.is_some(),
+        dns_capture: captures_dns(pod),
+    }
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let status = &pod.status;
+    let mut containers = status.container_statuses.iter().chain(&status.init_container_statuses);
+    let mut conditions = status.conditions.iter().filter(|condition| condition.kind == "Ready");
+    status.phase == "Running"
+        && containers.all(|container| container.ready)
+        && conditions.all(|condition| condition.status == "True")
+}
+
+/// The first one over all containers counts, and only if it is literally `true`; upstream reads it so.
+fn captures_dns(pod: &Pod) -> bool {
+    let mut env = pod.spec.containers.iter().flat_map(|container| &container.env);
+    env.find(|var| var.name == "ISTIO_META_DNS_CAPTURE")
+        .is_some_and(|var| var.value.as_deref() == Some("true"))
+}

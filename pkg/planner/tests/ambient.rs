@@ -1,0 +1,189 @@
+//! Who belongs to ambient mode, row by row and in their order.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+#[path = "pods/fixture.rs"]
+mod fixture;
+
+use std::collections::BTreeSet;
+
+use fixture::{container, namespace};
+use model::{ObjectMeta, Pod, PodIp, PodSpec};
+use planner::{
+    AmbientPolicy, Enrolled, Left, Membership, Standing,
+    ambient::{ALL_ENROLLED, ALL_LEFT, AMBIENT_REDIRECTION, DATAPLANE_MODE, membership, standing},
+    enrolment::STATUS,
+};
+use proptest::prelude::*;
+
+fn policy() -> AmbientPolicy {
+    AmbientPolicy {
+        excluded_namespaces: vec!["kube-system".into()],
+        agent_namespace: Some("mesh".into()),
+        ..AmbientPolicy::default()
+    }
+}
+
+fn plain() -> Pod {
+    let metadata = ObjectMeta { name: "web-0".into(), namespace: "shop".into(), ..ObjectMeta::default() };
+    let spec = PodSpec { containers: vec![container("app")], ..PodSpec::default() };
+    Pod { metadata, spec, ..Pod::default() }
+}
+
+fn is(pod: &Pod) -> Membership {
+    membership(pod, Some(&namespace("ambient")), &policy())
+}
+
+type Row = (Left, fn(&mut Pod));
+
+/// What keeps a pod of an ambient namespace out. In the order of the table.
+const ROWS: [Row; 9] = [
+    (Left::PodLabel, |pod| drop(pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into()))),
+    (Left::ExcludedNamespace, |pod| pod.metadata.namespace = "kube-system".into()),
+    (Left::AgentPod, |pod| {
+        pod.metadata.namespace = "mesh".into();
+        pod.metadata.name = "istio-cni-node-x7k2p".into();
+    }),
+    (Left::Ztunnel, |pod| {
+        pod.metadata.namespace = "istio-system".into();
+        pod.metadata.labels.insert("app".into(), "ztunnel".into());
+        pod.spec.service_account_name = "ztunnel".into();
+    }),
+    (Left::HostNetwork, |pod| pod.spec.host_network = true),
+    (Left::Terminated, |pod| pod.status.phase = "Succeeded".into()),
+    (Left::Terminated, |pod| pod.status.phase = "Failed".into()),
+    (Left::OptedOut, |pod| {
+        pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "disabled".into());
+    }),
+    (Left::Sidecar, |pod| drop(pod.metadata.annotations.insert(STATUS.into(), String::new()))),
+];
+
+#[test]
+fn each_row_alone_keeps_a_pod_out() {
+    assert_eq!(is(&plain()), Membership::In(Enrolled::NamespaceLabel));
+    for (reason, change) in ROWS {
+        let mut pod = plain();
+        change(&mut pod);
+        assert_eq!(is(&pod), Membership::Out(reason));
+        assert_eq!(reason.refused(), reason != Left::PodLabel, "{reason:?}");
+        pod.metadata.labels.entry(DATAPLANE_MODE.into()).or_insert_with(|| "ambient".into());
+        assert_eq!(is(&pod), Membership::Out(reason), "its own label changes nothing");
+    }
+}
+
+/// The three on names exclude each other.
+#[test]
+fn of_two_rows_the_first_is_told() {
+    let on_names = [Left::ExcludedNamespace, Left::AgentPod, Left::Ztunnel];
+    for (index, (first, change_first)) in ROWS.iter().enumerate() {
+        for (second, change_second) in &ROWS[index + 1..] {
+            if on_names.contains(first) && on_names.contains(second) {
+                continue;
+            }
+            let mut pod = plain();
+            change_first(&mut pod);
+            change_second(&mut pod);
+            assert_eq!(is(&pod), Membership::Out(*first), "{first:?} and {second:?}");
+        }
+    }
+}
+
+#[test]
+fn labels_decide_before_anything_else_does() {
+    for (reason, change) in ROWS.into_iter().skip(1) {
+        let mut pod = plain();
+        change(&mut pod);
+        for (label, expected) in
+            [("", Left::NotLabelled), ("Ambient", Left::NotLabelled), ("ambient", reason)]
+        {
+            assert_eq!(membership(&pod, Some(&namespace(label)), &policy()), Membership::Out(expected));
+        }
+        assert_eq!(membership(&pod, None, &policy()), Membership::Out(Left::NamespaceUnknown));
+    }
+}
+
+#[test]
+fn what_does_not_keep_a_pod_out() {
+    let rows: [(&str, fn(&mut Pod)); 8] = [
+        ("running", |pod| pod.status.phase = "Running".into()),
+        ("no phase that we know", |pod| pod.status.phase = "Unknown".into()),
+        ("on its way out", |pod| pod.metadata.deleted = Some("2026-01-01T00:00:00Z".into())),
+        ("enrolled", |pod| {
+            drop(pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "enabled".into()))
+        }),
+        ("no exact opt-out", |pod| {
+            pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "Disabled".into());
+        }),
+        ("an agent elsewhere", |pod| pod.metadata.name = "istio-cni-node-x7k2p".into()),
+        ("a proxy by hand", |pod| pod.spec.containers.push(container("istio-proxy"))),
+        ("a ztunnel by its label alone", |pod| {
+            pod.metadata.labels.insert("app".into(), "ztunnel".into());
+            pod.spec.service_account_name = "ztunnel".into();
+        }),
+    ];
+    for (what, change) in rows {
+        let mut pod = plain();
+        change(&mut pod);
+        assert_eq!(is(&pod), Membership::In(Enrolled::NamespaceLabel), "{what}");
+    }
+}
+
+#[test]
+fn a_pod_label_counts_only_in_a_known_namespace_unless_it_is_none() {
+    let mut pod = plain();
+    pod.metadata.labels.insert(DATAPLANE_MODE.into(), "ambient".into());
+    assert_eq!(membership(&pod, None, &policy()), Membership::Out(Left::NamespaceUnknown));
+    assert_eq!(membership(&pod, Some(&namespace("")), &policy()), Membership::In(Enrolled::PodLabel));
+    pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into());
+    assert_eq!(membership(&pod, None, &policy()), Membership::Out(Left::PodLabel));
+}
+
+#[test]
+fn without_an_address_a_member_is_pending() {
+    let ambient = namespace("ambient");
+    let mut pod = plain();
+    let pending = standing(&pod, Some(&ambient), &policy());
+    assert_eq!(pending, Standing::Pending(Enrolled::NamespaceLabel));
+    assert_eq!(pending.code(), "no-address");
+    pod.status.pod_ips = vec![PodIp { ip: "10.0.0.1".into() }, PodIp { ip: "fd00::1".into() }];
+    let ips = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+    let member = Standing::Member { reason: Enrolled::NamespaceLabel, ips };
+    assert_eq!(standing(&pod, Some(&ambient), &policy()), member);
+    assert_eq!(standing(&pod, Some(&namespace("")), &policy()), Standing::Out(Left::NotLabelled));
+}
+
+#[test]
+fn every_reason_has_a_code_and_a_sentence_of_its_own() {
+    let all = ALL_ENROLLED.map(Membership::In).into_iter().chain(ALL_LEFT.map(Membership::Out));
+    let (codes, sentences): (BTreeSet<_>, BTreeSet<_>) = all.map(|one| (one.code(), one.to_string())).unzip();
+    assert_eq!((codes.len(), sentences.len()), (12, 12));
+    assert!(codes.iter().all(|code| code.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')));
+    assert!(sentences.contains("in ambient mode: its namespace is labelled istio.io/dataplane-mode=ambient"));
+    let order: Vec<_> = ROWS.iter().map(|(reason, _)| *reason).collect();
+    assert!(order.is_sorted() && ALL_LEFT.is_sorted(), "the order of the table");
+}
+
+proptest! {
+    #[test]
+    fn standing_and_membership_agree(
+        pod in fixture::pod(),
+        label in proptest::option::of("(ambient|)"),
+        phase in "(Running|Failed|)",
+        ip in "(10.0.0.1|nonsense|)",
+    ) {
+        let mut pod = pod;
+        (pod.status.phase, pod.status.pod_ip) = (phase, ip.clone());
+        let namespace = label.as_deref().map(namespace);
+        let membership = membership(&pod, namespace.as_ref(), &policy());
+        let has_address = ip == "10.0.0.1";
+        let standing = standing(&pod, namespace.as_ref(), &policy());
+        prop_assert!(!standing.to_string().is_empty() && !standing.code().is_empty());
+        match (membership, standing) {
+            (Membership::Out(a), Standing::Out(b)) => prop_assert_eq!(a, b),
+            (Membership::In(a), Standing::Pending(b)) => prop_assert!(a == b && !has_address),
+            (Membership::In(a), Standing::Member { reason, ips }) => {
+                prop_assert!(a == reason && has_address && ips.len() == 1 && !pod.spec.host_network);
+            }
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
+}

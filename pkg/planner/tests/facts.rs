@@ -1,0 +1,204 @@
+//! The index of facts: whatever way they come, it is what the last word on each object makes it.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+#[path = "pods/fixture.rs"]
+mod fixture;
+
+use std::collections::BTreeMap;
+
+use fixture::namespace;
+use model::{EnvVar, Namespace, ObjectMeta, Pod, PodName};
+use planner::{
+    AmbientPolicy, Fact, Index, Policy, ambient, decide,
+    facts::trim,
+    ztunnel::{ZtunnelSelector, candidates},
+};
+use proptest::{collection::vec, prelude::*, sample};
+
+fn pod(name: &str, uid: &str, label: &str) -> Pod {
+    let labels = BTreeMap::from([("v".to_owned(), label.to_owned())]);
+    let meta = ObjectMeta {
+        name: name.into(),
+        namespace: "shop".into(),
+        uid: uid.into(),
+        labels,
+        ..Default::default()
+    };
+    Pod { metadata: meta, ..Pod::default() }
+}
+
+fn named(name: &str, mode: &str) -> Namespace {
+    let mut namespace = namespace(mode);
+    namespace.metadata.name = name.into();
+    namespace
+}
+
+fn name(name: &str) -> PodName {
+    PodName { namespace: "shop".into(), name: name.into() }
+}
+
+fn gone(pod: &str, uid: &str) -> Fact {
+    Fact::PodGone { name: name(pod), uid: uid.into() }
+}
+
+/// Each fact, whether it changes anything, and which pods there are then.
+#[test]
+fn facts_change_what_they_are_about() {
+    let mut index = Index::default();
+    for (fact, changes, uids) in [
+        (gone("a", "1"), false, &[][..]),
+        (Fact::Pods(vec![pod("a", "1", "x")]), true, &["1"]),
+        (Fact::Pods(vec![pod("a", "1", "x")]), false, &["1"]),
+        (Fact::Pod(Box::new(pod("a", "1", "x"))), false, &["1"]),
+        (Fact::Pod(Box::new(pod("a", "1", "y"))), true, &["1"]),
+        (Fact::Pod(Box::new(pod("b", "2", "x"))), true, &["1", "2"]),
+        (gone("b", "1"), false, &["1", "2"]),
+        (gone("b", ""), false, &["1", "2"]),
+        (Fact::Pod(Box::new(pod("b", "3", "x"))), true, &["1", "3"]),
+        (gone("b", "2"), false, &["1", "3"]),
+        (gone("b", "3"), true, &["1"]),
+        (gone("b", "3"), false, &["1"]),
+        (Fact::Pods(vec![pod("c", "4", "x"), pod("c", "5", "x")]), true, &["5"]),
+        (Fact::Pods(vec![]), true, &[]),
+        (Fact::Pods(vec![]), false, &[]),
+    ] {
+        let what = format!("{fact:?}");
+        assert_eq!(index.apply(fact), changes, "{what}");
+        assert_eq!(index.pods().map(|pod| pod.metadata.uid.as_str()).collect::<Vec<_>>(), uids, "{what}");
+    }
+}
+
+#[test]
+fn it_is_synced_when_both_lists_have_come_even_empty_ones() {
+    let mut index = Index::default();
+    assert!(index.apply(Fact::Pod(Box::new(pod("a", "1", "x")))));
+    assert!(index.apply(Fact::Namespace(Box::new(named("shop", "ambient")))));
+    assert!(!index.is_synced());
+    assert!(index.apply(Fact::Pods(vec![])), "the first list is news in itself");
+    assert!(!index.is_synced());
+    assert!(index.apply(Fact::Namespaces(vec![named("shop", "ambient")])), "the same, but complete");
+    assert!(index.is_synced());
+    assert!(index.namespace("shop").is_some() && index.namespace("other").is_none());
+    assert!(index.apply(Fact::NamespaceGone("shop".into())));
+    assert!(!index.apply(Fact::NamespaceGone("shop".into())));
+    assert!(index.is_synced() && index.namespace("shop").is_none() && index.pod(&name("a")).is_none());
+}
+
+#[test]
+fn what_nothing_depends_on_is_no_change() {
+    let mut index = Index::default();
+    index.apply(Fact::Pods(vec![pod("a", "1", "x")]));
+    index.apply(Fact::Namespaces(vec![named("shop", "ambient")]));
+    let mut other = pod("a", "1", "x");
+    other.metadata.annotations.insert("kubectl.kubernetes.io/last-applied-configuration".into(), "{}".into());
+    let condition = model::Condition { kind: "PodScheduled".into(), status: "True".into() };
+    other.status.conditions.push(condition);
+    assert!(!index.apply(Fact::Pod(Box::new(other.clone()))));
+    other.metadata.annotations.insert("ambient.istio.io/redirection".into(), "enabled".into());
+    assert!(index.apply(Fact::Pod(Box::new(other))));
+    let mut annotated = named("shop", "ambient");
+    annotated.metadata.annotations.insert("a".into(), "b".into());
+    assert!(!index.apply(Fact::Namespace(Box::new(annotated))));
+    assert!(index.apply(Fact::Namespace(Box::new(named("shop", "none")))));
+}
+
+fn a_pod() -> impl Strategy<Value = Pod> {
+    (sample::select(vec!["a", "b", "c"]), sample::select(vec!["1", "2"]), sample::select(vec!["x", "y"]))
+        .prop_map(|(name, uid, label)| pod(name, uid, label))
+}
+
+fn a_namespace() -> impl Strategy<Value = Namespace> {
+    (sample::select(vec!["a", "b"]), "(ambient|)").prop_map(|(name, mode)| named(name, &mode))
+}
+
+fn fact() -> impl Strategy<Value = Fact> {
+    prop_oneof![
+        1 => vec(a_pod(), 0..3).prop_map(Fact::Pods),
+        4 => a_pod().prop_map(|pod| Fact::Pod(Box::new(pod))),
+        3 => a_pod().prop_map(|pod| Fact::PodGone { name: pod.name(), uid: pod.metadata.uid }),
+        1 => vec(a_namespace(), 0..3).prop_map(Fact::Namespaces),
+        2 => a_namespace().prop_map(|namespace| Fact::Namespace(Box::new(namespace))),
+        1 => sample::select(vec!["a", "b"]).prop_map(|name| Fact::NamespaceGone(name.into())),
+    ]
+}
+
+/// The same, by hand and without an index: a list of everything that is there.
+fn retell(pods: &mut Vec<Pod>, namespaces: &mut Vec<Namespace>, fact: Fact) {
+    match fact {
+        Fact::Pods(all) => *pods = all,
+        Fact::Pod(pod) => {
+            pods.retain(|other| other.name() != pod.name());
+            pods.push(*pod);
+        }
+        Fact::PodGone { name, uid } => pods.retain(|pod| pod.name() != name || pod.metadata.uid != uid),
+        Fact::Namespaces(all) => *namespaces = all,
+        Fact::Namespace(namespace) => {
+            namespaces.retain(|other| other.metadata.name != namespace.metadata.name);
+            namespaces.push(*namespace);
+        }
+        Fact::NamespaceGone(name) => namespaces.retain(|namespace| namespace.metadata.name != name),
+    }
+}
+
+/// A list that names one object twice means the last of them.
+fn without_doubles(fact: Fact) -> Fact {
+    match fact {
+        Fact::Pods(all) => {
+            let all: BTreeMap<_, _> = all.into_iter().map(|pod| (pod.name(), pod)).collect();
+            Fact::Pods(all.into_values().collect())
+        }
+        other => other,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_way_leads_to_what_a_list_of_the_end_would_make(facts in vec(fact(), 0..30)) {
+        let (mut index, mut at_once) = (Index::default(), Index::default());
+        let (mut pods, mut namespaces) = (Vec::new(), Vec::new());
+        for fact in [Fact::Pods(vec![]), Fact::Namespaces(vec![])].into_iter().chain(facts) {
+            let before = index.clone();
+            let fact = without_doubles(fact);
+            retell(&mut pods, &mut namespaces, fact.clone());
+            let changed = index.apply(fact.clone());
+            prop_assert_eq!(changed, index != before, "{:?}", fact);
+            prop_assert!(!index.apply(fact), "once more changes nothing");
+        }
+        at_once.apply(Fact::Pods(pods));
+        at_once.apply(Fact::Namespaces(namespaces));
+        prop_assert_eq!(index, at_once);
+    }
+
+    /// What is trimmed is not looked at by any decision.
+    #[test]
+    fn a_trimmed_pod_gets_the_same_decisions(
+        whole in fixture::pod(),
+        more in vec(("[a-z./]{1,20}", "[a-z]{0,5}"), 0..4),
+        label in "(ambient|)",
+        ambient_on in any::<bool>(),
+    ) {
+        let mut whole = whole;
+        whole.metadata.annotations.extend(more.clone());
+        if let Some(first) = whole.spec.containers.first_mut() {
+            first.env.extend(more.into_iter().map(|(name, value)| EnvVar { name, value: Some(value) }));
+        }
+        let mut trimmed = whole.clone();
+        trim(&mut trimmed);
+        let (namespace, policy) = (namespace(&label), Policy { ambient: ambient_on, ..Policy::default() });
+        prop_assert_eq!(decide(&whole, Some(&namespace), &policy), decide(&trimmed, Some(&namespace), &policy));
+        let policy = AmbientPolicy::default();
+        prop_assert_eq!(
+            ambient::standing(&whole, Some(&namespace), &policy),
+            ambient::standing(&trimmed, Some(&namespace), &policy)
+        );
+        let again = { let mut again = trimmed.clone(); trim(&mut again); again };
+        prop_assert_eq!(again, trimmed);
+    }
+}
+
+#[test]
+fn an_index_of_nothing_has_no_candidates() {
+    assert!(candidates(&Index::default(), &ZtunnelSelector::default()).is_empty());
+}

@@ -1,0 +1,84 @@
+//! A follower of an API server, and what it has told.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::TempDir;
+use kubeio::{Client, Connection, Trust};
+use planner::{Fact, Index};
+
+/// For everything that only depends on this machine, one pause of the watch among it.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// A token and an authority as files, as a pod has them.
+pub(crate) struct Credential(TempDir);
+
+impl Credential {
+    pub(crate) fn new(token: &str, authority: &str) -> Self {
+        let files = TempDir::new().unwrap();
+        std::fs::write(files.path().join("token"), token).unwrap();
+        std::fs::write(files.path().join("ca.crt"), authority).unwrap();
+        Self(files)
+    }
+
+    pub(crate) fn connection(&self, server: &str) -> Connection {
+        let file = |name: &str| -> PathBuf { self.0.path().join(name) };
+        Connection {
+            server: server.to_owned(),
+            trust: Trust::Authority(file("ca.crt")),
+            token: file("token"),
+            user_agent: "facts".to_owned(),
+        }
+    }
+}
+
+pub(crate) struct Follower {
+    pub(crate) index: Index,
+    /// Each fact that was told.
+    pub(crate) told: Vec<Fact>,
+    facts: Receiver<Fact>,
+}
+
+impl Follower {
+    /// Follows as this node. It ends with the test process, or the last word about it.
+    pub(crate) fn start(connection: Connection, node: &'static str) -> Self {
+        let (sender, facts) = channel();
+        thread::spawn(move || {
+            run(async move {
+                let client = Client::new(&connection).unwrap();
+                facts::follow_api(client, node, move |fact| drop(sender.send(fact))).await;
+            });
+        });
+        Self { index: Index::default(), told: Vec::new(), facts }
+    }
+
+    /// Takes facts in until the index is so.
+    pub(crate) fn wait_until(&mut self, what: &str, is_so: impl Fn(&Index) -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        while !is_so(&self.index) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let fact = self.facts.recv_timeout(left);
+            let fact = fact.unwrap_or_else(|e| panic!("never: {what} ({e}); told: {:#?}", self.told));
+            self.told.push(fact.clone());
+            self.index.apply(fact);
+        }
+    }
+
+    /// Waits until these are the UIDs of all pods.
+    pub(crate) fn wait_for_pods(&mut self, what: &str, uids: &[&str]) {
+        self.wait_until(what, |index| {
+            index.is_synced() && index.pods().map(|pod| pod.metadata.uid.as_str()).eq(uids.iter().copied())
+        });
+    }
+
+    /// How many lists of pods there were.
+    pub(crate) fn lists(&self) -> usize {
+        self.told.iter().filter(|fact| matches!(fact, Fact::Pods(_))).count()
+    }
+}
+
+pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
