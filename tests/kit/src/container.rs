@@ -29,6 +29,8 @@ pub struct Container {
     program: PathBuf,
     /// A file below `/proc/sys/user` and its value.
     limit: Option<(String, u32)>,
+    /// Further directories of the node, and where they are in the container.
+    mounts: Vec<(PathBuf, String)>,
 }
 
 /// A running daemon. It gets SIGKILL on drop.
@@ -66,11 +68,12 @@ mount --bind bin root/host/opt/cni/bin
 mount --bind "$NET_D" root/host/etc/cni/net.d
 mount --bind "$RUN_DIR" root/var/run/istio-cni
 mount --bind account root/var/run/secrets/kubernetes.io/serviceaccount
+while IFS=: read -r from to; do [ "$to" ] && mount --rbind "$from" "root$to"; done <<<"$MOUNTS"
 for path in $READ_ONLY; do mount -o remount,bind,ro "root$path"; done
 mount --bind "$PROGRAM" root/install-cni
 if [ "$LIMIT" ]; then echo "${LIMIT#* }" >"/proc/sys/user/${LIMIT% *}"; fi
 started=$STARTED
-unset NET_D RUN_DIR READ_ONLY PROGRAM LIMIT STARTED
+unset NET_D RUN_DIR READ_ONLY PROGRAM LIMIT STARTED MOUNTS
 printf %s "$EPOCHREALTIME" >"$started"
 exec chroot root "$@"
 "#;
@@ -115,6 +118,7 @@ impl Container {
             env: Vec::new(),
             program: binary("install-cni"),
             limit: None,
+            mounts: Vec::new(),
             files,
         };
         for name in ["istio-cni", "istio-iptables"] {
@@ -159,6 +163,14 @@ impl Container {
     #[must_use]
     pub fn with_program(mut self, program: &Path) -> Self {
         self.program = program.to_owned();
+        self
+    }
+
+    /// Mounts a directory of the node.
+    #[must_use]
+    pub fn with_mount(mut self, from: &Path, at: &str) -> Self {
+        fs::create_dir_all(self.root().join(at.trim_start_matches('/'))).expect("cannot make a directory");
+        self.mounts.push((from.to_owned(), at.to_owned()));
         self
     }
 
@@ -230,14 +242,18 @@ impl Container {
         let mut command = Command::new("unshare");
         let limit = self.limit.as_ref().map(|(name, value)| format!("{name} {value}"));
         command.args(limit.iter().flat_map(|_| ["--user", "--map-root-user"]));
-        command.args(["--mount", "--propagation", "private", "bash", "-c", ENTER, "enter"]);
+        command.args(["--mount", "--propagation", "slave", "bash", "-c", ENTER, "enter"]);
         command.arg(self.files.path()).arg("/install-cni").args(arguments);
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(self.env.iter().cloned());
         command.env("NET_D", &self.net_d).env("RUN_DIR", &self.run_dir).env("READ_ONLY", read_only.join(" "));
         command
             .env("PROGRAM", &self.program)
             .env("LIMIT", limit.unwrap_or_default())
-            .env("STARTED", &started);
+            .env("STARTED", &started)
+            .env(
+                "MOUNTS",
+                self.mounts.iter().map(|(from, at)| format!("{}:{at}\n", from.display())).collect::<String>(),
+            );
         command.stdin(Stdio::null()).stdout(out.try_clone().expect("a file can be shared")).stderr(out);
         let child = self.netns.spawn(&mut command);
         Daemon { child, log, started, netns: Arc::clone(&self.netns) }

@@ -21,6 +21,8 @@ pub struct Pod {
     pub uid: String,
     /// Id of the sandbox container, 64 hex digits.
     pub container_id: String,
+    /// All labels.
+    pub labels: BTreeMap<String, String>,
     /// All annotations.
     pub annotations: BTreeMap<String, String>,
     /// Further capability arguments, such as `portMappings`.
@@ -36,21 +38,32 @@ impl Pod {
             name: name.to_owned(),
             uid: fresh_uuid(),
             container_id: fresh_hex(64),
+            labels: BTreeMap::new(),
             annotations: BTreeMap::from([("kubernetes.io/config.source".to_owned(), "api".to_owned())]),
             capability_args: BTreeMap::new(),
         }
     }
 
-    /// The sandbox of a pod object of the API server: same names, UID and annotations.
+    /// The sandbox of a pod object of the API server: same names, UID, labels and annotations.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let metadata = &object["metadata"];
         let text = |key: &str| metadata[key].as_str().unwrap_or_else(|| panic!("the pod has no {key}"));
         let mut pod = Self::new(text("namespace"), text("name")).uid(text("uid"));
+        for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
+            pod = pod.label(key, value.as_str().expect("labels are strings"));
+        }
         for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
             pod = pod.annotation(key, value.as_str().expect("annotations are strings"));
         }
         pod
+    }
+
+    /// With this label.
+    #[must_use]
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.insert(key.to_owned(), value.to_owned());
+        self
     }
 
     /// With this annotation.

@@ -250,7 +250,7 @@ fn own(command: &mut Command, owner: Option<(u32, u32)>) {
     }
 }
 
-fn outcome(report: &Value) -> Result<Seen, Failure> {
+pub(crate) fn outcome(report: &Value) -> Result<Seen, Failure> {
     if let Some(message) = report["error"].as_str() {
         let kind = match report["kind"].as_str() {
             Some("refused") => FailureKind::Refused,

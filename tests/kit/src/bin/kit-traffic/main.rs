@@ -1,12 +1,14 @@
-//! One server or one client, for tests; `kit` starts it in the namespace where it is wanted.
+//! One server, client or proxy, for tests; `kit` starts it in the namespace where it is wanted.
 //!
 //! ```text
 //! kit-traffic serve tcp|udp --bind ADDR:PORT... [--name N] [--uid N --gid N] [--transparent]
 //! kit-traffic connect tcp|udp --to ADDR:PORT [--bind ADDR:PORT] [--mark N] [--timeout-ms N] [--uid N --gid N]
+//! kit-traffic ztunnel --name N [--dns] [--timeout-ms N]
+//! kit-traffic live [--every-ms N] [--stall-ms N]
 //! ```
 //!
 //! The server writes `ready` when it listens, and answers with one line of JSON on what it saw; the client
-//! writes the line that it got, or `{"error": .., "kind": ..}`.
+//! writes the line that it got, or `{"error": .., "kind": ..}`. What the other two write, their files say.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,6 +16,11 @@
     clippy::print_stdout,
     reason = "test code: a broken set-up shall stop the test at once, where it broke, in words"
 )]
+
+mod live;
+mod poller;
+mod relay;
+mod ztunnel;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
@@ -27,8 +34,11 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 fn main() {
     let mut words = std::env::args().skip(1);
-    let verb = words.next().expect("serve or connect");
-    let proto = words.next().expect("tcp or udp");
+    let verb = words.next().expect("serve, connect, ztunnel or live");
+    let proto = match verb.as_str() {
+        "serve" | "connect" => words.next().expect("tcp or udp"),
+        _ => String::new(),
+    };
     let options = Options::parse(words);
     // Before any socket: its owner is who makes it.
     options.change_user();
@@ -37,6 +47,8 @@ fn main() {
         ("serve", "udp") => serve(&options, serve_udp),
         ("connect", "tcp") => report(ask_tcp(&options)),
         ("connect", "udp") => report(ask_udp(&options)),
+        ("ztunnel", _) => ztunnel::run(&options).unwrap(),
+        ("live", _) => live::run(&options).unwrap(),
         other => panic!("not understood: {other:?}"),
     }
 }
@@ -48,7 +60,8 @@ impl Options {
     fn parse(mut words: impl Iterator<Item = String>) -> Self {
         let mut options: BTreeMap<_, Vec<_>> = BTreeMap::new();
         while let Some(word) = words.next() {
-            let value = if word == "--transparent" { String::new() } else { words.next().expect("a value") };
+            let alone = ["--transparent", "--dns"].contains(&word.as_str());
+            let value = if alone { String::new() } else { words.next().expect("a value") };
             options.entry(word).or_default().push(value);
         }
         Self(options)
@@ -63,7 +76,11 @@ impl Options {
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_millis(self.get("--timeout-ms").unwrap_or(2000))
+        self.millis("--timeout-ms", 2000)
+    }
+
+    fn millis(&self, key: &str, default: u64) -> Duration {
+        Duration::from_millis(self.get(key).unwrap_or(default))
     }
 
     /// Becomes another user, but keeps what ports below 1024, marks and `IP_TRANSPARENT` need.
@@ -201,4 +218,18 @@ fn kind(error: &io::Error) -> &'static str {
         ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => "reset",
         _ => "other",
     }
+}
+
+/// One line for whoever started this process.
+fn tell(line: &Value) {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).expect("somebody listens");
+}
+
+/// As many open files as the machine lets this process have.
+fn lift_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
 }

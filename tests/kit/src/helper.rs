@@ -1,0 +1,112 @@
+//! A `kit-traffic` process that writes lines of JSON and takes commands.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::artefacts::kit_traffic;
+use crate::netns::Netns;
+
+/// How long anything here may take that only depends on this machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// The process. It gets SIGKILL on drop.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Arc<Lines>,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    written: Mutex<Written>,
+    more: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    values: Vec<Value>,
+    ended: bool,
+}
+
+impl Helper {
+    /// Starts it, and waits until it says that it is ready.
+    pub(crate) fn start(netns: &Netns, arguments: &[&str]) -> Self {
+        let mut command = Command::new(kit_traffic());
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = netns.spawn(&mut command);
+        let stdin = child.stdin.take().expect("stdin is a pipe");
+        let stdout = child.stdout.take().expect("stdout is a pipe");
+        let lines = Arc::new(Lines::default());
+        let reading = Arc::clone(&lines);
+        thread::spawn(move || reading.read(stdout));
+        let helper = Self { child, stdin, lines };
+        let ready = helper.wait(LIMIT, |values| values.first().map(|first| first["ready"] == true));
+        assert_eq!(ready, Some(true), "kit-traffic {arguments:?} did not start");
+        helper
+    }
+
+    /// Writes one line to it.
+    pub(crate) fn command(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").unwrap_or_else(|e| panic!("kit-traffic does not take {line}: {e}"));
+    }
+
+    /// Looks at all lines so far.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&[Value]) -> T) -> T {
+        look(&self.lines.written.lock().unwrap_or_else(PoisonError::into_inner).values)
+    }
+
+    /// Waits until `look` finds something in the lines; `None` when the time is up, or no more can come.
+    pub(crate) fn wait<T>(&self, limit: Duration, look: impl Fn(&[Value]) -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + limit;
+        let mut written = self.lines.written.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match look(&written.values) {
+                None if !written.ended && !left.is_zero() => {}
+                found => return found,
+            }
+            let waited = self.lines.more.wait_timeout(written, left);
+            written = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// SIGKILL. All that it wrote is there when this returns.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let mut written = self.lines.written.lock().unwrap_or_else(PoisonError::into_inner);
+        while !written.ended {
+            written = self.lines.more.wait(written).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Its process id, for those who want to know what it costs.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Lines {
+    fn read(&self, stdout: ChildStdout) {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // A process that is killed may be in the middle of one.
+            let Ok(value) = serde_json::from_str(&line) else { continue };
+            self.written.lock().unwrap_or_else(PoisonError::into_inner).values.push(value);
+            self.more.notify_all();
+        }
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        self.more.notify_all();
+    }
+}

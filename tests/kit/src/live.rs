@@ -1,0 +1,230 @@
+//! Long-lived connections: what somebody notices of what is done to the network under them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::helper::{Helper, LIMIT};
+use crate::netns::Netns;
+use crate::traffic::{Failure, Seen, outcome};
+
+/// How connections are kept busy.
+#[derive(Debug, Clone, Copy)]
+pub struct Live {
+    /// One message on each connection this often, unless its last echo is still to come.
+    pub every: Duration,
+    /// A connection whose echo takes longer is broken.
+    pub stall: Duration,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self { every: Duration::from_millis(20), stall: Duration::from_secs(30) }
+    }
+}
+
+/// A client process in one namespace with any number of connections to [`Echo`](crate::Echo) servers. On each it
+/// exchanges numbered messages. It ends on drop.
+#[derive(Debug)]
+pub struct LiveConnections {
+    helper: Helper,
+    next: u64,
+    reports: u64,
+    every: Duration,
+    stall: Duration,
+}
+
+/// A connection that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opened {
+    /// Its number in this [`LiveConnections`].
+    pub id: u64,
+    /// The client's end.
+    pub local: SocketAddr,
+    /// What the server saw.
+    pub seen: Seen,
+}
+
+/// A connection that was made and broke.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// Its number.
+    pub id: u64,
+    /// The operating system's words, or what was wrong with an echo.
+    pub error: String,
+    /// When.
+    pub at: SystemTime,
+    /// Exchanges up to then.
+    pub exchanges: u64,
+}
+
+/// What became of connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveReport {
+    /// Connections that were made, broken ones too.
+    pub connections: usize,
+    /// Exchanges on all of them together.
+    pub exchanges: u64,
+    /// Exchanges on the one with the fewest.
+    pub fewest: u64,
+    /// The slowest exchange; one that is not done yet counts with its time so far.
+    pub slowest: Duration,
+    /// Connections that broke.
+    pub broken: Vec<Broken>,
+}
+
+impl LiveConnections {
+    /// A client in this namespace, without connections.
+    #[must_use]
+    pub fn start(netns: &Netns, live: Live) -> Self {
+        let millis = |duration: Duration| duration.as_millis().to_string();
+        let (every, stall) = (millis(live.every), millis(live.stall));
+        let helper = Helper::start(netns, &["live", "--every-ms", &every, "--stall-ms", &stall]);
+        Self { helper, next: 1, reports: 0, every: live.every, stall: live.stall }
+    }
+
+    /// Opens connections to a server, and waits until it has answered on each.
+    ///
+    /// # Panics
+    /// If one of them fails.
+    pub fn open(&mut self, target: SocketAddr, count: usize) -> Vec<Opened> {
+        let ids = self.begin(target, count, Duration::from_secs(10));
+        let opened = ids.into_iter().map(|id| self.outcome(id));
+        opened.map(|one| one.unwrap_or_else(|e| panic!("cannot connect to {target}: {e}"))).collect()
+    }
+
+    /// Starts to open connections, each of which gives up after `timeout`; returns their numbers.
+    pub fn begin(&mut self, target: SocketAddr, count: usize, timeout: Duration) -> Vec<u64> {
+        let ids = self.next..self.next + count as u64;
+        self.next = ids.end;
+        for id in ids.clone() {
+            self.helper.command(&format!("open {id} {target} {}", timeout.as_millis()));
+        }
+        ids.collect()
+    }
+
+    /// Waits for what becomes of a connection that was begun.
+    ///
+    /// # Panics
+    /// If nothing does in a minute.
+    pub fn outcome(&self, id: u64) -> Result<Opened, Failure> {
+        let found = self.helper.wait(Duration::from_secs(60), |lines| found(lines, "id", &id.into()));
+        let line = found.unwrap_or_else(|| panic!("nothing became of connection {id}"));
+        if line["seen"].is_null() {
+            return Err(outcome(&line).expect_err("it has an error"));
+        }
+        let local = line["local"].as_str().and_then(|text| text.parse().ok()).expect("an address");
+        Ok(Opened { id, local, seen: outcome(&line["seen"])? })
+    }
+
+    /// Connections that broke so far.
+    #[must_use]
+    pub fn broken(&self) -> Vec<Broken> {
+        self.helper.look(|lines| lines.iter().filter_map(broken).collect())
+    }
+
+    /// Waits until at least so many connections are broken; all that are.
+    ///
+    /// # Panics
+    /// If they do not break in 20 seconds, or in the time that [`Live::stall`] gives.
+    #[must_use]
+    pub fn wait_broken(&self, count: usize) -> Vec<Broken> {
+        let enough = |lines: &[Value]| {
+            let all: Vec<_> = lines.iter().filter_map(broken).collect();
+            (all.len() >= count).then_some(all)
+        };
+        let limit = LIMIT.max(self.stall * 2);
+        self.helper.wait(limit, enough).unwrap_or_else(|| panic!("not {count} broken: {:?}", self.broken()))
+    }
+
+    /// Waits until every connection that is not broken has done an exchange that was begun after this call.
+    ///
+    /// # Panics
+    /// If they do not in 20 seconds, or in the time that [`Live::stall`] gives.
+    pub fn wait_round(&mut self) {
+        let deadline = Instant::now() + LIMIT.max(self.stall * 2);
+        let start = exchanges(&self.figures());
+        loop {
+            let (now, broken) = (exchanges(&self.figures()), self.broken());
+            // One that was on its way when we came, and one more.
+            let behind = |id: &u64| now.get(id).is_none_or(|done| *done < start[id] + 2);
+            let mut rest = start.keys().filter(|id| broken.iter().all(|one| one.id != **id));
+            let Some(id) = rest.find(|id| behind(id)) else { return };
+            assert!(Instant::now() < deadline, "connection {id} hangs: {:?}", self.report());
+            thread::sleep(self.every);
+        }
+    }
+
+    /// The state of things, while they go on.
+    pub fn report(&mut self) -> LiveReport {
+        let line = self.figures();
+        report(&line, self.broken())
+    }
+
+    fn figures(&mut self) -> Value {
+        self.reports += 1;
+        let tag = self.reports.to_string();
+        self.helper.command(&format!("report {tag}"));
+        let line = self.helper.wait(LIMIT, |lines| found(lines, "report", &tag.clone().into()));
+        line.expect("kit-traffic reports")
+    }
+
+    /// Sends nothing more, waits for the echoes that are still to come (a connection whose echo never comes is
+    /// broken in the end), and reports.
+    #[must_use]
+    pub fn finish(mut self) -> LiveReport {
+        self.helper.command("pause");
+        let paused = self.helper.wait(LIMIT + self.stall, |lines| found(lines, "paused", &true.into()));
+        assert!(paused.is_some(), "kit-traffic ends");
+        self.report()
+    }
+
+    /// Process id of the client, for those who want to know what it costs.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.helper.pid()
+    }
+}
+
+impl LiveReport {
+    /// # Panics
+    /// If a connection broke, or did nothing.
+    pub fn assert_unbroken(&self) {
+        assert!(self.broken.is_empty(), "{} of {} broken: {self:?}", self.broken.len(), self.connections);
+        assert!(self.fewest > 0, "a connection without an exchange: {self:?}");
+    }
+}
+
+fn found(lines: &[Value], key: &str, value: &Value) -> Option<Value> {
+    lines.iter().rev().find(|line| line[key] == *value).cloned()
+}
+
+fn broken(line: &Value) -> Option<Broken> {
+    let id = line["broken"].as_u64()?;
+    let error = line["error"].as_str().expect("an error").to_owned();
+    let at = UNIX_EPOCH + Duration::from_micros(line["at_us"].as_u64().expect("a time"));
+    Some(Broken { id, error, at, exchanges: line["exchanges"].as_u64().expect("a number") })
+}
+
+/// Exchanges by connection.
+fn exchanges(figures: &Value) -> BTreeMap<u64, u64> {
+    let each = figures["connections"].as_array().into_iter().flatten();
+    each.map(|one| (one["id"].as_u64().expect("an id"), one["exchanges"].as_u64().expect("a number")))
+        .collect()
+}
+
+fn report(line: &Value, broken: Vec<Broken>) -> LiveReport {
+    let figures = line["connections"].as_array().expect("a list");
+    let all = |key: &str| figures.iter().map(|one| one[key].as_u64().expect("a number")).collect::<Vec<_>>();
+    let exchanges = all("exchanges");
+    LiveReport {
+        connections: figures.len(),
+        exchanges: exchanges.iter().sum(),
+        fewest: exchanges.into_iter().min().unwrap_or(0),
+        slowest: Duration::from_micros(all("slowest_us").into_iter().max().unwrap_or(0)),
+        broken,
+    }
+}

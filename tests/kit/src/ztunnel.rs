@@ -1,0 +1,203 @@
+//! A ztunnel pod whose proxy is a stub: it relays transparently what TPROXY hands to it, and tells what that was.
+//! The rules that hand it over are not its business.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::helper::{Helper, LIMIT};
+use crate::manifests::status;
+use crate::node::Node;
+use crate::pod::{Pod, PodSandbox};
+
+/// What a ztunnel shall be like.
+#[derive(Debug, Clone, Copy)]
+pub struct ZtunnelOptions {
+    /// It listens for DNS, and its manifest says so.
+    pub dns_capture: bool,
+    /// An onward connection that is not made in this time has failed.
+    pub connect_limit: Duration,
+}
+
+impl Default for ZtunnelOptions {
+    fn default() -> Self {
+        Self { dns_capture: false, connect_limit: Duration::from_secs(10) }
+    }
+}
+
+/// Which listener a connection came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// Port 15001.
+    Outbound,
+    /// Port 15006.
+    Inbound,
+    /// Port 15008. It is relayed like the others: the stub knows no HBONE.
+    Hbone,
+    /// Port 15053, UDP or TCP, which the stub answers itself.
+    Dns,
+}
+
+/// A connection that a ztunnel accepted, told when it was connected on or could not be; or a DNS question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relayed {
+    /// Where it came in.
+    pub via: Via,
+    /// Its source, as ztunnel sees it.
+    pub src: SocketAddr,
+    /// Its destination, as ztunnel sees it; unspecified for DNS over UDP.
+    pub dst: SocketAddr,
+    /// Why it could not be connected on.
+    pub error: Option<String>,
+}
+
+/// A ztunnel pod with its proxy's process. Both go on drop.
+#[derive(Debug)]
+pub struct Ztunnel {
+    // Dropped in this order: containers end before their sandbox.
+    process: Helper,
+    sandbox: PodSandbox,
+    options: ZtunnelOptions,
+    past: Vec<Relayed>,
+}
+
+/// Label, service account and namespace of ztunnel.
+const APP: &str = "ztunnel";
+const NAMESPACE: &str = "istio-system";
+/// Ports for onward connections, below those of pods.
+const PORTS: std::ops::Range<u16> = 16000..30000;
+const PORTS_EACH: u16 = 500;
+
+impl Ztunnel {
+    /// Starts a ztunnel pod of this name on a node, with only the primary plugin; it listens when this returns.
+    #[must_use]
+    pub fn start(node: &Node, name: &str, options: ZtunnelOptions) -> Self {
+        Self::start_in(node.pod(Pod::new(NAMESPACE, name).label("app", APP), &[]), options)
+    }
+
+    /// The same in a sandbox made by the caller, who chose the chain; the pod shall be in `istio-system`.
+    #[must_use]
+    pub fn start_in(sandbox: PodSandbox, options: ZtunnelOptions) -> Self {
+        own_ports(&sandbox);
+        let process = start_process(&sandbox, options);
+        Self { process, sandbox, options, past: Vec::new() }
+    }
+
+    /// The pod's name, with which it answers DNS.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.sandbox.pod.name
+    }
+
+    /// The pod.
+    #[must_use]
+    pub fn pod(&self) -> &PodSandbox {
+        &self.sandbox
+    }
+
+    /// Its address of one family.
+    #[must_use]
+    pub fn ip(&self, v6: bool) -> IpAddr {
+        self.sandbox.ip(v6)
+    }
+
+    /// All that it accepted so far.
+    #[must_use]
+    pub fn seen(&self) -> Vec<Relayed> {
+        let new = self.process.look(|lines| lines.iter().filter_map(relayed).collect::<Vec<_>>());
+        [self.past.clone(), new].concat()
+    }
+
+    /// Waits for the first connection for which `wanted` holds, of all that it ever accepted.
+    ///
+    /// # Panics
+    /// If none comes in 20 seconds.
+    pub fn wait_seen(&self, wanted: impl Fn(&Relayed) -> bool) -> Relayed {
+        if let Some(found) = self.past.iter().find(|one| wanted(one)) {
+            return found.clone();
+        }
+        let look = |lines: &[Value]| lines.iter().filter_map(relayed).find(|one| wanted(one));
+        let found = self.process.wait(LIMIT, look);
+        found.unwrap_or_else(|| panic!("{} has not seen it, but {:?}", self.name(), self.seen()))
+    }
+
+    /// SIGKILL for the process; the pod stays.
+    pub fn kill(&mut self) {}
+
+    /// The kubelet's answer to that: a new process in the same pod.
+    pub fn restart(&mut self) {
+        self.process.kill();
+        self.past = self.seen();
+        self.process = start_process(&self.sandbox, self.options);
+    }
+
+    /// Ends the pod as the kubelet does: the process gets killed, DEL runs, the namespace goes and its link with
+    /// it. Returns all that it accepted.
+    ///
+    /// # Panics
+    /// If DEL fails.
+    pub fn delete(mut self) -> Vec<Relayed> {
+        self.kill();
+        self.sandbox.delete().unwrap_or_else(|e| panic!("{e}"));
+        self.seen()
+    }
+
+    /// Process id of the proxy, for those who want to know what it costs.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The pod's object as the API has it, of a DaemonSet's pod created at this time (RFC 3339).
+    #[must_use]
+    pub fn pod_manifest(&self, ready: bool, created: &str) -> Value {
+        let mut manifest = self.sandbox.manifest();
+        let metadata = &mut manifest["metadata"];
+        metadata["creationTimestamp"] = json!(created);
+        metadata["ownerReferences"] = json!([{
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "name": APP, "uid": "uid-of-ztunnel", "controller": true,
+        }]);
+        manifest["spec"]["serviceAccountName"] = json!(APP);
+        manifest["spec"]["containers"] = json!([{
+            "name": "istio-proxy", "image": "ztunnel", "args": ["proxy", "ztunnel"],
+            "env": [{"name": "ISTIO_META_DNS_CAPTURE", "value": self.options.dns_capture.to_string()}],
+        }]);
+        manifest["status"] = status("istio-proxy", &self.sandbox.ips(), ready, created);
+        manifest
+    }
+}
+
+/// Onward connections of two ztunnels, or of a pod and a ztunnel, have the same source address and must not have
+/// the same port: the node's connection tracking would take them for one.
+fn own_ports(sandbox: &PodSandbox) {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let slots = (PORTS.end - PORTS.start) / PORTS_EACH;
+    let first = PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % slots * PORTS_EACH;
+    let range = format!("{first} {}", first + PORTS_EACH - 1);
+    sandbox.netns.sysctl("net/ipv4/ip_local_port_range", &range);
+    sandbox.netns.sysctl("net/ipv4/tcp_tw_reuse", "1");
+}
+
+fn start_process(sandbox: &PodSandbox, options: ZtunnelOptions) -> Helper {
+    let limit = options.connect_limit.as_millis().to_string();
+    let mut arguments = vec!["ztunnel", "--name", &sandbox.pod.name, "--timeout-ms", &limit];
+    if options.dns_capture {
+        arguments.push("--dns");
+    }
+    Helper::start(&sandbox.netns, &arguments)
+}
+
+fn relayed(line: &Value) -> Option<Relayed> {
+    let via = match line["via"].as_str()? {
+        "outbound" => Via::Outbound,
+        "inbound" => Via::Inbound,
+        "hbone" => Via::Hbone,
+        "dns" => Via::Dns,
+        other => panic!("no such listener: {other}"),
+    };
+    let address = |key: &str| line[key].as_str().and_then(|text| text.parse().ok()).expect("an address");
+    let error = line["error"].as_str().map(str::to_owned);
+    Some(Relayed { via, src: address("src"), dst: address("dst"), error })
+}

@@ -1,0 +1,113 @@
+//! Long-lived connections tell what happened to them; ztunnels end in all the ways that they are to end.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpListener;
+use std::thread;
+use std::time::Duration;
+
+use kit::{Echo, FailureKind, Live, LiveConnections, Node, NodeOptions, connect};
+use serde_json::json;
+
+use super::lab::{CAPTURED, DIRECT, lab, outside};
+
+const QUICK: Live = Live { every: Duration::from_millis(2), stall: Duration::from_secs(10) };
+
+#[test]
+fn three_hundred_connections_live_through_the_stub() {
+    let lab = lab();
+    let _echo = Echo::tcp(lab.node.outside(), CAPTURED);
+    let mut live = LiveConnections::start(&lab.pod.netns, Live::default());
+    for v6 in [false, true] {
+        let opened = live.open(outside(&lab, v6, CAPTURED), 150);
+        assert!(opened.iter().all(|one| one.seen.peer.ip() == lab.pod.ip(v6)));
+    }
+    live.wait_round();
+    live.wait_round();
+    let report = live.finish();
+    report.assert_unbroken();
+    assert_eq!(report.connections, 300);
+    assert!(report.fewest >= 4 && report.exchanges >= 1200 && report.slowest > Duration::ZERO, "{report:?}");
+    assert_eq!(lab.ztunnel.seen().len(), 300);
+}
+
+#[test]
+fn connections_break_with_their_server_and_the_others_do_not() {
+    let lab = lab();
+    let (dying, staying) =
+        (Echo::tcp(lab.node.outside(), CAPTURED), Echo::tcp(lab.node.outside(), CAPTURED + 1));
+    let mut live = LiveConnections::start(&lab.pod.netns, QUICK);
+    let doomed: Vec<_> = live.open(outside(&lab, false, CAPTURED), 3).iter().map(|one| one.id).collect();
+    live.open(outside(&lab, true, CAPTURED + 1), 2);
+    live.wait_round();
+    assert_eq!(live.broken(), []);
+    drop(dying);
+    let mut broken: Vec<_> = live.wait_broken(3).iter().map(|one| (one.id, one.exchanges > 0)).collect();
+    broken.sort_unstable();
+    assert_eq!(broken, doomed.iter().map(|id| (*id, true)).collect::<Vec<_>>());
+    let refused = live.begin(outside(&lab, false, DIRECT), 1, Duration::from_secs(5));
+    assert_eq!(live.outcome(refused[0]).unwrap_err().kind, FailureKind::Refused);
+    live.open(outside(&lab, false, CAPTURED + 1), 1);
+    let report = live.finish();
+    assert_eq!((report.connections, report.broken.len()), (6, 3), "{report:?}");
+    drop(staying);
+}
+
+/// A server that gives its third message back with one bit changed.
+fn liar(listener: &TcpListener) -> io::Result<()> {
+    let (mut stream, peer) = listener.accept()?;
+    writeln!(stream, "{}", json!({"server": "liar", "listener": 1, "peer": peer, "local": peer}))?;
+    let mut message = [0; 16];
+    for bit in [0, 0, 1] {
+        stream.read_exact(&mut message)?;
+        message[3] ^= bit;
+        stream.write_all(&message)?;
+    }
+    stream.read_exact(&mut message)
+}
+
+#[test]
+fn a_wrong_echo_breaks_a_connection() {
+    let node = Node::new(NodeOptions::default());
+    let listener = node.outside().run(|| TcpListener::bind("10.10.0.1:80").unwrap());
+    let server = thread::spawn(move || liar(&listener));
+    let mut live = LiveConnections::start(node.netns(), QUICK);
+    live.open((node.outside_ip(false), CAPTURED).into(), 1);
+    let broken = live.wait_broken(1);
+    assert_eq!((broken[0].exchanges, broken[0].error.as_str()), (2, "another echo than was sent"));
+    assert!(server.join().unwrap().is_err(), "and is closed");
+}
+
+#[test]
+fn an_echo_that_never_comes_breaks_a_connection_in_the_end() {
+    let lab = lab();
+    let _echo = Echo::tcp(lab.node.outside(), DIRECT);
+    let live = Live { every: Duration::from_millis(2), stall: Duration::from_millis(300) };
+    let mut live = LiveConnections::start(&lab.pod.netns, live);
+    live.open(outside(&lab, false, DIRECT), 1);
+    lab.node.netns().sh("iptables -A FORWARD -p tcp -j DROP");
+    let broken = live.wait_broken(1);
+    assert!(broken[0].error.contains("timed out"), "{broken:?}");
+    let late = live.begin(outside(&lab, false, DIRECT), 1, Duration::from_millis(100));
+    assert_eq!(live.outcome(late[0]).unwrap_err().kind, FailureKind::Timeout);
+    assert!(live.finish().slowest >= Duration::from_millis(300));
+}
+
+#[test]
+fn connections_end_with_a_killed_ztunnel_whose_pod_stays_until_it_is_deleted() {
+    let mut lab = lab();
+    let _echo = Echo::tcp(lab.node.outside(), CAPTURED);
+    let target = outside(&lab, false, CAPTURED);
+    let mut live = LiveConnections::start(&lab.pod.netns, QUICK);
+    live.open(target, 2);
+    lab.ztunnel.kill();
+    assert_eq!(live.wait_broken(2).len(), 2);
+    let refused = connect(&lab.pod.netns, kit::Proto::Tcp, target);
+    assert!(refused.is_err(), "nobody relays: {refused:?}");
+    lab.ztunnel.restart();
+    live.open(target, 1);
+    assert_eq!(lab.ztunnel.seen().len(), 3, "{:?}", lab.ztunnel.seen());
+    let (path, link) = (lab.ztunnel.pod().netns.path(), super::lab::link_of(lab.ztunnel.pod()).to_owned());
+    lab.ztunnel.delete();
+    assert!(!path.exists());
+    assert!(!lab.node.netns().sh("ip -brief link").contains(&link), "the link is gone");
+}

@@ -1,0 +1,108 @@
+//! What the stub does with a connection.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use kit::{Echo, FailureKind, Proto, Via, ZtunnelOptions, connect};
+
+use super::lab::{CAPTURED, INBOUND, lab, lab_with, outside};
+
+#[test]
+fn an_outbound_connection_is_relayed_as_its_source_and_told_with_its_true_ends() {
+    let lab = lab();
+    let _echo = Echo::tcp(lab.node.outside(), CAPTURED);
+    for v6 in [false, true] {
+        let target = outside(&lab, v6, CAPTURED);
+        let answer = connect(&lab.pod.netns, Proto::Tcp, target).expect("outside answers");
+        let relayed = lab.ztunnel.wait_seen(|one| one.dst == target);
+        assert_eq!((relayed.via, &relayed.error), (Via::Outbound, &None));
+        assert_eq!((relayed.src.ip(), answer.peer.ip()), (lab.pod.ip(v6), lab.pod.ip(v6)));
+        assert!((16000..30000).contains(&answer.peer.port()), "a port of ztunnel's own: {answer:?}");
+    }
+    assert_eq!(lab.ztunnel.seen().len(), 2, "{:?}", lab.ztunnel.seen());
+}
+
+#[test]
+fn an_inbound_connection_is_relayed_as_its_source() {
+    let lab = lab();
+    let _echo = Echo::tcp(&lab.pod.netns, INBOUND);
+    for v6 in [false, true] {
+        let target = (lab.pod.ip(v6), INBOUND).into();
+        let answer = connect(lab.node.outside(), Proto::Tcp, target).expect("the pod answers");
+        let relayed = lab.ztunnel.wait_seen(|one| one.dst == target);
+        assert_eq!((relayed.via, &relayed.error), (Via::Inbound, &None));
+        assert_eq!(relayed.src.ip(), lab.node.outside_ip(v6));
+        assert_eq!(answer.peer.ip(), lab.node.outside_ip(v6));
+    }
+}
+
+/// Sends `bytes`, says that this was all, and returns what comes back until the server says the same.
+fn round_trip(target: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(target).expect("it is captured");
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut greeting = String::new();
+    reader.read_line(&mut greeting).unwrap();
+    let mut back = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            stream.write_all(bytes).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        reader.read_to_end(&mut back).unwrap();
+    });
+    back
+}
+
+#[test]
+fn what_was_sent_before_a_half_close_comes_back_whole() {
+    let lab = lab();
+    let _echo = Echo::tcp(lab.node.outside(), CAPTURED);
+    // More than any buffer on the way.
+    let bytes: Vec<u8> = (0..12_000_000_u32).map(|number| (number % 251) as u8).collect();
+    for v6 in [false, true] {
+        let target = outside(&lab, v6, CAPTURED);
+        assert_eq!(lab.pod.netns.run(|| round_trip(target, b"")), b"");
+        assert!(lab.pod.netns.run(|| round_trip(target, &bytes)) == bytes, "other bytes came back");
+    }
+    assert_eq!(lab.ztunnel.seen().len(), 4);
+}
+
+#[test]
+fn a_refused_destination_is_told_and_its_client_is_reset() {
+    let lab = lab();
+    for v6 in [false, true] {
+        let target = outside(&lab, v6, CAPTURED + 1);
+        let failure = connect(&lab.pod.netns, Proto::Tcp, target).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Reset, "{failure}");
+        let relayed = lab.ztunnel.wait_seen(|one| one.dst == target);
+        assert!(relayed.error.as_ref().unwrap().contains("refused"), "{relayed:?}");
+    }
+}
+
+#[test]
+fn a_destination_that_says_nothing_is_given_up() {
+    let connect_limit = Duration::from_millis(200);
+    let lab = lab_with(ZtunnelOptions { connect_limit, ..ZtunnelOptions::default() });
+    let _echo = Echo::tcp(lab.node.outside(), CAPTURED);
+    lab.node.outside().sh("iptables -A INPUT -p tcp -j DROP");
+    let target = outside(&lab, false, CAPTURED);
+    let failure = connect(&lab.pod.netns, Proto::Tcp, target).unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Reset, "{failure}");
+    assert!(lab.ztunnel.wait_seen(|one| one.dst == target).error.unwrap().contains("timed out"));
+    connect(&lab.pod.netns, Proto::Tcp, outside(&lab, true, CAPTURED)).expect("the others go on");
+}
+
+#[test]
+fn dns_is_answered_with_ztunnels_name() {
+    let lab = lab();
+    for v6 in [false, true] {
+        for proto in [Proto::Udp, Proto::Tcp] {
+            let target = (lab.ztunnel.ip(v6), 15053).into();
+            let answer = connect(&lab.pod.netns, proto, target).expect("ztunnel answers");
+            assert_eq!((answer.server.as_str(), answer.peer.ip()), ("ztunnel-a", lab.pod.ip(v6)));
+            lab.ztunnel.wait_seen(|one| (one.via, one.src) == (Via::Dns, answer.peer));
+        }
+    }
+}
