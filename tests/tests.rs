@@ -8,8 +8,16 @@
     reason = "all of this is tests, also what clippy does not recognise as such"
 )]
 
+#[path = "tests/ambient_paths.rs"]
+mod ambient_paths;
+#[path = "tests/ambient_rollout.rs"]
+mod ambient_rollout;
+#[path = "tests/ambient_stage.rs"]
+mod ambient_stage;
 #[path = "tests/clean.rs"]
 mod clean;
+#[path = "tests/facts_api.rs"]
+mod facts_api;
 #[path = "tests/install_api.rs"]
 mod install_api;
 #[path = "tests/install_cli.rs"]
@@ -38,6 +46,8 @@ mod kit_api;
 mod kit_network;
 #[path = "tests/kit_runtime.rs"]
 mod kit_runtime;
+#[path = "tests/kit_ztunnel.rs"]
+mod kit_ztunnel;
 #[path = "tests/plugin_api.rs"]
 mod plugin_api;
 #[path = "tests/plugin_calls.rs"]
@@ -48,6 +58,8 @@ mod plugin_crash;
 mod plugin_log;
 #[path = "tests/plugin_replay.rs"]
 mod plugin_replay;
+#[path = "tests/rules_node.rs"]
+mod rules_node;
 #[path = "tests/sidecar_kernel.rs"]
 mod sidecar_kernel;
 #[path = "tests/sidecar_traffic.rs"]

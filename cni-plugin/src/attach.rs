@@ -12,11 +12,20 @@ use cni_types::{CniError, Code};
 use model::PodName;
 use netfilter::Options;
 use netns::Netns;
-use planner::{Call as RuntimeCall, Decision, Enrolled, Policy, Redirect, enrolment};
+use planner::{Call as RuntimeCall, Decision, Policy, Redirect, enrolment};
 use redirect::{Families, Form, Prepared, Report};
 use rules::sidecar;
 
-use crate::{call::Call, facts::Facts, log::Log, turn};
+use wire::Verb;
+
+use crate::{
+    agent::{self, Agent},
+    alone::{self, Alone},
+    call::Call,
+    facts::Facts,
+    log::Log,
+    turn,
+};
 
 /// ADD: brings the pod into the mesh, if it belongs there, and hands on the result so far.
 ///
@@ -35,7 +44,7 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
     log.label("decision", decision.code());
     match &decision {
         Decision::Pass(_) => log.info(decision.to_string()),
-        Decision::Enrol(reason) => return Err(no_agent(call, *reason)),
+        Decision::Enrol(_) => log.info(enrolled(call, facts, &decision)?),
         Decision::Redirect(redirect) => {
             warn(log, &redirect.warnings);
             if let Some((report, warning)) = redirected? {
@@ -132,7 +141,7 @@ pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, C
     log.label("decision", decision.code());
     let redirect = match &decision {
         Decision::Pass(_) => return Ok(String::new()),
-        Decision::Enrol(reason) => return Err(no_agent(call, *reason)),
+        Decision::Enrol(_) => return check_enrolled(call).map(|()| String::new()),
         Decision::Redirect(redirect) => redirect,
     };
     let act = |options: &Options| Ok(redirect::verify(&redirect.config, families(redirect), options)?);
@@ -180,6 +189,7 @@ fn policy(call: &Call) -> Policy {
         excluded_namespaces: call.conf.kubernetes.exclude_namespaces.clone(),
         agent_namespace: call.conf.pod_namespace.as_ref().map(|namespace| namespace.as_str().to_owned()),
         ambient: call.conf.ambient_enabled,
+        ..Policy::default()
     }
 }
 
@@ -187,14 +197,58 @@ fn unknown(pod: &PodName, error: &crate::facts::Unknown) -> String {
     format!("cannot find out whether pod {pod} belongs to the mesh: {error}")
 }
 
-/// A pod that belongs to ambient mode must not start outside of it.
-fn no_agent(call: &Call, reason: Enrolled) -> CniError {
-    let message = format!(
-        "{} belongs to ambient mode ({reason}), and there is no node agent to enrol it; \
-         this version of the plugin redirects sidecar pods only",
-        subject(call)
-    );
-    CniError::new(Code::TryAgainLater, message)
+/// Sees to it that an ambient pod is enrolled, and tells how.
+///
+/// # Errors
+/// It could not be: it must not start outside of the mesh.
+fn enrolled(call: &Call, facts: &impl Facts, decision: &Decision) -> Result<String, CniError> {
+    match facts.enrolled() {
+        Some(true) => return Ok(format!("{decision}; the agent did it")),
+        // It knows more than a call does: which pods are ztunnel, for one.
+        Some(false) => return Ok("left alone: the agent says that it is none of ambient mode".to_owned()),
+        None => {}
+    }
+    let failed =
+        |why: &str| alone::not_enrolled(&subject(call), &format!("the node agent is away, and {why}"));
+    let ips = alone::addresses(call)?;
+    if ips.is_empty() {
+        return Err(failed("the plugins before this one gave the pod no address"));
+    }
+    let uid = call.uid.as_deref().unwrap_or_default();
+    let done = Alone::open(call).and_then(|mut node| node.enrol(&ips, uid));
+    done.map_err(|why| failed(&why))?;
+    Ok(format!("{decision}; without the agent, which is away"))
+}
+
+/// An ambient pod is as ADD left it.
+fn check_enrolled(call: &Call) -> Result<(), CniError> {
+    let ips = alone::addresses(call)?;
+    let asked =
+        Agent::new(call.conf.agent_socket.as_deref()).ask(&agent::request(Verb::Check, call, ips.clone()));
+    let fine = match asked {
+        Some(answer) => answer.error.map_or(Ok(()), Err),
+        None => Alone::open(call).and_then(|mut node| node.check(&ips)),
+    };
+    let message = || format!("{} is not captured as it should be", subject(call));
+    fine.map_err(|why| CniError::new(Code::Other, message()).with_details(why))
+}
+
+/// DEL: an ambient pod's addresses are given back. Nothing can keep a pod from ending, so what fails is only told.
+pub fn del(call: &Call, log: &mut Log) {
+    if !call.conf.ambient_enabled {
+        return;
+    }
+    let ips = alone::addresses(call).unwrap_or_default();
+    let request = agent::request(Verb::Del, call, ips.clone());
+    let done = match Agent::new(call.conf.agent_socket.as_deref()).ask(&request) {
+        Some(answer) => answer.error.map_or(Ok(()), Err),
+        // Without a UID nothing tells whose the addresses are by now; the agent will see.
+        None if ips.is_empty() || request.uid.is_empty() => Ok(()),
+        None => Alone::open(call).and_then(|mut node| node.release(&ips, &request.uid)),
+    };
+    if let Err(why) = done {
+        log.warn(format!("{} is not released yet: {why}", subject(call)));
+    }
 }
 
 fn families(redirect: &Redirect) -> Families {

@@ -5,7 +5,13 @@ use std::{ffi::OsString, io::Read, path::PathBuf};
 use cni_types::{Args, CniError, Code, Command, Environment, MAX_STDIN, NetConf};
 use model::PodName;
 
-use crate::{attach, facts, log::Log};
+use wire::{AgentAnswer, AgentRequest, Verb};
+
+use crate::{
+    agent::{self, Agent, Sources},
+    alone, attach, facts,
+    log::Log,
+};
 
 /// What the process prints, and how it ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,9 +50,7 @@ pub fn answer(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) 
     };
     match command {
         Command::Version => succeeded(cni_types::version_output(), String::new()),
-        // The pod's rules are in its network namespace and end with it. So nothing can be left to undo, and nothing
-        // can keep a pod from ending: not an empty netns, not a configuration that we do not understand.
-        Command::Del => succeeded(String::new(), String::new()),
+        Command::Del => released(&lookup, stdin),
         Command::Add | Command::Check => about_container(command, &lookup, stdin),
         Command::Status | Command::Gc => about_plugin(command, &lookup, stdin),
     }
@@ -66,6 +70,17 @@ fn failed(error: &CniError, stderr: String) -> Answer {
     Answer { stdout: error.to_json(), stderr, success: false }
 }
 
+/// DEL. A sidecar's rules are in the pod's network namespace and end with it; an ambient pod's addresses are given back.
+/// Nothing can keep a pod from ending: not an empty netns, not a configuration that we do not understand.
+fn released(lookup: &impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> Answer {
+    let Ok(call) = Call::read(Command::Del, lookup, stdin) else {
+        return succeeded(String::new(), String::new());
+    };
+    let mut log = Log::new(&call);
+    attach::del(&call, &mut log);
+    succeeded(String::new(), log.send())
+}
+
 fn about_container(
     command: Command,
     lookup: &impl Fn(&str) -> Option<OsString>,
@@ -76,7 +91,14 @@ fn about_container(
         Err(error) => return failed(&error, String::new()),
     };
     let mut log = Log::new(&call);
-    let facts = facts::ApiServer::new(&call.conf);
+    let request = match (command, call.conf.ambient_enabled) {
+        // What cannot be read is told when it is needed.
+        (Command::Add, true) => {
+            Some(agent::request(Verb::Add, &call, alone::addresses(&call).unwrap_or_default()))
+        }
+        _ => None,
+    };
+    let facts = Sources::new(&call, request);
     let done = match command {
         Command::Check => attach::check(&call, &facts, &mut log),
         _ => attach::add(&call, &facts, &mut log),
@@ -92,7 +114,7 @@ fn about_container(
     }
 }
 
-/// STATUS and GC. GC: see DEL, nothing outlives its namespace.
+/// STATUS and GC.
 fn about_plugin(
     command: Command,
     lookup: &impl Fn(&str) -> Option<OsString>,
@@ -116,14 +138,29 @@ fn about_plugin(
 /// every few seconds, and a pod of an excluded namespace needs no API server to start.
 fn available(conf: &NetConf) -> Result<(), CniError> {
     let unavailable = |why: String| CniError::new(Code::NotAvailable, why);
+    if conf.ambient_enabled && ask(conf, &AgentRequest::new(Verb::Status)).is_some() {
+        return Ok(()); // it knows the pods, and enrols them
+    }
     facts::ApiServer::new(conf).is_usable().map_err(|error| unavailable(error.to_string()))?;
     netfilter::installed_backend().map(drop).map_err(|error| unavailable(error.to_string()))
 }
 
+/// GC: only ambient pods leave something outside of their namespace. Without an agent it is left to the next one.
 fn attachments(conf: &NetConf) -> Result<(), CniError> {
     let missing =
         || CniError::new(Code::InvalidConfig, format!("{} is missing", cni_types::VALID_ATTACHMENTS));
-    conf.valid_attachments.as_ref().map(drop).ok_or_else(missing)
+    let valid = conf.valid_attachments.as_ref().ok_or_else(missing)?;
+    if !conf.ambient_enabled {
+        return Ok(());
+    }
+    let attachments = valid.iter().map(|attachment| attachment.container_id.clone()).collect();
+    let answer = ask(conf, &AgentRequest { attachments, ..AgentRequest::new(Verb::Gc) });
+    let error = answer.and_then(|answer| answer.error);
+    error.map_or(Ok(()), |why| Err(CniError::new(Code::Other, why)))
+}
+
+fn ask(conf: &NetConf, request: &AgentRequest) -> Option<AgentAnswer> {
+    Agent::new(conf.agent_socket.as_deref()).ask(request)
 }
 
 /// Reads the configuration, and no more of stdin than one may be long.

@@ -10,7 +10,7 @@ use cni_types::NetConf;
 use model::{Namespace, Pod, PodName};
 use serde::de::DeserializeOwned;
 
-/// Who knows about pods. (The node agent will be the first to be asked; the API server is always the second.)
+/// Who knows about pods: the node's agent, or else the API server.
 pub trait Facts {
     /// The pod of that name; with `uid`, as the runtime knows it, that very pod or the newest of its name.
     ///
@@ -23,11 +23,18 @@ pub trait Facts {
     /// # Errors
     /// It could not be found out.
     fn namespace(&self, name: &str) -> Result<Namespace, Unknown>;
+
+    /// Whether the agent has enrolled the pod; none if it is not the agent who knows.
+    fn enrolled(&self) -> Option<bool> {
+        None
+    }
 }
 
 /// Why a fact is not known.
 #[derive(Debug)]
 pub enum Unknown {
+    /// The agent did not do its part.
+    Agent(String),
     /// The configuration gives the plugin no credential.
     NoCredential,
     /// The kubeconfig cannot be used.
@@ -46,6 +53,7 @@ pub enum Unknown {
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Unknown::Agent(why) => write!(f, "the node agent says: {why}"),
             Unknown::NoCredential => f.write_str(
                 "the plugin's configuration names no kubernetes.kubeconfig, so it cannot ask the API server; \
                  see whether the node agent (DaemonSet istio-cni-node) runs on this node, or let it write a kubeconfig",

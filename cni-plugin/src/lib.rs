@@ -6,8 +6,11 @@
 //! also a hostile one, with a result or a CNI error object.
 //!
 //! The way of a call: [`call`] reads and answers, [`attach`] does ADD and CHECK, [`facts`] finds out about the pod,
-//! [`log`] tells the agent. [`turn`] keeps two calls for one pod apart.
+//! [`agent`] asks the node's agent, [`alone`] enrols an ambient pod without it, [`log`] tells the agent. [`turn`] keeps two
+//! calls for one pod apart.
 
+pub mod agent;
+pub mod alone;
 pub mod attach;
 pub mod call;
 pub mod facts;

@@ -67,7 +67,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Tries until the credential can be read.
-async fn connect(connection: &Connection) -> Client {
+pub(crate) async fn connect(connection: &Connection) -> Client {
     let mut pause = FIRST_PAUSE;
     let mut said = Said::default();
     loop {

@@ -21,6 +21,7 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
+    ambient,
     cluster::{self, Cluster},
     leave::{self, Leave},
     settings::Settings,
@@ -49,6 +50,8 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     metrics::register_process(&mut registry);
     let installer_metrics = Metrics::register(&mut registry);
     let log_metrics = LogMetrics::register(&mut registry);
+    let ambient =
+        settings.ambient.as_ref().map(|ambient| ambient::start(ambient, &mut registry)).transpose()?;
     let log_server = settings.log_socket.as_deref().map(bind).transpose()?;
     let (tell, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(Status::default());
@@ -59,14 +62,18 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
 
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
-    let daemon = Daemon {
-        settings: Arc::new(settings),
-        cluster: Arc::new(Cluster::default()),
-        status,
-        registry: Arc::new(registry),
-        logger,
+    let cluster = Arc::new(Cluster::default());
+    let ambient = match (&settings.ambient, ambient) {
+        (Some(chosen), Some((running, metrics))) => {
+            let owner = running.handle.clone();
+            ambient::serve(chosen, owner, metrics, Arc::clone(&cluster), runtime.handle().clone())?;
+            Some(running)
+        }
+        _ => None,
     };
-    runtime.block_on(daemon.serve(work, notices, log_server.map(|server| (server, log_metrics))))
+    let daemon =
+        Daemon { settings: Arc::new(settings), cluster, status, registry: Arc::new(registry), logger };
+    runtime.block_on(daemon.serve(work, ambient, notices, log_server.map(|server| (server, log_metrics))))
 }
 
 fn bind(path: &Path) -> Result<LogServer> {
@@ -99,16 +106,18 @@ struct Daemon {
     logger: Logger,
 }
 
-/// The installer's state, for probes.
-struct Probe(Arc<Status>);
+/// What probes ask: the installer, and the agent in ambient mode.
+struct Probe(Arc<Status>, Option<Arc<agent::Status>>);
 
 impl Health for Probe {
     fn live(&self) -> Result<(), String> {
-        self.0.live()
+        self.0.live()?;
+        self.1.as_ref().map_or(Ok(()), |agent| agent.live())
     }
 
     fn ready(&self) -> Result<(), String> {
-        self.0.ready()
+        self.0.ready()?;
+        self.1.as_ref().map_or(Ok(()), |agent| agent.ready())
     }
 }
 
@@ -116,12 +125,14 @@ impl Daemon {
     async fn serve(
         self,
         mut work: Work,
+        ambient: Option<ambient::Running>,
         notices: mpsc::Receiver<Notice>,
         log_server: Option<(LogServer, LogMetrics)>,
     ) -> Result<ExitCode> {
         let (stop, stopped) = watch::channel(());
         let until = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
-        let health = http::health_router(Arc::new(Probe(Arc::clone(&self.status))));
+        let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
+        let health = http::health_router(Arc::new(Probe(Arc::clone(&self.status), agent)));
         tokio::spawn(listen(HEALTH_PORT, health, until(stopped.clone())));
         if let Some(port) = self.settings.monitoring_port {
             let metrics = http::metrics_router(Arc::clone(&self.registry));
@@ -133,9 +144,11 @@ impl Daemon {
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
         tokio::spawn(cluster::follow(settings, cluster, work.handle.clone(), notices));
 
+        let ambient = ambient.map(|running| self.start_ambient(running));
+
         let name = told_to_end(&mut work.ended).await?;
         info!(target: "install", "{name}: ending");
-        let done = self.end(work).await;
+        let done = self.end(work, ambient).await;
         drop(stop);
         if let Some(logs) = logs {
             drop(timeout(LAST_PASS, logs).await); // its socket goes with it
@@ -143,15 +156,30 @@ impl Daemon {
         done
     }
 
-    /// Stops the installer, and takes everything away if this is no upgrade.
-    async fn end(&self, work: Work) -> Result<ExitCode> {
+    /// Follows the cluster for the owner, and tells the cluster what the owner says.
+    fn start_ambient(&self, running: ambient::Running) -> Agent {
+        let ambient::Running { handle, ended, marks, .. } = running;
+        let facts = ambient::follow(Arc::clone(&self.settings), handle.clone());
+        tokio::spawn(facts);
+        let marker = tokio::spawn(ambient::mark(Arc::clone(&self.settings), marks));
+        Agent { handle, ended, marker }
+    }
+
+    /// Stops everything, and takes everything away if this is no upgrade.
+    async fn end(&self, work: Work, ambient: Option<Agent>) -> Result<ExitCode> {
         work.handle.stop();
+        if let Some(agent) = &ambient {
+            agent.handle.stop();
+        }
         let (client, node) = (self.cluster.client(), &self.settings.identity.node);
         let leaving = leave::decide(self.settings.cleanup, client.as_ref(), &self.cluster.ours, node);
         let (leave, installer) = tokio::join!(leaving, timeout(LAST_PASS, work.ended));
         match leave {
             Leave::Keep(why) => {
                 info!(target: "install", "the plugin stays installed: {why}");
+                if ambient.is_some() {
+                    info!(target: "ambient", "enrolled pods stay captured");
+                }
                 Ok(ExitCode::SUCCESS)
             }
             Leave::CleanUp(why) => {
@@ -159,12 +187,39 @@ impl Daemon {
                 let Ok(Ok(mut installer)) = installer else {
                     bail!("the installer does not stop: nothing is removed")
                 };
-                let errors = installer.clean_up();
+                let mut errors: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
+                if let Some(agent) = ambient {
+                    errors.extend(self.release_node(agent).await);
+                }
                 errors.iter().for_each(|error| error!(target: "install", "not removed: {error}"));
                 Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
         }
     }
+
+    /// Takes the node path away, and the marks of pods.
+    async fn release_node(&self, agent: Agent) -> Vec<String> {
+        let Ok(Ok(owner)) = timeout(LAST_PASS, agent.ended).await else {
+            return vec!["the agent does not stop, so the node path stays".to_owned()];
+        };
+        owner.unmark_all();
+        drop(owner); // with it ends the list of marks
+        let errors = match &self.settings.ambient {
+            Some(ambient) => agent::uninstall(&ambient.agent),
+            None => Vec::new(),
+        };
+        if timeout(LAST_PASS, agent.marker).await.is_err() {
+            warn!(target: "ambient", "not all pods could be told to be outside of the mesh");
+        }
+        errors
+    }
+}
+
+/// The ambient part, as far as its end is concerned.
+struct Agent {
+    handle: agent::Handle,
+    ended: oneshot::Receiver<agent::Owner>,
+    marker: tokio::task::JoinHandle<()>,
 }
 
 /// The name of the signal that came.

@@ -3,6 +3,7 @@
 //! The way of a start: [`options`] what can be said, [`settings`] all of it checked before anything is opened, [`daemon`]
 //! the parts put together, [`cluster`] what it follows in the API, [`leave`] what an end means.
 
+mod ambient;
 mod cluster;
 mod daemon;
 mod leave;

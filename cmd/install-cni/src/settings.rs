@@ -8,6 +8,10 @@ use kubeio::{Connection, Object, Trust};
 use model::parse_go_bool;
 use telemetry::logging::{LogFlags, LogOptions};
 
+mod ambient;
+
+use crate::ambient::Ambient;
+
 /// Where the kubelet mounts the service account.
 pub(crate) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Where the image has what is to be installed.
@@ -43,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) identity: Identity,
     /// What to do at the end.
     pub(crate) cleanup: CleanupOnExit,
+    /// Ambient mode; none when it is off.
+    pub(crate) ambient: Option<Ambient>,
     /// What the operator should know.
     pub(crate) warnings: Vec<String>,
     /// Values that somebody chose, for the log.
@@ -141,6 +147,7 @@ impl Reader<'_> {
         let cleanup = self.cleanup();
         let monitoring_port = self.port("monitoring-port");
         self.other_parts();
+        let ambient = self.ambient(&identity);
         let api = server.map(|server| connection(server, authority));
         Some(Settings {
             installer: installer?,
@@ -150,6 +157,7 @@ impl Reader<'_> {
             config_map,
             identity,
             cleanup: cleanup?,
+            ambient: ambient?,
             warnings: std::mem::take(&mut self.warnings),
             chosen: chosen(self.values),
         })
@@ -405,10 +413,6 @@ impl Reader<'_> {
         if self.boolean("repair-enabled") == Some(true) {
             self.warnings
                 .push("race repair is not part of this version: --repair-enabled has no effect".to_owned());
-        }
-        if self.boolean("ambient-enabled") == Some(true) {
-            let what = "ambient mode is not part of this version: --ambient-enabled only installs the plugin";
-            self.warnings.push(what.to_owned());
         }
         if self.boolean("ebpf-enabled") == Some(true) {
             self.warnings.push("there is no eBPF mode: --ebpf-enabled has no effect".to_owned());

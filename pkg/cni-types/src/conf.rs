@@ -43,6 +43,10 @@ pub struct NetConf {
     pub log_file: Option<String>,
     /// `ambient_enabled`: decide about ambient mode too.
     pub ambient_enabled: bool,
+    /// `agent_socket`: where the agent answers.
+    pub agent_socket: Option<String>,
+    /// `ambient_config`: path of the file that plugin and agent share.
+    pub ambient_config: Option<String>,
     /// `pod_namespace`: the namespace of the agent.
     pub pod_namespace: Option<Namespace>,
     /// `kubernetes`.
@@ -121,6 +125,8 @@ impl NetConf {
             log_uds_address: fields.text("log_uds_address")?,
             log_file: fields.text("log_file")?,
             ambient_enabled: fields.value("ambient_enabled")?.unwrap_or(false),
+            agent_socket: fields.text("agent_socket")?,
+            ambient_config: fields.text("ambient_config")?,
             pod_namespace: pod_namespace(fields)?,
             kubernetes: kubernetes(fields)?,
         })

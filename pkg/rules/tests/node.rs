@@ -266,8 +266,10 @@ fn everything_is_as_configured() {
     config.links.inbound = ["a0", "a1"].map(|name| model::IfName::new(name).unwrap());
     config.ports.dns = model::Port(5353);
     let ip = "10.0.0.1".parse().unwrap();
-    let rules =
-        node::host(&config, &Host { family: Family::V4, slots: [None, None], set: "s", dns: Some(ip), capture: true });
+    let rules = node::host(
+        &config,
+        &Host { family: Family::V4, slots: [None, None], set: "s", dns: Some(ip), capture: true },
+    );
     let text = Owner::NODE.apply(&rules, &Saved::default()).restore_text();
     assert!(
         text.contains("-o a1 -j CONNMARK --set-xmark 0x2000/0x3000") && !text.contains("0x100/"),

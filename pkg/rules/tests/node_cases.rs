@@ -37,7 +37,10 @@ fn slot(family: Family, index: usize) -> Slot {
 fn node(family: Family, present: [bool; SLOTS], dns: Option<usize>) -> RuleSet {
     let slots = [0, 1].map(|index| present[index].then(|| slot(family, index)));
     let set = SETS[usize::from(family == Family::V6)];
-    host(&Config::default(), &Host { family, slots, set, dns: dns.map(|index| ip(family, index)), capture: true })
+    host(
+        &Config::default(),
+        &Host { family, slots, set, dns: dns.map(|index| ip(family, index)), capture: true },
+    )
 }
 
 fn proxy(family: Family, dns: bool) -> RuleSet {

@@ -13,3 +13,4 @@ pub mod http;
 pub mod log_server;
 pub mod logging;
 pub mod metrics;
+pub mod socket;

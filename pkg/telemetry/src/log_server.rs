@@ -6,7 +6,6 @@
 
 mod metrics;
 mod receive;
-mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -16,11 +15,15 @@ use std::path::Path;
 
 pub use metrics::LogMetrics;
 pub use receive::MAX_BODY;
-pub use socket::LogServerError;
-use socket::SocketFile;
 
 use crate::connections;
 use crate::logging::Logger;
+use crate::socket::{self, SocketFile};
+
+pub use crate::socket::SocketError as LogServerError;
+
+/// Everyone may write to it who reaches its directory.
+const MODE: u32 = 0o666;
 
 /// Connections that are served at a time; more wait in the kernel.
 const MAX_CONNECTIONS: usize = 32;
@@ -39,7 +42,7 @@ impl LogServer {
     /// # Errors
     /// When somebody listens there, when something else is there, and when the system refuses.
     pub fn bind(path: &Path) -> Result<LogServer, LogServerError> {
-        let (listener, file) = socket::bind(path)?;
+        let (listener, file) = socket::bind(path, MODE)?;
         Ok(LogServer { listener, file })
     }
 

@@ -15,13 +15,12 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 const DIRECTORY_MODE: u32 = 0o750;
-const SOCKET_MODE: Mode = Mode::from_raw_mode(0o666);
 /// Those who may wait to be served. A node starts many pods at once when it comes up.
 const BACKLOG: i32 = 1024;
 
-/// Why there is no log socket.
+/// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
-pub enum LogServerError {
+pub enum SocketError {
     /// Somebody listens there: another agent, which must not lose its clients.
     #[error("{} is in use by another process", path.display())]
     InUse {
@@ -35,7 +34,7 @@ pub enum LogServerError {
         path: PathBuf,
     },
     /// The system refuses.
-    #[error("cannot {doing} for the log socket {}: {source}", path.display())]
+    #[error("cannot {doing} for the socket {}: {source}", path.display())]
     System {
         /// The socket.
         path: PathBuf,
@@ -48,7 +47,7 @@ pub enum LogServerError {
 
 /// The socket in its directory. Removed when dropped, unless it was replaced.
 #[derive(Debug)]
-pub(super) struct SocketFile {
+pub struct SocketFile {
     directory: OwnedFd,
     name: OsString,
     identity: (u64, u64),
@@ -68,8 +67,13 @@ fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-pub(super) fn bind(path: &Path) -> Result<(UnixListener, SocketFile), LogServerError> {
-    let at = At { path };
+/// Puts a listening socket with this mode at the path, in the place of one that nobody listens on. The directory is made
+/// when it is missing. The listener does not block.
+///
+/// # Errors
+/// When somebody listens there, when something else is there, and when the system refuses.
+pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), SocketError> {
+    let at = At { path, mode: Mode::from_raw_mode(mode) };
     // What clients could not connect to is refused here, with the kernel's reason.
     let address = at.system("use this path", SocketAddrUnix::new(path))?;
     let name = path.file_name().ok_or(Errno::INVAL);
@@ -89,24 +93,25 @@ pub(super) fn bind(path: &Path) -> Result<(UnixListener, SocketFile), LogServerE
 /// Unlike any other agent's, even of one that has the same process id in its own namespace.
 fn temporary_name() -> OsString {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    format!(".log-{}-{}", process::id(), since_epoch.as_nanos()).into()
+    format!(".socket-{}-{}", process::id(), since_epoch.as_nanos()).into()
 }
 
 /// The place of the socket, for errors.
 struct At<'a> {
     path: &'a Path,
+    mode: Mode,
 }
 
 impl At<'_> {
-    fn system<T, E>(&self, doing: &'static str, result: Result<T, E>) -> Result<T, LogServerError>
+    fn system<T, E>(&self, doing: &'static str, result: Result<T, E>) -> Result<T, SocketError>
     where
         io::Error: From<E>,
     {
-        result.map_err(|error| LogServerError::System { path: self.path.into(), doing, source: error.into() })
+        result.map_err(|error| SocketError::System { path: self.path.into(), doing, source: error.into() })
     }
 
     /// Made when it is missing.
-    fn directory(&self) -> Result<OwnedFd, LogServerError> {
+    fn directory(&self) -> Result<OwnedFd, SocketError> {
         let directory = match self.path.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
@@ -122,13 +127,13 @@ impl At<'_> {
         directory: &OwnedFd,
         name: &OsStr,
         address: &SocketAddrUnix,
-    ) -> Result<(), LogServerError> {
+    ) -> Result<(), SocketError> {
         match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(()),
             stat => {
                 let mode = self.system("look at what is there", stat)?.st_mode;
                 if FileType::from_raw_mode(mode) != FileType::Socket {
-                    return Err(LogServerError::NotASocket { path: self.path.into() });
+                    return Err(SocketError::NotASocket { path: self.path.into() });
                 }
             }
         }
@@ -137,20 +142,20 @@ impl At<'_> {
             Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
             // Busy, or a socket of another type: somebody's in any case.
             Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => {
-                Err(LogServerError::InUse { path: self.path.into() })
+                Err(SocketError::InUse { path: self.path.into() })
             }
             error => self.system("ask who listens", error),
         }
     }
 
     /// A listening socket with the right mode.
-    fn listen(&self, directory: &OwnedFd, name: &OsStr) -> Result<UnixListener, LogServerError> {
+    fn listen(&self, directory: &OwnedFd, name: &OsStr) -> Result<UnixListener, SocketError> {
         let socket = self.system("make a socket", stream_socket())?;
         // Through the open directory, since an address has room for a short path only.
         let path = Path::new("/proc/self/fd").join(directory.as_fd().as_raw_fd().to_string()).join(name);
         let bound = SocketAddrUnix::new(path).and_then(|address| rustix::net::bind(&socket, &address));
         self.system("bind", bound)?;
-        let ready = chmodat(directory, name, SOCKET_MODE, AtFlags::empty())
+        let ready = chmodat(directory, name, self.mode, AtFlags::empty())
             .and_then(|()| rustix::net::listen(&socket, BACKLOG));
         if ready.is_err() {
             let _ = unlinkat(directory, name, AtFlags::empty());
@@ -160,7 +165,7 @@ impl At<'_> {
     }
 
     /// Moves the socket into place, and tells which one it is.
-    fn show(&self, directory: &OwnedFd, from: &OsStr, to: &OsStr) -> Result<(u64, u64), LogServerError> {
+    fn show(&self, directory: &OwnedFd, from: &OsStr, to: &OsStr) -> Result<(u64, u64), SocketError> {
         let stat = statat(directory, from, AtFlags::SYMLINK_NOFOLLOW);
         let identity = identity(&self.system("look at the new socket", stat)?);
         self.system("move the new socket", renameat(directory, from, directory, to))?;

@@ -1,0 +1,198 @@
+//! The ambient part: an owner thread for the node's network, the plugin's socket, and what it follows in the API.
+
+use std::{
+    future::pending,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use agent::{Handle, Lookup, Mark, Metrics, Owner, Server, Status};
+use anyhow::{Context as _, Result, anyhow};
+use facts::follow_api;
+use hostfs::Watcher;
+use model::{Namespace, Pod, PodName};
+use planner::{ambient::AMBIENT_REDIRECTION, node::Fallback};
+use prometheus_client::registry::Registry;
+use tokio::{
+    runtime,
+    sync::{mpsc, oneshot},
+};
+use tracing::{info, warn};
+
+use crate::{
+    cluster::{Cluster, connect},
+    settings::Settings,
+};
+
+/// Where pods are read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PodSource {
+    /// The API server.
+    Api,
+    /// A directory of manifests.
+    Directory(PathBuf),
+}
+
+/// What the operator chose for ambient mode.
+#[derive(Clone, Debug)]
+pub(crate) struct Ambient {
+    /// For the agent.
+    pub(crate) agent: agent::Settings,
+    /// Where the plugin asks.
+    pub(crate) socket: PathBuf,
+    /// Where pods are read from.
+    pub(crate) source: PodSource,
+    /// A file that says what happens while no ztunnel is ready.
+    pub(crate) fallback_file: Option<PathBuf>,
+}
+
+/// Requests to mark pods that wait; more come again.
+const MARKS: usize = 1024;
+/// How long the API server may take to tell of one pod.
+const LIMIT: Duration = Duration::from_secs(5);
+/// A file with one word.
+const MAX_WORD: usize = 4096;
+/// The file is read this often whatever the watch says.
+const REGULAR: Duration = Duration::from_secs(60);
+
+/// The ambient part at work.
+pub(crate) struct Running {
+    /// Sends to the owner.
+    pub(crate) handle: Handle,
+    /// The owner, when its loop has ended.
+    pub(crate) ended: oneshot::Receiver<Owner>,
+    /// Pods to be marked.
+    pub(crate) marks: mpsc::Receiver<Mark>,
+    /// For probes.
+    pub(crate) status: Arc<Status>,
+}
+
+/// Opens everything and starts the threads.
+pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Running, Metrics)> {
+    let metrics = Metrics::register(registry);
+    let status = Arc::new(Status::default());
+    let (tell, marks) = mpsc::channel(MARKS);
+    let tell = Box::new(move |mark| drop(tell.try_send(mark)));
+    let settings = Arc::new(ambient.agent.clone());
+    let (mut owner, handle) = Owner::open(settings, metrics.clone(), Arc::clone(&status), tell)
+        .context("cannot work on the node's network")?;
+    let (say, ended) = oneshot::channel();
+    let body = move || {
+        owner.run();
+        drop(say.send(owner)); // nobody asks any more when the daemon has ended
+    };
+    thread::Builder::new().name("ambient".to_owned()).spawn(body).context("cannot start a thread")?;
+    if let Some(file) = ambient.fallback_file.clone() {
+        let handle = handle.clone();
+        let body = move || follow_fallback(&file, &handle);
+        thread::Builder::new().name("fallback".to_owned()).spawn(body).context("cannot start a thread")?;
+    }
+    Ok((Running { handle, ended, marks, status }, metrics))
+}
+
+/// Serves the plugin, from now on.
+pub(crate) fn serve(
+    ambient: &Ambient,
+    handle: Handle,
+    metrics: Metrics,
+    cluster: Arc<Cluster>,
+    runtime: runtime::Handle,
+) -> Result<()> {
+    let server = Server::bind(&ambient.socket).context("cannot serve the plugin")?;
+    let lookup: Lookup = match &ambient.source {
+        PodSource::Api => Box::new(move |name: &PodName| {
+            runtime.block_on(look_up(&cluster, name)).map_err(|error| format!("{error:#}"))
+        }),
+        PodSource::Directory(path) => {
+            let path = path.display().to_string();
+            Box::new(move |name: &PodName| Err(format!("there is no pod {name} in {path}")))
+        }
+    };
+    let settings = Arc::new(ambient.agent.clone());
+    server.serve(handle, settings, lookup, metrics).context("cannot start a thread")
+}
+
+async fn look_up(cluster: &Cluster, name: &PodName) -> Result<(Pod, Namespace)> {
+    let client = cluster.client().ok_or_else(|| anyhow!("there is no credential for the API server yet"))?;
+    let pod = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
+    let namespace = format!("/api/v1/namespaces/{}", name.namespace);
+    let pod = client.get(&format!("pod {name}"), &pod, LIMIT).await?;
+    let namespace = client.get(&format!("namespace {}", name.namespace), &namespace, LIMIT).await?;
+    Ok((pod, namespace))
+}
+
+/// Follows pods and namespaces, until it is dropped.
+pub(crate) async fn follow(settings: Arc<Settings>, handle: Handle) {
+    let tell = move |fact| handle.tell(fact);
+    let node = settings.identity.node.clone();
+    match settings.ambient.as_ref().map(|ambient| &ambient.source) {
+        Some(PodSource::Directory(path)) => match facts::follow_dir(path, &node, tell) {
+            // It follows until it is dropped.
+            Ok(_follower) => pending().await,
+            Err(error) => warn!(target: "ambient", "cannot follow {}: {error}", path.display()),
+        },
+        Some(PodSource::Api) => {
+            let Some(connection) = &settings.api else { return };
+            follow_api(connect(connection).await, &node, tell).await;
+        }
+        None => {}
+    }
+}
+
+/// Marks pods until there is nobody who could say which. What cannot be marked now is told again by the owner.
+pub(crate) async fn mark(settings: Arc<Settings>, mut marks: mpsc::Receiver<Mark>) {
+    let source = settings.ambient.as_ref().map(|ambient| &ambient.source);
+    let (Some(PodSource::Api), Some(connection)) = (source, &settings.api) else {
+        while marks.recv().await.is_some() {} // there is nobody to tell
+        return;
+    };
+    let client = connect(connection).await;
+    while let Some(Mark { pod, uid, captured }) = marks.recv().await {
+        let value = captured.then_some("enabled");
+        match client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, value).await {
+            Ok(()) => {
+                let now = if captured { "captured" } else { "not captured any more" };
+                info!(target: "ambient", "{pod} is {now}");
+            }
+            Err(error) => warn!(target: "ambient", "cannot mark {pod}: {error}"),
+        }
+    }
+}
+
+/// Reads the policy from a file, and again when it changes. A word that is none leaves the last one.
+fn follow_fallback(file: &Path, handle: &Handle) {
+    let mut said = String::new();
+    let mut watcher = match Watcher::new() {
+        Ok(watcher) => watcher,
+        Err(error) => {
+            warn!(target: "ambient", "cannot follow {}: {error}", file.display());
+            return;
+        }
+    };
+    let directories: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
+    loop {
+        watcher.watch(&directories);
+        match read_fallback(file) {
+            Ok(fallback) => {
+                said.clear();
+                handle.set_fallback(fallback);
+            }
+            Err(error) if error != said => {
+                warn!(target: "ambient", "{}: {error}; what was chosen before stays", file.display());
+                said = error;
+            }
+            Err(_) => {}
+        }
+        if let Err(error) = watcher.wait(REGULAR) {
+            warn!(target: "ambient", "cannot follow {} any more: {error}", file.display());
+            return;
+        }
+    }
+}
+
+fn read_fallback(file: &Path) -> Result<Fallback, String> {
+    let bytes = hostfs::read(file, MAX_WORD).map_err(|error| error.to_string())?;
+    String::from_utf8_lossy(&bytes).trim().parse()
+}

@@ -1,0 +1,126 @@
+//! The settings of ambient mode.
+
+use std::path::{Path, PathBuf};
+
+use netfilter::Backend;
+use planner::{
+    ambient::AmbientPolicy,
+    node::{NodeConfig, Priorities, Tables},
+    ztunnel::ZtunnelSelector,
+};
+
+use super::{Identity, Reader};
+use crate::ambient::{Ambient, PodSource};
+
+/// Old values of kernel settings, beside the socket.
+const JOURNAL: &str = "settings-before.json";
+
+impl Reader<'_> {
+    /// The outer value is none after a mistake, the inner one when ambient mode is off.
+    pub(super) fn ambient(&mut self, identity: &Identity) -> Option<Option<Ambient>> {
+        let on = self.boolean("ambient-enabled")?;
+        let node = self.node_config();
+        let (policy, source) = (self.ambient_policy(identity), self.pod_source());
+        let fallback = self.parsed("no-ztunnel-policy");
+        let tools = self.tools();
+        let socket = PathBuf::from(self.text("agent-socket"));
+        let journal = socket.parent().unwrap_or(Path::new("/")).join(JOURNAL);
+        let agent = agent::Settings {
+            node: node?,
+            policy: policy?,
+            fallback: fallback?,
+            tools: tools?,
+            netns_directory: self.text("netns-dir").into(),
+            journal,
+            shared_config: self.text("ambient-config-file").into(),
+        };
+        let fallback_file = self.optional("no-ztunnel-policy-file").map(PathBuf::from);
+        Some(on.then_some(Ambient { agent, socket, source: source?, fallback_file }))
+    }
+
+    fn parsed<T: std::str::FromStr<Err = String>>(&mut self, flag: &str) -> Option<T> {
+        let parsed = self.text(flag).parse();
+        parsed.map_err(|error| self.mistake(flag, error)).ok()
+    }
+
+    fn pod_source(&mut self) -> Option<PodSource> {
+        let text = self.text("pod-source");
+        match (text.as_str(), text.strip_prefix("dir:")) {
+            ("api" | "", _) => Some(PodSource::Api),
+            (_, Some(path)) if !path.is_empty() => Some(PodSource::Directory(path.into())),
+            _ => {
+                self.mistake("pod-source", format!("{text:?} is neither api nor dir:<path>"));
+                None
+            }
+        }
+    }
+
+    fn ambient_policy(&mut self, identity: &Identity) -> Option<AmbientPolicy> {
+        let text = self.text("ztunnel-label");
+        let Some((key, value)) = text.split_once('=').filter(|(key, _)| !key.is_empty()) else {
+            self.mistake("ztunnel-label", format!("{text:?} is no key=value"));
+            return None;
+        };
+        Some(AmbientPolicy {
+            ztunnel: ZtunnelSelector {
+                label: (key.to_owned(), value.to_owned()),
+                namespace: self.text("system-namespace"),
+                service_account: self.text("ztunnel-service-account"),
+            },
+            excluded_namespaces: Vec::new(),
+            agent_namespace: Some(identity.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+        })
+    }
+
+    fn node_config(&mut self) -> Option<NodeConfig> {
+        let links = self.parsed("ambient-links");
+        let (tables, first) = (self.tables(), self.number("ambient-rule-priority"));
+        Some(NodeConfig {
+            links: links?,
+            tables: tables?,
+            priorities: Priorities { first: first? },
+            ..NodeConfig::default()
+        })
+    }
+
+    fn number(&mut self, flag: &str) -> Option<u32> {
+        let text = self.text(flag);
+        let number = text.parse().ok().filter(|number| (1..32_000).contains(number));
+        if number.is_none() {
+            self.mistake(flag, format!("{text:?} is no number from 1 to 31999"));
+        }
+        number
+    }
+
+    fn tables(&mut self) -> Option<Tables> {
+        let text = self.text("ambient-tables");
+        let numbers: Vec<u32> = text.split(',').filter_map(|number| number.trim().parse().ok()).collect();
+        let [inbound, outbound, slot_inbound, slot_outbound, slot_return] = numbers[..] else {
+            self.mistake("ambient-tables", format!("{text:?} are not five numbers"));
+            return None;
+        };
+        let tables = Tables { inbound, outbound, slot_inbound, slot_outbound, slot_return };
+        let all = NodeConfig { tables, ..NodeConfig::default() }.all_tables();
+        let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+        let free = |table: &&model::TableId| table.0 > 0 && !(253..=255).contains(&table.0);
+        if distinct.len() != all.len() || !all.iter().all(|table| free(&table)) {
+            self.mistake("ambient-tables", "these are not eight different tables, or one is the kernel's");
+            return None;
+        }
+        Some(tables)
+    }
+
+    fn tools(&mut self) -> Option<netfilter::Options> {
+        let forced = match self.optional("force-iptables-binary") {
+            None => None,
+            Some(text) => match text.parse::<Backend>() {
+                Ok(backend) => Some(backend),
+                Err(error) => {
+                    self.mistake("force-iptables-binary", error);
+                    return None;
+                }
+            },
+        };
+        Some(netfilter::Options { forced, ..netfilter::Options::default() })
+    }
+}

@@ -1,0 +1,101 @@
+//! Enrolment without the agent, by what it wrote down when it was there.
+
+use std::{fs::File, io::Read as _, net::IpAddr, path::Path};
+
+use cni_types::{CniError, Code};
+use model::Family;
+use nodepath::Members;
+use planner::node::{Fallback, NodeConfig, Slot};
+use wire::{SharedConfig, SharedNode};
+
+use crate::call::Call;
+
+/// Where the agent writes, unless the configuration says otherwise.
+const CONFIG: &str = "/etc/ambient-config/config.json";
+const MAX_CONFIG: u64 = 1 << 20;
+
+/// The node path as the agent left it.
+#[derive(Debug)]
+pub struct Alone {
+    members: Members,
+    active: Option<Slot>,
+    fallback: Fallback,
+    families: Vec<Family>,
+}
+
+impl Alone {
+    /// Reads the file and opens what it names.
+    ///
+    /// # Errors
+    /// There is no agent, and there has been none that left a node path, in words.
+    pub fn open(call: &Call) -> Result<Alone, String> {
+        let path = Path::new(call.conf.ambient_config.as_deref().unwrap_or(CONFIG));
+        let node = read(path).map_err(|why| format!("{}: {why}", path.display()))?;
+        let config: NodeConfig = serde_json::from_value(node.config.clone())
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let fallback = node.fallback.parse()?;
+        let active =
+            node.active.and_then(|number| Slot::BOTH.into_iter().find(|slot| slot.number() == number));
+        let families = [(4, Family::V4), (6, Family::V6)].into_iter();
+        let families =
+            families.filter(|(number, _)| node.families.contains(number)).map(|(_, family)| family);
+        let members = Members::open(config).map_err(|error| error.to_string())?;
+        Ok(Alone { members, active, fallback, families: families.collect() })
+    }
+
+    /// Enrols a pod.
+    ///
+    /// # Errors
+    /// Nothing is prepared for its addresses, or the kernel refuses.
+    pub fn enrol(&mut self, ips: &[IpAddr], uid: &str) -> Result<(), String> {
+        if let Some(ip) = ips.iter().find(|ip| !self.families.contains(&Family::of(**ip))) {
+            return Err(format!("the node has no ambient path for {}, which {ip} needs", Family::of(*ip)));
+        }
+        self.members.enrol(ips, uid, self.active, self.fallback).map_err(|error| error.to_string())
+    }
+
+    /// Releases what the pod owns of these addresses.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn release(&mut self, ips: &[IpAddr], uid: &str) -> Result<(), String> {
+        self.members.release(ips, uid).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Whether all addresses are enrolled.
+    ///
+    /// # Errors
+    /// One is not.
+    pub fn check(&mut self, ips: &[IpAddr]) -> Result<(), String> {
+        let owners = self.members.owners(ips).map_err(|error| error.to_string())?;
+        match ips.iter().find(|ip| !owners.contains_key(*ip)) {
+            Some(ip) => Err(format!("{ip} is not in the node's set of enrolled addresses")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<SharedNode, String> {
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_CONFIG).read_to_end(&mut text));
+    read.map_err(|error| error.to_string())?;
+    let shared: SharedConfig = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    shared.node.ok_or_else(|| "it says nothing of a node path".to_owned())
+}
+
+/// The addresses of the pod's interface, from the result of the plugins before us.
+///
+/// # Errors
+/// That result cannot be read.
+pub fn addresses(call: &Call) -> Result<Vec<IpAddr>, CniError> {
+    let Some(ifname) = &call.environment.ifname else { return Ok(Vec::new()) };
+    let previous = call.conf.prev_result()?;
+    Ok(previous.map_or_else(Vec::new, |previous| previous.result().pod_ips(ifname)))
+}
+
+/// A pod that belongs to ambient mode must not start outside of it.
+#[must_use]
+pub fn not_enrolled(subject: &str, why: &str) -> CniError {
+    let message = format!("{subject} belongs to ambient mode and could not be enrolled: {why}");
+    CniError::new(Code::TryAgainLater, message)
+}

@@ -1,0 +1,151 @@
+//! What Prometheus sees of the ambient node.
+
+use std::time::Duration;
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct State {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Step {
+    kind: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Phase {
+    phase: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct SetFamily {
+    family: &'static str,
+}
+
+/// Upper bounds in seconds, from an enrolment to a tool that hangs.
+const DURATIONS: [f64; 12] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0];
+
+/// The agent's metrics; clones count together.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pods: Family<State, Gauge>,
+    refused: Family<Reason, Gauge>,
+    active: Gauge,
+    switches: Counter,
+    switching: Histogram,
+    steps: Family<Step, Counter>,
+    adds: Family<Phase, Histogram>,
+    age: Gauge<f64, std::sync::atomic::AtomicU64>,
+    members: Family<SetFamily, Gauge>,
+    ready: Gauge,
+}
+
+impl Metrics {
+    /// Registers everything, so that it is there before the first pass.
+    pub fn register(registry: &mut Registry) -> Metrics {
+        let metrics = Metrics {
+            pods: Family::default(),
+            refused: Family::default(),
+            active: Gauge::default(),
+            switches: Counter::default(),
+            switching: Histogram::new(DURATIONS),
+            steps: Family::default(),
+            adds: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
+            age: Gauge::default(),
+            members: Family::default(),
+            ready: Gauge::default(),
+        };
+        let add = |name: &str, help: &str| (format!("istio_cni_ambient_{name}"), help.to_owned());
+        let (name, help) =
+            add("pods", "Pods of this node that belong to ambient mode, by whether the kernel captures them");
+        registry.register(name, help, metrics.pods.clone());
+        let (name, help) = add(
+            "refused_pods",
+            "Pods whose labels ask for ambient mode and that are not enrolled, by reason",
+        );
+        registry.register(name, help, metrics.refused.clone());
+        let (name, help) =
+            add("active_slot", "Slot of the ztunnel that takes new connections, -1 when there is none");
+        registry.register(name, help, metrics.active.clone());
+        let (name, help) = add("ztunnel_switches", "How often new connections went to another ztunnel");
+        registry.register(name, help, metrics.switches.clone());
+        let (name, help) =
+            add("ztunnel_switch_seconds", "Time from the first to the last step of such a switch");
+        registry.register(name, help, metrics.switching.clone());
+        let (name, help) = add("plan_steps", "Steps done on the node's network, by kind and result");
+        registry.register(name, help, metrics.steps.clone());
+        let (name, help) = add("add_seconds", "Time of the plugin's ADD requests, by phase");
+        registry.register(name, help, metrics.adds.clone());
+        let (name, help) = add("queue_age_seconds", "Age of the oldest change that the last turn took in");
+        registry.register(name, help, metrics.age.clone());
+        let (name, help) = add("set_size", "Addresses in the node's sets");
+        registry.register(name, help, metrics.members.clone());
+        let (name, help) = add("ready", "Whether the kernel shows what is wanted: 1 or 0");
+        registry.register(name, help, metrics.ready.clone());
+        metrics.active.set(-1);
+        metrics
+    }
+
+    pub(crate) fn step(&self, kind: &'static str, done: bool) {
+        let result = if done { "success" } else { "failure" };
+        self.steps.get_or_create(&Step { kind, result }).inc();
+    }
+
+    pub(crate) fn switched(&self, slot: Option<u32>, took: Duration) {
+        self.active.set(slot.map_or(-1, i64::from));
+        if slot.is_some() {
+            self.switches.inc();
+            self.switching.observe(took.as_secs_f64());
+        }
+    }
+
+    pub(crate) fn add(&self, phase: &'static str, took: Duration) {
+        self.adds.get_or_create(&Phase { phase }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn age(&self, age: Duration) {
+        self.age.set(age.as_secs_f64());
+    }
+
+    pub(crate) fn ready(&self, ready: bool) {
+        self.ready.set(i64::from(ready));
+    }
+
+    pub(crate) fn pods(&self, enrolled: usize, pending: usize) {
+        let set = |state, number: usize| {
+            let number = i64::try_from(number).unwrap_or(i64::MAX);
+            self.pods.get_or_create(&State { state }).set(number);
+        };
+        set("enrolled", enrolled);
+        set("pending", pending);
+    }
+
+    pub(crate) fn refused(&self, reasons: &std::collections::BTreeMap<&'static str, usize>) {
+        self.refused.clear();
+        for (reason, number) in reasons {
+            let number = i64::try_from(*number).unwrap_or(i64::MAX);
+            self.refused.get_or_create(&Reason { reason }).set(number);
+        }
+    }
+
+    pub(crate) fn set_size(&self, family: model::Family, number: usize) {
+        let family = match family {
+            model::Family::V4 => "ipv4",
+            model::Family::V6 => "ipv6",
+        };
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        self.members.get_or_create(&SetFamily { family }).set(number);
+    }
+}

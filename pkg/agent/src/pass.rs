@@ -1,0 +1,196 @@
+//! One turn: look, plan, do, look again.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use planner::{
+    node::{
+        Assignment, Desired, Fallback, Generation, Known, Members, Observed, Operation, Slot, assign, plan,
+    },
+    ztunnel::{self, Candidate},
+};
+use tracing::{debug, info, warn};
+
+use crate::{
+    owner::{Level, Owner, Verified},
+    shared,
+};
+
+/// How long members that nobody knows are left alone after a start: the first list of pods may be older than they are.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Why a turn did not lead where it should, in a sentence.
+type Trouble = String;
+
+impl Owner {
+    /// One turn, and everybody is told what came of it.
+    pub(crate) fn turn(&mut self, level: Level) -> Result<(), ()> {
+        let done = if self.index.is_synced() {
+            self.pass(level)
+        } else {
+            Err("pods and namespaces are not known yet".to_owned())
+        };
+        let trouble = done.err();
+        self.metrics.ready(trouble.is_none());
+        if let Some(trouble) = &trouble {
+            if *trouble != self.said {
+                warn!(target: "ambient", "the node is not as it should be: {trouble}");
+            }
+        } else if !self.said.is_empty() {
+            info!(target: "ambient", "the node is as it should be");
+        }
+        self.said = trouble.clone().unwrap_or_default();
+        self.status.set(trouble.clone());
+        self.answer_joining(trouble.as_deref());
+        trouble.map_or(Ok(()), |_| Err(()))
+    }
+
+    fn answer_joining(&mut self, trouble: Option<&str>) {
+        // Before the facts are in sync nobody can be told; whoever asks has a deadline.
+        if !self.index.is_synced() {
+            return;
+        }
+        for (_, reply) in std::mem::take(&mut self.joining) {
+            drop(reply.send(trouble.map_or(Ok(()), |trouble| Err(trouble.to_owned()))));
+        }
+    }
+
+    fn pass(&mut self, level: Level) -> Result<(), Trouble> {
+        let words = |error: nodepath::Error| error.to_string();
+        let mut observed = self.path.observe_network().map_err(words)?;
+        let (living, lost) = self.living(level);
+        let desired = self.desired(&observed, &living);
+        let level = if self.only_members_differ(&desired) { level } else { Level::Whole };
+        self.complete(level, &mut observed, &desired)?;
+        let steps = plan(&self.settings.node, Some(&desired), &observed);
+        if !steps.is_empty() {
+            self.apply(&steps, &desired)?;
+            observed = self.path.observe_network().map_err(words)?;
+            self.complete(level, &mut observed, &desired)?;
+            let left = plan(&self.settings.node, Some(&desired), &observed);
+            if let Some(step) = left.first() {
+                return Err(format!("it does not stay as it was made; next would be: {step}"));
+            }
+        }
+        self.told_apart(&desired, &observed);
+        shared::write(&self.settings, &desired)?;
+        self.verified = Some(Verified { desired, seen: observed });
+        lost.map_or(Ok(()), Err)
+    }
+
+    /// The ztunnels that are there, and what is wrong with one that should be.
+    fn living(&mut self, level: Level) -> (Vec<(Candidate, Generation)>, Option<Trouble>) {
+        let candidates = ztunnel::candidates(&self.index, &self.settings.policy.ztunnel);
+        let chosen = ztunnel::active(&candidates).map(|active| active.uid.clone());
+        let uids: BTreeSet<&str> = candidates.iter().map(|candidate| candidate.uid.as_str()).collect();
+        self.path.keep_only(&uids);
+        let (mut living, mut trouble) = (Vec::new(), None);
+        for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
+            match self.generation(level, candidate) {
+                Ok(generation) => living.push((candidate.clone(), generation)),
+                Err(error) if Some(&candidate.uid) == chosen.as_ref() => {
+                    trouble = Some(format!("ztunnel {} cannot be used: {error}", candidate.name));
+                }
+                // One that is coming or going has no network, or none any more.
+                Err(error) => debug!(target: "ambient", "ztunnel {}: {error}", candidate.name),
+            }
+        }
+        (living, trouble)
+    }
+
+    fn generation(&mut self, level: Level, candidate: &Candidate) -> Result<Generation, nodepath::Error> {
+        let slots = self.verified.as_ref().map(|verified| &verified.desired.slots);
+        let before = slots.into_iter().flatten().flatten().find(|slot| slot.uid == candidate.uid);
+        match before {
+            Some(before) if level == Level::Members => {
+                Ok(Generation { dns: candidate.dns_capture, ..before.clone() })
+            }
+            _ => self.path.locate(&candidate.uid, &candidate.ips, candidate.dns_capture),
+        }
+    }
+
+    fn desired(&mut self, observed: &Observed, living: &[(Candidate, Generation)]) -> Desired {
+        let candidates: Vec<Candidate> = living.iter().map(|(candidate, _)| candidate.clone()).collect();
+        let generations: Vec<Generation> = living.iter().map(|(_, generation)| generation.clone()).collect();
+        let active = ztunnel::active(&candidates).map(|active| active.uid.as_str());
+        let known = Known::from(&self.settings.node, observed);
+        let Assignment { slots, active } = assign(&known, &generations, active);
+        let members = self.wanted_members(observed);
+        Desired { slots, active, members, fallback: self.fallback }
+    }
+
+    fn wanted_members(&mut self, observed: &Observed) -> Members {
+        let found = observed.sets.values().flatten();
+        let inherited: Members = found.filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
+        let mut members = self.ledger.members(&self.index, &self.settings.policy, &inherited);
+        if self.started.elapsed() < GRACE {
+            let uids: BTreeSet<&str> = self.index.pods().map(|pod| pod.metadata.uid.as_str()).collect();
+            let unknown = inherited.iter().filter(|(_, uid)| !uids.contains(uid.as_str()));
+            let unknown: Vec<_> = unknown
+                .filter(|(ip, uid)| !self.ledger.has_released(uid, **ip))
+                .map(|(ip, uid)| (*ip, uid.clone()))
+                .collect();
+            for (ip, uid) in unknown {
+                members.entry(ip).or_insert(uid);
+            }
+        }
+        members
+    }
+
+    fn only_members_differ(&self, desired: &Desired) -> bool {
+        let Some(Verified { desired: before, .. }) = &self.verified else { return false };
+        before.slots == desired.slots
+            && before.active == desired.active
+            && before.fallback == desired.fallback
+            && before.families() == desired.families()
+    }
+
+    /// Adds what tools and other namespaces tell, afresh or from the last time that all was as it should be.
+    fn complete(&mut self, level: Level, observed: &mut Observed, desired: &Desired) -> Result<(), Trouble> {
+        if let (Level::Members, Some(Verified { seen, .. })) = (level, &self.verified) {
+            observed.firewall.clone_from(&seen.firewall);
+            observed.sysctls.clone_from(&seen.sysctls);
+            observed.inside.clone_from(&seen.inside);
+            for (name, link) in &mut observed.links {
+                link.right = seen.links.get(name).is_some_and(|seen| seen.right);
+            }
+            return Ok(());
+        }
+        self.path.observe_firewall(observed).map_err(|error| error.to_string())?;
+        self.path.observe_slots(observed, &desired.slots).map_err(|error| error.to_string())
+    }
+
+    /// Does the steps, up to the first that fails.
+    fn apply(&mut self, steps: &[Operation], desired: &Desired) -> Result<(), Trouble> {
+        let before = self.verified.as_ref().and_then(|verified| verified.desired.active);
+        let began = Instant::now();
+        for step in steps {
+            let done = self.path.apply(step);
+            self.metrics.step(step.kind(), done.is_ok());
+            done.map_err(|error| format!("{step}: {error}"))?;
+            debug!(target: "ambient", "{step}");
+        }
+        let active = desired.active;
+        if active != before || self.verified.is_none() {
+            self.metrics.switched(active.map(Slot::number), began.elapsed());
+            match active.and_then(|slot| desired.slot(slot)) {
+                Some(ztunnel) => {
+                    let number = active.map_or(0, Slot::number);
+                    info!(target: "ambient", "new connections go through ztunnel {} in slot {number}", ztunnel.uid);
+                }
+                None => warn!(target: "ambient", "no ztunnel is ready: {}", self.meanwhile()),
+            }
+        }
+        Ok(())
+    }
+
+    fn meanwhile(&self) -> &'static str {
+        match self.fallback {
+            Fallback::Hold => "TCP of enrolled pods is held until one is",
+            Fallback::Reject => "TCP of enrolled pods is rejected",
+            Fallback::Open => "TCP of enrolled pods goes outside the mesh",
+        }
+    }
+}

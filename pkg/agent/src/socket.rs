@@ -1,0 +1,220 @@
+//! `agent.sock`: the plugin's requests. Each connection has a thread, which waits in the place of the owner.
+
+use std::{
+    collections::BTreeSet,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::net::{UnixListener, UnixStream},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use model::PodName;
+use planner::ambient::{Membership, membership};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use telemetry::socket::{self, SocketError, SocketFile};
+use tracing::{info, warn};
+use wire::{AgentAnswer, AgentRequest, MAX_REQUEST, Verb};
+
+use crate::{
+    ledger::Attachment,
+    metrics::Metrics,
+    owner::{Handle, Known, Message},
+    settings::{Lookup, Settings},
+};
+
+/// Only root may ask: an answer holds pods, and a request changes the node.
+const MODE: u32 = 0o600;
+/// Requests at a time; more wait in the kernel.
+const MAX_CONNECTIONS: usize = 128;
+/// How long a client may take to say and to hear something.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a pod is waited for that the API has not told of; then it is asked.
+const UNSEEN: Duration = Duration::from_millis(300);
+/// How long the owner may take: it may be switching ztunnels, or starting.
+const DECISION: Duration = Duration::from_secs(8);
+
+/// Why the socket cannot be served.
+pub type ServerError = SocketError;
+
+/// Serves the plugin.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    _file: SocketFile,
+}
+
+/// What each connection's thread shares.
+struct Shared {
+    owner: Handle,
+    settings: Arc<Settings>,
+    lookup: Lookup,
+    metrics: Metrics,
+    connections: AtomicUsize,
+}
+
+impl Server {
+    /// Listens at the path.
+    ///
+    /// # Errors
+    /// Another agent serves it, or the system refuses.
+    pub fn bind(path: &Path) -> Result<Server, ServerError> {
+        let (listener, file) = socket::bind(path, MODE)?;
+        Ok(Server { listener, _file: file })
+    }
+
+    /// Serves for as long as the process lives.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn serve(
+        self,
+        owner: Handle,
+        settings: Arc<Settings>,
+        lookup: Lookup,
+        metrics: Metrics,
+    ) -> io::Result<()> {
+        let connections = AtomicUsize::new(0);
+        let shared = Arc::new(Shared { owner, settings, lookup, metrics, connections });
+        let body = move || self.accept(&shared);
+        thread::Builder::new().name("agent.sock".to_owned()).spawn(body).map(drop)
+    }
+
+    fn accept(&self, shared: &Arc<Shared>) {
+        loop {
+            let mut ready = [PollFd::new(&self.listener, PollFlags::IN)];
+            let full = shared.connections.load(Ordering::Relaxed) >= MAX_CONNECTIONS;
+            if full {
+                thread::sleep(Duration::from_millis(1)); // whoever is served now must end first
+                continue;
+            }
+            // Without a time limit: a new connection is all that there is to wait for.
+            if let Err(error) = poll(&mut ready, None::<&Timespec>) {
+                warn!(target: "ambient", "cannot wait for the plugin: {error}");
+                thread::sleep(PATIENCE); // nothing else can be done about it
+                continue;
+            }
+            match self.listener.accept() {
+                Ok((client, _)) => start(client, Arc::clone(shared)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    warn!(target: "ambient", "cannot accept a connection of the plugin: {error}");
+                    thread::sleep(Duration::from_millis(100)); // out of descriptors, most likely
+                }
+            }
+        }
+    }
+}
+
+fn start(client: UnixStream, shared: Arc<Shared>) {
+    shared.connections.fetch_add(1, Ordering::Relaxed);
+    let body = move || {
+        if let Err(error) = converse(&client, &shared) {
+            warn!(target: "ambient", "a request of the plugin was not answered: {error}");
+        }
+        shared.connections.fetch_sub(1, Ordering::Relaxed);
+    };
+    if let Err(error) = thread::Builder::new().name("plugin".to_owned()).stack_size(256 * 1024).spawn(body) {
+        warn!(target: "ambient", "cannot start a thread for a request of the plugin: {error}");
+    }
+}
+
+fn converse(client: &UnixStream, shared: &Shared) -> io::Result<()> {
+    client.set_nonblocking(false)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let peer = rustix::net::sockopt::socket_peercred(client)?;
+    if !peer.uid.is_root() {
+        let user = peer.uid.as_raw();
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {user} asks, not root")));
+    }
+    let mut line = Vec::new();
+    BufReader::new(client).take(MAX_REQUEST as u64).read_until(b'\n', &mut line)?;
+    let answer = match serde_json::from_slice(&line) {
+        Ok(request) => answer(request, shared),
+        Err(error) => AgentAnswer::failed(format!("the request cannot be read: {error}")),
+    };
+    let mut text = serde_json::to_vec(&answer)?;
+    text.push(b'\n');
+    let mut client = client;
+    client.write_all(&text)
+}
+
+fn answer(request: AgentRequest, shared: &Shared) -> AgentAnswer {
+    let began = Instant::now();
+    match request.verb {
+        Verb::Add => {
+            let answer = add(request, shared);
+            shared.metrics.add("total", began.elapsed());
+            answer
+        }
+        Verb::Del => {
+            let told = Attachment {
+                uid: request.uid,
+                pod: PodName { namespace: request.namespace, name: request.name },
+                ips: request.ips,
+            };
+            told_by(ask(shared, |reply| Message::Release(request.container, told, reply)))
+        }
+        Verb::Check => told_by(ask(shared, |reply| Message::Check(request.uid, request.ips, reply))),
+        Verb::Gc => {
+            let attachments: BTreeSet<String> = request.attachments.into_iter().collect();
+            told_by(ask(shared, |reply| Message::Collect(attachments, reply)))
+        }
+        Verb::Status => AgentAnswer::default(),
+    }
+}
+
+fn told_by(done: Result<Result<(), String>, String>) -> AgentAnswer {
+    AgentAnswer { error: done.and_then(|done| done).err(), ..AgentAnswer::default() }
+}
+
+fn ask<T>(shared: &Shared, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, String> {
+    let (reply, answer) = mpsc::channel();
+    shared.owner.send(message(reply));
+    answer.recv_timeout(DECISION).map_err(|_| "the agent did not get to it in time".to_owned())
+}
+
+/// Facts, decision, enrolment.
+fn add(request: AgentRequest, shared: &Shared) -> AgentAnswer {
+    let name = PodName { namespace: request.namespace, name: request.name };
+    let began = Instant::now();
+    let known = facts(&name, &request.uid, shared);
+    shared.metrics.add("facts", began.elapsed());
+    let (pod, namespace) = match known {
+        Ok(known) => known,
+        Err(error) => return AgentAnswer::failed(error),
+    };
+    let mut answer = AgentAnswer::default();
+    if let Membership::In(reason) = membership(&pod, namespace.as_ref(), &shared.settings.policy) {
+        if request.ips.is_empty() {
+            return AgentAnswer::failed("the plugins before this one gave the pod no address");
+        }
+        let attachment = Attachment { uid: pod.metadata.uid.clone(), pod: name.clone(), ips: request.ips };
+        let began = Instant::now();
+        let done = ask(shared, |reply| Message::Enrol(request.container, attachment, reply));
+        shared.metrics.add("enrol", began.elapsed());
+        if let Err(error) = done.and_then(|done| done) {
+            return AgentAnswer::failed(error);
+        }
+        info!(target: "ambient", "enrolled {name}: {reason}");
+        answer.enrolled = true;
+    }
+    AgentAnswer { pod: Some(pod), namespace, ..answer }
+}
+
+fn facts(name: &PodName, uid: &str, shared: &Shared) -> Result<Known, String> {
+    let (reply, answer) = mpsc::channel();
+    shared.owner.send(Message::Pod(name.clone(), uid.to_owned(), reply));
+    if let Ok(known) = answer.recv_timeout(UNSEEN) {
+        return Ok(known);
+    }
+    drop(answer); // who is answered no more is forgotten at the next fact
+    let (pod, namespace) = (shared.lookup)(name)?;
+    Ok((Box::new(pod), Some(namespace)))
+}

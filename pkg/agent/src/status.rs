@@ -1,0 +1,57 @@
+//! What others may know of the agent: probes, for now.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// A turn of the loop takes less than a second; one that hangs in a tool has that tool's time limit.
+const STUCK: Duration = Duration::from_secs(90);
+
+#[derive(Debug)]
+struct State {
+    turned: Instant,
+    trouble: Option<String>,
+}
+
+/// Shared by the owner, which writes, and probes, which read.
+#[derive(Debug)]
+pub struct Status(Mutex<State>);
+
+impl Default for Status {
+    fn default() -> Status {
+        let trouble = Some("the node has not been looked at yet".to_owned());
+        Status(Mutex::new(State { turned: Instant::now(), trouble }))
+    }
+}
+
+impl Status {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn turned(&self) {
+        self.state().turned = Instant::now();
+    }
+
+    pub(crate) fn set(&self, trouble: Option<String>) {
+        self.state().trouble = trouble;
+    }
+
+    /// The loop has turned recently.
+    ///
+    /// # Errors
+    /// It has not, in a sentence.
+    pub fn live(&self) -> Result<(), String> {
+        let since = self.state().turned.elapsed();
+        if since < STUCK { Ok(()) } else { Err(format!("the agent's loop has stood still for {since:?}")) }
+    }
+
+    /// The facts are known, and the kernel shows what they want.
+    ///
+    /// # Errors
+    /// What is missing, in a sentence.
+    pub fn ready(&self) -> Result<(), String> {
+        self.state().trouble.clone().map_or(Ok(()), Err)
+    }
+}

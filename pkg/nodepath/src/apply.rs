@@ -1,0 +1,191 @@
+//! The steps.
+
+use std::net::{IpAddr, UdpSocket};
+
+use hostnet::{Handle, NewLink, RouteChange, sysctl};
+use ipset::SetName;
+use model::Family;
+use netfilter::Firewall;
+use planner::node::{Direction, LinkKind, Operation, Pair, Place, RouteEdit, Slot};
+
+use crate::{Error, Located, NodePath, convert, convert::Names, members};
+
+impl NodePath {
+    /// Does one step. Repeating one changes nothing.
+    ///
+    /// # Errors
+    /// The kernel's or the tool's refusal, in its own words.
+    pub fn apply(&mut self, step: &Operation) -> Result<(), Error> {
+        match step {
+            Operation::CreateSet(family) => {
+                let _ = self.sets.create(&members::spec(&self.config, *family)?)?;
+            }
+            Operation::DestroySet(family) => {
+                let _ = self.sets.destroy(&SetName::new(self.config.set(*family))?)?;
+            }
+            Operation::AddMembers(new) => members::add(&mut self.sets, &self.config, new)?,
+            Operation::RemoveMembers(left) => members::remove(&mut self.sets, &self.config, left)?,
+            Operation::CreatePair(pair) => self.create_pair(pair)?,
+            Operation::DeleteLink(name) => self.delete_link(name)?,
+            Operation::SetUp(place, name) => {
+                let (net, index) = self.link(*place, name)?;
+                let _ = net.set_link_up(index)?;
+            }
+            Operation::AddAddress(place, name, address) => {
+                let (net, index) = self.link(*place, name)?;
+                let _ = net.add_address_unchecked(index, *address)?;
+            }
+            Operation::SetSysctl(place, name, value) => self.set_sysctl(*place, name, value)?,
+            Operation::RestoreSysctl(name, value) => self.restore_sysctl(name, value)?,
+            Operation::AddRule(place, rule) => {
+                let _ = self.net(*place)?.ensure_rule(&convert::rule_to(rule))?;
+            }
+            Operation::DeleteRule(place, rule) => {
+                let _ = self.net(*place)?.delete_rule(&convert::rule_to(rule))?;
+            }
+            Operation::Routes(place, edits) => self.routes(*place, edits)?,
+            Operation::Firewall(place, texts, _) => self.restore(*place, texts)?,
+        }
+        Ok(())
+    }
+
+    fn ztunnel(&mut self, slot: Slot) -> Result<&mut Located, Error> {
+        let uid = slot.of(&self.slots).as_ref().map(|generation| generation.uid.clone());
+        let located = uid.and_then(|uid| self.located.get_mut(&uid));
+        located.ok_or(Error::NoZtunnel(slot))
+    }
+
+    fn net(&mut self, place: Place) -> Result<&mut Handle, Error> {
+        match place {
+            Place::Node => Ok(&mut self.net),
+            Place::Ztunnel(slot) => Ok(&mut self.ztunnel(slot)?.net),
+        }
+    }
+
+    fn link(&mut self, place: Place, name: &str) -> Result<(&mut Handle, hostnet::LinkIndex), Error> {
+        let net = self.net(place)?;
+        let link = net.link_by_name(name)?.ok_or_else(|| Error::NoLink(name.to_owned()))?;
+        Ok((net, link.index))
+    }
+
+    fn delete_link(&mut self, name: &str) -> Result<(), Error> {
+        if let Some(link) = self.net.link_by_name(name)? {
+            let _ = self.net.delete_link(link.index)?;
+        }
+        Ok(())
+    }
+
+    fn create_pair(&mut self, pair: &Pair) -> Result<(), Error> {
+        if self.config.links == LinkKind::Veth {
+            return self.create_veth(pair);
+        }
+        let generation = pair.slot.of(&self.slots).clone().ok_or(Error::NoZtunnel(pair.slot))?;
+        let remote = generation.ips.first().copied().ok_or(Error::NoZtunnel(pair.slot))?;
+        let local = source_towards(remote)?;
+        let near = self.tunnel(pair, &pair.node, remote);
+        let far = self.tunnel(pair, &pair.ztunnel, local);
+        let _ = self.net.create_link(&near)?;
+        let inside = &mut self.ztunnel(pair.slot)?.net;
+        if let Some(old) = inside.link_by_name(&pair.ztunnel)? {
+            let _ = inside.delete_link(old.index)?;
+        }
+        let _ = inside.create_link(&far)?;
+        Ok(())
+    }
+
+    /// A far end that is left from another slot would be in the way.
+    fn create_veth(&mut self, pair: &Pair) -> Result<(), Error> {
+        let uid = pair.slot.of(&self.slots).as_ref().map(|generation| generation.uid.clone());
+        let located = uid.and_then(|uid| self.located.get_mut(&uid)).ok_or(Error::NoZtunnel(pair.slot))?;
+        if let Some(old) = located.net.link_by_name(&pair.ztunnel)? {
+            let _ = located.net.delete_link(old.index)?;
+        }
+        let netns = std::os::fd::AsFd::as_fd(&located.netns);
+        let veth = NewLink::Veth { name: &pair.node, peer_name: &pair.ztunnel, peer_netns: Some(netns) };
+        let _ = self.net.create_link(&veth)?;
+        Ok(())
+    }
+
+    /// Istio's network identifiers, plus ten for the second slot, whose UDP port is another one too.
+    fn tunnel<'a>(&self, pair: &Pair, name: &'a str, remote: IpAddr) -> NewLink<'a> {
+        let vni = 1000 + u32::from(pair.direction == Direction::Outbound) + 10 * pair.slot.number();
+        let second = u16::from(pair.slot == Slot::One);
+        let port = self.config.tunnel_port.saturating_add(second);
+        match self.config.links {
+            LinkKind::Vxlan => NewLink::Vxlan { name, vni, remote, port, local: None },
+            LinkKind::Geneve | LinkKind::Veth => NewLink::Geneve { name, vni, remote, port },
+        }
+    }
+
+    fn set_sysctl(&mut self, place: Place, name: &str, value: &str) -> Result<(), Error> {
+        match place {
+            Place::Node => {
+                if let Some(old) = sysctl::read(name)? {
+                    self.journal.note(name, &old)?;
+                }
+                let _ = sysctl::write(name, value)?;
+            }
+            Place::Ztunnel(slot) => {
+                let written = self.ztunnel(slot)?.netns.run_in(|| sysctl::write(name, value))?;
+                let _ = written?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_sysctl(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        if sysctl::read(name)?.is_some() {
+            let _ = sysctl::write(name, value)?;
+        }
+        self.journal.forget(name)
+    }
+
+    fn routes(&mut self, place: Place, edits: &[RouteEdit]) -> Result<(), Error> {
+        let net = self.net(place)?;
+        let names = Names::read(net)?;
+        let mut changes = Vec::with_capacity(edits.len());
+        for edit in edits {
+            match edit {
+                RouteEdit::Put(route) => {
+                    changes.push(RouteChange::Replace(convert::route_to(route, &names)?));
+                }
+                // A route over a link that is gone is gone with it.
+                RouteEdit::Delete(route) => {
+                    changes.extend(convert::route_to(route, &names).ok().map(RouteChange::Delete));
+                }
+            }
+        }
+        let _ = net.apply_routes(&changes)?;
+        Ok(())
+    }
+
+    fn restore(&mut self, place: Place, texts: &[(Family, String)]) -> Result<(), Error> {
+        match place {
+            Place::Node => {
+                let opened = match self.firewall.take() {
+                    Some(firewall) => firewall,
+                    None => Firewall::open(&self.options)?.0,
+                };
+                Ok(opened.restore(texts, Vec::new())?)
+            }
+            Place::Ztunnel(slot) => {
+                let options = self.options.clone();
+                let done = self.ztunnel(slot)?.netns.run_in(|| {
+                    let (firewall, _) = Firewall::open(&options)?;
+                    firewall.restore(texts, Vec::new())
+                });
+                Ok(done??)
+            }
+        }
+    }
+}
+
+/// The address from which this host would send to another one. Nothing is sent.
+fn source_towards(ip: IpAddr) -> Result<IpAddr, Error> {
+    let ask = || {
+        let socket = UdpSocket::bind((Family::of(ip).unspecified(), 0))?;
+        socket.connect((ip, 80))?;
+        socket.local_addr()
+    };
+    ask().map(|address| address.ip()).map_err(|source| Error::Source { ip, source })
+}

@@ -1,0 +1,97 @@
+//! Between the planner's values, which name links, and the kernel's, which number them.
+
+use std::collections::BTreeMap;
+
+use hostnet::{Handle, IpProtocol, Link, LinkIndex, PolicyRule, Route, RouteKind, RouteProtocol, RuleAction};
+use model::Family;
+use planner::node::{PathRoute, PathRule, RouteTo};
+
+use crate::Error;
+
+/// By this number our routes are told from everybody else's, in whatever table.
+pub(crate) const OURS: RouteProtocol = RouteProtocol(109);
+
+/// Names and numbers of the links of one namespace, at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Names(BTreeMap<LinkIndex, String>);
+
+impl Names {
+    pub(crate) fn of(links: &[Link]) -> Names {
+        Names(links.iter().map(|link| (link.index, link.name.clone())).collect())
+    }
+
+    pub(crate) fn read(net: &mut Handle) -> Result<Names, Error> {
+        Ok(Names::of(&net.links()?))
+    }
+
+    fn name(&self, index: Option<LinkIndex>) -> String {
+        index.and_then(|index| self.0.get(&index).cloned()).unwrap_or_default()
+    }
+
+    fn index(&self, name: &str) -> Result<LinkIndex, Error> {
+        let found = self.0.iter().find(|(_, found)| *found == name);
+        found.map(|(index, _)| *index).ok_or_else(|| Error::NoLink(name.to_owned()))
+    }
+}
+
+pub(crate) fn route_from(route: &Route, names: &Names) -> PathRoute {
+    let link = || names.name(route.oif);
+    let to = match (route.kind, route.gateway) {
+        (RouteKind::Unicast, Some(gateway)) => RouteTo::Via(gateway, link()),
+        (RouteKind::Local, None) => RouteTo::Local(link()),
+        (RouteKind::Blackhole, _) => RouteTo::Blackhole,
+        (RouteKind::Unreachable, _) => RouteTo::Unreachable,
+        _ => RouteTo::Other(route.to_string()),
+    };
+    let natural = if route.family == Family::V6 { 1024 } else { 0 };
+    let metric = route.metric.unwrap_or(natural);
+    PathRoute { family: route.family, table: route.table, dst: route.dst, metric, to }
+}
+
+pub(crate) fn route_to(route: &PathRoute, names: &Names) -> Result<Route, Error> {
+    let kind = match &route.to {
+        RouteTo::Via(..) => RouteKind::Unicast,
+        RouteTo::Local(_) => RouteKind::Local,
+        RouteTo::Blackhole => RouteKind::Blackhole,
+        RouteTo::Unreachable | RouteTo::Other(_) => RouteKind::Unreachable,
+    };
+    let mut made = Route::new(route.family, kind, route.dst, route.table);
+    made.protocol = OURS;
+    made.metric = Some(route.metric);
+    match &route.to {
+        RouteTo::Via(gateway, link) => {
+            made.gateway = Some(*gateway);
+            made.oif = Some(names.index(link)?);
+            made.onlink = true;
+        }
+        RouteTo::Local(link) => made.oif = Some(names.index(link)?),
+        RouteTo::Blackhole | RouteTo::Unreachable | RouteTo::Other(_) => {}
+    }
+    Ok(made)
+}
+
+/// None for what none of our rules looks like.
+pub(crate) fn rule_from(rule: &PolicyRule) -> Option<PathRule> {
+    let RuleAction::Lookup(table) = rule.action else { return None };
+    let from_host = match rule.iif.as_deref() {
+        None => false,
+        Some("lo") => true,
+        Some(_) => return None,
+    };
+    let tcp = match rule.ip_proto {
+        None => false,
+        Some(IpProtocol::TCP) => true,
+        Some(_) => return None,
+    };
+    let priority = rule.priority?;
+    let made = PathRule { family: rule.family, priority, mark: rule.fwmark, from_host, tcp, table };
+    (!rule.unmodelled).then_some(made)
+}
+
+pub(crate) fn rule_to(rule: &PathRule) -> PolicyRule {
+    let mut made = PolicyRule::new(rule.family, Some(rule.priority), RuleAction::Lookup(rule.table));
+    made.fwmark = rule.mark;
+    made.iif = rule.from_host.then(|| "lo".to_owned());
+    made.ip_proto = rule.tcp.then_some(IpProtocol::TCP);
+    made
+}

@@ -1,0 +1,66 @@
+//! What can go wrong with the node path.
+
+use std::net::IpAddr;
+
+/// Which step failed, on what, and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Links, addresses, routes, rules or settings.
+    #[error(transparent)]
+    Net(#[from] hostnet::Error),
+    /// Sets of addresses.
+    #[error(transparent)]
+    Set(#[from] ipset::Error),
+    /// Firewall rules.
+    #[error(transparent)]
+    Firewall(#[from] netfilter::Error),
+    /// A network namespace could not be found, opened or entered.
+    #[error(transparent)]
+    Netns(#[from] netns::Error),
+    /// The journal of changed settings could not be read or written.
+    #[error("cannot keep the journal of changed kernel settings: {0}")]
+    Journal(#[source] hostfs::Error),
+    /// The configured name of a set is none.
+    #[error(transparent)]
+    SetName(#[from] ipset::InvalidSetName),
+    /// The node does not route to the pod by a link of its own.
+    #[error(
+        "there is no route to {0} over a link of its own: node-level capture needs a network plugin that routes \
+         each pod (such as ptp, kindnet, Calico, AWS, GKE); with a bridge, traffic between pods of the node would \
+         bypass the mesh"
+    )]
+    NotRouted(IpAddr),
+    /// It does, but not over a veth link.
+    #[error("link {link} of {ip} is of kind {kind}, not veth")]
+    NotVeth {
+        /// The pod's address.
+        ip: IpAddr,
+        /// The link.
+        link: String,
+        /// Its kind; empty for hardware.
+        kind: String,
+    },
+    /// The namespace at the other end of a veth link is bound nowhere.
+    #[error("the network namespace behind link {link} is not in {directory}")]
+    NoNetns {
+        /// The link.
+        link: String,
+        /// Where it was looked for.
+        directory: String,
+    },
+    /// A link that a step needs is gone.
+    #[error("there is no link {0}")]
+    NoLink(String),
+    /// A step in the namespace of a ztunnel that is gone.
+    #[error("the ztunnel of slot {0} is gone")]
+    NoZtunnel(planner::node::Slot),
+    /// The source address for a tunnel could not be found.
+    #[error("cannot tell from which address the node reaches {ip}: {source}")]
+    Source {
+        /// The other end.
+        ip: IpAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+}

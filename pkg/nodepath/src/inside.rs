@@ -1,0 +1,77 @@
+//! What a ztunnel's namespace holds.
+
+use std::collections::BTreeMap;
+
+use hostnet::{Handle, sysctl};
+use netfilter::{Firewall, Options};
+use planner::node::{
+    ObservedInside, PathRoute, PathRule, Slot, inside_table, is_our_inside_rule, pairs,
+    watched_inside_sysctls,
+};
+
+use crate::{Error, Located, convert, convert::Names};
+
+/// Looks around in there.
+pub(crate) fn observe(slot: Slot, located: &mut Located, options: &Options) -> Result<ObservedInside, Error> {
+    let mut seen = network(slot, &mut located.net)?;
+    let (firewall, sysctls) = located.netns.run_in(|| {
+        let (_, observed) = Firewall::open(options)?;
+        Ok::<_, Error>((observed, read_sysctls(&watched_inside_sysctls())?))
+    })??;
+    seen.firewall = firewall.families;
+    seen.sysctls = sysctls;
+    Ok(seen)
+}
+
+fn network(slot: Slot, net: &mut Handle) -> Result<ObservedInside, Error> {
+    let ours: Vec<String> = pairs(slot).into_iter().map(|pair| pair.ztunnel).collect();
+    let links = net.links()?;
+    let names = Names::of(&links);
+    let own: Vec<_> = links.iter().filter(|link| ours.contains(&link.name)).collect();
+    let addresses = net.addresses()?;
+    let of_ours = addresses.iter().filter_map(|address| {
+        let link = own.iter().find(|link| link.index == address.index)?;
+        Some((link.name.clone(), hostnet::IpNet::new(address.ip, address.prefix_len).ok()?))
+    });
+    let mut rules = Vec::new();
+    for family in model::Family::BOTH {
+        let found = net.rules(family)?;
+        rules.extend(found.iter().filter_map(convert::rule_from).filter(is_our_inside_rule));
+    }
+    Ok(ObservedInside {
+        links: own.iter().map(|link| (link.name.clone(), link.flags.is_up())).collect(),
+        addresses: of_ours.collect(),
+        rules: unique(rules),
+        routes: routes(net, &names, |table| table == inside_table())?,
+        ..ObservedInside::default()
+    })
+}
+
+/// Our routes of some tables.
+pub(crate) fn routes(
+    net: &mut Handle,
+    names: &Names,
+    wanted: impl Fn(hostnet::TableId) -> bool,
+) -> Result<Vec<PathRoute>, Error> {
+    let found = net.routes(None)?;
+    let ours = found.iter().filter(|route| route.protocol == convert::OURS && wanted(route.table));
+    Ok(ours.map(|route| convert::route_from(route, names)).collect())
+}
+
+/// The same rule twice is one to us: deleting it deletes both.
+pub(crate) fn unique(mut rules: Vec<PathRule>) -> Vec<PathRule> {
+    rules.sort();
+    rules.dedup();
+    rules
+}
+
+/// Settings of the calling thread's namespace; those that do not exist are left out.
+pub(crate) fn read_sysctls(names: &[String]) -> Result<BTreeMap<String, String>, Error> {
+    let mut values = BTreeMap::new();
+    for name in names {
+        if let Some(value) = sysctl::read(name)? {
+            values.insert(name.clone(), value);
+        }
+    }
+    Ok(values)
+}

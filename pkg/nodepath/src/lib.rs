@@ -1,0 +1,18 @@
+//! The node path of ambient capture in the kernel: looks at all that `planner::node` speaks of, and does its steps.
+//!
+//! Called by the agent, whose one owner thread holds a [`NodePath`], and by the plugin, which enrols a pod alone when
+//! the agent is away ([`Members`]). It decides nothing, and remembers nothing as done that the kernel does not show.
+
+mod apply;
+mod convert;
+mod error;
+mod inside;
+mod journal;
+mod locate;
+mod members;
+mod observe;
+
+pub use error::Error;
+pub use locate::Located;
+pub use members::Members;
+pub use observe::NodePath;

@@ -1,0 +1,67 @@
+//! How a ztunnel pod hangs on the node.
+
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use hostnet::{Handle, IpNet, Link, TableId};
+use model::Family;
+use netns::Netns;
+
+use crate::Error;
+
+/// A pod's veth pair, and its namespace.
+#[derive(Debug)]
+pub struct Located {
+    /// The node's end.
+    pub veth: String,
+    /// The pod's end.
+    pub uplink: String,
+    /// Its namespace.
+    pub netns: Netns,
+    /// A connection to that namespace's network.
+    pub net: Handle,
+}
+
+/// Finds a pod by its addresses.
+pub(crate) fn locate(net: &mut Handle, ips: &[IpAddr], directory: &Path) -> Result<Located, Error> {
+    let link = link_to(net, ips)?;
+    let not_veth = |ip: IpAddr, kind: Option<String>| Error::NotVeth {
+        ip,
+        link: link.name.clone(),
+        kind: kind.unwrap_or_default(),
+    };
+    let ip = ips.first().copied().unwrap_or_else(|| Family::V4.unspecified());
+    if link.kind.as_deref() != Some("veth") {
+        return Err(not_veth(ip, link.kind.clone()));
+    }
+    let missing = || Error::NoNetns { link: link.name.clone(), directory: directory.display().to_string() };
+    let number = link.peer_netns.ok_or_else(missing)?;
+    let netns = netns_of_number(net, number, directory)?.ok_or_else(missing)?;
+    let mut inside = netns.run_in(Handle::open)??;
+    let peer = link.peer.map(|peer| inside.link_by_index(peer)).transpose()?.flatten();
+    let uplink = peer.ok_or_else(missing)?.name;
+    Ok(Located { veth: link.name.clone(), uplink, netns, net: inside })
+}
+
+/// The link over which the main table leads to one of the addresses, and to nothing else.
+fn link_to(net: &mut Handle, ips: &[IpAddr]) -> Result<Link, Error> {
+    let wanted: Vec<IpNet> = ips.iter().copied().map(IpNet::from).collect();
+    let routes = net.routes(Some(TableId::MAIN))?;
+    let found = routes.iter().find(|route| route.dst.is_some_and(|dst| wanted.contains(&dst)));
+    let not_routed = || Error::NotRouted(ips.first().copied().unwrap_or(Family::V4.unspecified()));
+    let index = found.and_then(|route| route.oif).ok_or_else(not_routed)?;
+    net.link_by_index(index)?.ok_or_else(not_routed)
+}
+
+fn netns_of_number(net: &mut Handle, number: i32, directory: &Path) -> Result<Option<Netns>, Error> {
+    use std::os::fd::AsFd as _;
+    let bound: Vec<(PathBuf, Netns)> = Netns::list(directory)?;
+    for (_, netns) in bound {
+        if net.netns_number(netns.as_fd())? == Some(number) {
+            return Ok(Some(netns));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,132 @@
+//! Enrolled addresses: the part of the node path that changes with every pod, and that the plugin can do alone.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use hostnet::{Handle, RouteChange};
+use ipset::{Comment, Entry, SetName, SetSpec};
+use model::Family;
+use planner::node::{Fallback, NodeConfig, PathRoute, Slot, member_routes};
+
+use crate::{Error, convert, convert::Names};
+
+/// Sets and routes of enrolled addresses, in the namespace in which it was opened.
+#[derive(Debug)]
+pub struct Members {
+    config: NodeConfig,
+    net: Handle,
+    sets: ipset::Handle,
+}
+
+impl Members {
+    /// Opens it for the calling thread's namespace.
+    ///
+    /// # Errors
+    /// The kernel has no sets, or refuses.
+    pub fn open(config: NodeConfig) -> Result<Members, Error> {
+        Ok(Members { config, net: Handle::open()?, sets: ipset::Handle::open()? })
+    }
+
+    /// Enrols the addresses of a pod: routes first, so that its answers never overtake them. Repeating it changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// The step that failed. What was done before it stays, and is right.
+    pub fn enrol(
+        &mut self,
+        ips: &[IpAddr],
+        uid: &str,
+        active: Option<Slot>,
+        policy: Fallback,
+    ) -> Result<(), Error> {
+        let routes: Vec<PathRoute> =
+            ips.iter().flat_map(|ip| member_routes(&self.config, *ip, active, policy)).collect();
+        let names = Names::read(&mut self.net)?;
+        let made = routes.iter().map(|route| convert::route_to(route, &names).map(RouteChange::Replace));
+        self.net.apply_routes(&made.collect::<Result<Vec<_>, _>>()?)?;
+        let pairs: Vec<_> = ips.iter().map(|ip| (*ip, uid.to_owned())).collect();
+        add(&mut self.sets, &self.config, &pairs)
+    }
+
+    /// The UIDs of addresses in the sets; an address that is in none is missing.
+    ///
+    /// # Errors
+    /// The kernel refuses to list.
+    pub fn owners(&mut self, ips: &[IpAddr]) -> Result<BTreeMap<IpAddr, Option<String>>, Error> {
+        let mut found = BTreeMap::new();
+        for family in Family::BOTH {
+            if ips.iter().any(|ip| Family::of(*ip) == family) {
+                let members = list(&mut self.sets, &self.config, family)?.unwrap_or_default();
+                found.extend(members.into_iter().filter(|(ip, _)| ips.contains(ip)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Releases those of the addresses that this pod owns, and tells which.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn release(&mut self, ips: &[IpAddr], uid: &str) -> Result<Vec<IpAddr>, Error> {
+        let owners = self.owners(ips)?;
+        let own = |owner: &Option<String>| owner.as_ref().is_none_or(|owner| owner == uid);
+        let left: Vec<IpAddr> =
+            owners.into_iter().filter(|(_, owner)| own(owner)).map(|(ip, _)| ip).collect();
+        remove(&mut self.sets, &self.config, &left)?;
+        let table = hostnet::TableId(self.config.tables.inbound);
+        let routes = self.net.routes(Some(table))?;
+        let ours = |route: &&hostnet::Route| {
+            route.protocol == convert::OURS && route.dst.is_some_and(|dst| left.contains(&dst.addr()))
+        };
+        let gone: Vec<_> = routes.iter().filter(ours).cloned().map(RouteChange::Delete).collect();
+        self.net.apply_routes(&gone)?;
+        Ok(left)
+    }
+}
+
+pub(crate) fn spec(config: &NodeConfig, family: Family) -> Result<SetSpec, Error> {
+    Ok(SetSpec::new(SetName::new(config.set(family))?, family).with_comments())
+}
+
+/// Puts addresses into their sets.
+pub(crate) fn add(
+    sets: &mut ipset::Handle,
+    config: &NodeConfig,
+    members: &[(IpAddr, String)],
+) -> Result<(), Error> {
+    for family in Family::BOTH {
+        let of = members.iter().filter(|(ip, _)| Family::of(*ip) == family);
+        let entries: Vec<Entry> = of.map(|(ip, uid)| entry(*ip, uid)).collect();
+        if entries.is_empty() {
+            continue;
+        }
+        let bulk = sets.add_all(&spec(config, family)?, &entries)?;
+        if let Some(failed) = bulk.failed.into_iter().next() {
+            return Err(failed.error.into());
+        }
+    }
+    Ok(())
+}
+
+/// A UID that could be no comment is left out: it is a hint for people, and for who comes after us.
+fn entry(ip: IpAddr, uid: &str) -> Entry {
+    Comment::new(uid).map_or_else(|_| Entry::new(ip), |comment| Entry::with_comment(ip, comment))
+}
+
+/// Takes addresses out of their sets.
+pub(crate) fn remove(sets: &mut ipset::Handle, config: &NodeConfig, ips: &[IpAddr]) -> Result<(), Error> {
+    for ip in ips {
+        let _ = sets.remove(&spec(config, Family::of(*ip))?, *ip)?;
+    }
+    Ok(())
+}
+
+/// The members of a family's set; none if there is no set.
+pub(crate) fn list(
+    sets: &mut ipset::Handle,
+    config: &NodeConfig,
+    family: Family,
+) -> Result<Option<BTreeMap<IpAddr, Option<String>>>, Error> {
+    let members = sets.list(&spec(config, family)?.name)?;
+    let uid = |entry: Entry| (entry.ip, entry.comment.map(|comment| comment.as_str().to_owned()));
+    Ok(members.map(|members| members.into_iter().map(uid).collect()))
+}

@@ -1,0 +1,173 @@
+//! What the node holds.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use hostnet::{Handle, Link};
+use model::Family;
+use netfilter::{Firewall, Options};
+use planner::node::{
+    Generation, Known, LinkKind, NodeConfig, Observed, ObservedLink, Slot, is_our_rule, pairs,
+    watched_sysctls,
+};
+
+use crate::{Error, Located, convert, convert::Names, inside, journal::Journal, locate, members};
+
+/// The node's network namespace, seen from a thread in it, and those of its ztunnels.
+#[derive(Debug)]
+pub struct NodePath {
+    pub(crate) config: NodeConfig,
+    pub(crate) options: Options,
+    pub(crate) net: Handle,
+    pub(crate) sets: ipset::Handle,
+    pub(crate) firewall: Option<Firewall>,
+    pub(crate) journal: Journal,
+    pub(crate) located: BTreeMap<String, Located>,
+    pub(crate) slots: [Option<Generation>; 2],
+    netns_directory: PathBuf,
+}
+
+impl NodePath {
+    /// Opens it for the calling thread's namespace, in which it must stay. `netns_directory` is where the container
+    /// runtime binds network namespaces; `journal` is a file of ours.
+    ///
+    /// # Errors
+    /// The kernel has no sets, or refuses.
+    pub fn open(
+        config: NodeConfig,
+        options: Options,
+        netns_directory: &Path,
+        journal: &Path,
+    ) -> Result<NodePath, Error> {
+        Ok(NodePath {
+            config,
+            options,
+            net: Handle::open()?,
+            sets: ipset::Handle::open()?,
+            firewall: None,
+            journal: Journal::open(journal),
+            located: BTreeMap::new(),
+            slots: [None, None],
+            netns_directory: netns_directory.to_owned(),
+        })
+    }
+
+    /// The names and numbers in use.
+    #[must_use]
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// Finds a ztunnel pod, anew each time: its namespace may have been replaced.
+    ///
+    /// # Errors
+    /// It is not there, or hangs on the node in a way that cannot be captured.
+    pub fn locate(&mut self, uid: &str, ips: &[IpAddr], dns: bool) -> Result<Generation, Error> {
+        let located = locate::locate(&mut self.net, ips, &self.netns_directory)?;
+        let generation = Generation {
+            uid: uid.to_owned(),
+            veth: located.veth.clone(),
+            uplink: located.uplink.clone(),
+            ips: ips.to_vec(),
+            dns,
+        };
+        self.located.insert(uid.to_owned(), located);
+        Ok(generation)
+    }
+
+    /// Forgets the ztunnels that are not among these, so that their namespaces can end.
+    pub fn keep_only(&mut self, uids: &BTreeSet<&str>) {
+        self.located.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+
+    /// Sets, rules and routes: all that changes with pods, without starting a tool.
+    ///
+    /// # Errors
+    /// What could not be listed.
+    pub fn observe_network(&mut self) -> Result<Observed, Error> {
+        let mut observed = Observed { journal: self.journal.entries().clone(), ..Observed::default() };
+        for family in Family::BOTH {
+            if let Some(found) = members::list(&mut self.sets, &self.config, family)? {
+                observed.sets.insert(family, found);
+            }
+            let found = self.net.rules(family)?;
+            let ours = found.iter().filter_map(convert::rule_from);
+            observed.rules.extend(ours.filter(|rule| is_our_rule(&self.config, rule)));
+        }
+        observed.rules = inside::unique(std::mem::take(&mut observed.rules));
+        let links = self.net.links()?;
+        let tables = self.config.all_tables();
+        let ours = |table| tables.contains(&table);
+        observed.routes = inside::routes(&mut self.net, &Names::of(&links), ours)?;
+        self.observe_links(&links, &mut observed)?;
+        Ok(observed)
+    }
+
+    fn observe_links(&mut self, links: &[Link], observed: &mut Observed) -> Result<(), Error> {
+        let names: BTreeSet<String> = Slot::BOTH.into_iter().flat_map(pairs).map(|pair| pair.node).collect();
+        let addresses = self.net.addresses()?;
+        for link in links.iter().filter(|link| names.contains(&link.name)) {
+            let seen = ObservedLink { up: link.flags.is_up(), right: false };
+            observed.links.insert(link.name.clone(), seen);
+            let own = addresses.iter().filter(|address| address.index == link.index);
+            let nets = own.filter_map(|own| hostnet::IpNet::new(own.ip, own.prefix_len).ok());
+            observed.addresses.extend(nets.map(|net| (link.name.clone(), net)));
+        }
+        Ok(())
+    }
+
+    /// Adds the node's firewall.
+    ///
+    /// # Errors
+    /// A tool failed.
+    pub fn observe_firewall(&mut self, observed: &mut Observed) -> Result<(), Error> {
+        let (firewall, found) = Firewall::open(&self.options)?;
+        self.firewall = Some(firewall);
+        observed.firewall = found.families;
+        Ok(())
+    }
+
+    /// Adds what depends on who has which slot: where links lead, and what is in there.
+    ///
+    /// # Errors
+    /// What could not be looked at.
+    pub fn observe_slots(
+        &mut self,
+        observed: &mut Observed,
+        slots: &[Option<Generation>; 2],
+    ) -> Result<(), Error> {
+        self.slots = slots.clone();
+        let known = Known::from(&self.config, observed);
+        let links = self.net.links()?;
+        for slot in Slot::BOTH {
+            let Some(generation) = slot.of(slots) else { continue };
+            observed.sysctls.extend(inside::read_sysctls(&watched_sysctls(&generation.veth))?);
+            let Some(located) = self.located.get_mut(&generation.uid) else {
+                return Err(Error::NoZtunnel(slot));
+            };
+            let same = generation.ips.iter().any(|ip| slot.of(&known.ips).contains(ip));
+            let number = self.net.netns_number(std::os::fd::AsFd::as_fd(&located.netns))?;
+            for pair in pairs(slot) {
+                let link = links.iter().find(|link| link.name == pair.node);
+                if let (Some(link), Some(seen)) = (link, observed.links.get_mut(&pair.node)) {
+                    seen.right = is_right(self.config.links, link, number, same);
+                }
+            }
+            let seen = inside::observe(slot, located, &self.options)?;
+            *slot.of_mut(&mut observed.inside) = Some(seen);
+        }
+        Ok(())
+    }
+}
+
+/// A veth link shows where it leads; of a tunnel we only know for whom the slot was made.
+fn is_right(kind: LinkKind, link: &Link, ztunnel: Option<i32>, same: bool) -> bool {
+    match (kind, link.kind.as_deref()) {
+        (LinkKind::Veth, Some("veth")) => link.peer_netns.is_some() && link.peer_netns == ztunnel,
+        (LinkKind::Geneve, Some("geneve")) | (LinkKind::Vxlan, Some("vxlan")) => same,
+        _ => false,
+    }
+}

@@ -1,0 +1,93 @@
+//! What the plugin asks the agent on `agent.sock`: one line of JSON each way, then the connection ends.
+
+use std::net::IpAddr;
+
+use model::{Namespace, Pod};
+use serde::{Deserialize, Serialize};
+
+/// The longest line of a request that is read, in bytes.
+pub const MAX_REQUEST: usize = 1 << 20;
+/// The longest line of an answer: it holds a pod as we know it.
+pub const MAX_ANSWER: usize = 4 << 20;
+
+/// The CNI verb that the runtime called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// Say what is known of the pod; if it is an ambient one, enrol it first.
+    Add,
+    /// Release what that container's ADD enrolled.
+    Del,
+    /// Say whether the pod is as it should be.
+    Check,
+    /// Release what belongs to containers that are not among `attachments`.
+    Gc,
+    /// Say whether an ADD could work.
+    Status,
+}
+
+/// A request. Members that a verb does not need are empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentRequest {
+    /// What to do.
+    pub verb: Verb,
+    /// The pod's namespace.
+    #[serde(default)]
+    pub namespace: String,
+    /// The pod's name.
+    #[serde(default)]
+    pub name: String,
+    /// The pod's UID, where the runtime says it.
+    #[serde(default)]
+    pub uid: String,
+    /// `CNI_CONTAINERID`.
+    #[serde(default)]
+    pub container: String,
+    /// The addresses of the pod's interface.
+    #[serde(default)]
+    pub ips: Vec<IpAddr>,
+    /// Containers that there still are, for [`Verb::Gc`].
+    #[serde(default)]
+    pub attachments: Vec<String>,
+}
+
+impl AgentRequest {
+    /// A request about nothing in particular.
+    #[must_use]
+    pub fn new(verb: Verb) -> AgentRequest {
+        AgentRequest {
+            verb,
+            namespace: String::new(),
+            name: String::new(),
+            uid: String::new(),
+            container: String::new(),
+            ips: Vec::new(),
+            attachments: Vec::new(),
+        }
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentAnswer {
+    /// The pod, at ADD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Box<Pod>>,
+    /// Its namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Namespace>,
+    /// It is enrolled in ambient mode, as the kernel shows.
+    #[serde(default)]
+    pub enrolled: bool,
+    /// Why it was not done, in a sentence. It can be tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl AgentAnswer {
+    /// It was not done.
+    #[must_use]
+    pub fn failed(error: impl Into<String>) -> AgentAnswer {
+        AgentAnswer { error: Some(error.into()), ..AgentAnswer::default() }
+    }
+}

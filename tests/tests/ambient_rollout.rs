@@ -1,0 +1,90 @@
+//! A new ztunnel takes over, an old one ends: nobody notices.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kit::{Echo, Live, LiveConnections, Netns, UplinkWatch};
+
+use crate::ambient_stage::{Ambient, MESH, PLAIN, Peer};
+
+const OUTSIDE: u16 = 9000;
+
+/// Long-lived connections of every kind, in both families.
+struct Crowd {
+    clients: Vec<LiveConnections>,
+}
+
+impl Crowd {
+    fn open(stage: &Ambient, mesh: &[&Peer], plain: &Peer, each: usize) -> Self {
+        let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
+        let [first, second] = mesh else { panic!("two pods of the mesh") };
+        let outside = |v6| SocketAddr::new(stage.node.outside_ip(v6), OUTSIDE);
+        let ways: [(&Netns, Vec<SocketAddr>); 4] = [
+            (
+                &first.sandbox.netns,
+                [false, true].into_iter().flat_map(|v6| [second.at(v6), outside(v6), plain.at(v6)]).collect(),
+            ),
+            (stage.node.outside(), [false, true].map(|v6| second.at(v6)).to_vec()),
+            (stage.node.netns(), [false, true].map(|v6| second.at(v6)).to_vec()),
+            (
+                &plain.sandbox.netns,
+                [false, true].into_iter().flat_map(|v6| [second.at(v6), outside(v6)]).collect(),
+            ),
+        ];
+        let clients = ways.into_iter().map(|(netns, targets)| {
+            let mut client = LiveConnections::start(netns, live);
+            for target in targets {
+                client.open(target, each);
+            }
+            client
+        });
+        Self { clients: clients.collect() }
+    }
+
+    fn wait_round(&mut self) {
+        self.clients.iter_mut().for_each(LiveConnections::wait_round);
+    }
+
+    fn finish(self) -> (usize, u64, Duration) {
+        let reports: Vec<_> = self.clients.into_iter().map(LiveConnections::finish).collect();
+        for report in &reports {
+            report.assert_unbroken();
+        }
+        let connections = reports.iter().map(|report| report.connections).sum();
+        let slowest = reports.iter().map(|report| report.slowest).max().unwrap();
+        (connections, reports.iter().map(|report| report.exchanges).sum(), slowest)
+    }
+}
+
+#[test]
+fn twenty_switches_break_nothing_and_let_nothing_out() {
+    let mut stage = Ambient::new(&[]);
+    let ztunnels = [stage.ztunnel("ztunnel-a"), stage.ztunnel("ztunnel-b")];
+    let (first, second, plain) =
+        (stage.pod(MESH, "first"), stage.pod(MESH, "second"), stage.pod(PLAIN, "plain"));
+    let _outside = Echo::tcp(stage.node.outside(), OUTSIDE);
+    let addresses: Vec<_> = [&first, &second].into_iter().flat_map(|peer| peer.sandbox.ips()).collect();
+    let node = Arc::clone(&stage.node);
+    let watch = UplinkWatch::start(&node, &addresses);
+    let mut crowd = Crowd::open(&stage, &[&first, &second], &plain, 8);
+    for round in 0..20 {
+        let (new, old) = (&ztunnels[round % 2], &ztunnels[(round + 1) % 2]);
+        stage.announce(new, true);
+        stage.wait_switches(round + 1);
+        let before = old.seen().len();
+        for v6 in [false, true] {
+            let outside = SocketAddr::new(stage.node.outside_ip(v6), OUTSIDE);
+            let local = first.tcp(outside).unwrap().peer.ip();
+            assert_eq!(local, first.ip(v6));
+            new.wait_seen(|relayed| relayed.dst == outside && relayed.src.ip() == local);
+        }
+        crowd.wait_round();
+        assert_eq!(old.seen().len(), before, "no new connection on the old one");
+    }
+    let (connections, exchanges, slowest) = crowd.finish();
+    println!("{connections} connections, {exchanges} exchanges, slowest {slowest:?}");
+    assert!(connections >= 100);
+    let counts = watch.total();
+    assert_eq!(counts.direct, 0, "{counts:?}");
+}
