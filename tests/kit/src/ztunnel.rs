@@ -124,7 +124,9 @@ impl Ztunnel {
     }
 
     /// SIGKILL for the process; the pod stays.
-    pub fn kill(&mut self) {}
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
 
     /// The kubelet's answer to that: a new process in the same pod.
     pub fn restart(&mut self) {

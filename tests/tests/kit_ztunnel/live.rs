@@ -1,11 +1,11 @@
 //! Long-lived connections tell what happened to them; ztunnels end in all the ways that they are to end.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use kit::{Echo, FailureKind, Live, LiveConnections, Node, NodeOptions, connect};
+use kit::{Broken, Echo, FailureKind, Live, LiveConnections, Node, NodeOptions, connect};
 use serde_json::json;
 
 use super::lab::{CAPTURED, DIRECT, lab, outside};
@@ -52,29 +52,47 @@ fn connections_break_with_their_server_and_the_others_do_not() {
     drop(staying);
 }
 
-/// A server that gives its third message back with one bit changed.
-fn liar(listener: &TcpListener) -> io::Result<()> {
-    let (mut stream, peer) = listener.accept()?;
-    writeln!(stream, "{}", json!({"server": "liar", "listener": 1, "peer": peer, "local": peer}))?;
+/// A server of one connection, which it greets; `serve` does the rest. Returns what broke of it.
+fn broken_by(serve: fn(&mut TcpStream) -> io::Result<()>) -> Broken {
+    let node = Node::new(NodeOptions::default());
+    let listener = node.outside().run(|| TcpListener::bind("10.10.0.1:80").unwrap());
+    let server = thread::spawn(move || {
+        let (mut stream, peer) = listener.accept()?;
+        writeln!(stream, "{}", json!({"server": "odd", "listener": 1, "peer": peer, "local": peer}))?;
+        serve(&mut stream)?;
+        io::copy(&mut stream, &mut io::sink())
+    });
+    let mut live = LiveConnections::start(node.netns(), QUICK);
+    live.open((node.outside_ip(false), CAPTURED).into(), 1);
+    let broken = live.wait_broken(1).remove(0);
+    drop(live);
+    let _ = server.join().unwrap(); // it ends, however
+    broken
+}
+
+/// Gives messages back, with these bits of one byte changed.
+fn give_back(stream: &mut TcpStream, changes: &[u8]) -> io::Result<()> {
     let mut message = [0; 16];
-    for bit in [0, 0, 1] {
+    changes.iter().try_for_each(|bits| {
         stream.read_exact(&mut message)?;
-        message[3] ^= bit;
-        stream.write_all(&message)?;
-    }
-    stream.read_exact(&mut message)
+        message[3] ^= bits;
+        stream.write_all(&message)
+    })
 }
 
 #[test]
 fn a_wrong_echo_breaks_a_connection() {
-    let node = Node::new(NodeOptions::default());
-    let listener = node.outside().run(|| TcpListener::bind("10.10.0.1:80").unwrap());
-    let server = thread::spawn(move || liar(&listener));
-    let mut live = LiveConnections::start(node.netns(), QUICK);
-    live.open((node.outside_ip(false), CAPTURED).into(), 1);
-    let broken = live.wait_broken(1);
-    assert_eq!((broken[0].exchanges, broken[0].error.as_str()), (2, "another echo than was sent"));
-    assert!(server.join().unwrap().is_err(), "and is closed");
+    let broken = broken_by(|stream| give_back(stream, &[0, 0, 1]));
+    assert_eq!((broken.exchanges, broken.error.as_str()), (2, "another echo than was sent"));
+}
+
+#[test]
+fn a_server_that_says_its_last_word_breaks_a_connection() {
+    let broken = broken_by(|stream| {
+        give_back(stream, &[0])?;
+        stream.shutdown(Shutdown::Write)
+    });
+    assert_eq!((broken.exchanges, broken.error.as_str()), (1, "closed by the other end"));
 }
 
 #[test]

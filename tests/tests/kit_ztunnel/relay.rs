@@ -41,6 +41,7 @@ fn an_inbound_connection_is_relayed_as_its_source() {
 /// Sends `bytes`, says that this was all, and returns what comes back until the server says the same.
 fn round_trip(target: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(target).expect("it is captured");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut greeting = String::new();
     reader.read_line(&mut greeting).unwrap();
