@@ -2,7 +2,7 @@
 
 use std::{fs::File, io::Read as _, net::IpAddr, path::Path};
 
-use cni_types::{CniError, Code};
+use cni_types::CniError;
 use model::Family;
 use nodepath::Members;
 use planner::node::{Fallback, NodeConfig, Slot};
@@ -91,11 +91,4 @@ pub fn addresses(call: &Call) -> Result<Vec<IpAddr>, CniError> {
     let Some(ifname) = &call.environment.ifname else { return Ok(Vec::new()) };
     let previous = call.conf.prev_result()?;
     Ok(previous.map_or_else(Vec::new, |previous| previous.result().pod_ips(ifname)))
-}
-
-/// A pod that belongs to ambient mode must not start outside of it.
-#[must_use]
-pub fn not_enrolled(subject: &str, why: &str) -> CniError {
-    let message = format!("{subject} belongs to ambient mode and could not be enrolled: {why}");
-    CniError::new(Code::TryAgainLater, message)
 }

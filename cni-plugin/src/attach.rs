@@ -12,7 +12,7 @@ use cni_types::{CniError, Code};
 use model::PodName;
 use netfilter::Options;
 use netns::Netns;
-use planner::{Call as RuntimeCall, Decision, Policy, Redirect, enrolment};
+use planner::{Call as RuntimeCall, Decision, Enrolled, Policy, Redirect, enrolment};
 use redirect::{Families, Form, Prepared, Report};
 use rules::sidecar;
 
@@ -44,7 +44,7 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
     log.label("decision", decision.code());
     match &decision {
         Decision::Pass(_) => log.info(decision.to_string()),
-        Decision::Enrol(_) => log.info(enrolled(call, facts, &decision)?),
+        Decision::Enrol(reason) => log.info(enrolled(call, facts, *reason)?),
         Decision::Redirect(redirect) => {
             warn(log, &redirect.warnings);
             if let Some((report, warning)) = redirected? {
@@ -201,15 +201,21 @@ fn unknown(pod: &PodName, error: &crate::facts::Unknown) -> String {
 ///
 /// # Errors
 /// It could not be: it must not start outside of the mesh.
-fn enrolled(call: &Call, facts: &impl Facts, decision: &Decision) -> Result<String, CniError> {
+fn enrolled(call: &Call, facts: &impl Facts, reason: Enrolled) -> Result<String, CniError> {
+    let decision = Decision::Enrol(reason);
     match facts.enrolled() {
         Some(true) => return Ok(format!("{decision}; the agent did it")),
         // It knows more than a call does: which pods are ztunnel, for one.
         Some(false) => return Ok("left alone: the agent says that it is none of ambient mode".to_owned()),
         None => {}
     }
-    let failed =
-        |why: &str| alone::not_enrolled(&subject(call), &format!("the node agent is away, and {why}"));
+    let failed = |why: &str| {
+        let message = format!(
+            "{} belongs to ambient mode ({reason}) and could not be enrolled: the node agent is away, and {why}",
+            subject(call)
+        );
+        CniError::new(Code::TryAgainLater, message)
+    };
     let ips = alone::addresses(call)?;
     if ips.is_empty() {
         return Err(failed("the plugins before this one gave the pod no address"));

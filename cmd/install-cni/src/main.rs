@@ -1,7 +1,8 @@
 //! `install-cni`: the daemon that puts the plugin on the node and keeps it there.
 //!
 //! The way of a start: [`options`] what can be said, [`settings`] all of it checked before anything is opened, [`daemon`]
-//! the parts put together, [`cluster`] what it follows in the API, [`leave`] what an end means.
+//! the parts put together, [`cluster`] what it follows in the API, [`leave`] what an end means; [`ambient`] the
+//! node's part in ambient mode, [`uninstall`] the command that takes everything away.
 
 mod ambient;
 mod cluster;
@@ -9,6 +10,7 @@ mod daemon;
 mod leave;
 mod options;
 mod settings;
+mod uninstall;
 mod version;
 
 use std::{
@@ -26,6 +28,7 @@ use settings::{Process, Settings, Surroundings as _};
 const USAGE: &str = "install-cni installs the CNI plugin istio-cni on this node, and keeps it installed.
 
 Usage: install-cni [flags]
+       install-cni uninstall [flags]
        install-cni version [flags]
 
 Each flag can also be given by the variable that is shown in brackets; the flag wins.";
@@ -67,6 +70,14 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
             let text = version::text(&values).map_err(anyhow::Error::msg)?;
             io::stdout().write_all(text.as_bytes())?;
             return Ok(ExitCode::SUCCESS);
+        }
+        Some("uninstall") => {
+            arguments.remove(0);
+            let Some(values) = read(uninstall::USAGE, FLAGS.as_slice(), arguments)? else {
+                return Ok(ExitCode::SUCCESS);
+            };
+            let (settings, log) = Settings::read(&values, &Process)?;
+            return uninstall::run(settings, log);
         }
         Some("help") => arguments = vec!["--help".into()],
         Some(word @ ("completion" | "collateral")) => bail!("{word} is not provided; see --help"),

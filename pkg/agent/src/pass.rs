@@ -85,8 +85,8 @@ impl Owner {
         let candidates = ztunnel::candidates(&self.index, &self.settings.policy.ztunnel);
         let chosen = ztunnel::active(&candidates).map(|active| active.uid.clone());
         let uids: BTreeSet<&str> = candidates.iter().map(|candidate| candidate.uid.as_str()).collect();
-        self.path.keep_only(&uids);
-        let (mut living, mut trouble) = (Vec::new(), None);
+        let kept = self.path.keep_only(&uids);
+        let (mut living, mut trouble) = (Vec::new(), kept.err().map(|error| error.to_string()));
         for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
             match self.generation(level, candidate) {
                 Ok(generation) => living.push((candidate.clone(), generation)),

@@ -8,7 +8,7 @@ use model::Family;
 use netfilter::Firewall;
 use planner::node::{Direction, LinkKind, Operation, Pair, Place, RouteEdit, Slot};
 
-use crate::{Error, Located, NodePath, convert, convert::Names, members};
+use crate::{Error, Located, NodePath, convert, convert::Names, journal::Whose, members};
 
 impl NodePath {
     /// Does one step. Repeating one changes nothing.
@@ -36,7 +36,7 @@ impl NodePath {
                 let _ = net.add_address_unchecked(index, *address)?;
             }
             Operation::SetSysctl(place, name, value) => self.set_sysctl(*place, name, value)?,
-            Operation::RestoreSysctl(name, value) => self.restore_sysctl(name, value)?,
+            Operation::RestoreSysctl(place, name, value) => self.restore_sysctl(*place, name, value)?,
             Operation::AddRule(place, rule) => {
                 let _ = self.net(*place)?.ensure_rule(&convert::rule_to(rule))?;
             }
@@ -117,27 +117,40 @@ impl NodePath {
         }
     }
 
-    fn set_sysctl(&mut self, place: Place, name: &str, value: &str) -> Result<(), Error> {
+    /// Where settings of a place are, and whose they are in the journal.
+    fn settings<T: Send>(
+        &mut self,
+        place: Place,
+        act: impl FnOnce() -> Result<T, hostnet::Error> + Send,
+    ) -> Result<T, Error> {
         match place {
-            Place::Node => {
-                if let Some(old) = sysctl::read(name)? {
-                    self.journal.note(name, &old)?;
-                }
-                let _ = sysctl::write(name, value)?;
-            }
-            Place::Ztunnel(slot) => {
-                let written = self.ztunnel(slot)?.netns.run_in(|| sysctl::write(name, value))?;
-                let _ = written?;
-            }
+            Place::Node => Ok(act()?),
+            Place::Ztunnel(slot) => Ok(self.ztunnel(slot)?.netns.run_in(act)??),
         }
+    }
+
+    fn whose(&mut self, place: Place) -> Result<Whose, Error> {
+        match place {
+            Place::Node => Ok(None),
+            Place::Ztunnel(slot) => Ok(Some(self.ztunnel(slot)?.netns.id())),
+        }
+    }
+
+    fn set_sysctl(&mut self, place: Place, name: &str, value: &str) -> Result<(), Error> {
+        let whose = self.whose(place)?;
+        if let Some(old) = self.settings(place, || sysctl::read(name))? {
+            self.journal.note(whose, name, &old)?;
+        }
+        let _ = self.settings(place, || sysctl::write(name, value))?;
         Ok(())
     }
 
-    fn restore_sysctl(&mut self, name: &str, value: &str) -> Result<(), Error> {
-        if sysctl::read(name)?.is_some() {
-            let _ = sysctl::write(name, value)?;
+    fn restore_sysctl(&mut self, place: Place, name: &str, value: &str) -> Result<(), Error> {
+        let whose = self.whose(place)?;
+        if self.settings(place, || sysctl::read(name))?.is_some() {
+            let _ = self.settings(place, || sysctl::write(name, value))?;
         }
-        self.journal.forget(name)
+        self.journal.forget(whose, name)
     }
 
     fn routes(&mut self, place: Place, edits: &[RouteEdit]) -> Result<(), Error> {

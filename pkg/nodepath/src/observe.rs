@@ -79,8 +79,17 @@ impl NodePath {
     }
 
     /// Forgets the ztunnels that are not among these, so that their namespaces can end.
-    pub fn keep_only(&mut self, uids: &BTreeSet<&str>) {
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn keep_only(&mut self, uids: &BTreeSet<&str>) -> Result<(), Error> {
+        let before = self.located.len();
         self.located.retain(|uid, _| uids.contains(uid.as_str()));
+        if self.located.len() == before {
+            return Ok(());
+        }
+        let left: Vec<_> = self.located.values().map(|located| located.netns.id()).collect();
+        self.journal.keep_only(&left)
     }
 
     /// Sets, rules and routes: all that changes with pods, without starting a tool.
@@ -88,7 +97,7 @@ impl NodePath {
     /// # Errors
     /// What could not be listed.
     pub fn observe_network(&mut self) -> Result<Observed, Error> {
-        let mut observed = Observed { journal: self.journal.entries().clone(), ..Observed::default() };
+        let mut observed = Observed { journal: self.journal.entries(None), ..Observed::default() };
         for family in Family::BOTH {
             if let Some(found) = members::list(&mut self.sets, &self.config, family)? {
                 observed.sets.insert(family, found);
@@ -156,7 +165,8 @@ impl NodePath {
                     seen.right = is_right(self.config.links, link, number, same);
                 }
             }
-            let seen = inside::observe(slot, located, &self.options)?;
+            let mut seen = inside::observe(slot, located, &self.options)?;
+            seen.journal = self.journal.entries(Some(located.netns.id()));
             *slot.of_mut(&mut observed.inside) = Some(seen);
         }
         Ok(())

@@ -3,7 +3,11 @@
 //! What carries traffic is made before traffic is sent into it, what catches traffic before what it is under, and
 //! what is no longer used is taken away last.
 
-use std::{collections::BTreeSet, fmt, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::IpAddr,
+};
 
 use model::{Family, IfName, IpNet};
 use rules::{RuleSet, Saved, node as rule_sets, plan::Owner};
@@ -55,7 +59,7 @@ pub enum Operation {
     /// Change a kernel setting, after writing down what it was.
     SetSysctl(Place, String, String),
     /// Put a kernel setting back to what was written down, if the setting still exists.
-    RestoreSysctl(String, String),
+    RestoreSysctl(Place, String, String),
     /// Add a policy rule.
     AddRule(Place, PathRule),
     /// Delete a policy rule.
@@ -110,7 +114,7 @@ impl fmt::Display for Operation {
             Operation::SetUp(place, name) => write!(f, "{place}: switch {name} on"),
             Operation::AddAddress(place, name, net) => write!(f, "{place}: add {net} to {name}"),
             Operation::SetSysctl(place, name, value) => write!(f, "{place}: set {name} to {value}"),
-            Operation::RestoreSysctl(name, value) => write!(f, "put {name} back to {value}"),
+            Operation::RestoreSysctl(place, name, value) => write!(f, "{place}: put {name} back to {value}"),
             Operation::AddRule(place, rule) => write!(f, "{place}: add rule {rule}"),
             Operation::DeleteRule(place, rule) => write!(f, "{place}: delete rule {rule}"),
             Operation::Routes(place, edits) => match edits.as_slice() {
@@ -128,7 +132,7 @@ impl fmt::Display for Operation {
 pub fn plan(config: &NodeConfig, desired: Option<&Desired>, observed: &Observed) -> Vec<Operation> {
     match desired {
         Some(desired) => build(config, desired, observed),
-        None => remove(config, observed),
+        None => remove(observed),
     }
 }
 
@@ -142,7 +146,7 @@ fn build(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Ope
         }
     }
     steps.extend(way_steps(config, desired, observed));
-    steps.extend(join_steps(config, desired, observed));
+    steps.extend(join_steps(desired, observed));
     steps.extend(tidy_steps(config, desired, observed));
     steps
 }
@@ -173,7 +177,7 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
             steps.push(Operation::SetUp(place, pair.ztunnel));
         }
     }
-    for (name, value) in want::inside_sysctls() {
+    for (name, value) in want::inside_sysctls(slot) {
         if inside.sysctls.get(&name) != Some(&value) {
             steps.push(Operation::SetSysctl(place, name, value));
         }
@@ -227,8 +231,9 @@ fn way_steps(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec
         steps.extend(missing.into_iter().map(|rule| Operation::AddRule(Place::Node, rule)));
     }
     let families = desired.families();
-    let wanted =
-        |family| families.contains(&family).then(|| node_rules(config, desired, family)).unwrap_or_default();
+    let wanted = |family| {
+        if families.contains(&family) { node_rules(config, desired, family) } else { RuleSet::default() }
+    };
     steps.extend(firewall_step(Place::Node, wanted, &observed.firewall));
     steps.extend(route_step(Place::Node, new_connections, RouteEdit::Put));
     steps
@@ -251,7 +256,7 @@ fn surviving(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec
 }
 
 /// Pods join when everything is ready for them.
-fn join_steps(_config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Operation> {
+fn join_steps(desired: &Desired, observed: &Observed) -> Vec<Operation> {
     let has = |ip: &IpAddr, uid: &String| {
         let found = observed.sets.get(&Family::of(*ip)).and_then(|members| members.get(ip));
         found.is_some_and(|comment| comment.as_ref().is_none_or(|comment| comment == uid))
@@ -311,7 +316,7 @@ fn tidy_inside(config: &NodeConfig, slot: Slot, desired: &Desired, observed: &Ob
 }
 
 /// Everything of ours, in the opposite order.
-fn remove(config: &NodeConfig, observed: &Observed) -> Vec<Operation> {
+fn remove(observed: &Observed) -> Vec<Operation> {
     let mut steps: Vec<Operation> =
         firewall_step(Place::Node, |_| RuleSet::default(), &observed.firewall).into_iter().collect();
     steps.extend(observed.rules.iter().cloned().map(|rule| Operation::DeleteRule(Place::Node, rule)));
@@ -322,14 +327,19 @@ fn remove(config: &NodeConfig, observed: &Observed) -> Vec<Operation> {
             steps.extend(firewall_step(place, |_| RuleSet::default(), &inside.firewall));
             steps.extend(inside.rules.iter().cloned().map(|rule| Operation::DeleteRule(place, rule)));
             steps.extend(route_step(place, inside.routes.clone(), RouteEdit::Delete));
+            steps.extend(restore_steps(place, &inside.journal));
         }
     }
     steps.extend(observed.links.keys().cloned().map(Operation::DeleteLink));
     steps.extend(observed.sets.keys().copied().map(Operation::DestroySet));
-    let journal = observed.journal.iter();
-    steps.extend(journal.map(|(name, value)| Operation::RestoreSysctl(name.clone(), value.clone())));
-    let _ = config;
+    steps.extend(restore_steps(Place::Node, &observed.journal));
     steps
+}
+
+fn restore_steps(place: Place, journal: &BTreeMap<String, String>) -> Vec<Operation> {
+    let restore =
+        |(name, value): (&String, &String)| Operation::RestoreSysctl(place, name.clone(), value.clone());
+    journal.iter().map(restore).collect()
 }
 
 fn route_step(
@@ -345,7 +355,7 @@ fn route_step(
 fn firewall_step(
     place: Place,
     wanted: impl Fn(Family) -> RuleSet,
-    observed: &std::collections::BTreeMap<Family, Saved>,
+    observed: &BTreeMap<Family, Saved>,
 ) -> Option<Operation> {
     let (mut texts, mut why) = (Vec::new(), Vec::new());
     for family in Family::BOTH {

@@ -96,43 +96,36 @@ mod tests {
         Known { ips: [ips(zero), ips(one)], active }
     }
 
+    /// What the kernel tells of both slots and the active one, who lives, who is to be active; who is where then.
+    struct Case {
+        known: ([&'static [u8]; 2], Option<Slot>),
+        living: &'static [u8],
+        active: Option<u8>,
+        wanted: ([Option<u8>; 2], Option<Slot>),
+    }
+
     #[test]
     fn the_active_one_gets_a_place_and_the_living_keep_theirs() {
-        let (a, b, c) = (ztunnel(1), ztunnel(2), ztunnel(3));
-        type Slots = [Option<u8>; 2];
-        let table: [(Known, &[Generation], Option<&str>, Slots, Option<Slot>); 9] = [
-            (known(&[], &[], None), &[], None, [None, None], None),
-            (known(&[], &[], None), &[a.clone()], Some("z1"), [Some(1), None], Some(Slot::Zero)),
-            (known(&[], &[], None), &[a.clone()], None, [None, None], None),
-            (
-                known(&[1], &[], Some(Slot::Zero)),
-                &[a.clone(), b.clone()],
-                Some("z2"),
-                [Some(1), Some(2)],
-                Some(Slot::One),
-            ),
-            (known(&[1], &[2], Some(Slot::One)), &[b.clone()], Some("z2"), [None, Some(2)], Some(Slot::One)),
-            (
-                known(&[1], &[2], Some(Slot::One)),
-                &[b.clone(), c.clone()],
-                Some("z3"),
-                [Some(3), Some(2)],
-                Some(Slot::Zero),
-            ),
-            (
-                known(&[1], &[2], Some(Slot::One)),
-                &[a.clone(), b.clone(), c.clone()],
-                Some("z3"),
-                [Some(3), Some(2)],
-                Some(Slot::Zero),
-            ),
-            (known(&[1], &[], Some(Slot::Zero)), &[a.clone()], None, [Some(1), None], None),
-            (known(&[1], &[1], Some(Slot::One)), &[a.clone()], Some("z1"), [Some(1), None], Some(Slot::Zero)),
+        const ZERO: Option<Slot> = Some(Slot::Zero);
+        const ONE: Option<Slot> = Some(Slot::One);
+        let case = |known, living, active, wanted| Case { known, living, active, wanted };
+        let table = [
+            case(([&[], &[]], None), &[], None, ([None, None], None)),
+            case(([&[], &[]], None), &[1], Some(1), ([Some(1), None], ZERO)),
+            case(([&[], &[]], None), &[1], None, ([None, None], None)),
+            case(([&[1], &[]], ZERO), &[1, 2], Some(2), ([Some(1), Some(2)], ONE)),
+            case(([&[1], &[2]], ONE), &[2], Some(2), ([None, Some(2)], ONE)),
+            case(([&[1], &[2]], ONE), &[2, 3], Some(3), ([Some(3), Some(2)], ZERO)),
+            case(([&[1], &[2]], ONE), &[1, 2, 3], Some(3), ([Some(3), Some(2)], ZERO)),
+            case(([&[1], &[]], ZERO), &[1], None, ([Some(1), None], None)),
+            case(([&[1], &[1]], ONE), &[1], Some(1), ([Some(1), None], ZERO)),
         ];
-        for (number, (known, living, active, slots, place)) in table.into_iter().enumerate() {
-            let assigned = assign(&known, living, active);
-            let wanted = slots.map(|slot| slot.map(ztunnel));
-            assert_eq!((assigned.slots, assigned.active), (wanted, place), "case {number}");
+        for (number, Case { known: (ips, at), living, active, wanted }) in table.into_iter().enumerate() {
+            let living: Vec<Generation> = living.iter().copied().map(ztunnel).collect();
+            let active = active.map(|number| format!("z{number}"));
+            let assigned = assign(&known(ips[0], ips[1], at), &living, active.as_deref());
+            let slots = wanted.0.map(|slot| slot.map(ztunnel));
+            assert_eq!((assigned.slots, assigned.active), (slots, wanted.1), "case {number}");
         }
     }
 }

@@ -231,6 +231,8 @@ pub struct ObservedInside {
     pub firewall: BTreeMap<Family, Saved>,
     /// Kernel settings that we care about, by name under `/proc/sys`.
     pub sysctls: BTreeMap<String, String>,
+    /// How such settings were before we changed them.
+    pub journal: BTreeMap<String, String>,
 }
 
 /// What is.

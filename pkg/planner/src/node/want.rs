@@ -229,11 +229,22 @@ pub(super) fn node_sysctls(
     wanted
 }
 
-/// Settings inside: what arrives on our links has sources that are reached by the uplink.
-pub(super) fn inside_sysctls() -> BTreeMap<String, String> {
+/// Settings inside. What arrives on our links has sources that are reached by the uplink. And ztunnel sends with the
+/// addresses of pods, to where they send: with a port that the pod itself may have chosen for the same destination, the
+/// node would take both connections for one. So ztunnels choose theirs from below the range that pods have, and the two
+/// slots from different halves.
+pub(super) fn inside_sysctls(slot: Slot) -> BTreeMap<String, String> {
     let names = Direction::BOTH.map(|direction| format!("net/ipv4/conf/p{}/rp_filter", direction.name()));
-    names.into_iter().map(|name| (name, "2".to_owned())).collect()
+    let ports = match slot {
+        Slot::Zero => "16384\t24575",
+        Slot::One => "24576\t32767",
+    };
+    let checks = names.into_iter().map(|name| (name, "2".to_owned()));
+    checks.chain([(PORTS.to_owned(), ports.to_owned())]).collect()
 }
+
+/// The ports that a namespace chooses from, of both families.
+const PORTS: &str = "net/ipv4/ip_local_port_range";
 
 /// Whether a policy rule that was found is one of ours: one that we make, or one at our priorities into our tables.
 #[must_use]
@@ -268,5 +279,5 @@ pub fn watched_sysctls(veth: &str) -> [String; 3] {
 /// The same inside a ztunnel's namespace.
 #[must_use]
 pub fn watched_inside_sysctls() -> Vec<String> {
-    inside_sysctls().into_keys().collect()
+    inside_sysctls(Slot::Zero).into_keys().collect()
 }

@@ -1,0 +1,51 @@
+//! `install-cni uninstall`: takes everything off the node that an agent has put there, without one and without the API
+//! server.
+
+use std::{os::unix::net::UnixStream, process::ExitCode, sync::Arc};
+
+use anyhow::{Context as _, Result, bail};
+use installer::{Installer, Metrics, Status};
+use prometheus_client::registry::Registry;
+use telemetry::logging::{self, LogOptions};
+use tracing::{error, info};
+
+use crate::settings::Settings;
+
+/// What the command says about itself.
+pub(crate) const USAGE: &str =
+    "install-cni uninstall takes the plugin, its entry and its credential off this node, and in ambient mode
+everything of ours in the node's network. Exit status 0: nothing of it is left; 1: something is, and is named.
+It takes the settings that the agent had; the agent must not run.
+
+Usage: install-cni uninstall [flags]";
+
+/// Removes everything.
+///
+/// # Errors
+/// An agent runs, which would put it back, or what is there cannot be looked at.
+pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
+    let _logger = logging::install(log).context("cannot set up logging")?;
+    let sockets = settings.log_socket.iter().chain(settings.ambient.as_ref().map(|ambient| &ambient.socket));
+    for socket in sockets {
+        if UnixStream::connect(socket).is_ok() {
+            bail!(
+                "an agent runs on this node, and would put everything back ({} is served): delete its DaemonSet, which \
+                 takes everything away by itself, or stop it first",
+                socket.display()
+            );
+        }
+    }
+    let metrics = Metrics::register(&mut Registry::default());
+    let (mut installer, _handle) =
+        Installer::new(settings.installer, metrics, Arc::new(Status::default()), Box::new(drop))?;
+    let mut troubles: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
+    if let Some(ambient) = &settings.ambient {
+        troubles.extend(agent::uninstall(&ambient.agent));
+    }
+    troubles.iter().for_each(|trouble| error!(target: "install", "not removed: {trouble}"));
+    if troubles.is_empty() {
+        info!(target: "install", "nothing of ours is left on this node");
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::FAILURE)
+}
