@@ -1,9 +1,9 @@
 //! Facts from the API server.
 
-use std::{future, pin::pin};
+use std::{future, mem, pin::pin};
 
 use futures_util::{Stream, StreamExt as _, stream};
-use kubeio::{Client, Collection, Error, ListEvent};
+use kubeio::{Client, Collection, Error, ListEvent, Versioned};
 use model::{Namespace, Pod};
 use planner::{Fact, facts};
 use serde::{Deserialize, Deserializer};
@@ -46,35 +46,46 @@ fn without_errors<T>(
 
 fn pod_fact(event: ListEvent<Slim<Pod>>) -> Fact {
     match event {
-        ListEvent::Reset(pods) => Fact::Pods(pods.into_iter().map(|slim| slim.0).collect()),
-        ListEvent::Applied(slim) => Fact::Pod(Box::new(slim.0)),
-        ListEvent::Deleted(slim) => Fact::PodGone { name: slim.0.name(), uid: slim.0.metadata.uid },
+        ListEvent::Reset(pods) => Fact::Pods(pods.into_iter().map(|slim| slim.object).collect()),
+        ListEvent::Applied(slim) => Fact::Pod(Box::new(slim.object)),
+        ListEvent::Deleted(slim) => Fact::PodGone { name: slim.object.name(), uid: slim.object.metadata.uid },
     }
 }
 
 fn namespace_fact(event: ListEvent<Slim<Namespace>>) -> Fact {
     match event {
-        ListEvent::Reset(all) => Fact::Namespaces(all.into_iter().map(|slim| slim.0).collect()),
-        ListEvent::Applied(slim) => Fact::Namespace(Box::new(slim.0)),
-        ListEvent::Deleted(slim) => Fact::NamespaceGone(slim.0.metadata.name),
+        ListEvent::Reset(all) => Fact::Namespaces(all.into_iter().map(|slim| slim.object).collect()),
+        ListEvent::Applied(slim) => Fact::Namespace(Box::new(slim.object)),
+        ListEvent::Deleted(slim) => Fact::NamespaceGone(slim.object.metadata.name),
     }
 }
 
 /// Trimmed as soon as it is read, so that a list of them is small.
-struct Slim<T>(T);
+struct Slim<T> {
+    object: T,
+    version: String,
+}
+
+impl<T> Versioned for Slim<T> {
+    fn take_version(&mut self) -> String {
+        mem::take(&mut self.version)
+    }
+}
 
 impl<'de> Deserialize<'de> for Slim<Pod> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut pod = Pod::deserialize(deserializer)?;
-        facts::trim(&mut pod);
-        Ok(Slim(pod))
+        let mut object = Pod::deserialize(deserializer)?;
+        let version = object.take_version();
+        facts::trim(&mut object);
+        Ok(Slim { object, version })
     }
 }
 
 impl<'de> Deserialize<'de> for Slim<Namespace> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut namespace = Namespace::deserialize(deserializer)?;
-        facts::trim_namespace(&mut namespace);
-        Ok(Slim(namespace))
+        let mut object = Namespace::deserialize(deserializer)?;
+        let version = object.take_version();
+        facts::trim_namespace(&mut object);
+        Ok(Slim { object, version })
     }
 }

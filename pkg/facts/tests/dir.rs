@@ -146,14 +146,14 @@ fn a_broken_file_counts_as_it_was_last_and_is_told_once() {
 fn what_is_no_file_does_not_stop_the_others() {
     let mut scene = Scene::new();
     fs::create_dir(scene.directory.path().join("d.yaml")).unwrap();
-    rustix_fifo(&scene.directory.path().join("pipe.yaml"));
+    make_pipe(&scene.directory.path().join("pipe.yaml"));
     std::os::unix::fs::symlink("nowhere", scene.directory.path().join("link.yaml")).unwrap();
     scene.write("a.yaml", &pod("a"));
     scene.expect(&["a"], &[]);
     assert!(scene.warnings() >= 1, "the pipe is told");
 }
 
-fn rustix_fifo(path: &Path) {
+fn make_pipe(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
     fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
 }

@@ -13,7 +13,11 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{Client, Error, slim::Slim, watch::failed};
+use crate::{
+    Client, Error,
+    slim::{Slim, Versioned},
+    watch::failed,
+};
 
 /// Which objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +49,8 @@ impl Client {
     /// It never ends.
     ///
     /// Objects come one by one (a streaming list), so that a list is never in memory as a whole, but as what `T` keeps
-    /// of it. API servers without that (before Kubernetes 1.32 it is an option) are asked for an ordinary list. Both are
-    /// answered from the server's cache.
+    /// of it. API servers without that are asked for ordinary lists: it is an option before Kubernetes 1.34, and needs
+    /// etcd 3.5. Both are answered from the server's cache.
     ///
     /// A list with an object that `T` cannot read is an error, and told as no other than that: whoever took it for
     /// complete would take that object for gone.
@@ -55,7 +59,7 @@ impl Client {
         collection: &Collection,
     ) -> impl Stream<Item = Result<ListEvent<T>, Error>> + Send + use<T>
     where
-        T: DeserializeOwned + Send + 'static,
+        T: DeserializeOwned + Versioned + Send + 'static,
     {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(collection.group, "v1", collection.kind));
         let api: Api<Slim<T>> = match &collection.namespace {
@@ -63,6 +67,7 @@ impl Client {
             None => Api::all_with(self.kube.clone(), &resource),
         };
         let mut config = Config::default().any_semantic();
+        config.page_size = None; // pages are not answered from the cache
         config.field_selector.clone_from(&collection.field_selector);
         let doing = format!("watch objects of kind {}", collection.kind);
         let streaming =
@@ -75,12 +80,12 @@ impl Client {
     }
 }
 
-/// The answer of an API server that does not know streaming lists, to the first question: the request is invalid.
+/// The answer of an API server that has no streaming lists: the request is invalid, or (500, within the stream) its
+/// storage does not do what they need. Where it was other trouble, an ordinary list does no harm.
 fn cannot_stream<K>(seen: &watcher::Result<Event<K>>) -> bool {
-    match seen {
-        Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))) => matches!(status.code, 400 | 422),
-        _ => false,
-    }
+    use watcher::Error::{WatchError, WatchStartFailed};
+    let Err(WatchStartFailed(kube::Error::Api(status)) | WatchError(status)) = seen else { return false };
+    matches!(status.code, 400 | 422 | 500)
 }
 
 /// The list that is coming in; none if something is missing of it, or none is.
@@ -123,25 +128,33 @@ impl<T> Gathered<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use kube::Resource as _;
+    use model::Pod;
+    use serde_json::json;
 
-    fn slim(version: &str) -> Slim<Value> {
-        serde_json::from_str(&json!({"metadata": {"resourceVersion": version}}).to_string()).unwrap()
+    fn slim(version: &str) -> Slim<Pod> {
+        serde_json::from_value(json!({"metadata": {"name": version, "resourceVersion": version}})).unwrap()
     }
 
-    fn told(events: Vec<watcher::Result<Event<Slim<Value>>>>) -> Vec<String> {
+    fn told(events: Vec<watcher::Result<Event<Slim<Pod>>>>) -> Vec<String> {
         let mut gathered = Gathered::default();
         let told = events.into_iter().filter_map(|event| gathered.take(event, "watch"));
-        let version = |object: Value| object["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
         let words = told.map(|told| match told {
             Ok(ListEvent::Reset(list)) => {
-                format!("={}", list.into_iter().map(version).collect::<Vec<_>>().join(","))
+                format!("={}", list.into_iter().map(|pod| pod.metadata.name).collect::<Vec<_>>().join(","))
             }
-            Ok(ListEvent::Applied(one)) => format!("+{}", version(one)),
-            Ok(ListEvent::Deleted(one)) => format!("-{}", version(one)),
+            Ok(ListEvent::Applied(pod)) => format!("+{}", pod.metadata.name),
+            Ok(ListEvent::Deleted(pod)) => format!("-{}", pod.metadata.name),
             Err(_) => "!".to_owned(),
         });
         words.collect()
+    }
+
+    #[test]
+    fn the_version_is_for_the_watch_only() {
+        let pod = slim("7");
+        assert_eq!(pod.meta().resource_version.as_deref(), Some("7"));
+        assert_eq!(pod.into_object().unwrap().metadata.resource_version, "");
     }
 
     #[test]

@@ -15,4 +15,5 @@ pub use client::{Client, Connection, Trust};
 pub use collection::{Collection, ListEvent};
 pub use error::{Error, Kind};
 pub use event::{Event, EventLevel};
+pub use slim::Versioned;
 pub use watch::Object;

@@ -7,8 +7,25 @@ use kube::{
     Resource,
     core::{ApiResource, DynamicResourceScope},
 };
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
-use serde_json::value::RawValue;
+use serde::{Deserialize, Deserializer};
+
+/// An object that knows its version.
+pub trait Versioned {
+    /// Takes `metadata.resourceVersion` out, from which a watch goes on; empty if there is none.
+    fn take_version(&mut self) -> String;
+}
+
+impl Versioned for model::Pod {
+    fn take_version(&mut self) -> String {
+        std::mem::take(&mut self.metadata.resource_version)
+    }
+}
+
+impl Versioned for model::Namespace {
+    fn take_version(&mut self) -> String {
+        std::mem::take(&mut self.metadata.resource_version)
+    }
+}
 
 /// One object. Neither clones nor prints have the object in them: kube asks for both, and uses neither.
 pub(crate) struct Slim<T> {
@@ -35,30 +52,12 @@ impl<T> fmt::Debug for Slim<T> {
     }
 }
 
-#[derive(Deserialize)]
-struct Versioned {
-    metadata: Version,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Version {
-    resource_version: Option<String>,
-}
-
-/// The text is read twice, which costs less than a tree of all that is in it.
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Slim<T> {
+impl<'de, T: Versioned + Deserialize<'de>> Deserialize<'de> for Slim<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        let read = || {
-            let Versioned { metadata } = serde_json::from_str(text.get())?;
-            let object = serde_json::from_str(text.get())?;
-            let meta = ObjectMeta { resource_version: metadata.resource_version, ..ObjectMeta::default() };
-            Ok(Self { meta, object: Some(object) })
-        };
-        read().map_err(|cause: serde_json::Error| {
-            serde::de::Error::custom(format!("an object cannot be read: {cause}"))
-        })
+        let mut object = T::deserialize(deserializer)?;
+        let resource_version = Some(object.take_version()).filter(|version| !version.is_empty());
+        let meta = ObjectMeta { resource_version, ..ObjectMeta::default() };
+        Ok(Self { meta, object: Some(object) })
     }
 }
 

@@ -36,6 +36,9 @@ pub struct ObjectMeta {
     /// `metadata.uid`
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
+    /// `metadata.resourceVersion`, for whoever watches; empty in facts, on which it has no bearing.
+    #[serde(rename = "resourceVersion", skip_serializing_if = "String::is_empty")]
+    pub resource_version: String,
     /// `metadata.labels`
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,

@@ -120,6 +120,7 @@ const VARIABLES: [&str; 4] = ["DISABLE_ENVOY", "ISTIO_META_DNS_CAPTURE", "ISTIO_
 /// `istio-proxy`. No decision of this crate is another one for a trimmed pod. It is most of a pod's size, and changes of
 /// it are none.
 pub fn trim(pod: &mut Pod) {
+    pod.metadata.resource_version = String::new();
     pod.metadata.annotations.retain(|key, _| key.contains("istio.io/"));
     let spec = &mut pod.spec;
     spec.containers.iter_mut().chain(&mut spec.init_containers).for_each(trim_container);
@@ -136,6 +137,7 @@ pub fn trim(pod: &mut Pod) {
 /// The same for a namespace, of which only the labels count.
 pub fn trim_namespace(namespace: &mut Namespace) {
     namespace.metadata.annotations = BTreeMap::new();
+    namespace.metadata.resource_version = String::new();
 }
 
 fn trim_container(container: &mut Container) {

@@ -33,7 +33,8 @@ fn is(pod: &Pod) -> Membership {
     membership(pod, Some(&namespace("ambient")), &policy())
 }
 
-type Row = (Left, fn(&mut Pod));
+type Change = fn(&mut Pod);
+type Row = (Left, Change);
 
 /// What keeps a pod of an ambient namespace out. In the order of the table.
 const ROWS: [Row; 9] = [
@@ -103,12 +104,12 @@ fn labels_decide_before_anything_else_does() {
 
 #[test]
 fn what_does_not_keep_a_pod_out() {
-    let rows: [(&str, fn(&mut Pod)); 8] = [
+    let rows: [(&str, Change); 8] = [
         ("running", |pod| pod.status.phase = "Running".into()),
         ("no phase that we know", |pod| pod.status.phase = "Unknown".into()),
         ("on its way out", |pod| pod.metadata.deleted = Some("2026-01-01T00:00:00Z".into())),
         ("enrolled", |pod| {
-            drop(pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "enabled".into()))
+            drop(pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "enabled".into()));
         }),
         ("no exact opt-out", |pod| {
             pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "Disabled".into());
@@ -163,6 +164,8 @@ fn every_reason_has_a_code_and_a_sentence_of_its_own() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn standing_and_membership_agree(
         pod in fixture::pod(),

@@ -91,6 +91,7 @@ fn what_nothing_depends_on_is_no_change() {
     index.apply(Fact::Namespaces(vec![named("shop", "ambient")]));
     let mut other = pod("a", "1", "x");
     other.metadata.annotations.insert("kubectl.kubernetes.io/last-applied-configuration".into(), "{}".into());
+    other.metadata.resource_version = "77".into();
     let condition = model::Condition { kind: "PodScheduled".into(), status: "True".into() };
     other.status.conditions.push(condition);
     assert!(!index.apply(Fact::Pod(Box::new(other.clone()))));

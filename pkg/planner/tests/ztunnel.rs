@@ -68,7 +68,8 @@ fn a_lookalike_is_no_candidate() {
         namespace: "shop".into(),
         service_account: "it".into(),
     };
-    let pod = json!({"metadata": {"namespace": "shop", "labels": {"role": "proxy"}}, "spec": {"serviceAccountName": "it"}});
+    let metadata = json!({"namespace": "shop", "labels": {"role": "proxy"}});
+    let pod = json!({"metadata": metadata, "spec": {"serviceAccountName": "it"}});
     assert!(selector.matches(&serde_json::from_value(pod).unwrap()), "all is configurable");
 }
 
@@ -160,6 +161,8 @@ fn candidate() -> impl Strategy<Value = Candidate> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn the_active_one_is_fit_and_none_that_is_fit_is_newer(all in proptest::collection::vec(candidate(), 0..6)) {
         let fit = |one: &Candidate| one.ready && !one.terminating && !one.ips.is_empty();

@@ -91,7 +91,8 @@ fn a_stream_that_ends_within_its_list_tells_nothing_and_begins_anew() {
     let tries = AtomicUsize::new(0);
     let (_api, mut follower, _node) = start(move |request| match request.path.as_str() {
         path if path.contains("sendInitialEvents") => {
-            let mark = json!({"metadata": {"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}}});
+            let mark = json!({"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}});
+            let mark = json!({"kind": "Pod", "apiVersion": "v1", "metadata": mark});
             let a = json!({"type": "ADDED", "object": pod("a", 3)});
             let b = json!({"type": "ADDED", "object": pod("b", 4)});
             match tries.fetch_add(1, Ordering::Relaxed) {
