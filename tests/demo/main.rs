@@ -1,6 +1,7 @@
-//! `hack/demo`: installation and the sidecar path, shown and checked, on a node made of network namespaces.
+//! `hack/demo`: what the agent and the plugin do, shown and checked, on nodes made of network namespaces.
 //!
-//! Each thing that is shown is also checked; the last line counts. `--keep` leaves a shell inside.
+//! By default an ambient node that needs no API server; with `--api` installation, sidecars and the ambient node against
+//! a real one. Each thing that is shown is also checked; the last line counts. `--keep` leaves a shell inside.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,6 +10,7 @@
     reason = "a demo: what breaks shall stop it, in words"
 )]
 
+mod ambient;
 mod cluster;
 mod installation;
 mod scenes;
@@ -24,8 +26,20 @@ use cluster::Cluster;
 use show::Show;
 
 fn main() -> ExitCode {
-    let keep = env::args().any(|argument| argument == "--keep");
+    let has = |word: &str| env::args().any(|argument| argument == word);
+    let (keep, with_api) = (has("--keep"), has("--api"));
     let mut show = Show::default();
+    if !with_api {
+        ambient::play(&mut show, None, |lab| {
+            if keep {
+                stay(&[lab.node.netns().name()]);
+            }
+        });
+        show.note(
+            "\n   Installation, sidecars, and all of this against a real API server: ./hack/demo --api",
+        );
+        return close(show, keep);
+    }
     let Some(cluster) = Cluster::start(&mut show) else { return ExitCode::FAILURE };
     let mut daemon = installation::install(&cluster, &mut show);
     installation::damage(&cluster, &mut daemon, &mut show);
@@ -36,21 +50,27 @@ fn main() -> ExitCode {
     scenes::mistakes(&cluster, &mut show);
     installation::log(&mut daemon, &mut show);
     if keep {
-        look_around(&pods);
+        stay(&[pods.sidecar.netns.name(), pods.plain.netns.name()]);
     }
     scenes::end(pods, &mut show);
     installation::end(&cluster, daemon, &mut show);
-    if !keep {
-        show.note("\n   To stay inside and look around: ./hack/demo --keep");
+    ambient::play(&mut show, Some(cluster.api), |_| ());
+    close(show, keep)
+}
+
+fn close(show: Show, kept: bool) -> ExitCode {
+    if !kept {
+        show.note("   To stay inside and look around: --keep");
     }
     show.close()
 }
 
 /// A shell where everything is; it ends with the shell.
-fn look_around(pods: &scenes::Pods) {
+fn stay(namespaces: &[&str]) {
     println!("\nEverything is kept. Namespaces: `ip netns`. For instance:");
-    println!("  ip netns exec {} iptables-save", pods.sidecar.netns.name());
-    println!("  ip netns exec {} ip address", pods.plain.netns.name());
+    for name in namespaces {
+        println!("  ip netns exec {name} iptables-save");
+    }
     if io::stdin().is_terminal() {
         println!("This shell is inside; leave it (exit) to clean up.");
         drop(Command::new("bash").args(["--norc", "-i"]).env("PS1", "millrace demo \\w # ").status());

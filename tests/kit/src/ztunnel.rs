@@ -115,10 +115,19 @@ impl Ztunnel {
     /// # Panics
     /// If none comes in 20 seconds.
     pub fn wait_seen(&self, wanted: impl Fn(&Relayed) -> bool) -> Relayed {
-        if let Some(found) = self.past.iter().find(|one| wanted(one)) {
+        self.wait_seen_after(0, wanted)
+    }
+
+    /// The same, but for the first `known` that it ever accepted.
+    ///
+    /// # Panics
+    /// If none comes in 20 seconds.
+    pub fn wait_seen_after(&self, known: usize, wanted: impl Fn(&Relayed) -> bool) -> Relayed {
+        if let Some(found) = self.past.iter().skip(known).find(|one| wanted(one)) {
             return found.clone();
         }
-        let look = |lines: &[Value]| lines.iter().filter_map(relayed).find(|one| wanted(one));
+        let known = known.saturating_sub(self.past.len());
+        let look = |lines: &[Value]| lines.iter().filter_map(relayed).skip(known).find(|one| wanted(one));
         let found = self.process.wait(LIMIT, look);
         found.unwrap_or_else(|| panic!("{} has not seen it, but {:?}", self.name(), self.seen()))
     }
