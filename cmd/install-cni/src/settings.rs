@@ -284,6 +284,7 @@ impl Reader<'_> {
             conf_dir: self.text("mounted-cni-net-dir").into(),
             chaining: chaining?,
             template,
+            defaults: self.entry_defaults(),
             kubeconfig: kubeconfig?,
             kubeconfig_name: kubeconfig_name?,
             own_name: own_name?,

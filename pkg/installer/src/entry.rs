@@ -45,6 +45,8 @@ impl Entries {
         match Entry::parse(&text) {
             Ok(entry) => {
                 let entry = if settings.kubeconfig.is_none() { entry.without_kubeconfig() } else { entry };
+                let defaults = settings.defaults.iter().cloned();
+                let entry = defaults.fold(entry, |entry, (key, value)| entry.with_default(key, value));
                 let first = self.current.replace(Current { text, entry }).is_none();
                 self.refused = None;
                 Ok(if first { Look::Same } else { Look::New })

@@ -24,6 +24,7 @@ mod settings;
 mod status;
 mod verify;
 
+pub use cni_types::Json;
 pub use error::{Error, Step};
 pub use kubeconfig::{Authority, KubeconfigSettings};
 pub use metrics::Metrics;

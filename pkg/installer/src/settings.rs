@@ -2,6 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
+use cni_types::Json;
+
 use crate::{Error, KubeconfigSettings, entry::Entries};
 
 /// Everything that the installer needs to know; its paths are the container's.
@@ -17,6 +19,8 @@ pub struct Settings {
     pub chaining: Chaining,
     /// The plugin's entry.
     pub template: Template,
+    /// Members of the entry for a template that does not have them.
+    pub defaults: Vec<(&'static str, Json)>,
     /// The plugin's credential; none: it gets none, and depends on the agent.
     pub kubeconfig: Option<KubeconfigSettings>,
     /// Name of the kubeconfig in `conf_dir`, also of one that is not wanted any more.

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use flags::Source;
+use installer::Json;
 use netfilter::Backend;
 use planner::{
     ambient::AmbientPolicy,
@@ -36,6 +38,20 @@ impl Reader<'_> {
         };
         let fallback_file = self.optional("no-ztunnel-policy-file").map(PathBuf::from);
         Some(on.then_some(Ambient { agent, socket, source: source?, fallback_file }))
+    }
+
+    /// What the plugin's entry says of ambient mode when the template does not: that it is on, and what is elsewhere than
+    /// the plugin expects.
+    pub(super) fn entry_defaults(&mut self) -> Vec<(&'static str, Json)> {
+        if self.boolean("ambient-enabled") != Some(true) {
+            return Vec::new();
+        }
+        let elsewhere = [("agent_socket", "agent-socket"), ("ambient_config", "ambient-config-file")];
+        let chosen =
+            elsewhere.into_iter().filter(|(_, flag)| !matches!(self.values.get(flag).1, Source::Default));
+        let mut defaults: Vec<_> = chosen.map(|(key, flag)| (key, Json::String(self.text(flag)))).collect();
+        defaults.push(("ambient_enabled", Json::Bool(true)));
+        defaults
     }
 
     fn parsed<T: std::str::FromStr<Err = String>>(&mut self, flag: &str) -> Option<T> {

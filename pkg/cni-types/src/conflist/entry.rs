@@ -81,6 +81,17 @@ impl Entry {
         self
     }
 
+    /// The same entry with a member that the template does not have; one that it has stays.
+    #[must_use]
+    pub fn with_default(mut self, key: &str, value: Json) -> Entry {
+        if let Json::Object(members) = &mut self.0
+            && !members.keys().any(|name| name.eq_ignore_ascii_case(key))
+        {
+            members.insert(key.to_owned(), value);
+        }
+        self
+    }
+
     /// The entry as it stands in a file.
     #[must_use]
     pub fn json(&self) -> &Json {
