@@ -13,7 +13,7 @@ use std::{
 
 use model::PodName;
 use planner::{
-    ambient::{AmbientPolicy, Standing, standing},
+    ambient::{AmbientPolicy, Left, Standing, standing},
     facts::Index,
     node::Members,
 };
@@ -37,21 +37,40 @@ struct Record {
     seen: bool,
 }
 
+/// An address that a pod gave back, and that the API may still show it with, or only begin to.
+#[derive(Debug)]
+struct Release {
+    order: u64,
+    /// The API has shown the pod since.
+    seen: bool,
+}
+
+/// After so many calls more, the API will not begin to show a pod.
+const FORGOTTEN: u64 = 1024;
+
 /// What the plugin told, by container.
 #[derive(Debug, Default)]
 pub struct Ledger {
     records: BTreeMap<String, Record>,
-    /// Addresses given back by pods that the API still shows with them.
-    released: BTreeSet<(String, IpAddr)>,
+    released: BTreeMap<(String, IpAddr), Release>,
     last: u64,
 }
 
 impl Ledger {
-    /// A container has these addresses, from now on.
+    /// A container has these addresses, from now on. Another pod that had one has it no more, though its own end may be
+    /// told later, or never.
     pub fn added(&mut self, container: &str, attachment: Attachment) {
         self.last += 1;
-        for ip in &attachment.ips {
-            self.released.remove(&(attachment.uid.clone(), *ip));
+        let Attachment { uid, ips, .. } = &attachment;
+        for other in self.records.values_mut().filter(|other| other.attachment.uid != *uid) {
+            let lost = other.attachment.ips.extract_if(.., |ip| ips.contains(ip));
+            for ip in lost {
+                let release = Release { order: self.last, seen: other.seen };
+                self.released.insert((other.attachment.uid.clone(), ip), release);
+            }
+        }
+        for ip in ips {
+            self.released.remove(&(uid.clone(), *ip));
         }
         let record = Record { attachment, order: self.last, seen: false };
         self.records.insert(container.to_owned(), record);
@@ -60,11 +79,20 @@ impl Ledger {
     /// A container has gone. Answers with its addresses that are nobody else's, and the UID that they were added with;
     /// `told` is what the call itself says, for an agent that was not there at the ADD.
     pub fn deleted(&mut self, container: &str, told: Attachment) -> Attachment {
-        let attachment = self.records.remove(container).map_or(told, |record| record.attachment);
-        let others: BTreeSet<IpAddr> =
-            self.records.values().flat_map(|record| &record.attachment.ips).copied().collect();
-        let ips: Vec<IpAddr> = attachment.ips.iter().copied().filter(|ip| !others.contains(ip)).collect();
-        self.released.extend(ips.iter().map(|ip| (attachment.uid.clone(), *ip)));
+        self.last += 1;
+        let record = self.records.remove(container);
+        let seen = record.as_ref().is_some_and(|record| record.seen);
+        let attachment = record.map_or(told, |record| record.attachment);
+        let holds = |record: &Record, ip: &IpAddr| record.attachment.ips.contains(ip);
+        for ip in &attachment.ips {
+            let mut own = self.records.values().filter(|record| record.attachment.uid == attachment.uid);
+            if !own.any(|record| holds(record, ip)) {
+                let release = Release { order: self.last, seen };
+                self.released.insert((attachment.uid.clone(), *ip), release);
+            }
+        }
+        let free = |ip: &&IpAddr| !self.records.values().any(|record| holds(record, ip));
+        let ips = attachment.ips.iter().filter(free).copied().collect();
         Attachment { ips, ..attachment }
     }
 
@@ -77,7 +105,7 @@ impl Ledger {
     /// The pod with this UID gave the address back.
     #[must_use]
     pub fn has_released(&self, uid: &str, ip: IpAddr) -> bool {
-        self.released.contains(&(uid.to_owned(), ip))
+        self.released.contains_key(&(uid.to_owned(), ip))
     }
 
     /// Who is enrolled, address by address.
@@ -100,7 +128,8 @@ impl Ledger {
             let namespace = index.namespace(&meta.namespace);
             let ips = match standing(pod, namespace, policy) {
                 Standing::Member { ips, .. } => ips,
-                Standing::Pending(_) => {
+                // Its namespace is told by another source, and may be told later.
+                Standing::Pending(_) | Standing::Out(Left::NamespaceUnknown) => {
                     inherited.iter().filter(|(_, uid)| **uid == meta.uid).map(|(ip, _)| *ip).collect()
                 }
                 Standing::Out(_) => {
@@ -108,7 +137,7 @@ impl Ledger {
                     continue;
                 }
             };
-            for ip in ips.into_iter().filter(|ip| !self.released.contains(&(meta.uid.clone(), *ip))) {
+            for ip in ips.into_iter().filter(|ip| !self.has_released(&meta.uid, *ip)) {
                 claim(ip, 0, &meta.created, &meta.uid);
             }
         }
@@ -131,9 +160,13 @@ impl Ledger {
             record.seen |= there;
             there || !record.seen
         });
-        self.released.retain(|(uid, ip)| {
-            let pod = index.pods().find(|pod| pod.metadata.uid == *uid);
-            pod.is_some_and(|pod| pod.status.ips().contains(ip))
+        self.released.retain(|(uid, _), release| {
+            let there = uids.contains(uid.as_str());
+            release.seen |= there;
+            there || (!release.seen && self.last - release.order < FORGOTTEN)
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

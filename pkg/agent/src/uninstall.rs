@@ -1,7 +1,9 @@
 //! Takes everything of ours out of the node's network namespace, and out of its ztunnels', by what the kernel shows.
 
+use std::net::IpAddr;
+
 use nodepath::NodePath;
-use planner::node::{Known, Operation, Slot, plan};
+use planner::node::{Generation, Known, Operation, Slot, plan};
 use tracing::warn;
 
 use crate::Settings;
@@ -43,7 +45,9 @@ fn steps(settings: &Settings, path: &mut NodePath) -> Result<Vec<Operation>, Str
     let mut slots = [None, None];
     for slot in Slot::BOTH {
         let ips = slot.of(&known.ips);
-        if ips.is_empty() {
+        // One ztunnel in both slots: the state of a plan that was cut off. It is cleared once.
+        let again = slot == Slot::One && slots.iter().flatten().any(|other| has_one_of(other, ips));
+        if ips.is_empty() || again {
             continue;
         }
         match path.locate(&format!("slot {slot}"), ips, false) {
@@ -54,4 +58,8 @@ fn steps(settings: &Settings, path: &mut NodePath) -> Result<Vec<Operation>, Str
     }
     path.observe_slots(&mut observed, &slots).map_err(words)?;
     Ok(plan(&settings.node, None, &observed))
+}
+
+fn has_one_of(ztunnel: &Generation, ips: &[IpAddr]) -> bool {
+    ztunnel.ips.iter().any(|ip| ips.contains(ip))
 }

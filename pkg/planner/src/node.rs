@@ -9,13 +9,15 @@
 
 mod config;
 mod diff;
+mod operation;
 mod plan;
 mod slots;
 mod state;
 mod want;
 
 pub use config::{Fallback, LinkKind, Nets, NodeConfig, Priorities, Tables};
-pub use plan::{Operation, Place, RouteEdit, plan};
+pub use operation::{Operation, Place, RouteEdit};
+pub use plan::plan;
 pub use slots::{Assignment, Known, assign};
 pub use state::{
     Desired, Generation, Members, Observed, ObservedInside, ObservedLink, PathRoute, PathRule, RouteTo, Slot,

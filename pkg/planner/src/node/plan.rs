@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     net::IpAddr,
 };
 
@@ -15,117 +14,10 @@ use rules::{RuleSet, Saved, node as rule_sets, plan::Owner};
 use super::{
     config::{Fallback, NodeConfig},
     diff,
-    state::{Desired, Generation, Observed, ObservedInside, PathRoute, PathRule, Slot},
+    operation::{Operation, Place, RouteEdit},
+    state::{Desired, Generation, Observed, ObservedInside, PathRoute, PathRule, RouteTo, Slot},
     want::{self, Pair},
 };
-
-/// Whose network namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
-    /// The node's.
-    Node,
-    /// That of the ztunnel in a slot.
-    Ztunnel(Slot),
-}
-
-/// A change of one route. A table has one route for a destination and metric.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RouteEdit {
-    /// Put it in, in the place of the one with its destination and metric.
-    Put(PathRoute),
-    /// Take it out.
-    Delete(PathRoute),
-}
-
-/// One step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Make the set of a family.
-    CreateSet(Family),
-    /// Remove the set of a family.
-    DestroySet(Family),
-    /// Put addresses into their family's set, with their pod's UID; one that is there gets the new UID.
-    AddMembers(Vec<(IpAddr, String)>),
-    /// Take addresses out.
-    RemoveMembers(Vec<IpAddr>),
-    /// Make a pair of links into a ztunnel's namespace.
-    CreatePair(Pair),
-    /// Remove one of our links, and with it its other end.
-    DeleteLink(String),
-    /// Switch a link on.
-    SetUp(Place, String),
-    /// Give a link an address.
-    AddAddress(Place, String, IpNet),
-    /// Change a kernel setting, after writing down what it was.
-    SetSysctl(Place, String, String),
-    /// Put a kernel setting back to what was written down, if the setting still exists.
-    RestoreSysctl(Place, String, String),
-    /// Add a policy rule.
-    AddRule(Place, PathRule),
-    /// Delete a policy rule.
-    DeleteRule(Place, PathRule),
-    /// Change routes, in order.
-    Routes(Place, Vec<RouteEdit>),
-    /// Change the firewall: text for one restore of each family, and why.
-    Firewall(Place, Vec<(Family, String)>, Vec<String>),
-}
-
-impl Operation {
-    /// A short, stable name, for metrics.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Operation::CreateSet(_) => "create-set",
-            Operation::DestroySet(_) => "destroy-set",
-            Operation::AddMembers(_) => "add-members",
-            Operation::RemoveMembers(_) => "remove-members",
-            Operation::CreatePair(_) => "create-links",
-            Operation::DeleteLink(_) => "delete-link",
-            Operation::SetUp(..) => "set-up",
-            Operation::AddAddress(..) => "add-address",
-            Operation::SetSysctl(..) => "set-sysctl",
-            Operation::RestoreSysctl(..) => "restore-sysctl",
-            Operation::AddRule(..) => "add-rule",
-            Operation::DeleteRule(..) => "delete-rule",
-            Operation::Routes(..) => "routes",
-            Operation::Firewall(..) => "firewall",
-        }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Place::Node => f.write_str("node"),
-            Place::Ztunnel(slot) => write!(f, "ztunnel in slot {slot}"),
-        }
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Operation::CreateSet(family) => write!(f, "create the set of {family} addresses"),
-            Operation::DestroySet(family) => write!(f, "destroy the set of {family} addresses"),
-            Operation::AddMembers(members) => write!(f, "add {} addresses to the sets", members.len()),
-            Operation::RemoveMembers(ips) => write!(f, "remove {} addresses from the sets", ips.len()),
-            Operation::CreatePair(pair) => write!(f, "create links {} and {}", pair.node, pair.ztunnel),
-            Operation::DeleteLink(name) => write!(f, "delete link {name}"),
-            Operation::SetUp(place, name) => write!(f, "{place}: switch {name} on"),
-            Operation::AddAddress(place, name, net) => write!(f, "{place}: add {net} to {name}"),
-            Operation::SetSysctl(place, name, value) => write!(f, "{place}: set {name} to {value}"),
-            Operation::RestoreSysctl(place, name, value) => write!(f, "{place}: put {name} back to {value}"),
-            Operation::AddRule(place, rule) => write!(f, "{place}: add rule {rule}"),
-            Operation::DeleteRule(place, rule) => write!(f, "{place}: delete rule {rule}"),
-            Operation::Routes(place, edits) => match edits.as_slice() {
-                [RouteEdit::Put(route)] => write!(f, "{place}: put route {route}"),
-                [RouteEdit::Delete(route)] => write!(f, "{place}: delete route {route}"),
-                many => write!(f, "{place}: change {} routes", many.len()),
-            },
-            Operation::Firewall(place, _, why) => write!(f, "{place}: firewall: {}", why.join(", ")),
-        }
-    }
-}
 
 /// The steps from what is observed to what is desired; to nothing of ours, if nothing is desired.
 #[must_use]
@@ -140,12 +32,14 @@ fn build(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Ope
     let mut steps = Vec::new();
     let missing = desired.families().into_iter().filter(|family| !observed.sets.contains_key(family));
     steps.extend(missing.map(Operation::CreateSet));
+    let (nets, ways) = route_changes(config, desired, observed);
+    steps.extend(route_step(Place::Node, nets, RouteEdit::Put));
     for slot in Slot::BOTH {
         if let Some(ztunnel) = desired.slot(slot) {
             steps.extend(slot_steps(config, slot, ztunnel, observed));
         }
     }
-    steps.extend(way_steps(config, desired, observed));
+    steps.extend(way_steps(config, desired, observed, ways));
     steps.extend(join_steps(desired, observed));
     steps.extend(tidy_steps(config, desired, observed));
     steps
@@ -158,13 +52,8 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
     let inside = slot.of(&observed.inside).as_ref().unwrap_or(&nothing);
     let mut steps = Vec::new();
     let mut fresh = BTreeSet::new();
-    for pair in want::pairs(slot) {
-        let found = observed.links.get(&pair.node);
-        let far = inside.links.get(&pair.ztunnel);
-        if found.is_some_and(|link| link.right) && far.is_some() {
-            continue;
-        }
-        if found.is_some() {
+    for pair in missing_pairs(slot, observed) {
+        if observed.links.contains_key(&pair.node) {
             steps.push(Operation::DeleteLink(pair.node.clone()));
         }
         fresh.extend([pair.node.clone(), pair.ztunnel.clone()]);
@@ -177,11 +66,11 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
             steps.push(Operation::SetUp(place, pair.ztunnel));
         }
     }
-    for (name, value) in want::inside_sysctls(slot) {
-        if inside.sysctls.get(&name) != Some(&value) {
-            steps.push(Operation::SetSysctl(place, name, value));
-        }
-    }
+    // A link that is made anew has its settings anew.
+    let lasts = |name: &String| fresh.is_empty() || !name.contains("/conf/");
+    let there = |name: &String, value: &String| lasts(name) && inside.sysctls.get(name) == Some(value);
+    let settings = want::inside_sysctls(slot).into_iter().filter(|(name, value)| !there(name, value));
+    steps.extend(settings.map(|(name, value)| Operation::SetSysctl(place, name, value)));
     let (rules, routes) = want::inside(config, ztunnel);
     steps
         .extend(diff::missing(&rules, &inside.rules).into_iter().map(|rule| Operation::AddRule(place, rule)));
@@ -214,16 +103,36 @@ fn address_steps(
     missing.map(|(link, net)| Operation::AddAddress(place, link.clone(), *net)).collect()
 }
 
-/// Nets beneath, then the ways, then what sends packets into them, then where new connections go: a switch is the last
-/// of these steps, and replaces each route at one moment.
-fn way_steps(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Operation> {
-    let wanted = want::routes(config, desired);
+/// The routes to put: nets first, which catch what has no way, so that they are there before a link goes; then the ways.
+/// A pod that joins has no traffic to catch yet, and gets its way first, so that nothing to it is held.
+fn route_changes(
+    config: &NodeConfig,
+    desired: &Desired,
+    observed: &Observed,
+) -> (Vec<PathRoute>, Vec<PathRoute>) {
     // A route over a link that this plan makes anew is gone with the old one.
-    let changed = diff::changed(&wanted, &surviving(config, desired, observed));
-    let (new_connections, of_slots): (Vec<_>, Vec<_>) = changed.into_iter().partition(|route| {
-        let tables = [config.tables.inbound, config.tables.outbound];
-        tables.contains(&route.table.0) && matches!(route.to, super::state::RouteTo::Via(..))
-    });
+    let changed = diff::changed(&want::routes(config, desired), &surviving(desired, observed));
+    let enrolled = |net: IpNet| {
+        observed.sets.get(&Family::of(net.addr())).is_some_and(|members| members.contains_key(&net.addr()))
+    };
+    let is_way = |route: &PathRoute| matches!(route.to, RouteTo::Via(..));
+    let (nets, mut ways): (Vec<_>, Vec<_>) =
+        changed.into_iter().partition(|route| !is_way(route) && route.dst.is_none_or(enrolled));
+    ways.sort_by_key(|route| !is_way(route));
+    (nets, ways)
+}
+
+/// The ways, then what sends packets into them, then where new connections go: a switch is the last of these steps, and
+/// replaces each route at one moment.
+fn way_steps(
+    config: &NodeConfig,
+    desired: &Desired,
+    observed: &Observed,
+    ways: Vec<PathRoute>,
+) -> Vec<Operation> {
+    let tables = [config.tables.inbound, config.tables.outbound];
+    let (new_connections, of_slots): (Vec<_>, Vec<_>) =
+        ways.into_iter().partition(|route| tables.contains(&route.table.0));
     let mut steps: Vec<Operation> = route_step(Place::Node, of_slots, RouteEdit::Put).into_iter().collect();
     for family in desired.families() {
         let rules = want::rules(config, family);
@@ -239,19 +148,22 @@ fn way_steps(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec
     steps
 }
 
+/// The pairs of a slot that are not as they should be.
+fn missing_pairs(slot: Slot, observed: &Observed) -> Vec<Pair> {
+    let inside = slot.of(&observed.inside).as_ref();
+    let stands = |pair: &Pair| {
+        observed.links.get(&pair.node).is_some_and(|link| link.right)
+            && inside.is_some_and(|inside| inside.links.contains_key(&pair.ztunnel))
+    };
+    want::pairs(slot).into_iter().filter(|pair| !stands(pair)).collect()
+}
+
 /// The routes that will still be there when this plan's links have been made.
-fn surviving(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<PathRoute> {
-    let gone: BTreeSet<String> = Slot::BOTH
-        .into_iter()
-        .filter_map(|slot| Some((slot, desired.slot(slot)?)))
-        .flat_map(|(slot, ztunnel)| slot_steps(config, slot, ztunnel, observed))
-        .filter_map(|step| match step {
-            Operation::CreatePair(pair) => Some(pair.node),
-            _ => None,
-        })
-        .collect();
-    let stays =
-        |route: &&PathRoute| !matches!(&route.to, super::state::RouteTo::Via(_, link) if gone.contains(link));
+fn surviving(desired: &Desired, observed: &Observed) -> Vec<PathRoute> {
+    let slots = Slot::BOTH.into_iter().filter(|slot| desired.slot(*slot).is_some());
+    let gone: BTreeSet<String> =
+        slots.flat_map(|slot| missing_pairs(slot, observed)).map(|pair| pair.node).collect();
+    let stays = |route: &&PathRoute| !matches!(&route.to, RouteTo::Via(_, link) if gone.contains(link));
     observed.routes.iter().filter(stays).cloned().collect()
 }
 

@@ -95,6 +95,8 @@ pub(super) fn routes(config: &NodeConfig, desired: &Desired) -> Vec<PathRoute> {
     for family in desired.families() {
         routes.extend(fallback(config.tables.outbound, family, None, desired.fallback));
         for slot in Slot::BOTH {
+            let answers = config.tables.slot_return + slot.number();
+            routes.extend(fallback(answers, family, None, desired.fallback));
             if let Some(ztunnel) = desired.slot(slot) {
                 routes.extend(slot_routes(config, slot, ztunnel, family));
             }
@@ -140,8 +142,10 @@ fn fallback(table: u32, family: Family, dst: Option<IpNet>, policy: Fallback) ->
     Some(PathRoute { family, table: TableId(table), dst, metric: FALLBACK_METRIC, to })
 }
 
-/// A slot's own tables have no fallback: what finds no route there goes on as a new connection would, so that the
-/// connections of a ztunnel that is gone are reset by the next one instead of hanging.
+/// A slot's tables of connections to and from pods have no fallback: what finds no route there goes on as a new
+/// connection would, so that the connections of a ztunnel that is gone are reset by the next one instead of hanging. An
+/// answer to a ztunnel is not so: its destination is a client's address, and it would leave the node. So both slots'
+/// tables of answers have one, whether or not a ztunnel is there.
 fn slot_routes(config: &NodeConfig, slot: Slot, ztunnel: &Generation, family: Family) -> Vec<PathRoute> {
     let Some(ip) = ztunnel.ip(family) else { return Vec::new() };
     let tables = config.tables;

@@ -1,0 +1,343 @@
+//! Whose an address is, story by story, and in any order.
+
+use std::collections::BTreeMap;
+
+use model::{Namespace, ObjectMeta, Pod, PodIp};
+use planner::Fact;
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+
+const X: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 1));
+const Y: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 2));
+
+fn name(uid: &str) -> PodName {
+    PodName { namespace: "mesh".to_owned(), name: format!("pod-{uid}") }
+}
+
+fn attached(uid: &str, ips: &[IpAddr]) -> Attachment {
+    Attachment { uid: uid.to_owned(), pod: name(uid), ips: ips.to_vec() }
+}
+
+/// As the API shows it.
+fn shown(uid: &str, ips: &[IpAddr]) -> Pod {
+    let PodName { namespace, name } = name(uid);
+    let metadata =
+        ObjectMeta { name, namespace, uid: uid.to_owned(), created: uid.to_owned(), ..ObjectMeta::default() };
+    let mut pod = Pod { metadata, ..Pod::default() };
+    pod.status.pod_ips = ips.iter().map(|ip| PodIp { ip: ip.to_string() }).collect();
+    pod.status.phase = "Running".to_owned();
+    pod
+}
+
+fn namespace() -> Namespace {
+    let labels = BTreeMap::from([("istio.io/dataplane-mode".to_owned(), "ambient".to_owned())]);
+    Namespace { metadata: ObjectMeta { name: "mesh".to_owned(), labels, ..ObjectMeta::default() } }
+}
+
+/// A ledger, and what the API shows; the kernel holds what was wanted last.
+struct Node {
+    ledger: Ledger,
+    index: Index,
+    kernel: Members,
+}
+
+impl Node {
+    fn new(pods: Vec<Pod>) -> Node {
+        let mut index = Index::default();
+        index.apply(Fact::Namespaces(vec![namespace()]));
+        index.apply(Fact::Pods(pods));
+        Node { ledger: Ledger::default(), index, kernel: Members::new() }
+    }
+
+    fn add(&mut self, container: &str, uid: &str, ips: &[IpAddr]) {
+        self.ledger.added(container, attached(uid, ips));
+    }
+
+    fn del(&mut self, container: &str, uid: &str, ips: &[IpAddr]) -> Vec<IpAddr> {
+        self.ledger.deleted(container, attached(uid, ips)).ips
+    }
+
+    fn api(&mut self, pod: Pod) {
+        self.index.apply(Fact::Pod(Box::new(pod)));
+    }
+
+    fn gone(&mut self, uid: &str) {
+        self.index.apply(Fact::PodGone { name: name(uid), uid: uid.to_owned() });
+    }
+
+    fn restart(&mut self) {
+        self.ledger = Ledger::default();
+    }
+
+    fn members(&mut self) -> Members {
+        let members = self.ledger.members(&self.index, &AmbientPolicy::default(), &self.kernel);
+        self.kernel.clone_from(&members);
+        members
+    }
+
+    #[track_caller]
+    fn are(&mut self, wanted: &[(IpAddr, &str)]) {
+        let wanted: Members = wanted.iter().map(|(ip, uid)| (*ip, (*uid).to_owned())).collect();
+        assert_eq!(self.members(), wanted);
+    }
+}
+
+#[test]
+fn an_address_that_is_used_again_belongs_to_the_new_pod_whenever_the_old_ones_end_is_told() {
+    for late in [false, true] {
+        let mut node = Node::new(vec![shown("u1", &[X]), shown("u2", &[])]);
+        node.add("c1", "u1", &[X]);
+        node.are(&[(X, "u1")]);
+        if !late {
+            assert_eq!(node.del("c1", "u1", &[X]), [X]);
+            node.are(&[]);
+        }
+        node.add("c2", "u2", &[X]);
+        node.are(&[(X, "u2")]);
+        if late {
+            assert!(node.del("c1", "u1", &[X]).is_empty());
+        }
+        node.are(&[(X, "u2")]);
+        assert_eq!(node.del("c2", "u2", &[X]), [X]);
+        node.are(&[]);
+    }
+}
+
+/// Also when the old one's end is never told.
+#[test]
+fn who_has_lost_an_address_does_not_get_it_back() {
+    let mut node = Node::new(vec![shown("u1", &[X])]);
+    node.add("c1", "u1", &[X, Y]);
+    node.add("c2", "u2", &[X]);
+    node.are(&[(X, "u2"), (Y, "u1")]);
+    node.del("c2", "u2", &[X]);
+    node.are(&[(Y, "u1")]);
+    let mut outside = shown("u3", &[X]);
+    outside.metadata.labels.insert("istio.io/dataplane-mode".to_owned(), "none".to_owned());
+    node.add("c3", "u3", &[X]);
+    node.api(outside);
+    node.are(&[(Y, "u1")]);
+}
+
+#[test]
+fn a_new_sandbox_of_a_pod_has_its_own_addresses() {
+    let mut node = Node::new(vec![shown("u1", &[X])]);
+    node.add("c1", "u1", &[X]);
+    node.add("c2", "u1", &[Y]);
+    assert_eq!(node.del("c1", "u1", &[X]), [X]);
+    node.are(&[(Y, "u1")]);
+    // The same address again: the old sandbox takes nothing with it.
+    node.add("c3", "u1", &[Y]);
+    assert!(node.del("c2", "u1", &[Y]).is_empty());
+    node.are(&[(Y, "u1")]);
+    // And one that was given back before.
+    node.add("c4", "u1", &[X]);
+    assert!(!node.ledger.has_released("u1", X));
+    node.are(&[(X, "u1"), (Y, "u1")]);
+}
+
+#[test]
+fn an_end_can_be_told_again() {
+    let mut node = Node::new(vec![shown("u1", &[X]), shown("u2", &[])]);
+    node.add("c1", "u1", &[X]);
+    assert_eq!(node.del("c1", "u1", &[X]), [X]);
+    assert_eq!(node.del("c1", "u1", &[X]), [X]);
+    node.add("c2", "u2", &[X]);
+    assert!(node.del("c1", "u1", &[X]).is_empty());
+    node.are(&[(X, "u2")]);
+}
+
+#[test]
+fn what_a_pod_gave_back_stays_so_however_late_the_api_is() {
+    // The API shows the address still; begins to show it; begins to show the pod.
+    for pods in [vec![shown("u1", &[X])], vec![shown("u1", &[])], vec![]] {
+        let mut node = Node::new(pods);
+        node.add("c1", "u1", &[X]);
+        node.del("c1", "u1", &[X]);
+        node.are(&[]);
+        for ips in [&[X][..], &[], &[X]] {
+            node.api(shown("u1", ips));
+            node.are(&[]);
+        }
+        assert!(node.ledger.has_released("u1", X));
+        node.gone("u1");
+        node.are(&[]);
+        assert!(!node.ledger.has_released("u1", X), "forgotten with the pod");
+    }
+}
+
+#[test]
+fn ends_of_pods_that_the_api_never_shows_are_forgotten() {
+    let mut node = Node::new(vec![]);
+    for number in 0..3 * FORGOTTEN {
+        node.del(&format!("c{number}"), &format!("u{number}"), &[X]);
+        node.are(&[]);
+    }
+    assert!(node.ledger.released.len() <= usize::try_from(FORGOTTEN).unwrap());
+}
+
+#[test]
+fn a_pod_is_enrolled_before_the_api_knows_it_and_until_the_api_forgets_it() {
+    let mut node = Node::new(vec![]);
+    node.add("c1", "u1", &[X]);
+    node.are(&[(X, "u1")]);
+    node.api(shown("u1", &[]));
+    node.are(&[(X, "u1")]);
+    node.gone("u1");
+    node.are(&[]);
+}
+
+#[test]
+fn a_pod_leaves_by_its_label_and_comes_back() {
+    let mut node = Node::new(vec![shown("u1", &[])]);
+    node.add("c1", "u1", &[X]);
+    for (label, wanted) in [("none", &[][..]), ("ambient", &[(X, "u1")]), ("none", &[])] {
+        let mut pod = shown("u1", &[X]);
+        pod.metadata.labels.insert("istio.io/dataplane-mode".to_owned(), label.to_owned());
+        node.api(pod);
+        node.are(wanted);
+    }
+}
+
+#[test]
+fn a_pod_stays_enrolled_while_its_namespace_is_not_known_yet() {
+    let mut node = Node::new(vec![shown("u1", &[X]), shown("u2", &[Y])]);
+    node.index.apply(Fact::Namespaces(vec![]));
+    node.add("c1", "u1", &[X]);
+    node.are(&[(X, "u1")]);
+    node.restart();
+    node.are(&[(X, "u1")]);
+}
+
+#[test]
+fn a_new_agent_goes_on_with_what_the_kernel_holds() {
+    let mut node = Node::new(vec![shown("u1", &[]), shown("u2", &[])]);
+    node.add("c1", "u1", &[X]);
+    node.are(&[(X, "u1")]);
+    node.restart();
+    node.are(&[(X, "u1")]);
+    node.api(shown("u2", &[X]));
+    node.add("c2", "u2", &[X]);
+    node.are(&[(X, "u2")]);
+    node.del("c2", "u2", &[X]);
+    node.restart();
+    node.kernel.clear();
+    node.api(shown("u2", &[]));
+    node.are(&[]);
+}
+
+#[test]
+fn an_end_that_began_before_this_agent_is_believed() {
+    let mut node = Node::new(vec![shown("u1", &[X]), shown("u2", &[])]);
+    node.add("c2", "u2", &[X]);
+    assert!(node.del("c1", "u1", &[X]).is_empty());
+    node.are(&[(X, "u2")]);
+    assert_eq!(node.del("c2", "u2", &[X]), [X]);
+    node.are(&[]);
+}
+
+#[test]
+fn of_two_that_the_api_shows_with_an_address_the_one_counts_that_runs_and_is_newer() {
+    for (older, newer) in [("u1", "u2"), ("u2", "u1")] {
+        let mut pods = [shown(older, &[X]), shown(newer, &[X])];
+        for (pod, created) in pods.iter_mut().zip(["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"]) {
+            pod.metadata.created = created.to_owned();
+        }
+        Node::new(pods.to_vec()).are(&[(X, newer)]);
+        pods[1].status.phase = "Succeeded".to_owned();
+        Node::new(pods.to_vec()).are(&[(X, older)]);
+        pods[0].status.phase = "Failed".to_owned();
+        Node::new(pods.to_vec()).are(&[]);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A pod gets a sandbox with an address.
+    Add(usize, usize),
+    /// The end of the sandbox of this number is told, once more or for the first time.
+    Del(usize),
+    /// The API shows a pod with one more of the addresses that it got, in their order.
+    Tell(usize),
+    Forget(usize),
+    Look,
+}
+
+fn told() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (0..3usize, 0..3usize).prop_map(|(pod, ip)| Event::Add(pod, ip)),
+        4 => (0..12usize).prop_map(Event::Del),
+        4 => (0..3usize).prop_map(Event::Tell),
+        1 => (0..3usize).prop_map(Event::Forget),
+        3 => Just(Event::Look),
+    ]
+}
+
+const UIDS: [&str; 3] = ["u1", "u2", "u3"];
+
+/// What happened, told in the simplest way.
+#[derive(Default)]
+struct Truth {
+    /// Pod, address, whether it has ended or lost the address to another pod.
+    sandboxes: Vec<(usize, IpAddr, bool)>,
+    told: [usize; 3],
+    forgotten: [bool; 3],
+}
+
+impl Truth {
+    fn happens(&mut self, event: Event, node: &mut Node) {
+        match event {
+            Event::Add(pod, _) | Event::Tell(pod) | Event::Forget(pod) if self.forgotten[pod] => {}
+            Event::Add(pod, ip) => {
+                let ip = IpAddr::from([10, 1, 0, u8::try_from(ip).unwrap()]);
+                node.add(&format!("c{}", self.sandboxes.len()), UIDS[pod], &[ip]);
+                let lost = self.sandboxes.iter_mut().filter(|(other, had, _)| *other != pod && *had == ip);
+                lost.for_each(|(.., ended)| *ended = true);
+                self.sandboxes.push((pod, ip, false));
+            }
+            Event::Del(number) => {
+                if let Some((pod, ip, ended)) = self.sandboxes.get_mut(number) {
+                    *ended = true;
+                    node.del(&format!("c{number}"), UIDS[*pod], &[*ip]);
+                }
+            }
+            Event::Tell(pod) => {
+                let mut ips = self.sandboxes.iter().filter(|(owner, ..)| *owner == pod).map(|(_, ip, _)| *ip);
+                let ip = ips.by_ref().nth(self.told[pod]);
+                self.told[pod] += usize::from(ip.is_some());
+                node.api(shown(UIDS[pod], ip.as_slice()));
+            }
+            Event::Forget(pod) => {
+                // A pod that was never told cannot be forgotten.
+                self.forgotten[pod] = node.index.pod(&name(UIDS[pod])).is_some();
+                drop(node.members());
+                node.gone(UIDS[pod]);
+            }
+            Event::Look => {}
+        }
+    }
+
+    fn agrees(&self, members: &Members) {
+        let has = |pod: usize, ip| self.sandboxes.contains(&(pod, ip, false));
+        let newest: BTreeMap<IpAddr, usize> = self.sandboxes.iter().map(|(pod, ip, _)| (*ip, *pod)).collect();
+        for (ip, pod) in newest {
+            let wanted = (has(pod, ip) && !self.forgotten[pod]).then_some(UIDS[pod]);
+            assert_eq!(members.get(&ip).map(String::as_str), wanted, "{ip}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_address_is_the_newest_sandboxs_until_that_ends(events in vec(told(), 1..30)) {
+        let mut node = Node::new(vec![]);
+        let mut truth = Truth::default();
+        for event in events {
+            truth.happens(event, &mut node);
+            truth.agrees(&node.members());
+        }
+    }
+}

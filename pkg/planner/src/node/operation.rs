@@ -1,0 +1,118 @@
+//! The steps that a plan is made of.
+
+use std::{fmt, net::IpAddr};
+
+use model::{Family, IpNet};
+
+use super::{
+    state::{PathRoute, PathRule, Slot},
+    want::Pair,
+};
+
+/// Whose network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// The node's.
+    Node,
+    /// That of the ztunnel in a slot.
+    Ztunnel(Slot),
+}
+
+/// A change of one route. A table has one route for a destination and metric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteEdit {
+    /// Put it in, in the place of the one with its destination and metric.
+    Put(PathRoute),
+    /// Take it out.
+    Delete(PathRoute),
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Make the set of a family.
+    CreateSet(Family),
+    /// Remove the set of a family.
+    DestroySet(Family),
+    /// Put addresses into their family's set, with their pod's UID; one that is there gets the new UID.
+    AddMembers(Vec<(IpAddr, String)>),
+    /// Take addresses out.
+    RemoveMembers(Vec<IpAddr>),
+    /// Make a pair of links into a ztunnel's namespace.
+    CreatePair(Pair),
+    /// Remove one of our links, and with it its other end.
+    DeleteLink(String),
+    /// Switch a link on.
+    SetUp(Place, String),
+    /// Give a link an address.
+    AddAddress(Place, String, IpNet),
+    /// Change a kernel setting, after writing down what it was.
+    SetSysctl(Place, String, String),
+    /// Put a kernel setting back to what was written down, if the setting still exists.
+    RestoreSysctl(Place, String, String),
+    /// Add a policy rule.
+    AddRule(Place, PathRule),
+    /// Delete a policy rule.
+    DeleteRule(Place, PathRule),
+    /// Change routes, in order.
+    Routes(Place, Vec<RouteEdit>),
+    /// Change the firewall: text for one restore of each family, and why.
+    Firewall(Place, Vec<(Family, String)>, Vec<String>),
+}
+
+impl Operation {
+    /// A short, stable name, for metrics.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Operation::CreateSet(_) => "create-set",
+            Operation::DestroySet(_) => "destroy-set",
+            Operation::AddMembers(_) => "add-members",
+            Operation::RemoveMembers(_) => "remove-members",
+            Operation::CreatePair(_) => "create-links",
+            Operation::DeleteLink(_) => "delete-link",
+            Operation::SetUp(..) => "set-up",
+            Operation::AddAddress(..) => "add-address",
+            Operation::SetSysctl(..) => "set-sysctl",
+            Operation::RestoreSysctl(..) => "restore-sysctl",
+            Operation::AddRule(..) => "add-rule",
+            Operation::DeleteRule(..) => "delete-rule",
+            Operation::Routes(..) => "routes",
+            Operation::Firewall(..) => "firewall",
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Node => f.write_str("node"),
+            Place::Ztunnel(slot) => write!(f, "ztunnel in slot {slot}"),
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operation::CreateSet(family) => write!(f, "create the set of {family} addresses"),
+            Operation::DestroySet(family) => write!(f, "destroy the set of {family} addresses"),
+            Operation::AddMembers(members) => write!(f, "add {} addresses to the sets", members.len()),
+            Operation::RemoveMembers(ips) => write!(f, "remove {} addresses from the sets", ips.len()),
+            Operation::CreatePair(pair) => write!(f, "create links {} and {}", pair.node, pair.ztunnel),
+            Operation::DeleteLink(name) => write!(f, "delete link {name}"),
+            Operation::SetUp(place, name) => write!(f, "{place}: switch {name} on"),
+            Operation::AddAddress(place, name, net) => write!(f, "{place}: add {net} to {name}"),
+            Operation::SetSysctl(place, name, value) => write!(f, "{place}: set {name} to {value}"),
+            Operation::RestoreSysctl(place, name, value) => write!(f, "{place}: put {name} back to {value}"),
+            Operation::AddRule(place, rule) => write!(f, "{place}: add rule {rule}"),
+            Operation::DeleteRule(place, rule) => write!(f, "{place}: delete rule {rule}"),
+            Operation::Routes(place, edits) => match edits.as_slice() {
+                [RouteEdit::Put(route)] => write!(f, "{place}: put route {route}"),
+                [RouteEdit::Delete(route)] => write!(f, "{place}: delete route {route}"),
+                many => write!(f, "{place}: change {} routes", many.len()),
+            },
+            Operation::Firewall(place, _, why) => write!(f, "{place}: firewall: {}", why.join(", ")),
+        }
+    }
+}
