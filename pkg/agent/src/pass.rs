@@ -24,6 +24,16 @@ const GRACE: Duration = Duration::from_secs(60);
 /// Why a turn did not lead where it should, in a sentence.
 type Trouble = String;
 
+/// Numbers that others use are not taken; once we have them, what others add there is theirs to answer for.
+fn refuse_to_share(observed: &Observed) -> Result<(), Trouble> {
+    let Some(foreign) = observed.foreign.first().filter(|_| observed.rules.is_empty()) else { return Ok(()) };
+    Err(format!(
+        "others use what the node path needs ({} such; the first: {foreign}): choose other tables with \
+         --ambient-tables or priorities with --ambient-rule-priority, or take that away",
+        observed.foreign.len()
+    ))
+}
+
 impl Owner {
     /// One turn, and everybody is told what came of it.
     pub(crate) fn turn(&mut self, level: Level) -> Result<(), ()> {
@@ -60,6 +70,7 @@ impl Owner {
     fn pass(&mut self, level: Level) -> Result<(), Trouble> {
         let words = |error: nodepath::Error| error.to_string();
         let mut observed = self.path.observe_network().map_err(words)?;
+        refuse_to_share(&observed)?;
         let (living, lost) = self.living(level);
         let desired = self.desired(&observed, &living);
         let level = if self.only_members_differ(&desired) { level } else { Level::Whole };

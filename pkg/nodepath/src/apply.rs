@@ -26,7 +26,7 @@ impl NodePath {
             Operation::AddMembers(new) => members::add(&mut self.sets, &self.config, new)?,
             Operation::RemoveMembers(left) => members::remove(&mut self.sets, &self.config, left)?,
             Operation::CreatePair(pair) => self.create_pair(pair)?,
-            Operation::DeleteLink(name) => self.delete_link(name)?,
+            Operation::DeleteLink(place, name) => self.delete_link(*place, name)?,
             Operation::SetUp(place, name) => {
                 let (net, index) = self.link(*place, name)?;
                 let _ = net.set_link_up(index)?;
@@ -68,9 +68,10 @@ impl NodePath {
         Ok((net, link.index))
     }
 
-    fn delete_link(&mut self, name: &str) -> Result<(), Error> {
-        if let Some(link) = self.net.link_by_name(name)? {
-            let _ = self.net.delete_link(link.index)?;
+    fn delete_link(&mut self, place: Place, name: &str) -> Result<(), Error> {
+        let net = self.net(place)?;
+        if let Some(link) = net.link_by_name(name)? {
+            let _ = net.delete_link(link.index)?;
         }
         Ok(())
     }

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use hostnet::{Handle, sysctl};
 use netfilter::{Firewall, Options};
 use planner::node::{
-    ObservedInside, PathRoute, PathRule, Slot, inside_table, is_our_inside_rule, pairs,
-    watched_inside_sysctls,
+    ObservedInside, PathRule, Slot, inside_table, is_our_inside_rule, pairs, watched_inside_sysctls,
 };
 
 use crate::{Error, Located, convert, convert::Names};
@@ -38,24 +37,15 @@ fn network(slot: Slot, net: &mut Handle) -> Result<ObservedInside, Error> {
         let found = net.rules(family)?;
         rules.extend(found.iter().filter_map(convert::rule_from).filter(is_our_inside_rule));
     }
+    let mut ours = net.routes(Some(inside_table()))?;
+    ours.retain(|route| route.protocol == convert::OURS);
     Ok(ObservedInside {
         links: own.iter().map(|link| (link.name.clone(), link.flags.is_up())).collect(),
         addresses: of_ours.collect(),
         rules: unique(rules),
-        routes: routes(net, &names, |table| table == inside_table())?,
+        routes: ours.iter().map(|route| convert::route_from(route, &names)).collect(),
         ..ObservedInside::default()
     })
-}
-
-/// Our routes of some tables.
-pub(crate) fn routes(
-    net: &mut Handle,
-    names: &Names,
-    wanted: impl Fn(hostnet::TableId) -> bool,
-) -> Result<Vec<PathRoute>, Error> {
-    let found = net.routes(None)?;
-    let ours = found.iter().filter(|route| route.protocol == convert::OURS && wanted(route.table));
-    Ok(ours.map(|route| convert::route_from(route, names)).collect())
 }
 
 /// The same rule twice is one to us: deleting it deletes both.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use hostnet::{Handle, Link};
+use hostnet::{Handle, IpNet, Link, LinkIndex, PolicyRule, Route, RuleAction};
 use model::Family;
 use netfilter::{Firewall, Options};
 use planner::node::{
@@ -103,16 +103,52 @@ impl NodePath {
                 observed.sets.insert(family, found);
             }
             let found = self.net.rules(family)?;
-            let ours = found.iter().filter_map(convert::rule_from);
-            observed.rules.extend(ours.filter(|rule| is_our_rule(&self.config, rule)));
+            self.sort_rules(&found, &mut observed);
         }
         observed.rules = inside::unique(std::mem::take(&mut observed.rules));
         let links = self.net.links()?;
-        let tables = self.config.all_tables();
-        let ours = |table| tables.contains(&table);
-        observed.routes = inside::routes(&mut self.net, &Names::of(&links), ours)?;
+        let routes = self.net.routes(None)?;
+        let (names, tables) = (Names::of(&links), self.config.all_tables());
+        let ours =
+            routes.iter().filter(|route| route.protocol == convert::OURS && tables.contains(&route.table));
+        observed.routes = ours.map(|route| convert::route_from(route, &names)).collect();
+        self.find_foreign(&routes, &links, &mut observed);
         self.observe_links(&links, &mut observed)?;
         Ok(observed)
+    }
+
+    fn sort_rules(&self, found: &[PolicyRule], observed: &mut Observed) {
+        for rule in found {
+            let ours = convert::rule_from(rule).filter(|rule| is_our_rule(&self.config, rule));
+            let table = match rule.action {
+                RuleAction::Lookup(table) => Some(table),
+                _ => None,
+            };
+            match ours {
+                Some(rule) => observed.rules.push(rule),
+                None if self.config.is_in_the_way(rule.priority, table) => {
+                    observed.foreign.push(format!("rule {rule}"));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// What others have in our tables and networks.
+    fn find_foreign(&self, routes: &[Route], links: &[Link], observed: &mut Observed) {
+        let (tables, networks) = (self.config.all_tables(), self.config.networks());
+        let ours = |index: Option<LinkIndex>| {
+            let name = links.iter().find(|link| Some(link.index) == index).map(|link| link.name.as_str());
+            name.is_some_and(|name| name.starts_with("istioin") || name.starts_with("istioout"))
+        };
+        // A wider network, such as the one that the node is in, only loses a few of its addresses.
+        let overlaps = |dst: &IpNet| networks.iter().any(|net| net.contains(dst));
+        for route in routes.iter().filter(|route| route.protocol != convert::OURS) {
+            let in_network = route.dst.as_ref().is_some_and(overlaps) && !ours(route.oif);
+            if tables.contains(&route.table) || in_network {
+                observed.foreign.push(format!("route {route}"));
+            }
+        }
     }
 
     fn observe_links(&mut self, links: &[Link], observed: &mut Observed) -> Result<(), Error> {
@@ -122,7 +158,7 @@ impl NodePath {
             let seen = ObservedLink { up: link.flags.is_up(), right: false };
             observed.links.insert(link.name.clone(), seen);
             let own = addresses.iter().filter(|address| address.index == link.index);
-            let nets = own.filter_map(|own| hostnet::IpNet::new(own.ip, own.prefix_len).ok());
+            let nets = own.filter_map(|own| IpNet::new(own.ip, own.prefix_len).ok());
             observed.addresses.extend(nets.map(|net| (link.name.clone(), net)));
         }
         Ok(())

@@ -6,7 +6,7 @@ use model::{Family, IpNet, Ipv4Net, Ipv6Net, TableId};
 use rules::node as rule_sets;
 use serde::{Deserialize, Serialize};
 
-use super::state::Slot;
+use super::{state::Slot, want::RULES};
 
 /// What happens to enrolled pods' TCP while no ztunnel is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,6 +176,21 @@ impl NodeConfig {
         let Tables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = self.tables;
         let bases = [slot_inbound, slot_outbound, slot_return].into_iter().flat_map(of_slot);
         [inbound, outbound].into_iter().chain(bases).map(TableId).collect()
+    }
+
+    /// The networks of our links.
+    #[must_use]
+    pub fn networks(&self) -> [IpNet; 4] {
+        let Nets { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
+        [inbound_v4.into(), outbound_v4.into(), inbound_v6.into(), outbound_v6.into()]
+    }
+
+    /// Whether a policy rule of somebody else is at one of our priorities, or leads into one of our tables.
+    #[must_use]
+    pub fn is_in_the_way(&self, priority: Option<u32>, table: Option<TableId>) -> bool {
+        let ours = self.priorities.first..self.priorities.first + RULES;
+        priority.is_some_and(|priority| ours.contains(&priority))
+            || table.is_some_and(|table| self.all_tables().contains(&table))
     }
 
     /// The addresses of a slot's inbound or outbound link: of each slot four in a row, the second on the node and the

@@ -40,8 +40,8 @@ pub enum Operation {
     RemoveMembers(Vec<IpAddr>),
     /// Make a pair of links into a ztunnel's namespace.
     CreatePair(Pair),
-    /// Remove one of our links, and with it its other end.
-    DeleteLink(String),
+    /// Remove one of our links, and with it, if it is a veth link, its other end.
+    DeleteLink(Place, String),
     /// Switch a link on.
     SetUp(Place, String),
     /// Give a link an address.
@@ -70,7 +70,7 @@ impl Operation {
             Operation::AddMembers(_) => "add-members",
             Operation::RemoveMembers(_) => "remove-members",
             Operation::CreatePair(_) => "create-links",
-            Operation::DeleteLink(_) => "delete-link",
+            Operation::DeleteLink(..) => "delete-link",
             Operation::SetUp(..) => "set-up",
             Operation::AddAddress(..) => "add-address",
             Operation::SetSysctl(..) => "set-sysctl",
@@ -100,7 +100,7 @@ impl fmt::Display for Operation {
             Operation::AddMembers(members) => write!(f, "add {} addresses to the sets", members.len()),
             Operation::RemoveMembers(ips) => write!(f, "remove {} addresses from the sets", ips.len()),
             Operation::CreatePair(pair) => write!(f, "create links {} and {}", pair.node, pair.ztunnel),
-            Operation::DeleteLink(name) => write!(f, "delete link {name}"),
+            Operation::DeleteLink(place, name) => write!(f, "{place}: delete link {name}"),
             Operation::SetUp(place, name) => write!(f, "{place}: switch {name} on"),
             Operation::AddAddress(place, name, net) => write!(f, "{place}: add {net} to {name}"),
             Operation::SetSysctl(place, name, value) => write!(f, "{place}: set {name} to {value}"),

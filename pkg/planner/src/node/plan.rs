@@ -54,7 +54,7 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
     let mut fresh = BTreeSet::new();
     for pair in missing_pairs(slot, observed) {
         if observed.links.contains_key(&pair.node) {
-            steps.push(Operation::DeleteLink(pair.node.clone()));
+            steps.push(Operation::DeleteLink(Place::Node, pair.node.clone()));
         }
         fresh.extend([pair.node.clone(), pair.ztunnel.clone()]);
         steps.push(Operation::CreatePair(pair));
@@ -206,7 +206,11 @@ fn tidy_steps(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Ve
             continue;
         }
         let links = want::pairs(slot).into_iter().map(|pair| pair.node);
-        steps.extend(links.filter(|link| observed.links.contains_key(link)).map(Operation::DeleteLink));
+        steps.extend(
+            links
+                .filter(|link| observed.links.contains_key(link))
+                .map(|link| Operation::DeleteLink(Place::Node, link)),
+        );
     }
     let unused = observed.sets.keys().filter(|family| !desired.families().contains(family));
     steps.extend(unused.copied().map(Operation::DestroySet));
@@ -240,9 +244,11 @@ fn remove(observed: &Observed) -> Vec<Operation> {
             steps.extend(inside.rules.iter().cloned().map(|rule| Operation::DeleteRule(place, rule)));
             steps.extend(route_step(place, inside.routes.clone(), RouteEdit::Delete));
             steps.extend(restore_steps(place, &inside.journal));
+            // Of a tunnel each end is on its own; of a veth link this one takes the other along.
+            steps.extend(inside.links.keys().cloned().map(|link| Operation::DeleteLink(place, link)));
         }
     }
-    steps.extend(observed.links.keys().cloned().map(Operation::DeleteLink));
+    steps.extend(observed.links.keys().cloned().map(|link| Operation::DeleteLink(Place::Node, link)));
     steps.extend(observed.sets.keys().copied().map(Operation::DestroySet));
     steps.extend(restore_steps(Place::Node, &observed.journal));
     steps

@@ -254,6 +254,9 @@ pub struct Observed {
     pub sysctls: BTreeMap<String, String>,
     /// How such settings were before we changed them.
     pub journal: BTreeMap<String, String>,
+    /// What others have where we want to be, in words: routes in our tables, rules at our priorities or into our tables,
+    /// and networks that overlap those of our links.
+    pub foreign: Vec<String>,
     /// The namespaces of the ztunnels that should have a slot.
     pub inside: [Option<ObservedInside>; 2],
 }

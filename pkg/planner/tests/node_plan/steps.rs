@@ -55,7 +55,11 @@ impl World {
                 }
             }
             Operation::CreatePair(pair) => self.create_pair(pair)?,
-            Operation::DeleteLink(name) => self.delete_link(Ns::Node, name),
+            Operation::DeleteLink(Place::Node, name) => self.delete_link(Ns::Node, name),
+            Operation::DeleteLink(Place::Ztunnel(slot), name) => {
+                let number = slot.of(&self.slots).ok_or("the slot has no ztunnel")?;
+                self.delete_link(Ns::Pod(number), name);
+            }
             Operation::SetUp(place, name) => {
                 let link = self.place(*place)?.links.get_mut(name);
                 link.ok_or("no such link")?.up = true;
