@@ -1,5 +1,7 @@
 //! What lies in `deploy/`: an API server takes it, it fits the daemon, and the daemon runs with no more than it gives.
 
+#[path = "install_manifests/ambient.rs"]
+mod ambient;
 #[path = "install_manifests/documents.rs"]
 mod documents;
 #[path = "install_manifests/image.rs"]

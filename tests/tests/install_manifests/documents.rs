@@ -13,16 +13,20 @@ pub(super) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
 }
 
-/// Every document of every manifest, in the order in which `kubectl apply -f` takes them.
+/// The manifest without ambient mode, which most tests are about.
+pub(super) const SIDECAR: &str = "istio-cni.yaml";
+/// The one with it.
+pub(super) const AMBIENT: &str = "istio-cni-ambient.yaml";
+
+/// Every document of a manifest, in its order.
+pub(super) fn documents_of(file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(repository("deploy").join(file)).unwrap();
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Every document of the manifest without ambient mode.
 pub(super) fn documents() -> Vec<Value> {
-    let files = fs::read_dir(repository("deploy")).unwrap().map(|file| file.unwrap().path());
-    let mut files: Vec<PathBuf> = files.filter(|file| file.extension() == Some("yaml".as_ref())).collect();
-    files.sort();
-    let read = |file: &PathBuf| -> Vec<Value> {
-        serde_saphyr::from_multiple(&fs::read_to_string(file).unwrap())
-            .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
-    };
-    files.iter().flat_map(read).collect()
+    documents_of(SIDECAR)
 }
 
 /// The only document of this kind.
@@ -59,7 +63,11 @@ pub(super) fn path(document: &Value) -> String {
 
 /// The documents for a namespace of a test's own, whose name also becomes that of the objects that have none.
 pub(super) fn documents_for(namespace: &str) -> Vec<Value> {
-    let mut documents = documents();
+    renamed(documents(), namespace)
+}
+
+/// The same of any documents.
+fn renamed(mut documents: Vec<Value>, namespace: &str) -> Vec<Value> {
     for document in &mut documents {
         if document["metadata"].get("namespace").is_some() {
             document["metadata"]["namespace"] = json!(namespace);
@@ -95,7 +103,11 @@ pub(super) fn wait_for_kube_system(api: &ApiServer) {
 fn the_api_server_takes_every_document_to_the_letter() {
     let Some(api) = ApiServer::shared() else { return };
     api.create_namespace("deploy-letter");
-    let documents = documents_for("deploy-letter"); // another test has the real names
+    [SIDECAR, AMBIENT].into_iter().for_each(|file| is_taken(api, file));
+}
+
+fn is_taken(api: &ApiServer, file: &str) {
+    let documents = renamed(documents_of(file), "deploy-letter"); // another test has the real names
     documents.iter().for_each(|document| create(api, document, "&dryRun=All"));
     let kinds: Vec<&str> = documents.iter().map(|document| document["kind"].as_str().unwrap()).collect();
     assert_eq!(

@@ -1,0 +1,62 @@
+//! The manifest with ambient mode: what it has beyond the other.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::documents::{AMBIENT, SIDECAR, documents_of};
+
+fn document(file: &str, kind: &str) -> Value {
+    documents_of(file).into_iter().find(|document| document["kind"] == kind).unwrap()
+}
+
+fn names(list: &Value) -> BTreeSet<String> {
+    let entries = list.as_array().unwrap().iter();
+    entries.map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn beyond(list: impl Fn(&Value) -> Value) -> (BTreeSet<String>, BTreeSet<String>) {
+    let of = |file: &str| names(&list(&document(file, "DaemonSet")["spec"]["template"]["spec"]));
+    let (less, more) = (of(SIDECAR), of(AMBIENT));
+    (more.difference(&less).cloned().collect(), less.difference(&more).cloned().collect())
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn the_pods_have_what_ambient_mode_needs_and_all_that_the_others_have() {
+    let env = beyond(|spec| spec["containers"][0]["env"].clone());
+    assert_eq!(env, (set(&["AMBIENT_ENABLED", "NO_ZTUNNEL_POLICY", "SYSTEM_NAMESPACE"]), set(&[])));
+    let mounts = ["cni-ambient-config-dir", "cni-netns-dir", "xtables-lock"];
+    assert_eq!(beyond(|spec| spec["containers"][0]["volumeMounts"].clone()), (set(&mounts), set(&[])));
+    assert_eq!(beyond(|spec| spec["volumes"].clone()), (set(&mounts), set(&[])));
+    let spec = document(AMBIENT, "DaemonSet")["spec"]["template"]["spec"].clone();
+    assert_eq!(spec["hostNetwork"], json!(true), "it works on the node's network");
+    assert_eq!(spec["containers"][0]["securityContext"]["privileged"], json!(true));
+    let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap().clone();
+    let netns = mounts.iter().find(|mount| mount["name"] == "cni-netns-dir").unwrap();
+    assert_eq!(netns["mountPropagation"], "HostToContainer", "namespaces come and go while it runs");
+    assert_eq!(netns["mountPath"], "/var/run/netns", "where the daemon looks by default");
+}
+
+#[test]
+fn the_account_may_mark_pods_and_nothing_else_beyond() {
+    let rules = |file: &str| document(file, "ClusterRole")["rules"].as_array().unwrap().clone();
+    let less = rules(SIDECAR);
+    let more: Vec<Value> = rules(AMBIENT).into_iter().filter(|rule| !less.contains(rule)).collect();
+    let [mark] = &more[..] else { panic!("{more:?}") };
+    assert_eq!((&mark["resources"], &mark["verbs"]), (&json!(["pods/status"]), &json!(["patch"])));
+}
+
+#[test]
+fn the_entry_is_that_of_the_other_with_ambient_mode_on() {
+    let entry = |file: &str| -> Value {
+        let text = document(file, "ConfigMap")["data"]["cni_network_config"].as_str().unwrap().to_owned();
+        serde_json::from_str(&text).unwrap()
+    };
+    let mut wanted = entry(SIDECAR);
+    wanted["ambient_enabled"] = json!(true);
+    assert_eq!(entry(AMBIENT), wanted);
+}
