@@ -10,10 +10,14 @@
 
 #[path = "tests/ambient_paths.rs"]
 mod ambient_paths;
+#[path = "tests/ambient_policies.rs"]
+mod ambient_policies;
 #[path = "tests/ambient_rollout.rs"]
 mod ambient_rollout;
 #[path = "tests/ambient_stage.rs"]
 mod ambient_stage;
+#[path = "tests/ambient_uninstall.rs"]
+mod ambient_uninstall;
 #[path = "tests/clean.rs"]
 mod clean;
 #[path = "tests/facts_api.rs"]

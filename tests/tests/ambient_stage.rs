@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use kit::{
-    Container, Daemon, Echo, Manifests, Node, NodeOptions, Pod, PodSandbox, Proto, Seen, Ztunnel,
+    Container, Daemon, Echo, Manifests, Netns, Node, NodeOptions, Pod, PodSandbox, Proto, Seen, Via, Ztunnel,
     ZtunnelOptions,
 };
 use serde_json::{Value, json};
@@ -34,7 +35,7 @@ pub(crate) struct Ambient {
 
 /// A pod with an echo server.
 pub(crate) struct Peer {
-    pub(crate) echo: Vec<Echo>,
+    _echo: Vec<Echo>,
     pub(crate) sandbox: PodSandbox,
 }
 
@@ -54,12 +55,15 @@ impl Ambient {
         manifests.put_namespace(PLAIN, &[]);
         manifests.put_namespace("istio-system", &[]);
         let config = kit::TempDir::new().unwrap();
+        let run = config.path().join("run");
+        std::fs::create_dir(&run).unwrap();
         let container = Container::new(&node)
             .with_env("AMBIENT_ENABLED", "true")
             .with_env("POD_SOURCE", "dir:/manifests")
             .with_mount(&manifests.path(), "/manifests")
             .with_mount(config.path(), "/etc/ambient-config")
-            .with_mount(Path::new("/run/netns"), "/var/run/netns");
+            .with_mount(Path::new("/run/netns"), "/var/run/netns")
+            .with_mount(&run, "/run"); // the lock of the older backend's tools
         let container = env.iter().fold(container, |made, (key, value)| made.with_env(key, value));
         node.write_conflist("10-kit.conflist", &node.conflist(&[]));
         Self { daemon: None, container, manifests, node, config, created: 0 }
@@ -166,20 +170,27 @@ impl Ambient {
 
     /// Everything of the node's network that we could change, as text.
     pub(crate) fn dump(&self) -> String {
-        let commands = [
-            "ip -d link show",
-            "ip address show",
-            "ip -4 rule",
-            "ip -6 rule",
-            "ip -4 route show table all",
-            "ip -6 route show table all",
-            "ipset save",
-            "iptables-nft-save",
-            "ip6tables-nft-save",
-            "sysctl -a --pattern net.ipv[46].conf.*.(rp_filter|accept_local)",
-        ];
-        self.node.netns().run(|| commands.map(output).concat())
+        dump_of(self.node.netns())
     }
+}
+
+/// Everything of a namespace's network that we could change, as text, with the tables of both backends.
+pub(crate) fn dump_of(netns: &Netns) -> String {
+    let commands = [
+        "ip -d link show",
+        "ip address show",
+        "ip -4 rule",
+        "ip -6 rule",
+        "ip -4 route show table all",
+        "ip -6 route show table all",
+        "ipset save",
+        "iptables-nft-save",
+        "ip6tables-nft-save",
+        "iptables-legacy-save",
+        "ip6tables-legacy-save",
+        "grep -rE . /proc/sys/net/ipv4/conf /proc/sys/net/ipv6/conf /proc/sys/net/ipv4/ip_forward",
+    ];
+    netns.run(|| commands.map(output).concat())
 }
 
 fn output(command: &str) -> String {
@@ -187,8 +198,21 @@ fn output(command: &str) -> String {
     let made = Command::new(words[0]).args(&words[1..]).output().unwrap();
     let text = String::from_utf8_lossy(&made.stdout).into_owned();
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-    format!("== {command}\n{}\n", lines.collect::<Vec<_>>().join("\n"))
+    // Counters of packets say nothing of what is there.
+    let lines = lines.map(|line| line.split(" [").next().unwrap());
+    let mut lines = lines.fold(String::new(), |all, line| all + line + "\n");
+    for blank in BLANK {
+        lines = lines.replace(blank, "");
+    }
+    format!("== {command}\n{}\n", lines.trim_end())
 }
+
+/// Tables that are there because somebody looked, or had rules in them once.
+const BLANK: [&str; 3] = [
+    "*mangle\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n",
+    "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n",
+    "*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n",
+];
 
 /// A pod's object while its sandbox is made: nobody knows its addresses.
 fn starting(pod: &Pod) -> Value {
@@ -200,7 +224,7 @@ fn starting(pod: &Pod) -> Value {
 impl Peer {
     fn new(sandbox: PodSandbox) -> Self {
         let echo = vec![Echo::tcp(&sandbox.netns, PORT), Echo::udp(&sandbox.netns, PORT)];
-        Self { echo, sandbox }
+        Self { _echo: echo, sandbox }
     }
 
     pub(crate) fn ip(&self, v6: bool) -> IpAddr {
@@ -214,5 +238,74 @@ impl Peer {
     /// Connects from this pod and says what the server saw.
     pub(crate) fn tcp(&self, target: SocketAddr) -> Result<Seen, kit::Failure> {
         kit::connect(&self.sandbox.netns, Proto::Tcp, target)
+    }
+}
+
+/// What ztunnel is to see of one connection: the listener, and where it was going.
+pub(crate) type Legs<'a> = &'a [(Via, SocketAddr)];
+
+/// Who watches a ztunnel. All that it accepts has to be announced.
+pub(crate) struct Watched {
+    pub(crate) ztunnel: Ztunnel,
+    known: AtomicUsize,
+}
+
+impl Watched {
+    pub(crate) fn new(ztunnel: Ztunnel) -> Self {
+        let known = AtomicUsize::new(ztunnel.seen().len());
+        Self { ztunnel, known }
+    }
+
+    /// ztunnel accepted these since the last look, of this client, and nothing else.
+    pub(crate) fn expect(&self, what: &str, src: Option<IpAddr>, legs: Legs<'_>) {
+        let before = self.known.load(Ordering::Relaxed);
+        let deadline = Instant::now() + LIMIT;
+        while self.ztunnel.seen().len() < before + legs.len() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2)); // between two looks at another process
+        }
+        let seen = self.ztunnel.seen();
+        let new: Vec<_> = seen[before..].iter().map(|one| (one.via, one.dst)).collect();
+        assert_eq!(new, legs, "{what}: {:?}", &seen[before..]);
+        for one in &seen[before..] {
+            assert!(src.is_none_or(|src| one.src.ip() == src), "{what}: not from {src:?}: {one:?}");
+            assert_eq!(one.error, None, "{what}");
+        }
+        self.known.store(seen.len(), Ordering::Relaxed);
+    }
+}
+
+impl Ambient {
+    /// [`Ambient::stopped`] with further directories of the node in the agent's container.
+    pub(crate) fn stopped_with(env: &[(&str, &str)], mounts: &[(&Path, &str)]) -> Self {
+        let mut stage = Self::stopped(NodeOptions::default(), env);
+        for (from, at) in mounts {
+            stage.container = stage.container.with_mount(from, at);
+        }
+        stage
+    }
+
+    /// Waits until new connections go through a ztunnel once more.
+    pub(crate) fn wait_active_again(&mut self, ztunnel: &Ztunnel) {
+        let words = format!("new connections go through ztunnel {}", ztunnel.pod().pod.uid);
+        self.daemon()
+            .wait_for(&words, |daemon| daemon.log().matches(&words).count() >= 2 && daemon.is_ready());
+    }
+
+    /// Waits until two dumps in a row are the same.
+    pub(crate) fn wait_quiet(&self) {
+        let mut before = self.dump();
+        loop {
+            std::thread::sleep(Duration::from_millis(20)); // between two looks at the kernel
+            let now = self.dump();
+            if now == before {
+                return;
+            }
+            before = now;
+        }
+    }
+
+    /// Waits until the daemon has said this, and is ready.
+    pub(crate) fn wait_said(&mut self, words: &str) {
+        self.daemon().wait_for(words, |daemon| daemon.log().contains(words));
     }
 }

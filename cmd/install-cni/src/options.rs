@@ -242,7 +242,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         None,
         &["AMBIENT_RULE_PRIORITY"],
         "100",
-        "priority of the first of eleven policy rules",
+        "priority of the first of ten policy rules",
     ),
     flag(
         "netns-dir",

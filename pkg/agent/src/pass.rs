@@ -175,7 +175,9 @@ impl Owner {
 
     /// Does the steps, up to the first that fails.
     fn apply(&mut self, steps: &[Operation], desired: &Desired) -> Result<(), Trouble> {
-        let before = self.verified.as_ref().and_then(|verified| verified.desired.active);
+        // Not only the slot counts: a successor takes the place of one that died.
+        let ztunnel = |desired: &Desired| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
+        let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
         let began = Instant::now();
         for step in steps {
             let done = self.path.apply(step);
@@ -184,7 +186,7 @@ impl Owner {
             debug!(target: "ambient", "{step}");
         }
         let active = desired.active;
-        if active != before || self.verified.is_none() {
+        if before.is_none_or(|before| before != ztunnel(desired)) {
             self.metrics.switched(active.map(Slot::number), began.elapsed());
             match active.and_then(|slot| desired.slot(slot)) {
                 Some(ztunnel) => {

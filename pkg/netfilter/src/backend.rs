@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use rules::{Saved, plan};
+use rules::{Owner, Saved};
 
 /// An implementation of iptables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +50,9 @@ pub(crate) fn by_content(nft: &[&Saved], legacy: &[&Saved]) -> Option<Backend> {
             legacy.iter().any(|saved| test(saved)).then_some(Backend::Legacy)
         }
     };
-    either(&|saved| !plan::remove(saved).is_empty()).or_else(|| either(&|saved| !saved.is_blank()))
+    let ours =
+        |saved: &Saved| [Owner::SIDECAR, Owner::NODE].iter().any(|owner| !owner.remove(saved).is_empty());
+    either(&ours).or_else(|| either(&|saved| !saved.is_blank()))
 }
 
 #[cfg(test)]
@@ -65,12 +67,14 @@ mod tests {
     fn our_chains_decide_first_then_anybodys_rules_and_nft_before_legacy() {
         let (blank, foreign) = (saved(""), saved("-A OUTPUT -j ACCEPT\n"));
         let ours = saved(":ISTIO_OUTPUT - [0:0]\n");
+        let of_a_node = saved(":ztunnel-PREROUTING - [0:0]\n");
         let cases = [
             (&blank, &blank, None),
             (&foreign, &blank, Some(Backend::Nft)),
             (&blank, &foreign, Some(Backend::Legacy)),
             (&foreign, &foreign, Some(Backend::Nft)),
             (&foreign, &ours, Some(Backend::Legacy)),
+            (&foreign, &of_a_node, Some(Backend::Legacy)),
             (&ours, &foreign, Some(Backend::Nft)),
             (&ours, &ours, Some(Backend::Nft)),
         ];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hostnet::{Handle, IpProtocol, Link, LinkIndex, PolicyRule, Route, RouteKind, RouteProtocol, RuleAction};
+use hostnet::{Handle, Link, LinkIndex, PolicyRule, Route, RouteKind, RouteProtocol, RuleAction};
 use model::Family;
 use planner::node::{PathRoute, PathRule, RouteTo};
 
@@ -73,25 +73,14 @@ pub(crate) fn route_to(route: &PathRoute, names: &Names) -> Result<Route, Error>
 /// None for what none of our rules looks like.
 pub(crate) fn rule_from(rule: &PolicyRule) -> Option<PathRule> {
     let RuleAction::Lookup(table) = rule.action else { return None };
-    let from_host = match rule.iif.as_deref() {
-        None => false,
-        Some("lo") => true,
-        Some(_) => return None,
-    };
-    let tcp = match rule.ip_proto {
-        None => false,
-        Some(IpProtocol::TCP) => true,
-        Some(_) => return None,
-    };
+    let others = rule.iif.is_some() || rule.ip_proto.is_some() || rule.unmodelled;
     let priority = rule.priority?;
-    let made = PathRule { family: rule.family, priority, mark: rule.fwmark, from_host, tcp, table };
-    (!rule.unmodelled).then_some(made)
+    let made = PathRule { family: rule.family, priority, mark: rule.fwmark, table };
+    (!others).then_some(made)
 }
 
 pub(crate) fn rule_to(rule: &PathRule) -> PolicyRule {
     let mut made = PolicyRule::new(rule.family, Some(rule.priority), RuleAction::Lookup(rule.table));
     made.fwmark = rule.mark;
-    made.iif = rule.from_host.then(|| "lo".to_owned());
-    made.ip_proto = rule.tcp.then_some(IpProtocol::TCP);
     made
 }

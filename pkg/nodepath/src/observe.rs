@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use hostnet::{Handle, IpNet, Link, LinkIndex, PolicyRule, Route, RuleAction};
+use hostnet::{Handle, IpNet, Link, LinkIndex, PolicyRule, Route};
 use model::Family;
 use netfilter::{Firewall, Options};
 use planner::node::{
@@ -119,14 +119,10 @@ impl NodePath {
 
     fn sort_rules(&self, found: &[PolicyRule], observed: &mut Observed) {
         for rule in found {
-            let ours = convert::rule_from(rule).filter(|rule| is_our_rule(&self.config, rule));
-            let table = match rule.action {
-                RuleAction::Lookup(table) => Some(table),
-                _ => None,
-            };
-            match ours {
+            match convert::rule_from(rule).filter(|rule| is_our_rule(&self.config, rule)) {
                 Some(rule) => observed.rules.push(rule),
-                None if self.config.is_in_the_way(rule.priority, table) => {
+                // One for a certain source or destination does not meet what is marked, or is meant to.
+                None if !rule.unmodelled && self.config.is_in_the_way(rule.priority) => {
                     observed.foreign.push(format!("rule {rule}"));
                 }
                 None => {}
@@ -145,7 +141,8 @@ impl NodePath {
         let overlaps = |dst: &IpNet| networks.iter().any(|net| net.contains(dst));
         for route in routes.iter().filter(|route| route.protocol != convert::OURS) {
             let in_network = route.dst.as_ref().is_some_and(overlaps) && !ours(route.oif);
-            if tables.contains(&route.table) || in_network {
+            // A route to one destination is for whoever made it; a default route would take all of ours.
+            if (tables.contains(&route.table) && route.dst.is_none()) || in_network {
                 observed.foreign.push(format!("route {route}"));
             }
         }
@@ -189,7 +186,7 @@ impl NodePath {
         let links = self.net.links()?;
         for slot in Slot::BOTH {
             let Some(generation) = slot.of(slots) else { continue };
-            observed.sysctls.extend(inside::read_sysctls(&watched_sysctls(&generation.veth))?);
+            observed.sysctls.extend(inside::read_sysctls(&watched_sysctls(slot, &generation.veth))?);
             let Some(located) = self.located.get_mut(&generation.uid) else {
                 return Err(Error::NoZtunnel(slot));
             };

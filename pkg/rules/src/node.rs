@@ -5,8 +5,9 @@
 //! Each slot has links of its own. A packet's way is decided by marks; rules of the routing policy, which are not made
 //! here, choose a link by them. Every mark has a mask: the other bits belong to whoever uses them.
 //!
-//! What a packet that is none of our business pays in `mangle`: two rules once its connection is established, unless
-//! it enters or leaves by a link of ours.
+//! What a packet that is none of our business pays in `mangle`: one rule once its connection is established, unless
+//! it enters or leaves by a link of ours. It gets no mark then; the first packet of a connection gets `any_slot`, by
+//! which it is looked for among the captured addresses after others have had their say about its destination.
 
 mod host;
 mod proxy;
@@ -60,7 +61,8 @@ pub struct Marks {
     pub proxy_return: Mark,
     /// Packet and connection: which slot they belong to.
     pub slots: [Mark; SLOTS],
-    /// Packet: inbound, for whichever slot is active. Its mask covers those of `slots`, its value is none of theirs.
+    /// Packet: new, for whichever slot is active if its destination is captured. Its mask covers those of `slots`, its
+    /// value is none of theirs.
     pub any_slot: Mark,
     /// In the ztunnel's namespace: delivered locally, to a transparent socket.
     pub tproxy: Mark,

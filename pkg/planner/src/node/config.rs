@@ -185,12 +185,11 @@ impl NodeConfig {
         [inbound_v4.into(), outbound_v4.into(), inbound_v6.into(), outbound_v6.into()]
     }
 
-    /// Whether a policy rule of somebody else is at one of our priorities, or leads into one of our tables.
+    /// Whether a policy rule of somebody else stands between ours.
     #[must_use]
-    pub fn is_in_the_way(&self, priority: Option<u32>, table: Option<TableId>) -> bool {
+    pub fn is_in_the_way(&self, priority: Option<u32>) -> bool {
         let ours = self.priorities.first..self.priorities.first + RULES;
         priority.is_some_and(|priority| ours.contains(&priority))
-            || table.is_some_and(|table| self.all_tables().contains(&table))
     }
 
     /// The addresses of a slot's inbound or outbound link: of each slot four in a row, the second on the node and the

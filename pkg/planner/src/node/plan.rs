@@ -66,11 +66,13 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
             steps.push(Operation::SetUp(place, pair.ztunnel));
         }
     }
-    // A link that is made anew has its settings anew.
-    let lasts = |name: &String| fresh.is_empty() || !name.contains("/conf/");
-    let there = |name: &String, value: &String| lasts(name) && inside.sysctls.get(name) == Some(value);
-    let settings = want::inside_sysctls(slot).into_iter().filter(|(name, value)| !there(name, value));
-    steps.extend(settings.map(|(name, value)| Operation::SetSysctl(place, name, value)));
+    // A new link has the settings that all new links have.
+    let of_fresh = |name: &str| name.split('/').any(|part| fresh.contains(part));
+    for (name, value) in want::inside_sysctls(slot) {
+        if of_fresh(&name) || inside.sysctls.get(&name) != Some(&value) {
+            steps.push(Operation::SetSysctl(place, name, value));
+        }
+    }
     let (rules, routes) = want::inside(config, ztunnel);
     steps
         .extend(diff::missing(&rules, &inside.rules).into_iter().map(|rule| Operation::AddRule(place, rule)));
@@ -84,8 +86,8 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
             steps.push(Operation::SetUp(Place::Node, pair.node));
         }
     }
-    for (name, value) in want::node_sysctls(ztunnel, &observed.sysctls) {
-        if observed.sysctls.get(&name) != Some(&value) {
+    for (name, value) in want::node_sysctls(slot, ztunnel, &observed.sysctls) {
+        if of_fresh(&name) || observed.sysctls.get(&name) != Some(&value) {
             steps.push(Operation::SetSysctl(Place::Node, name, value));
         }
     }

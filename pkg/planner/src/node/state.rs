@@ -118,6 +118,12 @@ impl Desired {
         slot.of(&self.slots).as_ref()
     }
 
+    /// Where new connections go.
+    #[must_use]
+    pub fn active_ztunnel(&self) -> Option<&Generation> {
+        self.active.and_then(|slot| self.slot(slot))
+    }
+
     /// The active slot, if it serves a family.
     #[must_use]
     pub fn active_for(&self, family: Family) -> Option<(Slot, &Generation)> {
@@ -187,10 +193,6 @@ pub struct PathRule {
     pub priority: u32,
     /// Only packets with this mark.
     pub mark: Option<Mark>,
-    /// Only packets that the host itself sends.
-    pub from_host: bool,
-    /// Only TCP.
-    pub tcp: bool,
     /// Where it looks.
     pub table: TableId,
 }
@@ -201,8 +203,6 @@ impl fmt::Display for PathRule {
         if let Some(mark) = self.mark {
             write!(f, " fwmark {mark}")?;
         }
-        f.write_str(if self.from_host { " iif lo" } else { "" })?;
-        f.write_str(if self.tcp { " ipproto tcp" } else { "" })?;
         write!(f, " lookup {}", self.table)
     }
 }
@@ -254,8 +254,8 @@ pub struct Observed {
     pub sysctls: BTreeMap<String, String>,
     /// How such settings were before we changed them.
     pub journal: BTreeMap<String, String>,
-    /// What others have where we want to be, in words: routes in our tables, rules at our priorities or into our tables,
-    /// and networks that overlap those of our links.
+    /// What others have where we want to be, in words: default routes in our tables, rules between ours for every packet
+    /// of a mark, and networks within those of our links.
     pub foreign: Vec<String>,
     /// The namespaces of the ztunnels that should have a slot.
     pub inside: [Option<ObservedInside>; 2],

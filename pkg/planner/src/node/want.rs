@@ -8,7 +8,7 @@ use std::{
 use model::{Family, IpNet, Mark, TableId};
 
 use super::{
-    config::{Fallback, NodeConfig, Tables, host},
+    config::{Fallback, LinkKind, NodeConfig, Tables, host},
     state::{Desired, Generation, PathRoute, PathRule, RouteTo, Slot},
 };
 
@@ -98,6 +98,7 @@ pub(super) fn routes(config: &NodeConfig, desired: &Desired) -> Vec<PathRoute> {
             let answers = config.tables.slot_return + slot.number();
             routes.extend(fallback(answers, family, None, desired.fallback));
             if let Some(ztunnel) = desired.slot(slot) {
+                routes.extend(carrier_routes(config, slot, ztunnel, family));
                 routes.extend(slot_routes(config, slot, ztunnel, family));
             }
         }
@@ -142,6 +143,19 @@ fn fallback(table: u32, family: Family, dst: Option<IpNet>, policy: Fallback) ->
     Some(PathRoute { family, table: TableId(table), dst, metric: FALLBACK_METRIC, to })
 }
 
+/// What a tunnel sends has the mark of what is in it, and must not go into the tunnel again.
+fn carrier_routes(config: &NodeConfig, slot: Slot, ztunnel: &Generation, family: Family) -> Vec<PathRoute> {
+    let remote = ztunnel.ips.first().copied().filter(|ip| Family::of(*ip) == family);
+    let Some(ip) = remote.filter(|_| config.links != LinkKind::Veth) else { return Vec::new() };
+    let Tables { outbound, slot_inbound, slot_outbound, .. } = config.tables;
+    let tables = [outbound, slot_inbound + slot.number(), slot_outbound + slot.number()];
+    let to = |table| {
+        let to = RouteTo::Via(ip, ztunnel.veth.clone());
+        PathRoute { family, table: TableId(table), dst: Some(host(ip)), metric: METRIC, to }
+    };
+    tables.into_iter().map(to).collect()
+}
+
 /// A slot's tables of connections to and from pods have no fallback: what finds no route there goes on as a new
 /// connection would, so that the connections of a ztunnel that is gone are reset by the next one instead of hanging. An
 /// answer to a ztunnel is not so: its destination is a client's address, and it would leave the node. So both slots'
@@ -162,7 +176,9 @@ fn slot_routes(config: &NodeConfig, slot: Slot, ztunnel: &Generation, family: Fa
         .collect()
 }
 
-/// The policy rules of a family on the node, in order. They are the same whatever slots are in use.
+/// The policy rules of a family on the node, in order. They are the same whatever slots are in use. Each needs a mark: a
+/// packet that is none of our business, one of this host's own, and the kernel's question which way a source is reached
+/// (`rp_filter`) have none, and are routed as if we were not there.
 pub(super) fn rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     let marks = &config.rules.marks;
     let Tables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = config.tables;
@@ -170,32 +186,28 @@ pub(super) fn rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
         Slot::BOTH.map(|slot| {
             let of_slot = *slot.of(&marks.slots);
             let mark = Mark { value: mark.value | of_slot.value, mask: mark.mask | of_slot.mask };
-            (Some(mark), base + slot.number())
+            (mark, base + slot.number())
         })
     };
     let nothing = Mark { value: 0, mask: 0 };
-    let mut selectors: Vec<(Option<Mark>, u32)> = vec![(Some(marks.skip), TableId::MAIN.0)];
+    let mut selectors: Vec<(Mark, u32)> = vec![(marks.skip, TableId::MAIN.0)];
     selectors.extend(both(marks.outbound, slot_outbound));
     selectors.extend(both(marks.proxy_return, slot_return));
     selectors.extend(both(nothing, slot_inbound));
-    selectors.push((Some(marks.outbound), outbound));
-    selectors.push((Some(marks.any_slot), inbound));
-    selectors.push((None, TableId::MAIN.0));
-    selectors.push((None, inbound));
-    let last = selectors.len() - 1;
-    let rule = |(place, (mark, table)): (usize, (Option<Mark>, u32))| PathRule {
+    selectors.push((marks.outbound, outbound));
+    // Any of the bits: what is new, and what a slot has that is gone.
+    selectors.extend(marks.slots.map(|slot| (Mark { value: slot.value, mask: slot.value }, inbound)));
+    let rule = |(place, (mark, table)): (usize, (Mark, u32))| PathRule {
         family,
         priority: config.priorities.first + u32::try_from(place).unwrap_or(u32::MAX),
-        mark,
-        from_host: place + 1 == last,
-        tcp: place == last,
+        mark: Some(mark),
         table: TableId(table),
     };
     selectors.into_iter().enumerate().map(rule).collect()
 }
 
 /// How many priorities the rules take.
-pub(super) const RULES: u32 = 11;
+pub(super) const RULES: u32 = 10;
 
 /// Rules and routes in a ztunnel's namespace: what TPROXY and the return path mark is delivered there.
 pub(super) fn inside(config: &NodeConfig, ztunnel: &Generation) -> (Vec<PathRule>, Vec<PathRoute>) {
@@ -206,8 +218,6 @@ pub(super) fn inside(config: &NodeConfig, ztunnel: &Generation) -> (Vec<PathRule
             family,
             priority,
             mark: Some(mark),
-            from_host: false,
-            tcp: false,
             table: DELIVER_TABLE,
         }));
         let to = RouteTo::Local("lo".to_owned());
@@ -218,8 +228,10 @@ pub(super) fn inside(config: &NodeConfig, ztunnel: &Generation) -> (Vec<PathRule
 
 /// Settings of the node that a slot needs. With the strict check of source addresses, which counts if either the link
 /// or all links ask for it, nothing that ztunnel sends with a pod's address would get through; 2 is the loose check,
-/// and counts more than both. Accepting local addresses is for connections of this host.
+/// and counts more than both. On our own links nobody else could want another one. Accepting local addresses is for
+/// connections of this host.
 pub(super) fn node_sysctls(
+    slot: Slot,
     ztunnel: &Generation,
     observed: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
@@ -230,6 +242,7 @@ pub(super) fn node_sysctls(
     if value(&check).max(value(&key("all", "rp_filter"))) == 1 {
         wanted.insert(check, "2".to_owned());
     }
+    wanted.extend(pairs(slot).map(|pair| (key(&pair.node, "rp_filter"), "2".to_owned())));
     wanted
 }
 
@@ -270,14 +283,14 @@ pub fn inside_table() -> TableId {
     DELIVER_TABLE
 }
 
-/// Names of the node's kernel settings that matter to a veth link.
+/// Names of the node's kernel settings that matter to a slot and its ztunnel's veth link.
 #[must_use]
-pub fn watched_sysctls(veth: &str) -> [String; 3] {
-    [
-        format!("net/ipv4/conf/{veth}/rp_filter"),
-        format!("net/ipv4/conf/{veth}/accept_local"),
-        "net/ipv4/conf/all/rp_filter".to_owned(),
-    ]
+pub fn watched_sysctls(slot: Slot, veth: &str) -> Vec<String> {
+    let of_veth = [(veth.to_owned(), "rp_filter"), (veth.to_owned(), "accept_local")];
+    let of_all = [("all".to_owned(), "rp_filter")];
+    let of_ours = pairs(slot).map(|pair| (pair.node, "rp_filter"));
+    let every = of_veth.into_iter().chain(of_all).chain(of_ours);
+    every.map(|(link, name)| format!("net/ipv4/conf/{link}/{name}")).collect()
 }
 
 /// The same inside a ztunnel's namespace.

@@ -208,14 +208,7 @@ fn stale_route(which: usize, family: Family) -> Option<(PathRoute, bool)> {
 fn stale_rule(which: usize, family: Family) -> PathRule {
     let mark = [None, Some(Mark { value: 0x100, mask: 0x100 })][which % 2];
     let priority = 100 + u32::try_from(which % 11).unwrap();
-    PathRule {
-        family,
-        priority,
-        mark,
-        from_host: false,
-        tcp: !which.is_multiple_of(3),
-        table: TableId([100, 110][which % 2]),
-    }
+    PathRule { family, priority, mark, table: TableId([100, 110][which % 2]) }
 }
 
 const BROKEN: [&str; 7] = [

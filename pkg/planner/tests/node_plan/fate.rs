@@ -73,7 +73,7 @@ fn way<'a>(world: &World, ns: &'a Netns, packet: Packet, input: &str, connmark: 
     let family = Family::of(packet.src);
     let mut walk = Walk { world, packet, input, mark: 0, connmark };
     let _ = walk.chain(ns, family, "PREROUTING");
-    let mut rules: Vec<_> = ns.rules.iter().filter(|rule| rule.family == family && !rule.from_host).collect();
+    let mut rules: Vec<_> = ns.rules.iter().filter(|rule| rule.family == family).collect();
     rules.sort_by_key(|rule| rule.priority);
     let matching =
         rules.iter().filter(|rule| rule.mark.is_none_or(|mark| walk.mark & mark.mask == mark.value));

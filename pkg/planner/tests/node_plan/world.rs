@@ -114,8 +114,6 @@ fn foreign_rules() -> Vec<PathRule> {
         family,
         priority,
         mark: Some(model::Mark { value: mark, mask: mark }),
-        from_host: false,
-        tcp: false,
         table: TableId(table),
     };
     let of = |family| [rule(family, 50, 0x8_0000, 100), rule(family, 105, 0x8_0000, 500)];
@@ -245,7 +243,7 @@ impl World {
         };
         for slot in Slot::BOTH {
             let Some(number) = *slot.of(slots) else { continue };
-            seen.sysctls.extend(self.node.settings(&watched_sysctls(&ztunnel(number).veth)));
+            seen.sysctls.extend(self.node.settings(&watched_sysctls(slot, &ztunnel(number).veth)));
             for pair in pairs(slot) {
                 let leads_there = |link: &Link| matches!(&link.peer, Some((ns, _)) if *ns == Ns::Pod(number));
                 if let Some(link) = seen.links.get_mut(&pair.node) {

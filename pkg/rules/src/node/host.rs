@@ -28,8 +28,7 @@ fn arriving(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     let skip = || set_mark(marks.skip);
     // Seen before we came, or none of ours: decided at the first packet, and left at that.
     let foreign = Match::ConnMark(Is::eq(Mark { value: 0, mask: marks.ours() }));
-    push(skip().when(Match::CtState(States::RelatedEstablished)).when(foreign));
-    push(Rule::new(Target::Return).when(marked(marks.skip)));
+    push(Rule::new(Target::Return).when(Match::CtState(States::RelatedEstablished)).when(foreign));
     // What a ztunnel hands back, as answers to a captured pod or to a client.
     push(skip().input(&links.any_inbound));
     push(skip().input(&links.any_outbound));
@@ -46,6 +45,9 @@ fn arriving(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     push(Rule::new(Target::Return).when(marked(marks.proxy_return)));
     if host.capture {
         push(set_mark(marks.outbound).tcp().when(member(host, Side::Source)));
+        // A service's address becomes that of a pod only later: which pods are captured is for routes to say.
+        let no_slot = Match::Mark(Is::eq(Mark { value: 0, mask: marks.slot_mask() | marks.outbound.mask }));
+        push(set_mark(marks.any_slot).tcp().when(no_slot));
     }
 }
 
@@ -99,7 +101,8 @@ fn to_the_proxy(config: &Config, rules: &mut RuleSet) {
 }
 
 /// On its way to the ztunnel a packet keeps its addresses, a service's among them, and is dropped by nobody. DNS is the
-/// exception: it is sent to the ztunnel by address.
+/// exception: it is sent to the ztunnel by address. A client of a service that others would masquerade stays who it is:
+/// the ztunnel connects on under the address that it sees, and answers to the node's own would never come back.
 fn kept_whole(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     let outbound = Rule::new(Target::Accept).when(marked(config.marks.outbound));
     let accept = Rule::new(Target::Accept);
@@ -110,7 +113,8 @@ fn kept_whole(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
         let dns = to_the_proxy.udp().when(member(host, Side::Source)).dport(DNS);
         rules.table(Table::Nat).push(&PREROUTING, dns);
     }
-    rules.lead(Table::Nat, Hook::Postrouting, &POSTROUTING, &outbound);
+    let to_a_slot = Rule::new(Target::Return).output(&config.links.any);
+    rules.lead(Table::Nat, Hook::Postrouting, &POSTROUTING, &to_a_slot);
     rules.table(Table::Nat).push(&POSTROUTING, accept.clone());
     rules.lead(Table::Filter, Hook::Forward, &FORWARD, &outbound);
     rules.table(Table::Filter).push(&FORWARD, accept);

@@ -1,0 +1,192 @@
+//! What is left when the agent goes: everything, or nothing.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use kit::{Echo, Live, LiveConnections, Netns, NodeOptions, UplinkWatch, Ztunnel, ZtunnelOptions};
+
+use crate::ambient_paths::every;
+use crate::ambient_stage::{Ambient, MESH, PLAIN, dump_of};
+
+const OUTSIDE: u16 = 9000;
+
+/// What others have on the node; the first half before we come, the second while we are there.
+fn foreign(netns: &Netns, tool: &str, part: u8) {
+    for (ip, family, net, gateway) in
+        [("ip -4", "", "10.77.0", "10.10.0.1"), ("ip -6", "6", "fd00:77:", "fd00:10::1")]
+    {
+        let iptables = format!("ip{family}tables-{tool}");
+        let last = if family.is_empty() { format!("{net}.{part}/32") } else { format!("{net}:{part}/128") };
+        for line in [
+            // In our tables and among our rules, too.
+            format!("{ip} route add {last} via {gateway} dev eth0 table 100 metric 7"),
+            format!("{ip} route add {last} via {gateway} dev eth0 table 13{part}"),
+            format!("{ip} route add {last} via {gateway} dev eth0"),
+            format!("{ip} rule add pref 10{part} from {last} lookup 13{part}"),
+            format!("{ip} rule add pref 50{part} fwmark 0x200/0x200 lookup main"),
+            format!("{iptables} -t mangle -N FOREIGN-{part}"),
+            format!("{iptables} -t mangle -A PREROUTING -j FOREIGN-{part}"),
+            format!("{iptables} -t mangle -A FOREIGN-{part} -m mark --mark 0x100/0x100 -j RETURN"),
+            format!("{iptables} -t nat -A POSTROUTING -s {last} -j MASQUERADE"),
+            format!("{iptables} -t filter -A FORWARD -s {last} -j ACCEPT"),
+        ] {
+            netns.sh(&line);
+        }
+    }
+    if part == 1 {
+        // Others come with the other tool: what we have stays where it is.
+        netns.sh(&format!("iptables-{} -t mangle -A FORWARD -j ACCEPT", other(tool)));
+        netns.sh(&format!("ip6tables-{} -t mangle -A FORWARD -j ACCEPT", other(tool)));
+    }
+    netns.sh(&format!("ipset create foreign-{part} hash:ip"));
+    netns.sh(&format!("ipset add foreign-{part} 10.77.0.{part}"));
+}
+
+fn other(tool: &str) -> &str {
+    if tool == "nft" { "legacy" } else { "nft" }
+}
+
+/// A node, its ztunnels and pods that were there before the agent.
+struct Scene {
+    ztunnels: Vec<Ztunnel>,
+    stage: Ambient,
+    tool: &'static str,
+}
+
+impl Scene {
+    fn new(tool: &'static str, ztunnels: usize, env: &[(&str, &str)]) -> Self {
+        let stage = Ambient::stopped(NodeOptions::default(), env);
+        foreign(stage.node.netns(), tool, 0);
+        if tool == "legacy" {
+            // A look with the other tool leaves its tables there.
+            stage.dump();
+        }
+        let names = ["ztunnel-a", "ztunnel-b"];
+        let ztunnels: Vec<_> = names[..ztunnels]
+            .iter()
+            .map(|name| {
+                Ztunnel::start(
+                    &stage.node,
+                    name,
+                    ZtunnelOptions { dns_capture: true, ..ZtunnelOptions::default() },
+                )
+            })
+            .collect();
+        for netns in [&**stage.node.netns()].into_iter().chain(ztunnels.iter().map(|z| &z.pod().netns)) {
+            netns.sysctl("net/ipv4/conf/all/rp_filter", "1");
+        }
+        Self { ztunnels, stage, tool }
+    }
+
+    /// Of the node, and of each ztunnel.
+    fn dumps(&self) -> Vec<String> {
+        let inside = self.ztunnels.iter().map(|ztunnel| dump_of(&ztunnel.pod().netns));
+        std::iter::once(self.stage.dump()).chain(inside).collect()
+    }
+
+    fn activate_all(&mut self) {
+        for ztunnel in &self.ztunnels {
+            self.stage.announce(ztunnel, true);
+            self.stage.wait_active(ztunnel);
+        }
+    }
+}
+
+/// Shows only what differs.
+fn assert_same(found: &[String], expected: &[String], what: &str) {
+    for (found, expected) in found.iter().zip(expected) {
+        let only = |one: &str, other: &str| {
+            let other: Vec<_> = other.lines().collect();
+            one.lines().filter(|line| !other.contains(line)).collect::<Vec<_>>().join("\n  ")
+        };
+        assert!(found == expected, "{what}\n+ {}\n- {}", only(found, expected), only(expected, found));
+    }
+}
+
+#[test]
+fn an_uninstallation_leaves_nothing_and_takes_nothing_of_others() {
+    let cases: Vec<_> =
+        ["nft", "legacy"].into_iter().flat_map(|tool| [0, 1, 2].map(|count| (tool, count))).collect();
+    every(&cases, |(tool, count)| {
+        let mut scene = Scene::new(tool, *count, &[("CLEANUP_ON_EXIT", "always")]);
+        // Pods and their addresses stay, so they come before the first look.
+        let pods =
+            [scene.stage.pod_without_plugin(MESH, "one"), scene.stage.pod_without_plugin(PLAIN, "two")];
+        let before = scene.dumps();
+        scene.stage.start();
+        scene.activate_all();
+        scene.stage.wait_enrolled(&pods[0], true);
+        scene.stage.daemon().wait_until_ready();
+        assert_ne!(scene.dumps()[0], before[0]);
+        foreign(scene.stage.node.netns(), scene.tool, 1);
+        let (status, log) = scene.stage.daemon.take().unwrap().terminate();
+        assert!(status.success(), "{log}");
+        assert_same(&without_foreign(&scene), &before, &format!("{tool} with {count} ztunnels"));
+        assert!(!scene.stage.config_file().exists(), "{log}");
+    });
+}
+
+/// All that others added meanwhile is there, and goes as it came.
+fn without_foreign(scene: &Scene) -> Vec<String> {
+    let netns = scene.stage.node.netns();
+    for (ip, family, last, via) in
+        [("ip -4", "", "10.77.0.1/32", "10.10.0.1"), ("ip -6", "6", "fd00:77::1/128", "fd00:10::1")]
+    {
+        let iptables = format!("ip{family}tables-{}", scene.tool);
+        for line in [
+            format!("{ip} route del {last} via {via} dev eth0 table 100 metric 7"),
+            format!("{ip} route del {last} via {via} dev eth0 table 131"),
+            format!("{ip} route del {last} via {via} dev eth0"),
+            format!("{ip} rule del pref 101 from {last} lookup 131"),
+            format!("{ip} rule del pref 501 fwmark 0x200/0x200 lookup main"),
+            format!("{iptables} -t mangle -D PREROUTING -j FOREIGN-1"),
+            format!("{iptables} -t mangle -D FOREIGN-1 -m mark --mark 0x100/0x100 -j RETURN"),
+            format!("{iptables} -t mangle -X FOREIGN-1"),
+            format!("{iptables} -t nat -D POSTROUTING -s {last} -j MASQUERADE"),
+            format!("{iptables} -t filter -D FORWARD -s {last} -j ACCEPT"),
+        ] {
+            netns.sh(&line);
+        }
+    }
+    for family in ["iptables", "ip6tables"] {
+        netns.sh(&format!("{family}-{} -t mangle -D FORWARD -j ACCEPT", other(scene.tool)));
+    }
+    netns.sh("ipset del foreign-1 10.77.0.1");
+    netns.sh("ipset destroy foreign-1");
+    scene.dumps()
+}
+
+#[test]
+fn a_stop_leaves_all_in_place_and_traffic_flows_on() {
+    every(&["nft", "legacy"], |tool| {
+        let mut scene = Scene::new(tool, 2, &[]);
+        scene.stage.start();
+        scene.activate_all();
+        let (first, second) = (scene.stage.pod(MESH, "first"), scene.stage.pod(MESH, "second"));
+        let _outside = Echo::tcp(scene.stage.node.outside(), OUTSIDE);
+        let node = Arc::clone(&scene.stage.node);
+        let watch = UplinkWatch::start(&node, &first.sandbox.ips());
+        let mut live = LiveConnections::start(&first.sandbox.netns, Live::default());
+        for v6 in [false, true] {
+            live.open(second.at(v6), 2);
+            live.open((node.outside_ip(v6), OUTSIDE).into(), 2);
+        }
+        scene.stage.daemon().wait_until_ready();
+        let before = scene.dumps();
+        let (status, log) = scene.stage.daemon.take().unwrap().terminate();
+        assert!(status.success(), "{log}");
+        assert_same(&scene.dumps(), &before, &tool);
+        live.wait_round();
+        live.finish().assert_unbroken();
+        for v6 in [false, true] {
+            let outside: SocketAddr = (node.outside_ip(v6), OUTSIDE).into();
+            first.tcp(outside).unwrap();
+            scene.ztunnels[1].wait_seen(|seen| seen.dst == outside);
+        }
+        assert_eq!(watch.total().direct, 0, "{:?}", watch.total());
+        // Pods end while nobody is there; the agent comes back for the rest.
+        scene.stage.start();
+        scene.stage.daemon().wait_until_ready();
+        assert_same(&scene.dumps(), &before, &format!("{tool}, started again"));
+    });
+}
