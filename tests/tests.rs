@@ -8,10 +8,20 @@
     reason = "all of this is tests, also what clippy does not recognise as such"
 )]
 
+#[path = "tests/ambient_alone.rs"]
+mod ambient_alone;
+#[path = "tests/ambient_api.rs"]
+mod ambient_api;
+#[path = "tests/ambient_enrolment.rs"]
+mod ambient_enrolment;
 #[path = "tests/ambient_paths.rs"]
 mod ambient_paths;
 #[path = "tests/ambient_policies.rs"]
 mod ambient_policies;
+#[path = "tests/ambient_restart.rs"]
+mod ambient_restart;
+#[path = "tests/ambient_reuse.rs"]
+mod ambient_reuse;
 #[path = "tests/ambient_rollout.rs"]
 mod ambient_rollout;
 #[path = "tests/ambient_stage.rs"]

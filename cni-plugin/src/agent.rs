@@ -100,8 +100,8 @@ impl Facts for Sources {
     fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, Unknown> {
         match self.answer() {
             None => self.api.pod(name, uid),
-            Some(AgentAnswer { error: Some(error), .. }) => Err(Unknown::Agent(error.clone())),
             Some(AgentAnswer { pod: Some(pod), .. }) => Ok((**pod).clone()),
+            Some(AgentAnswer { error: Some(error), .. }) => Err(Unknown::Agent(error.clone())),
             Some(_) => Err(Unknown::Agent("it knows nothing of the pod".to_owned())),
         }
     }
@@ -115,5 +115,9 @@ impl Facts for Sources {
 
     fn enrolled(&self) -> Option<bool> {
         self.answer.get()?.as_ref().map(|answer| answer.enrolled)
+    }
+
+    fn checked(&self) -> Option<Result<(), String>> {
+        self.answer.get()?.as_ref().map(|answer| answer.error.clone().map_or(Ok(()), Err))
     }
 }

@@ -141,7 +141,7 @@ pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, C
     log.label("decision", decision.code());
     let redirect = match &decision {
         Decision::Pass(_) => return Ok(String::new()),
-        Decision::Enrol(_) => return check_enrolled(call).map(|()| String::new()),
+        Decision::Enrol(_) => return check_enrolled(call, facts).map(|()| String::new()),
         Decision::Redirect(redirect) => redirect,
     };
     let act = |options: &Options| Ok(redirect::verify(&redirect.config, families(redirect), options)?);
@@ -227,12 +227,10 @@ fn enrolled(call: &Call, facts: &impl Facts, reason: Enrolled) -> Result<String,
 }
 
 /// An ambient pod is as ADD left it.
-fn check_enrolled(call: &Call) -> Result<(), CniError> {
+fn check_enrolled(call: &Call, facts: &impl Facts) -> Result<(), CniError> {
     let ips = alone::addresses(call)?;
-    let asked =
-        Agent::new(call.conf.agent_socket.as_deref()).ask(&agent::request(Verb::Check, call, ips.clone()));
-    let fine = match asked {
-        Some(answer) => answer.error.map_or(Ok(()), Err),
+    let fine = match facts.checked() {
+        Some(found) => found,
         None => Alone::open(call).and_then(|mut node| node.check(&ips)),
     };
     let message = || format!("{} is not captured as it should be", subject(call));

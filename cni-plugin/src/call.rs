@@ -91,13 +91,10 @@ fn about_container(
         Err(error) => return failed(&error, String::new()),
     };
     let mut log = Log::new(&call);
-    let request = match (command, call.conf.ambient_enabled) {
-        // What cannot be read is told when it is needed.
-        (Command::Add, true) => {
-            Some(agent::request(Verb::Add, &call, alone::addresses(&call).unwrap_or_default()))
-        }
-        _ => None,
-    };
+    let verb = if command == Command::Check { Verb::Check } else { Verb::Add };
+    // Addresses that cannot be read are told of when they are needed.
+    let ask = || agent::request(verb, &call, alone::addresses(&call).unwrap_or_default());
+    let request = call.conf.ambient_enabled.then(ask);
     let facts = Sources::new(&call, request);
     let done = match command {
         Command::Check => attach::check(&call, &facts, &mut log),

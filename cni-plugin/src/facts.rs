@@ -28,6 +28,11 @@ pub trait Facts {
     fn enrolled(&self) -> Option<bool> {
         None
     }
+
+    /// What the agent found at CHECK; none if it is not the agent who knows.
+    fn checked(&self) -> Option<Result<(), String>> {
+        None
+    }
 }
 
 /// Why a fact is not known.

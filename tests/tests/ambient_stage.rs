@@ -20,6 +20,8 @@ pub(crate) const PORT: u16 = 8080;
 pub(crate) const MESH: &str = "mesh";
 /// Namespace of the others.
 pub(crate) const PLAIN: &str = "plain";
+/// Ports of a ztunnel's onward connections; pods have higher ones.
+const RELAYED: std::ops::Range<u16> = 16000..30000;
 /// How long anything may take here that only depends on this machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -29,13 +31,16 @@ pub(crate) struct Ambient {
     pub(crate) container: Container,
     pub(crate) manifests: Manifests,
     pub(crate) node: Arc<Node>,
+    /// Of the daemon.
+    pub(crate) arguments: Vec<&'static str>,
     config: kit::TempDir,
     created: u32,
 }
 
 /// A pod with an echo server.
+#[derive(Debug)]
 pub(crate) struct Peer {
-    _echo: Vec<Echo>,
+    pub(crate) _echo: Vec<Echo>,
     pub(crate) sandbox: PodSandbox,
 }
 
@@ -59,20 +64,31 @@ impl Ambient {
         std::fs::create_dir(&run).unwrap();
         let container = Container::new(&node)
             .with_env("AMBIENT_ENABLED", "true")
-            .with_env("POD_SOURCE", "dir:/manifests")
-            .with_mount(&manifests.path(), "/manifests")
+            .with_env("POD_SOURCE", "dir:/manifests/objects")
+            .with_mount(manifests.path().parent().unwrap(), "/manifests")
             .with_mount(config.path(), "/etc/ambient-config")
             .with_mount(Path::new("/run/netns"), "/var/run/netns")
             .with_mount(&run, "/run"); // the lock of the older backend's tools
         let container = env.iter().fold(container, |made, (key, value)| made.with_env(key, value));
         node.write_conflist("10-kit.conflist", &node.conflist(&[]));
-        Self { daemon: None, container, manifests, node, config, created: 0 }
+        Self { daemon: None, container, manifests, node, arguments: Vec::new(), config, created: 0 }
     }
 
     pub(crate) fn start(&mut self) {
-        self.daemon = Some(self.container.start());
+        self.daemon = Some(self.container.start_with(&self.arguments, &[]));
         let daemon = self.daemon();
         daemon.wait_for("the agent is ready", |daemon| daemon.is_ready());
+    }
+
+    /// Kills the agent, if it lives, and starts another one.
+    pub(crate) fn restart(&mut self) {
+        drop(self.daemon.take());
+        self.start();
+    }
+
+    /// Mounts a directory for the next agent.
+    pub(crate) fn mount(&mut self, from: &Path, at: &str) {
+        self.container.add_mount(from, at);
     }
 
     pub(crate) fn daemon(&mut self) -> &mut Daemon {
@@ -128,11 +144,33 @@ impl Ambient {
 
     /// A pod that starts through the plugin, in a namespace, with servers for TCP and UDP.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Peer {
-        let pod = Pod::new(namespace, name);
+        let peer = self.starting(Pod::new(namespace, name));
+        self.manifests.put_pod(&peer.sandbox.manifest());
+        peer
+    }
+
+    /// The same while the API does not know its addresses.
+    pub(crate) fn starting(&self, pod: Pod) -> Peer {
+        self.add(pod, &self.node.conflist(&[self.plugin()])).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same with a chain of the caller's.
+    pub(crate) fn add(&self, pod: Pod, conflist: &Value) -> Result<Peer, Box<kit::ChainError>> {
         self.manifests.put_pod(&starting(&pod));
-        let sandbox = self.node.pod(pod, &[self.plugin()]);
-        self.manifests.put_pod(&sandbox.manifest());
-        Peer::new(sandbox)
+        self.node.add_pod(&self.node.runtime(), conflist, pod).map(Peer::new)
+    }
+
+    /// A chain whose pods all get the same address of each family, one after the other.
+    pub(crate) fn one_address(&self) -> Value {
+        let mut conflist = self.node.conflist(&[self.plugin()]);
+        for ranges in conflist["plugins"][0]["ipam"]["ranges"].as_array_mut().unwrap() {
+            let range = &mut ranges[0];
+            let subnet = range["subnet"].as_str().unwrap().split('/').next().unwrap();
+            let only = format!("{}77", subnet.trim_end_matches('0'));
+            range["rangeStart"] = json!(only);
+            range["rangeEnd"] = json!(only);
+        }
+        conflist
     }
 
     /// A pod that was started without us.
@@ -156,6 +194,86 @@ impl Ambient {
         }
     }
 
+    /// Waits until the agent has taken in every manifest as it is now.
+    pub(crate) fn settle(&mut self) {
+        self.created += 1;
+        let sentinel = Pod::new(MESH, "sentinel");
+        let ip = IpAddr::from([10, 200, 0, u8::try_from(self.created).unwrap()]);
+        self.manifests.put_pod(&sentinel.manifest(&[ip]));
+        self.eventually("the sentinel is enrolled", |stage| stage.has_member(ip));
+        self.manifests.remove_pod(MESH, "sentinel");
+        self.eventually("the sentinel has left", |stage| !stage.has_member(ip));
+    }
+
+    /// Waits until something holds that only depends on this machine.
+    pub(crate) fn eventually(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        while !holds(self) {
+            assert!(Instant::now() < deadline, "never: {what}\n{}\n{}", self.log(), self.dump());
+            std::thread::sleep(Duration::from_millis(2)); // between two looks at the kernel
+        }
+    }
+
+    /// Whether new connections from a pod to the host outside, which must serve [`PORT`], go through a ztunnel: in both
+    /// families, or in none.
+    pub(crate) fn is_captured(&self, peer: &Peer) -> bool {
+        let [v4, v6] = [false, true].map(|v6| {
+            let target = SocketAddr::new(self.node.outside_ip(v6), PORT);
+            let seen = peer.tcp(target).unwrap_or_else(|error| {
+                panic!("{}: {error:?}\n{}\n{}", peer.sandbox.pod.name, self.log(), self.dump())
+            });
+            assert_eq!(seen.peer.ip(), peer.ip(v6), "the server sees who it was");
+            RELAYED.contains(&seen.peer.port())
+        });
+        assert_eq!(v4, v6, "one family only: {}", self.dump());
+        v4
+    }
+
+    /// The same for connections from outside to the pod.
+    pub(crate) fn is_reached_through_ztunnel(&self, peer: &Peer) -> bool {
+        let [v4, v6] = [false, true].map(|v6| {
+            let seen = kit::connect(self.node.outside(), Proto::Tcp, peer.at(v6)).unwrap();
+            assert_eq!(seen.peer.ip(), self.node.outside_ip(v6), "the pod sees who it was");
+            RELAYED.contains(&seen.peer.port())
+        });
+        assert_eq!(v4, v6, "one family only: {}", self.dump());
+        v4
+    }
+
+    /// Nothing of a pod's addresses is in sets and tables of ours.
+    pub(crate) fn assert_free(&self, peer: &Peer) {
+        for ip in peer.sandbox.ips() {
+            assert_eq!(self.owner(ip), None, "{}", self.log());
+            assert_eq!(self.member_routes(ip), "", "{}", self.log());
+        }
+    }
+
+    /// All of a pod's addresses are in sets and tables of ours, as its own.
+    pub(crate) fn assert_owned(&self, peer: &Peer) {
+        for ip in peer.sandbox.ips() {
+            assert_eq!(self.owner(ip).as_deref(), Some(peer.sandbox.pod.uid.as_str()), "{}", self.log());
+            assert_eq!(self.member_routes(ip).lines().count(), 2, "{}", self.dump());
+        }
+    }
+
+    /// The UID with which an address is in its set.
+    pub(crate) fn owner(&self, ip: IpAddr) -> Option<String> {
+        let entry = format!(" {ip} comment ");
+        let sets = self.node.netns().sh("ipset save");
+        let found = sets.lines().find_map(|line| line.split_once(&entry));
+        found.map(|(_, uid)| uid.trim_matches('"').to_owned())
+    }
+
+    /// Routes of the table of what goes to pods that name an address.
+    pub(crate) fn member_routes(&self, ip: IpAddr) -> String {
+        let family = if ip.is_ipv4() { "-4" } else { "-6" };
+        let command = format!("ip {family} route show table 100 exact {ip}");
+        let mut words = command.split(' ');
+        let mut command = Command::new(words.next().unwrap());
+        let made = self.node.netns().run(|| command.args(words).output().unwrap());
+        String::from_utf8_lossy(&made.stdout).into_owned() // the table may be none
+    }
+
     pub(crate) fn log(&self) -> String {
         self.daemon.as_ref().map_or_else(String::new, Daemon::log)
     }
@@ -166,6 +284,25 @@ impl Ambient {
         let mut command = Command::new("ipset");
         command.args(["test", set, &ip.to_string()]);
         self.node.netns().run(|| command.output().unwrap().status.success())
+    }
+
+    /// [`Ambient::dump`] without what is random or only counts, and the same of ztunnels' namespaces; nothing else
+    /// differs between two nodes in the same state.
+    pub(crate) fn state(&self, ztunnels: &[&Ztunnel]) -> String {
+        let inside = ztunnels.iter().map(|ztunnel| dump_of(&ztunnel.pod().netns));
+        let text = std::iter::once(self.dump()).chain(inside).collect::<String>();
+        let mut sections: Vec<Vec<String>> = Vec::new();
+        for line in text.lines() {
+            if line.starts_with("== ") {
+                sections.push(vec![line.to_owned()]);
+            } else if let (Some(line), Some(section)) = (settled(line), sections.last_mut()) {
+                section.push(line);
+            }
+        }
+        for section in sections.iter_mut().filter(|section| !section[0].contains("tables")) {
+            section[1..].sort();
+        }
+        sections.concat().join("\n")
     }
 
     /// Everything of the node's network that we could change, as text.
@@ -193,6 +330,33 @@ pub(crate) fn dump_of(netns: &Netns) -> String {
     netns.run(|| commands.map(output).concat())
 }
 
+/// A line of a dump without numbers of links, hardware addresses, counters, and a set's secret.
+fn settled(line: &str) -> Option<String> {
+    let random = ["link/ether", "fe80:", "valid_lft"];
+    if random.iter().any(|word| line.contains(word)) {
+        return None;
+    }
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    if words.first().is_some_and(|word| word.trim_end_matches(':').parse::<u32>().is_ok())
+        && line.contains(": <")
+    {
+        words.remove(0);
+    }
+    if line.starts_with("create ") {
+        words.truncate(3);
+    }
+    if line.starts_with(':') {
+        words.truncate(2);
+    }
+    Some(
+        words
+            .into_iter()
+            .map(|word| word.split("@if").next().unwrap_or_default())
+            .collect::<Vec<_>>()
+            .join(" "),
+    )
+}
+
 fn output(command: &str) -> String {
     let words: Vec<&str> = command.split(' ').collect();
     let made = Command::new(words[0]).args(&words[1..]).output().unwrap();
@@ -215,14 +379,14 @@ const BLANK: [&str; 3] = [
 ];
 
 /// A pod's object while its sandbox is made: nobody knows its addresses.
-fn starting(pod: &Pod) -> Value {
+pub(crate) fn starting(pod: &Pod) -> Value {
     let mut manifest = pod.manifest(&[]);
     manifest["status"] = json!({"phase": "Pending"});
     manifest
 }
 
 impl Peer {
-    fn new(sandbox: PodSandbox) -> Self {
+    pub(crate) fn new(sandbox: PodSandbox) -> Self {
         let echo = vec![Echo::tcp(&sandbox.netns, PORT), Echo::udp(&sandbox.netns, PORT)];
         Self { _echo: echo, sandbox }
     }

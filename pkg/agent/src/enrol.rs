@@ -49,6 +49,24 @@ impl Owner {
         drop(reply.send(done.map_err(|error| error.to_string())));
     }
 
+    /// Notes the addresses of a pod outside of ambient mode. If an earlier pod is still captured by one of them, the next
+    /// turn ends that, and is waited for.
+    pub(crate) fn pass_by(
+        &mut self,
+        container: &str,
+        attachment: Attachment,
+        reply: Reply<Result<(), String>>,
+    ) {
+        self.ledger.added(container, attachment.clone());
+        let captured = |ip| self.verified.as_ref().is_some_and(|seen| seen.desired.members.contains_key(ip));
+        if attachment.ips.iter().any(captured) {
+            self.is_dirty(Level::Members);
+            self.joining.push((attachment, reply));
+        } else {
+            drop(reply.send(Ok(())));
+        }
+    }
+
     /// Whether rules, sets and ways of these addresses' families were there when last looked: the active slot, then.
     fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<Slot>> {
         let verified = self.verified.as_ref()?;

@@ -48,6 +48,17 @@ struct Release {
 /// After so many calls more, the API will not begin to show a pod.
 const FORGOTTEN: u64 = 1024;
 
+/// Somebody's claim to an address; the greatest counts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    /// Of the plugin's call; 0 without one.
+    order: u64,
+    /// The kernel's set has the address with this UID.
+    held: bool,
+    created: String,
+    uid: String,
+}
+
 /// What the plugin told, by container.
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -114,15 +125,17 @@ impl Ledger {
     /// without an address.
     pub fn members(&mut self, index: &Index, policy: &AmbientPolicy, inherited: &Members) -> Members {
         self.tidy(index);
-        let mut claims: BTreeMap<IpAddr, (u64, String, String)> = BTreeMap::new();
+        let mut claims: BTreeMap<IpAddr, Claim> = BTreeMap::new();
         let mut claim = |ip: IpAddr, order: u64, created: &str, uid: &str| {
-            let new = (order, created.to_owned(), uid.to_owned());
+            // The kernel has it from the plugin, in its order: that counts more than what the API tells.
+            let held = inherited.get(&ip).is_some_and(|owner| owner == uid);
+            let new = Claim { order, held, created: created.to_owned(), uid: uid.to_owned() };
             let entry = claims.entry(ip).or_insert_with(|| new.clone());
             if *entry < new {
                 *entry = new;
             }
         };
-        let mut out = BTreeSet::new();
+        let (mut out, mut gone) = (BTreeSet::new(), BTreeSet::new());
         for pod in index.pods() {
             let meta = &pod.metadata;
             let namespace = index.namespace(&meta.namespace);
@@ -132,21 +145,27 @@ impl Ledger {
                 Standing::Pending(_) | Standing::Out(Left::NamespaceUnknown) => {
                     inherited.iter().filter(|(_, uid)| **uid == meta.uid).map(|(ip, _)| *ip).collect()
                 }
+                Standing::Out(Left::HostNetwork | Left::Terminated) => {
+                    gone.insert(meta.uid.as_str());
+                    continue;
+                }
+                // Its addresses are no earlier pod's any more, though none of it is captured.
                 Standing::Out(_) => {
                     out.insert(meta.uid.as_str());
-                    continue;
+                    pod.status.ips()
                 }
             };
             for ip in ips.into_iter().filter(|ip| !self.has_released(&meta.uid, *ip)) {
                 claim(ip, 0, &meta.created, &meta.uid);
             }
         }
-        for record in self.records.values().filter(|record| !out.contains(record.attachment.uid.as_str())) {
+        for record in self.records.values().filter(|record| !gone.contains(record.attachment.uid.as_str())) {
             for ip in &record.attachment.ips {
                 claim(*ip, record.order, "", &record.attachment.uid);
             }
         }
-        claims.into_iter().map(|(ip, (_, _, uid))| (ip, uid)).collect()
+        let enrolled = claims.into_iter().filter(|(_, claim)| !out.contains(claim.uid.as_str()));
+        enrolled.map(|(ip, claim)| (ip, claim.uid)).collect()
     }
 
     /// Drops what the API has overtaken.
@@ -160,6 +179,7 @@ impl Ledger {
             record.seen |= there;
             there || !record.seen
         });
+        // The API may show a pod's address only after the pod gave it back.
         self.released.retain(|(uid, _), release| {
             let there = uids.contains(uid.as_str());
             release.seen |= there;

@@ -49,6 +49,7 @@ pub(crate) enum Message {
     Fact(Box<Fact>, Instant),
     Pod(PodName, String, Reply<Known>),
     Enrol(String, Attachment, Reply<Result<(), String>>),
+    PassBy(String, Attachment, Reply<Result<(), String>>),
     Release(String, Attachment, Reply<Result<(), String>>),
     Check(String, Vec<IpAddr>, Reply<Result<(), String>>),
     Collect(BTreeSet<String>, Reply<Result<(), String>>),
@@ -112,6 +113,8 @@ pub struct Owner {
     pub(crate) verified: Option<Verified>,
     pub(crate) told: BTreeMap<String, (bool, Instant)>,
     pub(crate) started: Instant,
+    /// UIDs of all pods that were known at a turn soon after the start.
+    pub(crate) seen: BTreeSet<String>,
     pub(crate) said: String,
     pub(crate) waiting: Vec<Waiting>,
     /// Pods that an ADD waits for, until the next turn has enrolled them.
@@ -156,6 +159,7 @@ impl Owner {
             verified: None,
             told: BTreeMap::new(),
             started: now,
+            seen: BTreeSet::new(),
             said: String::new(),
             waiting: Vec::new(),
             joining: Vec::new(),
@@ -192,7 +196,7 @@ impl Owner {
     fn turn_if_due(&mut self) {
         let now = Instant::now();
         let Some(level) = self.dirty else { return };
-        // After a failure nothing new makes it work sooner, except what is waited for.
+        // After a failure something new makes it work sooner, but not at once, except what is waited for.
         if self.failures > 0 && now < self.due && self.joining.is_empty() {
             return;
         }
@@ -223,6 +227,8 @@ impl Owner {
                 self.oldest = self.oldest.or(Some(came));
                 if self.index.apply(*fact) {
                     self.is_dirty(Level::Members);
+                    // What failed may have failed for want of this.
+                    self.due = self.due.min(Instant::now() + FIRST_RETRY);
                     self.answer_waiting();
                 }
             }
@@ -231,6 +237,7 @@ impl Owner {
                 self.answer_waiting();
             }
             Message::Enrol(container, attachment, reply) => self.enrol(&container, attachment, reply),
+            Message::PassBy(container, attachment, reply) => self.pass_by(&container, attachment, reply),
             Message::Release(container, told, reply) => drop(reply.send(self.release(&container, told))),
             Message::Check(uid, ips, reply) => drop(reply.send(self.check(&uid, &ips))),
             Message::Collect(attachments, reply) => drop(reply.send(self.collect(&attachments))),

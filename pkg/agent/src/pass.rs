@@ -137,8 +137,9 @@ impl Owner {
         let inherited: Members = found.filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
         let mut members = self.ledger.members(&self.index, &self.settings.policy, &inherited);
         if self.started.elapsed() < GRACE {
-            let uids: BTreeSet<&str> = self.index.pods().map(|pod| pod.metadata.uid.as_str()).collect();
-            let unknown = inherited.iter().filter(|(_, uid)| !uids.contains(uid.as_str()));
+            // A pod that was there and is not any more has ended.
+            self.seen.extend(self.index.pods().map(|pod| pod.metadata.uid.clone()));
+            let unknown = inherited.iter().filter(|(_, uid)| !self.seen.contains(*uid));
             let unknown: Vec<_> = unknown
                 .filter(|(ip, uid)| !self.ledger.has_released(uid, **ip))
                 .map(|(ip, uid)| (*ip, uid.clone()))
@@ -146,6 +147,8 @@ impl Owner {
             for (ip, uid) in unknown {
                 members.entry(ip).or_insert(uid);
             }
+        } else {
+            self.seen.clear();
         }
         members
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
     sync::{
@@ -31,8 +31,10 @@ use crate::{
 /// Only root may ask: an answer holds pods, and a request changes the node.
 const MODE: u32 = 0o600;
 /// Requests at a time; more wait in the kernel.
-const MAX_CONNECTIONS: usize = 128;
-/// How long a client may take to say and to hear something.
+const MAX_CONNECTIONS: usize = 512;
+/// How long a client may take for the whole of its request: the plugin has it ready when it connects.
+const REQUEST: Duration = Duration::from_secs(2);
+/// How long a client may take to hear the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a pod is waited for that the API has not told of; then it is asked.
 const UNSEEN: Duration = Duration::from_millis(300);
@@ -113,6 +115,7 @@ impl Server {
 
 fn start(client: UnixStream, shared: Arc<Shared>) {
     shared.connections.fetch_add(1, Ordering::Relaxed);
+    let counted = Arc::clone(&shared);
     let body = move || {
         if let Err(error) = converse(&client, &shared) {
             warn!(target: "ambient", "a request of the plugin was not answered: {error}");
@@ -121,22 +124,21 @@ fn start(client: UnixStream, shared: Arc<Shared>) {
     };
     if let Err(error) = thread::Builder::new().name("plugin".to_owned()).stack_size(256 * 1024).spawn(body) {
         warn!(target: "ambient", "cannot start a thread for a request of the plugin: {error}");
+        counted.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 fn converse(client: &UnixStream, shared: &Shared) -> io::Result<()> {
     client.set_nonblocking(false)?;
-    client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
     let peer = rustix::net::sockopt::socket_peercred(client)?;
     if !peer.uid.is_root() {
         let user = peer.uid.as_raw();
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {user} asks, not root")));
     }
-    let mut line = Vec::new();
-    BufReader::new(client).take(MAX_REQUEST as u64).read_until(b'\n', &mut line)?;
+    let line = read_line(client, Instant::now() + REQUEST)?;
     let answer = match serde_json::from_slice(&line) {
-        Ok(request) => answer(request, shared),
+        Ok(request) => answer(request, client, shared),
         Err(error) => AgentAnswer::failed(format!("the request cannot be read: {error}")),
     };
     let mut text = serde_json::to_vec(&answer)?;
@@ -145,11 +147,35 @@ fn converse(client: &UnixStream, shared: &Shared) -> io::Result<()> {
     client.write_all(&text)
 }
 
-fn answer(request: AgentRequest, shared: &Shared) -> AgentAnswer {
+/// A line, or as much of one as a request may be long.
+fn read_line(mut client: &UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let (mut line, mut piece) = (Vec::new(), [0; 4096]);
+    while line.len() < MAX_REQUEST && !line.ends_with(b"\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not come to its end"));
+        }
+        client.set_read_timeout(Some(left))?;
+        match client.read(&mut piece)? {
+            0 => break,
+            length => line.extend(piece.iter().take(length)),
+        }
+    }
+    Ok(line)
+}
+
+/// The client waits no more: its time is up, or it was killed. It has found another way since, or its pod has none.
+fn is_gone(client: &UnixStream) -> bool {
+    let mut end = [PollFd::new(client, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut end, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+fn answer(request: AgentRequest, client: &UnixStream, shared: &Shared) -> AgentAnswer {
     let began = Instant::now();
     match request.verb {
         Verb::Add => {
-            let answer = add(request, shared);
+            let answer = add(request, client, shared);
             shared.metrics.add("total", began.elapsed());
             answer
         }
@@ -161,7 +187,7 @@ fn answer(request: AgentRequest, shared: &Shared) -> AgentAnswer {
             };
             told_by(ask(shared, |reply| Message::Release(request.container, told, reply)))
         }
-        Verb::Check => told_by(ask(shared, |reply| Message::Check(request.uid, request.ips, reply))),
+        Verb::Check => check(request, shared),
         Verb::Gc => {
             let attachments: BTreeSet<String> = request.attachments.into_iter().collect();
             told_by(ask(shared, |reply| Message::Collect(attachments, reply)))
@@ -181,7 +207,7 @@ fn ask<T>(shared: &Shared, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> 
 }
 
 /// Facts, decision, enrolment.
-fn add(request: AgentRequest, shared: &Shared) -> AgentAnswer {
+fn add(request: AgentRequest, client: &UnixStream, shared: &Shared) -> AgentAnswer {
     let name = PodName { namespace: request.namespace, name: request.name };
     let began = Instant::now();
     let known = facts(&name, &request.uid, shared);
@@ -190,20 +216,51 @@ fn add(request: AgentRequest, shared: &Shared) -> AgentAnswer {
         Ok(known) => known,
         Err(error) => return AgentAnswer::failed(error),
     };
-    let mut answer = AgentAnswer::default();
-    if let Membership::In(reason) = membership(&pod, namespace.as_ref(), &shared.settings.policy) {
-        if request.ips.is_empty() {
+    if is_gone(client) {
+        return AgentAnswer::failed("nobody waits for the answer any more");
+    }
+    let enrolled = match membership(&pod, namespace.as_ref(), &shared.settings.policy) {
+        Membership::In(_) if request.ips.is_empty() => {
             return AgentAnswer::failed("the plugins before this one gave the pod no address");
         }
-        let attachment = Attachment { uid: pod.metadata.uid.clone(), pod: name.clone(), ips: request.ips };
-        let began = Instant::now();
-        let done = ask(shared, |reply| Message::Enrol(request.container, attachment, reply));
-        shared.metrics.add("enrol", began.elapsed());
-        if let Err(error) = done.and_then(|done| done) {
-            return AgentAnswer::failed(error);
+        Membership::In(reason) => Some(reason),
+        Membership::Out(_) => None,
+    };
+    let attachment = Attachment { uid: pod.metadata.uid.clone(), pod: name.clone(), ips: request.ips };
+    let began = Instant::now();
+    let container = request.container;
+    match enrolled {
+        Some(reason) => {
+            let done = ask(shared, |reply| Message::Enrol(container, attachment, reply));
+            if let Err(error) = done.and_then(|done| done) {
+                return AgentAnswer::failed(error);
+            }
+            info!(target: "ambient", "enrolled {name}: {reason}");
         }
-        info!(target: "ambient", "enrolled {name}: {reason}");
-        answer.enrolled = true;
+        None if attachment.ips.is_empty() => {}
+        None => {
+            let done = ask(shared, |reply| Message::PassBy(container, attachment, reply));
+            if let Err(error) = done.and_then(|done| done) {
+                warn!(target: "ambient", "addresses of {name} may still be captured: {error}");
+            }
+        }
+    }
+    shared.metrics.add("enrol", began.elapsed());
+    AgentAnswer { pod: Some(pod), namespace, enrolled: enrolled.is_some(), error: None }
+}
+
+/// Facts, and whether a pod that belongs to ambient mode is captured.
+fn check(request: AgentRequest, shared: &Shared) -> AgentAnswer {
+    let name = PodName { namespace: request.namespace, name: request.name };
+    let (pod, namespace) = match facts(&name, &request.uid, shared) {
+        Ok(known) => known,
+        Err(error) => return AgentAnswer::failed(error),
+    };
+    let mut answer = AgentAnswer::default();
+    if let Membership::In(_) = membership(&pod, namespace.as_ref(), &shared.settings.policy) {
+        let uid = pod.metadata.uid.clone();
+        answer = told_by(ask(shared, |reply| Message::Check(uid, request.ips, reply)));
+        answer.enrolled = answer.error.is_none();
     }
     AgentAnswer { pod: Some(pod), namespace, ..answer }
 }

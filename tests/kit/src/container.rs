@@ -169,9 +169,14 @@ impl Container {
     /// Mounts a directory of the node.
     #[must_use]
     pub fn with_mount(mut self, from: &Path, at: &str) -> Self {
+        self.add_mount(from, at);
+        self
+    }
+
+    /// The same, of a container that is there: for the next daemon.
+    pub fn add_mount(&mut self, from: &Path, at: &str) {
         fs::create_dir_all(self.root().join(at.trim_start_matches('/'))).expect("cannot make a directory");
         self.mounts.push((from.to_owned(), at.to_owned()));
-        self
     }
 
     /// What the image brings: `/opt/cni/bin` in the container.

@@ -1,0 +1,189 @@
+//! Who is captured, from when on, and until when.
+
+use kit::{Echo, Pod};
+use serde_json::{Value, json};
+
+use crate::ambient_stage::{Ambient, MESH, PLAIN, PORT};
+
+const MODE: &str = "istio.io/dataplane-mode";
+
+fn label(mut manifest: Value, value: &str) -> Value {
+    manifest["metadata"]["labels"][MODE] = json!(value);
+    manifest
+}
+
+fn annotate(mut manifest: Value, key: &str, value: &str) -> Value {
+    manifest["metadata"]["annotations"][key] = json!(value);
+    manifest
+}
+
+#[test]
+fn running_pods_join_and_leave_with_the_label_of_their_namespace_or_their_own() {
+    let mut stage = Ambient::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(stage.node.outside(), PORT);
+    let pod = stage.pod(PLAIN, "web");
+    let other = stage.pod_without_plugin("unlabelled", "other");
+    stage.manifests.put_namespace("unlabelled", &[]);
+    let manifest = pod.sandbox.manifest();
+    assert!(!stage.is_captured(&pod) && !stage.is_reached_through_ztunnel(&pod));
+
+    let joins = |stage: &Ambient| {
+        stage.wait_enrolled(&pod, true);
+        assert!(stage.is_captured(&pod) && stage.is_reached_through_ztunnel(&pod));
+        stage.assert_owned(&pod);
+        assert!(!stage.is_captured(&other));
+    };
+    let leaves = |stage: &Ambient| {
+        stage.wait_enrolled(&pod, false);
+        stage.eventually("its routes are gone", |stage| {
+            pod.sandbox.ips().iter().all(|ip| stage.member_routes(*ip).is_empty())
+        });
+        assert!(!stage.is_captured(&pod) && !stage.is_reached_through_ztunnel(&pod));
+    };
+    stage.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
+    joins(&stage);
+    stage.manifests.put_namespace(PLAIN, &[(MODE, "Ambient")]);
+    leaves(&stage);
+    stage.manifests.put_pod(&label(manifest.clone(), "ambient"));
+    joins(&stage);
+    stage.manifests.put_pod(&manifest);
+    leaves(&stage);
+    stage.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
+    joins(&stage);
+    stage.manifests.put_pod(&label(manifest.clone(), "none"));
+    leaves(&stage);
+    stage.manifests.put_pod(&manifest);
+    joins(&stage);
+}
+
+#[test]
+fn pods_that_nothing_may_capture_are_left_alone() {
+    let mut stage = Ambient::new(&[]);
+    let ztunnel = stage.ztunnel("ztunnel-a");
+    for namespace in ["istio-system", "kube-system"] {
+        stage.manifests.put_namespace(namespace, &[(MODE, "ambient")]);
+    }
+    let mut number = 0;
+    let mut manifest = |namespace: &str, name: &str| {
+        number += 1;
+        let ips = [format!("10.201.0.{number}"), format!("fd00:201::{number}")];
+        Pod::new(namespace, name).manifest(&ips.map(|ip| ip.parse().unwrap()))
+    };
+    let changed = |mut manifest: Value, change: fn(&mut Value)| {
+        change(&mut manifest);
+        manifest
+    };
+    let fine = manifest(MESH, "fine");
+    let pods = [
+        annotate(manifest(MESH, "opted-out"), "ambient.istio.io/redirection", "disabled"),
+        annotate(manifest(MESH, "sidecar"), "sidecar.istio.io/status", "{}"),
+        changed(manifest(MESH, "host"), |pod| pod["spec"]["hostNetwork"] = json!(true)),
+        changed(manifest(MESH, "done"), |pod| pod["status"]["phase"] = json!("Succeeded")),
+        changed(manifest(MESH, "failed"), |pod| pod["status"]["phase"] = json!("Failed")),
+        label(manifest(MESH, "refuses"), "none"),
+        label(changed(manifest(MESH, "host-2"), |pod| pod["spec"]["hostNetwork"] = json!(true)), "ambient"),
+        manifest("kube-system", "istio-cni-node-x7k2p"),
+        changed(manifest(MESH, "elsewhere"), |pod| pod["spec"]["nodeName"] = json!("node-2")),
+    ];
+    pods.iter().chain([&fine]).for_each(|pod| stage.manifests.put_pod(pod));
+    stage.settle();
+    let ips = |pod: &Value| -> Vec<std::net::IpAddr> {
+        let ips = pod["status"]["podIPs"].as_array().unwrap().iter();
+        ips.map(|ip| ip["ip"].as_str().unwrap().parse().unwrap()).collect()
+    };
+    let enrolled = |stage: &Ambient, pod: &Value| ips(pod).into_iter().any(|ip| stage.has_member(ip));
+    for pod in &pods {
+        assert!(!enrolled(&stage, pod), "{pod:#}\n{}", stage.log());
+    }
+    assert!(ztunnel.pod().ips().into_iter().all(|ip| !stage.has_member(ip)));
+    assert!(enrolled(&stage, &fine));
+    // Those that ask for it and must not are counted by reason.
+    for reason in ["opted-out", "sidecar", "host-network", "terminated", "agent-pod", "ztunnel"] {
+        let sample = format!("istio_cni_ambient_refused_pods{{reason=\"{reason}\"}}");
+        assert!(stage.daemon().metric(&sample).is_some_and(|count| count >= 1.0), "{reason}");
+    }
+    let done = changed(fine.clone(), |pod| pod["status"]["phase"] = json!("Succeeded"));
+    stage.manifests.put_pod(&done);
+    stage.eventually("a pod that has ended leaves", |stage| !enrolled(stage, &fine));
+}
+
+#[test]
+fn a_new_pod_is_captured_from_its_first_packet_to_its_del() {
+    let mut stage = Ambient::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(stage.node.outside(), PORT);
+    for late in [false, true] {
+        let mut pod = stage.starting(Pod::new(MESH, &format!("web-{late}")));
+        assert!(stage.is_captured(&pod), "nobody but the plugin has told of it");
+        stage.assert_owned(&pod);
+        stage.settle();
+        stage.assert_owned(&pod);
+        if !late {
+            stage.manifests.put_pod(&pod.sandbox.manifest());
+            stage.settle();
+            stage.assert_owned(&pod);
+        }
+        pod.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
+        pod.sandbox.delete().unwrap();
+        stage.assert_free(&pod);
+        stage.settle();
+        stage.assert_free(&pod);
+        // What the API tells of it is older than its end.
+        let mut manifest = pod.sandbox.manifest();
+        manifest["metadata"]["annotations"]["touched.istio.io/late"] = json!("yes");
+        stage.manifests.put_pod(&manifest);
+        stage.settle();
+        stage.assert_free(&pod);
+        pod.sandbox.delete_again().unwrap();
+        stage.manifests.remove_pod(MESH, &pod.sandbox.pod.name);
+        stage.settle();
+        stage.assert_free(&pod);
+    }
+}
+
+#[test]
+fn check_sees_what_somebody_took_away() {
+    let mut stage = Ambient::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let (pod, plain) = (stage.pod(MESH, "web"), stage.pod(PLAIN, "plain"));
+    stage.settle();
+    for peer in [&pod, &plain] {
+        peer.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
+    }
+    let ip = pod.ip(true);
+    stage.node.netns().sh(&format!("ipset del ztunnel-pods-ips-v6 {ip}"));
+    let error = pod.sandbox.check().unwrap_err();
+    assert_eq!(error.failed.plugin, "istio-cni");
+    let text = error.error.to_string();
+    for part in ["pod mesh/web is not captured as it should be", &ip.to_string(), "enrolled addresses"] {
+        assert!(text.contains(part), "no {part:?}: {text}");
+    }
+    stage.settle(); // any change makes the agent look
+    stage.assert_owned(&pod);
+    pod.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn gc_releases_what_is_not_listed_and_status_tells_of_the_agent() {
+    let mut stage = Ambient::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let [stays, goes] = ["stays", "goes"].map(|name| stage.pod(MESH, name));
+    let plain = stage.pod(PLAIN, "plain");
+    stage.settle();
+    let runtime = stage.node.runtime();
+    let chain = json!({"cniVersion": "1.1.0", "name": "kit", "plugins": [stage.plugin()]});
+    let listed = [&stays, &plain].map(|peer| (peer.sandbox.pod.container_id.as_str(), "eth0"));
+    runtime.gc(&chain, &listed).unwrap_or_else(|error| panic!("{error}"));
+    stage.assert_owned(&stays);
+    stage.assert_free(&goes);
+    stage.settle();
+    stage.assert_free(&goes);
+    stage.assert_owned(&stays);
+
+    runtime.status(&chain).unwrap_or_else(|error| panic!("{error}"));
+    stage.daemon.take().unwrap().kill();
+    let error = runtime.status(&chain).unwrap_err();
+    assert_eq!(error.code(), Some(50), "there is neither an agent nor a credential: {error}");
+    assert!(error.error["msg"].as_str().unwrap().contains("node agent"), "{error}");
+}

@@ -1,0 +1,178 @@
+//! Which system calls a plan makes, and kills at any one of them.
+//!
+//! strace is attached to the one thread that does the steps, while it waits for what will make the plan. First without
+//! harm: that tells the calls, each step's between the log line of the step before and its own. Then the same again,
+//! with SIGKILL in the place of one of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::{Daemon, TempDir};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A system call, and the how many-th of its name since strace was attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub(crate) call: String,
+    pub(crate) number: usize,
+    /// The step during or after which it is made.
+    pub(crate) step: String,
+    /// The step is done and has been told: the kill falls between two steps.
+    pub(crate) between: bool,
+}
+
+/// What changes something, or starts somebody who does; and what writes the log.
+const CALLS: &str = "sendto,sendmsg,write,clone3,clone,vfork,rename,renameat,renameat2,unlink,unlinkat";
+
+/// strace at work on one thread. It is detached on drop.
+pub(crate) struct Tracer {
+    strace: Child,
+    files: TempDir,
+}
+
+impl Tracer {
+    /// Attaches to the daemon's thread of this name.
+    pub(crate) fn attach(daemon: &Daemon, name: &str, kill_at: Option<&Point>) -> Self {
+        let files = TempDir::new().unwrap();
+        let mut command = Command::new("strace");
+        command.args(["-qq", "-s", "300", "-o"]).arg(files.path().join("calls"));
+        match kill_at {
+            None => command.args(["-e", &format!("trace={CALLS}")]),
+            Some(Point { call, number, .. }) => command.args([
+                "-e",
+                &format!("trace={call}"),
+                "-e",
+                &format!("inject={call}:signal=KILL:when={number}"),
+            ]),
+        };
+        command.args(["-p", &thread_of(daemon, name).to_string()]);
+        let mut strace = command.stderr(Stdio::null()).spawn().expect("strace is installed");
+        let traced = format!("/proc/{}/task/{}/status", daemon.pid(), thread_of(daemon, name));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // Seized is not enough: from its first stop on every call is seen.
+        let is_traced = || fs::read_to_string(&traced).is_ok_and(|text| !text.contains("TracerPid:\t0\n"));
+        while !is_traced() {
+            assert!(strace.try_wait().unwrap().is_none(), "strace has ended");
+            assert!(Instant::now() < deadline, "strace does not get hold of the thread");
+            thread::sleep(Duration::from_millis(1)); // between two looks at another process
+        }
+        thread::sleep(Duration::from_millis(5)); // it lets the thread go on after that
+        Self { strace, files }
+    }
+
+    /// Detaches, and tells the calls of the plan.
+    pub(crate) fn points(mut self) -> Vec<Point> {
+        self.detach();
+        points(&self.files.path().join("calls"))
+    }
+
+    /// Detaches, and tells every call that could change something, whatever it is for.
+    pub(crate) fn calls(mut self) -> Vec<Point> {
+        self.detach();
+        let text = fs::read_to_string(self.files.path().join("calls")).unwrap();
+        let mut counts = BTreeMap::<&str, usize>::new();
+        let names = text.lines().filter_map(|line| line.split_once('(')).map(|(call, _)| call);
+        let all = names.filter(|call| *call != "write").map(|call| {
+            let count = counts.entry(call).or_default();
+            *count += 1;
+            Point { call: call.to_owned(), number: *count, step: String::new(), between: false }
+        });
+        all.collect()
+    }
+
+    /// Waits until the kill has happened; false if the thread got by without that call.
+    pub(crate) fn killed(mut self, mut is_over: impl FnMut() -> bool) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if self.strace.try_wait().unwrap().is_some() {
+                return true;
+            }
+            if is_over() {
+                thread::sleep(Duration::from_millis(20)); // it may be just about to end
+                return self.strace.try_wait().unwrap().is_some();
+            }
+            assert!(Instant::now() < deadline, "neither killed nor done");
+            thread::sleep(Duration::from_millis(1)); // between two looks
+        }
+    }
+
+    fn detach(&mut self) {
+        if self.strace.try_wait().unwrap().is_none() {
+            kill_process(Pid::from_child(&self.strace), Signal::INT).unwrap();
+            self.strace.wait().unwrap();
+        }
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+fn thread_of(daemon: &Daemon, name: &str) -> u32 {
+    let tasks = format!("/proc/{}/task", daemon.pid());
+    let named =
+        |task: &u32| fs::read_to_string(format!("{tasks}/{task}/comm")).is_ok_and(|comm| comm.trim() == name);
+    let all = fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().file_name().into_string().unwrap());
+    let found = all.filter_map(|task| task.parse().ok()).find(named);
+    found.unwrap_or_else(|| panic!("no thread {name}"))
+}
+
+/// Whether a step changes more than one thing. Within one that does not, a kill is one before it or after it.
+fn has_parts(step: &str) -> bool {
+    ["addresses to the sets", "addresses from the sets", "firewall", "node: set"]
+        .iter()
+        .any(|part| step.contains(part))
+}
+
+/// Calls of steps: of the first one the last only, for the thread has looked around before it; then what tells of the
+/// end.
+fn points(file: &Path) -> Vec<Point> {
+    let text = fs::read_to_string(file).unwrap();
+    let mut counts = BTreeMap::<&str, usize>::new();
+    let (mut found, mut pending): (Vec<Point>, Vec<Point>) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        let Some((call, rest)) = line.split_once('(') else { continue };
+        let count = counts.entry(call).or_default();
+        *count += 1;
+        let point = Point { call: call.to_owned(), number: *count, step: String::new(), between: false };
+        let logged = rest.split_once("\\tdebug\\tambient\\t").filter(|_| call == "write");
+        let Some((_, words)) = logged else {
+            pending.push(point);
+            continue;
+        };
+        let step = words.split("\\n").next().unwrap_or_default().to_owned();
+        let from = if found.is_empty() { pending.len().saturating_sub(1) } else { 0 };
+        let within = pending.drain(from..).filter(|_| has_parts(&step));
+        found.extend(within.map(|point| Point { step: step.clone(), ..point }));
+        found.push(Point { step, between: true, ..point });
+        pending.clear();
+    }
+    let last = pending.into_iter().filter(|point| point.call.starts_with("rename"));
+    found.extend(last.map(|point| Point { step: "tell the plugin".to_owned(), ..point }));
+    found
+}
+
+/// The first and the last one of each sort of step, and all within steps of more than one part.
+pub(crate) fn some_of(points: Vec<Point>) -> Vec<Point> {
+    let mut sorts: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+    let (between, mut some): (Vec<_>, Vec<_>) = points.into_iter().partition(|point| point.between);
+    for point in between {
+        let words: Vec<&str> = point
+            .step
+            .split(' ')
+            .filter(|word| word.chars().all(char::is_alphabetic) && !word.contains("istio"))
+            .collect();
+        sorts.entry(words.concat()).or_default().push(point);
+    }
+    for points in sorts.into_values() {
+        let chosen: BTreeSet<usize> = [0, points.len() - 1].into();
+        some.extend(chosen.into_iter().map(|at| points[at].clone()));
+    }
+    some
+}
