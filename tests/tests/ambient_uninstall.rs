@@ -175,7 +175,7 @@ fn a_stop_leaves_all_in_place_and_traffic_flows_on() {
         let before = scene.dumps();
         let (status, log) = scene.stage.daemon.take().unwrap().terminate();
         assert!(status.success(), "{log}");
-        assert_same(&scene.dumps(), &before, &tool);
+        assert_same(&scene.dumps(), &before, tool);
         live.wait_round();
         live.finish().assert_unbroken();
         for v6 in [false, true] {
