@@ -1,4 +1,5 @@
-//! `hack/bench`: what one ADD costs, as a whole process with its children, in turn with baselines; and what the daemon costs.
+//! `hack/bench`: what one ADD costs, as a whole process with its children, in turn with baselines; what the daemon
+//! costs; and the same of the ambient node.
 //!
 //! Absolute times are noise of the machine; the ratios and differences of one run are what counts.
 #![allow(
@@ -9,6 +10,7 @@
     reason = "a bench: what breaks shall stop it, in words"
 )]
 
+mod ambient;
 mod contest;
 mod daemon;
 mod measure;
@@ -31,24 +33,52 @@ fn main() -> ExitCode {
     }
     let mut rounds = 30;
     let mut against = None;
+    let mut only: Vec<String> = Vec::new();
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {
             ("--rounds", Some(count)) => rounds = count.parse().expect("--rounds takes a number"),
             ("--against", Some(path)) => against = Some(PathBuf::from(path)),
-            _ => panic!("usage: hack/bench [--rounds N] [--against PLUGIN_OR_DAEMON]"),
+            ("--only", Some(part)) if is_part(part) => only.push(part.clone()),
+            _ => panic!(
+                "usage: hack/bench [--rounds N] [--against PLUGIN_OR_DAEMON] [--only PART]; parts: {}",
+                parts()
+            ),
         }
     }
-    let Some(stage) = Stage::set() else { return ExitCode::FAILURE };
+    // A name stands for all parts that begin with it.
+    let wanted = |part: &str| only.is_empty() || only.iter().any(|name| part.starts_with(name.as_str()));
+    let stage = if ["daemon", "add", "ambient-add"].into_iter().any(wanted) {
+        let Some(stage) = Stage::set() else { return ExitCode::FAILURE };
+        Some(stage)
+    } else {
+        None
+    };
     let (plugin, other) = match against {
         Some(path) if is_plugin(&path) => (Some(path), None),
         other => (None, other),
     };
-    daemon::run(&stage, other.as_deref(), rounds);
-    let contests = contest::all(&stage, plugin.as_deref());
-    let results = contest::run(&stage, &contests, rounds);
-    table::print(&results, rounds);
+    if let (true, Some(stage)) = (wanted("daemon"), &stage) {
+        daemon::run(stage, other.as_deref(), rounds);
+    }
+    if let (true, Some(stage)) = (wanted("add"), &stage) {
+        let contests = contest::all(stage, plugin.as_deref());
+        let results = contest::run(stage, &contests, rounds);
+        table::print(&results, rounds);
+    }
+    if ambient::PARTS.into_iter().any(wanted) {
+        ambient::run(stage.as_ref(), rounds, wanted);
+    }
     ExitCode::SUCCESS
+}
+
+fn parts() -> String {
+    let parts: Vec<&str> = ["daemon", "add", "ambient"].into_iter().chain(ambient::PARTS).collect();
+    parts.join(", ")
+}
+
+fn is_part(name: &str) -> bool {
+    parts().split(", ").any(|part| part == name)
 }
 
 /// Whether a program answers as a CNI plugin does.

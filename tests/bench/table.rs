@@ -2,8 +2,14 @@
 
 use crate::{contest::Results, measure::Cost};
 
-/// Prints one row per contest.
+/// Prints one row per contest, and differences between them.
 pub(crate) fn print(results: &[Results], rounds: usize) {
+    print_rows(results, rounds);
+    differences(results);
+}
+
+/// Prints one row per contest.
+pub(crate) fn print_rows(results: &[Results], rounds: usize) {
     println!(
         "{rounds} rounds, each program once a round; medians (least). Wall and CPU: the whole process with its children."
     );
@@ -30,7 +36,6 @@ pub(crate) fn print(results: &[Results], rounds: usize) {
             result.requests
         );
     }
-    differences(results);
 }
 
 /// What the difference between two rows is made of, round by round, so that the machine's drift cancels out.

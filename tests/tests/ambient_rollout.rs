@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::{Echo, Live, LiveConnections, Netns, UplinkWatch};
+use kit::{Daemon, Echo, Live, LiveConnections, Netns, UplinkWatch, Ztunnel, ZtunnelOptions};
 
 use crate::ambient_stage::{Ambient, MESH, PLAIN, Peer};
 
@@ -87,4 +87,31 @@ fn twenty_switches_break_nothing_and_let_nothing_out() {
     assert!(connections >= 100);
     let counts = watch.total();
     assert_eq!(counts.direct, 0, "{counts:?}");
+}
+
+/// All that takes long is done before it is ready: what is left for the switch are routes.
+#[test]
+fn a_ztunnel_that_is_coming_finds_its_slot_made() {
+    let made = |daemon: &Daemon, kind: &str| {
+        let sample = format!("istio_cni_ambient_plan_steps_total{{kind=\"{kind}\",result=\"success\"}}");
+        daemon.metric(&sample).unwrap_or(0.0)
+    };
+    let mut stage = Ambient::new(&[]);
+    let first = stage.ztunnel("ztunnel-a");
+    let pod = stage.pod(MESH, "first");
+    let _outside = Echo::tcp(stage.node.outside(), OUTSIDE);
+    let outside = SocketAddr::new(stage.node.outside_ip(false), OUTSIDE);
+    let coming = Ztunnel::start(&stage.node, "ztunnel-b", ZtunnelOptions::default());
+    stage.announce(&coming, false);
+    // For each of the two: two pairs of links, rules in its namespace and on the node.
+    let all_made = |daemon: &Daemon| made(daemon, "create-links") == 4.0 && made(daemon, "firewall") == 4.0;
+    stage.daemon().wait_for("its slot is made", all_made);
+    pod.tcp(outside).unwrap();
+    first.wait_seen(|relayed| relayed.dst == outside);
+    assert_eq!(coming.seen(), [], "it is not ready yet");
+    stage.announce(&coming, true);
+    stage.wait_active(&coming);
+    pod.tcp(outside).unwrap();
+    coming.wait_seen(|relayed| relayed.dst == outside);
+    assert!(all_made(stage.daemon()), "nothing more was made");
 }

@@ -1,13 +1,11 @@
 //! One turn: look, plan, do, look again.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use planner::{
     node::{
         Assignment, Desired, Fallback, Generation, Known, Members, Observed, Operation, Slot, assign, plan,
+        prepare,
     },
     ztunnel::{self, Candidate},
 };
@@ -42,7 +40,9 @@ impl Owner {
         } else {
             Err("pods and namespaces are not known yet".to_owned())
         };
-        let trouble = done.err();
+        // Pods that belong to the mesh are enrolled, and held, also when a ztunnel cannot be used.
+        let refused = done.as_ref().err().cloned();
+        let trouble = done.unwrap_or_else(Some);
         self.metrics.ready(trouble.is_none());
         if let Some(trouble) = &trouble {
             if *trouble != self.said {
@@ -53,7 +53,7 @@ impl Owner {
         }
         self.said = trouble.clone().unwrap_or_default();
         self.status.set(trouble.clone());
-        self.answer_joining(trouble.as_deref());
+        self.answer_joining(refused.as_deref());
         trouble.map_or(Ok(()), |_| Err(()))
     }
 
@@ -67,7 +67,8 @@ impl Owner {
         }
     }
 
-    fn pass(&mut self, level: Level) -> Result<(), Trouble> {
+    /// What is wrong although the kernel shows what is wanted, if anything.
+    fn pass(&mut self, level: Level) -> Result<Option<Trouble>, Trouble> {
         let words = |error: nodepath::Error| error.to_string();
         let mut observed = self.path.observe_network().map_err(words)?;
         refuse_to_share(&observed)?;
@@ -88,16 +89,15 @@ impl Owner {
         self.told_apart(&desired, &observed);
         shared::write(&self.settings, &desired)?;
         self.verified = Some(Verified { desired, seen: observed });
-        lost.map_or(Ok(()), Err)
+        self.path.let_go().map_err(words)?;
+        Ok(lost)
     }
 
     /// The ztunnels that are there, and what is wrong with one that should be.
     fn living(&mut self, level: Level) -> (Vec<(Candidate, Generation)>, Option<Trouble>) {
         let candidates = ztunnel::candidates(&self.index, &self.settings.policy.ztunnel);
         let chosen = ztunnel::active(&candidates).map(|active| active.uid.clone());
-        let uids: BTreeSet<&str> = candidates.iter().map(|candidate| candidate.uid.as_str()).collect();
-        let kept = self.path.keep_only(&uids);
-        let (mut living, mut trouble) = (Vec::new(), kept.err().map(|error| error.to_string()));
+        let (mut living, mut trouble) = (Vec::new(), None);
         for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
             match self.generation(level, candidate) {
                 Ok(generation) => living.push((candidate.clone(), generation)),
@@ -127,7 +127,9 @@ impl Owner {
         let generations: Vec<Generation> = living.iter().map(|(_, generation)| generation.clone()).collect();
         let active = ztunnel::active(&candidates).map(|active| active.uid.as_str());
         let known = Known::from(&self.settings.node, observed);
-        let Assignment { slots, active } = assign(&known, &generations, active);
+        let assigned = assign(&known, &generations, active);
+        let coming = ztunnel::coming(&candidates).map(|coming| coming.uid.as_str());
+        let Assignment { slots, active } = prepare(assigned, &generations, coming);
         let members = self.wanted_members(observed);
         Desired { slots, active, members, fallback: self.fallback }
     }

@@ -156,7 +156,10 @@ impl NodePath {
 
     fn routes(&mut self, place: Place, edits: &[RouteEdit]) -> Result<(), Error> {
         let net = self.net(place)?;
-        let names = Names::read(net)?;
+        let routes = edits.iter().map(|edit| match edit {
+            RouteEdit::Put(route) | RouteEdit::Delete(route) => route,
+        });
+        let names = Names::of_routes(net, routes)?;
         let mut changes = Vec::with_capacity(edits.len());
         for edit in edits {
             match edit {

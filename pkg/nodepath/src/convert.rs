@@ -1,6 +1,6 @@
 //! Between the planner's values, which name links, and the kernel's, which number them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hostnet::{Handle, Link, LinkIndex, PolicyRule, Route, RouteKind, RouteProtocol, RuleAction};
 use model::Family;
@@ -20,8 +20,18 @@ impl Names {
         Names(links.iter().map(|link| (link.index, link.name.clone())).collect())
     }
 
-    pub(crate) fn read(net: &mut Handle) -> Result<Names, Error> {
-        Ok(Names::of(&net.links()?))
+    /// Of the links that these routes lead to, as far as they are there. A node has a link for each pod; listing them
+    /// all takes longer than any enrolment.
+    pub(crate) fn of_routes<'a>(
+        net: &mut Handle,
+        routes: impl Iterator<Item = &'a PathRoute>,
+    ) -> Result<Names, Error> {
+        let wanted: BTreeSet<&str> = routes.filter_map(link_of).collect();
+        let mut found = BTreeMap::new();
+        for name in wanted {
+            found.extend(net.link_by_name(name)?.map(|link| (link.index, link.name)));
+        }
+        Ok(Names(found))
     }
 
     fn name(&self, index: Option<LinkIndex>) -> String {
@@ -31,6 +41,13 @@ impl Names {
     fn index(&self, name: &str) -> Result<LinkIndex, Error> {
         let found = self.0.iter().find(|(_, found)| *found == name);
         found.map(|(index, _)| *index).ok_or_else(|| Error::NoLink(name.to_owned()))
+    }
+}
+
+fn link_of(route: &PathRoute) -> Option<&str> {
+    match &route.to {
+        RouteTo::Via(_, link) | RouteTo::Local(link) => Some(link),
+        RouteTo::Blackhole | RouteTo::Unreachable | RouteTo::Other(_) => None,
     }
 }
 

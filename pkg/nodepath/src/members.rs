@@ -40,7 +40,7 @@ impl Members {
     ) -> Result<(), Error> {
         let routes: Vec<PathRoute> =
             ips.iter().flat_map(|ip| member_routes(&self.config, *ip, active, policy)).collect();
-        let names = Names::read(&mut self.net)?;
+        let names = Names::of_routes(&mut self.net, routes.iter())?;
         let made = routes.iter().map(|route| convert::route_to(route, &names).map(RouteChange::Replace));
         self.net.apply_routes(&made.collect::<Result<Vec<_>, _>>()?)?;
         let pairs: Vec<_> = ips.iter().map(|ip| (*ip, uid.to_owned())).collect();

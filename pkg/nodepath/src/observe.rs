@@ -78,18 +78,18 @@ impl NodePath {
         Ok(generation)
     }
 
-    /// Forgets the ztunnels that are not among these, so that their namespaces can end.
+    /// Closes the namespaces of ztunnels until they are located again, so that those whose pods are gone end, and with
+    /// them their links; of which the journal knows, it forgets the others.
     ///
     /// # Errors
     /// The journal cannot be written.
-    pub fn keep_only(&mut self, uids: &BTreeSet<&str>) -> Result<(), Error> {
-        let before = self.located.len();
-        self.located.retain(|uid, _| uids.contains(uid.as_str()));
-        if self.located.len() == before {
-            return Ok(());
+    pub fn let_go(&mut self) -> Result<(), Error> {
+        let located = std::mem::take(&mut self.located);
+        if located.is_empty() {
+            return Ok(()); // nothing was located this time
         }
-        let left: Vec<_> = self.located.values().map(|located| located.netns.id()).collect();
-        self.journal.keep_only(&left)
+        let ids: Vec<_> = located.values().map(|located| located.netns.id()).collect();
+        self.journal.keep_only(&ids)
     }
 
     /// Sets, rules and routes: all that changes with pods, without starting a tool.
@@ -187,6 +187,9 @@ impl NodePath {
         for slot in Slot::BOTH {
             let Some(generation) = slot.of(slots) else { continue };
             observed.sysctls.extend(inside::read_sysctls(&watched_sysctls(slot, &generation.veth))?);
+            if !self.located.contains_key(&generation.uid) {
+                self.locate(&generation.uid, &generation.ips, generation.dns)?;
+            }
             let Some(located) = self.located.get_mut(&generation.uid) else {
                 return Err(Error::NoZtunnel(slot));
             };

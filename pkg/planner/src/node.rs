@@ -18,7 +18,7 @@ mod want;
 pub use config::{Fallback, LinkKind, Nets, NodeConfig, Priorities, Tables};
 pub use operation::{Operation, Place, RouteEdit};
 pub use plan::plan;
-pub use slots::{Assignment, Known, assign};
+pub use slots::{Assignment, Known, assign, prepare};
 pub use state::{
     Desired, Generation, Members, Observed, ObservedInside, ObservedLink, PathRoute, PathRule, RouteTo, Slot,
 };

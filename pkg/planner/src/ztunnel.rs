@@ -72,6 +72,16 @@ pub fn active(candidates: &[Candidate]) -> Option<&Candidate> {
     candidates.iter().filter(fit).max_by_key(|one| (&one.created, &one.uid))
 }
 
+/// The one that will serve the node next, as far as can be told: newer than the active one, and not ready yet.
+#[must_use]
+pub fn coming(candidates: &[Candidate]) -> Option<&Candidate> {
+    let age = |one: &Candidate| (one.created.clone(), one.uid.clone());
+    let now = active(candidates).map(age);
+    let fit = |one: &&Candidate| !one.ready && !one.terminating && !one.ips.is_empty();
+    let newer = |one: &&Candidate| now.as_ref().is_none_or(|now| *now < age(one));
+    candidates.iter().filter(fit).filter(newer).max_by_key(|one| (&one.created, &one.uid))
+}
+
 fn candidate(pod: &Pod) -> Candidate {
     Candidate {
         uid: pod.metadata.uid.clone(),

@@ -4,7 +4,7 @@
 use model::Pod;
 use planner::{
     Candidate, Fact, Index, ZtunnelSelector,
-    ztunnel::{active, candidates},
+    ztunnel::{active, candidates, coming},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -109,18 +109,21 @@ fn the_newest_wins_and_of_two_alike_always_the_same() {
         pod["status"]["phase"] = json!("Pending");
         pod
     };
-    for (pods, expected) in [
-        (vec![ztunnel("a", old), ztunnel("b", new)], Some("b")),
-        (vec![ztunnel("a", new), ztunnel("b", old)], Some("a")),
-        (vec![ztunnel("a", old), unready("b", new)], Some("a")),
-        (vec![unready("a", old)], None),
-        (vec![], None),
-        (vec![ztunnel("a", new), ztunnel("b", new)], Some("b")),
+    let name = |one: Option<&Candidate>| one.map(|one| one.name.name.clone()).unwrap_or_default();
+    for (pods, now, next) in [
+        (vec![ztunnel("a", old), ztunnel("b", new)], "b", ""),
+        (vec![ztunnel("a", new), ztunnel("b", old)], "a", ""),
+        (vec![ztunnel("a", old), unready("b", new)], "a", "b"),
+        (vec![unready("a", old), ztunnel("b", new)], "b", ""),
+        (vec![unready("a", old)], "", "a"),
+        (vec![unready("a", old), unready("b", new)], "", "b"),
+        (vec![], "", ""),
+        (vec![ztunnel("a", new), ztunnel("b", new)], "b", ""),
     ] {
         let mut found = found(&pods);
-        assert_eq!(active(&found).map(|one| one.name.name.as_str()), expected, "{found:?}");
+        assert_eq!((name(active(&found)), name(coming(&found))), (now.into(), next.into()), "{found:?}");
         found.reverse();
-        assert_eq!(active(&found).map(|one| one.name.name.as_str()), expected, "the order does not matter");
+        assert_eq!((name(active(&found)), name(coming(&found))), (now.into(), next.into()), "in any order");
     }
 }
 

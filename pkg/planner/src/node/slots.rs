@@ -77,6 +77,18 @@ pub fn assign(known: &Known, living: &[Generation], active: Option<&str>) -> Ass
     Assignment { slots, active: Some(place) }
 }
 
+/// Gives a slot that nobody has to the ztunnel that is coming: all that it needs is made before it is ready, and a
+/// switch has only to lead new connections there.
+#[must_use]
+pub fn prepare(mut assigned: Assignment, living: &[Generation], coming: Option<&str>) -> Assignment {
+    let has = |ztunnel: &Generation| assigned.slots.iter().flatten().any(|slot| slot.uid == ztunnel.uid);
+    let next = living.iter().find(|ztunnel| Some(ztunnel.uid.as_str()) == coming && !has(ztunnel));
+    if let (Some(next), Some(free)) = (next.cloned(), assigned.slots.iter_mut().find(|slot| slot.is_none())) {
+        *free = Some(next);
+    }
+    assigned
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +138,28 @@ mod tests {
             let assigned = assign(&known(ips[0], ips[1], at), &living, active.as_deref());
             let slots = wanted.0.map(|slot| slot.map(ztunnel));
             assert_eq!((assigned.slots, assigned.active), (slots, wanted.1), "case {number}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_coming_gets_a_slot_only_if_nobody_has_it() {
+        let living: Vec<Generation> = [1, 2, 3].map(ztunnel).to_vec();
+        let with = |zero: Option<u8>, one: Option<u8>, active| Assignment {
+            slots: [zero, one].map(|number| number.map(ztunnel)),
+            active,
+        };
+        let (zero, one) = (Some(Slot::Zero), Some(Slot::One));
+        let cases = [
+            (with(None, None, None), Some("z1"), with(Some(1), None, None)),
+            (with(Some(1), None, zero), Some("z2"), with(Some(1), Some(2), zero)),
+            (with(None, Some(1), one), Some("z2"), with(Some(2), Some(1), one)),
+            (with(Some(1), None, zero), Some("z1"), with(Some(1), None, zero)),
+            (with(Some(1), Some(2), one), Some("z3"), with(Some(1), Some(2), one)),
+            (with(Some(1), None, zero), Some("z9"), with(Some(1), None, zero)),
+            (with(Some(1), None, zero), None, with(Some(1), None, zero)),
+        ];
+        for (number, (assigned, coming, wanted)) in cases.into_iter().enumerate() {
+            assert_eq!(prepare(assigned, &living, coming), wanted, "case {number}");
         }
     }
 }

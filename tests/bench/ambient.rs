@@ -1,0 +1,48 @@
+//! The ambient node: what an ADD, a switch, an enrolment and a packet cost, each beside a baseline in the same run.
+
+mod add;
+mod crowd;
+mod flow;
+mod lab;
+mod packets;
+mod rest;
+mod sampler;
+mod switch;
+mod upstream;
+mod ways;
+
+use crate::stage::Stage;
+
+/// What can be asked for alone.
+pub(crate) const PARTS: [&str; 6] =
+    ["ambient-add", "ambient-switch", "ambient-crowd", "ambient-rest", "ambient-packets", "ambient-ways"];
+
+/// Measures the parts for which `wanted` holds.
+pub(crate) fn run(stage: Option<&Stage>, rounds: usize, wanted: impl Fn(&str) -> bool) {
+    println!("The ambient node. Geneve links are not measured: the kernel here has none.\n");
+    if let (true, Some(stage)) = (wanted("ambient-add"), stage) {
+        add::run(stage, rounds);
+    }
+    if wanted("ambient-switch") {
+        switch::run(rounds);
+    }
+    if wanted("ambient-crowd") {
+        crowd::run(rounds);
+    }
+    if wanted("ambient-rest") {
+        rest::run();
+    }
+    if wanted("ambient-packets") {
+        packets::run(rounds);
+    }
+    if wanted("ambient-ways") {
+        ways::run(rounds);
+    }
+}
+
+/// Median, least and greatest.
+pub(crate) fn spread(values: &[f64]) -> (f64, f64, f64) {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[0], values[values.len() - 1])
+}

@@ -1,0 +1,141 @@
+//! ADD of a pod on an ambient node with 250 enrolled pods: through the agent, and without it.
+
+use std::{cell::Cell, fs, path::PathBuf};
+
+use kit::{ApiServer, Auth, Netns, Pod, istio};
+use serde_json::{Value, json};
+
+use super::lab::{Lab, MESH, PLAIN};
+use crate::{
+    contest::Results,
+    measure::{self, Cost},
+    stage::Stage,
+    table,
+};
+
+const PODS: u32 = 250;
+const SOCKET: &str = "agent.sock";
+
+/// One row of the table.
+struct Row {
+    name: &'static str,
+    command: Vec<String>,
+    /// The pod and the plugin's configuration; none for a program that is no plugin.
+    call: Option<(Pod, Value)>,
+}
+
+struct Ground<'a> {
+    stage: &'a Stage,
+    netns: Netns,
+    calls: Cell<u8>,
+    log: PathBuf,
+    node: std::sync::Arc<kit::Node>,
+}
+
+pub(crate) fn run(stage: &Stage, rounds: usize) {
+    let mut lab = Lab::start(&[]);
+    let _ztunnels = [lab.ztunnel("ztunnel-a"), lab.ztunnel("ztunnel-b")];
+    lab.fill_with_links(MESH, PODS);
+    lab.wait_members(PODS as usize);
+    let rows = rows(stage, &lab);
+    let ground = Ground {
+        stage,
+        netns: stage.pod_netns(),
+        calls: Cell::new(0),
+        log: lab.node.dir().join("strace"),
+        node: std::sync::Arc::clone(&lab.node),
+    };
+    let mut results: Vec<Results> = rows.iter().map(|row| ground.prepare(row)).collect();
+    for _ in 0..rounds {
+        for (row, result) in rows.iter().zip(&mut results) {
+            result.costs.push(ground.once(row, &row.command));
+        }
+    }
+    println!(
+        "ADD on a node with {PODS} enrolled pods. Istio 1.20.8, measured apart: 36 ms, 4 children, 3 requests."
+    );
+    table::print_rows(&results, rounds);
+    for phase in ["facts", "enrol", "total"] {
+        let metric = |name: &str| {
+            lab.daemon
+                .metric(&format!("istio_cni_ambient_add_seconds_{name}{{phase=\"{phase}\"}}"))
+                .unwrap_or(0.0)
+        };
+        println!(
+            "  within the agent, {phase:<6} {:>8.0} us on average",
+            metric("sum") / metric("count") * 1e6
+        );
+    }
+    println!();
+}
+
+fn rows(stage: &Stage, lab: &Lab) -> Vec<Row> {
+    // Not under the daemon's name for its own.
+    let text = stage.api.kubeconfig(&Auth::Token(stage.token.clone()));
+    let kubeconfig = istio::write_file(&lab.node, "kubeconfig-of-bench", &text);
+    let label = json!({"istio.io/dataplane-mode": "ambient"});
+    for (name, labels) in [(MESH, label), (PLAIN, json!({}))] {
+        stage
+            .api
+            .admin()
+            .create("/api/v1/namespaces", &json!({"metadata": {"name": name, "labels": labels}}));
+    }
+    let known = |namespace: &str| {
+        let pod = Pod::from_object(&stage.api.create_pod(&ApiServer::pod(namespace, "new")));
+        let mut manifest = pod.manifest(&[]);
+        manifest["status"] = json!({"phase": "Pending"});
+        lab.manifests.put_pod(&manifest);
+        pod
+    };
+    let (mesh, plain) = (known(MESH), known(PLAIN));
+    std::thread::sleep(std::time::Duration::from_secs(1)); // until the agent has read them
+    let program = |name: &str| vec![kit::binary(name).to_string_lossy().into_owned()];
+    let add = |name: &'static str, pod: &Pod, socket: &str| Row {
+        name,
+        command: program("istio-cni"),
+        call: Some((pod.clone(), lab.plugin(&kubeconfig, socket))),
+    };
+    vec![
+        Row { name: "an empty static program", command: program("empty"), call: None },
+        add("ADD, ambient pod", &mesh, SOCKET),
+        add("ADD, plain pod", &plain, SOCKET),
+        add("ADD, ambient pod, agent away", &mesh, "nobody.sock"),
+        add("ADD, plain pod, agent away", &plain, "nobody.sock"),
+    ]
+}
+
+impl Ground<'_> {
+    /// Counts children and requests, in runs that are not timed.
+    fn prepare(&self, row: &Row) -> Results {
+        let asked =
+            || self.stage.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
+        let before = asked();
+        self.once(row, &row.command);
+        let requests = (asked() - before) as f64;
+        let children = self.children(row);
+        Results { name: row.name.to_owned(), costs: Vec::new(), children, requests }
+    }
+
+    fn children(&self, row: &Row) -> usize {
+        let log = self.log.to_string_lossy().into_owned();
+        let traced = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", &log].map(str::to_owned);
+        self.once(row, &[&traced[..], &row.command].concat());
+        let lines = fs::read_to_string(&self.log).unwrap();
+        lines.lines().filter(|line| line.ends_with("= 0")).count().saturating_sub(1)
+    }
+
+    /// One run, in which an enrolled pod has an address that it had not in the run before.
+    fn once(&self, row: &Row, command: &[String]) -> Cost {
+        let Some((pod, conf)) = &row.call else { return measure::run(self.node.netns(), command, &[], "") };
+        self.calls.set(self.calls.get().wrapping_add(1));
+        let (env, _) = self.stage.call(pod, &self.netns, false);
+        let mut stdin = conf.clone();
+        let address = format!("10.201.0.{}/24", self.calls.get());
+        stdin["prevResult"] = json!({
+            "cniVersion": "1.0.0",
+            "interfaces": [{"name": "eth0", "sandbox": self.netns.path()}],
+            "ips": [{"address": address, "interface": 0}],
+        });
+        measure::run(self.node.netns(), command, &env, &stdin.to_string())
+    }
+}

@@ -1,0 +1,70 @@
+//! A thousand pods enter the mesh at once: their namespace gets its label.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use kit::Node;
+
+use super::{lab::Lab, sampler::Eyes, spread};
+
+const PODS: u32 = 1000;
+const CROWD: &str = "crowd";
+const SET: &str = "ztunnel-pods-ips";
+const LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) fn run(rounds: usize) {
+    let mut lab = Lab::start(&[]);
+    let _ztunnel = lab.ztunnel("ztunnel-a");
+    lab.label(CROWD, false);
+    lab.fill(CROWD, PODS);
+    thread::sleep(Duration::from_secs(1)); // until the agent has read them all
+    let (mut changes, mut whole) = (Vec::new(), Vec::new());
+    for _ in 0..rounds.min(15) {
+        let watch = watch(&lab.node);
+        thread::sleep(Duration::from_millis(50)); // it looks
+        let began = Instant::now();
+        lab.label(CROWD, true);
+        let (first, last) = watch.join().unwrap();
+        changes.push((last - first).as_secs_f64() * 1000.0);
+        whole.push((last - began).as_secs_f64() * 1000.0);
+        lab.wait_members(PODS as usize);
+        lab.label(CROWD, false);
+        lab.wait_members(0);
+    }
+    println!("{PODS} enrolments at once, {} times; median (least, greatest).", changes.len());
+    for (name, values) in [("kernel changes, first to last", changes), ("from the label to the last", whole)]
+    {
+        let (median, least, most) = spread(&values);
+        println!("  {name:<32} {median:>8.2} ms ({least:.2}, {most:.2})");
+    }
+    println!();
+}
+
+/// When the first way of a pod was there, and when the last address was in the set.
+fn watch(node: &Arc<Node>) -> thread::JoinHandle<(Instant, Instant)> {
+    let node = Arc::clone(node);
+    thread::spawn(move || {
+        node.netns().enter();
+        let deadline = Instant::now() + LIMIT;
+        let (mut eyes, mut sets) = (Eyes::open(), ipset::Handle::open().unwrap());
+        let pause = || {
+            assert!(Instant::now() < deadline, "the pods were never enrolled");
+            thread::sleep(Duration::from_micros(50)); // between two looks at the kernel
+        };
+        while !eyes.has_any_route(100) {
+            pause();
+        }
+        let first = Instant::now();
+        let mut members = || {
+            let sets = sets.sets().unwrap();
+            sets.into_iter().find(|set| set.name == SET).and_then(|set| set.elements).unwrap_or(0)
+        };
+        while members() < PODS {
+            pause();
+        }
+        (first, Instant::now())
+    })
+}

@@ -1,0 +1,115 @@
+//! One connection whose two ends this thread holds: what it takes to carry something is this thread's time alone, for
+//! the kernel carries a packet through namespaces on the processor, and in the call, that sends it.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    process::Command,
+    time::Duration,
+};
+
+use kit::{Netns, Node};
+use nix::time::{ClockId, clock_gettime};
+
+/// Both ends.
+pub(crate) struct Flow {
+    client: TcpStream,
+    server: TcpStream,
+}
+
+/// What is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Load {
+    /// One byte there, one byte back.
+    RoundTrips,
+    /// Writes of 100 bytes, each a packet.
+    Small,
+    /// Writes of 32 KiB.
+    Big,
+}
+
+impl Load {
+    pub(crate) const ALL: [Load; 3] = [Load::RoundTrips, Load::Small, Load::Big];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Load::RoundTrips => "round trips",
+            Load::Small => "writes of 100 bytes",
+            Load::Big => "writes of 32 KiB",
+        }
+    }
+}
+
+impl Flow {
+    /// A connection from a pod to the host outside of its node.
+    pub(crate) fn open(pod: &Netns, node: &Node, v6: bool) -> Flow {
+        let any: IpAddr = if v6 { [0; 16].into() } else { [0; 4].into() };
+        let listener = node.outside().run(|| TcpListener::bind((any, 0)).unwrap());
+        let target = SocketAddr::new(node.outside_ip(v6), listener.local_addr().unwrap().port());
+        let connect = || TcpStream::connect_timeout(&target, Duration::from_secs(10)).unwrap();
+        let client = pod.run(connect);
+        let (server, _) = listener.accept().unwrap();
+        for end in [&client, &server] {
+            end.set_nodelay(true).unwrap();
+            end.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        }
+        let mut flow = Flow { client, server };
+        for load in Load::ALL {
+            let _ = flow.carry(load, 300, own_time); // until windows are open and tables warm
+        }
+        flow
+    }
+
+    /// Microseconds for each unit of the load, by the clock that `now` reads.
+    pub(crate) fn carry(&mut self, load: Load, units: usize, now: fn() -> Duration) -> f64 {
+        let began = now();
+        for _ in 0..units {
+            match load {
+                Load::RoundTrips => {
+                    send(&mut self.client, &mut self.server, 1, 1);
+                    send(&mut self.server, &mut self.client, 1, 1);
+                }
+                Load::Small => send(&mut self.client, &mut self.server, 100, 8),
+                Load::Big => send(&mut self.client, &mut self.server, 32 << 10, 1),
+            }
+        }
+        (now() - began).as_secs_f64() * 1e6 / units as f64
+    }
+}
+
+/// How long this thread has run. That others ran meanwhile does not count; what the kernel did for our packets in our
+/// calls does.
+pub(crate) fn own_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+    Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32)
+}
+
+/// The time of day's steady companion, for loads that other processes carry, too.
+pub(crate) fn wall_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+    Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32)
+}
+
+/// Writes, then reads what was written.
+fn send(from: &mut TcpStream, to: &mut TcpStream, bytes: usize, writes: usize) {
+    static WRITTEN: [u8; 32 << 10] = [7; 32 << 10];
+    let mut read = [0; 32 << 10];
+    for _ in 0..writes {
+        from.write_all(&WRITTEN[..bytes]).unwrap();
+    }
+    to.read_exact(&mut read[..bytes * writes]).unwrap();
+}
+
+/// Keeps a process, ours by default, on the first processor: packets that change it cost more or less by chance.
+pub(crate) fn pin(pid: Option<u32>) {
+    let pid = pid.unwrap_or_else(std::process::id).to_string();
+    let output = Command::new("taskset").args(["-a", "-c", "-p", "0", &pid]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Lets it run everywhere again.
+pub(crate) fn unpin() {
+    let pid = std::process::id().to_string();
+    let output = Command::new("taskset").args(["-a", "-p", "ffffffff", &pid]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}

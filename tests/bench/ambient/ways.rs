@@ -1,0 +1,117 @@
+//! Captured traffic: through veth links, through vxlan links, and handed to the same proxy by its own link alone, with
+//! rules made by hand for one pod.
+
+use std::sync::Arc;
+
+use kit::{Node, NodeOptions, Pod, PodSandbox, Ztunnel, ZtunnelOptions};
+
+use super::{
+    flow::{Flow, Load, pin, unpin, wall_time},
+    lab::{Lab, MESH, with_other_users},
+    spread,
+};
+
+const UNITS: [(Load, usize); 3] = [(Load::RoundTrips, 60), (Load::Small, 20), (Load::Big, 60)];
+/// Rounds for each that was asked for: they are short, so that few of them are interrupted.
+const SHORT: usize = 10;
+
+/// A way of capture, with one connection through it.
+struct Way {
+    name: &'static str,
+    flow: Flow,
+    costs: Vec<[f64; 3]>,
+    // Dropped last: the connection's road.
+    ztunnel: Ztunnel,
+    _pod: PodSandbox,
+    _lab: Option<Lab>,
+    _node: Arc<Node>,
+}
+
+pub(crate) fn run(rounds: usize) {
+    let mut ways = [by_hand(), by_agent("veth links", "veth"), by_agent("vxlan links", "vxlan")];
+    pin(None);
+    ways.iter().for_each(|way| pin(Some(way.ztunnel.pid())));
+    for _ in 0..rounds * SHORT {
+        for way in &mut ways {
+            way.costs.push(UNITS.map(|(load, units)| way.flow.carry(load, units, wall_time)));
+        }
+    }
+    unpin();
+    println!(
+        "Captured traffic, {} rounds; microseconds with the proxy's own, median (least), all on one processor.",
+        rounds * SHORT
+    );
+    for (place, (load, _)) in UNITS.iter().enumerate() {
+        for way in &ways {
+            let (median, least, _) = spread(&way.costs.iter().map(|costs| costs[place]).collect::<Vec<_>>());
+            let ratio = ratio(&ways[0], way, place);
+            println!(
+                "  {:<20} {:<32} {median:>8.2} ({least:.2}) {:+.1} %",
+                load.name(),
+                way.name,
+                (ratio - 1.0) * 100.0
+            );
+        }
+    }
+    println!();
+}
+
+/// Median of the ratios within each round.
+fn ratio(one: &Way, other: &Way, place: usize) -> f64 {
+    let pairs = one.costs.iter().zip(&other.costs);
+    spread(&pairs.map(|(one, other)| other[place] / one[place]).collect::<Vec<_>>()).0
+}
+
+fn by_agent(name: &'static str, links: &str) -> Way {
+    let node = Arc::new(Node::new(NodeOptions::default()));
+    with_other_users(&node);
+    let mut lab = Lab::on(Arc::clone(&node), &[("AMBIENT_LINKS", links)]);
+    let ztunnel = lab.ztunnel("ztunnel-a");
+    lab.fill_with_links(MESH, 249);
+    let pod = lab.pod(MESH, "captured");
+    lab.wait_members(250);
+    Way::new(name, node, pod, ztunnel, Some(lab))
+}
+
+/// The least that a transparent proxy in another namespace needs.
+fn by_hand() -> Way {
+    let node = Arc::new(Node::new(NodeOptions::default()));
+    with_other_users(&node);
+    let ztunnel = Ztunnel::start(&node, "ztunnel-a", ZtunnelOptions::default());
+    let pod = node.pod(Pod::new(MESH, "captured"), &[]);
+    let (ip, proxy) = (pod.ip(false), ztunnel.ip(false));
+    let [pod_link, link] = [&pod, ztunnel.pod()].map(outer_link);
+    node.netns().pipe(
+        "ip -batch -",
+        &format!(
+            "route add table 101 default via {proxy} dev {link} onlink\n\
+             rule add priority 100 iif {pod_link} lookup 101\n\
+             rule add priority 101 iif eth0 to {ip} lookup 101\n"
+        ),
+    );
+    let inside = &ztunnel.pod().netns;
+    inside.pipe(
+        "ip -batch -",
+        "route add table 100 local default dev lo\nrule add fwmark 0x400/0xfff lookup 100\n",
+    );
+    let rule = "iptables-nft -t mangle -A PREROUTING -i eth0 -p tcp";
+    inside.sh(&format!("{rule} -s {ip} -j TPROXY --on-port 15001 --tproxy-mark 0x400/0xfff"));
+    inside.sh(&format!("{rule} -d {ip} -j MARK --set-mark 0x400/0xfff"));
+    Way::new("by hand, no links", node, pod, ztunnel, None)
+}
+
+/// The node's end of a pod's link.
+fn outer_link(sandbox: &PodSandbox) -> String {
+    let interfaces = sandbox.result["interfaces"].as_array().cloned().unwrap_or_default();
+    let outer = interfaces.iter().find(|interface| interface["sandbox"].as_str().unwrap_or("").is_empty());
+    outer.and_then(|interface| interface["name"].as_str()).unwrap().to_owned()
+}
+
+impl Way {
+    fn new(name: &'static str, node: Arc<Node>, pod: PodSandbox, ztunnel: Ztunnel, lab: Option<Lab>) -> Way {
+        let flow = Flow::open(&pod.netns, &node, false);
+        let relayed = ztunnel.wait_seen(|relayed| relayed.src.ip() == pod.ip(false));
+        assert_eq!(relayed.error, None, "{name}");
+        Way { name, flow, costs: Vec::new(), ztunnel, _pod: pod, _lab: lab, _node: node }
+    }
+}
