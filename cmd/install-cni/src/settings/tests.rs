@@ -1,9 +1,10 @@
 use std::{collections::BTreeMap, ffi::OsString, path::Path};
 
 use flags::{Request, Source, Values};
+use installer::Json;
 
 use super::*;
-use crate::{FLAGS, STYLE, options::REMOVED};
+use crate::{FLAGS, STYLE, ambient::PodSource, options::REMOVED};
 
 /// A container that has what every one has.
 #[derive(Clone)]
@@ -109,6 +110,19 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("pod-namespace", &["POD_NAMESPACE"], ""),
     ("pod-name", &["POD_NAME"], ""),
     ("node-name", &["NODE_NAME", "KUBERNETES_NODE_NAME"], ""),
+    ("pod-source", &["POD_SOURCE"], "api"),
+    ("agent-socket", &["AGENT_SOCKET"], "/var/run/istio-cni/agent.sock"),
+    ("ambient-config-file", &["AMBIENT_CONFIG_FILE"], "/etc/ambient-config/config.json"),
+    ("no-ztunnel-policy", &["NO_ZTUNNEL_POLICY"], "hold"),
+    ("no-ztunnel-policy-file", &["NO_ZTUNNEL_POLICY_FILE"], ""),
+    ("system-namespace", &["SYSTEM_NAMESPACE"], "istio-system"),
+    ("ztunnel-service-account", &["ZTUNNEL_SERVICE_ACCOUNT"], "ztunnel"),
+    ("ztunnel-label", &["ZTUNNEL_LABEL"], "app=ztunnel"),
+    ("ambient-links", &["AMBIENT_LINKS"], "veth"),
+    ("ambient-tables", &["AMBIENT_TABLES"], "100,101,110,120,130"),
+    ("ambient-rule-priority", &["AMBIENT_RULE_PRIORITY"], "100"),
+    ("netns-dir", &["NETNS_DIR"], "/var/run/netns"),
+    ("force-iptables-binary", &["FORCE_IPTABLES_BINARY"], ""),
 ];
 
 #[test]
@@ -313,10 +327,9 @@ fn what_istio_removed_is_accepted_with_a_warning() {
 fn what_this_version_does_not_do_is_told() {
     let warnings = |arguments: &[&str]| read(arguments, &[]).unwrap().warnings;
     assert!(warnings(&[])[0].contains("--repair-enabled"), "it is Istio's default");
-    for flag in ["--ambient-enabled", "--ebpf-enabled"] {
-        let told = warnings(&["--repair-enabled=false", flag]);
-        assert!(told.len() == 1 && told[0].contains(flag), "{told:?}");
-    }
+    let told = warnings(&["--repair-enabled=false", "--ebpf-enabled"]);
+    assert!(told.len() == 1 && told[0].contains("--ebpf-enabled"), "{told:?}");
+    assert_eq!(warnings(&["--repair-enabled=false", "--ambient-enabled"]), Vec::<String>::new());
     assert_eq!(warnings(&["--repair-enabled=false", "--repair-repair-pods"]), Vec::<String>::new());
 }
 
@@ -365,4 +378,49 @@ fn all_mistakes_are_told_at_once_each_by_its_name() {
 fn what_was_chosen_is_told_without_the_template() {
     let settings = read(&["--log-level=debug"], &[("CNI_NET_DIR", "/etc/cni")]).unwrap();
     assert_eq!(settings.chosen, ["cni-net-dir=\"/etc/cni\" (CNI_NET_DIR)", "log-level=\"debug\""]);
+}
+
+#[test]
+fn ambient_mode_is_what_the_operator_chose() {
+    assert!(read(&[], &[]).unwrap().ambient.is_none(), "off by default");
+    let chosen = [
+        ("AMBIENT_ENABLED", "true"),
+        ("POD_SOURCE", "dir:/pods"),
+        ("NO_ZTUNNEL_POLICY", "open"),
+        ("ZTUNNEL_LABEL", "istio=ambient"),
+        ("AMBIENT_TABLES", "200, 201,210,220,230"),
+        ("AMBIENT_RULE_PRIORITY", "500"),
+        ("AGENT_SOCKET", "/run/here/agent.sock"),
+    ];
+    let settings = read(&[], &chosen).unwrap();
+    let ambient = settings.ambient.unwrap();
+    assert_eq!(ambient.source, PodSource::Directory("/pods".into()));
+    assert_eq!(ambient.agent.fallback.to_string(), "open");
+    assert_eq!(ambient.agent.policy.ztunnel.label, ("istio".to_owned(), "ambient".to_owned()));
+    assert_eq!((ambient.agent.node.tables.slot_return, ambient.agent.node.priorities.first), (230, 500));
+    assert_eq!(ambient.agent.journal, Path::new("/run/here/settings-before.json"));
+    let defaults: BTreeMap<_, _> = settings.installer.defaults.into_iter().collect();
+    assert_eq!(defaults["agent_socket"].as_str(), Some("/run/here/agent.sock"));
+    assert_eq!(defaults["ambient_enabled"], Json::Bool(true));
+    assert!(!defaults.contains_key("ambient_config"), "where the plugin looks anyway");
+}
+
+#[test]
+fn mistakes_in_ambient_settings_are_told_by_their_flags() {
+    let wrong = [
+        ("--pod-source", "file:/x"),
+        ("--no-ztunnel-policy", "drop"),
+        ("--ztunnel-label", "ztunnel"),
+        ("--ambient-links", "gre"),
+        ("--ambient-tables", "100,101,110"),
+        ("--ambient-tables", "100,101,110,110,130"),
+        ("--ambient-tables", "254,101,110,120,130"),
+        ("--ambient-rule-priority", "0"),
+        ("--ambient-rule-priority", "32766"),
+        ("--force-iptables-binary", "ebtables"),
+    ];
+    for (flag, value) in wrong {
+        let mistakes = read(&[&format!("{flag}={value}")], &[]).unwrap_err();
+        assert!(mistakes.len() == 1 && mistakes[0].contains(flag), "{flag}={value}: {mistakes:?}");
+    }
 }
