@@ -190,3 +190,29 @@ fn a_stop_leaves_all_in_place_and_traffic_flows_on() {
         assert_same(&scene.dumps(), &before, &format!("{tool}, started again"));
     });
 }
+
+#[test]
+fn the_command_takes_everything_away_unless_an_agent_runs() {
+    let mut scene = Scene::new("nft", 1, &[]);
+    let pod = scene.stage.pod_without_plugin(MESH, "one");
+    let before = scene.dumps();
+    scene.stage.start();
+    scene.activate_all();
+    scene.stage.wait_enrolled(&pod, true);
+    scene.stage.daemon().wait_until_ready();
+    let command = |scene: &Scene| {
+        let mut command = scene.stage.container.start_with(&["uninstall"], &[]);
+        (command.wait().code(), command.log())
+    };
+    let (status, log) = command(&scene);
+    assert!(status == Some(1) && log.contains("an agent runs on this node"), "{log}");
+    scene.stage.wait_enrolled(&pod, true); // nothing has happened
+    scene.stage.daemon.take().unwrap().kill();
+    let (status, log) = command(&scene);
+    assert!(status == Some(0) && log.contains("nothing of ours is left on this node"), "{log}");
+    assert_same(&scene.dumps(), &before, "after the command");
+    let chain = std::fs::read_to_string(scene.stage.node.net_d().join("10-kit.conflist")).unwrap();
+    assert!(!chain.contains("istio-cni") && !scene.stage.config_file().exists());
+    let (status, log) = command(&scene);
+    assert_eq!(status, Some(0), "once more: {log}");
+}
