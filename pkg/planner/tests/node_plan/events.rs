@@ -207,7 +207,7 @@ fn stale_route(which: usize, family: Family) -> Option<(PathRoute, bool)> {
 
 fn stale_rule(which: usize, family: Family) -> PathRule {
     let mark = [None, Some(Mark { value: 0x100, mask: 0x100 })][which % 2];
-    let priority = 100 + u32::try_from(which % 11).unwrap();
+    let priority = 100 + u32::try_from(which % 10).unwrap();
     PathRule { family, priority, mark, table: TableId([100, 110][which % 2]) }
 }
 
