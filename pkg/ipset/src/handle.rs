@@ -78,7 +78,8 @@ impl Handle {
 
     /// The members of a set, in the kernel's order; none if there is no such set.
     ///
-    /// A member that is there all the time is listed exactly once, whatever else comes and goes meanwhile.
+    /// A member that is there all the time is listed exactly once, whatever else comes and goes meanwhile. One that is
+    /// removed at that moment may be listed without its comment, which the kernel frees first.
     ///
     /// # Errors
     ///
