@@ -67,11 +67,7 @@ impl Alone {
     /// # Errors
     /// One is not.
     pub fn check(&mut self, ips: &[IpAddr]) -> Result<(), String> {
-        let owners = self.members.owners(ips).map_err(|error| error.to_string())?;
-        match ips.iter().find(|ip| !owners.contains_key(*ip)) {
-            Some(ip) => Err(format!("{ip} is not in the node's set of enrolled addresses")),
-            None => Ok(()),
-        }
+        self.members.check(ips, "")
     }
 }
 

@@ -123,7 +123,7 @@ impl ApiServer {
     /// The pod that has this UID, when the server knows it without looking into its store.
     fn known_pod(&self, path: &[&str], uid: &str) -> Result<Option<Pod>, Unknown> {
         match self.get(path, Freshness::Cached) {
-            Ok(pod) => Ok(Some(pod).filter(|pod| has_uid(pod, uid))),
+            Ok(pod) => Ok(Some(pod).filter(|pod: &Pod| pod.has_runtime_uid(uid))),
             Err(Unknown::Api(error)) if matches!(error.reason, Reason::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -137,20 +137,13 @@ impl Facts for ApiServer {
         let path = ["api", "v1", "namespaces", &name.namespace, "pods", &name.name];
         let known = uid.map_or(Ok(None), |uid| self.known_pod(&path, uid))?;
         let pod = known.map_or_else(|| self.get(&path, Freshness::Newest), Ok)?;
-        let given = PodName { namespace: pod.metadata.namespace.clone(), name: pod.metadata.name.clone() };
-        same(format!("pod {name}"), &name.to_string(), &given.to_string()).map(|()| pod)
+        same(format!("pod {name}"), &name.to_string(), &pod.name().to_string()).map(|()| pod)
     }
 
     fn namespace(&self, name: &str) -> Result<Namespace, Unknown> {
         let namespace: Namespace = self.get(&["api", "v1", "namespaces", name], Freshness::Newest)?;
         same(format!("namespace {name}"), name, &namespace.metadata.name).map(|()| namespace)
     }
-}
-
-/// A static pod is known to its runtime by the hash of its manifest, which its mirror at the API server carries.
-fn has_uid(pod: &Pod, uid: &str) -> bool {
-    let meta = &pod.metadata;
-    meta.uid == uid || meta.annotations.get("kubernetes.io/config.hash").is_some_and(|hash| hash == uid)
 }
 
 /// Every member that we read may be absent, so any JSON object reads as a pod that is none of ours. The names tell.

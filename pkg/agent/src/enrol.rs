@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
-use model::{Family, Pod, PodName};
+use model::{Family, PodName};
 use planner::node::Slot;
 
 use crate::{
@@ -26,7 +26,7 @@ impl Owner {
     }
 
     fn known(&self, name: &PodName, uid: &str) -> Option<Known> {
-        let pod = self.index.pod(name).filter(|pod| is(pod, uid))?;
+        let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
         let namespace = self.index.namespace(&name.namespace)?;
         Some((Box::new(pod.clone()), Some(namespace.clone())))
     }
@@ -38,15 +38,15 @@ impl Owner {
         attachment: Attachment,
         reply: Reply<Result<(), String>>,
     ) {
-        self.ledger.added(container, attachment.clone());
         self.is_dirty(Level::Members);
-        let Some(active) = self.ready_for(&attachment.ips) else {
+        if let Some(active) = self.ready_for(&attachment.ips) {
+            let done = self.members.enrol(&attachment.ips, &attachment.uid, active, self.fallback);
+            drop(reply.send(done.map_err(|error| error.to_string())));
+        } else {
             self.is_dirty(Level::Whole);
-            self.joining.push((attachment, reply));
-            return;
-        };
-        let done = self.members.enrol(&attachment.ips, &attachment.uid, active, self.fallback);
-        drop(reply.send(done.map_err(|error| error.to_string())));
+            self.joining.push(reply);
+        }
+        self.ledger.added(container, attachment);
     }
 
     /// Notes the addresses of a pod outside of ambient mode. If an earlier pod is still captured by one of them, the next
@@ -57,14 +57,14 @@ impl Owner {
         attachment: Attachment,
         reply: Reply<Result<(), String>>,
     ) {
-        self.ledger.added(container, attachment.clone());
         let captured = |ip| self.verified.as_ref().is_some_and(|seen| seen.desired.members.contains_key(ip));
         if attachment.ips.iter().any(captured) {
             self.is_dirty(Level::Members);
-            self.joining.push((attachment, reply));
+            self.joining.push(reply);
         } else {
             drop(reply.send(Ok(())));
         }
+        self.ledger.added(container, attachment);
     }
 
     /// Whether rules, sets and ways of these addresses' families were there when last looked: the active slot, then.
@@ -85,35 +85,14 @@ impl Owner {
     }
 
     pub(crate) fn check(&mut self, uid: &str, ips: &[IpAddr]) -> Result<(), String> {
-        let owners = self.members.owners(ips).map_err(|error| error.to_string())?;
-        for ip in ips {
-            match owners.get(ip) {
-                None => return Err(format!("{ip} is not in the node's set of enrolled addresses")),
-                Some(Some(owner)) if !uid.is_empty() && owner != uid => {
-                    return Err(format!("{ip} is enrolled for the pod with UID {owner}"));
-                }
-                Some(_) => {}
-            }
-        }
+        self.members.check(ips, uid)?;
         self.status.ready()
     }
 
     pub(crate) fn collect(&mut self, attachments: &BTreeSet<String>) -> Result<(), String> {
         for container in self.ledger.without(attachments) {
-            let nothing = Attachment {
-                uid: String::new(),
-                pod: PodName { namespace: String::new(), name: String::new() },
-                ips: Vec::new(),
-            };
-            self.release(&container, nothing)?;
+            self.release(&container, Attachment::default())?;
         }
         Ok(())
     }
-}
-
-/// A static pod is known to its runtime by the hash of its manifest, which its mirror at the API server carries.
-fn is(pod: &Pod, uid: &str) -> bool {
-    let meta = &pod.metadata;
-    let hash = meta.annotations.get("kubernetes.io/config.hash");
-    uid.is_empty() || meta.uid == uid || hash.is_some_and(|hash| hash == uid)
 }

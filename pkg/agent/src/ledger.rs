@@ -11,7 +11,6 @@ use std::{
     net::IpAddr,
 };
 
-use model::PodName;
 use planner::{
     ambient::{AmbientPolicy, Left, Standing, standing},
     facts::Index,
@@ -19,12 +18,10 @@ use planner::{
 };
 
 /// What an ADD told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attachment {
     /// The pod's UID, as the API knows it.
     pub uid: String,
-    /// The pod.
-    pub pod: PodName,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
 }

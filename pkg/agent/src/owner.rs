@@ -118,7 +118,7 @@ pub struct Owner {
     pub(crate) said: String,
     pub(crate) waiting: Vec<Waiting>,
     /// Pods that an ADD waits for, until the next turn has enrolled them.
-    pub(crate) joining: Vec<(Attachment, Reply<Result<(), String>>)>,
+    pub(crate) joining: Vec<Reply<Result<(), String>>>,
     pub(crate) dirty: Option<Level>,
     failures: u32,
     due: Instant,

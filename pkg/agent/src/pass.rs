@@ -62,7 +62,7 @@ impl Owner {
         if !self.index.is_synced() {
             return;
         }
-        for (_, reply) in std::mem::take(&mut self.joining) {
+        for reply in std::mem::take(&mut self.joining) {
             drop(reply.send(trouble.map_or(Ok(()), |trouble| Err(trouble.to_owned()))));
         }
     }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{Family, Pod, PodName};
+use model::{Family, Pod};
 use planner::{
     ambient::{AMBIENT_REDIRECTION, Standing, standing},
     node::{Desired, Observed},
@@ -81,6 +81,5 @@ fn is_captured(ips: &[IpAddr], uid: &str, desired: &Desired, observed: &Observed
 /// None if the annotation says so already.
 fn mark(pod: &Pod, captured: bool) -> Option<Mark> {
     let shown = pod.metadata.annotations.get(AMBIENT_REDIRECTION).is_some_and(|value| value == ENABLED);
-    let name = PodName { namespace: pod.metadata.namespace.clone(), name: pod.metadata.name.clone() };
-    (shown != captured).then(|| Mark { pod: name, uid: pod.metadata.uid.clone(), captured })
+    (shown != captured).then(|| Mark { pod: pod.name(), uid: pod.metadata.uid.clone(), captured })
 }

@@ -180,11 +180,7 @@ fn answer(request: AgentRequest, client: &UnixStream, shared: &Shared) -> AgentA
             answer
         }
         Verb::Del => {
-            let told = Attachment {
-                uid: request.uid,
-                pod: PodName { namespace: request.namespace, name: request.name },
-                ips: request.ips,
-            };
+            let told = Attachment { uid: request.uid, ips: request.ips };
             told_by(ask(shared, |reply| Message::Release(request.container, told, reply)))
         }
         Verb::Check => check(request, shared),
@@ -226,7 +222,7 @@ fn add(request: AgentRequest, client: &UnixStream, shared: &Shared) -> AgentAnsw
         Membership::In(reason) => Some(reason),
         Membership::Out(_) => None,
     };
-    let attachment = Attachment { uid: pod.metadata.uid.clone(), pod: name.clone(), ips: request.ips };
+    let attachment = Attachment { uid: pod.metadata.uid.clone(), ips: request.ips };
     let began = Instant::now();
     let container = request.container;
     match enrolled {

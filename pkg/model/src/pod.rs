@@ -146,6 +146,14 @@ impl Pod {
         PodName { namespace: self.metadata.namespace.clone(), name: self.metadata.name.clone() }
     }
 
+    /// Whether the container runtime knows the pod by this UID: its own, or of a static pod the hash of its manifest, which
+    /// its mirror at the API server carries.
+    #[must_use]
+    pub fn has_runtime_uid(&self, uid: &str) -> bool {
+        let hash = self.metadata.annotations.get("kubernetes.io/config.hash");
+        self.metadata.uid == uid || hash.is_some_and(|hash| hash == uid)
+    }
+
     /// Regular and init containers, init containers last.
     pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.spec.containers.iter().chain(&self.spec.init_containers)

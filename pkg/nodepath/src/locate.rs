@@ -27,14 +27,9 @@ pub struct Located {
 /// Finds a pod by its addresses.
 pub(crate) fn locate(net: &mut Handle, ips: &[IpAddr], directory: &Path) -> Result<Located, Error> {
     let link = link_to(net, ips)?;
-    let not_veth = |ip: IpAddr, kind: Option<String>| Error::NotVeth {
-        ip,
-        link: link.name.clone(),
-        kind: kind.unwrap_or_default(),
-    };
-    let ip = ips.first().copied().unwrap_or_else(|| Family::V4.unspecified());
     if link.kind.as_deref() != Some("veth") {
-        return Err(not_veth(ip, link.kind.clone()));
+        let ip = ips.first().copied().unwrap_or_else(|| Family::V4.unspecified());
+        return Err(Error::NotVeth { ip, link: link.name, kind: link.kind.unwrap_or_default() });
     }
     let missing = || Error::NoNetns { link: link.name.clone(), directory: directory.display().to_string() };
     let number = link.peer_netns.ok_or_else(missing)?;

@@ -51,7 +51,7 @@ impl Members {
     ///
     /// # Errors
     /// The kernel refuses to list.
-    pub fn owners(&mut self, ips: &[IpAddr]) -> Result<BTreeMap<IpAddr, Option<String>>, Error> {
+    fn owners(&mut self, ips: &[IpAddr]) -> Result<BTreeMap<IpAddr, Option<String>>, Error> {
         let mut found = BTreeMap::new();
         for family in Family::BOTH {
             if ips.iter().any(|ip| Family::of(*ip) == family) {
@@ -60,6 +60,24 @@ impl Members {
             }
         }
         Ok(found)
+    }
+
+    /// Compares addresses with the sets: each must be there, and if a UID is given (not empty) not for another pod.
+    ///
+    /// # Errors
+    /// What is not so, or that it cannot be found out, in a sentence.
+    pub fn check(&mut self, ips: &[IpAddr], uid: &str) -> Result<(), String> {
+        let owners = self.owners(ips).map_err(|error| error.to_string())?;
+        for ip in ips {
+            match owners.get(ip) {
+                None => return Err(format!("{ip} is not in the node's set of enrolled addresses")),
+                Some(Some(owner)) if !uid.is_empty() && owner != uid => {
+                    return Err(format!("{ip} is enrolled for the pod with UID {owner}"));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Releases those of the addresses that this pod owns, and tells which.

@@ -55,12 +55,6 @@ impl NodePath {
         })
     }
 
-    /// The names and numbers in use.
-    #[must_use]
-    pub fn config(&self) -> &NodeConfig {
-        &self.config
-    }
-
     /// Finds a ztunnel pod, anew each time: its namespace may have been replaced.
     ///
     /// # Errors
@@ -183,7 +177,6 @@ impl NodePath {
     ) -> Result<(), Error> {
         self.slots = slots.clone();
         let known = Known::from(&self.config, observed);
-        let links = self.net.links()?;
         for slot in Slot::BOTH {
             let Some(generation) = slot.of(slots) else { continue };
             observed.sysctls.extend(inside::read_sysctls(&watched_sysctls(slot, &generation.veth))?);
@@ -196,10 +189,9 @@ impl NodePath {
             let same = generation.ips.iter().any(|ip| slot.of(&known.ips).contains(ip));
             let number = self.net.netns_number(std::os::fd::AsFd::as_fd(&located.netns))?;
             for pair in pairs(slot) {
-                let link = links.iter().find(|link| link.name == pair.node);
-                if let (Some(link), Some(seen)) = (link, observed.links.get_mut(&pair.node)) {
-                    seen.right = is_right(self.config.links, link, number, same);
-                }
+                let Some(seen) = observed.links.get_mut(&pair.node) else { continue };
+                let link = self.net.link_by_name(&pair.node)?;
+                seen.right = link.is_some_and(|link| is_right(self.config.links, &link, number, same));
             }
             let mut seen = inside::observe(slot, located, &self.options)?;
             seen.journal = self.journal.entries(Some(located.netns.id()));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Namespace, ObjectMeta, Pod, PodIp};
+use model::{Namespace, ObjectMeta, Pod, PodIp, PodName};
 use planner::Fact;
 use proptest::{collection::vec, prelude::*};
 
@@ -16,7 +16,7 @@ fn name(uid: &str) -> PodName {
 }
 
 fn attached(uid: &str, ips: &[IpAddr]) -> Attachment {
-    Attachment { uid: uid.to_owned(), pod: name(uid), ips: ips.to_vec() }
+    Attachment { uid: uid.to_owned(), ips: ips.to_vec() }
 }
 
 /// As the API shows it.

@@ -136,12 +136,11 @@ fn way_steps(
     let (new_connections, of_slots): (Vec<_>, Vec<_>) =
         ways.into_iter().partition(|route| tables.contains(&route.table.0));
     let mut steps: Vec<Operation> = route_step(Place::Node, of_slots, RouteEdit::Put).into_iter().collect();
-    for family in desired.families() {
-        let rules = want::rules(config, family);
-        let missing = diff::missing(&rules, &observed.rules);
+    let families = desired.families();
+    for family in &families {
+        let missing = diff::missing(&want::rules(config, *family), &observed.rules);
         steps.extend(missing.into_iter().map(|rule| Operation::AddRule(Place::Node, rule)));
     }
-    let families = desired.families();
     let wanted = |family| {
         if families.contains(&family) { node_rules(config, desired, family) } else { RuleSet::default() }
     };
@@ -187,6 +186,7 @@ fn join_steps(desired: &Desired, observed: &Observed) -> Vec<Operation> {
 /// What is ours and not wanted any more.
 fn tidy_steps(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Operation> {
     let mut steps = Vec::new();
+    let families = desired.families();
     let all = observed.sets.values().flat_map(|members| members.keys());
     let left: Vec<IpAddr> = all.filter(|ip| !desired.members.contains_key(*ip)).copied().collect();
     if !left.is_empty() {
@@ -195,8 +195,7 @@ fn tidy_steps(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Ve
     let stale = diff::stale(&want::routes(config, desired), &observed.routes);
     // What a link that goes takes along is deleted all the same: that it is gone already is fine.
     steps.extend(route_step(Place::Node, stale, RouteEdit::Delete));
-    let wanted: Vec<PathRule> =
-        desired.families().into_iter().flat_map(|family| want::rules(config, family)).collect();
+    let wanted: Vec<PathRule> = families.iter().flat_map(|family| want::rules(config, *family)).collect();
     steps.extend(
         diff::missing(&observed.rules, &wanted)
             .into_iter()
@@ -214,7 +213,7 @@ fn tidy_steps(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Ve
                 .map(|link| Operation::DeleteLink(Place::Node, link)),
         );
     }
-    let unused = observed.sets.keys().filter(|family| !desired.families().contains(family));
+    let unused = observed.sets.keys().filter(|family| !families.contains(family));
     steps.extend(unused.copied().map(Operation::DestroySet));
     steps
 }
