@@ -8,6 +8,7 @@ mod packets;
 mod rest;
 mod sampler;
 mod switch;
+mod talk;
 mod upstream;
 mod ways;
 

@@ -163,6 +163,13 @@ impl Rule {
         self
     }
 
+    /// Only packets that leave by another interface than `interface`.
+    #[must_use]
+    pub fn not_output(mut self, interface: &IfName) -> Rule {
+        self.output = Some(Is::ne(interface.clone()));
+        self
+    }
+
     /// Only packets of `proto`.
     #[must_use]
     pub fn proto(mut self, proto: Proto) -> Rule {

@@ -6,8 +6,9 @@
 //! (nf_tables over netlink) can apply the same rules.
 //!
 //! Reading order: [`ir`] (the model), [`sidecar`] (the rule set of a sidecar pod), [`node`] (those of a node and
-//! its ztunnel), [`mod@print`] and [`parse`] (text), [`plan`] (desired against observed).
+//! its ztunnel), [`inpod`] (those of a pod that ztunnel serves from within, and of its node), [`mod@print`] and [`parse`] (text), [`plan`] (desired against observed).
 
+pub mod inpod;
 pub mod ir;
 pub mod node;
 pub mod parse;

@@ -47,6 +47,12 @@ impl Owner {
         ],
     };
 
+    /// In-pod capture, in a captured pod.
+    pub const IN_POD: Owner = Owner { chains: &["ISTIO_PRERT", "ISTIO_OUTPUT"] };
+
+    /// In-pod capture, on the node.
+    pub const PROBES: Owner = Owner { chains: &["ISTIO_POSTRT"] };
+
     /// True for a chain of this owner.
     #[must_use]
     pub fn owns(self, chain: &str) -> bool {

@@ -106,6 +106,7 @@ impl Display for Target {
             Target::Dnat { ip, port } => {
                 write!(f, "DNAT --to-destination {}", SocketAddr::new(*ip, port.0))
             }
+            Target::Snat(ip) => write!(f, "SNAT --to-source {ip}"),
             Target::Tproxy { port, mark } => {
                 write!(f, "TPROXY --on-port {port} --tproxy-mark {:#x}/{:#x}", mark.value, mark.mask)
             }

@@ -11,6 +11,7 @@ use super::{
     flow::{Flow, Load, own_time, pin, unpin},
     lab::{Lab, MESH, PLAIN, with_other_users},
     spread,
+    talk::{Speech, Talk},
 };
 
 const PODS: u32 = 250;
@@ -24,6 +25,7 @@ struct Place {
     node: Arc<Node>,
     _pod: PodSandbox,
     flows: [Flow; 2],
+    talks: [Talk; 2],
 }
 
 impl Place {
@@ -33,12 +35,14 @@ impl Place {
         node.netns().sh("ip6tables-nft -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT");
         let pod = node.pod(Pod::new(PLAIN, "plain"), &[]);
         let flows = [false, true].map(|v6| Flow::open(&pod.netns, &node, v6));
-        Place { node, _pod: pod, flows }
+        let talks = [false, true].map(|v6| Talk::open(&pod.netns, &node, v6));
+        Place { node, _pod: pod, flows, talks }
     }
 }
 
 pub(crate) fn run(rounds: usize) {
     let mut places = [Place::new(), Place::new()];
+    let spoken_before = converse(&mut places, rounds);
     pin(None);
     let before = compare(&mut places, rounds);
     unpin();
@@ -47,6 +51,8 @@ pub(crate) fn run(rounds: usize) {
     let _ztunnels = [lab.ztunnel("ztunnel-a"), lab.ztunnel("ztunnel-b")];
     lab.wait_members(PODS as usize);
     std::thread::sleep(Duration::from_secs(1)); // until the agent rests
+    let spoken_after = converse(&mut places, rounds);
+    show_spoken(&spoken_before, &spoken_after, rounds);
     pin(None);
     let after = compare(&mut places, rounds);
     unpin();
@@ -107,4 +113,58 @@ fn compare(places: &mut [Place; 2], rounds: usize) -> Vec<Rows> {
         }
     }
     rows
+}
+
+/// What is said on two places: the ratios within each round, by speech and family.
+struct Spoken {
+    speech: Speech,
+    v6: bool,
+    one: Vec<f64>,
+    other: Vec<f64>,
+}
+
+fn converse(places: &mut [Place; 2], rounds: usize) -> Vec<Spoken> {
+    let mut rows: Vec<Spoken> = [false, true]
+        .iter()
+        .flat_map(|v6| {
+            [Speech::RoundTrips, Speech::Stream].map(|speech| Spoken {
+                speech,
+                v6: *v6,
+                one: Vec::new(),
+                other: Vec::new(),
+            })
+        })
+        .collect();
+    for round in 0..rounds * SHORT {
+        for row in &mut rows {
+            let mut carry = |place: usize| places[place].talks[usize::from(row.v6)].carry(row.speech);
+            let first = round % 2;
+            let (here, there) = (carry(first), carry(1 - first));
+            let (one, other) = if first == 0 { (here, there) } else { (there, here) };
+            row.one.push(one);
+            row.other.push(other);
+        }
+    }
+    rows
+}
+
+fn show_spoken(before: &[Spoken], after: &[Spoken], rounds: usize) {
+    println!("The same between two threads, {} rounds; microseconds by the clock.", rounds * SHORT);
+    for (before, after) in before.iter().zip(after) {
+        let ratio = |row: &Spoken| {
+            let ratios: Vec<f64> = row.one.iter().zip(&row.other).map(|(one, other)| other / one).collect();
+            let least = |values: &[f64]| spread(values).1;
+            (spread(&ratios).0, least(&row.other) / least(&row.one))
+        };
+        let (was, is) = (ratio(before), ratio(after));
+        println!(
+            "  {:<5} {:<20} {:>8.2} {:>8.2}   {:+.1} % (of least values {:+.1} %)",
+            if after.v6 { "IPv6" } else { "IPv4" },
+            after.speech.name(),
+            spread(&after.one).0,
+            spread(&after.other).0,
+            (is.0 / was.0 - 1.0) * 100.0,
+            (is.1 / was.1 - 1.0) * 100.0
+        );
+    }
 }

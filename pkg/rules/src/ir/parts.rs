@@ -152,6 +152,8 @@ pub enum Target {
         /// The new destination port.
         port: Port,
     },
+    /// nat: from this address; the port stays if it can.
+    Snat(IpAddr),
     /// mangle: to a transparent socket on this port, destination unchanged, and mark the packet.
     Tproxy {
         /// Port of the listening socket.

@@ -164,6 +164,10 @@ fn target(words: &mut Words<'_>) -> Option<Target> {
             Some(Target::Redirect(Port(words.parse()?)))
         }
         "DNAT" => dnat(words),
+        "SNAT" => {
+            words.expect("--to-source")?;
+            Some(Target::Snat(words.parse()?))
+        }
         "TPROXY" => tproxy(words),
         "MARK" => {
             words.expect("--set-xmark")?;
@@ -188,7 +192,7 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// Targets of iptables that this model does not speak; they are no chains.
-const KNOWN_TARGETS: [&str; 21] = [
+const KNOWN_TARGETS: [&str; 20] = [
     "AUDIT",
     "CHECKSUM",
     "CLASSIFY",
@@ -207,7 +211,6 @@ const KNOWN_TARGETS: [&str; 21] = [
     "REJECT",
     "SECMARK",
     "SET",
-    "SNAT",
     "TCPMSS",
     "TRACE",
 ];

@@ -114,6 +114,7 @@ fn target(chains: Vec<Chain>) -> impl Strategy<Value = Target> {
         any::<u32>().prop_map(Target::RestoreMark),
         mark().prop_map(Target::SetConnMark),
         (ip(), port()).prop_map(|(ip, port)| Target::Dnat { ip, port }),
+        ip().prop_map(Target::Snat),
         port().prop_map(Target::Redirect),
         (port(), mark()).prop_map(|(port, mark)| Target::Tproxy { port, mark }),
         mark().prop_map(Target::SetMark),
@@ -233,7 +234,6 @@ pub(crate) fn desired() -> impl Strategy<Value = (Owner, RuleSet)> {
         sample::select(node_cases::all()).prop_map(|case| (Owner::NODE, case.rules)),
     ]
 }
-
 /// Something that stands in a table before we come.
 #[derive(Clone, Debug)]
 pub(crate) enum Debris {

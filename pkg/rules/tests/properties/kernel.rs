@@ -18,7 +18,7 @@ pub(crate) struct Kernel {
 }
 
 /// Verdicts that are no chains, as far as these tests use them.
-const VERDICTS: [&str; 13] = [
+const VERDICTS: [&str; 14] = [
     "RETURN",
     "ACCEPT",
     "DROP",
@@ -29,6 +29,7 @@ const VERDICTS: [&str; 13] = [
     "CT",
     "NFLOG",
     "DNAT",
+    "SNAT",
     "LOG",
     "MASQUERADE",
     "REJECT",

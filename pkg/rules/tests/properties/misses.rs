@@ -2,12 +2,15 @@
 
 use rules::{Saved, Table};
 
-const MISSES: [&str; 37] = [
+const MISSES: [&str; 40] = [
     "-j CONNMARK --save-mark --nfmask 0xff --ctmask 0xffffffff",
     "-j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xfffffffe",
     "-j CONNMARK --restore-mark --nfmask 0x3000",
     "-j CONNMARK --and-mark 0x539",
     "-p udp -j DNAT --to-destination 10.0.0.1",
+    "-p tcp -j SNAT --to-source 10.0.0.1:53",
+    "-p tcp -j SNAT --to-source 10.0.0.1 --random",
+    "-p tcp -j SNAT",
     "-p udp -j DNAT --to-destination 10.0.0.1-10.0.0.2:53",
     "-p udp -j DNAT --to-destination 10.0.0.1:53-54",
     "-p udp -j DNAT --to-destination 10.0.0.1:53 --random",

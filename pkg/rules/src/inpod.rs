@@ -1,0 +1,217 @@
+//! The rule sets of in-pod capture: in a captured pod's own namespace, where its traffic is handed to the listeners
+//! that ztunnel opened there; and on the node, where its own probes of captured pods get a source address by which
+//! the pods' rules know them. The facts are Istio's of 1.21 and later, chains and numbers included.
+//!
+//! What ztunnel sends in a pod's namespace has a mark. What it sends to the application under a client's address
+//! marks the connection, by which the application's answers find the way back to it instead of out of the pod.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use model::{Family, IfName, Mark, Port, TableId};
+
+use crate::ir::{
+    Chain, Hook, Is, Jump, LocalRoute, Match, Place, Rule, RuleSet, Side, Table, Target, host_net,
+};
+
+/// First stop of arriving packets in a pod.
+pub const PRERT: Chain = Chain::named("ISTIO_PRERT");
+/// Packets that the pod makes.
+pub const OUTPUT: Chain = Chain::named("ISTIO_OUTPUT");
+/// Packets that leave the node.
+pub const POSTRT: Chain = Chain::named("ISTIO_POSTRT");
+
+/// Priority of the policy rule for [`Config::local_route`].
+pub const PRIORITY: u32 = 32764;
+
+const LOOPBACK: IfName = IfName::known("lo");
+const DNS: Port = Port(53);
+/// The zone that keeps a pod's own DNS questions apart from those that ztunnel asks for it.
+const DNS_ZONE: u16 = 1;
+
+/// Marks, ports and addresses. The defaults are what ztunnel and Istio's own agent use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// On every packet that ztunnel sends.
+    pub proxy: Mark,
+    /// On connections that ztunnel opened under the address of a client, and on packets of their answers.
+    pub connection: Mark,
+    /// Where packets with that mark are delivered locally.
+    pub table: TableId,
+    /// Listener of outbound connections.
+    pub outbound: Port,
+    /// Listener of plain inbound connections.
+    pub inbound: Port,
+    /// Listener of tunnels (HBONE).
+    pub tunnel: Port,
+    /// Listener of DNS.
+    pub dns: Port,
+    /// Source of the node's probes, by which pods let them pass.
+    pub probes: Probes,
+}
+
+/// The source addresses of the node's probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probes {
+    /// Over IPv4.
+    pub v4: Ipv4Addr,
+    /// Over IPv6.
+    pub v6: Ipv6Addr,
+}
+
+impl Probes {
+    /// Of one family.
+    #[must_use]
+    pub fn of(self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => self.v4.into(),
+            Family::V6 => self.v6.into(),
+        }
+    }
+}
+
+impl Default for Probes {
+    fn default() -> Probes {
+        Probes {
+            v4: Ipv4Addr::new(169, 254, 7, 127),
+            v6: Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            proxy: Mark { value: 0x539, mask: 0xfff },
+            connection: Mark { value: 0x111, mask: 0xfff },
+            table: TableId(100),
+            outbound: Port(15001),
+            inbound: Port(15006),
+            tunnel: Port(15008),
+            dns: Port(15053),
+            probes: Probes::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The policy route that goes with a pod's rules, in both families.
+    #[must_use]
+    pub fn local_route(&self) -> LocalRoute {
+        LocalRoute { mark: self.connection, table: self.table }
+    }
+}
+
+/// What is special about a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// ztunnel answers its DNS.
+    pub dns: bool,
+    /// Inbound connections go straight to the application.
+    pub bypass_inbound: bool,
+    /// Interfaces of virtual machines inside of it, whose outbound connections arrive there.
+    pub virtual_interfaces: Vec<IfName>,
+}
+
+/// The rule set of one family in a pod.
+#[must_use]
+pub fn pod(config: &Config, pod: &Pod, family: Family) -> RuleSet {
+    let mut rules = RuleSet::default();
+    marks(config, &mut rules);
+    inbound(config, pod, family, &mut rules);
+    outbound(config, pod, family, &mut rules);
+    if pod.dns {
+        dns_zones(config, &mut rules);
+    }
+    rules
+}
+
+/// Connections under a client's address are recognised when they arrive over `lo`, their answers when they leave.
+fn marks(config: &Config, rules: &mut RuleSet) {
+    lead(rules, Table::Mangle, Hook::Prerouting, &PRERT);
+    let opened = Rule::new(Target::SetConnMark(config.connection)).when(is(config.proxy));
+    rules.table(Table::Mangle).push(&PRERT, opened);
+    lead(rules, Table::Mangle, Hook::Output, &OUTPUT);
+    let answer = Rule::new(Target::RestoreMark(u32::MAX)).when(Match::ConnMark(Is::eq(config.connection)));
+    rules.table(Table::Mangle).push(&OUTPUT, answer);
+}
+
+fn inbound(config: &Config, pod: &Pod, family: Family, rules: &mut RuleSet) {
+    let mut chain = Vec::new();
+    for interface in &pod.virtual_interfaces {
+        chain.push(Rule::new(Target::Redirect(config.outbound)).input(interface).tcp());
+    }
+    if !pod.bypass_inbound {
+        chain.push(Rule::new(Target::Accept).source(host_net(config.probes.of(family))).tcp());
+        let plain = Rule::new(Target::Redirect(config.inbound)).not_dest(loopback(family)).tcp();
+        chain.push(plain.when(Match::DestPort(Is::ne(config.tunnel))).when(is_not(config.proxy)));
+    }
+    if !chain.is_empty() {
+        lead(rules, Table::Nat, Hook::Prerouting, &PRERT);
+        chain.into_iter().for_each(|rule| rules.table(Table::Nat).push(&PRERT, rule));
+    }
+}
+
+fn outbound(config: &Config, pod: &Pod, family: Family, rules: &mut RuleSet) {
+    lead(rules, Table::Nat, Hook::Output, &OUTPUT);
+    let mut push = |rule| rules.table(Table::Nat).push(&OUTPUT, rule);
+    // Answers to the node's probes.
+    push(Rule::new(Target::Accept).dest(host_net(config.probes.of(family))).tcp());
+    if pod.dns {
+        let ask = || Rule::new(Target::Redirect(config.dns));
+        push(ask().not_output(&LOOPBACK).udp().when(is_not(config.proxy)).dport(DNS));
+        push(ask().not_dest(loopback(family)).tcp().dport(DNS).when(is_not(config.proxy)));
+    }
+    push(Rule::new(Target::Accept).tcp().when(is(config.connection)));
+    // The pod talks to itself by its own address.
+    push(Rule::new(Target::Accept).not_dest(loopback(family)).output(&LOOPBACK));
+    push(
+        Rule::new(Target::Redirect(config.outbound))
+            .not_dest(loopback(family))
+            .tcp()
+            .when(is_not(config.proxy)),
+    );
+}
+
+fn dns_zones(config: &Config, rules: &mut RuleSet) {
+    lead(rules, Table::Raw, Hook::Output, &OUTPUT);
+    let zone = || Rule::new(Target::CtZone(DNS_ZONE)).udp();
+    rules.table(Table::Raw).push(&OUTPUT, zone().when(is(config.proxy)).dport(DNS));
+    lead(rules, Table::Raw, Hook::Prerouting, &PRERT);
+    let answers = zone().when(is_not(config.proxy)).when(Match::SourcePort(Is::eq(DNS)));
+    rules.table(Table::Raw).push(&PRERT, answers);
+}
+
+/// The rule set of one family on the node. `set`: the addresses of captured pods; it must exist before its rules.
+#[must_use]
+pub fn host(config: &Config, set: &str, family: Family) -> RuleSet {
+    let mut rules = RuleSet::default();
+    lead(&mut rules, Table::Nat, Hook::Postrouting, &POSTRT);
+    let member = Match::Set { name: Cow::Owned(set.to_owned()), side: Side::Dest, negated: false };
+    let probe = Rule::new(Target::Snat(config.probes.of(family))).tcp();
+    let probe = probe.when(Match::SocketExists { negated: false }).when(member);
+    rules.table(Table::Nat).push(&POSTRT, probe);
+    rules
+}
+
+/// Ahead of everybody else's rules: an application's own must not lead traffic past the mesh.
+fn lead(rules: &mut RuleSet, table: Table, hook: Hook, chain: &Chain) {
+    let jump = Jump { hook, rule: Rule::jump(chain.clone()), place: Place::First };
+    rules.table(table).jumps.push(jump);
+}
+
+fn is(mark: Mark) -> Match {
+    Match::Mark(Is::eq(mark))
+}
+
+fn is_not(mark: Mark) -> Match {
+    Match::Mark(Is::ne(mark))
+}
+
+/// The one loopback address that Istio leaves alone.
+fn loopback(family: Family) -> model::IpNet {
+    host_net(match family {
+        Family::V4 => Ipv4Addr::LOCALHOST.into(),
+        Family::V6 => Ipv6Addr::LOCALHOST.into(),
+    })
+}

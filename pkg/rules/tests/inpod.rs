@@ -1,0 +1,120 @@
+//! The rule sets of in-pod capture: their text against `golden-inpod/<case>.txt` (after an intended change:
+//! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p rules --test inpod`, then read the diff), and what must hold of it.
+#![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read its golden files")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+#[path = "properties/kernel.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod kernel;
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use kernel::Kernel;
+use model::{Family, IfName};
+use rules::{
+    Owner, Place, RuleSet, Saved, Table,
+    inpod::{self, Config, Pod},
+};
+
+struct Case {
+    name: &'static str,
+    owner: Owner,
+    rules: fn(Family) -> RuleSet,
+}
+
+fn pod(pod: &Pod, family: Family) -> RuleSet {
+    inpod::pod(&Config::default(), pod, family)
+}
+
+fn virtual_machine() -> Pod {
+    let interfaces = ["k6t-eth0", "vnet1"].map(|name| IfName::new(name).unwrap());
+    Pod { virtual_interfaces: interfaces.to_vec(), ..Pod::default() }
+}
+
+const CASES: [Case; 6] = [
+    Case { name: "pod", owner: Owner::IN_POD, rules: |family| pod(&Pod::default(), family) },
+    Case {
+        name: "pod-dns",
+        owner: Owner::IN_POD,
+        rules: |family| pod(&Pod { dns: true, ..Pod::default() }, family),
+    },
+    Case {
+        name: "pod-bypass-inbound",
+        owner: Owner::IN_POD,
+        rules: |family| pod(&Pod { bypass_inbound: true, dns: true, ..Pod::default() }, family),
+    },
+    Case {
+        name: "pod-virtual-interfaces",
+        owner: Owner::IN_POD,
+        rules: |family| pod(&virtual_machine(), family),
+    },
+    Case {
+        name: "pod-virtual-interfaces-bypass-inbound",
+        owner: Owner::IN_POD,
+        rules: |family| pod(&Pod { bypass_inbound: true, ..virtual_machine() }, family),
+    },
+    Case {
+        name: "host",
+        owner: Owner::PROBES,
+        rules: |family| {
+            let set = if family == Family::V4 { "istio-inpod-probes-v4" } else { "istio-inpod-probes-v6" };
+            inpod::host(&Config::default(), set, family)
+        },
+    },
+];
+
+#[test]
+fn every_case_prints_its_golden_text() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden-inpod");
+    for case in &CASES {
+        let text = |family: &Family| {
+            let change = case.owner.apply(&(case.rules)(*family), &Saved::default());
+            format!("# {family}\n{}", change.restore_text())
+        };
+        let text: String = Family::BOTH.iter().map(text).collect();
+        let path = dir.join(case.name).with_extension("txt");
+        if std::env::var_os("MILLRACE_UPDATE_GOLDEN").is_some() {
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(&path, &text).unwrap();
+        }
+        assert_eq!(text, fs::read_to_string(&path).unwrap_or_default(), "case {}", case.name);
+    }
+    let names: BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
+    assert_eq!(fs::read_dir(dir).unwrap().count(), names.len(), "golden files without a case");
+}
+
+/// Each option alone leads from each other one in one change, and all is gone at the end.
+#[test]
+fn options_change_in_place_and_all_goes() {
+    for (from, to) in CASES.iter().flat_map(|from| CASES.iter().map(move |to| (from, to))) {
+        if from.owner != to.owner {
+            continue;
+        }
+        for family in Family::BOTH {
+            let mut kernel = Kernel::new();
+            for case in [from, to] {
+                let saved = Saved::parse(&kernel.save(false)).unwrap();
+                kernel.restore(&case.owner.apply(&(case.rules)(family), &saved).restore_text()).unwrap();
+            }
+            let saved = Saved::parse(&kernel.save(false)).unwrap();
+            let left = to.owner.apply(&(to.rules)(family), &saved);
+            assert!(left.is_empty(), "{} to {}: {:?}", from.name, to.name, left.edits);
+            kernel.restore(&to.owner.remove(&saved).restore_text()).unwrap();
+            let saved = Saved::parse(&kernel.save(false)).unwrap();
+            assert!(to.owner.remove(&saved).is_empty());
+        }
+    }
+}
+
+#[test]
+fn our_rules_come_first_and_nat_switches_on_last() {
+    for case in &CASES {
+        for family in Family::BOTH {
+            let rules = (case.rules)(family);
+            assert!(
+                rules.tables.values().flat_map(|table| &table.jumps).all(|jump| jump.place == Place::First)
+            );
+            assert_eq!(rules.tables.keys().next_back(), Some(&Table::Nat), "{}", case.name);
+        }
+    }
+}
