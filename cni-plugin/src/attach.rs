@@ -280,9 +280,9 @@ impl From<turn::Busy> for Failure {
     }
 }
 
-impl From<redirect::Error> for Failure {
-    fn from(error: redirect::Error) -> Failure {
-        Failure::Redirect(error)
+impl<E: Into<redirect::Error>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Redirect(error.into())
     }
 }
 
@@ -294,7 +294,7 @@ fn in_pod<T: Send>(
     let what = |error: &dyn std::fmt::Display| {
         format!("cannot redirect {} in {}: {error}", subject(call), netns_path(call).display())
     };
-    redirect::inside(&pods_netns(call)?, &Options::default(), act).map_err(|failure| match failure {
+    netfilter::inside(&pods_netns(call)?, &Options::default(), act).map_err(|failure| match failure {
         Failure::Turn(error) => CniError::new(Code::TryAgainLater, what(&error)),
         Failure::Redirect(error) => CniError::new(Code::Other, what(&error)),
     })

@@ -88,7 +88,7 @@ fn apply(settings: &Settings, out: &mut impl Write) -> Result<Report> {
     if !settings.cni_mode {
         return Ok(act(&settings.options)?);
     }
-    let (report, warning) = redirect::inside(&Netns::current()?, &settings.options, act)?;
+    let (report, warning) = netfilter::inside(&Netns::current()?, &settings.options, act)?;
     if let Some(warning) = warning {
         writeln!(out, "warning: {warning}")?;
     }

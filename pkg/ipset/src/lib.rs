@@ -13,6 +13,7 @@ mod error;
 mod handle;
 mod members;
 mod message;
+mod owned;
 mod reply;
 mod set;
 mod value;

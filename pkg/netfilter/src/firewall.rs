@@ -42,6 +42,15 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The backends that may hold something of ours: the forced one, else both, since an earlier run may have used
+    /// either.
+    #[must_use]
+    pub fn backends(&self) -> Vec<Backend> {
+        self.forced.map_or_else(|| vec![Backend::Nft, Backend::Legacy], |forced| vec![forced])
+    }
+}
+
 /// The tables of the calling thread's network namespace, by the backend that it uses.
 #[derive(Debug)]
 pub struct Firewall {

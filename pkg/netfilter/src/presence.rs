@@ -9,6 +9,9 @@ use crate::Error;
 
 /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETTABLE` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
 const GET_TABLE: u16 = (10 << 8) | 1;
+/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN`, and `NFTA_GEN_ID` of its answer.
+const GET_GENERATION: u16 = (10 << 8) | 16;
+const GENERATION_ID: u16 = 1;
 const NFPROTO_IPV4: u8 = 2;
 const NFPROTO_IPV6: u8 = 10;
 
@@ -73,6 +76,45 @@ fn nft_families() -> Result<Vec<Family>, netlink::Error> {
         Family::V6 => seen.contains(&NFPROTO_IPV6),
     };
     Ok(Family::BOTH.into_iter().filter(has).collect())
+}
+
+/// True if the calling thread's namespace has tables of the legacy backend.
+///
+/// # Errors
+/// The kernel could not be asked.
+pub fn uses_legacy() -> Result<bool, Error> {
+    for family in Family::BOTH {
+        if has_legacy_tables(family)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// How often the nf_tables rules of the calling thread's namespace were changed, as a number that only means "the same"
+/// or "another one"; none if the kernel has no nf_tables. A look costs one question, and says nothing of the legacy
+/// tables.
+///
+/// # Errors
+/// The kernel could not be asked.
+pub fn generation() -> Result<Option<u32>, Error> {
+    match ask_generation() {
+        Ok(number) => Ok(Some(number)),
+        Err(error) if has_no_nf_tables(&error) => Ok(None),
+        Err(source) => Err(Error::Presence(source)),
+    }
+}
+
+fn ask_generation() -> Result<u32, netlink::Error> {
+    let header = [0, 0, 0, 0]; // struct nfgenmsg
+    let replies = Socket::open(Protocol::Netfilter)?.get(Message::new(GET_GENERATION, Flags(0), &header))?;
+    for reply in replies.iter() {
+        let (_, attributes) = reply.header::<4>()?;
+        if let Some(number) = attributes.find(GENERATION_ID) {
+            return Ok(number.be32()?);
+        }
+    }
+    Err(netlink::Malformed("no generation in the answer").into())
 }
 
 #[cfg(test)]

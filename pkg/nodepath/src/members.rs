@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use hostnet::{Handle, RouteChange};
-use ipset::{Comment, Entry, SetName, SetSpec};
+use ipset::{SetName, SetSpec};
 use model::Family;
 use planner::node::{Fallback, NodeConfig, PathRoute, Slot, member_routes};
 
@@ -113,21 +113,9 @@ pub(crate) fn add(
 ) -> Result<(), Error> {
     for family in Family::BOTH {
         let of = members.iter().filter(|(ip, _)| Family::of(*ip) == family);
-        let entries: Vec<Entry> = of.map(|(ip, uid)| entry(*ip, uid)).collect();
-        if entries.is_empty() {
-            continue;
-        }
-        let bulk = sets.add_all(&spec(config, family)?, &entries)?;
-        if let Some(failed) = bulk.failed.into_iter().next() {
-            return Err(failed.error.into());
-        }
+        sets.add_owned(&spec(config, family)?, of.map(|(ip, uid)| (*ip, uid.as_str())))?;
     }
     Ok(())
-}
-
-/// A UID that could be no comment is left out: it is a hint for people, and for who comes after us.
-fn entry(ip: IpAddr, uid: &str) -> Entry {
-    Comment::new(uid).map_or_else(|_| Entry::new(ip), |comment| Entry::with_comment(ip, comment))
 }
 
 /// Takes addresses out of their sets.
@@ -144,7 +132,5 @@ pub(crate) fn list(
     config: &NodeConfig,
     family: Family,
 ) -> Result<Option<BTreeMap<IpAddr, Option<String>>>, Error> {
-    let members = sets.list(&spec(config, family)?.name)?;
-    let uid = |entry: Entry| (entry.ip, entry.comment.map(|comment| comment.as_str().to_owned()));
-    Ok(members.map(|members| members.into_iter().map(uid).collect()))
+    Ok(sets.owners(&spec(config, family)?.name)?)
 }

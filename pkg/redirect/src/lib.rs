@@ -2,7 +2,8 @@
 //! address that some of them need. Put in place, compared with the kernel, or taken away.
 //!
 //! Each verb looks first and changes only what differs, so repeating one changes nothing and a half-done earlier
-//! attempt is completed. They act on the calling thread's namespace; [`inside`] takes them into a pod's.
+//! attempt is completed. They act on the calling thread's namespace; [`netfilter::inside`] takes them into a
+//! pod's.
 //!
 //! Called by the plugin, `istio-iptables` and `istio-clean-iptables`, and later by the repair controller.
 
@@ -13,15 +14,11 @@ mod routes;
 use std::net::IpAddr;
 
 use model::{Family, Mark};
-use netfilter::{Backend, Firewall, Lock, Observation, Options, Waiting};
-use netns::Netns;
+use netfilter::{Backend, Firewall, Observation, Options, Waiting};
 use rules::{Change, RuleSet, plan, sidecar};
 
 pub use error::Error;
 pub use families::{Families, NoAddress, first_family};
-
-/// A pod's lock for its legacy tables: the file of its own namespace, as a child in that namespace sees it.
-const NETNS_FILE: &str = "/proc/thread-self/ns/net";
 
 /// What was found, and done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +135,7 @@ pub fn families(families: Families) -> Result<Vec<Family>, Error> {
 /// # Errors
 /// The first step that failed; the others are taken all the same.
 pub fn remove(tproxy_mark: Mark, options: &Options) -> Result<Vec<String>, Error> {
-    let rules = backends(options).into_iter().map(|backend| remove_rules(backend, options, true));
+    let rules = options.backends().into_iter().map(|backend| remove_rules(backend, options, true));
     collect([routes::remove(tproxy_mark)].into_iter().chain(rules))
 }
 
@@ -147,17 +144,13 @@ pub fn remove(tproxy_mark: Mark, options: &Options) -> Result<Vec<String>, Error
 /// # Errors
 /// The kernel, or a tool, could not be asked.
 pub fn leftovers(tproxy_mark: Mark, options: &Options) -> Result<Vec<String>, Error> {
-    let rules = backends(options).into_iter().map(|backend| remove_rules(backend, options, false));
+    let rules = options.backends().into_iter().map(|backend| remove_rules(backend, options, false));
     collect([routes::leftovers(tproxy_mark)].into_iter().chain(rules))
 }
 
 fn collect(steps: impl Iterator<Item = Result<Vec<String>, Error>>) -> Result<Vec<String>, Error> {
     let done: Vec<_> = steps.collect(); // every step is taken before the first failure is told
     Ok(done.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
-}
-
-fn backends(options: &Options) -> Vec<Backend> {
-    options.forced.map_or_else(|| vec![Backend::Nft, Backend::Legacy], |forced| vec![forced])
 }
 
 fn remove_rules(backend: Backend, options: &Options, write_them: bool) -> Result<Vec<String>, Error> {
@@ -207,40 +200,4 @@ fn words(changes: &[(Family, Change)]) -> Vec<String> {
         change.reasons().map(move |reason| format!("{family} {reason}")).collect::<Vec<_>>()
     };
     changes.iter().flat_map(words).collect()
-}
-
-/// Runs `act` in a pod's namespace, with options that fit a pod: its own lock for the legacy tables, and
-/// no name lookups over the network. When the private mounts for these cannot be made, it goes on without them and
-/// says why in the second value.
-///
-/// # Errors
-/// The namespace cannot be entered, or `act` failed.
-pub fn inside<T: Send, E: From<Error> + Send>(
-    netns: &Netns,
-    options: &Options,
-    act: impl Fn(&Options) -> Result<T, E> + Send + Sync,
-) -> Result<(T, Option<String>), E> {
-    let options = Options { lock: Lock::Private(NETNS_FILE.into()), ..options.clone() };
-    let attempt = || -> Result<Attempt<T>, E> {
-        let legacy = netfilter::may_use_legacy(&options).map_err(Error::from)?;
-        match netfilter::private_mounts(&options.lock, legacy) {
-            Some(mounts) => Ok(Attempt::Needs(mounts)),
-            None => act(&options).map(Attempt::Done),
-        }
-    };
-    let mounts = match netns.run_in(attempt).map_err(Error::from)?? {
-        Attempt::Done(done) => return Ok((done, None)),
-        Attempt::Needs(mounts) => mounts,
-    };
-    match netns.run_in_sandbox(&mounts, || act(&options)) {
-        Err(error @ netns::Error::Sandbox { .. }) => {
-            Ok((netns.run_in(|| act(&options)).map_err(Error::from)??, Some(error.to_string())))
-        }
-        done => Ok((done.map_err(Error::from)??, None)),
-    }
-}
-
-enum Attempt<T> {
-    Done(T),
-    Needs(netns::MountSandbox),
 }

@@ -1,8 +1,8 @@
 //! What the rules need beside the tables: TPROXY's local route, and the address from which Envoy calls its own
 //! application over IPv6 (IPv4's 127.0.0.6 is on `lo` already, as all of 127.0.0.0/8).
 
-use hostnet::{Changed, Handle, LinkIndex, PolicyRule, Route, RouteKind, RouteProtocol, RuleAction};
-use model::{Family, IpNet, Mark, TableId};
+use hostnet::{Changed, Handle, LinkIndex, LocalDelivery, PolicyRule, Route, RouteProtocol, RuleAction};
+use model::{Family, IpNet, Mark};
 use rules::{LocalRoute, sidecar};
 
 use crate::Error;
@@ -20,12 +20,7 @@ pub(crate) fn ensure(config: &sidecar::Config, families: &[Family]) -> Result<Ve
     }
     for family in families {
         let Some(local) = config.local_route() else { break };
-        if handle.add_route(&route(*family, local.table, lo))? == Changed::Yes {
-            made.push(no_route(*family, local));
-        }
-        if handle.ensure_rule(&policy_rule(*family, local))? == Changed::Yes {
-            made.push(no_rule(*family, local));
-        }
+        made.extend(handle.ensure_local_delivery(*family, lo, &delivery(local))?);
     }
     Ok(made)
 }
@@ -45,15 +40,7 @@ pub(crate) fn missing(config: &sidecar::Config, families: &[Family]) -> Result<V
     }
     for family in families {
         let Some(local) = config.local_route() else { break };
-        let wanted = route(*family, local.table, lo);
-        let same =
-            |found: &Route| found.family == wanted.family && found.kind == wanted.kind && found.dst.is_none();
-        missing
-            .extend((!handle.routes(Some(local.table))?.iter().any(same)).then(|| no_route(*family, local)));
-        let rule = policy_rule(*family, local);
-        missing.extend(
-            (!handle.rules(*family)?.iter().any(|found| found.is(&rule))).then(|| no_rule(*family, local)),
-        );
+        missing.extend(handle.missing_local_delivery(*family, &delivery(local))?);
     }
     Ok(missing)
 }
@@ -103,8 +90,9 @@ fn find(handle: &mut Handle, mark: Mark, lo: LinkIndex) -> Result<Found, Error> 
                 && found == mark
                 && !rule.unmodelled
             {
+                let route = LocalDelivery { mark, table, priority: None }.route(family, lo);
                 let protocol = RouteProtocol::ANY; // whoever made it, `ip` or we
-                policies.push((rule, Route { protocol, ..route(family, table, lo) }));
+                policies.push((rule, Route { protocol, ..route }));
             }
         }
     }
@@ -125,22 +113,10 @@ fn passthrough() -> IpNet {
     sidecar::passthrough_source(Family::V6).into()
 }
 
-fn route(family: Family, table: TableId, lo: LinkIndex) -> Route {
-    Route { oif: Some(lo), ..Route::new(family, RouteKind::Local, None, table) }
-}
-
-fn policy_rule(family: Family, local: LocalRoute) -> PolicyRule {
-    PolicyRule { fwmark: Some(local.mark), ..PolicyRule::new(family, None, RuleAction::Lookup(local.table)) }
+fn delivery(local: LocalRoute) -> LocalDelivery {
+    LocalDelivery { mark: local.mark, table: local.table, priority: None }
 }
 
 fn no_address() -> String {
     format!("lo has no address {}", passthrough())
-}
-
-fn no_route(family: Family, local: LocalRoute) -> String {
-    format!("{family} table {} has no local default route", local.table)
-}
-
-fn no_rule(family: Family, local: LocalRoute) -> String {
-    format!("{family} has no policy rule from mark {} to table {}", local.mark, local.table)
 }

@@ -82,7 +82,7 @@ fn an_old_tool_in_a_pod_finds_the_pods_own_file_in_the_place_of_the_hosts() {
         let netns = netns::Netns::open(pod.path()).unwrap();
         let options = forced(Backend::Legacy);
         let look = |_: &Options| Ok::<_, redirect::Error>(identity(LOCK.as_ref()));
-        redirect::inside(&netns, &options, look).unwrap()
+        netfilter::inside(&netns, &options, look).unwrap()
     });
     for (pod, (file, warning)) in pods.iter().zip(seen) {
         assert_eq!((file, warning), (identity(&pod.path()), None));

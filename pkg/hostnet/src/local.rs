@@ -1,0 +1,110 @@
+//! Packets with a mark that are delivered to this host, whatever their address: a policy rule, and the route that it
+//! leads to.
+
+use crate::{
+    Changed, Error, Family, Handle, LinkIndex, Mark, PolicyRule, Route, RouteKind, RouteProtocol, RuleAction,
+    TableId,
+};
+
+/// What is delivered locally, and by which table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalDelivery {
+    /// The mark of the packets.
+    pub mark: Mark,
+    /// The table of the route `local default dev lo`.
+    pub table: TableId,
+    /// Where the rule stands; `None`: the kernel chose, or shall.
+    pub priority: Option<u32>,
+}
+
+impl LocalDelivery {
+    /// The policy rule.
+    #[must_use]
+    pub fn rule(&self, family: Family) -> PolicyRule {
+        let rule = PolicyRule::new(family, self.priority, RuleAction::Lookup(self.table));
+        PolicyRule { fwmark: Some(self.mark), ..rule }
+    }
+
+    /// The route; `lo` is the loopback link.
+    #[must_use]
+    pub fn route(&self, family: Family, lo: LinkIndex) -> Route {
+        Route { oif: Some(lo), ..Route::new(family, RouteKind::Local, None, self.table) }
+    }
+
+    fn no_route(&self, family: Family) -> String {
+        format!("{family} table {} has no local default route", self.table)
+    }
+
+    fn no_rule(&self, family: Family) -> String {
+        format!("{family} has no policy rule from mark {} to table {}", self.mark, self.table)
+    }
+}
+
+impl Handle {
+    /// Puts in place what is missing, and tells what was.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Handle::add_route`] and [`Handle::ensure_rule`].
+    pub fn ensure_local_delivery(
+        &mut self,
+        family: Family,
+        lo: LinkIndex,
+        wanted: &LocalDelivery,
+    ) -> Result<Vec<String>, Error> {
+        let mut made = Vec::new();
+        if self.add_route(&wanted.route(family, lo))? == Changed::Yes {
+            made.push(wanted.no_route(family));
+        }
+        if self.ensure_rule(&wanted.rule(family))? == Changed::Yes {
+            made.push(wanted.no_rule(family));
+        }
+        Ok(made)
+    }
+
+    /// Tells what is missing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::List`].
+    pub fn missing_local_delivery(
+        &mut self,
+        family: Family,
+        wanted: &LocalDelivery,
+    ) -> Result<Vec<String>, Error> {
+        let same =
+            |found: &Route| found.family == family && found.kind == RouteKind::Local && found.dst.is_none();
+        let mut missing = Vec::new();
+        if !self.routes(Some(wanted.table))?.iter().any(same) {
+            missing.push(wanted.no_route(family));
+        }
+        let rule = wanted.rule(family);
+        if !self.rules(family)?.iter().any(|found| found.is(&rule)) {
+            missing.push(wanted.no_rule(family));
+        }
+        Ok(missing)
+    }
+
+    /// Takes both away, whoever made them, and tells what it took.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Handle::delete_rule`] and [`Handle::delete_route`].
+    pub fn delete_local_delivery(
+        &mut self,
+        family: Family,
+        lo: LinkIndex,
+        unwanted: &LocalDelivery,
+    ) -> Result<Vec<String>, Error> {
+        let rule = unwanted.rule(family);
+        let route = Route { protocol: RouteProtocol::ANY, ..unwanted.route(family, lo) };
+        let mut taken = Vec::new();
+        if self.delete_rule(&rule)? == Changed::Yes {
+            taken.push(format!("policy rule {rule}"));
+        }
+        if self.delete_route(&route)? == Changed::Yes {
+            taken.push(format!("route {route}"));
+        }
+        Ok(taken)
+    }
+}

@@ -1,0 +1,42 @@
+//! What can go wrong.
+
+use std::{io, path::PathBuf};
+
+use rules::inpod::PRIORITY;
+
+/// Why a pod could not be captured, compared, released or found; one variant per step.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The namespace itself.
+    #[error(transparent)]
+    Netns(#[from] netns::Error),
+    /// Its addresses, routes or policy rules.
+    #[error(transparent)]
+    Network(#[from] hostnet::Error),
+    /// Its firewall tables.
+    #[error(transparent)]
+    Firewall(#[from] netfilter::Error),
+    /// The name of a set of addresses.
+    #[error(transparent)]
+    SetName(#[from] ipset::InvalidSetName),
+    /// A set of addresses.
+    #[error(transparent)]
+    Set(#[from] ipset::Error),
+    /// It has no loopback device, which cannot be.
+    #[error("the network namespace has no device lo")]
+    NoLoopback,
+    /// What was put in place is not there.
+    #[error("it does not stay as it was made: {0}")]
+    Unstable(String),
+    /// Somebody else's policy rule leads our packets elsewhere, before ours is asked.
+    #[error("the policy rule \"{0}\" takes what ours, at {PRIORITY}, is for")]
+    Overruled(String),
+    /// The processes of the node cannot be listed.
+    #[error("cannot list the processes in {}: {source}", path.display())]
+    Processes {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}

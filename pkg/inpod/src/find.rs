@@ -1,0 +1,141 @@
+//! The network namespaces of pods that run already, found by their processes.
+//!
+//! A process of a pod may be in any namespace: it may have made one of its own, or have entered another pod's. So a
+//! namespace is a pod's only if it has one of the pod's addresses; and of several such, the one whose link leads to
+//! the node, for a pod may give its own address to whatever it makes inside.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+use hostnet::Handle;
+use netns::{Netns, NetnsId};
+
+use crate::{
+    Error,
+    process::{digits, pod_of, started},
+};
+
+/// Looks for namespaces.
+#[derive(Debug)]
+pub struct Finder {
+    proc: PathBuf,
+    node: Netns,
+}
+
+/// A pod that is looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sought {
+    /// The UIDs by which its processes are known: its own, or the hash of its manifest.
+    pub uids: Vec<String>,
+    /// Its addresses.
+    pub ips: Vec<IpAddr>,
+}
+
+/// A pod's namespace.
+#[derive(Debug)]
+pub struct Found {
+    /// It.
+    pub netns: Netns,
+    /// How many other namespaces processes of the pod were in.
+    pub others: usize,
+}
+
+/// A namespace that some process of a pod is in.
+#[derive(Debug)]
+struct Candidate {
+    netns: Netns,
+    /// When the oldest of these processes began.
+    started: u64,
+}
+
+impl Finder {
+    /// `proc`: where the processes of the whole node are seen. `node`: its namespace, which is no pod's.
+    #[must_use]
+    pub fn new(proc: &Path, node: Netns) -> Finder {
+        Finder { proc: proc.to_owned(), node }
+    }
+
+    /// Finds pods, each by what it is sought by; those that are not found are absent. One look at each process of the
+    /// node, whatever the number of pods.
+    ///
+    /// # Errors
+    /// The processes cannot be listed. One that ends meanwhile, or cannot be looked at, is passed over.
+    pub fn find<K: Ord + Clone>(&self, sought: &BTreeMap<K, Sought>) -> Result<BTreeMap<K, Found>, Error> {
+        let mut candidates = self.candidates(sought)?;
+        let mut found = BTreeMap::new();
+        for (key, pod) in sought {
+            let of = candidates.remove(key).unwrap_or_default();
+            if let Some(one) = self.choose(of, &pod.ips) {
+                found.insert(key.clone(), one);
+            }
+        }
+        Ok(found)
+    }
+
+    fn candidates<K: Ord + Clone>(
+        &self,
+        sought: &BTreeMap<K, Sought>,
+    ) -> Result<BTreeMap<K, BTreeMap<NetnsId, Candidate>>, Error> {
+        let keys = sought.iter().flat_map(|(key, pod)| {
+            pod.uids.iter().filter_map(|uid| digits(uid)).map(move |digits| (digits, key))
+        });
+        let keys: BTreeMap<String, &K> = keys.collect();
+        let mut candidates: BTreeMap<K, BTreeMap<NetnsId, Candidate>> = BTreeMap::new();
+        for process in self.processes()? {
+            let text = |file: &str| fs::read_to_string(process.join(file)).ok();
+            let pod = text("cgroup").and_then(|cgroup| pod_of(&cgroup));
+            let Some(key) = pod.and_then(|pod| keys.get(&pod).copied()) else { continue };
+            let began = text("stat").and_then(|stat| started(&stat)).unwrap_or(u64::MAX);
+            let Ok(netns) = Netns::open(process.join("ns/net")) else { continue };
+            if netns.id() == self.node.id() {
+                continue;
+            }
+            let of = candidates.entry(key.clone()).or_default();
+            let candidate = of.entry(netns.id()).or_insert(Candidate { netns, started: began });
+            candidate.started = candidate.started.min(began);
+        }
+        Ok(candidates)
+    }
+
+    fn processes(&self) -> Result<Vec<PathBuf>, Error> {
+        let failed = |source| Error::Processes { path: self.proc.clone(), source };
+        let mut processes = Vec::new();
+        for entry in fs::read_dir(&self.proc).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            if name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+                processes.push(entry.path());
+            }
+        }
+        Ok(processes)
+    }
+
+    fn choose(&self, candidates: BTreeMap<NetnsId, Candidate>, ips: &[IpAddr]) -> Option<Found> {
+        let others = candidates.len().saturating_sub(1);
+        let fitting = candidates.into_values().filter_map(|candidate| {
+            let leads_to_node = self.has_one(&candidate.netns, ips).ok()??;
+            Some((!leads_to_node, candidate.started, candidate.netns))
+        });
+        let best =
+            fitting.min_by_key(|(leads_elsewhere, started, netns)| (*leads_elsewhere, *started, netns.id()));
+        best.map(|(_, _, netns)| Found { netns, others })
+    }
+
+    /// Whether the namespace's links lead to the node; none if it has none of the addresses.
+    fn has_one(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<bool>, Error> {
+        let look = || -> Result<Option<bool>, Error> {
+            let mut handle = Handle::open()?;
+            let has = handle.addresses()?.iter().any(|address| ips.contains(&address.ip.addr()));
+            if !has {
+                return Ok(None);
+            }
+            let node = handle.netns_number(self.node.as_fd())?;
+            let leads = handle.links()?.iter().any(|link| node.is_some() && link.peer_netns == node);
+            Ok(Some(leads))
+        };
+        netns.run_in(look)?
+    }
+}

@@ -1,0 +1,16 @@
+//! In-pod capture, as far as the kernel is concerned: the rules and the policy route in the namespace of a captured
+//! pod, the set and the rules on the node that let its probes pass, and the namespaces of pods that run already.
+//!
+//! Each verb looks first and changes only what differs, so repeating one changes nothing, and what an agent before us
+//! made is adopted. It decides nothing about pods; `planner` does. It knows nothing of ztunnel; `zds` does.
+
+mod error;
+mod find;
+mod node;
+mod pod;
+mod process;
+
+pub use error::Error;
+pub use find::{Finder, Found, Sought};
+pub use node::{Probes, SETS};
+pub use pod::{Glance, Report, Wanted, capture, glance, release, verify};

@@ -1,0 +1,157 @@
+//! The node's own part: its probes of captured pods get a source address by which the pods' rules let them pass.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipset::{SetName, SetSpec};
+use model::Family;
+use netfilter::{Firewall, Observation, Options};
+use rules::{Change, Owner, RuleSet, inpod};
+
+use crate::Error;
+
+/// The sets of captured pods' addresses, IPv4 first; Istio's own.
+pub const SETS: [&str; 2] = ["istio-inpod-probes-v4", "istio-inpod-probes-v6"];
+
+/// Sets and rules on the node, in the namespace in which they were opened.
+#[derive(Debug)]
+pub struct Probes {
+    config: inpod::Config,
+    families: Vec<Family>,
+    options: Options,
+    sets: ipset::Handle,
+}
+
+impl Probes {
+    /// Opens them for the calling thread's namespace. `families`: those in which pods are captured.
+    ///
+    /// # Errors
+    /// The kernel has no sets, or refuses.
+    pub fn open(config: inpod::Config, families: Vec<Family>, options: Options) -> Result<Probes, Error> {
+        Ok(Probes { config, families, options, sets: ipset::Handle::open()? })
+    }
+
+    /// Puts sets and rules in place where they are not, and tells what was missing. Members stay as they are.
+    ///
+    /// # Errors
+    /// The step that failed; the rules are as they were.
+    pub fn ensure(&mut self) -> Result<Vec<String>, Error> {
+        for family in self.families.clone() {
+            let _ = self.sets.create(&spec(family)?)?;
+        }
+        let (firewall, observed) = Firewall::open(&self.options)?;
+        let changes = self.changes(&observed);
+        write(&firewall, &changes)
+    }
+
+    /// The addresses in the sets, each with the UID of its pod, if it has one.
+    ///
+    /// # Errors
+    /// The kernel refuses to list.
+    pub fn members(&mut self) -> Result<BTreeMap<IpAddr, Option<String>>, Error> {
+        let mut found = BTreeMap::new();
+        for family in Family::BOTH {
+            found.extend(self.sets.owners(&spec(family)?.name)?.unwrap_or_default());
+        }
+        Ok(found)
+    }
+
+    /// Adds addresses of a pod; those of families that are not captured are left out.
+    ///
+    /// # Errors
+    /// The kernel refuses, as it does without sets.
+    pub fn add(&mut self, ips: &[IpAddr], uid: &str) -> Result<(), Error> {
+        let pairs: BTreeMap<IpAddr, String> = ips.iter().map(|ip| (*ip, uid.to_owned())).collect();
+        self.add_all(&pairs)
+    }
+
+    fn add_all(&mut self, pairs: &BTreeMap<IpAddr, String>) -> Result<(), Error> {
+        for family in self.families.clone() {
+            let of = pairs.iter().filter(|(ip, _)| Family::of(**ip) == family);
+            self.sets.add_owned(&spec(family)?, of.map(|(ip, uid)| (*ip, uid.as_str())))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the sets hold these addresses and no others; tells how many were added or given to another pod, and how
+    /// many removed.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn settle(&mut self, wanted: &BTreeMap<IpAddr, String>) -> Result<(usize, usize), Error> {
+        let found = self.members()?;
+        let captured = |ip: &IpAddr| self.families.contains(&Family::of(*ip));
+        let missing: BTreeMap<IpAddr, String> = wanted
+            .iter()
+            .filter(|(ip, uid)| captured(ip) && found.get(*ip) != Some(&Some((*uid).clone())))
+            .map(|(ip, uid)| (*ip, uid.clone()))
+            .collect();
+        let left: Vec<IpAddr> =
+            found.keys().filter(|ip| !wanted.contains_key(*ip) || !captured(ip)).copied().collect();
+        self.add_all(&missing)?;
+        for ip in &left {
+            let _ = self.sets.remove(&spec(Family::of(*ip))?, *ip)?;
+        }
+        Ok((missing.len(), left.len()))
+    }
+
+    /// Takes away rules and sets, of both backends unless one is forced; tells what.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn remove(&mut self) -> Result<Vec<String>, Error> {
+        let mut taken = Vec::new();
+        for backend in self.options.backends() {
+            let options = Options { forced: Some(backend), ..self.options.clone() };
+            let (firewall, observed) = Firewall::open(&options)?;
+            let changes: Vec<_> = observed
+                .families
+                .iter()
+                .map(|(family, saved)| (*family, Owner::PROBES.apply(&RuleSet::default(), saved)))
+                .collect();
+            taken.extend(write(&firewall, &changes)?);
+        }
+        for family in Family::BOTH {
+            let name = spec(family)?.name;
+            if self.sets.destroy(&name)? == ipset::Removed::Yes {
+                taken.push(format!("set {}", name.as_str()));
+            }
+        }
+        Ok(taken)
+    }
+
+    fn changes(&self, observed: &Observation) -> Vec<(Family, Change)> {
+        let change = |family: Family| {
+            let captured = self.families.contains(&family);
+            let rules =
+                if captured { inpod::host(&self.config, set(family), family) } else { RuleSet::default() };
+            (family, Owner::PROBES.apply(&rules, &observed.of(family)))
+        };
+        Family::BOTH.into_iter().map(change).collect()
+    }
+}
+
+fn write(firewall: &Firewall, changes: &[(Family, Change)]) -> Result<Vec<String>, Error> {
+    let texts: Vec<_> = changes.iter().map(|(family, change)| (*family, change.restore_text())).collect();
+    firewall.restore(&texts, Vec::new())?;
+    Ok(words(changes))
+}
+
+/// Every difference in words.
+pub(crate) fn words(changes: &[(Family, Change)]) -> Vec<String> {
+    changes
+        .iter()
+        .flat_map(|(family, change)| change.reasons().map(move |why| format!("{family} {why}")))
+        .collect()
+}
+
+const fn set(family: Family) -> &'static str {
+    match family {
+        Family::V4 => SETS[0],
+        Family::V6 => SETS[1],
+    }
+}
+
+fn spec(family: Family) -> Result<SetSpec, Error> {
+    Ok(SetSpec::new(SetName::new(set(family))?, family).with_comments())
+}

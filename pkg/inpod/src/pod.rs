@@ -1,0 +1,190 @@
+//! One pod's namespace.
+
+use hostnet::{Handle, LinkIndex, LocalDelivery};
+use model::Family;
+use netfilter::{Firewall, Observation, Options, inside};
+use netns::Netns;
+use rules::{
+    Change, Owner, RuleSet,
+    inpod::{self, Config, PRIORITY},
+};
+
+use crate::{Error, node::words};
+
+/// What a pod shall have.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Marks, ports and addresses.
+    pub config: &'a Config,
+    /// What is special about the pod.
+    pub pod: &'a inpod::Pod,
+    /// The families that are captured.
+    pub families: &'a [Family],
+}
+
+/// What was found, and done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What differed from what was wanted, in words; empty when nothing did.
+    pub differences: Vec<String>,
+    /// For a [`glance`] later.
+    pub seen: Glance,
+    /// What did not work as well as it could, in words.
+    pub warning: Option<String>,
+}
+
+/// What can be seen of a namespace at next to no cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Glance {
+    /// How often its nf_tables rules were changed, as a number that only means "the same" or "another one".
+    generation: Option<u32>,
+    /// The legacy tables have something, of which a glance tells nothing.
+    legacy: bool,
+    /// What is missing of the policy route, in words.
+    missing: Vec<String>,
+}
+
+impl Glance {
+    /// Nothing was changed between `self` and `later`, as far as both can tell; none if they cannot.
+    #[must_use]
+    pub fn is_still(&self, later: &Glance) -> Option<bool> {
+        let whole = self.missing.is_empty() && later.missing.is_empty();
+        match (self.generation, later.generation) {
+            _ if !whole => Some(false),
+            (Some(then), Some(now)) if !self.legacy && !later.legacy => Some(then == now),
+            _ => None,
+        }
+    }
+}
+
+/// Makes the namespace as it is wanted. The policy route comes first and the tables that switch traffic on last, so
+/// that no packet is captured before it can be delivered.
+///
+/// # Errors
+/// The step that failed. What was done before it stays and counts in the next attempt.
+pub fn capture(netns: &Netns, wanted: &Wanted<'_>, options: &Options) -> Result<Report, Error> {
+    in_pod(netns, options, |options| {
+        let (firewall, observed) = Firewall::open(options)?;
+        let changes = changes(wanted, &observed);
+        let mut differences = deliver(wanted)?;
+        let texts: Vec<_> = changes.iter().map(|(family, change)| (*family, change.restore_text())).collect();
+        firewall.restore(&texts, Vec::new())?;
+        differences.extend(words(&changes));
+        Ok(Report { differences, seen: look(wanted)?, warning: None })
+    })
+}
+
+/// Compares the namespace with what is wanted, and changes nothing.
+///
+/// # Errors
+/// The kernel, or a tool, could not be asked.
+pub fn verify(netns: &Netns, wanted: &Wanted<'_>, options: &Options) -> Result<Report, Error> {
+    in_pod(netns, options, |options| {
+        let seen = look(wanted)?; // before the tables: what changes meanwhile is another generation
+        let (_, observed) = Firewall::open(options)?;
+        let mut differences = seen.missing.clone();
+        differences.extend(words(&changes(wanted, &observed)));
+        Ok(Report { differences, seen, warning: None })
+    })
+}
+
+/// Looks at what costs no child process.
+///
+/// # Errors
+/// The kernel could not be asked.
+pub fn glance(netns: &Netns, wanted: &Wanted<'_>) -> Result<Glance, Error> {
+    netns.run_in(|| look(wanted))?
+}
+
+/// Takes away all that [`capture`] makes, with whatever options, of both backends unless one is forced; and tells what.
+///
+/// # Errors
+/// The first step that failed; the others are taken all the same.
+pub fn release(netns: &Netns, config: &Config, options: &Options) -> Result<Vec<String>, Error> {
+    let backends = options.backends();
+    let (taken, _) = netfilter::inside(netns, options, |options| {
+        let rules = backends.iter().map(|backend| {
+            let options = Options { forced: Some(*backend), ..options.clone() };
+            release_rules(&options)
+        });
+        // Rules first: without its route, what they mark would leave the pod.
+        let steps: Vec<_> = rules.chain([undeliver(config)]).collect();
+        Ok::<_, Error>(steps.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+    })?;
+    Ok(taken)
+}
+
+fn in_pod(
+    netns: &Netns,
+    options: &Options,
+    act: impl Fn(&Options) -> Result<Report, Error> + Send + Sync,
+) -> Result<Report, Error> {
+    let (report, warning) = inside(netns, options, act)?;
+    Ok(Report { warning, ..report })
+}
+
+fn release_rules(options: &Options) -> Result<Vec<String>, Error> {
+    let (firewall, observed) = Firewall::open(options)?;
+    let changes: Vec<(Family, Change)> = observed
+        .families
+        .iter()
+        .map(|(family, saved)| (*family, Owner::IN_POD.apply(&RuleSet::default(), saved)))
+        .collect();
+    let texts: Vec<_> = changes.iter().map(|(family, change)| (*family, change.restore_text())).collect();
+    firewall.restore(&texts, Vec::new())?;
+    Ok(words(&changes))
+}
+
+/// What each family needs. One that is not captured must hold nothing of ours either.
+fn changes(wanted: &Wanted<'_>, observed: &Observation) -> Vec<(Family, Change)> {
+    let change = |family: Family| {
+        let captured = wanted.families.contains(&family);
+        let rules = if captured { inpod::pod(wanted.config, wanted.pod, family) } else { RuleSet::default() };
+        (family, Owner::IN_POD.apply(&rules, &observed.of(family)))
+    };
+    Family::BOTH.into_iter().map(change).collect()
+}
+
+fn delivery(config: &Config) -> LocalDelivery {
+    let local = config.local_route();
+    LocalDelivery { mark: local.mark, table: local.table, priority: Some(PRIORITY) }
+}
+
+fn deliver(wanted: &Wanted<'_>) -> Result<Vec<String>, Error> {
+    let mut handle = Handle::open()?;
+    let lo = loopback(&mut handle)?;
+    let mut made = Vec::new();
+    for family in deliverable(wanted.families)? {
+        made.extend(handle.ensure_local_delivery(family, lo, &delivery(wanted.config))?);
+    }
+    Ok(made)
+}
+
+fn undeliver(config: &Config) -> Result<Vec<String>, Error> {
+    let mut handle = Handle::open()?;
+    let lo = loopback(&mut handle)?;
+    let mut taken = Vec::new();
+    for family in Family::BOTH {
+        taken.extend(handle.delete_local_delivery(family, lo, &delivery(config))?);
+    }
+    Ok(taken)
+}
+
+fn look(wanted: &Wanted<'_>) -> Result<Glance, Error> {
+    let mut handle = Handle::open()?;
+    let mut missing = Vec::new();
+    for family in deliverable(wanted.families)? {
+        missing.extend(handle.missing_local_delivery(family, &delivery(wanted.config))?);
+    }
+    Ok(Glance { generation: netfilter::generation()?, legacy: netfilter::uses_legacy()?, missing })
+}
+
+/// Without IPv6 on `lo`, its route is refused, and no packet could use it.
+fn deliverable(families: &[Family]) -> Result<Vec<Family>, Error> {
+    let off = hostnet::sysctl::read("net/ipv6/conf/lo/disable_ipv6")?.is_none_or(|value| value.trim() == "1");
+    Ok(families.iter().copied().filter(|family| *family == Family::V4 || !off).collect())
+}
+
+fn loopback(handle: &mut Handle) -> Result<LinkIndex, Error> {
+    handle.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
+}

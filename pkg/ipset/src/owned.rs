@@ -1,0 +1,41 @@
+//! Members with an owner: the comment of an address says whose it is.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::{Comment, Entry, Error, Handle, SetName, SetSpec};
+
+impl Handle {
+    /// Adds addresses of one family, each with its owner; those that are there get the owner that is given. An owner
+    /// that could be no comment is left out: it is a hint for people, and for who comes after us.
+    ///
+    /// # Errors
+    ///
+    /// The first refusal, of the first address that was refused; others were added.
+    pub fn add_owned<'a>(
+        &mut self,
+        set: &SetSpec,
+        members: impl IntoIterator<Item = (IpAddr, &'a str)>,
+    ) -> Result<(), Error> {
+        let entries: Vec<Entry> = members.into_iter().map(|(ip, owner)| entry(ip, owner)).collect();
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let bulk = self.add_all(set, &entries)?;
+        bulk.failed.into_iter().next().map_or(Ok(()), |failed| Err(failed.error))
+    }
+
+    /// The members of a set with their owners; none if there is no set.
+    ///
+    /// # Errors
+    ///
+    /// As [`Handle::list`].
+    pub fn owners(&mut self, set: &SetName) -> Result<Option<BTreeMap<IpAddr, Option<String>>>, Error> {
+        let owner = |entry: Entry| (entry.ip, entry.comment.map(|comment| comment.as_str().to_owned()));
+        Ok(self.list(set)?.map(|members| members.into_iter().map(owner).collect()))
+    }
+}
+
+fn entry(ip: IpAddr, owner: &str) -> Entry {
+    Comment::new(owner).map_or_else(|_| Entry::new(ip), |comment| Entry::with_comment(ip, comment))
+}
