@@ -13,4 +13,3 @@ pub mod http;
 pub mod log_server;
 pub mod logging;
 pub mod metrics;
-pub mod socket;

@@ -15,12 +15,12 @@ use std::path::Path;
 
 pub use metrics::LogMetrics;
 pub use receive::MAX_BODY;
+use socketfile::SocketFile;
 
 use crate::connections;
 use crate::logging::Logger;
-use crate::socket::{self, SocketFile};
 
-pub use crate::socket::SocketError as LogServerError;
+pub use socketfile::SocketError as LogServerError;
 
 /// Everyone may write to it who reaches its directory.
 const MODE: u32 = 0o666;
@@ -42,7 +42,7 @@ impl LogServer {
     /// # Errors
     /// When somebody listens there, when something else is there, and when the system refuses.
     pub fn bind(path: &Path) -> Result<LogServer, LogServerError> {
-        let (listener, file) = socket::bind(path, MODE)?;
+        let (listener, file) = socketfile::bind(path, MODE)?;
         Ok(LogServer { listener, file })
     }
 

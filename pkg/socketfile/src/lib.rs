@@ -1,4 +1,9 @@
 //! Puts a socket into a directory without a moment in which it is missing, or has the wrong mode.
+//!
+//! Called by whoever serves one: the agent, the server of the plugin's log lines, ZDS. It must not accept connections
+//! or know what is said on them.
+
+mod peer;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::DirBuilder;
@@ -13,6 +18,8 @@ use std::time::SystemTime;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chmodat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+pub use peer::peer_user;
 
 const DIRECTORY_MODE: u32 = 0o750;
 /// Those who may wait to be served. A node starts many pods at once when it comes up.
@@ -73,7 +80,19 @@ fn identity(stat: &Stat) -> (u64, u64) {
 /// # Errors
 /// When somebody listens there, when something else is there, and when the system refuses.
 pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), SocketError> {
-    let at = At { path, mode: Mode::from_raw_mode(mode) };
+    bind_type(path, mode, SocketType::STREAM).map(|(listener, file)| (listener.into(), file))
+}
+
+/// As [`bind`], of another type, such as one that keeps packets apart.
+///
+/// # Errors
+/// As [`bind`].
+pub fn bind_type(
+    path: &Path,
+    mode: u32,
+    socket_type: SocketType,
+) -> Result<(OwnedFd, SocketFile), SocketError> {
+    let at = At { path, mode: Mode::from_raw_mode(mode), socket_type };
     // What clients could not connect to is refused here, with the kernel's reason.
     let address = at.system("use this path", SocketAddrUnix::new(path))?;
     let name = path.file_name().ok_or(Errno::INVAL);
@@ -100,6 +119,7 @@ fn temporary_name() -> OsString {
 struct At<'a> {
     path: &'a Path,
     mode: Mode,
+    socket_type: SocketType,
 }
 
 impl At<'_> {
@@ -137,7 +157,7 @@ impl At<'_> {
                 }
             }
         }
-        match connect(address) {
+        match self.connect(address) {
             // Nobody listens, or it is gone by now.
             Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
             // Busy, or a socket of another type: somebody's in any case.
@@ -149,8 +169,8 @@ impl At<'_> {
     }
 
     /// A listening socket with the right mode.
-    fn listen(&self, directory: &OwnedFd, name: &OsStr) -> Result<UnixListener, SocketError> {
-        let socket = self.system("make a socket", stream_socket())?;
+    fn listen(&self, directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, SocketError> {
+        let socket = self.system("make a socket", self.socket())?;
         // Through the open directory, since an address has room for a short path only.
         let path = Path::new("/proc/self/fd").join(directory.as_fd().as_raw_fd().to_string()).join(name);
         let bound = SocketAddrUnix::new(path).and_then(|address| rustix::net::bind(&socket, &address));
@@ -161,7 +181,7 @@ impl At<'_> {
             let _ = unlinkat(directory, name, AtFlags::empty());
         }
         self.system("listen", ready)?;
-        Ok(socket.into())
+        Ok(socket)
     }
 
     /// Moves the socket into place, and tells which one it is.
@@ -171,14 +191,14 @@ impl At<'_> {
         self.system("move the new socket", renameat(directory, from, directory, to))?;
         Ok(identity)
     }
-}
 
-fn stream_socket() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-}
+    fn socket(&self) -> Result<OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        rustix::net::socket_with(AddressFamily::UNIX, self.socket_type, flags, None)
+    }
 
-/// Whether somebody answers; never waits.
-fn connect(address: &SocketAddrUnix) -> Result<(), Errno> {
-    rustix::net::connect(&stream_socket()?, address)
+    /// Whether somebody answers; never waits.
+    fn connect(&self, address: &SocketAddrUnix) -> Result<(), Errno> {
+        rustix::net::connect(&self.socket()?, address)
+    }
 }
