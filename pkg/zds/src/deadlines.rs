@@ -1,0 +1,46 @@
+//! How long anything may take.
+
+use std::time::Duration;
+
+/// How long ztunnel is waited for, and when it is asked again what it refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// For the hello, from the connection on.
+    pub hello: Duration,
+    /// For a request to be taken, and then for its answer.
+    pub answer: Duration,
+    /// From a refusal to the next try. Doubles with each that follows.
+    pub first_retry: Duration,
+    /// At most that long.
+    pub last_retry: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            hello: Duration::from_secs(5),
+            answer: Duration::from_secs(5),
+            first_retry: Duration::from_secs(5),
+            last_retry: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Deadlines {
+    /// From the refusal of this attempt (the first is 1) to the next one.
+    pub(crate) fn retry(&self, attempts: u32) -> Duration {
+        let factor = 1_u32.checked_shl(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.first_retry.saturating_mul(factor).min(self.last_retry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_double_up_to_a_minute() {
+        let seconds = |attempts| Deadlines::default().retry(attempts).as_secs();
+        assert_eq!([1, 2, 3, 4, 5, 6, 40, u32::MAX].map(seconds), [5, 10, 20, 40, 60, 60, 60, 60]);
+    }
+}

@@ -1,0 +1,58 @@
+//! What can go wrong.
+
+use std::io;
+use std::time::Duration;
+
+use prost::DecodeError;
+use rustix::io::Errno;
+use socketfile::SocketError;
+
+/// Why ZDS cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+}
+
+/// Why a conversation with a ztunnel ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Ended {
+    #[error("it closed the connection")]
+    Closed,
+    #[error("cannot tell who it is: {0}")]
+    Peer(io::Error),
+    #[error("it runs as user {0}, not as root")]
+    NotRoot(u32),
+    #[error("no hello within {0:?}")]
+    NoHello(Duration),
+    #[error("its hello cannot be read: {0}")]
+    Hello(DecodeError),
+    #[error("its hello names no version")]
+    NoVersion,
+    #[error("cannot make an event to wake its thread by: {0}")]
+    Event(Errno),
+    #[error("cannot wait for it: {0}")]
+    Wait(io::Error),
+    #[error("cannot send: {0}")]
+    Send(Errno),
+    #[error("a request was not taken within {0:?}")]
+    NotTaken(Duration),
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+    #[error("cannot receive: {0}")]
+    Receive(Errno),
+    #[error("its message is longer than {0} bytes")]
+    TooLong(usize),
+    #[error("it sent file descriptors")]
+    Descriptors,
+    #[error("its answer cannot be read: {0}")]
+    Answer(DecodeError),
+    #[error("it sent a message that is no answer")]
+    NoAck,
+    #[error("it sent a message that nobody asked for")]
+    Unasked,
+    #[error("it refuses the end of the snapshot: {0}")]
+    Snapshot(String),
+}

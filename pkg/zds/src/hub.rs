@@ -1,0 +1,151 @@
+//! The one place that everybody shares: the agent, and the thread of each ztunnel.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use netns::NetnsId;
+
+use crate::ledger::Ledger;
+use crate::plan::{Next, Step};
+use crate::{Deadlines, State, Workload};
+
+/// What the agent is told. Not in the order of its own calls: what it wants may have changed meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// So many ztunnels are connected and have said hello.
+    Connections(usize),
+    /// The newest ztunnel serves the workload; told again by each one that connects.
+    Accepted {
+        /// UID of the pod.
+        uid: String,
+        /// Its network namespace.
+        netns: NetnsId,
+    },
+    /// The newest ztunnel could not serve the workload. It is asked again; this is told again when the error is another
+    /// one, and after each put.
+    Refused {
+        /// UID of the pod.
+        uid: String,
+        /// Its network namespace.
+        netns: NetnsId,
+        /// In ztunnel's words.
+        error: String,
+    },
+}
+
+/// Workloads that are wanted, and the ztunnels that are told of them. Clones share everything.
+#[derive(Clone)]
+pub struct Hub {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Never held while sending, waiting or telling.
+    ledger: Mutex<Ledger>,
+    /// Held while telling how many connections there are, so that the last number told is the right one.
+    counting: Mutex<()>,
+    tell: Box<dyn Fn(Event) + Send + Sync>,
+    deadlines: Deadlines,
+}
+
+impl Hub {
+    /// Wants nothing yet, and is not open. Events are told on the threads of the ztunnels, which wait for that: `tell`
+    /// should hand them on.
+    #[must_use]
+    pub fn new(tell: Box<dyn Fn(Event) + Send + Sync>) -> Hub {
+        Hub::with_deadlines(Deadlines::default(), tell)
+    }
+
+    /// As [`Hub::new`], with other deadlines.
+    #[must_use]
+    pub fn with_deadlines(deadlines: Deadlines, tell: Box<dyn Fn(Event) + Send + Sync>) -> Hub {
+        let shared = Shared { ledger: Mutex::default(), counting: Mutex::default(), tell, deadlines };
+        Hub { shared: Arc::new(shared) }
+    }
+
+    /// Wants a workload from now on, in the place of one with the same UID. The newest ztunnel is told of it before all
+    /// else that waits, unless it has acknowledged the very same; what it refused, it is asked again at once.
+    pub fn put(&self, workload: Workload) {
+        self.ledger().put(workload);
+    }
+
+    /// Wants a workload no more. Every ztunnel that was told of it is told that.
+    pub fn remove(&self, uid: &str) {
+        self.ledger().remove(uid);
+    }
+
+    /// Tells ztunnels from now on. Call it when every workload that existed at the start has been put: ztunnel ends all
+    /// that is missing in the snapshot. Before that, ztunnels can connect and say hello.
+    pub fn open(&self) {
+        self.ledger().open();
+    }
+
+    /// How things stand.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.ledger().state()
+    }
+
+    pub(crate) fn deadlines(&self) -> &Deadlines {
+        &self.shared.deadlines
+    }
+
+    /// A ztunnel has said hello. It is forgotten when the seat is dropped.
+    pub(crate) fn join(&self, version: i32, event: OwnedFd) -> Seat<'_> {
+        let id = self.ledger().join(version, event);
+        let seat = Seat { hub: self, id };
+        self.tell_connections();
+        seat
+    }
+
+    fn tell_connections(&self) {
+        let _in_order = self.shared.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = self.ledger().connections.len();
+        (self.shared.tell)(Event::Connections(count));
+    }
+
+    /// What a thread that panicked leaves is complete: no change of the ledger can stop half-way.
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("ledger", &*self.ledger()).finish_non_exhaustive()
+    }
+}
+
+/// The place of a connected ztunnel.
+pub(crate) struct Seat<'a> {
+    hub: &'a Hub,
+    id: u64,
+}
+
+impl Seat<'_> {
+    /// What this ztunnel is called in logs.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn next(&self) -> Next {
+        self.hub.ledger().next(self.id, Instant::now())
+    }
+
+    pub(crate) fn acknowledged(&self, step: Step, error: Option<String>) {
+        let retry = |attempts| self.hub.deadlines().retry(attempts);
+        let event = self.hub.ledger().acknowledged(self.id, step, error, retry);
+        if let Some(event) = event {
+            (self.hub.shared.tell)(event);
+        }
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.hub.ledger().leave(self.id);
+        self.hub.tell_connections();
+    }
+}

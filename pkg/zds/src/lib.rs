@@ -1,0 +1,32 @@
+//! The agent's side of ZDS, the protocol by which ztunnel is handed the network namespaces of the pods on its node.
+//!
+//! ztunnel dials a Unix socket (`SOCK_SEQPACKET`, one protobuf message per packet), says hello, and gets requests one
+//! at a time: each is answered before the next one is sent. First a snapshot of all workloads, then changes.
+//!
+//! The [`Hub`] holds what is wanted, and what each connected ztunnel has acknowledged. What is sent is always the
+//! difference, never a queue of changes: memory is bounded by the node's pods, and a ztunnel that reconnects, or that
+//! takes over from one that left, gets what it lacks. ztunnel ends its process when requests come in a wrong order, so
+//! the order is decided in one place (`plan`).
+//!
+//! Called by the agent, which puts and removes workloads and is told what became of them. It must not decide who is in
+//! the mesh, enter a namespace, or keep one open that is not wanted any more.
+
+mod conversation;
+mod deadlines;
+mod error;
+mod hub;
+mod ledger;
+pub mod message;
+mod packet;
+mod plan;
+mod server;
+mod state;
+mod told;
+mod workload;
+
+pub use deadlines::Deadlines;
+pub use error::Error;
+pub use hub::{Event, Hub};
+pub use server::{MAX_CONNECTIONS, Server};
+pub use state::{ConnectionState, Progress, State, WorkloadState};
+pub use workload::Workload;

@@ -1,0 +1,105 @@
+//! The messages, as ztunnel reads and writes them (proto3, package `istio.workload.zds`).
+
+pub use prost::Message;
+
+/// The first message of a connection, from ztunnel.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct ZdsHello {
+    /// What ztunnel speaks. 1 is the only version there is; 0 stands for none.
+    #[prost(int32, tag = "1")]
+    pub version: i32,
+}
+
+/// What the agent asks of ztunnel.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct WorkloadRequest {
+    /// Never missing.
+    #[prost(oneof = "Payload", tags = "1, 2, 3, 5")]
+    pub payload: Option<Payload>,
+}
+
+/// Which request it is.
+#[derive(Clone, PartialEq, Eq, prost::Oneof)]
+pub enum Payload {
+    /// Serve this workload; the packet carries its network namespace.
+    #[prost(message, tag = "1")]
+    Add(AddWorkload),
+    /// Serve it no more.
+    #[prost(message, tag = "2")]
+    Del(DelWorkload),
+    /// Every workload has been told: what else is served shall not be.
+    #[prost(message, tag = "3")]
+    SnapshotSent(SnapshotSent),
+    /// Go on serving this workload, should it be served.
+    #[prost(message, tag = "5")]
+    Keep(KeepWorkload),
+}
+
+/// A workload to serve.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct AddWorkload {
+    /// UID of the pod.
+    #[prost(string, tag = "1")]
+    pub uid: String,
+    /// Never missing: ztunnel would end its process.
+    #[prost(message, optional, tag = "2")]
+    pub workload_info: Option<WorkloadInfo>,
+}
+
+/// Who a workload is.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct WorkloadInfo {
+    /// Name of the pod.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Its namespace.
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    /// Its service account, from which its identity is made.
+    #[prost(string, tag = "3")]
+    pub service_account: String,
+}
+
+/// A workload to serve no more.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DelWorkload {
+    /// UID of the pod; unlike elsewhere not field 1.
+    #[prost(string, tag = "2")]
+    pub uid: String,
+}
+
+/// A workload whose network namespace is not known.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct KeepWorkload {
+    /// UID of the pod.
+    #[prost(string, tag = "1")]
+    pub uid: String,
+}
+
+/// The end of the snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct SnapshotSent {}
+
+/// What ztunnel says to a request.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct WorkloadResponse {
+    /// Missing only in what is no answer.
+    #[prost(oneof = "Answer", tags = "1")]
+    pub payload: Option<Answer>,
+}
+
+/// Which answer it is.
+#[derive(Clone, PartialEq, Eq, prost::Oneof)]
+pub enum Answer {
+    /// The request was processed.
+    #[prost(message, tag = "1")]
+    Ack(Ack),
+}
+
+/// A request was processed.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Ack {
+    /// What went wrong; empty when nothing did.
+    #[prost(string, tag = "1")]
+    pub error: String,
+}

@@ -1,0 +1,124 @@
+//! Packets of a connection: each with a deadline, no file descriptor ever taken.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+
+use crate::error::Ended;
+
+/// What ztunnel has room for.
+pub(crate) const MAX_SENT: usize = 1024;
+/// What we have room for: the error in an answer may be long.
+const MAX_RECEIVED: usize = 16 * 1024;
+
+/// Sends a packet, with this file descriptor if there is one.
+pub(crate) fn send(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+    limit: Duration,
+) -> Result<(), Ended> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match try_send(socket, bytes, fd) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                if !is_ready(socket, PollFlags::OUT, deadline)? {
+                    return Err(Ended::NotTaken(limit));
+                }
+            }
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(Ended::Closed),
+            // A packet goes as a whole or not at all.
+            sent => return sent.map(drop).map_err(Ended::Send),
+        }
+    }
+}
+
+fn try_send(socket: &OwnedFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if let Some(fd) = &fd
+        && !control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)))
+    {
+        return Err(Errno::NOBUFS);
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
+}
+
+/// A packet, or `None` when none comes in time.
+pub(crate) fn receive(socket: &OwnedFd, limit: Duration) -> Result<Option<Vec<u8>>, Ended> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(bytes) = try_receive(socket)? {
+            return Ok(Some(bytes));
+        }
+        if !is_ready(socket, PollFlags::IN, deadline)? {
+            return Ok(None);
+        }
+    }
+}
+
+/// A packet if one is there. An empty one cannot be told from the end.
+fn try_receive(socket: &OwnedFd) -> Result<Option<Vec<u8>>, Ended> {
+    let mut bytes = [0; MAX_RECEIVED];
+    // Without room for them, the kernel closes the file descriptors that come with a packet, and says so.
+    let mut no_control = RecvAncillaryBuffer::default();
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut no_control, flags) {
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(Errno::CONNRESET) => return Err(Ended::Closed),
+        received => received.map_err(Ended::Receive)?,
+    };
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Ended::Descriptors);
+    }
+    if received.flags.contains(ReturnFlags::TRUNC) {
+        return Err(Ended::TooLong(MAX_RECEIVED));
+    }
+    if received.bytes == 0 {
+        return Err(Ended::Closed);
+    }
+    Ok(bytes.get(..received.bytes).map(<[u8]>::to_vec))
+}
+
+/// While nothing has been asked, nothing may come.
+pub(crate) fn expect_silence(socket: &OwnedFd) -> Result<(), Ended> {
+    try_receive(socket)?.map_or(Ok(()), |_| Err(Ended::Unasked))
+}
+
+/// Waits until the event is raised, the peer says something, or this moment has come.
+pub(crate) fn wait(socket: &OwnedFd, event: &OwnedFd, until: Option<Instant>) -> Result<(), Ended> {
+    let mut both = [PollFd::new(socket, PollFlags::IN), PollFd::new(event, PollFlags::IN)];
+    wait_for(&mut both, until)?;
+    // Before anybody looks at what has changed, so that no change is missed.
+    let _ = rustix::io::read(event, &mut [0_u8; 8]);
+    Ok(())
+}
+
+fn is_ready(socket: &OwnedFd, what: PollFlags, deadline: Instant) -> Result<bool, Ended> {
+    if Instant::now() >= deadline {
+        return Ok(false);
+    }
+    wait_for(&mut [PollFd::from_borrowed_fd(socket.as_fd(), what)], Some(deadline))?;
+    Ok(true)
+}
+
+fn wait_for(sources: &mut [PollFd<'_>], until: Option<Instant>) -> Result<(), Ended> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let left = left.map(Timespec::try_from).transpose();
+    let left = left.map_err(|error| Ended::Wait(std::io::Error::other(error)))?;
+    match poll(sources, left.as_ref()) {
+        // The caller looks again in any case.
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(Ended::Wait(error.into())),
+    }
+}

@@ -1,0 +1,146 @@
+//! What a ztunnel is told next: what is wanted minus what it has acknowledged, in an order that it can bear.
+//!
+//! The newest ztunnel gets, first to last: what was put since it was told the rest, what is not wanted any more, the rest,
+//! the end of the snapshot (once), what it refused. Others are about to leave, and only hear of what is not wanted any
+//! more.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use netns::{Netns, NetnsId};
+use prost::Message as _;
+
+use crate::ledger::{Ledger, Wanted};
+use crate::message::{AddWorkload, DelWorkload, KeepWorkload, Payload, SnapshotSent, WorkloadRequest};
+use crate::told::{Connection, Told};
+
+/// What a ztunnel's thread does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Send(Request),
+    /// Until something changes, or this moment has come.
+    Wait(Option<Instant>),
+}
+
+/// What a request means, to be noted when it was acknowledged.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Add { uid: String, revision: u64, netns: NetnsId },
+    Keep { uid: String, revision: u64 },
+    Del { uid: String },
+    SnapshotSent,
+}
+
+/// A message and the network namespace that goes with it.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) step: Step,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) netns: Option<Arc<Netns>>,
+}
+
+impl Step {
+    /// Which workload was to be served: UID, revision, network namespace.
+    pub(crate) fn subject(&self) -> Option<(String, u64, NetnsId)> {
+        match self {
+            Step::Add { uid, revision, netns } => Some((uid.clone(), *revision, *netns)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Add { uid, netns, .. } => write!(f, "to serve {uid} in net:[{}]", netns.ino),
+            Step::Keep { uid, .. } => write!(f, "to keep {uid}"),
+            Step::Del { uid } => write!(f, "to serve {uid} no more"),
+            Step::SnapshotSent => f.write_str("the end of the snapshot"),
+        }
+    }
+}
+
+impl Request {
+    fn new(step: Step, payload: Payload) -> Self {
+        Self { step, bytes: WorkloadRequest { payload: Some(payload) }.encode_to_vec(), netns: None }
+    }
+
+    fn snapshot_sent() -> Self {
+        Self::new(Step::SnapshotSent, Payload::SnapshotSent(SnapshotSent {}))
+    }
+
+    fn del(uid: &str) -> Self {
+        let message = DelWorkload { uid: uid.to_owned() };
+        Self::new(Step::Del { uid: uid.to_owned() }, Payload::Del(message))
+    }
+
+    /// To serve a workload, or to keep it when its network namespace is not known.
+    fn wanted(wanted: &Wanted) -> Self {
+        let (workload, revision, uid) = (&wanted.workload, wanted.revision, wanted.workload.uid.clone());
+        let Some(netns) = &workload.netns else {
+            let message = KeepWorkload { uid: uid.clone() };
+            return Self::new(Step::Keep { uid, revision }, Payload::Keep(message));
+        };
+        let message = AddWorkload { uid: uid.clone(), workload_info: Some(workload.info()) };
+        let step = Step::Add { uid, revision, netns: netns.id() };
+        Self { netns: Some(Arc::clone(netns)), ..Self::new(step, Payload::Add(message)) }
+    }
+}
+
+impl Ledger {
+    /// What this ztunnel is told next.
+    pub(crate) fn next(&self, id: u64, now: Instant) -> Next {
+        let Some(connection) = self.connections.get(&id).filter(|_| self.open) else {
+            return Next::Wait(None);
+        };
+        let request = if self.is_newest(id) {
+            self.fresh(connection)
+                .or_else(|| self.unwanted(connection, |_, _| false))
+                .or_else(|| self.lacking(connection))
+                .or_else(|| (!connection.in_sync).then(Request::snapshot_sent))
+        } else {
+            self.unwanted(connection, has_moved)
+        };
+        match request {
+            Some(request) => Next::Send(request),
+            None if self.is_newest(id) => self.retry(connection, now),
+            None => Next::Wait(None),
+        }
+    }
+
+    /// The first of those that were put since this ztunnel was to be told of everything.
+    fn fresh(&self, connection: &Connection) -> Option<Request> {
+        let fresh = self.wanted.values().filter(|wanted| wanted.revision > connection.fresh_after);
+        let lacking = fresh.filter(|wanted| connection.lacks(wanted));
+        lacking.min_by_key(|wanted| wanted.revision).map(Request::wanted)
+    }
+
+    fn lacking(&self, connection: &Connection) -> Option<Request> {
+        self.wanted.values().find(|wanted| connection.lacks(wanted)).map(Request::wanted)
+    }
+
+    /// One that was told and is not wanted any more, or not as it is.
+    fn unwanted(&self, connection: &Connection, or: impl Fn(&Told, &Wanted) -> bool) -> Option<Request> {
+        let is_unwanted = |uid: &str, told| self.wanted.get(uid).is_none_or(|wanted| or(told, wanted));
+        connection.told.iter().find(|(uid, told)| is_unwanted(uid, told)).map(|(uid, _)| Request::del(uid))
+    }
+
+    /// One that was refused and is due, or when that will be.
+    fn retry(&self, connection: &Connection, now: Instant) -> Next {
+        let refused = self.wanted.values().filter_map(|wanted| {
+            let refusal = connection.told.get(&wanted.workload.uid)?.refusal.as_ref()?;
+            wanted.workload.netns.is_some().then_some((refusal.again, wanted))
+        });
+        match refused.min_by_key(|(again, _)| *again) {
+            Some((again, wanted)) if again <= now => Next::Send(Request::wanted(wanted)),
+            first => Next::Wait(first.map(|(again, _)| again)),
+        }
+    }
+}
+
+/// The pod has another network namespace by now: a ztunnel that is about to leave shall not hold the old one open.
+fn has_moved(told: &Told, wanted: &Wanted) -> bool {
+    let now = wanted.workload.netns.as_ref().map(|netns| netns.id());
+    told.netns.is_some() && now.is_some() && told.netns != now
+}

@@ -1,0 +1,163 @@
+//! Against a ztunnel that is written byte by byte from the protocol's description, over a real socket and with real
+//! network namespaces.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+#[path = "zds/changes.rs"]
+mod changes;
+#[path = "zds/hostile.rs"]
+mod hostile;
+#[path = "zds/leaks.rs"]
+mod leaks;
+#[path = "zds/messages.rs"]
+mod messages;
+#[path = "zds/property.rs"]
+mod property;
+#[path = "zds/refusals.rs"]
+mod refusals;
+#[path = "zds/rollout.rs"]
+mod rollout;
+#[path = "zds/server.rs"]
+mod server;
+#[path = "zds/snapshot.rs"]
+mod snapshot;
+#[path = "zds/ztunnel.rs"]
+mod ztunnel;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netns::{Netns, NetnsId};
+use tempfile::TempDir;
+use zds::{Deadlines, Event, Hub, Progress, Server, Workload};
+
+use ztunnel::{Asked, Ztunnel};
+
+/// Longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An agent: its hub, its socket, and what it is told.
+struct Agent {
+    hub: Hub,
+    events: Receiver<Event>,
+    directory: TempDir,
+}
+
+impl Agent {
+    /// Not open, with the deadlines of production.
+    fn closed() -> Agent {
+        Agent::with(Deadlines::default())
+    }
+
+    fn open() -> Agent {
+        let agent = Agent::closed();
+        agent.hub.open();
+        agent
+    }
+
+    fn with(deadlines: Deadlines) -> Agent {
+        let (tell, events) = channel();
+        let hub = Hub::with_deadlines(deadlines, Box::new(move |event| drop(tell.send(event))));
+        let agent = Agent { hub, events, directory: tempfile::tempdir().unwrap() };
+        Server::bind(&agent.socket()).unwrap().serve(agent.hub.clone()).unwrap();
+        agent
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("ztunnel.sock")
+    }
+
+    /// Connects and says hello; returns when the agent has heard it.
+    fn ztunnel(&self) -> Ztunnel {
+        let before = self.hub.state().connections.len();
+        let ztunnel = Ztunnel::dial(&self.socket());
+        ztunnel.hello();
+        eventually(|| self.hub.state().connections.len() == before + 1);
+        ztunnel
+    }
+
+    /// The same, with the snapshot of these workloads behind it, in any order.
+    fn ztunnel_with(&self, uids: &[&str]) -> Ztunnel {
+        let ztunnel = self.ztunnel();
+        let mut told: Vec<String> = uids.iter().map(|_| ztunnel.acks_add().0).collect();
+        told.sort();
+        assert_eq!(told, uids);
+        ztunnel.acks(&Asked::SnapshotSent);
+        ztunnel
+    }
+
+    fn progress(&self, uid: &str) -> Progress {
+        self.hub.state().workloads[uid].progress.clone()
+    }
+
+    /// The next event that is not about connections.
+    fn event(&self) -> Event {
+        loop {
+            let event = self.events.recv_timeout(PATIENCE).unwrap();
+            if !matches!(event, Event::Connections(_)) {
+                return event;
+            }
+        }
+    }
+}
+
+/// Waits for what another thread is about to do.
+#[track_caller]
+fn eventually(holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "it never came to that");
+        thread::yield_now();
+    }
+}
+
+/// One of a few network namespaces, which all tests share.
+fn netns(number: usize) -> Arc<Netns> {
+    static ALL: OnceLock<Vec<Arc<Netns>>> = OnceLock::new();
+    let all = ALL.get_or_init(|| (0..4).map(|_| Arc::new(Netns::create().unwrap())).collect());
+    Arc::clone(&all[number])
+}
+
+fn id(number: usize) -> NetnsId {
+    netns(number).id()
+}
+
+/// A workload in this network namespace.
+fn workload(uid: &str, number: impl Into<Option<usize>>) -> Workload {
+    Workload {
+        uid: uid.to_owned(),
+        name: format!("pod-{uid}"),
+        namespace: "ns".to_owned(),
+        service_account: "sa".to_owned(),
+        netns: number.into().map(netns),
+    }
+}
+
+fn add(uid: &str, number: usize) -> Asked {
+    let who = [format!("pod-{uid}"), "ns".to_owned(), "sa".to_owned()];
+    Asked::Add { uid: uid.to_owned(), who, netns: id(number) }
+}
+
+fn del(uid: &str) -> Asked {
+    Asked::Del(uid.to_owned())
+}
+
+fn keep(uid: &str) -> Asked {
+    Asked::Keep(uid.to_owned())
+}
+
+fn accepted(uid: &str, number: usize) -> Event {
+    Event::Accepted { uid: uid.to_owned(), netns: id(number) }
+}
+
+fn refused(uid: &str, number: usize, error: &str) -> Event {
+    Event::Refused { uid: uid.to_owned(), netns: id(number), error: error.to_owned() }
+}

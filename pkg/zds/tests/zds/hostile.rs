@@ -1,0 +1,188 @@
+//! Peers that do what ztunnel would not: each loses its connection, and the next one is served as if nothing had been.
+
+use std::os::fd::AsFd as _;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::net::Shutdown;
+
+use super::*;
+
+const SHORT: Duration = Duration::from_millis(200);
+
+fn impatient() -> Agent {
+    let agent = Agent::with(Deadlines { hello: SHORT, answer: SHORT, ..Deadlines::default() });
+    agent.hub.open();
+    agent.hub.put(workload("a", 0));
+    agent
+}
+
+/// After all that it is still served.
+fn serves(agent: &Agent) {
+    eventually(|| agent.hub.state().connections.is_empty());
+    drop(agent.ztunnel_with(&["a"]));
+}
+
+#[test]
+fn hellos_that_are_none() {
+    let agent = Agent::with(Deadlines::default());
+    agent.hub.open();
+    agent.hub.put(workload("a", 0));
+    let long = [0x12, 0x80, 0x08].into_iter().chain([b'x'; 1024]).collect::<Vec<u8>>();
+    for bad in
+        [&b"\xff\xff\xff"[..], b"", b"\x08", b"\x08\x00", b"GET / HTTP/1.1\r\n\r\n", ztunnel::ACK, &long]
+    {
+        let ztunnel = Ztunnel::dial(&agent.socket());
+        ztunnel.send(bad);
+        assert!(ztunnel.is_closed() < Duration::from_secs(4), "{bad:x?}: only its time was up");
+    }
+    let ztunnel = Ztunnel::dial(&agent.socket());
+    // Readable wherever it is cut off.
+    ztunnel.send(&[0x08, 0x01].repeat(10_000));
+    ztunnel.is_closed();
+    assert!(agent.events.try_recv().is_err(), "none of them counts");
+    serves(&agent);
+}
+
+#[test]
+fn no_hello() {
+    let agent = impatient();
+    let ztunnel = Ztunnel::dial(&agent.socket());
+    assert!(ztunnel.is_closed() > SHORT.mul_f64(0.5));
+    assert!(agent.events.try_recv().is_err(), "it does not count");
+    serves(&agent);
+}
+
+#[test]
+fn a_later_version_is_fine() {
+    let agent = impatient();
+    let ztunnel = Ztunnel::dial(&agent.socket());
+    ztunnel.send(b"\x08\x02\x12\x01x");
+    ztunnel.acks(&add("a", 0));
+    ztunnel.acks(&Asked::SnapshotSent);
+    assert_eq!(agent.hub.state().connections[0].version, 2);
+}
+
+#[test]
+fn no_answer_in_time() {
+    let agent = impatient();
+    let ztunnel = agent.ztunnel();
+    assert_eq!(ztunnel.asked(), add("a", 0));
+    assert!(ztunnel.is_closed() > SHORT.mul_f64(0.5));
+    serves(&agent);
+}
+
+#[test]
+fn answers_that_are_none() {
+    let agent = Agent::open();
+    agent.hub.put(workload("a", 0));
+    let nothing = [0x12, 0x00];
+    for bad in [&b"\xff"[..], b"", ztunnel::HELLO, &nothing, b"\x0a\x02\x0a\x05", b"\x0a\x03\x0a\x01\xff"] {
+        let ztunnel = agent.ztunnel();
+        assert_eq!(ztunnel.asked(), add("a", 0));
+        ztunnel.send(bad);
+        assert!(ztunnel.is_closed() < Duration::from_secs(4), "{bad:x?}: only its time was up");
+        eventually(|| agent.hub.state().connections.is_empty());
+    }
+    serves(&agent);
+}
+
+#[test]
+fn an_answer_before_anything_was_asked() {
+    let agent = Agent::closed();
+    agent.hub.put(workload("a", 0));
+    let ztunnel = agent.ztunnel();
+    ztunnel.send(ztunnel::ACK);
+    ztunnel.is_closed();
+    agent.hub.open();
+    serves(&agent);
+}
+
+#[test]
+fn an_answer_too_many() {
+    let agent = Agent::open();
+    agent.hub.put(workload("a", 0));
+    let ztunnel = agent.ztunnel_with(&["a"]);
+    ztunnel.send(ztunnel::ACK);
+    ztunnel.is_closed();
+    serves(&agent);
+}
+
+/// It must not be taken for the answer to the next request, which was not even sent.
+#[test]
+fn an_answer_too_many_before_the_next_request() {
+    let (go_on, wait) = channel();
+    let wait = Mutex::new(wait);
+    let (tell, told) = channel();
+    // The first acceptance holds up the ztunnel's thread.
+    let hub = Hub::new(Box::new(move |event| {
+        if matches!(event, Event::Accepted { .. }) && tell.send(event).is_ok() {
+            let _ = wait.lock().unwrap().recv();
+        }
+    }));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ztunnel.sock");
+    Server::bind(&path).unwrap().serve(hub.clone()).unwrap();
+    hub.open();
+    hub.put(workload("a", 0));
+    let ztunnel = Ztunnel::dial(&path);
+    ztunnel.hello();
+    ztunnel.acks(&add("a", 0));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(accepted("a", 0)));
+    ztunnel.send(ztunnel::ACK);
+    go_on.send(()).unwrap();
+    ztunnel.is_closed();
+}
+
+#[test]
+fn ends_at_every_point() {
+    let agent = Agent::open();
+    agent.hub.put(workload("a", 0));
+    for (requests, how) in (0..3).flat_map(|n| [Shutdown::Write, Shutdown::Both].map(|how| (n, how))) {
+        let ztunnel = agent.ztunnel();
+        for _ in 0..requests {
+            let _ = ztunnel.asked();
+            ztunnel.send(ztunnel::ACK);
+        }
+        // Half-closed it could never answer, so it is of no more use than one that is gone.
+        rustix::net::shutdown(&ztunnel.socket, how).unwrap();
+        let gone = || agent.hub.state().connections.is_empty();
+        let began = Instant::now();
+        eventually(gone);
+        assert!(began.elapsed() < Duration::from_secs(1), "it is noticed at once");
+    }
+    drop(Ztunnel::dial(&agent.socket()));
+    serves(&agent);
+}
+
+#[test]
+fn file_descriptors() {
+    let agent = Agent::open();
+    agent.hub.put(workload("a", 0));
+    let fd = netns(3);
+    let ztunnel = Ztunnel::dial(&agent.socket());
+    ztunnel.try_send(ztunnel::HELLO, &[fd.as_fd()]).unwrap();
+    ztunnel.is_closed();
+    let ztunnel = agent.ztunnel();
+    assert_eq!(ztunnel.asked(), add("a", 0));
+    ztunnel.try_send(ztunnel::ACK, &[fd.as_fd(); 16]).unwrap();
+    ztunnel.is_closed();
+    serves(&agent);
+}
+
+#[test]
+fn too_many() {
+    let agent = Agent::open();
+    let mut all: Vec<Ztunnel> = (0..zds::MAX_CONNECTIONS).map(|_| agent.ztunnel()).collect();
+    let refused = Ztunnel::dial(&agent.socket()).is_closed();
+    assert!(refused < Duration::from_secs(4), "only its time was up");
+    assert_eq!(agent.hub.state().connections.len(), zds::MAX_CONNECTIONS);
+    drop(all.pop());
+    agent.hub.put(workload("a", 0));
+    // There is room when the thread of the one that left has ended, a moment after it has said goodbye.
+    eventually(|| {
+        let ztunnel = Ztunnel::dial(&agent.socket());
+        let _ = ztunnel.try_send(ztunnel::HELLO, &[]);
+        ztunnel.try_asked() == Some(add("a", 0))
+    });
+}

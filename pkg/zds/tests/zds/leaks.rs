@@ -1,0 +1,50 @@
+//! File descriptors and threads of the whole process, which therefore must do nothing else meanwhile.
+
+use std::fs;
+use std::os::fd::AsFd as _;
+use std::process::Command;
+
+use super::*;
+
+/// Set in the process that runs one test alone.
+const ALONE: &str = "ZDS_TEST_ALONE";
+
+fn count(directory: &str) -> usize {
+    fs::read_dir(directory).unwrap().count()
+}
+
+#[test]
+fn nothing_is_left_of_those_who_leave() {
+    if std::env::var_os(ALONE).is_none() {
+        let program = std::env::current_exe().unwrap();
+        let arguments = ["--exact", "leaks::nothing_is_left_of_those_who_leave", "--nocapture"];
+        let output = Command::new(program).args(arguments).env(ALONE, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains("1 passed"), "{text}{output:?}");
+        return;
+    }
+    let agent = Agent::open();
+    agent.hub.put(workload("a", 0));
+    let sent = netns(1);
+    let counts = || [count("/proc/self/fd"), count("/proc/self/task")];
+    let before = counts();
+    for round in 0..100 {
+        match round % 4 {
+            0 => drop(Ztunnel::dial(&agent.socket())),
+            1 => {
+                let ztunnel = agent.ztunnel();
+                let _ = ztunnel.asked();
+                ztunnel.try_send(ztunnel::ACK, &[sent.as_fd(); 16]).unwrap();
+                ztunnel.is_closed();
+            }
+            2 => {
+                let ztunnel = agent.ztunnel();
+                ztunnel.try_send(b"junk", &[sent.as_fd()]).unwrap();
+            }
+            _ => drop(agent.ztunnel_with(&["a"])),
+        }
+        eventually(|| agent.hub.state().connections.is_empty());
+    }
+    // The last thread ends a moment after it has said goodbye.
+    eventually(|| counts().iter().zip(before).all(|(now, before)| *now <= before));
+}

@@ -1,0 +1,129 @@
+//! Workloads that ztunnel cannot serve, for whatever reason it has.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const SOON: Duration = Duration::from_millis(100);
+
+fn impatient() -> Agent {
+    let agent = Agent::with(Deadlines { first_retry: SOON, ..Deadlines::default() });
+    agent.hub.open();
+    agent
+}
+
+#[test]
+fn a_refusal_stops_nobody_else() {
+    let agent = Agent::open();
+    agent.hub.put(workload("a", 0));
+    agent.hub.put(workload("b", 1));
+    let ztunnel = agent.ztunnel();
+    ztunnel.refuses(&add("a", 0), "port in use");
+    ztunnel.acks(&add("b", 1));
+    ztunnel.acks(&Asked::SnapshotSent);
+    assert_eq!((agent.event(), agent.event()), (refused("a", 0, "port in use"), accepted("b", 1)));
+    agent.hub.put(workload("c", 2));
+    ztunnel.acks(&add("c", 2));
+    assert_eq!(agent.event(), accepted("c", 2));
+    let state = agent.hub.state();
+    assert_eq!(state.workloads["a"].progress, Progress::Refused("port in use".to_owned()));
+    assert_eq!(state.workloads["a"].attempts, 1);
+    assert_eq!(state.connections[0].acknowledged, 2);
+    ztunnel.hears_nothing();
+}
+
+#[test]
+fn it_is_asked_again_less_and_less_often() {
+    let agent = impatient();
+    let ztunnel = agent.ztunnel_with(&[]);
+    agent.hub.put(workload("a", 0));
+    ztunnel.refuses(&add("a", 0), "port in use");
+    for (tries, error) in [(1, "port in use"), (2, "port in use"), (3, "no memory")] {
+        let began = Instant::now();
+        ztunnel.refuses(&add("a", 0), error);
+        let pause = SOON * (1 << (tries - 1));
+        assert!(began.elapsed() > pause.mul_f64(0.8), "{tries}: {:?}", began.elapsed());
+    }
+    ztunnel.acks(&add("a", 0));
+    // Only what is new is told.
+    assert_eq!(agent.event(), refused("a", 0, "port in use"));
+    assert_eq!(agent.event(), refused("a", 0, "no memory"));
+    assert_eq!(agent.event(), accepted("a", 0));
+    let state = agent.hub.state();
+    assert_eq!((&state.workloads["a"].progress, state.workloads["a"].attempts), (&Progress::Accepted, 5));
+}
+
+#[test]
+fn it_is_asked_again_at_once_when_it_is_put_again() {
+    let agent = Agent::open();
+    let ztunnel = agent.ztunnel_with(&[]);
+    agent.hub.put(workload("a", 0));
+    ztunnel.refuses(&add("a", 0), "port in use");
+    assert_eq!(agent.event(), refused("a", 0, "port in use"));
+    agent.hub.put(workload("a", 0));
+    ztunnel.refuses(&add("a", 0), "port in use");
+    assert_eq!(agent.event(), refused("a", 0, "port in use"), "whoever put it waits for an answer");
+    agent.hub.put(workload("a", 1));
+    ztunnel.acks(&add("a", 1));
+    assert_eq!(agent.event(), accepted("a", 1));
+}
+
+/// ztunnel keeps trying on its own until it is told not to.
+#[test]
+fn a_refused_workload_is_removed_like_others() {
+    let agent = impatient();
+    let ztunnel = agent.ztunnel_with(&[]);
+    agent.hub.put(workload("a", 0));
+    ztunnel.refuses(&add("a", 0), "port in use");
+    assert_eq!(agent.event(), refused("a", 0, "port in use"));
+    agent.hub.remove("a");
+    ztunnel.acks(&del("a"));
+    assert!(!ztunnel.hears_within(SOON * 2), "{:?}", ztunnel.try_asked());
+}
+
+#[test]
+fn a_refused_removal_or_keep_is_left_at_that() {
+    let agent = Agent::open();
+    agent.hub.put(workload("a", None));
+    agent.hub.put(workload("b", 0));
+    let ztunnel = agent.ztunnel();
+    ztunnel.refuses(&keep("a"), "no");
+    ztunnel.acks(&add("b", 0));
+    ztunnel.acks(&Asked::SnapshotSent);
+    agent.hub.remove("b");
+    ztunnel.refuses(&del("b"), "no");
+    ztunnel.hears_nothing();
+}
+
+#[test]
+fn a_refused_end_of_the_snapshot_ends_the_connection() {
+    let agent = Agent::open();
+    let ztunnel = agent.ztunnel();
+    ztunnel.refuses(&Asked::SnapshotSent, "failure to process message");
+    ztunnel.is_closed();
+}
+
+/// ztunnel's rendering of an error may be long, also longer than the 1024 bytes that it reads itself.
+#[test]
+fn a_long_error_is_cut_and_no_reason_to_close() {
+    let agent = Agent::open();
+    let ztunnel = agent.ztunnel_with(&[]);
+    agent.hub.put(workload("a", 0));
+    let error = "ä".repeat(5000);
+    ztunnel.refuses(&add("a", 0), &error);
+    assert_eq!(agent.event(), refused("a", 0, &error[..1024]));
+}
+
+/// It would be read as a broken message, and cost everybody the connection.
+#[test]
+fn what_ztunnel_has_no_room_for_is_not_sent() {
+    let agent = Agent::open();
+    // 20 bytes go with such a name; ztunnel reads 1024.
+    agent.hub.put(Workload { name: "n".repeat(1004), ..workload("a", 0) });
+    agent.hub.put(Workload { name: "n".repeat(1005), ..workload("b", 0) });
+    agent.hub.put(workload("c", 1));
+    let _ztunnel = agent.ztunnel_with(&["a", "c"]);
+    assert_eq!(agent.event(), accepted("a", 0));
+    assert_eq!(agent.event(), refused("b", 0, "a message of 1025 bytes is longer than ztunnel reads"));
+    assert_eq!(agent.event(), accepted("c", 1));
+}

@@ -1,0 +1,67 @@
+//! The socket, and who may use it.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::thread;
+
+use rustix::process::Uid;
+
+use super::*;
+
+fn hub() -> Hub {
+    Hub::new(Box::new(|_| ()))
+}
+
+#[test]
+fn the_socket_is_roots_and_goes_with_the_server() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("run/ztunnel/ztunnel.sock");
+    let server = Server::bind(&path).unwrap();
+    let file = fs::metadata(&path).unwrap();
+    assert!(file.file_type().is_socket());
+    assert_eq!(file.permissions().mode() & 0o7777, 0o600);
+    drop(server);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ztunnel.sock");
+    drop(UnixListener::bind(&path).unwrap()); // of another type even
+    let server = Server::bind(&path).unwrap();
+    let error = Server::bind(&path).unwrap_err();
+    assert_eq!(error.to_string(), format!("{} is in use by another process", path.display()));
+    server.serve(hub()).unwrap();
+    assert!(Server::bind(&path).is_err());
+    Ztunnel::dial(&path).hello();
+    let other = directory.path().join("other");
+    let _other = UnixListener::bind(&other).unwrap();
+    assert!(Server::bind(&other).is_err(), "of another type, but somebody's");
+}
+
+/// Of a file descriptor that root left behind, or a mode that somebody changed.
+#[test]
+fn another_user_is_refused_even_if_the_file_lets_it_in() {
+    let agent = Agent::open();
+    for (path, mode) in [(agent.directory.path().to_owned(), 0o755), (agent.socket(), 0o666)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let path = agent.socket();
+    let dialled = thread::spawn(move || {
+        let nobody = Uid::from_raw(65534);
+        // Of this thread alone: the kernel's credentials belong to threads.
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody)?;
+        Ztunnel::try_dial(&path)
+    });
+    match dialled.join().unwrap() {
+        Ok(ztunnel) => {
+            let _ = ztunnel.try_send(ztunnel::HELLO, &[]);
+            ztunnel.is_closed();
+            assert!(agent.events.try_recv().is_err());
+        }
+        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
+        Err(reason) => eprintln!("skipped: cannot be another user: {reason}"),
+    }
+}
