@@ -32,6 +32,10 @@ mod ambient_uninstall;
 mod clean;
 #[path = "tests/facts_api.rs"]
 mod facts_api;
+#[path = "tests/inpod_paths.rs"]
+mod inpod_paths;
+#[path = "tests/inpod_stage.rs"]
+mod inpod_stage;
 #[path = "tests/install_api.rs"]
 mod install_api;
 #[path = "tests/install_cli.rs"]
@@ -56,6 +60,8 @@ mod install_stage;
 mod iptables_cli;
 #[path = "tests/kit_api.rs"]
 mod kit_api;
+#[path = "tests/kit_inpod.rs"]
+mod kit_inpod;
 #[path = "tests/kit_network.rs"]
 mod kit_network;
 #[path = "tests/kit_runtime.rs"]

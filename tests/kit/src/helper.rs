@@ -1,11 +1,12 @@
 //! A `kit-traffic` process that writes lines of JSON and takes commands.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::artefacts::kit_traffic;
@@ -84,6 +85,23 @@ impl Helper {
         while !written.ended {
             written = self.lines.more.wait(written).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// SIGTERM, whatever that means to it.
+    pub(crate) fn terminate(&self) {
+        // Not yet waited for, so the id is still its own.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+    }
+
+    /// Whether more can come from it.
+    pub(crate) fn alive(&self) -> bool {
+        !self.lines.written.lock().unwrap_or_else(PoisonError::into_inner).ended
+    }
+
+    /// Waits until it ends by itself, and says how; `None` when the time is up.
+    pub(crate) fn wait_end(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let _ = self.wait(limit, |_| None::<()>);
+        if self.alive() { None } else { self.child.wait().ok() }
     }
 
     /// Its process id, for those who want to know what it costs.

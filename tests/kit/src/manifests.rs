@@ -14,7 +14,7 @@ use crate::pod::{Pod, PodSandbox};
 pub const NODE_NAME: &str = "node-1";
 
 /// Creation time of application pods.
-const CREATED: &str = "2026-01-01T00:00:00Z";
+pub(crate) const CREATED: &str = "2026-01-01T00:00:00Z";
 
 /// A directory with one file for each object. A file appears, changes and goes in one step. It goes on drop.
 #[derive(Debug)]

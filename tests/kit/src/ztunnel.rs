@@ -34,7 +34,8 @@ pub enum Via {
     Outbound,
     /// Port 15006.
     Inbound,
-    /// Port 15008. It is relayed like the others: the stub knows no HBONE.
+    /// Port 15008. The stubs know no HBONE: it is relayed like the others, or, where the listener itself was meant
+    /// as it is in a pod, answered.
     Hbone,
     /// Port 15053, UDP or TCP, which the stub answers itself.
     Dns,
@@ -51,6 +52,8 @@ pub struct Relayed {
     pub dst: SocketAddr,
     /// Why it could not be connected on.
     pub error: Option<String>,
+    /// UID of the pod in whose namespace it was accepted; `None` from a [`Ztunnel`], which listens in its own.
+    pub uid: Option<String>,
 }
 
 /// A ztunnel pod with its proxy's process. Both go on drop.
@@ -64,8 +67,8 @@ pub struct Ztunnel {
 }
 
 /// Label, service account and namespace of ztunnel.
-const APP: &str = "ztunnel";
-const NAMESPACE: &str = "istio-system";
+pub(crate) const APP: &str = "ztunnel";
+pub(crate) const NAMESPACE: &str = "istio-system";
 /// Ports for onward connections, below those of pods.
 const PORTS: std::ops::Range<u16> = 16000..30000;
 const PORTS_EACH: u16 = 500;
@@ -164,20 +167,25 @@ impl Ztunnel {
     /// The pod's object as the API has it, of a DaemonSet's pod created at this time (RFC 3339).
     #[must_use]
     pub fn pod_manifest(&self, ready: bool, created: &str) -> Value {
-        let mut manifest = self.sandbox.manifest();
-        let metadata = &mut manifest["metadata"];
-        metadata["creationTimestamp"] = json!(created);
-        metadata["ownerReferences"] = json!([{
-            "apiVersion": "apps/v1", "kind": "DaemonSet", "name": APP, "uid": "uid-of-ztunnel", "controller": true,
-        }]);
-        manifest["spec"]["serviceAccountName"] = json!(APP);
-        manifest["spec"]["containers"] = json!([{
-            "name": "istio-proxy", "image": "ztunnel", "args": ["proxy", "ztunnel"],
-            "env": [{"name": "ISTIO_META_DNS_CAPTURE", "value": self.options.dns_capture.to_string()}],
-        }]);
-        manifest["status"] = status("istio-proxy", &self.sandbox.ips(), ready, created);
-        manifest
+        manifest(&self.sandbox, self.options.dns_capture, ready, created)
     }
+}
+
+/// The object of a pod of ztunnel's DaemonSet.
+pub(crate) fn manifest(sandbox: &PodSandbox, dns_capture: bool, ready: bool, created: &str) -> Value {
+    let mut manifest = sandbox.manifest();
+    let metadata = &mut manifest["metadata"];
+    metadata["creationTimestamp"] = json!(created);
+    metadata["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": APP, "uid": "uid-of-ztunnel", "controller": true,
+    }]);
+    manifest["spec"]["serviceAccountName"] = json!(APP);
+    manifest["spec"]["containers"] = json!([{
+        "name": "istio-proxy", "image": "ztunnel", "args": ["proxy", "ztunnel"],
+        "env": [{"name": "ISTIO_META_DNS_CAPTURE", "value": dns_capture.to_string()}],
+    }]);
+    manifest["status"] = status("istio-proxy", &sandbox.ips(), ready, created);
+    manifest
 }
 
 /// Onward connections of two ztunnels, or of a pod and a ztunnel, have the same source address and must not have
@@ -200,7 +208,7 @@ fn start_process(sandbox: &PodSandbox, options: ZtunnelOptions) -> Helper {
     Helper::start(&sandbox.netns, &arguments)
 }
 
-fn relayed(line: &Value) -> Option<Relayed> {
+pub(crate) fn relayed(line: &Value) -> Option<Relayed> {
     let via = match line["via"].as_str()? {
         "outbound" => Via::Outbound,
         "inbound" => Via::Inbound,
@@ -210,5 +218,6 @@ fn relayed(line: &Value) -> Option<Relayed> {
     };
     let address = |key: &str| line[key].as_str().and_then(|text| text.parse().ok()).expect("an address");
     let error = line["error"].as_str().map(str::to_owned);
-    Some(Relayed { via, src: address("src"), dst: address("dst"), error })
+    let uid = line["uid"].as_str().map(str::to_owned);
+    Some(Relayed { via, src: address("src"), dst: address("dst"), error, uid })
 }

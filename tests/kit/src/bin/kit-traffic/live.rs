@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
 use crate::poller::Poller;
-use crate::{Options, kind, tell};
+use crate::relays::begin_connect;
+use crate::{Options, kind, read_lines, tell};
 
 const STDIN: u64 = 0;
 const MESSAGE: usize = 16;
@@ -100,14 +101,11 @@ impl Live {
 
     /// Reads commands; true at their end.
     fn listen(&mut self) -> io::Result<bool> {
-        let mut bytes = [0; 4096];
-        let length = rustix::io::read(io::stdin(), &mut bytes)?;
-        self.input.extend_from_slice(&bytes[..length]);
-        while let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
-            let line = String::from_utf8(self.input.drain(..=end).collect()).expect("text");
+        let (lines, ended) = read_lines(&mut self.input)?;
+        for line in lines {
             self.command(line.split_whitespace().collect::<Vec<_>>().as_slice());
         }
-        Ok(length == 0)
+        Ok(ended)
     }
 
     fn command(&mut self, words: &[&str]) {
@@ -130,12 +128,7 @@ impl Live {
         let socket = Socket::new(Domain::for_address(target), Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
-        match socket.connect(&target.into()) {
-            Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
-                return Err(error);
-            }
-            _ => {}
-        }
+        begin_connect(&socket, target)?;
         self.poller.add(&socket, id)?;
         let state = State::Opening { until, greeting: Vec::new() };
         Ok(Connection { id, stream: socket.into(), state, exchanges: 0, slowest: Duration::ZERO })

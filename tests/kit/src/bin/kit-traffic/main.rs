@@ -4,11 +4,13 @@
 //! kit-traffic serve tcp|udp --bind ADDR:PORT... [--name N] [--uid N --gid N] [--transparent]
 //! kit-traffic connect tcp|udp --to ADDR:PORT [--bind ADDR:PORT] [--mark N] [--timeout-ms N] [--uid N --gid N]
 //! kit-traffic ztunnel --name N [--dns] [--timeout-ms N]
+//! kit-traffic inpod-ztunnel --socket PATH --name N [--dns] [--refuse UID]... [--mute] [--no-ipv6]
+//!             [--drain-ms N] [--timeout-ms N]
 //! kit-traffic live [--every-ms N] [--stall-ms N]
 //! ```
 //!
 //! The server writes `ready` when it listens, and answers with one line of JSON on what it saw; the client
-//! writes the line that it got, or `{"error": .., "kind": ..}`. What the other two write, their files say.
+//! writes the line that it got, or `{"error": .., "kind": ..}`. What the others write, their files say.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,9 +19,11 @@
     reason = "test code: a broken set-up shall stop the test at once, where it broke, in words"
 )]
 
+mod inpod;
 mod live;
 mod poller;
 mod relay;
+mod relays;
 mod ztunnel;
 
 use std::collections::BTreeMap;
@@ -34,7 +38,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 fn main() {
     let mut words = std::env::args().skip(1);
-    let verb = words.next().expect("serve, connect, ztunnel or live");
+    let verb = words.next().expect("serve, connect, ztunnel, inpod-ztunnel or live");
     let proto = match verb.as_str() {
         "serve" | "connect" => words.next().expect("tcp or udp"),
         _ => String::new(),
@@ -48,6 +52,7 @@ fn main() {
         ("connect", "tcp") => report(ask_tcp(&options)),
         ("connect", "udp") => report(ask_udp(&options)),
         ("ztunnel", _) => ztunnel::run(&options).unwrap(),
+        ("inpod-ztunnel", _) => inpod::run(&options).unwrap(),
         ("live", _) => live::run(&options).unwrap(),
         other => panic!("not understood: {other:?}"),
     }
@@ -60,7 +65,7 @@ impl Options {
     fn parse(mut words: impl Iterator<Item = String>) -> Self {
         let mut options: BTreeMap<_, Vec<_>> = BTreeMap::new();
         while let Some(word) = words.next() {
-            let alone = ["--transparent", "--dns"].contains(&word.as_str());
+            let alone = ["--transparent", "--dns", "--mute", "--no-ipv6"].contains(&word.as_str());
             let value = if alone { String::new() } else { words.next().expect("a value") };
             options.entry(word).or_default().push(value);
         }
@@ -73,6 +78,10 @@ impl Options {
 
     fn get<T: std::str::FromStr<Err: std::fmt::Debug>>(&self, key: &str) -> Option<T> {
         self.0.get(key).map(|values| values[0].parse().unwrap())
+    }
+
+    fn all(&self, key: &str) -> &[String] {
+        self.0.get(key).map_or(&[], Vec::as_slice)
     }
 
     fn timeout(&self) -> Duration {
@@ -224,6 +233,18 @@ fn kind(error: &io::Error) -> &'static str {
 fn tell(line: &Value) {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}").and_then(|()| stdout.flush()).expect("somebody listens");
+}
+
+/// Reads from stdin what is there, after `input`, which keeps the beginning of an unfinished line. Returns whole
+/// lines, and whether it has ended.
+fn read_lines(input: &mut Vec<u8>) -> io::Result<(Vec<String>, bool)> {
+    let (mut bytes, mut lines) = ([0; 4096], Vec::new());
+    let length = rustix::io::read(io::stdin(), &mut bytes)?;
+    input.extend_from_slice(&bytes[..length]);
+    while let Some(end) = input.iter().position(|byte| *byte == b'\n') {
+        lines.push(String::from_utf8(input.drain(..=end).collect()).expect("text"));
+    }
+    Ok((lines, length == 0))
 }
 
 /// As many open files as the machine lets this process have.

@@ -1,0 +1,200 @@
+//! A stub of ztunnel for in-pod capture: dials the agent's ZDS socket and listens in the namespaces of pods
+//! that the agent hands to it. It is a strict peer: where the real one answers an error and ends or dials
+//! again, it says `protocol-error` and ends with status 1. Writes `{"ready": true}`, then
+//!
+//! ```text
+//! {"event": "connected"|"disconnected"|"snapshot"}
+//! {"event": "message", "kind": "add"|"del"|"keep"|"snapshot", "uid": ..}    as it comes in
+//! {"event": "workload", "uid": .., "name": .., "namespace": .., "service_account": ..,
+//!  "state": "up"|"refused"|"gone", "error": null|".."}                     as it changes
+//! {"event": "protocol-error", "what": ".."}
+//! ```
+//!
+//! and for each connection what the node-level stub writes, with `"uid"`. On stdin it takes `refuse UID` and
+//! `accept UID`, and writes `{"event": "commanded"}` when that is done. SIGTERM ends it in the way of the real one: agent and listeners first, connections later.
+
+mod listeners;
+mod proxy;
+mod workloads;
+mod zds;
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use serde_json::json;
+
+use self::proxy::Settings;
+use self::workloads::{Refusal, Workloads};
+use self::zds::{Channel, Received, Request};
+use crate::poller::Poller;
+use crate::{Options, read_lines, tell};
+
+const TERMINATE: u64 = 0;
+const STDIN: u64 = 1;
+const AGENT: u64 = 2;
+/// The first wait before it dials again, which doubles.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+/// The longest; the real one goes up to 15 seconds, for which no test wants to wait.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+
+enum Link {
+    Down { next: Instant, wait: Duration },
+    Up(Channel),
+}
+
+struct Stub {
+    poller: Poller,
+    socket: PathBuf,
+    mute: bool,
+    drain: Duration,
+    link: Link,
+    workloads: Workloads,
+    input: Vec<u8>,
+}
+
+pub(crate) fn run(options: &Options) -> io::Result<()> {
+    crate::lift_file_limit();
+    let poller = Poller::new()?;
+    // Before the first thread, which would get the signal in our place.
+    let terminate = termination()?;
+    poller.add(&terminate, TERMINATE)?;
+    poller.add(io::stdin(), STDIN)?;
+    let settings = Settings {
+        name: options.get("--name").expect("--name"),
+        dns: options.has("--dns"),
+        v6: !options.has("--no-ipv6"),
+        limit: options.timeout(),
+    };
+    let refused = options.all("--refuse").iter().cloned().collect();
+    tell(&json!({"ready": true}));
+    let stub = Stub {
+        poller,
+        socket: options.get("--socket").expect("--socket"),
+        mute: options.has("--mute"),
+        drain: options.millis("--drain-ms", 3000),
+        link: Link::Down { next: Instant::now(), wait: FIRST_WAIT },
+        workloads: Workloads::new(settings, refused),
+        input: Vec::new(),
+    };
+    stub.work()
+}
+
+fn termination() -> io::Result<SignalFd> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.thread_block()?;
+    Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?)
+}
+
+impl Stub {
+    fn work(mut self) -> io::Result<()> {
+        loop {
+            for (key, _) in self.poller.wait(self.due())? {
+                match key {
+                    TERMINATE => return self.terminate(),
+                    STDIN if self.listen()? => return Ok(()),
+                    STDIN => {}
+                    _ => self.hear(),
+                }
+            }
+            match &self.link {
+                Link::Down { next, wait } if *next <= Instant::now() => self.dial(*wait)?,
+                Link::Down { .. } => {}
+                Link::Up(_) => self.workloads.retry_if_due(),
+            }
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        match &self.link {
+            Link::Down { next, .. } => Some(*next),
+            Link::Up(_) => self.workloads.retry_at(),
+        }
+    }
+
+    /// Reads commands; true at their end.
+    fn listen(&mut self) -> io::Result<bool> {
+        let (lines, ended) = read_lines(&mut self.input)?;
+        for line in lines {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["refuse", uid] => self.workloads.refuse(uid),
+                ["accept", uid] => self.workloads.accept(uid),
+                ref other => panic!("not understood: {other:?}"),
+            }
+            tell(&json!({"event": "commanded"}));
+        }
+        Ok(ended)
+    }
+
+    fn dial(&mut self, wait: Duration) -> io::Result<()> {
+        let Ok(channel) = Channel::open(&self.socket) else {
+            self.link = Link::Down { next: Instant::now() + wait, wait: LONGEST_WAIT.min(wait * 2) };
+            return Ok(());
+        };
+        self.poller.add(channel.as_fd(), AGENT)?;
+        self.link = Link::Up(channel);
+        self.workloads.begin();
+        tell(&json!({"event": "connected"}));
+        Ok(())
+    }
+
+    fn hear(&mut self) {
+        let Link::Up(channel) = &self.link else { return };
+        let outcome = match channel.receive() {
+            Ok(Received::Message(Ok(request))) => {
+                tell_message(&request);
+                if self.mute { Ok(()) } else { answer(channel, self.workloads.handle(request)) }
+            }
+            Ok(Received::Message(Err(what))) => broken(channel, &format!("failure to read message : {what}")),
+            Ok(Received::Nothing) => Ok(()),
+            Ok(Received::End) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        };
+        if outcome.is_err() {
+            self.hang_up(FIRST_WAIT);
+        }
+    }
+
+    fn hang_up(&mut self, wait: Duration) {
+        if matches!(self.link, Link::Up(_)) {
+            tell(&json!({"event": "disconnected"}));
+        }
+        self.link = Link::Down { next: Instant::now() + wait, wait: wait * 2 };
+    }
+
+    fn terminate(mut self) -> io::Result<()> {
+        self.hang_up(self.drain);
+        self.workloads.drain(self.drain);
+        // Whatever is still connected is closed by the kernel.
+        std::process::exit(0);
+    }
+}
+
+fn answer(channel: &Channel, outcome: Result<(), Refusal>) -> io::Result<()> {
+    match outcome {
+        Ok(()) => channel.acknowledge(None),
+        Err(Refusal::Start(why)) => channel.acknowledge(Some(&format!("failure to start proxy : {why}"))),
+        Err(Refusal::Protocol(what)) => broken(channel, &format!("failure to process message : {what}")),
+    }
+}
+
+/// The agent broke the protocol: it hears so, and the process ends.
+fn broken(channel: &Channel, what: &str) -> io::Result<()> {
+    tell(&json!({"event": "protocol-error", "what": what}));
+    let _ = channel.acknowledge(Some(what));
+    std::process::exit(1);
+}
+
+fn tell_message(request: &Request) {
+    let (kind, uid) = match request {
+        Request::Add { uid, .. } => ("add", Some(uid)),
+        Request::Del { uid } => ("del", Some(uid)),
+        Request::Keep { uid } => ("keep", Some(uid)),
+        Request::SnapshotSent => ("snapshot", None),
+    };
+    tell(&json!({"event": "message", "kind": kind, "uid": uid}));
+}
