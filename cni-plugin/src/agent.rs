@@ -2,14 +2,17 @@
 
 use std::{
     cell::OnceCell,
-    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write as _},
+    mem::MaybeUninit,
     net::IpAddr,
-    os::unix::net::UnixStream,
+    os::{fd::AsFd as _, unix::net::UnixStream},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use model::{Namespace, Pod, PodName};
+use netns::Netns;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use wire::{AgentAnswer, AgentRequest, MAX_ANSWER, Verb};
 
 use crate::{
@@ -38,20 +41,37 @@ impl Agent {
     /// Asks; none: nobody answers there.
     #[must_use]
     pub fn ask(&self, request: &AgentRequest) -> Option<AgentAnswer> {
-        self.exchange(request).ok()
+        self.exchange(request, None).ok()
     }
 
-    fn exchange(&self, request: &AgentRequest) -> io::Result<AgentAnswer> {
+    /// Asks, and hands over the pod's network namespace.
+    #[must_use]
+    pub fn ask_with(&self, request: &AgentRequest, netns: &Netns) -> Option<AgentAnswer> {
+        self.exchange(request, Some(netns)).ok()
+    }
+
+    fn exchange(&self, request: &AgentRequest, netns: Option<&Netns>) -> io::Result<AgentAnswer> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
-        stream.write_all(&text)?;
+        let sent = netns.map_or(Ok(0), |netns| send_with(&stream, &text, netns))?;
+        stream.write_all(text.get(sent..).unwrap_or_default())?;
         let mut answer = Vec::new();
         BufReader::new(stream).take(MAX_ANSWER as u64).read_until(b'\n', &mut answer)?;
         Ok(serde_json::from_slice(&answer)?)
     }
+}
+
+/// Sends the beginning of a text along with an open namespace; tells how much of it.
+fn send_with(stream: &UnixStream, text: &[u8], netns: &Netns) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [netns.as_fd()];
+    // There is room for exactly this.
+    let _ = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    Ok(sendmsg(stream, &[IoSlice::new(text)], &mut ancillary, SendFlags::NOSIGNAL)?)
 }
 
 /// A request about the pod of a call.
@@ -78,6 +98,9 @@ pub fn request(verb: Verb, call: &Call, ips: Vec<IpAddr>) -> AgentRequest {
 pub struct Sources {
     agent: Agent,
     request: Option<AgentRequest>,
+    /// The pod's network namespace; none for a verb that does nothing in it, or if it cannot be opened, which is told
+    /// when it is needed.
+    netns: Option<Netns>,
     answer: OnceCell<Option<AgentAnswer>>,
     api: ApiServer,
 }
@@ -87,11 +110,19 @@ impl Sources {
     #[must_use]
     pub fn new(call: &Call, request: Option<AgentRequest>) -> Sources {
         let agent = Agent::new(call.conf.agent_socket.as_deref());
-        Sources { agent, request, answer: OnceCell::new(), api: ApiServer::new(&call.conf) }
+        let adds = request.as_ref().is_some_and(|request| request.verb == Verb::Add);
+        let path = call.environment.netns.as_ref().filter(|_| adds);
+        let netns = path.and_then(|path| Netns::open(path.as_path()).ok());
+        Sources { agent, request, netns, answer: OnceCell::new(), api: ApiServer::new(&call.conf) }
     }
 
     fn answer(&self) -> Option<&AgentAnswer> {
-        let ask = || self.request.as_ref().and_then(|request| self.agent.ask(request));
+        let ask = || {
+            let request = self.request.as_ref()?;
+            self.netns
+                .as_ref()
+                .map_or_else(|| self.agent.ask(request), |netns| self.agent.ask_with(request, netns))
+        };
         self.answer.get_or_init(ask).as_ref()
     }
 }

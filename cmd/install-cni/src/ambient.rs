@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
-use agent::{Handle, Lookup, Mark, Metrics, Owner, Server, Status};
+use agent::{Handle, Inbox, Lookup, Mark, Metrics, Owner, Redirection, Server, Service, Status};
 use anyhow::{Context as _, Result, anyhow};
 use facts::follow_api;
 use hostfs::Watcher;
 use model::{Namespace, Pod, PodName};
+use netns::Netns;
 use planner::{ambient::AMBIENT_REDIRECTION, node::Fallback};
 use prometheus_client::registry::Registry;
 use tokio::{
@@ -46,6 +47,8 @@ pub(crate) struct Ambient {
     pub(crate) source: PodSource,
     /// A file that says what happens while no ztunnel is ready.
     pub(crate) fallback_file: Option<PathBuf>,
+    /// The node's network namespace, if the daemon is in one of its own.
+    pub(crate) host_network: Option<PathBuf>,
 }
 
 /// Requests to mark pods that wait; more come again.
@@ -76,14 +79,32 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
     let (tell, marks) = mpsc::channel(MARKS);
     let tell = Box::new(move |mark| drop(tell.try_send(mark)));
     let settings = Arc::new(ambient.agent.clone());
-    let (mut owner, handle) = Owner::open(settings, metrics.clone(), Arc::clone(&status), tell)
-        .context("cannot work on the node's network")?;
+    let node = match &ambient.host_network {
+        Some(path) => Netns::open(path),
+        None => Netns::current(),
+    };
+    let node = node.context("cannot open the node's network namespace")?;
+    let (handle, inbox) = Inbox::new();
+    let (opened, open) = std::sync::mpsc::channel();
     let (say, ended) = oneshot::channel();
+    let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));
+    // Sockets and children of the thread that opens them are in its namespace.
+    let work = move || match Owner::open(settings, inbox, of_owner, to_status, tell) {
+        Err(error) => drop(opened.send(Err(error.into()))),
+        Ok(mut owner) => {
+            drop(opened.send(Ok(())));
+            owner.run();
+            drop(say.send(owner)); // nobody asks any more when the daemon has ended
+        }
+    };
     let body = move || {
-        owner.run();
-        drop(say.send(owner)); // nobody asks any more when the daemon has ended
+        if let Err(error) = node.run_in(work) {
+            warn!(target: "ambient", "{error}");
+        }
     };
     thread::Builder::new().name("ambient".to_owned()).spawn(body).context("cannot start a thread")?;
+    let opened: Result<()> = open.recv().context("the node's network namespace cannot be entered")?;
+    opened.context("cannot work on the node's network")?;
     if let Some(file) = ambient.fallback_file.clone() {
         let handle = handle.clone();
         let body = move || follow_fallback(&file, &handle);
@@ -110,8 +131,8 @@ pub(crate) fn serve(
             Box::new(move |name: &PodName| Err(format!("there is no pod {name} in {path}")))
         }
     };
-    let settings = Arc::new(ambient.agent.clone());
-    server.serve(handle, settings, lookup, metrics).context("cannot start a thread")
+    let service = Service::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics);
+    server.serve(service).context("cannot start a thread")
 }
 
 async fn look_up(cluster: &Cluster, name: &PodName) -> Result<(Pod, Namespace)> {
@@ -149,11 +170,14 @@ pub(crate) async fn mark(settings: Arc<Settings>, mut marks: mpsc::Receiver<Mark
         return;
     };
     let client = connect(connection).await;
-    while let Some(Mark { pod, uid, captured }) = marks.recv().await {
-        let value = captured.then_some("enabled");
-        match client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, value).await {
+    while let Some(Mark { pod, uid, redirection }) = marks.recv().await {
+        match client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, redirection.value()).await {
             Ok(()) => {
-                let now = if captured { "captured" } else { "not captured any more" };
+                let now = match redirection {
+                    Redirection::Enabled => "captured",
+                    Redirection::Pending => "waiting for ztunnel",
+                    Redirection::None => "not captured any more",
+                };
                 info!(target: "ambient", "{pod} is {now}");
             }
             Err(error) => warn!(target: "ambient", "cannot mark {pod}: {error}"),

@@ -36,7 +36,8 @@ Each flag can also be given by the variable that is shown in brackets; the flag 
 /// Istio's programs count a variable that is set to nothing as set.
 const STYLE: Style = Style { empty_variable: EmptyVariable::Value, ignored: options::REMOVED };
 
-static FLAGS: LazyLock<Vec<Flag>> = LazyLock::new(|| [options::FLAGS, flags::LOGGING].concat());
+static FLAGS: LazyLock<Vec<Flag>> =
+    LazyLock::new(|| [options::FLAGS, options::IN_POD, flags::LOGGING].concat());
 
 fn main() -> ExitCode {
     match run(env::args_os().skip(1).collect()) {

@@ -1,6 +1,10 @@
 //! Every flag of `install-cni`, with its variable and default. They are Istio's, but for those below the line.
 
+mod inpod;
+
 use flags::{Flag, flag, switch};
+
+pub(crate) use inpod::IN_POD;
 
 /// What the daemon takes. Logging flags come in addition ([`flags::LOGGING`]).
 pub(crate) const FLAGS: &[Flag] = &[

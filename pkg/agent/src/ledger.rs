@@ -110,6 +110,12 @@ impl Ledger {
         self.records.keys().filter(|container| !attachments.contains(*container)).cloned().collect()
     }
 
+    /// An ADD told of the pod with this UID, and the API has not shown it yet.
+    #[must_use]
+    pub fn is_expected(&self, uid: &str) -> bool {
+        self.records.values().any(|record| record.attachment.uid == uid && !record.seen)
+    }
+
     /// The pod with this UID gave the address back.
     #[must_use]
     pub fn has_released(&self, uid: &str, ip: IpAddr) -> bool {

@@ -5,22 +5,25 @@
 //! and tells what came of it. It never waits for the API server. The plugin's socket is served by threads of their own,
 //! which wait in its place.
 
-mod enrol;
+mod auto;
+mod core;
+mod error;
+mod inpod;
 mod ledger;
 mod metrics;
+mod node;
 mod owner;
-mod pass;
-mod pods;
 mod settings;
-mod shared;
 mod socket;
 mod status;
 mod uninstall;
+mod way;
 
+pub use error::Error;
 pub use ledger::{Attachment, Ledger};
 pub use metrics::Metrics;
-pub use owner::{Handle, Owner};
-pub use settings::{Lookup, Mark, Settings, Tell};
-pub use socket::{Server, ServerError};
+pub use owner::{Handle, Inbox, Owner};
+pub use settings::{Capture, InPod, Lookup, Mark, Redirection, Settings, Tell};
+pub use socket::{Server, ServerError, Service};
 pub use status::Status;
 pub use uninstall::uninstall;

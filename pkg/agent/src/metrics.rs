@@ -34,6 +34,16 @@ pub(crate) struct SetFamily {
     family: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Event {
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Place {
+    place: &'static str,
+}
+
 /// Upper bounds in seconds, from an enrolment to a tool that hangs.
 const DURATIONS: [f64; 12] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0];
 
@@ -50,6 +60,9 @@ pub struct Metrics {
     age: Gauge<f64, std::sync::atomic::AtomicU64>,
     members: Family<SetFamily, Gauge>,
     ready: Gauge,
+    events: Family<Event, Counter>,
+    connected: Gauge,
+    repairs: Family<Place, Counter>,
 }
 
 impl Metrics {
@@ -66,6 +79,9 @@ impl Metrics {
             age: Gauge::default(),
             members: Family::default(),
             ready: Gauge::default(),
+            events: Family::default(),
+            connected: Gauge::default(),
+            repairs: Family::default(),
         };
         let add = |name: &str, help: &str| (format!("istio_cni_ambient_{name}"), help.to_owned());
         let (name, help) =
@@ -94,8 +110,26 @@ impl Metrics {
         registry.register(name, help, metrics.members.clone());
         let (name, help) = add("ready", "Whether the kernel shows what is wanted: 1 or 0");
         registry.register(name, help, metrics.ready.clone());
+        let (name, help) = add("repairs", "What others changed or removed and was put back, by where");
+        registry.register(name, help, metrics.repairs.clone());
+        // Istio's own names.
+        let help = "Pods that came to ambient mode, changed, or left it, with capture from within";
+        registry.register("nodeagent_reconcile_events", help, metrics.events.clone());
+        registry.register("ztunnel_connected", "Connections from ztunnel", metrics.connected.clone());
         metrics.active.set(-1);
         metrics
+    }
+
+    pub(crate) fn event(&self, kind: &'static str) {
+        self.events.get_or_create(&Event { r#type: kind }).inc();
+    }
+
+    pub(crate) fn ztunnels(&self, number: usize) {
+        self.connected.set(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn repaired(&self, place: &'static str) {
+        self.repairs.get_or_create(&Place { place }).inc();
     }
 
     pub(crate) fn step(&self, kind: &'static str, done: bool) {

@@ -1,7 +1,7 @@
 //! The thread that owns the node's network namespace: its inbox and its loop.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     net::IpAddr,
     sync::{
         Arc,
@@ -11,17 +11,20 @@ use std::{
 };
 
 use model::{Namespace, Pod, PodName};
-use nodepath::{Members, NodePath};
-use planner::{
-    facts::{Fact, Index},
-    node::{Desired, Fallback, Observed},
-};
+use planner::{facts::Fact, node::Fallback};
+use tracing::{info, warn};
 
 use crate::{
-    ledger::{Attachment, Ledger},
+    auto::AutoWay,
+    core::Core,
+    error::Error,
+    inpod::{Done, InPodWay},
+    ledger::Attachment,
     metrics::Metrics,
-    settings::{Settings, Tell},
+    node::NodeWay,
+    settings::{Capture, Settings, Tell},
     status::Status,
+    way::{Enrolment, Way},
 };
 
 /// Without any event, everything is looked at this often.
@@ -48,12 +51,13 @@ pub(crate) struct Waiting {
 pub(crate) enum Message {
     Fact(Box<Fact>, Instant),
     Pod(PodName, String, Reply<Known>),
-    Enrol(String, Attachment, Reply<Result<(), String>>),
+    Enrol(Box<Enrolment>, Reply<Result<(), String>>),
     PassBy(String, Attachment, Reply<Result<(), String>>),
     Release(String, Attachment, Reply<Result<(), String>>),
     Check(String, Vec<IpAddr>, Reply<Result<(), String>>),
     Collect(BTreeSet<String>, Reply<Result<(), String>>),
     Fallback(Fallback),
+    Done(Box<Done>),
     Stop,
 }
 
@@ -83,6 +87,22 @@ impl Handle {
     }
 }
 
+/// The inbox of an owner that is opened later, on the thread that it will run on.
+#[derive(Debug)]
+pub struct Inbox {
+    handle: Handle,
+    receiver: Receiver<Message>,
+}
+
+impl Inbox {
+    /// An empty one, and what sends to it.
+    #[must_use]
+    pub fn new() -> (Handle, Inbox) {
+        let (sender, receiver) = mpsc::channel();
+        (Handle(sender.clone()), Inbox { handle: Handle(sender), receiver })
+    }
+}
+
 /// How much there is to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
@@ -92,34 +112,11 @@ pub(crate) enum Level {
     Whole,
 }
 
-/// What the kernel showed when it last was as desired.
-#[derive(Debug)]
-pub(crate) struct Verified {
-    pub(crate) desired: Desired,
-    pub(crate) seen: Observed,
-}
-
 /// The owner, and all that it knows.
 pub struct Owner {
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) path: NodePath,
-    pub(crate) members: Members,
-    pub(crate) index: Index,
-    pub(crate) ledger: Ledger,
-    pub(crate) fallback: Fallback,
-    pub(crate) metrics: Metrics,
-    pub(crate) status: Arc<Status>,
-    pub(crate) tell: Tell,
-    pub(crate) verified: Option<Verified>,
-    pub(crate) told: BTreeMap<String, (bool, Instant)>,
-    pub(crate) started: Instant,
-    /// UIDs of all pods that were known at a turn soon after the start.
-    pub(crate) seen: BTreeSet<String>,
-    pub(crate) said: String,
-    pub(crate) waiting: Vec<Waiting>,
-    /// Pods that an ADD waits for, until the next turn has enrolled them.
-    pub(crate) joining: Vec<Reply<Result<(), String>>>,
-    pub(crate) dirty: Option<Level>,
+    core: Core,
+    way: Box<dyn Way>,
+    said: String,
     failures: u32,
     due: Instant,
     oldest: Option<Instant>,
@@ -127,60 +124,50 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Opens everything for the calling thread's network namespace; the thread that runs it must be in the same.
+    /// Opens everything for the calling thread's network namespace, the node's; the thread that runs it must be in the
+    /// same.
     ///
     /// # Errors
-    /// The kernel lacks what is needed, or refuses.
+    /// The kernel lacks what is needed, or refuses; or a socket cannot be served.
     pub fn open(
         settings: Arc<Settings>,
+        inbox: Inbox,
         metrics: Metrics,
         status: Arc<Status>,
         tell: Tell,
-    ) -> Result<(Owner, Handle), nodepath::Error> {
-        let (sender, inbox) = mpsc::channel();
-        let path = NodePath::open(
-            settings.node.clone(),
-            settings.tools.clone(),
-            &settings.netns_directory,
-            &settings.journal,
-        )?;
-        let members = Members::open(settings.node.clone())?;
-        let now = Instant::now();
-        let owner = Owner {
-            fallback: settings.fallback,
-            settings,
-            path,
-            members,
-            index: Index::default(),
-            ledger: Ledger::default(),
-            metrics,
-            status,
-            tell,
-            verified: None,
-            told: BTreeMap::new(),
-            started: now,
-            seen: BTreeSet::new(),
-            said: String::new(),
-            waiting: Vec::new(),
-            joining: Vec::new(),
-            dirty: Some(Level::Whole),
-            failures: 0,
-            due: now,
-            oldest: None,
-            inbox,
+    ) -> Result<Owner, Error> {
+        let way: Box<dyn Way> = match &settings.capture {
+            Capture::Node => Box::new(NodeWay::open(&settings)?),
+            Capture::InPod(chosen) => {
+                Box::new(InPodWay::open(&settings, chosen, &inbox.handle, metrics.clone())?)
+            }
+            Capture::Auto(chosen) => {
+                Box::new(AutoWay::open(&settings, chosen, inbox.handle, metrics.clone())?)
+            }
         };
-        Ok((owner, Handle(sender)))
+        Ok(Owner {
+            core: Core::new(settings, metrics, status, tell),
+            way,
+            said: String::new(),
+            failures: 0,
+            due: Instant::now(),
+            oldest: None,
+            inbox: inbox.receiver,
+        })
     }
 
     /// Works until it is stopped.
     pub fn run(&mut self) {
         loop {
-            self.status.turned();
-            let pause = self.due.saturating_duration_since(Instant::now());
-            match self.inbox.recv_timeout(pause) {
+            self.core.status.turned();
+            let due = self.way.due().map_or(self.due, |due| due.min(self.due));
+            match self.inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(message) => self.take(message),
-                Err(RecvTimeoutError::Timeout) => self.dirty = Some(Level::Whole),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= self.due => {
+                    self.core.is_dirty(Level::Whole);
+                }
+                Err(RecvTimeoutError::Timeout) => self.core.is_dirty(Level::Members),
             }
             // What came meanwhile is one change.
             while let Ok(message) = self.inbox.try_recv() {
@@ -195,59 +182,103 @@ impl Owner {
 
     fn turn_if_due(&mut self) {
         let now = Instant::now();
-        let Some(level) = self.dirty else { return };
+        let Some(level) = self.core.dirty else { return };
         // After a failure something new makes it work sooner, but not at once, except what is waited for.
-        if self.failures > 0 && now < self.due && self.joining.is_empty() {
+        if self.failures > 0 && now < self.due && !self.way.is_awaited() {
             return;
         }
-        self.dirty = None;
-        self.metrics.age(self.oldest.take().map(|oldest| now.duration_since(oldest)).unwrap_or_default());
-        let pause = match self.turn(level) {
+        self.core.dirty = None;
+        let age = self.oldest.take().map(|oldest| now.duration_since(oldest)).unwrap_or_default();
+        self.core.metrics.age(age);
+        match self.turn(level) {
             Ok(()) => {
                 self.failures = 0;
-                REGULAR
+                // A turn over some things does not put off the one over all.
+                if level == Level::Whole || self.due <= now {
+                    self.due = Instant::now() + REGULAR;
+                }
             }
             Err(()) => {
-                self.dirty = Some(Level::Whole);
+                self.core.is_dirty(Level::Whole);
                 self.failures = self.failures.saturating_add(1);
                 let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(10).saturating_sub(1));
-                doubled.min(LAST_RETRY)
+                self.due = Instant::now() + doubled.min(LAST_RETRY);
             }
-        };
-        self.due = Instant::now() + pause;
+        }
     }
 
-    pub(crate) fn is_dirty(&mut self, level: Level) {
-        self.dirty = self.dirty.max(Some(level));
+    /// One turn, and everybody is told what came of it.
+    fn turn(&mut self, level: Level) -> Result<(), ()> {
+        let done = if self.core.index.is_synced() {
+            self.way.turn(&mut self.core, level)
+        } else {
+            Err("pods and namespaces are not known yet".to_owned())
+        };
+        // Pods that belong to the mesh are enrolled, and held, also when a ztunnel cannot be used.
+        let refused = done.as_ref().err().cloned();
+        let trouble = done.unwrap_or_else(Some);
+        self.core.metrics.ready(trouble.is_none());
+        if let Some(trouble) = &trouble {
+            if *trouble != self.said {
+                warn!(target: "ambient", "the node is not as it should be: {trouble}");
+            }
+        } else if !self.said.is_empty() {
+            info!(target: "ambient", "the node is as it should be");
+        }
+        self.said = trouble.clone().unwrap_or_default();
+        self.core.status.set(trouble.clone());
+        // Before the facts are in sync nobody can be told; whoever asks has a deadline.
+        if self.core.index.is_synced() {
+            self.way.answer(refused.as_deref());
+        }
+        trouble.map_or(Ok(()), |_| Err(()))
     }
 
     fn take(&mut self, message: Message) {
+        let (core, way) = (&mut self.core, &mut self.way);
         match message {
             Message::Fact(fact, came) => {
                 self.oldest = self.oldest.or(Some(came));
-                if self.index.apply(*fact) {
-                    self.is_dirty(Level::Members);
+                if core.index.apply(*fact) {
+                    core.is_dirty(Level::Members);
                     // What failed may have failed for want of this.
                     self.due = self.due.min(Instant::now() + FIRST_RETRY);
-                    self.answer_waiting();
+                    core.answer_waiting();
                 }
             }
             Message::Pod(name, uid, reply) => {
-                self.waiting.push(Waiting { name, uid, since: Instant::now(), reply });
-                self.answer_waiting();
+                core.wait_for_pod(Waiting { name, uid, since: Instant::now(), reply });
             }
-            Message::Enrol(container, attachment, reply) => self.enrol(&container, attachment, reply),
-            Message::PassBy(container, attachment, reply) => self.pass_by(&container, attachment, reply),
+            Message::Enrol(enrolment, reply) => way.enrol(core, *enrolment, reply),
+            Message::PassBy(container, attachment, reply) => way.pass_by(core, &container, attachment, reply),
             Message::Release(container, told, reply) => drop(reply.send(self.release(&container, told))),
-            Message::Check(uid, ips, reply) => drop(reply.send(self.check(&uid, &ips))),
+            Message::Check(uid, ips, reply) => drop(reply.send(way.check(core, &uid, &ips))),
             Message::Collect(attachments, reply) => drop(reply.send(self.collect(&attachments))),
             Message::Fallback(fallback) => {
-                if self.fallback != fallback {
-                    self.fallback = fallback;
-                    self.is_dirty(Level::Whole);
+                if way.set_fallback(fallback) {
+                    core.is_dirty(Level::Whole);
                 }
             }
+            Message::Done(done) => way.done(core, *done),
             Message::Stop => {}
         }
+    }
+
+    fn release(&mut self, container: &str, told: Attachment) -> Result<(), String> {
+        let gone = self.core.ledger.deleted(container, told);
+        self.core.is_dirty(Level::Members);
+        self.way.release(&mut self.core, container, gone)
+    }
+
+    fn collect(&mut self, attachments: &BTreeSet<String>) -> Result<(), String> {
+        for container in self.core.ledger.without(attachments) {
+            self.release(&container, Attachment::default())?;
+        }
+        Ok(())
+    }
+
+    /// Marks every pod as not captured: nothing of us will be left.
+    pub fn unmark_all(&self) {
+        self.core.unmark_all();
     }
 }

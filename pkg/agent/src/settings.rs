@@ -8,9 +8,57 @@ use planner::{
     node::{Fallback, NodeConfig},
 };
 
+/// How pods of ambient mode are captured.
+#[derive(Clone, Debug)]
+pub enum Capture {
+    /// By rules and links of the node; ztunnel up to 1.22.
+    Node,
+    /// From within each pod; ztunnel since 1.23.
+    InPod(InPod),
+    /// As the node's ztunnel has it: see `auto`.
+    Auto(InPod),
+}
+
+impl Capture {
+    /// What was chosen for capture from within, if it may come to that.
+    #[must_use]
+    pub fn in_pod(&self) -> Option<&InPod> {
+        match self {
+            Capture::Node => None,
+            Capture::InPod(chosen) | Capture::Auto(chosen) => Some(chosen),
+        }
+    }
+}
+
+/// What the operator chose for capture from within pods.
+#[derive(Clone, Debug)]
+pub struct InPod {
+    /// Marks, ports and addresses.
+    pub rules: rules::inpod::Config,
+    /// Where ztunnel connects to.
+    pub socket: PathBuf,
+    /// ztunnel answers the DNS of pods that do not say otherwise.
+    pub dns_capture: bool,
+    /// IPv6 is captured, too.
+    pub ipv6: bool,
+    /// Where the processes of the whole node are seen, such as `/host/proc`.
+    pub proc: PathBuf,
+}
+
+impl InPod {
+    /// The families that are captured.
+    #[must_use]
+    pub fn families(&self) -> Vec<model::Family> {
+        let all = model::Family::BOTH.into_iter();
+        all.filter(|family| self.ipv6 || *family == model::Family::V4).collect()
+    }
+}
+
 /// What the operator chose, and where things are.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// How pods are captured.
+    pub capture: Capture,
     /// Names, numbers and marks of the node path.
     pub node: NodeConfig,
     /// Who is enrolled.
@@ -27,15 +75,41 @@ pub struct Settings {
     pub shared_config: PathBuf,
 }
 
-/// A pod whose annotation should say whether it is captured.
+/// What a pod's annotation `ambient.istio.io/redirection` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirection {
+    /// Nothing: it is not captured.
+    None,
+    /// Its traffic is led to ztunnel, which does not take it yet.
+    Pending,
+    /// It is captured.
+    Enabled,
+}
+
+impl Redirection {
+    /// The values that only we write.
+    pub(crate) const VALUES: [&'static str; 2] = ["enabled", "pending"];
+
+    /// The annotation's value; none: no annotation.
+    #[must_use]
+    pub fn value(self) -> Option<&'static str> {
+        match self {
+            Redirection::None => None,
+            Redirection::Pending => Some("pending"),
+            Redirection::Enabled => Some("enabled"),
+        }
+    }
+}
+
+/// A pod whose annotation should say how it is captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Its name.
     pub pod: PodName,
     /// Its UID: of another pod of this name nothing is known.
     pub uid: String,
-    /// It is captured.
-    pub captured: bool,
+    /// What it should say.
+    pub redirection: Redirection,
 }
 
 /// Takes marks to the API server; must not wait.

@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    io::{self, Read as _, Write as _},
+    io::{self, IoSliceMut, Write as _},
+    mem::MaybeUninit,
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
     sync::{
@@ -15,9 +16,13 @@ use std::{
 };
 
 use model::PodName;
+use netns::Netns;
 use planner::ambient::{Membership, membership};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use telemetry::socket::{self, SocketError, SocketFile};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+};
+use socketfile::{SocketError, SocketFile};
 use tracing::{info, warn};
 use wire::{AgentAnswer, AgentRequest, MAX_REQUEST, Verb};
 
@@ -26,6 +31,7 @@ use crate::{
     metrics::Metrics,
     owner::{Handle, Known, Message},
     settings::{Lookup, Settings},
+    way::Enrolment,
 };
 
 /// Only root may ask: an answer holds pods, and a request changes the node.
@@ -51,6 +57,26 @@ pub struct Server {
     _file: SocketFile,
 }
 
+/// Answers the plugin's requests, from whatever socket they come; clones are the same one.
+#[derive(Clone)]
+pub struct Service(Arc<Shared>);
+
+impl Service {
+    /// `lookup`: asks the API server about a pod that nobody has told of.
+    #[must_use]
+    pub fn new(owner: Handle, settings: Arc<Settings>, lookup: Lookup, metrics: Metrics) -> Service {
+        let connections = AtomicUsize::new(0);
+        Service(Arc::new(Shared { owner, settings, lookup, metrics, connections }))
+    }
+
+    /// Answers one request; waits for as long as that takes, at most some seconds. `netns`: the namespace of the pod that
+    /// it is about, for an ADD.
+    #[must_use]
+    pub fn answer(&self, request: AgentRequest, netns: Option<Netns>) -> AgentAnswer {
+        answer(request, netns, || false, &self.0)
+    }
+}
+
 /// What each connection's thread shares.
 struct Shared {
     owner: Handle,
@@ -66,7 +92,7 @@ impl Server {
     /// # Errors
     /// Another agent serves it, or the system refuses.
     pub fn bind(path: &Path) -> Result<Server, ServerError> {
-        let (listener, file) = socket::bind(path, MODE)?;
+        let (listener, file) = socketfile::bind(path, MODE)?;
         Ok(Server { listener, _file: file })
     }
 
@@ -74,16 +100,8 @@ impl Server {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn serve(
-        self,
-        owner: Handle,
-        settings: Arc<Settings>,
-        lookup: Lookup,
-        metrics: Metrics,
-    ) -> io::Result<()> {
-        let connections = AtomicUsize::new(0);
-        let shared = Arc::new(Shared { owner, settings, lookup, metrics, connections });
-        let body = move || self.accept(&shared);
+    pub fn serve(self, service: Service) -> io::Result<()> {
+        let body = move || self.accept(&service.0);
         thread::Builder::new().name("agent.sock".to_owned()).spawn(body).map(drop)
     }
 
@@ -131,14 +149,13 @@ fn start(client: UnixStream, shared: Arc<Shared>) {
 fn converse(client: &UnixStream, shared: &Shared) -> io::Result<()> {
     client.set_nonblocking(false)?;
     client.set_write_timeout(Some(PATIENCE))?;
-    let peer = rustix::net::sockopt::socket_peercred(client)?;
-    if !peer.uid.is_root() {
-        let user = peer.uid.as_raw();
+    let user = socketfile::peer_user(client)?;
+    if user != 0 {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {user} asks, not root")));
     }
-    let line = read_line(client, Instant::now() + REQUEST)?;
+    let (line, netns) = read_line(client, Instant::now() + REQUEST)?;
     let answer = match serde_json::from_slice(&line) {
-        Ok(request) => answer(request, client, shared),
+        Ok(request) => answer(request, netns, || is_gone(client), shared),
         Err(error) => AgentAnswer::failed(format!("the request cannot be read: {error}")),
     };
     let mut text = serde_json::to_vec(&answer)?;
@@ -147,21 +164,31 @@ fn converse(client: &UnixStream, shared: &Shared) -> io::Result<()> {
     client.write_all(&text)
 }
 
-/// A line, or as much of one as a request may be long.
-fn read_line(mut client: &UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
-    let (mut line, mut piece) = (Vec::new(), [0; 4096]);
+/// A line, or as much of one as a request may be long; and the namespace that came with it.
+fn read_line(client: &UnixStream, deadline: Instant) -> io::Result<(Vec<u8>, Option<Netns>)> {
+    let (mut line, mut piece, mut netns) = (Vec::new(), [0; 4096], None);
     while line.len() < MAX_REQUEST && !line.ends_with(b"\n") {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not come to its end"));
         }
         client.set_read_timeout(Some(left))?;
-        match client.read(&mut piece)? {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received =
+            recvmsg(client, &mut [IoSliceMut::new(&mut piece)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                let opened = descriptors.map(|fd| Netns::from_fd(fd).map_err(io::Error::other));
+                netns = opened.last().transpose()?.or(netns);
+            }
+        }
+        match received.bytes {
             0 => break,
             length => line.extend(piece.iter().take(length)),
         }
     }
-    Ok(line)
+    Ok((line, netns))
 }
 
 /// The client waits no more: its time is up, or it was killed. It has found another way since, or its pod has none.
@@ -171,11 +198,17 @@ fn is_gone(client: &UnixStream) -> bool {
     poll(&mut end, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-fn answer(request: AgentRequest, client: &UnixStream, shared: &Shared) -> AgentAnswer {
+/// `is_gone`: nobody waits for the answer any more.
+fn answer(
+    request: AgentRequest,
+    netns: Option<Netns>,
+    is_gone: impl Fn() -> bool,
+    shared: &Shared,
+) -> AgentAnswer {
     let began = Instant::now();
     match request.verb {
         Verb::Add => {
-            let answer = add(request, client, shared);
+            let answer = add(request, netns, is_gone, shared);
             shared.metrics.add("total", began.elapsed());
             answer
         }
@@ -203,7 +236,12 @@ fn ask<T>(shared: &Shared, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> 
 }
 
 /// Facts, decision, enrolment.
-fn add(request: AgentRequest, client: &UnixStream, shared: &Shared) -> AgentAnswer {
+fn add(
+    request: AgentRequest,
+    netns: Option<Netns>,
+    is_gone: impl Fn() -> bool,
+    shared: &Shared,
+) -> AgentAnswer {
     let name = PodName { namespace: request.namespace, name: request.name };
     let began = Instant::now();
     let known = facts(&name, &request.uid, shared);
@@ -212,7 +250,7 @@ fn add(request: AgentRequest, client: &UnixStream, shared: &Shared) -> AgentAnsw
         Ok(known) => known,
         Err(error) => return AgentAnswer::failed(error),
     };
-    if is_gone(client) {
+    if is_gone() {
         return AgentAnswer::failed("nobody waits for the answer any more");
     }
     let enrolled = match membership(&pod, namespace.as_ref(), &shared.settings.policy) {
@@ -227,7 +265,8 @@ fn add(request: AgentRequest, client: &UnixStream, shared: &Shared) -> AgentAnsw
     let container = request.container;
     match enrolled {
         Some(reason) => {
-            let done = ask(shared, |reply| Message::Enrol(container, attachment, reply));
+            let enrolment = Box::new(Enrolment { container, attachment, netns, pod: pod.clone() });
+            let done = ask(shared, |reply| Message::Enrol(enrolment, reply));
             if let Err(error) = done.and_then(|done| done) {
                 return AgentAnswer::failed(error);
             }

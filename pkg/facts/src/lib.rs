@@ -11,3 +11,4 @@ mod yaml;
 
 pub use api::follow_api;
 pub use dir::{Follower, follow_dir};
+pub use yaml::parse as parse_yaml;

@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value};
 const MAX_DEPTH: usize = 64;
 
 /// All documents of a text; empty ones are null. The error is for people.
-pub(crate) fn parse(text: &str) -> Result<Vec<Value>, String> {
+pub fn parse(text: &str) -> Result<Vec<Value>, String> {
     let mut events = Events(Parser::new_from_str(text));
     let mut documents = Vec::new();
     loop {

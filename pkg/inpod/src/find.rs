@@ -32,6 +32,8 @@ pub struct Sought {
     pub uids: Vec<String>,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
+    /// The namespace that it was in when last looked; while a process of it is there, no other one is looked for.
+    pub known: Option<NetnsId>,
 }
 
 /// A pod's namespace.
@@ -58,7 +60,8 @@ impl Finder {
         Finder { proc: proc.to_owned(), node }
     }
 
-    /// Finds pods, each by what it is sought by; those that are not found are absent. One look at each process of the
+    /// Finds pods, each by what it is sought by; those that are not found, and those that are still where they were, are
+    /// absent. One look at each process of the
     /// node, whatever the number of pods.
     ///
     /// # Errors
@@ -68,6 +71,9 @@ impl Finder {
         let mut found = BTreeMap::new();
         for (key, pod) in sought {
             let of = candidates.remove(key).unwrap_or_default();
+            if pod.known.is_some_and(|known| of.contains_key(&known)) {
+                continue;
+            }
             if let Some(one) = self.choose(of, &pod.ips) {
                 found.insert(key.clone(), one);
             }
@@ -84,7 +90,7 @@ impl Finder {
         });
         let keys: BTreeMap<String, &K> = keys.collect();
         let mut candidates: BTreeMap<K, BTreeMap<NetnsId, Candidate>> = BTreeMap::new();
-        for process in self.processes()? {
+        for process in processes(&self.proc)? {
             let text = |file: &str| fs::read_to_string(process.join(file)).ok();
             let pod = text("cgroup").and_then(|cgroup| pod_of(&cgroup));
             let Some(key) = pod.and_then(|pod| keys.get(&pod).copied()) else { continue };
@@ -98,19 +104,6 @@ impl Finder {
             candidate.started = candidate.started.min(began);
         }
         Ok(candidates)
-    }
-
-    fn processes(&self) -> Result<Vec<PathBuf>, Error> {
-        let failed = |source| Error::Processes { path: self.proc.clone(), source };
-        let mut processes = Vec::new();
-        for entry in fs::read_dir(&self.proc).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name();
-            if name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
-                processes.push(entry.path());
-            }
-        }
-        Ok(processes)
     }
 
     fn choose(&self, candidates: BTreeMap<NetnsId, Candidate>, ips: &[IpAddr]) -> Option<Found> {
@@ -128,7 +121,7 @@ impl Finder {
     fn has_one(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<bool>, Error> {
         let look = || -> Result<Option<bool>, Error> {
             let mut handle = Handle::open()?;
-            let has = handle.addresses()?.iter().any(|address| ips.contains(&address.ip.addr()));
+            let has = handle.addresses()?.iter().any(|address| ips.contains(&address.ip));
             if !has {
                 return Ok(None);
             }
@@ -138,4 +131,26 @@ impl Finder {
         };
         netns.run_in(look)?
     }
+}
+
+/// Each namespace that any process of the node is in.
+///
+/// # Errors
+/// The processes cannot be listed. One that ends meanwhile is passed over.
+pub fn namespaces(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error> {
+    let opened = processes(proc)?.into_iter().filter_map(|process| Netns::open(process.join("ns/net")).ok());
+    Ok(opened.map(|netns| (netns.id(), netns)).collect())
+}
+
+fn processes(proc: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |source| Error::Processes { path: proc.to_owned(), source };
+    let mut processes = Vec::new();
+    for entry in fs::read_dir(proc).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+            processes.push(entry.path());
+        }
+    }
+    Ok(processes)
 }

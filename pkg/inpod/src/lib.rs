@@ -11,6 +11,6 @@ mod pod;
 mod process;
 
 pub use error::Error;
-pub use find::{Finder, Found, Sought};
+pub use find::{Finder, Found, Sought, namespaces};
 pub use node::{Probes, SETS};
-pub use pod::{Glance, Report, Wanted, capture, glance, release, verify};
+pub use pod::{Glance, Report, Wanted, capture, glance, is_captured, release, verify};

@@ -31,6 +31,12 @@ impl Probes {
         Ok(Probes { config, families, options, sets: ipset::Handle::open()? })
     }
 
+    /// How the firewall tools are used.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// Puts sets and rules in place where they are not, and tells what was missing. Members stay as they are.
     ///
     /// # Errors

@@ -45,6 +45,12 @@ pub struct Glance {
 }
 
 impl Glance {
+    /// It tells whether rules were changed; in legacy tables it cannot.
+    #[must_use]
+    pub fn is_telling(&self) -> bool {
+        self.generation.is_some() && !self.legacy
+    }
+
     /// Nothing was changed between `self` and `later`, as far as both can tell; none if they cannot.
     #[must_use]
     pub fn is_still(&self, later: &Glance) -> Option<bool> {
@@ -88,6 +94,24 @@ pub fn verify(netns: &Netns, wanted: &Wanted<'_>, options: &Options) -> Result<R
     })
 }
 
+/// Whether a namespace is captured, or was and has not been released: it has the policy rule. (Chains of the same names
+/// stand in pods with a sidecar, too.)
+///
+/// # Errors
+/// The kernel could not be asked.
+pub fn is_captured(netns: &Netns, config: &Config) -> Result<bool, Error> {
+    netns.run_in(|| {
+        let mut handle = Handle::open()?;
+        for family in Family::BOTH {
+            let rule = delivery(config).rule(family);
+            if handle.rules(family)?.iter().any(|found| found.is(&rule)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    })?
+}
+
 /// Looks at what costs no child process.
 ///
 /// # Errors
@@ -102,7 +126,7 @@ pub fn glance(netns: &Netns, wanted: &Wanted<'_>) -> Result<Glance, Error> {
 /// The first step that failed; the others are taken all the same.
 pub fn release(netns: &Netns, config: &Config, options: &Options) -> Result<Vec<String>, Error> {
     let backends = options.backends();
-    let (taken, _) = netfilter::inside(netns, options, |options| {
+    let (taken, _) = inside(netns, options, |options| {
         let rules = backends.iter().map(|backend| {
             let options = Options { forced: Some(*backend), ..options.clone() };
             release_rules(&options)

@@ -146,12 +146,18 @@ impl Pod {
         PodName { namespace: self.metadata.namespace.clone(), name: self.metadata.name.clone() }
     }
 
+    /// The UIDs by which the container runtime may know the pod; see [`Pod::has_runtime_uid`].
+    #[must_use]
+    pub fn runtime_uids(&self) -> Vec<String> {
+        let hash = self.metadata.annotations.get("kubernetes.io/config.hash");
+        std::iter::once(&self.metadata.uid).chain(hash).cloned().collect()
+    }
+
     /// Whether the container runtime knows the pod by this UID: its own, or of a static pod the hash of its manifest, which
     /// its mirror at the API server carries.
     #[must_use]
     pub fn has_runtime_uid(&self, uid: &str) -> bool {
-        let hash = self.metadata.annotations.get("kubernetes.io/config.hash");
-        self.metadata.uid == uid || hash.is_some_and(|hash| hash == uid)
+        self.runtime_uids().iter().any(|known| known == uid)
     }
 
     /// Regular and init containers, init containers last.

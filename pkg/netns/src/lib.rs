@@ -56,6 +56,19 @@ impl Netns {
         // NONBLOCK and NOCTTY: a pipe or terminal in its place must not stop or capture us.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::opening(path, errno))?;
+        Self::checked(fd, path)
+    }
+
+    /// Takes over an open netns, such as one that another process has sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotNetns`] if it is something else, [`Error::Open`].
+    pub fn from_fd(fd: OwnedFd) -> Result<Self, Error> {
+        Self::checked(fd, Path::new("a file descriptor"))
+    }
+
+    fn checked(fd: OwnedFd, path: &Path) -> Result<Self, Error> {
         kind::check(&fd, path)?;
         let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::opening(path, errno))?;
         Ok(Self { fd, id: NetnsId { dev: stat.st_dev, ino: stat.st_ino } })

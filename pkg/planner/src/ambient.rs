@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use model::{Namespace, Pod};
 
-use crate::{enrolment::STATUS, ztunnel::ZtunnelSelector};
+use crate::{enrolment::STATUS, selector::Enablement, ztunnel::ZtunnelSelector};
 
 /// Label of ambient mode, of a namespace or a pod.
 pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
@@ -27,6 +27,10 @@ pub struct AmbientPolicy {
     pub excluded_namespaces: Vec<String>,
     /// The namespace that the agent runs in, when known.
     pub agent_namespace: Option<String>,
+    /// Who is meant, in place of the labels; any of them.
+    pub enablement: Option<Vec<Enablement>>,
+    /// The user's annotation `ambient.istio.io/redirection: disabled` has no meaning, as in Istio since 1.21.
+    pub ignores_opt_out: bool,
 }
 
 /// Whether a pod belongs to ambient mode. It says nothing of addresses, because at ADD the API knows none; see
@@ -63,6 +67,8 @@ pub enum Enrolled {
     NamespaceLabel,
     /// It is labelled itself.
     PodLabel,
+    /// One of the operator's selectors matches it.
+    Selector,
 }
 
 /// Why a pod is not enrolled in ambient mode.
@@ -74,6 +80,8 @@ pub enum Left {
     NamespaceUnknown,
     /// Its namespace is not labelled, nor is it.
     NotLabelled,
+    /// None of the operator's selectors matches it.
+    NotSelected,
     /// Its namespace is excluded.
     ExcludedNamespace,
     /// It is the agent itself.
@@ -91,13 +99,14 @@ pub enum Left {
 }
 
 /// Every reason to be enrolled, for tests, metrics and documentation.
-pub const ALL_ENROLLED: [Enrolled; 2] = [Enrolled::NamespaceLabel, Enrolled::PodLabel];
+pub const ALL_ENROLLED: [Enrolled; 3] = [Enrolled::NamespaceLabel, Enrolled::PodLabel, Enrolled::Selector];
 
 /// Every reason not to be, in the order in which they are looked for.
-pub const ALL_LEFT: [Left; 10] = [
+pub const ALL_LEFT: [Left; 11] = [
     Left::PodLabel,
     Left::NamespaceUnknown,
     Left::NotLabelled,
+    Left::NotSelected,
     Left::ExcludedNamespace,
     Left::AgentPod,
     Left::Ztunnel,
@@ -111,8 +120,8 @@ pub const ALL_LEFT: [Left; 10] = [
 #[must_use]
 pub fn membership(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy) -> Membership {
     let reason = match exempt(pod, policy) {
-        Some(exempt) => asked_for(pod, namespace).and(Err(exempt)),
-        None => wanted(pod, namespace, &policy.ztunnel),
+        Some(exempt) => asked_for(pod, namespace, policy).and(Err(exempt)),
+        None => wanted(pod, namespace, policy),
     };
     reason.map_or_else(Membership::Out, Membership::In)
 }
@@ -133,14 +142,19 @@ pub fn standing(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy
 pub(crate) fn wanted(
     pod: &Pod,
     namespace: Option<&Namespace>,
-    ztunnel: &ZtunnelSelector,
+    policy: &AmbientPolicy,
 ) -> Result<Enrolled, Left> {
-    let reason = asked_for(pod, namespace)?;
-    refusal(pod, ztunnel).map_or(Ok(reason), Err)
+    let reason = asked_for(pod, namespace, policy)?;
+    refusal(pod, policy).map_or(Ok(reason), Err)
 }
 
-/// What the labels say.
-fn asked_for(pod: &Pod, namespace: Option<&Namespace>) -> Result<Enrolled, Left> {
+/// What the operator's selectors say, or the labels.
+fn asked_for(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy) -> Result<Enrolled, Left> {
+    if let Some(selectors) = &policy.enablement {
+        let namespace = namespace.ok_or(Left::NamespaceUnknown)?;
+        let meant = |entry: &Enablement| entry.matches(&pod.metadata.labels, &namespace.metadata.labels);
+        return if selectors.iter().any(meant) { Ok(Enrolled::Selector) } else { Err(Left::NotSelected) };
+    }
     if has_refused(pod) {
         return Err(Left::PodLabel);
     }
@@ -174,13 +188,13 @@ pub(crate) fn is_agent(namespace: &str, name: &str, agent_namespace: Option<&str
 }
 
 /// What in the pod itself speaks against it.
-fn refusal(pod: &Pod, ztunnel: &ZtunnelSelector) -> Option<Left> {
+fn refusal(pod: &Pod, policy: &AmbientPolicy) -> Option<Left> {
     let annotations = &pod.metadata.annotations;
     let rows = [
-        (Left::Ztunnel, ztunnel.matches(pod)),
+        (Left::Ztunnel, policy.ztunnel.matches(pod)),
         (Left::HostNetwork, pod.spec.host_network),
         (Left::Terminated, matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")),
-        (Left::OptedOut, opted_out(annotations)),
+        (Left::OptedOut, !policy.ignores_opt_out && opted_out(annotations)),
         (Left::Sidecar, annotations.contains_key(STATUS)),
     ];
     rows.into_iter().find_map(|(reason, holds)| holds.then_some(reason))
@@ -220,6 +234,7 @@ impl Enrolled {
         match self {
             Enrolled::NamespaceLabel => "ambient-namespace",
             Enrolled::PodLabel => "ambient-pod",
+            Enrolled::Selector => "ambient-selector",
         }
     }
 }
@@ -232,6 +247,7 @@ impl Left {
             Left::PodLabel => "pod-label-none",
             Left::NamespaceUnknown => "namespace-unknown",
             Left::NotLabelled => "not-labelled",
+            Left::NotSelected => "not-selected",
             Left::ExcludedNamespace => "excluded-namespace",
             Left::AgentPod => "agent-pod",
             Left::Ztunnel => "ztunnel",
@@ -245,7 +261,7 @@ impl Left {
     /// Its labels, or its namespace's, ask for ambient mode, and something else speaks against it.
     #[must_use]
     pub fn refused(self) -> bool {
-        !matches!(self, Left::PodLabel | Left::NamespaceUnknown | Left::NotLabelled)
+        !matches!(self, Left::PodLabel | Left::NamespaceUnknown | Left::NotLabelled | Left::NotSelected)
     }
 }
 
@@ -275,6 +291,7 @@ impl fmt::Display for Enrolled {
         f.write_str(match self {
             Enrolled::NamespaceLabel => "its namespace is labelled istio.io/dataplane-mode=ambient",
             Enrolled::PodLabel => "it is labelled istio.io/dataplane-mode=ambient itself",
+            Enrolled::Selector => "a selector of the agent's configuration matches it",
         })
     }
 }
@@ -285,6 +302,7 @@ impl fmt::Display for Left {
             Left::PodLabel => "it is labelled istio.io/dataplane-mode=none itself",
             Left::NamespaceUnknown => "its namespace is not known yet",
             Left::NotLabelled => "its namespace is not labelled istio.io/dataplane-mode=ambient",
+            Left::NotSelected => "no selector of the agent's configuration matches it",
             Left::ExcludedNamespace => "its namespace is in kubernetes.exclude_namespaces",
             Left::AgentPod => "it is the node agent itself",
             Left::Ztunnel => "it is the node's ztunnel",

@@ -7,7 +7,7 @@ use rules::sidecar;
 
 pub use crate::ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE, Enrolled};
 use crate::{
-    ambient,
+    ambient::{self, AmbientPolicy},
     annotations::{self, InvalidAnnotation},
     ztunnel::ZtunnelSelector,
 };
@@ -31,6 +31,13 @@ pub struct Policy {
     pub ambient: bool,
     /// Which pods are the node's proxy, and so never enrolled in ambient mode.
     pub ztunnel: ZtunnelSelector,
+}
+
+impl Policy {
+    /// What of it is about ambient mode, but for the names, which are looked at before.
+    fn of_ambient(&self) -> AmbientPolicy {
+        AmbientPolicy { ztunnel: self.ztunnel.clone(), ..AmbientPolicy::default() }
+    }
 }
 
 /// What the container runtime's call tells without asking anybody.
@@ -217,7 +224,7 @@ pub fn decide(
         return Ok(Decision::Pass(Passed::HostNetwork));
     }
     if policy.ambient
-        && let Ok(reason) = ambient::wanted(pod, namespace, &policy.ztunnel)
+        && let Ok(reason) = ambient::wanted(pod, namespace, &policy.of_ambient())
     {
         return Ok(Decision::Enrol(reason));
     }

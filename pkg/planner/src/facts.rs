@@ -113,15 +113,19 @@ fn named_namespace(mut namespace: Namespace) -> (String, Namespace) {
     (namespace.metadata.name.clone(), namespace)
 }
 
+/// By the value of this annotation, a container runtime knows a static pod.
+const STATIC_POD: &str = "kubernetes.io/config.hash";
+
 /// Every variable that something is decided on.
-const VARIABLES: [&str; 4] = ["DISABLE_ENVOY", "ISTIO_META_DNS_CAPTURE", "ISTIO_DUAL_STACK", "INVALID_DROP"];
+const VARIABLES: [&str; 5] =
+    ["DISABLE_ENVOY", "ISTIO_META_DNS_CAPTURE", "ISTIO_DUAL_STACK", "INVALID_DROP", "INPOD_ENABLED"];
 
 /// Removes what nothing is decided on: annotations that are not Istio's, variables, and arguments but the first two of
 /// `istio-proxy`. No decision of this crate is another one for a trimmed pod. It is most of a pod's size, and changes of
 /// it are none.
 pub fn trim(pod: &mut Pod) {
     pod.metadata.resource_version = String::new();
-    pod.metadata.annotations.retain(|key, _| key.contains("istio.io/"));
+    pod.metadata.annotations.retain(|key, _| key.contains("istio.io/") || key == STATIC_POD);
     let spec = &mut pod.spec;
     spec.containers.iter_mut().chain(&mut spec.init_containers).for_each(trim_container);
     spec.containers.shrink_to_fit();

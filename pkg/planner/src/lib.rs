@@ -11,8 +11,10 @@ pub mod ambient;
 pub mod annotations;
 pub mod enrolment;
 pub mod facts;
+pub mod inpod;
 pub mod node;
 pub mod placement;
+pub mod selector;
 pub mod ztunnel;
 
 pub use ambient::{AmbientPolicy, Left, Membership, Standing};

@@ -2,14 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use agent::{Capture, InPod};
 use flags::Source;
 use installer::Json;
 use netfilter::Backend;
 use planner::{
     ambient::AmbientPolicy,
     node::{NodeConfig, Priorities, Tables},
+    selector::Enablement,
     ztunnel::ZtunnelSelector,
 };
+
+use rules::inpod::{self, Probes};
 
 use super::{Identity, Reader};
 use crate::ambient::{Ambient, PodSource};
@@ -27,7 +31,13 @@ impl Reader<'_> {
         let tools = self.tools();
         let socket = PathBuf::from(self.text("agent-socket"));
         let journal = socket.parent().unwrap_or(Path::new("/")).join(JOURNAL);
+        let capture = self.capture();
+        let host_network = match self.boolean("allow-switch-to-host-ns") {
+            Some(true) => Some(PathBuf::from(self.text("host-proc")).join("1/ns/net")),
+            _ => None,
+        };
         let agent = agent::Settings {
+            capture: capture?,
             node: node?,
             policy: policy?,
             fallback: fallback?,
@@ -37,7 +47,61 @@ impl Reader<'_> {
             shared_config: self.text("ambient-config-file").into(),
         };
         let fallback_file = self.optional("no-ztunnel-policy-file").map(PathBuf::from);
-        Some(on.then_some(Ambient { agent, socket, source: source?, fallback_file }))
+        Some(on.then_some(Ambient { agent, socket, source: source?, fallback_file, host_network }))
+    }
+
+    fn capture(&mut self) -> Option<Capture> {
+        let chosen = self.in_pod();
+        let text = self.text("ambient-capture");
+        match text.as_str() {
+            "node" => Some(Capture::Node),
+            "in-pod" => Some(Capture::InPod(chosen?)),
+            "auto" | "" => Some(Capture::Auto(chosen?)),
+            _ => {
+                self.mistake("ambient-capture", format!("{text:?} is none of node, in-pod and auto"));
+                None
+            }
+        }
+    }
+
+    fn in_pod(&mut self) -> Option<InPod> {
+        let v4 = self.address("host-probe-snat-ip");
+        let v6 = self.address("host-probe-snat-ipv6");
+        let (dns_capture, ipv6) = (self.boolean("ambient-dns-capture"), self.boolean("ambient-ipv6"));
+        Some(InPod {
+            rules: inpod::Config { probes: Probes { v4: v4?, v6: v6? }, ..inpod::Config::default() },
+            socket: self.text("ztunnel-uds-address").into(),
+            dns_capture: dns_capture?,
+            ipv6: ipv6?,
+            proc: self.text("host-proc").into(),
+        })
+    }
+
+    fn address<T: std::str::FromStr>(&mut self, flag: &str) -> Option<T> {
+        let text = self.text(flag);
+        let address = text.parse().ok();
+        if address.is_none() {
+            self.mistake(flag, format!("{text:?} is no such address"));
+        }
+        address
+    }
+
+    /// The outer value is none after a mistake, the inner one if pods are chosen by their labels.
+    fn enablement(&mut self) -> Option<Option<Vec<Enablement>>> {
+        let flag = "ambient-enablement-selector";
+        let Some(text) = self.optional(flag) else { return Some(None) };
+        let selectors = facts::parse_yaml(&text).and_then(|documents| {
+            let list = documents.into_iter().next().unwrap_or_default();
+            let read: Vec<Enablement> = serde_json::from_value(list).map_err(|error| error.to_string())?;
+            read.iter().try_for_each(Enablement::check).map(|()| read)
+        });
+        match selectors {
+            Ok(selectors) => Some(Some(selectors)),
+            Err(error) => {
+                self.mistake(flag, error);
+                None
+            }
+        }
     }
 
     /// What the plugin's entry says of ambient mode when the template does not: that it is on, and what is elsewhere than
@@ -77,13 +141,20 @@ impl Reader<'_> {
             self.mistake("ztunnel-label", format!("{text:?} is no key=value"));
             return None;
         };
+        let enablement = self.enablement()?;
+        // Who has selectors comes from a version of Istio in which the annotation means nothing.
+        let ignores_opt_out = enablement.is_some() || self.text("ambient-capture") == "in-pod";
+        let excluded = self.text("exclude-namespaces");
+        let excluded = excluded.split(',').map(str::trim).filter(|name| !name.is_empty());
         Some(AmbientPolicy {
             ztunnel: ZtunnelSelector {
                 label: (key.to_owned(), value.to_owned()),
                 namespace: self.text("system-namespace"),
                 service_account: self.text("ztunnel-service-account"),
             },
-            excluded_namespaces: Vec::new(),
+            excluded_namespaces: excluded.map(str::to_owned).collect(),
+            enablement,
+            ignores_opt_out,
             agent_namespace: Some(identity.namespace.clone()).filter(|namespace| !namespace.is_empty()),
         })
     }

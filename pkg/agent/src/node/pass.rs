@@ -11,16 +11,11 @@ use planner::{
 };
 use tracing::{debug, info, warn};
 
-use crate::{
-    owner::{Level, Owner, Verified},
-    shared,
-};
+use super::{NodeWay, Verified, shared, tell};
+use crate::{core::Core, owner::Level, way::Trouble};
 
 /// How long members that nobody knows are left alone after a start: the first list of pods may be older than they are.
 const GRACE: Duration = Duration::from_secs(60);
-
-/// Why a turn did not lead where it should, in a sentence.
-type Trouble = String;
 
 /// Numbers that others use are not taken; once we have them, what others add there is theirs to answer for.
 fn refuse_to_share(observed: &Observed) -> Result<(), Trouble> {
@@ -32,70 +27,36 @@ fn refuse_to_share(observed: &Observed) -> Result<(), Trouble> {
     ))
 }
 
-impl Owner {
-    /// One turn, and everybody is told what came of it.
-    pub(crate) fn turn(&mut self, level: Level) -> Result<(), ()> {
-        let done = if self.index.is_synced() {
-            self.pass(level)
-        } else {
-            Err("pods and namespaces are not known yet".to_owned())
-        };
-        // Pods that belong to the mesh are enrolled, and held, also when a ztunnel cannot be used.
-        let refused = done.as_ref().err().cloned();
-        let trouble = done.unwrap_or_else(Some);
-        self.metrics.ready(trouble.is_none());
-        if let Some(trouble) = &trouble {
-            if *trouble != self.said {
-                warn!(target: "ambient", "the node is not as it should be: {trouble}");
-            }
-        } else if !self.said.is_empty() {
-            info!(target: "ambient", "the node is as it should be");
-        }
-        self.said = trouble.clone().unwrap_or_default();
-        self.status.set(trouble.clone());
-        self.answer_joining(refused.as_deref());
-        trouble.map_or(Ok(()), |_| Err(()))
-    }
-
-    fn answer_joining(&mut self, trouble: Option<&str>) {
-        // Before the facts are in sync nobody can be told; whoever asks has a deadline.
-        if !self.index.is_synced() {
-            return;
-        }
-        for reply in std::mem::take(&mut self.joining) {
-            drop(reply.send(trouble.map_or(Ok(()), |trouble| Err(trouble.to_owned()))));
-        }
-    }
-
+impl NodeWay {
     /// What is wrong although the kernel shows what is wanted, if anything.
-    fn pass(&mut self, level: Level) -> Result<Option<Trouble>, Trouble> {
+    pub(super) fn pass(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
         let words = |error: nodepath::Error| error.to_string();
         let mut observed = self.path.observe_network().map_err(words)?;
         refuse_to_share(&observed)?;
-        let (living, lost) = self.living(level);
-        let desired = self.desired(&observed, &living);
+        let (living, lost) = self.living(core, level);
+        let desired = self.desired(core, &observed, &living);
         let level = if self.only_members_differ(&desired) { level } else { Level::Whole };
         self.complete(level, &mut observed, &desired)?;
-        let steps = plan(&self.settings.node, Some(&desired), &observed);
+        let steps = plan(&core.settings.node, Some(&desired), &observed);
         if !steps.is_empty() {
-            self.apply(&steps, &desired)?;
+            self.apply(core, &steps, &desired)?;
             observed = self.path.observe_network().map_err(words)?;
             self.complete(level, &mut observed, &desired)?;
-            let left = plan(&self.settings.node, Some(&desired), &observed);
+            let left = plan(&core.settings.node, Some(&desired), &observed);
             if let Some(step) = left.first() {
                 return Err(format!("it does not stay as it was made; next would be: {step}"));
             }
         }
-        self.told_apart(&desired, &observed);
-        shared::write(&self.settings, &desired)?;
+        tell(core, &desired, &observed);
+        shared::write(&core.settings, &desired)?;
         self.verified = Some(Verified { desired, seen: observed });
         self.path.let_go().map_err(words)?;
         Ok(lost)
     }
 
     /// The ztunnels that are there, and what is wrong with one that should be.
-    fn living(&mut self, level: Level) -> (Vec<(Candidate, Generation)>, Option<Trouble>) {
-        let candidates = ztunnel::candidates(&self.index, &self.settings.policy.ztunnel);
+    fn living(&mut self, core: &Core, level: Level) -> (Vec<(Candidate, Generation)>, Option<Trouble>) {
+        let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel);
         let chosen = ztunnel::active(&candidates).map(|active| active.uid.clone());
         let (mut living, mut trouble) = (Vec::new(), None);
         for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
@@ -122,28 +83,33 @@ impl Owner {
         }
     }
 
-    fn desired(&mut self, observed: &Observed, living: &[(Candidate, Generation)]) -> Desired {
+    fn desired(
+        &mut self,
+        core: &mut Core,
+        observed: &Observed,
+        living: &[(Candidate, Generation)],
+    ) -> Desired {
         let candidates: Vec<Candidate> = living.iter().map(|(candidate, _)| candidate.clone()).collect();
         let generations: Vec<Generation> = living.iter().map(|(_, generation)| generation.clone()).collect();
         let active = ztunnel::active(&candidates).map(|active| active.uid.as_str());
-        let known = Known::from(&self.settings.node, observed);
+        let known = Known::from(&core.settings.node, observed);
         let assigned = assign(&known, &generations, active);
         let coming = ztunnel::coming(&candidates).map(|coming| coming.uid.as_str());
         let Assignment { slots, active } = prepare(assigned, &generations, coming);
-        let members = self.wanted_members(observed);
+        let members = self.wanted_members(core, observed);
         Desired { slots, active, members, fallback: self.fallback }
     }
 
-    fn wanted_members(&mut self, observed: &Observed) -> Members {
+    fn wanted_members(&mut self, core: &mut Core, observed: &Observed) -> Members {
         let found = observed.sets.values().flatten();
         let inherited: Members = found.filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
-        let mut members = self.ledger.members(&self.index, &self.settings.policy, &inherited);
+        let mut members = core.ledger.members(&core.index, &core.settings.policy, &inherited);
         if self.started.elapsed() < GRACE {
             // A pod that was there and is not any more has ended.
-            self.seen.extend(self.index.pods().map(|pod| pod.metadata.uid.clone()));
+            self.seen.extend(core.index.pods().map(|pod| pod.metadata.uid.clone()));
             let unknown = inherited.iter().filter(|(_, uid)| !self.seen.contains(*uid));
             let unknown: Vec<_> = unknown
-                .filter(|(ip, uid)| !self.ledger.has_released(uid, **ip))
+                .filter(|(ip, uid)| !core.ledger.has_released(uid, **ip))
                 .map(|(ip, uid)| (*ip, uid.clone()))
                 .collect();
             for (ip, uid) in unknown {
@@ -179,20 +145,20 @@ impl Owner {
     }
 
     /// Does the steps, up to the first that fails.
-    fn apply(&mut self, steps: &[Operation], desired: &Desired) -> Result<(), Trouble> {
+    fn apply(&mut self, core: &Core, steps: &[Operation], desired: &Desired) -> Result<(), Trouble> {
         // Not only the slot counts: a successor takes the place of one that died.
         let ztunnel = |desired: &Desired| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
         let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
         let began = Instant::now();
         for step in steps {
             let done = self.path.apply(step);
-            self.metrics.step(step.kind(), done.is_ok());
+            core.metrics.step(step.kind(), done.is_ok());
             done.map_err(|error| format!("{step}: {error}"))?;
             debug!(target: "ambient", "{step}");
         }
         let active = desired.active;
         if before.is_none_or(|before| before != ztunnel(desired)) {
-            self.metrics.switched(active.map(Slot::number), began.elapsed());
+            core.metrics.switched(active.map(Slot::number), began.elapsed());
             match active.and_then(|slot| desired.slot(slot)) {
                 Some(ztunnel) => {
                     let number = active.map_or(0, Slot::number);

@@ -1,0 +1,169 @@
+//! The way of capture that the node's ztunnel speaks: the newest ztunnel pod decides. Until there is one, what the
+//! environment suggests.
+
+use std::{net::IpAddr, sync::Arc, time::Instant};
+
+use planner::{node::Fallback, ztunnel};
+use tracing::{info, warn};
+
+use crate::{
+    core::Core,
+    error::Error,
+    inpod::{self, Done, InPodWay},
+    ledger::Attachment,
+    metrics::Metrics,
+    node::{self, NodeWay},
+    owner::{Handle, Level, Reply},
+    settings::{InPod, Settings},
+    way::{Enrolment, Trouble, Way},
+};
+
+/// Both ways, of which one is in use.
+pub(crate) struct AutoWay {
+    settings: Arc<Settings>,
+    node: Option<NodeWay>,
+    /// Once opened, it stays: ztunnels may be connected.
+    in_pod: Option<InPodWay>,
+    chosen: InPod,
+    owner: Handle,
+    metrics: Metrics,
+    is_in_pod: bool,
+    fallback: Fallback,
+}
+
+impl AutoWay {
+    /// Opens the way that the environment suggests: selectors of pods are something that only those who know capture
+    /// from within set.
+    pub(crate) fn open(
+        settings: &Arc<Settings>,
+        chosen: &InPod,
+        owner: Handle,
+        metrics: Metrics,
+    ) -> Result<AutoWay, Error> {
+        let mut auto = AutoWay {
+            settings: Arc::clone(settings),
+            node: None,
+            in_pod: None,
+            chosen: chosen.clone(),
+            owner,
+            metrics,
+            is_in_pod: settings.policy.enablement.is_some(),
+            fallback: settings.fallback,
+        };
+        auto.open_current()?;
+        Ok(auto)
+    }
+
+    fn open_current(&mut self) -> Result<(), Error> {
+        if !self.is_in_pod {
+            let mut node = NodeWay::open(&self.settings)?;
+            let _ = node.set_fallback(self.fallback);
+            self.node = Some(node);
+        } else if self.in_pod.is_none() {
+            let metrics = self.metrics.clone();
+            self.in_pod = Some(InPodWay::open(&self.settings, &self.chosen, &self.owner, metrics)?);
+        }
+        Ok(())
+    }
+
+    /// Takes away what the other way has made, and goes on with this one.
+    fn turn_to(&mut self, core: &mut Core, is_in_pod: bool) -> Result<(), Trouble> {
+        let to = if is_in_pod { "from within each pod" } else { "on the node" };
+        info!(target: "ambient", "ztunnel has pods captured {to} from now on");
+        if is_in_pod {
+            self.node = None;
+            node::uninstall(&self.settings)
+                .iter()
+                .for_each(|left| warn!(target: "ambient", "not removed: {left}"));
+        } else {
+            if let Some(in_pod) = &mut self.in_pod {
+                in_pod.forget_all();
+            }
+            inpod::uninstall(&self.settings)
+                .iter()
+                .for_each(|left| warn!(target: "ambient", "not removed: {left}"));
+        }
+        self.is_in_pod = is_in_pod;
+        core.is_dirty(Level::Whole);
+        self.open_current().map_err(|error| error.to_string())
+    }
+
+    fn way(&mut self) -> Result<&mut dyn Way, Trouble> {
+        let way = match (self.is_in_pod, &mut self.node, &mut self.in_pod) {
+            (false, Some(node), _) => Some(node as &mut dyn Way),
+            (true, _, Some(in_pod)) => Some(in_pod as &mut dyn Way),
+            _ => None,
+        };
+        way.ok_or_else(|| "the way of capture that ztunnel speaks could not be opened".to_owned())
+    }
+}
+
+impl Way for AutoWay {
+    fn turn(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
+        let spoken = ztunnel::newest_speaks_in_pod(&core.index, &core.settings.policy.ztunnel);
+        let level = match spoken {
+            Some(is_in_pod) if is_in_pod != self.is_in_pod => {
+                self.turn_to(core, is_in_pod)?;
+                Level::Whole
+            }
+            _ => level,
+        };
+        if self.way().is_err() {
+            self.open_current().map_err(|error| error.to_string())?;
+        }
+        self.way()?.turn(core, level)
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.node.as_ref().is_some_and(Way::is_awaited)
+    }
+
+    fn answer(&mut self, trouble: Option<&str>) {
+        if let Ok(way) = self.way() {
+            way.answer(trouble);
+        }
+    }
+
+    fn enrol(&mut self, core: &mut Core, enrolment: Enrolment, reply: Reply<Result<(), String>>) {
+        match self.way() {
+            Ok(way) => way.enrol(core, enrolment, reply),
+            Err(trouble) => drop(reply.send(Err(trouble))),
+        }
+    }
+
+    fn pass_by(
+        &mut self,
+        core: &mut Core,
+        container: &str,
+        attachment: Attachment,
+        reply: Reply<Result<(), String>>,
+    ) {
+        match self.way() {
+            Ok(way) => way.pass_by(core, container, attachment, reply),
+            Err(trouble) => drop(reply.send(Err(trouble))),
+        }
+    }
+
+    fn release(&mut self, core: &mut Core, container: &str, gone: Attachment) -> Result<(), String> {
+        self.way()?.release(core, container, gone)
+    }
+
+    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr]) -> Result<(), String> {
+        self.way()?.check(core, uid, ips)
+    }
+
+    fn set_fallback(&mut self, fallback: Fallback) -> bool {
+        self.fallback = fallback;
+        self.node.as_mut().is_some_and(|node| node.set_fallback(fallback))
+    }
+
+    fn done(&mut self, core: &mut Core, done: Done) {
+        if let Some(in_pod) = &mut self.in_pod {
+            in_pod.done(core, done);
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.in_pod.as_ref().filter(|_| self.is_in_pod).and_then(Way::due)
+    }
+}

@@ -1,0 +1,148 @@
+//! What the owner knows and tells, whatever the way of capture.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use model::{Pod, PodName};
+use planner::{
+    ambient::{AMBIENT_REDIRECTION, Standing, standing},
+    facts::Index,
+};
+
+use crate::{
+    ledger::Ledger,
+    metrics::Metrics,
+    owner::{Known, Level, Waiting},
+    settings::{Mark, Redirection, Settings, Tell},
+    status::Status,
+};
+
+/// Nobody waits as long for a pod.
+const FORGOTTEN: Duration = Duration::from_secs(2);
+/// After this time a mark that the API does not show is told again.
+const AGAIN: Duration = Duration::from_secs(20);
+
+/// Facts, ledger, and whom to tell.
+pub(crate) struct Core {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) index: Index,
+    pub(crate) ledger: Ledger,
+    pub(crate) metrics: Metrics,
+    pub(crate) status: Arc<Status>,
+    tell: Tell,
+    told: BTreeMap<String, (Redirection, Instant)>,
+    waiting: Vec<Waiting>,
+    pub(crate) dirty: Option<Level>,
+}
+
+impl Core {
+    pub(crate) fn new(settings: Arc<Settings>, metrics: Metrics, status: Arc<Status>, tell: Tell) -> Core {
+        Core {
+            settings,
+            index: Index::default(),
+            ledger: Ledger::default(),
+            metrics,
+            status,
+            tell,
+            told: BTreeMap::new(),
+            waiting: Vec::new(),
+            dirty: Some(Level::Whole),
+        }
+    }
+
+    pub(crate) fn is_dirty(&mut self, level: Level) {
+        self.dirty = self.dirty.max(Some(level));
+    }
+
+    pub(crate) fn wait_for_pod(&mut self, who: Waiting) {
+        self.waiting.push(who);
+        self.answer_waiting();
+    }
+
+    /// Answers those who wait for a pod that is known now, and forgets those who have given up.
+    pub(crate) fn answer_waiting(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        for who in waiting.into_iter().filter(|who| who.since.elapsed() < FORGOTTEN) {
+            match self.known(&who.name, &who.uid) {
+                Some(known) => drop(who.reply.send(known)),
+                None => self.waiting.push(who),
+            }
+        }
+    }
+
+    fn known(&self, name: &PodName, uid: &str) -> Option<Known> {
+        let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
+        let namespace = self.index.namespace(&name.namespace)?;
+        Some((Box::new(pod.clone()), Some(namespace.clone())))
+    }
+
+    /// What to do with a pod as the API knows it now.
+    pub(crate) fn standing(&self, pod: &Pod) -> Standing {
+        standing(pod, self.index.namespace(&pod.metadata.namespace), &self.settings.policy)
+    }
+
+    /// Marks pods as `state` says of each, and counts them. It is given the addresses of one that belongs to ambient
+    /// mode; none: nothing is said of it now.
+    pub(crate) fn tell_pods(&mut self, state: impl Fn(&Pod, Option<&[IpAddr]>) -> Option<Redirection>) {
+        let (mut enrolled, mut pending) = (0, 0);
+        let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let mut marks = Vec::new();
+        for pod in self.index.pods() {
+            let (is_member, redirection) = match self.standing(pod) {
+                Standing::Member { ips, .. } => (true, state(pod, Some(&ips))),
+                Standing::Pending(_) => (true, None), // its address is not known yet
+                Standing::Out(reason) => {
+                    if reason.refused() {
+                        *refused.entry(reason.code()).or_default() += 1;
+                    }
+                    (false, state(pod, None))
+                }
+            };
+            match redirection {
+                Some(Redirection::Enabled) => enrolled += 1,
+                None | Some(Redirection::Pending) if is_member => pending += 1,
+                _ => {}
+            }
+            marks.extend(redirection.and_then(|redirection| mark(pod, redirection)));
+        }
+        self.metrics.pods(enrolled, pending);
+        self.metrics.refused(&refused);
+        self.tell_marks(marks);
+    }
+
+    /// Tells marks that the API does not show, each once, and again when it still does not.
+    fn tell_marks(&mut self, marks: Vec<Mark>) {
+        let wanted: BTreeMap<&str, Redirection> =
+            marks.iter().map(|mark| (mark.uid.as_str(), mark.redirection)).collect();
+        self.told.retain(|uid, (redirection, _)| wanted.get(uid.as_str()) == Some(redirection));
+        for mark in marks {
+            let told = self.told.get(&mark.uid).is_some_and(|(_, when)| when.elapsed() < AGAIN);
+            if !told {
+                self.told.insert(mark.uid.clone(), (mark.redirection, Instant::now()));
+                (self.tell)(mark);
+            }
+        }
+    }
+
+    /// Marks every pod as not captured: nothing of us will be left.
+    pub(crate) fn unmark_all(&self) {
+        let unmark = |pod: &Pod| mark(pod, Redirection::None);
+        self.index.pods().filter_map(unmark).for_each(|mark| (self.tell)(mark));
+    }
+}
+
+/// None if the annotation says so already.
+fn mark(pod: &Pod, redirection: Redirection) -> Option<Mark> {
+    let shown = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
+    // A value that is not ours is the user's, and says something else.
+    let shown = shown.filter(|value| Redirection::VALUES.contains(value));
+    (shown != redirection.value()).then(|| Mark {
+        pod: pod.name(),
+        uid: pod.metadata.uid.clone(),
+        redirection,
+    })
+}

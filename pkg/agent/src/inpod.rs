@@ -1,0 +1,200 @@
+//! Capture from within: rules in each pod's own network namespace, which is handed to ztunnel.
+//!
+//! The owner decides; what takes time is done elsewhere and comes back as [`Done`]: work in pods' namespaces by a few
+//! workers, ztunnel's answers by the threads of its connections. So a pod that is refused, or a tool that hangs, keeps
+//! nobody else waiting. A pod's way into the mesh: its addresses into the set of probes, its rules, ztunnel, the answer
+//! to an ADD; then a second look at its rules, and its annotation. And out of it: rules, ztunnel, set, annotation.
+
+mod captive;
+mod done;
+mod pods;
+mod seek;
+mod turn;
+mod uninstall;
+mod worker;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use inpod::Probes;
+use model::Family;
+use netns::{Netns, NetnsId};
+use planner::node::Fallback;
+use zds::{Hub, Server};
+
+use crate::{
+    core::Core,
+    error::Error,
+    ledger::Attachment,
+    metrics::Metrics,
+    owner::{Handle, Level, Message, Reply},
+    settings::{InPod, Settings},
+    way::{Enrolment, Trouble, Way},
+};
+
+use captive::{Captive, Waiter};
+use worker::Workers;
+
+pub(crate) use uninstall::uninstall;
+pub(crate) use worker::Done;
+
+/// How long an ADD waits for ztunnel. The plugin, and whoever asks for it, wait a little longer.
+const PATIENCE: Duration = Duration::from_secs(7);
+
+/// Pods that are captured from within.
+pub(crate) struct InPodWay {
+    chosen: InPod,
+    hub: Hub,
+    probes: Probes,
+    workers: Workers,
+    metrics: Metrics,
+    /// The node's own namespace.
+    node: NetnsId,
+    captives: BTreeMap<String, Captive>,
+    /// Namespaces of running pods are being looked for.
+    seeking: bool,
+    /// When to look for them again.
+    next_search: Instant,
+    /// The first search is over: ztunnels can be told of all pods.
+    searched: bool,
+    open: bool,
+    /// Ztunnels that are connected.
+    connections: usize,
+    started: Instant,
+    /// UIDs of all pods that were known at a turn soon after the start.
+    seen: BTreeSet<String>,
+    due: Option<Instant>,
+}
+
+impl InPodWay {
+    /// Opens it for the calling thread's network namespace, and serves ztunnels.
+    pub(crate) fn open(
+        settings: &Settings,
+        chosen: &InPod,
+        owner: &Handle,
+        metrics: Metrics,
+    ) -> Result<InPodWay, Error> {
+        let probes = Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone())?;
+        let to_owner = owner.clone();
+        let tell = move |event| to_owner.send(Message::Done(Box::new(Done::Zds(event))));
+        // Of capture on the node: by it, the plugin would enrol pods alone while no agent runs.
+        if let Err(error) = hostfs::remove(&settings.shared_config) {
+            tracing::warn!(target: "ambient", "{error}");
+        }
+        let hub = Hub::new(Box::new(tell));
+        let server = Server::bind(&chosen.socket)?;
+        server.serve(hub.clone()).map_err(Error::Thread)?;
+        let node = Netns::current()?;
+        let id = node.id();
+        let workers = Workers::start(settings, chosen, node, owner).map_err(Error::Thread)?;
+        let now = Instant::now();
+        Ok(InPodWay {
+            chosen: chosen.clone(),
+            hub,
+            probes,
+            workers,
+            metrics,
+            node: id,
+            captives: BTreeMap::new(),
+            seeking: false,
+            next_search: now,
+            searched: false,
+            open: false,
+            connections: 0,
+            started: now,
+            seen: BTreeSet::new(),
+            due: None,
+        })
+    }
+
+    fn refuse(&self, enrolment: &Enrolment) -> Result<(), String> {
+        let Some(netns) = &enrolment.netns else {
+            return Err(
+                "nobody handed over its network namespace: the plugin is of another version".to_owned()
+            );
+        };
+        if netns.id() == self.node {
+            return Err("its network namespace is the node's own".to_owned());
+        }
+        let captured = |ip: &&IpAddr| self.chosen.families().contains(&Family::of(**ip));
+        match enrolment.attachment.ips.iter().find(captured) {
+            Some(_) => Ok(()),
+            None => Err("it has no address of a family that is captured".to_owned()),
+        }
+    }
+}
+
+impl Way for InPodWay {
+    fn turn(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
+        self.look_and_do(core, level)
+    }
+
+    fn is_awaited(&self) -> bool {
+        false
+    }
+
+    fn answer(&mut self, _trouble: Option<&str>) {}
+
+    fn enrol(&mut self, core: &mut Core, mut enrolment: Enrolment, reply: Reply<Result<(), String>>) {
+        if let Err(why) = self.refuse(&enrolment) {
+            drop(reply.send(Err(why)));
+            return;
+        }
+        // A probe that comes before its exemption would be taken for traffic of the mesh.
+        let Attachment { uid, ips } = enrolment.attachment.clone();
+        if let Err(error) = self.probes.add(&ips, &uid) {
+            drop(reply.send(Err(error.to_string())));
+            return;
+        }
+        let netns = enrolment.netns.take();
+        let waiter = Waiter { deadline: Instant::now() + PATIENCE, reply };
+        self.captive_of(core, &enrolment.pod).added(&enrolment.container, ips, netns, waiter);
+        core.ledger.added(&enrolment.container, enrolment.attachment);
+        self.capture(&uid);
+        self.answer_served(&uid);
+        self.wake();
+    }
+
+    fn pass_by(
+        &mut self,
+        core: &mut Core,
+        container: &str,
+        attachment: Attachment,
+        reply: Reply<Result<(), String>>,
+    ) {
+        // The set of probes follows with the next turn; nothing else knows pods by their addresses.
+        core.ledger.added(container, attachment);
+        core.is_dirty(Level::Members);
+        drop(reply.send(Ok(())));
+    }
+
+    fn release(&mut self, _core: &mut Core, container: &str, gone: Attachment) -> Result<(), String> {
+        // A successor with the same UID has another container.
+        let ended = self.captives.get(&gone.uid).is_some_and(|captive| captive.ends_with(container));
+        if ended {
+            self.forget(&gone.uid, "its container has ended");
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, core: &mut Core, uid: &str, _ips: &[IpAddr]) -> Result<(), String> {
+        let captive = self.captives.get(uid).ok_or_else(|| "it is not enrolled".to_owned())?;
+        self.examine(captive)?;
+        core.status.ready()
+    }
+
+    fn set_fallback(&mut self, _fallback: Fallback) -> bool {
+        false // a pod's own rules hold its traffic while ztunnel is away
+    }
+
+    fn done(&mut self, core: &mut Core, done: Done) {
+        self.take(core, done);
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.due
+    }
+}

@@ -1,0 +1,180 @@
+//! A pod that is captured, or about to be, or no longer to be.
+
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use inpod::Glance;
+use model::{Pod, PodName};
+use netns::{Netns, NetnsId};
+use zds::Workload;
+
+use crate::owner::Reply;
+
+/// After a failure, the next try; twice as long after each further one, up to the last.
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// An ADD that waits.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) deadline: Instant,
+    pub(super) reply: Reply<Result<(), String>>,
+}
+
+/// How far its network namespace is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    /// Nothing is known of its rules.
+    Bare,
+    /// Its rules were put in place.
+    Ruled,
+    /// They were seen there.
+    Verified,
+}
+
+/// What was seen of its rules.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) glance: Glance,
+    /// When the tools were last asked.
+    pub(super) whole: Instant,
+}
+
+/// The pod.
+#[derive(Debug)]
+pub(super) struct Captive {
+    pub(super) name: PodName,
+    pub(super) service_account: String,
+    /// UIDs by which its processes are known.
+    pub(super) uids: Vec<String>,
+    pub(super) ips: Vec<IpAddr>,
+    pub(super) options: rules::inpod::Pod,
+    /// The container of its last ADD; empty if its namespace was found.
+    pub(super) container: String,
+    pub(super) netns: Option<Arc<Netns>>,
+    pub(super) step: Step,
+    /// A worker is at it.
+    pub(super) busy: bool,
+    /// What is wanted has changed meanwhile.
+    pub(super) again: bool,
+    /// It is to leave the mesh.
+    pub(super) leaving: bool,
+    /// It was captured before this agent came.
+    pub(super) adopted: bool,
+    /// The namespace in which ztunnel serves it.
+    pub(super) served: Option<NetnsId>,
+    /// Why ztunnel does not.
+    pub(super) refused: Option<String>,
+    pub(super) seen: Option<Seen>,
+    /// When its rules are to be looked at.
+    pub(super) next_look: Instant,
+    pub(super) waiting: Vec<Waiter>,
+    pub(super) failures: u32,
+    /// Not before; after a failure.
+    pub(super) due: Instant,
+    /// What failed last.
+    pub(super) trouble: Option<String>,
+}
+
+impl Captive {
+    pub(super) fn new(pod: &Pod, options: rules::inpod::Pod) -> Captive {
+        let now = Instant::now();
+        Captive {
+            name: pod.name(),
+            service_account: pod.spec.service_account_name.clone(),
+            uids: pod.runtime_uids(),
+            ips: pod.status.ips(),
+            options,
+            container: String::new(),
+            netns: None,
+            step: Step::Bare,
+            busy: false,
+            again: false,
+            leaving: false,
+            adopted: false,
+            served: None,
+            refused: None,
+            seen: None,
+            next_look: now,
+            waiting: Vec::new(),
+            failures: 0,
+            due: now,
+            trouble: None,
+        }
+    }
+
+    /// An ADD has come for it.
+    pub(super) fn added(&mut self, container: &str, ips: Vec<IpAddr>, netns: Option<Netns>, waiter: Waiter) {
+        container.clone_into(&mut self.container);
+        self.ips = ips;
+        self.leaving = false;
+        self.due = Instant::now();
+        self.waiting.push(waiter);
+        if let Some(netns) = netns {
+            self.found(netns);
+        }
+    }
+
+    /// Its namespace is this one. True if that is another one than before.
+    pub(super) fn found(&mut self, netns: Netns) -> bool {
+        if self.id() == Some(netns.id()) {
+            return false;
+        }
+        self.netns = Some(Arc::new(netns));
+        self.step = Step::Bare;
+        self.seen = None;
+        self.refused = None;
+        true
+    }
+
+    pub(super) fn id(&self) -> Option<NetnsId> {
+        self.netns.as_ref().map(|netns| netns.id())
+    }
+
+    /// ztunnel serves it where it is now.
+    pub(super) fn is_served(&self) -> bool {
+        self.served.is_some() && self.served == self.id()
+    }
+
+    /// Its rules are there, as far as is known.
+    pub(super) fn is_ruled(&self) -> bool {
+        self.step != Step::Bare
+    }
+
+    /// Whether it ends with a container.
+    pub(super) fn ends_with(&self, container: &str) -> bool {
+        self.container == container || self.container.is_empty()
+    }
+
+    pub(super) fn workload(&self, uid: &str) -> Workload {
+        Workload {
+            uid: uid.to_owned(),
+            name: self.name.name.clone(),
+            namespace: self.name.namespace.clone(),
+            service_account: self.service_account.clone(),
+            netns: self.netns.clone(),
+        }
+    }
+
+    /// Answers all ADDs that wait.
+    pub(super) fn answer(&mut self, result: &Result<(), String>) {
+        for waiter in std::mem::take(&mut self.waiting) {
+            drop(waiter.reply.send(result.clone()));
+        }
+    }
+
+    pub(super) fn failed(&mut self, why: String) {
+        self.failures = self.failures.saturating_add(1);
+        let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(10).saturating_sub(1));
+        self.due = Instant::now() + doubled.min(LAST_RETRY);
+        self.trouble = Some(why);
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        self.failures = 0;
+        self.trouble = None;
+    }
+}

@@ -1,0 +1,161 @@
+//! What workers and ztunnels say.
+
+use std::time::Instant;
+
+use inpod::Report;
+use netns::NetnsId;
+use tracing::{debug, info, warn};
+use zds::Event;
+
+use super::{
+    InPodWay,
+    captive::{Seen, Step},
+    pods::CHANGED,
+    worker::{Done, Look},
+};
+use crate::core::Core;
+
+impl InPodWay {
+    pub(super) fn take(&mut self, core: &mut Core, done: Done) {
+        core.is_dirty(CHANGED);
+        match done {
+            Done::Captured { uid, netns, result } => self.captured(&uid, netns, result),
+            Done::Looked { uid, netns, result } => self.looked(&uid, netns, result),
+            Done::Released { uid, result } => self.released(&uid, result),
+            Done::Searched(result) => self.found(result),
+            Done::Zds(Event::Connections(number)) => self.connected(number),
+            Done::Zds(Event::Accepted { uid, netns }) => self.accepted(&uid, netns),
+            Done::Zds(Event::Refused { uid, netns, error }) => self.refused(&uid, netns, &error),
+        }
+    }
+
+    fn connected(&mut self, number: usize) {
+        if number == 0 && self.connections > 0 {
+            warn!(target: "ambient", "no ztunnel is connected: new connections of captured pods fail until one is");
+        }
+        self.connections = number;
+        self.metrics.ztunnels(number);
+    }
+
+    fn captured(&mut self, uid: &str, netns: NetnsId, result: Result<Report, String>) {
+        let Some(captive) = self.captives.get_mut(uid) else { return };
+        captive.busy = false;
+        let again = std::mem::take(&mut captive.again);
+        if captive.leaving {
+            return; // the next turn takes away what was made
+        }
+        if again || captive.id() != Some(netns) {
+            self.capture(uid);
+            return;
+        }
+        self.metrics.step("capture pod", result.is_ok());
+        match result {
+            Ok(report) => {
+                if let Some(warning) = report.warning {
+                    debug!(target: "ambient", "{}: {warning}", captive.name);
+                }
+                if !report.differences.is_empty() {
+                    captive.seen = None;
+                    captive.step = Step::Ruled;
+                }
+                captive.step = captive.step.max(Step::Ruled);
+                captive.succeeded();
+                let workload = captive.workload(uid);
+                self.hub.put(workload);
+                self.answer_served(uid);
+            }
+            Err(why) => {
+                if captive.trouble.as_ref() != Some(&why) {
+                    warn!(target: "ambient", "{} cannot be captured: {why}", captive.name);
+                }
+                captive.failed(why.clone());
+                if !captive.waiting.is_empty() {
+                    self.abandon(uid, why);
+                }
+            }
+        }
+    }
+
+    fn looked(&mut self, uid: &str, netns: NetnsId, result: Result<Look, String>) {
+        let Some(captive) = self.captives.get_mut(uid) else { return };
+        captive.busy = false;
+        let again = std::mem::take(&mut captive.again);
+        if captive.leaving {
+            return;
+        }
+        if again || captive.id() != Some(netns) {
+            self.capture(uid);
+            return;
+        }
+        match result {
+            Ok(Look { glance, whole, repaired }) => {
+                if !repaired.is_empty() {
+                    warn!(target: "ambient", "{}: rules were put back: {}", captive.name, repaired.join("; "));
+                    self.metrics.repaired("pod");
+                }
+                let before = captive.seen.as_ref().map(|seen| seen.whole);
+                let whole = before.filter(|_| !whole).unwrap_or_else(Instant::now);
+                if captive.step != Step::Verified && captive.is_served() {
+                    info!(target: "ambient", "{} is captured", captive.name);
+                }
+                captive.seen = Some(Seen { glance, whole });
+                captive.step = Step::Verified;
+                captive.succeeded();
+            }
+            Err(why) => {
+                if captive.trouble.as_ref() != Some(&why) {
+                    warn!(target: "ambient", "{}: its rules cannot be kept: {why}", captive.name);
+                }
+                captive.step = Step::Bare;
+                captive.failed(why);
+            }
+        }
+    }
+
+    fn released(&mut self, uid: &str, result: Result<Vec<String>, String>) {
+        let Some(captive) = self.captives.get_mut(uid) else { return };
+        captive.busy = false;
+        captive.again = false;
+        self.metrics.step("release pod", result.is_ok());
+        match result {
+            Ok(_) if !captive.leaving => {
+                // It came back meanwhile.
+                captive.step = Step::Bare;
+                self.capture(uid);
+            }
+            Ok(taken) => {
+                info!(target: "ambient", "{} is not captured any more", captive.name);
+                debug!(target: "ambient", "{}: removed {}", captive.name, taken.join("; "));
+                self.forget(uid, "it has left the mesh");
+            }
+            Err(why) => {
+                warn!(target: "ambient", "{}: its rules cannot be removed: {why}", captive.name);
+                captive.failed(why);
+            }
+        }
+    }
+
+    fn accepted(&mut self, uid: &str, netns: NetnsId) {
+        let Some(captive) = self.captives.get_mut(uid) else { return };
+        captive.served = Some(netns);
+        if captive.is_served() {
+            captive.refused = None;
+            self.answer_served(uid);
+        }
+    }
+
+    fn refused(&mut self, uid: &str, netns: NetnsId, error: &str) {
+        let Some(captive) = self.captives.get_mut(uid).filter(|captive| captive.id() == Some(netns)) else {
+            return;
+        };
+        let why = format!("ztunnel refused it: {error}");
+        captive.served = None;
+        if captive.refused.as_ref() != Some(&why) {
+            warn!(target: "ambient", "{}: {why}", captive.name);
+        }
+        captive.refused = Some(why.clone());
+        if !captive.waiting.is_empty() {
+            self.abandon(uid, why);
+        }
+    }
+}

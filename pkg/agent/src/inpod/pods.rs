@@ -1,0 +1,159 @@
+//! Single pods: into the mesh, and out of it.
+
+use std::{net::IpAddr, time::Instant};
+
+use model::Pod;
+use planner::{ambient::AMBIENT_REDIRECTION, inpod::options};
+use tracing::{info, warn};
+
+use super::{InPodWay, captive::Captive, worker::Job};
+use crate::{core::Core, owner::Level, settings::Redirection};
+
+impl InPodWay {
+    /// The captive that a pod is, or becomes.
+    pub(super) fn captive_of(&mut self, core: &Core, pod: &Pod) -> &mut Captive {
+        let dns = self.chosen.dns_capture;
+        let uid = &pod.metadata.uid;
+        if !self.captives.contains_key(uid) {
+            let (chosen, warnings) = options(pod, dns);
+            for warning in warnings {
+                warn!(target: "ambient", "{}: {warning}; it counts as absent", pod.name());
+            }
+            core.metrics.event("add");
+            let mut captive = Captive::new(pod, chosen);
+            captive.adopted = is_marked(pod);
+            self.captives.insert(uid.clone(), captive);
+        }
+        self.captives.entry(uid.clone()).or_insert_with(|| Captive::new(pod, options(pod, dns).0))
+    }
+
+    pub(super) fn is_member(&mut self, core: &Core, pod: &Pod, ips: Vec<IpAddr>) {
+        let is_new = !self.captives.contains_key(&pod.metadata.uid);
+        let chosen = options(pod, self.chosen.dns_capture).0;
+        let captive = self.captive_of(core, pod);
+        let returns = std::mem::take(&mut captive.leaving);
+        // The plugin knows its addresses before the API does.
+        if !ips.is_empty() {
+            captive.ips = ips;
+        }
+        let differs = captive.options != chosen;
+        if differs {
+            captive.options = chosen;
+            core.metrics.event("update");
+        }
+        if is_new {
+            self.search_soon();
+        } else if (differs || returns) && self.captives.get(&pod.metadata.uid).is_some_and(Captive::is_ruled)
+        {
+            self.capture(&pod.metadata.uid);
+        }
+    }
+
+    /// A pod does not belong to the mesh, or not any more.
+    pub(super) fn is_out(&mut self, core: &Core, pod: &Pod, why: &str) {
+        let uid = &pod.metadata.uid;
+        // One that left while no agent was here still has its rules.
+        if !self.captives.contains_key(uid) && is_marked(pod) && !pod.status.ips().is_empty() {
+            let captive = self.captive_of(core, pod);
+            captive.leaving = true;
+            self.search_soon();
+            return;
+        }
+        let Some(captive) = self.captives.get_mut(uid) else { return };
+        if captive.leaving {
+            return;
+        }
+        captive.leaving = true;
+        captive.due = Instant::now();
+        captive.answer(&Err(format!("it does not belong to the mesh: {why}")));
+        core.metrics.event("delete");
+        info!(target: "ambient", "{} leaves the mesh: {why}", captive.name);
+    }
+
+    /// Has a pod's rules put in place.
+    pub(super) fn capture(&mut self, uid: &str) {
+        let Some(captive) = self.captives.get_mut(uid) else { return };
+        let Some(netns) = captive.netns.clone() else { return };
+        if captive.busy {
+            captive.again = true;
+            return;
+        }
+        captive.busy = true;
+        let urgent = !captive.waiting.is_empty();
+        self.workers.send(Job::Capture { uid: uid.to_owned(), netns, pod: captive.options.clone() }, urgent);
+    }
+
+    /// Has a pod's rules taken away. ztunnel is told when they are gone, and not before: else its traffic would be led
+    /// to nobody.
+    pub(super) fn let_go(&mut self, uid: &str) {
+        let Some(captive) = self.captives.get_mut(uid) else { return };
+        let Some(netns) = captive.netns.clone() else { return };
+        captive.busy = true;
+        self.workers.send(Job::Release { uid: uid.to_owned(), netns }, false);
+    }
+
+    /// A pod that has ended: its rules went with its namespace.
+    pub(super) fn forget(&mut self, uid: &str, why: &str) {
+        let Some(mut captive) = self.captives.remove(uid) else { return };
+        captive.answer(&Err(why.to_owned()));
+        self.hub.remove(uid);
+        tracing::debug!(target: "ambient", "{}: {why}", captive.name);
+    }
+
+    /// All pods are captured in another way from now on.
+    pub(crate) fn forget_all(&mut self) {
+        let uids: Vec<String> = self.captives.keys().cloned().collect();
+        uids.iter().for_each(|uid| self.forget(uid, "it is captured in another way"));
+    }
+
+    /// An ADD that failed: what it began ends with its sandbox. The pod's rules stay, so that nothing of it gets past
+    /// the mesh; should it run nevertheless, it is found, and captured, as any running pod.
+    pub(super) fn abandon(&mut self, uid: &str, why: String) {
+        let Some(captive) = self.captives.get_mut(uid) else { return };
+        warn!(target: "ambient", "{} could not be enrolled: {why}", captive.name);
+        captive.answer(&Err(why.clone()));
+        captive.failed(why);
+        if !captive.is_served() {
+            self.hub.remove(uid);
+            self.captives.remove(uid);
+        }
+    }
+
+    /// Answers an ADD if nothing is left to wait for.
+    pub(super) fn answer_served(&mut self, uid: &str) {
+        if let Some(captive) = self.captives.get_mut(uid)
+            && captive.is_ruled()
+            && captive.is_served()
+        {
+            captive.answer(&Ok(()));
+        }
+    }
+
+    /// Compares a captive with the kernel, and with ztunnel.
+    pub(super) fn examine(&self, captive: &Captive) -> Result<(), String> {
+        let (Some(netns), true) = (&captive.netns, captive.is_ruled()) else {
+            return Err("its rules are not in place".to_owned());
+        };
+        if !captive.is_served() {
+            let why = captive.refused.as_deref().unwrap_or("it has not answered");
+            return Err(format!("ztunnel does not serve it: {why}"));
+        }
+        let families = self.chosen.families();
+        let wanted = inpod::Wanted { config: &self.chosen.rules, pod: &captive.options, families: &families };
+        let seen = inpod::verify(netns, &wanted, self.probes.options()).map_err(|error| error.to_string())?;
+        if seen.differences.is_empty() { Ok(()) } else { Err(seen.differences.join("; ")) }
+    }
+
+    /// Something has changed that the next turn follows up.
+    pub(super) fn wake(&mut self) {
+        self.due = Some(Instant::now());
+    }
+}
+
+fn is_marked(pod: &Pod) -> bool {
+    let value = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
+    value.is_some_and(|value| Redirection::VALUES.contains(&value))
+}
+
+/// What a change of a captive asks of the next turn.
+pub(super) const CHANGED: Level = Level::Members;

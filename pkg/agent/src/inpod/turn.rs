@@ -1,0 +1,207 @@
+//! One turn: from facts to what is to be done, pod by pod.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use model::Family;
+use planner::ambient::{Left, Standing};
+use tracing::{info, warn};
+
+use super::{InPodWay, captive::Step, worker::Job};
+use crate::{core::Core, owner::Level, settings::Redirection, way::Trouble};
+
+/// Each pod's rules are looked at this often.
+const LOOK: Duration = Duration::from_secs(50);
+/// The tools are asked this often where the kernel alone cannot tell whether rules have changed.
+const WHOLE_LOOK: Duration = Duration::from_secs(240);
+/// How many looks may be on their way at a time: a turn after a long sleep must not bring them all.
+const LOOKS: usize = 8;
+/// How long addresses that nobody knows are left alone after a start: the first list of pods may be older than they are.
+const GRACE: Duration = Duration::from_secs(60);
+
+impl InPodWay {
+    pub(super) fn look_and_do(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
+        if level == Level::Whole {
+            let missing = self.probes.ensure().map_err(|error| format!("the node's probes: {error}"))?;
+            if self.open && !missing.is_empty() {
+                warn!(target: "ambient", "the node's probes were not exempt: {}", missing.join("; "));
+                self.metrics.repaired("node");
+            }
+        }
+        let addresses = self.wanted_addresses(core)?;
+        self.take_in(core);
+        self.search_if_due();
+        self.open_if_searched();
+        self.work();
+        self.give_up();
+        let (added, left) = self.probes.settle(&addresses).map_err(|error| error.to_string())?;
+        if added + left > 0 {
+            tracing::debug!(target: "ambient", "addresses of probed pods: {added} added, {left} removed");
+        }
+        self.tell(core, &addresses);
+        self.due = self.next_due();
+        Ok(None)
+    }
+
+    /// Whose probes are exempt, address by address.
+    fn wanted_addresses(&mut self, core: &mut Core) -> Result<BTreeMap<IpAddr, String>, Trouble> {
+        let found = self.probes.members().map_err(|error| error.to_string())?;
+        let inherited: BTreeMap<IpAddr, String> =
+            found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
+        let mut members = core.ledger.members(&core.index, &core.settings.policy, &inherited);
+        if self.started.elapsed() < GRACE {
+            // A pod that was there and is not any more has ended.
+            self.seen.extend(core.index.pods().map(|pod| pod.metadata.uid.clone()));
+            for (ip, uid) in &inherited {
+                if !self.seen.contains(uid) && !core.ledger.has_released(uid, *ip) {
+                    members.entry(*ip).or_insert_with(|| uid.clone());
+                }
+            }
+        }
+        // One that leaves keeps its exemption until its rules are gone.
+        for (uid, captive) in self.captives.iter().filter(|(_, captive)| captive.leaving) {
+            for ip in &captive.ips {
+                members.entry(*ip).or_insert_with(|| uid.clone());
+            }
+        }
+        let families = self.chosen.families();
+        members.retain(|ip, _| families.contains(&Family::of(*ip)));
+        Ok(members)
+    }
+
+    /// Pods that belong to the mesh become captives; those that do not any more are to leave.
+    fn take_in(&mut self, core: &Core) {
+        let mut known = std::collections::BTreeSet::new();
+        for pod in core.index.pods() {
+            let uid = &pod.metadata.uid;
+            known.insert(uid.clone());
+            match core.standing(pod) {
+                Standing::Member { ips, .. } => self.is_member(core, pod, ips),
+                // Its address, or its namespace's labels, may be told later.
+                Standing::Pending(_) | Standing::Out(Left::NamespaceUnknown) => {}
+                Standing::Out(Left::Terminated) => self.forget(uid, "it has ended"),
+                Standing::Out(reason) => self.is_out(core, pod, &reason.to_string()),
+            }
+        }
+        let gone = |uid: &String| !known.contains(uid) && !core.ledger.is_expected(uid);
+        let gone: Vec<String> = self.captives.keys().filter(|uid| gone(uid)).cloned().collect();
+        gone.iter().for_each(|uid| self.forget(uid, "it is gone"));
+    }
+
+    /// Before ztunnels are told anything, all pods that they may serve must be known.
+    fn open_if_searched(&mut self) {
+        if self.open || !self.searched {
+            return;
+        }
+        for (uid, captive) in self.captives.iter().filter(|(_, captive)| captive.adopted && !captive.leaving)
+        {
+            self.hub.put(captive.workload(uid));
+        }
+        self.hub.open();
+        self.open = true;
+        info!(target: "ambient", "ztunnel can be told of {} pods", self.captives.len());
+    }
+
+    /// Begins what can be begun.
+    fn work(&mut self) {
+        let now = Instant::now();
+        let ready = |uid: &&String| {
+            let captive = self.captives.get(*uid);
+            captive.is_some_and(|captive| !captive.busy && captive.netns.is_some() && now >= captive.due)
+        };
+        let uids: Vec<String> = self.captives.keys().filter(ready).cloned().collect();
+        let mut looks = self.captives.values().filter(|captive| captive.busy).count();
+        for uid in uids {
+            let Some(captive) = self.captives.get(&uid) else { continue };
+            if captive.leaving {
+                self.let_go(&uid);
+            } else if captive.step == Step::Bare {
+                self.capture(&uid);
+            } else if looks < LOOKS
+                && (captive.step == Step::Ruled && captive.is_served() || now >= captive.next_look)
+            {
+                looks += 1;
+                self.look(&uid);
+            }
+        }
+    }
+
+    fn look(&mut self, uid: &str) {
+        let Some(captive) = self.captives.get_mut(uid) else { return };
+        let Some(netns) = captive.netns.clone() else { return };
+        captive.busy = true;
+        captive.next_look = Instant::now() + LOOK;
+        // What a glance cannot tell is believed for a while.
+        let before = captive
+            .seen
+            .as_ref()
+            .filter(|seen| seen.whole.elapsed() < WHOLE_LOOK || seen.glance.is_telling());
+        let (pod, before) = (captive.options.clone(), before.map(|seen| seen.glance.clone()));
+        self.workers.send(Job::Look { uid: uid.to_owned(), netns, pod, before }, false);
+    }
+
+    /// ADDs whose time is up are told why.
+    fn give_up(&mut self) {
+        let now = Instant::now();
+        let late = |captive: &super::Captive| captive.waiting.iter().any(|waiter| waiter.deadline <= now);
+        let late: Vec<String> =
+            self.captives.iter().filter(|(_, captive)| late(captive)).map(|(uid, _)| uid.clone()).collect();
+        for uid in late {
+            let why = self.why_not(&uid);
+            self.abandon(&uid, why);
+        }
+    }
+
+    fn why_not(&self, uid: &str) -> String {
+        let captive = self.captives.get(uid);
+        match captive {
+            Some(captive) if !captive.is_ruled() => {
+                captive.trouble.clone().unwrap_or_else(|| "its rules are not in place yet".to_owned())
+            }
+            Some(captive) if captive.refused.is_some() => captive.refused.clone().unwrap_or_default(),
+            _ if self.connections == 0 => "no ztunnel is connected to the agent on this node".to_owned(),
+            _ if !self.open => "the agent does not know the node's pods yet".to_owned(),
+            _ => "ztunnel did not answer in time".to_owned(),
+        }
+    }
+
+    /// Marks pods by what is known of the kernel and of ztunnel.
+    fn tell(&self, core: &mut Core, addresses: &BTreeMap<IpAddr, String>) {
+        core.tell_pods(|pod, ips| {
+            let captive = self.captives.get(&pod.metadata.uid);
+            let Some(captive) = captive else { return ips.is_none().then_some(Redirection::None) };
+            match captive.step {
+                _ if captive.leaving => None,
+                Step::Verified if captive.is_served() => Some(Redirection::Enabled),
+                Step::Ruled if captive.is_served() => None, // a second look is on its way
+                Step::Ruled | Step::Verified if captive.waiting.is_empty() => Some(Redirection::Pending),
+                _ => None,
+            }
+        });
+        for family in Family::BOTH {
+            let size = addresses.keys().filter(|ip| Family::of(**ip) == family).count();
+            core.metrics.set_size(family, size);
+        }
+        core.metrics.ztunnels(self.connections);
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let of = |captive: &super::Captive| {
+            let waits = captive.waiting.iter().map(|waiter| waiter.deadline).min();
+            let works = captive.netns.is_some() && !captive.busy;
+            let work = match captive.step {
+                _ if !works => None,
+                Step::Bare => Some(captive.due),
+                _ if captive.leaving => Some(captive.due),
+                _ => Some(captive.next_look.max(captive.due)),
+            };
+            waits.into_iter().chain(work).min()
+        };
+        let pods = self.captives.values().filter_map(of).min();
+        let search = (!self.seeking && self.is_search_wanted()).then_some(self.next_search);
+        pods.into_iter().chain(search).min()
+    }
+}

@@ -1,0 +1,42 @@
+//! Takes everything of capture from within off the node and out of its pods, by what the kernel shows.
+
+use std::{collections::BTreeMap, path::Path};
+
+use inpod::{Probes, is_captured, namespaces, release};
+use model::Family;
+use netns::{Netns, NetnsId};
+
+use crate::Settings;
+
+/// Removes it. Answers with what could not be removed, in sentences.
+pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
+    let config = settings.capture.in_pod().map_or_else(Default::default, |chosen| chosen.rules.clone());
+    let mut troubles = Vec::new();
+    let probes = Probes::open(config.clone(), Family::BOTH.to_vec(), settings.tools.clone());
+    if let Err(error) = probes.and_then(|mut probes| probes.remove()) {
+        troubles.push(error.to_string());
+    }
+    let Some(chosen) = settings.capture.in_pod() else { return troubles };
+    match pods(&chosen.proc, &settings.netns_directory) {
+        Ok(pods) => {
+            for netns in pods.values() {
+                let done = is_captured(netns, &config).and_then(|captured| match captured {
+                    true => release(netns, &config, &settings.tools).map(drop),
+                    false => Ok(()),
+                });
+                troubles.extend(done.err().map(|error| format!("a pod's rules: {error}")));
+            }
+        }
+        Err(error) => troubles.push(error.to_string()),
+    }
+    troubles
+}
+
+/// All namespaces but the node's own.
+fn pods(proc: &Path, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
+    let own = Netns::current()?.id();
+    let mut all = namespaces(proc)?;
+    all.extend(Netns::list(directory)?.into_iter().map(|(_, netns)| (netns.id(), netns)));
+    all.remove(&own);
+    Ok(all)
+}

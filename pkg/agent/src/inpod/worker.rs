@@ -1,0 +1,204 @@
+//! Work that takes longer than a message: in pods' namespaces, and on the list of processes.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use inpod::{Finder, Found, Glance, Report, Sought, Wanted};
+use model::Family;
+use netfilter::Options;
+use netns::{Netns, NetnsId};
+
+use crate::{
+    owner::{Handle, Message},
+    settings::{InPod, Settings},
+};
+
+/// How many work at a time: children of two families run side by side already.
+const WORKERS: usize = 4;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Job {
+    /// Put a pod's rules in place.
+    Capture { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod },
+    /// Look at a pod's rules, and put back what is missing. With a glance from before, the tools are asked only if
+    /// that can tell nothing or tells a difference.
+    Look { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Glance> },
+    /// Take a pod's rules away.
+    Release { uid: String, netns: Arc<Netns> },
+    /// Find namespaces.
+    Search(BTreeMap<String, Sought>),
+}
+
+/// What was done, or said.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// A pod's rules.
+    Captured { uid: String, netns: NetnsId, result: Result<Report, String> },
+    /// What a look showed.
+    Looked { uid: String, netns: NetnsId, result: Result<Look, String> },
+    /// A pod has no rules any more.
+    Released { uid: String, result: Result<Vec<String>, String> },
+    /// Namespaces, by UID.
+    Searched(Result<BTreeMap<String, Found>, String>),
+    /// What ztunnels did.
+    Zds(zds::Event),
+}
+
+/// What a look showed.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(super) glance: Glance,
+    /// The tools were asked.
+    pub(super) whole: bool,
+    /// What was missing, and was put back; in words.
+    pub(super) repaired: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    urgent: VecDeque<Job>,
+    other: VecDeque<Job>,
+    ended: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+/// The workers; they end when this does.
+#[derive(Debug)]
+pub(super) struct Workers(Arc<Shared>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.lock();
+        loop {
+            if queue.ended {
+                return None;
+            }
+            let job = queue.urgent.pop_front();
+            if let Some(job) = job.or_else(|| queue.other.pop_front()) {
+                return Some(job);
+            }
+            queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Workers {
+    /// Starts them. `node`: the node's own namespace.
+    pub(super) fn start(
+        settings: &Settings,
+        chosen: &InPod,
+        node: Netns,
+        owner: &Handle,
+    ) -> io::Result<Workers> {
+        let shared = Arc::new(Shared::default());
+        let workers = Workers(Arc::clone(&shared)); // so that those that run end if another cannot be started
+        let tools = Tools {
+            config: chosen.rules.clone(),
+            families: chosen.families(),
+            options: settings.tools.clone(),
+            finder: Finder::new(&chosen.proc, node),
+        };
+        let tools = Arc::new(tools);
+        for _ in 0..WORKERS {
+            let (shared, tools, owner) = (Arc::clone(&shared), Arc::clone(&tools), owner.clone());
+            let body = move || {
+                while let Some(job) = shared.next() {
+                    owner.send(Message::Done(Box::new(tools.run(job))));
+                }
+            };
+            drop(thread::Builder::new().name("in-pod".to_owned()).stack_size(256 * 1024).spawn(body)?);
+        }
+        Ok(workers)
+    }
+
+    /// Has something done; what is urgent goes before all else.
+    pub(super) fn send(&self, job: Job, urgent: bool) {
+        let mut queue = self.0.lock();
+        if urgent {
+            queue.urgent.push_back(job);
+        } else {
+            queue.other.push_back(job);
+        }
+        drop(queue);
+        self.0.more.notify_one();
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.more.notify_all();
+    }
+}
+
+/// What all jobs need.
+struct Tools {
+    config: rules::inpod::Config,
+    families: Vec<Family>,
+    options: Options,
+    finder: Finder,
+}
+
+impl Tools {
+    fn run(&self, job: Job) -> Done {
+        let words = |error: inpod::Error| error.to_string();
+        match job {
+            Job::Capture { uid, netns, pod } => {
+                let result = inpod::capture(&netns, &self.wanted(&pod), &self.options).map_err(words);
+                Done::Captured { uid, netns: netns.id(), result }
+            }
+            Job::Look { uid, netns, pod, before } => {
+                let result = self.look(&netns, &pod, before.as_ref()).map_err(words);
+                Done::Looked { uid, netns: netns.id(), result }
+            }
+            Job::Release { uid, netns } => {
+                let result = inpod::release(&netns, &self.config, &self.options).map_err(words);
+                Done::Released { uid, result }
+            }
+            Job::Search(sought) => Done::Searched(self.finder.find(&sought).map_err(words)),
+        }
+    }
+
+    fn look(
+        &self,
+        netns: &Netns,
+        pod: &rules::inpod::Pod,
+        before: Option<&Glance>,
+    ) -> Result<Look, inpod::Error> {
+        let wanted = self.wanted(pod);
+        if let Some(before) = before {
+            let glance = inpod::glance(netns, &wanted)?;
+            if before.is_still(&glance) == Some(true) {
+                return Ok(Look { glance, whole: false, repaired: Vec::new() });
+            }
+        }
+        let seen = inpod::verify(netns, &wanted, &self.options)?;
+        if seen.differences.is_empty() {
+            return Ok(Look { glance: seen.seen, whole: true, repaired: Vec::new() });
+        }
+        let repaired = inpod::capture(netns, &wanted, &self.options)?.differences;
+        let after = inpod::verify(netns, &wanted, &self.options)?;
+        match after.differences.into_iter().next() {
+            None => Ok(Look { glance: after.seen, whole: true, repaired }),
+            Some(difference) => Err(inpod::Error::Unstable(difference)),
+        }
+    }
+
+    fn wanted<'a>(&'a self, pod: &'a rules::inpod::Pod) -> Wanted<'a> {
+        Wanted { config: &self.config, pod, families: &self.families }
+    }
+}

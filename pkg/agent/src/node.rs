@@ -1,0 +1,84 @@
+//! Capture at the level of the node: rules, sets, links and routes in its namespace lead the traffic of enrolled pods
+//! through the ztunnel of a slot.
+
+mod enrol;
+mod pass;
+mod shared;
+mod uninstall;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Instant,
+};
+
+use model::Family;
+use nodepath::{Members, NodePath};
+use planner::node::{Desired, Fallback, Observed};
+
+use crate::{
+    core::Core,
+    owner::Reply,
+    settings::{Redirection, Settings},
+};
+
+pub(crate) use uninstall::uninstall;
+
+/// What the kernel showed when it last was as desired.
+#[derive(Debug)]
+struct Verified {
+    desired: Desired,
+    seen: Observed,
+}
+
+/// The node path.
+pub(crate) struct NodeWay {
+    path: NodePath,
+    members: Members,
+    fallback: Fallback,
+    verified: Option<Verified>,
+    started: Instant,
+    /// UIDs of all pods that were known at a turn soon after the start.
+    seen: BTreeSet<String>,
+    /// ADDs that wait until the next turn has enrolled their pods.
+    joining: Vec<Reply<Result<(), String>>>,
+}
+
+impl NodeWay {
+    /// Opens it for the calling thread's network namespace.
+    pub(crate) fn open(settings: &Settings) -> Result<NodeWay, nodepath::Error> {
+        let path = NodePath::open(
+            settings.node.clone(),
+            settings.tools.clone(),
+            &settings.netns_directory,
+            &settings.journal,
+        )?;
+        Ok(NodeWay {
+            path,
+            members: Members::open(settings.node.clone())?,
+            fallback: settings.fallback,
+            verified: None,
+            started: Instant::now(),
+            seen: BTreeSet::new(),
+            joining: Vec::new(),
+        })
+    }
+}
+
+/// Marks pods by what the kernel showed just now, and counts them.
+fn tell(core: &mut Core, desired: &Desired, observed: &Observed) {
+    core.tell_pods(|pod, ips| {
+        let captured = ips.is_some_and(|ips| is_captured(ips, &pod.metadata.uid, desired, observed));
+        Some(if captured { Redirection::Enabled } else { Redirection::None })
+    });
+    for family in Family::BOTH {
+        core.metrics.set_size(family, observed.sets.get(&family).map_or(0, BTreeMap::len));
+    }
+}
+
+fn is_captured(ips: &[IpAddr], uid: &str, desired: &Desired, observed: &Observed) -> bool {
+    ips.iter().all(|ip| {
+        let in_set = observed.sets.get(&Family::of(*ip)).is_some_and(|members| members.contains_key(ip));
+        in_set && desired.members.get(ip).is_some_and(|owner| owner == uid)
+    })
+}

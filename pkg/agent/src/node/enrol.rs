@@ -1,0 +1,95 @@
+//! What the plugin asks for, and the turns in between.
+
+use std::{net::IpAddr, time::Instant};
+
+use model::Family;
+use planner::node::{Fallback, Slot};
+
+use super::NodeWay;
+use crate::{
+    core::Core,
+    inpod::Done,
+    ledger::Attachment,
+    owner::{Level, Reply},
+    way::{Enrolment, Trouble, Way},
+};
+
+impl Way for NodeWay {
+    fn turn(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
+        self.pass(core, level)
+    }
+
+    fn is_awaited(&self) -> bool {
+        !self.joining.is_empty()
+    }
+
+    fn answer(&mut self, trouble: Option<&str>) {
+        for reply in std::mem::take(&mut self.joining) {
+            drop(reply.send(trouble.map_or(Ok(()), |trouble| Err(trouble.to_owned()))));
+        }
+    }
+
+    /// Enrols at once where everything stands ready, else with the next turn, which makes it so.
+    fn enrol(&mut self, core: &mut Core, enrolment: Enrolment, reply: Reply<Result<(), String>>) {
+        let Enrolment { container, attachment, .. } = enrolment;
+        core.is_dirty(Level::Members);
+        if let Some(active) = self.ready_for(&attachment.ips) {
+            let done = self.members.enrol(&attachment.ips, &attachment.uid, active, self.fallback);
+            drop(reply.send(done.map_err(|error| error.to_string())));
+        } else {
+            core.is_dirty(Level::Whole);
+            self.joining.push(reply);
+        }
+        core.ledger.added(&container, attachment);
+    }
+
+    /// If an earlier pod is still captured by one of the addresses, the next turn ends that, and is waited for.
+    fn pass_by(
+        &mut self,
+        core: &mut Core,
+        container: &str,
+        attachment: Attachment,
+        reply: Reply<Result<(), String>>,
+    ) {
+        let captured = |ip| self.verified.as_ref().is_some_and(|seen| seen.desired.members.contains_key(ip));
+        if attachment.ips.iter().any(captured) {
+            core.is_dirty(Level::Members);
+            self.joining.push(reply);
+        } else {
+            drop(reply.send(Ok(())));
+        }
+        core.ledger.added(container, attachment);
+    }
+
+    fn release(&mut self, _core: &mut Core, _container: &str, gone: Attachment) -> Result<(), String> {
+        self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr]) -> Result<(), String> {
+        self.members.check(ips, uid)?;
+        core.status.ready()
+    }
+
+    fn set_fallback(&mut self, fallback: Fallback) -> bool {
+        std::mem::replace(&mut self.fallback, fallback) != fallback
+    }
+
+    fn done(&mut self, _core: &mut Core, _done: Done) {}
+
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+}
+
+impl NodeWay {
+    /// Whether rules, sets and ways of these addresses' families were there when last looked: the active slot, then.
+    fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<Slot>> {
+        let verified = self.verified.as_ref()?;
+        let families = verified.desired.families();
+        let all = ips.iter().all(|ip| families.contains(&Family::of(*ip)));
+        // A ztunnel that serves one family only leaves the other held.
+        let served = |ip: &IpAddr| verified.desired.active_for(Family::of(*ip)).is_some();
+        let uniform = verified.desired.active.is_none() || ips.iter().all(served);
+        (all && uniform && verified.desired.fallback == self.fallback).then_some(verified.desired.active)
+    }
+}

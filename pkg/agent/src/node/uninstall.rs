@@ -1,0 +1,65 @@
+//! Takes everything of ours out of the node's network namespace, and out of its ztunnels', by what the kernel shows.
+
+use std::net::IpAddr;
+
+use nodepath::NodePath;
+use planner::node::{Generation, Known, Operation, Slot, plan};
+use tracing::warn;
+
+use crate::Settings;
+
+/// Removes all that an agent, of whatever version of ours, has made. It needs neither facts nor API server. Repeating it
+/// changes nothing. Answers with what could not be removed, in sentences.
+pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
+    let opened = NodePath::open(
+        settings.node.clone(),
+        settings.tools.clone(),
+        &settings.netns_directory,
+        &settings.journal,
+    );
+    let mut path = match opened {
+        Ok(path) => path,
+        Err(error) => return vec![error.to_string()],
+    };
+    let mut troubles = Vec::new();
+    match steps(settings, &mut path) {
+        Ok(steps) => {
+            let failed = steps
+                .iter()
+                .filter_map(|step| path.apply(step).err().map(|error| format!("{step}: {error}")));
+            troubles.extend(failed.collect::<Vec<_>>());
+        }
+        Err(error) => troubles.push(error),
+    }
+    if let Err(error) = hostfs::remove(&settings.shared_config) {
+        troubles.push(error.to_string());
+    }
+    troubles
+}
+
+fn steps(settings: &Settings, path: &mut NodePath) -> Result<Vec<Operation>, String> {
+    let words = |error: nodepath::Error| error.to_string();
+    let mut observed = path.observe_network().map_err(words)?;
+    path.observe_firewall(&mut observed).map_err(words)?;
+    let known = Known::from(&settings.node, &observed);
+    let mut slots = [None, None];
+    for slot in Slot::BOTH {
+        let ips = slot.of(&known.ips);
+        // One ztunnel in both slots: the state of a plan that was cut off. It is cleared once.
+        let again = slot == Slot::One && slots.iter().flatten().any(|other| has_one_of(other, ips));
+        if ips.is_empty() || again {
+            continue;
+        }
+        match path.locate(&format!("slot {slot}"), ips, false) {
+            Ok(generation) => *slot.of_mut(&mut slots) = Some(generation),
+            // Its namespace is gone, and with it what we made there.
+            Err(error) => warn!(target: "ambient", "the ztunnel of slot {slot}: {error}"),
+        }
+    }
+    path.observe_slots(&mut observed, &slots).map_err(words)?;
+    Ok(plan(&settings.node, None, &observed))
+}
+
+fn has_one_of(ztunnel: &Generation, ips: &[IpAddr]) -> bool {
+    ztunnel.ips.iter().any(|ip| ips.contains(ip))
+}

@@ -1,0 +1,70 @@
+//! A way of capture: what the owner does with pods that belong to ambient mode.
+
+use std::{net::IpAddr, time::Instant};
+
+use netns::Netns;
+use planner::node::Fallback;
+
+use crate::{
+    core::Core,
+    inpod::Done,
+    ledger::Attachment,
+    owner::{Level, Reply},
+};
+
+/// Why something is not as it should be, in a sentence.
+pub(crate) type Trouble = String;
+
+/// A pod that an ADD is about.
+#[derive(Debug)]
+pub(crate) struct Enrolment {
+    /// The container that the runtime names.
+    pub(crate) container: String,
+    /// UID and addresses.
+    pub(crate) attachment: Attachment,
+    /// The pod's network namespace, where the caller told it.
+    pub(crate) netns: Option<Netns>,
+    /// The pod, as the API knows it.
+    pub(crate) pod: Box<model::Pod>,
+}
+
+/// A way of capture. All runs on the owner's thread, in the node's network namespace.
+pub(crate) trait Way: Send {
+    /// Looks, does, and looks again. Answers with what is wrong although pods can be enrolled, if anything; an error
+    /// means that they cannot.
+    fn turn(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble>;
+
+    /// Whether somebody waits for the next turn.
+    fn is_awaited(&self) -> bool;
+
+    /// Answers those who wait for a turn; `trouble`: why nobody can be enrolled.
+    fn answer(&mut self, trouble: Option<&str>);
+
+    /// Enrols a pod.
+    fn enrol(&mut self, core: &mut Core, enrolment: Enrolment, reply: Reply<Result<(), String>>);
+
+    /// Notes the addresses of a pod outside of ambient mode. If an earlier pod is still captured by one of them, this
+    /// ends that.
+    fn pass_by(
+        &mut self,
+        core: &mut Core,
+        container: &str,
+        attachment: Attachment,
+        reply: Reply<Result<(), String>>,
+    );
+
+    /// A container has gone, and these addresses are nobody's any more.
+    fn release(&mut self, core: &mut Core, container: &str, gone: Attachment) -> Result<(), String>;
+
+    /// Compares with the kernel.
+    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr]) -> Result<(), String>;
+
+    /// What happens while no ztunnel is ready. True if that is another thing than before.
+    fn set_fallback(&mut self, fallback: Fallback) -> bool;
+
+    /// Something that was begun has ended, or ztunnel said something.
+    fn done(&mut self, core: &mut Core, done: Done);
+
+    /// When it wants a turn without anything having come.
+    fn due(&self) -> Option<Instant>;
+}

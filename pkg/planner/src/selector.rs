@@ -1,0 +1,166 @@
+//! Which pods an operator wants in ambient mode, as label selectors of Kubernetes.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// Pods that both selectors match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Enablement {
+    /// By the pod's labels.
+    pub pod_selector: LabelSelector,
+    /// By those of its namespace.
+    pub namespace_selector: LabelSelector,
+}
+
+/// All that it says must hold; one that says nothing matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct LabelSelector {
+    /// Labels and their values.
+    pub match_labels: BTreeMap<String, String>,
+    /// Further conditions.
+    pub match_expressions: Vec<Requirement>,
+}
+
+/// A condition on one label.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Requirement {
+    /// The label.
+    pub key: String,
+    /// What is asked of it.
+    pub operator: Operator,
+    /// Values for `In` and `NotIn`.
+    #[serde(default)]
+    pub values: Vec<String>,
+}
+
+/// What is asked of a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Operator {
+    /// It is there with one of the values.
+    In,
+    /// It is not there, or with another value.
+    NotIn,
+    /// It is there.
+    Exists,
+    /// It is not there.
+    DoesNotExist,
+}
+
+type Labels = BTreeMap<String, String>;
+
+impl Enablement {
+    /// Whether a pod with these labels, in a namespace with those, is meant.
+    #[must_use]
+    pub fn matches(&self, pod: &Labels, namespace: &Labels) -> bool {
+        self.pod_selector.matches(pod) && self.namespace_selector.matches(namespace)
+    }
+
+    /// What Kubernetes would not take.
+    ///
+    /// # Errors
+    /// In a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        let selectors = [&self.pod_selector, &self.namespace_selector];
+        selectors
+            .into_iter()
+            .flat_map(|selector| &selector.match_expressions)
+            .try_for_each(Requirement::check)
+    }
+}
+
+impl LabelSelector {
+    fn matches(&self, labels: &Labels) -> bool {
+        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(|requirement| requirement.holds(labels))
+    }
+}
+
+impl Requirement {
+    fn holds(&self, labels: &Labels) -> bool {
+        let value = labels.get(&self.key);
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.contains(value)),
+            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let needs = matches!(self.operator, Operator::In | Operator::NotIn);
+        match (needs, self.values.is_empty()) {
+            (true, true) => Err(format!("{}: {:?} needs values", self.key, self.operator)),
+            (false, false) => Err(format!("{}: {:?} takes no values", self.key, self.operator)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// What Istio's chart has as its default.
+    const DEFAULT: &str = r#"[
+        {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
+        {"podSelector": {"matchExpressions": [
+            {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
+         "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]"#;
+
+    #[test]
+    fn the_charts_default_means_labels_of_pod_and_namespace() {
+        let list: Vec<Enablement> = serde_json::from_str(DEFAULT).unwrap();
+        let mode = |value: &'static str| labels(&[("istio.io/dataplane-mode", value)]);
+        let none = labels(&[]);
+        let wanted =
+            |pod: &Labels, namespace: &Labels| list.iter().any(|entry| entry.matches(pod, namespace));
+        assert!(wanted(&none, &mode("ambient")));
+        assert!(wanted(&mode("ambient"), &none));
+        assert!(!wanted(&mode("none"), &mode("ambient")));
+        assert!(!wanted(&none, &none));
+        assert!(!wanted(&none, &mode("Ambient")));
+    }
+
+    #[test]
+    fn each_operator_means_what_kubernetes_means() {
+        let holds = |operator, values: &[&str], found: Option<&str>| {
+            let values = values.iter().map(|value| (*value).to_owned()).collect();
+            let requirement = Requirement { key: "k".to_owned(), operator, values };
+            requirement.holds(&found.map_or_else(Labels::new, |value| labels(&[("k", value)])))
+        };
+        for (operator, values, a, c, absent) in [
+            (Operator::In, &["a", "b"][..], true, false, false),
+            (Operator::NotIn, &["a", "b"][..], false, true, true),
+            (Operator::Exists, &[][..], true, true, false),
+            (Operator::DoesNotExist, &[][..], false, false, true),
+        ] {
+            assert_eq!(holds(operator, values, Some("a")), a, "{operator:?}");
+            assert_eq!(holds(operator, values, Some("c")), c, "{operator:?}");
+            assert_eq!(holds(operator, values, None), absent, "{operator:?}");
+        }
+    }
+
+    #[test]
+    fn empty_selectors_match_everything_and_nonsense_is_refused() {
+        assert!(Enablement::default().matches(&labels(&[("a", "b")]), &labels(&[])));
+        let read = |text: &str| {
+            let entry: Enablement = serde_json::from_str(text).map_err(|error| error.to_string())?;
+            entry.check()
+        };
+        let expression = |text: &str| format!(r#"{{"podSelector": {{"matchExpressions": [{text}]}}}}"#);
+        assert_eq!(read("{}"), Ok(()));
+        assert!(read(r#"{"podselector": {}}"#).is_err());
+        assert!(read(&expression(r#"{"key": "a", "operator": "Like"}"#)).is_err());
+        assert!(read(&expression(r#"{"key": "a", "operator": "In"}"#)).is_err());
+        assert!(read(&expression(r#"{"key": "a", "operator": "Exists", "values": ["b"]}"#)).is_err());
+        assert_eq!(read(&expression(r#"{"key": "a", "operator": "NotIn", "values": ["b"]}"#)), Ok(()));
+    }
+}

@@ -1,0 +1,170 @@
+//! What tests of capture from within share: a node whose agent captures pods so, ztunnels that speak with it, and a
+//! list of processes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kit::{InpodOptions, InpodZtunnel, Netns, NodeOptions, Pod, TempDir};
+
+use crate::ambient_stage::{Ambient, MESH, Peer, dump_of};
+
+/// Ports of ztunnel's onward connections to pods.
+pub(crate) const RELAYED: std::ops::Range<u16> = 16000..30000;
+
+/// A node whose agent captures from within.
+pub(crate) struct InPod {
+    ambient: Ambient,
+    sockets: TempDir,
+    pub(crate) processes: Processes,
+    created: u32,
+}
+
+/// What the agent takes for the node's `/proc`.
+pub(crate) struct Processes {
+    directory: TempDir,
+    last: u32,
+}
+
+impl Processes {
+    fn new() -> Self {
+        Self { directory: TempDir::new().unwrap(), last: 100 }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A process of a pod in a namespace; each one that is told is younger than those before. Answers with its number.
+    pub(crate) fn add(&mut self, uid: &str, netns: &Netns) -> u32 {
+        self.last += 1;
+        let slice = uid.replace('-', "_");
+        let cgroup = format!("0::/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-0123.scope\n");
+        self.write(self.last, &cgroup, netns);
+        self.last
+    }
+
+    pub(crate) fn write(&mut self, pid: u32, cgroup: &str, netns: &Netns) {
+        let building = self.path().join(format!("new-{pid}"));
+        std::fs::create_dir_all(building.join("ns")).unwrap();
+        std::fs::write(building.join("cgroup"), cgroup).unwrap();
+        let fields = (4..22).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        std::fs::write(building.join("stat"), format!("{pid} (app) S {fields} {pid}00 0\n")).unwrap();
+        symlink(Path::new("/var/run/netns").join(netns.name()), building.join("ns/net")).unwrap();
+        std::fs::rename(building, self.path().join(pid.to_string())).unwrap();
+    }
+
+    pub(crate) fn remove(&self, pid: u32) {
+        std::fs::remove_dir_all(self.path().join(pid.to_string())).unwrap();
+    }
+}
+
+impl Deref for InPod {
+    type Target = Ambient;
+
+    fn deref(&self) -> &Ambient {
+        &self.ambient
+    }
+}
+
+impl DerefMut for InPod {
+    fn deref_mut(&mut self) -> &mut Ambient {
+        &mut self.ambient
+    }
+}
+
+impl InPod {
+    /// A node whose agent runs; nobody is there yet.
+    pub(crate) fn new(env: &[(&str, &str)]) -> Self {
+        let mut stage = Self::stopped(NodeOptions::default(), env);
+        stage.start();
+        stage
+    }
+
+    /// The same before the agent was started.
+    pub(crate) fn stopped(options: NodeOptions, env: &[(&str, &str)]) -> Self {
+        let (sockets, processes) = (TempDir::new().unwrap(), Processes::new());
+        let always = [
+            ("AMBIENT_CAPTURE", "in-pod"),
+            ("ZTUNNEL_UDS_ADDRESS", "/ztunnel/ztunnel.sock"),
+            ("HOST_PROC", "/hostproc"),
+        ];
+        let env: Vec<_> = always.into_iter().chain(env.iter().copied()).collect();
+        let mut ambient = Ambient::stopped(options, &env);
+        ambient.mount(sockets.path(), "/ztunnel");
+        ambient.mount(processes.path(), "/hostproc");
+        Self { ambient, sockets, processes, created: 0 }
+    }
+
+    /// Where ztunnels find the agent.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.sockets.path().join("ztunnel.sock")
+    }
+
+    /// Starts a ztunnel, and waits until it has the snapshot.
+    pub(crate) fn ztunnel(&mut self, name: &str, options: InpodOptions) -> InpodZtunnel {
+        let ztunnel = InpodZtunnel::start(&self.node, name, &self.socket(), options);
+        ztunnel.wait_for_snapshots(1);
+        self.created += 1;
+        let mut manifest = ztunnel.manifest(true);
+        manifest["metadata"]["creationTimestamp"] = format!("2026-01-01T00:00:{:02}Z", self.created).into();
+        self.manifests.put_pod(&manifest);
+        ztunnel
+    }
+
+    /// A pod of the mesh that starts through the plugin, and has a process.
+    pub(crate) fn mesh_pod(&mut self, name: &str) -> Peer {
+        let peer = self.ambient.pod(MESH, name);
+        self.processes.add(&peer.sandbox.pod.uid, &peer.sandbox.netns);
+        peer
+    }
+
+    /// A pod that runs already, without us.
+    pub(crate) fn running_pod(&mut self, namespace: &str, name: &str) -> Peer {
+        let sandbox = self.node.pod(Pod::new(namespace, name), &[]);
+        self.processes.add(&sandbox.pod.uid, &sandbox.netns);
+        self.manifests.put_pod(&sandbox.manifest());
+        Peer::new(sandbox)
+    }
+
+    /// Whether the node's probes of an address are exempt, by the ipset tool.
+    pub(crate) fn is_probed(&self, ip: IpAddr) -> bool {
+        let set = if ip.is_ipv4() { "istio-inpod-probes-v4" } else { "istio-inpod-probes-v6" };
+        let mut command = std::process::Command::new("ipset");
+        command.args(["test", set, &ip.to_string()]);
+        self.node.netns().run(|| command.output().unwrap().status.success())
+    }
+
+    /// Whether a pod's namespace has rules of ours, in both families or in none.
+    pub(crate) fn is_ruled(&self, peer: &Peer) -> bool {
+        let dump = dump_of(&peer.sandbox.netns);
+        let counts = [
+            dump.matches("-j ISTIO_OUTPUT").count(),
+            dump.matches("fwmark 0x111/0xfff lookup 100").count(),
+            dump.matches("default dev lo").count(),
+        ];
+        assert!(counts == [0, 0, 0] || (counts[0] >= 4 && counts[1] == 2), "one half: {counts:?}\n{dump}");
+        counts[0] > 0
+    }
+
+    /// Waits until the agent has said of a pod that it is captured.
+    pub(crate) fn wait_captured(&mut self, peer: &Peer) {
+        let words = format!("{}/{} is captured", peer.sandbox.pod.namespace, peer.sandbox.pod.name);
+        self.wait_said(&words);
+    }
+
+    /// Waits until ztunnel serves a pod where it is now.
+    pub(crate) fn wait_served(&self, ztunnel: &InpodZtunnel, peer: &Peer) {
+        let _ = ztunnel.wait_for_workload(&peer.sandbox.pod.uid);
+    }
+}
+
+/// ztunnel has relayed a connection of this client to that address since it was told to forget.
+pub(crate) fn relayed(ztunnel: &InpodZtunnel, src: IpAddr, dst: SocketAddr) -> bool {
+    ztunnel.seen().iter().any(|one| one.src.ip() == src && one.dst == dst)
+}
+
+/// Longer than anything that only depends on this machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
