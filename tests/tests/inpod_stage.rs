@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use kit::{InpodOptions, InpodZtunnel, Netns, NodeOptions, Pod, TempDir};
 
@@ -137,16 +136,14 @@ impl InPod {
         self.node.netns().run(|| command.output().unwrap().status.success())
     }
 
-    /// Whether a pod's namespace has rules of ours, in both families or in none.
+    /// Whether a pod's namespace has all rules of ours: in both families, with their policy routes.
     pub(crate) fn is_ruled(&self, peer: &Peer) -> bool {
-        let dump = dump_of(&peer.sandbox.netns);
-        let counts = [
-            dump.matches("-j ISTIO_OUTPUT").count(),
-            dump.matches("fwmark 0x111/0xfff lookup 100").count(),
-            dump.matches("default dev lo").count(),
-        ];
-        assert!(counts == [0, 0, 0] || (counts[0] >= 4 && counts[1] == 2), "one half: {counts:?}\n{dump}");
-        counts[0] > 0
+        ours(peer) == [8, 2, 2]
+    }
+
+    /// Whether it has none.
+    pub(crate) fn is_bare(&self, peer: &Peer) -> bool {
+        ours(peer) == [0, 0, 0]
     }
 
     /// Waits until the agent has said of a pod that it is captured.
@@ -166,5 +163,13 @@ pub(crate) fn relayed(ztunnel: &InpodZtunnel, src: IpAddr, dst: SocketAddr) -> b
     ztunnel.seen().iter().any(|one| one.src.ip() == src && one.dst == dst)
 }
 
-/// Longer than anything that only depends on this machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+/// Jumps, policy rules and routes of ours in a pod without options.
+fn ours(peer: &Peer) -> [usize; 3] {
+    let dump = dump_of(&peer.sandbox.netns);
+    let jumps = dump.matches("-j ISTIO_OUTPUT").count() + dump.matches("-j ISTIO_PRERT").count();
+    [
+        jumps,
+        dump.matches("fwmark 0x111/0xfff lookup 100").count(),
+        dump.matches("local default dev lo table 100").count(),
+    ]
+}

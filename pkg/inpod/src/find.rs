@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 
 use hostnet::Handle;
 use netns::{Netns, NetnsId};
+use rules::inpod::Config;
 
 use crate::{
-    Error,
+    Error, is_captured,
     process::{digits, pod_of, started},
 };
 
@@ -23,6 +24,7 @@ use crate::{
 pub struct Finder {
     proc: PathBuf,
     node: Netns,
+    config: Config,
 }
 
 /// A pod that is looked for.
@@ -43,6 +45,8 @@ pub struct Found {
     pub netns: Netns,
     /// How many other namespaces processes of the pod were in.
     pub others: usize,
+    /// It is captured already; see [`crate::is_captured`].
+    pub captured: bool,
 }
 
 /// A namespace that some process of a pod is in.
@@ -56,8 +60,8 @@ struct Candidate {
 impl Finder {
     /// `proc`: where the processes of the whole node are seen. `node`: its namespace, which is no pod's.
     #[must_use]
-    pub fn new(proc: &Path, node: Netns) -> Finder {
-        Finder { proc: proc.to_owned(), node }
+    pub fn new(proc: &Path, node: Netns, config: Config) -> Finder {
+        Finder { proc: proc.to_owned(), node, config }
     }
 
     /// Finds pods, each by what it is sought by; those that are not found, and those that are still where they were, are
@@ -114,7 +118,11 @@ impl Finder {
         });
         let best =
             fitting.min_by_key(|(leads_elsewhere, started, netns)| (*leads_elsewhere, *started, netns.id()));
-        best.map(|(_, _, netns)| Found { netns, others })
+        best.map(|(_, _, netns)| {
+            // What cannot be found out is made anew.
+            let captured = is_captured(&netns, &self.config).unwrap_or(false);
+            Found { netns, others, captured }
+        })
     }
 
     /// Whether the namespace's links lead to the node; none if it has none of the addresses.

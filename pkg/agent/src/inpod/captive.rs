@@ -62,7 +62,9 @@ pub(super) struct Captive {
     pub(super) again: bool,
     /// It is to leave the mesh.
     pub(super) leaving: bool,
-    /// It was captured before this agent came.
+    /// The API shows it as captured, by an agent before this one.
+    pub(super) marked: bool,
+    /// Its namespace was found with rules of ours.
     pub(super) adopted: bool,
     /// The namespace in which ztunnel serves it.
     pub(super) served: Option<NetnsId>,
@@ -94,6 +96,7 @@ impl Captive {
             busy: false,
             again: false,
             leaving: false,
+            marked: false,
             adopted: false,
             served: None,
             refused: None,
@@ -137,6 +140,11 @@ impl Captive {
     /// ztunnel serves it where it is now.
     pub(super) fn is_served(&self) -> bool {
         self.served.is_some() && self.served == self.id()
+    }
+
+    /// A ztunnel that runs longer than this agent may serve it already.
+    pub(super) fn is_inherited(&self) -> bool {
+        !self.leaving && if self.netns.is_some() { self.adopted } else { self.marked }
     }
 
     /// Its rules are there, as far as is known.

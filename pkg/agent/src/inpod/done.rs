@@ -22,7 +22,7 @@ impl InPodWay {
             Done::Captured { uid, netns, result } => self.captured(&uid, netns, result),
             Done::Looked { uid, netns, result } => self.looked(&uid, netns, result),
             Done::Released { uid, result } => self.released(&uid, result),
-            Done::Searched(result) => self.found(result),
+            Done::Searched(result) => self.found(core, result),
             Done::Zds(Event::Connections(number)) => self.connected(number),
             Done::Zds(Event::Accepted { uid, netns }) => self.accepted(&uid, netns),
             Done::Zds(Event::Refused { uid, netns, error }) => self.refused(&uid, netns, &error),

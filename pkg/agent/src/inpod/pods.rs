@@ -3,7 +3,10 @@
 use std::{net::IpAddr, time::Instant};
 
 use model::Pod;
-use planner::{ambient::AMBIENT_REDIRECTION, inpod::options};
+use planner::{
+    ambient::{AMBIENT_REDIRECTION, Standing},
+    inpod::options,
+};
 use tracing::{info, warn};
 
 use super::{InPodWay, captive::Captive, worker::Job};
@@ -21,7 +24,7 @@ impl InPodWay {
             }
             core.metrics.event("add");
             let mut captive = Captive::new(pod, chosen);
-            captive.adopted = is_marked(pod);
+            captive.marked = is_marked(pod);
             self.captives.insert(uid.clone(), captive);
         }
         self.captives.entry(uid.clone()).or_insert_with(|| Captive::new(pod, options(pod, dns).0))
@@ -68,6 +71,14 @@ impl InPodWay {
         captive.answer(&Err(format!("it does not belong to the mesh: {why}")));
         core.metrics.event("delete");
         info!(target: "ambient", "{} leaves the mesh: {why}", captive.name);
+    }
+
+    /// A pod outside of the mesh has rules of ours: it left while no agent was here.
+    pub(super) fn left_meanwhile(&mut self, core: &Core, uid: &str) {
+        let pod = core.index.pods().find(|pod| pod.metadata.uid == uid);
+        if let Some(pod) = pod.filter(|pod| matches!(core.standing(pod), Standing::Out(_))) {
+            self.captive_of(core, pod).leaving = true;
+        }
     }
 
     /// Has a pod's rules put in place.

@@ -6,9 +6,12 @@ use std::{
 };
 
 use inpod::{Found, Sought};
+use model::Pod;
+use planner::ambient::{Left, Standing};
 use tracing::{debug, info, warn};
 
 use super::{InPodWay, captive::Captive, worker::Job};
+use crate::core::Core;
 
 /// Between two searches while a pod has none, and while all have one.
 const SOON: Duration = Duration::from_secs(1);
@@ -19,16 +22,19 @@ impl InPodWay {
         !self.searched || !self.captives.is_empty()
     }
 
-    pub(super) fn search_if_due(&mut self) {
+    pub(super) fn search_if_due(&mut self, core: &Core) {
         if self.seeking || Instant::now() < self.next_search {
             return;
         }
-        let sought: BTreeMap<String, Sought> = self
+        let mut sought: BTreeMap<String, Sought> = self
             .captives
             .iter()
             .filter(|(_, captive)| captive.waiting.is_empty() && !captive.ips.is_empty())
             .map(|(uid, captive)| (uid.clone(), sought(captive)))
             .collect();
+        if !self.searched {
+            sought.extend(suspects(core));
+        }
         if sought.is_empty() {
             self.searched = true;
             self.next_search = Instant::now() + REGULAR;
@@ -43,7 +49,7 @@ impl InPodWay {
         self.next_search = self.next_search.min(Instant::now());
     }
 
-    pub(super) fn found(&mut self, result: Result<BTreeMap<String, Found>, String>) {
+    pub(super) fn found(&mut self, core: &Core, result: Result<BTreeMap<String, Found>, String>) {
         self.seeking = false;
         let found = match result {
             Ok(found) => found,
@@ -54,7 +60,10 @@ impl InPodWay {
             }
         };
         self.searched = true;
-        for (uid, Found { netns, others }) in found {
+        for (uid, Found { netns, others, captured }) in found {
+            if captured && !self.captives.contains_key(&uid) {
+                self.left_meanwhile(core, &uid);
+            }
             let Some(captive) = self.captives.get_mut(&uid).filter(|captive| captive.waiting.is_empty())
             else {
                 continue;
@@ -63,6 +72,7 @@ impl InPodWay {
                 debug!(target: "ambient", "{}: its processes are in {} namespaces", captive.name, others + 1);
             }
             let before = captive.id();
+            captive.adopted = captured;
             if captive.found(netns) && before.is_some() {
                 info!(target: "ambient", "{} has another network namespace: it is captured again", captive.name);
                 captive.container.clear();
@@ -72,6 +82,19 @@ impl InPodWay {
         let lacking = self.captives.values().any(|captive| captive.netns.is_none());
         self.next_search = Instant::now() + if lacking { SOON } else { REGULAR };
     }
+}
+
+/// Pods outside of the mesh that may have left it while no agent was here.
+fn suspects(core: &Core) -> impl Iterator<Item = (String, Sought)> {
+    let out = |pod: &&Pod| match core.standing(pod) {
+        Standing::Out(Left::HostNetwork | Left::Terminated | Left::Sidecar) => false,
+        Standing::Out(_) => !pod.status.ips().is_empty(),
+        _ => false,
+    };
+    core.index.pods().filter(out).map(|pod| {
+        let sought = Sought { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
+        (pod.metadata.uid.clone(), sought)
+    })
 }
 
 fn sought(captive: &Captive) -> Sought {

@@ -33,7 +33,7 @@ impl InPodWay {
         }
         let addresses = self.wanted_addresses(core)?;
         self.take_in(core);
-        self.search_if_due();
+        self.search_if_due(core);
         self.open_if_searched();
         self.work();
         self.give_up();
@@ -96,8 +96,7 @@ impl InPodWay {
         if self.open || !self.searched {
             return;
         }
-        for (uid, captive) in self.captives.iter().filter(|(_, captive)| captive.adopted && !captive.leaving)
-        {
+        for (uid, captive) in self.captives.iter().filter(|(_, captive)| captive.is_inherited()) {
             self.hub.put(captive.workload(uid));
         }
         self.hub.open();

@@ -6,7 +6,7 @@ use inpod::{Probes, is_captured, namespaces, release};
 use model::Family;
 use netns::{Netns, NetnsId};
 
-use crate::Settings;
+use crate::{Settings, settings::Capture};
 
 /// Removes it. Answers with what could not be removed, in sentences.
 pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
@@ -17,6 +17,10 @@ pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
         troubles.push(error.to_string());
     }
     let Some(chosen) = settings.capture.in_pod() else { return troubles };
+    // Without a list of processes, which only capture from within needs, no pod was ever captured so.
+    if matches!(settings.capture, Capture::Auto(_)) && !chosen.proc.exists() {
+        return troubles;
+    }
     match pods(&chosen.proc, &settings.netns_directory) {
         Ok(pods) => {
             for netns in pods.values() {

@@ -110,7 +110,7 @@ impl Workers {
             config: chosen.rules.clone(),
             families: chosen.families(),
             options: settings.tools.clone(),
-            finder: Finder::new(&chosen.proc, node),
+            finder: Finder::new(&chosen.proc, node, chosen.rules.clone()),
         };
         let tools = Arc::new(tools);
         for _ in 0..WORKERS {

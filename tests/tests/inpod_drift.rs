@@ -1,0 +1,105 @@
+//! Capture from within: what others change is put back, and a namespace that is replaced is captured again.
+
+use std::time::{Duration, Instant};
+
+use kit::{Echo, InpodOptions};
+
+use crate::ambient_stage::{MESH, PLAIN, PORT, dump_of};
+use crate::inpod_stage::InPod;
+
+/// All pods are looked at within this time.
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn what_others_change_in_a_pod_is_put_back_within_a_minute() {
+    let mut stage = InPod::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let damages: [(&str, &str); 6] = [
+        ("a rule", "iptables-nft -t nat -D ISTIO_OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT"),
+        ("a jump", "ip6tables-nft -t nat -D OUTPUT -j ISTIO_OUTPUT"),
+        ("all rules", "nft flush ruleset"),
+        ("the policy rule", "ip rule del pref 32764"),
+        ("the route", "ip -6 route flush table 100"),
+        ("a rule before ours", "iptables-nft -t nat -I OUTPUT 1 -p tcp -j ACCEPT"),
+    ];
+    let peers: Vec<_> =
+        damages.iter().enumerate().map(|(at, _)| stage.mesh_pod(&format!("pod-{at}"))).collect();
+    for peer in &peers {
+        stage.wait_captured(peer);
+    }
+    let before: Vec<String> = peers.iter().map(|peer| dump_of(&peer.sandbox.netns)).collect();
+    for ((_, damage), peer) in damages.iter().zip(&peers) {
+        peer.sandbox.netns.sh(damage);
+    }
+    let began = Instant::now();
+    for (((what, _), peer), before) in damages.iter().zip(&peers).zip(&before) {
+        let is_back = || {
+            let now = dump_of(&peer.sandbox.netns);
+            // Somebody else's rule stays, behind ours.
+            let foreign = "-A OUTPUT -p tcp -j ACCEPT\n";
+            let first = now
+                .find("-A OUTPUT -j ISTIO_OUTPUT")
+                .zip(now.find(foreign))
+                .is_none_or(|(ours, theirs)| ours < theirs);
+            first && now.replace(foreign, "") == *before
+        };
+        while !is_back() {
+            assert!(began.elapsed() < MINUTE, "{what}\n{}\n{}", dump_of(&peer.sandbox.netns), stage.log());
+            std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+        }
+    }
+    println!("all were put right within {:?}", began.elapsed());
+    let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
+    assert_eq!(stage.daemon().metric(repairs), Some(6.0));
+}
+
+#[test]
+fn the_nodes_rules_and_set_are_put_back() {
+    let mut stage = InPod::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let peer = stage.mesh_pod("app");
+    stage.node.netns().sh("iptables-nft -t nat -F ISTIO_POSTRT");
+    stage.node.netns().sh(&format!("ipset del istio-inpod-probes-v4 {}", peer.ip(false)));
+    let is_back = |stage: &InPod| {
+        let rules = stage.node.netns().sh("iptables-nft -t nat -S ISTIO_POSTRT");
+        rules.contains("SNAT") && stage.is_probed(peer.ip(false))
+    };
+    let began = Instant::now();
+    while !is_back(&stage) {
+        assert!(began.elapsed() < MINUTE, "{}", stage.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    }
+}
+
+/// The sandbox of a living pod was made anew, and nobody said so.
+#[test]
+fn a_namespace_that_is_replaced_is_captured_again() {
+    let mut stage = InPod::new(&[]);
+    let ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(stage.node.outside(), PORT);
+    let first = stage.running_pod(MESH, "app");
+    stage.wait_served(&ztunnel, &first);
+    // Processes of the pod in namespaces that are not its own mislead nobody.
+    let other = stage.running_pod(PLAIN, "other");
+    let _ = stage.processes.add(&first.sandbox.pod.uid, &other.sandbox.netns);
+    // The same pod, as the API knows it, lives elsewhere from now on, with another address.
+    let sandbox = stage.node.pod(kit::Pod::new(MESH, "elsewhere"), &[]);
+    let second = crate::ambient_stage::Peer::new(sandbox);
+    let uid = first.sandbox.pod.uid.clone();
+    stage.manifests.put_pod(&first.sandbox.pod.manifest(&second.sandbox.ips()));
+    stage.processes.remove(101);
+    let _ = stage.processes.add(&uid, &second.sandbox.netns);
+    let began = Instant::now();
+    while !stage.is_ruled(&second) {
+        assert!(began.elapsed() < MINUTE, "{}", stage.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    }
+    println!("it was found within {:?}", began.elapsed());
+    stage.wait_said("mesh/app has another network namespace");
+    stage.eventually("ztunnel serves it there", |_| {
+        second.tcp((stage.node.outside_ip(false), PORT).into()).is_ok()
+            && ztunnel.seen().iter().any(|one| one.src.ip() == second.ip(false))
+    });
+    assert!(stage.is_bare(&other));
+    assert_eq!(ztunnel.protocol_error(), None);
+}
