@@ -32,16 +32,22 @@ mod ambient_uninstall;
 mod clean;
 #[path = "tests/facts_api.rs"]
 mod facts_api;
+#[path = "tests/inpod_auto.rs"]
+mod inpod_auto;
 #[path = "tests/inpod_drift.rs"]
 mod inpod_drift;
 #[path = "tests/inpod_lifecycle.rs"]
 mod inpod_lifecycle;
+#[path = "tests/inpod_options.rs"]
+mod inpod_options;
 #[path = "tests/inpod_paths.rs"]
 mod inpod_paths;
 #[path = "tests/inpod_pods.rs"]
 mod inpod_pods;
 #[path = "tests/inpod_stage.rs"]
 mod inpod_stage;
+#[path = "tests/inpod_uninstall.rs"]
+mod inpod_uninstall;
 #[path = "tests/install_api.rs"]
 mod install_api;
 #[path = "tests/install_cli.rs"]

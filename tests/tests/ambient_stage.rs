@@ -1,6 +1,7 @@
 //! What tests of the ambient node share: a node whose agent runs, pods in and outside of the mesh, ztunnels, and
 //! servers everywhere.
 
+use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +14,7 @@ use kit::{
     ZtunnelOptions,
 };
 use serde_json::{Value, json};
+use socket2::{Domain, Protocol, Socket, Type};
 
 /// Port of the echo server in each pod and outside.
 pub(crate) const PORT: u16 = 8080;
@@ -472,4 +474,21 @@ impl Ambient {
     pub(crate) fn wait_said(&mut self, words: &str) {
         self.daemon().wait_for(words, |daemon| daemon.log().contains(words));
     }
+}
+
+/// A ping is answered.
+pub(crate) fn ping(netns: &Netns, ip: IpAddr) {
+    let (domain, protocol, request) = match ip {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, [8, 0, 0, 0, 0, 0, 0, 1]),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, [128, 0, 0, 0, 0, 0, 0, 1]),
+    };
+    netns.sysctl("net/ipv4/ping_group_range", "0 0");
+    let received = netns.run(|| {
+        let socket = Socket::new(domain, Type::DGRAM, Some(protocol))?;
+        socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+        socket.connect(&SocketAddr::new(ip, 0).into())?;
+        socket.send(&request)?;
+        (&socket).read(&mut [0; 64])
+    });
+    assert_eq!(received.map_err(|error| error.to_string()), Ok(8), "ping {ip}");
 }

@@ -113,6 +113,11 @@ impl InPod {
         ztunnel
     }
 
+    /// Starts a ztunnel of old, and waits until new connections go there.
+    pub(crate) fn ambient_ztunnel(&mut self, name: &str) -> kit::Ztunnel {
+        self.ambient.ztunnel(name)
+    }
+
     /// A pod of the mesh that starts through the plugin, and has a process.
     pub(crate) fn mesh_pod(&mut self, name: &str) -> Peer {
         let peer = self.ambient.pod(MESH, name);

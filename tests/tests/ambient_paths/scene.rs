@@ -1,13 +1,9 @@
 //! A node with services, three pods and a ztunnel.
 
-use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
-use std::time::Duration;
 
 use kit::{Echo, Netns, NodeOptions, Proto, Service, TrafficClient, Ztunnel, ZtunnelOptions};
-
-use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::ambient_stage::{Ambient, Legs, MESH, PLAIN, Peer, Watched};
 
@@ -174,19 +170,7 @@ impl Scene {
     }
 
     pub(super) fn ping(&self, netns: &Netns, ip: IpAddr) {
-        let (domain, protocol, request) = match ip {
-            IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, [8, 0, 0, 0, 0, 0, 0, 1]),
-            IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, [128, 0, 0, 0, 0, 0, 0, 1]),
-        };
-        netns.sysctl("net/ipv4/ping_group_range", "0 0");
-        let received = netns.run(|| {
-            let socket = Socket::new(domain, Type::DGRAM, Some(protocol))?;
-            socket.set_read_timeout(Some(Duration::from_secs(2)))?;
-            socket.connect(&SocketAddr::new(ip, 0).into())?;
-            socket.send(&request)?;
-            (&socket).read(&mut [0; 64])
-        });
-        assert_eq!(received.map_err(|error| error.to_string()), Ok(8), "ping {ip}");
+        crate::ambient_stage::ping(netns, ip);
     }
 
     /// Our rules are where they should be, and only there.

@@ -9,6 +9,7 @@ use std::{
 use inpod::Glance;
 use model::{Pod, PodName};
 use netns::{Netns, NetnsId};
+use tracing::info;
 use zds::Workload;
 
 use crate::owner::Reply;
@@ -74,6 +75,8 @@ pub(super) struct Captive {
     /// When its rules are to be looked at.
     pub(super) next_look: Instant,
     pub(super) waiting: Vec<Waiter>,
+    /// That it is captured was said.
+    said: bool,
     pub(super) failures: u32,
     /// Not before; after a failure.
     pub(super) due: Instant,
@@ -103,6 +106,7 @@ impl Captive {
             seen: None,
             next_look: now,
             waiting: Vec::new(),
+            said: false,
             failures: 0,
             due: now,
             trouble: None,
@@ -130,6 +134,7 @@ impl Captive {
         self.step = Step::Bare;
         self.seen = None;
         self.refused = None;
+        self.said = false;
         true
     }
 
@@ -164,6 +169,13 @@ impl Captive {
             namespace: self.name.namespace.clone(),
             service_account: self.service_account.clone(),
             netns: self.netns.clone(),
+        }
+    }
+
+    /// Says once that it is captured, when its rules were seen and ztunnel serves it.
+    pub(super) fn say(&mut self) {
+        if self.step == Step::Verified && self.is_served() && !std::mem::replace(&mut self.said, true) {
+            info!(target: "ambient", "{} is captured", self.name);
         }
     }
 

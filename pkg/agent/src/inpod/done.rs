@@ -95,12 +95,10 @@ impl InPodWay {
                 }
                 let before = captive.seen.as_ref().map(|seen| seen.whole);
                 let whole = before.filter(|_| !whole).unwrap_or_else(Instant::now);
-                if captive.step != Step::Verified && captive.is_served() {
-                    info!(target: "ambient", "{} is captured", captive.name);
-                }
                 captive.seen = Some(Seen { glance, whole });
                 captive.step = Step::Verified;
                 captive.succeeded();
+                captive.say();
             }
             Err(why) => {
                 if captive.trouble.as_ref() != Some(&why) {
@@ -140,6 +138,7 @@ impl InPodWay {
         captive.served = Some(netns);
         if captive.is_served() {
             captive.refused = None;
+            captive.say();
             self.answer_served(uid);
         }
     }
