@@ -32,6 +32,8 @@ mod ambient_uninstall;
 mod clean;
 #[path = "tests/facts_api.rs"]
 mod facts_api;
+#[path = "tests/inpod_api.rs"]
+mod inpod_api;
 #[path = "tests/inpod_auto.rs"]
 mod inpod_auto;
 #[path = "tests/inpod_drift.rs"]

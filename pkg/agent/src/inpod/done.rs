@@ -17,7 +17,9 @@ use crate::core::Core;
 
 impl InPodWay {
     pub(super) fn take(&mut self, core: &mut Core, done: Done) {
-        core.is_dirty(CHANGED);
+        if !self.is_nothing_new(&done) {
+            core.is_dirty(CHANGED);
+        }
         match done {
             Done::Captured { uid, netns, result } => self.captured(&uid, netns, result),
             Done::Looked { uid, netns, result } => self.looked(&uid, netns, result),
@@ -27,6 +29,13 @@ impl InPodWay {
             Done::Zds(Event::Accepted { uid, netns }) => self.accepted(&uid, netns),
             Done::Zds(Event::Refused { uid, netns, error }) => self.refused(&uid, netns, &error),
         }
+    }
+
+    /// Most looks show what was seen before.
+    fn is_nothing_new(&self, done: &Done) -> bool {
+        let Done::Looked { uid, result: Ok(look), .. } = done else { return false };
+        let captive = self.captives.get(uid);
+        look.repaired.is_empty() && captive.is_some_and(|captive| captive.step == Step::Verified)
     }
 
     fn connected(&mut self, number: usize) {

@@ -18,7 +18,9 @@ const LOOK: Duration = Duration::from_secs(50);
 /// The tools are asked this often where the kernel alone cannot tell whether rules have changed.
 const WHOLE_LOOK: Duration = Duration::from_secs(240);
 /// How many looks may be on their way at a time: a turn after a long sleep must not bring them all.
-const LOOKS: usize = 8;
+const LOOKS: usize = 16;
+/// Looks are begun together, for each turn costs something, too.
+const BATCH: Duration = Duration::from_secs(2);
 /// How long addresses that nobody knows are left alone after a start: the first list of pods may be older than they are.
 const GRACE: Duration = Duration::from_secs(60);
 
@@ -129,10 +131,11 @@ impl InPodWay {
     }
 
     fn look(&mut self, uid: &str) {
+        let next_look = self.batched(Instant::now() + LOOK);
         let Some(captive) = self.captives.get_mut(uid) else { return };
         let Some(netns) = captive.netns.clone() else { return };
         captive.busy = true;
-        captive.next_look = Instant::now() + LOOK;
+        captive.next_look = next_look;
         // What a glance cannot tell is believed for a while.
         let before = captive
             .seen
@@ -140,6 +143,11 @@ impl InPodWay {
             .filter(|seen| seen.whole.elapsed() < WHOLE_LOOK || seen.glance.is_telling());
         let (pod, before) = (captive.options.clone(), before.map(|seen| seen.glance.clone()));
         self.workers.send(Job::Look { uid: uid.to_owned(), netns, pod, before }, false);
+    }
+
+    fn batched(&self, when: Instant) -> Instant {
+        let batches = when.saturating_duration_since(self.started).as_secs().div_ceil(BATCH.as_secs());
+        self.started + BATCH.saturating_mul(u32::try_from(batches).unwrap_or(u32::MAX))
     }
 
     /// ADDs whose time is up are told why.

@@ -1,0 +1,118 @@
+//! Capture from within, and the real API server: what is marked, and when.
+
+use std::path::Path;
+
+use kit::{ApiServer, InpodOptions, InpodZtunnel, Pod, PodSandbox};
+use serde_json::{Value, json};
+
+use crate::install_api::scene::{Scene, eventually, our_rules};
+
+const MODE: &str = "istio.io/dataplane-mode";
+const MARK: &str = "ambient.istio.io/redirection";
+
+/// A node of a real cluster; all of its objects are in one namespace.
+struct Cluster {
+    scene: Scene,
+    sockets: kit::TempDir,
+    proc: kit::TempDir,
+}
+
+impl Cluster {
+    fn start(name: &'static str) -> Option<Self> {
+        let mut rules = our_rules();
+        let mark = json!({"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]});
+        rules.as_array_mut().unwrap().push(mark);
+        let [sockets, proc] = [(); 2].map(|()| kit::TempDir::new().unwrap());
+        let mut scene = Scene::allowed(name, &rules)?;
+        for (key, value) in [
+            ("AMBIENT_ENABLED", "true"),
+            ("AMBIENT_CAPTURE", "in-pod"),
+            ("ZTUNNEL_UDS_ADDRESS", "/ztunnel/ztunnel.sock"),
+            ("HOST_PROC", "/hostproc"),
+            ("SYSTEM_NAMESPACE", name),
+            ("POD_NAME", "agent-x7k2p"),
+        ] {
+            scene = scene.with_env(key, value);
+        }
+        scene.container.add_mount(sockets.path(), "/ztunnel");
+        scene.container.add_mount(proc.path(), "/hostproc");
+        scene.container.add_mount(Path::new("/run/netns"), "/var/run/netns");
+        Some(Self { scene, sockets, proc })
+    }
+
+    fn label(&self, mode: &str) {
+        let labels = json!({"metadata": {"labels": {MODE: mode}}});
+        self.scene.api.admin().patch(&format!("/api/v1/namespaces/{}", self.scene.name), &labels);
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.scene.path("v1", "pods", name)
+    }
+
+    fn create(&self, name: &str) -> Pod {
+        let mut pod = ApiServer::pod(self.scene.name, name);
+        pod["spec"]["nodeName"] = json!(self.scene.name);
+        pod["spec"]["serviceAccountName"] = json!("shop");
+        Pod::from_object(&self.scene.api.create_pod(&pod))
+    }
+
+    /// It runs: kubelet tells so, and it has a process.
+    fn runs(&self, sandbox: &PodSandbox, pid: u32) {
+        let status = &sandbox.manifest()["status"];
+        self.scene.api.admin().patch_status(&self.path(&sandbox.pod.name), status);
+        let directory = self.proc.path().join(pid.to_string());
+        std::fs::create_dir_all(directory.join("ns")).unwrap();
+        let cgroup = format!("0::/kubepods/burstable/pod{}/0123\n", sandbox.pod.uid);
+        std::fs::write(directory.join("cgroup"), cgroup).unwrap();
+        std::fs::write(directory.join("stat"), "1 (a) S 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 7 0\n").unwrap();
+        let netns = Path::new("/var/run/netns").join(sandbox.netns.name());
+        std::os::unix::fs::symlink(netns, directory.join("ns/net")).unwrap();
+    }
+
+    fn mark_of(&self, name: &str) -> Value {
+        self.scene.api.admin().get(&self.path(name))["metadata"]["annotations"][MARK].clone()
+    }
+
+    fn add(&self, pod: Pod) -> Result<PodSandbox, Box<kit::ChainError>> {
+        let plugin = json!({
+            "type": "istio-cni",
+            "log_level": "debug",
+            "ambient_enabled": true,
+            "agent_socket": self.scene.node.run_dir().join("agent.sock"),
+            "kubernetes": {"exclude_namespaces": ["kube-system"]},
+        });
+        let node = &self.scene.node;
+        node.add_pod(&node.runtime(), &node.conflist(&[plugin]), pod)
+    }
+}
+
+#[test]
+fn a_pod_is_marked_pending_until_ztunnel_serves_it_and_not_at_all_when_it_left() {
+    let Some(cluster) = Cluster::start("in-pod-marks") else { return };
+    let mut daemon = cluster.scene.daemon();
+    daemon.wait_until_ready();
+    let web = cluster.scene.node.pod(cluster.create("web"), &[]);
+    cluster.runs(&web, 11);
+    cluster.label("ambient");
+    eventually("it waits for ztunnel", || cluster.mark_of("web") == json!("pending"));
+    let socket = cluster.sockets.path().join("ztunnel.sock");
+    let ztunnel = InpodZtunnel::start(&cluster.scene.node, "ztunnel-a", &socket, InpodOptions::default());
+    eventually("it is captured", || cluster.mark_of("web") == json!("enabled"));
+    assert_eq!(ztunnel.workload(&web.pod.uid).unwrap().state, kit::WorkloadState::Up);
+    // A pod that starts through the plugin is marked when the API knows its address.
+    let new = cluster.add(cluster.create("new")).unwrap_or_else(|error| panic!("{error}"));
+    assert!(cluster.mark_of("new").is_null());
+    cluster.runs(&new, 12);
+    eventually("the new one is captured", || cluster.mark_of("new") == json!("enabled"));
+    let told = ztunnel.workload(&new.pod.uid).unwrap();
+    assert_eq!((told.name.as_str(), told.namespace.as_str()), ("new", "in-pod-marks"));
+    assert_eq!(told.service_account, "shop");
+    cluster.label("none");
+    eventually("the marks are gone", || {
+        let left = cluster.mark_of("web").is_null() && cluster.mark_of("new").is_null();
+        let ruled = web.netns.sh("ip rule").contains("0x111") || new.netns.sh("ip rule").contains("0x111");
+        assert!(!left || !ruled, "captured, and the mark is gone");
+        left
+    });
+    assert_eq!(ztunnel.protocol_error(), None);
+}
