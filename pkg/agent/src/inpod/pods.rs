@@ -55,13 +55,6 @@ impl InPodWay {
     /// A pod does not belong to the mesh, or not any more.
     pub(super) fn is_out(&mut self, core: &Core, pod: &Pod, why: &str) {
         let uid = &pod.metadata.uid;
-        // One that left while no agent was here still has its rules.
-        if !self.captives.contains_key(uid) && is_marked(pod) && !pod.status.ips().is_empty() {
-            let captive = self.captive_of(core, pod);
-            captive.leaving = true;
-            self.search_soon();
-            return;
-        }
         let Some(captive) = self.captives.get_mut(uid) else { return };
         if captive.leaving {
             return;
