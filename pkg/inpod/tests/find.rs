@@ -1,0 +1,180 @@
+//! Namespaces of running pods, on real namespaces and a made-up list of processes.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use inpod::{Finder, Found, Sought, Wanted, capture, is_captured, release};
+use model::Family;
+use netfilter::Options;
+use netns::Netns;
+use rules::inpod::{Config, Pod};
+
+const UID: &str = "2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f809";
+const IP: &str = "10.9.0.2";
+
+/// A namespace with a name, which goes on drop.
+struct Named(PathBuf, Netns);
+
+impl Named {
+    fn new(what: &str) -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let path = PathBuf::from(format!("/run/netns/{what}-{}-{number}", std::process::id()));
+        std::fs::create_dir_all("/run/netns").unwrap();
+        let netns = Netns::create_named(&path).unwrap();
+        Self(path, netns)
+    }
+
+    fn name(&self) -> &str {
+        self.0.file_name().unwrap().to_str().unwrap()
+    }
+
+    fn sh(&self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = self.1.run_in(|| Command::new(words[0]).args(&words[1..]).output()).unwrap().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        drop(Netns::remove(&self.0));
+    }
+}
+
+/// Node, pod, and processes.
+struct Scene {
+    node: Named,
+    pod: Named,
+    proc: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (node, pod) = (Named::new("node"), Named::new("pod"));
+        node.sh(&format!("ip link add veth0 type veth peer name eth0 netns {}", pod.name()));
+        pod.sh("ip link set lo up");
+        pod.sh(&format!("ip address add {IP}/32 dev eth0"));
+        let proc = std::env::temp_dir().join(format!("proc-{}", node.name()));
+        std::fs::create_dir_all(&proc).unwrap();
+        Self { node, pod, proc }
+    }
+
+    fn process(&self, pid: u32, uid: &str, started: u64, netns: &Path) {
+        let directory = self.proc.join(pid.to_string());
+        std::fs::create_dir_all(directory.join("ns")).unwrap();
+        std::fs::write(directory.join("cgroup"), format!("0::/kubepods/pod{uid}/0123\n")).unwrap();
+        let fields = vec!["0"; 18].join(" ");
+        std::fs::write(directory.join("stat"), format!("{pid} (a b) S {fields} {started} 0\n")).unwrap();
+        symlink(netns, directory.join("ns/net")).unwrap();
+    }
+
+    fn find(&self, known: Option<netns::NetnsId>) -> Option<Found> {
+        let finder = Finder::new(&self.proc, Netns::open(&self.node.0).unwrap(), Config::default());
+        let ips: Vec<IpAddr> = vec![IP.parse().unwrap(), "fd00::2".parse().unwrap()];
+        let sought = Sought { uids: vec![UID.to_owned()], ips, known };
+        finder.find(&BTreeMap::from([("it", sought)])).unwrap().remove("it")
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.proc));
+    }
+}
+
+#[test]
+fn a_pod_is_found_by_its_processes_and_its_address() {
+    let scene = Scene::new();
+    assert!(scene.find(None).is_none());
+    scene.process(20, UID, 200, &scene.pod.0);
+    scene.process(21, UID, 210, &scene.pod.0);
+    let found = scene.find(None).unwrap();
+    assert_eq!((found.netns.id(), found.others, found.captured), (scene.pod.1.id(), 0, false));
+    assert!(scene.find(Some(scene.pod.1.id())).is_none(), "it is still there");
+    // What is no process, or has ended meanwhile, is passed over.
+    std::fs::create_dir_all(scene.proc.join("sys")).unwrap();
+    std::fs::create_dir_all(scene.proc.join("99")).unwrap();
+    assert!(scene.find(None).is_some());
+}
+
+#[test]
+fn processes_elsewhere_mislead_nobody() {
+    let scene = Scene::new();
+    let (empty, lure) = (Named::new("empty"), Named::new("lure"));
+    // Older than the pod's own: in the node's namespace, in one without the address, and in one that the pod made and
+    // gave its address to.
+    lure.sh("ip link add dummy0 type veth peer name dummy1");
+    lure.sh(&format!("ip address add {IP}/32 dev dummy0"));
+    scene.process(10, UID, 1, &scene.node.0);
+    scene.process(11, UID, 2, &empty.0);
+    scene.process(12, UID, 3, &lure.0);
+    scene.process(30, UID, 300, &scene.pod.0);
+    // Another pod's process in this pod's namespace, older, too.
+    scene.process(9, "00000000-5e6f-7081-92a3-b4c5d6e7f809", 1, &scene.pod.0);
+    let found = scene.find(None).unwrap();
+    assert_eq!((found.netns.id(), found.others), (scene.pod.1.id(), 2));
+    // Its own are gone: nothing is better than something, if it is the only one with the address.
+    std::fs::remove_dir_all(scene.proc.join("30")).unwrap();
+    std::fs::remove_dir_all(scene.proc.join("12")).unwrap();
+    assert!(scene.find(None).is_none());
+}
+
+#[test]
+fn a_captured_pod_is_recognised_until_it_is_released() {
+    let scene = Scene::new();
+    scene.process(20, UID, 200, &scene.pod.0);
+    let (config, options, pod) = (Config::default(), Options::default(), Pod { dns: true, ..Pod::default() });
+    let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
+    let first = capture(&scene.pod.1, &wanted, &options).unwrap();
+    assert!(!first.differences.is_empty());
+    assert_eq!(capture(&scene.pod.1, &wanted, &options).unwrap().differences, Vec::<String>::new());
+    assert!(scene.find(None).unwrap().captured);
+    // One family goes, the other stays; the option goes with all that it brought.
+    let plain = Pod::default();
+    let narrower = Wanted { pod: &plain, families: &[Family::V6], ..wanted };
+    let changed = capture(&scene.pod.1, &narrower, &options).unwrap().differences;
+    assert!(
+        changed.iter().any(|why| why.contains("IPv4 nat: chain ISTIO_OUTPUT is not wanted")),
+        "{changed:?}"
+    );
+    assert!(
+        changed.iter().any(|why| why.contains("IPv6 raw: chain ISTIO_OUTPUT is not wanted")),
+        "{changed:?}"
+    );
+    assert!(is_captured(&scene.pod.1, &config).unwrap());
+    assert!(!release(&scene.pod.1, &config, &options).unwrap().is_empty());
+    assert_eq!(release(&scene.pod.1, &config, &options).unwrap(), Vec::<String>::new());
+    assert!(!is_captured(&scene.pod.1, &config).unwrap() && !scene.find(None).unwrap().captured);
+}
+
+#[test]
+fn a_glance_tells_changes_where_it_can() {
+    let scene = Scene::new();
+    let (config, pod) = (Config::default(), Pod::default());
+    let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
+    let nft = Options { forced: Some(netfilter::Backend::Nft), ..Options::default() };
+    let _ = capture(&scene.pod.1, &wanted, &nft).unwrap();
+    let seen = inpod::verify(&scene.pod.1, &wanted, &nft).unwrap();
+    assert_eq!(seen.differences, Vec::<String>::new());
+    let glance = || inpod::glance(&scene.pod.1, &wanted).unwrap();
+    assert!(seen.seen.is_telling());
+    assert_eq!(seen.seen.is_still(&glance()), Some(true));
+    scene.pod.sh("iptables-nft -t nat -A ISTIO_OUTPUT -j ACCEPT");
+    assert_eq!(seen.seen.is_still(&glance()), Some(false));
+    let differs = inpod::verify(&scene.pod.1, &wanted, &nft).unwrap();
+    assert!(!differs.differences.is_empty());
+    scene.pod.sh("ip rule del pref 32764");
+    assert_eq!(differs.seen.is_still(&glance()), Some(false));
+    // Of legacy tables it can say nothing.
+    scene.pod.sh("iptables-legacy -t nat -L");
+    let _ = capture(&scene.pod.1, &wanted, &nft).unwrap();
+    let seen = inpod::verify(&scene.pod.1, &wanted, &nft).unwrap();
+    assert!(!seen.seen.is_telling());
+    assert_eq!(seen.seen.is_still(&glance()), None);
+}
