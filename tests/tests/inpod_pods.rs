@@ -124,3 +124,17 @@ fn del_releases_and_the_namespace_ends() {
         netns.collect::<std::collections::BTreeSet<_>>().len() == 1 // the node's own
     });
 }
+
+/// A ztunnel that never answers: the ADD ends in time, and the connection with it.
+#[test]
+fn a_ztunnel_that_does_not_answer_keeps_nobody_waiting_for_ever() {
+    let mut stage = InPod::new(&[]);
+    let options = InpodOptions { mute: true, ..InpodOptions::default() };
+    let _mute = kit::InpodZtunnel::start(&stage.node, "ztunnel-a", &stage.socket(), options);
+    stage.wait_said("is connected");
+    let began = std::time::Instant::now();
+    let error = stage.add(kit::Pod::new(MESH, "app"), &stage.node.conflist(&[stage.plugin()])).unwrap_err();
+    assert_eq!(error.code(), Some(11), "{error}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(stage.daemon().is_ready());
+}

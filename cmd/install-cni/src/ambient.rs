@@ -79,10 +79,7 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
     let (tell, marks) = mpsc::channel(MARKS);
     let tell = Box::new(move |mark| drop(tell.try_send(mark)));
     let settings = Arc::new(ambient.agent.clone());
-    let node = match &ambient.host_network {
-        Some(path) => Netns::open(path),
-        None => Netns::current(),
-    };
+    let node = ambient.host_network.as_ref().map(Netns::open).transpose();
     let node = node.context("cannot open the node's network namespace")?;
     let (handle, inbox) = Inbox::new();
     let (opened, open) = std::sync::mpsc::channel();
@@ -97,9 +94,12 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
             drop(say.send(owner)); // nobody asks any more when the daemon has ended
         }
     };
-    let body = move || {
-        if let Err(error) = node.run_in(work) {
-            warn!(target: "ambient", "{error}");
+    let body = move || match node {
+        None => work(),
+        Some(node) => {
+            if let Err(error) = node.run_in(work) {
+                warn!(target: "ambient", "{error}");
+            }
         }
     };
     thread::Builder::new().name("ambient".to_owned()).spawn(body).context("cannot start a thread")?;

@@ -74,7 +74,7 @@ impl Core {
         }
     }
 
-    fn known(&self, name: &PodName, uid: &str) -> Option<Known> {
+    pub(crate) fn known(&self, name: &PodName, uid: &str) -> Option<Known> {
         let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
         let namespace = self.index.namespace(&name.namespace)?;
         Some((Box::new(pod.clone()), Some(namespace.clone())))

@@ -11,7 +11,12 @@ use std::{
 };
 
 use model::{Namespace, Pod, PodName};
-use planner::{facts::Fact, node::Fallback};
+use netns::Netns;
+use planner::{
+    ambient::{Membership, membership},
+    facts::Fact,
+    node::Fallback,
+};
 use tracing::{info, warn};
 
 use crate::{
@@ -47,12 +52,32 @@ pub(crate) struct Waiting {
     pub(crate) reply: Reply<Known>,
 }
 
+/// A pod that starts.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) name: PodName,
+    /// As the runtime says it.
+    pub(crate) uid: String,
+    pub(crate) container: String,
+    pub(crate) ips: Vec<IpAddr>,
+    pub(crate) netns: Option<Netns>,
+    /// The pod, if somebody else was asked for it.
+    pub(crate) known: Option<Known>,
+}
+
+/// What is done with it.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    pub(crate) known: Known,
+    pub(crate) membership: Membership,
+}
+
 #[derive(Debug)]
 pub(crate) enum Message {
     Fact(Box<Fact>, Instant),
     Pod(PodName, String, Reply<Known>),
-    Enrol(Box<Enrolment>, Reply<Result<(), String>>),
-    PassBy(String, Attachment, Reply<Result<(), String>>),
+    /// A pod that is not known comes back.
+    Add(Box<Arrival>, Reply<Result<Decided, Box<Arrival>>>, Reply<Result<(), String>>),
     Release(String, Attachment, Reply<Result<(), String>>),
     Check(String, Vec<IpAddr>, Reply<Result<(), String>>),
     Collect(BTreeSet<String>, Reply<Result<(), String>>),
@@ -249,8 +274,7 @@ impl Owner {
             Message::Pod(name, uid, reply) => {
                 core.wait_for_pod(Waiting { name, uid, since: Instant::now(), reply });
             }
-            Message::Enrol(enrolment, reply) => way.enrol(core, *enrolment, reply),
-            Message::PassBy(container, attachment, reply) => way.pass_by(core, &container, attachment, reply),
+            Message::Add(arrival, told, reply) => drop(told.send(self.add(arrival, reply))),
             Message::Release(container, told, reply) => drop(reply.send(self.release(&container, told))),
             Message::Check(uid, ips, reply) => drop(reply.send(way.check(core, &uid, &ips))),
             Message::Collect(attachments, reply) => drop(reply.send(self.collect(&attachments))),
@@ -262,6 +286,31 @@ impl Owner {
             Message::Done(done) => way.done(core, *done),
             Message::Stop => {}
         }
+    }
+
+    /// Decides on a pod that starts, and begins what follows; `reply` is told when that has ended.
+    fn add(
+        &mut self,
+        mut arrival: Box<Arrival>,
+        reply: Reply<Result<(), String>>,
+    ) -> Result<Decided, Box<Arrival>> {
+        let known = arrival.known.take().or_else(|| self.core.known(&arrival.name, &arrival.uid));
+        let Some(known) = known else { return Err(arrival) };
+        let Arrival { container, ips, netns, .. } = *arrival;
+        let membership = membership(&known.0, known.1.as_ref(), &self.core.settings.policy);
+        let attachment = Attachment { uid: known.0.metadata.uid.clone(), ips };
+        match membership {
+            Membership::In(_) if attachment.ips.is_empty() => {
+                drop(reply.send(Err("the plugins before this one gave the pod no address".to_owned())));
+            }
+            Membership::In(_) => {
+                let pod = known.0.clone();
+                self.way.enrol(&mut self.core, Enrolment { container, attachment, netns, pod }, reply);
+            }
+            Membership::Out(_) if attachment.ips.is_empty() => drop(reply.send(Ok(()))),
+            Membership::Out(_) => self.way.pass_by(&mut self.core, &container, attachment, reply),
+        }
+        Ok(Decided { known, membership })
     }
 
     fn release(&mut self, container: &str, told: Attachment) -> Result<(), String> {

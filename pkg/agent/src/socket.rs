@@ -29,9 +29,8 @@ use wire::{AgentAnswer, AgentRequest, MAX_REQUEST, Verb};
 use crate::{
     ledger::Attachment,
     metrics::Metrics,
-    owner::{Handle, Known, Message},
+    owner::{Arrival, Decided, Handle, Known, Message},
     settings::{Lookup, Settings},
-    way::Enrolment,
 };
 
 /// Only root may ask: an answer holds pods, and a request changes the node.
@@ -46,6 +45,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const UNSEEN: Duration = Duration::from_millis(300);
 /// How long the owner may take: it may be switching ztunnels, or starting.
 const DECISION: Duration = Duration::from_secs(8);
+
+const LATE: &str = "the agent did not get to it in time";
 
 /// Why the socket cannot be served.
 pub type ServerError = SocketError;
@@ -232,10 +233,10 @@ fn told_by(done: Result<Result<(), String>, String>) -> AgentAnswer {
 fn ask<T>(shared: &Shared, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, String> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(message(reply));
-    answer.recv_timeout(DECISION).map_err(|_| "the agent did not get to it in time".to_owned())
+    answer.recv_timeout(DECISION).map_err(|_| LATE.to_owned())
 }
 
-/// Facts, decision, enrolment.
+/// Facts, decision, enrolment: by one message, if the owner knows the pod.
 fn add(
     request: AgentRequest,
     netns: Option<Netns>,
@@ -243,45 +244,48 @@ fn add(
     shared: &Shared,
 ) -> AgentAnswer {
     let name = PodName { namespace: request.namespace, name: request.name };
+    let AgentRequest { uid, container, ips, .. } = request;
+    let arrival = Box::new(Arrival { name: name.clone(), uid, container, ips, netns, known: None });
+    let (reply, done) = mpsc::channel();
     let began = Instant::now();
-    let known = facts(&name, &request.uid, shared);
+    let decided = decide(arrival, &reply, is_gone, shared);
     shared.metrics.add("facts", began.elapsed());
-    let (pod, namespace) = match known {
-        Ok(known) => known,
+    let Decided { known: (pod, namespace), membership } = match decided {
+        Ok(decided) => decided,
         Err(error) => return AgentAnswer::failed(error),
     };
-    if is_gone() {
-        return AgentAnswer::failed("nobody waits for the answer any more");
-    }
-    let enrolled = match membership(&pod, namespace.as_ref(), &shared.settings.policy) {
-        Membership::In(_) if request.ips.is_empty() => {
-            return AgentAnswer::failed("the plugins before this one gave the pod no address");
-        }
-        Membership::In(reason) => Some(reason),
-        Membership::Out(_) => None,
-    };
-    let attachment = Attachment { uid: pod.metadata.uid.clone(), ips: request.ips };
     let began = Instant::now();
-    let container = request.container;
-    match enrolled {
-        Some(reason) => {
-            let enrolment = Box::new(Enrolment { container, attachment, netns, pod: pod.clone() });
-            let done = ask(shared, |reply| Message::Enrol(enrolment, reply));
-            if let Err(error) = done.and_then(|done| done) {
-                return AgentAnswer::failed(error);
-            }
-            info!(target: "ambient", "enrolled {name}: {reason}");
-        }
-        None if attachment.ips.is_empty() => {}
-        None => {
-            let done = ask(shared, |reply| Message::PassBy(container, attachment, reply));
-            if let Err(error) = done.and_then(|done| done) {
-                warn!(target: "ambient", "addresses of {name} may still be captured: {error}");
-            }
+    let done = done.recv_timeout(DECISION).map_err(|_| LATE.to_owned()).and_then(|done| done);
+    match (membership, done) {
+        (Membership::In(reason), Ok(())) => info!(target: "ambient", "enrolled {name}: {reason}"),
+        (Membership::In(_), Err(error)) => return AgentAnswer::failed(error),
+        (Membership::Out(_), Ok(())) => {}
+        (Membership::Out(_), Err(error)) => {
+            warn!(target: "ambient", "addresses of {name} may still be captured: {error}");
         }
     }
     shared.metrics.add("enrol", began.elapsed());
-    AgentAnswer { pod: Some(pod), namespace, enrolled: enrolled.is_some(), error: None }
+    let enrolled = matches!(membership, Membership::In(_));
+    AgentAnswer { pod: Some(pod), namespace, enrolled, error: None }
+}
+
+/// Has the owner decide on a pod and begin what follows. One that it does not know is waited for, and asked for.
+fn decide(
+    arrival: Box<Arrival>,
+    reply: &mpsc::Sender<Result<(), String>>,
+    is_gone: impl Fn() -> bool,
+    shared: &Shared,
+) -> Result<Decided, String> {
+    let decided = |arrival| ask(shared, |told| Message::Add(arrival, told, reply.clone()));
+    let mut unknown = match decided(arrival)? {
+        Ok(decided) => return Ok(decided),
+        Err(arrival) => arrival,
+    };
+    unknown.known = Some(facts(&unknown.name, &unknown.uid, shared)?);
+    if is_gone() {
+        return Err("nobody waits for the answer any more".to_owned());
+    }
+    decided(unknown)?.map_err(|_| LATE.to_owned())
 }
 
 /// Facts, and whether a pod that belongs to ambient mode is captured.
