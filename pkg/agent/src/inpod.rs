@@ -23,6 +23,7 @@ use inpod::Probes;
 use model::Family;
 use netns::{Netns, NetnsId};
 use planner::node::Fallback;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zds::{Hub, Server};
 
 use crate::{
@@ -80,6 +81,7 @@ impl InPodWay {
         let probes = Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone())?;
         let to_owner = owner.clone();
         let tell = move |event| to_owner.send(Message::Done(Box::new(Done::Zds(event))));
+        allow_many_files();
         // Of capture on the node: by it, the plugin would enrol pods alone while no agent runs.
         if let Err(error) = hostfs::remove(&settings.shared_config) {
             tracing::warn!(target: "ambient", "{error}");
@@ -124,6 +126,15 @@ impl InPodWay {
             Some(_) => Ok(()),
             None => Err("it has no address of a family that is captured".to_owned()),
         }
+    }
+}
+
+/// Each captured pod's namespace is held open, and container runtimes give a process as few as 1024 files at first.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(target: "ambient", "cannot allow as many open files as may be: {error}");
     }
 }
 
