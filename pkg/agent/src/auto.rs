@@ -115,7 +115,8 @@ impl Way for AutoWay {
     }
 
     fn is_awaited(&self) -> bool {
-        self.node.as_ref().is_some_and(Way::is_awaited)
+        let in_pod = self.in_pod.as_ref().is_some_and(Way::is_awaited);
+        in_pod || self.node.as_ref().is_some_and(Way::is_awaited)
     }
 
     fn answer(&mut self, trouble: Option<&str>) {

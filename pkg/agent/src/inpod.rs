@@ -59,6 +59,8 @@ pub(crate) struct InPodWay {
     seeking: bool,
     /// When to look for them again.
     next_search: Instant,
+    /// Searches in a row that did not find all.
+    fruitless: u32,
     /// The first search is over: ztunnels can be told of all pods.
     searched: bool,
     open: bool,
@@ -67,6 +69,9 @@ pub(crate) struct InPodWay {
     started: Instant,
     /// UIDs of all pods that were known at a turn soon after the start.
     seen: BTreeSet<String>,
+    /// What is wrong with the node's probes, and with the search for running pods.
+    trouble: Option<Trouble>,
+    search_trouble: Option<Trouble>,
     due: Option<Instant>,
 }
 
@@ -103,11 +108,14 @@ impl InPodWay {
             captives: BTreeMap::new(),
             seeking: false,
             next_search: now,
+            fruitless: 0,
             searched: false,
             open: false,
             connections: 0,
             started: now,
             seen: BTreeSet::new(),
+            trouble: None,
+            search_trouble: None,
             due: None,
         })
     }
@@ -144,7 +152,7 @@ impl Way for InPodWay {
     }
 
     fn is_awaited(&self) -> bool {
-        false
+        self.captives.values().any(|captive| !captive.waiting.is_empty())
     }
 
     fn answer(&mut self, _trouble: Option<&str>) {}

@@ -12,6 +12,7 @@ use planner::{
     AmbientPolicy, Enrolled, Left, Membership, Standing,
     ambient::{ALL_ENROLLED, ALL_LEFT, AMBIENT_REDIRECTION, DATAPLANE_MODE, membership, standing},
     enrolment::STATUS,
+    selector::{Enablement, LabelSelector},
 };
 use proptest::prelude::*;
 
@@ -139,6 +140,42 @@ fn a_pod_label_counts_only_in_a_known_namespace_unless_it_is_none() {
 }
 
 #[test]
+fn selectors_take_the_place_of_labels_and_everything_else_stays() {
+    let entry = Enablement {
+        pod_selector: LabelSelector {
+            match_labels: [("mesh".to_owned(), "yes".to_owned())].into(),
+            ..LabelSelector::default()
+        },
+        ..Enablement::default()
+    };
+    let policy = AmbientPolicy { enablement: Some(vec![entry]), ..policy() };
+    let decide = |pod: &Pod, label: &str| membership(pod, Some(&namespace(label)), &policy);
+    assert_eq!(decide(&plain(), "ambient"), Membership::Out(Left::NotSelected));
+    let mut chosen = plain();
+    chosen.metadata.labels.insert("mesh".into(), "yes".into());
+    assert_eq!(decide(&chosen, ""), Membership::In(Enrolled::Selector));
+    assert_eq!(membership(&chosen, None, &policy), Membership::Out(Left::NamespaceUnknown));
+    for (reason, change) in ROWS.iter().filter(|(reason, _)| *reason != Left::PodLabel) {
+        let mut pod = chosen.clone();
+        change(&mut pod);
+        pod.metadata.labels.insert("mesh".into(), "yes".into());
+        assert_eq!(decide(&pod, ""), Membership::Out(*reason));
+    }
+    let nobody = AmbientPolicy { enablement: Some(Vec::new()), ..policy.clone() };
+    assert_eq!(membership(&chosen, Some(&namespace("ambient")), &nobody), Membership::Out(Left::NotSelected));
+}
+
+#[test]
+fn opting_out_by_annotation_means_nothing_where_istio_says_so() {
+    let mut pod = plain();
+    pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "disabled".into());
+    assert_eq!(is(&pod), Membership::Out(Left::OptedOut));
+    let policy = AmbientPolicy { ignores_opt_out: true, ..policy() };
+    let decided = membership(&pod, Some(&namespace("ambient")), &policy);
+    assert_eq!(decided, Membership::In(Enrolled::NamespaceLabel));
+}
+
+#[test]
 fn without_an_address_a_member_is_pending() {
     let ambient = namespace("ambient");
     let mut pod = plain();
@@ -156,7 +193,7 @@ fn without_an_address_a_member_is_pending() {
 fn every_reason_has_a_code_and_a_sentence_of_its_own() {
     let all = ALL_ENROLLED.map(Membership::In).into_iter().chain(ALL_LEFT.map(Membership::Out));
     let (codes, sentences): (BTreeSet<_>, BTreeSet<_>) = all.map(|one| (one.code(), one.to_string())).unzip();
-    assert_eq!((codes.len(), sentences.len()), (12, 12));
+    assert_eq!((codes.len(), sentences.len()), (14, 14));
     assert!(codes.iter().all(|code| code.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')));
     assert!(sentences.contains("in ambient mode: its namespace is labelled istio.io/dataplane-mode=ambient"));
     let order: Vec<_> = ROWS.iter().map(|(reason, _)| *reason).collect();

@@ -8,12 +8,12 @@ use std::{
 use inpod::{Found, Sought};
 use model::Pod;
 use planner::ambient::{Left, Standing};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::{InPodWay, captive::Captive, worker::Job};
 use crate::core::Core;
 
-/// Between two searches while a pod has none, and while all have one.
+/// Until the next search when a pod has none, at first, and when all have one.
 const SOON: Duration = Duration::from_secs(1);
 const REGULAR: Duration = Duration::from_secs(30);
 
@@ -47,6 +47,14 @@ impl InPodWay {
     /// A pod that has no namespace, or lost it, is looked for now.
     pub(super) fn search_soon(&mut self) {
         self.next_search = self.next_search.min(Instant::now());
+        self.fruitless = 0;
+    }
+
+    /// Twice as long after each search that found not all.
+    fn search_later(&mut self) {
+        let pause = SOON.saturating_mul(1 << self.fruitless.min(5));
+        self.fruitless = self.fruitless.saturating_add(1);
+        self.next_search = Instant::now() + pause.min(REGULAR);
     }
 
     pub(super) fn found(&mut self, core: &Core, result: Result<BTreeMap<String, Found>, String>) {
@@ -54,12 +62,14 @@ impl InPodWay {
         let found = match result {
             Ok(found) => found,
             Err(error) => {
-                warn!(target: "ambient", "cannot look for the namespaces of running pods: {error}");
-                self.next_search = Instant::now() + SOON;
+                self.search_trouble =
+                    Some(format!("cannot look for the network namespaces of running pods: {error}"));
+                self.search_later();
                 return;
             }
         };
         self.searched = true;
+        self.search_trouble = None;
         for (uid, Found { netns, others, captured }) in found {
             if captured && !self.captives.contains_key(&uid) {
                 self.left_meanwhile(core, &uid);
@@ -80,7 +90,7 @@ impl InPodWay {
             }
         }
         let lacking = self.captives.values().any(|captive| captive.netns.is_none());
-        self.next_search = Instant::now() + if lacking { SOON } else { REGULAR };
+        if lacking { self.search_later() } else { self.next_search = Instant::now() + REGULAR }
     }
 }
 

@@ -21,18 +21,15 @@ const WHOLE_LOOK: Duration = Duration::from_secs(240);
 const LOOKS: usize = 16;
 /// Looks are begun together, for each turn costs something, too.
 const BATCH: Duration = Duration::from_secs(2);
+/// How soon a look is begun that had to wait for others.
+const CROWDED: Duration = Duration::from_millis(50);
 /// How long addresses that nobody knows are left alone after a start: the first list of pods may be older than they are.
 const GRACE: Duration = Duration::from_secs(60);
 
 impl InPodWay {
     pub(super) fn look_and_do(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
-        if level == Level::Whole {
-            let missing = self.probes.ensure().map_err(|error| format!("the node's probes: {error}"))?;
-            if self.open && !missing.is_empty() {
-                warn!(target: "ambient", "the node's probes were not exempt: {}", missing.join("; "));
-                self.metrics.repaired("node");
-            }
-        }
+        let probes = if level == Level::Whole { self.exempt_probes() } else { self.trouble.take() };
+        self.trouble = probes;
         let addresses = self.wanted_addresses(core)?;
         self.take_in(core);
         self.search_if_due(core);
@@ -45,7 +42,21 @@ impl InPodWay {
         }
         self.tell(core, &addresses);
         self.due = self.next_due();
-        Ok(None)
+        Ok(self.trouble.clone().or_else(|| self.search_trouble.clone()))
+    }
+
+    /// Puts rules and sets on the node in place; what is wrong with that.
+    fn exempt_probes(&mut self) -> Option<Trouble> {
+        match self.probes.ensure() {
+            Ok(missing) => {
+                if self.open && !missing.is_empty() {
+                    warn!(target: "ambient", "the node's probes were not exempt: {}", missing.join("; "));
+                    self.metrics.repaired("node");
+                }
+                None
+            }
+            Err(error) => Some(format!("the node's probes are not exempt: {error}")),
+        }
     }
 
     /// Whose probes are exempt, address by address.
@@ -196,6 +207,8 @@ impl InPodWay {
     }
 
     fn next_due(&self) -> Option<Instant> {
+        // What could not be begun is begun when others have ended.
+        let soon = Instant::now() + CROWDED;
         let of = |captive: &super::Captive| {
             let waits = captive.waiting.iter().map(|waiter| waiter.deadline).min();
             let works = captive.netns.is_some() && !captive.busy;
@@ -203,7 +216,7 @@ impl InPodWay {
                 _ if !works => None,
                 Step::Bare => Some(captive.due),
                 _ if captive.leaving => Some(captive.due),
-                _ => Some(captive.next_look.max(captive.due)),
+                _ => Some(captive.next_look.max(captive.due).max(soon)),
             };
             waits.into_iter().chain(work).min()
         };
