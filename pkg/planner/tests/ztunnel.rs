@@ -4,7 +4,7 @@
 use model::Pod;
 use planner::{
     Candidate, Fact, Index, ZtunnelSelector,
-    ztunnel::{active, candidates, coming},
+    ztunnel::{active, candidates, coming, newest_speaks_in_pod},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -28,11 +28,47 @@ fn but(place: &str, value: Value) -> Value {
     pod
 }
 
-fn found(pods: &[Value]) -> Vec<Candidate> {
+fn index(pods: &[Value]) -> Index {
     let pods: Vec<Pod> = pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect();
     let mut index = Index::default();
     index.apply(Fact::Pods(pods));
-    candidates(&index, &ZtunnelSelector::default())
+    index
+}
+
+fn found(pods: &[Value]) -> Vec<Candidate> {
+    candidates(&index(pods), &ZtunnelSelector::default())
+}
+
+#[test]
+fn the_newest_ztunnel_says_how_pods_are_captured() {
+    let speaking = |mut pod: Value, value: &str| {
+        pod["spec"]["containers"][0]["env"] = json!([{"name": "INPOD_ENABLED", "value": value}]);
+        pod
+    };
+    let leaving = |mut pod: Value| {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-02-01T00:00:00Z");
+        pod
+    };
+    let old = || ztunnel("old", "2026-01-01T00:00:00Z");
+    let new = || ztunnel("new", "2026-01-02T00:00:00Z");
+    let mut lookalike = speaking(ztunnel("x", "2026-01-03T00:00:00Z"), "true");
+    lookalike["metadata"]["namespace"] = json!("shop");
+    for (pods, expected) in [
+        (vec![], None),
+        (vec![lookalike], None),
+        (vec![old()], Some(false)),
+        (vec![speaking(old(), "true")], Some(true)),
+        (vec![speaking(old(), "T")], Some(true)),
+        (vec![speaking(old(), "false")], Some(false)),
+        (vec![speaking(old(), "yes")], Some(false)),
+        (vec![speaking(new(), "true"), old()], Some(true)),
+        (vec![new(), speaking(old(), "true")], Some(false)),
+        (vec![leaving(new()), speaking(old(), "true")], Some(true)),
+        (vec![leaving(old())], None),
+    ] {
+        let spoken = newest_speaks_in_pod(&index(&pods), &ZtunnelSelector::default());
+        assert_eq!(spoken, expected, "{pods:?}");
+    }
 }
 
 #[test]
