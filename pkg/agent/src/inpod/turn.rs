@@ -14,7 +14,7 @@ use super::{InPodWay, captive::Step, worker::Job};
 use crate::{core::Core, owner::Level, settings::Redirection, way::Trouble};
 
 /// Each pod's rules are looked at this often.
-const LOOK: Duration = Duration::from_secs(50);
+const LOOK: Duration = Duration::from_secs(40);
 /// The tools are asked this often where the kernel alone cannot tell whether rules have changed.
 const WHOLE_LOOK: Duration = Duration::from_secs(240);
 /// How many looks may be on their way at a time: a turn after a long sleep must not bring them all.
