@@ -40,6 +40,8 @@ mod inpod_auto;
 mod inpod_drift;
 #[path = "tests/inpod_lifecycle.rs"]
 mod inpod_lifecycle;
+#[path = "tests/inpod_modern.rs"]
+mod inpod_modern;
 #[path = "tests/inpod_options.rs"]
 mod inpod_options;
 #[path = "tests/inpod_paths.rs"]

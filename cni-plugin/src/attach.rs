@@ -189,6 +189,9 @@ fn policy(call: &Call) -> Policy {
         excluded_namespaces: call.conf.kubernetes.exclude_namespaces.clone(),
         agent_namespace: call.conf.pod_namespace.as_ref().map(|namespace| namespace.as_str().to_owned()),
         ambient: call.conf.ambient_enabled,
+        enablement: call.enablement.clone(),
+        // As the agent has it: selectors are of a version of Istio in which the annotation means nothing.
+        ignores_opt_out: call.enablement.is_some(),
         ..Policy::default()
     }
 }

@@ -4,7 +4,7 @@ use std::{ffi::OsString, io::Read, path::PathBuf};
 
 use cni_types::{Args, CniError, Code, Command, Environment, MAX_STDIN, NetConf};
 use model::PodName;
-
+use planner::selector::Enablement;
 use wire::{AgentAnswer, AgentRequest, Verb};
 
 use crate::{
@@ -35,6 +35,8 @@ pub struct Call {
     pub pod: Option<PodName>,
     /// Its UID, when `CNI_ARGS` has it.
     pub uid: Option<String>,
+    /// `enablement_selectors`, read; none: labels tell who belongs to ambient mode.
+    pub enablement: Option<Vec<Enablement>>,
     /// `DRY_RUN_FILE_PATH`: write the restore input there and change nothing.
     pub dry_run: Option<PathBuf>,
 }
@@ -91,6 +93,9 @@ fn about_container(
         Err(error) => return failed(&error, String::new()),
     };
     let mut log = Log::new(&call);
+    if call.conf.native_nftables {
+        log.debug("native_nftables is set: rules go through the iptables tools all the same".to_owned());
+    }
     let verb = if command == Command::Check { Verb::Check } else { Verb::Add };
     // Addresses that cannot be read are told of when they are needed.
     let ask = || agent::request(verb, &call, alone::addresses(&call).unwrap_or_default());
@@ -183,8 +188,18 @@ impl Call {
         conf.allows(command)?;
         let args = environment.args().map_err(|error| error.with_version(conf.cni_version))?;
         let uid = args.pod_uid.as_ref().map(|uid| uid.as_str().to_owned());
-        Ok(Call { environment, conf, pod: pod(&args), uid, dry_run })
+        let enablement = enablement(&conf).map_err(|error| error.with_version(conf.cni_version))?;
+        Ok(Call { environment, conf, pod: pod(&args), uid, enablement, dry_run })
     }
+}
+
+fn enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniError> {
+    let Some(raw) = &conf.enablement_selectors else { return Ok(None) };
+    let invalid = |code, why: String| CniError::new(code, format!("enablement_selectors: {why}"));
+    let selectors: Vec<Enablement> =
+        serde_json::from_str(raw.get()).map_err(|error| invalid(Code::Decode, error.to_string()))?;
+    selectors.iter().try_for_each(Enablement::check).map_err(|why| invalid(Code::InvalidConfig, why))?;
+    Ok(Some(selectors))
 }
 
 /// The pod, when both of its names are there.

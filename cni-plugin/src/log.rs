@@ -62,6 +62,11 @@ impl Log {
         self.labels.insert(key.to_owned(), value.to_owned());
     }
 
+    /// Something that only those want to know who search a fault.
+    pub fn debug(&mut self, msg: String) {
+        self.push(Level::Debug, msg);
+    }
+
     /// Something that an operator wants to know of every pod.
     pub fn info(&mut self, msg: String) {
         self.push(Level::Info, msg);

@@ -90,6 +90,7 @@ fn with_mistakes_it_ends_and_has_touched_nothing() {
         ("CLEANUP_ON_EXIT", "sometimes"),
         ("KUBERNETES_SERVICE_HOST", ""),
         ("CNI_NETWORK_CONFIG", ""),
+        ("CNI_NETWORK_CONFIG_FILE", "/nowhere"),
     ]);
     let target = stage.container.root().join("tmp/install.log");
     let arguments =
@@ -104,7 +105,7 @@ fn with_mistakes_it_ends_and_has_touched_nothing() {
         "CHAINED_CNI_PLUGIN (--chained-cni-plugin): ",
         "CLEANUP_ON_EXIT (--cleanup-on-exit): ",
         "KUBERNETES_SERVICE_HOST",
-        "--cni-network-config",
+        "CNI_NETWORK_CONFIG_FILE (--cni-network-config-file): ",
         "--log_output_level: ",
         "--repair-delete-pods: ",
     ] {

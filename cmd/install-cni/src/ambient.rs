@@ -24,6 +24,7 @@ use tracing::{info, warn};
 
 use crate::{
     cluster::{Cluster, connect},
+    events::{EventSettings, Events},
     settings::Settings,
 };
 
@@ -49,6 +50,8 @@ pub(crate) struct Ambient {
     pub(crate) fallback_file: Option<PathBuf>,
     /// The node's network namespace, if the daemon is in one of its own.
     pub(crate) host_network: Option<PathBuf>,
+    /// For Istio's own plugin; none: it could not be served, because pods are captured on the node.
+    pub(crate) events: Option<EventSettings>,
 }
 
 /// Requests to mark pods that wait; more come again.
@@ -70,6 +73,8 @@ pub(crate) struct Running {
     pub(crate) marks: mpsc::Receiver<Mark>,
     /// For probes.
     pub(crate) status: Arc<Status>,
+    /// For Istio's own plugin, once it is served.
+    pub(crate) events: Option<Events>,
 }
 
 /// Opens everything and starts the threads.
@@ -110,17 +115,17 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
         let body = move || follow_fallback(&file, &handle);
         thread::Builder::new().name("fallback".to_owned()).spawn(body).context("cannot start a thread")?;
     }
-    Ok((Running { handle, ended, marks, status }, metrics))
+    Ok((Running { handle, ended, marks, status, events: None }, metrics))
 }
 
-/// Serves the plugin, from now on.
+/// Serves our plugin, from now on, and listens for Istio's.
 pub(crate) fn serve(
     ambient: &Ambient,
     handle: Handle,
     metrics: Metrics,
     cluster: Arc<Cluster>,
     runtime: runtime::Handle,
-) -> Result<()> {
+) -> Result<Option<Events>> {
     let server = Server::bind(&ambient.socket).context("cannot serve the plugin")?;
     let lookup: Lookup = match &ambient.source {
         PodSource::Api => Box::new(move |name: &PodName| {
@@ -132,7 +137,10 @@ pub(crate) fn serve(
         }
     };
     let service = Service::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics);
-    server.serve(service).context("cannot start a thread")
+    let events = ambient.events.as_ref();
+    let events = events.map(|settings| Events::bind(settings, service.clone())).transpose()?;
+    server.serve(service).context("cannot start a thread")?;
+    Ok(events)
 }
 
 async fn look_up(cluster: &Cluster, name: &PodName) -> Result<(Pod, Namespace)> {

@@ -66,14 +66,22 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     let ambient = match (&settings.ambient, ambient) {
         (Some(chosen), Some((running, metrics))) => {
             let owner = running.handle.clone();
-            ambient::serve(chosen, owner, metrics, Arc::clone(&cluster), runtime.handle().clone())?;
-            Some(running)
+            let events =
+                ambient::serve(chosen, owner, metrics, Arc::clone(&cluster), runtime.handle().clone())?;
+            Some(ambient::Running { events, ..running })
         }
         _ => None,
     };
     let daemon =
         Daemon { settings: Arc::new(settings), cluster, status, registry: Arc::new(registry), logger };
-    runtime.block_on(daemon.serve(work, ambient, notices, log_server.map(|server| (server, log_metrics))))
+    let done = runtime.block_on(daemon.serve(
+        work,
+        ambient,
+        notices,
+        log_server.map(|server| (server, log_metrics)),
+    ));
+    runtime.shutdown_background(); // who still waits for the agent, waits in vain
+    done
 }
 
 fn bind(path: &Path) -> Result<LogServer> {
@@ -125,7 +133,7 @@ impl Daemon {
     async fn serve(
         self,
         mut work: Work,
-        ambient: Option<ambient::Running>,
+        mut ambient: Option<ambient::Running>,
         notices: mpsc::Receiver<Notice>,
         log_server: Option<(LogServer, LogMetrics)>,
     ) -> Result<ExitCode> {
@@ -139,8 +147,11 @@ impl Daemon {
             tokio::spawn(listen(port, metrics, until(stopped.clone())));
         }
         let logs = log_server.map(|(server, metrics)| {
-            tokio::spawn(server.run(self.logger.clone(), metrics, until(stopped.clone())))
+            let run = server.run(self.logger.clone(), metrics, until(stopped.clone()));
+            tokio::spawn(async { drop(run.await) })
         });
+        let events = ambient.as_mut().and_then(|running| running.events.take());
+        let events = events.map(|events| tokio::spawn(events.run(until(stopped.clone()))));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
         tokio::spawn(cluster::follow(settings, cluster, work.handle.clone(), notices));
 
@@ -150,9 +161,12 @@ impl Daemon {
         info!(target: "install", "{name}: ending");
         let done = self.end(work, ambient).await;
         drop(stop);
-        if let Some(logs) = logs {
-            drop(timeout(LAST_PASS, logs).await); // its socket goes with it
-        }
+        let last = async {
+            for server in [logs, events].into_iter().flatten() {
+                drop(server.await);
+            }
+        };
+        drop(timeout(LAST_PASS, last).await); // their sockets go with them
         done
     }
 

@@ -2,11 +2,12 @@
 //!
 //! The way of a start: [`options`] what can be said, [`settings`] all of it checked before anything is opened, [`daemon`]
 //! the parts put together, [`cluster`] what it follows in the API, [`leave`] what an end means; [`ambient`] the
-//! node's part in ambient mode, [`uninstall`] the command that takes everything away.
+//! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away.
 
 mod ambient;
 mod cluster;
 mod daemon;
+mod events;
 mod leave;
 mod options;
 mod settings;
@@ -37,7 +38,7 @@ Each flag can also be given by the variable that is shown in brackets; the flag 
 const STYLE: Style = Style { empty_variable: EmptyVariable::Value, ignored: options::REMOVED };
 
 static FLAGS: LazyLock<Vec<Flag>> =
-    LazyLock::new(|| [options::FLAGS, options::IN_POD, flags::LOGGING].concat());
+    LazyLock::new(|| [options::FLAGS, options::IN_POD, options::NEWER, flags::LOGGING].concat());
 
 fn main() -> ExitCode {
     match run(env::args_os().skip(1).collect()) {

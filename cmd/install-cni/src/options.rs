@@ -1,10 +1,12 @@
 //! Every flag of `install-cni`, with its variable and default. They are Istio's, but for those below the line.
 
 mod inpod;
+mod newer;
 
 use flags::{Flag, flag, switch};
 
 pub(crate) use inpod::IN_POD;
+pub(crate) use newer::NEWER;
 
 /// What the daemon takes. Logging flags come in addition ([`flags::LOGGING`]).
 pub(crate) const FLAGS: &[Flag] = &[
@@ -30,7 +32,13 @@ pub(crate) const FLAGS: &[Flag] = &[
         "true",
         "add our entry to the network that is there; false: write a network of our own",
     ),
-    flag("cni-network-config", None, &["CNI_NETWORK_CONFIG"], "", "our entry (template), as text"),
+    flag(
+        "cni-network-config",
+        None,
+        &["CNI_NETWORK_CONFIG"],
+        "",
+        "our entry (template), as text; without any template it is made from the settings, as Istio 1.29 to 1.31 does",
+    ),
     flag(
         "cni-network-config-file",
         None,
@@ -44,7 +52,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         None,
         &["KUBECFG_FILE_NAME"],
         "ZZZ-istio-cni-kubeconfig",
-        "name of the plugin's kubeconfig in the directory of network configurations",
+        "name of the plugin's kubeconfig in the directory of network configurations, with a template",
     ),
     flag("kubeconfig-mode", None, &["KUBECONFIG_MODE"], "0600", "permission bits of that file"),
     flag(
@@ -61,7 +69,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         None,
         &["LOG_UDS_ADDRESS"],
         "/var/run/istio-cni/log.sock",
-        "socket for the plugin's log lines; empty: none",
+        "socket for the plugin's log lines; empty: none; by default in --cni-agent-run-dir",
     ),
     switch("ambient-enabled", None, &["AMBIENT_ENABLED"], "false", "take part in ambient mode"),
     switch(
@@ -195,7 +203,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         None,
         &["AGENT_SOCKET"],
         "/var/run/istio-cni/agent.sock",
-        "socket for the plugin's questions",
+        "socket for the plugin's questions; by default in --cni-agent-run-dir",
     ),
     flag(
         "ambient-config-file",

@@ -2,23 +2,21 @@
 
 use std::{fmt, fs, path::PathBuf};
 
+use cni_types::run_dir;
 use flags::{Source, Values};
-use installer::{Authority, Chaining, KubeconfigSettings, Template};
+use installer::Authority;
 use kubeio::{Connection, Object, Trust};
 use model::parse_go_bool;
-use telemetry::logging::{LogFlags, LogOptions};
+use telemetry::logging::{LogFlags, LogOptions, OutputLevel};
 
 mod ambient;
+mod entry;
+mod installation;
 
 use crate::ambient::Ambient;
 
 /// Where the kubelet mounts the service account.
 pub(crate) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Where the image has what is to be installed.
-const SOURCE: &str = "/opt/cni/bin";
-/// Where the host's directories for plugins are mounted; the second is optional.
-const TARGETS: [&str; 2] = ["/host/opt/cni/bin", "/host/secondary-bin-dir"];
-
 /// When to take everything away at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CleanupOnExit {
@@ -116,6 +114,8 @@ struct Reader<'a> {
     around: &'a dyn Surroundings,
     mistakes: Vec<String>,
     warnings: Vec<String>,
+    /// The level from which on the plugin logs.
+    plugin_level: &'static str,
 }
 
 impl Settings {
@@ -127,9 +127,13 @@ impl Settings {
         values: &Values,
         around: &dyn Surroundings,
     ) -> Result<(Settings, LogOptions), Mistakes> {
-        let mut reader = Reader { values, around, mistakes: Vec::new(), warnings: Vec::new() };
-        let (log, settings) = (reader.log(), reader.settings());
-        match (settings, log) {
+        let mut reader =
+            Reader { values, around, mistakes: Vec::new(), warnings: Vec::new(), plugin_level: "info" };
+        let log = reader.log();
+        if let Some(log) = &log {
+            reader.plugin_level = plugin_level(log);
+        }
+        match (reader.settings(), log) {
             (Some(settings), Some(log)) if reader.mistakes.is_empty() => Ok((settings, log)),
             _ => Err(Mistakes(reader.mistakes)),
         }
@@ -143,7 +147,7 @@ impl Reader<'_> {
         let server = self.server();
         let authority = self.authority();
         let config_map = self.config_map(&identity);
-        let installer = self.installer(server.clone(), &authority, config_map.is_some());
+        let installer = self.installer(server.clone(), &authority, config_map.is_some(), &identity);
         let cleanup = self.cleanup();
         let monitoring_port = self.port("monitoring-port");
         self.other_parts();
@@ -152,7 +156,9 @@ impl Reader<'_> {
         Some(Settings {
             installer: installer?,
             monitoring_port: monitoring_port?,
-            log_socket: self.optional("log-uds-address").map(PathBuf::from),
+            log_socket: Some(self.shared("log-uds-address", run_dir::LOG_SOCKET))
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from),
             api,
             config_map,
             identity,
@@ -267,129 +273,11 @@ impl Reader<'_> {
         Some((Object { group: "", kind: "ConfigMap", namespace, name }, self.text("cni-config-map-key")))
     }
 
-    fn installer(
-        &mut self,
-        server: Option<String>,
-        authority: &Authority,
-        has_config_map: bool,
-    ) -> Option<installer::Settings> {
-        let kubeconfig = self.kubeconfig(server, authority);
-        let chaining = self.chaining();
-        let template = self.template(has_config_map);
-        let kubeconfig_name = self.file_name("kubecfg-file-name");
-        let own_name = self.file_name("istio-owned-cni-config-filename");
-        let settings = installer::Settings {
-            source: SOURCE.into(),
-            targets: TARGETS.map(PathBuf::from).to_vec(),
-            conf_dir: self.text("mounted-cni-net-dir").into(),
-            chaining: chaining?,
-            template,
-            defaults: self.entry_defaults(),
-            kubeconfig: kubeconfig?,
-            kubeconfig_name: kubeconfig_name?,
-            own_name: own_name?,
-        };
-        // A file or a ConfigMap may become good while we run; a text cannot, but may be another after a restart.
-        let is_fixed =
-            !has_config_map && settings.template.file.is_none() && !settings.template.text.is_empty();
-        if let (true, Err(error)) = (is_fixed, settings.check_template()) {
-            self.mistake("cni-network-config", error);
-        }
-        Some(settings)
-    }
-
-    /// The outer value is none after a mistake.
-    fn kubeconfig(
-        &mut self,
-        server: Option<String>,
-        authority: &Authority,
-    ) -> Option<Option<KubeconfigSettings>> {
-        let mode = self.mode("kubeconfig-mode");
-        if !self.boolean("write-kubeconfig")? {
-            return Some(None);
-        }
-        if server.is_none() {
-            let what = "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set, for the plugin's kubeconfig";
-            self.mistakes.push(what.to_owned());
-        }
-        let token = format!("{SERVICE_ACCOUNT}/token").into();
-        Some(Some(KubeconfigSettings { mode: mode?, server: server?, authority: authority.clone(), token }))
-    }
-
-    /// Permission bits: as Go reads integers, `0600` is octal and `384` decimal.
-    fn mode(&mut self, flag: &str) -> Option<u32> {
-        let text = self.text(flag);
-        let octal =
-            text.strip_prefix("0o").or_else(|| text.strip_prefix('0').filter(|digits| !digits.is_empty()));
-        let mode = match octal {
-            Some(digits) => u32::from_str_radix(digits, 8),
-            None => text.parse(),
-        };
-        let mode = mode.ok().filter(|mode| (1..=0o777).contains(mode));
-        if mode.is_none() {
-            self.mistake(flag, format!("{text:?} are no permission bits, such as 0600"));
-        }
-        mode
-    }
-
-    fn file_name(&mut self, flag: &str) -> Option<String> {
-        let name = self.text(flag);
-        if name.is_empty() || name.contains('/') || name == "." || name == ".." {
-            self.mistake(flag, format!("{name:?} is no file name"));
-            return None;
-        }
-        Some(name)
-    }
-
-    fn chaining(&mut self) -> Option<Chaining> {
-        let name = match self.optional("cni-conf-name") {
-            Some(_) => Some(self.file_name("cni-conf-name")?),
-            None => None,
-        };
-        let (chained, own) = (self.boolean("chained-cni-plugin")?, self.boolean("istio-owned-cni-config")?);
-        match (chained, own) {
-            (true, false) => Some(Chaining::Primary { name }),
-            (true, true) => Some(Chaining::Own { primary: name }),
-            (false, false) => {
-                Some(Chaining::Standalone { name: name.unwrap_or_else(|| STANDALONE.to_owned()) })
-            }
-            (false, true) => {
-                let what = "a complete copy of the network needs --chained-cni-plugin";
-                self.mistake("istio-owned-cni-config", what);
-                None
-            }
-        }
-    }
-
-    fn template(&mut self, has_config_map: bool) -> Template {
-        let (text, file) = (self.text("cni-network-config"), self.optional("cni-network-config-file"));
-        let is_there = file.as_ref().is_some_and(|file| fs::exists(file).unwrap_or(true));
-        if text.trim().is_empty() && !is_there && !has_config_map {
-            let what = match &file {
-                Some(file) => format!("{file} is not there, and --cni-network-config is empty"),
-                None => "one of these must give our entry: --cni-network-config, --cni-network-config-file, \
-                         --cni-config-map (or their variables)"
-                    .to_owned(),
-            };
-            self.mistake("cni-network-config-file", what);
-        }
-        let (kubeconfig, directory) = (self.text("kubecfg-file-name"), self.text("cni-net-dir"));
-        let around = |name: &str| self.around.variable(name).unwrap_or_default();
-        let node = Some(around("KUBERNETES_NODE_NAME")).filter(|node| !node.is_empty());
-        let variables = vec![
-            ("__LOG_LEVEL__", self.text("log-level")),
-            ("__LOG_UDS_ADDRESS__", self.text("log-uds-address")),
-            ("__KUBECONFIG_FILENAME__", kubeconfig.clone()),
-            ("__KUBECONFIG_FILEPATH__", format!("{}/{kubeconfig}", directory.trim_end_matches('/'))),
-            ("__KUBERNETES_SERVICE_HOST__", around("KUBERNETES_SERVICE_HOST")),
-            ("__KUBERNETES_SERVICE_PORT__", around("KUBERNETES_SERVICE_PORT")),
-            ("__KUBERNETES_NODE_NAME__", node.unwrap_or_else(|| self.around.host_name())),
-        ];
-        Template { live: None, file: file.map(PathBuf::from), text, variables }
-    }
-
     fn cleanup(&mut self) -> Option<CleanupOnExit> {
-        let text = self.text("cleanup-on-exit");
+        let (text, source) = (self.text("cleanup-on-exit"), self.values.get("cleanup-on-exit").1);
+        if self.boolean("ambient-disable-safe-upgrade")? && source == Source::Default {
+            return Some(CleanupOnExit::Always);
+        }
         match text.as_str() {
             "auto" | "" => Some(CleanupOnExit::Auto),
             "always" => Some(CleanupOnExit::Always),
@@ -403,7 +291,12 @@ impl Reader<'_> {
 
     /// What other parts of the agent will need is checked too, so that a mistake shows now.
     fn other_parts(&mut self) {
-        for flag in ["repair-delete-pods", "repair-label-pods", "repair-repair-pods"] {
+        for flag in [
+            "repair-delete-pods",
+            "repair-label-pods",
+            "repair-repair-pods",
+            "enable-ambient-detection-retry",
+        ] {
             self.boolean(flag);
         }
         let status = self.text("repair-init-container-exit-code");
@@ -418,14 +311,28 @@ impl Reader<'_> {
         if self.boolean("ebpf-enabled") == Some(true) {
             self.warnings.push("there is no eBPF mode: --ebpf-enabled has no effect".to_owned());
         }
+        if self.boolean("native-nftables") == Some(true) {
+            let what = "rules always go through the iptables tools: --native-nftables has no effect";
+            self.warnings.push(what.to_owned());
+        }
+        if self.boolean("ambient-reconcile-pod-rules-on-startup") == Some(false) {
+            let what = "pods' rules are always kept as they should be: \
+                        --ambient-reconcile-pod-rules-on-startup=false has no effect";
+            self.warnings.push(what.to_owned());
+        }
         let ignored = self.values.ignored();
         self.warnings
             .extend(ignored.map(|flag| format!("--{flag} was removed with Istio 1.19 and has no effect")));
     }
 }
 
-/// Of standalone mode.
-const STANDALONE: &str = "YYY-istio-cni.conf";
+/// Of those that the plugin knows.
+fn plugin_level(log: &LogOptions) -> &'static str {
+    match log.level("cni") {
+        OutputLevel::None | OutputLevel::Fatal => OutputLevel::Error.as_str(),
+        level => level.as_str(),
+    }
+}
 
 fn connection(server: String, authority: Authority) -> Connection {
     Connection {

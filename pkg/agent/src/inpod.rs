@@ -169,7 +169,8 @@ impl Way for InPodWay {
             return;
         }
         let netns = enrolment.netns.take();
-        let waiter = Waiter { deadline: Instant::now() + PATIENCE, reply };
+        let latest = Instant::now() + PATIENCE;
+        let waiter = Waiter { deadline: enrolment.deadline.map_or(latest, |told| told.min(latest)), reply };
         self.captive_of(core, &enrolment.pod).added(&enrolment.container, ips, netns, waiter);
         core.ledger.added(&enrolment.container, enrolment.attachment);
         self.capture(&uid);

@@ -56,6 +56,15 @@ struct Claim {
     uid: String,
 }
 
+/// No runtime's name for a container begins so.
+const UNNAMED: &str = "pod:";
+
+/// What stands for the container of a pod whose ADD did not name it, as Istio's own plugin does. No DEL will name it
+/// either: the next ADD of the pod takes its place, and it goes when the API shows the pod no more.
+pub(crate) fn unnamed(uid: &str) -> String {
+    format!("{UNNAMED}{uid}")
+}
+
 /// What the plugin told, by container.
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -80,6 +89,7 @@ impl Ledger {
         for ip in ips {
             self.released.remove(&(uid.clone(), *ip));
         }
+        self.records.remove(&unnamed(uid));
         let record = Record { attachment, order: self.last, seen: false };
         self.records.insert(container.to_owned(), record);
     }
@@ -104,10 +114,11 @@ impl Ledger {
         Attachment { ips, ..attachment }
     }
 
-    /// The containers that are known and not among these.
+    /// The containers that are known and not among these; none that was never told.
     #[must_use]
     pub fn without(&self, attachments: &BTreeSet<String>) -> Vec<String> {
-        self.records.keys().filter(|container| !attachments.contains(*container)).cloned().collect()
+        let gone = |container: &&String| !attachments.contains(*container) && !container.starts_with(UNNAMED);
+        self.records.keys().filter(gone).cloned().collect()
     }
 
     /// An ADD told of the pod with this UID, and the API has not shown it yet.

@@ -24,7 +24,7 @@ use crate::{
     core::Core,
     error::Error,
     inpod::{Done, InPodWay},
-    ledger::Attachment,
+    ledger::{self, Attachment},
     metrics::Metrics,
     node::NodeWay,
     settings::{Capture, Settings, Tell},
@@ -61,6 +61,8 @@ pub(crate) struct Arrival {
     pub(crate) container: String,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) netns: Option<Netns>,
+    /// Until when the caller waits, if not as long as the plugin.
+    pub(crate) deadline: Option<Instant>,
     /// The pod, if somebody else was asked for it.
     pub(crate) known: Option<Known>,
 }
@@ -296,7 +298,8 @@ impl Owner {
     ) -> Result<Decided, Box<Arrival>> {
         let known = arrival.known.take().or_else(|| self.core.known(&arrival.name, &arrival.uid));
         let Some(known) = known else { return Err(arrival) };
-        let Arrival { container, ips, netns, .. } = *arrival;
+        let Arrival { container, ips, netns, deadline, .. } = *arrival;
+        let container = if container.is_empty() { ledger::unnamed(&known.0.metadata.uid) } else { container };
         let membership = membership(&known.0, known.1.as_ref(), &self.core.settings.policy);
         let attachment = Attachment { uid: known.0.metadata.uid.clone(), ips };
         match membership {
@@ -305,7 +308,11 @@ impl Owner {
             }
             Membership::In(_) => {
                 let pod = known.0.clone();
-                self.way.enrol(&mut self.core, Enrolment { container, attachment, netns, pod }, reply);
+                self.way.enrol(
+                    &mut self.core,
+                    Enrolment { container, attachment, netns, deadline, pod },
+                    reply,
+                );
             }
             Membership::Out(_) if attachment.ips.is_empty() => drop(reply.send(Ok(()))),
             Membership::Out(_) => self.way.pass_by(&mut self.core, &container, attachment, reply),

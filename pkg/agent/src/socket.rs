@@ -74,8 +74,21 @@ impl Service {
     /// it is about, for an ADD.
     #[must_use]
     pub fn answer(&self, request: AgentRequest, netns: Option<Netns>) -> AgentAnswer {
-        answer(request, netns, || false, &self.0)
+        answer(request, Told { netns, deadline: None }, || false, &self.0)
     }
+
+    /// The same for somebody who does not wait as long: what is not done by then has failed, and the answer says why.
+    /// Questions to the API server may take longer.
+    #[must_use]
+    pub fn answer_by(&self, request: AgentRequest, netns: Option<Netns>, deadline: Instant) -> AgentAnswer {
+        answer(request, Told { netns, deadline: Some(deadline) }, || false, &self.0)
+    }
+}
+
+/// What comes with a request, beside its text.
+struct Told {
+    netns: Option<Netns>,
+    deadline: Option<Instant>,
 }
 
 /// What each connection's thread shares.
@@ -156,7 +169,7 @@ fn converse(client: &UnixStream, shared: &Shared) -> io::Result<()> {
     }
     let (line, netns) = read_line(client, Instant::now() + REQUEST)?;
     let answer = match serde_json::from_slice(&line) {
-        Ok(request) => answer(request, netns, || is_gone(client), shared),
+        Ok(request) => answer(request, Told { netns, deadline: None }, || is_gone(client), shared),
         Err(error) => AgentAnswer::failed(format!("the request cannot be read: {error}")),
     };
     let mut text = serde_json::to_vec(&answer)?;
@@ -200,16 +213,11 @@ fn is_gone(client: &UnixStream) -> bool {
 }
 
 /// `is_gone`: nobody waits for the answer any more.
-fn answer(
-    request: AgentRequest,
-    netns: Option<Netns>,
-    is_gone: impl Fn() -> bool,
-    shared: &Shared,
-) -> AgentAnswer {
+fn answer(request: AgentRequest, with: Told, is_gone: impl Fn() -> bool, shared: &Shared) -> AgentAnswer {
     let began = Instant::now();
     match request.verb {
         Verb::Add => {
-            let answer = add(request, netns, is_gone, shared);
+            let answer = add(request, with, is_gone, shared);
             shared.metrics.add("total", began.elapsed());
             answer
         }
@@ -237,18 +245,14 @@ fn ask<T>(shared: &Shared, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> 
 }
 
 /// Facts, decision, enrolment: by one message, if the owner knows the pod.
-fn add(
-    request: AgentRequest,
-    netns: Option<Netns>,
-    is_gone: impl Fn() -> bool,
-    shared: &Shared,
-) -> AgentAnswer {
+fn add(request: AgentRequest, with: Told, is_gone: impl Fn() -> bool, shared: &Shared) -> AgentAnswer {
     let name = PodName { namespace: request.namespace, name: request.name };
     let AgentRequest { uid, container, ips, .. } = request;
-    let arrival = Box::new(Arrival { name: name.clone(), uid, container, ips, netns, known: None });
+    let Told { netns, deadline } = with;
+    let arrival = Arrival { name: name.clone(), uid, container, ips, netns, deadline, known: None };
     let (reply, done) = mpsc::channel();
     let began = Instant::now();
-    let decided = decide(arrival, &reply, is_gone, shared);
+    let decided = decide(Box::new(arrival), &reply, is_gone, shared);
     shared.metrics.add("facts", began.elapsed());
     let Decided { known: (pod, namespace), membership } = match decided {
         Ok(decided) => decided,

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use crate::json::Fields;
 use crate::names::is_cni_name;
-use crate::{CniError, Code, Command, Namespace, PrevResult, Version};
+use crate::{CniError, Code, Command, Namespace, PrevResult, Version, run_dir};
 
 /// The greatest configuration that is read from stdin, in bytes. Annotations, the greatest part, are at most 256 KiB of
 /// keys and values (Kubernetes `TotalAnnotationSizeLimitB`); escaping can double that.
@@ -19,8 +19,11 @@ pub const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 /// The key of the attachments that are to stay, at `GC` (CNI spec 1.1.0, section 2, "GC").
 pub const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
 
-/// The configuration of one call, checked (CNI spec 1.1.0, section 1; Istio 1.20). Keys are matched without regard to
-/// case; keys that are not listed here are ignored; empty strings count as absent.
+/// The configuration of one call, checked (CNI spec 1.1.0, section 1; Istio 1.20, and 1.29 to 1.31). Keys are matched
+/// without regard to case; keys that are not listed here are ignored; empty strings count as absent.
+///
+/// Where the newer Istio has another key for the same thing, it counts if the older one is absent. What is in
+/// `cni_agent_run_dir` has the names of [`run_dir`].
 #[derive(Debug)]
 pub struct NetConf {
     /// `cniVersion`; missing means 0.1.0.
@@ -35,15 +38,19 @@ pub struct NetConf {
     pub pod_annotations: Option<BTreeMap<String, String>>,
     /// [`VALID_ATTACHMENTS`]; none when the key is missing, which is an error at `GC`.
     pub valid_attachments: Option<Vec<Attachment>>,
-    /// `log_level`, as given.
+    /// `log_level`, else `plugin_log_level`, as given.
     pub log_level: Option<String>,
-    /// `log_uds_address`: path of the agent's log socket.
+    /// `log_uds_address`, else in `cni_agent_run_dir`: path of the agent's log socket.
     pub log_uds_address: Option<String>,
-    /// `log_file`: where log lines go while the agent is away.
+    /// `log_file`, else in `cni_agent_run_dir`: where log lines go while the agent is away.
     pub log_file: Option<String>,
     /// `ambient_enabled`: decide about ambient mode too.
     pub ambient_enabled: bool,
-    /// `agent_socket`: where the agent answers.
+    /// `enablement_selectors`, a list, byte for byte: which pods belong to ambient mode; none: those labelled so.
+    pub enablement_selectors: Option<Box<RawValue>>,
+    /// `native_nftables`.
+    pub native_nftables: bool,
+    /// `agent_socket`, else in `cni_agent_run_dir`: where the agent answers.
     pub agent_socket: Option<String>,
     /// `ambient_config`: path of the file that plugin and agent share.
     pub ambient_config: Option<String>,
@@ -65,9 +72,10 @@ pub struct Attachment {
 /// The `kubernetes` part of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// `kubeconfig`: path of the file with the credential; none: the plugin asks only the agent.
+    /// `kubeconfig`, else in `cni_agent_run_dir`: path of the file with the credential; none: the plugin asks only the
+    /// agent.
     pub kubeconfig: Option<String>,
-    /// `exclude_namespaces`: exact names.
+    /// `exclude_namespaces`, else the key of that name beside `kubernetes`: exact names.
     pub exclude_namespaces: Vec<String>,
     /// `intercept_type`; default `iptables`.
     pub intercept_type: String,
@@ -114,6 +122,12 @@ impl NetConf {
     }
 
     fn checked(fields: &Fields<'_>, cni_version: Version) -> Result<Self, CniError> {
+        let directory = fields.text("cni_agent_run_dir")?;
+        let shared = |name| directory.as_deref().map(|directory| run_dir::path(directory, name));
+        let or_shared = |key, name| Ok::<_, CniError>(fields.text(key)?.or_else(|| shared(name)));
+        let log_level = fields.text("log_level")?;
+        let mut kubernetes = kubernetes(fields)?;
+        kubernetes.kubeconfig = kubernetes.kubeconfig.or_else(|| shared(run_dir::KUBECONFIG));
         Ok(NetConf {
             cni_version,
             name: name(fields)?,
@@ -121,14 +135,16 @@ impl NetConf {
             prev_result: fields.get("prevResult").map(ToOwned::to_owned),
             pod_annotations: pod_annotations(fields)?,
             valid_attachments: valid_attachments(fields)?,
-            log_level: fields.text("log_level")?,
-            log_uds_address: fields.text("log_uds_address")?,
-            log_file: fields.text("log_file")?,
+            log_level: log_level.or(fields.text("plugin_log_level")?),
+            log_uds_address: or_shared("log_uds_address", run_dir::LOG_SOCKET)?,
+            log_file: or_shared("log_file", run_dir::LOG_FILE)?,
             ambient_enabled: fields.value("ambient_enabled")?.unwrap_or(false),
-            agent_socket: fields.text("agent_socket")?,
+            enablement_selectors: enablement_selectors(fields)?,
+            native_nftables: fields.value("native_nftables")?.unwrap_or(false),
+            agent_socket: or_shared("agent_socket", run_dir::AGENT_SOCKET)?,
             ambient_config: fields.text("ambient_config")?,
             pod_namespace: pod_namespace(fields)?,
-            kubernetes: kubernetes(fields)?,
+            kubernetes,
         })
     }
 
@@ -214,9 +230,17 @@ fn pod_namespace(fields: &Fields<'_>) -> Result<Option<Namespace>, CniError> {
     fields.text("pod_namespace")?.map(parse).transpose()
 }
 
-fn kubernetes(fields: &Fields<'_>) -> Result<Kubernetes, CniError> {
-    let Some(fields) = fields.object("kubernetes")? else { return Ok(Kubernetes::default()) };
-    let default = Kubernetes::default();
+fn enablement_selectors(fields: &Fields<'_>) -> Result<Option<Box<RawValue>>, CniError> {
+    const KEY: &str = "enablement_selectors";
+    fields.objects(KEY)?; // that it is a list of objects; what is in them is for those who know selectors
+    Ok(fields.get(KEY).map(ToOwned::to_owned))
+}
+
+fn kubernetes(beside: &Fields<'_>) -> Result<Kubernetes, CniError> {
+    const EXCLUDED: &str = "exclude_namespaces";
+    let excluded = beside.texts(EXCLUDED)?;
+    let default = Kubernetes { exclude_namespaces: excluded, ..Kubernetes::default() };
+    let Some(fields) = beside.object("kubernetes")? else { return Ok(default) };
     let seconds = match fields.value::<i64>("api_timeout_seconds")? {
         None => default.api_timeout_seconds,
         Some(seconds) => {
@@ -227,7 +251,10 @@ fn kubernetes(fields: &Fields<'_>) -> Result<Kubernetes, CniError> {
     };
     Ok(Kubernetes {
         kubeconfig: fields.text("kubeconfig")?,
-        exclude_namespaces: fields.texts("exclude_namespaces")?,
+        exclude_namespaces: match fields.get(EXCLUDED) {
+            Some(_) => fields.texts(EXCLUDED)?,
+            None => default.exclude_namespaces,
+        },
         intercept_type: fields.text("intercept_type")?.unwrap_or(default.intercept_type),
         cni_bin_dir: fields.text("cni_bin_dir")?,
         api_timeout_seconds: seconds,

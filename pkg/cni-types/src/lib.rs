@@ -17,6 +17,7 @@ mod error;
 mod json;
 mod names;
 mod result;
+pub mod run_dir;
 mod version;
 
 pub use args::{Args, MAX_ARGS};

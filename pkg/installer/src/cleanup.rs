@@ -16,8 +16,8 @@ use crate::{
 pub(crate) fn clean_up(settings: &Settings) -> Vec<Error> {
     let mut errors = entries(settings);
     let entries_left = !errors.is_empty();
-    let kubeconfig = settings.conf_dir.join(&settings.kubeconfig_name);
-    errors.extend(hostfs::remove(&kubeconfig).err().map(Error::from));
+    let kubeconfigs = std::iter::once(&settings.kubeconfig_path).chain(&settings.former_kubeconfigs);
+    errors.extend(kubeconfigs.filter_map(|path| hostfs::remove(path).err()).map(Error::from));
     if !entries_left {
         errors.extend(settings.targets.iter().flat_map(|target| remove_binaries(settings, target)));
     }

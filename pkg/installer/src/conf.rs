@@ -176,16 +176,15 @@ fn own(settings: &Settings, name: Option<&str>, entry: &Entry) -> Result<Plan, E
     let base = clean.map_or_else(|| primary.content.clone(), String::into_bytes);
     let text = merged(&base, entry).map_err(edit)?.text;
     let copy = Network::read(&settings.conf_dir, &settings.own_name)?;
+    let mode = settings.own_mode.unwrap_or(primary.mode);
+    let is_good = |copy: &Network| copy.content == text.as_bytes() && is_mode(copy, settings);
     let (cause, path, seen) = match copy {
-        Some(copy) if copy.content == text.as_bytes() => (None, copy.path, None),
+        Some(copy) if is_good(&copy) => (None, copy.path, None),
         Some(copy) => (Some(Cause::CopyOutdated), copy.path, copy.seen),
         None => (Some(Cause::FileMissing), settings.conf_dir.join(&settings.own_name), None),
     };
     if let Some(cause) = cause {
-        changes.push((
-            cause,
-            Change::Write { path: path.clone(), text, mode: primary.mode, original: None, seen },
-        ));
+        changes.push((cause, Change::Write { path: path.clone(), text, mode, original: None, seen }));
     }
     changes.extend(stale(settings, &settings.own_name, &path)?); // last, so that there is no moment without an entry
     Ok(Plan::Do { holder: path, changes })
@@ -194,15 +193,22 @@ fn own(settings: &Settings, name: Option<&str>, entry: &Entry) -> Result<Plan, E
 fn standalone(settings: &Settings, name: &str, text: &str) -> Result<Plan, Error> {
     check_standalone(text.as_bytes()).map_err(|unusable| Error::Standalone(unusable.to_string()))?;
     let (cause, path, seen) = match Network::read(&settings.conf_dir, name)? {
-        Some(found) if found.content == text.as_bytes() => (None, found.path, None),
+        Some(found) if found.content == text.as_bytes() && is_mode(&found, settings) => {
+            (None, found.path, None)
+        }
         Some(found) => (Some(Cause::EntryChanged), found.path, found.seen),
         None => (Some(Cause::FileMissing), settings.conf_dir.join(name), None),
     };
-    let change =
-        Change::Write { path: path.clone(), text: text.to_owned(), mode: DEFAULT_MODE, original: None, seen };
+    let (mode, text) = (settings.own_mode.unwrap_or(DEFAULT_MODE), text.to_owned());
+    let change = Change::Write { path: path.clone(), text, mode, original: None, seen };
     let mut changes: Vec<_> = cause.map(|cause| (cause, change)).into_iter().collect();
     changes.extend(stale(settings, name, &path)?);
     Ok(Plan::Do { holder: path, changes })
+}
+
+/// Whether a file of our own has the permission bits that were asked for, if any were.
+fn is_mode(file: &Network, settings: &Settings) -> bool {
+    settings.own_mode.is_none_or(|mode| file.mode == mode)
 }
 
 /// `10-x.conf` becomes `10-x.conflist`.

@@ -15,7 +15,7 @@ pub(crate) fn remove(settings: &Settings, holder: &Path) {
         saved::place(&single),
         single,
         holder.to_owned(),
-        inside(&settings.kubeconfig_name),
+        settings.kubeconfig_path.clone(),
         inside(&settings.own_name),
     ];
     for file in &files {

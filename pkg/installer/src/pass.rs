@@ -32,7 +32,21 @@ impl Installer {
         if plugin && credential {
             self.conf_step(&mut turn);
         }
+        if turn.problems.is_empty() && (turn.changed || !self.complete) {
+            self.remove_former_kubeconfigs();
+        }
         turn
+    }
+
+    /// Credentials under names of other settings, which nobody reads any more.
+    fn remove_former_kubeconfigs(&self) {
+        for path in &self.settings.former_kubeconfigs {
+            match hostfs::remove(path) {
+                Ok(true) => info!(target: "install", "removed {}", path.display()),
+                Ok(false) => {}
+                Err(error) => warn!(target: "install", "an old credential stays: {error}"),
+            }
+        }
     }
 
     /// Whether the plugin is there and runs.
@@ -63,7 +77,7 @@ impl Installer {
 
     /// Whether there is a credential, if one is wanted. An old one is better than none: it may still be good.
     fn kubeconfig_step(&mut self, turn: &mut Turn) -> bool {
-        let path = self.settings.conf_dir.join(&self.settings.kubeconfig_name);
+        let path = self.settings.kubeconfig_path.clone();
         let done = match self.settings.kubeconfig.clone() {
             Some(wanted) => self.write_kubeconfig(&path, &wanted, turn),
             None => hostfs::remove(&path).map(drop).map_err(Error::from),

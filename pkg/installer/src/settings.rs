@@ -23,10 +23,15 @@ pub struct Settings {
     pub defaults: Vec<(&'static str, Json)>,
     /// The plugin's credential; none: it gets none, and depends on the agent.
     pub kubeconfig: Option<KubeconfigSettings>,
-    /// Name of the kubeconfig in `conf_dir`, also of one that is not wanted any more.
-    pub kubeconfig_name: String,
+    /// Where the kubeconfig is, also one that is not wanted any more.
+    pub kubeconfig_path: PathBuf,
+    /// Where one may be that was written under other settings. It is removed once no entry can name it.
+    pub former_kubeconfigs: Vec<PathBuf>,
     /// Name of the file of [`Chaining::Own`], also of one that is not wanted any more.
     pub own_name: String,
+    /// Permission bits of files of our own, which are [`Chaining::Own`]'s and [`Chaining::Standalone`]'s; none: those of the
+    /// primary network, and 0644.
+    pub own_mode: Option<u32>,
 }
 
 /// How our entry gets to the runtime.
@@ -98,6 +103,7 @@ impl Settings {
         let mut all = vec![self.conf_dir.clone(), self.source.clone()];
         all.extend(self.targets.iter().cloned());
         if let Some(kubeconfig) = &self.kubeconfig {
+            all.extend(self.kubeconfig_path.parent().map(ToOwned::to_owned));
             all.extend(kubeconfig.inputs().filter_map(|file| file.parent().map(ToOwned::to_owned)));
         }
         all.extend(self.template.file.iter().filter_map(|file| file.parent()).map(ToOwned::to_owned));

@@ -9,6 +9,7 @@ pub use crate::ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE, Enrolled};
 use crate::{
     ambient::{self, AmbientPolicy},
     annotations::{self, InvalidAnnotation},
+    selector::Enablement,
     ztunnel::ZtunnelSelector,
 };
 
@@ -31,12 +32,27 @@ pub struct Policy {
     pub ambient: bool,
     /// Which pods are the node's proxy, and so never enrolled in ambient mode.
     pub ztunnel: ZtunnelSelector,
+    /// See [`AmbientPolicy::enablement`].
+    pub enablement: Option<Vec<Enablement>>,
+    /// See [`AmbientPolicy::ignores_opt_out`].
+    pub ignores_opt_out: bool,
 }
 
 impl Policy {
     /// What of it is about ambient mode, but for the names, which are looked at before.
     fn of_ambient(&self) -> AmbientPolicy {
-        AmbientPolicy { ztunnel: self.ztunnel.clone(), ..AmbientPolicy::default() }
+        AmbientPolicy {
+            ztunnel: self.ztunnel.clone(),
+            enablement: self.enablement.clone(),
+            ignores_opt_out: self.ignores_opt_out,
+            ..AmbientPolicy::default()
+        }
+    }
+
+    /// Ambient mode is on, and these annotations do not keep a pod out of it: it has no sidecar, and was not opted out.
+    fn may_be_ambient(&self, annotations: &BTreeMap<String, String>) -> bool {
+        let opted_out = !self.ignores_opt_out && ambient::opted_out(annotations);
+        self.ambient && !annotations.contains_key(STATUS) && !opted_out
     }
 }
 
@@ -187,8 +203,7 @@ pub fn decide_early(call: &Call<'_>, policy: &Policy) -> Option<Decision> {
     if injected && annotations::intercepts_nothing(annotations) {
         return pass(Passed::InterceptionNone);
     }
-    let may_be_enrolled = policy.ambient && may_be_ambient(annotations);
-    if !injected && !may_be_enrolled {
+    if !injected && !policy.may_be_ambient(annotations) {
         return pass(Passed::NotInjected);
     }
     None
@@ -205,7 +220,9 @@ fn exempt(namespace: &str, name: &str, policy: &Policy) -> Option<Passed> {
 /// True when [`decide`] needs the namespace of `pod`.
 #[must_use]
 pub fn needs_namespace(pod: &Pod, policy: &Policy) -> bool {
-    policy.ambient && may_be_ambient(&pod.metadata.annotations) && !ambient::has_refused(pod)
+    // To the operator's selectors, a pod's own label is one like any other.
+    let has_refused = policy.enablement.is_none() && ambient::has_refused(pod);
+    policy.may_be_ambient(&pod.metadata.annotations) && !has_refused
 }
 
 /// Decides from the pod itself. `namespace` is looked at in ambient mode only.
@@ -235,11 +252,6 @@ pub fn decide(
         }
         Ok(proxy) => annotations::redirect(pod, proxy).map(|redirect| Decision::Redirect(Box::new(redirect))),
     }
-}
-
-/// It has no sidecar, and was not opted out by annotation.
-fn may_be_ambient(annotations: &BTreeMap<String, String>) -> bool {
-    !annotations.contains_key(STATUS) && !ambient::opted_out(annotations)
 }
 
 /// The sidecar that expects this pod's traffic, or why there is none.

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// Pods that both selectors match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Enablement {
     /// By the pod's labels.
+    #[serde(deserialize_with = "absent_if_null")]
     pub pod_selector: LabelSelector,
     /// By those of its namespace.
+    #[serde(deserialize_with = "absent_if_null")]
     pub namespace_selector: LabelSelector,
 }
 
@@ -19,8 +21,10 @@ pub struct Enablement {
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct LabelSelector {
     /// Labels and their values.
+    #[serde(deserialize_with = "absent_if_null")]
     pub match_labels: BTreeMap<String, String>,
     /// Further conditions.
+    #[serde(deserialize_with = "absent_if_null")]
     pub match_expressions: Vec<Requirement>,
 }
 
@@ -33,7 +37,7 @@ pub struct Requirement {
     /// What is asked of it.
     pub operator: Operator,
     /// Values for `In` and `NotIn`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "absent_if_null")]
     pub values: Vec<String>,
 }
 
@@ -51,6 +55,11 @@ pub enum Operator {
 }
 
 type Labels = BTreeMap<String, String>;
+
+/// As Go reads JSON: `null` is as if the member were not there.
+fn absent_if_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
+}
 
 impl Enablement {
     /// Whether a pod with these labels, in a namespace with those, is meant.
@@ -157,6 +166,8 @@ mod tests {
         };
         let expression = |text: &str| format!(r#"{{"podSelector": {{"matchExpressions": [{text}]}}}}"#);
         assert_eq!(read("{}"), Ok(()));
+        assert_eq!(read(r#"{"podSelector": null, "namespaceSelector": {"matchLabels": null}}"#), Ok(()));
+        assert_eq!(read(&expression(r#"{"key": "a", "operator": "Exists", "values": null}"#)), Ok(()));
         assert!(read(r#"{"podselector": {}}"#).is_err());
         assert!(read(&expression(r#"{"key": "a", "operator": "Like"}"#)).is_err());
         assert!(read(&expression(r#"{"key": "a", "operator": "In"}"#)).is_err());

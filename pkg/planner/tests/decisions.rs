@@ -376,6 +376,32 @@ fn without_a_known_agent_namespace_no_pod_is_the_agent() {
     assert_eq!(decide_early(&Call { pod: Some(&pod), annotations: None }, &OFF()), None);
 }
 
+/// Pods with this label, in whatever namespace.
+fn selecting(label: &str, value: &str) -> Policy {
+    let selector = serde_json::json!([{"podSelector": {"matchLabels": {label: value}}}]);
+    let enablement = serde_json::from_value(selector).unwrap();
+    Policy { enablement: Some(enablement), ignores_opt_out: true, ..ambient() }
+}
+
+#[test]
+fn selectors_take_the_place_of_labels_and_annotation() {
+    let mut pod = injected();
+    pod.metadata.annotations = BTreeMap::from([(enrolment::AMBIENT_REDIRECTION.into(), "disabled".into())]);
+    pod.metadata.labels.insert(enrolment::DATAPLANE_MODE.into(), "none".into());
+    let policy = selecting(enrolment::DATAPLANE_MODE, "none");
+    let name = pod.name();
+    let call = Call { pod: Some(&name), annotations: Some(&pod.metadata.annotations) };
+    assert_eq!(decide_early(&call, &policy), None, "it may belong there");
+    assert_eq!(decide_early(&call, &ambient()), Some(Decision::Pass(Passed::NotInjected)));
+    assert!(enrolment::needs_namespace(&pod, &policy) && !enrolment::needs_namespace(&pod, &ambient()));
+    assert_eq!(decided(&pod, &policy), Decision::Enrol(Enrolled::Selector));
+    assert_eq!(decided(&pod, &ambient()), Decision::Pass(Passed::NotInjected));
+    let other = selecting("app", "other");
+    assert_eq!(decided(&pod, &other), Decision::Pass(Passed::NotInjected), "whatever its namespace says");
+    pod.metadata.annotations.insert(enrolment::STATUS.into(), "{}".into());
+    assert!(matches!(decided(&pod, &policy), Decision::Redirect(_)), "a sidecar counts more");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -10,6 +10,7 @@
 
 mod connections;
 pub mod http;
+pub mod local;
 pub mod log_server;
 pub mod logging;
 pub mod metrics;

@@ -1,15 +1,17 @@
 //! The messages on our Unix sockets in `/var/run/istio-cni/`, as values: the log records that the plugin posts to
-//! `log.sock`, its questions on `agent.sock`, and the file that both share.
+//! `log.sock`, its questions on `agent.sock`, those of Istio's own plugin on `pluginevent.sock`, and the file that both share.
 //!
 //! Pure: values to text and back. It must not open sockets or read the clock. Called by the plugin, which sends, and by
 //! the agent, which receives.
 
 mod agent;
+mod event;
 mod log;
 mod shared;
 mod time;
 
 pub use agent::{AgentAnswer, AgentRequest, MAX_ANSWER, MAX_REQUEST, Verb};
+pub use event::{EVENT_PATH, EventError, PluginEvent};
 pub use log::{Level, LogLineError, LogRecord, parse_post_body, post_body};
 pub use shared::{SharedConfig, SharedNode};
 pub use time::rfc3339_micros;

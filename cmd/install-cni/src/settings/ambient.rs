@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use agent::{Capture, InPod};
-use flags::Source;
-use installer::Json;
+use cni_types::run_dir;
 use netfilter::Backend;
 use planner::{
     ambient::AmbientPolicy,
@@ -16,8 +15,13 @@ use planner::{
 use rules::inpod::{self, Probes};
 
 use super::{Identity, Reader};
-use crate::ambient::{Ambient, PodSource};
+use crate::{
+    ambient::{Ambient, PodSource},
+    events::{EventSettings, Places},
+};
 
+/// The flag of the operator's selectors.
+const SELECTORS: &str = "ambient-enablement-selector";
 /// Old values of kernel settings, beside the socket.
 const JOURNAL: &str = "settings-before.json";
 
@@ -29,7 +33,7 @@ impl Reader<'_> {
         let (policy, source) = (self.ambient_policy(identity), self.pod_source());
         let fallback = self.parsed("no-ztunnel-policy");
         let tools = self.tools();
-        let socket = PathBuf::from(self.text("agent-socket"));
+        let socket = PathBuf::from(self.shared("agent-socket", run_dir::AGENT_SOCKET));
         let journal = socket.parent().unwrap_or(Path::new("/")).join(JOURNAL);
         let capture = self.capture();
         let host_network = match self.boolean("allow-switch-to-host-ns") {
@@ -47,7 +51,15 @@ impl Reader<'_> {
             shared_config: self.text("ambient-config-file").into(),
         };
         let fallback_file = self.optional("no-ztunnel-policy-file").map(PathBuf::from);
-        Some(on.then_some(Ambient { agent, socket, source: source?, fallback_file, host_network }))
+        let events = agent.capture.in_pod().map(|chosen| EventSettings {
+            socket: run_dir::path(&self.run_dir(), run_dir::EVENT_SOCKET).into(),
+            places: Places {
+                root: self.text("host-root").into(),
+                proc: chosen.proc.clone(),
+                netns_directory: agent.netns_directory.clone(),
+            },
+        });
+        Some(on.then_some(Ambient { agent, socket, source: source?, fallback_file, host_network, events }))
     }
 
     fn capture(&mut self) -> Option<Capture> {
@@ -62,6 +74,11 @@ impl Reader<'_> {
                 None
             }
         }
+    }
+
+    /// Nothing but capture from within was asked for.
+    pub(super) fn is_always_in_pod(&self) -> bool {
+        self.text("ambient-capture") == "in-pod"
     }
 
     fn in_pod(&mut self) -> Option<InPod> {
@@ -88,34 +105,30 @@ impl Reader<'_> {
 
     /// The outer value is none after a mistake, the inner one if pods are chosen by their labels.
     fn enablement(&mut self) -> Option<Option<Vec<Enablement>>> {
-        let flag = "ambient-enablement-selector";
-        let Some(text) = self.optional(flag) else { return Some(None) };
-        let selectors = facts::parse_yaml(&text).and_then(|documents| {
-            let list = documents.into_iter().next().unwrap_or_default();
-            let read: Vec<Enablement> = serde_json::from_value(list).map_err(|error| error.to_string())?;
-            read.iter().try_for_each(Enablement::check).map(|()| read)
-        });
-        match selectors {
-            Ok(selectors) => Some(Some(selectors)),
+        match self.selectors() {
+            Ok(selectors) => Some(selectors.map(|(selectors, _)| selectors)),
             Err(error) => {
-                self.mistake(flag, error);
+                self.mistake(SELECTORS, error);
                 None
             }
         }
     }
 
-    /// What the plugin's entry says of ambient mode when the template does not: that it is on, and what is elsewhere than
-    /// the plugin expects.
-    pub(super) fn entry_defaults(&mut self) -> Vec<(&'static str, Json)> {
-        if self.boolean("ambient-enabled") != Some(true) {
-            return Vec::new();
-        }
-        let elsewhere = [("agent_socket", "agent-socket"), ("ambient_config", "ambient-config-file")];
-        let chosen =
-            elsewhere.into_iter().filter(|(_, flag)| !matches!(self.values.get(flag).1, Source::Default));
-        let mut defaults: Vec<_> = chosen.map(|(key, flag)| (key, Json::String(self.text(flag)))).collect();
-        defaults.push(("ambient_enabled", Json::Bool(true)));
-        defaults
+    /// The operator's selectors, as they are understood and as they were written; none: there are none.
+    pub(super) fn selectors(&self) -> Result<Option<(Vec<Enablement>, serde_json::Value)>, String> {
+        let Some(text) = self.optional(SELECTORS) else { return Ok(None) };
+        let list = facts::parse_yaml(&text)?.into_iter().next().unwrap_or_default();
+        let read: Vec<Enablement> =
+            serde_json::from_value(list.clone()).map_err(|error| error.to_string())?;
+        read.iter().try_for_each(Enablement::check)?;
+        Ok(Some((read, list)))
+    }
+
+    /// The namespaces that are never touched.
+    pub(super) fn excluded_namespaces(&self) -> Vec<String> {
+        let excluded = self.text("exclude-namespaces");
+        let excluded = excluded.split(',').map(str::trim).filter(|name| !name.is_empty());
+        excluded.map(str::to_owned).collect()
     }
 
     fn parsed<T: std::str::FromStr<Err = String>>(&mut self, flag: &str) -> Option<T> {
@@ -143,16 +156,14 @@ impl Reader<'_> {
         };
         let enablement = self.enablement()?;
         // Who has selectors comes from a version of Istio in which the annotation means nothing.
-        let ignores_opt_out = enablement.is_some() || self.text("ambient-capture") == "in-pod";
-        let excluded = self.text("exclude-namespaces");
-        let excluded = excluded.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let ignores_opt_out = enablement.is_some() || self.is_always_in_pod();
         Some(AmbientPolicy {
             ztunnel: ZtunnelSelector {
                 label: (key.to_owned(), value.to_owned()),
                 namespace: self.text("system-namespace"),
                 service_account: self.text("ztunnel-service-account"),
             },
-            excluded_namespaces: excluded.map(str::to_owned).collect(),
+            excluded_namespaces: self.excluded_namespaces(),
             enablement,
             ignores_opt_out,
             agent_namespace: Some(identity.namespace.clone()).filter(|namespace| !namespace.is_empty()),

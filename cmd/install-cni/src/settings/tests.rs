@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, ffi::OsString, path::Path};
 
 use flags::{Request, Source, Values};
-use installer::Json;
+use installer::{Chaining, Json};
 
 use super::*;
 use crate::{FLAGS, STYLE, ambient::PodSource, options::REMOVED};
@@ -123,6 +123,25 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("ambient-rule-priority", &["AMBIENT_RULE_PRIORITY"], "100"),
     ("netns-dir", &["NETNS_DIR"], "/var/run/netns"),
     ("force-iptables-binary", &["FORCE_IPTABLES_BINARY"], ""),
+    // Capture from within pods.
+    ("ambient-capture", &["AMBIENT_CAPTURE"], "auto"),
+    ("ztunnel-uds-address", &["ZTUNNEL_UDS_ADDRESS"], "/var/run/ztunnel/ztunnel.sock"),
+    ("ambient-enablement-selector", &["AMBIENT_ENABLEMENT_SELECTOR"], ""),
+    ("ambient-dns-capture", &["AMBIENT_DNS_CAPTURE"], "false"),
+    ("ambient-ipv6", &["AMBIENT_IPV6"], "true"),
+    ("exclude-namespaces", &["EXCLUDE_NAMESPACES"], ""),
+    ("host-probe-snat-ip", &["HOST_PROBE_SNAT_IP"], "169.254.7.127"),
+    ("host-probe-snat-ipv6", &["HOST_PROBE_SNAT_IPV6"], "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"),
+    ("allow-switch-to-host-ns", &["ALLOW_SWITCH_TO_HOST_NS"], "false"),
+    ("host-proc", &["HOST_PROC"], "/host/proc"),
+    // Istio 1.29 to 1.31.
+    ("cni-agent-run-dir", &["CNI_AGENT_RUN_DIR"], "/var/run/istio-cni"),
+    ("cni-conf-group-read", &["CNI_CONF_GROUP_READ"], "false"),
+    ("ambient-reconcile-pod-rules-on-startup", &["AMBIENT_RECONCILE_POD_RULES_ON_STARTUP"], "true"),
+    ("enable-ambient-detection-retry", &["ENABLE_AMBIENT_DETECTION_RETRY"], "false"),
+    ("native-nftables", &["NATIVE_NFTABLES"], "false"),
+    ("ambient-disable-safe-upgrade", &["AMBIENT_DISABLE_SAFE_UPGRADE"], "false"),
+    ("host-root", &["HOST_ROOT"], "/host"),
 ];
 
 #[test]
@@ -353,6 +372,7 @@ fn all_mistakes_are_told_at_once_each_by_its_name() {
         ("CLEANUP_ON_EXIT", "sometimes"),
         ("REPAIR_INIT_CONTAINER_EXIT_CODE", "high"),
         ("CNI_NETWORK_CONFIG", " "),
+        ("CNI_NETWORK_CONFIG_FILE", "/nowhere"),
         ("CNI_CONFIG_MAP", ""),
     ];
     let names = flags.iter().map(|flag| flag.split('=').next().unwrap());
@@ -362,7 +382,7 @@ fn all_mistakes_are_told_at_once_each_by_its_name() {
         "WRITE_KUBECONFIG (--write-kubeconfig)",
         "CLEANUP_ON_EXIT (--cleanup-on-exit)",
         "REPAIR_INIT_CONTAINER_EXIT_CODE (--repair-init-container-exit-code)",
-        "--cni-network-config-file",
+        "CNI_NETWORK_CONFIG_FILE (--cni-network-config-file)",
     ];
     let mistakes = read(&flags, &env).unwrap_err();
     for name in names.chain(variables) {
@@ -424,3 +444,5 @@ fn mistakes_in_ambient_settings_are_told_by_their_flags() {
         assert!(mistakes.len() == 1 && mistakes[0].contains(flag), "{flag}={value}: {mistakes:?}");
     }
 }
+
+mod newer;

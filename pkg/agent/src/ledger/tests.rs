@@ -328,6 +328,27 @@ impl Truth {
     }
 }
 
+#[test]
+fn a_pod_whose_container_nobody_named_goes_with_the_api_and_not_with_a_list_of_containers() {
+    let mut node = Node::new(vec![shown("a", &[])]);
+    node.add(&unnamed("a"), "a", &[X]);
+    node.add("c1", "b", &[Y]);
+    assert_eq!(node.ledger.without(&BTreeSet::new()), ["c1"], "no runtime lists it");
+    node.add(&unnamed("a"), "a", &[X]);
+    assert_eq!(node.ledger.records.len(), 2, "the next ADD takes its place");
+    node.add("c2", "a", &[X]);
+    assert_eq!(node.ledger.without(&BTreeSet::new()), ["c1", "c2"], "also one that names its container");
+    assert_eq!(node.ledger.records.len(), 2);
+    node.add(&unnamed("c"), "c", &[Y]);
+    assert!(node.ledger.is_expected("c"));
+    node.index.apply(Fact::Pods(vec![shown("c", &[Y])]));
+    node.ledger.tidy(&node.index);
+    assert!(!node.ledger.is_expected("c"));
+    node.index.apply(Fact::Pods(Vec::new()));
+    node.ledger.tidy(&node.index);
+    assert!(!node.ledger.records.contains_key(&unnamed("c")), "the API shows it no more");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -38,6 +38,53 @@ fn the_least_configuration_has_the_defaults() {
 }
 
 #[test]
+fn newer_keys_mean_the_same_as_older_ones() {
+    let conf = NetConf::parse(
+        br#"{"name":"istio-cni","type":"istio-cni","ipam":{},"dns":{},
+        "plugin_log_level":"debug","cni_agent_run_dir":"/run/here/","ambient_enabled":true,
+        "enablement_selectors":[{"podSelector":{"matchLabels":{"a": "b"}},"namespaceSelector":{}}],
+        "exclude_namespaces":["kube-system"],"pod_namespace":"istio-system","native_nftables":true,
+        "enable_ambient_detection_retry":true}"#,
+    )
+    .unwrap();
+    assert_eq!(conf.log_level.as_deref(), Some("debug"));
+    assert_eq!(conf.log_uds_address.as_deref(), Some("/run/here/log.sock"));
+    assert_eq!(conf.log_file.as_deref(), Some("/run/here/istio-cni.log"));
+    assert_eq!(conf.agent_socket.as_deref(), Some("/run/here/agent.sock"));
+    assert_eq!(conf.kubernetes.kubeconfig.as_deref(), Some("/run/here/istio-cni-kubeconfig"));
+    assert_eq!(conf.kubernetes.exclude_namespaces, ["kube-system"]);
+    assert!(conf.ambient_enabled && conf.native_nftables);
+    assert_eq!(
+        conf.enablement_selectors.unwrap().get(),
+        r#"[{"podSelector":{"matchLabels":{"a": "b"}},"namespaceSelector":{}}]"#
+    );
+    let nulls =
+        br#"{"name":"n","exclude_namespaces":null,"enablement_selectors":null,"cni_agent_run_dir":""}"#;
+    let conf = NetConf::parse(nulls).unwrap();
+    assert!(conf.enablement_selectors.is_none() && conf.log_file.is_none());
+    assert_eq!(conf.kubernetes, Kubernetes::default());
+}
+
+#[test]
+fn an_older_key_counts_more_than_the_newer_one() {
+    let conf = NetConf::parse(
+        br#"{"name":"n","cni_agent_run_dir":"/run/here","plugin_log_level":"debug","log_level":"warn",
+        "log_uds_address":"/a","log_file":"/b","agent_socket":"/c","exclude_namespaces":["x"],
+        "kubernetes":{"kubeconfig":"/d","exclude_namespaces":[]}}"#,
+    )
+    .unwrap();
+    assert_eq!(conf.log_level.as_deref(), Some("warn"));
+    assert_eq!((conf.log_uds_address.as_deref(), conf.log_file.as_deref()), (Some("/a"), Some("/b")));
+    assert_eq!(
+        (conf.agent_socket.as_deref(), conf.kubernetes.kubeconfig.as_deref()),
+        (Some("/c"), Some("/d"))
+    );
+    assert_eq!(conf.kubernetes.exclude_namespaces, Vec::<String>::new());
+    let conf = NetConf::parse(br#"{"name":"n","exclude_namespaces":["x"],"kubernetes":{"node_name":"n"}}"#);
+    assert_eq!(conf.unwrap().kubernetes.exclude_namespaces, ["x"]);
+}
+
+#[test]
 fn what_is_wrong_has_its_code_and_path() {
     for (text, code, part) in [
         ("", Code::Decode, "no JSON object"),
@@ -51,6 +98,11 @@ fn what_is_wrong_has_its_code_and_path() {
         (r#"{"name":"n","cniVersion":1}"#, Code::Decode, "cniVersion"),
         (r#"{"name":"n","ambient_enabled":"yes"}"#, Code::Decode, "ambient_enabled"),
         (r#"{"name":"n","pod_namespace":"A"}"#, Code::InvalidConfig, "pod_namespace"),
+        (r#"{"name":"n","native_nftables":"yes"}"#, Code::Decode, "native_nftables"),
+        (r#"{"name":"n","cni_agent_run_dir":1}"#, Code::Decode, "cni_agent_run_dir"),
+        (r#"{"name":"n","exclude_namespaces":"x"}"#, Code::Decode, "exclude_namespaces"),
+        (r#"{"name":"n","enablement_selectors":{}}"#, Code::Decode, "enablement_selectors"),
+        (r#"{"name":"n","enablement_selectors":["a"]}"#, Code::Decode, "enablement_selectors[0]"),
         (r#"{"name":"n","kubernetes":[]}"#, Code::Decode, "kubernetes"),
         (r#"{"name":"n","kubernetes":{"kubeconfig":1}}"#, Code::Decode, "kubernetes.kubeconfig"),
         (

@@ -119,7 +119,9 @@ impl Levels {
             "" | DEFAULT_SCOPE => self.default = level,
             ALL_SCOPES => *self = Levels { default: level, own: BTreeMap::new() },
             scope => {
-                self.own.insert(scope.to_owned(), level);
+                for scope in names(&scope) {
+                    self.own.insert((*scope).to_owned(), level);
+                }
             }
         }
     }
@@ -132,6 +134,15 @@ impl Levels {
 
     pub(super) fn most(&self) -> OutputLevel {
         self.own.values().copied().fold(self.default, OutputLevel::max)
+    }
+}
+
+/// Our scopes for one that newer versions of Istio have.
+fn names<'a>(scope: &'a &'a str) -> &'a [&'a str] {
+    match *scope {
+        "cni-plugin" => &["cni"],
+        "cni-agent" => &["install", "ambient"],
+        _ => std::slice::from_ref(scope),
     }
 }
 

@@ -87,6 +87,12 @@ impl LogOptions {
         mistakes.many("log_stacktrace_level", Levels::parse(flags.log_stacktrace_level));
         if mistakes.0.is_empty() { Ok(options) } else { Err(mistakes.0) }
     }
+
+    /// The level of a scope: its own, else that of `default`.
+    #[must_use]
+    pub fn level(&self, scope: &str) -> super::OutputLevel {
+        self.levels.of(scope)
+    }
 }
 
 #[derive(Default)]

@@ -64,6 +64,7 @@ fn levels_are_read_as_istio_reads_them() {
         ("cni:error,cni:fatal", [Info, Fatal, Info, None]),
         ("kube:debug", [Info, Info, Info, Debug]),
         (" cni:none , kube:info ", [Info, None, Info, Info]),
+        ("cni-plugin:debug,cni-agent:warn", [Info, Debug, Warn, None]),
         ("all:debug", [Debug, Debug, Debug, Debug]),
         ("cni:error,all:info,install:debug", [Info, Info, Info, Info]),
     ];

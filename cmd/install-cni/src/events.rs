@@ -1,0 +1,236 @@
+//! `pluginevent.sock`: what Istio's own plugin (1.29 to 1.31) asks at an ADD, over HTTP.
+//!
+//! `POST /cmdadd`: 200 without a body when the pod is captured, 400 for a body that is no event, else 500 with the reason,
+//! in time for the plugin to hear it.
+
+use std::{
+    future::Future,
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent::Service;
+use anyhow::{Context as _, Result};
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::State,
+    http::StatusCode,
+    routing::post,
+};
+use cni_types::{Namespace, PodName};
+use netns::Netns;
+use telemetry::local::RootServer;
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
+use tracing::{error, warn};
+use wire::{AgentRequest, EVENT_PATH, PluginEvent, Verb};
+
+/// The longest body that is taken, in bytes.
+const MAX_BODY: usize = 1024 * 1024;
+/// Connections at a time; more wait in the kernel.
+const MAX_CONNECTIONS: usize = 128;
+/// Pods at a time. One that took too long may still be at work.
+const MAX_PODS: usize = 256;
+/// The plugin waits for five seconds. What it is not told by then, nobody is.
+const LIMIT: Duration = Duration::from_millis(4500);
+/// By then the agent knows why a pod is not enrolled yet.
+const DEADLINE: Duration = Duration::from_millis(4200);
+
+/// Where the socket is, and where the host's namespaces are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EventSettings {
+    /// The socket.
+    pub(crate) socket: PathBuf,
+    /// The namespaces.
+    pub(crate) places: Places,
+}
+
+/// Where this container sees namespaces that the host has elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// The host's directories, as far as they are mounted.
+    pub(crate) root: PathBuf,
+    /// The host's processes.
+    pub(crate) proc: PathBuf,
+    /// Where the host's runtime binds namespaces.
+    pub(crate) netns_directory: PathBuf,
+}
+
+/// Answers requests; clones are the same one.
+#[derive(Clone)]
+struct Desk {
+    service: Service,
+    places: Places,
+    room: Arc<Semaphore>,
+}
+
+/// A status and a reason.
+type Refusal = (StatusCode, String);
+
+/// A server that listens.
+pub(crate) struct Events {
+    server: RootServer,
+    router: Router,
+}
+
+impl Events {
+    /// Listens.
+    ///
+    /// # Errors
+    /// Another agent serves the socket, or the system refuses.
+    pub(crate) fn bind(settings: &EventSettings, service: Service) -> Result<Events> {
+        let server = RootServer::bind(&settings.socket).context("cannot serve Istio's own plugin")?;
+        let room = Arc::new(Semaphore::new(MAX_PODS));
+        let desk = Desk { service, places: settings.places.clone(), room };
+        let router = Router::new().route(EVENT_PATH, post(add)).with_state(desk);
+        Ok(Events { server, router })
+    }
+
+    /// Serves until `shutdown`.
+    pub(crate) async fn run(self, shutdown: impl Future<Output = ()>) {
+        if let Err(error) = self.server.run(self.router, MAX_CONNECTIONS, shutdown).await {
+            error!(target: "ambient", "cannot serve Istio's own plugin: {error}");
+        }
+    }
+}
+
+async fn add(State(desk): State<Desk>, body: Body) -> Refusal {
+    let late = || Err(failed(&format!("the agent did not get to it within {LIMIT:?}")));
+    match timeout(LIMIT, enrol(desk, body)).await.unwrap_or_else(|_| late()) {
+        Ok(()) => (StatusCode::OK, String::new()),
+        Err((status, why)) => {
+            warn!(target: "ambient", "Istio's own plugin is told {}: {why}", status.as_u16());
+            (status, why)
+        }
+    }
+}
+
+async fn enrol(desk: Desk, body: Body) -> Result<(), Refusal> {
+    let deadline = Instant::now() + DEADLINE;
+    let bytes = to_bytes(body, MAX_BODY).await.map_err(|error| wrong(&format!("no body: {error}")))?;
+    if bytes.is_empty() {
+        return Err(wrong(&"no body"));
+    }
+    let event = PluginEvent::parse(&bytes).map_err(|error| wrong(&error))?;
+    Namespace::new(&event.namespace).map_err(|error| wrong(&format!("PodNamespace: {error}")))?;
+    PodName::new(&event.name).map_err(|error| wrong(&format!("PodName: {error}")))?;
+    let Desk { service, places, room } = desk;
+    let permit = room.acquire_owned().await.map_err(|error| failed(&error))?;
+    let work = move || {
+        let _permit = permit;
+        ask(&service, &places, event, deadline)
+    };
+    spawn_blocking(work).await.map_err(|error| failed(&error))?.map_err(|why| failed(&why))
+}
+
+fn wrong(why: &impl ToString) -> Refusal {
+    (StatusCode::BAD_REQUEST, why.to_string())
+}
+
+fn failed(why: &impl ToString) -> Refusal {
+    (StatusCode::INTERNAL_SERVER_ERROR, why.to_string())
+}
+
+/// Waits for the agent.
+fn ask(service: &Service, places: &Places, event: PluginEvent, deadline: Instant) -> Result<(), String> {
+    let PluginEvent { netns, name, namespace, ips } = event;
+    let pod = format!("pod {namespace}/{name}");
+    let netns = places.open(&netns).map_err(|why| format!("{pod}: {why}"))?;
+    let request = AgentRequest { namespace, name, ips, ..AgentRequest::new(Verb::Add) };
+    let answer = service.answer_by(request, Some(netns), deadline);
+    match answer.error {
+        Some(why) => Err(format!("{pod}: {why}")),
+        None if answer.enrolled => Ok(()),
+        None => Err(format!("{pod} is not eligible: it does not belong to ambient mode")),
+    }
+}
+
+impl Places {
+    /// Opens the namespace that has this path on the host.
+    fn open(&self, path: &str) -> Result<Netns, String> {
+        let netns = self.open_any(path)?;
+        // That it is not the node's is for the agent to see; it may have another one itself.
+        let own = Netns::current().map_err(|error| error.to_string())?;
+        if own.id() == netns.id() {
+            return Err(format!("{path} is the network namespace of the node, or the agent's own"));
+        }
+        Ok(netns)
+    }
+
+    fn open_any(&self, path: &str) -> Result<Netns, String> {
+        let places = self.of(path)?;
+        for place in &places {
+            match Netns::open(place) {
+                Err(netns::Error::Missing { .. }) => {}
+                opened => return opened.map_err(|error| error.to_string()),
+            }
+        }
+        let tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        Err(format!("there is no network namespace {path}; looked for as {}", tried.join(", ")))
+    }
+
+    /// Where it may be, in the order in which it is looked for.
+    fn of(&self, path: &str) -> Result<Vec<PathBuf>, String> {
+        let below = Path::new(path).strip_prefix("/").map_err(|_| format!("{path:?} is no absolute path"))?;
+        if !below.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(format!("{path:?} is no plain path"));
+        }
+        if let Ok(process) = below.strip_prefix("proc") {
+            // In the container the same number is another process, or none; `self` is always another one.
+            let first = process.iter().next().and_then(|part| part.to_str()).unwrap_or_default();
+            if first.is_empty() || !first.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Err(format!("{path:?} names no process"));
+            }
+            return Ok(vec![self.proc.join(process)]);
+        }
+        let mut places = vec![self.root.join(below), Path::new("/").join(below)];
+        // Istio's chart mounts whichever directory the runtime has at one and the same place.
+        if let (Some(name), Ok(directory)) = (below.file_name(), self.netns_directory.strip_prefix("/")) {
+            let usual = self.root.join(directory).join(name);
+            if !places.contains(&usual) {
+                places.push(usual);
+            }
+        }
+        Ok(places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places() -> Places {
+        Places { root: "/host".into(), proc: "/hostproc".into(), netns_directory: "/var/run/netns".into() }
+    }
+
+    #[test]
+    fn a_namespace_of_the_host_is_looked_for_where_it_may_be_mounted() {
+        let of = |path: &str| {
+            let places = places().of(path).unwrap();
+            places.iter().map(|place| place.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(of("/var/run/netns/cni-1"), ["/host/var/run/netns/cni-1", "/var/run/netns/cni-1"]);
+        assert_eq!(
+            of("/var/run/docker/netns/cni-1"),
+            ["/host/var/run/docker/netns/cni-1", "/var/run/docker/netns/cni-1", "/host/var/run/netns/cni-1"]
+        );
+        assert_eq!(of("/proc/17/ns/net"), ["/hostproc/17/ns/net"], "never a process of the container");
+    }
+
+    #[test]
+    fn what_could_lead_elsewhere_is_no_path() {
+        for path in [
+            "",
+            "netns",
+            "./a",
+            "/var/../proc/1/ns/net",
+            "/proc",
+            "/proc/self/ns/net",
+            "/proc/1a/ns/net",
+            "/..",
+        ] {
+            assert!(places().of(path).is_err(), "{path:?}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The plugin's entry: a template, as Istio 1.20 has it, or made from the settings, as Istio 1.29 to 1.31 does; and what
+//! goes with the one or the other.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use cni_types::{Entry, POD_ANNOTATIONS, run_dir};
+use flags::Source;
+use installer::{Json, Template};
+use model::parse_go_bool;
+
+use super::{Identity, Reader};
+
+/// Where the plugin asks, unless its entry says otherwise.
+const PLUGINS_SOCKET: &str = "/var/run/istio-cni/agent.sock";
+
+/// What the labels of pods and namespaces mean, in Istio's words: who says this says, too, that the annotation for opting
+/// out means nothing.
+const LABELS: &str = r#"[
+    {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
+    {"podSelector": {"matchExpressions": [
+        {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
+     "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]"#;
+
+impl Reader<'_> {
+    /// Nobody gives a template: the entry is made here.
+    pub(super) fn is_generated(&self) -> bool {
+        let given = ["cni-network-config", "cni-network-config-file", "cni-config-map"];
+        given.iter().all(|flag| self.text(flag).trim().is_empty())
+    }
+
+    /// What is neither true nor false is told elsewhere.
+    fn is_on(&self, flag: &str) -> bool {
+        parse_go_bool(&self.text(flag)) == Some(true)
+    }
+
+    /// The directory that plugin and agent share.
+    pub(super) fn run_dir(&self) -> String {
+        self.text("cni-agent-run-dir")
+    }
+
+    /// What is in that directory, unless somebody put it elsewhere.
+    pub(super) fn shared(&self, flag: &str, name: &str) -> String {
+        match self.values.get(flag).1 {
+            Source::Default => run_dir::path(&self.run_dir(), name),
+            _ => self.text(flag),
+        }
+    }
+
+    /// Where the plugin's kubeconfig is, and where it would be with, or without, a template.
+    pub(super) fn kubeconfig_paths(&mut self) -> Option<(PathBuf, PathBuf)> {
+        let directory = self.run_dir();
+        if !Path::new(&directory).is_absolute() {
+            self.mistake("cni-agent-run-dir", format!("{directory:?} is no absolute path"));
+            return None;
+        }
+        let newer = PathBuf::from(run_dir::path(&directory, run_dir::KUBECONFIG));
+        let older = Path::new(&self.text("mounted-cni-net-dir")).join(self.file_name("kubecfg-file-name")?);
+        Some(if self.is_generated() { (newer, older) } else { (older, newer) })
+    }
+
+    /// What the plugin's entry says of ambient mode when the template does not: that it is on, who belongs to it, and what
+    /// is elsewhere than the plugin expects.
+    pub(super) fn entry_defaults(&self) -> Vec<(&'static str, Json)> {
+        if !self.is_on("ambient-enabled") {
+            return Vec::new();
+        }
+        let mut defaults = vec![("ambient_enabled", Json::Bool(true))];
+        let expected = match self.is_generated() {
+            true => run_dir::path(&self.run_dir(), run_dir::AGENT_SOCKET),
+            false => PLUGINS_SOCKET.to_owned(),
+        };
+        let socket = self.shared("agent-socket", run_dir::AGENT_SOCKET);
+        if socket != expected {
+            defaults.push(("agent_socket", Json::String(socket)));
+        }
+        if self.values.get("ambient-config-file").1 != Source::Default {
+            defaults.push(("ambient_config", Json::String(self.text("ambient-config-file"))));
+        }
+        defaults.extend(self.selectors_as_json().map(|selectors| ("enablement_selectors", selectors)));
+        defaults
+    }
+
+    /// None: the plugin goes by labels, and the annotation.
+    fn selectors_as_json(&self) -> Option<Json> {
+        let text = match self.selectors() {
+            Ok(Some((_, written))) => written.to_string(),
+            Ok(None) if self.is_always_in_pod() => LABELS.to_owned(),
+            _ => return None, // a mistake is told elsewhere
+        };
+        Json::parse(text.as_bytes()).ok()
+    }
+
+    /// The entry with Istio's keys of 1.29 to 1.31, and those beyond them that the plugin needs.
+    fn generated(&self, identity: &Identity) -> String {
+        let text = |text: &str| Json::String(text.to_owned());
+        let empty = || Json::Object(BTreeMap::new());
+        let level = match self.values.get("log-level").1 {
+            Source::Default => self.plugin_level.to_owned(),
+            _ => self.text("log-level"),
+        };
+        let switch = |flag| Json::Bool(self.is_on(flag));
+        let excluded = self.excluded_namespaces().into_iter().map(Json::String).collect::<Vec<_>>();
+        let mut members = vec![
+            ("cniVersion", text("0.3.1")),
+            ("name", text(Entry::TYPE)),
+            ("type", text(Entry::TYPE)),
+            // Upstream writes these two as well; they say nothing.
+            ("ipam", empty()),
+            ("dns", empty()),
+            // Ours: with the pod's annotations most calls need nobody to ask.
+            ("capabilities", Json::Object(BTreeMap::from([(POD_ANNOTATIONS.to_owned(), Json::Bool(true))]))),
+            ("plugin_log_level", Json::String(level)),
+            ("cni_agent_run_dir", Json::String(self.run_dir())),
+            ("ambient_enabled", switch("ambient-enabled")),
+            ("exclude_namespaces", if excluded.is_empty() { Json::Null } else { Json::List(excluded) }),
+            ("pod_namespace", text(&identity.namespace)),
+            ("native_nftables", switch("native-nftables")),
+            ("enable_ambient_detection_retry", switch("enable-ambient-detection-retry")),
+        ];
+        if self.values.get("log-uds-address").1 != Source::Default {
+            members
+                .extend(self.optional("log-uds-address").map(|path| ("log_uds_address", Json::String(path))));
+        }
+        members.extend(self.entry_defaults());
+        members.extend(self.selectors_as_json().map(|selectors| ("enablement_selectors", selectors)));
+        let members = members.into_iter().map(|(key, value)| (key.to_owned(), value));
+        Json::Object(members.collect()).to_go_text()
+    }
+
+    pub(super) fn template(&mut self, has_config_map: bool, identity: &Identity) -> Template {
+        let (text, file) = (self.text("cni-network-config"), self.optional("cni-network-config-file"));
+        let is_there = file.as_ref().is_some_and(|file| fs::exists(file).unwrap_or(true));
+        if self.is_generated() {
+            return Template { text: self.generated(identity), ..Template::default() };
+        }
+        if let (true, Some(file), false, false) = (text.trim().is_empty(), &file, is_there, has_config_map) {
+            let what = format!("{file} is not there, and --cni-network-config is empty");
+            self.mistake("cni-network-config-file", what);
+        }
+        let (kubeconfig, directory) = (self.text("kubecfg-file-name"), self.text("cni-net-dir"));
+        let around = |name: &str| self.around.variable(name).unwrap_or_default();
+        let node = Some(around("KUBERNETES_NODE_NAME")).filter(|node| !node.is_empty());
+        let variables = vec![
+            ("__LOG_LEVEL__", self.text("log-level")),
+            ("__LOG_UDS_ADDRESS__", self.shared("log-uds-address", run_dir::LOG_SOCKET)),
+            ("__KUBECONFIG_FILENAME__", kubeconfig.clone()),
+            ("__KUBECONFIG_FILEPATH__", format!("{}/{kubeconfig}", directory.trim_end_matches('/'))),
+            ("__KUBERNETES_SERVICE_HOST__", around("KUBERNETES_SERVICE_HOST")),
+            ("__KUBERNETES_SERVICE_PORT__", around("KUBERNETES_SERVICE_PORT")),
+            ("__KUBERNETES_NODE_NAME__", node.unwrap_or_else(|| self.around.host_name())),
+        ];
+        Template { live: None, file: file.map(PathBuf::from), text, variables }
+    }
+}

@@ -1,0 +1,119 @@
+//! What is installed, and where.
+
+use std::path::PathBuf;
+
+use installer::{Authority, Chaining, KubeconfigSettings};
+
+use super::{Identity, Reader, SERVICE_ACCOUNT};
+
+/// Where the image has what is to be installed.
+const SOURCE: &str = "/opt/cni/bin";
+/// Where the host's directories for plugins are mounted; the second is optional.
+const TARGETS: [&str; 2] = ["/host/opt/cni/bin", "/host/secondary-bin-dir"];
+
+/// Of standalone mode.
+const STANDALONE: &str = "YYY-istio-cni.conf";
+
+impl Reader<'_> {
+    pub(super) fn installer(
+        &mut self,
+        server: Option<String>,
+        authority: &Authority,
+        has_config_map: bool,
+        identity: &Identity,
+    ) -> Option<installer::Settings> {
+        let kubeconfig = self.kubeconfig(server, authority);
+        let chaining = self.chaining();
+        let template = self.template(has_config_map, identity);
+        let (paths, group_read) = (self.kubeconfig_paths(), self.boolean("cni-conf-group-read"));
+        let own_name = self.file_name("istio-owned-cni-config-filename");
+        let (kubeconfig_path, former) = paths?;
+        let settings = installer::Settings {
+            source: SOURCE.into(),
+            targets: TARGETS.map(PathBuf::from).to_vec(),
+            conf_dir: self.text("mounted-cni-net-dir").into(),
+            chaining: chaining?,
+            template,
+            defaults: self.entry_defaults(),
+            kubeconfig: kubeconfig?,
+            kubeconfig_path,
+            former_kubeconfigs: vec![former],
+            own_name: own_name?,
+            own_mode: match (self.is_generated(), group_read?) {
+                (_, true) => Some(0o640),
+                (true, false) => Some(0o600),
+                (false, false) => None,
+            },
+        };
+        // A file or a ConfigMap may become good while we run; a text cannot, but may be another after a restart.
+        let is_fixed =
+            !has_config_map && settings.template.file.is_none() && !settings.template.text.is_empty();
+        if let (true, Err(error)) = (is_fixed, settings.check_template()) {
+            self.mistake("cni-network-config", error);
+        }
+        Some(settings)
+    }
+
+    /// The outer value is none after a mistake.
+    fn kubeconfig(
+        &mut self,
+        server: Option<String>,
+        authority: &Authority,
+    ) -> Option<Option<KubeconfigSettings>> {
+        let mode = self.mode("kubeconfig-mode");
+        if !self.boolean("write-kubeconfig")? {
+            return Some(None);
+        }
+        if server.is_none() {
+            let what = "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set, for the plugin's kubeconfig";
+            self.mistakes.push(what.to_owned());
+        }
+        let token = format!("{SERVICE_ACCOUNT}/token").into();
+        Some(Some(KubeconfigSettings { mode: mode?, server: server?, authority: authority.clone(), token }))
+    }
+
+    /// Permission bits: as Go reads integers, `0600` is octal and `384` decimal.
+    fn mode(&mut self, flag: &str) -> Option<u32> {
+        let text = self.text(flag);
+        let octal =
+            text.strip_prefix("0o").or_else(|| text.strip_prefix('0').filter(|digits| !digits.is_empty()));
+        let mode = match octal {
+            Some(digits) => u32::from_str_radix(digits, 8),
+            None => text.parse(),
+        };
+        let mode = mode.ok().filter(|mode| (1..=0o777).contains(mode));
+        if mode.is_none() {
+            self.mistake(flag, format!("{text:?} are no permission bits, such as 0600"));
+        }
+        mode
+    }
+
+    pub(super) fn file_name(&mut self, flag: &str) -> Option<String> {
+        let name = self.text(flag);
+        if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+            self.mistake(flag, format!("{name:?} is no file name"));
+            return None;
+        }
+        Some(name)
+    }
+
+    fn chaining(&mut self) -> Option<Chaining> {
+        let name = match self.optional("cni-conf-name") {
+            Some(_) => Some(self.file_name("cni-conf-name")?),
+            None => None,
+        };
+        let (chained, own) = (self.boolean("chained-cni-plugin")?, self.boolean("istio-owned-cni-config")?);
+        match (chained, own) {
+            (true, false) => Some(Chaining::Primary { name }),
+            (true, true) => Some(Chaining::Own { primary: name }),
+            (false, false) => {
+                Some(Chaining::Standalone { name: name.unwrap_or_else(|| STANDALONE.to_owned()) })
+            }
+            (false, true) => {
+                let what = "a complete copy of the network needs --chained-cni-plugin";
+                self.mistake("istio-owned-cni-config", what);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Settings as the chart of Istio 1.30 gives them, and what they mean beside those of 1.20.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// The chart's environment with ambient mode, as far as we read it.
+const CHART: &[(&str, &str)] = &[
+    ("CNI_NETWORK_CONFIG", ""), // not set there: the usual one of these tests away
+    ("AMBIENT_ENABLED", "true"),
+    ("AMBIENT_ENABLEMENT_SELECTOR", SELECTOR),
+    ("AMBIENT_DNS_CAPTURE", "true"),
+    ("AMBIENT_IPV6", "true"),
+    ("AMBIENT_RECONCILE_POD_RULES_ON_STARTUP", "true"),
+    ("ENABLE_AMBIENT_DETECTION_RETRY", "false"),
+    ("ISTIO_OWNED_CNI_CONFIG", "false"),
+    ("CHAINED_CNI_PLUGIN", "true"),
+    ("EXCLUDE_NAMESPACES", "kube-system, other,"),
+    ("REPAIR_ENABLED", "false"),
+    ("REPAIR_REPAIR_PODS", "true"),
+    ("NATIVE_NFTABLES", "false"),
+    ("ALLOW_SWITCH_TO_HOST_NS", "true"),
+    ("POD_NAMESPACE", "istio-system"),
+];
+
+const SELECTOR: &str = "- podSelector:
+    matchLabels:
+      istio.io/dataplane-mode: ambient
+- podSelector:
+    matchExpressions:
+    - key: istio.io/dataplane-mode
+      operator: NotIn
+      values:
+      - none
+  namespaceSelector:
+    matchLabels:
+      istio.io/dataplane-mode: ambient
+";
+
+fn entry(settings: &Settings) -> Value {
+    serde_json::from_str(&settings.installer.template.text).unwrap()
+}
+
+fn chart(arguments: &[&str], env: &[(&str, &str)]) -> Settings {
+    read(arguments, &[CHART, env].concat()).unwrap()
+}
+
+#[test]
+fn without_a_template_the_entry_has_istios_newer_keys() {
+    let settings = chart(&["--log_output_level=default:info,cni-plugin:debug"], &[]);
+    let expected = json!({
+        "cniVersion": "0.3.1", "name": "istio-cni", "type": "istio-cni", "ipam": {}, "dns": {},
+        "capabilities": {"io.kubernetes.cri.pod-annotations": true},
+        "plugin_log_level": "debug",
+        "cni_agent_run_dir": "/var/run/istio-cni",
+        "ambient_enabled": true,
+        "enablement_selectors": [
+            {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
+            {"podSelector": {"matchExpressions": [
+                {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
+             "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}],
+        "exclude_namespaces": ["kube-system", "other"],
+        "pod_namespace": "istio-system",
+        "native_nftables": false,
+        "enable_ambient_detection_retry": false,
+    });
+    assert_eq!(entry(&settings), expected);
+    let installer = &settings.installer;
+    assert_eq!(installer.kubeconfig_path, Path::new("/var/run/istio-cni/istio-cni-kubeconfig"));
+    let former = Path::new("/host/etc/cni/net.d/ZZZ-istio-cni-kubeconfig");
+    assert_eq!(installer.former_kubeconfigs, [former]);
+    assert_eq!(installer.own_mode, Some(0o600));
+    let ambient = settings.ambient.unwrap();
+    assert_eq!(ambient.socket, Path::new("/var/run/istio-cni/agent.sock"));
+    let events = ambient.events.unwrap();
+    assert_eq!(events.socket, Path::new("/var/run/istio-cni/pluginevent.sock"));
+    assert_eq!((events.places.root, events.places.proc), ("/host".into(), "/host/proc".into()));
+    assert_eq!(settings.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn with_a_template_everything_is_where_istio_1_20_has_it() {
+    let settings = chart(&["--cni-network-config={\"type\": \"istio-cni\"}"], &[]);
+    let installer = &settings.installer;
+    assert_eq!(installer.kubeconfig_path, Path::new("/host/etc/cni/net.d/ZZZ-istio-cni-kubeconfig"));
+    assert_eq!(installer.former_kubeconfigs, [Path::new("/var/run/istio-cni/istio-cni-kubeconfig")]);
+    assert_eq!(installer.own_mode, None);
+    assert_eq!(entry(&settings), json!({"type": "istio-cni"}));
+    let defaults: Vec<&str> = installer.defaults.iter().map(|(key, _)| *key).collect();
+    assert_eq!(
+        defaults,
+        ["ambient_enabled", "enablement_selectors"],
+        "who belongs to it is for both to know"
+    );
+}
+
+#[test]
+fn the_shared_directory_can_be_elsewhere_and_each_socket_too() {
+    let elsewhere = chart(&["--cni-agent-run-dir=/run/here"], &[]);
+    assert_eq!(entry(&elsewhere)["cni_agent_run_dir"], "/run/here");
+    assert!(
+        entry(&elsewhere).get("agent_socket").is_none() && entry(&elsewhere).get("log_uds_address").is_none()
+    );
+    assert_eq!(elsewhere.log_socket.as_deref(), Some(Path::new("/run/here/log.sock")));
+    let ambient = elsewhere.ambient.unwrap();
+    assert_eq!(ambient.socket, Path::new("/run/here/agent.sock"));
+    assert_eq!(ambient.events.unwrap().socket, Path::new("/run/here/pluginevent.sock"));
+    assert_eq!(elsewhere.installer.kubeconfig_path, Path::new("/run/here/istio-cni-kubeconfig"));
+    let single = [("AGENT_SOCKET", "/a/agent.sock"), ("LOG_UDS_ADDRESS", "/b/log.sock")];
+    let single = chart(&["--cni-agent-run-dir=/run/here"], &single);
+    assert_eq!(entry(&single)["agent_socket"], "/a/agent.sock");
+    assert_eq!(entry(&single)["log_uds_address"], "/b/log.sock");
+    assert_eq!(single.log_socket.as_deref(), Some(Path::new("/b/log.sock")));
+    // A template of 1.20 knows nothing of the directory.
+    let template = read(&["--ambient-enabled", "--cni-agent-run-dir=/run/here"], &[]).unwrap();
+    let defaults: BTreeMap<_, _> = template.installer.defaults.into_iter().collect();
+    assert_eq!(defaults["agent_socket"].as_str(), Some("/run/here/agent.sock"));
+    let variables: BTreeMap<_, _> = template.installer.template.variables.into_iter().collect();
+    assert_eq!(variables["__LOG_UDS_ADDRESS__"], "/run/here/log.sock");
+    for wrong in ["", "here"] {
+        let mistakes = read(&[&format!("--cni-agent-run-dir={wrong}")], &[]).unwrap_err();
+        assert_eq!(mistakes, [format!("--cni-agent-run-dir: {wrong:?} is no absolute path")]);
+    }
+}
+
+#[test]
+fn files_of_our_own_have_the_mode_that_was_chosen() {
+    assert_eq!(chart(&[], &[("CNI_CONF_GROUP_READ", "true")]).installer.own_mode, Some(0o640));
+    assert_eq!(read(&["--cni-conf-group-read"], &[]).unwrap().installer.own_mode, Some(0o640));
+    assert_eq!(read(&[], &[]).unwrap().installer.own_mode, None, "as Istio 1.20");
+}
+
+#[test]
+fn an_unsafe_upgrade_cleans_up_unless_somebody_says_what_to_do() {
+    let unsafe_one = ("AMBIENT_DISABLE_SAFE_UPGRADE", "true");
+    assert_eq!(chart(&[], &[unsafe_one]).cleanup, CleanupOnExit::Always);
+    assert_eq!(chart(&[], &[unsafe_one, ("CLEANUP_ON_EXIT", "never")]).cleanup, CleanupOnExit::Never);
+    assert_eq!(chart(&[], &[]).cleanup, CleanupOnExit::Auto);
+}
+
+#[test]
+fn what_is_accepted_without_effect_is_told() {
+    let env = [("NATIVE_NFTABLES", "true"), ("AMBIENT_RECONCILE_POD_RULES_ON_STARTUP", "false")];
+    let settings = chart(&[], &env);
+    assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
+    assert_eq!(entry(&settings)["native_nftables"], true);
+    assert_eq!(
+        entry(&chart(&["--enable-ambient-detection-retry"], &[]))["enable_ambient_detection_retry"],
+        true
+    );
+    for (name, flag) in [
+        ("NATIVE_NFTABLES", "native-nftables"),
+        ("ENABLE_AMBIENT_DETECTION_RETRY", "enable-ambient-detection-retry"),
+        ("AMBIENT_DISABLE_SAFE_UPGRADE", "ambient-disable-safe-upgrade"),
+        ("CNI_CONF_GROUP_READ", "cni-conf-group-read"),
+    ] {
+        let mistakes = read(&[], &[CHART, &[(name, "perhaps")]].concat()).unwrap_err();
+        assert_eq!(mistakes, [format!("{name} (--{flag}): \"perhaps\" is neither true nor false")]);
+    }
+}
+
+#[test]
+fn who_belongs_to_ambient_mode_is_told_the_plugin_as_the_agent_has_it() {
+    let without = chart(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", "")]);
+    assert!(entry(&without).get("enablement_selectors").is_none(), "labels, and the annotation");
+    let in_pod = chart(&["--ambient-capture=in-pod"], &[("AMBIENT_ENABLEMENT_SELECTOR", "")]);
+    assert_eq!(entry(&in_pod)["enablement_selectors"], entry(&chart(&[], &[]))["enablement_selectors"]);
+    assert!(chart(&["--ambient-capture=node"], &[]).ambient.unwrap().events.is_none());
+    let mistakes =
+        read(&[], &[CHART, &[("AMBIENT_ENABLEMENT_SELECTOR", "- podselector: {}")]].concat()).unwrap_err();
+    assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+}
+
+#[test]
+fn the_plugin_logs_from_the_level_of_its_scope_on() {
+    for (argument, level) in [
+        ("--log_output_level=warn", "warn"),
+        ("--log_output_level=cni:error", "error"),
+        ("--log_output_level=all:none", "error"),
+        ("--log-level=debug", "debug"),
+        ("--log_as_json", "info"),
+    ] {
+        assert_eq!(entry(&chart(&[argument], &[]))["plugin_log_level"], level, "{argument}");
+    }
+}

@@ -1,0 +1,74 @@
+//! HTTP on a Unix socket, for root alone.
+
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use axum::Router;
+use socketfile::{SocketError, SocketFile};
+use tokio::net::UnixStream;
+use tracing::warn;
+
+use crate::connections::{self, Listener};
+
+/// Nobody else even gets a connection.
+const MODE: u32 = 0o600;
+
+/// Listens, and serves when it is run. The socket's file goes with it.
+#[derive(Debug)]
+pub struct RootServer {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+impl RootServer {
+    /// Puts a socket at the path. The directory is made when it is missing; a socket that nobody listens on is replaced,
+    /// with no moment in between.
+    ///
+    /// # Errors
+    /// When somebody listens there, when something else is there, and when the system refuses.
+    pub fn bind(path: &Path) -> Result<RootServer, SocketError> {
+        let (listener, file) = socketfile::bind(path, MODE)?;
+        Ok(RootServer { listener, file })
+    }
+
+    /// Serves at most that many connections at a time, until `shutdown`; then removes the socket, if it is still ours,
+    /// and lets those end that are at work. A client that is slow or silent is cut off.
+    ///
+    /// # Errors
+    /// When the listener cannot be handed to the runtime.
+    pub async fn run(
+        self,
+        router: Router,
+        most: usize,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let RootServer { listener, file } = self;
+        let listener = RootOnly(tokio::net::UnixListener::from_std(listener)?);
+        let shutdown = async move {
+            shutdown.await;
+            drop(file);
+        };
+        connections::serve(&listener, &router, most, shutdown).await;
+        Ok(())
+    }
+}
+
+/// Drops the connections of others: somebody may have given the socket another mode.
+struct RootOnly(tokio::net::UnixListener);
+
+impl Listener for RootOnly {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        loop {
+            let (stream, _) = self.0.accept().await?;
+            match socketfile::peer_user(&stream)? {
+                0 => return Ok(stream),
+                user => {
+                    warn!(target: "install", "user {user} connects to a socket of root's, and is not answered");
+                }
+            }
+        }
+    }
+}

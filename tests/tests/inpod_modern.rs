@@ -1,0 +1,197 @@
+//! The agent among parts of Istio 1.29 to 1.31: its plugin, and its chart.
+
+#[path = "inpod_modern/alone.rs"]
+mod alone;
+#[path = "inpod_modern/chart.rs"]
+mod chart;
+
+use std::fs::{self, Permissions};
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kit::{Echo, InpodOptions, Pod, PodSandbox, WorkloadState};
+use serde_json::{Value, json};
+
+use crate::ambient_stage::{MESH, PLAIN, PORT, Peer, starting};
+use crate::inpod_stage::{InPod, relayed};
+
+/// What Istio's plugin waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One request on a new connection, as Go's client makes it; status and body of the answer.
+fn request(socket: &Path, method: &str, path: &str, body: &[u8]) -> (u16, String) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: unix\r\nUser-Agent: Go-http-client/1.1\r\nContent-Length: {}\r\n\
+         Content-Type: application/json\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // Who is refused before all of it was read may not get rid of the rest.
+    let _ = stream.write_all(body);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// What Istio's plugin tells of a pod.
+fn event(namespace: &str, name: &str, netns: &str, ips: &[IpAddr]) -> Value {
+    let config = |ip: &IpAddr| {
+        let mask = if ip.is_ipv4() { "////AA==" } else { "//////////8AAAAAAAAAAA==" };
+        json!({"Interface": 2, "Address": {"IP": ip.to_string(), "Mask": mask}, "Gateway": ""})
+    };
+    let ips = if ips.is_empty() { Value::Null } else { ips.iter().map(config).collect() };
+    json!({"Netns": netns, "PodName": name, "PodNamespace": namespace, "IPs": ips, "Later": 1})
+}
+
+fn post(socket: &Path, event: &Value) -> (u16, String) {
+    request(socket, "POST", "/cmdadd", event.to_string().as_bytes())
+}
+
+/// The same for a pod whose sandbox has its addresses.
+fn tell(socket: &Path, sandbox: &PodSandbox) -> (u16, String) {
+    let Pod { namespace, name, .. } = &sandbox.pod;
+    post(socket, &event(namespace, name, &sandbox.netns_path(), &sandbox.ips()))
+}
+
+fn socket(stage: &InPod) -> PathBuf {
+    stage.node.run_dir().join("pluginevent.sock")
+}
+
+/// A pod whose runtime has called all plugins but Istio's.
+fn unfinished(stage: &InPod, namespace: &str, name: &str) -> Peer {
+    let pod = Pod::new(namespace, name);
+    stage.manifests.put_pod(&starting(&pod));
+    Peer::new(stage.node.pod(pod, &[]))
+}
+
+#[test]
+fn a_pod_that_istios_own_plugin_tells_of_is_in_the_mesh_when_it_is_answered() {
+    let mut stage = InPod::new(&[]);
+    let ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(stage.node.outside(), PORT);
+    let peer = unfinished(&stage, MESH, "one");
+    let began = Instant::now();
+    assert_eq!(tell(&socket(&stage), &peer.sandbox), (200, String::new()), "{}", stage.log());
+    assert!(began.elapsed() < PATIENCE);
+    assert!(stage.is_ruled(&peer));
+    assert!(ztunnel.workload(&peer.sandbox.pod.uid).is_some(), "before the answer");
+    assert!(peer.sandbox.ips().iter().all(|ip| stage.is_probed(*ip)));
+    for v6 in [false, true] {
+        let outside = SocketAddr::new(stage.node.outside_ip(v6), PORT);
+        assert_eq!(peer.tcp(outside).unwrap().peer.ip(), peer.ip(v6));
+        assert!(relayed(&ztunnel, peer.ip(v6), outside), "{:?}\n{}", ztunnel.seen(), stage.log());
+    }
+    stage.manifests.put_pod(&peer.sandbox.manifest());
+    stage.wait_captured(&peer);
+    // A second ADD of the same pod changes nothing.
+    assert_eq!(tell(&socket(&stage), &peer.sandbox), (200, String::new()));
+    // There is no DEL: it ends when the API shows it no more.
+    stage.manifests.remove_pod(MESH, "one");
+    ztunnel.wait_for_state(&peer.sandbox.pod.uid, WorkloadState::Gone);
+    for ip in peer.sandbox.ips() {
+        stage.eventually("its probes count no more", |_| !stage.is_probed(ip));
+    }
+    assert_eq!(ztunnel.protocol_error(), None);
+}
+
+#[test]
+fn what_cannot_be_done_is_told_with_its_reason() {
+    let mut stage = InPod::new(&[]);
+    let socket = socket(&stage);
+    let peer = unfinished(&stage, MESH, "one");
+    let began = Instant::now();
+    let (status, why) = tell(&socket, &peer.sandbox);
+    assert!(began.elapsed() < PATIENCE, "the plugin would have heard nothing: {:?}", began.elapsed());
+    assert_eq!(status, 500);
+    assert!(why.contains("pod mesh/one: no ztunnel is connected to the agent"), "{why}");
+    let mut ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    ztunnel.refuse(&peer.sandbox.pod.uid);
+    let (status, why) = tell(&socket, &peer.sandbox);
+    assert!(status == 500 && why.contains("ztunnel refused it"), "{status} {why}");
+
+    let plain = unfinished(&stage, PLAIN, "plain");
+    let (status, why) = tell(&socket, &plain.sandbox);
+    assert!(status == 500 && why.contains("pod plain/plain is not eligible"), "{status} {why}");
+    assert!(!stage.is_ruled(&plain));
+
+    let (netns, ips) = (peer.sandbox.netns_path(), peer.sandbox.ips());
+    let node = format!("/var/run/netns/{}", stage.node.netns().name());
+    for (event, reason) in [
+        (event(MESH, "none", &netns, &ips), "there is no pod mesh/none"),
+        (event(MESH, "one", &netns, &[]), "no address"),
+        (
+            event(MESH, "one", "/var/run/netns/none", &ips),
+            "there is no network namespace /var/run/netns/none",
+        ),
+        (event(MESH, "one", "/dev/null", &ips), "not a network namespace"),
+        (event(MESH, "one", "/proc/self/ns/net", &ips), "names no process"),
+        (event(MESH, "one", "netns", &ips), "no absolute path"),
+        (event(MESH, "one", &node, &ips), "is the network namespace of the node"),
+    ] {
+        let (status, why) = post(&socket, &event);
+        assert!(status == 500 && why.contains(reason), "{event}: {status} {why}");
+    }
+    assert_eq!(ztunnel.protocol_error(), None);
+}
+
+#[test]
+fn what_is_no_event_is_refused() {
+    let stage = InPod::new(&[]);
+    let socket = socket(&stage);
+    assert_eq!(request(&socket, "POST", "/cmdadd", b""), (400, "no body".to_owned()));
+    let (status, why) = request(&socket, "POST", "/cmdadd", b"{\"Netns\": 1}");
+    assert!(status == 400 && why.contains("cannot read the event: invalid type"), "{status} {why}");
+    for name in ["", "../x", "a/b", "A"] {
+        let (status, why) = post(&socket, &event(MESH, name, "/var/run/netns/x", &[]));
+        assert!(status == 400 && why.contains("PodName"), "{name}: {status} {why}");
+    }
+    let long = vec![b' '; (1 << 20) + 1];
+    let (status, why) = request(&socket, "POST", "/cmdadd", &long);
+    assert!(status == 400 && why.contains("limit"), "{status} {why}");
+    assert_eq!(request(&socket, "GET", "/cmdadd", b"").0, 405);
+    assert_eq!(request(&socket, "PUT", "/cmdadd", b"{}").0, 405);
+    assert_eq!(request(&socket, "POST", "/cmddel", b"{}").0, 404);
+    assert_eq!(request(&socket, "GET", "/", b"").0, 404);
+    refuses_others(&stage, &socket);
+}
+
+/// Users other than root do not even get a connection; and if somebody opened the socket to them, no answer.
+fn refuses_others(stage: &InPod, socket: &Path) {
+    let set = |path: &Path, mode: u32| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o600);
+    if !kit::has_other_users() {
+        return kit::skip("no other users");
+    }
+    set(stage.node.dir(), 0o755);
+    set(&stage.node.run_dir(), 0o755);
+    let as_nobody = || {
+        let ask = || {
+            let nobody = rustix::thread::Uid::from_raw(65534);
+            rustix::thread::set_thread_uid(nobody).unwrap(); // of this thread, which ends
+            let mut client = UnixStream::connect(socket)?;
+            client.write_all(b"GET / HTTP/1.1\r\nHost: unix\r\nConnection: close\r\n\r\n")?;
+            let mut text = String::new();
+            client.read_to_string(&mut text)?;
+            Ok::<_, std::io::Error>(text)
+        };
+        std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
+    };
+    assert_eq!(as_nobody().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    set(socket, 0o666);
+    let told = as_nobody();
+    assert!(told.as_ref().map_or(true, String::is_empty), "{told:?}");
+    assert_eq!(request(socket, "GET", "/", b"").0, 404, "root is answered all the same");
+}
+
+#[test]
+fn where_pods_are_captured_on_the_node_istios_own_plugin_is_not_served() {
+    let stage = InPod::new(&[("AMBIENT_CAPTURE", "node")]);
+    assert!(stage.node.run_dir().join("agent.sock").exists());
+    assert!(!socket(&stage).exists());
+}

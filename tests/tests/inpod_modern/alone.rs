@@ -1,0 +1,60 @@
+//! Our plugin with the newer keys of its entry, while the agent is away.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use kit::{Auth, FakeApi, FakeReply, FakeRequest, Node, NodeOptions, Pod};
+use serde_json::{Value, json};
+
+const OPT_OUT: (&str, &str) = ("ambient.istio.io/redirection", "disabled");
+
+/// An API server that knows every pod, as one that was opted out, and every namespace, as one that is labelled.
+fn answer(request: &FakeRequest) -> FakeReply {
+    let words: Vec<&str> = request.path.split(['/', '?']).collect();
+    let name = |place: usize| words.get(place).copied().unwrap_or_default();
+    let labels = json!({"istio.io/dataplane-mode": "ambient"});
+    let object = match name(5) {
+        "pods" => json!({"metadata": {
+            "namespace": name(4), "name": name(6), "uid": "u", "annotations": {OPT_OUT.0: OPT_OUT.1}}}),
+        _ => json!({"metadata": {"name": name(4), "labels": labels}}),
+    };
+    FakeReply::Json(200, object)
+}
+
+fn entry(node: &Node, selectors: &Value) -> Value {
+    json!({
+        "type": "istio-cni", "plugin_log_level": "debug", "cni_agent_run_dir": node.run_dir(), "ambient_enabled": true,
+        "enablement_selectors": selectors, "exclude_namespaces": ["kube-system"], "pod_namespace": "istio-system",
+        "native_nftables": true, "enable_ambient_detection_retry": true,
+    })
+}
+
+#[test]
+fn it_decides_by_the_newer_keys_and_logs_beside_the_sockets() {
+    let node = Node::new(NodeOptions::default());
+    let address = SocketAddr::from((node.outside_ip(false), 6443));
+    let api = FakeApi::start(node.outside(), address, answer);
+    let kubeconfig = api.kubeconfig(&Auth::Token("t".to_owned()));
+    fs::write(node.run_dir().join("istio-cni-kubeconfig"), kubeconfig).unwrap();
+    let start = |namespace: &str, selectors: &Value| {
+        let pod = Pod::new(namespace, "one").annotation(OPT_OUT.0, OPT_OUT.1);
+        node.add_pod(&node.runtime(), &node.conflist(&[entry(&node, selectors)]), pod)
+    };
+    let labelled = json!([{"namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]);
+    let failed = start("mesh", &labelled).unwrap_err();
+    let why = failed.error["msg"].as_str().unwrap();
+    assert!(failed.code() == Some(11) && why.contains("belongs to ambient mode (a selector"), "{failed}");
+    let others = json!([{"podSelector": {"matchLabels": {"app": "other"}}}]);
+    assert!(start("mesh", &others).is_ok() && start("mesh", &Value::Null).is_ok());
+    let before = api.requests().len();
+    assert!(start("kube-system", &labelled).is_ok());
+    assert_eq!(api.requests().len(), before, "nobody is asked about an excluded namespace");
+    let failed = start("mesh", &json!([{"podselector": {}}])).unwrap_err();
+    assert!(failed.code() == Some(6) && failed.to_string().contains("enablement_selectors"), "{failed}");
+
+    let log = fs::read_to_string(node.run_dir().join("istio-cni.log")).unwrap();
+    let lines =
+        |words: &str| log.lines().filter(|line| line.contains(words) && line.contains("\"ADD\"")).count();
+    assert_eq!(lines("native_nftables is set"), 4, "once per call: {log}");
+    assert_eq!(lines("left alone: its namespace is in kubernetes.exclude_namespaces"), 1, "{log}");
+}
