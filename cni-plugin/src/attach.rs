@@ -22,7 +22,7 @@ use crate::{
     agent::{self, Agent},
     alone::{self, Alone},
     call::Call,
-    facts::Facts,
+    facts::{Facts, Unknown},
     log::Log,
     turn,
 };
@@ -164,7 +164,7 @@ fn decide_early(call: &Call) -> Option<Decision> {
 fn decide(call: &Call, facts: &impl Facts) -> Result<Decision, CniError> {
     let policy = policy(call);
     let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::Passed::NoPod)) };
-    let later = |error: crate::facts::Unknown| CniError::new(Code::TryAgainLater, unknown(name, &error));
+    let later = |error: Unknown| CniError::new(Code::TryAgainLater, unknown(name, &error));
     let pod = facts.pod(name, call.uid.as_deref()).map_err(later)?;
     let namespace = match enrolment::needs_namespace(&pod, &policy) {
         true => Some(facts.namespace(&name.namespace).map_err(later)?),
@@ -196,8 +196,12 @@ fn policy(call: &Call) -> Policy {
     }
 }
 
-fn unknown(pod: &PodName, error: &crate::facts::Unknown) -> String {
-    format!("cannot find out whether pod {pod} belongs to the mesh: {error}")
+fn unknown(pod: &PodName, error: &Unknown) -> String {
+    match error {
+        // It may know very well, and not have been able to do what follows.
+        Unknown::Agent(why) => format!("the node agent could not deal with pod {pod}: {why}"),
+        _ => format!("cannot find out whether pod {pod} belongs to the mesh: {error}"),
+    }
 }
 
 /// Sees to it that an ambient pod is enrolled, and tells how.

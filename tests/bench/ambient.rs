@@ -12,6 +12,8 @@ mod talk;
 mod upstream;
 mod ways;
 
+pub(crate) use lab::fake_ip;
+
 use crate::stage::Stage;
 
 /// What can be asked for alone.

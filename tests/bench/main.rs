@@ -1,5 +1,5 @@
 //! `hack/bench`: what one ADD costs, as a whole process with its children, in turn with baselines; what the daemon
-//! costs; and the same of the ambient node.
+//! costs; and the same of the ambient node, whichever way it captures pods.
 //!
 //! Absolute times are noise of the machine; the ratios and differences of one run are what counts.
 #![allow(
@@ -13,6 +13,7 @@
 mod ambient;
 mod contest;
 mod daemon;
+mod inpod;
 mod measure;
 mod stage;
 mod table;
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     }
     // A name stands for all parts that begin with it.
     let wanted = |part: &str| only.is_empty() || only.iter().any(|name| part.starts_with(name.as_str()));
-    let stage = if ["daemon", "add", "ambient-add"].into_iter().any(wanted) {
+    let stage = if ["daemon", "add", "ambient-add", "in-pod-add"].into_iter().any(wanted) {
         let Some(stage) = Stage::set() else { return ExitCode::FAILURE };
         Some(stage)
     } else {
@@ -69,12 +70,15 @@ fn main() -> ExitCode {
     if ambient::PARTS.into_iter().any(wanted) {
         ambient::run(stage.as_ref(), rounds, wanted);
     }
+    if inpod::PARTS.into_iter().any(wanted) {
+        inpod::run(stage.as_ref(), rounds, wanted);
+    }
     ExitCode::SUCCESS
 }
 
 fn parts() -> String {
-    let parts: Vec<&str> = ["daemon", "add", "ambient"].into_iter().chain(ambient::PARTS).collect();
-    parts.join(", ")
+    let groups = [&["daemon", "add", "ambient"][..], &ambient::PARTS, &["in-pod"], &inpod::PARTS];
+    groups.concat().join(", ")
 }
 
 fn is_part(name: &str) -> bool {

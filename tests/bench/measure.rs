@@ -46,31 +46,43 @@ pub(crate) fn run(netns: &Netns, command: &[String], env: &[(String, String)], s
     }
 }
 
+/// Stands between commands that run side by side, as one program with several children would run them.
+pub(crate) const BESIDE: &str = "&";
+
 /// The measuring process: stdin is read before the clock starts.
-pub(crate) fn inside(command: &[String]) -> ExitCode {
+pub(crate) fn inside(words: &[String]) -> ExitCode {
     let mut input = Vec::new();
     io::stdin().read_to_end(&mut input).unwrap();
-    let mut timed = Command::new(&command[0]);
-    timed.args(&command[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut commands: Vec<Command> = words.split(|word| word == BESIDE).map(prepared).collect();
     let start = Instant::now();
-    let mut child = timed.spawn().unwrap();
-    // A program that reads nothing may be gone by now.
-    drop(child.stdin.take().unwrap().write_all(&input));
-    let output = child.wait_with_output().unwrap();
+    let mut children: Vec<_> = commands.iter_mut().map(|timed| timed.spawn().unwrap()).collect();
+    for child in &mut children {
+        // A program that reads nothing may be gone by now.
+        drop(child.stdin.take().unwrap().write_all(&input));
+    }
+    let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     let wall = start.elapsed();
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
     let millis =
         |time: nix::sys::time::TimeVal| time.tv_sec() as f64 * 1000.0 + time.tv_usec() as f64 / 1000.0;
-    let said = if output.status.success() { Vec::new() } else { [output.stdout, output.stderr].concat() };
+    let failed: Vec<_> = outputs.iter().filter(|output| !output.status.success()).collect();
+    let said: Vec<_> =
+        failed.iter().flat_map(|output| [&output.stdout[..], &output.stderr].concat()).collect();
     println!(
         "{}",
         json!({
             "wall": wall.as_secs_f64() * 1000.0,
             "cpu": millis(usage.user_time()) + millis(usage.system_time()),
             "memory": usage.max_rss(),
-            "status": output.status.code(),
+            "status": failed.first().map_or(Some(0), |output| output.status.code()),
             "said": String::from_utf8_lossy(&said),
         })
     );
     ExitCode::SUCCESS
+}
+
+fn prepared(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }

@@ -1,7 +1,7 @@
 //! `hack/demo`: what the agent and the plugin do, shown and checked, on nodes made of network namespaces.
 //!
-//! By default an ambient node that needs no API server; with `--api` installation, sidecars and the ambient node against
-//! a real one. Each thing that is shown is also checked; the last line counts. `--keep` leaves a shell inside.
+//! By default an ambient node that needs no API server; with `--in-pod` one whose pods are captured from within; with
+//! `--api` installation, sidecars and the ambient node against a real one. Each thing that is shown is also checked; the last line counts. `--keep` leaves a shell inside.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,6 +12,7 @@
 
 mod ambient;
 mod cluster;
+mod inpod;
 mod installation;
 mod scenes;
 mod show;
@@ -29,6 +30,14 @@ fn main() -> ExitCode {
     let has = |word: &str| env::args().any(|argument| argument == word);
     let (keep, with_api) = (has("--keep"), has("--api"));
     let mut show = Show::default();
+    if has("--in-pod") {
+        inpod::play(&mut show, |namespaces| {
+            if keep {
+                stay(namespaces);
+            }
+        });
+        return close(show, keep);
+    }
     if !with_api {
         ambient::play(&mut show, None, |lab| {
             if keep {
@@ -36,7 +45,8 @@ fn main() -> ExitCode {
             }
         });
         show.note(
-            "\n   Installation, sidecars, and all of this against a real API server: ./hack/demo --api",
+            "\n   Installation, sidecars, and all of this against a real API server: ./hack/demo --api\n   Capture from \
+             within pods, for today's ztunnel: ./hack/demo --in-pod",
         );
         return close(show, keep);
     }

@@ -3,7 +3,7 @@
 use kit::{Echo, InpodOptions, InpodZtunnel};
 
 use crate::ambient_stage::{MESH, PORT, Peer};
-use crate::inpod_stage::{InPod, relayed};
+use crate::inpod_stage::{InPod, wait_relayed};
 
 /// A ztunnel of today, as its chart starts it: it is ready only when the agent speaks with it.
 fn modern(stage: &mut InPod, name: &str, created: &str) -> InpodZtunnel {
@@ -39,7 +39,7 @@ fn ztunnel_decides_and_may_change_its_mind() {
     stage.wait_served(&new, &peer);
     stage.eventually("its rules are there", |_| stage.is_ruled(&peer));
     reaches(&stage, &peer);
-    assert!(relayed(&new, peer.ip(false), (stage.node.outside_ip(false), PORT).into()));
+    wait_relayed(&new, peer.ip(false), (stage.node.outside_ip(false), PORT).into());
     let rules = stage.node.netns().sh("ip rule");
     assert!(!rules.contains("0x1000"), "nothing of the node's way is left: {rules}");
     stage.wait_enrolled(&peer, false);

@@ -17,7 +17,7 @@ use kit::{Echo, InpodOptions, Pod, PodSandbox, WorkloadState};
 use serde_json::{Value, json};
 
 use crate::ambient_stage::{MESH, PLAIN, PORT, Peer, starting};
-use crate::inpod_stage::{InPod, relayed};
+use crate::inpod_stage::{InPod, wait_relayed};
 
 /// What Istio's plugin waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -85,7 +85,7 @@ fn a_pod_that_istios_own_plugin_tells_of_is_in_the_mesh_when_it_is_answered() {
     for v6 in [false, true] {
         let outside = SocketAddr::new(stage.node.outside_ip(v6), PORT);
         assert_eq!(peer.tcp(outside).unwrap().peer.ip(), peer.ip(v6));
-        assert!(relayed(&ztunnel, peer.ip(v6), outside), "{:?}\n{}", ztunnel.seen(), stage.log());
+        wait_relayed(&ztunnel, peer.ip(v6), outside);
     }
     stage.manifests.put_pod(&peer.sandbox.manifest());
     stage.wait_captured(&peer);

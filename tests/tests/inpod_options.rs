@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use kit::{Echo, InpodOptions, NodeOptions, Pod, Proto, TrafficClient, Via};
 
 use crate::ambient_stage::{MESH, PORT, Peer, dump_of, ping};
-use crate::inpod_stage::{InPod, RELAYED, relayed};
+use crate::inpod_stage::{InPod, RELAYED, relayed, wait_relayed};
 
 const FAMILIES: [bool; 2] = [false, true];
 
@@ -37,7 +37,7 @@ fn dns_is_answered_by_ztunnel_where_it_is_wanted() {
             assert_ne!(asks(&stage, &without, proto, v6).as_deref(), Some("ztunnel-a"), "{proto:?} {v6}");
         }
         // Over TCP it is traffic as any other.
-        assert!(relayed(&ztunnel, without.ip(v6), (stage.node.outside_ip(v6), 53).into()));
+        wait_relayed(&ztunnel, without.ip(v6), (stage.node.outside_ip(v6), 53).into());
     }
     assert!(ztunnel.seen().iter().any(|one| one.via == Via::Dns));
     // The annotation is taken in while the pod runs.
@@ -70,7 +70,7 @@ fn inbound_connections_go_straight_to_a_pod_that_asks_for_it() {
         assert!(!ztunnel.seen().iter().any(|one| one.via == Via::Inbound), "{:?}", ztunnel.seen());
         let outside = SocketAddr::new(stage.node.outside_ip(v6), PORT);
         let _ = peer.tcp(outside).unwrap();
-        assert!(relayed(&ztunnel, peer.ip(v6), outside));
+        wait_relayed(&ztunnel, peer.ip(v6), outside);
     }
 }
 
@@ -130,7 +130,11 @@ fn without_ipv6_only_ipv4_is_captured_and_dual_stack_pods_start() {
     for v6 in FAMILIES {
         let outside = SocketAddr::new(stage.node.outside_ip(v6), PORT);
         let _ = peer.tcp(outside).unwrap();
-        assert_eq!(relayed(&ztunnel, peer.ip(v6), outside), !v6);
+        if v6 {
+            assert!(!relayed(&ztunnel, peer.ip(v6), outside));
+        } else {
+            wait_relayed(&ztunnel, peer.ip(v6), outside);
+        }
     }
     assert!(stage.is_probed(peer.ip(false)));
     let sets = stage.node.netns().sh("ipset save");
@@ -152,7 +156,7 @@ fn the_older_backend_does_the_same() {
     for v6 in FAMILIES {
         let outside = SocketAddr::new(stage.node.outside_ip(v6), PORT);
         let _ = one.tcp(outside).unwrap();
-        assert!(relayed(&ztunnel, one.ip(v6), outside));
+        wait_relayed(&ztunnel, one.ip(v6), outside);
         assert!(RELAYED.contains(&one.tcp(two.at(v6)).unwrap().peer.port()));
         assert_eq!(asks(&stage, &one, Proto::Udp, v6).as_deref(), Some("ztunnel-a"));
         let probe = kit::connect(stage.node.netns(), Proto::Tcp, two.at(v6)).unwrap();
@@ -176,6 +180,6 @@ fn a_pod_with_one_family_is_captured_in_it() {
         let peer = stage.mesh_pod("app");
         let outside = SocketAddr::new(stage.node.outside_ip(v6), PORT);
         let _ = peer.tcp(outside).unwrap();
-        assert!(relayed(&ztunnel, peer.ip(v6), outside));
+        wait_relayed(&ztunnel, peer.ip(v6), outside);
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use kit::{Echo, InpodOptions, Proto, Via};
 
 use crate::ambient_stage::{PLAIN, PORT};
-use crate::inpod_stage::{InPod, RELAYED, relayed};
+use crate::inpod_stage::{InPod, RELAYED, relayed, wait_relayed};
 
 #[test]
 fn a_pod_is_in_the_mesh_from_its_first_packet_on() {
@@ -19,7 +19,7 @@ fn a_pod_is_in_the_mesh_from_its_first_packet_on() {
         // mesh -> outside
         let seen = one.tcp(outside).unwrap();
         assert_eq!(seen.peer.ip(), one.ip(v6));
-        assert!(relayed(&ztunnel, one.ip(v6), outside), "{:?}\n{}", ztunnel.seen(), stage.log());
+        wait_relayed(&ztunnel, one.ip(v6), outside);
         // mesh -> mesh
         let seen = one.tcp(two.at(v6)).unwrap();
         assert_eq!(seen.peer.ip(), one.ip(v6));
@@ -31,7 +31,7 @@ fn a_pod_is_in_the_mesh_from_its_first_packet_on() {
         // plain -> mesh, mesh -> plain
         assert!(RELAYED.contains(&plain.tcp(two.at(v6)).unwrap().peer.port()));
         let _ = one.tcp(plain.at(v6)).unwrap();
-        assert!(relayed(&ztunnel, one.ip(v6), plain.at(v6)));
+        wait_relayed(&ztunnel, one.ip(v6), plain.at(v6));
         // plain -> outside is nobody's business
         let _ = plain.tcp(outside).unwrap();
         assert!(!relayed(&ztunnel, plain.ip(v6), outside));

@@ -163,7 +163,12 @@ impl InPod {
     }
 }
 
-/// ztunnel has relayed a connection of this client to that address since it was told to forget.
+/// Waits until ztunnel says that it relayed a connection of this client to that address.
+pub(crate) fn wait_relayed(ztunnel: &InpodZtunnel, src: IpAddr, dst: SocketAddr) {
+    let _ = ztunnel.wait_seen(|one| one.src.ip() == src && one.dst == dst);
+}
+
+/// ztunnel has relayed a connection of this client to that address.
 pub(crate) fn relayed(ztunnel: &InpodZtunnel, src: IpAddr, dst: SocketAddr) -> bool {
     ztunnel.seen().iter().any(|one| one.src.ip() == src && one.dst == dst)
 }

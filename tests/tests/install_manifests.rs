@@ -6,6 +6,8 @@ mod ambient;
 mod documents;
 #[path = "install_manifests/image.rs"]
 mod image;
+#[path = "install_manifests/in_pod.rs"]
+mod in_pod;
 #[path = "install_manifests/permissions.rs"]
 mod permissions;
 #[path = "install_manifests/run.rs"]

@@ -54,6 +54,24 @@ pub(crate) struct Ambient {
     pub(crate) events: Option<EventSettings>,
 }
 
+impl Ambient {
+    /// The node's network namespace; none: the daemon's own.
+    fn node(&self) -> Result<Option<Netns>> {
+        let node = self.host_network.as_ref().map(Netns::open).transpose();
+        node.context("cannot open the node's network namespace")
+    }
+
+    /// Takes everything off the node's network. Answers with what could not be removed, in sentences.
+    pub(crate) fn uninstall(&self) -> Vec<String> {
+        let remove = || agent::uninstall(&self.agent);
+        match self.node() {
+            Ok(None) => remove(),
+            Ok(Some(node)) => node.run_in(remove).unwrap_or_else(|error| vec![error.to_string()]),
+            Err(error) => vec![format!("{error:#}")],
+        }
+    }
+}
+
 /// Requests to mark pods that wait; more come again.
 const MARKS: usize = 1024;
 /// How long the API server may take to tell of one pod.
@@ -84,8 +102,7 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
     let (tell, marks) = mpsc::channel(MARKS);
     let tell = Box::new(move |mark| drop(tell.try_send(mark)));
     let settings = Arc::new(ambient.agent.clone());
-    let node = ambient.host_network.as_ref().map(Netns::open).transpose();
-    let node = node.context("cannot open the node's network namespace")?;
+    let node = ambient.node()?;
     let (handle, inbox) = Inbox::new();
     let (opened, open) = std::sync::mpsc::channel();
     let (say, ended) = oneshot::channel();

@@ -218,10 +218,7 @@ impl Daemon {
         };
         owner.unmark_all();
         drop(owner); // with it ends the list of marks
-        let errors = match &self.settings.ambient {
-            Some(ambient) => agent::uninstall(&ambient.agent),
-            None => Vec::new(),
-        };
+        let errors = self.settings.ambient.as_ref().map_or_else(Vec::new, ambient::Ambient::uninstall);
         if timeout(LAST_PASS, agent.marker).await.is_err() {
             warn!(target: "ambient", "not all pods could be told to be outside of the mesh");
         }

@@ -40,7 +40,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
         Installer::new(settings.installer, metrics, Arc::new(Status::default()), Box::new(drop))?;
     let mut troubles: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
     if let Some(ambient) = &settings.ambient {
-        troubles.extend(agent::uninstall(&ambient.agent));
+        troubles.extend(ambient.uninstall());
     }
     troubles.iter().for_each(|trouble| error!(target: "install", "not removed: {trouble}"));
     if troubles.is_empty() {

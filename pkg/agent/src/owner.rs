@@ -26,7 +26,7 @@ use crate::{
     inpod::{Done, InPodWay},
     ledger::{self, Attachment},
     metrics::Metrics,
-    node::NodeWay,
+    node::{self, NodeWay},
     settings::{Capture, Settings, Tell},
     status::Status,
     way::{Enrolment, Way},
@@ -166,6 +166,10 @@ impl Owner {
         let way: Box<dyn Way> = match &settings.capture {
             Capture::Node => Box::new(NodeWay::open(&settings)?),
             Capture::InPod(chosen) => {
+                // An agent before this one may have captured on the node: its way leads nowhere now.
+                node::uninstall(&settings)
+                    .iter()
+                    .for_each(|left| warn!(target: "ambient", "not removed: {left}"));
                 Box::new(InPodWay::open(&settings, chosen, &inbox.handle, metrics.clone())?)
             }
             Capture::Auto(chosen) => {

@@ -162,8 +162,13 @@ impl Container {
     /// Another daemon.
     #[must_use]
     pub fn with_program(mut self, program: &Path) -> Self {
-        self.program = program.to_owned();
+        self.set_program(program);
         self
+    }
+
+    /// The same, of a container that is there: for the next daemon.
+    pub fn set_program(&mut self, program: &Path) {
+        program.clone_into(&mut self.program);
     }
 
     /// Mounts a directory of the node.

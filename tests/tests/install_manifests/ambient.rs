@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::documents::{AMBIENT, SIDECAR, documents_of};
+use super::documents::{AMBIENT, IN_POD, SIDECAR, documents_of};
 
-fn document(file: &str, kind: &str) -> Value {
+pub(super) fn document(file: &str, kind: &str) -> Value {
     documents_of(file).into_iter().find(|document| document["kind"] == kind).unwrap()
 }
 
-fn names(list: &Value) -> BTreeSet<String> {
+pub(super) fn names(list: &Value) -> BTreeSet<String> {
     let entries = list.as_array().unwrap().iter();
     entries.map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
 }
@@ -21,7 +21,7 @@ fn beyond(list: impl Fn(&Value) -> Value) -> (BTreeSet<String>, BTreeSet<String>
     (more.difference(&less).cloned().collect(), less.difference(&more).cloned().collect())
 }
 
-fn set(names: &[&str]) -> BTreeSet<String> {
+pub(super) fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
@@ -45,9 +45,12 @@ fn the_pods_have_what_ambient_mode_needs_and_all_that_the_others_have() {
 fn the_account_may_mark_pods_and_nothing_else_beyond() {
     let rules = |file: &str| document(file, "ClusterRole")["rules"].as_array().unwrap().clone();
     let less = rules(SIDECAR);
-    let more: Vec<Value> = rules(AMBIENT).into_iter().filter(|rule| !less.contains(rule)).collect();
-    let [mark] = &more[..] else { panic!("{more:?}") };
-    assert_eq!((&mark["resources"], &mark["verbs"]), (&json!(["pods/status"]), &json!(["patch"])));
+    for file in [AMBIENT, IN_POD] {
+        let more: Vec<Value> = rules(file).into_iter().filter(|rule| !less.contains(rule)).collect();
+        let [mark] = &more[..] else { panic!("{more:?}") };
+        assert_eq!((&mark["resources"], &mark["verbs"]), (&json!(["pods/status"]), &json!(["patch"])));
+        assert_eq!(document(file, "Role"), document(SIDECAR, "Role"));
+    }
 }
 
 #[test]
@@ -58,5 +61,5 @@ fn the_entry_is_that_of_the_other_with_ambient_mode_on() {
     };
     let mut wanted = entry(SIDECAR);
     wanted["ambient_enabled"] = json!(true);
-    assert_eq!(entry(AMBIENT), wanted);
+    assert_eq!([AMBIENT, IN_POD].map(entry), [wanted.clone(), wanted]);
 }

@@ -15,8 +15,10 @@ pub(super) fn repository(path: &str) -> PathBuf {
 
 /// The manifest without ambient mode, which most tests are about.
 pub(super) const SIDECAR: &str = "istio-cni.yaml";
-/// The one with it.
+/// The one with it, and capture on the node.
 pub(super) const AMBIENT: &str = "istio-cni-ambient.yaml";
+/// The one with it, and capture from within pods.
+pub(super) const IN_POD: &str = "istio-cni-in-pod.yaml";
 
 /// Every document of a manifest, in its order.
 pub(super) fn documents_of(file: &str) -> Vec<Value> {
@@ -103,7 +105,7 @@ pub(super) fn wait_for_kube_system(api: &ApiServer) {
 fn the_api_server_takes_every_document_to_the_letter() {
     let Some(api) = ApiServer::shared() else { return };
     api.create_namespace("deploy-letter");
-    [SIDECAR, AMBIENT].into_iter().for_each(|file| is_taken(api, file));
+    [SIDECAR, AMBIENT, IN_POD].into_iter().for_each(|file| is_taken(api, file));
 }
 
 fn is_taken(api: &ApiServer, file: &str) {

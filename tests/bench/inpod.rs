@@ -1,0 +1,23 @@
+//! Capture from within pods: what an ADD costs beside a bare restore of the same rules, how soon a ztunnel has all pods
+//! again after a restart of the agent, and what looking after the pods' rules costs.
+
+mod add;
+mod crowd;
+mod lab;
+
+use crate::stage::Stage;
+
+/// What can be asked for alone.
+pub(crate) const PARTS: [&str; 3] = ["in-pod-add", "in-pod-announce", "in-pod-rest"];
+
+/// Measures the parts for which `wanted` holds.
+pub(crate) fn run(stage: Option<&Stage>, rounds: usize, wanted: impl Fn(&str) -> bool) {
+    println!("Capture from within pods.\n");
+    if let (true, Some(stage)) = (wanted("in-pod-add"), stage) {
+        add::run(stage, rounds);
+    }
+    let (announce, rest) = (wanted("in-pod-announce"), wanted("in-pod-rest"));
+    if announce || rest {
+        crowd::run(rounds, announce, rest);
+    }
+}

@@ -1,0 +1,193 @@
+//! ADD of a pod that is captured from within: the plugin, the agent, its tools and ztunnel, beside a bare restore.
+
+use std::{fs, thread, time::Duration};
+
+use kit::{Auth, Pod, istio};
+use model::Family;
+use rules::{Owner, Saved, inpod};
+use serde_json::{Value, json};
+
+use super::lab::{Lab, MESH};
+use crate::{
+    ambient::spread,
+    contest::Results,
+    measure::{self, BESIDE, Cost},
+    stage::Stage,
+    table,
+};
+
+/// Beyond the timed rounds: one that counts requests, one that counts children.
+const UNTIMED: usize = 2;
+/// What Istio 1.29.1's plugin takes of a processor for an ADD of an ambient pod, measured apart.
+const UPSTREAM_CPU: f64 = 27.0;
+/// What an ADD may take longer than the restore.
+const BOUND: f64 = 4.0;
+
+/// A lab whose pods are new ones each time.
+struct Ground<'a> {
+    stage: &'a Stage,
+    lab: Lab,
+    conf: Value,
+    pods: Vec<Pod>,
+    families: usize,
+}
+
+/// One row of the table.
+enum Row<'a> {
+    /// Commands, in a namespace of their own.
+    Commands(&'static str, Vec<String>),
+    /// An ADD.
+    Add(&'static str, Box<Ground<'a>>),
+}
+
+pub(crate) fn run(stage: &Stage, rounds: usize) {
+    let dual = Ground::new(stage, &[], 2, rounds + UNTIMED);
+    let single = Ground::new(stage, &[("AMBIENT_IPV6", "false")], 1, rounds + UNTIMED);
+    let v4 = restore(stage, "iptables-nft-restore", Family::V4);
+    let v6 = restore(stage, "ip6tables-nft-restore", Family::V6);
+    let side_by_side = [v4.clone(), vec![BESIDE.to_owned()], v6].concat();
+    let empty = kit::binary("empty").to_string_lossy().into_owned();
+    let mut rows = [
+        Row::Commands("an empty static program", vec![empty]),
+        Row::Commands("iptables-nft-restore of the pod's rules", v4),
+        Row::Add("ADD, IPv4 only", Box::new(single)),
+        Row::Commands("both restores, side by side", side_by_side),
+        Row::Add("ADD, dual stack", Box::new(dual)),
+    ];
+    let mut results: Vec<Results> = rows.iter_mut().map(|row| row.prepare(stage)).collect();
+    for _ in 0..rounds {
+        for (row, result) in rows.iter_mut().zip(&mut results) {
+            result.costs.push(row.once(stage, &[]));
+        }
+    }
+    println!(
+        "ADD of a pod of the mesh, ztunnel connected. Wall: with all that the agent and ztunnel do for it."
+    );
+    table::print_rows(&results, rounds);
+    println!();
+    differences(&results[1], &results[2]);
+    differences(&results[3], &results[4]);
+    for row in &rows {
+        if let Row::Add(name, ground) = row {
+            ground.print_phases(name);
+        }
+    }
+    println!();
+}
+
+/// A restore of what the agent puts into a pod, to the letter.
+fn restore(stage: &Stage, tool: &str, family: Family) -> Vec<String> {
+    let pod = inpod::Pod { dns: true, ..inpod::Pod::default() };
+    let rules = inpod::pod(&inpod::Config::default(), &pod, family);
+    let text = Owner::IN_POD.apply(&rules, &Saved::default()).restore_text();
+    let path = stage.node.dir().join(format!("rules-{tool}"));
+    fs::write(&path, text).unwrap();
+    vec![tool.to_owned(), "--noflush".to_owned(), path.to_string_lossy().into_owned()]
+}
+
+/// By how much the ADD's wall time exceeds the restore's, and what the plugin itself takes.
+fn differences(restore: &Results, add: &Results) {
+    let walls = |results: &Results| results.costs.iter().map(|cost| cost.wall).collect::<Vec<f64>>();
+    let (restores, adds) = (walls(restore), walls(add));
+    let rounds: Vec<f64> = adds.iter().zip(&restores).map(|(add, restore)| add - restore).collect();
+    let least = spread(&adds).1 - spread(&restores).1;
+    let cpus: Vec<f64> = add.costs.iter().map(|cost| cost.cpu).collect();
+    let cpu = spread(&cpus).0;
+    println!(
+        "{}: {:.2} ms above the bare restore (median of the differences within each round; of the least times {least:.2}; bound {BOUND}), {:.2} times it",
+        add.name,
+        spread(&rounds).0,
+        spread(&adds).0 / spread(&restores).0,
+    );
+    println!(
+        "  the plugin's own processor time: {cpu:.2} ms, 1/{:.0} of Istio 1.29.1's {UPSTREAM_CPU} (bound 1/10)",
+        UPSTREAM_CPU / cpu
+    );
+}
+
+impl Row<'_> {
+    /// Counts children and requests, in runs that are not timed.
+    fn prepare(&mut self, stage: &Stage) -> Results {
+        let asked =
+            || stage.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
+        let before = asked();
+        self.once(stage, &[]);
+        let requests = (asked() - before) as f64;
+        let log = stage.node.dir().join("strace");
+        let trace = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", &log.to_string_lossy()];
+        let children = match self {
+            Row::Commands(_, words) => words.split(|word| word == BESIDE).count() - 1,
+            Row::Add(..) => {
+                self.once(stage, &trace.map(str::to_owned));
+                let lines = fs::read_to_string(&log).unwrap();
+                lines.lines().filter(|line| line.ends_with("= 0")).count().saturating_sub(1)
+            }
+        };
+        let (Row::Commands(name, _) | Row::Add(name, _)) = self;
+        Results { name: (*name).to_owned(), costs: Vec::new(), children, requests }
+    }
+
+    fn once(&mut self, stage: &Stage, before: &[String]) -> Cost {
+        match self {
+            Row::Commands(_, words) => measure::run(&stage.pod_netns(), words, &[], ""),
+            Row::Add(_, ground) => ground.add(before),
+        }
+    }
+}
+
+impl<'a> Ground<'a> {
+    /// A lab that knows so many pods, none of which has a network yet.
+    fn new(stage: &'a Stage, env: &[(&str, &str)], families: usize, pods: usize) -> Ground<'a> {
+        let lab = Lab::start(env);
+        lab.label(true);
+        // Not under the daemon's name for its own.
+        let text = stage.api.kubeconfig(&Auth::Token(stage.token.clone()));
+        let conf = lab.plugin(&istio::write_file(&lab.node, "kubeconfig-of-bench", &text));
+        let pods: Vec<Pod> = (0..pods).map(|number| Pod::new(MESH, &format!("new-{number}"))).collect();
+        for pod in &pods {
+            let mut manifest = pod.manifest(&[]);
+            manifest["status"] = json!({"phase": "Pending"});
+            lab.manifests.put_pod(&manifest);
+        }
+        thread::sleep(Duration::from_secs(1)); // until the agent has read them
+        Ground { stage, lab, conf, pods, families }
+    }
+
+    /// ADD, and then DEL, which is not timed. `before`: what runs the plugin.
+    fn add(&mut self, before: &[String]) -> Cost {
+        let (netns, pod) = (self.stage.pod_netns(), self.pods.pop().unwrap());
+        let (mut env, _) = self.stage.call(&pod, &netns, false);
+        let mut stdin = self.conf.clone();
+        let number = self.pods.len() + 1;
+        let ips =
+            [format!("10.201.{}.{}/24", number / 250, number % 250 + 1), format!("fd00:201::{number:x}/64")];
+        let ips: Vec<Value> =
+            ips.iter().take(self.families).map(|ip| json!({"address": ip, "interface": 0})).collect();
+        stdin["prevResult"] = json!({
+            "cniVersion": "1.0.0",
+            "interfaces": [{"name": "eth0", "sandbox": netns.path()}],
+            "ips": ips,
+        });
+        let plugin = kit::binary("istio-cni").to_string_lossy().into_owned();
+        let node = self.lab.node.netns();
+        let cost =
+            measure::run(node, &[before, std::slice::from_ref(&plugin)].concat(), &env, &stdin.to_string());
+        env.iter_mut()
+            .filter(|(key, _)| key == "CNI_COMMAND")
+            .for_each(|(_, value)| *value = "DEL".to_owned());
+        let _ = measure::run(node, &[plugin], &env, &stdin.to_string());
+        self.lab.manifests.remove_pod(MESH, &pod.name);
+        cost
+    }
+
+    fn print_phases(&self, name: &str) {
+        for phase in ["facts", "enrol", "total"] {
+            let metric = |kind: &str| {
+                let sample = format!("istio_cni_ambient_add_seconds_{kind}{{phase=\"{phase}\"}}");
+                self.lab.daemon.metric(&sample).unwrap_or(0.0)
+            };
+            let millis = metric("sum") / metric("count") * 1e3;
+            println!("  within the agent, {name}, {phase:<6} {millis:>6.2} ms on average");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A node with many pods of the mesh: how soon a ztunnel has them all again, and what they cost at rest.
+
+use std::{
+    fs,
+    net::IpAddr,
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use kit::{Netns, Pod, WorkloadState};
+
+use super::lab::{Lab, MESH};
+use crate::ambient::{self, spread};
+
+const PODS: usize = 250;
+/// The measurement itself: each pod's rules are looked at every 50 seconds, so this is two looks at each.
+const REST: Duration = Duration::from_secs(100);
+/// Of one core, in per cent.
+const REST_BOUND: f64 = 0.5;
+/// How long it may take until all are captured, on a machine that others use.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How many restarts are enough.
+const RESTARTS: usize = 10;
+
+/// Pods that are a namespace with an address, and a line in the list of processes.
+struct Crowd {
+    lab: Lab,
+    pods: Vec<(Pod, Netns)>,
+}
+
+pub(crate) fn run(rounds: usize, announce: bool, rest: bool) {
+    let mut crowd = Crowd::start();
+    let bare = rest.then(|| crowd.rest(REST / 2));
+    crowd.join();
+    if rest {
+        crowd.print_rest(bare.unwrap_or_default());
+    }
+    if announce {
+        crowd.announce(rounds.min(RESTARTS));
+    }
+}
+
+impl Crowd {
+    /// The pods run, and are not in the mesh.
+    fn start() -> Crowd {
+        let lab = Lab::start(&[]);
+        let mut pods = Vec::new();
+        for number in 0..PODS {
+            let (pod, netns) = (Pod::new(MESH, &format!("pod-{number}")), Netns::new("crowd"));
+            let ip = address(number);
+            let batch = format!(
+                "link add eth0 up type veth peer name peer0\naddress add {ip}/32 dev eth0\nlink set lo up\n"
+            );
+            netns.pipe("ip -batch -", &batch);
+            lab.put_process(number + 100, &pod, &netns);
+            lab.manifests.put_pod(&pod.manifest(&[ip]));
+            pods.push((pod, netns));
+        }
+        Crowd { lab, pods }
+    }
+
+    fn served(&self) -> usize {
+        let states = self.lab.ztunnel.workloads();
+        states.values().filter(|state| **state == WorkloadState::Up).count()
+    }
+
+    /// Their namespace gets its label.
+    fn join(&mut self) {
+        let began = Instant::now();
+        self.lab.label(true);
+        let enrolled = "istio_cni_ambient_pods{state=\"enrolled\"}";
+        while self.lab.daemon.metric(enrolled) != Some(PODS as f64) {
+            assert!(began.elapsed() < LIMIT, "not all are captured:\n{}", self.lab.daemon.log());
+            thread::sleep(Duration::from_millis(20)); // between two looks at another process
+        }
+        assert_eq!(self.served(), PODS);
+        println!(
+            "{PODS} running pods join by their namespace's label: captured, looked at again and served after {:.1?}",
+            began.elapsed()
+        );
+        // As the API has them by now. A directory is only read.
+        for (number, (pod, _)) in self.pods.iter().enumerate() {
+            let marked = pod.clone().annotation("ambient.istio.io/redirection", "enabled");
+            self.lab.manifests.put_pod(&marked.manifest(&[address(number)]));
+        }
+        thread::sleep(Duration::from_secs(3)); // until it has done all that follows
+    }
+
+    /// Processor time of the agent and of its tools, in per cent of one core.
+    fn rest(&self, period: Duration) -> f64 {
+        let used = || self.lab.daemon.cpu_time() + children(self.lab.daemon.pid());
+        let (before, began) = (used(), Instant::now());
+        thread::sleep(period); // the measurement itself
+        (used() - before).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0
+    }
+
+    fn print_rest(&self, bare: f64) {
+        let captured = self.rest(REST);
+        println!(
+            "install-cni with the agent, {PODS} pods from manifests, {REST:?} at rest, its tools included:"
+        );
+        println!(
+            "  CPU {captured:.3} % of one core (bound {REST_BOUND}); while none of them was in the mesh: {bare:.3} %; resident {:.2} MiB",
+            self.lab.daemon.resident_kib() as f64 / 1024.0
+        );
+        println!();
+    }
+
+    /// The agent is killed, and the next one tells ztunnel of all pods.
+    fn announce(&mut self, restarts: usize) {
+        let (mut whole, mut telling) = (Vec::new(), Vec::new());
+        for _ in 0..restarts {
+            let (told, snapshots) = (self.lab.ztunnel.messages().len(), self.lab.ztunnel.snapshots());
+            self.lab.daemon = self.lab.container.start(); // the old one is killed when it is dropped
+            self.lab.ztunnel.wait_for("the first message", |messages| messages.len() > told);
+            let began = Instant::now();
+            self.lab.ztunnel.wait_for_snapshots(snapshots + 1);
+            telling.push(began.elapsed().as_secs_f64() * 1000.0);
+            let started = self.lab.daemon.started().unwrap();
+            whole.push(SystemTime::now().duration_since(started).unwrap().as_secs_f64() * 1000.0);
+            let new = self.lab.ztunnel.messages().len() - told;
+            assert!(new > PODS && self.served() == PODS, "{new} messages, {} pods", self.served());
+            self.lab.daemon.wait_until_ready();
+        }
+        println!(
+            "The agent is killed and started again with {PODS} pods, {restarts} times; median (least, greatest)."
+        );
+        for (name, values) in [
+            ("from its start until ztunnel has them all (bound 1000)", whole),
+            ("  of it from the first request to the last answer", telling),
+        ] {
+            let (median, least, most) = spread(&values);
+            println!("  {name:<56} {median:>8.1} ms ({least:.1}, {most:.1})");
+        }
+        println!();
+    }
+}
+
+fn address(number: usize) -> IpAddr {
+    IpAddr::V4(ambient::fake_ip(u32::try_from(number).unwrap()))
+}
+
+/// What ended children of a process have used.
+fn children(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let ticks = |field: usize| fields.split_ascii_whitespace().nth(field).unwrap().parse::<u64>().unwrap();
+    // The 16th and 17th of all fields, in hundredths of a second.
+    Duration::from_millis((ticks(13) + ticks(14)) * 10)
+}

@@ -1,0 +1,41 @@
+//! A pod that runs already joins the mesh, and leaves it.
+
+use kit::{Live, LiveConnections, Via};
+
+use super::{
+    lab::{LABEL, Lab, dump, is_ruled},
+    ways::{Actors, Way},
+};
+use crate::show::Show;
+
+const LATE: &str = "late";
+
+/// Its namespace gets its label, and loses it.
+pub(crate) fn join_and_leave(lab: &mut Lab, actors: &Actors, show: &mut Show) {
+    show.chapter("a pod that runs joins the mesh by its namespace's label, and leaves it");
+    lab.manifests.put_namespace(LATE, &[]);
+    let three = lab.pod(LATE, "three");
+    let (netns, outside) = (&three.sandbox.netns, lab.outside(false));
+    let before = dump(netns);
+    Way::new(netns, "late/three", outside, &[]).check(&actors.ztunnel, "", show);
+    let mut old = LiveConnections::start(netns, Live::default());
+    old.open(outside, 2);
+    lab.manifests.put_namespace(LATE, &[LABEL]);
+    lab.wait_said("late/three is captured", 1);
+    let remark = " (labelled, and not restarted)";
+    Way::new(netns, "late/three", outside, &[Via::Outbound]).check(&actors.ztunnel, remark, show);
+    // Its packets are new to the kernel's connection tracking, which begins with the rules.
+    old.wait_round();
+    let broken = old.broken().len();
+    show.note(format!(
+        "of its 2 connections from before, {broken} broke: their packets are taken for new connections"
+    ));
+    lab.manifests.put_namespace(LATE, &[]);
+    lab.wait_said("late/three is not captured any more", 1);
+    Way::new(netns, "late/three", outside, &[]).check(&actors.ztunnel, " (the label is gone)", show);
+    show.check(
+        !is_ruled(&three.sandbox) && dump(netns) == before,
+        "its namespace is as it was, to the letter",
+    );
+    lab.manifests.remove_pod(LATE, "three");
+}

@@ -1,0 +1,147 @@
+//! Who is there, and who talks through what.
+
+use std::net::{IpAddr, SocketAddr};
+
+use kit::{Echo, InpodZtunnel, Netns, Proto, Seen, UplinkWatch, Via};
+
+use super::lab::{Actor, Lab, MESH, PLAIN};
+use crate::show::Show;
+
+pub(crate) const APP: u16 = 8080;
+pub(crate) const WEB: u16 = 80;
+/// Where the node's probes come from, as pods of the mesh see it.
+const PROBES: [&str; 2] = ["169.254.7.127", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"];
+
+/// Who plays.
+pub(crate) struct Actors {
+    pub(crate) ztunnel: InpodZtunnel,
+    pub(crate) one: Actor,
+    pub(crate) two: Actor,
+    pub(crate) plain: Actor,
+    _servers: Vec<Echo>,
+}
+
+impl Actor {
+    /// Its application.
+    pub(crate) fn at(&self, v6: bool) -> SocketAddr {
+        SocketAddr::new(self.sandbox.ip(v6), APP)
+    }
+
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}", self.sandbox.pod.namespace, self.sandbox.pod.name)
+    }
+}
+
+impl Lab {
+    /// The server on the host outside.
+    pub(crate) fn outside(&self, v6: bool) -> SocketAddr {
+        SocketAddr::new(self.node.outside_ip(v6), WEB)
+    }
+}
+
+/// Addresses of both pods of the mesh.
+pub(crate) fn addresses(actors: &Actors) -> Vec<IpAddr> {
+    [&actors.one, &actors.two].into_iter().flat_map(|actor| actor.sandbox.ips()).collect()
+}
+
+/// Pods start, and the first thing that one of them does is watched.
+pub(crate) fn cast(lab: &mut Lab, show: &mut Show) -> Actors {
+    show.chapter("a ztunnel connects, and pods start");
+    let ztunnel = lab.ztunnel("ztunnel-a");
+    show.note("ztunnel-a is connected, and was told of no pod: there is none");
+    let mut servers = vec![Echo::tcp(lab.node.outside(), WEB)];
+    let one = lab.pod(MESH, "one");
+    let watch = UplinkWatch::start(&lab.node, &one.sandbox.ips());
+    let way = Way::new(&one.sandbox.netns, "mesh/one", lab.outside(false), &[Via::Outbound]);
+    way.check(&ztunnel, " (its first packet, the moment its ADD is done)", show);
+    show.check(watch.total().direct == 0, "no packet of it at the uplink that ztunnel did not send");
+    drop(watch);
+    let (two, plain) = (lab.pod(MESH, "two"), lab.pod(PLAIN, "visitor"));
+    for (actor, what) in [(&one, "of the mesh"), (&two, "of the mesh"), (&plain, "of no mesh")] {
+        let ips: Vec<String> = actor.sandbox.ips().iter().map(ToString::to_string).collect();
+        show.note(format!("{} {what}: {}", actor.name(), ips.join(", ")));
+        servers.push(Echo::tcp(&actor.sandbox.netns, APP));
+    }
+    show.check(
+        super::lab::is_ruled(&one.sandbox) && !super::lab::is_ruled(&plain.sandbox),
+        "rules are in the namespaces of the pods of the mesh, and none in the other's",
+    );
+    Actors { ztunnel, one, two, plain, _servers: servers }
+}
+
+/// Who talks through what, in both families.
+pub(crate) fn ways(lab: &Lab, actors: &Actors, show: &mut Show) {
+    for v6 in [false, true] {
+        show.chapter(if v6 { "who talks through what (IPv6)" } else { "who talks through what (IPv4)" });
+        let (outside, two) = (lab.outside(v6), actors.two.at(v6));
+        let [one, plain, host]: [&Netns; 3] =
+            [&actors.one.sandbox.netns, &actors.plain.sandbox.netns, lab.node.outside()];
+        let own = SocketAddr::new(actors.one.sandbox.ip(v6), APP);
+        let loopback =
+            SocketAddr::new(if v6 { [0, 0, 0, 0, 0, 0, 0, 1].into() } else { [127, 0, 0, 1].into() }, APP);
+        let ways = [
+            Way::new(one, "mesh/one", two, &[Via::Outbound, Via::Inbound]),
+            Way::new(one, "mesh/one", outside, &[Via::Outbound]),
+            Way::new(host, "the host outside", two, &[Via::Inbound]),
+            Way::new(plain, "plain/visitor", two, &[Via::Inbound]),
+            Way::new(plain, "plain/visitor", outside, &[]),
+            Way::new(one, "mesh/one to itself", own, &[]),
+            Way::new(one, "mesh/one to itself", loopback, &[]),
+        ];
+        for way in ways {
+            way.check(&actors.ztunnel, "", show);
+        }
+        probe(lab, actors, v6, show);
+    }
+}
+
+/// The node's probes are exempt, and have an address by which pods know them.
+pub(crate) fn probe(lab: &Lab, actors: &Actors, v6: bool, show: &mut Show) {
+    let way = Way::new(lab.node.netns(), "the node (as the kubelet's probes)", actors.two.at(v6), &[]);
+    let seen = way.check(&actors.ztunnel, "", show);
+    let source = seen.map(|seen| seen.peer.ip().to_string()).unwrap_or_default();
+    show.check(
+        source == PROBES[usize::from(v6)],
+        format!("the application sees the probe's source as {source}"),
+    );
+}
+
+/// One connection, and the listeners of ztunnel that it came to.
+pub(crate) struct Way<'a> {
+    from: &'a Netns,
+    who: &'a str,
+    to: SocketAddr,
+    wanted: &'a [Via],
+}
+
+impl<'a> Way<'a> {
+    pub(crate) fn new(from: &'a Netns, who: &'a str, to: SocketAddr, wanted: &'a [Via]) -> Self {
+        Self { from, who, to, wanted }
+    }
+
+    /// Connects, and says which way it was.
+    pub(crate) fn check(&self, ztunnel: &InpodZtunnel, remark: &str, show: &mut Show) -> Option<Seen> {
+        let before = ztunnel.seen().len();
+        let seen = kit::connect(self.from, Proto::Tcp, self.to);
+        // ztunnel tells of each leg a moment after it was made.
+        let came = |count: usize| ztunnel.wait_seen_count(before + count).split_off(before);
+        let new = if seen.is_ok() { came(self.wanted.len()) } else { ztunnel.seen().split_off(before) };
+        let legs: Vec<Via> = new.iter().filter(|leg| leg.dst == self.to).map(|leg| leg.via).collect();
+        // Two legs are told of at the same time; who dialled is the first.
+        let first: Vec<Via> = self.wanted.iter().filter(|via| legs.contains(via)).copied().collect();
+        let legs = if first.len() == legs.len() { first } else { legs };
+        let words = match &seen {
+            Err(failure) => format!("no answer: {failure}"),
+            Ok(seen) if legs.is_empty() => format!("direct, seen as {}", seen.peer.ip()),
+            Ok(seen) => {
+                let legs: Vec<String> = legs.iter().map(|via| format!("{via:?}")).collect();
+                format!("through {} ({}), seen as {}", ztunnel.name(), legs.join(", then "), seen.peer.ip())
+            }
+        };
+        show.check(
+            seen.is_ok() && legs == self.wanted,
+            format!("{} -> {}: {words}{remark}", self.who, self.to),
+        );
+        seen.ok()
+    }
+}
