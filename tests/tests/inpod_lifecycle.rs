@@ -163,8 +163,8 @@ fn an_agent_that_is_killed_at_any_moment_is_adopted_by_the_next() {
 }
 
 #[test]
-fn many_pods_are_announced_again_within_a_second() {
-    const PODS: usize = 250;
+fn many_pods_are_announced_at_once() {
+    const PODS: usize = 60; // `hack/bench --only in-pod` has 250
     let mut stage = InPod::stopped(NodeOptions::default(), &[]);
     let mut namespaces = Vec::new();
     for number in 0..PODS {
@@ -189,5 +189,5 @@ fn many_pods_are_announced_again_within_a_second() {
     let adds = ztunnel.messages().iter().filter(|message| matches!(message, kit::ZdsMessage::Add(_))).count();
     println!("{PODS} pods were announced, and served, within {took:?}");
     assert_eq!(adds, PODS);
-    assert!(took < Duration::from_secs(15), "{took:?}"); // with the start of the stub, and 250 times its listeners
+    assert!(took < Duration::from_secs(5), "{took:?}"); // with the start of the stub, and 250 times its listeners
 }

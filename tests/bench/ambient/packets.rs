@@ -22,10 +22,11 @@ const SHORT: usize = 20;
 
 /// A node with a pod, and connections of both families.
 struct Place {
-    node: Arc<Node>,
-    _pod: PodSandbox,
-    flows: [Flow; 2],
+    // Dropped first: an end that nobody hears would wait for ever.
     talks: [Talk; 2],
+    flows: [Flow; 2],
+    _pod: PodSandbox,
+    node: Arc<Node>,
 }
 
 impl Place {
