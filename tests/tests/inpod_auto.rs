@@ -46,14 +46,14 @@ fn ztunnel_decides_and_may_change_its_mind() {
     let added = stage.mesh_pod("added");
     reaches(&stage, &added);
     // And back.
+    assert_eq!(new.protocol_error(), None);
+    new.kill();
     stage.manifests.remove_pod("istio-system", "ztunnel-new");
     stage.wait_said("captured on the node");
     stage.eventually("the pods are bare", |_| stage.is_bare(&peer) && stage.is_bare(&added));
     stage.wait_enrolled(&peer, true);
     assert!(stage.is_captured(&peer));
     drop(old);
-    assert_eq!(new.protocol_error(), None);
-    new.forget();
 }
 
 #[test]

@@ -1,7 +1,11 @@
-//! The way of capture that the node's ztunnel speaks: the newest ztunnel pod decides. Until there is one, what the
-//! environment suggests.
+//! The way of capture that the node's ztunnel speaks: one that is connected speaks from within; else the newest ztunnel
+//! pod decides. Until there is one, what the environment suggests.
 
-use std::{net::IpAddr, sync::Arc, time::Instant};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use planner::{node::Fallback, ztunnel};
 use tracing::{info, warn};
@@ -17,6 +21,9 @@ use crate::{
     settings::{InPod, Settings},
     way::{Enrolment, Trouble, Way},
 };
+
+/// How long one that was connected counts more than what pods say of themselves.
+const BELIEVED: Duration = Duration::from_secs(10);
 
 /// Both ways, of which one is in use.
 pub(crate) struct AutoWay {
@@ -88,6 +95,16 @@ impl AutoWay {
         self.open_current().map_err(|error| error.to_string())
     }
 
+    /// Who speaks with us is the best evidence, and was until a moment ago: a ztunnel that starts again is not ready
+    /// meanwhile.
+    fn spoken(&self, core: &Core) -> Option<bool> {
+        let connected = self.in_pod.as_ref().and_then(InPodWay::last_connected);
+        if connected.is_some_and(|last| last.elapsed() < BELIEVED) {
+            return Some(true);
+        }
+        ztunnel::newest_speaks_in_pod(&core.index, &core.settings.policy.ztunnel)
+    }
+
     fn way(&mut self) -> Result<&mut dyn Way, Trouble> {
         let way = match (self.is_in_pod, &mut self.node, &mut self.in_pod) {
             (false, Some(node), _) => Some(node as &mut dyn Way),
@@ -100,8 +117,7 @@ impl AutoWay {
 
 impl Way for AutoWay {
     fn turn(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
-        let spoken = ztunnel::newest_speaks_in_pod(&core.index, &core.settings.policy.ztunnel);
-        let level = match spoken {
+        let level = match self.spoken(core) {
             Some(is_in_pod) if is_in_pod != self.is_in_pod => {
                 self.turn_to(core, is_in_pod)?;
                 Level::Whole
@@ -165,6 +181,10 @@ impl Way for AutoWay {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.in_pod.as_ref().filter(|_| self.is_in_pod).and_then(Way::due)
+        let in_pod = self.in_pod.as_ref().filter(|_| self.is_in_pod)?;
+        // When who was connected is believed no more, somebody has to look.
+        let believed = in_pod.last_connected().map(|last| last + BELIEVED);
+        let again = believed.filter(|until| *until > Instant::now());
+        in_pod.due().into_iter().chain(again).min()
     }
 }

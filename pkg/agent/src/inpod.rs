@@ -66,6 +66,8 @@ pub(crate) struct InPodWay {
     open: bool,
     /// Ztunnels that are connected.
     connections: usize,
+    /// When the last one went.
+    disconnected: Option<Instant>,
     started: Instant,
     /// UIDs of all pods that were known at a turn soon after the start.
     seen: BTreeSet<String>,
@@ -112,12 +114,18 @@ impl InPodWay {
             searched: false,
             open: false,
             connections: 0,
+            disconnected: None,
             started: now,
             seen: BTreeSet::new(),
             trouble: None,
             search_trouble: None,
             due: None,
         })
+    }
+
+    /// When a ztunnel was connected last: now, if one is.
+    pub(crate) fn last_connected(&self) -> Option<Instant> {
+        if self.connections > 0 { Some(Instant::now()) } else { self.disconnected }
     }
 
     fn refuse(&self, enrolment: &Enrolment) -> Result<(), String> {

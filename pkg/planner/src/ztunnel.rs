@@ -65,14 +65,16 @@ pub fn candidates(index: &Index, selector: &ZtunnelSelector) -> Vec<Candidate> {
 }
 
 /// Whether the newest ztunnel pod that is not on its way out speaks with the agent, and so serves pods from within; none
-/// if there is no ztunnel. Each that does has the variable `INPOD_ENABLED` in Istio's chart, to this day.
+/// if there is no ztunnel. Each that does has the variable `INPOD_ENABLED` in Istio's chart, to this day; of one without, it
+/// is known when it is ready, which those that speak with us are only when they do.
 #[must_use]
 pub fn newest_speaks_in_pod(index: &Index, selector: &ZtunnelSelector) -> Option<bool> {
     let ztunnels = index.pods().filter(|pod| selector.matches(pod) && pod.metadata.deleted.is_none());
     let newest = ztunnels.max_by_key(|pod| (&pod.metadata.created, &pod.metadata.uid))?;
     let mut env = newest.spec.containers.iter().flat_map(|container| &container.env);
     let says = |value: &str| model::parse_go_bool(value) == Some(true);
-    Some(env.any(|var| var.name == "INPOD_ENABLED" && var.value.as_deref().is_some_and(says)))
+    let speaks = env.any(|var| var.name == "INPOD_ENABLED" && var.value.as_deref().is_some_and(says));
+    (speaks || is_ready(newest)).then_some(speaks)
 }
 
 /// The one that serves the node: ready, with an address, not on its way out, and of those the newest; of two of the same

@@ -49,6 +49,10 @@ fn the_newest_ztunnel_says_how_pods_are_captured() {
         pod["metadata"]["deletionTimestamp"] = json!("2026-02-01T00:00:00Z");
         pod
     };
+    let starting = |mut pod: Value| {
+        pod["status"]["phase"] = json!("Pending");
+        pod
+    };
     let old = || ztunnel("old", "2026-01-01T00:00:00Z");
     let new = || ztunnel("new", "2026-01-02T00:00:00Z");
     let mut lookalike = speaking(ztunnel("x", "2026-01-03T00:00:00Z"), "true");
@@ -65,6 +69,8 @@ fn the_newest_ztunnel_says_how_pods_are_captured() {
         (vec![new(), speaking(old(), "true")], Some(false)),
         (vec![leaving(new()), speaking(old(), "true")], Some(true)),
         (vec![leaving(old())], None),
+        (vec![starting(new()), old()], None),
+        (vec![speaking(starting(new()), "true"), old()], Some(true)),
     ] {
         let spoken = newest_speaks_in_pod(&index(&pods), &ZtunnelSelector::default());
         assert_eq!(spoken, expected, "{pods:?}");

@@ -40,6 +40,7 @@ impl InPodWay {
 
     fn connected(&mut self, number: usize) {
         if number == 0 && self.connections > 0 {
+            self.disconnected = Some(Instant::now());
             warn!(target: "ambient", "no ztunnel is connected: new connections of captured pods fail until one is");
         }
         self.connections = number;
