@@ -178,12 +178,14 @@ impl Way for InPodWay {
         }
         let netns = enrolment.netns.take();
         let latest = Instant::now() + PATIENCE;
-        let waiter = Waiter { deadline: enrolment.deadline.map_or(latest, |told| told.min(latest)), reply };
+        let deadline = enrolment.deadline.map_or(latest, |told| told.min(latest));
+        let waiter = Waiter { deadline, reply };
         self.captive_of(core, &enrolment.pod).added(&enrolment.container, ips, netns, waiter);
         core.ledger.added(&enrolment.container, enrolment.attachment);
         self.capture(&uid);
         self.answer_served(&uid);
-        self.wake();
+        // Nothing else is to be done before ztunnel has answered, or its time is up.
+        self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
     }
 
     fn pass_by(

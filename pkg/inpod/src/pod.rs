@@ -27,7 +27,7 @@ pub struct Wanted<'a> {
 pub struct Report {
     /// What differed from what was wanted, in words; empty when nothing did.
     pub differences: Vec<String>,
-    /// For a [`glance`] later.
+    /// For a [`glance`] later; what [`verify`] saw.
     pub seen: Glance,
     /// What did not work as well as it could, in words.
     pub warning: Option<String>,
@@ -71,12 +71,16 @@ impl Glance {
 pub fn capture(netns: &Netns, wanted: &Wanted<'_>, options: &Options) -> Result<Report, Error> {
     in_pod(netns, options, |options| {
         let (firewall, observed) = Firewall::open(options)?;
-        let changes = changes(wanted, &observed);
+        // Where nothing is yet, each family gets rules: its tool is loaded while the routes are made.
+        let blank = observed.families.is_empty();
+        let waiting = wanted.families.iter().filter(|_| blank);
+        let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok()).collect();
         let mut differences = deliver(wanted)?;
+        let changes = changes(wanted, &observed);
         let texts: Vec<_> = changes.iter().map(|(family, change)| (*family, change.restore_text())).collect();
-        firewall.restore(&texts, Vec::new())?;
+        firewall.restore(&texts, waiting)?;
         differences.extend(words(&changes));
-        Ok(Report { differences, seen: look(wanted)?, warning: None })
+        Ok(Report { differences, ..Report::default() })
     })
 }
 

@@ -9,7 +9,7 @@ use zds::Event;
 
 use super::{
     InPodWay,
-    captive::{Seen, Step},
+    captive::{Captive, Seen, Step},
     pods::CHANGED,
     worker::{Done, Look},
 };
@@ -31,11 +31,17 @@ impl InPodWay {
         }
     }
 
-    /// Most looks show what was seen before.
+    /// Most looks show what was seen before; and with the rules of a pod that an ADD waits for, ztunnel comes next, whose
+    /// answer is not to wait for a turn.
     fn is_nothing_new(&self, done: &Done) -> bool {
-        let Done::Looked { uid, result: Ok(look), .. } = done else { return false };
-        let captive = self.captives.get(uid);
-        look.repaired.is_empty() && captive.is_some_and(|captive| captive.step == Step::Verified)
+        let of = |uid: &String, holds: fn(&Captive) -> bool| self.captives.get(uid).is_some_and(holds);
+        match done {
+            Done::Looked { uid, result: Ok(look), .. } => {
+                look.repaired.is_empty() && of(uid, |captive| captive.step == Step::Verified)
+            }
+            Done::Captured { uid, result: Ok(_), .. } => of(uid, |captive| !captive.waiting.is_empty()),
+            _ => false,
+        }
     }
 
     fn connected(&mut self, number: usize) {

@@ -147,11 +147,6 @@ impl InPodWay {
         let seen = inpod::verify(netns, &wanted, self.probes.options()).map_err(|error| error.to_string())?;
         if seen.differences.is_empty() { Ok(()) } else { Err(seen.differences.join("; ")) }
     }
-
-    /// Something has changed that the next turn follows up.
-    pub(super) fn wake(&mut self) {
-        self.due = Some(Instant::now());
-    }
 }
 
 fn is_marked(pod: &Pod) -> bool {
