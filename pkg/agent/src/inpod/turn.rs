@@ -28,8 +28,9 @@ const GRACE: Duration = Duration::from_secs(60);
 
 impl InPodWay {
     pub(super) fn look_and_do(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
-        let probes = if level == Level::Whole { self.exempt_probes() } else { self.trouble.take() };
-        self.trouble = probes;
+        if level == Level::Whole {
+            self.trouble = self.exempt_probes();
+        }
         let addresses = self.wanted_addresses(core)?;
         self.take_in(core);
         self.search_if_due(core);

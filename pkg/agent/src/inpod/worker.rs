@@ -26,7 +26,7 @@ pub(super) enum Job {
     /// Put a pod's rules in place.
     Capture { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod },
     /// Look at a pod's rules, and put back what is missing. With a glance from before, the tools are asked only if
-    /// that can tell nothing or tells a difference.
+    /// another glance tells a difference.
     Look { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Glance> },
     /// Take a pod's rules away.
     Release { uid: String, netns: Arc<Netns> },
@@ -182,7 +182,7 @@ impl Tools {
         let wanted = self.wanted(pod);
         if let Some(before) = before {
             let glance = inpod::glance(netns, &wanted)?;
-            if before.is_still(&glance) == Some(true) {
+            if before.is_still(&glance) != Some(false) {
                 return Ok(Look { glance, whole: false, repaired: Vec::new() });
             }
         }
