@@ -280,15 +280,17 @@ fn decide(
     is_gone: impl Fn() -> bool,
     shared: &Shared,
 ) -> Result<Decided, String> {
-    let decided = |arrival| ask(shared, |told| Message::Add(arrival, told, reply.clone()));
+    let decided = |arrival| {
+        if is_gone() {
+            return Err("nobody waits for the answer any more".to_owned());
+        }
+        ask(shared, |told| Message::Add(arrival, told, reply.clone()))
+    };
     let mut unknown = match decided(arrival)? {
         Ok(decided) => return Ok(decided),
         Err(arrival) => arrival,
     };
     unknown.known = Some(facts(&unknown.name, &unknown.uid, shared)?);
-    if is_gone() {
-        return Err("nobody waits for the answer any more".to_owned());
-    }
     decided(unknown)?.map_err(|_| LATE.to_owned())
 }
 
