@@ -1,8 +1,10 @@
 //! What tests of the ambient node share: a node whose agent runs, pods in and outside of the mesh, ztunnels, and
 //! servers everywhere.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -468,6 +470,35 @@ impl Ambient {
             }
             before = now;
         }
+    }
+
+    /// Users other than root do not even get a connection; and if somebody opened the socket to them, no answer to this request.
+    pub(crate) fn refuses_others(&self, socket: &Path, request: &[u8]) {
+        let set = |path: &Path, mode: u32| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        assert_eq!(std::fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o600);
+        if !kit::has_other_users() {
+            return kit::skip("no other users");
+        }
+        set(self.node.dir(), 0o755);
+        set(&self.node.run_dir(), 0o755);
+        let as_nobody = || {
+            let ask = || {
+                let nobody = rustix::thread::Uid::from_raw(65534);
+                rustix::thread::set_thread_uid(nobody).unwrap(); // of this thread, which ends
+                let mut client = UnixStream::connect(socket)?;
+                client.write_all(request)?;
+                let mut text = String::new();
+                client.read_to_string(&mut text)?;
+                Ok::<_, std::io::Error>(text)
+            };
+            std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
+        };
+        assert_eq!(as_nobody().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+        set(socket, 0o666);
+        let told = as_nobody();
+        assert!(told.as_ref().map_or(true, String::is_empty), "{told:?}");
     }
 
     /// Waits until the daemon has said this, and is ready.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use planner::{node::Fallback, ztunnel};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::{
     core::Core,
@@ -19,6 +19,7 @@ use crate::{
     node::{self, NodeWay},
     owner::{Handle, Level, Reply},
     settings::{InPod, Settings},
+    uninstall,
     way::{Enrolment, Trouble, Way},
 };
 
@@ -79,16 +80,12 @@ impl AutoWay {
         info!(target: "ambient", "ztunnel has pods captured {to} from now on");
         if is_in_pod {
             self.node = None;
-            node::uninstall(&self.settings)
-                .iter()
-                .for_each(|left| warn!(target: "ambient", "not removed: {left}"));
+            uninstall::tell(&node::uninstall(&self.settings));
         } else {
             if let Some(in_pod) = &mut self.in_pod {
                 in_pod.forget_all();
             }
-            inpod::uninstall(&self.settings)
-                .iter()
-                .for_each(|left| warn!(target: "ambient", "not removed: {left}"));
+            uninstall::tell(&inpod::uninstall(&self.settings));
         }
         self.is_in_pod = is_in_pod;
         core.is_dirty(Level::Whole);

@@ -1,7 +1,7 @@
 //! What the owner knows and tells, whatever the way of capture.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -11,6 +11,7 @@ use model::{Pod, PodName};
 use planner::{
     ambient::{AMBIENT_REDIRECTION, Standing, standing},
     facts::Index,
+    node::Members,
 };
 
 use crate::{
@@ -26,6 +27,9 @@ const FORGOTTEN: Duration = Duration::from_secs(2);
 /// After this time a mark that the API does not show is told again.
 const AGAIN: Duration = Duration::from_secs(20);
 
+/// How long members that nobody knows are left alone after a start: the first list of pods may be older than they are.
+const GRACE: Duration = Duration::from_secs(60);
+
 /// Facts, ledger, and whom to tell.
 pub(crate) struct Core {
     pub(crate) settings: Arc<Settings>,
@@ -36,6 +40,9 @@ pub(crate) struct Core {
     tell: Tell,
     told: BTreeMap<String, (Redirection, Instant)>,
     waiting: Vec<Waiting>,
+    started: Instant,
+    /// UIDs of all pods that were known at a turn soon after the start.
+    seen: BTreeSet<String>,
     pub(crate) dirty: Option<Level>,
 }
 
@@ -50,6 +57,8 @@ impl Core {
             tell,
             told: BTreeMap::new(),
             waiting: Vec::new(),
+            started: Instant::now(),
+            seen: BTreeSet::new(),
             dirty: Some(Level::Whole),
         }
     }
@@ -78,6 +87,23 @@ impl Core {
         let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
         let namespace = self.index.namespace(&name.namespace)?;
         Some((Box::new(pod.clone()), Some(namespace.clone())))
+    }
+
+    /// Who is enrolled, address by address; `inherited` are the addresses that the kernel has, with their pods.
+    pub(crate) fn members(&mut self, inherited: &Members) -> Members {
+        let mut members = self.ledger.members(&self.index, &self.settings.policy, inherited);
+        if self.started.elapsed() >= GRACE {
+            self.seen.clear();
+            return members;
+        }
+        // A pod that was there and is not any more has ended.
+        self.seen.extend(self.index.pods().map(|pod| pod.metadata.uid.clone()));
+        for (ip, uid) in inherited {
+            if !self.seen.contains(uid) && !self.ledger.has_released(uid, *ip) {
+                members.entry(*ip).or_insert_with(|| uid.clone());
+            }
+        }
+        members
     }
 
     /// What to do with a pod as the API knows it now.

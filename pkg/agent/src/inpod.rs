@@ -14,7 +14,7 @@ mod uninstall;
 mod worker;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -69,8 +69,6 @@ pub(crate) struct InPodWay {
     /// When the last one went.
     disconnected: Option<Instant>,
     started: Instant,
-    /// UIDs of all pods that were known at a turn soon after the start.
-    seen: BTreeSet<String>,
     /// What is wrong with the node's probes, and with the search for running pods.
     trouble: Option<Trouble>,
     search_trouble: Option<Trouble>,
@@ -116,7 +114,6 @@ impl InPodWay {
             connections: 0,
             disconnected: None,
             started: now,
-            seen: BTreeSet::new(),
             trouble: None,
             search_trouble: None,
             due: None,

@@ -13,6 +13,7 @@ mod ledger;
 mod metrics;
 mod node;
 mod owner;
+mod pause;
 mod settings;
 mod socket;
 mod status;

@@ -6,11 +6,7 @@ mod pass;
 mod shared;
 mod uninstall;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    time::Instant,
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use model::Family;
 use nodepath::{Members, NodePath};
@@ -37,9 +33,6 @@ pub(crate) struct NodeWay {
     members: Members,
     fallback: Fallback,
     verified: Option<Verified>,
-    started: Instant,
-    /// UIDs of all pods that were known at a turn soon after the start.
-    seen: BTreeSet<String>,
     /// ADDs that wait until the next turn has enrolled their pods.
     joining: Vec<Reply<Result<(), String>>>,
 }
@@ -58,8 +51,6 @@ impl NodeWay {
             members: Members::open(settings.node.clone())?,
             fallback: settings.fallback,
             verified: None,
-            started: Instant::now(),
-            seen: BTreeSet::new(),
             joining: Vec::new(),
         })
     }

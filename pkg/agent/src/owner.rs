@@ -27,8 +27,10 @@ use crate::{
     ledger::{self, Attachment},
     metrics::Metrics,
     node::{self, NodeWay},
+    pause,
     settings::{Capture, Settings, Tell},
     status::Status,
+    uninstall,
     way::{Enrolment, Way},
 };
 
@@ -167,9 +169,7 @@ impl Owner {
             Capture::Node => Box::new(NodeWay::open(&settings)?),
             Capture::InPod(chosen) => {
                 // An agent before this one may have captured on the node: its way leads nowhere now.
-                node::uninstall(&settings)
-                    .iter()
-                    .for_each(|left| warn!(target: "ambient", "not removed: {left}"));
+                uninstall::tell(&node::uninstall(&settings));
                 Box::new(InPodWay::open(&settings, chosen, &inbox.handle, metrics.clone())?)
             }
             Capture::Auto(chosen) => {
@@ -232,8 +232,7 @@ impl Owner {
             Err(()) => {
                 self.core.is_dirty(Level::Whole);
                 self.failures = self.failures.saturating_add(1);
-                let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(10).saturating_sub(1));
-                self.due = Instant::now() + doubled.min(LAST_RETRY);
+                self.due = Instant::now() + pause::after(self.failures, FIRST_RETRY, LAST_RETRY);
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Takes everything of ours off the node, by what the kernel shows.
 
+use tracing::warn;
+
 use crate::{Settings, inpod, node};
 
 /// Removes all that an agent, of whatever version of ours and with whatever way of capture, has made. It needs neither
@@ -8,4 +10,9 @@ pub fn uninstall(settings: &Settings) -> Vec<String> {
     let mut troubles = node::uninstall(settings);
     troubles.extend(inpod::uninstall(settings));
     troubles
+}
+
+/// Says what could not be removed of a way of capture that is not used any more.
+pub(crate) fn tell(left: &[String]) {
+    left.iter().for_each(|left| warn!(target: "ambient", "not removed: {left}"));
 }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use ipset::{SetName, SetSpec};
 use model::Family;
-use netfilter::{Firewall, Observation, Options};
-use rules::{Change, Owner, RuleSet, inpod};
+use netfilter::{Firewall, Options};
+use rules::{Owner, RuleSet, inpod};
 
 use crate::Error;
 
@@ -46,8 +46,12 @@ impl Probes {
             let _ = self.sets.create(&spec(family)?)?;
         }
         let (firewall, observed) = Firewall::open(&self.options)?;
-        let changes = self.changes(&observed);
-        write(&firewall, &changes)
+        let changes = observed.changes(Owner::PROBES, |family| {
+            let captured = self.families.contains(&family);
+            if captured { inpod::host(&self.config, set(family), family) } else { RuleSet::default() }
+        });
+        firewall.apply(&changes, Vec::new())?;
+        Ok(changes.words())
     }
 
     /// The addresses in the sets, each with the UID of its pod, if it has one.
@@ -110,12 +114,9 @@ impl Probes {
         for backend in self.options.backends() {
             let options = Options { forced: Some(backend), ..self.options.clone() };
             let (firewall, observed) = Firewall::open(&options)?;
-            let changes: Vec<_> = observed
-                .families
-                .iter()
-                .map(|(family, saved)| (*family, Owner::PROBES.apply(&RuleSet::default(), saved)))
-                .collect();
-            taken.extend(write(&firewall, &changes)?);
+            let changes = observed.removal(Owner::PROBES);
+            firewall.apply(&changes, Vec::new())?;
+            taken.extend(changes.words());
         }
         for family in Family::BOTH {
             let name = spec(family)?.name;
@@ -125,30 +126,6 @@ impl Probes {
         }
         Ok(taken)
     }
-
-    fn changes(&self, observed: &Observation) -> Vec<(Family, Change)> {
-        let change = |family: Family| {
-            let captured = self.families.contains(&family);
-            let rules =
-                if captured { inpod::host(&self.config, set(family), family) } else { RuleSet::default() };
-            (family, Owner::PROBES.apply(&rules, &observed.of(family)))
-        };
-        Family::BOTH.into_iter().map(change).collect()
-    }
-}
-
-fn write(firewall: &Firewall, changes: &[(Family, Change)]) -> Result<Vec<String>, Error> {
-    let texts: Vec<_> = changes.iter().map(|(family, change)| (*family, change.restore_text())).collect();
-    firewall.restore(&texts, Vec::new())?;
-    Ok(words(changes))
-}
-
-/// Every difference in words.
-pub(crate) fn words(changes: &[(Family, Change)]) -> Vec<String> {
-    changes
-        .iter()
-        .flat_map(|(family, change)| change.reasons().map(move |why| format!("{family} {why}")))
-        .collect()
 }
 
 const fn set(family: Family) -> &'static str {

@@ -2,14 +2,14 @@
 
 use hostnet::{Handle, LinkIndex, LocalDelivery};
 use model::Family;
-use netfilter::{Firewall, Observation, Options, inside};
+use netfilter::{Changes, Firewall, Observation, Options, inside};
 use netns::Netns;
 use rules::{
-    Change, Owner, RuleSet,
+    Owner, RuleSet,
     inpod::{self, Config, PRIORITY},
 };
 
-use crate::{Error, node::words};
+use crate::Error;
 
 /// What a pod shall have.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +77,8 @@ pub fn capture(netns: &Netns, wanted: &Wanted<'_>, options: &Options) -> Result<
         let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok()).collect();
         let mut differences = deliver(wanted)?;
         let changes = changes(wanted, &observed);
-        let texts: Vec<_> = changes.iter().map(|(family, change)| (*family, change.restore_text())).collect();
-        firewall.restore(&texts, waiting)?;
-        differences.extend(words(&changes));
+        firewall.apply(&changes, waiting)?;
+        differences.extend(changes.words());
         Ok(Report { differences, ..Report::default() })
     })
 }
@@ -93,7 +92,7 @@ pub fn verify(netns: &Netns, wanted: &Wanted<'_>, options: &Options) -> Result<R
         let seen = look(wanted)?; // before the tables: what changes meanwhile is another generation
         let (_, observed) = Firewall::open(options)?;
         let mut differences = seen.missing.clone();
-        differences.extend(words(&changes(wanted, &observed)));
+        differences.extend(changes(wanted, &observed).words());
         Ok(Report { differences, seen, warning: None })
     })
 }
@@ -153,24 +152,17 @@ fn in_pod(
 
 fn release_rules(options: &Options) -> Result<Vec<String>, Error> {
     let (firewall, observed) = Firewall::open(options)?;
-    let changes: Vec<(Family, Change)> = observed
-        .families
-        .iter()
-        .map(|(family, saved)| (*family, Owner::IN_POD.apply(&RuleSet::default(), saved)))
-        .collect();
-    let texts: Vec<_> = changes.iter().map(|(family, change)| (*family, change.restore_text())).collect();
-    firewall.restore(&texts, Vec::new())?;
-    Ok(words(&changes))
+    let changes = observed.removal(Owner::IN_POD);
+    firewall.apply(&changes, Vec::new())?;
+    Ok(changes.words())
 }
 
 /// What each family needs. One that is not captured must hold nothing of ours either.
-fn changes(wanted: &Wanted<'_>, observed: &Observation) -> Vec<(Family, Change)> {
-    let change = |family: Family| {
+fn changes(wanted: &Wanted<'_>, observed: &Observation) -> Changes {
+    observed.changes(Owner::IN_POD, |family| {
         let captured = wanted.families.contains(&family);
-        let rules = if captured { inpod::pod(wanted.config, wanted.pod, family) } else { RuleSet::default() };
-        (family, Owner::IN_POD.apply(&rules, &observed.of(family)))
-    };
-    Family::BOTH.into_iter().map(change).collect()
+        if captured { inpod::pod(wanted.config, wanted.pod, family) } else { RuleSet::default() }
+    })
 }
 
 fn delivery(config: &Config) -> LocalDelivery {

@@ -8,6 +8,7 @@
 //! Called by `redirect`, and later by the agent. It decides nothing about rules; `rules` does.
 
 mod backend;
+mod changes;
 mod child;
 mod error;
 mod firewall;
@@ -18,6 +19,7 @@ mod presence;
 mod tools;
 
 pub use backend::{Backend, UnknownBackend};
+pub use changes::Changes;
 pub use error::Error;
 pub use firewall::{Firewall, Observation, Options, Waiting, may_use_legacy};
 pub use inside::inside;

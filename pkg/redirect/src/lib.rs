@@ -14,8 +14,8 @@ mod routes;
 use std::net::IpAddr;
 
 use model::{Family, Mark};
-use netfilter::{Backend, Firewall, Observation, Options, Waiting};
-use rules::{Change, RuleSet, plan, sidecar};
+use netfilter::{Backend, Changes, Firewall, Observation, Options, Waiting};
+use rules::{Owner, RuleSet, sidecar};
 
 pub use error::Error;
 pub use families::{Families, NoAddress, first_family};
@@ -102,8 +102,11 @@ impl Prepared {
         let wanted = families.choose(&self.addresses)?;
         let changes = changes(config, &wanted, &self.observed);
         let mut differences = routes::ensure(config, &wanted)?;
-        write(&self.firewall, &changes, form, self.waiting)?;
-        differences.extend(words(&changes));
+        match form {
+            Form::Restore => self.firewall.apply(&changes, self.waiting)?,
+            Form::Commands => self.firewall.apply_one_by_one(&changes)?,
+        }
+        differences.extend(changes.words());
         Ok(Report { backend: self.firewall.backend(), families: wanted, differences })
     }
 }
@@ -116,7 +119,7 @@ pub fn verify(config: &sidecar::Config, families: Families, options: &Options) -
     let Prepared { addresses, firewall, observed, .. } = Prepared::look(options)?;
     let wanted = families.choose(&addresses)?;
     let mut differences = routes::missing(config, &wanted)?;
-    differences.extend(words(&changes(config, &wanted, &observed)));
+    differences.extend(changes(config, &wanted, &observed).words());
     Ok(Report { backend: firewall.backend(), families: wanted, differences })
 }
 
@@ -155,49 +158,17 @@ fn collect(steps: impl Iterator<Item = Result<Vec<String>, Error>>) -> Result<Ve
 
 fn remove_rules(backend: Backend, options: &Options, write_them: bool) -> Result<Vec<String>, Error> {
     let (firewall, observed) = Firewall::open(&Options { forced: Some(backend), ..options.clone() })?;
-    let changes: Vec<_> =
-        observed.families.iter().map(|(family, saved)| (*family, plan::remove(saved))).collect();
+    let changes = observed.removal(Owner::SIDECAR);
     if write_them {
-        write(&firewall, &changes, Form::Restore, Vec::new())?;
+        firewall.apply(&changes, Vec::new())?;
     }
-    Ok(words(&changes))
-}
-
-fn write(
-    firewall: &Firewall,
-    changes: &[(Family, Change)],
-    form: Form,
-    waiting: Vec<Waiting>,
-) -> Result<(), Error> {
-    match form {
-        Form::Restore => {
-            let texts: Vec<_> =
-                changes.iter().map(|(family, change)| (*family, change.restore_text())).collect();
-            firewall.restore(&texts, waiting)?;
-        }
-        Form::Commands => {
-            for (family, change) in changes {
-                change.calls().iter().try_for_each(|call| firewall.call(*family, call))?;
-            }
-        }
-    }
-    Ok(())
+    Ok(changes.words())
 }
 
 /// What each family needs. One that is not redirected must hold nothing of ours either.
-fn changes(config: &sidecar::Config, wanted: &[Family], observed: &Observation) -> Vec<(Family, Change)> {
-    let change = |family: Family| {
+fn changes(config: &sidecar::Config, wanted: &[Family], observed: &Observation) -> Changes {
+    observed.changes(Owner::SIDECAR, |family| {
         let redirected = wanted.contains(&family);
-        let rules = if redirected { sidecar::rule_set(config, family) } else { RuleSet::default() };
-        (family, plan::apply(&rules, &observed.of(family)))
-    };
-    Family::BOTH.into_iter().map(change).collect()
-}
-
-fn words(changes: &[(Family, Change)]) -> Vec<String> {
-    let words = |(family, change): &(Family, Change)| {
-        let family = *family;
-        change.reasons().map(move |reason| format!("{family} {reason}")).collect::<Vec<_>>()
-    };
-    changes.iter().flat_map(words).collect()
+        if redirected { sidecar::rule_set(config, family) } else { RuleSet::default() }
+    })
 }

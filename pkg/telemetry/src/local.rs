@@ -1,4 +1,4 @@
-//! HTTP on a Unix socket, for root alone.
+//! HTTP on a Unix socket; for root alone, with [`RootServer`].
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -14,12 +14,44 @@ use crate::connections::{self, Listener};
 /// Nobody else even gets a connection.
 const MODE: u32 = 0o600;
 
-/// Listens, and serves when it is run. The socket's file goes with it.
+/// A socket that listens. Its file goes with it.
 #[derive(Debug)]
-pub struct RootServer {
+pub(crate) struct Bound {
     listener: UnixListener,
     file: SocketFile,
 }
+
+impl Bound {
+    /// Puts a socket at the path. The directory is made when it is missing; a socket that nobody listens on is replaced,
+    /// with no moment in between.
+    pub(crate) fn bind(path: &Path, mode: u32) -> Result<Bound, SocketError> {
+        let (listener, file) = socketfile::bind(path, mode)?;
+        Ok(Bound { listener, file })
+    }
+
+    /// Serves at most that many connections at a time, until `shutdown`; then removes the socket, if it is still ours,
+    /// and lets those end that are at work.
+    pub(crate) async fn run<L: Listener>(
+        self,
+        accepting: impl FnOnce(tokio::net::UnixListener) -> L,
+        router: &Router,
+        most: usize,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let Bound { listener, file } = self;
+        let listener = accepting(tokio::net::UnixListener::from_std(listener)?);
+        let shutdown = async move {
+            shutdown.await;
+            drop(file);
+        };
+        connections::serve(&listener, router, most, shutdown).await;
+        Ok(())
+    }
+}
+
+/// Listens, and serves when it is run. The socket's file goes with it.
+#[derive(Debug)]
+pub struct RootServer(Bound);
 
 impl RootServer {
     /// Puts a socket at the path. The directory is made when it is missing; a socket that nobody listens on is replaced,
@@ -28,8 +60,7 @@ impl RootServer {
     /// # Errors
     /// When somebody listens there, when something else is there, and when the system refuses.
     pub fn bind(path: &Path) -> Result<RootServer, SocketError> {
-        let (listener, file) = socketfile::bind(path, MODE)?;
-        Ok(RootServer { listener, file })
+        Bound::bind(path, MODE).map(RootServer)
     }
 
     /// Serves at most that many connections at a time, until `shutdown`; then removes the socket, if it is still ours,
@@ -43,14 +74,7 @@ impl RootServer {
         most: usize,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        let RootServer { listener, file } = self;
-        let listener = RootOnly(tokio::net::UnixListener::from_std(listener)?);
-        let shutdown = async move {
-            shutdown.await;
-            drop(file);
-        };
-        connections::serve(&listener, &router, most, shutdown).await;
-        Ok(())
+        self.0.run(RootOnly, &router, most, shutdown).await
     }
 }
 

@@ -10,14 +10,12 @@ mod receive;
 mod tests;
 
 use std::io;
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 pub use metrics::LogMetrics;
 pub use receive::MAX_BODY;
-use socketfile::SocketFile;
 
-use crate::connections;
+use crate::local::Bound;
 use crate::logging::Logger;
 
 pub use socketfile::SocketError as LogServerError;
@@ -30,10 +28,7 @@ const MAX_CONNECTIONS: usize = 32;
 
 /// Listens, and serves when it is run. The socket's file goes with it.
 #[derive(Debug)]
-pub struct LogServer {
-    listener: UnixListener,
-    file: SocketFile,
-}
+pub struct LogServer(Bound);
 
 impl LogServer {
     /// Puts a socket at the path, which everyone may write to who reaches its directory. The directory is made when it is
@@ -42,8 +37,7 @@ impl LogServer {
     /// # Errors
     /// When somebody listens there, when something else is there, and when the system refuses.
     pub fn bind(path: &Path) -> Result<LogServer, LogServerError> {
-        let (listener, file) = socketfile::bind(path, MODE)?;
-        Ok(LogServer { listener, file })
+        Bound::bind(path, MODE).map(LogServer)
     }
 
     /// Serves until `shutdown`; then removes the socket, if it is still ours, and lets those end that are at work.
@@ -56,13 +50,7 @@ impl LogServer {
         metrics: LogMetrics,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        let LogServer { listener, file } = self;
-        let listener = tokio::net::UnixListener::from_std(listener)?;
-        let shutdown = async move {
-            shutdown.await;
-            drop(file);
-        };
-        connections::serve(&listener, &receive::router(logger, metrics), MAX_CONNECTIONS, shutdown).await;
-        Ok(())
+        let router = receive::router(logger, metrics);
+        self.0.run(std::convert::identity, &router, MAX_CONNECTIONS, shutdown).await
     }
 }

@@ -12,7 +12,7 @@ use netns::{Netns, NetnsId};
 use tracing::info;
 use zds::Workload;
 
-use crate::owner::Reply;
+use crate::{owner::Reply, pause};
 
 /// After a failure, the next try; twice as long after each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
@@ -188,8 +188,7 @@ impl Captive {
 
     pub(super) fn failed(&mut self, why: String) {
         self.failures = self.failures.saturating_add(1);
-        let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(10).saturating_sub(1));
-        self.due = Instant::now() + doubled.min(LAST_RETRY);
+        self.due = Instant::now() + pause::after(self.failures, FIRST_RETRY, LAST_RETRY);
         self.trouble = Some(why);
     }
 

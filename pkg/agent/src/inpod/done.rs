@@ -10,15 +10,14 @@ use zds::Event;
 use super::{
     InPodWay,
     captive::{Captive, Seen, Step},
-    pods::CHANGED,
     worker::{Done, Look},
 };
-use crate::core::Core;
+use crate::{core::Core, owner::Level};
 
 impl InPodWay {
     pub(super) fn take(&mut self, core: &mut Core, done: Done) {
         if !self.is_nothing_new(&done) {
-            core.is_dirty(CHANGED);
+            core.is_dirty(Level::Members);
         }
         match done {
             Done::Captured { uid, netns, result } => self.captured(&uid, netns, result),

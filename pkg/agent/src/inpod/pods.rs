@@ -10,14 +10,13 @@ use planner::{
 use tracing::{info, warn};
 
 use super::{InPodWay, captive::Captive, worker::Job};
-use crate::{core::Core, owner::Level, settings::Redirection};
+use crate::{core::Core, settings::Redirection};
 
 impl InPodWay {
     /// The captive that a pod is, or becomes.
     pub(super) fn captive_of(&mut self, core: &Core, pod: &Pod) -> &mut Captive {
         let dns = self.chosen.dns_capture;
-        let uid = &pod.metadata.uid;
-        if !self.captives.contains_key(uid) {
+        self.captives.entry(pod.metadata.uid.clone()).or_insert_with(|| {
             let (chosen, warnings) = options(pod, dns);
             for warning in warnings {
                 warn!(target: "ambient", "{}: {warning}; it counts as absent", pod.name());
@@ -25,9 +24,8 @@ impl InPodWay {
             core.metrics.event("add");
             let mut captive = Captive::new(pod, chosen);
             captive.marked = is_marked(pod);
-            self.captives.insert(uid.clone(), captive);
-        }
-        self.captives.entry(uid.clone()).or_insert_with(|| Captive::new(pod, options(pod, dns).0))
+            captive
+        })
     }
 
     pub(super) fn is_member(&mut self, core: &Core, pod: &Pod, ips: Vec<IpAddr>) {
@@ -153,6 +151,3 @@ fn is_marked(pod: &Pod) -> bool {
     let value = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
     value.is_some_and(|value| Redirection::VALUES.contains(&value))
 }
-
-/// What a change of a captive asks of the next turn.
-pub(super) const CHANGED: Level = Level::Members;

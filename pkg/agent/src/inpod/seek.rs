@@ -11,7 +11,7 @@ use planner::ambient::{Left, Standing};
 use tracing::{debug, info};
 
 use super::{InPodWay, captive::Captive, worker::Job};
-use crate::core::Core;
+use crate::{core::Core, pause};
 
 /// Until the next search when a pod has none, at first, and when all have one.
 const SOON: Duration = Duration::from_secs(1);
@@ -52,9 +52,8 @@ impl InPodWay {
 
     /// Twice as long after each search that found not all.
     fn search_later(&mut self) {
-        let pause = SOON.saturating_mul(1 << self.fruitless.min(5));
         self.fruitless = self.fruitless.saturating_add(1);
-        self.next_search = Instant::now() + pause.min(REGULAR);
+        self.next_search = Instant::now() + pause::after(self.fruitless, SOON, REGULAR);
     }
 
     pub(super) fn found(&mut self, core: &Core, result: Result<BTreeMap<String, Found>, String>) {

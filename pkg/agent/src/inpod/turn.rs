@@ -1,13 +1,15 @@
 //! One turn: from facts to what is to be done, pod by pod.
 
 use std::{
-    collections::BTreeMap,
-    net::IpAddr,
+    collections::BTreeSet,
     time::{Duration, Instant},
 };
 
 use model::Family;
-use planner::ambient::{Left, Standing};
+use planner::{
+    ambient::{Left, Standing},
+    node::Members,
+};
 use tracing::{info, warn};
 
 use super::{InPodWay, captive::Step, worker::Job};
@@ -23,9 +25,6 @@ const LOOKS: usize = 16;
 const BATCH: Duration = Duration::from_secs(2);
 /// How soon a look is begun that had to wait for others.
 const CROWDED: Duration = Duration::from_millis(50);
-/// How long addresses that nobody knows are left alone after a start: the first list of pods may be older than they are.
-const GRACE: Duration = Duration::from_secs(60);
-
 impl InPodWay {
     pub(super) fn look_and_do(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
         if level == Level::Whole {
@@ -61,20 +60,10 @@ impl InPodWay {
     }
 
     /// Whose probes are exempt, address by address.
-    fn wanted_addresses(&mut self, core: &mut Core) -> Result<BTreeMap<IpAddr, String>, Trouble> {
+    fn wanted_addresses(&mut self, core: &mut Core) -> Result<Members, Trouble> {
         let found = self.probes.members().map_err(|error| error.to_string())?;
-        let inherited: BTreeMap<IpAddr, String> =
-            found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
-        let mut members = core.ledger.members(&core.index, &core.settings.policy, &inherited);
-        if self.started.elapsed() < GRACE {
-            // A pod that was there and is not any more has ended.
-            self.seen.extend(core.index.pods().map(|pod| pod.metadata.uid.clone()));
-            for (ip, uid) in &inherited {
-                if !self.seen.contains(uid) && !core.ledger.has_released(uid, *ip) {
-                    members.entry(*ip).or_insert_with(|| uid.clone());
-                }
-            }
-        }
+        let inherited: Members = found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
+        let mut members = core.members(&inherited);
         // One that leaves keeps its exemption until its rules are gone.
         for (uid, captive) in self.captives.iter().filter(|(_, captive)| captive.leaving) {
             for ip in &captive.ips {
@@ -88,10 +77,10 @@ impl InPodWay {
 
     /// Pods that belong to the mesh become captives; those that do not any more are to leave.
     fn take_in(&mut self, core: &Core) {
-        let mut known = std::collections::BTreeSet::new();
+        let mut known = BTreeSet::new();
         for pod in core.index.pods() {
             let uid = &pod.metadata.uid;
-            known.insert(uid.clone());
+            known.insert(uid.as_str());
             match core.standing(pod) {
                 Standing::Member { ips, .. } => self.is_member(core, pod, ips),
                 // Its address, or its namespace's labels, may be told later.
@@ -100,7 +89,7 @@ impl InPodWay {
                 Standing::Out(reason) => self.is_out(core, pod, &reason.to_string()),
             }
         }
-        let gone = |uid: &String| !known.contains(uid) && !core.ledger.is_expected(uid);
+        let gone = |uid: &String| !known.contains(uid.as_str()) && !core.ledger.is_expected(uid);
         let gone: Vec<String> = self.captives.keys().filter(|uid| gone(uid)).cloned().collect();
         gone.iter().for_each(|uid| self.forget(uid, "it is gone"));
     }
@@ -188,7 +177,7 @@ impl InPodWay {
     }
 
     /// Marks pods by what is known of the kernel and of ztunnel.
-    fn tell(&self, core: &mut Core, addresses: &BTreeMap<IpAddr, String>) {
+    fn tell(&self, core: &mut Core, addresses: &Members) {
         core.tell_pods(|pod, ips| {
             let captive = self.captives.get(&pod.metadata.uid);
             let Some(captive) = captive else { return ips.is_none().then_some(Redirection::None) };
@@ -204,7 +193,6 @@ impl InPodWay {
             let size = addresses.keys().filter(|ip| Family::of(**ip) == family).count();
             core.metrics.set_size(family, size);
         }
-        core.metrics.ztunnels(self.connections);
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -1,6 +1,6 @@
 //! One turn: look, plan, do, look again.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use planner::{
     node::{
@@ -13,9 +13,6 @@ use tracing::{debug, info, warn};
 
 use super::{NodeWay, Verified, shared, tell};
 use crate::{core::Core, owner::Level, way::Trouble};
-
-/// How long members that nobody knows are left alone after a start: the first list of pods may be older than they are.
-const GRACE: Duration = Duration::from_secs(60);
 
 /// Numbers that others use are not taken; once we have them, what others add there is theirs to answer for.
 fn refuse_to_share(observed: &Observed) -> Result<(), Trouble> {
@@ -96,29 +93,10 @@ impl NodeWay {
         let assigned = assign(&known, &generations, active);
         let coming = ztunnel::coming(&candidates).map(|coming| coming.uid.as_str());
         let Assignment { slots, active } = prepare(assigned, &generations, coming);
-        let members = self.wanted_members(core, observed);
-        Desired { slots, active, members, fallback: self.fallback }
-    }
-
-    fn wanted_members(&mut self, core: &mut Core, observed: &Observed) -> Members {
         let found = observed.sets.values().flatten();
         let inherited: Members = found.filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
-        let mut members = core.ledger.members(&core.index, &core.settings.policy, &inherited);
-        if self.started.elapsed() < GRACE {
-            // A pod that was there and is not any more has ended.
-            self.seen.extend(core.index.pods().map(|pod| pod.metadata.uid.clone()));
-            let unknown = inherited.iter().filter(|(_, uid)| !self.seen.contains(*uid));
-            let unknown: Vec<_> = unknown
-                .filter(|(ip, uid)| !core.ledger.has_released(uid, **ip))
-                .map(|(ip, uid)| (*ip, uid.clone()))
-                .collect();
-            for (ip, uid) in unknown {
-                members.entry(ip).or_insert(uid);
-            }
-        } else {
-            self.seen.clear();
-        }
-        members
+        let members = core.members(&inherited);
+        Desired { slots, active, members, fallback: self.fallback }
     }
 
     fn only_members_differ(&self, desired: &Desired) -> bool {

@@ -1,0 +1,60 @@
+//! What a namespace's rules need, family by family.
+
+use model::Family;
+use rules::{Change, Owner, RuleSet};
+
+use crate::{Error, Firewall, Observation, Waiting};
+
+/// The change of each family.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes(Vec<(Family, Change)>);
+
+impl Observation {
+    /// What leads from what was seen to what is wanted of an owner's rules. A family that is to have none gets an empty
+    /// rule set.
+    #[must_use]
+    pub fn changes(&self, owner: Owner, wanted: impl Fn(Family) -> RuleSet) -> Changes {
+        let change = |family| (family, owner.apply(&wanted(family), &self.of(family)));
+        Changes(Family::BOTH.into_iter().map(change).collect())
+    }
+
+    /// What takes an owner's rules away.
+    #[must_use]
+    pub fn removal(&self, owner: Owner) -> Changes {
+        self.changes(owner, |_| RuleSet::default())
+    }
+}
+
+impl Changes {
+    /// Every difference in words.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let of = |(family, change): &(Family, Change)| {
+            change.reasons().map(|reason| format!("{family} {reason}")).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of).collect()
+    }
+}
+
+impl Firewall {
+    /// Makes the changes, by one restore for each family that needs one; see [`Firewall::restore`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn apply(&self, changes: &Changes, waiting: Vec<Waiting>) -> Result<(), Error> {
+        let texts: Vec<_> =
+            changes.0.iter().map(|(family, change)| (*family, change.restore_text())).collect();
+        self.restore(&texts, waiting)
+    }
+
+    /// Makes the changes by one command for each rule; not atomic.
+    ///
+    /// # Errors
+    /// As [`Firewall::call`]; what was done before it stays.
+    pub fn apply_one_by_one(&self, changes: &Changes) -> Result<(), Error> {
+        for (family, change) in &changes.0 {
+            change.calls().iter().try_for_each(|call| self.call(*family, call))?;
+        }
+        Ok(())
+    }
+}
