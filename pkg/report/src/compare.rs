@@ -1,0 +1,89 @@
+//! Desired against observed.
+
+use std::{collections::BTreeSet, fmt};
+
+use serde::{Deserialize, Serialize};
+
+/// What should be, what is, and what that amounts to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Comparison<T> {
+    /// What should be.
+    pub desired: Vec<T>,
+    /// What the kernel shows; none: it could not be asked, see [`crate::Seen::blind`].
+    pub observed: Option<Vec<T>>,
+    /// What has to change so that the two agree; empty as well when the kernel could not be asked.
+    pub difference: Vec<Difference>,
+}
+
+/// Nothing is wanted, and nobody has looked.
+impl<T> Default for Comparison<T> {
+    fn default() -> Self {
+        Comparison { desired: Vec::new(), observed: None, difference: Vec::new() }
+    }
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Difference {
+    /// In which way.
+    pub kind: DifferenceKind,
+    /// What, in the words of the kernel's own tools where it has any.
+    pub what: String,
+}
+
+/// In which way something is not as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DifferenceKind {
+    /// It should be there and is not.
+    Missing,
+    /// It is there, is ours, and should not be.
+    Unexpected,
+    /// It is there in another way than it should be.
+    Changed,
+}
+
+impl fmt::Display for DifferenceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DifferenceKind::Missing => "missing",
+            DifferenceKind::Unexpected => "unexpected",
+            DifferenceKind::Changed => "changed",
+        })
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.what)
+    }
+}
+
+impl<T: Ord + fmt::Display> Comparison<T> {
+    /// Compares two lists as sets; each list keeps its order.
+    #[must_use]
+    pub fn of(desired: Vec<T>, observed: Vec<T>) -> Comparison<T> {
+        let (want, have): (BTreeSet<&T>, BTreeSet<&T>) = (desired.iter().collect(), observed.iter().collect());
+        let say = |kind| move |what: &&T| Difference { kind, what: what.to_string() };
+        let missing = want.difference(&have).map(say(DifferenceKind::Missing));
+        let unexpected = have.difference(&want).map(say(DifferenceKind::Unexpected));
+        let difference = missing.chain(unexpected).collect();
+        Comparison { desired, observed: Some(observed), difference }
+    }
+}
+
+impl<T> Comparison<T> {
+    /// The kernel could not be asked.
+    #[must_use]
+    pub fn unseen(desired: Vec<T>) -> Comparison<T> {
+        Comparison { desired, observed: None, difference: Vec::new() }
+    }
+
+    /// Compared by somebody who knows more of the two than whether they are equal.
+    #[must_use]
+    pub fn judged(desired: Vec<T>, observed: Vec<T>, difference: Vec<Difference>) -> Comparison<T> {
+        Comparison { desired, observed: Some(observed), difference }
+    }
+}

@@ -1,0 +1,18 @@
+//! What the agent can tell of itself and of its node: one document ([`State`]), and every way to show it.
+//!
+//! Pure. The document is made by `agent`, out of what is wanted and what the kernel shows, or by a command of
+//! `install-cni` out of the kernel and files alone. Everything that people see, be it a page, a table, an explanation or an
+//! exit status, is made from the document and nothing else, so that all of them say the same.
+
+mod compare;
+mod network;
+mod pod;
+mod state;
+
+pub use compare::{Comparison, Difference, DifferenceKind};
+pub use network::{Address, FirewallRule, LinkState, Network, PolicyRuleState, RouteState, SetMember, SysctlState};
+pub use pod::{Capture, KernelView, NetnsRef, PodState, Reason, Way, ZtunnelView};
+pub use state::{
+    Blind, Change, Health, InstalledFile, NodeState, Observer, Outcome, SCHEMA, Seen, Setting, State, Step,
+    ZtunnelState,
+};

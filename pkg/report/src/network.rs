@@ -1,0 +1,215 @@
+//! Objects of the node's network that are ours. Each prints as the kernel's own tools have it.
+
+use std::{fmt, net::IpAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::compare::{Comparison, Difference};
+
+/// All of them, by kind. Where a field is named `place`, it says in whose network namespace an object is: `node`,
+/// `ztunnel 0`, `ztunnel 1` (the ztunnel of that slot).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Network {
+    /// Members of the sets of enrolled addresses (capture on the node), or of those that are probed (from within).
+    pub ipsets: Comparison<SetMember>,
+    /// Policy rules.
+    pub rules: Comparison<PolicyRuleState>,
+    /// Routes of our tables.
+    pub routes: Comparison<RouteState>,
+    /// Virtual links.
+    pub links: Comparison<LinkState>,
+    /// Kernel settings that we change.
+    pub sysctls: Comparison<SysctlState>,
+    /// Firewall rules: those in chains of ours, and those of others' chains that lead there.
+    pub firewall: Comparison<FirewallRule>,
+    /// What others have where we want to be, in words.
+    pub foreign: Vec<String>,
+}
+
+impl Network {
+    /// Every difference, with its kind of object: `ipsets`, `rules`, `routes`, `links`, `sysctls`, `firewall`.
+    pub fn differences(&self) -> impl Iterator<Item = (&'static str, &Difference)> {
+        let all = [
+            ("ipsets", &self.ipsets.difference),
+            ("rules", &self.rules.difference),
+            ("routes", &self.routes.difference),
+            ("links", &self.links.difference),
+            ("sysctls", &self.sysctls.difference),
+            ("firewall", &self.firewall.difference),
+        ];
+        all.into_iter().flat_map(|(kind, found)| found.iter().map(move |difference| (kind, difference)))
+    }
+}
+
+/// An address in a set.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SetMember {
+    /// The set's name.
+    pub set: String,
+    /// The address.
+    pub ip: IpAddr,
+    /// The UID of its pod, which is its comment in the set; none: the kernel shows none.
+    pub uid: Option<String>,
+}
+
+/// A policy rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyRuleState {
+    /// Where.
+    pub place: String,
+    /// 4 or 6.
+    pub family: u8,
+    /// Of several that fit, the one with the lowest number counts.
+    pub priority: u32,
+    /// Only packets whose mark has this value under [`Self::mask`]; none: all.
+    pub mark: Option<u32>,
+    /// Which bits of the mark count.
+    pub mask: Option<u32>,
+    /// The table that is looked in.
+    pub table: u32,
+}
+
+/// A route.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteState {
+    /// Where.
+    pub place: String,
+    /// 4 or 6.
+    pub family: u8,
+    /// Its table.
+    pub table: u32,
+    /// Its destination as `ip` writes it, or `default`.
+    pub destination: String,
+    /// `unicast`, `local`, `blackhole`, `unreachable`, or another of `ip`'s words.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The neighbour.
+    pub gateway: Option<IpAddr>,
+    /// The link.
+    pub device: Option<String>,
+    /// Of two with one destination, the lower one counts.
+    pub metric: u32,
+}
+
+/// A link.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LinkState {
+    /// Where.
+    pub place: String,
+    /// Its name.
+    pub name: String,
+    /// It is switched on.
+    pub up: bool,
+    /// It is of the right kind, and leads to the ztunnel that its slot should have.
+    pub right: bool,
+    /// Its addresses, with prefix lengths.
+    pub addresses: Vec<Address>,
+}
+
+/// An address with its prefix length, as `10.0.0.1/24`.
+pub type Address = String;
+
+/// A kernel setting.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SysctlState {
+    /// Where.
+    pub place: String,
+    /// Its name below `/proc/sys`, with slashes.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// What it was before us; none: it was not changed by us, or nobody knows.
+    #[serde(default)]
+    pub before: Option<String>,
+}
+
+/// A rule of the firewall.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FirewallRule {
+    /// Where.
+    pub place: String,
+    /// 4 or 6.
+    pub family: u8,
+    /// `raw`, `mangle`, `nat` or `filter`.
+    pub table: String,
+    /// Its chain.
+    pub chain: String,
+    /// Its arguments, behind `-A CHAIN`; as `iptables-save` prints them where it was observed.
+    pub rule: String,
+}
+
+impl fmt::Display for SetMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "add {} {}", self.set, self.ip)?;
+        self.uid.as_ref().map_or(Ok(()), |uid| write!(f, " comment \"{uid}\""))
+    }
+}
+
+/// Behind what is printed, where it is not the node's.
+fn place(f: &mut fmt::Formatter<'_>, place: &str) -> fmt::Result {
+    if place == "node" { Ok(()) } else { write!(f, " [{place}]") }
+}
+
+impl fmt::Display for PolicyRuleState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ip -{} rule priority {}", self.family, self.priority)?;
+        if let Some(mark) = self.mark {
+            write!(f, " fwmark {mark:#x}/{:#x}", self.mask.unwrap_or(u32::MAX))?;
+        }
+        write!(f, " lookup {}", self.table)?;
+        place(f, &self.place)
+    }
+}
+
+impl fmt::Display for RouteState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ip -{} route ", self.family)?;
+        if self.kind != "unicast" {
+            write!(f, "{} ", self.kind)?;
+        }
+        f.write_str(&self.destination)?;
+        if let Some(gateway) = self.gateway {
+            write!(f, " via {gateway}")?;
+        }
+        if let Some(device) = &self.device {
+            write!(f, " dev {device}")?;
+        }
+        write!(f, " table {} metric {}", self.table, self.metric)?;
+        place(f, &self.place)
+    }
+}
+
+impl fmt::Display for LinkState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "link {} {}", self.name, if self.up { "up" } else { "down" })?;
+        if !self.right {
+            f.write_str(", not the right one")?;
+        }
+        if !self.addresses.is_empty() {
+            write!(f, " with {}", self.addresses.join(", "))?;
+        }
+        place(f, &self.place)
+    }
+}
+
+impl fmt::Display for SysctlState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}", self.name, self.value)?;
+        place(f, &self.place)
+    }
+}
+
+impl fmt::Display for FirewallRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tool = if self.family == 6 { "ip6tables" } else { "iptables" };
+        write!(f, "{tool} -t {} -A {} {}", self.table, self.chain, self.rule)?;
+        place(f, &self.place)
+    }
+}

@@ -1,0 +1,180 @@
+//! One pod of the node.
+
+use std::{fmt, net::IpAddr};
+
+use serde::{Deserialize, Serialize};
+
+/// What is known of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodState {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID; empty: nobody says.
+    pub uid: String,
+    /// Its addresses.
+    pub ips: Vec<IpAddr>,
+    /// `Pending`, `Running`, `Succeeded`, `Failed`; empty: nobody says.
+    pub phase: String,
+    /// Whether it is captured.
+    pub capture: Capture,
+    /// By which way it is captured, or should be; none: it should not be.
+    pub way: Option<Way>,
+    /// Why it should be captured, or why not.
+    pub reason: Reason,
+    /// Since when [`Self::capture`] is as it is, RFC 3339, as far as the agent knows; it forgets this at a restart.
+    pub since: Option<String>,
+    /// Its annotation `ambient.istio.io/redirection`.
+    pub annotation: Option<String>,
+    /// What the kernel shows of it.
+    pub kernel: KernelView,
+    /// What ztunnel says of it; none with a sidecar, outside the mesh, and with capture on the node.
+    pub ztunnel: Option<ZtunnelView>,
+    /// What failed last, in a sentence; none: nothing, or it was overcome.
+    pub trouble: Option<String>,
+}
+
+/// Whether a pod is captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Capture {
+    /// It should be, and the kernel shows it.
+    Captured,
+    /// It should be, and is on its way.
+    Pending,
+    /// It should be, runs, and its traffic, or some of it, gets past the mesh.
+    Bypassing,
+    /// It should be, its traffic is held back, and it cannot reach anything through the mesh.
+    Held,
+    /// It should not be, and is not.
+    Outside,
+    /// It should not be, and the kernel shows rules or addresses of ours for it.
+    Leaving,
+    /// The kernel could not be asked.
+    Unknown,
+}
+
+/// A way into the mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Rules in its network namespace lead to its own proxy.
+    Sidecar,
+    /// Rules of the node lead its traffic to ztunnel.
+    Node,
+    /// Rules in its network namespace lead to ztunnel, which listens in there.
+    InPod,
+}
+
+/// Why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reason {
+    /// A short, stable name, such as `ambient-namespace` or `host-network`.
+    pub code: String,
+    /// A clause whose subject is the pod: "its namespace is labelled istio.io/dataplane-mode=ambient".
+    pub words: String,
+}
+
+/// What the kernel shows of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KernelView {
+    /// When it was looked at, RFC 3339; none: it was not.
+    pub looked: Option<String>,
+    /// Its network namespace; none: it is not known.
+    pub netns: Option<NetnsRef>,
+    /// What should be there: nothing missing means that the kernel shows what is wanted. In words.
+    pub differences: Vec<String>,
+    /// What was seen in place, each in a clause ("10.0.0.7 is in the set of enrolled addresses").
+    pub seen: Vec<String>,
+    /// Why it could not be looked at; none: it was, or it is none of our business.
+    pub blind: Option<String>,
+}
+
+/// A network namespace, by what identifies it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetnsRef {
+    /// Device number of its file.
+    pub device: u64,
+    /// Inode number, as `readlink /proc/PID/ns/net` shows it.
+    pub inode: u64,
+}
+
+/// What ztunnel says of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ZtunnelView {
+    /// It has acknowledged the pod in the namespace that it has now.
+    pub serves: bool,
+    /// What it said when it refused; none: it did not.
+    pub refused: Option<String>,
+}
+
+impl PodState {
+    /// `NAMESPACE/NAME`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Capture {
+    /// All of them, worst first.
+    pub const ALL: [Capture; 7] = [
+        Capture::Bypassing,
+        Capture::Held,
+        Capture::Unknown,
+        Capture::Leaving,
+        Capture::Pending,
+        Capture::Captured,
+        Capture::Outside,
+    ];
+
+    /// The word that JSON has for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Capture::Captured => "captured",
+            Capture::Pending => "pending",
+            Capture::Bypassing => "bypassing",
+            Capture::Held => "held",
+            Capture::Outside => "outside",
+            Capture::Leaving => "leaving",
+            Capture::Unknown => "unknown",
+        }
+    }
+
+    /// Somebody should look.
+    #[must_use]
+    pub fn is_wrong(self) -> bool {
+        matches!(self, Capture::Bypassing | Capture::Held)
+    }
+}
+
+impl fmt::Display for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl Way {
+    /// The word that JSON has for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Way::Sidecar => "sidecar",
+            Way::Node => "node",
+            Way::InPod => "in-pod",
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}

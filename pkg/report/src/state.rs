@@ -1,0 +1,232 @@
+//! The document.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    network::Network,
+    pod::{PodState, Way},
+};
+
+/// Name and version of the document's form. A member that is added leaves the version as it is; one that is removed, or
+/// means another thing, raises it.
+pub const SCHEMA: &str = "millrace.state/v1";
+
+/// Everything. Times are RFC 3339 in UTC.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Version of the program that made it.
+    pub version: String,
+    /// Who has looked, and when.
+    pub seen: Seen,
+    /// The node, and how it works.
+    pub node: NodeState,
+    /// What probes are told, part by part.
+    pub health: Vec<Health>,
+    /// Files of ours on the node, and whether they are as they should be.
+    pub installation: Vec<InstalledFile>,
+    /// The node's ztunnel pods.
+    pub ztunnels: Vec<ZtunnelState>,
+    /// The node's pods, by namespace and name.
+    pub pods: Vec<PodState>,
+    /// Our objects in the node's network, desired and observed.
+    pub network: Network,
+    /// What would be done now, in order; empty when nothing is to be done.
+    pub plan: Vec<Step>,
+    /// The last changes, newest first.
+    pub history: Vec<Change>,
+    /// Effective settings.
+    pub config: Vec<Setting>,
+}
+
+/// Who has looked, and when.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Seen {
+    /// When the kernel was asked.
+    pub at: String,
+    /// How long that took, in milliseconds.
+    pub took_ms: f64,
+    /// Who did.
+    pub by: Observer,
+    /// What could not be looked at, and why. Nothing is known of it, neither good nor bad.
+    pub blind: Vec<Blind>,
+}
+
+/// Who has looked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Observer {
+    /// The agent, while it runs.
+    #[default]
+    Agent,
+    /// A command, without an agent: what is desired is what the last agent wrote down.
+    Command,
+}
+
+/// What could not be looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blind {
+    /// What.
+    pub what: String,
+    /// Why, in a sentence.
+    pub why: String,
+}
+
+/// The node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeState {
+    /// Its name.
+    pub name: String,
+    /// When the agent started; none: there is none.
+    pub started: Option<String>,
+    /// The agent takes part in ambient mode.
+    pub ambient: bool,
+    /// The way of capture in use for pods of ambient mode; none: ambient mode is off, or no agent says.
+    pub way: Option<Way>,
+    /// What the operator chose: `node`, `in-pod` or `auto`; empty when ambient mode is off.
+    pub chosen: String,
+    /// What happens while no ztunnel is ready, with capture on the node: `hold`, `reject` or `open`.
+    pub fallback: Option<String>,
+    /// The slot that takes new connections, with capture on the node; none: no ztunnel is ready.
+    pub active_slot: Option<u32>,
+    /// Why pods cannot be enrolled, or what else is wrong with the node; none: nothing is.
+    pub trouble: Option<String>,
+    /// Facts about pods and namespaces have been read whole since the agent's start.
+    pub synced: bool,
+}
+
+/// One part's answer to a probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// `installer` or `agent`.
+    pub part: String,
+    /// It is well.
+    pub ok: bool,
+    /// What is wrong; empty: nothing.
+    pub why: String,
+}
+
+/// A file of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstalledFile {
+    /// `plugin`, `entry`, `kubeconfig`, `shared-config`, `socket`.
+    pub kind: String,
+    /// Where, as the daemon sees it.
+    pub path: String,
+    /// It is as it should be.
+    pub ok: bool,
+    /// In words: what it is, or what is wrong with it.
+    pub detail: String,
+}
+
+/// A ztunnel pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ZtunnelState {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its addresses.
+    pub ips: Vec<IpAddr>,
+    /// The API says that it is ready.
+    pub ready: bool,
+    /// It is being deleted.
+    pub terminating: bool,
+    /// New connections go to it.
+    pub active: bool,
+    /// Its slot, with capture on the node.
+    pub slot: Option<u32>,
+    /// The node's end of its link, with capture on the node.
+    pub link: Option<String>,
+    /// It answers DNS for pods of the mesh.
+    pub dns: bool,
+    /// It is connected to the agent, with capture from within; none: that is not known of a single one.
+    pub connected: Option<bool>,
+}
+
+/// A step of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// A short, stable name, as in the metric of steps.
+    pub kind: String,
+    /// In words.
+    pub words: String,
+    /// What is done, one operation each, as commands of `ip`, `ipset`, `sysctl` and input of `iptables-restore`.
+    pub operations: Vec<String>,
+}
+
+/// Something that was done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Change {
+    /// When it began.
+    pub at: String,
+    /// What set it off, such as `pod shop/web joined`, `drift` or `start`.
+    pub cause: String,
+    /// What was done, in words.
+    pub what: String,
+    /// The pod that it is about, as `NAMESPACE/NAME`; none: the node.
+    pub pod: Option<String>,
+    /// How long it took, in milliseconds.
+    pub took_ms: f64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why it failed; none: it did not.
+    pub error: Option<String>,
+}
+
+/// How something ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// It was not, or not whole.
+    Failed,
+}
+
+/// An effective setting. Secrets never appear: there is no setting that is one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Setting {
+    /// The flag's name, without dashes.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Where it came from: `default`, `flag`, or `environment NAME`.
+    pub origin: String,
+}
+
+impl State {
+    /// The pod of this name.
+    #[must_use]
+    pub fn pod(&self, namespace: &str, name: &str) -> Option<&PodState> {
+        self.pods.iter().find(|pod| pod.namespace == namespace && pod.name == name)
+    }
+
+    /// Everything that is not as it should be, in sentences; empty: the kernel, and the files, equal what is desired.
+    #[must_use]
+    pub fn differences(&self) -> Vec<String> {
+        let files = self.installation.iter().filter(|file| !file.ok);
+        let files = files.map(|file| format!("{} {}: {}", file.kind, file.path, file.detail));
+        let network = self.network.differences().map(|(kind, found)| format!("{kind}: {found}"));
+        let pods = self.pods.iter().flat_map(|pod| {
+            let found = pod.kernel.differences.iter();
+            found.map(|difference| format!("pod {}/{}: {difference}", pod.namespace, pod.name))
+        });
+        files.chain(network).chain(pods).collect()
+    }
+}
