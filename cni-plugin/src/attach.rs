@@ -34,14 +34,14 @@ use crate::{
 pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, CniError> {
     let result = call.conf.pass_through()?; // before anything is changed: it may be unreadable
     if let Some(decision) = decide_early(call) {
-        log.label("decision", decision.code());
+        log.decided(&decision);
         log.info(decision.to_string());
         return Ok(result);
     }
     let (decision, redirected) =
         if is_injected(call) { prepared_meanwhile(call, facts) } else { one_after_the_other(call, facts) };
     let decision = decision?;
-    log.label("decision", decision.code());
+    log.decided(&decision);
     match &decision {
         Decision::Pass(_) => log.info(decision.to_string()),
         Decision::Enrol(reason) => log.info(enrolled(call, facts, *reason)?),
@@ -138,7 +138,7 @@ pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, C
         return Err(CniError::new(Code::InvalidConfig, "prevResult is missing, which CHECK requires"));
     }
     let decision = decide_early(call).map_or_else(|| decide(call, facts), Ok)?;
-    log.label("decision", decision.code());
+    log.decided(&decision);
     let redirect = match &decision {
         Decision::Pass(_) => return Ok(String::new()),
         Decision::Enrol(_) => return check_enrolled(call, facts).map(|()| String::new()),

@@ -9,8 +9,10 @@ use wire::{AgentAnswer, AgentRequest, Verb};
 
 use crate::{
     agent::{self, Agent, Sources},
-    alone, attach, facts,
+    alone, attach,
+    facts::{self, Remembering},
     log::Log,
+    record,
 };
 
 /// What the process prints, and how it ends.
@@ -80,6 +82,7 @@ fn released(lookup: &impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -
     };
     let mut log = Log::new(&call);
     attach::del(&call, &mut log);
+    record::forget(&call);
     succeeded(String::new(), log.send())
 }
 
@@ -100,12 +103,15 @@ fn about_container(
     // Addresses that cannot be read are told of when they are needed.
     let ask = || agent::request(verb, &call, alone::addresses(&call).unwrap_or_default());
     let request = call.conf.ambient_enabled.then(ask);
-    let facts = Sources::new(&call, request);
+    let facts = Remembering::new(Sources::new(&call, request));
     let done = match command {
         Command::Check => attach::check(&call, &facts, &mut log),
         _ => attach::add(&call, &facts, &mut log),
     };
     let done = done.map_err(|error| error.with_version(call.conf.cni_version));
+    if command == Command::Add {
+        record::keep(&call, facts.into_pod(), &mut log, done.as_ref().err());
+    }
     if let Err(error) = &done {
         log.error(format!("{command} failed: {}", error.msg));
     }

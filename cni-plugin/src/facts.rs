@@ -1,6 +1,7 @@
 //! Where the plugin learns about a pod.
 
 use std::{
+    cell::OnceCell,
     fmt,
     time::{Duration, Instant},
 };
@@ -32,6 +33,44 @@ pub trait Facts {
     /// What the agent found at CHECK; none if it is not the agent who knows.
     fn checked(&self) -> Option<Result<(), String>> {
         None
+    }
+}
+
+/// Keeps the pod that was told, for the record.
+#[derive(Debug)]
+pub struct Remembering<F> {
+    facts: F,
+    pod: OnceCell<Pod>,
+}
+
+impl<F: Facts> Remembering<F> {
+    /// Around those facts.
+    pub fn new(facts: F) -> Self {
+        Remembering { facts, pod: OnceCell::new() }
+    }
+
+    /// The pod, if anybody asked for it and was told.
+    pub fn into_pod(self) -> Option<Pod> {
+        self.pod.into_inner()
+    }
+}
+
+impl<F: Facts> Facts for Remembering<F> {
+    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, Unknown> {
+        let pod = self.facts.pod(name, uid)?;
+        Ok(self.pod.get_or_init(|| pod).clone())
+    }
+
+    fn namespace(&self, name: &str) -> Result<Namespace, Unknown> {
+        self.facts.namespace(name)
+    }
+
+    fn enrolled(&self) -> Option<bool> {
+        self.facts.enrolled()
+    }
+
+    fn checked(&self) -> Option<Result<(), String>> {
+        self.facts.checked()
     }
 }
 

@@ -6,7 +6,7 @@
 //! also a hostile one, with a result or a CNI error object.
 //!
 //! The way of a call: [`call`] reads and answers, [`attach`] does ADD and CHECK, [`facts`] finds out about the pod,
-//! [`agent`] asks the node's agent, [`alone`] enrols an ambient pod without it, [`log`] tells the agent. [`turn`] keeps two
+//! [`agent`] asks the node's agent, [`alone`] enrols an ambient pod without it, [`log`] tells the agent, [`record`] notes it for people. [`turn`] keeps two
 //! calls for one pod apart.
 
 pub mod agent;
@@ -15,6 +15,7 @@ pub mod attach;
 pub mod call;
 pub mod facts;
 pub mod log;
+pub mod record;
 pub mod turn;
 
 pub use call::{Answer, answer};

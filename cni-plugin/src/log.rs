@@ -16,6 +16,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use planner::Decision;
 use wire::{Level, LogRecord};
 
 use crate::call::Call;
@@ -33,6 +34,7 @@ pub struct Log {
     file: Option<PathBuf>,
     labels: BTreeMap<String, String>,
     records: Vec<LogRecord>,
+    decision: Option<(&'static str, String)>,
 }
 
 impl Log {
@@ -54,12 +56,25 @@ impl Log {
             file: call.conf.log_file.as_ref().map(PathBuf::from),
             labels,
             records: Vec::new(),
+            decision: None,
         }
     }
 
     /// One more label on the lines that follow.
     pub fn label(&mut self, key: &str, value: &str) {
         self.labels.insert(key.to_owned(), value.to_owned());
+    }
+
+    /// What was decided on the pod: a label on the lines that follow, and kept for [`Log::decision`].
+    pub fn decided(&mut self, decision: &Decision) {
+        self.label("decision", decision.code());
+        self.decision = Some((decision.code(), decision.to_string()));
+    }
+
+    /// A short name of the decision, and its words; none: it did not come that far.
+    #[must_use]
+    pub fn decision(&self) -> Option<(&'static str, &str)> {
+        self.decision.as_ref().map(|(code, words)| (*code, words.as_str()))
     }
 
     /// Something that only those want to know who search a fault.
@@ -108,7 +123,7 @@ impl Log {
     }
 }
 
-fn now() -> String {
+pub(crate) fn now() -> String {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     wire::rfc3339_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(0))
 }

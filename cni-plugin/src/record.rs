@@ -1,0 +1,99 @@
+//! What an ADD leaves behind for people who ask later: see [`PodRecord`]. In ambient mode the agent knows the pods of the
+//! node by itself, so only what failed is kept.
+//!
+//! Nothing depends on a record: that one cannot be written keeps no pod from starting.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use cni_types::CniError;
+use model::Pod;
+use wire::{FAILED, PodRecord, RECORDS};
+
+use crate::{
+    alone,
+    call::Call,
+    log::{Log, now},
+};
+
+/// Decisions that are made by name alone, and are in the configuration for everybody to read.
+const BY_NAME: [&str; 3] = ["no-pod", "excluded-namespace", "agent-pod"];
+
+/// Notes how an ADD ended.
+pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniError>) {
+    let Some(directory) = directory(call) else { return };
+    let (Some(name), Some(container)) = (&call.pod, container(call)) else { return };
+    let (code, words) = log.decision().unwrap_or_default();
+    let failed = directory.join(format!("{FAILED}{}_{}", name.namespace, name.name));
+    let is_wanted = error.is_some() || !(call.conf.ambient_enabled || BY_NAME.contains(&code));
+    let record = PodRecord {
+        namespace: name.namespace.clone(),
+        name: name.name.clone(),
+        uid: call.uid.clone().unwrap_or_default(),
+        container: container.to_owned(),
+        netns: call
+            .environment
+            .netns
+            .as_ref()
+            .map(|netns| netns.as_path().display().to_string())
+            .unwrap_or_default(),
+        ips: alone::addresses(call).unwrap_or_default(),
+        at: now(),
+        decision: code.to_owned(),
+        words: words.to_owned(),
+        error: error.map(|error| error.msg.clone()),
+        pod: pod.map(|mut pod| {
+            planner::facts::trim(&mut pod);
+            Box::new(pod)
+        }),
+    };
+    let done = match error {
+        Some(_) => write(&directory, &failed, &record),
+        None => {
+            drop(fs::remove_file(&failed)); // most often there is none
+            if is_wanted { write(&directory, &directory.join(container), &record) } else { Ok(()) }
+        }
+    };
+    if let Err(error) = done {
+        log.debug(format!("no record in {}: {error}", directory.display()));
+    }
+}
+
+/// The container is gone.
+pub fn forget(call: &Call) {
+    if let (Some(directory), Some(container)) = (directory(call), container(call)) {
+        drop(fs::remove_file(directory.join(container))); // there is none in ambient mode
+    }
+}
+
+/// Checked by `cni_types`: letters, digits, and some signs that no path is made of.
+fn container(call: &Call) -> Option<&str> {
+    call.environment.container_id.as_ref().map(|id| id.as_str())
+}
+
+/// Beside the sockets; none where the plugin shares no directory with an agent.
+fn directory(call: &Call) -> Option<PathBuf> {
+    let socket = call.conf.log_uds_address.as_ref().or(call.conf.agent_socket.as_ref())?;
+    Some(Path::new(socket).parent()?.join(RECORDS))
+}
+
+/// For root alone. Readers pass over what is only half there.
+fn write(directory: &Path, path: &Path, record: &PodRecord) -> io::Result<()> {
+    let text = serde_json::to_vec(record)?;
+    let write = || {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        io::Write::write_all(&mut file, &text)
+    };
+    match write() {
+        // The agent's directory must be there: without an agent there is nobody who would clean it up.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::DirBuilder::new().mode(0o700).create(directory)?;
+            write()
+        }
+        done => done,
+    }
+}

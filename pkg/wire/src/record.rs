@@ -1,0 +1,49 @@
+//! What the plugin leaves behind of an ADD, a file for each container, so that whoever looks at the node later can tell
+//! what was decided and why, with no agent and no API server.
+
+use std::net::IpAddr;
+
+use model::Pod;
+use serde::{Deserialize, Serialize};
+
+/// The directory of records, in the directory that plugin and agent share.
+pub const RECORDS: &str = "pods";
+/// What begins the name of a record of an ADD that failed; the pod's namespace and name follow. It outlives the container.
+pub const FAILED: &str = "failed_";
+/// The longest record that is read, in bytes.
+pub const MAX_RECORD: usize = 1 << 20;
+
+/// A record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRecord {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// Its UID, where the runtime says it.
+    #[serde(default)]
+    pub uid: String,
+    /// `CNI_CONTAINERID`.
+    pub container: String,
+    /// `CNI_NETNS`, as the runtime says it.
+    #[serde(default)]
+    pub netns: String,
+    /// The addresses of the pod's interface.
+    #[serde(default)]
+    pub ips: Vec<IpAddr>,
+    /// When the ADD ended, RFC 3339.
+    pub at: String,
+    /// A short, stable name of the decision; empty: it did not come that far.
+    #[serde(default)]
+    pub decision: String,
+    /// The decision in words.
+    #[serde(default)]
+    pub words: String,
+    /// Why the ADD failed; none: it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The pod as it was known then; none: nobody had to be asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Box<Pod>>,
+}
