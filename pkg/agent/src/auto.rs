@@ -13,7 +13,9 @@ use tracing::info;
 use crate::{
     core::Core,
     error::Error,
+    history::Entry,
     inpod::{self, Done, InPodWay},
+    inspect::WaySnapshot,
     ledger::Attachment,
     metrics::Metrics,
     node::{self, NodeWay},
@@ -76,6 +78,7 @@ impl AutoWay {
 
     /// Takes away what the other way has made, and goes on with this one.
     fn turn_to(&mut self, core: &mut Core, is_in_pod: bool) -> Result<(), Trouble> {
+        let began = Instant::now();
         let to = if is_in_pod { "from within each pod" } else { "on the node" };
         info!(target: "ambient", "ztunnel has pods captured {to} from now on");
         if is_in_pod {
@@ -87,6 +90,14 @@ impl AutoWay {
             }
             uninstall::tell(&inpod::uninstall(&self.settings));
         }
+        let what = format!("pods are captured {to} from now on; what the other way made was taken away");
+        core.history.note(Entry {
+            cause: "ztunnel".to_owned(),
+            what,
+            pod: None,
+            took: began.elapsed(),
+            error: None,
+        });
         self.is_in_pod = is_in_pod;
         core.is_dirty(Level::Whole);
         self.open_current().map_err(|error| error.to_string())
@@ -174,6 +185,14 @@ impl Way for AutoWay {
     fn done(&mut self, core: &mut Core, done: Done) {
         if let Some(in_pod) = &mut self.in_pod {
             in_pod.done(core, done);
+        }
+    }
+
+    fn snapshot(&self) -> WaySnapshot {
+        match (self.is_in_pod, &self.node, &self.in_pod) {
+            (false, Some(node), _) => node.snapshot(),
+            (true, _, Some(in_pod)) => in_pod.snapshot(),
+            _ => WaySnapshot::None,
         }
     }
 

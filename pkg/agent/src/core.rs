@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use model::{Pod, PodName};
@@ -12,12 +12,15 @@ use planner::{
     ambient::{AMBIENT_REDIRECTION, Standing, standing},
     facts::Index,
     node::Members,
+    ztunnel,
 };
 
 use crate::{
+    history::History,
+    inspect::{Known, Snapshot, WaySnapshot},
     ledger::Ledger,
     metrics::Metrics,
-    owner::{Known, Level, Waiting},
+    owner::{self, Level, Waiting},
     settings::{Mark, Redirection, Settings, Tell},
     status::Status,
 };
@@ -44,6 +47,12 @@ pub(crate) struct Core {
     /// UIDs of all pods that were known at a turn soon after the start.
     seen: BTreeSet<String>,
     pub(crate) dirty: Option<Level>,
+    pub(crate) history: History,
+    /// What is wrong with the node.
+    pub(crate) trouble: Option<String>,
+    /// What was told of each pod last, by UID, and since when.
+    since: BTreeMap<String, (Option<Redirection>, SystemTime)>,
+    began: SystemTime,
 }
 
 impl Core {
@@ -60,6 +69,10 @@ impl Core {
             started: Instant::now(),
             seen: BTreeSet::new(),
             dirty: Some(Level::Whole),
+            history: History::default(),
+            trouble: None,
+            since: BTreeMap::new(),
+            began: SystemTime::now(),
         }
     }
 
@@ -83,7 +96,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn known(&self, name: &PodName, uid: &str) -> Option<Known> {
+    pub(crate) fn known(&self, name: &PodName, uid: &str) -> Option<owner::Known> {
         let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
         let namespace = self.index.namespace(&name.namespace)?;
         Some((Box::new(pod.clone()), Some(namespace.clone())))
@@ -116,7 +129,7 @@ impl Core {
     pub(crate) fn tell_pods(&mut self, state: impl Fn(&Pod, Option<&[IpAddr]>) -> Option<Redirection>) {
         let (mut enrolled, mut pending) = (0, 0);
         let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
-        let mut marks = Vec::new();
+        let (mut marks, mut states) = (Vec::new(), Vec::new());
         for pod in self.index.pods() {
             let (is_member, redirection) = match self.standing(pod) {
                 Standing::Member { ips, .. } => (true, state(pod, Some(&ips))),
@@ -134,10 +147,46 @@ impl Core {
                 _ => {}
             }
             marks.extend(redirection.and_then(|redirection| mark(pod, redirection)));
+            states.push((pod.metadata.uid.clone(), redirection));
         }
+        self.remember(states);
         self.metrics.pods(enrolled, pending);
         self.metrics.refused(&refused);
         self.tell_marks(marks);
+    }
+
+    /// Since when each pod is as it is. What is not said of a pod now is as it was.
+    fn remember(&mut self, states: Vec<(String, Option<Redirection>)>) {
+        let now = SystemTime::now();
+        let mut before = std::mem::take(&mut self.since);
+        self.since = states
+            .into_iter()
+            .map(|(uid, state)| {
+                let known = before.remove(&uid);
+                let same = known.filter(|(was, _)| state.is_none() || *was == state);
+                (uid, same.unwrap_or((state, now)))
+            })
+            .collect();
+    }
+
+    /// A copy of all that people may ask for.
+    pub(crate) fn snapshot(&self, way: WaySnapshot) -> Snapshot {
+        let known = |pod: &Pod| Known {
+            standing: self.standing(pod),
+            namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
+            told: self.ledger.told(&pod.metadata.uid),
+            since: self.since.get(&pod.metadata.uid).map(|(_, since)| *since),
+            pod: pod.clone(),
+        };
+        Snapshot {
+            pods: self.index.pods().map(known).collect(),
+            ztunnels: ztunnel::candidates(&self.index, &self.settings.policy.ztunnel),
+            synced: self.index.is_synced(),
+            trouble: self.trouble.clone(),
+            started: self.began,
+            history: self.history.changes(),
+            way,
+        }
     }
 
     /// Tells marks that the API does not show, each once, and again when it still does not.

@@ -22,13 +22,14 @@ use std::{
 use inpod::Probes;
 use model::Family;
 use netns::{Netns, NetnsId};
-use planner::node::Fallback;
+use planner::node::{Fallback, Members};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zds::{Hub, Server};
 
 use crate::{
     core::Core,
     error::Error,
+    inspect::WaySnapshot,
     ledger::Attachment,
     metrics::Metrics,
     owner::{Handle, Level, Message, Reply},
@@ -73,6 +74,8 @@ pub(crate) struct InPodWay {
     trouble: Option<Trouble>,
     search_trouble: Option<Trouble>,
     due: Option<Instant>,
+    /// Whose probes are to be exempt.
+    addresses: Members,
 }
 
 impl InPodWay {
@@ -117,6 +120,7 @@ impl InPodWay {
             trouble: None,
             search_trouble: None,
             due: None,
+            addresses: Members::new(),
         })
     }
 
@@ -219,6 +223,14 @@ impl Way for InPodWay {
 
     fn done(&mut self, core: &mut Core, done: Done) {
         self.take(core, done);
+    }
+
+    fn snapshot(&self) -> WaySnapshot {
+        WaySnapshot::InPod {
+            members: self.addresses.clone(),
+            captives: self.captives.iter().map(|(uid, captive)| (uid.clone(), captive.view())).collect(),
+            connections: self.connections,
+        }
     }
 
     fn due(&self) -> Option<Instant> {

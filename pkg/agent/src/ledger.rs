@@ -127,6 +127,13 @@ impl Ledger {
         self.records.values().any(|record| record.attachment.uid == uid && !record.seen)
     }
 
+    /// The addresses that the pod with this UID was added with.
+    #[must_use]
+    pub fn told(&self, uid: &str) -> Vec<IpAddr> {
+        let own = self.records.values().filter(|record| record.attachment.uid == uid);
+        own.flat_map(|record| record.attachment.ips.iter().copied()).collect()
+    }
+
     /// The pod with this UID gave the address back.
     #[must_use]
     pub fn has_released(&self, uid: &str, ip: IpAddr) -> bool {

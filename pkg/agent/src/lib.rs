@@ -8,7 +8,9 @@
 mod auto;
 mod core;
 mod error;
+mod history;
 mod inpod;
+mod inspect;
 mod ledger;
 mod metrics;
 mod node;
@@ -21,6 +23,7 @@ mod uninstall;
 mod way;
 
 pub use error::Error;
+pub use inspect::{Inspector, Plain, add_failures, look_alone, read_records, removal};
 pub use ledger::{Attachment, Ledger};
 pub use metrics::Metrics;
 pub use owner::{Handle, Inbox, Owner};

@@ -18,7 +18,7 @@ use crate::{
     settings::{Redirection, Settings},
 };
 
-pub(crate) use uninstall::uninstall;
+pub(crate) use uninstall::{found, uninstall};
 
 /// What the kernel showed when it last was as desired.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub(crate) struct NodeWay {
     members: Members,
     fallback: Fallback,
     verified: Option<Verified>,
+    /// What the last turn wanted, whatever came of it.
+    wanted: Option<Desired>,
     /// ADDs that wait until the next turn has enrolled their pods.
     joining: Vec<Reply<Result<(), String>>>,
 }
@@ -51,6 +53,7 @@ impl NodeWay {
             members: Members::open(settings.node.clone())?,
             fallback: settings.fallback,
             verified: None,
+            wanted: None,
             joining: Vec::new(),
         })
     }

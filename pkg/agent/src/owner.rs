@@ -24,6 +24,7 @@ use crate::{
     core::Core,
     error::Error,
     inpod::{Done, InPodWay},
+    inspect::Snapshot,
     ledger::{self, Attachment},
     metrics::Metrics,
     node::{self, NodeWay},
@@ -86,6 +87,7 @@ pub(crate) enum Message {
     Check(String, Vec<IpAddr>, Reply<Result<(), String>>),
     Collect(BTreeSet<String>, Reply<Result<(), String>>),
     Fallback(Fallback),
+    Inspect(Reply<Box<Snapshot>>),
     Done(Box<Done>),
     Stop,
 }
@@ -256,6 +258,8 @@ impl Owner {
             info!(target: "ambient", "the node is as it should be");
         }
         self.said = trouble.clone().unwrap_or_default();
+        self.core.history.turned();
+        self.core.trouble.clone_from(&trouble);
         self.core.status.set(trouble.clone());
         // Before the facts are in sync nobody can be told; whoever asks has a deadline.
         if self.core.index.is_synced() {
@@ -269,7 +273,9 @@ impl Owner {
         match message {
             Message::Fact(fact, came) => {
                 self.oldest = self.oldest.or(Some(came));
+                let cause = cause(&fact);
                 if core.index.apply(*fact) {
+                    core.history.because(|| cause);
                     core.is_dirty(Level::Members);
                     // What failed may have failed for want of this.
                     self.due = self.due.min(Instant::now() + FIRST_RETRY);
@@ -285,9 +291,11 @@ impl Owner {
             Message::Collect(attachments, reply) => drop(reply.send(self.collect(&attachments))),
             Message::Fallback(fallback) => {
                 if way.set_fallback(fallback) {
+                    core.history.because(|| format!("policy without ztunnel: {fallback}"));
                     core.is_dirty(Level::Whole);
                 }
             }
+            Message::Inspect(reply) => drop(reply.send(Box::new(core.snapshot(way.snapshot())))),
             Message::Done(done) => way.done(core, *done),
             Message::Stop => {}
         }
@@ -305,6 +313,7 @@ impl Owner {
         let container = if container.is_empty() { ledger::unnamed(&known.0.metadata.uid) } else { container };
         let membership = membership(&known.0, known.1.as_ref(), &self.core.settings.policy);
         let attachment = Attachment { uid: known.0.metadata.uid.clone(), ips };
+        self.core.history.because(|| format!("ADD of {}", known.0.name()));
         match membership {
             Membership::In(_) if attachment.ips.is_empty() => {
                 drop(reply.send(Err("the plugins before this one gave the pod no address".to_owned())));
@@ -325,6 +334,7 @@ impl Owner {
 
     fn release(&mut self, container: &str, told: Attachment) -> Result<(), String> {
         let gone = self.core.ledger.deleted(container, told);
+        self.core.history.because(|| format!("DEL of container {container}"));
         self.core.is_dirty(Level::Members);
         self.way.release(&mut self.core, container, gone)
     }
@@ -339,5 +349,17 @@ impl Owner {
     /// Marks every pod as not captured: nothing of us will be left.
     pub fn unmark_all(&self) {
         self.core.unmark_all();
+    }
+}
+
+/// A fact in a few words.
+fn cause(fact: &Fact) -> String {
+    match fact {
+        Fact::Pods(pods) => format!("list of {} pods", pods.len()),
+        Fact::Pod(pod) => format!("pod {}", pod.name()),
+        Fact::PodGone { name, .. } => format!("pod {name} is gone"),
+        Fact::Namespaces(namespaces) => format!("list of {} namespaces", namespaces.len()),
+        Fact::Namespace(namespace) => format!("namespace {}", namespace.metadata.name),
+        Fact::NamespaceGone(name) => format!("namespace {name} is gone"),
     }
 }

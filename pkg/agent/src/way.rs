@@ -8,6 +8,7 @@ use planner::node::Fallback;
 use crate::{
     core::Core,
     inpod::Done,
+    inspect::WaySnapshot,
     ledger::Attachment,
     owner::{Level, Reply},
 };
@@ -66,6 +67,9 @@ pub(crate) trait Way: Send {
 
     /// Something that was begun has ended, or ztunnel said something.
     fn done(&mut self, core: &mut Core, done: Done);
+
+    /// What it knows, for people who ask.
+    fn snapshot(&self) -> WaySnapshot;
 
     /// When it wants a turn without anything having come.
     fn due(&self) -> Option<Instant>;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipset::{SetName, SetSpec};
 use model::Family;
-use netfilter::{Firewall, Options};
+use netfilter::{Changes, Firewall, Observation, Options};
 use rules::{Owner, RuleSet, inpod};
 
 use crate::Error;
@@ -46,12 +46,30 @@ impl Probes {
             let _ = self.sets.create(&spec(family)?)?;
         }
         let (firewall, observed) = Firewall::open(&self.options)?;
-        let changes = observed.changes(Owner::PROBES, |family| {
-            let captured = self.families.contains(&family);
-            if captured { inpod::host(&self.config, set(family), family) } else { RuleSet::default() }
-        });
+        let changes = self.changes(&observed);
         firewall.apply(&changes, Vec::new())?;
         Ok(changes.words())
+    }
+
+    /// The node's firewall as it is.
+    ///
+    /// # Errors
+    /// A tool, or the kernel, could not be asked.
+    pub fn observe(&self) -> Result<Observation, Error> {
+        Ok(Firewall::open(&self.options)?.1)
+    }
+
+    /// The rules of a family; none in one that is not captured.
+    #[must_use]
+    pub fn wanted(&self, family: Family) -> RuleSet {
+        let captured = self.families.contains(&family);
+        if captured { inpod::host(&self.config, set(family), family) } else { RuleSet::default() }
+    }
+
+    /// What leads from what was seen to what is wanted.
+    #[must_use]
+    pub fn changes(&self, observed: &Observation) -> Changes {
+        observed.changes(Owner::PROBES, |family| self.wanted(family))
     }
 
     /// The addresses in the sets, each with the UID of its pod, if it has one.

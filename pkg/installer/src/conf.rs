@@ -43,6 +43,19 @@ impl Cause {
             Cause::CopyOutdated => "copy_outdated",
         }
     }
+
+    /// For people.
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Cause::FileMissing => "the file is missing",
+            Cause::EntryMissing => "our entry is missing: pods start without us",
+            Cause::EntryChanged => "our entry is not as it should be",
+            Cause::EntryNotLast => "another plugin comes after ours",
+            Cause::EntryRepeated => "our entry is there more than once",
+            Cause::EntryStale => "our entry is in a file where it should not be any more",
+            Cause::CopyOutdated => "our copy of the primary network is out of date",
+        }
+    }
 }
 
 /// One change of the directory.

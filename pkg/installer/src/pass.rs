@@ -239,7 +239,7 @@ impl Step {
     }
 }
 
-fn is_good(path: &Path, text: &str, mode: u32) -> bool {
+pub(crate) fn is_good(path: &Path, text: &str, mode: u32) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.mode() & 0o7777 == mode)
         && hostfs::read(path, MAX_KUBECONFIG).is_ok_and(|found| found == text.as_bytes())
 }

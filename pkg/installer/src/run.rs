@@ -184,7 +184,10 @@ impl Installer {
     fn obey(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Template(text)) => self.settings.template.live = Some(text),
+                Ok(Command::Template(text)) => {
+                    self.status.set_template(Some(text.clone()));
+                    self.settings.template.live = Some(text);
+                }
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }

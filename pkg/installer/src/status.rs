@@ -22,12 +22,14 @@ struct State {
     /// Every file that this rests on, as it was when it was looked at.
     witnesses: Vec<(PathBuf, Fingerprint)>,
     turned: Instant,
+    /// The latest template from the cluster.
+    template: Option<String>,
 }
 
 impl Default for Status {
     fn default() -> Status {
         let missing = Some("the first pass of the installer has not ended yet".to_owned());
-        Status(Mutex::new(State { missing, witnesses: Vec::new(), turned: Instant::now() }))
+        Status(Mutex::new(State { missing, witnesses: Vec::new(), turned: Instant::now(), template: None }))
     }
 }
 
@@ -63,6 +65,16 @@ impl Status {
 
     pub(crate) fn turn(&self) {
         self.state().turned = Instant::now();
+    }
+
+    /// The latest template from the cluster.
+    #[must_use]
+    pub fn template(&self) -> Option<String> {
+        self.state().template.clone()
+    }
+
+    pub(crate) fn set_template(&self, template: Option<String>) {
+        self.state().template = template;
     }
 
     pub(crate) fn installed(&self, witnesses: Vec<(PathBuf, Fingerprint)>) {

@@ -14,6 +14,7 @@ mod plan;
 mod slots;
 mod state;
 mod want;
+mod wanted;
 
 pub use config::{Fallback, LinkKind, Nets, NodeConfig, Priorities, Tables};
 pub use operation::{Operation, Place, RouteEdit};
@@ -26,3 +27,4 @@ pub use want::{
     Direction, Pair, inside_table, is_our_inside_rule, is_our_rule, member_routes, pairs,
     watched_inside_sysctls, watched_sysctls,
 };
+pub use wanted::{Wanted, WantedInside, wanted};

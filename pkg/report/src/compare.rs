@@ -65,7 +65,8 @@ impl<T: Ord + fmt::Display> Comparison<T> {
     /// Compares two lists as sets; each list keeps its order.
     #[must_use]
     pub fn of(desired: Vec<T>, observed: Vec<T>) -> Comparison<T> {
-        let (want, have): (BTreeSet<&T>, BTreeSet<&T>) = (desired.iter().collect(), observed.iter().collect());
+        let (want, have): (BTreeSet<&T>, BTreeSet<&T>) =
+            (desired.iter().collect(), observed.iter().collect());
         let say = |kind| move |what: &&T| Difference { kind, what: what.to_string() };
         let missing = want.difference(&have).map(say(DifferenceKind::Missing));
         let unexpected = have.difference(&want).map(say(DifferenceKind::Unexpected));

@@ -10,7 +10,9 @@ mod pod;
 mod state;
 
 pub use compare::{Comparison, Difference, DifferenceKind};
-pub use network::{Address, FirewallRule, LinkState, Network, PolicyRuleState, RouteState, SetMember, SysctlState};
+pub use network::{
+    Address, FirewallRule, LinkState, Network, PolicyRuleState, RouteState, SetMember, SysctlState,
+};
 pub use pod::{Capture, KernelView, NetnsRef, PodState, Reason, Way, ZtunnelView};
 pub use state::{
     Blind, Change, Health, InstalledFile, NodeState, Observer, Outcome, SCHEMA, Seen, Setting, State, Step,

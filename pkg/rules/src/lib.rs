@@ -10,6 +10,7 @@
 
 pub mod inpod;
 pub mod ir;
+mod list;
 pub mod node;
 pub mod parse;
 pub mod plan;
@@ -20,5 +21,6 @@ pub use ir::{
     Chain, Hook, Is, Jump, LocalRoute, Match, Place, Proto, Rule, RuleSet, Side, States, Table, TableRules,
     Target,
 };
+pub use list::Line;
 pub use parse::{Saved, SavedRule, SavedTable};
 pub use plan::{Change, Edit, Owner};

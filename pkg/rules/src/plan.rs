@@ -286,7 +286,7 @@ impl SavedTable {
     }
 
     /// Rules outside the owner's chains whose verdict is one of them, with their position in their own chain.
-    fn rules_into_chains_of(&self, owner: Owner) -> impl Iterator<Item = (usize, &SavedRule)> {
+    pub(crate) fn rules_into_chains_of(&self, owner: Owner) -> impl Iterator<Item = (usize, &SavedRule)> {
         let position =
             |rule: &SavedRule| self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule));
         self.rules

@@ -12,7 +12,7 @@ use netns::{Netns, NetnsId};
 use tracing::info;
 use zds::Workload;
 
-use crate::{owner::Reply, pause};
+use crate::{inspect::CaptiveView, owner::Reply, pause};
 
 /// After a failure, the next try; twice as long after each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
@@ -72,6 +72,8 @@ pub(super) struct Captive {
     /// Why ztunnel does not.
     pub(super) refused: Option<String>,
     pub(super) seen: Option<Seen>,
+    /// When its rules were last looked at.
+    pub(super) looked: Option<Instant>,
     /// When its rules are to be looked at.
     pub(super) next_look: Instant,
     pub(super) waiting: Vec<Waiter>,
@@ -104,6 +106,7 @@ impl Captive {
             served: None,
             refused: None,
             seen: None,
+            looked: None,
             next_look: now,
             waiting: Vec::new(),
             said: false,
@@ -176,6 +179,23 @@ impl Captive {
     pub(super) fn say(&mut self) {
         if self.step == Step::Verified && self.is_served() && !std::mem::replace(&mut self.said, true) {
             info!(target: "ambient", "{} is captured", self.name);
+        }
+    }
+
+    /// For people who ask.
+    pub(super) fn view(&self) -> CaptiveView {
+        CaptiveView {
+            ips: self.ips.clone(),
+            options: self.options.clone(),
+            netns: self.netns.clone(),
+            ruled: self.is_ruled(),
+            verified: self.step == Step::Verified,
+            leaving: self.leaving,
+            served: self.is_served(),
+            refused: self.refused.clone(),
+            looked: self.looked,
+            trouble: self.trouble.clone(),
+            awaited: !self.waiting.is_empty(),
         }
     }
 

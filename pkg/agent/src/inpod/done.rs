@@ -1,6 +1,6 @@
 //! What workers and ztunnels say.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use inpod::Report;
 use netns::NetnsId;
@@ -12,7 +12,11 @@ use super::{
     captive::{Captive, Seen, Step},
     worker::{Done, Look},
 };
-use crate::{core::Core, owner::Level};
+use crate::{
+    core::Core,
+    history::{Entry, summary},
+    owner::Level,
+};
 
 impl InPodWay {
     pub(super) fn take(&mut self, core: &mut Core, done: Done) {
@@ -20,13 +24,66 @@ impl InPodWay {
             core.is_dirty(Level::Members);
         }
         match done {
-            Done::Captured { uid, netns, result } => self.captured(&uid, netns, result),
-            Done::Looked { uid, netns, result } => self.looked(&uid, netns, result),
-            Done::Released { uid, result } => self.released(&uid, result),
+            Done::Captured { uid, netns, result } => {
+                self.note_captured(core, &uid, &result);
+                self.captured(&uid, netns, result);
+            }
+            Done::Looked { uid, netns, result } => {
+                self.note_looked(core, &uid, &result);
+                self.looked(&uid, netns, result);
+            }
+            Done::Released { uid, result } => {
+                let done = result.as_ref().map(|_| ()).map_err(String::as_str);
+                self.note(core, &uid, "left the mesh", "its rules were removed", done);
+                self.released(&uid, result);
+            }
             Done::Searched(result) => self.found(core, result),
-            Done::Zds(Event::Connections(number)) => self.connected(number),
-            Done::Zds(Event::Accepted { uid, netns }) => self.accepted(&uid, netns),
-            Done::Zds(Event::Refused { uid, netns, error }) => self.refused(&uid, netns, &error),
+            Done::Zds(Event::Connections(number)) => {
+                let what = format!("connections of ztunnel: {number}, before: {}", self.connections);
+                note(core, None, "ztunnel", &what, Ok(()));
+                self.connected(number);
+            }
+            Done::Zds(Event::Accepted { uid, netns }) => {
+                self.note(core, &uid, "ztunnel", "it serves the pod", Ok(()));
+                self.accepted(&uid, netns);
+            }
+            Done::Zds(Event::Refused { uid, netns, error }) => {
+                let is_new = self.captives.get(&uid).is_some_and(|captive| captive.refused.is_none());
+                if is_new {
+                    self.note(core, &uid, "ztunnel", "it was told of the pod", Err(&error));
+                }
+                self.refused(&uid, netns, &error);
+            }
+        }
+    }
+
+    fn note_captured(&self, core: &mut Core, uid: &str, result: &Result<Report, String>) {
+        let is_awaited = self.captives.get(uid).is_some_and(|captive| !captive.waiting.is_empty());
+        let cause = if is_awaited { "ADD" } else { "joined the mesh" };
+        match result {
+            Ok(report) if report.differences.is_empty() => {}
+            Ok(report) => {
+                let what = format!("put in place: {}", summary(&report.differences));
+                self.note(core, uid, cause, &what, Ok(()));
+            }
+            Err(why) => self.note(core, uid, cause, "its rules were to be put in place", Err(why)),
+        }
+    }
+
+    fn note_looked(&self, core: &mut Core, uid: &str, result: &Result<Look, String>) {
+        match result {
+            Ok(look) if look.repaired.is_empty() => {}
+            Ok(look) => {
+                let what = format!("put back: {}", summary(&look.repaired));
+                self.note(core, uid, "drift", &what, Ok(()));
+            }
+            Err(why) => self.note(core, uid, "drift", "its rules were looked at", Err(why)),
+        }
+    }
+
+    fn note(&self, core: &mut Core, uid: &str, cause: &str, what: &str, done: Result<(), &str>) {
+        if let Some(captive) = self.captives.get(uid) {
+            note(core, Some(captive.name.to_string()), cause, what, done);
         }
     }
 
@@ -111,6 +168,7 @@ impl InPodWay {
                 let before = captive.seen.as_ref().map(|seen| seen.whole);
                 let whole = before.filter(|_| !whole).unwrap_or_else(Instant::now);
                 captive.seen = Some(Seen { glance, whole });
+                captive.looked = Some(Instant::now());
                 captive.step = Step::Verified;
                 captive.succeeded();
                 captive.say();
@@ -172,4 +230,10 @@ impl InPodWay {
             self.abandon(uid, why);
         }
     }
+}
+
+/// What others did, and how long it took them nobody says.
+fn note(core: &mut Core, pod: Option<String>, cause: &str, what: &str, done: Result<(), &str>) {
+    let (cause, what) = (cause.to_owned(), what.to_owned());
+    core.history.note(Entry { cause, what, pod, took: Duration::ZERO, error: done.err() });
 }

@@ -13,7 +13,13 @@ use planner::{
 use tracing::{info, warn};
 
 use super::{InPodWay, captive::Step, worker::Job};
-use crate::{core::Core, owner::Level, settings::Redirection, way::Trouble};
+use crate::{
+    core::Core,
+    history::{Entry, summary},
+    owner::Level,
+    settings::Redirection,
+    way::Trouble,
+};
 
 /// Each pod's rules are looked at this often.
 const LOOK: Duration = Duration::from_secs(40);
@@ -28,7 +34,7 @@ const CROWDED: Duration = Duration::from_millis(50);
 impl InPodWay {
     pub(super) fn look_and_do(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
         if level == Level::Whole {
-            self.trouble = self.exempt_probes();
+            self.trouble = self.exempt_probes(core);
         }
         let addresses = self.wanted_addresses(core)?;
         self.take_in(core);
@@ -41,14 +47,22 @@ impl InPodWay {
             tracing::debug!(target: "ambient", "addresses of probed pods: {added} added, {left} removed");
         }
         self.tell(core, &addresses);
+        self.addresses = addresses;
         self.due = self.next_due();
         Ok(self.trouble.clone().or_else(|| self.search_trouble.clone()))
     }
 
     /// Puts rules and sets on the node in place; what is wrong with that.
-    fn exempt_probes(&mut self) -> Option<Trouble> {
+    fn exempt_probes(&mut self, core: &mut Core) -> Option<Trouble> {
+        let began = Instant::now();
         match self.probes.ensure() {
             Ok(missing) => {
+                if !missing.is_empty() {
+                    let (cause, what) =
+                        (core.history.cause(), format!("put in place: {}", summary(&missing)));
+                    let took = began.elapsed();
+                    core.history.note(Entry { cause, what, pod: None, took, error: None });
+                }
                 if self.open && !missing.is_empty() {
                     warn!(target: "ambient", "the node's probes were not exempt: {}", missing.join("; "));
                     self.metrics.repaired("node");

@@ -9,6 +9,7 @@ use super::NodeWay;
 use crate::{
     core::Core,
     inpod::Done,
+    inspect::WaySnapshot,
     ledger::Attachment,
     owner::{Level, Reply},
     way::{Enrolment, Trouble, Way},
@@ -75,6 +76,10 @@ impl Way for NodeWay {
     }
 
     fn done(&mut self, _core: &mut Core, _done: Done) {}
+
+    fn snapshot(&self) -> WaySnapshot {
+        WaySnapshot::Node { desired: self.wanted.clone(), fallback: self.fallback }
+    }
 
     fn due(&self) -> Option<Instant> {
         None

@@ -12,7 +12,12 @@ use planner::{
 use tracing::{debug, info, warn};
 
 use super::{NodeWay, Verified, shared, tell};
-use crate::{core::Core, owner::Level, way::Trouble};
+use crate::{
+    core::Core,
+    history::{Entry, summary},
+    owner::Level,
+    way::Trouble,
+};
 
 /// Numbers that others use are not taken; once we have them, what others add there is theirs to answer for.
 fn refuse_to_share(observed: &Observed) -> Result<(), Trouble> {
@@ -32,6 +37,7 @@ impl NodeWay {
         refuse_to_share(&observed)?;
         let (living, lost) = self.living(core, level);
         let desired = self.desired(core, &observed, &living);
+        self.wanted = Some(desired.clone());
         let level = if self.only_members_differ(&desired) { level } else { Level::Whole };
         self.complete(level, &mut observed, &desired)?;
         let steps = plan(&core.settings.node, Some(&desired), &observed);
@@ -123,17 +129,20 @@ impl NodeWay {
     }
 
     /// Does the steps, up to the first that fails.
-    fn apply(&mut self, core: &Core, steps: &[Operation], desired: &Desired) -> Result<(), Trouble> {
+    fn apply(&mut self, core: &mut Core, steps: &[Operation], desired: &Desired) -> Result<(), Trouble> {
         // Not only the slot counts: a successor takes the place of one that died.
         let ztunnel = |desired: &Desired| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
         let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
         let began = Instant::now();
-        for step in steps {
+        let done = steps.iter().try_for_each(|step| {
             let done = self.path.apply(step);
             core.metrics.step(step.kind(), done.is_ok());
-            done.map_err(|error| format!("{step}: {error}"))?;
             debug!(target: "ambient", "{step}");
-        }
+            done.map_err(|error| format!("{step}: {error}"))
+        });
+        let (cause, error) = (core.history.cause(), done.as_ref().err().map(String::as_str));
+        core.history.note(Entry { cause, what: summary(steps), pod: None, took: began.elapsed(), error });
+        done?;
         let active = desired.active;
         if before.is_none_or(|before| before != ztunnel(desired)) {
             core.metrics.switched(active.map(Slot::number), began.elapsed());

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use nodepath::NodePath;
-use planner::node::{Generation, Known, Operation, Slot, plan};
+use planner::node::{Generation, Known, Observed, Operation, Slot, plan};
 use tracing::warn;
 
 use crate::Settings;
@@ -38,6 +38,11 @@ pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
 }
 
 fn steps(settings: &Settings, path: &mut NodePath) -> Result<Vec<Operation>, String> {
+    Ok(plan(&settings.node, None, &found(settings, path)?))
+}
+
+/// Everything of ours on the node, and in those ztunnels that its routes lead to.
+pub(crate) fn found(settings: &Settings, path: &mut NodePath) -> Result<Observed, String> {
     let words = |error: nodepath::Error| error.to_string();
     let mut observed = path.observe_network().map_err(words)?;
     path.observe_firewall(&mut observed).map_err(words)?;
@@ -57,7 +62,7 @@ fn steps(settings: &Settings, path: &mut NodePath) -> Result<Vec<Operation>, Str
         }
     }
     path.observe_slots(&mut observed, &slots).map_err(words)?;
-    Ok(plan(&settings.node, None, &observed))
+    Ok(observed)
 }
 
 fn has_one_of(ztunnel: &Generation, ips: &[IpAddr]) -> bool {

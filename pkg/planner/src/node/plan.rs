@@ -289,7 +289,7 @@ fn firewall_step(
     (!texts.is_empty()).then_some(Operation::Firewall(place, texts, why))
 }
 
-fn node_rules(config: &NodeConfig, desired: &Desired, family: Family) -> RuleSet {
+pub(super) fn node_rules(config: &NodeConfig, desired: &Desired, family: Family) -> RuleSet {
     let slot = |slot| {
         let ztunnel = desired.slot(slot)?;
         let veth = IfName::new(&ztunnel.veth).ok()?;
@@ -303,7 +303,7 @@ fn node_rules(config: &NodeConfig, desired: &Desired, family: Family) -> RuleSet
     rule_sets::host(&config.rules, &host)
 }
 
-fn inside_rules(config: &NodeConfig, ztunnel: &Generation, family: Family) -> RuleSet {
+pub(super) fn inside_rules(config: &NodeConfig, ztunnel: &Generation, family: Family) -> RuleSet {
     let (Some(ip), Ok(uplink)) = (ztunnel.ip(family), IfName::new(&ztunnel.uplink)) else {
         return RuleSet::default();
     };

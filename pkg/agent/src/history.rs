@@ -1,0 +1,178 @@
+//! The last changes, and what set each of them off.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant, SystemTime},
+};
+
+use report::{Change, Outcome};
+
+/// As many changes are remembered.
+const MOST: usize = 400;
+/// As many causes of one turn are named.
+const MOST_CAUSES: usize = 3;
+/// Longer lists are cut in an entry.
+const MOST_STEPS: usize = 6;
+
+/// Changes, oldest first, and what has come since the last turn.
+#[derive(Debug)]
+pub(crate) struct History {
+    changes: VecDeque<Change>,
+    causes: Vec<String>,
+    more: usize,
+}
+
+impl Default for History {
+    fn default() -> History {
+        History { changes: VecDeque::new(), causes: vec!["start".to_owned()], more: 0 }
+    }
+}
+
+/// What is to be remembered.
+#[derive(Debug)]
+pub(crate) struct Entry<'a> {
+    pub(crate) cause: String,
+    pub(crate) what: String,
+    pub(crate) pod: Option<String>,
+    pub(crate) took: Duration,
+    pub(crate) error: Option<&'a str>,
+}
+
+impl History {
+    /// Something came that the next turn acts on.
+    pub(crate) fn because(&mut self, cause: impl FnOnce() -> String) {
+        if self.causes.len() >= MOST_CAUSES {
+            self.more = self.more.saturating_add(1);
+            return;
+        }
+        let cause = cause();
+        if !self.causes.contains(&cause) {
+            self.causes.push(cause);
+        }
+    }
+
+    /// What this turn acts on; nothing has come: somebody else must have changed what is found changed.
+    pub(crate) fn cause(&self) -> String {
+        match (self.causes.as_slice(), self.more) {
+            ([], _) => "drift".to_owned(),
+            (causes, 0) => causes.join(", "),
+            (causes, more) => format!("{} and {more} more", causes.join(", ")),
+        }
+    }
+
+    /// The turn has ended.
+    pub(crate) fn turned(&mut self) {
+        self.causes.clear();
+        self.more = 0;
+    }
+
+    /// Remembers a change that ends now.
+    pub(crate) fn note(&mut self, entry: Entry<'_>) {
+        let change = Change {
+            at: timestamp(SystemTime::now().checked_sub(entry.took).unwrap_or(SystemTime::UNIX_EPOCH)),
+            cause: entry.cause,
+            what: entry.what,
+            pod: entry.pod,
+            took_ms: milliseconds(entry.took),
+            outcome: if entry.error.is_some() { Outcome::Failed } else { Outcome::Done },
+            error: entry.error.map(str::to_owned),
+        };
+        // What fails again and again is one line, with the time of the last attempt.
+        let same = |last: &&mut Change| {
+            last.error.is_some()
+                && (&last.error, &last.what, &last.pod) == (&change.error, &change.what, &change.pod)
+        };
+        if let Some(last) = self.changes.back_mut().filter(same) {
+            *last = change;
+            return;
+        }
+        if self.changes.len() >= MOST {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(change);
+    }
+
+    /// All, newest first.
+    pub(crate) fn changes(&self) -> Vec<Change> {
+        self.changes.iter().rev().cloned().collect()
+    }
+}
+
+/// Steps of a plan in one line.
+pub(crate) fn summary(steps: &[impl ToString]) -> String {
+    let first: Vec<String> = steps.iter().take(MOST_STEPS).map(ToString::to_string).collect();
+    match steps.len().saturating_sub(MOST_STEPS) {
+        0 => first.join("; "),
+        more => format!("{}; and {more} more", first.join("; ")),
+    }
+}
+
+pub(crate) fn milliseconds(took: Duration) -> f64 {
+    (took.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// RFC 3339, in UTC.
+pub(crate) fn timestamp(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    wire::rfc3339_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// When it was, by the clock of today.
+pub(crate) fn timestamp_of(when: Instant) -> String {
+    let time = SystemTime::now().checked_sub(when.elapsed());
+    timestamp(time.unwrap_or(SystemTime::UNIX_EPOCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(what: &str) -> Entry<'_> {
+        Entry {
+            cause: "start".to_owned(),
+            what: what.to_owned(),
+            pod: None,
+            took: Duration::ZERO,
+            error: None,
+        }
+    }
+
+    #[test]
+    fn the_newest_comes_first_and_the_oldest_goes() {
+        let mut history = History::default();
+        (0..=MOST).for_each(|number| history.note(entry(&number.to_string())));
+        let changes = history.changes();
+        assert_eq!(changes.len(), MOST);
+        assert_eq!(changes[0].what, MOST.to_string());
+        assert_eq!(changes[MOST - 1].what, "1");
+    }
+
+    #[test]
+    fn a_turn_that_nothing_set_off_finds_drift() {
+        let mut history = History::default();
+        assert_eq!(history.cause(), "start");
+        history.turned();
+        assert_eq!(history.cause(), "drift");
+        (0..5).for_each(|number| history.because(|| format!("pod {number}")));
+        assert_eq!(history.cause(), "pod 0, pod 1, pod 2 and 2 more");
+        history.turned();
+        (0..5).for_each(|_| history.because(|| "pod 0".to_owned()));
+        assert_eq!(history.cause(), "pod 0");
+    }
+
+    #[test]
+    fn what_fails_again_is_told_once() {
+        let mut history = History::default();
+        (0..3).for_each(|_| history.note(Entry { error: Some("no"), ..entry("try") }));
+        history.note(entry("try"));
+        history.note(entry("try"));
+        assert_eq!(history.changes().len(), 3);
+    }
+
+    #[test]
+    fn a_long_plan_is_cut() {
+        let steps: Vec<String> = (0..8).map(|number| number.to_string()).collect();
+        assert_eq!(summary(&steps), "0; 1; 2; 3; 4; 5; and 2 more");
+        assert_eq!(summary(&steps[..2]), "0; 1");
+    }
+}

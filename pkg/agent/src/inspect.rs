@@ -1,0 +1,251 @@
+//! What the agent knows and what the kernel shows, side by side, for people who ask.
+//!
+//! The owner only hands over a copy of what it knows ([`Snapshot`]). The kernel is asked on the thread of whoever asks, so
+//! nobody's pod waits for it.
+
+mod alone;
+mod inpod;
+mod node;
+mod pods;
+mod records;
+mod sidecar;
+
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    time::{Duration, Instant, SystemTime},
+};
+
+use model::{Namespace, Pod};
+use netns::Netns;
+use planner::{
+    ambient::Standing,
+    node::{Desired, Fallback, Members},
+    ztunnel::Candidate,
+};
+use report::{Blind, Change, NodeState, Observer, PodState, Seen, State, Step, Way};
+use wire::PodRecord;
+
+pub(crate) use inpod::CaptiveView;
+pub use records::{add_failures, read as read_records};
+
+use crate::{
+    history::{milliseconds, timestamp},
+    owner::{Handle, Message},
+    settings::{Capture, Settings},
+};
+
+/// The owner answers between two messages; a turn takes less than a second, unless a tool hangs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the owner knows.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) pods: Vec<Known>,
+    pub(crate) ztunnels: Vec<Candidate>,
+    pub(crate) synced: bool,
+    /// What is wrong with the node.
+    pub(crate) trouble: Option<String>,
+    pub(crate) started: SystemTime,
+    pub(crate) history: Vec<Change>,
+    pub(crate) way: WaySnapshot,
+}
+
+/// A pod, and what is decided on it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) pod: Pod,
+    pub(crate) namespace: Option<Namespace>,
+    pub(crate) standing: Standing,
+    /// Addresses that the plugin told.
+    pub(crate) told: Vec<IpAddr>,
+    /// Since when it is captured, or not, as the owner has it.
+    pub(crate) since: Option<SystemTime>,
+}
+
+/// What a way of capture knows.
+#[derive(Debug)]
+pub(crate) enum WaySnapshot {
+    /// On the node.
+    Node {
+        /// What the last turn wanted; none: none has come that far.
+        desired: Option<Desired>,
+        fallback: Fallback,
+    },
+    /// From within.
+    InPod {
+        /// Whose probes are to be exempt.
+        members: Members,
+        captives: std::collections::BTreeMap<String, CaptiveView>,
+        connections: usize,
+    },
+    /// The way that ztunnel speaks could not be opened.
+    None,
+}
+
+/// Makes the debug state. Looks for one at a time.
+#[derive(Debug)]
+pub struct Inspector {
+    settings: Arc<Settings>,
+    handle: Handle,
+    node: Option<Netns>,
+    sidecars: Mutex<sidecar::Cache>,
+}
+
+impl Inspector {
+    /// `node`: the node's network namespace; none: the process's own.
+    #[must_use]
+    pub fn new(settings: Arc<Settings>, handle: Handle, node: Option<Netns>) -> Inspector {
+        Inspector { settings, handle, node, sidecars: Mutex::default() }
+    }
+
+    /// What the owner knows, compared with the kernel: everything of [`State`] but for version, health, installation and
+    /// configuration, which others know. It takes one look at the node, and at each pod with a sidecar one glance; of
+    /// pods that are captured from within it tells what the owner saw last. Blocks.
+    ///
+    /// # Errors
+    /// The owner does not answer.
+    pub fn look(&self) -> Result<State, String> {
+        let (began, at) = (Instant::now(), SystemTime::now());
+        let snapshot = self.snapshot()?;
+        let mut state = State::default();
+        let mut blind = Vec::new();
+        self.in_node(|| self.observe(&snapshot, &mut state, &mut blind))?;
+        state.schema = report::SCHEMA.to_owned();
+        state.history = snapshot.history;
+        let took_ms = milliseconds(began.elapsed());
+        state.seen = Seen { at: timestamp(at), took_ms, by: Observer::Agent, blind };
+        Ok(state)
+    }
+
+    /// Looks closely at one pod: its rules, one by one. None: it is not known. Blocks.
+    ///
+    /// # Errors
+    /// The owner does not answer.
+    pub fn look_at(&self, namespace: &str, name: &str, state: &State) -> Result<Option<PodState>, String> {
+        let Some(seen) = state.pod(namespace, name) else { return Ok(None) };
+        let mut pod = seen.clone();
+        let snapshot = self.snapshot()?;
+        if let WaySnapshot::InPod { captives, .. } = &snapshot.way
+            && let (Some(captive), Some(chosen)) = (captives.get(&pod.uid), self.settings.capture.in_pod())
+        {
+            inpod::verify(captive, chosen, &self.settings.tools, &mut pod);
+        }
+        Ok(Some(pod))
+    }
+
+    fn snapshot(&self) -> Result<Box<Snapshot>, String> {
+        let (reply, answer) = mpsc::channel();
+        self.handle.send(Message::Inspect(reply));
+        let answer = answer.recv_timeout(PATIENCE);
+        answer.map_err(|_| format!("the agent's loop has not answered for {} s", PATIENCE.as_secs()))
+    }
+
+    fn in_node<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T, String> {
+        match &self.node {
+            None => Ok(act()),
+            Some(node) => node.run_in(act).map_err(|error| error.to_string()),
+        }
+    }
+
+    fn observe(&self, snapshot: &Snapshot, state: &mut State, blind: &mut Vec<Blind>) {
+        state.node = self.node_state(snapshot);
+        match &snapshot.way {
+            WaySnapshot::Node { desired, .. } => {
+                let seen = node::look(&self.settings, desired.as_ref());
+                node::show(&self.settings, desired.as_ref(), seen, state, blind);
+            }
+            WaySnapshot::InPod { members, .. } => {
+                inpod::show(&self.settings, members, state, blind);
+            }
+            WaySnapshot::None => {}
+        }
+        state.ztunnels = pods::ztunnels(snapshot);
+        state.pods = pods::pods(snapshot, state, &self.settings);
+        let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
+        let redirects = sidecar::redirects(snapshot);
+        let Settings { netns_directory, tools, .. } = self.settings.as_ref();
+        sidecar::show(netns_directory, tools, &redirects, &mut cache, &mut state.pods);
+    }
+
+    fn node_state(&self, snapshot: &Snapshot) -> NodeState {
+        let (way, fallback, active) = match &snapshot.way {
+            WaySnapshot::Node { desired, fallback } => {
+                let active = desired.as_ref().and_then(|desired| desired.active);
+                (Some(Way::Node), Some(fallback.to_string()), active.map(planner::node::Slot::number))
+            }
+            WaySnapshot::InPod { .. } => (Some(Way::InPod), None, None),
+            WaySnapshot::None => (None, None, None),
+        };
+        NodeState {
+            name: String::new(),
+            started: Some(timestamp(snapshot.started)),
+            ambient: true,
+            way,
+            chosen: chosen(&self.settings).to_owned(),
+            fallback,
+            active_slot: active,
+            trouble: snapshot.trouble.clone(),
+            synced: snapshot.synced,
+        }
+    }
+}
+
+fn chosen(settings: &Settings) -> &'static str {
+    match settings.capture {
+        Capture::Node => "node",
+        Capture::InPod(_) => "in-pod",
+        Capture::Auto(_) => "auto",
+    }
+}
+
+/// Notes what could not be looked at.
+fn blind_to(blind: &mut Vec<Blind>, what: &str, why: &dyn std::fmt::Display) {
+    blind.push(Blind { what: what.to_owned(), why: why.to_string() });
+}
+
+/// The pods of a node whose agent takes no part in ambient mode: what the plugin noted of its ADDs, and what the kernel
+/// shows of those with a sidecar. Remembers what it saw, so that looking again is cheap.
+#[derive(Debug)]
+pub struct Plain {
+    netns_directory: PathBuf,
+    tools: netfilter::Options,
+    sidecars: Mutex<sidecar::Cache>,
+}
+
+impl Plain {
+    /// `netns_directory`: where the container runtime binds network namespaces.
+    #[must_use]
+    pub fn new(netns_directory: PathBuf, tools: netfilter::Options) -> Plain {
+        Plain { netns_directory, tools, sidecars: Mutex::default() }
+    }
+
+    /// Blocks.
+    #[must_use]
+    pub fn look(&self, records: &[PodRecord]) -> Vec<PodState> {
+        let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
+        records::pods(records, &self.netns_directory, &self.tools, &mut cache)
+    }
+}
+
+/// Looks at the node without an agent: compares the kernel with what the last agent wrote down, as far as that goes, and
+/// says what it cannot know. `last`: the last agent's document; `node`: the node's network namespace; none: the
+/// process's own. Blocks.
+#[must_use]
+pub fn look_alone(settings: &Settings, node: Option<&Netns>, last: Option<State>) -> State {
+    alone::look(settings, node, last)
+}
+
+/// What an uninstallation would do to the node's network, step by step; nothing is changed. `node`: the node's network
+/// namespace; none: the process's own. Blocks.
+///
+/// # Errors
+/// What is there cannot be looked at; a sentence.
+pub fn removal(settings: &Settings, node: Option<&Netns>) -> Result<Vec<Step>, String> {
+    let look = || alone::removal(settings);
+    match node {
+        None => look(),
+        Some(node) => node.run_in(look).map_err(|error| error.to_string())?,
+    }
+}

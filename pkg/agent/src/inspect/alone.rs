@@ -1,0 +1,226 @@
+//! A look without an agent: what can be told from the kernel, and from what the last agent wrote down.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
+
+use ::inpod::is_captured;
+use netns::Netns;
+use nodepath::NodePath;
+use planner::node::Observed;
+use report::{
+    Blind, Capture, Comparison, KernelView, Network, Observer, PodState, SetMember, State, Step, Way,
+};
+
+use super::{blind_to, inpod, node, sidecar};
+use crate::{
+    history::{milliseconds, timestamp},
+    node::found,
+    settings::Settings,
+};
+
+/// See [`super::look_alone`].
+pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>) -> State {
+    let (began, now) = (Instant::now(), SystemTime::now());
+    let mut blind = Vec::new();
+    let mut state = last.unwrap_or_else(|| {
+        blind_to(&mut blind, "what is desired", &"no agent has written down its state on this node");
+        State { schema: report::SCHEMA.to_owned(), ..State::default() }
+    });
+    let way = state.node.way;
+    let observe = || observe(settings, way);
+    let seen = match at {
+        None => observe(),
+        Some(netns) => netns.run_in(observe).unwrap_or_else(|error| Seen::failed(error.to_string())),
+    };
+    blind.extend(seen.blind);
+    state.plan.clear();
+    state.node.started = None;
+    compare(&mut state.network, seen.network);
+    let pods = Netns::list(&settings.netns_directory).map(sidecar::by_address);
+    match pods {
+        Ok(found) => state.pods.iter_mut().for_each(|pod| {
+            let own = pod.ips.iter().find_map(|ip| found.get(ip)).cloned();
+            look_at(settings, &state.network, own, pod);
+        }),
+        Err(error) => blind_to(&mut blind, "the network namespaces of pods", &error),
+    }
+    state.seen = report::Seen {
+        at: timestamp(now),
+        took_ms: milliseconds(began.elapsed()),
+        by: Observer::Command,
+        blind,
+    };
+    state
+}
+
+#[derive(Default)]
+struct Seen {
+    network: Option<Network>,
+    blind: Vec<Blind>,
+}
+
+impl Seen {
+    fn failed(why: String) -> Seen {
+        Seen { network: None, blind: vec![Blind { what: "the node's network".to_owned(), why }] }
+    }
+}
+
+fn observe(settings: &Settings, way: Option<Way>) -> Seen {
+    let mut state = State::default();
+    let mut blind = Vec::new();
+    if way == Some(Way::InPod) {
+        inpod::show(settings, &BTreeMap::new(), &mut state, &mut blind);
+    } else {
+        match all(settings) {
+            Ok(observed) => {
+                let look = node::Look { observed: Some(observed), troubles: Vec::new() };
+                node::show(settings, None, look, &mut state, &mut blind);
+            }
+            Err(error) => return Seen::failed(error),
+        }
+    }
+    Seen { network: Some(state.network), blind }
+}
+
+/// Everything on the node, and in the ztunnels that its routes lead to.
+fn all(settings: &Settings) -> Result<Observed, String> {
+    let opened = NodePath::open(
+        settings.node.clone(),
+        settings.tools.clone(),
+        &settings.netns_directory,
+        &settings.journal,
+    );
+    let mut path = opened.map_err(|error| error.to_string())?;
+    found(settings, &mut path)
+}
+
+/// What `uninstall` would do on the node's network, in the calling thread's namespace; nothing is changed.
+///
+/// # Errors
+/// What is there cannot be looked at; a sentence.
+pub(super) fn removal(settings: &Settings) -> Result<Vec<Step>, String> {
+    let observed = all(settings)?;
+    let steps = planner::node::plan(&settings.node, None, &observed);
+    Ok(steps.iter().map(|step| node::step(step, &settings.node)).collect())
+}
+
+/// What was desired last, against what is there now.
+fn compare(network: &mut Network, seen: Option<Network>) {
+    let Some(seen) = seen else {
+        *network = Network {
+            ipsets: Comparison::unseen(std::mem::take(&mut network.ipsets.desired)),
+            rules: Comparison::unseen(std::mem::take(&mut network.rules.desired)),
+            routes: Comparison::unseen(std::mem::take(&mut network.routes.desired)),
+            links: Comparison::unseen(std::mem::take(&mut network.links.desired)),
+            sysctls: Comparison::unseen(std::mem::take(&mut network.sysctls.desired)),
+            firewall: Comparison::unseen(std::mem::take(&mut network.firewall.desired)),
+            foreign: Vec::new(),
+        };
+        return;
+    };
+    network.ipsets = against(&mut network.ipsets, seen.ipsets);
+    network.rules = against(&mut network.rules, seen.rules);
+    network.routes = against(&mut network.routes, seen.routes);
+    // Where a link leads is told only by an agent that knows where it should.
+    let links = seen
+        .links
+        .observed
+        .map(|links| links.into_iter().map(|link| report::LinkState { right: true, ..link }).collect());
+    network.links = against(&mut network.links, Comparison { observed: links, ..Comparison::default() });
+    network.sysctls = against(&mut network.sysctls, seen.sysctls);
+    network.firewall = against(&mut network.firewall, seen.firewall);
+    network.foreign = seen.foreign;
+}
+
+fn against<T: Ord + std::fmt::Display>(before: &mut Comparison<T>, seen: Comparison<T>) -> Comparison<T> {
+    let desired = std::mem::take(&mut before.desired);
+    match seen.observed {
+        Some(observed) => Comparison::of(desired, observed),
+        None => Comparison::unseen(desired),
+    }
+}
+
+/// A pod that the last agent knew. Whether it is still there nobody says.
+fn look_at(settings: &Settings, network: &Network, netns: Option<Arc<Netns>>, pod: &mut PodState) {
+    let before = std::mem::take(&mut pod.kernel);
+    pod.kernel = KernelView { looked: Some(timestamp(SystemTime::now())), ..KernelView::default() };
+    pod.kernel.netns = netns.as_ref().map(|netns| inpod::netns_ref(netns.id()));
+    match pod.way {
+        Some(Way::Node) => enrolled(network, pod),
+        Some(Way::InPod) => captured(settings, netns, pod),
+        Some(Way::Sidecar) => redirected(settings, netns, pod),
+        None => pod.kernel = before,
+    }
+}
+
+fn enrolled(network: &Network, pod: &mut PodState) {
+    let Some(members) = &network.ipsets.observed else {
+        pod.capture = Capture::Unknown;
+        pod.kernel.blind = Some("the node's sets cannot be looked at".to_owned());
+        return;
+    };
+    let has = |ip: &IpAddr| members.iter().any(|member: &SetMember| member.ip == *ip);
+    let lacking: Vec<String> = pod
+        .ips
+        .iter()
+        .filter(|ip| !has(ip))
+        .map(|ip| format!("{ip} is not in the set of enrolled addresses"))
+        .collect();
+    if lacking.is_empty() {
+        pod.kernel.seen.push("its addresses are in the sets of enrolled addresses".to_owned());
+    } else {
+        pod.capture = Capture::Bypassing;
+    }
+    pod.kernel.differences = lacking;
+}
+
+fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
+    let Some(netns) = netns else { return without_netns(settings, pod) };
+    let config = settings.capture.in_pod().map(|chosen| chosen.rules.clone()).unwrap_or_default();
+    match is_captured(&netns, &config) {
+        Ok(true) => pod.kernel.seen.push(
+            "the policy route of capture from within is in its network namespace; its rules are compared by an agent \
+             only"
+                .to_owned(),
+        ),
+        Ok(false) => {
+            pod.capture = Capture::Bypassing;
+            pod.kernel.differences.push("its network namespace has no policy route to ztunnel".to_owned());
+        }
+        Err(error) => {
+            pod.capture = Capture::Unknown;
+            pod.kernel.blind = Some(error.to_string());
+        }
+    }
+}
+
+fn redirected(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
+    let Some(netns) = netns else { return without_netns(settings, pod) };
+    match sidecar::rules_there(&netns, &settings.tools) {
+        Ok(0) => {
+            pod.capture = Capture::Bypassing;
+            pod.kernel
+                .differences
+                .push("its network namespace has no rules that lead to its sidecar".to_owned());
+        }
+        Ok(number) => {
+            pod.capture = Capture::Captured;
+            let seen = format!("{number} rules of sidecar redirection; an agent compares them one by one");
+            pod.kernel.seen.push(seen);
+        }
+        Err(why) => {
+            pod.capture = Capture::Unknown;
+            pod.kernel.blind = Some(why);
+        }
+    }
+}
+
+fn without_netns(settings: &Settings, pod: &mut PodState) {
+    pod.capture = Capture::Unknown;
+    let directory = settings.netns_directory.display();
+    pod.kernel.blind = Some(format!("no network namespace in {directory} has its address"));
+}

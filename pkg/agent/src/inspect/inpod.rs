@@ -1,0 +1,134 @@
+//! Capture from within: the node's probes, and single pods.
+
+use std::{net::IpAddr, sync::Arc, time::Instant};
+
+use ::inpod::{Probes, SETS, Wanted};
+use model::Family;
+use netns::{Netns, NetnsId};
+use planner::node::Members;
+use report::{Blind, Comparison, Difference, DifferenceKind, KernelView, NetnsRef, PodState, State};
+use rules::Owner;
+
+use super::{
+    blind_to,
+    node::{firewall, members, number},
+};
+use crate::{
+    history::{timestamp, timestamp_of},
+    settings::{InPod, Settings},
+};
+
+/// What the owner knows of a pod that is captured from within, or is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct CaptiveView {
+    pub(crate) ips: Vec<IpAddr>,
+    pub(crate) options: rules::inpod::Pod,
+    pub(crate) netns: Option<Arc<Netns>>,
+    /// Its rules were put in place, and not found otherwise since.
+    pub(crate) ruled: bool,
+    /// They were seen there.
+    pub(crate) verified: bool,
+    pub(crate) leaving: bool,
+    pub(crate) served: bool,
+    pub(crate) refused: Option<String>,
+    pub(crate) looked: Option<Instant>,
+    pub(crate) trouble: Option<String>,
+    /// An ADD waits.
+    pub(crate) awaited: bool,
+}
+
+/// Fills in the node's part.
+pub(super) fn show(settings: &Settings, wanted: &Members, state: &mut State, blind: &mut Vec<Blind>) {
+    let Some(chosen) = settings.capture.in_pod() else { return };
+    let opened = Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone());
+    let mut probes = match opened {
+        Ok(probes) => probes,
+        Err(error) => return blind_to(blind, "the node's probes", &error),
+    };
+    match probes.members() {
+        Ok(seen) => state.network.ipsets = members(wanted, seen.into_iter(), set),
+        Err(error) => blind_to(blind, "the sets of probed pods", &error),
+    }
+    match show_firewall(&probes, chosen) {
+        Ok(shown) => state.network.firewall = shown,
+        Err(error) => blind_to(blind, "the node's firewall", &error),
+    }
+}
+
+pub(super) fn set(family: Family) -> String {
+    match family {
+        Family::V4 => SETS[0].to_owned(),
+        Family::V6 => SETS[1].to_owned(),
+    }
+}
+
+fn show_firewall(
+    probes: &Probes,
+    chosen: &InPod,
+) -> Result<Comparison<report::FirewallRule>, ::inpod::Error> {
+    let observed = probes.observe()?;
+    let wanted = chosen.families().into_iter().flat_map(|family| {
+        let lines = probes.wanted(family).lines();
+        lines.into_iter().map(move |line| firewall("node", family, &line))
+    });
+    let seen = Family::BOTH.into_iter().flat_map(|family| {
+        let lines = Owner::PROBES.lines(&observed.of(family));
+        lines.into_iter().map(move |line| firewall("node", family, &line))
+    });
+    let mut shown = Comparison::of(wanted.collect(), seen.collect());
+    if shown.difference.is_empty() {
+        // What stands in the wrong place is no other rule.
+        let words = probes.changes(&observed).words();
+        shown.difference =
+            words.into_iter().map(|what| Difference { kind: DifferenceKind::Changed, what }).collect();
+    }
+    Ok(shown)
+}
+
+pub(super) fn netns_ref(id: NetnsId) -> NetnsRef {
+    NetnsRef { device: id.dev, inode: id.ino }
+}
+
+/// What the owner saw last.
+pub(super) fn view(captive: &CaptiveView) -> KernelView {
+    let mut view = KernelView {
+        looked: captive.looked.map(timestamp_of),
+        netns: captive.netns.as_ref().map(|netns| netns_ref(netns.id())),
+        ..KernelView::default()
+    };
+    if captive.netns.is_none() {
+        view.blind = Some(
+            "its network namespace is not known: the plugin did not hand it over, and no process of the pod was found \
+             in one that has its address"
+                .to_owned(),
+        );
+    } else if captive.verified {
+        view.seen.push("its rules and its policy route were in place".to_owned());
+    } else if captive.ruled {
+        view.seen.push("its rules were put in place, and will be looked at once more".to_owned());
+    }
+    view
+}
+
+/// Looks closely: rule by rule.
+pub(super) fn verify(captive: &CaptiveView, chosen: &InPod, tools: &netfilter::Options, pod: &mut PodState) {
+    let Some(netns) = &captive.netns else { return };
+    let families = chosen.families();
+    let wanted = Wanted { config: &chosen.rules, pod: &captive.options, families: &families };
+    let now = timestamp(std::time::SystemTime::now());
+    match ::inpod::verify(netns, &wanted, tools) {
+        Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be looked at: {error}")),
+        Ok(report) => {
+            pod.kernel.looked = Some(now);
+            pod.kernel.seen.clear();
+            if report.differences.is_empty() {
+                let names: Vec<String> =
+                    families.iter().map(|family| format!("IPv{}", number(*family))).collect();
+                pod.kernel
+                    .seen
+                    .push(format!("its rules and its policy route are in place ({})", names.join(", ")));
+            }
+            pod.kernel.differences = report.differences;
+        }
+    }
+}

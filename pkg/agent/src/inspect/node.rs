@@ -1,0 +1,394 @@
+//! The node path: what is wanted of it and what is there, object by object.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use model::{Family, IpNet};
+use nodepath::NodePath;
+use planner::node::{
+    Desired, Members, NodeConfig, Observed, ObservedInside, Operation, PathRoute, PathRule, Place, RouteEdit,
+    RouteTo, Slot, Wanted, WantedInside, plan, wanted,
+};
+use report::{
+    Blind, Comparison, Difference, DifferenceKind, FirewallRule, LinkState, Network, PolicyRuleState,
+    RouteState, SetMember, State, Step, SysctlState,
+};
+use rules::{Owner, RuleSet, Saved};
+
+use super::blind_to;
+use crate::settings::Settings;
+
+/// What the kernel shows.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    pub(super) observed: Option<Observed>,
+    /// What could not be looked at.
+    pub(super) troubles: Vec<(&'static str, String)>,
+}
+
+/// Looks at everything, in the calling thread's namespace, and changes nothing.
+pub(super) fn look(settings: &Settings, desired: Option<&Desired>) -> Look {
+    let mut look = Look::default();
+    let opened = NodePath::open(
+        settings.node.clone(),
+        settings.tools.clone(),
+        &settings.netns_directory,
+        &settings.journal,
+    );
+    let observed = opened.and_then(|mut path| path.observe_network().map(|observed| (path, observed)));
+    match observed {
+        Err(error) => look.troubles.push(("the node's network", error.to_string())),
+        Ok((mut path, mut observed)) => {
+            if let Err(error) = path.observe_firewall(&mut observed) {
+                look.troubles.push(("the node's firewall", error.to_string()));
+            }
+            let slots = desired.map_or([None, None], |desired| desired.slots.clone());
+            if let Err(error) = path.observe_slots(&mut observed, &slots) {
+                look.troubles.push(("ztunnel's network namespace", error.to_string()));
+            }
+            look.observed = Some(observed);
+        }
+    }
+    look
+}
+
+/// Fills in network and plan.
+pub(super) fn show(
+    settings: &Settings,
+    desired: Option<&Desired>,
+    look: Look,
+    state: &mut State,
+    blind: &mut Vec<Blind>,
+) {
+    look.troubles.iter().for_each(|(what, why)| blind_to(blind, what, why));
+    let complete = look.troubles.is_empty();
+    let Some(observed) = look.observed else { return };
+    let nothing = Desired::default();
+    let want = wanted(&settings.node, desired.unwrap_or(&nothing), &observed);
+    let set = |family| settings.node.set(family).to_owned();
+    state.network = network(&want, desired.unwrap_or(&nothing), &observed, set);
+    if let (Some(desired), true) = (desired, complete) {
+        let steps = plan(&settings.node, Some(desired), &observed);
+        judge_firewall(&steps, &mut state.network);
+        state.plan = steps.iter().map(|operation| step(operation, &settings.node)).collect();
+    }
+}
+
+/// What stands in the wrong place is no other rule: the plan knows better than a comparison of lists.
+fn judge_firewall(steps: &[Operation], network: &mut Network) {
+    let reasons = steps.iter().filter_map(|step| match step {
+        Operation::Firewall(at, _, why) => Some((at, why)),
+        _ => None,
+    });
+    let found: Vec<Difference> = reasons
+        .flat_map(|(at, why)| why.iter().map(move |why| format!("{}: {why}", place(at))))
+        .map(|what| Difference { kind: DifferenceKind::Changed, what })
+        .collect();
+    if network.firewall.difference.is_empty() {
+        network.firewall.difference = found;
+    }
+}
+
+/// As [`Network`] names places.
+fn place(place: &Place) -> String {
+    match place {
+        Place::Node => "node".to_owned(),
+        Place::Ztunnel(slot) => format!("ztunnel {slot}"),
+    }
+}
+
+/// A member without a comment is as good as one with the right one: an older kernel keeps none.
+pub(super) fn members(
+    desired: &Members,
+    observed: impl Iterator<Item = (IpAddr, Option<String>)>,
+    set: impl Fn(Family) -> String,
+) -> Comparison<SetMember> {
+    let member = |ip: IpAddr, uid: Option<String>| SetMember { set: set(Family::of(ip)), ip, uid };
+    let want: Vec<SetMember> = desired.iter().map(|(ip, uid)| member(*ip, Some(uid.clone()))).collect();
+    let have: Vec<SetMember> = observed.map(|(ip, uid)| member(ip, uid)).collect();
+    let filled = have.iter().map(|seen| match &seen.uid {
+        Some(_) => seen.clone(),
+        None => member(seen.ip, desired.get(&seen.ip).cloned()),
+    });
+    let difference = Comparison::of(want.clone(), filled.collect()).difference;
+    Comparison::judged(want, have, difference)
+}
+
+fn network(want: &Wanted, desired: &Desired, observed: &Observed, set: impl Fn(Family) -> String) -> Network {
+    let in_sets = observed.sets.values().flatten().map(|(ip, uid)| (*ip, uid.clone()));
+    let mut all = Lists::default();
+    all.add("node", &want.into(), &observed.into());
+    for slot in Slot::BOTH {
+        let place = place(&Place::Ztunnel(slot));
+        let nothing = Objects::default();
+        let (want, have) = (slot.of(&want.inside), slot.of(&observed.inside));
+        let want = want.as_ref().map_or(nothing.clone(), Into::into);
+        all.add(&place, &want, &have.as_ref().map_or(nothing, Into::into));
+    }
+    Network {
+        ipsets: members(&desired.members, in_sets, set),
+        rules: Comparison::of(all.desired.rules, all.observed.rules),
+        routes: Comparison::of(all.desired.routes, all.observed.routes),
+        links: Comparison::of(all.desired.links, all.observed.links),
+        sysctls: all.sysctls,
+        firewall: Comparison::of(all.desired.firewall, all.observed.firewall),
+        foreign: observed.foreign.clone(),
+    }
+}
+
+/// Objects of one place, or of all.
+#[derive(Clone, Debug, Default)]
+struct Objects {
+    rules: Vec<PathRule>,
+    routes: Vec<PathRoute>,
+    links: BTreeMap<String, (bool, bool)>,
+    addresses: Vec<(String, IpNet)>,
+    sysctls: BTreeMap<String, String>,
+    journal: BTreeMap<String, String>,
+    firewall: Vec<(Family, rules::Line)>,
+}
+
+/// Both sides, ready to be shown.
+#[derive(Default)]
+struct Lists {
+    desired: Shown,
+    observed: Shown,
+    sysctls: Comparison<SysctlState>,
+}
+
+#[derive(Default)]
+struct Shown {
+    rules: Vec<PolicyRuleState>,
+    routes: Vec<RouteState>,
+    links: Vec<LinkState>,
+    firewall: Vec<FirewallRule>,
+}
+
+impl Lists {
+    fn add(&mut self, place: &str, want: &Objects, have: &Objects) {
+        self.desired.add(place, want);
+        self.observed.add(place, have);
+        self.add_sysctls(place, want, have);
+    }
+
+    /// Of the settings that are looked at, only those that we want otherwise, or have changed, are ours.
+    fn add_sysctls(&mut self, place: &str, want: &Objects, have: &Objects) {
+        let show = |name: &String, value: &String| SysctlState {
+            place: place.to_owned(),
+            name: name.clone(),
+            value: value.clone(),
+            before: None,
+        };
+        let desired = want.sysctls.iter().map(|(name, value)| show(name, value)).collect();
+        let ours = have.sysctls.iter().filter(|(name, _)| want.sysctls.contains_key(*name));
+        let observed: Vec<SysctlState> = ours.map(|(name, value)| show(name, value)).collect();
+        let mut of = Comparison::of(desired, observed);
+        for seen in of.observed.iter_mut().flatten() {
+            seen.before = have.journal.get(&seen.name).cloned();
+        }
+        self.sysctls.desired.append(&mut of.desired);
+        self.sysctls.observed.get_or_insert_default().extend(of.observed.unwrap_or_default());
+        self.sysctls.difference.append(&mut of.difference);
+    }
+}
+
+impl Shown {
+    fn add(&mut self, place: &str, objects: &Objects) {
+        self.rules.extend(objects.rules.iter().map(|rule| policy_rule(place, rule)));
+        self.routes.extend(objects.routes.iter().map(|found| route(place, found)));
+        self.links.extend(objects.links.iter().map(|(name, (up, right))| {
+            let own = objects.addresses.iter().filter(|(link, _)| link == name);
+            let mut addresses: Vec<String> = own.map(|(_, net)| net.to_string()).collect();
+            addresses.sort();
+            LinkState { place: place.to_owned(), name: name.clone(), up: *up, right: *right, addresses }
+        }));
+        self.firewall.extend(objects.firewall.iter().map(|(family, line)| firewall(place, *family, line)));
+    }
+}
+
+pub(super) fn firewall(place: &str, family: Family, line: &rules::Line) -> FirewallRule {
+    FirewallRule {
+        place: place.to_owned(),
+        family: number(family),
+        table: line.table.name().to_owned(),
+        chain: line.chain.clone(),
+        rule: line.rule.clone(),
+    }
+}
+
+fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, rules::Line)> {
+    let of =
+        |(family, set): (&Family, &RuleSet)| set.lines().into_iter().map(|line| (*family, line)).collect();
+    sets.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
+}
+
+fn seen_lines(saved: &BTreeMap<Family, Saved>) -> Vec<(Family, rules::Line)> {
+    let of = |(family, saved): (&Family, &Saved)| {
+        Owner::NODE.lines(saved).into_iter().map(|line| (*family, line)).collect()
+    };
+    saved.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
+}
+
+impl From<&Wanted> for Objects {
+    fn from(want: &Wanted) -> Objects {
+        Objects {
+            rules: want.rules.clone(),
+            routes: want.routes.clone(),
+            links: want.pairs.iter().map(|pair| (pair.node.clone(), (true, true))).collect(),
+            addresses: want.addresses.iter().cloned().collect(),
+            sysctls: want.sysctls.clone(),
+            journal: BTreeMap::new(),
+            firewall: wanted_lines(&want.firewall),
+        }
+    }
+}
+
+impl From<&Observed> for Objects {
+    fn from(seen: &Observed) -> Objects {
+        Objects {
+            rules: seen.rules.clone(),
+            routes: seen.routes.clone(),
+            links: seen.links.iter().map(|(name, link)| (name.clone(), (link.up, link.right))).collect(),
+            addresses: seen.addresses.iter().cloned().collect(),
+            sysctls: seen.sysctls.clone(),
+            journal: seen.journal.clone(),
+            firewall: seen_lines(&seen.firewall),
+        }
+    }
+}
+
+impl From<&WantedInside> for Objects {
+    fn from(want: &WantedInside) -> Objects {
+        let links = want.addresses.iter().map(|(link, _)| (link.clone(), (true, true)));
+        Objects {
+            rules: want.rules.clone(),
+            routes: want.routes.clone(),
+            links: links.collect(),
+            addresses: want.addresses.iter().cloned().collect(),
+            sysctls: want.sysctls.clone(),
+            journal: BTreeMap::new(),
+            firewall: wanted_lines(&want.firewall),
+        }
+    }
+}
+
+impl From<&ObservedInside> for Objects {
+    fn from(seen: &ObservedInside) -> Objects {
+        Objects {
+            rules: seen.rules.clone(),
+            routes: seen.routes.clone(),
+            links: seen.links.iter().map(|(name, up)| (name.clone(), (*up, true))).collect(),
+            addresses: seen.addresses.iter().cloned().collect(),
+            sysctls: seen.sysctls.clone(),
+            journal: seen.journal.clone(),
+            firewall: seen_lines(&seen.firewall),
+        }
+    }
+}
+
+pub(super) fn number(family: Family) -> u8 {
+    match family {
+        Family::V4 => 4,
+        Family::V6 => 6,
+    }
+}
+
+fn policy_rule(place: &str, rule: &PathRule) -> PolicyRuleState {
+    PolicyRuleState {
+        place: place.to_owned(),
+        family: number(rule.family),
+        priority: rule.priority,
+        mark: rule.mark.map(|mark| mark.value),
+        mask: rule.mark.map(|mark| mark.mask),
+        table: rule.table.0,
+    }
+}
+
+fn route(place: &str, route: &PathRoute) -> RouteState {
+    let (kind, gateway, device) = match &route.to {
+        RouteTo::Via(gateway, link) => ("unicast", Some(*gateway), Some(link.clone())),
+        RouteTo::Local(link) => ("local", None, Some(link.clone())),
+        RouteTo::Blackhole => ("blackhole", None, None),
+        RouteTo::Unreachable => ("unreachable", None, None),
+        RouteTo::Other(words) => (words.as_str(), None, None),
+    };
+    RouteState {
+        place: place.to_owned(),
+        family: number(route.family),
+        table: route.table.0,
+        destination: route.dst.map_or_else(|| "default".to_owned(), |dst| destination(&dst)),
+        kind: kind.to_owned(),
+        gateway,
+        device,
+        metric: route.metric,
+    }
+}
+
+/// A single host is written without its prefix length, as `ip` does.
+fn destination(dst: &IpNet) -> String {
+    let text = dst.to_string();
+    let whole = if dst.addr().is_ipv4() { "/32" } else { "/128" };
+    text.strip_suffix(whole).map_or(text.clone(), str::to_owned)
+}
+
+pub(super) fn step(operation: &Operation, config: &NodeConfig) -> Step {
+    Step {
+        kind: operation.kind().to_owned(),
+        words: operation.to_string(),
+        operations: operations(operation, config),
+    }
+}
+
+/// As a person would do it by hand. What happens in a ztunnel's namespace says so.
+fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
+    let at = |at: &Place| match at {
+        Place::Node => String::new(),
+        Place::Ztunnel(_) => format!("[{}] ", place(at)),
+    };
+    match operation {
+        Operation::CreateSet(family) => {
+            let kind = if *family == Family::V6 { "inet6" } else { "inet" };
+            vec![format!("ipset create {} hash:ip family {kind} comment", config.set(*family))]
+        }
+        Operation::DestroySet(family) => vec![format!("ipset destroy {}", config.set(*family))],
+        Operation::AddMembers(members) => {
+            let add = |(ip, uid): &(IpAddr, String)| {
+                format!("ipset add {} {ip} comment \"{uid}\"", config.set(Family::of(*ip)))
+            };
+            members.iter().map(add).collect()
+        }
+        Operation::RemoveMembers(ips) => {
+            ips.iter().map(|ip| format!("ipset del {} {ip}", config.set(Family::of(*ip)))).collect()
+        }
+        Operation::CreatePair(pair) => vec![format!("ip link add {} peer {}", pair.node, pair.ztunnel)],
+        Operation::DeleteLink(place, name) => vec![format!("{}ip link delete {name}", at(place))],
+        Operation::SetUp(place, name) => vec![format!("{}ip link set {name} up", at(place))],
+        Operation::AddAddress(place, link, net) => {
+            vec![format!("{}ip address add {net} dev {link}", at(place))]
+        }
+        Operation::SetSysctl(place, name, value) | Operation::RestoreSysctl(place, name, value) => {
+            vec![format!("{}sysctl -w {name}={value}", at(place))]
+        }
+        Operation::AddRule(place, rule) => vec![verb("add", place, rule)],
+        Operation::DeleteRule(place, rule) => vec![verb("delete", place, rule)],
+        Operation::Routes(place, edits) => edits
+            .iter()
+            .map(|edit| match edit {
+                RouteEdit::Put(put) => format!("{}ip route replace {put}", at(place)),
+                RouteEdit::Delete(gone) => format!("{}ip route delete {gone}", at(place)),
+            })
+            .collect(),
+        Operation::Firewall(place, texts, _) => texts
+            .iter()
+            .flat_map(|(family, text)| {
+                let tool = if *family == Family::V6 { "ip6tables-restore" } else { "iptables-restore" };
+                let head = format!("{}{tool} --noflush", at(place));
+                [head].into_iter().chain(text.lines().map(|line| format!("    {line}")))
+            })
+            .collect(),
+    }
+}
+
+fn verb(verb: &str, at: &Place, rule: &PathRule) -> String {
+    let shown = policy_rule(&place(at), rule).to_string();
+    shown.replacen(" rule ", &format!(" rule {verb} "), 1)
+}

@@ -1,0 +1,270 @@
+//! Pods, each with what is decided on it and what the kernel shows.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use model::Family;
+use planner::{
+    Decision, Passed, Policy,
+    ambient::{AMBIENT_REDIRECTION, Enrolled, Left, Standing},
+    node::Slot,
+    ztunnel::Candidate,
+};
+use report::{
+    Capture, Difference, DifferenceKind, KernelView, PodState, Reason, SetMember, State, Way, ZtunnelState,
+    ZtunnelView,
+};
+
+use super::{CaptiveView, Known, Snapshot, WaySnapshot, inpod, node::number};
+use crate::{history::timestamp, settings::Settings};
+
+/// The node's ztunnels.
+pub(super) fn ztunnels(snapshot: &Snapshot) -> Vec<ZtunnelState> {
+    let only = snapshot.ztunnels.len() == 1;
+    let show = |one: &Candidate| {
+        let mut shown = ZtunnelState {
+            namespace: one.name.namespace.clone(),
+            name: one.name.name.clone(),
+            uid: one.uid.clone(),
+            ips: one.ips.clone(),
+            ready: one.ready,
+            terminating: one.terminating,
+            dns: one.dns_capture,
+            ..ZtunnelState::default()
+        };
+        match &snapshot.way {
+            WaySnapshot::Node { desired: Some(desired), .. } => {
+                let slot = Slot::BOTH
+                    .into_iter()
+                    .find(|slot| desired.slot(*slot).is_some_and(|generation| generation.uid == one.uid));
+                shown.slot = slot.map(Slot::number);
+                shown.link =
+                    slot.and_then(|slot| desired.slot(slot)).map(|generation| generation.veth.clone());
+                shown.active = slot.is_some() && slot == desired.active;
+            }
+            WaySnapshot::InPod { connections, .. } => {
+                // Connections do not say whose they are.
+                shown.connected = match connections {
+                    0 => Some(false),
+                    _ if only => Some(true),
+                    _ => None,
+                };
+                shown.active = shown.connected == Some(true);
+            }
+            _ => {}
+        }
+        shown
+    };
+    snapshot.ztunnels.iter().map(show).collect()
+}
+
+/// All pods. The network must have been looked at.
+pub(super) fn pods(snapshot: &Snapshot, state: &State, settings: &Settings) -> Vec<PodState> {
+    let seen = Network::of(state);
+    snapshot.pods.iter().map(|known| pod(snapshot, known, &seen, settings)).collect()
+}
+
+/// What matters of the node's network for single pods.
+struct Network<'a> {
+    members: Option<&'a [SetMember]>,
+    /// Families in which rules of the node are missing, and what.
+    broken: Vec<(u8, String)>,
+    routes: Option<BTreeSet<&'a str>>,
+}
+
+impl<'a> Network<'a> {
+    fn of(state: &'a State) -> Network<'a> {
+        let network = &state.network;
+        let missing = |found: &&Difference| found.kind != DifferenceKind::Unexpected;
+        let rules = network.rules.difference.iter().chain(&network.firewall.difference);
+        let family = |what: &str| {
+            if what.contains("-6 ") || what.contains("ip6") || what.contains("IPv6") { 6 } else { 4 }
+        };
+        let routes = network.routes.observed.as_ref();
+        Network {
+            members: network.ipsets.observed.as_deref(),
+            broken: rules.filter(missing).map(|found| (family(&found.what), found.to_string())).collect(),
+            routes: routes.map(|routes| routes.iter().map(|route| route.destination.as_str()).collect()),
+        }
+    }
+
+    fn has(&self, ip: IpAddr, uid: &str) -> bool {
+        let is =
+            |member: &&SetMember| member.ip == ip && member.uid.as_ref().is_none_or(|owner| owner == uid);
+        self.members.is_some_and(|members| members.iter().any(|member| is(&member)))
+    }
+}
+
+fn pod(snapshot: &Snapshot, known: &Known, seen: &Network<'_>, settings: &Settings) -> PodState {
+    let meta = &known.pod.metadata;
+    let mut ips = known.pod.status.ips();
+    ips.extend(known.told.iter().filter(|ip| !ips.contains(ip)).copied().collect::<Vec<_>>());
+    let mut shown = PodState {
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        ips,
+        phase: known.pod.status.phase.clone(),
+        capture: Capture::Outside,
+        way: None,
+        reason: reason(&known.standing),
+        since: known.since.map(timestamp),
+        annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
+        kernel: KernelView::default(),
+        ztunnel: None,
+        trouble: None,
+    };
+    match (&known.standing, &snapshot.way) {
+        (Standing::Out(left), _) => outside(*left, known, &mut shown),
+        (_, WaySnapshot::Node { .. }) => shown.way = Some(Way::Node),
+        (_, WaySnapshot::InPod { .. }) => shown.way = Some(Way::InPod),
+        (_, WaySnapshot::None) => shown.capture = Capture::Unknown,
+    }
+    match &snapshot.way {
+        WaySnapshot::Node { desired, .. } => {
+            let active = desired.as_ref().is_some_and(|desired| desired.active.is_some());
+            on_node(snapshot, seen, active, &mut shown);
+        }
+        WaySnapshot::InPod { captives, connections, .. } => {
+            if let Some(captive) = captives.get(&shown.uid) {
+                from_within(captive, *connections, &mut shown);
+            } else if shown.way == Some(Way::InPod) {
+                shown.capture = Capture::Pending;
+            }
+            of_probes(seen, settings, &mut shown);
+        }
+        WaySnapshot::None => {}
+    }
+    shown
+}
+
+fn reason(standing: &Standing) -> Reason {
+    let words = match standing {
+        Standing::Member { reason, .. } | Standing::Pending(reason) => Enrolled::to_string(reason),
+        Standing::Out(left) => Left::to_string(left),
+    };
+    let code = match standing {
+        Standing::Member { reason, .. } | Standing::Pending(reason) => reason.code(),
+        Standing::Out(left) => left.code(),
+    };
+    Reason { code: code.to_owned(), words }
+}
+
+/// A pod that is none of ambient mode's: it may have a sidecar. What the plugin decides at its ADD is decided here from
+/// the same facts.
+fn outside(left: Left, known: &Known, shown: &mut PodState) {
+    if matches!(left, Left::ExcludedNamespace | Left::AgentPod | Left::HostNetwork | Left::Terminated) {
+        return;
+    }
+    match planner::decide(&known.pod, known.namespace.as_ref(), &Policy::default()) {
+        Ok(Decision::Redirect(_)) => {
+            shown.way = Some(Way::Sidecar);
+            shown.capture = Capture::Unknown;
+            shown.reason = Reason {
+                code: "sidecar".to_owned(),
+                words: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
+            };
+        }
+        // What ambient mode says of it is the better answer.
+        Ok(Decision::Pass(Passed::NotInjected | Passed::NoProxy | Passed::InjectionRefused))
+            if left != Left::Sidecar => {}
+        Ok(Decision::Pass(passed)) => {
+            shown.reason = Reason { code: passed.code().to_owned(), words: passed.to_string() };
+        }
+        Ok(Decision::Enrol(_)) => {}
+        Err(error) => {
+            shown.way = Some(Way::Sidecar);
+            shown.capture = Capture::Bypassing;
+            shown.trouble =
+                Some(format!("its annotations cannot be read, so it cannot start again: {error}"));
+        }
+    }
+}
+
+/// With capture on the node the sets, routes and rules there are all that there is.
+fn on_node(snapshot: &Snapshot, seen: &Network<'_>, active: bool, shown: &mut PodState) {
+    let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
+    if shown.way != Some(Way::Node) {
+        if !inside.is_empty() && shown.way.is_none() {
+            shown.capture = Capture::Leaving;
+            let left = inside.iter().map(|ip| format!("{ip} is still in the set of enrolled addresses"));
+            shown.kernel.differences.extend(left);
+        }
+        return;
+    }
+    if seen.members.is_none() {
+        shown.capture = Capture::Unknown;
+        shown.kernel.blind = Some("the node's network could not be looked at".to_owned());
+        return;
+    }
+    shown.kernel.looked = Some(timestamp(std::time::SystemTime::now()));
+    for ip in shown.ips.clone() {
+        let is_routed = || seen.routes.as_ref().is_none_or(|routes| routes.contains(ip.to_string().as_str()));
+        let differences = &mut shown.kernel.differences;
+        if !inside.contains(&ip) {
+            differences.push(format!("{ip} is not in the set of enrolled addresses"));
+        } else if !is_routed() {
+            differences.push(format!("there is no route for {ip} in the table of enrolled addresses"));
+        } else {
+            shown
+                .kernel
+                .seen
+                .push(format!("{ip} is in the set of enrolled addresses, and is routed to ztunnel"));
+        }
+        let of = number(Family::of(ip));
+        differences.extend(
+            seen.broken
+                .iter()
+                .filter(|(family, _)| *family == of)
+                .map(|(_, what)| format!("on the node: {what}")),
+        );
+    }
+    shown.capture = match () {
+        () if shown.ips.is_empty() => Capture::Pending,
+        () if !shown.kernel.differences.is_empty() && shown.phase == "Running" => Capture::Bypassing,
+        () if !shown.kernel.differences.is_empty() => Capture::Pending,
+        () if active => Capture::Captured,
+        () if is_open(snapshot) => Capture::Bypassing,
+        () => Capture::Held,
+    };
+    if shown.capture == Capture::Bypassing {
+        shown.trouble.clone_from(&snapshot.trouble);
+    }
+}
+
+fn is_open(snapshot: &Snapshot) -> bool {
+    matches!(snapshot.way, WaySnapshot::Node { fallback: planner::node::Fallback::Open, .. })
+}
+
+/// With capture from within the owner knows how far a pod is.
+fn from_within(captive: &CaptiveView, connections: usize, shown: &mut PodState) {
+    if shown.ips.is_empty() {
+        shown.ips.clone_from(&captive.ips);
+    }
+    shown.kernel = inpod::view(captive);
+    shown.ztunnel = Some(ZtunnelView { serves: captive.served, refused: captive.refused.clone() });
+    shown.trouble.clone_from(&captive.trouble);
+    if captive.leaving {
+        shown.capture = Capture::Leaving;
+        return;
+    }
+    shown.capture = match () {
+        () if captive.ruled && captive.served && connections > 0 => Capture::Captured,
+        () if captive.awaited => Capture::Pending,
+        () if captive.ruled => Capture::Held,
+        () if shown.phase == "Running" => Capture::Bypassing,
+        () => Capture::Pending,
+    };
+}
+
+/// An address that is missing in the set of probed pods keeps the kubelet's probes out, and nothing else.
+fn of_probes(seen: &Network<'_>, settings: &Settings, shown: &mut PodState) {
+    let captured = matches!(shown.capture, Capture::Captured | Capture::Held);
+    let Some(chosen) = settings.capture.in_pod().filter(|_| captured && seen.members.is_some()) else {
+        return;
+    };
+    let families = chosen.families();
+    let lacking =
+        shown.ips.iter().filter(|ip| families.contains(&Family::of(**ip)) && !seen.has(**ip, &shown.uid));
+    let words = lacking.map(|ip| format!("{ip} is not in the set of pods whose probes are exempt"));
+    shown.kernel.differences.extend(words);
+}

@@ -1,0 +1,109 @@
+//! What the plugin noted of its ADDs.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use netfilter::Options;
+use report::{Capture, KernelView, PodState, Reason, Way};
+use wire::{FAILED, MAX_RECORD, PodRecord};
+
+use super::sidecar;
+
+/// After this time nobody tries any more to start a pod whose ADD failed.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+/// No node has more pods, and a directory full of something else is not read whole.
+const MOST: usize = 2000;
+
+/// All records of a directory; what cannot be read is passed over. Those of old failures are removed.
+#[must_use]
+pub fn read(directory: &Path) -> Vec<PodRecord> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let read = |entry: fs::DirEntry| {
+        let failed = entry.file_name().to_string_lossy().starts_with(FAILED);
+        let age = entry
+            .metadata()
+            .ok()?
+            .modified()
+            .ok()
+            .and_then(|then| SystemTime::now().duration_since(then).ok());
+        if failed && age.is_some_and(|age| age > FORGOTTEN) {
+            drop(fs::remove_file(entry.path())); // the next reader tries again
+            return None;
+        }
+        let text = hostfs::read(&entry.path(), MAX_RECORD).ok()?;
+        serde_json::from_slice(&text).ok()
+    };
+    entries.filter_map(Result::ok).take(MOST).filter_map(read).collect()
+}
+
+/// Adds to each pod why its last ADD failed, if it did; a pod that nobody else tells of is added.
+pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
+    for record in records {
+        let Some(error) = &record.error else { continue };
+        let why = format!("its last ADD failed at {}: {error}", record.at);
+        let known = pods.iter_mut().find(|pod| pod.namespace == record.namespace && pod.name == record.name);
+        match known {
+            Some(pod) if pod.capture == Capture::Captured => {}
+            Some(pod) => pod.trouble = pod.trouble.take().or(Some(why)),
+            None => {
+                let mut pod = from(record);
+                pod.capture = Capture::Pending;
+                pod.trouble = Some(why);
+                pods.push(pod);
+            }
+        }
+    }
+}
+
+/// The pods of a node whose agent takes no part in ambient mode, by what the plugin noted, compared with the kernel.
+pub(super) fn pods(
+    records: &[PodRecord],
+    netns_directory: &Path,
+    tools: &Options,
+    cache: &mut sidecar::Cache,
+) -> Vec<PodState> {
+    let done = records.iter().filter(|record| record.error.is_none());
+    let mut pods: Vec<PodState> = done.map(from).collect();
+    let redirects = records.iter().filter_map(|record| {
+        let pod = record.pod.as_deref()?;
+        Some((key(record), sidecar::redirect_of(pod, None)?))
+    });
+    sidecar::show(netns_directory, tools, &redirects.collect(), cache, &mut pods);
+    pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    pods
+}
+
+/// What stands for the UID where the runtime does not say it.
+fn key(record: &PodRecord) -> String {
+    if record.uid.is_empty() { record.container.clone() } else { record.uid.clone() }
+}
+
+fn from(record: &PodRecord) -> PodState {
+    let is_sidecar = record.decision == "sidecar";
+    let blind = is_sidecar.then(|| "its rules have not been looked at".to_owned());
+    PodState {
+        namespace: record.namespace.clone(),
+        name: record.name.clone(),
+        uid: key(record),
+        ips: record.ips.clone(),
+        // It was about to run then; that it has ended its DEL would have told.
+        phase: "Running".to_owned(),
+        capture: if is_sidecar { Capture::Unknown } else { Capture::Outside },
+        way: is_sidecar.then_some(Way::Sidecar),
+        reason: Reason { code: record.decision.clone(), words: words(record) },
+        since: Some(record.at.clone()),
+        annotation: None,
+        kernel: KernelView { blind, ..KernelView::default() },
+        ztunnel: None,
+        trouble: None,
+    }
+}
+
+/// The plugin's sentences are about what it does; the reason stands behind the colon.
+fn words(record: &PodRecord) -> String {
+    let reason = record.words.split_once(": ").map_or(record.words.as_str(), |(_, reason)| reason);
+    reason.to_owned()
+}

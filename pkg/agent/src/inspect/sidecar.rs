@@ -1,0 +1,190 @@
+//! Pods with a sidecar: the plugin redirects them at ADD, and nobody keeps their rules. So each look asks the kernel.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use hostnet::Handle;
+use model::{Family, Namespace, Pod};
+use netfilter::{Firewall, Options};
+use netns::{Netns, NetnsId};
+use planner::{Decision, Policy, Redirect};
+use redirect::Families;
+use report::{Capture, PodState, Way};
+use rules::Owner;
+
+use super::{Known, Snapshot, inpod::netns_ref};
+use crate::history::timestamp;
+
+/// A look at rules starts two tools. On a node with very many such pods the first look does not get to all of them.
+const LIMIT: Duration = Duration::from_secs(4);
+
+/// What was seen before, namespace by namespace.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    addresses: BTreeMap<NetnsId, BTreeSet<IpAddr>>,
+    /// With the number of changes that the kernel counted by then.
+    rules: BTreeMap<NetnsId, (u32, Vec<String>)>,
+}
+
+/// Fills in what the kernel shows of pods with a sidecar.
+///
+/// `redirects`: how each is to be redirected, by UID.
+pub(super) fn show(
+    netns_directory: &Path,
+    tools: &Options,
+    redirects: &BTreeMap<String, Box<Redirect>>,
+    cache: &mut Cache,
+    pods: &mut [PodState],
+) {
+    let is_one = |pod: &PodState| pod.way == Some(Way::Sidecar) && redirects.contains_key(&pod.uid);
+    if !pods.iter().any(is_one) {
+        return;
+    }
+    let found = Netns::list(netns_directory).map_err(|error| error.to_string());
+    let found = found.map(|all| cache.by_address(all));
+    let began = Instant::now();
+    for pod in pods.iter_mut().filter(|pod| is_one(pod)) {
+        let Some(redirect) = redirects.get(&pod.uid) else { continue };
+        let outcome = match &found {
+            Err(error) => Err(format!("network namespaces of pods cannot be listed: {error}")),
+            Ok(_) if pod.phase != "Running" || pod.ips.is_empty() => {
+                pod.capture = Capture::Pending;
+                continue;
+            }
+            Ok(all) => pod.ips.iter().find_map(|ip| all.get(ip)).ok_or_else(|| {
+                format!("no network namespace in {} has its address", netns_directory.display())
+            }),
+        };
+        let late = || began.elapsed() > LIMIT;
+        let seen = outcome.and_then(|netns| {
+            pod.kernel.netns = Some(netns_ref(netns.id()));
+            cache.differences(netns, redirect, tools, late)
+        });
+        tell(pod, seen);
+    }
+}
+
+fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
+    match seen {
+        Err(why) => {
+            pod.capture = Capture::Unknown;
+            pod.kernel.blind = Some(why);
+        }
+        Ok(differences) => {
+            pod.kernel.looked = Some(timestamp(SystemTime::now()));
+            pod.capture = if differences.is_empty() { Capture::Captured } else { Capture::Bypassing };
+            if differences.is_empty() {
+                pod.kernel.seen.push("all rules that lead to its sidecar are in place".to_owned());
+            }
+            pod.kernel.differences = differences;
+        }
+    }
+}
+
+/// The pods that the plugin redirects, by UID.
+pub(super) fn redirects(snapshot: &Snapshot) -> BTreeMap<String, Box<Redirect>> {
+    let of = |known: &Known| {
+        let redirect = redirect_of(&known.pod, known.namespace.as_ref())?;
+        Some((known.pod.metadata.uid.clone(), redirect))
+    };
+    snapshot.pods.iter().filter_map(of).collect()
+}
+
+/// As the plugin decides at its ADD.
+pub(super) fn redirect_of(pod: &Pod, namespace: Option<&Namespace>) -> Option<Box<Redirect>> {
+    match planner::decide(pod, namespace, &Policy::default()) {
+        Ok(Decision::Redirect(redirect)) => Some(redirect),
+        _ => None,
+    }
+}
+
+impl Cache {
+    /// Which namespace has which address. An address does not change once a plugin has given it.
+    fn by_address(&mut self, all: Vec<(PathBuf, Netns)>) -> BTreeMap<IpAddr, Arc<Netns>> {
+        let ids: BTreeSet<NetnsId> = all.iter().map(|(_, netns)| netns.id()).collect();
+        self.addresses.retain(|id, _| ids.contains(id));
+        self.rules.retain(|id, _| ids.contains(id));
+        let mut by = BTreeMap::new();
+        for (_, netns) in all {
+            let known = self.addresses.get(&netns.id()).filter(|ips| !ips.is_empty()).cloned();
+            // One that ends meanwhile is no pod's any more.
+            let ips = known.or_else(|| addresses(&netns)).unwrap_or_default();
+            self.addresses.insert(netns.id(), ips.clone());
+            let netns = Arc::new(netns);
+            by.extend(ips.into_iter().map(|ip| (ip, Arc::clone(&netns))));
+        }
+        by
+    }
+
+    /// What is not as it should be. Where nothing was changed since the last look, that tells.
+    fn differences(
+        &mut self,
+        netns: &Netns,
+        redirect: &Redirect,
+        tools: &Options,
+        late: impl Fn() -> bool,
+    ) -> Result<Vec<String>, String> {
+        let generation = netns.run_in(generation).map_err(|error| error.to_string())?;
+        if let (Some(now), Some((then, differences))) = (generation, self.rules.get(&netns.id()))
+            && now == *then
+        {
+            return Ok(differences.clone());
+        }
+        if late() {
+            return Err("there was no time to look at it; the next look goes on from here".to_owned());
+        }
+        let families = if redirect.dual_stack { Families::Dual } else { Families::First };
+        let act = |options: &Options| redirect::verify(&redirect.config, families, options);
+        let (seen, _) = netfilter::inside(netns, tools, act).map_err(|error| error.to_string())?;
+        if let Some(generation) = generation {
+            self.rules.insert(netns.id(), (generation, seen.differences.clone()));
+        }
+        Ok(seen.differences)
+    }
+}
+
+/// Which namespace has which address.
+pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> BTreeMap<IpAddr, Arc<Netns>> {
+    Cache::default().by_address(all)
+}
+
+/// How many rules of sidecar redirection a namespace has.
+pub(super) fn rules_there(netns: &Netns, tools: &Options) -> Result<usize, String> {
+    let act = |options: &Options| {
+        let (_, seen) = Firewall::open(options)?;
+        let of = |family| Owner::SIDECAR.lines(&seen.of(family)).len();
+        Ok::<usize, redirect::Error>(Family::BOTH.into_iter().map(of).sum())
+    };
+    netfilter::inside(netns, tools, act).map(|(number, _)| number).map_err(|error| error.to_string())
+}
+
+/// None where it does not tell: of the legacy tables the kernel counts no changes. What the policy route of TPROXY needs
+/// is no part of it, so a look at a pod that uses it may be as old as its rules.
+fn generation() -> Option<u32> {
+    let legacy = netfilter::uses_legacy().unwrap_or(true);
+    if legacy { None } else { netfilter::generation().ok().flatten() }
+}
+
+/// Without those of loopback, which every namespace has.
+fn addresses(netns: &Netns) -> Option<BTreeSet<IpAddr>> {
+    let list = || Handle::open().and_then(|mut handle| handle.addresses());
+    let all = netns.run_in(list).ok()?.ok()?;
+    Some(
+        all.into_iter()
+            .map(|address| address.ip)
+            .filter(|ip| !ip.is_loopback() && !is_link_local(*ip))
+            .collect(),
+    )
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}

@@ -1,0 +1,121 @@
+//! What is installed, for people who ask; nothing is changed.
+
+use std::path::Path;
+
+use cni_types::{FileForm, check_standalone, without_entry};
+use report::InstalledFile;
+
+use crate::{
+    Error, Settings,
+    binaries::{self, is_copy},
+    conf::{self, Plan},
+    entry::{Entries, Look},
+    network::{self, Network},
+    pass::is_good,
+};
+
+/// Every file of ours on the node, and whether it is as it should be: binaries, kubeconfig, our entry in a network
+/// configuration. Reads each of them. `template_known`: false if the template may come from the cluster, and nobody has
+/// asked there; then any entry of ours will do.
+#[must_use]
+pub fn look(settings: &Settings, template_known: bool) -> Vec<InstalledFile> {
+    let mut files = plugins(settings);
+    files.extend(kubeconfig(settings));
+    files.push(if template_known { entry(settings) } else { any_entry(settings) });
+    files
+}
+
+fn any_entry(settings: &Settings) -> InstalledFile {
+    let names = network::names(&settings.conf_dir).unwrap_or_default();
+    let holders = names.into_iter().filter(|name| {
+        let network = FileForm::of(name).and_then(|_| Network::read(&settings.conf_dir, name).ok().flatten());
+        network.is_some_and(|network| {
+            matches!(without_entry(&network.content), Ok(Some(_)))
+                || check_standalone(&network.content).is_ok()
+        })
+    });
+    let holders: Vec<String> = holders.collect();
+    match holders.first() {
+        Some(name) => {
+            let detail =
+                "there is an entry of ours; whether it is the one of the ConfigMap only an agent knows";
+            file("entry", &settings.conf_dir.join(name), Ok(detail.to_owned()))
+        }
+        None => {
+            file("entry", &settings.conf_dir, Err("our entry is missing: pods start without us".to_owned()))
+        }
+    }
+}
+
+fn file(kind: &str, path: &Path, found: Result<String, String>) -> InstalledFile {
+    let ok = found.is_ok();
+    let detail = found.unwrap_or_else(|why| why);
+    InstalledFile { kind: kind.to_owned(), path: path.display().to_string(), ok, detail }
+}
+
+fn plugins(settings: &Settings) -> Vec<InstalledFile> {
+    let names = match binaries::names(&settings.source) {
+        Ok(names) => names,
+        Err(error) => return vec![file("plugin", &settings.source, Err(error.to_string()))],
+    };
+    // One that cannot be written is left out, as long as another one remains.
+    let targets: Vec<_> =
+        settings.targets.iter().filter(|target| hostfs::check_writable(target).is_ok()).collect();
+    if targets.is_empty() {
+        let all: Vec<String> = settings.targets.iter().map(|target| target.display().to_string()).collect();
+        let why = Err("no directory for plugins can be written".to_owned());
+        return vec![file("plugin", Path::new(&all.join(", ")), why)];
+    }
+    let pairs = targets.into_iter().flat_map(|target| names.iter().map(move |name| (target, name)));
+    pairs
+        .map(|(target, name)| {
+            let path = target.join(name);
+            let found = match (path.exists(), is_copy(&settings.source.join(name), &path)) {
+                (false, _) => {
+                    Err("it is missing: container runtimes cannot start pods that need it".to_owned())
+                }
+                (true, false) => Err("it is another one than the image brings".to_owned()),
+                (true, true) => Ok("as the image brings it".to_owned()),
+            };
+            file("plugin", &path, found)
+        })
+        .collect()
+}
+
+fn kubeconfig(settings: &Settings) -> Option<InstalledFile> {
+    let wanted = settings.kubeconfig.as_ref()?;
+    let path = &settings.kubeconfig_path;
+    let found = match wanted.render() {
+        Err(error) => Err(error.to_string()),
+        Ok(_) if !path.exists() => Err("it is missing".to_owned()),
+        Ok((text, _)) if !is_good(path, &text, wanted.mode) => {
+            Err("it is stale: its token, its authority or its mode is not the service account's of today"
+                .to_owned())
+        }
+        Ok(_) => Ok(format!("with the service account's token of today, mode {:04o}", wanted.mode)),
+    };
+    Some(file("kubeconfig", path, found))
+}
+
+fn entry(settings: &Settings) -> InstalledFile {
+    match plan(settings) {
+        Err(error) => file("entry", &settings.conf_dir, Err(error.to_string())),
+        Ok(Plan::Wait(why)) => file("entry", &settings.conf_dir, Err(why)),
+        Ok(Plan::Do { holder, changes }) if changes.is_empty() => {
+            file("entry", &holder, Ok("our entry is in place".to_owned()))
+        }
+        Ok(Plan::Do { holder, changes }) => {
+            let causes: Vec<&str> = changes.iter().map(|(cause, _)| cause.words()).collect();
+            file("entry", &holder, Err(causes.join("; ")))
+        }
+    }
+}
+
+fn plan(settings: &Settings) -> Result<Plan, Error> {
+    let mut entries = Entries::default();
+    if let Look::Refused(error) = entries.look(settings)? {
+        return Err(Error::Template(error));
+    }
+    let current = entries.current().ok_or(Error::NoTemplate)?;
+    conf::plan(settings, &current.entry, &current.text)
+}

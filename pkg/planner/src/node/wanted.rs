@@ -1,0 +1,83 @@
+//! All objects that a desired state consists of, for whoever wants to see them. The plan does not go by this list: it
+//! compares kind by kind, in its own order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Family, IpNet};
+use rules::RuleSet;
+
+use super::{
+    config::NodeConfig,
+    plan::{inside_rules, node_rules},
+    state::{Desired, Generation, Observed, PathRoute, PathRule, Slot},
+    want::{self, Pair},
+};
+
+/// The node's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Families that have a set.
+    pub families: BTreeSet<Family>,
+    /// Policy rules.
+    pub rules: Vec<PathRule>,
+    /// Routes of our tables.
+    pub routes: Vec<PathRoute>,
+    /// Pairs of links.
+    pub pairs: Vec<Pair>,
+    /// Addresses of the links' ends on the node.
+    pub addresses: BTreeSet<(String, IpNet)>,
+    /// Kernel settings.
+    pub sysctls: BTreeMap<String, String>,
+    /// Firewall rules of each family.
+    pub firewall: BTreeMap<Family, RuleSet>,
+    /// What the ztunnel of each slot has.
+    pub inside: [Option<WantedInside>; 2],
+}
+
+/// A ztunnel's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WantedInside {
+    /// Policy rules.
+    pub rules: Vec<PathRule>,
+    /// Routes of our table.
+    pub routes: Vec<PathRoute>,
+    /// Addresses of our links.
+    pub addresses: BTreeSet<(String, IpNet)>,
+    /// Kernel settings.
+    pub sysctls: BTreeMap<String, String>,
+    /// Firewall rules of each family.
+    pub firewall: BTreeMap<Family, RuleSet>,
+}
+
+/// Lists what [`super::plan`] works towards. Which kernel settings that are depends on those of others, so it looks at what
+/// is observed.
+#[must_use]
+pub fn wanted(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Wanted {
+    let families = desired.families();
+    let slots = || Slot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.slot(slot)?)));
+    let inside =
+        Slot::BOTH.map(|slot| desired.slot(slot).map(|ztunnel| wanted_inside(config, slot, ztunnel)));
+    Wanted {
+        rules: families.iter().flat_map(|family| want::rules(config, *family)).collect(),
+        routes: want::routes(config, desired),
+        pairs: slots().flat_map(|(slot, _)| want::pairs(slot)).collect(),
+        addresses: slots().flat_map(|(slot, ztunnel)| want::addresses(config, slot, ztunnel, true)).collect(),
+        sysctls: slots()
+            .flat_map(|(slot, ztunnel)| want::node_sysctls(slot, ztunnel, &observed.sysctls))
+            .collect(),
+        firewall: families.iter().map(|family| (*family, node_rules(config, desired, *family))).collect(),
+        families,
+        inside,
+    }
+}
+
+fn wanted_inside(config: &NodeConfig, slot: Slot, ztunnel: &Generation) -> WantedInside {
+    let (rules, routes) = want::inside(config, ztunnel);
+    WantedInside {
+        rules,
+        routes,
+        addresses: want::addresses(config, slot, ztunnel, false),
+        sysctls: want::inside_sysctls(slot),
+        firewall: Family::BOTH.map(|family| (family, inside_rules(config, ztunnel, family))).into(),
+    }
+}

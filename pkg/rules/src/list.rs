@@ -1,0 +1,79 @@
+//! An owner's rules, one by one: for people, and for whoever compares two lists.
+
+use crate::{
+    ir::{RuleSet, Table},
+    parse::Saved,
+    plan::Owner,
+};
+
+/// A rule in its chain.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Line {
+    /// The table.
+    pub table: Table,
+    /// The chain, built-in or not.
+    pub chain: String,
+    /// What stands behind the chain's name in a save.
+    pub rule: String,
+}
+
+impl RuleSet {
+    /// All rules in the order of a save: table by table, first the jumps, then each chain.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for (table, rules) in &self.tables {
+            let mut push = |chain: &str, rule: String| {
+                lines.push(Line { table: *table, chain: chain.to_owned(), rule });
+            };
+            rules.jumps.iter().for_each(|jump| push(jump.hook.name(), jump.rule.to_string()));
+            for (chain, rules) in &rules.chains {
+                rules.iter().for_each(|rule| push(&chain.0, rule.to_string()));
+            }
+        }
+        lines
+    }
+}
+
+impl Owner {
+    /// Those of a namespace's rules that are this owner's: what stands in its chains, and what leads there. A rule that
+    /// we could have made is written as we write it, any other one to the letter of the save.
+    #[must_use]
+    pub fn lines(self, observed: &Saved) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for (table, saved) in &observed.tables {
+            let jumps = saved.rules_into_chains_of(self).map(|(_, rule)| rule);
+            let inside = saved.rules.iter().filter(|rule| self.owns(&rule.chain));
+            lines.extend(jumps.chain(inside).map(|rule| Line {
+                table: *table,
+                chain: rule.chain.clone(),
+                rule: rule.rule.as_ref().map_or_else(|| rule.text.clone(), ToString::to_string),
+            }));
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inpod::{Config, Pod, pod};
+
+    #[test]
+    fn what_is_wanted_and_what_a_save_shows_of_it_are_the_same_lines() {
+        let wanted = pod(&Config::default(), &Pod::default(), model::Family::V4);
+        let text = Owner::IN_POD.apply(&wanted, &Saved::default()).restore_text();
+        let text: String =
+            text.lines().map(|line| line.replace("-I PREROUTING 1", "-A PREROUTING") + "\n").collect();
+        let text: String = text.lines().map(|line| line.replace("-I OUTPUT 1", "-A OUTPUT") + "\n").collect();
+        let foreign = "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp -j DROP\nCOMMIT\n";
+        let saved = Saved::parse(&(text + foreign)).unwrap();
+        let sorted = |mut lines: Vec<Line>| {
+            lines.sort();
+            lines
+        };
+        assert!(wanted.lines().len() > 10);
+        assert_eq!(sorted(Owner::IN_POD.lines(&saved)), sorted(wanted.lines()));
+        assert_eq!(Owner::PROBES.lines(&saved), Vec::new());
+    }
+}
