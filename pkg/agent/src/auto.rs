@@ -173,8 +173,11 @@ impl Way for AutoWay {
         self.way()?.release(core, container, gone)
     }
 
-    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr]) -> Result<(), String> {
-        self.way()?.check(core, uid, ips)
+    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>) {
+        match self.way() {
+            Ok(way) => way.check(core, uid, ips, reply),
+            Err(trouble) => drop(reply.send(Err(trouble))),
+        }
     }
 
     fn set_fallback(&mut self, fallback: Fallback) -> bool {

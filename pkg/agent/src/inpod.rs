@@ -38,7 +38,8 @@ use crate::{
 };
 
 use captive::{Captive, Waiter};
-use worker::Workers;
+use pods::served_in;
+use worker::{Job, Workers};
 
 pub(crate) use uninstall::uninstall;
 pub(crate) use worker::Done;
@@ -211,10 +212,17 @@ impl Way for InPodWay {
         Ok(())
     }
 
-    fn check(&mut self, core: &mut Core, uid: &str, _ips: &[IpAddr]) -> Result<(), String> {
-        let captive = self.captives.get(uid).ok_or_else(|| "it is not enrolled".to_owned())?;
-        self.examine(captive)?;
-        core.status.ready()
+    fn check(&mut self, core: &mut Core, uid: &str, _ips: &[IpAddr], reply: Reply<Result<(), String>>) {
+        let captive = self.captives.get(uid).ok_or_else(|| "it is not enrolled".to_owned());
+        let known = captive.and_then(|captive| {
+            core.status.ready()?;
+            Ok((served_in(captive)?, captive.options.clone()))
+        });
+        match known {
+            // Its rules are compared by tools, for which nobody else is to wait.
+            Ok((netns, pod)) => self.workers.send(Job::Check { netns, pod, reply }, true),
+            Err(why) => drop(reply.send(Err(why))),
+        }
     }
 
     fn set_fallback(&mut self, _fallback: Fallback) -> bool {

@@ -23,7 +23,7 @@ use crate::{
     auto::AutoWay,
     core::Core,
     error::Error,
-    inpod::{Done, InPodWay},
+    inpod::{self, Done, InPodWay},
     inspect::Snapshot,
     ledger::{self, Attachment},
     metrics::Metrics,
@@ -168,7 +168,11 @@ impl Owner {
         tell: Tell,
     ) -> Result<Owner, Error> {
         let way: Box<dyn Way> = match &settings.capture {
-            Capture::Node => Box::new(NodeWay::open(&settings)?),
+            Capture::Node => {
+                // The same the other way round: without ztunnel in there, a pod's own rules cut it off.
+                uninstall::tell(&inpod::uninstall(&settings));
+                Box::new(NodeWay::open(&settings)?)
+            }
             Capture::InPod(chosen) => {
                 // An agent before this one may have captured on the node: its way leads nowhere now.
                 uninstall::tell(&node::uninstall(&settings));
@@ -287,7 +291,7 @@ impl Owner {
             }
             Message::Add(arrival, told, reply) => drop(told.send(self.add(arrival, reply))),
             Message::Release(container, told, reply) => drop(reply.send(self.release(&container, told))),
-            Message::Check(uid, ips, reply) => drop(reply.send(way.check(core, &uid, &ips))),
+            Message::Check(uid, ips, reply) => way.check(core, &uid, &ips, reply),
             Message::Collect(attachments, reply) => drop(reply.send(self.collect(&attachments))),
             Message::Fallback(fallback) => {
                 if way.set_fallback(fallback) {

@@ -60,7 +60,7 @@ pub(crate) trait Way: Send {
     fn release(&mut self, core: &mut Core, container: &str, gone: Attachment) -> Result<(), String>;
 
     /// Compares with the kernel.
-    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr]) -> Result<(), String>;
+    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>);
 
     /// What happens while no ztunnel is ready. True if that is another thing than before.
     fn set_fallback(&mut self, fallback: Fallback) -> bool;

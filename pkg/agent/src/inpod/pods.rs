@@ -1,8 +1,9 @@
 //! Single pods: into the mesh, and out of it.
 
-use std::{net::IpAddr, time::Instant};
+use std::{net::IpAddr, sync::Arc, time::Instant};
 
 use model::Pod;
+use netns::Netns;
 use planner::{
     ambient::{AMBIENT_REDIRECTION, Standing},
     inpod::options,
@@ -60,6 +61,11 @@ impl InPodWay {
         captive.leaving = true;
         captive.due = Instant::now();
         captive.answer(&Err(format!("it does not belong to the mesh: {why}")));
+        // Nothing was ever made in a namespace that was not found, unless an agent before this one did.
+        if captive.netns.is_none() && !captive.marked {
+            self.forget(uid, why);
+            return;
+        }
         core.metrics.event("delete");
         info!(target: "ambient", "{} leaves the mesh: {why}", captive.name);
     }
@@ -130,21 +136,18 @@ impl InPodWay {
             captive.answer(&Ok(()));
         }
     }
+}
 
-    /// Compares a captive with the kernel, and with ztunnel.
-    pub(super) fn examine(&self, captive: &Captive) -> Result<(), String> {
-        let (Some(netns), true) = (&captive.netns, captive.is_ruled()) else {
-            return Err("its rules are not in place".to_owned());
-        };
-        if !captive.is_served() {
-            let why = captive.refused.as_deref().unwrap_or("it has not answered");
-            return Err(format!("ztunnel does not serve it: {why}"));
-        }
-        let families = self.chosen.families();
-        let wanted = inpod::Wanted { config: &self.chosen.rules, pod: &captive.options, families: &families };
-        let seen = inpod::verify(netns, &wanted, self.probes.options()).map_err(|error| error.to_string())?;
-        if seen.differences.is_empty() { Ok(()) } else { Err(seen.differences.join("; ")) }
+/// The namespace in which ztunnel serves a captive, whose rules were put in place there.
+pub(super) fn served_in(captive: &Captive) -> Result<Arc<Netns>, String> {
+    let (Some(netns), true) = (&captive.netns, captive.is_ruled()) else {
+        return Err("its rules are not in place".to_owned());
+    };
+    if !captive.is_served() {
+        let why = captive.refused.as_deref().unwrap_or("it has not answered");
+        return Err(format!("ztunnel does not serve it: {why}"));
     }
+    Ok(Arc::clone(netns))
 }
 
 fn is_marked(pod: &Pod) -> bool {

@@ -16,12 +16,11 @@ pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
     if let Err(error) = probes.and_then(|mut probes| probes.remove()) {
         troubles.push(error.to_string());
     }
-    let Some(chosen) = settings.capture.in_pod() else { return troubles };
-    // Without a list of processes, which only capture from within needs, no pod was ever captured so.
-    if matches!(settings.capture, Capture::Auto(_)) && !chosen.proc.exists() {
-        return troubles;
-    }
-    match pods(&chosen.proc, &settings.netns_directory) {
+    // Only capture from within needs a list of processes: where there is none, the runtime's directory has to do.
+    let chosen = settings.capture.in_pod();
+    let optional = !matches!(settings.capture, Capture::InPod(_));
+    let proc = chosen.map(|chosen| chosen.proc.as_path()).filter(|proc| !optional || proc.exists());
+    match pods(proc, &settings.netns_directory) {
         Ok(pods) => {
             for netns in pods.values() {
                 let done = is_captured(netns, &config).and_then(|captured| match captured {
@@ -37,9 +36,9 @@ pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
 }
 
 /// All namespaces but the node's own.
-fn pods(proc: &Path, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
+fn pods(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
     let own = Netns::current()?.id();
-    let mut all = namespaces(proc)?;
+    let mut all = proc.map_or_else(|| Ok(BTreeMap::new()), namespaces)?;
     all.extend(Netns::list(directory)?.into_iter().map(|(_, netns)| (netns.id(), netns)));
     all.remove(&own);
     Ok(all)

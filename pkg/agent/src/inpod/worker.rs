@@ -13,7 +13,7 @@ use netfilter::Options;
 use netns::{Netns, NetnsId};
 
 use crate::{
-    owner::{Handle, Message},
+    owner::{Handle, Message, Reply},
     settings::{InPod, Settings},
 };
 
@@ -30,6 +30,8 @@ pub(super) enum Job {
     Look { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Glance> },
     /// Take a pod's rules away.
     Release { uid: String, netns: Arc<Netns> },
+    /// Compare a pod's rules, and tell who asked.
+    Check { netns: Arc<Netns>, pod: rules::inpod::Pod, reply: Reply<Result<(), String>> },
     /// Find namespaces.
     Search(BTreeMap<String, Sought>),
 }
@@ -117,7 +119,9 @@ impl Workers {
             let (shared, tools, owner) = (Arc::clone(&shared), Arc::clone(&tools), owner.clone());
             let body = move || {
                 while let Some(job) = shared.next() {
-                    owner.send(Message::Done(Box::new(tools.run(job))));
+                    if let Some(done) = tools.run(job) {
+                        owner.send(Message::Done(Box::new(done)));
+                    }
                 }
             };
             drop(thread::Builder::new().name("in-pod".to_owned()).stack_size(256 * 1024).spawn(body)?);
@@ -154,9 +158,10 @@ struct Tools {
 }
 
 impl Tools {
-    fn run(&self, job: Job) -> Done {
+    /// None: nobody but who asked wants to know.
+    fn run(&self, job: Job) -> Option<Done> {
         let words = |error: inpod::Error| error.to_string();
-        match job {
+        Some(match job {
             Job::Capture { uid, netns, pod } => {
                 let result = inpod::capture(&netns, &self.wanted(&pod), &self.options).map_err(words);
                 Done::Captured { uid, netns: netns.id(), result }
@@ -169,8 +174,17 @@ impl Tools {
                 let result = inpod::release(&netns, &self.config, &self.options).map_err(words);
                 Done::Released { uid, result }
             }
+            Job::Check { netns, pod, reply } => {
+                let seen = inpod::verify(&netns, &self.wanted(&pod), &self.options).map_err(words);
+                let fine = |seen: Report| match seen.differences.is_empty() {
+                    true => Ok(()),
+                    false => Err(seen.differences.join("; ")),
+                };
+                drop(reply.send(seen.and_then(fine))); // who has given up needs no answer
+                return None;
+            }
             Job::Search(sought) => Done::Searched(self.finder.find(&sought).map_err(words)),
-        }
+        })
     }
 
     fn look(

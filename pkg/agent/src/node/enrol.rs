@@ -66,9 +66,8 @@ impl Way for NodeWay {
         self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string())
     }
 
-    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr]) -> Result<(), String> {
-        self.members.check(ips, uid)?;
-        core.status.ready()
+    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>) {
+        drop(reply.send(self.members.check(ips, uid).and_then(|()| core.status.ready())));
     }
 
     fn set_fallback(&mut self, fallback: Fallback) -> bool {
