@@ -2,11 +2,13 @@
 //!
 //! Every wait for a client has an end, so that those who are slow, silent or stuck hold a place for a while only.
 
+mod patience;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::convert::Infallible;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -24,47 +26,94 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tower_service::Service as _;
 
-/// For the head of a request, and between two requests.
+use patience::Patient;
+
+/// [`Limits::head`] of most servers.
 const HEAD: Duration = Duration::from_secs(10);
-/// For a connection with all its requests; whoever wants more connects anew.
+/// [`Limits::lifetime`] of most servers.
 const LIFETIME: Duration = Duration::from_secs(30);
-/// For what is at work when the connection, or all of them, must end.
+/// [`Limits::grace`] of most servers.
 const GRACE: Duration = Duration::from_secs(10);
 /// Each connection's buffer for reading: a request's head has to fit. The least that hyper takes is half.
 const BUFFER: usize = 16 * 1024;
 /// Before trying again when there are no descriptors left, or the like.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Who is at the other end of a connection. Every request has it as an extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of this machine, over a Unix socket.
+    Socket,
+    /// Somebody over TCP.
+    Address(SocketAddr),
+}
+
+impl Peer {
+    /// Whether it is on this machine, in our network namespace.
+    #[must_use]
+    pub fn is_local(self) -> bool {
+        match self {
+            Peer::Socket => true,
+            // A socket for both families shows IPv4 as a part of IPv6.
+            Peer::Address(address) => address.ip().to_canonical().is_loopback(),
+        }
+    }
+}
+
+/// What the connections of one server may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// How many at a time.
+    pub(crate) most: usize,
+    /// For the head of a request, and between two requests.
+    pub(crate) head: Duration,
+    /// For a connection with all its requests; whoever wants more connects anew.
+    pub(crate) lifetime: Duration,
+    /// For what is at work when the connection, or all of them, must end.
+    pub(crate) grace: Duration,
+    /// For a client that takes nothing of what is written to it.
+    pub(crate) stall: Duration,
+}
+
+impl Limits {
+    /// For servers whose answers are short: nobody stalls longer than the connection lives.
+    pub(crate) const fn of(most: usize) -> Limits {
+        let stall = LIFETIME.saturating_add(GRACE);
+        Limits { most, head: HEAD, lifetime: LIFETIME, grace: GRACE, stall }
+    }
+}
+
 /// A listening socket.
 pub(crate) trait Listener {
     /// Its connections.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next connection.
-    async fn accept(&self) -> io::Result<Self::Stream>;
+    /// The next connection, and who it comes from.
+    async fn accept(&self) -> io::Result<(Self::Stream, Peer)>;
 }
 
 impl Listener for TcpListener {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<TcpStream> {
-        Ok(TcpListener::accept(self).await?.0)
+    async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
+        let (stream, address) = TcpListener::accept(self).await?;
+        Ok((stream, Peer::Address(address)))
     }
 }
 
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<UnixStream> {
-        Ok(UnixListener::accept(self).await?.0)
+    async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
+        Ok((UnixListener::accept(self).await?.0, Peer::Socket))
     }
 }
 
-/// Serves at most that many connections at a time, until `shutdown`; then those at work get a while to end.
+/// Serves within the limits until `shutdown`; then those at work get a while to end.
 pub(crate) async fn serve(
     listener: &impl Listener,
     router: &Router,
-    most: usize,
+    limits: Limits,
     shutdown: impl Future<Output = ()>,
 ) {
     let (closing, closed) = watch::channel(());
@@ -74,20 +123,21 @@ pub(crate) async fn serve(
         tokio::select! {
             () = &mut shutdown => break,
             Some(_) = connections.join_next() => {}
-            stream = next(listener), if connections.len() < most => {
-                connections.spawn(connection(stream, router.clone(), closed.clone()));
+            (stream, peer) = next(listener), if connections.len() < limits.most => {
+                let stream = Patient::new(stream, limits.stall);
+                connections.spawn(connection(stream, peer, router.clone(), limits, closed.clone()));
             }
         }
     }
     drop(closing);
     // What is late is dropped with the set.
-    let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
+    let _ = timeout(limits.grace, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-async fn next<L: Listener>(listener: &L) -> L::Stream {
+async fn next<L: Listener>(listener: &L) -> (L::Stream, Peer) {
     loop {
         match listener.accept().await {
-            Ok(stream) => return stream,
+            Ok(accepted) => return accepted,
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
             Err(_) => sleep(PAUSE).await,
         }
@@ -96,28 +146,32 @@ async fn next<L: Listener>(listener: &L) -> L::Stream {
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: Peer,
     router: Router,
+    limits: Limits,
     mut closed: watch::Receiver<()>,
 ) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(limits.head)
         .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(stream), service_fn(|request| respond(&router, request)));
+        .serve_connection(TokioIo::new(stream), service_fn(|request| respond(&router, peer, request)));
     let mut connection = pin!(connection);
     tokio::select! {
         // What is wrong with a connection is its client's affair.
         _ = connection.as_mut() => return,
         _ = closed.changed() => {}
-        () = sleep(LIFETIME) => {}
+        () = sleep(limits.lifetime) => {}
     }
     connection.as_mut().graceful_shutdown();
-    let _ = timeout(GRACE, connection).await;
+    let _ = timeout(limits.grace, connection).await;
 }
 
 fn respond(
     router: &Router,
-    request: Request<Incoming>,
+    peer: Peer,
+    mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
+    request.extensions_mut().insert(peer);
     router.clone().call(request)
 }

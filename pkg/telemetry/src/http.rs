@@ -1,7 +1,8 @@
 //! Health and metrics over HTTP.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -14,8 +15,10 @@ use prometheus_client::registry::Registry;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::connections;
+use crate::connections::{self, Limits};
 use crate::metrics::{negotiate, render};
+
+pub use crate::connections::Peer;
 
 /// Connections that are served at a time; more wait in the kernel.
 pub const MAX_CONNECTIONS: usize = 64;
@@ -72,6 +75,46 @@ pub fn bind(port: u16) -> io::Result<TcpListener> {
     bind_any(port, listen)
 }
 
+/// Where to listen: `localhost`, `*` (everywhere), or an IP address, with or without brackets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// On all addresses of the machine.
+    All,
+    /// On one; `0.0.0.0` and `::` stand for all of a family.
+    One(IpAddr),
+}
+
+/// Text that is no [`ListenAddress`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is neither localhost, * nor an IP address")]
+pub struct ListenAddressError(String);
+
+impl FromStr for ListenAddress {
+    type Err = ListenAddressError;
+
+    fn from_str(text: &str) -> Result<Self, ListenAddressError> {
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        match text {
+            "localhost" => Ok(ListenAddress::One(Ipv4Addr::LOCALHOST.into())),
+            "*" => Ok(ListenAddress::All),
+            _ => bare.parse().map(ListenAddress::One).map_err(|_| ListenAddressError(text.to_owned())),
+        }
+    }
+}
+
+/// Listens at a [`ListenAddress`], given as text.
+///
+/// # Errors
+/// When the text is none ([`io::ErrorKind::InvalidInput`]), the machine does not have the address, the port is taken, and
+/// so on.
+pub fn bind_to(address: &str, port: u16) -> io::Result<TcpListener> {
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+    match address.parse().map_err(invalid)? {
+        ListenAddress::All => bind(port),
+        ListenAddress::One(ip) => Ok(listen((ip, port).into())?),
+    }
+}
+
 fn bind_any<T>(port: u16, listen: impl Fn(SocketAddr) -> Result<T, Errno>) -> io::Result<T> {
     match listen((Ipv6Addr::UNSPECIFIED, port).into()) {
         Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => Ok(listen((Ipv4Addr::UNSPECIFIED, port).into())?),
@@ -104,7 +147,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    connections::serve(&listener, &router, MAX_CONNECTIONS, shutdown).await;
+    connections::serve(&listener, &router, Limits::of(MAX_CONNECTIONS), shutdown).await;
     Ok(())
 }
 
@@ -124,5 +167,34 @@ mod tests {
         assert_eq!(bound(Some(Errno::AFNOSUPPORT)).unwrap(), "0.0.0.0:80");
         assert_eq!(bound(Some(Errno::ADDRNOTAVAIL)).unwrap(), "0.0.0.0:80");
         assert_eq!(bound(Some(Errno::ADDRINUSE)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn addresses_are_read_as_the_flag_has_them() {
+        let one = |text: &str| ListenAddress::One(text.parse().unwrap());
+        for (text, expected) in [
+            ("localhost", one("127.0.0.1")),
+            ("*", ListenAddress::All),
+            ("10.0.0.1", one("10.0.0.1")),
+            ("0.0.0.0", one("0.0.0.0")),
+            ("::1", one("::1")),
+            ("[::1]", one("::1")),
+        ] {
+            assert_eq!(text.parse::<ListenAddress>().unwrap(), expected);
+        }
+        for text in ["", "node-1", "localhost:80", "127.0.0.1:80", "[127.0.0.1", "**"] {
+            let error = bind_to(text, 0).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{text:?}");
+            assert_eq!(error.to_string(), format!("{text:?} is neither localhost, * nor an IP address"));
+        }
+    }
+
+    #[test]
+    fn an_address_is_bound_and_no_other() {
+        let local = |address: &str| bind_to(address, 0).unwrap().local_addr().unwrap().ip().to_string();
+        assert_eq!(local("localhost"), "127.0.0.1");
+        assert_eq!(local("127.0.0.2"), "127.0.0.2");
+        assert!(["::", "0.0.0.0"].contains(&local("*").as_str()));
+        assert_eq!(bind_to("192.0.2.1", 0).unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
     }
 }

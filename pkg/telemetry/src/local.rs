@@ -9,7 +9,7 @@ use socketfile::{SocketError, SocketFile};
 use tokio::net::UnixStream;
 use tracing::warn;
 
-use crate::connections::{self, Listener};
+use crate::connections::{self, Limits, Listener, Peer};
 
 /// Nobody else even gets a connection.
 const MODE: u32 = 0o600;
@@ -44,7 +44,7 @@ impl Bound {
             shutdown.await;
             drop(file);
         };
-        connections::serve(&listener, router, most, shutdown).await;
+        connections::serve(&listener, router, Limits::of(most), shutdown).await;
         Ok(())
     }
 }
@@ -84,11 +84,11 @@ struct RootOnly(tokio::net::UnixListener);
 impl Listener for RootOnly {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<UnixStream> {
+    async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
         loop {
             let (stream, _) = self.0.accept().await?;
             match socketfile::peer_user(&stream)? {
-                0 => return Ok(stream),
+                0 => return Ok((stream, Peer::Socket)),
                 user => {
                     warn!(target: "install", "user {user} connects to a socket of root's, and is not answered");
                 }

@@ -8,6 +8,7 @@ mod level;
 mod options;
 mod output;
 mod rotation;
+mod scopes;
 mod subscriber;
 #[cfg(test)]
 mod tests;
@@ -23,12 +24,14 @@ use std::time::SystemTime;
 use tracing::callsite::rebuild_interest_cache;
 use wire::{Level, LogRecord};
 
+pub(crate) use level::ALL_SCOPES;
 pub use level::OutputLevel;
 use level::{DEFAULT_SCOPE, Levels};
 use options::Callers;
 pub use options::{LogFlags, LogOptions};
 use output::Output;
 use rotation::RotatingFile;
+pub use scopes::{LevelError, Scope};
 pub use subscriber::LogSubscriber;
 
 /// Why there is no logging.

@@ -12,20 +12,20 @@ use tokio::time::Instant;
 use super::*;
 
 /// Connections as the test makes them.
-struct Queue(Mutex<mpsc::Receiver<io::Result<DuplexStream>>>);
+pub(crate) struct Queue(Mutex<mpsc::Receiver<io::Result<DuplexStream>>>);
 
 impl Listener for Queue {
     type Stream = DuplexStream;
 
-    async fn accept(&self) -> io::Result<DuplexStream> {
+    async fn accept(&self) -> io::Result<(DuplexStream, Peer)> {
         match self.0.lock().await.recv().await {
-            Some(stream) => stream,
+            Some(stream) => stream.map(|stream| (stream, Peer::Socket)),
             None => std::future::pending().await,
         }
     }
 }
 
-struct Server {
+pub(crate) struct Server {
     connect: mpsc::Sender<io::Result<DuplexStream>>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -33,16 +33,20 @@ struct Server {
 
 impl Server {
     fn start(router: Router, most: usize) -> Server {
+        Self::within(router, Limits::of(most))
+    }
+
+    pub(crate) fn within(router: Router, limits: Limits) -> Server {
         let (connect, queue) = mpsc::channel(100);
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             let listener = Queue(Mutex::new(queue));
-            serve(&listener, &router, most, async { drop(stopped.await) }).await;
+            serve(&listener, &router, limits, async { drop(stopped.await) }).await;
         });
         Server { connect, stop, task }
     }
 
-    async fn client(&self) -> DuplexStream {
+    pub(crate) async fn client(&self) -> DuplexStream {
         let (ours, theirs) = duplex(1024);
         self.connect.send(Ok(theirs)).await.unwrap();
         ours
@@ -106,6 +110,38 @@ async fn one_who_asks_and_never_reads_is_cut_off() {
     while client.write_all(GET).await.is_ok() {}
     let took = start.elapsed();
     assert!(took >= LIFETIME && took <= LIFETIME + GRACE + Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_takes_nothing_for_a_while_is_cut_off_and_one_who_is_slow_is_not() {
+    let limits = Limits { stall: Duration::from_secs(5), ..Limits::of(8) };
+    let server = Server::within(Router::new().route("/", any(|| async { vec![b'x'; 20 * 1024] })), limits);
+    let mut stuck = server.client().await;
+    let start = Instant::now();
+    stuck.write_all(GET).await.unwrap();
+    sleep(Duration::from_secs(4)).await;
+    let mut piece = [0; 1024];
+    stuck.read_exact(&mut piece).await.unwrap();
+    while stuck.write_all(GET).await.is_ok() {}
+    assert_eq!(start.elapsed().as_secs(), 9, "five seconds after it took the last");
+    let mut slow = server.client().await;
+    slow.write_all(GET).await.unwrap();
+    for _ in 0..20 {
+        sleep(Duration::from_secs(1)).await;
+        slow.read_exact(&mut piece).await.unwrap();
+    }
+}
+
+#[test]
+fn a_loopback_address_is_local_in_either_form() {
+    let peer = |text: &str| Peer::Address(text.parse().unwrap()).is_local();
+    for local in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        assert!(peer(local), "{local}");
+    }
+    for other in ["10.0.0.1:1", "[::ffff:10.0.0.1]:1", "[fe80::1]:1", "0.0.0.0:1"] {
+        assert!(!peer(other), "{other}");
+    }
+    assert!(Peer::Socket.is_local());
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use wire::Level;
 /// The scope that others follow, and whose name is not printed.
 pub(super) const DEFAULT_SCOPE: &str = "default";
 /// In a list of levels: every scope.
-pub(super) const ALL_SCOPES: &str = "all";
+pub(crate) const ALL_SCOPES: &str = "all";
 /// What libraries say: clients, TLS. Silent unless asked for: whoever calls them tells what matters, once, and in words.
 pub(super) const LIBRARY_SCOPE: &str = "kube";
 
@@ -138,10 +138,10 @@ impl Levels {
 }
 
 /// Our scopes for one that newer versions of Istio have.
-fn names<'a>(scope: &'a &'a str) -> &'a [&'a str] {
+pub(super) fn names<'a>(scope: &'a &'a str) -> &'a [&'a str] {
     match *scope {
         "cni-plugin" => &["cni"],
-        "cni-agent" => &["install", "ambient"],
+        "cni-agent" => &["install", "ambient", "zds"],
         _ => std::slice::from_ref(scope),
     }
 }

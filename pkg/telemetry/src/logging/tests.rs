@@ -1,6 +1,7 @@
 //! Levels, flags, and lines to the letter.
 
 mod places;
+mod scopes;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,0 +1,147 @@
+//! The node's state over HTTP, for people who look for a fault and for their scripts.
+//!
+//! `/` is a page. Paths below `/debug/` answer with JSON made from one [`report::State`]; `/debug` lists them. Paths of
+//! Istio's ControlZ that scripts use (`/scopej/`, `/versionj/`, `/memj/`, `/procj/`, `/envj/`, `/argj/`, `/homej/`) answer
+//! in its JSON shapes, where Rust has something to say under Go's names. Its HTML pages, its profiles (`/debug/pprof/`),
+//! and what ends, signals or collects (`/homej/exit`, `/signalj/`, `/memj/forcecollection`) are not provided.
+//!
+//! Everybody who gets a connection may read; only this machine may change a level ([`Peer::is_local`]). A request costs
+//! one question to [`Inspect`], at most, and each answer comes within [`DEADLINE`]. Nothing here is a secret: what looks
+//! like one, in the environment and in arguments, is not shown.
+
+mod ctrlz;
+mod guard;
+mod levels;
+mod process;
+mod query;
+#[cfg(test)]
+mod tests;
+mod views;
+
+use std::io;
+use std::net::TcpListener;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::MethodRouter;
+
+use crate::connections::{self, Limits};
+use crate::logging::Logger;
+
+pub use crate::connections::Peer;
+
+/// Connections that are served at a time; more wait in the kernel. People look here, one at a time.
+pub const MAX_CONNECTIONS: usize = 8;
+/// For an answer: then it is 503.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+/// The longest body that is taken, in bytes.
+const MAX_BODY: usize = 16 * 1024;
+
+/// A browser keeps half a dozen connections that it does not use, and there are not many places.
+const LIMITS: Limits =
+    Limits { head: Duration::from_secs(5), stall: Duration::from_secs(5), ..Limits::of(MAX_CONNECTIONS) };
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+
+/// An answer that takes a while: the thing, or why there is none, in a sentence.
+pub type Inspection<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+
+/// Who knows the node. A question whose asker has gone is dropped.
+pub trait Inspect: Send + Sync + 'static {
+    /// The state, by an observation that began after the call. Of several who ask at a time, some may get the same one.
+    fn state(&self) -> Inspection<'_, Arc<report::State>>;
+
+    /// Why this pod is captured, or why not, and what to do about it; a pod that nobody knows has an answer, too.
+    fn explain(&self, namespace: String, name: String) -> Inspection<'_, serde_json::Value>;
+}
+
+/// What was built, in ControlZ's words.
+#[derive(Clone, Copy, Debug)]
+pub struct Build {
+    /// The program's version.
+    pub version: &'static str,
+    /// The commit; `unknown` when nobody says.
+    pub revision: &'static str,
+    /// `Clean`, `Modified` or `unknown`: whether the tree was as in the commit.
+    pub status: &'static str,
+    /// The tag; `unknown` when there is none.
+    pub tag: &'static str,
+}
+
+/// What the handlers share; clones are the same one.
+#[derive(Clone)]
+struct Desk(Arc<Shared>);
+
+struct Shared {
+    inspect: Arc<dyn Inspect>,
+    page: fn(&report::State) -> String,
+    logger: Logger,
+    build: Build,
+}
+
+/// All paths. `page` makes the HTML page; it must need nothing from elsewhere, which its policy forbids. The router
+/// serves TCP ([`serve`]) and a socket of root's ([`crate::local::RootServer`]) alike.
+pub fn debug_router(
+    inspect: Arc<dyn Inspect>,
+    page: fn(&report::State) -> String,
+    logger: Logger,
+    build: Build,
+) -> Router {
+    let router = views::routes(Router::new());
+    let router = levels::routes(router);
+    let router = ctrlz::routes(router);
+    let desk = Desk(Arc::new(Shared { inspect, page, logger, build }));
+    router.with_state(desk).layer(axum::middleware::from_fn(guard::guard))
+}
+
+/// Serves until `shutdown`; requests that are at work then may end. At most [`MAX_CONNECTIONS`] at a time, and a client
+/// that is slow, silent or does not read is cut off.
+///
+/// # Errors
+/// When the listener cannot be handed to the runtime.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    connections::serve(&listener, &router, LIMITS, shutdown).await;
+    Ok(())
+}
+
+/// With and without a slash at the end, as ControlZ has them.
+fn both(router: Router<Desk>, path: &str, methods: MethodRouter<Desk>) -> Router<Desk> {
+    router.route(path, methods.clone()).route(&format!("{path}/"), methods)
+}
+
+fn answer(status: StatusCode, kind: HeaderValue, body: String) -> Response {
+    (status, [(CONTENT_TYPE, kind)], body).into_response()
+}
+
+fn refuse(status: StatusCode, why: &str) -> Response {
+    answer(status, TEXT, format!("{why}\n"))
+}
+
+/// Compact, as ControlZ prints it.
+fn compact(value: &impl serde::Serialize) -> Response {
+    match serde_json::to_string(value) {
+        Ok(text) => answer(StatusCode::OK, JSON, text + "\n"),
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+/// For people.
+fn pretty(value: &impl serde::Serialize) -> Response {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => answer(StatusCode::OK, JSON, text + "\n"),
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}

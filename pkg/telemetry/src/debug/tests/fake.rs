@@ -1,0 +1,168 @@
+//! Somebody who knows a node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Request};
+use http_body_util::BodyExt as _;
+use report::{Capture, Comparison, KernelView, PodState, Reason, RouteState, State, Way};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tower_service::Service as _;
+
+use super::super::*;
+use crate::logging::{LogFlags, LogOptions};
+
+/// Counts what it is asked.
+#[derive(Default)]
+pub(super) struct Fake {
+    pub(super) state: Arc<State>,
+    pub(super) broken: AtomicBool,
+    /// How long an observation takes.
+    pub(super) takes: Duration,
+    pub(super) asked: AtomicUsize,
+    pub(super) now: AtomicUsize,
+    pub(super) most: AtomicUsize,
+}
+
+/// Also when whoever asked has gone.
+struct Within<'a>(&'a AtomicUsize);
+
+impl Drop for Within<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Inspect for Fake {
+    fn state(&self) -> Inspection<'_, Arc<State>> {
+        Box::pin(async {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let _within = Within(&self.now);
+            if !self.takes.is_zero() {
+                sleep(self.takes).await;
+            }
+            let broken = self.broken.load(Ordering::SeqCst);
+            if broken { Err("the owner does not answer".to_owned()) } else { Ok(Arc::clone(&self.state)) }
+        })
+    }
+
+    fn explain(&self, namespace: String, name: String) -> Inspection<'_, Value> {
+        Box::pin(async move {
+            let broken = self.broken.load(Ordering::SeqCst);
+            let answer = || json!({"pod": format!("{namespace}/{name}")});
+            if broken { Err("the owner does not answer".to_owned()) } else { Ok(answer()) }
+        })
+    }
+}
+
+fn pod(number: usize) -> PodState {
+    PodState {
+        namespace: "shop".to_owned(),
+        name: format!("web-{number}"),
+        uid: String::new(),
+        ips: vec![[10, 0, 0, 1].into()],
+        phase: "Running".to_owned(),
+        capture: Capture::Captured,
+        way: Some(Way::Node),
+        reason: Reason {
+            code: "ambient-namespace".to_owned(),
+            words: "its namespace is labelled".to_owned(),
+        },
+        since: None,
+        annotation: None,
+        kernel: KernelView { seen: vec!["x".repeat(3500)], ..KernelView::default() },
+        ztunnel: None,
+        trouble: None,
+    }
+}
+
+/// With that many pods, of four kilobytes each.
+pub(super) fn state(pods: usize) -> Arc<State> {
+    let mut state = State { schema: report::SCHEMA.to_owned(), ..State::default() };
+    state.pods = (0..pods).map(pod).collect();
+    let route = |metric| RouteState {
+        place: "node".to_owned(),
+        family: 4,
+        table: 100,
+        destination: "default".to_owned(),
+        kind: "unicast".to_owned(),
+        gateway: None,
+        device: Some("istioin".to_owned()),
+        metric,
+    };
+    state.network.routes = Comparison::of(vec![route(1)], vec![route(2)]);
+    Arc::new(state)
+}
+
+pub(super) const BUILD: Build = Build { version: "1.2.3", revision: "abc", status: "Clean", tag: "v1.2.3" };
+
+/// A logger that writes nowhere that matters.
+pub(super) fn logger() -> Logger {
+    let options = LogOptions::parse(&LogFlags { log_target: "/dev/null", ..LogFlags::default() });
+    Logger::open(options.unwrap()).unwrap()
+}
+
+pub(super) fn page(state: &State) -> String {
+    assert!(state.version != "panic", "a page that panics");
+    format!("<!doctype html><title>{} pods</title>", state.pods.len())
+}
+
+pub(super) fn router(fake: &Arc<Fake>) -> Router {
+    debug_router(Arc::clone(fake) as Arc<dyn Inspect>, page, logger(), BUILD)
+}
+
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: HeaderMap,
+    pub(super) body: String,
+}
+
+impl Answer {
+    pub(super) fn json(&self) -> Value {
+        assert_eq!(
+            (self.status, self.header("content-type")),
+            (200, "application/json; charset=utf-8"),
+            "{self:?}"
+        );
+        assert!(self.body.ends_with('\n'));
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    pub(super) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+/// A request from an address, with more headers, one a line.
+pub(super) async fn ask_as(
+    peer: Option<Peer>,
+    router: &Router,
+    line: &str,
+    headers: &str,
+    body: &str,
+) -> Answer {
+    let (method, path) = line.split_once(' ').unwrap();
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers.lines().filter_map(|line| line.split_once(": ")) {
+        request = request.header(name, value);
+    }
+    if let Some(peer) = peer {
+        request = request.extension(peer);
+    }
+    let response = router.clone().call(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+    Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+}
+
+pub(super) const LOCAL: Option<Peer> =
+    Some(Peer::Address(std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1)));
+
+/// A request from this machine.
+pub(super) async fn ask(router: &Router, line: &str, body: &str) -> Answer {
+    ask_as(LOCAL, router, line, "host: localhost:9876", body).await
+}

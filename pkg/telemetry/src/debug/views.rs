@@ -1,0 +1,107 @@
+//! What is made from the state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::response::Response;
+use axum::routing::get;
+use serde::Serialize;
+use tokio::task::spawn_blocking;
+
+use super::query::parameter;
+use super::{Desk, HTML, JSON, answer, both, levels, pretty, refuse};
+
+/// A part of the state as text.
+type Render = fn(&report::State) -> serde_json::Result<String>;
+
+/// Path, what it has, and how it is made.
+const VIEWS: [(&str, &str, Render); 13] = [
+    ("state", "everything", |state| text(state)),
+    ("pods", "the node's pods: captured or not, why, and what the kernel shows", |state| text(&state.pods)),
+    ("ztunnel", "the node's ztunnel pods", |state| text(&state.ztunnels)),
+    ("routes", "routes: desired, observed, difference", |state| text(&state.network.routes)),
+    ("rules", "policy rules: desired, observed, difference", |state| text(&state.network.rules)),
+    ("links", "links: desired, observed, difference", |state| text(&state.network.links)),
+    ("ipsets", "members of sets: desired, observed, difference", |state| text(&state.network.ipsets)),
+    ("firewall", "rules of the firewall: desired, observed, difference", |state| {
+        text(&state.network.firewall)
+    }),
+    ("sysctls", "kernel settings: desired, observed, difference", |state| text(&state.network.sysctls)),
+    ("installation", "files of ours on the node", |state| text(&state.installation)),
+    ("plan", "what would be done now", |state| text(&state.plan)),
+    ("history", "the last changes, newest first", |state| text(&state.history)),
+    ("config", "effective settings, and where each came from", |state| text(&state.config)),
+];
+
+pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
+    let router = VIEWS.into_iter().fold(router, |router, (name, _, render)| {
+        let handler = get(move |State(desk): State<Desk>| json(desk, render));
+        both(router, &format!("/debug/{name}"), handler)
+    });
+    let router = both(router, "/debug", get(async || pretty(&index())));
+    let router = both(router, "/debug/explain", get(explain));
+    router.route("/", get(page)).route("/index.html", get(page))
+}
+
+/// Each path with what it has.
+fn index() -> BTreeMap<String, &'static str> {
+    let others = [
+        ("explain?pod=NAMESPACE/NAME", "why a pod is captured, or why not, and what to do about it"),
+        ("log", levels::ABOUT),
+    ];
+    let views = VIEWS.into_iter().map(|(name, about, _)| (name, about));
+    views.chain(others).map(|(name, about)| (format!("/debug/{name}"), about)).collect()
+}
+
+fn text(value: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(value).map(|text| text + "\n")
+}
+
+async fn json(desk: Desk, render: Render) -> Response {
+    view(&desk, JSON, move |state| render(state).map_err(|error| error.to_string())).await
+}
+
+async fn page(State(desk): State<Desk>) -> Response {
+    let page = desk.0.page;
+    view(&desk, HTML, move |state| Ok(page(state))).await
+}
+
+async fn view(
+    desk: &Desk,
+    kind: HeaderValue,
+    render: impl FnOnce(&report::State) -> Result<String, String> + Send + 'static,
+) -> Response {
+    let state: Arc<report::State> = match desk.0.inspect.state().await {
+        Ok(state) => state,
+        Err(why) => return refuse(StatusCode::SERVICE_UNAVAILABLE, &why),
+    };
+    // A megabyte takes a while to write down, and probes are answered by this thread.
+    match spawn_blocking(move || render(&state)).await {
+        Ok(Ok(text)) => answer(StatusCode::OK, kind, text),
+        Ok(Err(why)) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &why),
+        Err(_) => refuse(StatusCode::INTERNAL_SERVER_ERROR, "it could not be shown; the log says more"),
+    }
+}
+
+async fn explain(State(desk): State<Desk>, uri: Uri) -> Response {
+    let asked = parameter(&uri, "pod").unwrap_or_default();
+    let Some((namespace, name)) = asked.split_once('/').filter(|(_, name)| !name.contains('/')) else {
+        return refuse(StatusCode::BAD_REQUEST, "ask for ?pod=NAMESPACE/NAME");
+    };
+    if ![namespace, name].into_iter().all(is_name) {
+        return refuse(StatusCode::BAD_REQUEST, "these are no names of a namespace and a pod");
+    }
+    match desk.0.inspect.explain(namespace.to_owned(), name.to_owned()).await {
+        Ok(value) => pretty(&value),
+        Err(why) => refuse(StatusCode::SERVICE_UNAVAILABLE, &why),
+    }
+}
+
+/// As the API server has them.
+fn is_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
+}

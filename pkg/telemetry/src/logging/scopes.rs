@@ -1,0 +1,97 @@
+//! Scopes as people see and change them while the program runs.
+
+use super::level::{ALL_SCOPES, DEFAULT_SCOPE, LIBRARY_SCOPE, names};
+use super::{Logger, OutputLevel};
+
+/// Those that lines are printed under, and the names that newer versions of Istio have for them.
+const SCOPES: [(&str, &str); 8] = [
+    ("ambient", "pods of ambient mode: who is captured, and how"),
+    ("cni", "what the plugin tells"),
+    ("cni-agent", "Istio's name for install, ambient and zds together"),
+    ("cni-plugin", "Istio's name for cni"),
+    (DEFAULT_SCOPE, "every scope that has no level of its own"),
+    ("install", "files on the node, and the daemon itself"),
+    (LIBRARY_SCOPE, "what libraries say: the API server's client, HTTP, TLS"),
+    ("zds", "what is said between the agent and ztunnel"),
+];
+
+/// A scope, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// Its name.
+    pub name: String,
+    /// Whose lines it has; empty for one that a flag names and nobody prints under.
+    pub description: &'static str,
+    /// How much of it is printed. Of several that a name stands for, the most.
+    pub level: OutputLevel,
+    /// Its lines tell where in the source they come from.
+    pub callers: bool,
+}
+
+/// Why a level was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LevelError {
+    /// There is no such scope.
+    #[error("unknown scope name: {name} (there are {known})")]
+    UnknownScope {
+        /// What was asked for.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// There is no such level.
+    #[error("{name:?} is no level (they are {known})")]
+    UnknownLevel {
+        /// What was asked for.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+}
+
+impl Logger {
+    /// All scopes, by name.
+    #[must_use]
+    pub fn scopes(&self) -> Vec<Scope> {
+        let mut names = self.levels();
+        names.extend(SCOPES.map(|(name, _)| (name.to_owned(), OutputLevel::None)));
+        names.into_keys().map(|name| self.describe(name)).collect()
+    }
+
+    /// One scope.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn scope(&self, name: &str) -> Result<Scope, LevelError> {
+        let known = self.scopes();
+        known.iter().find(|scope| scope.name == name).cloned().ok_or_else(|| {
+            let known: Vec<&str> = known.iter().map(|scope| scope.name.as_str()).collect();
+            LevelError::UnknownScope { name: name.to_owned(), known: known.join(", ") }
+        })
+    }
+
+    /// As [`Logger::set_level`], for names that somebody typed. `all` is every scope.
+    ///
+    /// # Errors
+    /// There is no such scope, or no such level. Nothing is changed then.
+    pub fn change_level(&self, scope: &str, level: &str) -> Result<OutputLevel, LevelError> {
+        if scope != ALL_SCOPES {
+            self.scope(scope)?;
+        }
+        let level = OutputLevel::from_name(level).ok_or_else(|| LevelError::UnknownLevel {
+            name: level.to_owned(),
+            known: OutputLevel::ALL.map(OutputLevel::as_str).join(", "),
+        })?;
+        self.set_level(scope, level);
+        Ok(level)
+    }
+
+    fn describe(&self, name: String) -> Scope {
+        let described = SCOPES.into_iter().find(|(known, _)| *known == name);
+        let text = name.as_str();
+        let stands_for = names(&text);
+        let level = stands_for.iter().map(|scope| self.level(scope)).max().unwrap_or(OutputLevel::None);
+        let callers = stands_for.iter().any(|scope| self.0.callers.of(scope));
+        Scope { description: described.map_or("", |(_, text)| text), level, callers, name }
+    }
+}

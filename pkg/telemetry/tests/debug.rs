@@ -1,0 +1,162 @@
+//! The node's state over real sockets.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use report::State;
+use serde_json::{Value, json};
+use telemetry::debug::{self, Build, Inspect, Inspection, MAX_CONNECTIONS, debug_router};
+use telemetry::http;
+use telemetry::local::RootServer;
+use telemetry::logging::{LogFlags, LogOptions, Logger};
+use tokio::runtime::Builder;
+
+/// In the environment of one test's child.
+const SECRET_NAME: &str = "MILLRACE_TEST_TOKEN";
+const SECRET: &str = "hunter2-hunter2";
+
+struct Node(Arc<State>);
+
+impl Inspect for Node {
+    fn state(&self) -> Inspection<'_, Arc<State>> {
+        Box::pin(async { Ok(Arc::clone(&self.0)) })
+    }
+
+    fn explain(&self, namespace: String, name: String) -> Inspection<'_, Value> {
+        Box::pin(async move { Ok(json!({"namespace": namespace, "name": name})) })
+    }
+}
+
+fn router(size: usize) -> axum::Router {
+    let options = LogOptions::parse(&LogFlags { log_target: "/dev/null", ..LogFlags::default() });
+    let logger = Logger::open(options.unwrap()).unwrap();
+    let build = Build { version: "1", revision: "unknown", status: "unknown", tag: "unknown" };
+    let mut state = State { schema: report::SCHEMA.to_owned(), ..State::default() };
+    state.network.foreign = vec!["x".repeat(size)];
+    debug_router(Arc::new(Node(Arc::new(state))), |_| "<!doctype html>".to_owned(), logger, build)
+}
+
+/// Serves on a thread of its own for as long as the process lives.
+fn on_thread(run: impl AsyncFnOnce() + Send + 'static) {
+    thread::spawn(|| {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(run());
+    });
+}
+
+fn serve(size: usize) -> u16 {
+    let listener = http::bind_to("localhost", 0).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    on_thread(async move || debug::serve(listener, router(size), std::future::pending()).await.unwrap());
+    port
+}
+
+fn connect(port: u16) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// Status and body of one request, which ends the connection.
+fn ask(mut stream: impl Read + Write, line: &str, host: &str) -> (u16, String) {
+    let request = format!("{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn level(port: u16) -> String {
+    let (_, body) = ask(connect(port), "GET /debug/log/cni", "localhost");
+    serde_json::from_str::<Value>(&body).unwrap()["level"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn this_machine_reads_and_changes_over_tcp() {
+    let port = serve(10);
+    let own = format!("127.0.0.1:{port}");
+    let (status, body) = ask(connect(port), "GET /debug/state", &own);
+    let state: State = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, state.schema.as_str()), (200, report::SCHEMA));
+    assert_eq!(level(port), "info");
+    assert_eq!(ask(connect(port), "PUT /debug/log?scope=cni&level=debug", &own).0, 200);
+    assert_eq!(level(port), "debug");
+    assert_eq!(ask(connect(port), "GET /debug/state", "evil.example").0, 403);
+    assert_eq!(ask(connect(port), "PUT /debug/log?scope=cni&level=none", "evil.example").0, 403);
+    assert_eq!(level(port), "debug");
+}
+
+#[test]
+fn root_reads_and_changes_over_a_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("debug.sock");
+    let server = RootServer::bind(&path).unwrap();
+    on_thread(async move || {
+        server.run(router(10), MAX_CONNECTIONS, std::future::pending()).await.unwrap();
+    });
+    let ask = |line: &str| ask(UnixStream::connect(&path).unwrap(), line, "agent");
+    assert_eq!(ask("PUT /scopej/cni").0, 202, "nobody says which level");
+    assert_eq!(ask("PUT /debug/log?scope=cni&level=debug").0, 200);
+    assert!(ask("GET /scopej/cni").1.contains("\"output_level\":\"debug\""));
+    let explained: Value = serde_json::from_str(&ask("GET /debug/explain?pod=shop/web").1).unwrap();
+    assert_eq!(explained, json!({"namespace": "shop", "name": "web"}));
+}
+
+#[test]
+fn those_who_never_read_leave_room_for_a_thousand_requests() {
+    let port = serve(16 * 1024 * 1024); // more than the kernel's buffers take
+    let stuck: Vec<TcpStream> = (2..MAX_CONNECTIONS)
+        .map(|_| {
+            let mut stream = connect(port);
+            stream.write_all(b"GET /debug/state HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..250 {
+                    assert_eq!(ask(connect(port), "GET /debug/routes", "localhost").0, 200);
+                }
+            });
+        }
+    });
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    drop(stuck);
+}
+
+/// The environment cannot be changed within a process that has threads, so a child has the secret.
+#[test]
+fn secrets_of_the_environment_and_the_command_line_appear_nowhere() {
+    if std::env::var(SECRET_NAME).is_err() {
+        let name = "secrets_of_the_environment_and_the_command_line_appear_nowhere";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        // The test program takes further words for filters.
+        child.args(["--exact", name, "--nocapture", "eyJhbGciOi.hunter2-hunter2"]).env(SECRET_NAME, SECRET);
+        child.env("HTTP_PROXY", format!("http://user:{SECRET}@proxy:3128"));
+        let done = child.output().unwrap();
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let port = serve(10);
+    let get = |path: &str| ask(connect(port), &format!("GET {path}"), "localhost");
+    let index: Value = serde_json::from_str(&get("/debug").1).unwrap();
+    let listed = index.as_object().unwrap().keys().map(|path| path.replace("NAMESPACE/NAME", "a/b"));
+    let others = ["/", "/scopej/", "/versionj/", "/memj/", "/procj/", "/envj/", "/argj/", "/homej/"];
+    for path in listed.chain(others.map(str::to_owned)) {
+        let (status, body) = get(&path);
+        assert!(status == 200 && !body.contains(SECRET), "{path}: {body}");
+    }
+    let shown = format!("{{\"name\":\"{SECRET_NAME}\",\"value\":\"redacted\"}}");
+    assert!(get("/envj").1.contains(&shown) && get("/argj").1.contains("\"redacted\""));
+}
