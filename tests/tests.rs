@@ -84,6 +84,8 @@ mod kit_network;
 mod kit_runtime;
 #[path = "tests/kit_ztunnel.rs"]
 mod kit_ztunnel;
+#[path = "tests/page_browser.rs"]
+mod page_browser;
 #[path = "tests/plugin_api.rs"]
 mod plugin_api;
 #[path = "tests/plugin_calls.rs"]

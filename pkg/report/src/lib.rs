@@ -6,6 +6,7 @@
 
 mod compare;
 mod network;
+mod page;
 mod pod;
 mod state;
 
@@ -13,6 +14,7 @@ pub use compare::{Comparison, Difference, DifferenceKind};
 pub use network::{
     Address, FirewallRule, LinkState, Network, PolicyRuleState, RouteState, SetMember, SysctlState,
 };
+pub use page::page;
 pub use pod::{Capture, KernelView, NetnsRef, PodState, Reason, Way, ZtunnelView};
 pub use state::{
     Blind, Change, Health, InstalledFile, NodeState, Observer, Outcome, SCHEMA, Seen, Setting, State, Step,

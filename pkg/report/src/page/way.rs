@@ -1,0 +1,311 @@
+//! The ways that packets take, as rows of boxes. Picture and words are made of the same rows.
+
+use super::{
+    html::Html,
+    shapes::{self, Area, WIDTH},
+};
+use crate::{Capture, LinkState, Network, PodState, State, Way, ZtunnelState};
+
+/// One way of capture on this node.
+pub(super) struct Drawing {
+    way: Way,
+    title: &'static str,
+    /// Label around the rows that are in pods' namespaces.
+    frame: Option<&'static str>,
+    rows: Vec<Row>,
+}
+
+/// Boxes side by side.
+struct Row {
+    boxes: Vec<Block>,
+    framed: bool,
+}
+
+/// A box.
+struct Block {
+    title: String,
+    detail: String,
+    tone: Tone,
+}
+
+/// What a look at something showed.
+struct Found {
+    differences: usize,
+    /// Kinds of objects, or pods, that could not be looked at.
+    unseen: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tone {
+    Plain,
+    Wrong,
+    /// Nothing new comes here.
+    Idle,
+}
+
+impl Block {
+    fn new(title: impl Into<String>, detail: impl Into<String>, tone: Tone) -> Block {
+        Block { title: title.into(), detail: detail.into(), tone }
+    }
+
+    /// One that should be without differences. What was not looked at is not called well.
+    fn judged(title: &str, Found { differences, unseen }: Found, well: &str) -> Block {
+        let seen = if unseen == 0 { String::new() } else { format!(", {unseen} not looked at") };
+        match differences {
+            0 if unseen > 0 => Block::new(title, format!("? {unseen} not looked at"), Tone::Plain),
+            0 => Block::new(title, format!("✓ {well}"), Tone::Plain),
+            1 => Block::new(title, format!("≠ 1 difference{seen}"), Tone::Wrong),
+            some => Block::new(title, format!("≠ {some} differences{seen}"), Tone::Wrong),
+        }
+    }
+
+    fn class(&self) -> &'static str {
+        match self.tone {
+            Tone::Plain => "box",
+            Tone::Wrong => "box wrong",
+            Tone::Idle => "box idle",
+        }
+    }
+}
+
+/// Those that are in use: the node's own, and those of its pods.
+pub(super) fn ways(state: &State) -> Vec<Drawing> {
+    let used = |way| state.node.way == Some(way) || state.pods.iter().any(|pod| pod.way == Some(way));
+    let mut ways = Vec::new();
+    if used(Way::Node) {
+        ways.push(node(state));
+    }
+    if used(Way::InPod) {
+        ways.push(in_pod(state));
+    }
+    if used(Way::Sidecar) {
+        ways.push(sidecar(state));
+    }
+    ways
+}
+
+fn framed(block: Block) -> Row {
+    Row { boxes: vec![block], framed: true }
+}
+
+fn open(boxes: Vec<Block>) -> Row {
+    Row { boxes, framed: false }
+}
+
+/// Those of its pods that go this way, and how they are.
+fn pods(state: &State, way: Way) -> Block {
+    let count = |capture| of(state, way).filter(|pod| pod.capture == capture).count();
+    let said: Vec<_> = Capture::ALL
+        .into_iter()
+        .filter(|capture| count(*capture) > 0)
+        .map(|capture| format!("{} {}", count(capture), super::pods::words(capture).1))
+        .collect();
+    let wrong = of(state, way).any(|pod| pod.capture.is_wrong());
+    let said = if said.is_empty() { "none at present".to_owned() } else { said.join(", ") };
+    Block::new("Pods", said, if wrong { Tone::Wrong } else { Tone::Plain })
+}
+
+fn of(state: &State, way: Way) -> impl Iterator<Item = &PodState> {
+    state.pods.iter().filter(move |pod| pod.way == Some(way))
+}
+
+/// What the kernel shows inside of the namespaces of pods that go this way.
+fn within(state: &State, way: Way) -> Found {
+    Found {
+        differences: of(state, way).map(|pod| pod.kernel.differences.len()).sum(),
+        unseen: of(state, way).filter(|pod| pod.kernel.blind.is_some()).count(),
+    }
+}
+
+/// What the kernel shows of the node, but for links, which are drawn by themselves.
+fn on_node(network: &Network) -> Found {
+    let all = [
+        network.ipsets.observed.is_none(),
+        network.rules.observed.is_none(),
+        network.routes.observed.is_none(),
+        network.sysctls.observed.is_none(),
+        network.firewall.observed.is_none(),
+    ];
+    Found {
+        differences: network.differences().filter(|(kind, _)| *kind != "links").count(),
+        unseen: all.into_iter().filter(|unseen| *unseen).count(),
+    }
+}
+
+fn node(state: &State) -> Drawing {
+    let rules = Block::judged("The node's rules", on_node(&state.network), "mark, policy rules, routes");
+    let mut rows = vec![open(vec![pods(state, Way::Node)]), open(vec![rules])];
+    let slots: Vec<_> = state.ztunnels.iter().filter(|one| one.slot.is_some()).take(2).collect();
+    if slots.is_empty() {
+        let detail = match state.node.fallback.as_deref() {
+            Some("hold") => "connections wait for one",
+            Some("reject") => "connections are refused",
+            Some("open") => "connections go past the mesh",
+            _ => "nothing takes new connections",
+        };
+        rows.push(open(vec![Block::new("No ztunnel", detail, Tone::Wrong)]));
+    } else {
+        rows.push(open(slots.iter().map(|one| link(state, one)).collect()));
+        rows.push(open(slots.iter().map(|one| ztunnel(one)).collect()));
+    }
+    rows.push(open(vec![Block::new("The node's uplink", "to pods of other nodes, as HBONE", Tone::Plain)]));
+    Drawing { way: Way::Node, title: "Way of a packet, captured on the node", frame: None, rows }
+}
+
+/// The link by which pods' connections come to a ztunnel.
+fn link(state: &State, one: &ZtunnelState) -> Block {
+    let name = format!("istioout{}", one.slot.unwrap_or_default());
+    let links = &state.network.links;
+    let here = |link: &&LinkState| link.place == "node" && link.name == name;
+    let (detail, tone) = match links.observed.as_ref().map(|observed| observed.iter().find(here)) {
+        None => ("? not looked at", Tone::Plain),
+        Some(None) => ("≠ missing", Tone::Wrong),
+        Some(Some(link)) if !link.right => ("≠ leads elsewhere", Tone::Wrong),
+        Some(Some(link)) if !link.up => ("≠ down", Tone::Wrong),
+        Some(Some(_)) => ("✓ up", Tone::Plain),
+    };
+    let idle = tone == Tone::Plain && !one.active;
+    Block::new(format!("Link {name}"), detail, if idle { Tone::Idle } else { tone })
+}
+
+fn ztunnel(one: &ZtunnelState) -> Block {
+    let slot = one.slot.map_or_else(String::new, |slot| format!("slot {slot}: "));
+    let (detail, tone) = match (one.active, one.ready) {
+        (true, _) => ("new connections", Tone::Plain),
+        (false, true) => ("earlier ones", Tone::Idle),
+        (false, false) => ("not ready", Tone::Idle),
+    };
+    Block::new(&one.name, format!("{slot}{detail}"), tone)
+}
+
+fn in_pod(state: &State) -> Drawing {
+    let rules = Block::judged("The pod's rules", within(state, Way::InPod), "as they should be");
+    let out = Block::new("The pod's own link", "to other pods, as HBONE", Tone::Plain);
+    let rows = vec![
+        framed(pods(state, Way::InPod)),
+        framed(rules),
+        Row { boxes: listeners(state), framed: true },
+        open(vec![out]),
+    ];
+    let frame = Some("network namespace of each pod");
+    Drawing { way: Way::InPod, title: "Way of a packet, captured from within the pod", frame, rows }
+}
+
+/// Sockets that ztunnels have opened in pods' namespaces.
+fn listeners(state: &State) -> Vec<Block> {
+    if state.ztunnels.is_empty() {
+        return vec![Block::new("No ztunnel", "connections are refused", Tone::Wrong)];
+    }
+    let listener = |one: &ZtunnelState| {
+        let (detail, tone) = match (one.connected, one.active) {
+            (Some(false), _) => ("≠ not connected", Tone::Wrong),
+            (_, true) => ("15001, 15006, 15008", Tone::Plain),
+            (_, false) => ("earlier connections", Tone::Idle),
+        };
+        Block::new(format!("Sockets of {}", one.name), detail, tone)
+    };
+    state.ztunnels.iter().take(2).map(listener).collect()
+}
+
+fn sidecar(state: &State) -> Drawing {
+    let rules = Block::judged("The pod's rules", within(state, Way::Sidecar), "as they should be");
+    let rows = vec![
+        framed(pods(state, Way::Sidecar)),
+        framed(rules),
+        framed(Block::new("istio-proxy", "15001 out, 15006 in", Tone::Plain)),
+        open(vec![Block::new("The pod's own link", "to other pods, by mutual TLS", Tone::Plain)]),
+    ];
+    let frame = Some("network namespace of each pod");
+    Drawing { way: Way::Sidecar, title: "Way of a packet, with a sidecar", frame, rows }
+}
+
+const BOX: usize = 46;
+const GAP: usize = 24;
+/// Room for the frame's label, and below the frame.
+const MARGIN: usize = 26;
+
+/// The picture, and below it the same in words.
+pub(super) fn draw(html: &mut Html, drawing: &Drawing) {
+    let id = format!("picture-{}", drawing.way);
+    let words: Vec<_> = drawing.rows.iter().map(told).collect();
+    let description = words.join(", then ");
+    let framed = drawing.frame.map_or(0, |_| 2 * MARGIN);
+    let height = drawing.rows.len() * (BOX + GAP) - GAP + framed + 2;
+    html.element("figure", &[("id", &format!("figure-{}", drawing.way))], |html| {
+        html.text_element("h3", &[], drawing.title);
+        shapes::picture(html, &id, height, (drawing.title, &description), |html| rows(html, drawing));
+        html.element("figcaption", &[], |html| {
+            html.element("details", &[], |html| {
+                html.text_element("summary", &[], "In words");
+                html.element("ol", &[], |html| {
+                    words.iter().for_each(|row| html.text_element("li", &[], row));
+                });
+            });
+        });
+    });
+}
+
+/// A row in words.
+fn told(row: &Row) -> String {
+    let boxes: Vec<_> = row.boxes.iter().map(|block| format!("{}: {}", block.title, block.detail)).collect();
+    boxes.join("; ")
+}
+
+fn rows(html: &mut Html, drawing: &Drawing) {
+    let mut y = 1;
+    if let Some(label) = drawing.frame {
+        let inside = drawing.rows.iter().filter(|row| row.framed).count() * (BOX + GAP);
+        let frame = Area { x: 1, y, width: WIDTH - 2, height: inside - GAP + MARGIN + 12 };
+        shapes::area(html, frame, "frame", None);
+        shapes::text(html, (12, y + 18), "detail", label);
+        y += MARGIN;
+    }
+    for (place, row) in drawing.rows.iter().enumerate() {
+        blocks(html, y, row);
+        let Some(next) = drawing.rows.get(place + 1) else { break };
+        let leaves = row.framed && !next.framed;
+        let below = y + BOX + GAP + if leaves { MARGIN - 8 } else { 0 };
+        arrows(html, (y + BOX, row), (below, next));
+        y = below;
+    }
+}
+
+/// Left edge and width of a box among its row.
+fn span(row: &Row, place: usize) -> (usize, usize) {
+    let edge = if row.framed { 10 } else { 1 };
+    let count = row.boxes.len().max(1);
+    let width = (WIDTH - 2 * edge - (count - 1) * 12) / count;
+    (edge + place * (width + 12), width)
+}
+
+fn blocks(html: &mut Html, y: usize, row: &Row) {
+    for (place, block) in row.boxes.iter().enumerate() {
+        let (x, width) = span(row, place);
+        let room = width.saturating_sub(16);
+        html.element("g", &[], |html| {
+            shapes::area(html, Area { x, y, width, height: BOX }, block.class(), Some(&told_box(block)));
+            shapes::text(html, (x + 10, y + 19), "label", &shapes::fit(&block.title, room / 8));
+            shapes::text(html, (x + 10, y + 37), "detail", &shapes::fit(&block.detail, room * 2 / 13));
+        });
+    }
+}
+
+fn told_box(block: &Block) -> String {
+    format!("{}: {}", block.title, block.detail)
+}
+
+/// From every box to the one below it; fanned out where there are more above or below.
+fn arrows(html: &mut Html, (top, above): (usize, &Row), (bottom, below): (usize, &Row)) {
+    let middle = |row: &Row, place| {
+        let (x, width) = span(row, place);
+        x + width / 2
+    };
+    let (many, few) = (above.boxes.len().max(below.boxes.len()), above.boxes.len().min(below.boxes.len()));
+    for place in 0..many {
+        let side = |row: &Row| if row.boxes.len() == many { place } else { place.min(few.saturating_sub(1)) };
+        let idle = |row: &Row| row.boxes.get(side(row)).is_some_and(|block| block.tone == Tone::Idle);
+        let from = (middle(above, side(above)), top);
+        let to = (middle(below, side(below)), bottom);
+        shapes::arrow(html, from, to, idle(above) || idle(below));
+    }
+}

@@ -1,0 +1,359 @@
+//! Nodes as documents, for tests of what is made of them.
+#![allow(dead_code, reason = "each test program uses some of them")]
+
+use std::net::IpAddr;
+
+use report::{
+    Blind, Capture, Change, Comparison, Difference, DifferenceKind, FirewallRule, Health, InstalledFile,
+    KernelView, LinkState, NetnsRef, Network, NodeState, Observer, Outcome, PodState, PolicyRuleState,
+    Reason, RouteState, SCHEMA, Seen, SetMember, Setting, State, Step, SysctlState, Way, ZtunnelState,
+    ZtunnelView,
+};
+
+/// When the kernel was looked at, in all of them.
+const NOW: &str = "2026-11-22T03:14:15Z";
+
+/// All of them, by name.
+pub(crate) fn all() -> Vec<(&'static str, State)> {
+    vec![
+        ("none", State::default()),
+        ("well", well()),
+        ("bypassing", bypassing()),
+        ("rollout", rollout()),
+        ("in-pod", in_pod()),
+        ("no-agent", no_agent()),
+    ]
+}
+
+/// Eleven pods captured on the node, one outside, and nothing to be done.
+pub(crate) fn well() -> State {
+    let names = [
+        "cart", "checkout", "frontend", "payments", "search", "users", "reviews", "stock", "mail", "audit",
+        "web",
+    ];
+    let mut pods: Vec<_> =
+        names.iter().enumerate().map(|(place, name)| node_pod(place, "shop", name)).collect();
+    pods.push(host_network());
+    State {
+        schema: SCHEMA.into(),
+        version: "1.0.0".into(),
+        seen: Seen { at: NOW.into(), took_ms: 3.4, by: Observer::Agent, blind: Vec::new() },
+        node: NodeState {
+            name: "worker-3".into(),
+            started: Some("2026-11-20T09:00:00Z".into()),
+            ambient: true,
+            way: Some(Way::Node),
+            chosen: "auto".into(),
+            fallback: Some("hold".into()),
+            active_slot: Some(0),
+            trouble: None,
+            synced: true,
+        },
+        health: ["installer", "agent"]
+            .map(|part| Health { part: part.into(), ok: true, why: String::new() })
+            .into(),
+        installation: installation(),
+        ztunnels: vec![ztunnel("ztunnel-7x2kq", 0, true)],
+        network: network(&pods),
+        pods,
+        plan: Vec::new(),
+        history: history(),
+        config: config(),
+    }
+}
+
+/// Two pods get past the mesh: one was never enrolled, the address of the other was taken out of the set. A route is gone, too.
+pub(crate) fn bypassing() -> State {
+    let mut state = well();
+    for (place, difference, trouble) in [
+        (3, "10.244.3.13 is not in the set of enrolled addresses", None),
+        (
+            10,
+            "10.244.3.20 is not in the set of enrolled addresses",
+            Some("its link is a bridge's, not a veth of its own"),
+        ),
+    ] {
+        let pod = &mut state.pods[place];
+        pod.capture = Capture::Bypassing;
+        pod.since = Some("2026-11-22T03:12:40Z".into());
+        pod.kernel.differences = vec![difference.into()];
+        pod.kernel.seen.truncate(1);
+        pod.trouble = trouble.map(Into::into);
+    }
+    let gone = [state.pods[3].ips[0], state.pods[10].ips[0]];
+    let network = &mut state.network;
+    let members: Vec<_> =
+        network.ipsets.desired.iter().filter(|it| !gone.contains(&it.ip)).cloned().collect();
+    network.ipsets = Comparison::of(network.ipsets.desired.clone(), members);
+    network.routes = Comparison::of(network.routes.desired.clone(), vec![]);
+    network.foreign = vec!["a bridge br0 of somebody else has 10.244.3.20's link".into()];
+    state.plan = vec![Step {
+        kind: "members".into(),
+        words: "Put two addresses into the set of enrolled addresses.".into(),
+        operations: gone.iter().map(|ip| format!("ipset add istio-node-pods-v4 {ip}")).collect(),
+    }];
+    state.history.insert(
+        0,
+        Change {
+            at: "2026-11-22T03:12:41Z".into(),
+            cause: "drift".into(),
+            what: "Put an address into the set of enrolled addresses.".into(),
+            pod: Some("shop/payments".into()),
+            took_ms: 2104.0,
+            outcome: Outcome::Failed,
+            error: Some("ipset: Kernel error received: Operation not permitted".into()),
+        },
+    );
+    state
+}
+
+/// A new ztunnel takes over; the old one ends its connections. A pod is on its way, another leaves.
+pub(crate) fn rollout() -> State {
+    let mut state = well();
+    state.ztunnels[0].active = false;
+    state.ztunnels[0].terminating = true;
+    state.ztunnels.push(ztunnel("ztunnel-m9p4d", 1, true));
+    state.node.active_slot = Some(1);
+    state.network.links = Comparison::of(links(2), links(2));
+    state.pods[2].capture = Capture::Pending;
+    state.pods[5].capture = Capture::Leaving;
+    state.pods[5].reason = reason("not-labelled", "neither it nor its namespace is labelled ambient");
+    state
+}
+
+/// Capture from within: one pod is refused by ztunnel and held, one has a sidecar.
+pub(crate) fn in_pod() -> State {
+    let mut state = well();
+    state.node.way = Some(Way::InPod);
+    state.node.fallback = None;
+    state.node.active_slot = None;
+    state.network = Network::default();
+    state.ztunnels[0] =
+        ZtunnelState { slot: None, link: None, connected: Some(true), ..state.ztunnels[0].clone() };
+    for pod in state.pods.iter_mut().filter(|pod| pod.way.is_some()) {
+        pod.way = Some(Way::InPod);
+        pod.ztunnel = Some(ZtunnelView { serves: true, refused: None });
+        pod.kernel.seen = vec!["its rules are in place, of both families".into()];
+    }
+    let held = &mut state.pods[4];
+    held.capture = Capture::Held;
+    held.ztunnel = Some(ZtunnelView { serves: false, refused: Some("no identity for this pod".into()) });
+    let sidecar = &mut state.pods[7];
+    sidecar.way = Some(Way::Sidecar);
+    sidecar.ztunnel = None;
+    sidecar.reason = reason("sidecar", "it was injected");
+    state
+}
+
+/// A command has looked, and may not see all.
+pub(crate) fn no_agent() -> State {
+    let mut state = well();
+    state.seen.by = Observer::Command;
+    state.seen.blind =
+        vec![Blind { what: "firewall rules".into(), why: "iptables-save is not installed here.".into() }];
+    state.node.started = None;
+    state.node.synced = false;
+    state.network.firewall = Comparison::unseen(state.network.firewall.desired);
+    state.health.clear();
+    state.history.clear();
+    for pod in &mut state.pods[8..11] {
+        pod.capture = Capture::Unknown;
+        pod.since = None;
+        pod.kernel =
+            KernelView { blind: Some("its namespace was not found".into()), ..KernelView::default() };
+    }
+    state
+}
+
+/// As many pods as that, on a node where all is well.
+pub(crate) fn crowd(pods: usize) -> State {
+    let mut state = well();
+    state.pods = (0..pods).map(|place| node_pod(place, "load", &format!("worker-{place:03}"))).collect();
+    state.network = network(&state.pods);
+    state
+}
+
+/// A pod that is captured on the node.
+pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
+    let ip = IpAddr::from([10, 244, 3 + (place / 200) as u8, (10 + place % 200) as u8]);
+    PodState {
+        namespace: namespace.into(),
+        name: name.into(),
+        uid: uid(place),
+        ips: vec![ip],
+        phase: "Running".into(),
+        capture: Capture::Captured,
+        way: Some(Way::Node),
+        reason: reason("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
+        since: Some("2026-11-21T17:02:10Z".into()),
+        annotation: Some("enabled".into()),
+        kernel: KernelView {
+            looked: Some(NOW.into()),
+            netns: Some(NetnsRef { device: 4, inode: 4_026_532_000 + place as u64 }),
+            differences: Vec::new(),
+            seen: vec![format!("{ip} is in the set of enrolled addresses"), format!("a route leads to {ip}")],
+            blind: None,
+        },
+        ztunnel: None,
+        trouble: None,
+    }
+}
+
+fn host_network() -> PodState {
+    PodState {
+        ips: vec![IpAddr::from([192, 168, 7, 3])],
+        capture: Capture::Outside,
+        way: None,
+        reason: reason("host-network", "it lives in the node's network namespace (hostNetwork)"),
+        annotation: None,
+        kernel: KernelView::default(),
+        ..node_pod(90, "kube-system", "kube-proxy-5jx8w")
+    }
+}
+
+fn uid(place: usize) -> String {
+    format!("6f0c2a52-0d1e-4c1b-9a77-{place:012}")
+}
+
+fn reason(code: &str, words: &str) -> Reason {
+    Reason { code: code.into(), words: words.into() }
+}
+
+fn ztunnel(name: &str, slot: u32, active: bool) -> ZtunnelState {
+    ZtunnelState {
+        namespace: "istio-system".into(),
+        name: name.into(),
+        uid: uid(900 + slot as usize),
+        ips: vec![IpAddr::from([10, 244, 3, 4 + slot as u8])],
+        ready: true,
+        terminating: false,
+        active,
+        slot: Some(slot),
+        link: Some(format!("istioout{slot}")),
+        dns: true,
+        connected: None,
+    }
+}
+
+fn links(slots: u32) -> Vec<LinkState> {
+    let link = |name: String, address: &str| LinkState {
+        place: "node".into(),
+        name,
+        up: true,
+        right: true,
+        addresses: vec![address.into()],
+    };
+    (0..slots)
+        .flat_map(|slot| {
+            [
+                link(format!("istioin{slot}"), "192.168.126.1/30"),
+                link(format!("istioout{slot}"), "192.168.127.1/30"),
+            ]
+        })
+        .collect()
+}
+
+fn same<T: Clone>(objects: Vec<T>) -> Comparison<T> {
+    Comparison::judged(objects.clone(), objects, Vec::new())
+}
+
+/// All in order, for these pods.
+fn network(pods: &[PodState]) -> Network {
+    let enrolled = pods.iter().filter(|pod| pod.way == Some(Way::Node));
+    let member = |pod: &PodState| SetMember {
+        set: "istio-node-pods-v4".into(),
+        ip: pod.ips[0],
+        uid: Some(pod.uid.clone()),
+    };
+    let rule = |priority, mark, table| PolicyRuleState {
+        place: "node".into(),
+        family: 4,
+        priority,
+        mark: Some(mark),
+        mask: Some(0xfff),
+        table,
+    };
+    let route = RouteState {
+        place: "node".into(),
+        family: 4,
+        table: 101,
+        destination: "default".into(),
+        kind: "unicast".into(),
+        gateway: Some(IpAddr::from([192, 168, 127, 2])),
+        device: Some("istioout0".into()),
+        metric: 0,
+    };
+    let sysctl = SysctlState {
+        place: "node".into(),
+        name: "net/ipv4/conf/istioin0/rp_filter".into(),
+        value: "0".into(),
+        before: Some("1".into()),
+    };
+    let firewall = FirewallRule {
+        place: "node".into(),
+        family: 4,
+        table: "mangle".into(),
+        chain: "ztunnel-PREROUTING".into(),
+        rule: "-p tcp -m set --match-set istio-node-pods-v4 src -j MARK --set-xmark 0x100/0xfff".into(),
+    };
+    Network {
+        ipsets: same(enrolled.map(member).collect()),
+        rules: same(vec![rule(20000, 0x200, 254), rule(20001, 0x100, 101)]),
+        routes: same(vec![route]),
+        links: same(links(1)),
+        sysctls: same(vec![sysctl]),
+        firewall: same(vec![firewall]),
+        foreign: Vec::new(),
+    }
+}
+
+/// One object that is not as it should be.
+pub(crate) fn drift(state: &mut State) {
+    let found =
+        Difference { kind: DifferenceKind::Missing, what: state.network.rules.desired[1].to_string() };
+    state.network.rules.observed.as_mut().unwrap().truncate(1);
+    state.network.rules.difference = vec![found];
+}
+
+fn installation() -> Vec<InstalledFile> {
+    let file = |kind: &str, path: &str, detail: &str| InstalledFile {
+        kind: kind.into(),
+        path: path.into(),
+        ok: true,
+        detail: detail.into(),
+    };
+    vec![
+        file("plugin", "/host/opt/cni/bin/istio-cni", "it answers, as version 1.0.0"),
+        file("entry", "/host/etc/cni/net.d/10-kindnet.conflist", "our entry is the last of three"),
+        file("kubeconfig", "/host/etc/cni/net.d/ZZZ-istio-cni-kubeconfig", "for https://10.96.0.1:443"),
+    ]
+}
+
+fn history() -> Vec<Change> {
+    let change = |at: &str, cause: &str, what: &str, pod: Option<&str>, took_ms| Change {
+        at: at.into(),
+        cause: cause.into(),
+        what: what.into(),
+        pod: pod.map(Into::into),
+        took_ms,
+        outcome: Outcome::Done,
+        error: None,
+    };
+    vec![
+        change("2026-11-21T17:02:10Z", "pod shop/web joined", "Enrolled it.", Some("shop/web"), 4.2),
+        change("2026-11-20T09:00:01Z", "start", "Made links, routes and rules for slot 0.", None, 61.0),
+    ]
+}
+
+fn config() -> Vec<Setting> {
+    let setting = |name: &str, value: &str, origin: &str| Setting {
+        name: name.into(),
+        value: value.into(),
+        origin: origin.into(),
+    };
+    vec![
+        setting("ambient-enabled", "true", "environment AMBIENT_ENABLED"),
+        setting("ambient-fallback", "hold", "default"),
+        setting("ctrlz_port", "9876", "flag"),
+    ]
+}
