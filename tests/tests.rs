@@ -30,6 +30,8 @@ mod ambient_stage;
 mod ambient_uninstall;
 #[path = "tests/clean.rs"]
 mod clean;
+#[path = "tests/commands_cli.rs"]
+mod commands_cli;
 #[path = "tests/facts_api.rs"]
 mod facts_api;
 #[path = "tests/inpod_api.rs"]

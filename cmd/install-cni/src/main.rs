@@ -2,15 +2,19 @@
 //!
 //! The way of a start: [`options`] what can be said, [`settings`] all of it checked before anything is opened, [`daemon`]
 //! the parts put together, [`cluster`] what it follows in the API, [`leave`] what an end means; [`ambient`] the
-//! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away.
+//! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
+//! [`commands`] those that show what is there, out of what [`inspect`] gets from the agent, or [`standalone`] without one.
 
 mod ambient;
 mod cluster;
+mod commands;
 mod daemon;
 mod events;
+mod inspect;
 mod leave;
 mod options;
 mod settings;
+mod standalone;
 mod uninstall;
 mod version;
 
@@ -29,7 +33,9 @@ use settings::{Process, Settings, Surroundings as _};
 const USAGE: &str = "install-cni installs the CNI plugin istio-cni on this node, and keeps it installed.
 
 Usage: install-cni [flags]
-       install-cni uninstall [flags]
+       install-cni uninstall [--dry-run] [flags]
+       install-cni state | list | verify | plan | bundle | watch [flags]
+       install-cni explain NAMESPACE/POD [flags]
        install-cni version [flags]
 
 Each flag can also be given by the variable that is shown in brackets; the flag wins.";
@@ -40,17 +46,22 @@ const STYLE: Style = Style { empty_variable: EmptyVariable::Value, ignored: opti
 static FLAGS: LazyLock<Vec<Flag>> =
     LazyLock::new(|| [options::FLAGS, options::IN_POD, options::NEWER, flags::LOGGING].concat());
 
+static UNINSTALL: LazyLock<Vec<Flag>> =
+    LazyLock::new(|| [commands::REMOVAL.to_vec(), FLAGS.clone()].concat());
+
 fn main() -> ExitCode {
     match run(env::args_os().skip(1).collect()) {
         Ok(code) => code,
         Err(error) => {
-            #[expect(clippy::print_stderr, reason = "there may be no log yet")]
-            {
-                eprintln!("install-cni: {}", in_words(&error));
-            }
+            complain(&error);
             ExitCode::FAILURE
         }
     }
+}
+
+#[expect(clippy::print_stderr, reason = "there may be no log yet")]
+fn complain(error: &anyhow::Error) {
+    eprintln!("install-cni: {}", in_words(error));
 }
 
 /// An error with its causes, each only when it says something new: many print their cause themselves.
@@ -63,7 +74,12 @@ fn in_words(error: &anyhow::Error) -> String {
 }
 
 fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
-    match arguments.first().and_then(|word| word.to_str()) {
+    let word = arguments.first().and_then(|word| word.to_str());
+    if let Some(command) = word.and_then(commands::Command::of) {
+        arguments.remove(0);
+        return Ok(commands::run(command, arguments));
+    }
+    match word {
         Some("version") => {
             arguments.remove(0);
             let Some(values) = read(version::USAGE, version::FLAGS, arguments)? else {
@@ -75,9 +91,12 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
         }
         Some("uninstall") => {
             arguments.remove(0);
-            let Some(values) = read(uninstall::USAGE, FLAGS.as_slice(), arguments)? else {
+            let Some(values) = read(uninstall::USAGE, UNINSTALL.as_slice(), arguments)? else {
                 return Ok(ExitCode::SUCCESS);
             };
+            if uninstall::is_dry(&values)? {
+                return uninstall::pretend(&commands::settings(&values)?, &values);
+            }
             let (settings, log) = Settings::read(&values, &Process)?;
             return uninstall::run(settings, log);
         }

@@ -17,6 +17,9 @@ use crate::ambient::Ambient;
 
 /// Where the kubelet mounts the service account.
 pub(crate) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Name of the socket on which the agent tells of itself.
+const DEBUG_SOCKET: &str = "debug.sock";
+
 /// When to take everything away at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CleanupOnExit {
@@ -37,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) monitoring_port: Option<u16>,
     /// Socket for the plugin's log lines.
     pub(crate) log_socket: Option<PathBuf>,
+    /// Where the agent answers questions about itself, for the commands.
+    pub(crate) debug_socket: PathBuf,
     /// The API server; none when the environment names none and nobody needs it.
     pub(crate) api: Option<Connection>,
     /// The ConfigMap with the template, and its key.
@@ -153,12 +158,16 @@ impl Reader<'_> {
         self.other_parts();
         let ambient = self.ambient(&identity);
         let api = server.map(|server| connection(server, authority));
+        let log_socket = Some(self.shared("log-uds-address", run_dir::LOG_SOCKET));
+        let log_socket = log_socket.filter(|path| !path.is_empty()).map(PathBuf::from);
         Some(Settings {
             installer: installer?,
             monitoring_port: monitoring_port?,
-            log_socket: Some(self.shared("log-uds-address", run_dir::LOG_SOCKET))
-                .filter(|path| !path.is_empty())
-                .map(PathBuf::from),
+            debug_socket: match &log_socket {
+                Some(beside) => beside.with_file_name(DEBUG_SOCKET),
+                None => PathBuf::from(self.run_dir()).join(DEBUG_SOCKET),
+            },
+            log_socket,
             api,
             config_map,
             identity,

@@ -4,20 +4,44 @@
 use std::{os::unix::net::UnixStream, process::ExitCode, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
+use flags::Values;
 use installer::{Installer, Metrics, Status};
 use prometheus_client::registry::Registry;
 use telemetry::logging::{self, LogOptions};
 use tracing::{error, info};
 
-use crate::settings::Settings;
+use crate::{
+    commands::{self, Output},
+    inspect,
+    settings::Settings,
+};
 
 /// What the command says about itself.
 pub(crate) const USAGE: &str =
     "install-cni uninstall takes the plugin, its entry and its credential off this node, and in ambient mode
 everything of ours in the node's network. Exit status 0: nothing of it is left; 1: something is, and is named.
-It takes the settings that the agent had; the agent must not run.
+It takes the settings that the agent had; the agent must not run, unless only --dry-run is asked for, which prints
+what would be taken away, changes nothing, and ends with status 0.
 
-Usage: install-cni uninstall [flags]";
+Usage: install-cni uninstall [--dry-run] [flags]";
+
+/// Nothing is to be changed.
+///
+/// # Errors
+/// The flag is neither true nor false.
+pub(crate) fn is_dry(values: &Values) -> Result<bool> {
+    commands::is_on(values, "dry-run")
+}
+
+/// Prints what would be taken away.
+///
+/// # Errors
+/// That cannot be found out, or printed.
+pub(crate) fn pretend(settings: &Settings, values: &Values) -> Result<ExitCode> {
+    let output = Output::read(values)?;
+    commands::show_removal(&inspect::obtain(settings)?, output)?;
+    Ok(ExitCode::SUCCESS)
+}
 
 /// Removes everything.
 ///

@@ -155,6 +155,7 @@ pub enum Source {
 pub struct Values {
     values: BTreeMap<&'static str, (String, Source)>,
     ignored: BTreeSet<&'static str>,
+    words: Vec<String>,
 }
 
 /// What a flag has that was not asked for.
@@ -182,6 +183,12 @@ impl Values {
     pub fn ignored(&self) -> impl Iterator<Item = &'static str> {
         self.ignored.iter().copied()
     }
+
+    /// The words that are no flags, in their order; see [`parse_with_words`].
+    #[must_use]
+    pub fn words(&self) -> &[String] {
+        &self.words
+    }
 }
 
 /// Reads `arguments` (without the program's name) over the environment over the defaults.
@@ -194,12 +201,37 @@ pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Request, FlagErrors> {
+    read(table, style, false, arguments, env)
+}
+
+/// The same for a command that takes words which are no flags, wherever they stand: [`Values::words`].
+///
+/// # Errors
+/// Everything that cannot be understood, at once.
+pub fn parse_with_words(
+    table: &'static [Flag],
+    style: Style,
+    arguments: impl IntoIterator<Item = OsString>,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Request, FlagErrors> {
+    read(table, style, true, arguments, env)
+}
+
+fn read(
+    table: &'static [Flag],
+    style: Style,
+    takes_words: bool,
+    arguments: impl IntoIterator<Item = OsString>,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Request, FlagErrors> {
     let mut values = from_environment(table, style, env);
     let mut parser = Parser::from_args(arguments);
     let mut errors = Vec::new();
     loop {
         match next(table, style, &mut parser, &mut values) {
             Ok(Next::Flag) => {}
+            Ok(Next::Word(word)) if takes_words => values.words.push(word),
+            Ok(Next::Word(word)) => errors.push(FlagError::Unexpected(word)),
             Ok(Next::Help) => return Ok(Request::Help),
             Ok(Next::End) if errors.is_empty() => return Ok(Request::Run(values)),
             Ok(Next::End) => return Err(FlagErrors(errors)),
@@ -217,11 +249,16 @@ fn from_environment(table: &'static [Flag], style: Style, env: impl Fn(&str) -> 
         (flag.long, found(flag).unwrap_or_else(|| (flag.default.to_owned(), Source::Default)))
     };
     let ignored = style.ignored.iter().filter(|flag| found(flag).is_some());
-    Values { values: table.iter().map(value).collect(), ignored: ignored.map(|flag| flag.long).collect() }
+    Values {
+        values: table.iter().map(value).collect(),
+        ignored: ignored.map(|flag| flag.long).collect(),
+        words: Vec::new(),
+    }
 }
 
 enum Next {
     Flag,
+    Word(String),
     Help,
     End,
 }
@@ -246,7 +283,7 @@ fn next(
             let is = |flag: &Flag| flag.short == Some(name);
             (named(table, &is), None, format!("-{name}"))
         }
-        Some(Arg::Value(word)) => return Err(FlagError::Unexpected(word.to_string_lossy().into_owned())),
+        Some(Arg::Value(word)) => return Ok(Next::Word(word.to_string_lossy().into_owned())),
     };
     let Some(known) = flag.or(ignored) else {
         parser.optional_value(); // else it would be a second mistake
@@ -368,6 +405,20 @@ mod tests {
         let flag = values_of(EmptyVariable::Value, &["--redirect-dns"], &env).unwrap();
         assert_eq!(flag.get("redirect-dns"), ("true", Source::Flag));
         assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "x")]).unwrap().ignored().count(), 1);
+    }
+
+    #[test]
+    fn words_are_kept_where_they_are_asked_for() {
+        let style = Style { empty_variable: EmptyVariable::Unset, ignored: &[] };
+        let arguments = ["shop/web", "-u", "3", "b", "--redirect-dns", "--", "-c"].map(OsString::from);
+        match parse_with_words(TABLE, style, arguments, |_| None).unwrap() {
+            Request::Run(values) => {
+                assert_eq!(values.words(), ["shop/web", "b", "-c"]);
+                assert_eq!(values.text("proxy-uid"), "3");
+            }
+            Request::Help => panic!("help"),
+        }
+        assert!(values(&[], &[]).unwrap().words().is_empty());
     }
 
     #[test]

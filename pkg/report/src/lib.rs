@@ -5,12 +5,17 @@
 //! exit status, is made from the document and nothing else, so that all of them say the same.
 
 mod compare;
+mod explain;
 mod network;
 mod page;
 mod pod;
 mod state;
+pub mod tables;
+mod text;
+mod yaml;
 
 pub use compare::{Comparison, Difference, DifferenceKind};
+pub use explain::{Explanation, Verdict, explain};
 pub use network::{
     Address, FirewallRule, LinkState, Network, PolicyRuleState, RouteState, SetMember, SysctlState,
 };
@@ -20,3 +25,5 @@ pub use state::{
     Blind, Change, Health, InstalledFile, NodeState, Observer, Outcome, SCHEMA, Seen, Setting, State, Step,
     ZtunnelState,
 };
+pub use text::clean;
+pub use yaml::to_yaml;

@@ -1,0 +1,258 @@
+//! The commands by which a person on the node, or a script, sees what the agent does: each asks the agent, or without one what
+//! is on the node, and shows the same document in its own way. None changes anything.
+
+mod bundle;
+mod explain;
+mod output;
+mod removal;
+mod show;
+mod watch;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use anyhow::Result;
+use flags::{Flag, Request, Values, flag, switch};
+
+use crate::settings::{Process, Settings, Surroundings};
+pub(crate) use output::{Output, is_on};
+pub(crate) use removal::show as show_removal;
+
+/// Exit status for "that cannot be found out", and for wrong usage.
+const CANNOT: u8 = 2;
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// The node at one glance.
+    State,
+    /// One pod.
+    Explain,
+    /// Pods.
+    List,
+    /// Desired against observed.
+    Verify,
+    /// What would be done.
+    Plan,
+    /// A file for a bug report.
+    Bundle,
+    /// What changes.
+    Watch,
+}
+
+const OUTPUT: [Flag; 2] = [
+    flag("output", Some('o'), &[], "table", "table, json or yaml"),
+    switch(
+        "no-color",
+        None,
+        &[],
+        "false",
+        "no colours, as with the variable NO_COLOR; only a terminal gets any",
+    ),
+];
+const NAMESPACE: Flag = flag("namespace", Some('n'), &[], "", "only pods of this namespace");
+/// Of `uninstall`.
+pub(crate) const REMOVAL: [Flag; 3] = [
+    switch("dry-run", None, &[], "false", "print what would be taken away, and change nothing"),
+    OUTPUT[0],
+    OUTPUT[1],
+];
+
+const STATE: &str =
+    "install-cni state shows the node at one glance; with -o json everything that the agent knows of it.
+
+Usage: install-cni state [flags]
+
+Exit status 0: shown; 2: it cannot be found out.";
+const EXPLAIN: &str = "install-cni explain says whether a pod is captured, by which way, since when, why or why not, what the kernel
+shows now, and what to do about it.
+
+Usage: install-cni explain NAMESPACE/POD [flags]
+       install-cni explain NAMESPACE POD [flags]
+       install-cni explain POD [flags]        if only one namespace of the node has such a pod
+
+Exit status 0: it is captured as it should be, or rightly outside; 1: something is wrong, or not finished yet;
+2: it cannot be found out, or the call is wrong; 3: the node has no such pod.";
+const LIST: &str = "install-cni list shows the node's pods, the worst first.
+
+Usage: install-cni list [--bypassing] [--state STATE] [-n NAMESPACE] [flags]
+
+Exit status 0: shown, and with --bypassing there is none; 1: with --bypassing there are some;
+2: it cannot be found out, also whether there is none, or the call is wrong.";
+const VERIFY: &str = "install-cni verify compares what should be on the node with what is there.
+
+Usage: install-cni verify [flags]
+
+Exit status 0: everything could be seen, and is as it should be; 1: there are differences;
+2: there are none, but not everything could be seen, or it cannot be found out.";
+const PLAN: &str = "install-cni plan shows what the agent would do now, in words and as operations.
+
+Usage: install-cni plan [flags]
+
+Exit status 0: nothing is to be done; 1: something is; 2: it cannot be found out.";
+const BUNDLE: &str = "install-cni bundle writes one archive (tar.gz) for a bug report: state, explanations, the network's objects,
+logs, versions. It has names and addresses of pods in it, and nothing secret.
+
+Usage: install-cni bundle [-f FILE|-] [flags]
+
+Exit status 0: written; 2: it cannot be.";
+const WATCH: &str = "install-cni watch prints a line for each change of a pod, of differences and of the agent's history, until it
+is interrupted. It asks the agent once a second.
+
+Usage: install-cni watch [--for DURATION] [flags]
+
+Exit status 0: the time is over; 2: the agent has never answered, or the call is wrong.";
+
+impl Command {
+    /// By its name on the command line.
+    pub(crate) fn of(word: &str) -> Option<Command> {
+        Some(match word {
+            "state" => Command::State,
+            "explain" => Command::Explain,
+            "list" => Command::List,
+            "verify" => Command::Verify,
+            "plan" => Command::Plan,
+            "bundle" => Command::Bundle,
+            "watch" => Command::Watch,
+            _ => return None,
+        })
+    }
+
+    /// What it says about itself.
+    fn usage(self) -> &'static str {
+        match self {
+            Command::State => STATE,
+            Command::Explain => EXPLAIN,
+            Command::List => LIST,
+            Command::Verify => VERIFY,
+            Command::Plan => PLAN,
+            Command::Bundle => BUNDLE,
+            Command::Watch => WATCH,
+        }
+    }
+
+    /// Its own flags, before those of the daemon.
+    fn flags(self) -> Vec<Flag> {
+        let own = match self {
+            Command::State | Command::Verify | Command::Plan => Vec::new(),
+            Command::Explain => vec![flag("namespace", Some('n'), &[], "", "the pod's namespace")],
+            Command::List => vec![
+                switch(
+                    "bypassing",
+                    None,
+                    &[],
+                    "false",
+                    "only pods whose traffic gets past the mesh, and should not",
+                ),
+                flag(
+                    "state",
+                    None,
+                    &[],
+                    "",
+                    "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown",
+                ),
+                NAMESPACE,
+            ],
+            Command::Bundle => {
+                return vec![flag(
+                    "file",
+                    Some('f'),
+                    &[],
+                    "",
+                    "the file, which must not be there; -: standard output; empty: standard output unless that is a \
+                     terminal, else a new file in this directory",
+                )];
+            }
+            Command::Watch => {
+                vec![flag(
+                    "for",
+                    None,
+                    &[],
+                    "",
+                    "end after this time, such as 500ms, 30s, 5m, 1h; empty: never",
+                )]
+            }
+        };
+        [own, OUTPUT.to_vec()].concat()
+    }
+}
+
+/// A command that has been read.
+struct Call {
+    values: Values,
+    settings: Settings,
+    output: Output,
+}
+
+/// Runs one; what stops it is said on stderr.
+pub(crate) fn run(command: Command, arguments: Vec<OsString>) -> ExitCode {
+    match try_run(command, arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            crate::complain(&error);
+            ExitCode::from(CANNOT)
+        }
+    }
+}
+
+fn try_run(command: Command, arguments: Vec<OsString>) -> Result<ExitCode> {
+    // One command is read in the life of a process.
+    let table: &'static [Flag] = [command.flags(), crate::FLAGS.clone()].concat().leak();
+    let around = |name: &str| Process.variable(name);
+    let request = match command {
+        Command::Explain => flags::parse_with_words(table, crate::STYLE, arguments, around)?,
+        _ => flags::parse(table, crate::STYLE, arguments, around)?,
+    };
+    let values = match request {
+        Request::Run(values) => values,
+        Request::Help => {
+            output::write(flags::help(command.usage(), table).as_bytes())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let settings = settings(&values)?;
+    let output = Output::read(&values)?;
+    let call = Call { values, settings, output };
+    match command {
+        Command::State => show::state(&call),
+        Command::Explain => explain::run(&call),
+        Command::List => show::list(&call),
+        Command::Verify => show::verify(&call),
+        Command::Plan => show::plan(&call),
+        Command::Bundle => bundle::run(&call),
+        Command::Watch => watch::run(&call),
+    }
+}
+
+/// The agent's settings, as far as they are known where the command is called.
+///
+/// # Errors
+/// Something in them is wrong.
+pub(crate) fn settings(values: &Values) -> Result<Settings> {
+    let (settings, _) = Settings::read(values, &Commander)?;
+    Ok(settings)
+}
+
+/// A shell on the node has not what the kubelet gives a container: where the API server is. The commands never ask it, so any
+/// address will do.
+struct Commander;
+
+impl Surroundings for Commander {
+    fn variable(&self, name: &str) -> Option<String> {
+        Process.variable(name).or_else(|| match name {
+            "KUBERNETES_SERVICE_HOST" => Some("kubernetes.default.svc".to_owned()),
+            "KUBERNETES_SERVICE_PORT" => Some("443".to_owned()),
+            _ => None,
+        })
+    }
+
+    fn host_name(&self) -> String {
+        Process.host_name()
+    }
+
+    fn namespace(&self) -> Option<String> {
+        Process.namespace()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! `bundle`: everything that helps somebody elsewhere to find a fault.
+
+mod content;
+mod redact;
+mod tar;
+
+use std::{
+    fs,
+    io::{self, IsTerminal as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    process::ExitCode,
+    time::SystemTime,
+};
+
+use anyhow::{Context as _, Result, bail};
+use flate2::{Compression, write::GzEncoder};
+
+use super::{Call, output};
+use crate::inspect;
+
+pub(super) fn run(call: &Call) -> Result<ExitCode> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let time = wire::rfc3339_micros(i64::try_from(now.as_micros()).unwrap_or(i64::MAX));
+    let to_terminal = io::stdout().is_terminal();
+    let state = inspect::obtain(&call.settings)?;
+    let name = directory(&state.node.name, &time);
+    let file = match call.values.text("file") {
+        "-" if to_terminal => {
+            bail!("an archive is nothing for a terminal: redirect the output, or name a file with -f")
+        }
+        "" if to_terminal => Some(format!("{name}.tar.gz")),
+        "-" | "" => None,
+        file => Some(file.to_owned()),
+    };
+    let files = content::files(&state, &call.settings, &time);
+    let archive = pack(&name, &files, now.as_secs()).context("cannot make the archive")?;
+    match file {
+        None => output::write(&archive)?,
+        Some(file) => {
+            let mut options = fs::OpenOptions::new();
+            // Never over another file, nor through a link that somebody put there for root to follow.
+            let made = options.write(true).create_new(true).mode(0o600).open(&file);
+            made.and_then(|mut made| made.write_all(&archive))
+                .with_context(|| format!("cannot write {file}"))?;
+            output::write(format!("{file}\n").as_bytes())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Name of the directory in the archive, and of the archive.
+fn directory(node: &str, time: &str) -> String {
+    let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let node: String = node.chars().filter(is_plain).take(40).collect();
+    let stamp: String = time.chars().filter(char::is_ascii_alphanumeric).take(15).collect();
+    if node.is_empty() { format!("install-cni-{stamp}") } else { format!("install-cni-{node}-{stamp}") }
+}
+
+fn pack(directory: &str, files: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
+    let mut archive = tar::Archive::new(GzEncoder::new(Vec::new(), Compression::default()), time);
+    for (name, text) in files {
+        archive.add(&format!("{directory}/{name}"), text.as_bytes())?;
+    }
+    archive.finish()?.finish()
+}

@@ -1,0 +1,173 @@
+//! What is in the archive.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Display,
+    fs::{self, File},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    path::Path,
+};
+
+use cni_types::run_dir;
+use report::{Comparison, FirewallRule, State, explain, tables};
+
+use super::redact;
+use crate::settings::Settings;
+
+/// The end of a log that is long.
+const MAX_LOG: u64 = 4 * 1024 * 1024;
+
+const README: &str = "What install-cni knew of this node when somebody asked. Secrets have been left out.
+
+state.json        everything, as /debug/state has it
+summary.txt       the node at one glance
+pods.txt          its pods, the worst first
+explanations.txt  each pod explained
+differences.txt   what is not as it should be, and what is not known
+plan.txt          what would be done
+history.txt       what was done, newest first
+config.txt        effective settings
+network/          objects of ours in the kernel: desired and observed
+firewall/         rules of ours in the kernel, as iptables-save has them
+logs/             the plugin's lines from while the agent was away
+versions.txt      of the programs and the kernel
+";
+
+/// Names and contents; each has been cleaned of credentials.
+pub(super) fn files(state: &State, settings: &Settings, time: &str) -> Vec<(String, String)> {
+    let pods: Vec<_> = state.pods.iter().collect();
+    let explanations: String =
+        pods.iter().map(|pod| format!("{}\n", explain(state, &pod.namespace, &pod.name))).collect();
+    let mut files = vec![
+        ("README.txt".to_owned(), README.to_owned()),
+        ("versions.txt".to_owned(), versions(state, time)),
+        ("summary.txt".to_owned(), tables::summary(state, false)),
+        ("pods.txt".to_owned(), tables::pods(&pods, false)),
+        ("explanations.txt".to_owned(), explanations),
+        ("differences.txt".to_owned(), tables::differences(state, false)),
+        ("plan.txt".to_owned(), tables::plan(state, false)),
+        ("history.txt".to_owned(), history(state)),
+        ("config.txt".to_owned(), config(state)),
+    ];
+    files.extend(network(state));
+    files.extend(saves(&state.network.firewall));
+    files.extend(logs(settings));
+    for (_, text) in &mut files {
+        *text = redact::text(text);
+    }
+    files.push(("state.json".to_owned(), document(state)));
+    files
+}
+
+/// Cleaned text by text, so that it is still JSON.
+fn document(state: &State) -> String {
+    let mut value = match serde_json::to_value(state) {
+        Ok(value) => value,
+        Err(error) => return format!("{{\"error\": \"cannot be written: {error}\"}}\n"),
+    };
+    redact::value(&mut value);
+    format!("{value:#}\n")
+}
+
+fn versions(state: &State, time: &str) -> String {
+    let kernel = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}"));
+        text.map_or_else(|error| format!("not known: {error}"), |text| text.trim().to_owned())
+    };
+    format!(
+        "this program   {}\nthe document   {} by {} ({:?} looked at {})\nkernel         {} {}\nmachine        {}\ntime           {time}\n",
+        env!("CARGO_PKG_VERSION"),
+        state.schema,
+        state.version,
+        state.seen.by,
+        state.seen.at,
+        kernel("osrelease"),
+        kernel("version"),
+        std::env::consts::ARCH,
+    )
+}
+
+fn history(state: &State) -> String {
+    let line = |change: &report::Change| {
+        let pod = change.pod.as_deref().unwrap_or("-");
+        let error = change.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+        let (at, cause, what, took) = (&change.at, &change.cause, &change.what, change.took_ms);
+        report::clean(&format!("{at}  {took:.1} ms  {:?}  {pod}  [{cause}] {what}{error}", change.outcome))
+            + "\n"
+    };
+    state.history.iter().map(line).collect()
+}
+
+fn config(state: &State) -> String {
+    state
+        .config
+        .iter()
+        .map(|setting| format!("{}={:?} ({})\n", setting.name, setting.value, setting.origin))
+        .collect()
+}
+
+fn network(state: &State) -> Vec<(String, String)> {
+    let network = &state.network;
+    let foreign = lines(&network.foreign);
+    vec![
+        ("network/ipsets.txt".to_owned(), listing(&network.ipsets)),
+        ("network/rules.txt".to_owned(), listing(&network.rules)),
+        ("network/routes.txt".to_owned(), listing(&network.routes)),
+        ("network/links.txt".to_owned(), listing(&network.links)),
+        ("network/sysctls.txt".to_owned(), listing(&network.sysctls)),
+        ("network/firewall.txt".to_owned(), listing(&network.firewall)),
+        ("network/foreign.txt".to_owned(), foreign),
+    ]
+}
+
+fn listing<T: Display>(compared: &Comparison<T>) -> String {
+    let observed = match &compared.observed {
+        Some(observed) => format!("# observed\n{}", lines(observed)),
+        None => "# observed: not known\n".to_owned(),
+    };
+    format!("# desired\n{}{observed}# difference\n{}", lines(&compared.desired), lines(&compared.difference))
+}
+
+fn lines<T: Display>(all: impl IntoIterator<Item = T>) -> String {
+    all.into_iter().map(|one| format!("{one}\n")).collect()
+}
+
+/// One file for each place and family, in the form of `iptables-save`.
+fn saves(firewall: &Comparison<FirewallRule>) -> Vec<(String, String)> {
+    let mut saves: BTreeMap<String, BTreeMap<&str, Vec<&FirewallRule>>> = BTreeMap::new();
+    for rule in firewall.observed.iter().flatten() {
+        let place: String =
+            rule.place.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect();
+        let name = format!("firewall/{place}-v{}.save", rule.family);
+        saves.entry(name).or_default().entry(&rule.table).or_default().push(rule);
+    }
+    let rule = |rule: &FirewallRule| format!("-A {} {}", rule.chain, rule.rule);
+    let table = |(table, rules): (&str, Vec<&FirewallRule>)| {
+        format!("*{table}\n{}COMMIT\n", lines(rules.into_iter().map(rule)))
+    };
+    let save = |tables: BTreeMap<&str, Vec<&FirewallRule>>| tables.into_iter().map(table).collect();
+    saves.into_iter().map(|(name, tables)| (name, save(tables))).collect()
+}
+
+/// The plugin's own file, and the one before.
+fn logs(settings: &Settings) -> Vec<(String, String)> {
+    let file = settings.debug_socket.with_file_name(run_dir::LOG_FILE);
+    let mut before = file.clone().into_os_string();
+    before.push(".1");
+    let logs = [("logs/plugin.log", file.as_path()), ("logs/plugin.log.1", Path::new(&before))];
+    let read = logs.into_iter().filter_map(|(name, path)| match end_of(path) {
+        Ok(text) => Some((name.to_owned(), text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => Some((name.to_owned(), format!("cannot be read: {error}\n"))),
+    });
+    read.collect()
+}
+
+fn end_of(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG)))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_LOG).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

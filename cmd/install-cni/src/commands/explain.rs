@@ -1,0 +1,86 @@
+//! `explain`.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use report::{State, explain};
+
+use super::Call;
+use crate::inspect;
+
+pub(super) fn run(call: &Call) -> Result<ExitCode> {
+    let asked = asked(call.values.words(), call.values.text("namespace"))?;
+    let state = inspect::obtain(&call.settings)?;
+    let (namespace, name) = match asked {
+        Asked::Pod(namespace, name) => (namespace, name),
+        Asked::Name(name) => (namespace_of(&state, &name)?, name),
+    };
+    let explanation = explain(&state, &namespace, &name);
+    call.output.print(&explanation, |_| explanation.to_string())?;
+    Ok(ExitCode::from(explanation.verdict.status()))
+}
+
+/// Which pod is meant.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Pod(String, String),
+    Name(String),
+}
+
+fn asked(words: &[String], namespace: &str) -> Result<Asked> {
+    let pod = |namespace: &str, name: &str| Asked::Pod(namespace.to_owned(), name.to_owned());
+    let asked = match (words, namespace) {
+        ([word], "") => match word.split_once('/') {
+            Some((namespace, name)) => pod(namespace, name),
+            None => Asked::Name(word.clone()),
+        },
+        ([first, second], "") => pod(first, second),
+        ([name], namespace) => pod(namespace, name),
+        _ => bail!("which pod? install-cni explain NAMESPACE/POD; see --help"),
+    };
+    let is_name = |name: &str| !name.is_empty() && !name.contains('/');
+    match &asked {
+        Asked::Pod(namespace, name) if is_name(namespace) && is_name(name) => Ok(asked),
+        Asked::Name(name) if is_name(name) => Ok(asked),
+        _ => bail!("{:?} names no pod: it is NAMESPACE/POD", words.join(" ")),
+    }
+}
+
+/// Of a bare name; `default`, as with kubectl, if no namespace has such a pod.
+fn namespace_of(state: &State, name: &str) -> Result<String> {
+    let mut found = state.pods.iter().filter(|pod| pod.name == name).map(|pod| pod.namespace.as_str());
+    match (found.next(), found.next()) {
+        (None, _) => Ok("default".to_owned()),
+        (Some(namespace), None) => Ok(namespace.to_owned()),
+        (Some(first), Some(second)) => {
+            let all: Vec<String> = [first, second]
+                .into_iter()
+                .chain(found)
+                .map(|namespace| format!("{namespace}/{name}"))
+                .collect();
+            bail!("several pods have this name: {}", all.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_can_be_named_in_four_ways() {
+        let of = |words: &[&str], namespace| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            asked(&words, namespace)
+        };
+        let web = Asked::Pod("shop".into(), "web".into());
+        assert_eq!(of(&["shop/web"], "").unwrap(), web);
+        assert_eq!(of(&["shop", "web"], "").unwrap(), web);
+        assert_eq!(of(&["web"], "shop").unwrap(), web);
+        assert_eq!(of(&["web"], "").unwrap(), Asked::Name("web".into()));
+        for words in [&[][..], &["a", "b", "c"], &["/web"], &["shop/"], &["a/b/c"], &[""]] {
+            assert!(of(words, "").is_err(), "{words:?}");
+        }
+        assert!(of(&["a/b"], "shop").is_err() && of(&["a", "b"], "shop").is_err());
+    }
+}

@@ -1,0 +1,93 @@
+//! Forms of output.
+
+use std::{
+    env,
+    io::{self, IsTerminal as _, Write as _},
+};
+
+use anyhow::{Context as _, Result, bail};
+use flags::Values;
+use model::parse_go_bool;
+use serde::Serialize;
+
+/// What stands on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// For people.
+    Table,
+    /// One JSON value.
+    Json,
+    /// One YAML document.
+    Yaml,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// In which form.
+    pub(crate) form: Form,
+    /// With colours.
+    pub(crate) colour: bool,
+}
+
+impl Output {
+    /// As the flags, the variable `NO_COLOR` and the terminal have it.
+    ///
+    /// # Errors
+    /// There is no such form.
+    pub(crate) fn read(values: &Values) -> Result<Output> {
+        let form = match values.text("output") {
+            "table" | "" => Form::Table,
+            "json" => Form::Json,
+            "yaml" => Form::Yaml,
+            other => bail!("--output: {other:?} is none of table, json and yaml"),
+        };
+        let unwanted =
+            is_on(values, "no-color")? || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Ok(Output { form, colour: !unwanted && !dumb && io::stdout().is_terminal() })
+    }
+
+    /// Prints a value: as a table, made by the function that is told whether colours are wanted, or as it is.
+    ///
+    /// # Errors
+    /// It cannot be printed.
+    pub(crate) fn print<T: Serialize + ?Sized>(
+        self,
+        value: &T,
+        table: impl FnOnce(bool) -> String,
+    ) -> Result<()> {
+        let text = match self.form {
+            Form::Table => table(self.colour),
+            Form::Json => format!("{}\n", serde_json::to_string_pretty(value).context("cannot write JSON")?),
+            Form::Yaml => report::to_yaml(&serde_json::to_value(value).context("cannot write YAML")?),
+        };
+        write(text.as_bytes())
+    }
+}
+
+/// The value of a switch; empty, or not in the table, counts as false.
+///
+/// # Errors
+/// It is neither true nor false.
+pub(crate) fn is_on(values: &Values, flag: &str) -> Result<bool> {
+    let text = values.text(flag);
+    if text.is_empty() {
+        return Ok(false);
+    }
+    parse_go_bool(text).with_context(|| format!("--{flag}: {text:?} is neither true nor false"))
+}
+
+/// Writes to standard output; a reader that has gone, as `head` does, has what it wanted.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn write(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,74 @@
+//! `uninstall --dry-run`: what an uninstallation would take away.
+
+use anyhow::Result;
+use report::{Capture, Comparison, State, Way, clean, tables};
+use serde::Serialize;
+
+use super::Output;
+
+/// What would be taken away, in words and in those of the kernel's own tools.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Removal {
+    files: Vec<String>,
+    network: Vec<String>,
+    pods: Vec<String>,
+    unknown: Vec<String>,
+}
+
+/// Prints it.
+///
+/// # Errors
+/// It cannot be printed.
+pub(crate) fn show(state: &State, output: Output) -> Result<()> {
+    let removal = Removal::of(state);
+    output.print(&removal, |_| removal.table())
+}
+
+impl Removal {
+    fn of(state: &State) -> Removal {
+        let network = &state.network;
+        let mut all = objects(&network.firewall);
+        all.extend(objects(&network.ipsets));
+        all.extend(objects(&network.rules));
+        all.extend(objects(&network.routes));
+        all.extend(objects(&network.links));
+        for setting in network.sysctls.observed.iter().flatten() {
+            if let Some(before) = &setting.before {
+                all.push(format!("{setting}, set back to {before}"));
+            }
+        }
+        let files =
+            state.installation.iter().map(|file| format!("{} {}: {}", file.kind, file.path, file.detail));
+        let is_left = |capture| !matches!(capture, Capture::Outside | Capture::Pending);
+        let pods = state.pods.iter().filter(|pod| pod.way == Some(Way::InPod) && is_left(pod.capture));
+        let pods =
+            pods.map(|pod| format!("rules and the policy route in the network namespace of {}", pod.title()));
+        let cleaned = |all: Vec<String>| all.iter().map(|text| clean(text)).collect();
+        Removal {
+            files: cleaned(files.collect()),
+            network: cleaned(all),
+            pods: cleaned(pods.collect()),
+            unknown: tables::not_known(state),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut text = String::new();
+        let parts = [("Files", &self.files), ("Network of the node", &self.network), ("Pods", &self.pods)];
+        for (title, list) in parts.into_iter().chain([("Not known", &self.unknown)]) {
+            if !list.is_empty() {
+                text.extend([title, ":\n"]);
+                text.extend(list.iter().map(|line| format!("  {line}\n")));
+            }
+        }
+        let nothing = parts.iter().all(|(_, list)| list.is_empty());
+        let end = if nothing { "Nothing that is known would be taken away." } else { "Nothing was changed." };
+        format!("{text}{end}\n")
+    }
+}
+
+/// What the kernel shows of ours.
+fn objects<T: std::fmt::Display>(compared: &Comparison<T>) -> Vec<String> {
+    compared.observed.iter().flatten().map(ToString::to_string).collect()
+}

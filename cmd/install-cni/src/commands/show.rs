@@ -1,0 +1,87 @@
+//! `state`, `list`, `verify` and `plan`.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use report::{Capture, PodState, State, tables};
+use serde_json::json;
+
+use super::{CANNOT, Call, output::is_on};
+use crate::inspect;
+
+pub(super) fn state(call: &Call) -> Result<ExitCode> {
+    let state = inspect::obtain(&call.settings)?;
+    call.output.print(&state, |colour| tables::summary(&state, colour))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn list(call: &Call) -> Result<ExitCode> {
+    let bypassing = is_on(&call.values, "bypassing")?;
+    let wanted = match (call.values.text("state"), bypassing) {
+        ("", false) => None,
+        ("", true) => Some(Capture::Bypassing),
+        (_, true) => bail!("--bypassing and --state cannot be used together"),
+        (word, false) => Some(capture(word)?),
+    };
+    let state = inspect::obtain(&call.settings)?;
+    let namespace = call.values.text("namespace");
+    let of_namespace = |pod: &&PodState| namespace.is_empty() || pod.namespace == namespace;
+    let all: Vec<&PodState> = state.pods.iter().filter(of_namespace).collect();
+    let shown: Vec<&PodState> =
+        all.iter().copied().filter(|pod| wanted.is_none_or(|wanted| wanted == pod.capture)).collect();
+    call.output.print(&shown, |colour| tables::pods(&shown, colour))?;
+    let cannot_tell = || no_pods_are_known(&state) || all.iter().any(|pod| pod.capture == Capture::Unknown);
+    Ok(match (bypassing, shown.is_empty()) {
+        (true, false) => ExitCode::FAILURE,
+        (true, true) if cannot_tell() => {
+            complain_unknown(&state);
+            ExitCode::from(CANNOT)
+        }
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// A list that is empty because nobody made one.
+fn no_pods_are_known(state: &State) -> bool {
+    state.pods.is_empty() && !state.seen.blind.is_empty()
+}
+
+#[expect(clippy::print_stderr, reason = "the list itself is on standard output, for scripts")]
+fn complain_unknown(state: &State) {
+    tables::not_known(state).iter().for_each(|what| eprintln!("install-cni: not known: {what}"));
+}
+
+fn capture(word: &str) -> Result<Capture> {
+    match Capture::ALL.into_iter().find(|capture| capture.word() == word) {
+        Some(capture) => Ok(capture),
+        None => bail!("--state: {word:?} is none of {}", Capture::ALL.map(Capture::word).join(", ")),
+    }
+}
+
+pub(super) fn verify(call: &Call) -> Result<ExitCode> {
+    let state = inspect::obtain(&call.settings)?;
+    let (differences, unknown) = (state.differences(), tables::not_known(&state));
+    let equal = differences.is_empty() && unknown.is_empty();
+    let value = json!({ "equal": equal, "differences": differences, "unknown": unknown });
+    call.output.print(&value, |colour| tables::differences(&state, colour))?;
+    Ok(match (differences.is_empty(), equal) {
+        (_, true) => ExitCode::SUCCESS,
+        (true, false) => ExitCode::from(CANNOT),
+        (false, _) => ExitCode::FAILURE,
+    })
+}
+
+pub(super) fn plan(call: &Call) -> Result<ExitCode> {
+    let state = inspect::obtain(&call.settings)?;
+    call.output.print(&state.plan, |colour| tables::plan(&state, colour))?;
+    let cannot_tell =
+        state.plan.is_empty() && state.seen.by == report::Observer::Command && !state.seen.blind.is_empty();
+    Ok(match (state.plan.is_empty(), cannot_tell) {
+        (true, true) => {
+            complain_unknown(&state);
+            ExitCode::from(CANNOT)
+        }
+        (true, false) => ExitCode::SUCCESS,
+        (false, _) => ExitCode::FAILURE,
+    })
+}

@@ -1,0 +1,121 @@
+//! `watch`: what changes, line by line.
+
+mod changes;
+
+use std::{
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::{Context as _, Result, bail};
+use report::State;
+
+use super::{
+    CANNOT, Call,
+    output::{self, Form},
+};
+use crate::inspect;
+use changes::{Event, changes};
+
+/// Between two questions to the agent, each of which costs it a look at the kernel.
+const PERIOD: Duration = Duration::from_secs(1);
+
+pub(super) fn run(call: &Call) -> Result<ExitCode> {
+    let end = match call.values.text("for") {
+        "" => None,
+        text => Some(Instant::now() + duration(text)?),
+    };
+    let mut watch = Watch { last: None, lost: None, form: call.output.form };
+    loop {
+        let began = Instant::now();
+        let limit = end.map_or(inspect::LIMIT, |end| {
+            inspect::LIMIT.min(end.saturating_duration_since(began).max(PERIOD))
+        });
+        watch.take(inspect::from_agent(&call.settings.debug_socket, limit))?;
+        let next = began + PERIOD;
+        if end.is_some_and(|end| next >= end) {
+            break;
+        }
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    Ok(if watch.last.is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
+}
+
+struct Watch {
+    last: Option<State>,
+    /// Why the agent does not answer, as it was said.
+    lost: Option<String>,
+    form: Form,
+}
+
+impl Watch {
+    fn take(&mut self, answer: Result<State>) -> Result<()> {
+        let mut events = Vec::new();
+        match answer {
+            Ok(state) => {
+                if self.lost.take().is_some() {
+                    events.push(Event::node("agent", "the agent answers again".to_owned()));
+                }
+                events.extend(changes(self.last.as_ref(), &state));
+                self.last = Some(state);
+            }
+            Err(error) => {
+                let why = crate::in_words(&error);
+                if self.lost.as_ref() != Some(&why) {
+                    events.push(Event::node("agent", format!("the agent does not answer: {why}")));
+                    self.lost = Some(why);
+                }
+            }
+        }
+        let time = now();
+        events.iter().try_for_each(|event| self.print(event, &time))
+    }
+
+    fn print(&self, event: &Event, time: &str) -> Result<()> {
+        let text = match self.form {
+            Form::Table => event.line(time),
+            Form::Json => format!("{}\n", event.value(time)),
+            Form::Yaml => format!("---\n{}", report::to_yaml(&event.value(time))),
+        };
+        output::write(text.as_bytes())
+    }
+}
+
+fn now() -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    wire::rfc3339_micros(i64::try_from(now.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// `500ms`, `30s`, `5m`, `1h`, at most a year.
+fn duration(text: &str) -> Result<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit: u64 = match unit {
+        "ms" => 1,
+        "s" | "" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => bail!("--for: {text:?} is no time such as 500ms, 30s, 5m or 1h"),
+    };
+    let number: u64 =
+        number.parse().with_context(|| format!("--for: {text:?} is no time such as 500ms, 30s, 5m or 1h"))?;
+    let millis = number.checked_mul(unit).filter(|millis| *millis <= 365 * 24 * 3_600_000);
+    millis.map(Duration::from_millis).with_context(|| format!("--for: {text:?} is too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_their_units() {
+        for (text, millis) in [("500ms", 500), ("2s", 2000), ("3", 3000), ("5m", 300_000), ("1h", 3_600_000)]
+        {
+            assert_eq!(duration(text).unwrap(), Duration::from_millis(millis));
+        }
+        for text in ["s", "1d", "-1s", "1.5s", "99999999999999999999s", "9000h", "100000000000h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

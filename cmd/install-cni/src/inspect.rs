@@ -1,0 +1,168 @@
+//! Where a command gets the document from: the agent, through its socket, or without one from what is on the node.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use report::{Blind, SCHEMA, State};
+
+use crate::{settings::Settings, standalone};
+
+/// For the whole exchange with the agent: it may be in the middle of a pass, and looks at the kernel then.
+pub(crate) const LIMIT: Duration = Duration::from_secs(25);
+/// A document of a node with thousands of pods has a few megabytes.
+pub(crate) const MAX_DOCUMENT: u64 = 64 * 1024 * 1024;
+/// Where the agent has the document.
+const STATE: &str = "/debug/state";
+
+/// Why the agent did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FetchError {
+    /// There is no agent.
+    #[error("no agent runs here: nobody serves {socket}", socket = .socket.display())]
+    Nobody {
+        /// Its socket.
+        socket: PathBuf,
+        /// As the system says.
+        source: io::Error,
+    },
+    /// The socket may not be used.
+    #[error("cannot connect to the agent at {socket}", socket = .socket.display())]
+    Connect {
+        /// Its socket.
+        socket: PathBuf,
+        /// As the system says.
+        source: io::Error,
+    },
+    /// It takes too long.
+    #[error("the agent runs, but has not answered within {0:?}")]
+    Late(Duration),
+    /// The exchange was broken off.
+    #[error("the exchange with the agent was broken off")]
+    Exchange(#[source] io::Error),
+    /// It is no answer in HTTP.
+    #[error("the agent's answer cannot be understood")]
+    NoHttp,
+    /// It did not want to answer.
+    #[error("the agent refused: HTTP status {status}: {body}")]
+    Refused {
+        /// HTTP's status.
+        status: u16,
+        /// The beginning of its answer.
+        body: String,
+    },
+    /// It does not end.
+    #[error("the agent's answer is longer than {MAX_DOCUMENT} bytes, or shorter than it says")]
+    Length,
+}
+
+/// The node's document: the agent's, if there is one, else what can be known without.
+///
+/// # Errors
+/// The document cannot be read, or is of another version.
+pub(crate) fn obtain(settings: &Settings) -> Result<State> {
+    match fetch(&settings.debug_socket, STATE, LIMIT) {
+        Ok(body) => parse(&body),
+        Err(FetchError::Nobody { .. }) => standalone::state(settings),
+        Err(error) => {
+            let error = anyhow::Error::new(error);
+            let why = crate::in_words(&error);
+            let mut state = standalone::state(settings).context(error)?;
+            state.seen.blind.push(Blind { what: "the agent's own view".to_owned(), why });
+            Ok(state)
+        }
+    }
+}
+
+/// The agent's document, and nothing else.
+///
+/// # Errors
+/// There is no agent, it does not answer, or its document is of another version.
+pub(crate) fn from_agent(socket: &Path, limit: Duration) -> Result<State> {
+    parse(&fetch(socket, STATE, limit)?)
+}
+
+/// Reads a document.
+///
+/// # Errors
+/// It is none, or of another version.
+pub(crate) fn parse(body: &[u8]) -> Result<State> {
+    let state: State =
+        serde_json::from_slice(body).context("the document of the node's state cannot be read")?;
+    if state.schema != SCHEMA {
+        bail!(
+            "the document is {:?}, and this program knows {SCHEMA}: use the one of the agent's image",
+            state.schema
+        );
+    }
+    Ok(state)
+}
+
+/// A `GET` on a thread of its own, which ends with the process if it is late: connecting has no limit by itself, and a byte
+/// now and then would begin a limit of the socket anew.
+///
+/// # Errors
+/// See [`FetchError`].
+pub(crate) fn fetch(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
+    let (tell, told) = mpsc::channel();
+    let (socket, request) = (socket.to_owned(), format!("GET {path} HTTP/1.0\r\nHost: unix\r\n\r\n"));
+    let body = move || drop(tell.send(exchange(&socket, &request, limit)));
+    thread::Builder::new().spawn(body).map_err(FetchError::Exchange)?;
+    told.recv_timeout(limit).map_err(|_| FetchError::Late(limit))?
+}
+
+/// In HTTP/1.0, so that the answer comes in one piece and ends with the connection.
+fn exchange(socket: &Path, request: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
+    let mut stream = UnixStream::connect(socket).map_err(|source| {
+        let socket = socket.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                FetchError::Nobody { socket, source }
+            }
+            _ => FetchError::Connect { socket, source },
+        }
+    })?;
+    let read = |mut stream: &mut UnixStream| -> io::Result<Vec<u8>> {
+        stream.set_read_timeout(Some(limit))?; // so that a thread that is late ends at last
+        stream.set_write_timeout(Some(limit))?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = Vec::new();
+        (&mut stream).take(MAX_DOCUMENT + 1).read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    body_of(read(&mut stream).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FetchError::Late(limit),
+        _ => FetchError::Exchange(error),
+    })?)
+}
+
+fn body_of(mut answer: Vec<u8>) -> Result<Vec<u8>, FetchError> {
+    if answer.len() as u64 > MAX_DOCUMENT {
+        return Err(FetchError::Length);
+    }
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or(FetchError::NoHttp)?;
+    let body = answer.split_off(end + 4);
+    let head = String::from_utf8_lossy(&answer);
+    let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
+    let status: u16 = status.and_then(|status| status.trim().parse().ok()).ok_or(FetchError::NoHttp)?;
+    let length = head.lines().filter_map(|line| line.split_once(':'));
+    let length = length.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length = length.filter_map(|(_, value)| value.trim().parse::<usize>().ok()).next();
+    match status {
+        200 if length.is_some_and(|length| length != body.len()) => Err(FetchError::Length),
+        200 => Ok(body),
+        _ => {
+            let body = String::from_utf8_lossy(&body);
+            Err(FetchError::Refused { status, body: report::clean(body.trim()).chars().take(200).collect() })
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

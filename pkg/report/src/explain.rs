@@ -1,0 +1,185 @@
+//! One question, one answer: whether a pod is captured, and why or why not.
+
+mod faults;
+mod known;
+mod outside;
+mod sentences;
+mod unknown;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    pod::{Capture, Way},
+    state::State,
+    text::clean,
+};
+
+/// The answer. Each of its texts is one or more whole sentences on one line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// `NAMESPACE/NAME`.
+    pub pod: String,
+    /// The document has such a pod.
+    pub known: bool,
+    /// Whether it is captured; none: nothing is known of it.
+    pub capture: Option<Capture>,
+    /// By which way it is captured, or should be; none: it should not be, or nothing is known of it.
+    pub way: Option<Way>,
+    /// What an exit status tells.
+    pub verdict: Verdict,
+    /// A short, stable name of the situation, such as `captured`, `host-network` or `ztunnel-refused`.
+    pub code: String,
+    /// The most important sentence.
+    pub answer: String,
+    /// Since when, why or why not, what the kernel shows now, and what is not known.
+    pub sentences: Vec<String>,
+    /// What to do about it, the most promising first; empty: nothing.
+    pub advice: Vec<String>,
+    /// What is wrong with the node, its agent or its ztunnel, whether or not this pod suffers from it.
+    pub trouble: Vec<String>,
+}
+
+/// What it amounts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The pod is captured as it should be, or is rightly outside.
+    Well,
+    /// Something is wrong with it, or with what it depends on, or it is not finished yet.
+    Wrong,
+    /// That cannot be said.
+    Unknown,
+    /// The node has no such pod.
+    NoSuchPod,
+}
+
+impl Verdict {
+    /// The exit status for scripts: 0, 1, 2 and 3, in the order of the variants.
+    #[must_use]
+    pub fn status(self) -> u8 {
+        match self {
+            Verdict::Well => 0,
+            Verdict::Wrong => 1,
+            Verdict::Unknown => 2,
+            Verdict::NoSuchPod => 3,
+        }
+    }
+}
+
+/// A situation, of the pod or of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    code: String,
+    verdict: Verdict,
+    says: String,
+    advice: Vec<String>,
+}
+
+impl Finding {
+    fn new(code: &str, verdict: Verdict, says: impl Into<String>, advice: &[&str]) -> Finding {
+        let advice = advice.iter().map(|advice| (*advice).to_owned()).collect();
+        Finding { code: code.to_owned(), verdict, says: says.into(), advice }
+    }
+
+    fn well(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
+        Finding::new(code, Verdict::Well, says, advice)
+    }
+
+    fn wrong(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
+        Finding::new(code, Verdict::Wrong, says, advice)
+    }
+
+    fn unknown(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
+        Finding::new(code, Verdict::Unknown, says, advice)
+    }
+}
+
+/// Explains one pod, also one that the document does not have.
+#[must_use]
+pub fn explain(state: &State, namespace: &str, name: &str) -> Explanation {
+    let faults = faults::of(state);
+    let Some(pod) = state.pod(namespace, name) else {
+        let found = unknown::pod(state, namespace, name);
+        let explanation = Explanation {
+            pod: clean(&format!("{namespace}/{name}")),
+            known: false,
+            capture: None,
+            way: None,
+            verdict: found.verdict,
+            code: String::new(),
+            answer: String::new(),
+            sentences: [unknown::others(state, namespace, name), sentences::of_seeing(state)].concat(),
+            advice: Vec::new(),
+            trouble: Vec::new(),
+        };
+        return put_together(explanation, found, faults);
+    };
+    let mut found = known::pod(state, pod);
+    // A pod that is well by itself suffers from what is wrong below it, or soon will; that is the news then.
+    let can_suffer = matches!(pod.capture, Capture::Captured | Capture::Pending | Capture::Unknown);
+    let plain = ["captured", "captured-sidecar", "pending", "unseen"].contains(&found.code.as_str());
+    if let (true, true, Some(fault)) = (can_suffer, plain, faults.iter().find(|fault| fault.concerns(pod))) {
+        fault.finding.code.clone_into(&mut found.code);
+        found.verdict = found.verdict.max(fault.finding.verdict);
+        found.says = format!("{} But {}", found.says, lower(&fault.finding.says));
+    }
+    let explanation = Explanation {
+        pod: clean(&pod.title()),
+        known: true,
+        capture: Some(pod.capture),
+        way: pod.way,
+        verdict: found.verdict,
+        code: String::new(),
+        answer: String::new(),
+        sentences: [sentences::of_pod(state, pod), sentences::of_seeing(state)].concat(),
+        advice: Vec::new(),
+        trouble: Vec::new(),
+    };
+    put_together(explanation, found, faults)
+}
+
+fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<faults::Fault>) -> Explanation {
+    explanation.answer = clean(&found.says);
+    explanation.advice = found.advice;
+    for fault in faults {
+        explanation.trouble.push(clean(&fault.finding.says));
+        explanation.advice.extend(fault.finding.advice);
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    explanation.advice.retain(|advice| seen.insert(advice.clone()));
+    explanation.code = found.code;
+    explanation
+}
+
+/// A sentence that goes on after "But".
+fn lower(sentence: &str) -> String {
+    match sentence.split_once(' ') {
+        Some((first @ ("The" | "It" | "Its" | "A" | "What" | "Facts" | "Something"), rest)) => {
+            format!("{} {rest}", first.to_lowercase())
+        }
+        _ => sentence.to_owned(),
+    }
+}
+
+/// For people: the answer first, then what it rests on, then what to do.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let capture = self.capture.map_or("not known", Capture::word);
+        let way = self.way.map_or_else(String::new, |way| format!(", way {way}"));
+        writeln!(f, "{}: {capture}{way} [{}]\n\n{}", self.pod, self.code, self.answer)?;
+        self.sentences.iter().try_for_each(|sentence| writeln!(f, "{sentence}"))?;
+        for (title, list) in [("Wrong with the node:", &self.trouble), ("What to do:", &self.advice)] {
+            if !list.is_empty() {
+                writeln!(f, "\n{title}")?;
+                list.iter().try_for_each(|line| writeln!(f, "  - {line}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

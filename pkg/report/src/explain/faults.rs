@@ -1,0 +1,150 @@
+//! What is wrong with the node, whichever pod is asked about.
+
+use super::Finding;
+use crate::{
+    pod::{PodState, Way},
+    state::{Health, InstalledFile, Observer, State},
+    text::{clause, clean, count},
+};
+
+/// Something that is wrong with the node.
+pub(super) struct Fault {
+    pub(super) finding: Finding,
+    /// Pods with a sidecar do not depend on it.
+    ambient_only: bool,
+}
+
+impl Fault {
+    pub(super) fn concerns(&self, pod: &PodState) -> bool {
+        !(self.ambient_only && pod.way == Some(Way::Sidecar))
+    }
+}
+
+/// The worst first.
+pub(super) fn of(state: &State) -> Vec<Fault> {
+    let every = |finding| Fault { finding, ambient_only: false };
+    let ambient = |finding| Fault { finding, ambient_only: true };
+    let mut faults: Vec<Fault> = agent_down(state).map(every).into_iter().collect();
+    faults.extend(not_synced(state).map(ambient));
+    faults.extend(trouble(state).map(ambient));
+    faults.extend(state.installation.iter().filter(|file| !file.ok).map(|file| every(of_file(file))));
+    faults.extend(drift(state).map(ambient));
+    faults.extend(state.health.iter().filter(|part| !part.ok).filter_map(unwell).map(every));
+    faults.extend(foreign(state).map(ambient));
+    faults
+}
+
+fn agent_down(state: &State) -> Option<Finding> {
+    let says = "The agent does not run on this node: pods that are captured stay so, nothing is repaired, and new pods may \
+                not start.";
+    let advice = [
+        "Find the agent's pod of this node: kubectl get pods -A -o wide -l k8s-app=istio-cni-node.",
+        "Read why it ended: kubectl logs --previous, or the container runtime's log on the node.",
+    ];
+    (state.seen.by == Observer::Command).then(|| Finding::wrong("agent-down", says, &advice))
+}
+
+fn not_synced(state: &State) -> Option<Finding> {
+    if state.seen.by == Observer::Command || state.node.synced || !state.node.ambient {
+        return None;
+    }
+    let says = "The agent has not been able to read the list of pods and namespaces since it started: which pods belong to \
+                the mesh is not known, so nothing is released and only new pods are added.";
+    let advice = [
+        "See whether the API server can be reached from this node, and whether the agent's service account may list pods and namespaces.",
+        "The agent's log names the error (scope kube or ambient).",
+    ];
+    Some(Finding::wrong("not-synced", says, &advice))
+}
+
+fn trouble(state: &State) -> Option<Finding> {
+    let trouble = state.node.trouble.as_ref()?;
+    let says = format!("Something is wrong with the node: {}.", clause(trouble));
+    Some(Finding::wrong(
+        "node-trouble",
+        says,
+        &["Put right what the sentence names; the agent goes on by itself."],
+    ))
+}
+
+/// Objects of ours that are not as they should be; of files there is more to say.
+fn drift(state: &State) -> Option<Finding> {
+    let all: Vec<String> = state
+        .network
+        .differences()
+        .map(|(kind, found)| format!("{kind}, {}", clean(&found.to_string())))
+        .collect();
+    let first = all.first()?;
+    let more = match all.len() - 1 {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let says = format!(
+        "The node's network differs from what it should be in {} ({first}{more}).",
+        count(all.len(), "place")
+    );
+    let advice = [
+        "Wait some seconds and ask again: the agent repairs this by itself.",
+        "If it comes back, another program changes it: install-cni watch shows when, install-cni verify shows what.",
+    ];
+    Some(Finding::wrong("node-drift", says, &advice))
+}
+
+fn foreign(state: &State) -> Option<Finding> {
+    let first = state.network.foreign.first()?;
+    let more = match state.network.foreign.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let says = format!("Another program stands where the agent wants to be: {}{more}.", clause(first));
+    let advice =
+        ["Move one of the two out of the way: see the settings ambient-tables and ambient-rule-priority."];
+    Some(Finding::wrong("foreign", says, &advice))
+}
+
+fn unwell(part: &Health) -> Option<Finding> {
+    let says = format!("The {} is not well: {}.", clean(&part.part), clause(&part.why));
+    let code = format!("{}-unwell", part.part);
+    (!part.why.is_empty())
+        .then(|| Finding::wrong(&code, says, &["Read the agent's log of the last minutes."]))
+}
+
+/// What follows from a file that is not as it should be.
+fn of_file(file: &InstalledFile) -> Finding {
+    let (code, then, advice): (&str, &str, &[&str]) = match file.kind.as_str() {
+        "plugin" => (
+            "plugin",
+            "The plugin's program is not as it should be, so new pods will not start",
+            &[
+                "See whether the agent may write to the node's directory of plugins, and whether its disk is full.",
+            ],
+        ),
+        "entry" => (
+            "entry",
+            "The container runtime's network configuration does not have our entry as it should, so new pods will start \
+             outside of the mesh, or not at all",
+            &[
+                "See who else writes to the node's directory of network configurations.",
+                "Pods that started meanwhile have to be restarted if they have a sidecar.",
+            ],
+        ),
+        "kubeconfig" => (
+            "kubeconfig",
+            "The plugin's credential for the API server is missing or stale, so new pods may not start while the agent \
+             does not answer",
+            &["See whether the agent's service account token is there and may be written to the node."],
+        ),
+        "shared-config" => (
+            "shared-config",
+            "The file that agent and plugin share is not as it should be, so the plugin cannot enrol pods without the agent",
+            &["See whether the agent may write to its directory."],
+        ),
+        "socket" => (
+            "socket",
+            "The socket on which the plugin asks the agent is not there, so new pods may not start",
+            &["Restart the agent's pod of this node."],
+        ),
+        _ => ("installation", "A file of ours on the node is not as it should be", &[]),
+    };
+    Finding::wrong(code, format!("{then} ({}: {}).", clean(&file.path), clause(&file.detail)), advice)
+}

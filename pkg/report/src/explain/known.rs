@@ -1,0 +1,325 @@
+//! The situation of a pod, by what the document says of it.
+
+use super::{Finding, outside};
+use crate::{
+    compare::Comparison,
+    network::SetMember,
+    pod::{Capture, PodState, Way},
+    state::{Observer, State},
+    text::{clause, clean, count},
+};
+
+/// Advice that fits whenever a pod can be started anew.
+const RESTART: &str =
+    "If it does not pass, delete the pod: its owner starts another one, which goes through the plugin.";
+const WAIT: &str = "Wait some seconds and ask again: the agent repairs this by itself.";
+const RECURS: &str = "If it comes back, another program changes it: install-cni watch shows when.";
+
+pub(super) fn pod(state: &State, pod: &PodState) -> Finding {
+    match pod.capture {
+        Capture::Outside => outside::pod(state, pod),
+        Capture::Leaving => leaving(pod),
+        Capture::Unknown => unseen(state, pod),
+        Capture::Captured | Capture::Pending | Capture::Bypassing | Capture::Held => member(state, pod),
+    }
+}
+
+/// A pod that should be captured: the first that fits.
+fn member(state: &State, pod: &PodState) -> Finding {
+    let looks = [
+        refused,
+        no_ztunnel,
+        not_connected,
+        no_address,
+        not_in_set,
+        no_namespace,
+        drifted,
+        failed,
+        unannounced,
+    ];
+    looks.iter().find_map(|look| look(state, pod)).unwrap_or_else(|| plain(state, pod))
+}
+
+fn title(pod: &PodState) -> String {
+    clean(&pod.title())
+}
+
+/// What this means for its traffic.
+fn traffic(pod: &PodState) -> &'static str {
+    match pod.capture {
+        Capture::Bypassing => "Its traffic, or some of it, gets past the mesh.",
+        Capture::Held => "Its traffic is held back until that changes.",
+        Capture::Pending => "It is not captured yet.",
+        _ => "It is captured as it was before.",
+    }
+}
+
+fn refused(_: &State, pod: &PodState) -> Option<Finding> {
+    let why = pod.ztunnel.as_ref()?.refused.as_ref()?;
+    let says = format!("ztunnel refused the pod {}: {}. {}", title(pod), clause(why), traffic(pod));
+    let advice = ["Read ztunnel's log on this node: it says more about the refusal.", RESTART];
+    Some(Finding::wrong("ztunnel-refused", says, &advice))
+}
+
+/// With capture on the node.
+fn no_ztunnel(state: &State, pod: &PodState) -> Option<Finding> {
+    let is_node = pod.way == Some(Way::Node);
+    if !is_node || state.node.active_slot.is_some() || state.ztunnels.iter().any(|ztunnel| ztunnel.active) {
+        return None;
+    }
+    // A document that was made without an agent cannot say which ztunnel is ready.
+    if state.seen.by == Observer::Command && pod.capture == Capture::Captured {
+        return None;
+    }
+    let (code, then) = match state.node.fallback.as_deref() {
+        Some("reject") => (
+            "no-ztunnel-reject",
+            "its connections are refused until one is, as the setting no-ztunnel-policy says",
+        ),
+        Some("open") => (
+            "no-ztunnel-open",
+            "its traffic gets past the mesh until one is, as the setting no-ztunnel-policy says",
+        ),
+        _ => ("no-ztunnel-hold", "its connections are held back until one is"),
+    };
+    let says = format!(
+        "No ztunnel is ready on this node, so the pod {} has nothing to go through: {then}.",
+        title(pod)
+    );
+    Some(Finding::wrong(code, says, &ZTUNNEL))
+}
+
+const ZTUNNEL: [&str; 2] = [
+    "See why no ztunnel of this node is ready: kubectl get pods -A -o wide -l app=ztunnel, and its log.",
+    "If there is none, see whether its DaemonSet tolerates this node's taints.",
+];
+
+/// With capture from within: no ztunnel talks to the agent.
+fn not_connected(state: &State, pod: &PodState) -> Option<Finding> {
+    let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.serves);
+    let is_in_pod = pod.way == Some(Way::InPod);
+    if !is_in_pod || serves || state.ztunnels.iter().any(|ztunnel| ztunnel.connected == Some(true)) {
+        return None;
+    }
+    if state.seen.by == Observer::Command {
+        return None; // nobody to be connected to
+    }
+    // Of several, one that is connected cannot always be told by name.
+    if state.ztunnels.iter().any(|ztunnel| ztunnel.connected.is_none()) && !state.ztunnels.is_empty() {
+        return None;
+    }
+    let there = if state.ztunnels.is_empty() {
+        "There is no ztunnel on this node"
+    } else {
+        "No ztunnel is connected to the agent"
+    };
+    let says = format!("{there}, so nobody serves the pod {}. {}", title(pod), traffic(pod));
+    let [first, second] = ZTUNNEL;
+    let advice = [
+        first,
+        second,
+        "See whether agent and ztunnel share the socket that the setting ztunnel-uds-address names.",
+    ];
+    Some(Finding::wrong("ztunnel-not-connected", says, &advice))
+}
+
+fn no_address(_: &State, pod: &PodState) -> Option<Finding> {
+    if !pod.ips.is_empty() || pod.capture != Capture::Pending {
+        return None;
+    }
+    let says = format!("The pod {} has no address yet, so there is nothing to capture.", title(pod));
+    let advice = ["See in kubectl describe pod whether it has been scheduled and its network has been made."];
+    Some(Finding::wrong("no-address", says, &advice))
+}
+
+fn not_in_set(state: &State, pod: &PodState) -> Option<Finding> {
+    if !matches!(pod.way, Some(Way::Node | Way::InPod)) || pod.capture == Capture::Pending {
+        return None;
+    }
+    let out = outside_the_set(&state.network.ipsets, pod)?;
+    let title = title(pod);
+    let (code, says) = match pod.way {
+        Some(Way::InPod) => (
+            "probe-address-missing",
+            format!(
+                "The address {out} of the pod {title} is missing in the set of probed pods, so the node's probes of it may fail."
+            ),
+        ),
+        _ => (
+            "address-not-in-set",
+            format!(
+                "The address {out} of the pod {title} is missing in the set of captured addresses, so its traffic gets past the mesh."
+            ),
+        ),
+    };
+    Some(Finding::wrong(code, says, &[WAIT, RECURS]))
+}
+
+/// The first of its addresses that should be in a set and is in none.
+fn outside_the_set(sets: &Comparison<SetMember>, pod: &PodState) -> Option<String> {
+    let observed = sets.observed.as_ref()?;
+    let is_wanted = |ip| sets.desired.iter().any(|member| member.ip == ip);
+    let is_there = |ip| observed.iter().any(|member| member.ip == ip);
+    pod.ips.iter().copied().find(|ip| is_wanted(*ip) && !is_there(*ip)).map(|ip| ip.to_string())
+}
+
+/// Where rules would stand is not known.
+fn no_namespace(_: &State, pod: &PodState) -> Option<Finding> {
+    let is_missing = pod.kernel.netns.is_none() && pod.kernel.differences.is_empty();
+    if !is_missing || !matches!(pod.way, Some(Way::InPod | Way::Sidecar)) || pod.capture == Capture::Captured
+    {
+        return None;
+    }
+    let why = pod.kernel.blind.as_deref().map_or_else(String::new, |why| format!(" ({})", clause(why)));
+    let says =
+        format!("The network namespace of the pod {} was not found{why}. {}", title(pod), traffic(pod));
+    let advice = [
+        "See whether the pod's containers run on this node, for instance with crictl ps.",
+        "See whether the agent sees the processes of the whole node (setting host-proc).",
+        RESTART,
+    ];
+    Some(Finding::wrong("netns-not-found", says, &advice))
+}
+
+fn drifted(_: &State, pod: &PodState) -> Option<Finding> {
+    let first = clause(pod.kernel.differences.first()?);
+    let (title, number) = (title(pod), pod.kernel.differences.len());
+    let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
+    if pod.way == Some(Way::Sidecar) && pod.capture == Capture::Bypassing {
+        let says = format!(
+            "The pod {title} has a sidecar, and the rules that lead its traffic there are missing or incomplete ({first}{more}). \
+             {}",
+            traffic(pod)
+        );
+        let advice = [
+            "Delete the pod: its owner starts another one, which goes through the plugin.",
+            "If the next one is the same, the plugin is not called: see the files of the installation in install-cni state.",
+        ];
+        return Some(Finding::wrong("sidecar-rules-missing", says, &advice));
+    }
+    let says = format!(
+        "What the kernel shows for the pod {title} differs from what it should be in {} ({first}{more}). {}",
+        count(number, "place"),
+        traffic(pod)
+    );
+    let advice: &[&str] = if pod.way == Some(Way::Sidecar) { &[RESTART] } else { &[WAIT, RECURS] };
+    Some(Finding::wrong("drifted", says, advice))
+}
+
+/// The last try failed.
+fn failed(_: &State, pod: &PodState) -> Option<Finding> {
+    let trouble = pod.trouble.as_ref()?;
+    let says = format!(
+        "What was tried last for the pod {} failed: {}. {}",
+        title(pod),
+        clause(trouble),
+        traffic(pod)
+    );
+    let advice = [
+        "Put right what the sentence names; the agent, or the kubelet at the next start, tries again.",
+        RESTART,
+    ];
+    Some(Finding::wrong("failed", says, &advice))
+}
+
+/// It is captured, and the control plane has not been told.
+fn unannounced(state: &State, pod: &PodState) -> Option<Finding> {
+    let is_ambient = matches!(pod.way, Some(Way::Node | Way::InPod));
+    let is_told = pod.annotation.as_deref() == Some("enabled");
+    if !is_ambient || is_told || pod.capture != Capture::Captured || has_no_api(state) {
+        return None;
+    }
+    let says = format!(
+        "The pod {} is captured, but the API does not show its annotation ambient.istio.io/redirection yet: istiod does not \
+         know, and others do not reach it through the mesh.",
+        title(pod)
+    );
+    let advice = [
+        "Wait some seconds and ask again.",
+        "If it does not pass, see whether the agent's service account may patch pods, and whether the API server can be reached.",
+    ];
+    Some(Finding::wrong("annotation-missing", says, &advice))
+}
+
+/// Pods are read from a directory: nobody could be told.
+fn has_no_api(state: &State) -> bool {
+    state.config.iter().any(|setting| setting.name == "pod-source" && setting.value.starts_with("dir:"))
+}
+
+/// By which way, in words.
+pub(super) fn by_way(way: Option<Way>) -> &'static str {
+    match way {
+        Some(Way::Sidecar) => ": rules in its network namespace lead its traffic to its own sidecar",
+        Some(Way::Node) => ": rules of the node lead its traffic to ztunnel",
+        Some(Way::InPod) => {
+            ": rules in its network namespace lead its traffic to ztunnel, which listens there"
+        }
+        None => "",
+    }
+}
+
+/// Nothing special: what the word says.
+fn plain(_: &State, pod: &PodState) -> Finding {
+    let title = title(pod);
+    match pod.capture {
+        Capture::Captured => {
+            let code = if pod.way == Some(Way::Sidecar) { "captured-sidecar" } else { "captured" };
+            Finding::well(code, format!("The pod {title} is captured{}.", by_way(pod.way)), &[])
+        }
+        Capture::Bypassing => {
+            let says = format!(
+                "The pod {title} should be captured, and its traffic, or some of it, gets past the mesh."
+            );
+            Finding::wrong("bypassing", says, &[WAIT, RESTART])
+        }
+        Capture::Held => {
+            let says = format!(
+                "The pod {title} should be captured, and its traffic is held back: it reaches nothing through the mesh."
+            );
+            Finding::wrong("held", says, &["See whether a ztunnel of this node is ready and well.", WAIT])
+        }
+        _ => {
+            let says = format!("The pod {title} is on its way into the mesh and not captured yet.");
+            Finding::wrong("pending", says, &["Wait some seconds and ask again.", RESTART])
+        }
+    }
+}
+
+/// It should not be captured, and something is left.
+fn leaving(pod: &PodState) -> Finding {
+    let left = match pod.kernel.differences.first().or(pod.kernel.seen.first()) {
+        Some(first) => format!(" ({})", clause(first)),
+        None => String::new(),
+    };
+    let says = format!(
+        "The pod {} should not be captured, and rules or addresses of ours are still there for it{left}: {}.",
+        title(pod),
+        outside::because(pod)
+    );
+    let advice = [
+        "Wait some seconds and ask again: the agent takes them away by itself.",
+        "If they stay, the agent's log says why; install-cni plan shows what it would do.",
+    ];
+    Finding::wrong("leaving", says, &advice)
+}
+
+/// The kernel could not be asked.
+fn unseen(state: &State, pod: &PodState) -> Finding {
+    let title = title(pod);
+    let why = match &pod.kernel.blind {
+        Some(why) => clause(why),
+        None if state.seen.by == Observer::Command => "the agent does not run".to_owned(),
+        None => "nobody has looked yet".to_owned(),
+    };
+    let says = format!(
+        "Whether the pod {title} is captured cannot be said, because the kernel could not be asked: {why}."
+    );
+    let advice = ["Run the command as root on the node, or in the agent's container."];
+    let has_namespace = pod.kernel.netns.is_some() || !matches!(pod.way, Some(Way::InPod | Way::Sidecar));
+    let code = match has_namespace {
+        _ if pod.kernel.blind.is_none() => "unseen",
+        true => "kernel-blind",
+        false => "netns-not-found",
+    };
+    Finding::unknown(code, says, &advice)
+}

@@ -1,0 +1,142 @@
+//! A pod that should not be captured, and is not.
+
+use super::Finding;
+use crate::{
+    pod::PodState,
+    state::State,
+    text::{clause, clean},
+};
+
+/// Why it is outside, as a clause.
+pub(super) fn because(pod: &PodState) -> String {
+    match pod.reason.words.as_str() {
+        "" => "nobody says why".to_owned(),
+        words => clause(words),
+    }
+}
+
+pub(super) fn pod(state: &State, pod: &PodState) -> Finding {
+    let title = clean(&pod.title());
+    if pod.reason.code == "namespace-unknown" {
+        let says = format!(
+            "The pod {title} is not captured, because its namespace {} is not known yet: whether it belongs to the mesh cannot \
+             be said.",
+            clean(&pod.namespace)
+        );
+        let advice = [
+            "See whether the agent's service account may list namespaces, and whether the API server can be reached.",
+        ];
+        return Finding::unknown("namespace-unknown", says, &advice);
+    }
+    let advice: Vec<String> = advice(pod, state).into_iter().map(str::to_owned).collect();
+    let Some(then) = then(&pod.reason.code) else {
+        let says = format!("The pod {title} is not captured, and should not be: {}.", because(pod));
+        let code = if pod.reason.code.is_empty() { "outside" } else { pod.reason.code.as_str() };
+        return Finding { advice, ..Finding::well(code, says, &[]) };
+    };
+    let says = format!("The pod {title} is not captured, and should not be: {then}.");
+    Finding { advice, ..Finding::well(&pod.reason.code, says, &[]) }
+}
+
+/// What the code means, for a tired reader; none for a code that is not known here.
+fn then(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "pod-label-none" => {
+            "it carries the label istio.io/dataplane-mode=none, which keeps it out of ambient mode"
+        }
+        "not-labelled" => {
+            "neither it nor its namespace carries the label istio.io/dataplane-mode=ambient, and it has no sidecar"
+        }
+        "not-selected" => "none of the agent's selectors (setting ambient-enablement-selector) matches it",
+        "excluded-namespace" => {
+            "its namespace is excluded by the agent's settings, so its pods are never touched"
+        }
+        "agent-pod" => "it is the agent itself, which is never captured",
+        "ztunnel" => "it is ztunnel, through which the others go",
+        "host-network" => "it lives in the network of the node itself (hostNetwork), which is never captured",
+        "terminated" => "it has ended (Succeeded or Failed) and has no traffic any more",
+        "opted-out" => "its annotation ambient.istio.io/redirection is disabled, which keeps it out",
+        "sidecar" => "it has a sidecar, so ambient mode leaves it alone",
+        "istio-init" => {
+            "its own init container istio-init sets up the redirection to its sidecar, so the plugin leaves it alone"
+        }
+        "envoy-disabled" => {
+            "its container istio-proxy has DISABLE_ENVOY=true, so no proxy would take its traffic"
+        }
+        "no-proxy" => {
+            "it was injected but has no container named istio-proxy, so nobody would take its traffic"
+        }
+        "not-a-sidecar" => {
+            "its istio-proxy is a gateway or a waypoint and not a sidecar, so its traffic needs no redirection"
+        }
+        "injection-refused" => "it says itself that it wants no sidecar (sidecar.istio.io/inject is false)",
+        "not-injected" => {
+            "it has no sidecar: the injector has not marked it (annotation sidecar.istio.io/status)"
+        }
+        "interception-none" => {
+            "its annotation sidecar.istio.io/interceptionMode is NONE, so its traffic is not redirected"
+        }
+        _ => return None,
+    })
+}
+
+/// What to do if that is not wanted.
+fn advice(pod: &PodState, state: &State) -> Vec<&'static str> {
+    let ambient = state.node.ambient;
+    match pod.reason.code.as_str() {
+        "pod-label-none" => vec!["To capture it, take that label off the pod's template."],
+        "not-labelled" if !ambient => {
+            vec!["This node's agent takes no part in ambient mode (setting ambient-enabled)."]
+        }
+        "not-labelled" => vec![
+            "To capture it, label its namespace: istio.io/dataplane-mode=ambient. It need not be restarted.",
+        ],
+        "not-selected" => {
+            vec!["To capture it, give it or its namespace the labels that a selector asks for."]
+        }
+        "excluded-namespace" => {
+            vec!["To capture it, take its namespace out of exclude-namespaces and restart the agent."]
+        }
+        "host-network" => vec!["To capture it, run it without hostNetwork."],
+        "opted-out" => vec!["To capture it, take that annotation off the pod's template and the pod."],
+        "sidecar" => vec!["To bring it into ambient mode, switch its injection off and restart it."],
+        "istio-init" => vec![
+            "To let the plugin do that, have istiod inject without istio-init (setting pilot.cni.enabled), and restart the pod.",
+        ],
+        "envoy-disabled" => vec!["To capture it, take DISABLE_ENVOY away and restart the pod."],
+        "no-proxy" => {
+            vec!["See whether the injection succeeded, and whether somebody removed the container."]
+        }
+        "injection-refused" => {
+            vec!["To capture it, take that label or annotation off the pod's template and restart it."]
+        }
+        "not-injected" => vec![
+            "To give it a sidecar, label its namespace for injection and restart the pod.",
+            "If it should have one, see whether istiod's webhook was reachable when the pod was made.",
+        ],
+        "interception-none" => {
+            vec!["To capture it, take that annotation off the pod's template and restart it."]
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use planner::{
+        ambient::{ALL_LEFT, Left},
+        enrolment::{ALL_PASSED, Passed},
+    };
+
+    use super::*;
+
+    /// Whoever invents a reason has to find words for it here.
+    #[test]
+    fn every_reason_to_be_outside_has_words() {
+        let left = ALL_LEFT.into_iter().filter(|left| *left != Left::NamespaceUnknown).map(Left::code);
+        let passed = ALL_PASSED.into_iter().filter(|passed| *passed != Passed::NoPod).map(Passed::code);
+        for code in left.chain(passed) {
+            assert!(then(code).is_some(), "{code}");
+        }
+    }
+}

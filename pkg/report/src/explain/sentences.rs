@@ -1,0 +1,120 @@
+//! What an answer rests on: since when, why, what the kernel shows, and what is not known.
+
+use crate::{
+    pod::{Capture, PodState, Way, ZtunnelView},
+    state::{Change, Outcome, State},
+    text::{clause, sentence},
+};
+
+pub(super) fn of_pod(state: &State, pod: &PodState) -> Vec<String> {
+    let mut all = vec![since(state, pod), why(pod)];
+    all.extend(kernel(pod));
+    all.extend(pod.ztunnel.as_ref().map(|ztunnel| ztunnel_says(ztunnel, pod.capture)));
+    all.extend(annotation(pod));
+    all.extend(pod.trouble.as_ref().map(|trouble| format!("What failed last: {}.", clause(trouble))));
+    all.extend(
+        state.history.iter().find(|change| change.pod.as_deref() == Some(&pod.title())).map(last_change),
+    );
+    all.iter().map(|text| sentence(text)).collect()
+}
+
+fn since(state: &State, pod: &PodState) -> String {
+    match (&pod.since, &state.node.started) {
+        (Some(since), _) => format!("It has been so since {since}."),
+        (None, Some(started)) => {
+            format!(
+                "Since when is not known: it was so when the agent started at {started}, or nobody has seen it change."
+            )
+        }
+        (None, None) => "Since when is not known, because only the agent remembers that.".to_owned(),
+    }
+}
+
+fn why(pod: &PodState) -> String {
+    let words = match clause(&pod.reason.words) {
+        words if words.is_empty() => {
+            return "Why it should be captured, or why not, is not known.".to_owned();
+        }
+        words => words,
+    };
+    match pod.capture {
+        Capture::Outside | Capture::Leaving => format!("The reason for that: {words}."),
+        Capture::Unknown if pod.way.is_none() => format!("It should not be captured: {words}."),
+        _ => format!("It should be captured{}: {words}.", by(pod.way)),
+    }
+}
+
+fn by(way: Option<Way>) -> &'static str {
+    match way {
+        Some(Way::Sidecar) => " by its own sidecar",
+        Some(Way::Node) => " on the node",
+        Some(Way::InPod) => " from within its network namespace",
+        None => "",
+    }
+}
+
+fn kernel(pod: &PodState) -> Vec<String> {
+    let list = |all: &[String]| all.iter().map(|clause_| clause(clause_)).collect::<Vec<_>>().join("; ");
+    let kernel = &pod.kernel;
+    let mut all = Vec::new();
+    let when = kernel.looked.as_ref().map_or_else(String::new, |at| format!(" at {at}"));
+    if !kernel.seen.is_empty() {
+        all.push(format!("The kernel showed{when}: {}.", list(&kernel.seen)));
+    }
+    if !kernel.differences.is_empty() {
+        all.push(format!("What is not as it should be{when}: {}.", list(&kernel.differences)));
+    }
+    match (&kernel.blind, &kernel.looked) {
+        (Some(why), _) => all.push(format!("What the kernel has for it is not known: {}.", clause(why))),
+        (None, None) if pod.capture != Capture::Outside => {
+            all.push("The kernel has not been asked about it yet.".to_owned());
+        }
+        (None, Some(at)) if all.is_empty() => {
+            all.push(format!("The kernel showed nothing of ours for it at {at}."));
+        }
+        _ => {}
+    }
+    all
+}
+
+fn ztunnel_says(ztunnel: &ZtunnelView, capture: Capture) -> String {
+    match (&ztunnel.refused, ztunnel.serves) {
+        (Some(why), _) => format!("ztunnel's words: {}.", clause(why)),
+        (None, true) => "The pod is served by ztunnel, which has acknowledged it.".to_owned(),
+        (None, false) if capture == Capture::Leaving => {
+            "The pod is not served by ztunnel any more.".to_owned()
+        }
+        (None, false) => "The pod is not served by ztunnel: it has not acknowledged it.".to_owned(),
+    }
+}
+
+fn annotation(pod: &PodState) -> Option<String> {
+    let ambient = matches!(pod.way, Some(Way::Node | Way::InPod));
+    match &pod.annotation {
+        Some(value) => Some(format!("Its annotation ambient.istio.io/redirection is {value}.")),
+        None if ambient => Some("It has no annotation ambient.istio.io/redirection.".to_owned()),
+        None => None,
+    }
+}
+
+fn last_change(change: &Change) -> String {
+    let what = format!("{}, because of: {}", clause(&change.what), clause(&change.cause));
+    let took = change.took_ms;
+    match (&change.error, change.outcome) {
+        (Some(error), _) => {
+            format!("The last change, at {}: {what}; it failed: {}.", change.at, clause(error))
+        }
+        (None, Outcome::Failed) => format!("The last change, at {}: {what}; it failed.", change.at),
+        (None, Outcome::Done) => format!("The last change, at {}: {what} ({took:.1} ms).", change.at),
+    }
+}
+
+/// What could not be seen when the document was made.
+pub(super) fn of_seeing(state: &State) -> Vec<String> {
+    let blind = state.seen.blind.iter();
+    blind
+        .map(|blind| {
+            sentence(&format!("Not known: {}, because: {}", clause(&blind.what), clause(&blind.why)))
+        })
+        .collect()
+}

@@ -1,0 +1,335 @@
+//! Every situation, made from one that is well.
+
+mod faults;
+
+use super::{Explanation, Verdict, explain};
+use crate::{
+    Blind, Capture, Change, Comparison, NetnsRef, Observer, Outcome, PodState, Reason, SCHEMA, SetMember,
+    Setting, State, Way, ZtunnelState, ZtunnelView, tables,
+};
+
+/// A node on which all is well, with one pod `shop/web` that is captured by this way.
+pub(crate) fn node(way: Way) -> State {
+    let ip = "10.0.0.7".parse().unwrap();
+    let member = SetMember { set: "ztunnel-pods-ips".into(), ip, uid: Some("u-1".into()) };
+    let mut state = State { schema: SCHEMA.into(), version: "0.1.0".into(), ..State::default() };
+    state.node.name = "node-1".into();
+    state.node.started = Some("2026-11-21T00:00:00Z".into());
+    state.node.ambient = true;
+    state.node.synced = true;
+    state.node.way = Some(way);
+    state.node.fallback = (way == Way::Node).then(|| "hold".into());
+    state.node.active_slot = (way == Way::Node).then_some(0);
+    state.seen.at = "2026-11-21T03:00:00.5Z".into();
+    state.ztunnels = vec![ZtunnelState {
+        namespace: "istio-system".into(),
+        name: "ztunnel-x".into(),
+        ready: true,
+        active: true,
+        connected: (way == Way::InPod).then_some(true),
+        ..ZtunnelState::default()
+    }];
+    state.network.ipsets = Comparison::of(vec![member.clone()], vec![member]);
+    let mut pod = PodState {
+        namespace: "shop".into(),
+        name: "web".into(),
+        uid: "u-1".into(),
+        ips: vec![ip],
+        phase: "Running".into(),
+        capture: Capture::Captured,
+        way: Some(way),
+        reason: reason("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
+        since: Some("2026-11-21T01:00:00Z".into()),
+        annotation: (way != Way::Sidecar).then(|| "enabled".into()),
+        kernel: crate::KernelView::default(),
+        ztunnel: (way == Way::InPod).then_some(ZtunnelView { serves: true, refused: None }),
+        trouble: None,
+    };
+    pod.kernel.looked = Some("2026-11-21T03:00:00Z".into());
+    pod.kernel.netns = Some(NetnsRef { device: 4, inode: 17 });
+    pod.kernel.seen = vec!["10.0.0.7 is in the set of enrolled addresses".into()];
+    state.pods = vec![pod];
+    state
+}
+
+pub(crate) fn reason(code: &str, words: &str) -> Reason {
+    Reason { code: code.into(), words: words.into() }
+}
+
+fn is_sentence(text: &str) -> bool {
+    text.ends_with(['.', '?']) && !text.ends_with("..") && !text.contains('\n') && !text.contains("  ")
+}
+
+/// Asks about `shop/web`, and checks what must hold of every answer.
+fn asked(state: &State) -> Explanation {
+    checked(explain(state, "shop", "web"))
+}
+
+fn checked(answer: Explanation) -> Explanation {
+    let lists = [&answer.sentences, &answer.advice, &answer.trouble];
+    for text in lists.into_iter().flatten().chain([&answer.answer]) {
+        assert!(is_sentence(text), "{text:?} in {answer:#?}");
+    }
+    assert!(!answer.code.is_empty() && answer.answer.contains(&answer.pod), "{answer:#?}");
+    if answer.verdict == Verdict::Wrong {
+        assert!(!answer.advice.is_empty(), "what is wrong has advice: {answer:#?}");
+    }
+    let text = answer.to_string();
+    let all = lists.into_iter().flatten().chain([&answer.answer, &answer.code]);
+    all.for_each(|part| assert!(text.contains(part), "{part}: {text}"));
+    answer
+}
+
+/// A change of the whole document.
+type NodeCase = (Way, fn(&mut State), &'static str, Verdict, &'static str);
+
+/// A pod's change, the code and verdict that follow, and words of the answer.
+type Case = (Way, fn(&mut PodState), &'static str, Verdict, &'static str);
+
+#[test]
+fn pods_that_should_be_captured() {
+    use Capture::{Bypassing, Held, Pending, Unknown};
+    let cases: &[Case] = &[
+        (Way::Node, |_| (), "captured", Verdict::Well, "rules of the node lead its traffic to ztunnel"),
+        (Way::InPod, |_| (), "captured", Verdict::Well, "ztunnel, which listens there"),
+        (Way::Sidecar, |_| (), "captured-sidecar", Verdict::Well, "to its own sidecar"),
+        (Way::Node, |pod| pod.capture = Pending, "pending", Verdict::Wrong, "on its way into the mesh"),
+        (Way::Node, |pod| pod.capture = Held, "held", Verdict::Wrong, "its traffic is held back"),
+        (Way::Node, |pod| pod.capture = Bypassing, "bypassing", Verdict::Wrong, "gets past the mesh"),
+        (
+            Way::Node,
+            |pod| (pod.capture, pod.ips) = (Pending, Vec::new()),
+            "no-address",
+            Verdict::Wrong,
+            "has no address yet",
+        ),
+        (
+            Way::InPod,
+            |pod| {
+                pod.capture = Held;
+                pod.ztunnel =
+                    Some(ZtunnelView { serves: false, refused: Some("no listeners: EMFILE.".into()) });
+            },
+            "ztunnel-refused",
+            Verdict::Wrong,
+            "ztunnel refused the pod shop/web: no listeners: EMFILE. Its traffic is held back",
+        ),
+        (
+            Way::Sidecar,
+            |pod| {
+                pod.capture = Bypassing;
+                pod.kernel.differences = vec!["the rules of IPv4 are missing".into()];
+            },
+            "sidecar-rules-missing",
+            Verdict::Wrong,
+            "missing or incomplete (the rules of IPv4 are missing). Its traffic, or some of it, gets past",
+        ),
+        (
+            Way::InPod,
+            |pod| {
+                pod.capture = Bypassing;
+                pod.kernel.differences = vec!["a rule was changed".into(), "a route is missing".into()];
+            },
+            "drifted",
+            Verdict::Wrong,
+            "differs from what it should be in 2 places (a rule was changed, and 1 more)",
+        ),
+        (
+            Way::InPod,
+            |pod| {
+                (pod.capture, pod.kernel.netns) = (Bypassing, None);
+                pod.kernel.blind = Some("no process of it was found".into());
+            },
+            "netns-not-found",
+            Verdict::Wrong,
+            "was not found (no process of it was found)",
+        ),
+        (
+            Way::Sidecar,
+            |pod| {
+                (pod.capture, pod.kernel.netns) = (Unknown, None);
+                pod.kernel.blind = Some("the agent sees no processes of the node".into());
+            },
+            "netns-not-found",
+            Verdict::Unknown,
+            "cannot be said, because the kernel could not be asked: the agent sees no processes of the node.",
+        ),
+        (
+            Way::Node,
+            |pod| {
+                pod.capture = Unknown;
+                pod.kernel.blind = Some("Operation not permitted".into());
+            },
+            "kernel-blind",
+            Verdict::Unknown,
+            "Operation not permitted",
+        ),
+        (Way::Node, |pod| pod.capture = Unknown, "unseen", Verdict::Unknown, "nobody has looked yet"),
+        (
+            Way::InPod,
+            |pod| {
+                pod.capture = Pending;
+                pod.trouble = Some("the last ADD failed: iptables-restore: exit status 4".into());
+            },
+            "failed",
+            Verdict::Wrong,
+            "failed: the last ADD failed: iptables-restore: exit status 4.",
+        ),
+        (
+            Way::Node,
+            |pod| pod.annotation = None,
+            "annotation-missing",
+            Verdict::Wrong,
+            "istiod does not know",
+        ),
+        (
+            Way::Node,
+            |pod| {
+                (pod.capture, pod.way) = (Capture::Leaving, None);
+                pod.reason = reason("pod-label-none", "it is labelled none itself");
+                pod.kernel.differences = vec!["10.0.0.7 is still in the set".into()];
+            },
+            "leaving",
+            Verdict::Wrong,
+            "still there for it (10.0.0.7 is still in the set): it is labelled none itself.",
+        ),
+    ];
+    for (way, change, code, verdict, words) in cases {
+        let mut state = node(*way);
+        change(&mut state.pods[0]);
+        let answer = asked(&state);
+        assert_eq!((answer.code.as_str(), answer.verdict), (*code, *verdict), "{answer}");
+        assert!(answer.answer.contains(words) && answer.trouble.is_empty(), "{words}: {answer}");
+        assert_eq!((answer.known, answer.capture), (true, Some(state.pods[0].capture)));
+    }
+}
+
+#[test]
+fn pods_that_should_be_outside() {
+    for (code, words) in [
+        ("pod-label-none", "istio.io/dataplane-mode=none"),
+        ("not-labelled", "neither it nor its namespace"),
+        ("not-selected", "none of the agent's selectors"),
+        ("excluded-namespace", "its namespace is excluded"),
+        ("agent-pod", "the agent itself"),
+        ("ztunnel", "it is ztunnel"),
+        ("host-network", "network of the node itself"),
+        ("terminated", "it has ended"),
+        ("opted-out", "annotation ambient.istio.io/redirection is disabled"),
+        ("sidecar", "it has a sidecar"),
+        ("istio-init", "init container istio-init"),
+        ("envoy-disabled", "DISABLE_ENVOY"),
+        ("no-proxy", "no container named istio-proxy"),
+        ("not-a-sidecar", "a gateway or a waypoint"),
+        ("injection-refused", "sidecar.istio.io/inject is false"),
+        ("not-injected", "it has no sidecar"),
+        ("interception-none", "interceptionMode is NONE"),
+        ("something-new", "the clause of the document"),
+    ] {
+        let mut state = node(Way::Node);
+        let pod = &mut state.pods[0];
+        (pod.capture, pod.way, pod.kernel) = (Capture::Outside, None, crate::KernelView::default());
+        pod.reason = reason(code, "the clause of the document");
+        state.seen.by = Observer::Command; // is no fault of a pod that is outside
+        let answer = asked(&state);
+        assert_eq!((answer.code.as_str(), answer.verdict), (code, Verdict::Well), "{answer}");
+        assert!(answer.answer.contains(words) && answer.trouble.len() == 1, "{words}: {answer}");
+        assert!(answer.sentences.iter().any(|said| said.contains("the clause of the document")), "{answer}");
+    }
+    let mut state = node(Way::Node);
+    (state.pods[0].capture, state.pods[0].way) = (Capture::Outside, None);
+    state.pods[0].reason = reason("namespace-unknown", "its namespace is not known yet");
+    assert_eq!(asked(&state).verdict, Verdict::Unknown);
+}
+
+#[test]
+fn pods_that_nobody_knows() {
+    let cases: &[NodeCase] = &[
+        (Way::Node, |_| (), "no-such-pod", Verdict::NoSuchPod, "The node node-1 has no pod shop/we"),
+        (
+            Way::Node,
+            |state| state.node.synced = false,
+            "not-synced",
+            Verdict::Unknown,
+            "has not been able to read",
+        ),
+        (Way::Node, |state| state.node.ambient = false, "no-record", Verdict::Unknown, "ambient mode is off"),
+        (
+            Way::Node,
+            |state| state.seen.by = Observer::Command,
+            "agent-down",
+            Verdict::Unknown,
+            "last record has no such pod",
+        ),
+        (
+            Way::Node,
+            |state| {
+                let (name, value) = ("exclude-namespaces".into(), "kube-system, shop".into());
+                state.config = vec![Setting { name, value, origin: "flag".into() }];
+            },
+            "no-such-pod-excluded",
+            Verdict::NoSuchPod,
+            "excluded by the setting exclude-namespaces",
+        ),
+    ];
+    for (way, change, code, verdict, words) in cases {
+        let mut state = node(*way);
+        change(&mut state);
+        let answer = checked(explain(&state, "shop", "we"));
+        assert_eq!(
+            (answer.code.as_str(), answer.verdict, answer.known),
+            (*code, *verdict, false),
+            "{answer}"
+        );
+        assert!(answer.answer.contains(words), "{words}: {answer}");
+        assert!(answer.sentences.contains(&"Perhaps this was meant: shop/web.".to_owned()), "{answer}");
+    }
+    let answer = checked(explain(&node(Way::Node), "store", "web"));
+    assert_eq!(answer.sentences, ["Perhaps this was meant: shop/web."]);
+    assert_eq!(Verdict::NoSuchPod.status(), 3);
+}
+
+#[test]
+fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known() {
+    let mut state = node(Way::Node);
+    state.seen.blind =
+        vec![Blind { what: "legacy tables".into(), why: "there is no iptables-legacy".into() }];
+    state.history = vec![Change {
+        at: "2026-11-21T01:00:00Z".into(),
+        cause: "pod shop/web joined".into(),
+        what: "its address was added".into(),
+        pod: Some("shop/web".into()),
+        took_ms: 1.25,
+        outcome: Outcome::Done,
+        error: None,
+    }];
+    let text = asked(&state).to_string();
+    for part in [
+        "It has been so since 2026-11-21T01:00:00Z.",
+        "It should be captured on the node: its namespace is labelled istio.io/dataplane-mode=ambient.",
+        "The kernel showed at 2026-11-21T03:00:00Z: 10.0.0.7 is in the set of enrolled addresses.",
+        "Its annotation ambient.istio.io/redirection is enabled.",
+        "The last change, at 2026-11-21T01:00:00Z: its address was added, because of: pod shop/web joined (1.2 ms).",
+        "Not known: legacy tables, because: there is no iptables-legacy.",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(tables::not_known(&state).len(), 1);
+}
+
+#[test]
+fn it_is_written_as_json_and_steers_no_terminal() {
+    let mut state = node(Way::InPod);
+    state.pods[0].ztunnel = Some(ZtunnelView { serves: false, refused: Some("\x1b[31mred\nlines".into()) });
+    let answer = asked(&state);
+    assert!(
+        !answer.to_string().contains('\x1b') && answer.answer.contains("\\u{1b}[31mred lines"),
+        "{answer}"
+    );
+    let json = serde_json::to_value(&answer).unwrap();
+    assert_eq!(
+        (&json["code"], &json["way"], &json["verdict"]),
+        (&"ztunnel-refused".into(), &"in-pod".into(), &"wrong".into())
+    );
+    assert_eq!(serde_json::from_value::<Explanation>(json).unwrap(), answer);
+}

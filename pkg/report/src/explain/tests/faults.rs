@@ -1,0 +1,184 @@
+//! What is wrong with the node, and what it means for a pod.
+
+use super::{NodeCase, asked, node};
+use crate::{
+    Capture, Comparison, Difference, DifferenceKind, Health, InstalledFile, Observer, State, Verdict, Way,
+    ZtunnelView,
+};
+
+fn file(kind: &str) -> InstalledFile {
+    InstalledFile { kind: kind.into(), path: "/f".into(), ok: false, detail: "it is stale".into() }
+}
+
+#[test]
+fn faults_of_the_node_are_told_with_the_pod() {
+    let cases: &[NodeCase] = &[
+        (Way::Node, no_ztunnel, "no-ztunnel-hold", Verdict::Wrong, "connections are held back until one is"),
+        (
+            Way::Node,
+            |state| {
+                no_ztunnel(state);
+                state.node.fallback = Some("reject".into());
+            },
+            "no-ztunnel-reject",
+            Verdict::Wrong,
+            "connections are refused",
+        ),
+        (
+            Way::Node,
+            |state| {
+                no_ztunnel(state);
+                state.node.fallback = Some("open".into());
+                state.pods[0].capture = Capture::Bypassing;
+            },
+            "no-ztunnel-open",
+            Verdict::Wrong,
+            "its traffic gets past the mesh until one is",
+        ),
+        (
+            Way::InPod,
+            |state| {
+                state.ztunnels[0].connected = Some(false);
+                state.pods[0].capture = Capture::Held;
+                state.pods[0].ztunnel = Some(ZtunnelView::default());
+            },
+            "ztunnel-not-connected",
+            Verdict::Wrong,
+            "No ztunnel is connected to the agent, so nobody serves the pod shop/web.",
+        ),
+        (
+            Way::InPod,
+            |state| {
+                state.ztunnels.clear();
+                state.pods[0].capture = Capture::Pending;
+                state.pods[0].ztunnel = Some(ZtunnelView::default());
+            },
+            "ztunnel-not-connected",
+            Verdict::Wrong,
+            "There is no ztunnel on this node",
+        ),
+        (
+            Way::Node,
+            |state| {
+                out_of_set(state);
+                state.pods[0].capture = Capture::Bypassing;
+            },
+            "address-not-in-set",
+            Verdict::Wrong,
+            "The address 10.0.0.7 of the pod shop/web is missing in the set",
+        ),
+        (Way::InPod, out_of_set, "probe-address-missing", Verdict::Wrong, "probes of it may fail"),
+        (
+            Way::Node,
+            |state| state.network.rules.difference = vec![missing("ip -4 rule priority 100")],
+            "node-drift",
+            Verdict::Wrong,
+            "differs from what it should be in 1 place (rules, missing: ip -4 rule priority 100).",
+        ),
+        (
+            Way::Sidecar,
+            |state| state.network.rules.difference = vec![missing("x")],
+            "captured-sidecar",
+            Verdict::Well,
+            "is captured",
+        ),
+        (
+            Way::Node,
+            |state| state.node.synced = false,
+            "not-synced",
+            Verdict::Wrong,
+            "list of pods and namespaces",
+        ),
+        (
+            Way::Node,
+            |state| state.node.trouble = Some("ipset is not in this kernel".into()),
+            "node-trouble",
+            Verdict::Wrong,
+            "ipset is not in this kernel",
+        ),
+        (
+            Way::Node,
+            |state| state.network.foreign = vec!["table 100 has routes of others".into()],
+            "foreign",
+            Verdict::Wrong,
+            "Another program stands where the agent wants to be: table 100 has routes of others.",
+        ),
+        (
+            Way::Node,
+            |state| state.seen.by = Observer::Command,
+            "agent-down",
+            Verdict::Wrong,
+            "agent does not run",
+        ),
+        (
+            Way::Node,
+            |state| {
+                state.seen.by = Observer::Command;
+                state.pods[0].capture = Capture::Unknown;
+            },
+            "agent-down",
+            Verdict::Unknown,
+            "cannot be said",
+        ),
+        (
+            Way::Sidecar,
+            |state| state.installation = vec![file("kubeconfig")],
+            "kubeconfig",
+            Verdict::Wrong,
+            "missing or stale",
+        ),
+        (
+            Way::Node,
+            |state| state.installation = vec![file("entry")],
+            "entry",
+            Verdict::Wrong,
+            "outside of the mesh",
+        ),
+        (
+            Way::InPod,
+            |state| state.installation = vec![file("plugin")],
+            "plugin",
+            Verdict::Wrong,
+            "new pods will not start (/f: it is stale).",
+        ),
+        (
+            Way::Node,
+            |state| state.installation = vec![file("shared-config")],
+            "shared-config",
+            Verdict::Wrong,
+            "share",
+        ),
+        (Way::Node, |state| state.installation = vec![file("socket")], "socket", Verdict::Wrong, "socket"),
+        (
+            Way::Node,
+            |state| {
+                state.health =
+                    vec![Health { part: "installer".into(), ok: false, why: "the disk is full".into() }];
+            },
+            "installer-unwell",
+            Verdict::Wrong,
+            "The pod shop/web is captured: rules of the node lead its traffic to ztunnel. But the installer is not well: the disk is full.",
+        ),
+    ];
+    for (way, change, code, verdict, words) in cases {
+        let mut state = node(*way);
+        change(&mut state);
+        let answer = asked(&state);
+        assert_eq!((answer.code.as_str(), answer.verdict), (*code, *verdict), "{answer}");
+        assert!(answer.answer.contains(words), "{words}: {answer}");
+    }
+}
+
+fn no_ztunnel(state: &mut State) {
+    (state.node.active_slot, state.ztunnels[0].active, state.ztunnels[0].ready) = (None, false, false);
+    state.pods[0].capture = Capture::Held;
+}
+
+fn out_of_set(state: &mut State) {
+    let desired = state.network.ipsets.desired.clone();
+    state.network.ipsets = Comparison::of(desired, Vec::new());
+}
+
+fn missing(what: &str) -> Difference {
+    Difference { kind: DifferenceKind::Missing, what: what.into() }
+}

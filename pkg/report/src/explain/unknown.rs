@@ -1,0 +1,80 @@
+//! A pod that the document does not have.
+
+use super::Finding;
+use crate::{
+    explain::Verdict,
+    state::{Observer, State},
+    text::clean,
+};
+
+/// How many others are named that it might have been.
+const NAMED: usize = 5;
+
+pub(super) fn pod(state: &State, namespace: &str, name: &str) -> Finding {
+    let (namespace, name) = (clean(namespace), clean(name));
+    let on = if state.node.name.is_empty() { String::new() } else { format!(" {}", clean(&state.node.name)) };
+    let title = format!("{namespace}/{name}");
+    if excluded(state, &namespace) {
+        let says = format!(
+            "Nothing is known of the pod {title}, and nothing would be done for it: the namespace {namespace} is excluded \
+             by the setting exclude-namespaces."
+        );
+        let advice = format!(
+            "If its pods shall be in the mesh, take {namespace} out of exclude-namespaces and restart the agent."
+        );
+        return Finding::new("no-such-pod-excluded", Verdict::NoSuchPod, says, &[&advice]);
+    }
+    if state.seen.by == Observer::Command {
+        let says = format!(
+            "Nothing is known of the pod {title}: the agent does not run, and its last record has no such pod."
+        );
+        return Finding::unknown("agent-down", says, &[]);
+    }
+    if !state.node.ambient {
+        let says = format!(
+            "Nothing is known of the pod {title}: ambient mode is off, so the agent knows only the pods for which the plugin was called."
+        );
+        let advice = format!("See whether it runs on this node: kubectl get pods -n {namespace} -o wide.");
+        return Finding::unknown("no-record", says, &[&advice]);
+    }
+    if !state.node.synced {
+        let says = format!(
+            "Nothing is known of the pod {title} yet: the agent has not been able to read the list of pods since it started."
+        );
+        return Finding::unknown("not-synced", says, &[]);
+    }
+    let says = format!(
+        "The node{on} has no pod {title}: its name is another, it is on another node, or it is gone."
+    );
+    let find = format!("Find its name and its node with: kubectl get pods -n {namespace} -o wide.");
+    Finding::new(
+        "no-such-pod",
+        Verdict::NoSuchPod,
+        says,
+        &[&find, "Ask the agent of the node on which the pod runs."],
+    )
+}
+
+/// The settings keep its namespace out.
+fn excluded(state: &State, namespace: &str) -> bool {
+    let setting = state.config.iter().find(|setting| setting.name == "exclude-namespaces");
+    setting.is_some_and(|setting| setting.value.split(',').any(|name| name.trim() == namespace))
+}
+
+/// Pods that might be meant.
+pub(super) fn others(state: &State, namespace: &str, name: &str) -> Vec<String> {
+    let elsewhere = state.pods.iter().filter(|pod| pod.name == name);
+    let similar = state.pods.iter().filter(|pod| {
+        pod.namespace == namespace && (pod.name.starts_with(name) || name.starts_with(&pod.name))
+    });
+    let titles: Vec<String> = elsewhere.chain(similar).map(|pod| clean(&pod.title())).collect();
+    if titles.is_empty() || name.is_empty() {
+        return Vec::new();
+    }
+    let more = match titles.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let named: Vec<String> = titles.into_iter().take(NAMED).collect();
+    vec![format!("Perhaps this was meant: {}{more}.", named.join(", "))]
+}

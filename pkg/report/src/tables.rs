@@ -1,0 +1,252 @@
+//! Tables for people at a terminal: aligned, the worst first, nothing cut off. Colours only if asked for; they repeat what the
+//! words say.
+
+mod layout;
+
+use std::fmt::Write as _;
+
+use crate::{
+    compare::DifferenceKind,
+    pod::{Capture, PodState},
+    state::{Observer, State},
+    text::{clause, clean, count, sentence},
+};
+use layout::{Cell, Colour, table};
+
+/// Pods, one line each, the worst first and then by name.
+#[must_use]
+pub fn pods(pods: &[&PodState], colour: bool) -> String {
+    if pods.is_empty() {
+        return "No pods.\n".to_owned();
+    }
+    let mut pods = pods.to_vec();
+    pods.sort_by_key(|pod| (rank(pod.capture), &pod.namespace, &pod.name));
+    let rows: Vec<Vec<Cell>> = pods.into_iter().map(pod_row).collect();
+    table(&["POD", "CAPTURE", "WAY", "SINCE", "WHY"], &rows, colour)
+}
+
+fn rank(capture: Capture) -> usize {
+    Capture::ALL.iter().position(|other| *other == capture).unwrap_or(Capture::ALL.len())
+}
+
+fn pod_row(pod: &PodState) -> Vec<Cell> {
+    let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.refused.as_deref());
+    let refused = ztunnel.map(|why| format!("ztunnel refused it: {}", clause(why)));
+    let wrong = pod.kernel.differences.iter().map(|difference| clause(difference));
+    let wrong = wrong
+        .chain(refused)
+        .chain(pod.trouble.as_deref().map(clause))
+        .chain(pod.kernel.blind.as_deref().map(clause));
+    let why: Vec<String> = match wrong.collect::<Vec<_>>() {
+        nothing if nothing.is_empty() => vec![clause(&pod.reason.words)],
+        wrong => wrong,
+    };
+    vec![
+        Cell::plain(&pod.title()),
+        Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
+        Cell::plain(pod.way.map_or("-", |way| way.word())),
+        Cell::plain(&seconds(pod.since.as_deref().unwrap_or("-"))),
+        Cell::plain(&why.join("; ")),
+    ]
+}
+
+fn colour_of(capture: Capture) -> Colour {
+    match capture {
+        Capture::Bypassing | Capture::Held => Colour::Red,
+        Capture::Unknown | Capture::Leaving | Capture::Pending => Colour::Yellow,
+        Capture::Captured => Colour::Green,
+        Capture::Outside => Colour::Dim,
+    }
+}
+
+/// A time without fractions of a second.
+fn seconds(time: &str) -> String {
+    match time.split_once('.') {
+        Some((whole, rest)) if rest.ends_with('Z') => format!("{whole}Z"),
+        _ => time.to_owned(),
+    }
+}
+
+/// The node at one glance.
+#[must_use]
+pub fn summary(state: &State, colour: bool) -> String {
+    let paint = |ok: bool| if ok { Colour::Green } else { Colour::Red };
+    let node = &state.node;
+    let by = match state.seen.by {
+        Observer::Agent => format!("the agent ({})", clean(&state.version)),
+        Observer::Command => "this command: the agent does not run".to_owned(),
+    };
+    let way = match (node.way, node.ambient) {
+        (Some(way), _) => format!("captures {way} (chosen: {})", clean(&node.chosen)),
+        (None, true) => "no way in use".to_owned(),
+        (None, false) => "off".to_owned(),
+    };
+    let differences = state.differences();
+    let mut rows = vec![
+        vec![Cell::plain("Node"), Cell::plain(&node.name)],
+        vec![Cell::plain("Seen"), Cell::plain(&format!("{} by {by}", seconds(&state.seen.at)))],
+        vec![Cell::plain("Agent since"), Cell::plain(&seconds(node.started.as_deref().unwrap_or("-")))],
+        vec![Cell::plain("Ambient mode"), Cell::plain(&way)],
+        vec![
+            Cell::plain("Pods"),
+            Cell::coloured(&pod_counts(state), paint(!state.pods.iter().any(|pod| pod.capture.is_wrong()))),
+        ],
+        vec![
+            Cell::plain("Ztunnel"),
+            Cell::coloured(
+                &ztunnels(state),
+                paint(state.ztunnels.iter().any(|ztunnel| ztunnel.ready) || !node.ambient),
+            ),
+        ],
+        vec![
+            Cell::plain("Differences"),
+            Cell::coloured(&differences.len().to_string(), paint(differences.is_empty())),
+        ],
+        vec![Cell::plain("To be done"), Cell::plain(&count(state.plan.len(), "step"))],
+    ];
+    if node.ambient && !node.synced {
+        rows.push(vec![
+            Cell::plain("Facts"),
+            Cell::coloured("not read whole since the agent's start", Colour::Red),
+        ]);
+    }
+    rows.extend(
+        node.trouble.iter().map(|why| vec![Cell::plain("Trouble"), Cell::coloured(why, Colour::Red)]),
+    );
+    for part in &state.health {
+        let words = if part.ok { "well" } else { part.why.as_str() };
+        rows.push(vec![
+            Cell::plain(&format!("Health, {}", part.part)),
+            Cell::coloured(words, paint(part.ok)),
+        ]);
+    }
+    for file in &state.installation {
+        let words = format!("{}: {}", file.path, file.detail);
+        rows.push(vec![Cell::plain(&format!("File, {}", file.kind)), Cell::coloured(&words, paint(file.ok))]);
+    }
+    rows.extend(
+        state
+            .network
+            .foreign
+            .iter()
+            .map(|what| vec![Cell::plain("Foreign"), Cell::coloured(what, Colour::Red)]),
+    );
+    rows.extend(
+        not_known(state)
+            .iter()
+            .map(|what| vec![Cell::plain("Not known"), Cell::coloured(what, Colour::Yellow)]),
+    );
+    table(&[], &rows, colour)
+}
+
+fn pod_counts(state: &State) -> String {
+    let number = |capture: &Capture| state.pods.iter().filter(|pod| pod.capture == *capture).count();
+    let counts =
+        Capture::ALL.iter().map(|capture| (number(capture), capture)).filter(|(number, _)| *number > 0);
+    let counts: Vec<String> = counts.map(|(number, capture)| format!("{number} {capture}")).collect();
+    if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
+}
+
+fn ztunnels(state: &State) -> String {
+    let all = state.ztunnels.iter().map(|ztunnel| {
+        let words = [
+            (ztunnel.active, "active"),
+            (ztunnel.ready, "ready"),
+            (!ztunnel.ready, "not ready"),
+            (ztunnel.connected == Some(true), "connected"),
+            (ztunnel.connected == Some(false), "not connected"),
+            (ztunnel.terminating, "ending"),
+        ];
+        let words: Vec<&str> = words.into_iter().filter_map(|(holds, word)| holds.then_some(word)).collect();
+        format!("{} ({})", ztunnel.name, words.join(", "))
+    });
+    let all: Vec<String> = all.collect();
+    if all.is_empty() { "none".to_owned() } else { all.join("; ") }
+}
+
+/// What nobody could look at, in sentences. As long as there is any, nobody can say that all is well.
+#[must_use]
+pub fn not_known(state: &State) -> Vec<String> {
+    let blind = state.seen.blind.iter();
+    let mut all: Vec<String> =
+        blind.map(|blind| format!("{}: {}", clause(&blind.what), clause(&blind.why))).collect();
+    let network = &state.network;
+    for (kind, is_unseen) in [
+        ("ipsets", network.ipsets.observed.is_none() && !network.ipsets.desired.is_empty()),
+        ("rules", network.rules.observed.is_none() && !network.rules.desired.is_empty()),
+        ("routes", network.routes.observed.is_none() && !network.routes.desired.is_empty()),
+        ("links", network.links.observed.is_none() && !network.links.desired.is_empty()),
+        ("sysctls", network.sysctls.observed.is_none() && !network.sysctls.desired.is_empty()),
+        ("firewall", network.firewall.observed.is_none() && !network.firewall.desired.is_empty()),
+    ] {
+        if is_unseen && !state.seen.blind.iter().any(|blind| blind.what.contains(kind)) {
+            all.push(format!("{kind}: the kernel could not be asked"));
+        }
+    }
+    if state.seen.by == Observer::Agent && state.node.ambient && !state.node.synced {
+        all.push(
+            "which pods belong to the mesh: the agent has not read them whole since its start".to_owned(),
+        );
+    }
+    let pods = state.pods.iter().filter(|pod| pod.capture == Capture::Unknown || pod.kernel.blind.is_some());
+    all.extend(pods.map(|pod| {
+        let why = pod.kernel.blind.as_deref().map_or_else(|| "nobody has looked at it".to_owned(), clause);
+        format!("pod {}: {why}", clean(&pod.title()))
+    }));
+    all.iter().map(|text| sentence(text)).collect()
+}
+
+/// What is not as it should be, and what is not known.
+#[must_use]
+pub fn differences(state: &State, colour: bool) -> String {
+    let files = state.installation.iter().filter(|file| !file.ok);
+    let mut rows: Vec<Vec<Cell>> = files
+        .map(|file| row("changed", Colour::Red, &file.kind, &format!("{}: {}", file.path, file.detail)))
+        .collect();
+    rows.extend(state.network.differences().map(|(kind, found)| {
+        let colour = if found.kind == DifferenceKind::Unexpected { Colour::Yellow } else { Colour::Red };
+        row(&found.kind.to_string(), colour, kind, &found.what)
+    }));
+    for pod in &state.pods {
+        let found = pod.kernel.differences.iter();
+        rows.extend(found.map(|what| row("pod", Colour::Red, &pod.title(), what)));
+    }
+    let mut text = match rows.len() {
+        0 => String::new(),
+        _ => table(&["DIFFERENCE", "OF", "WHAT"], &rows, colour),
+    };
+    let unknown = not_known(state);
+    for what in &unknown {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "Not known: {what}");
+    }
+    match (rows.is_empty(), unknown.is_empty()) {
+        (true, true) => "The kernel and the files are as they should be.\n".to_owned(),
+        (true, false) => format!("No difference was found, but not everything could be seen.\n{text}"),
+        (false, _) => text,
+    }
+}
+
+fn row(difference: &str, colour: Colour, of: &str, what: &str) -> Vec<Cell> {
+    vec![Cell::coloured(difference, colour), Cell::plain(of), Cell::plain(what)]
+}
+
+/// What would be done now: each step in words, and its operations below.
+#[must_use]
+pub fn plan(state: &State, colour: bool) -> String {
+    if state.plan.is_empty() {
+        return "Nothing is to be done.\n".to_owned();
+    }
+    let mut text = String::new();
+    for (at, step) in state.plan.iter().enumerate() {
+        let head = layout::paint(&clean(&step.words), Colour::Bold, colour);
+        let _ = writeln!(text, "{}. {head} [{}]", at + 1, clean(&step.kind));
+        for operation in step.operations.iter().flat_map(|operation| operation.lines()) {
+            let _ = writeln!(text, "     {}", clean(operation));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! Columns.
+
+use crate::text::clean;
+
+/// Colours that a terminal of any background shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Colour {
+    None,
+    Red,
+    Yellow,
+    Green,
+    Dim,
+    Bold,
+}
+
+/// One cell.
+pub(super) struct Cell {
+    text: String,
+    colour: Colour,
+}
+
+impl Cell {
+    pub(super) fn plain(text: &str) -> Cell {
+        Cell::coloured(text, Colour::None)
+    }
+
+    pub(super) fn coloured(text: &str, colour: Colour) -> Cell {
+        Cell { text: clean(text), colour }
+    }
+
+    fn width(&self) -> usize {
+        self.text.chars().count()
+    }
+}
+
+/// The text in its colour, if colours are wanted.
+pub(super) fn paint(text: &str, colour: Colour, wanted: bool) -> String {
+    let code = match colour {
+        Colour::None => return text.to_owned(),
+        Colour::Red => "31",
+        Colour::Yellow => "33",
+        Colour::Green => "32",
+        Colour::Dim => "2",
+        Colour::Bold => "1",
+    };
+    if wanted { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// Rows of cells in aligned columns, two blanks apart; the last column is as long as it is. Without titles there is no head.
+pub(super) fn table(titles: &[&str], rows: &[Vec<Cell>], colour: bool) -> String {
+    let head: Vec<Cell> = titles.iter().map(|title| Cell::coloured(title, Colour::Bold)).collect();
+    let all = || std::iter::once(&head).chain(rows).filter(|row| !row.is_empty());
+    let columns = all().map(Vec::len).max().unwrap_or(0);
+    let width = |column| all().filter_map(|row| row.get(column)).map(Cell::width).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in all() {
+        for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            text.push_str(&paint(&cell.text, cell.colour, colour));
+            if at + 1 < row.len() {
+                text.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.width()) + 2));
+            }
+        }
+        text.truncate(text.trim_end_matches(' ').len());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,136 @@
+use super::*;
+use crate::{
+    Blind, Comparison, Difference, InstalledFile, KernelView, NodeState, Reason, Step, Way, ZtunnelState,
+};
+
+fn pod(name: &str, capture: Capture) -> PodState {
+    PodState {
+        namespace: "shop".into(),
+        name: name.into(),
+        uid: String::new(),
+        ips: Vec::new(),
+        phase: "Running".into(),
+        capture,
+        way: Some(Way::Node),
+        reason: Reason { code: "c".into(), words: "its namespace is labelled".into() },
+        since: Some("2026-11-21T01:00:00.123456Z".into()),
+        annotation: None,
+        kernel: KernelView::default(),
+        ztunnel: None,
+        trouble: None,
+    }
+}
+
+fn node() -> State {
+    let mut bad = pod("bad", Capture::Bypassing);
+    bad.kernel.differences = vec!["a rule is missing.".into(), "é\x1b".into()];
+    State {
+        node: NodeState { name: "node-1".into(), ambient: true, synced: true, ..NodeState::default() },
+        ztunnels: vec![ZtunnelState {
+            name: "zt".into(),
+            ready: true,
+            active: true,
+            ..ZtunnelState::default()
+        }],
+        pods: vec![
+            pod("a", Capture::Captured),
+            bad,
+            PodState { way: None, since: None, ..pod("b", Capture::Outside) },
+        ],
+        ..State::default()
+    }
+}
+
+#[test]
+fn pods_are_aligned_the_worst_first_and_nothing_is_cut_off() {
+    let state = node();
+    let all: Vec<&PodState> = state.pods.iter().collect();
+    let expected = "\
+POD       CAPTURE    WAY   SINCE                 WHY
+shop/bad  bypassing  node  2026-11-21T01:00:00Z  a rule is missing; é\\u{1b}
+shop/a    captured   node  2026-11-21T01:00:00Z  its namespace is labelled
+shop/b    outside    -     -                     its namespace is labelled
+";
+    assert_eq!(pods(&all, false), expected);
+    let coloured = pods(&all, true);
+    assert!(
+        coloured.contains("\x1b[31mbypassing\x1b[0m  node")
+            && coloured.contains("\x1b[32mcaptured\x1b[0m   node")
+    );
+    assert_eq!(pods(&[], true), "No pods.\n");
+}
+
+#[test]
+fn the_summary_has_all_that_is_wrong() {
+    let mut state = node();
+    assert!(!summary(&state, false).contains('\x1b'));
+    state.node.trouble = Some("no ipset".into());
+    state.node.synced = false;
+    state.installation =
+        vec![InstalledFile { kind: "entry".into(), path: "/e".into(), ok: false, detail: "gone".into() }];
+    state.network.foreign = vec!["table 100 is another's".into()];
+    let text = summary(&state, false);
+    for part in [
+        "1 bypassing, 1 captured, 1 outside",
+        "zt (active, ready)",
+        "Differences   3\n",
+        "not read whole",
+        "no ipset",
+        "/e: gone",
+        "table 100 is another's",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn differences_and_what_is_not_known_are_told_apart() {
+    let mut state = State::default();
+    assert_eq!(differences(&state, false), "The kernel and the files are as they should be.\n");
+    state.seen.blind = vec![Blind { what: "the firewall".into(), why: "no iptables-save.".into() }];
+    let text = differences(&state, false);
+    assert!(
+        text.contains("not everything could be seen.\nNot known: The firewall: no iptables-save.\n"),
+        "{text}"
+    );
+    state.network.links.difference =
+        vec![Difference { kind: DifferenceKind::Missing, what: "link x".into() }];
+    state.pods = node().pods;
+    let text = differences(&state, false);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[1], "missing     links     link x");
+    assert_eq!(lines[2], "pod         shop/bad  a rule is missing.");
+    assert!(lines.last().unwrap().starts_with("Not known: "), "{text}");
+}
+
+#[test]
+fn what_was_wanted_and_not_looked_at_is_not_known() {
+    let mut state = State::default();
+    assert_eq!(not_known(&state), Vec::<String>::new());
+    state.network.sysctls = Comparison::unseen(vec![crate::SysctlState {
+        place: "node".into(),
+        name: "n".into(),
+        value: "1".into(),
+        before: None,
+    }]);
+    state.pods = vec![pod("web", Capture::Unknown)];
+    state.node.ambient = true;
+    let all = not_known(&state);
+    assert_eq!(all[0], "Sysctls: the kernel could not be asked.");
+    assert!(
+        all[1].contains("not read them whole") && all[2] == "Pod shop/web: nobody has looked at it.",
+        "{all:?}"
+    );
+}
+
+#[test]
+fn a_plan_is_told_in_words_and_operations() {
+    let mut state = State::default();
+    assert_eq!(plan(&state, true), "Nothing is to be done.\n");
+    let operations = vec!["ipset add s 10.0.0.7".into(), "*nat\n-A X".into()];
+    state.plan = vec![Step { kind: "members".into(), words: "adds 10.0.0.7".into(), operations }];
+    assert_eq!(
+        plan(&state, false),
+        "1. adds 10.0.0.7 [members]\n     ipset add s 10.0.0.7\n     *nat\n     -A X\n"
+    );
+}

@@ -1,0 +1,68 @@
+//! Words for people, made of parts that others wrote.
+
+/// With control characters written as `\u{1b}`: what comes from the API or from ztunnel must not steer a terminal. Line ends
+/// become blanks.
+#[must_use]
+pub fn clean(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' | '\t' => clean.push(' '),
+            c if c.is_control()
+                || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
+            {
+                clean.extend(c.escape_unicode());
+            }
+            c => clean.push(c),
+        }
+    }
+    clean
+}
+
+/// One sentence with a great letter and a period, on one line.
+pub(crate) fn sentence(text: &str) -> String {
+    let text = clean(text);
+    let text = text.trim();
+    let mut letters = text.chars();
+    let mut sentence: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+    sentence.push_str(letters.as_str());
+    if !sentence.is_empty() && !sentence.ends_with(['.', '!', '?']) {
+        sentence.push('.');
+    }
+    sentence
+}
+
+/// The clause in the middle of a sentence: without the period at its end.
+pub(crate) fn clause(text: &str) -> String {
+    clean(text).trim().trim_end_matches('.').to_owned()
+}
+
+/// `1 pod`, `2 pods`.
+pub(crate) fn count(number: usize, one: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_begin_and_end_as_sentences_do() {
+        for (text, expected) in [
+            ("it is there", "It is there."),
+            ("Why not?", "Why not?"),
+            (" refused: no\nroute. ", "Refused: no route."),
+            ("", ""),
+            ("état", "État."),
+        ] {
+            assert_eq!(sentence(text), expected);
+        }
+        assert_eq!(clause("It fails."), "It fails");
+        assert_eq!((count(1, "pod"), count(0, "pod")), ("1 pod".to_owned(), "0 pods".to_owned()));
+    }
+
+    #[test]
+    fn nothing_steers_a_terminal() {
+        assert_eq!(clean("a\x1b[31mb\u{9b}1m\u{202e}\tc"), "a\\u{1b}[31mb\\u{9b}1m\\u{202e} c");
+    }
+}

@@ -1,0 +1,246 @@
+//! The commands of `install-cni` that show the node, as they are called, against an agent that is played by the test.
+
+#[path = "commands_cli/stage.rs"]
+mod stage;
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use report::{Blind, Capture, Difference, DifferenceKind, State, Step};
+use serde_json::Value;
+
+use stage::{Stage, bypassing, document, full, pod};
+
+#[test]
+fn explain_answers_with_sentences_and_a_status() {
+    let stage = Stage::new(bypassing());
+    let text = stage.said(0, &["explain", "shop/cart"]);
+    assert!(
+        text.starts_with(
+            "shop/cart: captured, way sidecar [captured-sidecar]\n\nThe pod shop/cart is captured"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("\nIt has been so since 2026-11-21T01:00:00.5Z.\n"), "{text}");
+    assert_eq!(stage.said(0, &["explain", "shop", "cart"]), text);
+    assert_eq!(stage.said(0, &["explain", "cart"]), text, "only one has this name");
+    assert_eq!(stage.said(0, &["explain", "-n", "shop", "cart"]), text);
+    assert!(stage.said(0, &["explain", "shop/web"]).contains("[opted-out]"));
+    assert!(stage.said(1, &["explain", "store/web"]).contains("[sidecar-rules-missing]"));
+    let absent = stage.said(3, &["explain", "shop/car"]);
+    assert!(
+        absent.contains("[no-such-pod]") && absent.contains("Perhaps this was meant: shop/cart."),
+        "{absent}"
+    );
+    assert_eq!(stage.json(1, &["explain", "store/web"])["code"], "sidecar-rules-missing");
+    let yaml = stage.said(1, &["explain", "store/web", "-o", "yaml"]);
+    assert!(
+        yaml.contains("\ncode: sidecar-rules-missing\n") && yaml.contains("\npod: store/web\n"),
+        "{yaml}"
+    );
+}
+
+#[test]
+fn wrong_calls_end_with_two_and_say_why() {
+    let stage = Stage::new(bypassing());
+    for (arguments, words) in [
+        (&["explain"][..], "which pod?"),
+        (&["explain", "web"], "several pods have this name: shop/web, store/web"),
+        (&["explain", "a/b/c"], "names no pod"),
+        (
+            &["list", "--state", "lost"],
+            "none of bypassing, held, unknown, leaving, pending, captured, outside",
+        ),
+        (&["list", "--bypassing", "--state", "held"], "cannot be used together"),
+        (&["list", "word"], "unexpected argument \"word\""),
+        (&["state", "-o", "xml"], "none of table, json and yaml"),
+        (&["watch", "--for", "soon"], "no time such as"),
+        (&["verify", "--nonsense"], "unknown flag: --nonsense"),
+    ] {
+        let (status, said, complaint) = stage.call(arguments);
+        assert_eq!((status, said.as_str()), (2, ""), "{arguments:?}: {complaint}");
+        assert!(complaint.starts_with("install-cni: ") && complaint.contains(words), "{words}: {complaint}");
+    }
+}
+
+#[test]
+fn help_names_exit_statuses_and_flags() {
+    let stage = Stage::without_agent();
+    for word in ["state", "explain", "list", "verify", "plan", "bundle", "watch"] {
+        let help = stage.said(0, &[word, "--help"]);
+        assert!(help.contains("Exit status 0: ") && help.contains("--cni-agent-run-dir"), "{help}");
+    }
+    assert!(stage.said(0, &["--help"]).contains("install-cni explain NAMESPACE/POD [flags]"));
+    assert!(stage.said(0, &["uninstall", "--help"]).contains("--dry-run"));
+}
+
+#[test]
+fn pods_are_listed_as_asked() {
+    let stage = Stage::new(bypassing());
+    let names = |value: Value| -> Vec<String> {
+        value.as_array().unwrap().iter().map(|pod| pod["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let text = stage.said(0, &["list"]);
+    let first: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(first, ["POD", "store/web", "shop/cart", "shop/web"], "{text}");
+    assert!(!text.contains('\x1b'), "no colours in a pipe");
+    assert_eq!(names(stage.json(0, &["list", "-n", "shop"])), ["cart", "web"]);
+    assert_eq!(names(stage.json(0, &["list", "--state", "outside"])), ["web"]);
+    assert!(stage.said(1, &["list", "--bypassing"]).contains("store/web"));
+    assert_eq!(stage.said(0, &["list", "--bypassing", "-n", "shop"]), "No pods.\n");
+    let mut unknown = document();
+    unknown.pods[0].capture = Capture::Unknown;
+    stage.set(unknown);
+    let (status, _, complaint) = stage.call(&["list", "--bypassing"]);
+    assert!(status == 2 && complaint.contains("not known: Pod shop/cart"), "{status}: {complaint}");
+}
+
+#[test]
+fn verify_is_content_only_when_all_was_seen_and_is_right() {
+    let stage = Stage::new(document());
+    assert_eq!(stage.said(0, &["verify"]), "The kernel and the files are as they should be.\n");
+    assert_eq!(stage.json(0, &["verify"])["equal"], true);
+    let mut blind = document();
+    blind.seen.blind = vec![Blind { what: "the firewall".into(), why: "no iptables-save".into() }];
+    stage.set(blind.clone());
+    assert!(stage.said(2, &["verify"]).contains("Not known: The firewall: no iptables-save."));
+    let what = "ip -4 rule priority 100 lookup 100".into();
+    blind.network.rules.difference = vec![Difference { kind: DifferenceKind::Missing, what }];
+    stage.set(blind);
+    let text = stage.said(1, &["verify"]);
+    assert!(text.contains("missing     rules  ip -4 rule priority 100 lookup 100\n"), "{text}");
+    let json = stage.json(1, &["verify"]);
+    assert_eq!((&json["equal"], json["differences"].as_array().unwrap().len()), (&Value::Bool(false), 1));
+}
+
+#[test]
+fn state_and_plan_are_shown_in_three_forms() {
+    let stage = Stage::new(document());
+    let text = stage.said(0, &["state"]);
+    assert!(text.contains("node-1") && text.contains("1 captured, 1 outside"), "{text}");
+    let json = serde_json::from_value::<State>(stage.json(0, &["state"])).unwrap();
+    assert_eq!(json, document());
+    assert!(stage.said(0, &["state", "-o", "yaml"]).contains("\nschema: millrace.state/v1\n"));
+    assert_eq!(stage.said(0, &["plan"]), "Nothing is to be done.\n");
+    let mut planned = document();
+    let operations = vec!["ipset add s 10.0.0.7".into()];
+    planned.plan = vec![Step { kind: "members".into(), words: "adds 10.0.0.7".into(), operations }];
+    stage.set(planned);
+    assert_eq!(stage.said(1, &["plan"]), "1. adds 10.0.0.7 [members]\n     ipset add s 10.0.0.7\n");
+    assert_eq!(stage.json(1, &["plan"])[0]["kind"], "members");
+}
+
+#[test]
+fn without_an_agent_the_last_record_is_shown_and_nothing_is_promised() {
+    let stage = Stage::without_agent();
+    let (status, said, _) = stage.call(&["list", "--bypassing"]);
+    assert_eq!((status, said.as_str()), (2, "No pods.\n"));
+    assert!(stage.said(2, &["verify"]).contains("there is no record of it"));
+    assert!(stage.said(2, &["explain", "shop/cart"]).contains("[agent-down]"));
+    let mut record = document();
+    record.seen.at = "2026-11-21T03:00:00Z".into();
+    let record = serde_json::to_vec(&record).unwrap();
+    fs::write(stage.directory.join("last-state.json"), record).unwrap();
+    let text = stage.said(1, &["explain", "shop/cart"]);
+    assert!(text.contains("[agent-down]") && text.contains("last record, of 2026-11-21T03:00:00Z"), "{text}");
+    fs::write(stage.directory.join("last-state.json"), "{").unwrap();
+    let (status, _, complaint) = stage.call(&["state"]);
+    assert!(status == 2 && complaint.contains("last-state.json"), "{complaint}");
+}
+
+#[test]
+fn a_dry_run_shows_what_would_go_and_changes_nothing() {
+    let stage = Stage::new(full());
+    let text = stage.said(0, &["uninstall", "--dry-run"]);
+    for part in [
+        "  entry /net.d/10.conflist: as it should be\n",
+        "  iptables -t nat -A X -j RETURN\n",
+        "  net/ipv4/ip_forward = 1, set back to 0\n",
+        "  rules and the policy route in the network namespace of shop/inside\n",
+        "Nothing was changed.\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("store/web"), "rules of sidecars stay: {text}");
+    let json = stage.json(0, &["uninstall", "--dry-run"]);
+    assert_eq!(json["files"].as_array().unwrap().len(), 1);
+}
+
+/// The archive's files by their names below its directory.
+fn unpacked(archive: &Path) -> Vec<(String, String)> {
+    let list = Command::new("tar").arg("tzf").arg(archive).output().unwrap();
+    assert!(list.status.success(), "{}", String::from_utf8_lossy(&list.stderr));
+    let list = String::from_utf8(list.stdout).unwrap();
+    let read = |name: &str| {
+        let text = Command::new("tar").arg("xzOf").arg(archive).arg(name).output().unwrap();
+        (name.split_once('/').unwrap().1.to_owned(), String::from_utf8(text.stdout).unwrap())
+    };
+    list.lines().map(read).collect()
+}
+
+#[test]
+fn a_bundle_has_everything_but_secrets() {
+    let stage = Stage::new(full());
+    fs::write(stage.directory.join("istio-cni.log"), "refused: Bearer abcdef012345\n").unwrap();
+    let path = stage.directory.join("b.tar.gz");
+    assert_eq!(stage.said(0, &["bundle", "-f", "b.tar.gz"]), "b.tar.gz\n");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let files = unpacked(&path);
+    let text =
+        |name: &str| &files.iter().find(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name}")).1;
+    assert_eq!(text("firewall/node-v4.save"), "*nat\n-A X -j RETURN\nCOMMIT\n");
+    assert_eq!(text("logs/plugin.log"), "refused: Bearer [removed]\n");
+    assert!(text("config.txt").contains("cni-network-config=") && text("pods.txt").contains("store/web"));
+    assert!(text("explanations.txt").contains("[sidecar-rules-missing]"));
+    assert!(text("versions.txt").contains(fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().trim()));
+    let mut back: State = serde_json::from_str(text("state.json")).unwrap();
+    back.config.clone_from(&full().config);
+    assert_eq!(back, full(), "nothing else is lost");
+    for (name, text) in &files {
+        assert!(!text.contains("hunter2secret") && !text.contains("abcdef012345"), "{name}: {text}");
+    }
+    let (status, _, complaint) = stage.call(&["bundle", "-f", "b.tar.gz"]);
+    assert!(status == 2 && complaint.contains("cannot write b.tar.gz"), "never over a file: {complaint}");
+    let piped = stage.command(&["bundle"]).output().unwrap();
+    fs::write(stage.directory.join("piped"), piped.stdout).unwrap();
+    assert_eq!(unpacked(&stage.directory.join("piped")).len(), files.len());
+}
+
+#[test]
+fn watch_prints_what_changes() {
+    let stage = Stage::new(document());
+    let mut child =
+        stage.command(&["watch", "--for", "20s", "-o", "json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(next()["words"], "watching node-1: 2 pods, 1 captured");
+    let mut changed = document();
+    changed.pods[0].capture = Capture::Bypassing;
+    stage.set(changed);
+    let event = next();
+    assert_eq!((&event["kind"], &event["pod"]), (&"pod".into(), &"shop/cart".into()));
+    assert!(event["words"].as_str().unwrap().starts_with("captured -> bypassing (sidecar): "), "{event}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let text = stage.said(0, &["watch", "--for", "10ms"]);
+    assert!(text.contains("watching node-1") && text.contains("bypassing"), "{text}");
+    let text = Stage::without_agent().said(2, &["watch", "--for", "10ms"]);
+    assert!(text.contains("the agent does not answer: no agent runs here"), "{text}");
+}
+
+#[test]
+fn a_reader_that_goes_is_no_error() {
+    let mut many = document();
+    many.pods = (0..5000).map(|number| pod("shop", &format!("web-{number}"), Capture::Captured)).collect();
+    let stage = Stage::new(many);
+    let mut child = stage.command(&["list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut complaint = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+    assert_eq!((child.wait().unwrap().code(), complaint.as_str()), (Some(0), ""));
+}
