@@ -32,6 +32,8 @@ mod ambient_uninstall;
 mod clean;
 #[path = "tests/commands_cli.rs"]
 mod commands_cli;
+#[path = "tests/debug_state.rs"]
+mod debug_state;
 #[path = "tests/facts_api.rs"]
 mod facts_api;
 #[path = "tests/inpod_api.rs"]

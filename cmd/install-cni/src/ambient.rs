@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use agent::{Handle, Inbox, Lookup, Mark, Metrics, Owner, Redirection, Server, Service, Status};
+use agent::{Handle, Inbox, Inspector, Lookup, Mark, Metrics, Owner, Redirection, Server, Service, Status};
 use anyhow::{Context as _, Result, anyhow};
 use facts::follow_api;
 use hostfs::Watcher;
@@ -56,7 +56,7 @@ pub(crate) struct Ambient {
 
 impl Ambient {
     /// The node's network namespace; none: the daemon's own.
-    fn node(&self) -> Result<Option<Netns>> {
+    pub(crate) fn node(&self) -> Result<Option<Netns>> {
         let node = self.host_network.as_ref().map(Netns::open).transpose();
         node.context("cannot open the node's network namespace")
     }
@@ -91,6 +91,8 @@ pub(crate) struct Running {
     pub(crate) marks: mpsc::Receiver<Mark>,
     /// For probes.
     pub(crate) status: Arc<Status>,
+    /// For people who ask, until it is taken.
+    pub(crate) inspector: Option<Inspector>,
     /// For Istio's own plugin, once it is served.
     pub(crate) events: Option<Events>,
 }
@@ -104,6 +106,7 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
     let settings = Arc::new(ambient.agent.clone());
     let node = ambient.node()?;
     let (handle, inbox) = Inbox::new();
+    let inspector = Some(Inspector::new(Arc::clone(&settings), handle.clone(), ambient.node()?));
     let (opened, open) = std::sync::mpsc::channel();
     let (say, ended) = oneshot::channel();
     let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));
@@ -132,7 +135,7 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
         let body = move || follow_fallback(&file, &handle);
         thread::Builder::new().name("fallback".to_owned()).spawn(body).context("cannot start a thread")?;
     }
-    Ok((Running { handle, ended, marks, status, events: None }, metrics))
+    Ok((Running { handle, ended, marks, status, inspector, events: None }, metrics))
 }
 
 /// Serves our plugin, from now on, and listens for Istio's.

@@ -1,13 +1,17 @@
 //! The parts of the daemon, put together: one thread for the installer, one for everything that waits for others.
 
-use std::{future::Future, io, path::Path, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{
+    future::Future, io, net::TcpListener, path::Path, process::ExitCode, sync::Arc, thread, time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use installer::{Handle, Installer, Metrics, Notice, Status};
 use prometheus_client::registry::Registry;
 use telemetry::{
+    debug::{self, Build},
     http::{self, Health},
+    local::RootServer,
     log_server::{LogMetrics, LogServer},
     logging::{self, LogOptions, Logger},
     metrics,
@@ -23,12 +27,17 @@ use tracing::{error, info, warn};
 use crate::{
     ambient,
     cluster::{self, Cluster},
+    desk::{self, Desk},
     leave::{self, Leave},
-    settings::Settings,
+    settings::{DebugAddress, Settings},
 };
 
 /// Port of `/healthz` and `/readyz`.
 const HEALTH_PORT: u16 = 8000;
+/// What scripts that ask ControlZ are told.
+const BUILD: Build =
+    Build { version: env!("CARGO_PKG_VERSION"), revision: "unknown", status: "unknown", tag: "unknown" };
+
 /// Notices that wait for the API server; more are dropped, and are in the log.
 const NOTICES: usize = 16;
 /// The installer may be in the middle of a pass. The kubelet gives us five seconds in all.
@@ -115,7 +124,8 @@ struct Daemon {
 }
 
 /// What probes ask: the installer, and the agent in ambient mode.
-struct Probe(Arc<Status>, Option<Arc<agent::Status>>);
+#[derive(Clone)]
+pub(crate) struct Probe(Arc<Status>, Option<Arc<agent::Status>>);
 
 impl Health for Probe {
     fn live(&self) -> Result<(), String> {
@@ -140,7 +150,9 @@ impl Daemon {
         let (stop, stopped) = watch::channel(());
         let until = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
         let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
-        let health = http::health_router(Arc::new(Probe(Arc::clone(&self.status), agent)));
+        let probe = Probe(Arc::clone(&self.status), agent);
+        self.serve_debug(ambient.as_mut(), probe.clone(), &stopped);
+        let health = http::health_router(Arc::new(probe));
         tokio::spawn(listen(HEALTH_PORT, health, until(stopped.clone())));
         if let Some(port) = self.settings.monitoring_port {
             let metrics = http::metrics_router(Arc::clone(&self.registry));
@@ -168,6 +180,32 @@ impl Daemon {
         };
         drop(timeout(LAST_PASS, last).await); // their sockets go with them
         done
+    }
+
+    /// Serves the debug state: over HTTP, and to root on a socket.
+    fn serve_debug(
+        &self,
+        ambient: Option<&mut ambient::Running>,
+        probe: Probe,
+        stopped: &watch::Receiver<()>,
+    ) {
+        let inspector = ambient.and_then(|running| running.inspector.take());
+        let desk = Desk::new(Arc::clone(&self.settings), Arc::clone(&self.status), probe, inspector);
+        let desk = Arc::new(desk);
+        tokio::spawn(Arc::clone(&desk).write_down());
+        let shared = Arc::new(desk::Shared(desk));
+        let router = debug::debug_router(shared, report::page, self.logger.clone(), BUILD);
+        let until = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
+        match RootServer::bind(&self.settings.debug_socket) {
+            Ok(server) => {
+                let run = server.run(router.clone(), debug::MAX_CONNECTIONS, until(stopped.clone()));
+                drop(tokio::spawn(run));
+            }
+            Err(error) => error!(target: "install", "the debug state is not served to commands: {error}"),
+        }
+        if let Some(chosen) = self.settings.debug.clone() {
+            tokio::spawn(listen_debug(chosen, router, until(stopped.clone())));
+        }
     }
 
     /// Follows the cluster for the owner, and tells the cluster what the owner says.
@@ -247,12 +285,29 @@ async fn told_to_end(ended: &mut oneshot::Receiver<Installer>) -> Result<&'stati
 /// Between two tries to get a port that another process holds.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Serves; a port that is taken keeps nothing else from working, and is tried again.
+/// Serves, as soon as the port is free.
 async fn listen(port: u16, router: Router, until: impl Future<Output = ()> + Send + 'static) {
+    let listener = open(port, || http::bind(port)).await;
+    told(port, http::serve(listener, router, until).await);
+}
+
+/// The same for the debug state.
+async fn listen_debug(
+    chosen: DebugAddress,
+    router: Router,
+    until: impl Future<Output = ()> + Send + 'static,
+) {
+    let DebugAddress { address, port } = chosen;
+    let listener = open(port, || http::bind_to(&address, port)).await;
+    told(port, debug::serve(listener, router, until).await);
+}
+
+/// A port that is taken keeps nothing else from working, and is tried again.
+async fn open(port: u16, bind: impl Fn() -> io::Result<TcpListener>) -> TcpListener {
     let mut said: Option<io::ErrorKind> = None;
-    let listener = loop {
-        match http::bind(port) {
-            Ok(listener) => break listener,
+    loop {
+        match bind() {
+            Ok(listener) => return listener,
             Err(error) => {
                 if said.replace(error.kind()) != Some(error.kind()) {
                     error!(target: "install", "cannot listen on port {port}: {error}; trying again");
@@ -260,8 +315,11 @@ async fn listen(port: u16, router: Router, until: impl Future<Output = ()> + Sen
                 sleep(AGAIN).await;
             }
         }
-    };
-    if let Err(error) = http::serve(listener, router, until).await {
+    }
+}
+
+fn told(port: u16, served: io::Result<()>) {
+    if let Err(error) = served {
         error!(target: "install", "cannot serve port {port}: {error}");
     }
 }

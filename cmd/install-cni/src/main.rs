@@ -9,6 +9,7 @@ mod ambient;
 mod cluster;
 mod commands;
 mod daemon;
+mod desk;
 mod events;
 mod inspect;
 mod leave;

@@ -7,7 +7,11 @@ use flags::{Source, Values};
 use installer::Authority;
 use kubeio::{Connection, Object, Trust};
 use model::parse_go_bool;
-use telemetry::logging::{LogFlags, LogOptions, OutputLevel};
+use report::Setting;
+use telemetry::{
+    http::ListenAddress,
+    logging::{LogFlags, LogOptions, OutputLevel},
+};
 
 mod ambient;
 mod entry;
@@ -19,6 +23,8 @@ use crate::ambient::Ambient;
 pub(crate) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Name of the socket on which the agent tells of itself.
 const DEBUG_SOCKET: &str = "debug.sock";
+/// Name of the file beside it with the last state that an agent has seen.
+const LAST_STATE: &str = "last-state.json";
 
 /// When to take everything away at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +58,25 @@ pub(crate) struct Settings {
     pub(crate) cleanup: CleanupOnExit,
     /// Ambient mode; none when it is off.
     pub(crate) ambient: Option<Ambient>,
+    /// Where the debug state is served over HTTP; none: nowhere.
+    pub(crate) debug: Option<DebugAddress>,
+    /// Where the container runtime binds network namespaces.
+    pub(crate) netns_directory: PathBuf,
+    /// Every value, and where it came from, but for the template, which is long and shows in the conflist.
+    pub(crate) config: Vec<Setting>,
     /// What the operator should know.
     pub(crate) warnings: Vec<String>,
     /// Values that somebody chose, for the log.
     pub(crate) chosen: Vec<String>,
+}
+
+/// Where the debug state is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DebugAddress {
+    /// `localhost`, `*`, or an IP address.
+    pub(crate) address: String,
+    /// The port.
+    pub(crate) port: u16,
 }
 
 /// Who we are to the cluster.
@@ -155,6 +176,7 @@ impl Reader<'_> {
         let installer = self.installer(server.clone(), &authority, config_map.is_some(), &identity);
         let cleanup = self.cleanup();
         let monitoring_port = self.port("monitoring-port");
+        let debug = self.debug();
         self.other_parts();
         let ambient = self.ambient(&identity);
         let api = server.map(|server| connection(server, authority));
@@ -173,6 +195,9 @@ impl Reader<'_> {
             identity,
             cleanup: cleanup?,
             ambient: ambient?,
+            debug: debug?,
+            netns_directory: self.text("netns-dir").into(),
+            config: config(self.values),
             warnings: std::mem::take(&mut self.warnings),
             chosen: chosen(self.values),
         })
@@ -219,6 +244,17 @@ impl Reader<'_> {
                 None
             }
         }
+    }
+
+    /// The outer value is none after a mistake.
+    fn debug(&mut self) -> Option<Option<DebugAddress>> {
+        let port = self.port("ctrlz_port")?;
+        let address = self.text("ctrlz_address");
+        if let Err(error) = address.parse::<ListenAddress>() {
+            self.mistake("ctrlz_address", error);
+            return None;
+        }
+        Some(port.map(|port| DebugAddress { address, port }))
     }
 
     fn log(&mut self) -> Option<LogOptions> {
@@ -312,7 +348,6 @@ impl Reader<'_> {
         if !status.is_empty() && status.parse::<i32>().is_err() {
             self.mistake("repair-init-container-exit-code", format!("{status:?} is no exit status"));
         }
-        self.port("ctrlz_port");
         if self.boolean("repair-enabled") == Some(true) {
             self.warnings
                 .push("race repair is not part of this version: --repair-enabled has no effect".to_owned());
@@ -355,10 +390,37 @@ fn connection(server: String, authority: Authority) -> Connection {
     }
 }
 
+const TEMPLATE: &str = "cni-network-config";
+
+fn config(values: &Values) -> Vec<Setting> {
+    let all = values.iter().filter(|(flag, _, _)| *flag != TEMPLATE);
+    all.map(|(flag, text, source)| Setting {
+        name: flag.to_owned(),
+        value: text.to_owned(),
+        origin: match source {
+            Source::Default => "default".to_owned(),
+            Source::Variable(variable) => format!("environment {variable}"),
+            _ => "flag".to_owned(),
+        },
+    })
+    .collect()
+}
+
+impl Settings {
+    /// The file with the last debug state, for commands that find no agent.
+    pub(crate) fn last_state(&self) -> PathBuf {
+        self.debug_socket.with_file_name(LAST_STATE)
+    }
+
+    /// What the plugin notes of its ADDs.
+    pub(crate) fn records(&self) -> PathBuf {
+        self.debug_socket.with_file_name(wire::RECORDS)
+    }
+}
+
 /// Values that are not the defaults, but for the template, which is long and shows in the conflist.
 fn chosen(values: &Values) -> Vec<String> {
-    let all =
-        values.iter().filter(|(flag, _, source)| *source != Source::Default && *flag != "cni-network-config");
+    let all = values.iter().filter(|(flag, _, source)| *source != Source::Default && *flag != TEMPLATE);
     all.map(|(flag, text, source)| match source {
         Source::Variable(variable) => format!("{flag}={text:?} ({variable})"),
         _ => format!("{flag}={text:?}"),

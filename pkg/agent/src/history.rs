@@ -111,6 +111,12 @@ pub(crate) fn milliseconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }
 
+/// The time, as [`report::State`] has it.
+#[must_use]
+pub fn now() -> String {
+    timestamp(SystemTime::now())
+}
+
 /// RFC 3339, in UTC.
 pub(crate) fn timestamp(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

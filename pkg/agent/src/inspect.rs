@@ -24,7 +24,7 @@ use planner::{
     node::{Desired, Fallback, Members},
     ztunnel::Candidate,
 };
-use report::{Blind, Change, NodeState, Observer, PodState, Seen, State, Step, Way};
+use report::{Blind, Change, NodeState, Observer, PodState, Seen, State, Way};
 use wire::PodRecord;
 
 pub(crate) use inpod::CaptiveView;
@@ -235,17 +235,4 @@ impl Plain {
 #[must_use]
 pub fn look_alone(settings: &Settings, node: Option<&Netns>, last: Option<State>) -> State {
     alone::look(settings, node, last)
-}
-
-/// What an uninstallation would do to the node's network, step by step; nothing is changed. `node`: the node's network
-/// namespace; none: the process's own. Blocks.
-///
-/// # Errors
-/// What is there cannot be looked at; a sentence.
-pub fn removal(settings: &Settings, node: Option<&Netns>) -> Result<Vec<Step>, String> {
-    let look = || alone::removal(settings);
-    match node {
-        None => look(),
-        Some(node) => node.run_in(look).map_err(|error| error.to_string())?,
-    }
 }

@@ -23,7 +23,8 @@ mod uninstall;
 mod way;
 
 pub use error::Error;
-pub use inspect::{Inspector, Plain, add_failures, look_alone, read_records, removal};
+pub use history::now;
+pub use inspect::{Inspector, Plain, add_failures, look_alone, read_records};
 pub use ledger::{Attachment, Ledger};
 pub use metrics::Metrics;
 pub use owner::{Handle, Inbox, Owner};

@@ -21,6 +21,6 @@ pub use ir::{
     Chain, Hook, Is, Jump, LocalRoute, Match, Place, Proto, Rule, RuleSet, Side, States, Table, TableRules,
     Target,
 };
-pub use list::Line;
+pub use list::{Line, SeenLine};
 pub use parse::{Saved, SavedRule, SavedTable};
 pub use plan::{Change, Edit, Owner};

@@ -13,8 +13,17 @@ pub struct Line {
     pub table: Table,
     /// The chain, built-in or not.
     pub chain: String,
-    /// What stands behind the chain's name in a save.
+    /// What stands behind the chain's name, as we write it if it is a rule that we could have made.
     pub rule: String,
+}
+
+/// A rule that a save shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenLine {
+    /// For comparisons.
+    pub line: Line,
+    /// What stands behind the chain's name, to the letter of the save.
+    pub text: String,
 }
 
 impl RuleSet {
@@ -36,18 +45,17 @@ impl RuleSet {
 }
 
 impl Owner {
-    /// Those of a namespace's rules that are this owner's: what stands in its chains, and what leads there. A rule that
-    /// we could have made is written as we write it, any other one to the letter of the save.
+    /// Those of a namespace's rules that are this owner's: what stands in its chains, and what leads there.
     #[must_use]
-    pub fn lines(self, observed: &Saved) -> Vec<Line> {
+    pub fn lines(self, observed: &Saved) -> Vec<SeenLine> {
         let mut lines = Vec::new();
         for (table, saved) in &observed.tables {
             let jumps = saved.rules_into_chains_of(self).map(|(_, rule)| rule);
             let inside = saved.rules.iter().filter(|rule| self.owns(&rule.chain));
-            lines.extend(jumps.chain(inside).map(|rule| Line {
-                table: *table,
-                chain: rule.chain.clone(),
-                rule: rule.rule.as_ref().map_or_else(|| rule.text.clone(), ToString::to_string),
+            lines.extend(jumps.chain(inside).map(|seen| {
+                let rule = seen.rule.as_ref().map_or_else(|| seen.text.clone(), ToString::to_string);
+                let line = Line { table: *table, chain: seen.chain.clone(), rule };
+                SeenLine { line, text: seen.text.clone() }
             }));
         }
         lines
@@ -73,7 +81,8 @@ mod tests {
             lines
         };
         assert!(wanted.lines().len() > 10);
-        assert_eq!(sorted(Owner::IN_POD.lines(&saved)), sorted(wanted.lines()));
+        let seen = Owner::IN_POD.lines(&saved).into_iter().map(|seen| seen.line).collect();
+        assert_eq!(sorted(seen), sorted(wanted.lines()));
         assert_eq!(Owner::PROBES.lines(&saved), Vec::new());
     }
 }

@@ -12,8 +12,9 @@ use netns::Netns;
 use nodepath::NodePath;
 use planner::node::Observed;
 use report::{
-    Blind, Capture, Comparison, KernelView, Network, Observer, PodState, SetMember, State, Step, Way,
+    Blind, Capture, Comparison, FirewallRule, KernelView, Network, Observer, PodState, SetMember, State, Way,
 };
+use rules::Saved;
 
 use super::{blind_to, inpod, node, sidecar};
 use crate::{
@@ -98,16 +99,6 @@ fn all(settings: &Settings) -> Result<Observed, String> {
     found(settings, &mut path)
 }
 
-/// What `uninstall` would do on the node's network, in the calling thread's namespace; nothing is changed.
-///
-/// # Errors
-/// What is there cannot be looked at; a sentence.
-pub(super) fn removal(settings: &Settings) -> Result<Vec<Step>, String> {
-    let observed = all(settings)?;
-    let steps = planner::node::plan(&settings.node, None, &observed);
-    Ok(steps.iter().map(|step| node::step(step, &settings.node)).collect())
-}
-
 /// What was desired last, against what is there now.
 fn compare(network: &mut Network, seen: Option<Network>) {
     let Some(seen) = seen else {
@@ -132,7 +123,7 @@ fn compare(network: &mut Network, seen: Option<Network>) {
         .map(|links| links.into_iter().map(|link| report::LinkState { right: true, ..link }).collect());
     network.links = against(&mut network.links, Comparison { observed: links, ..Comparison::default() });
     network.sysctls = against(&mut network.sysctls, seen.sysctls);
-    network.firewall = against(&mut network.firewall, seen.firewall);
+    network.firewall = against_rules(&mut network.firewall, seen.firewall);
     network.foreign = seen.foreign;
 }
 
@@ -142,6 +133,25 @@ fn against<T: Ord + std::fmt::Display>(before: &mut Comparison<T>, seen: Compari
         Some(observed) => Comparison::of(desired, observed),
         None => Comparison::unseen(desired),
     }
+}
+
+/// The same for rules, which a save writes in other words than we do.
+fn against_rules(
+    before: &mut Comparison<FirewallRule>,
+    seen: Comparison<FirewallRule>,
+) -> Comparison<FirewallRule> {
+    let desired = std::mem::take(&mut before.desired);
+    let Some(observed) = seen.observed else { return Comparison::unseen(desired) };
+    let normal = |rules: &[FirewallRule]| rules.iter().map(in_our_words).collect();
+    let difference = Comparison::of(normal(&desired), normal(&observed)).difference;
+    Comparison::judged(desired, observed, difference)
+}
+
+fn in_our_words(rule: &FirewallRule) -> FirewallRule {
+    let save = format!("*{}\n-A {} {}\nCOMMIT\n", rule.table, rule.chain, rule.rule);
+    let read = Saved::parse(&save).ok();
+    let read = read.and_then(|saved| saved.tables.into_values().flat_map(|table| table.rules).next()?.rule);
+    FirewallRule { rule: read.map_or_else(|| rule.rule.clone(), |read| read.to_string()), ..rule.clone() }
 }
 
 /// A pod that the last agent knew. Whether it is still there nobody says.

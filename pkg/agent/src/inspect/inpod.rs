@@ -11,7 +11,7 @@ use rules::Owner;
 
 use super::{
     blind_to,
-    node::{firewall, members, number},
+    node::{as_seen, firewall, members, number, rule},
 };
 use crate::{
     history::{timestamp, timestamp_of},
@@ -69,13 +69,13 @@ fn show_firewall(
     let observed = probes.observe()?;
     let wanted = chosen.families().into_iter().flat_map(|family| {
         let lines = probes.wanted(family).lines();
-        lines.into_iter().map(move |line| firewall("node", family, &line))
+        lines.into_iter().map(move |line| rule("node", family, &as_seen(line)))
     });
     let seen = Family::BOTH.into_iter().flat_map(|family| {
         let lines = Owner::PROBES.lines(&observed.of(family));
-        lines.into_iter().map(move |line| firewall("node", family, &line))
+        lines.into_iter().map(move |line| rule("node", family, &line))
     });
-    let mut shown = Comparison::of(wanted.collect(), seen.collect());
+    let mut shown = firewall(wanted.collect(), seen.collect());
     if shown.difference.is_empty() {
         // What stands in the wrong place is no other rule.
         let words = probes.changes(&observed).words();

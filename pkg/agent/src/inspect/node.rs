@@ -1,6 +1,9 @@
 //! The node path: what is wanted of it and what is there, object by object.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use model::{Family, IpNet};
 use nodepath::NodePath;
@@ -12,7 +15,7 @@ use report::{
     Blind, Comparison, Difference, DifferenceKind, FirewallRule, LinkState, Network, PolicyRuleState,
     RouteState, SetMember, State, Step, SysctlState,
 };
-use rules::{Owner, RuleSet, Saved};
+use rules::{Line, Owner, RuleSet, Saved, SeenLine};
 
 use super::blind_to;
 use crate::settings::Settings;
@@ -130,7 +133,7 @@ fn network(want: &Wanted, desired: &Desired, observed: &Observed, set: impl Fn(F
         routes: Comparison::of(all.desired.routes, all.observed.routes),
         links: Comparison::of(all.desired.links, all.observed.links),
         sysctls: all.sysctls,
-        firewall: Comparison::of(all.desired.firewall, all.observed.firewall),
+        firewall: firewall(all.desired.firewall, all.observed.firewall),
         foreign: observed.foreign.clone(),
     }
 }
@@ -144,7 +147,7 @@ struct Objects {
     addresses: Vec<(String, IpNet)>,
     sysctls: BTreeMap<String, String>,
     journal: BTreeMap<String, String>,
-    firewall: Vec<(Family, rules::Line)>,
+    firewall: Vec<(Family, SeenLine)>,
 }
 
 /// Both sides, ready to be shown.
@@ -160,7 +163,7 @@ struct Shown {
     rules: Vec<PolicyRuleState>,
     routes: Vec<RouteState>,
     links: Vec<LinkState>,
-    firewall: Vec<FirewallRule>,
+    firewall: Vec<Rule>,
 }
 
 impl Lists {
@@ -201,31 +204,60 @@ impl Shown {
             addresses.sort();
             LinkState { place: place.to_owned(), name: name.clone(), up: *up, right: *right, addresses }
         }));
-        self.firewall.extend(objects.firewall.iter().map(|(family, line)| firewall(place, *family, line)));
+        self.firewall.extend(objects.firewall.iter().map(|(family, line)| rule(place, *family, line)));
     }
 }
 
-pub(super) fn firewall(place: &str, family: Family, line: &rules::Line) -> FirewallRule {
-    FirewallRule {
+/// A rule of the firewall in the words of a save, and in ours.
+pub(super) struct Rule {
+    shown: FirewallRule,
+    ours: String,
+}
+
+pub(super) fn rule(place: &str, family: Family, seen: &SeenLine) -> Rule {
+    let shown = FirewallRule {
         place: place.to_owned(),
         family: number(family),
-        table: line.table.name().to_owned(),
-        chain: line.chain.clone(),
-        rule: line.rule.clone(),
-    }
+        table: seen.line.table.name().to_owned(),
+        chain: seen.line.chain.clone(),
+        rule: seen.text.clone(),
+    };
+    Rule { shown, ours: seen.line.rule.clone() }
 }
 
-fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, rules::Line)> {
-    let of =
-        |(family, set): (&Family, &RuleSet)| set.lines().into_iter().map(|line| (*family, line)).collect();
+/// What is wanted, in the form of what was seen.
+pub(super) fn as_seen(line: Line) -> SeenLine {
+    SeenLine { text: line.rule.clone(), line }
+}
+
+/// Compares what the rules say, whatever the words, and shows the words.
+pub(super) fn firewall(desired: Vec<Rule>, observed: Vec<Rule>) -> Comparison<FirewallRule> {
+    let ours = |rules: &[Rule]| {
+        rules.iter().map(|rule| FirewallRule { rule: rule.ours.clone(), ..rule.shown.clone() }).collect()
+    };
+    let difference = Comparison::of(ours(&desired), ours(&observed)).difference;
+    let shown = |rules: Vec<Rule>| rules.into_iter().map(|rule| rule.shown).collect();
+    Comparison::judged(shown(desired), shown(observed), difference)
+}
+
+fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, SeenLine)> {
+    let of = |(family, set): (&Family, &RuleSet)| {
+        set.lines().into_iter().map(|line| (*family, as_seen(line))).collect()
+    };
     sets.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
 }
 
-fn seen_lines(saved: &BTreeMap<Family, Saved>) -> Vec<(Family, rules::Line)> {
+fn seen_lines(saved: &BTreeMap<Family, Saved>) -> Vec<(Family, SeenLine)> {
     let of = |(family, saved): (&Family, &Saved)| {
         Owner::NODE.lines(saved).into_iter().map(|line| (*family, line)).collect()
     };
     saved.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
+}
+
+/// Without those that the kernel gives each link.
+fn given(all: &BTreeSet<(String, IpNet)>) -> Vec<(String, IpNet)> {
+    let is_given = |ip: IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    all.iter().filter(|(_, net)| is_given(net.addr())).cloned().collect()
 }
 
 impl From<&Wanted> for Objects {
@@ -248,7 +280,7 @@ impl From<&Observed> for Objects {
             rules: seen.rules.clone(),
             routes: seen.routes.clone(),
             links: seen.links.iter().map(|(name, link)| (name.clone(), (link.up, link.right))).collect(),
-            addresses: seen.addresses.iter().cloned().collect(),
+            addresses: given(&seen.addresses),
             sysctls: seen.sysctls.clone(),
             journal: seen.journal.clone(),
             firewall: seen_lines(&seen.firewall),
@@ -277,7 +309,7 @@ impl From<&ObservedInside> for Objects {
             rules: seen.rules.clone(),
             routes: seen.routes.clone(),
             links: seen.links.iter().map(|(name, up)| (name.clone(), (*up, true))).collect(),
-            addresses: seen.addresses.iter().cloned().collect(),
+            addresses: given(&seen.addresses),
             sysctls: seen.sysctls.clone(),
             journal: seen.journal.clone(),
             firewall: seen_lines(&seen.firewall),
@@ -330,7 +362,7 @@ fn destination(dst: &IpNet) -> String {
     text.strip_suffix(whole).map_or(text.clone(), str::to_owned)
 }
 
-pub(super) fn step(operation: &Operation, config: &NodeConfig) -> Step {
+fn step(operation: &Operation, config: &NodeConfig) -> Step {
     Step {
         kind: operation.kind().to_owned(),
         words: operation.to_string(),

@@ -10,8 +10,8 @@ use planner::{
     ztunnel::Candidate,
 };
 use report::{
-    Capture, Difference, DifferenceKind, KernelView, PodState, Reason, SetMember, State, Way, ZtunnelState,
-    ZtunnelView,
+    Capture, Comparison, Difference, DifferenceKind, KernelView, PodState, Reason, RouteState, SetMember,
+    State, Way, ZtunnelState, ZtunnelView,
 };
 
 use super::{CaptiveView, Known, Snapshot, WaySnapshot, inpod, node::number};
@@ -68,7 +68,8 @@ struct Network<'a> {
     members: Option<&'a [SetMember]>,
     /// Families in which rules of the node are missing, and what.
     broken: Vec<(u8, String)>,
-    routes: Option<BTreeSet<&'a str>>,
+    /// Routes of the node that are missing.
+    lost: Vec<&'a RouteState>,
 }
 
 impl<'a> Network<'a> {
@@ -79,12 +80,20 @@ impl<'a> Network<'a> {
         let family = |what: &str| {
             if what.contains("-6 ") || what.contains("ip6") || what.contains("IPv6") { 6 } else { 4 }
         };
-        let routes = network.routes.observed.as_ref();
         Network {
             members: network.ipsets.observed.as_deref(),
             broken: rules.filter(missing).map(|found| (family(&found.what), found.to_string())).collect(),
-            routes: routes.map(|routes| routes.iter().map(|route| route.destination.as_str()).collect()),
+            lost: lost(&network.routes),
         }
+    }
+
+    /// Routes that are missing and concern an address: its own, and those for all.
+    fn lost_for(&self, ip: IpAddr) -> impl Iterator<Item = &RouteState> {
+        let (text, family) = (ip.to_string(), number(Family::of(ip)));
+        let concerns = move |route: &&&RouteState| {
+            route.family == family && (route.destination == text || route.destination == EVERYTHING)
+        };
+        self.lost.iter().filter(concerns).copied()
     }
 
     fn has(&self, ip: IpAddr, uid: &str) -> bool {
@@ -92,6 +101,14 @@ impl<'a> Network<'a> {
             |member: &&SetMember| member.ip == ip && member.uid.as_ref().is_none_or(|owner| owner == uid);
         self.members.is_some_and(|members| members.iter().any(|member| is(&member)))
     }
+}
+
+const EVERYTHING: &str = "default";
+
+fn lost(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
+    let Some(observed) = &routes.observed else { return Vec::new() };
+    let there: BTreeSet<&RouteState> = observed.iter().collect();
+    routes.desired.iter().filter(|route| route.place == "node" && !there.contains(route)).collect()
 }
 
 fn pod(snapshot: &Snapshot, known: &Known, seen: &Network<'_>, settings: &Settings) -> PodState {
@@ -197,36 +214,34 @@ fn on_node(snapshot: &Snapshot, seen: &Network<'_>, active: bool, shown: &mut Po
         return;
     }
     shown.kernel.looked = Some(timestamp(std::time::SystemTime::now()));
+    let mut leaks = false;
     for ip in shown.ips.clone() {
-        let is_routed = || seen.routes.as_ref().is_none_or(|routes| routes.contains(ip.to_string().as_str()));
-        let differences = &mut shown.kernel.differences;
+        let KernelView { differences, seen: in_place, .. } = &mut shown.kernel;
+        let of = number(Family::of(ip));
+        let broken = seen.broken.iter().filter(|(family, _)| *family == of);
+        let broken: Vec<String> = broken.map(|(_, what)| format!("on the node: {what}")).collect();
+        let lost: Vec<&RouteState> = seen.lost_for(ip).collect();
+        // Under a way that is missing lies what holds its traffic, unless that is missing, too.
+        leaks |=
+            !inside.contains(&ip) || !broken.is_empty() || lost.iter().any(|route| route.gateway.is_none());
         if !inside.contains(&ip) {
             differences.push(format!("{ip} is not in the set of enrolled addresses"));
-        } else if !is_routed() {
-            differences.push(format!("there is no route for {ip} in the table of enrolled addresses"));
-        } else {
-            shown
-                .kernel
-                .seen
-                .push(format!("{ip} is in the set of enrolled addresses, and is routed to ztunnel"));
+        } else if lost.is_empty() {
+            in_place.push(format!("{ip} is in the set of enrolled addresses, and is routed to ztunnel"));
         }
-        let of = number(Family::of(ip));
-        differences.extend(
-            seen.broken
-                .iter()
-                .filter(|(family, _)| *family == of)
-                .map(|(_, what)| format!("on the node: {what}")),
-        );
+        differences.extend(lost.iter().map(|route| format!("missing: {route}")));
+        differences.extend(broken);
     }
+    let differs = !shown.kernel.differences.is_empty();
     shown.capture = match () {
-        () if shown.ips.is_empty() => Capture::Pending,
-        () if !shown.kernel.differences.is_empty() && shown.phase == "Running" => Capture::Bypassing,
-        () if !shown.kernel.differences.is_empty() => Capture::Pending,
+        () if shown.ips.is_empty() || (differs && shown.phase != "Running") => Capture::Pending,
+        () if leaks || (differs && is_open(snapshot)) => Capture::Bypassing,
+        () if differs => Capture::Held,
         () if active => Capture::Captured,
         () if is_open(snapshot) => Capture::Bypassing,
         () => Capture::Held,
     };
-    if shown.capture == Capture::Bypassing {
+    if shown.capture.is_wrong() {
         shown.trouble.clone_from(&snapshot.trouble);
     }
 }

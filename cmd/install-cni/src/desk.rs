@@ -1,0 +1,248 @@
+//! The debug state of this daemon: what the agent tells of the node, with what the installer and the settings know.
+//!
+//! Whoever asks gets an answer whose look at the kernel began after the question. All who ask meanwhile share the next
+//! look, and between two looks there is a pause, so that the load does not grow with the number of questions.
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write as _},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use agent::{Inspector, Plain};
+use report::{Health, InstalledFile, Observer, Seen, State};
+use telemetry::{
+    debug::{Inspect, Inspection},
+    http::Health as _,
+};
+use tokio::{sync::oneshot, task::spawn_blocking, time::sleep};
+use tracing::warn;
+
+use crate::{daemon::Probe, settings::Settings};
+
+/// After a look of this length, a pause of so many times its length, and at most so long.
+const REST: u32 = 3;
+const LONGEST_REST: Duration = Duration::from_secs(2);
+/// How often the state is written down for commands that find no agent.
+const WRITE: Duration = Duration::from_secs(60);
+/// The first time: by then the node is as it should be, or will not be for a while.
+const FIRST_WRITE: Duration = Duration::from_secs(5);
+
+/// An answer to one who waits.
+type Answer = Result<Arc<State>, String>;
+
+/// Answers questions about the state.
+pub(crate) struct Desk {
+    settings: Arc<Settings>,
+    installer: Arc<installer::Status>,
+    probe: Probe,
+    agent: Option<Inspector>,
+    /// For a node whose agent takes no part in ambient mode.
+    plain: Plain,
+    queue: Mutex<Queue>,
+}
+
+/// The desk, as those who ask hold it.
+#[derive(Clone)]
+pub(crate) struct Shared(pub(crate) Arc<Desk>);
+
+impl Inspect for Shared {
+    fn state(&self) -> Inspection<'_, Arc<State>> {
+        Box::pin(self.0.state())
+    }
+
+    fn explain(&self, namespace: String, name: String) -> Inspection<'_, serde_json::Value> {
+        Box::pin(self.0.explain(namespace, name))
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<oneshot::Sender<Answer>>,
+    /// Somebody is looking.
+    busy: bool,
+    rest_until: Option<Instant>,
+}
+
+impl Desk {
+    pub(crate) fn new(
+        settings: Arc<Settings>,
+        installer: Arc<installer::Status>,
+        probe: Probe,
+        agent: Option<Inspector>,
+    ) -> Desk {
+        let plain = Plain::new(settings.netns_directory.clone(), netfilter::Options::default());
+        Desk { settings, installer, probe, agent, plain, queue: Mutex::default() }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, by a look that begins after this call.
+    ///
+    /// # Errors
+    /// The agent's loop does not answer.
+    pub(crate) async fn state(self: &Arc<Desk>) -> Answer {
+        self.ask().await.unwrap_or_else(|_| Err("the daemon is ending".to_owned()))
+    }
+
+    fn ask(self: &Arc<Desk>) -> oneshot::Receiver<Answer> {
+        let (reply, answer) = oneshot::channel();
+        let mut queue = self.queue();
+        queue.waiting.push(reply);
+        if !std::mem::replace(&mut queue.busy, true) {
+            let desk = Arc::clone(self);
+            drop(spawn_blocking(move || desk.work()));
+        }
+        answer
+    }
+
+    /// What is known of one pod, by a close look; in the form of [`report::Explanation`].
+    ///
+    /// # Errors
+    /// As [`Desk::state`].
+    pub(crate) async fn explain(
+        self: &Arc<Desk>,
+        namespace: String,
+        name: String,
+    ) -> Result<serde_json::Value, String> {
+        let state = self.state().await?;
+        let desk = Arc::clone(self);
+        let close = spawn_blocking(move || {
+            let mut state = State::clone(&state);
+            if let Some(agent) = &desk.agent
+                && let Some(pod) = agent.look_at(&namespace, &name, &state)?
+                && let Some(seen) =
+                    state.pods.iter_mut().find(|seen| seen.namespace == namespace && seen.name == name)
+            {
+                *seen = pod;
+            }
+            let explanation = report::explain(&state, &namespace, &name);
+            serde_json::to_value(explanation).map_err(|error| error.to_string())
+        });
+        close.await.map_err(|error| error.to_string())?
+    }
+
+    /// Looks for all who wait, until nobody does.
+    fn work(&self) {
+        loop {
+            let rest = self.queue().rest_until.map(|until| until.saturating_duration_since(Instant::now()));
+            // On a thread for blocking work; whoever comes meanwhile shares the next look.
+            thread::sleep(rest.unwrap_or_default());
+            let mut queue = self.queue();
+            let waiting = std::mem::take(&mut queue.waiting);
+            if waiting.is_empty() {
+                queue.busy = false;
+                return;
+            }
+            drop(queue);
+            let began = Instant::now();
+            let answer = self.look();
+            let rest = (began.elapsed() * REST).min(LONGEST_REST);
+            self.queue().rest_until = Some(Instant::now() + rest);
+            for reply in waiting {
+                drop(reply.send(answer.clone())); // one who has gone needs none
+            }
+        }
+    }
+
+    fn look(&self) -> Answer {
+        let records = agent::read_records(&self.settings.records());
+        let mut state = match &self.agent {
+            Some(agent) => agent.look()?,
+            None => self.look_plain(&records),
+        };
+        agent::add_failures(&records, &mut state.pods);
+        let template_known = self.settings.config_map.is_none() || self.installer.template().is_some();
+        let mut installer = self.settings.installer.clone();
+        installer.template.live = self.installer.template().or(installer.template.live);
+        state.installation = installer::look(&installer, template_known);
+        state.installation.extend(shared_config(&self.settings));
+        state.health = vec![self.health("live", self.probe.live()), self.health("ready", self.probe.ready())];
+        complete(&mut state, &self.settings);
+        Ok(Arc::new(state))
+    }
+
+    /// Without ambient mode there is nobody who follows pods.
+    fn look_plain(&self, records: &[wire::PodRecord]) -> State {
+        let (began, at) = (Instant::now(), agent::now());
+        let pods = self.plain.look(records);
+        let took_ms = began.elapsed().as_secs_f64() * 1e3;
+        let seen = Seen { at, took_ms, by: Observer::Agent, blind: Vec::new() };
+        State { seen, pods, ..empty() }
+    }
+
+    fn health(&self, part: &str, found: Result<(), String>) -> Health {
+        Health { part: part.to_owned(), ok: found.is_ok(), why: found.err().unwrap_or_default() }
+    }
+
+    /// Writes the state down now and then, for commands that find no agent.
+    pub(crate) async fn write_down(self: Arc<Desk>) {
+        let path = self.settings.last_state();
+        let mut pause = FIRST_WRITE;
+        let mut said = String::new();
+        loop {
+            sleep(pause).await;
+            pause = WRITE;
+            let Ok(state) = self.state().await else { continue };
+            let path = path.clone();
+            let written = spawn_blocking(move || write(&path, &state)).await;
+            let error = written
+                .map_err(|error| error.to_string())
+                .and_then(|done| done.map_err(|error| error.to_string()));
+            if let Err(error) = error
+                && error != said
+            {
+                warn!(target: "install", "the debug state is not written down: {error}");
+                said = error;
+            }
+        }
+    }
+}
+
+/// A state of which nothing is known yet.
+pub(crate) fn empty() -> State {
+    State { schema: report::SCHEMA.to_owned(), ..State::default() }
+}
+
+/// Adds what the settings tell.
+pub(crate) fn complete(state: &mut State, settings: &Settings) {
+    env!("CARGO_PKG_VERSION").clone_into(&mut state.version);
+    state.node.name.clone_from(&settings.identity.node);
+    state.node.ambient = settings.ambient.is_some();
+    state.config.clone_from(&settings.config);
+}
+
+/// The file that agent and plugin share, with capture on the node.
+pub(crate) fn shared_config(settings: &Settings) -> Option<InstalledFile> {
+    let path = &settings.ambient.as_ref()?.agent.shared_config;
+    let text = std::fs::read(path).ok()?;
+    let read: Result<wire::SharedConfig, _> = serde_json::from_slice(&text);
+    Some(InstalledFile {
+        kind: "shared-config".to_owned(),
+        path: path.display().to_string(),
+        ok: read.is_ok(),
+        detail: match read {
+            Ok(config) if config.ztunnel_ready => "it says that a ztunnel takes traffic".to_owned(),
+            Ok(_) => "it says that no ztunnel takes traffic".to_owned(),
+            Err(error) => format!("it cannot be read: {error}"),
+        },
+    })
+}
+
+/// For root alone: names of pods are nobody else's business. Old or new and complete at every moment.
+fn write(path: &Path, state: &State) -> std::io::Result<()> {
+    let fresh = PathBuf::from(format!("{}.new", path.display()));
+    let mut options = File::options();
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.write(true).create(true).truncate(true).open(&fresh)?;
+    let mut writer = BufWriter::new(file);
+    serde_json::to_writer(&mut writer, state)?;
+    writer.flush()?;
+    drop(writer);
+    std::fs::rename(&fresh, path)
+}
