@@ -32,8 +32,12 @@ mod ambient_uninstall;
 mod clean;
 #[path = "tests/commands_cli.rs"]
 mod commands_cli;
+#[path = "tests/dashboards.rs"]
+mod dashboards;
 #[path = "tests/debug_state.rs"]
 mod debug_state;
+#[path = "tests/events_api.rs"]
+mod events_api;
 #[path = "tests/facts_api.rs"]
 mod facts_api;
 #[path = "tests/inpod_api.rs"]

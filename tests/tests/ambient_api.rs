@@ -14,8 +14,8 @@ const MODE: &str = "istio.io/dataplane-mode";
 const MARK: &str = "ambient.istio.io/redirection";
 
 /// A node of a real cluster; all of its objects are in one namespace.
-struct Cluster {
-    scene: Scene,
+pub(crate) struct Cluster {
+    pub(crate) scene: Scene,
     config: kit::TempDir,
 }
 
@@ -24,8 +24,13 @@ impl Cluster {
         let mut rules = our_rules();
         let mark = json!({"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]});
         rules.as_array_mut().unwrap().push(mark);
+        Self::allowed(name, &rules)
+    }
+
+    /// With these permissions.
+    pub(crate) fn allowed(name: &'static str, rules: &Value) -> Option<Self> {
         let config = kit::TempDir::new().unwrap();
-        let mut scene = Scene::allowed(name, &rules)?;
+        let mut scene = Scene::allowed(name, rules)?;
         for (key, value) in
             [("AMBIENT_ENABLED", "true"), ("SYSTEM_NAMESPACE", name), ("POD_NAME", "agent-x7k2p")]
         {
@@ -36,17 +41,17 @@ impl Cluster {
         Some(Self { scene, config })
     }
 
-    fn label(&self, mode: &str) {
+    pub(crate) fn label(&self, mode: &str) {
         let labels = json!({"metadata": {"labels": {MODE: mode}}});
         self.scene.api.admin().patch(&format!("/api/v1/namespaces/{}", self.scene.name), &labels);
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.scene.path("v1", "pods", name)
     }
 
     /// Creates a pod of this node, or of none.
-    fn create(&self, name: &str, bound: bool, change: impl FnOnce(&mut Value)) -> Pod {
+    pub(crate) fn create(&self, name: &str, bound: bool, change: impl FnOnce(&mut Value)) -> Pod {
         let mut pod = ApiServer::pod(self.scene.name, name);
         if bound {
             pod["spec"]["nodeName"] = json!(self.scene.name);
@@ -56,15 +61,15 @@ impl Cluster {
     }
 
     /// Tells that it runs, as its kubelet does.
-    fn tell(&self, name: &str, manifest: &Value) {
+    pub(crate) fn tell(&self, name: &str, manifest: &Value) {
         self.scene.api.admin().patch_status(&self.path(name), &manifest["status"]);
     }
 
-    fn mark_of(&self, name: &str) -> Value {
+    pub(crate) fn mark_of(&self, name: &str) -> Value {
         self.scene.api.admin().get(&self.path(name))["metadata"]["annotations"][MARK].clone()
     }
 
-    fn ztunnel(&self, daemon: &mut Daemon) -> Ztunnel {
+    pub(crate) fn ztunnel(&self, daemon: &mut Daemon) -> Ztunnel {
         let pod = self.create("ztunnel-a", true, |pod| {
             pod["metadata"]["labels"]["app"] = json!("ztunnel");
             pod["spec"]["serviceAccountName"] = json!("ztunnel");
@@ -90,11 +95,11 @@ impl Cluster {
         node.add_pod(&node.runtime(), &node.conflist(&[plugin]), pod)
     }
 
-    fn started(&self, pod: Pod) -> PodSandbox {
+    pub(crate) fn started(&self, pod: Pod) -> PodSandbox {
         self.add(pod).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn is_enrolled(&self, sandbox: &PodSandbox) -> bool {
+    pub(crate) fn is_enrolled(&self, sandbox: &PodSandbox) -> bool {
         let sets = self.scene.node.netns().sh("ipset save");
         let has = |ip: &IpAddr| sets.contains(&format!(" {ip} comment \"{}\"", sandbox.pod.uid));
         let all: Vec<bool> = sandbox.ips().iter().map(has).collect();

@@ -11,9 +11,9 @@ const MODE: &str = "istio.io/dataplane-mode";
 const MARK: &str = "ambient.istio.io/redirection";
 
 /// A node of a real cluster; all of its objects are in one namespace.
-struct Cluster {
-    scene: Scene,
-    sockets: kit::TempDir,
+pub(crate) struct Cluster {
+    pub(crate) scene: Scene,
+    pub(crate) sockets: kit::TempDir,
     proc: kit::TempDir,
 }
 
@@ -22,8 +22,13 @@ impl Cluster {
         let mut rules = our_rules();
         let mark = json!({"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]});
         rules.as_array_mut().unwrap().push(mark);
+        Self::allowed(name, &rules)
+    }
+
+    /// With these permissions.
+    pub(crate) fn allowed(name: &'static str, rules: &Value) -> Option<Self> {
         let [sockets, proc] = [(); 2].map(|()| kit::TempDir::new().unwrap());
-        let mut scene = Scene::allowed(name, &rules)?;
+        let mut scene = Scene::allowed(name, rules)?;
         for (key, value) in [
             ("AMBIENT_ENABLED", "true"),
             ("AMBIENT_CAPTURE", "in-pod"),
@@ -40,16 +45,16 @@ impl Cluster {
         Some(Self { scene, sockets, proc })
     }
 
-    fn label(&self, mode: &str) {
+    pub(crate) fn label(&self, mode: &str) {
         let labels = json!({"metadata": {"labels": {MODE: mode}}});
         self.scene.api.admin().patch(&format!("/api/v1/namespaces/{}", self.scene.name), &labels);
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.scene.path("v1", "pods", name)
     }
 
-    fn create(&self, name: &str) -> Pod {
+    pub(crate) fn create(&self, name: &str) -> Pod {
         let mut pod = ApiServer::pod(self.scene.name, name);
         pod["spec"]["nodeName"] = json!(self.scene.name);
         pod["spec"]["serviceAccountName"] = json!("shop");
@@ -57,7 +62,7 @@ impl Cluster {
     }
 
     /// It runs: kubelet tells so, and it has a process.
-    fn runs(&self, sandbox: &PodSandbox, pid: u32) {
+    pub(crate) fn runs(&self, sandbox: &PodSandbox, pid: u32) {
         let status = &sandbox.manifest()["status"];
         self.scene.api.admin().patch_status(&self.path(&sandbox.pod.name), status);
         let directory = self.proc.path().join(pid.to_string());

@@ -3,7 +3,7 @@
 #[path = "install_manifests/ambient.rs"]
 mod ambient;
 #[path = "install_manifests/documents.rs"]
-mod documents;
+pub(crate) mod documents;
 #[path = "install_manifests/image.rs"]
 mod image;
 #[path = "install_manifests/in_pod.rs"]

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use agent::{Handle, Inbox, Inspector, Lookup, Mark, Metrics, Owner, Redirection, Server, Service, Status};
+use agent::{
+    Handle, Inbox, Inspector, Lookup, Mark, Metrics, Notice, Owner, Redirection, Server, Service, Status,
+};
 use anyhow::{Context as _, Result, anyhow};
 use facts::follow_api;
 use hostfs::Watcher;
@@ -74,6 +76,8 @@ impl Ambient {
 
 /// Requests to mark pods that wait; more come again.
 const MARKS: usize = 1024;
+/// Notices that wait to be published; more are dropped, and what they are about is in the log.
+const NOTICES: usize = 256;
 /// How long the API server may take to tell of one pod.
 const LIMIT: Duration = Duration::from_secs(5);
 /// A file with one word.
@@ -89,6 +93,8 @@ pub(crate) struct Running {
     pub(crate) ended: oneshot::Receiver<Owner>,
     /// Pods to be marked.
     pub(crate) marks: mpsc::Receiver<Mark>,
+    /// What people should know, until somebody publishes it.
+    pub(crate) notices: Option<mpsc::Receiver<Notice>>,
     /// For probes.
     pub(crate) status: Arc<Status>,
     /// For people who ask, until it is taken.
@@ -103,6 +109,8 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
     let status = Arc::new(Status::default());
     let (tell, marks) = mpsc::channel(MARKS);
     let tell = Box::new(move |mark| drop(tell.try_send(mark)));
+    let (notify, notices) = mpsc::channel(NOTICES);
+    let notify = Box::new(move |notice| drop(notify.try_send(notice)));
     let settings = Arc::new(ambient.agent.clone());
     let node = ambient.node()?;
     let (handle, inbox) = Inbox::new();
@@ -111,7 +119,7 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
     let (say, ended) = oneshot::channel();
     let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));
     // Sockets and children of the thread that opens them are in its namespace.
-    let work = move || match Owner::open(settings, inbox, of_owner, to_status, tell) {
+    let work = move || match Owner::open(settings, inbox, of_owner, to_status, tell, notify) {
         Err(error) => drop(opened.send(Err(error.into()))),
         Ok(mut owner) => {
             drop(opened.send(Ok(())));
@@ -135,7 +143,8 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
         let body = move || follow_fallback(&file, &handle);
         thread::Builder::new().name("fallback".to_owned()).spawn(body).context("cannot start a thread")?;
     }
-    Ok((Running { handle, ended, marks, status, inspector, events: None }, metrics))
+    let notices = Some(notices);
+    Ok((Running { handle, ended, marks, notices, status, inspector, events: None }, metrics))
 }
 
 /// Serves our plugin, from now on, and listens for Istio's.

@@ -5,19 +5,19 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, PoisonError, RwLock},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use futures_util::StreamExt as _;
-use installer::{Handle, Notice};
-use kubeio::{Client, Connection, Error, Event, EventLevel, Object};
+use installer::Handle;
+use kubeio::{Client, Connection, Error, Object};
 use model::DaemonSet;
 use serde::Deserialize;
-use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
 
 use crate::{
     leave::{Ours, Seen},
+    notices::{self, Sources},
     settings::{Identity, Settings},
 };
 
@@ -45,7 +45,7 @@ pub(crate) async fn follow(
     settings: Arc<Settings>,
     cluster: Arc<Cluster>,
     installer: Handle,
-    notices: Receiver<Notice>,
+    sources: Sources,
 ) {
     let Some(connection) = &settings.api else { return };
     let client = connect(connection).await;
@@ -58,7 +58,7 @@ pub(crate) async fn follow(
     tokio::join!(
         config_map,
         follow_daemon_set(&client, &settings.identity, &cluster.ours),
-        publish(&client, &settings.identity.node, notices),
+        notices::publish(&client, &settings, sources),
     );
 }
 
@@ -176,24 +176,12 @@ async fn daemon_set_name(client: &Client, identity: &Identity) -> String {
     owner.map_or_else(|| DEFAULT_NAME.to_owned(), |owner| owner.name)
 }
 
-/// Tells people who look at the cluster. What cannot be told is in our log all the same.
-async fn publish(client: &Client, node: &str, mut notices: Receiver<Notice>) {
-    let mut said = Said::default();
-    while let Some(Notice { reason, message }) = notices.recv().await {
-        let event = Event { level: EventLevel::Warning, reason, message };
-        match client.publish(node, &event, SystemTime::now()).await {
-            Ok(()) => said.forget(),
-            Err(error) => said.warn(&error),
-        }
-    }
-}
-
 /// Logs a trouble once, not at each try.
 #[derive(Debug, Default)]
-struct Said(Option<String>);
+pub(crate) struct Said(Option<String>);
 
 impl Said {
-    fn warn(&mut self, trouble: &dyn std::fmt::Display) {
+    pub(crate) fn warn(&mut self, trouble: &dyn std::fmt::Display) {
         let trouble = trouble.to_string();
         if self.0.as_ref() != Some(&trouble) {
             warn!(target: "install", "{trouble}");
@@ -201,7 +189,7 @@ impl Said {
         }
     }
 
-    fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         if self.0.take().is_some() {
             info!(target: "install", "the API server answers again");
         }

@@ -27,8 +27,10 @@ use tracing::{error, info, warn};
 use crate::{
     ambient,
     cluster::{self, Cluster},
+    condition,
     desk::{self, Desk},
     leave::{self, Leave},
+    notices::Sources,
     settings::{DebugAddress, Settings},
 };
 
@@ -150,6 +152,7 @@ impl Daemon {
         let (stop, stopped) = watch::channel(());
         let until = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
         let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
+        let condition = self.follow_condition(agent.clone());
         let probe = Probe(Arc::clone(&self.status), agent);
         self.serve_debug(ambient.as_mut(), probe.clone(), &stopped);
         let health = http::health_router(Arc::new(probe));
@@ -165,12 +168,17 @@ impl Daemon {
         let events = ambient.as_mut().and_then(|running| running.events.take());
         let events = events.map(|events| tokio::spawn(events.run(until(stopped.clone()))));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
-        tokio::spawn(cluster::follow(settings, cluster, work.handle.clone(), notices));
+        let told = ambient.as_mut().and_then(|running| running.notices.take());
+        let sources = Sources { installer: notices, agent: told };
+        tokio::spawn(cluster::follow(settings, cluster, work.handle.clone(), sources));
 
         let ambient = ambient.map(|running| self.start_ambient(running));
 
         let name = told_to_end(&mut work.ended).await?;
         info!(target: "install", "{name}: ending");
+        if let Some(condition) = condition {
+            condition.abort(); // an end is no trouble of the node's
+        }
         let done = self.end(work, ambient).await;
         drop(stop);
         let last = async {
@@ -206,6 +214,13 @@ impl Daemon {
         if let Some(chosen) = self.settings.debug.clone() {
             tokio::spawn(listen_debug(chosen, router, until(stopped.clone())));
         }
+    }
+
+    /// Keeps the node's condition, if somebody wants it.
+    fn follow_condition(&self, agent: Option<Arc<agent::Status>>) -> Option<tokio::task::JoinHandle<()>> {
+        let parts = condition::Parts { installer: Arc::clone(&self.status), agent };
+        let (cluster, node) = (Arc::clone(&self.cluster), self.settings.identity.node.clone());
+        self.settings.node_condition.then(|| tokio::spawn(condition::follow(parts, cluster, node)))
     }
 
     /// Follows the cluster for the owner, and tells the cluster what the owner says.
@@ -244,6 +259,11 @@ impl Daemon {
                     errors.extend(self.release_node(agent).await);
                 }
                 errors.iter().for_each(|error| error!(target: "install", "not removed: {error}"));
+                if let Some(client) = client.filter(|_| self.settings.node_condition)
+                    && let Err(error) = condition::uninstalled(&client, node).await
+                {
+                    warn!(target: "install", "{error}");
+                }
                 Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
         }

@@ -8,11 +8,13 @@
 mod ambient;
 mod cluster;
 mod commands;
+mod condition;
 mod daemon;
 mod desk;
 mod events;
 mod inspect;
 mod leave;
+mod notices;
 mod options;
 mod settings;
 mod standalone;

@@ -181,6 +181,13 @@ pub(crate) const FLAGS: &[Flag] = &[
         "",
         "name of the DaemonSet that we belong to; empty: our pod's owner, else istio-cni-node",
     ),
+    switch(
+        "node-condition",
+        None,
+        &["NODE_CONDITION"],
+        "false",
+        "keep the condition IstioCNIReady of our node, which needs the permission to patch nodes/status",
+    ),
     flag("pod-namespace", None, &["POD_NAMESPACE"], "", "our namespace; empty: the service account's"),
     flag("pod-name", None, &["POD_NAME"], "", "our pod; empty: the host name"),
     flag(

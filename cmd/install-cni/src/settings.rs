@@ -56,6 +56,8 @@ pub(crate) struct Settings {
     pub(crate) identity: Identity,
     /// What to do at the end.
     pub(crate) cleanup: CleanupOnExit,
+    /// The node gets a condition that says whether we are ready.
+    pub(crate) node_condition: bool,
     /// Ambient mode; none when it is off.
     pub(crate) ambient: Option<Ambient>,
     /// Where the debug state is served over HTTP; none: nowhere.
@@ -177,6 +179,7 @@ impl Reader<'_> {
         let cleanup = self.cleanup();
         let monitoring_port = self.port("monitoring-port");
         let debug = self.debug();
+        let node_condition = self.boolean("node-condition");
         self.other_parts();
         let ambient = self.ambient(&identity);
         let api = server.map(|server| connection(server, authority));
@@ -194,6 +197,7 @@ impl Reader<'_> {
             config_map,
             identity,
             cleanup: cleanup?,
+            node_condition: node_condition?,
             ambient: ambient?,
             debug: debug?,
             netns_directory: self.text("netns-dir").into(),

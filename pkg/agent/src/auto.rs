@@ -83,6 +83,7 @@ impl AutoWay {
         info!(target: "ambient", "ztunnel has pods captured {to} from now on");
         if is_in_pod {
             self.node = None;
+            self.metrics.switched(None, Duration::ZERO); // no slot takes connections any more
             uninstall::tell(&node::uninstall(&self.settings));
         } else {
             if let Some(in_pod) = &mut self.in_pod {

@@ -20,6 +20,7 @@ use crate::{
     inspect::{Known, Snapshot, WaySnapshot},
     ledger::Ledger,
     metrics::Metrics,
+    notice::{Notices, Notify},
     owner::{self, Level, Waiting},
     settings::{Mark, Redirection, Settings, Tell},
     status::Status,
@@ -40,6 +41,7 @@ pub(crate) struct Core {
     pub(crate) ledger: Ledger,
     pub(crate) metrics: Metrics,
     pub(crate) status: Arc<Status>,
+    pub(crate) notices: Notices,
     tell: Tell,
     told: BTreeMap<String, (Redirection, Instant)>,
     waiting: Vec<Waiting>,
@@ -56,13 +58,20 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(settings: Arc<Settings>, metrics: Metrics, status: Arc<Status>, tell: Tell) -> Core {
+    pub(crate) fn new(
+        settings: Arc<Settings>,
+        metrics: Metrics,
+        status: Arc<Status>,
+        tell: Tell,
+        notify: Notify,
+    ) -> Core {
         Core {
             settings,
             index: Index::default(),
             ledger: Ledger::default(),
             metrics,
             status,
+            notices: Notices::new(notify),
             tell,
             told: BTreeMap::new(),
             waiting: Vec::new(),
@@ -125,14 +134,20 @@ impl Core {
     }
 
     /// Marks pods as `state` says of each, and counts them. It is given the addresses of one that belongs to ambient
-    /// mode; none: nothing is said of it now.
-    pub(crate) fn tell_pods(&mut self, state: impl Fn(&Pod, Option<&[IpAddr]>) -> Option<Redirection>) {
+    /// mode; none: nothing is said of it now. `why` tells of a pod's UID why it is not captured.
+    pub(crate) fn tell_pods(
+        &mut self,
+        state: impl Fn(&Pod, Option<&[IpAddr]>) -> Option<Redirection>,
+        why: impl Fn(&str) -> String,
+    ) {
         let (mut enrolled, mut pending) = (0, 0);
         let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
         let (mut marks, mut states) = (Vec::new(), Vec::new());
+        self.notices.begin();
         for pod in self.index.pods() {
-            let (is_member, redirection) = match self.standing(pod) {
-                Standing::Member { ips, .. } => (true, state(pod, Some(&ips))),
+            let standing = self.standing(pod);
+            let (is_member, redirection) = match &standing {
+                Standing::Member { ips, .. } => (true, state(pod, Some(ips))),
                 Standing::Pending(_) => (true, None), // its address is not known yet
                 Standing::Out(reason) => {
                     if reason.refused() {
@@ -141,6 +156,7 @@ impl Core {
                     (false, state(pod, None))
                 }
             };
+            self.notices.saw(pod, &standing, redirection, || why(&pod.metadata.uid), Instant::now());
             match redirection {
                 Some(Redirection::Enabled) => enrolled += 1,
                 None | Some(Redirection::Pending) if is_member => pending += 1,
@@ -150,6 +166,7 @@ impl Core {
             states.push((pod.metadata.uid.clone(), redirection));
         }
         self.remember(states);
+        self.notices.end();
         self.metrics.pods(enrolled, pending);
         self.metrics.refused(&refused);
         self.tell_marks(marks);
@@ -201,6 +218,16 @@ impl Core {
                 (self.tell)(mark);
             }
         }
+    }
+
+    /// Pods could not be looked at, or not be captured.
+    pub(crate) fn tell_failure(&mut self, trouble: &str) {
+        self.notices.begin();
+        for pod in self.index.pods() {
+            let standing = self.standing(pod);
+            self.notices.failed(pod, &standing, trouble, Instant::now());
+        }
+        self.notices.end();
     }
 
     /// Marks every pod as not captured: nothing of us will be left.

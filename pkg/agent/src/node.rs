@@ -61,10 +61,13 @@ impl NodeWay {
 
 /// Marks pods by what the kernel showed just now, and counts them.
 fn tell(core: &mut Core, desired: &Desired, observed: &Observed) {
-    core.tell_pods(|pod, ips| {
-        let captured = ips.is_some_and(|ips| is_captured(ips, &pod.metadata.uid, desired, observed));
-        Some(if captured { Redirection::Enabled } else { Redirection::None })
-    });
+    core.tell_pods(
+        |pod, ips| {
+            let captured = ips.is_some_and(|ips| is_captured(ips, &pod.metadata.uid, desired, observed));
+            Some(if captured { Redirection::Enabled } else { Redirection::None })
+        },
+        |_| "the node's sets do not have its addresses as its own".to_owned(),
+    );
     for family in Family::BOTH {
         core.metrics.set_size(family, observed.sets.get(&family).map_or(0, BTreeMap::len));
     }

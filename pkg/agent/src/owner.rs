@@ -28,6 +28,7 @@ use crate::{
     ledger::{self, Attachment},
     metrics::Metrics,
     node::{self, NodeWay},
+    notice::Notify,
     pause,
     settings::{Capture, Settings, Tell},
     status::Status,
@@ -166,6 +167,7 @@ impl Owner {
         metrics: Metrics,
         status: Arc<Status>,
         tell: Tell,
+        notify: Notify,
     ) -> Result<Owner, Error> {
         let way: Box<dyn Way> = match &settings.capture {
             Capture::Node => {
@@ -183,7 +185,7 @@ impl Owner {
             }
         };
         Ok(Owner {
-            core: Core::new(settings, metrics, status, tell),
+            core: Core::new(settings, metrics, status, tell, notify),
             way,
             said: String::new(),
             failures: 0,
@@ -197,7 +199,9 @@ impl Owner {
     pub fn run(&mut self) {
         loop {
             self.core.status.turned();
-            let due = self.way.due().map_or(self.due, |due| due.min(self.due));
+            self.core.notices.tick(Instant::now());
+            let due =
+                [self.way.due(), self.core.notices.due()].into_iter().flatten().fold(self.due, Instant::min);
             match self.inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(message) => self.take(message),
@@ -252,6 +256,9 @@ impl Owner {
         };
         // Pods that belong to the mesh are enrolled, and held, also when a ztunnel cannot be used.
         let refused = done.as_ref().err().cloned();
+        if let Some(refused) = refused.as_deref().filter(|_| self.core.index.is_synced()) {
+            self.core.tell_failure(refused);
+        }
         let trouble = done.unwrap_or_else(Some);
         self.core.metrics.ready(trouble.is_none());
         if let Some(trouble) = &trouble {

@@ -49,6 +49,8 @@ pub(crate) enum Body {
     Json(Vec<u8>),
     /// Members of an object, to be set or removed (RFC 7396).
     MergePatch(Vec<u8>),
+    /// The same, with lists of objects that have keys, such as a node's conditions.
+    StrategicMergePatch(Vec<u8>),
 }
 
 /// For connecting. A watch says something at least once a minute (bookmarks), which `watch` looks after.
@@ -116,6 +118,7 @@ impl Client {
         let (kind, body) = match body {
             Body::Json(body) => ("application/json", body),
             Body::MergePatch(body) => ("application/merge-patch+json", body),
+            Body::StrategicMergePatch(body) => ("application/strategic-merge-patch+json", body),
         };
         let request = Request::builder().method(method).uri(path).header("content-type", kind);
         let request = match request.body(body) {

@@ -1,14 +1,21 @@
-//! Events about the node: how an agent tells people who look at the cluster, not at its log.
+//! Events: how an agent tells people who look at the cluster, not at its log.
+
+mod publisher;
+mod series;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Method;
+use model::PodName;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::{Client, Error, client::Body};
 
+pub use publisher::Publisher;
+
 /// How grave an Event is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventLevel {
     /// Told for the record.
     Normal,
@@ -16,8 +23,22 @@ pub enum EventLevel {
     Warning,
 }
 
-/// An Event about a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What an Event is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// The node of this name. Its Events live in namespace `default`.
+    Node(String),
+    /// A pod. Its Events live in its own namespace.
+    Pod {
+        /// Namespace and name.
+        name: PodName,
+        /// Its UID: `kubectl describe` finds its Events by it.
+        uid: String,
+    },
+}
+
+/// An Event.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Event {
     /// How grave it is.
     pub level: EventLevel,
@@ -29,34 +50,97 @@ pub struct Event {
 
 /// Of `note` and `message` (apiserver, events validation).
 const MAX_MESSAGE: usize = 1024;
+/// Of an object's name.
+const MAX_NAME: usize = 253;
 const LIMIT: Duration = Duration::from_secs(10);
 
-impl Client {
-    /// Publishes an Event about node `node`, at time `now`. Events about nodes live in namespace `default`.
-    ///
-    /// # Errors
-    /// The API server did not take it within ten seconds.
-    pub async fn publish(&self, node: &str, event: &Event, now: SystemTime) -> Result<(), Error> {
-        let doing = format!("publish the Event {} about node {node}", event.reason);
-        let body = Body::Json(body(node, event, now).to_string().into_bytes());
-        let answer = self.ask::<Value>(doing, Method::POST, "/api/v1/namespaces/default/events", body, LIMIT);
-        answer.await.map(drop)
+impl Subject {
+    /// Where its Events live.
+    fn namespace(&self) -> &str {
+        match self {
+            Subject::Node(_) => "default",
+            Subject::Pod { name, .. } => &name.namespace,
+        }
+    }
+
+    /// As client-go names them: unique for an object as long as its clock moves.
+    fn event_name(&self, now: SystemTime) -> String {
+        let name = match self {
+            Subject::Node(node) => node,
+            Subject::Pod { name, .. } => &name.name,
+        };
+        let suffix = format!(".{:x}", now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos());
+        let name = cut(name, MAX_NAME.saturating_sub(suffix.len()));
+        format!("{}{suffix}", name.trim_end_matches(['.', '-']))
+    }
+
+    fn reference(&self) -> Value {
+        match self {
+            // A node's Events carry its name as UID, as the kubelet's do, so that `kubectl describe node` finds them.
+            Subject::Node(node) => json!({"kind": "Node", "apiVersion": "v1", "name": node, "uid": node}),
+            Subject::Pod { name, uid } => json!({
+                "kind": "Pod",
+                "apiVersion": "v1",
+                "namespace": name.namespace,
+                "name": name.name,
+                "uid": uid,
+            }),
+        }
     }
 }
 
-fn body(node: &str, event: &Event, now: SystemTime) -> Value {
-    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let time = rfc3339(since.as_secs());
+/// One sentence: what it is about.
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Subject::Node(node) => write!(f, "node {node}"),
+            Subject::Pod { name, .. } => write!(f, "pod {name}"),
+        }
+    }
+}
+
+impl Client {
+    /// Creates an Event of this name.
+    async fn create_event(
+        &self,
+        node: &str,
+        subject: &Subject,
+        event: &Event,
+        now: SystemTime,
+    ) -> Result<String, Error> {
+        let doing = format!("publish the Event {} about {subject}", event.reason);
+        let path = format!("/api/v1/namespaces/{}/events", subject.namespace());
+        let name = subject.event_name(now);
+        let body = Body::Json(body(&name, node, subject, event, now).to_string().into_bytes());
+        self.ask::<IgnoredAny>(doing, Method::POST, &path, body, LIMIT).await.map(|_| name)
+    }
+
+    /// Tells that what an Event says has happened again.
+    async fn count_event(
+        &self,
+        name: &str,
+        subject: &Subject,
+        count: u32,
+        now: SystemTime,
+    ) -> Result<(), Error> {
+        let doing = format!("count the Event {name} about {subject}");
+        let path = format!("/api/v1/namespaces/{}/events/{name}", subject.namespace());
+        let patch = json!({"count": count, "lastTimestamp": rfc3339(now)});
+        let body = Body::MergePatch(patch.to_string().into_bytes());
+        self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
+    }
+}
+
+fn body(name: &str, node: &str, subject: &Subject, event: &Event, now: SystemTime) -> Value {
+    let time = rfc3339(now);
     json!({
         "apiVersion": "v1",
         "kind": "Event",
-        // As client-go names them: unique for an object as long as its clock moves.
-        "metadata": {"namespace": "default", "name": format!("{node}.{:x}", since.as_nanos())},
-        // A node's Events carry its name as UID, as the kubelet's do, so that `kubectl describe node` finds them.
-        "involvedObject": {"kind": "Node", "apiVersion": "v1", "name": node, "uid": node},
+        "metadata": {"namespace": subject.namespace(), "name": name},
+        "involvedObject": subject.reference(),
         "type": match event.level { EventLevel::Normal => "Normal", EventLevel::Warning => "Warning" },
         "reason": event.reason,
-        "message": cut(&event.message),
+        "message": cut(&event.message, MAX_MESSAGE),
         "source": {"component": "istio-cni", "host": node},
         "firstTimestamp": time,
         "lastTimestamp": time,
@@ -64,16 +148,18 @@ fn body(node: &str, event: &Event, now: SystemTime) -> Value {
     })
 }
 
-fn cut(text: &str) -> &str {
-    let mut end = text.len().min(MAX_MESSAGE);
+/// At most `most` bytes, and no part of a character.
+fn cut(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     text.get(..end).unwrap_or_default()
 }
 
-/// Seconds since 1970 as the API writes times.
-fn rfc3339(seconds: u64) -> String {
+/// A time as the API writes it, in whole seconds.
+pub(crate) fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let time = k8s_openapi::jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or_default());
     time.map(|time| time.to_string()).unwrap_or_default()
 }
@@ -82,15 +168,41 @@ fn rfc3339(seconds: u64) -> String {
 mod tests {
     use super::*;
 
+    fn now() -> SystemTime {
+        UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789)
+    }
+
+    fn made(subject: &Subject, event: &Event) -> Value {
+        body(&subject.event_name(now()), "n1", subject, event, now())
+    }
+
     #[test]
     fn an_event_is_about_the_node_and_fits() {
-        let now = UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789);
         let message = format!("{}é", "x".repeat(1023));
         let event = Event { level: EventLevel::Warning, reason: "Fight", message };
-        let body = body("n1", &event, now);
-        assert_eq!(body["metadata"]["name"], "n1.17979cfe3d85cd15");
+        let body = made(&Subject::Node("n1".to_owned()), &event);
+        assert_eq!(body["metadata"], json!({"namespace": "default", "name": "n1.17979cfe3d85cd15"}));
+        assert_eq!(body["involvedObject"]["uid"], "n1");
         assert_eq!(body["lastTimestamp"], "2023-11-14T22:13:20Z");
         assert_eq!(body["message"].as_str().unwrap().len(), 1023, "not in the middle of a character");
         assert_eq!((&body["type"], &body["reason"]), (&json!("Warning"), &json!("Fight")));
+    }
+
+    #[test]
+    fn an_event_about_a_pod_lives_beside_it_and_has_a_name_that_may_be() {
+        let name = format!("{}-{}", "x".repeat(235), "y".repeat(17));
+        let pod = Subject::Pod {
+            name: PodName { namespace: "shop".to_owned(), name: name.clone() },
+            uid: "u1".to_owned(),
+        };
+        let event = Event { level: EventLevel::Normal, reason: "JoinedMesh", message: "It is.".to_owned() };
+        let body = made(&pod, &event);
+        let expected =
+            json!({"kind": "Pod", "apiVersion": "v1", "namespace": "shop", "name": name, "uid": "u1"});
+        assert_eq!(body["involvedObject"], expected);
+        assert_eq!(body["metadata"]["namespace"], "shop");
+        assert_eq!(body["source"], json!({"component": "istio-cni", "host": "n1"}));
+        let name = body["metadata"]["name"].as_str().unwrap();
+        assert_eq!(name, format!("{}.17979cfe3d85cd15", "x".repeat(235)), "no -. in it");
     }
 }

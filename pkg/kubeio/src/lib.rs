@@ -1,4 +1,5 @@
-//! The agent's way to the Kubernetes API: watches that become facts, questions, and Events back.
+//! The agent's way to the Kubernetes API: watches that become facts, questions, and what goes back: Events, annotations,
+//! the node's condition.
 //!
 //! It is the only crate that sees kube's types, and it must not decide anything. TLS is rustls with ring, chosen by
 //! hand; the token and the authority's certificates are read again when they change on disk. Called by the daemon.
@@ -6,6 +7,7 @@
 mod annotate;
 mod client;
 mod collection;
+mod condition;
 mod error;
 mod event;
 mod slim;
@@ -13,7 +15,8 @@ mod watch;
 
 pub use client::{Client, Connection, Trust};
 pub use collection::{Collection, ListEvent};
+pub use condition::{Condition, ConditionStatus};
 pub use error::{Error, Kind};
-pub use event::{Event, EventLevel};
+pub use event::{Event, EventLevel, Publisher, Subject};
 pub use slim::Versioned;
 pub use watch::Object;

@@ -14,16 +14,26 @@ pub(super) fn repository(path: &str) -> PathBuf {
 }
 
 /// The manifest without ambient mode, which most tests are about.
-pub(super) const SIDECAR: &str = "istio-cni.yaml";
+pub(crate) const SIDECAR: &str = "istio-cni.yaml";
 /// The one with it, and capture on the node.
-pub(super) const AMBIENT: &str = "istio-cni-ambient.yaml";
+pub(crate) const AMBIENT: &str = "istio-cni-ambient.yaml";
 /// The one with it, and capture from within pods.
-pub(super) const IN_POD: &str = "istio-cni-in-pod.yaml";
+pub(crate) const IN_POD: &str = "istio-cni-in-pod.yaml";
 
 /// Every document of a manifest, in its order.
 pub(super) fn documents_of(file: &str) -> Vec<Value> {
     let text = fs::read_to_string(repository("deploy").join(file)).unwrap();
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// What the account of a manifest may do, in one list; `whole`: with the rules that are comments.
+pub(crate) fn rules_of(file: &str, whole: bool) -> Value {
+    let text = fs::read_to_string(repository("deploy").join(file)).unwrap();
+    let opened = text.replace("\n  # - apiGroups", "\n  - apiGroups").replace("\n  #   ", "\n    ");
+    assert_ne!(opened, text, "{file}: no rules in comments");
+    let documents: Vec<Value> = serde_saphyr::from_multiple(if whole { &opened } else { &text }).unwrap();
+    let roles = documents.iter().filter(|document| document["kind"].as_str().unwrap().ends_with("Role"));
+    roles.flat_map(|role| role["rules"].as_array().unwrap().clone()).collect()
 }
 
 /// Every document of the manifest without ambient mode.

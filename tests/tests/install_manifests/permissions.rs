@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kit::ApiServer;
 use serde_json::{Value, json};
 
-use super::documents::{create, documents_for, path};
+use super::documents::{AMBIENT, IN_POD, SIDECAR, create, documents_for, path, rules_of};
 
 /// Group, resource, name; an empty name is any.
 type What = (&'static str, &'static str, &'static str);
@@ -15,19 +15,20 @@ const OWN_CONFIG: What = ("", "configmaps", "istio-cni-config");
 const OWN_DAEMON_SET: What = ("apps", "daemonsets", "istio-cni-node");
 
 /// Namespace `own` stands for the daemon's.
-const ALLOWED: [(&str, &[&str], What); 6] = [
+const ALLOWED: [(&str, &[&str], What); 7] = [
     ("own", &["get", "list", "watch"], OWN_CONFIG),
     ("own", &["get", "list", "watch"], OWN_DAEMON_SET),
     ("default", &["get", "list", "watch"], ("", "pods", "")),
     ("", &["get", "list", "watch"], ("", "namespaces", "")),
     ("", &["get", "list", "watch"], ("", "nodes", "")),
     ("default", &["create", "patch"], ("", "events", "")),
+    ("", &["create", "patch"], ("", "events", "")),
 ];
 
 const WRITES: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
 const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
-const DENIED: [(&str, &[&str], What); 18] = [
+const DENIED: [(&str, &[&str], What); 19] = [
     ("own", WRITES, OWN_CONFIG),
     ("own", WRITES, OWN_DAEMON_SET),
     ("own", ALL, ("", "configmaps", "")),
@@ -42,6 +43,7 @@ const DENIED: [(&str, &[&str], What); 18] = [
     ("default", ALL, ("", "pods/exec", "")),
     ("default", ALL, ("", "pods/status", "")),
     ("", WRITES, ("", "nodes", "")),
+    ("", WRITES, ("", "nodes/status", "")),
     ("", WRITES, ("", "namespaces", "")),
     ("default", &["get", "list", "watch", "update", "delete"], ("", "events", "")),
     ("own", ALL, ("", "serviceaccounts/token", "")),
@@ -102,4 +104,17 @@ fn the_account_may_do_what_the_daemon_does_and_no_more() {
         }
     }
     documents.iter().for_each(|document| drop(api.admin().delete(&path(document))));
+}
+
+/// What the condition of the node needs is one rule, which whoever wants it takes out of its comment.
+#[test]
+fn the_condition_of_the_node_needs_one_rule_more() {
+    for file in [SIDECAR, AMBIENT, IN_POD] {
+        let rules = |whole: bool| rules_of(file, whole).as_array().unwrap().clone();
+        let more: Vec<Value> = rules(true).into_iter().filter(|rule| !rules(false).contains(rule)).collect();
+        let wanted = json!({"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]});
+        assert_eq!(more, [wanted], "{file}");
+        let events = json!({"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]});
+        assert!(rules(false).contains(&events), "{file}");
+    }
 }

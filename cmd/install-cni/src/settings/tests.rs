@@ -107,6 +107,7 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("write-kubeconfig", &["WRITE_KUBECONFIG"], "true"),
     ("cleanup-on-exit", &["CLEANUP_ON_EXIT"], "auto"),
     ("daemon-set", &["DAEMON_SET"], ""),
+    ("node-condition", &["NODE_CONDITION"], "false"),
     ("pod-namespace", &["POD_NAMESPACE"], ""),
     ("pod-name", &["POD_NAME"], ""),
     ("node-name", &["NODE_NAME", "KUBERNETES_NODE_NAME"], ""),

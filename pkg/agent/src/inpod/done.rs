@@ -23,6 +23,7 @@ impl InPodWay {
         if !self.is_nothing_new(&done) {
             core.is_dirty(Level::Members);
         }
+        self.tell_notices(core, &done);
         match done {
             Done::Captured { uid, netns, result } => {
                 self.note_captured(core, &uid, &result);
@@ -97,6 +98,21 @@ impl InPodWay {
             }
             Done::Captured { uid, result: Ok(_), .. } => of(uid, |captive| !captive.waiting.is_empty()),
             _ => false,
+        }
+    }
+
+    fn tell_notices(&self, core: &mut Core, done: &Done) {
+        match done {
+            Done::Looked { uid, result: Ok(look), .. } if !look.repaired.is_empty() => {
+                if let Some(captive) = self.captives.get(uid).filter(|captive| !captive.leaving) {
+                    core.notices.repaired(&format!("traffic of {} to ztunnel", captive.name), &look.repaired);
+                }
+            }
+            Done::Zds(Event::Connections(number)) => {
+                let meanwhile = "new connections of captured pods fail until one is there";
+                core.notices.ztunnel(*number > 0, meanwhile, Instant::now());
+            }
+            _ => {}
         }
     }
 

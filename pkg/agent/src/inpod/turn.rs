@@ -66,6 +66,7 @@ impl InPodWay {
                 if self.open && !missing.is_empty() {
                     warn!(target: "ambient", "the node's probes were not exempt: {}", missing.join("; "));
                     self.metrics.repaired("node");
+                    core.notices.repaired("probes of the node past ztunnel", &missing);
                 }
                 None
             }
@@ -192,17 +193,20 @@ impl InPodWay {
 
     /// Marks pods by what is known of the kernel and of ztunnel.
     fn tell(&self, core: &mut Core, addresses: &Members) {
-        core.tell_pods(|pod, ips| {
-            let captive = self.captives.get(&pod.metadata.uid);
-            let Some(captive) = captive else { return ips.is_none().then_some(Redirection::None) };
-            match captive.step {
-                _ if captive.leaving => None,
-                Step::Verified if captive.is_served() => Some(Redirection::Enabled),
-                Step::Ruled if captive.is_served() => None, // a second look is on its way
-                Step::Ruled | Step::Verified if captive.waiting.is_empty() => Some(Redirection::Pending),
-                _ => None,
-            }
-        });
+        core.tell_pods(
+            |pod, ips| {
+                let captive = self.captives.get(&pod.metadata.uid);
+                let Some(captive) = captive else { return ips.is_none().then_some(Redirection::None) };
+                match captive.step {
+                    _ if captive.leaving => None,
+                    Step::Verified if captive.is_served() => Some(Redirection::Enabled),
+                    Step::Ruled if captive.is_served() => None, // a second look is on its way
+                    Step::Ruled | Step::Verified if captive.waiting.is_empty() => Some(Redirection::Pending),
+                    _ => None,
+                }
+            },
+            |uid| self.why_not(uid),
+        );
         for family in Family::BOTH {
             let size = addresses.keys().filter(|ip| Family::of(**ip) == family).count();
             core.metrics.set_size(family, size);

@@ -49,7 +49,9 @@ impl NodeWay {
             if let Some(step) = left.first() {
                 return Err(format!("it does not stay as it was made; next would be: {step}"));
             }
+            self.tell_repairs(core, &steps, &desired);
         }
+        core.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
         tell(core, &desired, &observed);
         shared::write(&core.settings, &desired)?;
         self.verified = Some(Verified { desired, seen: observed });
@@ -155,6 +157,15 @@ impl NodeWay {
             }
         }
         Ok(())
+    }
+
+    /// What was done although nothing else is wanted than before: somebody had changed it.
+    fn tell_repairs(&self, core: &Core, steps: &[Operation], desired: &Desired) {
+        if self.verified.as_ref().is_some_and(|verified| verified.desired == *desired) {
+            let words: Vec<String> = steps.iter().map(ToString::to_string).collect();
+            core.metrics.repaired("node");
+            core.notices.repaired("traffic of the node's pods to ztunnel", &words);
+        }
     }
 
     fn meanwhile(&self) -> &'static str {

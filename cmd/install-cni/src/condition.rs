@@ -1,0 +1,212 @@
+//! The node's condition `IstioCNIReady`, which tools for node readiness can turn into taints.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use kubeio::{Client, Condition, ConditionStatus, Error};
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::{Cluster, Said};
+
+/// Its type.
+const KIND: &str = "IstioCNIReady";
+/// How often we look at ourselves: a change shall be at the node within a second.
+const LOOK: Duration = Duration::from_millis(500);
+/// How often it is told that nothing has changed.
+const HEARTBEAT: Duration = Duration::from_secs(300);
+/// How often the words may change while it does not.
+const WORDS: Duration = Duration::from_secs(10);
+/// After a failure, the next try; twice as long after each further one, up to the last.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// At the end: the kubelet gives us five seconds in all.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// The parts that must be well.
+pub(crate) struct Parts {
+    /// The plugin's files.
+    pub(crate) installer: Arc<installer::Status>,
+    /// The node's network; none without ambient mode.
+    pub(crate) agent: Option<Arc<agent::Status>>,
+}
+
+impl Parts {
+    fn condition(&self) -> Condition {
+        let installer = self.installer.live().and_then(|()| self.installer.ready());
+        let agent = self.agent.as_ref().map_or(Ok(()), |agent| agent.live().and_then(|()| agent.ready()));
+        judge(installer, agent)
+    }
+}
+
+fn judge(installer: Result<(), String>, agent: Result<(), String>) -> Condition {
+    let (status, reason, message) = match (installer, agent) {
+        (Err(why), _) => (ConditionStatus::False, "NotInstalled", why),
+        (_, Err(why)) => (ConditionStatus::False, "NetworkNotReady", why),
+        (Ok(()), Ok(())) => {
+            let message = "the plugin is installed, and the node's network is as it should be";
+            (ConditionStatus::True, "Ready", message.to_owned())
+        }
+    };
+    Condition { kind: KIND, status, reason, message }
+}
+
+/// What was told last, and when.
+#[derive(Debug, Default)]
+struct Told {
+    last: Option<(Condition, Instant)>,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+impl Told {
+    /// Whether to tell this now.
+    fn is_due(&self, condition: &Condition, now: Instant) -> bool {
+        if self.not_before.is_some_and(|not_before| now < not_before) {
+            return false;
+        }
+        let Some((last, when)) = &self.last else { return true };
+        let since = now.saturating_duration_since(*when);
+        match (last.status == condition.status, last == condition) {
+            (false, _) => true,
+            (true, false) => since >= WORDS,
+            (true, true) => since >= HEARTBEAT,
+        }
+    }
+
+    fn done(&mut self, condition: Condition, now: Instant) {
+        *self = Told { last: Some((condition, now)), ..Told::default() };
+    }
+
+    fn failed(&mut self, now: Instant) {
+        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures)).min(LAST_PAUSE);
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = Some(now + pause);
+    }
+}
+
+/// Keeps the condition as it is with us, until it is dropped.
+pub(crate) async fn follow(parts: Parts, cluster: Arc<Cluster>, node: String) {
+    let (mut told, mut said) = (Told::default(), Said::default());
+    loop {
+        let condition = parts.condition();
+        if let Some(client) = cluster.client()
+            && told.is_due(&condition, Instant::now())
+        {
+            let before = told.last.as_ref().map(|(last, _)| last.status);
+            match tell(&client, &node, before, &condition).await {
+                Ok(()) => {
+                    said.forget();
+                    told.done(condition, Instant::now());
+                }
+                Err(error) => {
+                    said.warn(&error);
+                    told.failed(Instant::now());
+                }
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// `before`: what it said, if that is known.
+async fn tell(
+    client: &Client,
+    node: &str,
+    before: Option<ConditionStatus>,
+    condition: &Condition,
+) -> Result<(), Error> {
+    let before = match before {
+        Some(before) => Some(before),
+        // An agent before this one may have told the same.
+        None => client.node_condition(node, KIND).await?,
+    };
+    let changed = before != Some(condition.status);
+    client.set_node_condition(node, condition, SystemTime::now(), changed).await
+}
+
+/// Tells that nothing of us is on the node any more; what went wrong, in a sentence.
+pub(crate) async fn uninstalled(client: &Client, node: &str) -> Result<(), String> {
+    let condition = Condition {
+        kind: KIND,
+        status: ConditionStatus::False,
+        reason: "Uninstalled",
+        message: "the plugin was removed from the node".to_owned(),
+    };
+    match timeout(LAST_WORD, client.set_node_condition(node, &condition, SystemTime::now(), true)).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => {
+            Err(format!("cannot set the condition {KIND} of node {node}: no answer within {LAST_WORD:?}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready() -> Condition {
+        judge(Ok(()), Ok(()))
+    }
+
+    fn not_ready(why: &str) -> Condition {
+        judge(Ok(()), Err(why.to_owned()))
+    }
+
+    #[test]
+    fn the_installation_comes_before_the_network() {
+        let no = |why: &str| Err(why.to_owned());
+        for (installer, agent, status, reason, message) in [
+            (no("a"), no("b"), ConditionStatus::False, "NotInstalled", "a"),
+            (no("a"), Ok(()), ConditionStatus::False, "NotInstalled", "a"),
+            (Ok(()), no("b"), ConditionStatus::False, "NetworkNotReady", "b"),
+        ] {
+            let made = judge(installer, agent);
+            assert_eq!((made.status, made.reason, made.message.as_str()), (status, reason, message));
+        }
+        assert_eq!((ready().kind, ready().status, ready().reason), (KIND, ConditionStatus::True, "Ready"));
+    }
+
+    #[test]
+    fn changes_are_told_at_once_and_the_rest_seldom() {
+        let start = Instant::now();
+        let mut told = Told::default();
+        let table = [
+            (0, ready(), true),
+            (1, ready(), false),
+            (2, not_ready("a"), true),
+            (3, not_ready("b"), false),
+            (11, not_ready("b"), false),
+            (12, not_ready("b"), true),
+            (13, ready(), true),
+            (312, ready(), false),
+            (313, ready(), true),
+        ];
+        for (second, condition, expected) in table {
+            let now = start + Duration::from_secs(second);
+            assert_eq!(told.is_due(&condition, now), expected, "{second}: {condition:?}");
+            if expected {
+                told.done(condition, now);
+            }
+        }
+    }
+
+    #[test]
+    fn after_failures_the_pauses_grow_to_a_minute() {
+        let start = Instant::now();
+        let mut told = Told::default();
+        let mut now = start;
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            told.failed(now);
+            let is_due = |seconds: &u64| told.is_due(&ready(), now + Duration::from_secs(*seconds));
+            let pause = (0..100).find(is_due).unwrap();
+            pauses.push(pause);
+            now += Duration::from_secs(pause);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        told.done(ready(), now);
+        assert!(told.is_due(&not_ready("a"), now), "what succeeded is over");
+    }
+}

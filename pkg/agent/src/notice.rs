@@ -1,0 +1,296 @@
+//! What people who look at the cluster are told: which changes of pods and of the node are worth a notice, each once.
+//!
+//! It remembers what was said of each pod. Nothing here looks at anything: the turn says what it saw, and the loop says
+//! what time it is.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use model::{Pod, PodName};
+use planner::ambient::{Left, Standing};
+
+use crate::settings::Redirection;
+
+/// How grave a notice is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticeLevel {
+    /// Told for the record.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+/// What a notice is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum About {
+    /// The agent, and with it the node.
+    Agent,
+    /// A pod of the node.
+    Pod {
+        /// Namespace and name.
+        name: PodName,
+        /// Its UID.
+        uid: String,
+    },
+}
+
+/// Something that people should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// What it is about.
+    pub about: About,
+    /// How grave it is.
+    pub level: NoticeLevel,
+    /// One word in CamelCase, for filters.
+    pub reason: &'static str,
+    /// Sentences.
+    pub message: String,
+}
+
+/// Takes notices to those who publish them; must not wait.
+pub type Notify = Box<dyn Fn(Notice) + Send>;
+
+/// A pod that runs may be on its way into the mesh for so long, and the node without a ztunnel.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What is still wrong is said again after this time: the API server forgets Events after an hour.
+const AGAIN: Duration = Duration::from_secs(1800);
+
+/// What was seen of a pod, and said.
+#[derive(Debug)]
+struct Seen {
+    name: PodName,
+    /// It was captured when it was last looked at.
+    captured: bool,
+    /// It ran outside of the mesh, or bypassed it, and this was known: to join now is news.
+    ran_outside: bool,
+    refused: Option<Left>,
+    missing: Option<Missing>,
+    round: u64,
+}
+
+/// A running pod that should be captured and is not.
+#[derive(Debug)]
+struct Missing {
+    reason: &'static str,
+    why: String,
+    said: Option<&'static str>,
+    next: Instant,
+}
+
+/// No ztunnel, where there was one.
+#[derive(Debug, Default)]
+struct Ztunnel {
+    known: bool,
+    /// When to say that it is gone, and what happens meanwhile.
+    gone: Option<(Instant, String)>,
+    said: bool,
+}
+
+/// What was said, and whom to tell.
+pub(crate) struct Notices {
+    notify: Notify,
+    pods: BTreeMap<String, Seen>,
+    ztunnel: Ztunnel,
+    round: u64,
+}
+
+impl Notices {
+    pub(crate) fn new(notify: Notify) -> Notices {
+        Notices { notify, pods: BTreeMap::new(), ztunnel: Ztunnel::default(), round: 0 }
+    }
+
+    /// A look at all pods begins.
+    pub(crate) fn begin(&mut self) {
+        self.round += 1;
+    }
+
+    /// It has ended: of whoever was not seen nothing is remembered.
+    pub(crate) fn end(&mut self) {
+        self.pods.retain(|_, seen| seen.round == self.round);
+    }
+
+    /// A pod, what it should be, and what it is; none: nothing is said of that now. `why` is asked for a pod that should
+    /// be captured and is not.
+    pub(crate) fn saw(
+        &mut self,
+        pod: &Pod,
+        standing: &Standing,
+        is: Option<Redirection>,
+        why: impl FnOnce() -> String,
+        now: Instant,
+    ) {
+        if has_ended(pod) {
+            return;
+        }
+        let round = self.round;
+        let seen = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(|| Seen {
+            name: pod.name(),
+            captured: false,
+            ran_outside: false,
+            refused: None,
+            missing: None,
+            round,
+        });
+        seen.round = round;
+        let runs = pod.status.phase == "Running";
+        let notice = match (standing, is) {
+            (Standing::Member { .. }, Some(Redirection::Enabled)) => seen.is_captured(),
+            (Standing::Member { .. }, is) if runs => {
+                seen.is_missing(is == Some(Redirection::Pending), why, now);
+                None
+            }
+            (Standing::Out(reason), Some(Redirection::None)) if *reason != Left::NamespaceUnknown => {
+                seen.is_out(*reason, runs)
+            }
+            _ => None,
+        };
+        let about = || About::Pod { name: pod.name(), uid: pod.metadata.uid.clone() };
+        if let Some((level, reason, message)) = notice {
+            (self.notify)(Notice { about: about(), level, reason, message });
+        }
+    }
+
+    /// The turn failed: who was captured still is, as far as is known, and who was not is not.
+    pub(crate) fn failed(&mut self, pod: &Pod, standing: &Standing, why: &str, now: Instant) {
+        let before = self.pods.get_mut(&pod.metadata.uid);
+        if let Some(seen) = before.filter(|seen| seen.captured && !has_ended(pod)) {
+            seen.round = self.round;
+            return;
+        }
+        self.saw(pod, standing, None, || why.to_owned(), now);
+    }
+
+    /// What somebody had changed was put back. `led`: what it leads, such as a pod's traffic, and where.
+    pub(crate) fn repaired(&self, led: &str, what: &[String]) {
+        self.warn(
+            "DriftRepaired",
+            format!("Somebody changed what leads {led}; it was put back: {}.", what.join("; ")),
+        );
+    }
+
+    /// Whether a ztunnel takes new connections; `meanwhile`: what happens to them else.
+    pub(crate) fn ztunnel(&mut self, there: bool, meanwhile: &str, now: Instant) {
+        let ztunnel = &mut self.ztunnel;
+        if there {
+            ztunnel.known = true;
+            ztunnel.gone = None;
+            if std::mem::take(&mut ztunnel.said) {
+                let message = "A ztunnel takes new connections again.".to_owned();
+                self.say(About::Agent, (NoticeLevel::Normal, "ZtunnelReady", message));
+            }
+        } else if ztunnel.known && ztunnel.gone.is_none() && !ztunnel.said {
+            ztunnel.gone = Some((now + PATIENCE, meanwhile.to_owned()));
+        }
+    }
+
+    /// Says what is due.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        let due = self.ztunnel.gone.take_if(|(when, _)| *when <= now);
+        if let Some((_, meanwhile)) = due {
+            self.ztunnel.said = true;
+            self.warn(
+                "NoZtunnel",
+                format!("The node's ztunnel is gone, and there is no other: {meanwhile}."),
+            );
+        }
+        let mut due = Vec::new();
+        for (uid, seen) in &mut self.pods {
+            let Some(missing) = seen.missing.as_mut().filter(|missing| missing.next <= now) else { continue };
+            missing.next = now + AGAIN;
+            missing.said = Some(missing.reason);
+            seen.ran_outside = true;
+            let about = About::Pod { name: seen.name.clone(), uid: uid.clone() };
+            due.push((about, (NoticeLevel::Warning, missing.reason, missing.message(&seen.name))));
+        }
+        due.into_iter().for_each(|(about, what)| self.say(about, what));
+    }
+
+    /// When something will have to be said.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let pods = self.pods.values().filter_map(|seen| seen.missing.as_ref()).map(|missing| missing.next);
+        pods.chain(self.ztunnel.gone.as_ref().map(|(when, _)| *when)).min()
+    }
+
+    fn warn(&self, reason: &'static str, message: String) {
+        self.say(About::Agent, (NoticeLevel::Warning, reason, message));
+    }
+
+    fn say(&self, about: About, (level, reason, message): Said) {
+        (self.notify)(Notice { about, level, reason, message });
+    }
+}
+
+type Said = (NoticeLevel, &'static str, String);
+
+impl Seen {
+    fn is_captured(&mut self) -> Option<Said> {
+        self.captured = true;
+        self.refused = None;
+        self.missing = None;
+        std::mem::take(&mut self.ran_outside).then(|| {
+            let message = "It is captured from now on; it was running before.".to_owned();
+            (NoticeLevel::Normal, "JoinedMesh", message)
+        })
+    }
+
+    fn is_missing(&mut self, is_ruled: bool, why: impl FnOnce() -> String, now: Instant) {
+        let reason = if is_ruled { "CaptureFailed" } else { "BypassesMesh" };
+        let missing = self.missing.get_or_insert_with(|| Missing {
+            reason,
+            why: String::new(),
+            said: None,
+            next: now + PATIENCE,
+        });
+        missing.reason = reason;
+        missing.why = why();
+        // What is wrong is another thing now.
+        if missing.said.is_some_and(|said| said != reason) {
+            missing.next = missing.next.min(now + PATIENCE);
+        }
+    }
+
+    fn is_out(&mut self, reason: Left, runs: bool) -> Option<Said> {
+        let captured = std::mem::take(&mut self.captured);
+        self.missing = None;
+        self.ran_outside = runs;
+        let known = self.refused.replace(reason) == Some(reason);
+        if captured && runs {
+            let message = format!("It runs on outside of the mesh: {reason}.");
+            return Some((NoticeLevel::Normal, "ReleasedFromMesh", message));
+        }
+        let level = refusal(reason).filter(|_| !known)?;
+        let message =
+            format!("Labels or selectors ask for it to be in the mesh, and it is not captured: {reason}.");
+        Some((level, "RefusedByMesh", message))
+    }
+}
+
+impl Missing {
+    fn message(&self, pod: &PodName) -> String {
+        let what = match self.reason {
+            "CaptureFailed" => "Its traffic is led to ztunnel, which does not take it",
+            _ => "It should be captured and is not: its traffic may bypass the mesh",
+        };
+        format!("{what}: {}. On the node, `install-cni explain {pod}` tells more.", self.why)
+    }
+}
+
+/// How grave it is that a pod is kept out; none: nobody wants to hear of it.
+fn refusal(reason: Left) -> Option<NoticeLevel> {
+    match reason {
+        Left::HostNetwork => Some(NoticeLevel::Warning),
+        // Somebody chose so, for the pod or with its sidecar.
+        Left::OptedOut | Left::Sidecar => Some(NoticeLevel::Normal),
+        _ => None,
+    }
+}
+
+/// Nobody asks about a pod that has ended, or is about to.
+fn has_ended(pod: &Pod) -> bool {
+    pod.metadata.deleted.is_some() || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! What is said of a pod, by what was seen of it before.
+
+use std::sync::mpsc;
+
+use planner::ambient::Enrolled;
+
+use super::*;
+
+struct Desk {
+    notices: Notices,
+    said: mpsc::Receiver<Notice>,
+    start: Instant,
+}
+
+/// What a pod is, and what is seen of it.
+type Look = (Standing, Option<Redirection>);
+/// A case: at which second what is seen, and which reasons are told then.
+type Row<'a, T> = (&'a str, &'a [(u64, T, &'a [&'a str])]);
+
+fn pod(name: &str, phase: &str) -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.namespace = "shop".to_owned();
+    pod.metadata.name = name.to_owned();
+    pod.metadata.uid = format!("uid-{name}");
+    pod.status.phase = phase.to_owned();
+    pod
+}
+
+fn member(is: Option<Redirection>) -> Look {
+    (Standing::Member { reason: Enrolled::NamespaceLabel, ips: vec![] }, is)
+}
+
+fn out(reason: Left) -> Look {
+    (Standing::Out(reason), Some(Redirection::None))
+}
+
+const CAPTURED: Option<Redirection> = Some(Redirection::Enabled);
+const RULED: Option<Redirection> = Some(Redirection::Pending);
+const BARE: Option<Redirection> = Some(Redirection::None);
+
+impl Desk {
+    fn new() -> Desk {
+        let (tell, said) = mpsc::channel();
+        let notify = Box::new(move |notice| drop(tell.send(notice)));
+        Desk { notices: Notices::new(notify), said, start: Instant::now() }
+    }
+
+    fn at(&self, second: u64) -> Instant {
+        self.start + Duration::from_secs(second)
+    }
+
+    /// One turn over one pod, and what the loop says then; the reasons that were told.
+    fn turn(&mut self, second: u64, pod: &Pod, (standing, is): &Look) -> Vec<&'static str> {
+        let now = self.at(second);
+        self.notices.begin();
+        self.notices.saw(pod, standing, *is, || "a tool failed".to_owned(), now);
+        self.notices.end();
+        self.reasons(second)
+    }
+
+    /// A turn over these pods that fails.
+    fn fail(&mut self, second: u64, looks: &[(&Pod, Look)]) {
+        self.notices.begin();
+        for (pod, look) in looks {
+            let now = self.at(second);
+            self.notices.failed(pod, &look.0, "no tool", now);
+        }
+        self.notices.end();
+    }
+
+    fn reasons(&mut self, second: u64) -> Vec<&'static str> {
+        self.all(second).iter().map(|notice| notice.reason).collect()
+    }
+
+    fn all(&mut self, second: u64) -> Vec<Notice> {
+        self.notices.tick(self.at(second));
+        self.said.try_iter().collect()
+    }
+}
+
+#[test]
+fn changes_of_a_running_pod_are_told_once() {
+    let nothing: &[&str] = &[];
+    let table: [Row<'_, Look>; 10] = [
+        (
+            "captured from its start on",
+            &[(0, member(None), nothing), (1, member(CAPTURED), nothing), (99, member(CAPTURED), nothing)],
+        ),
+        (
+            "labelled while it runs, and back",
+            &[
+                (0, out(Left::NotLabelled), nothing),
+                (1, member(None), nothing),
+                (2, member(CAPTURED), &["JoinedMesh"]),
+                (3, member(CAPTURED), nothing),
+                (4, (Standing::Out(Left::NotLabelled), None), nothing),
+                (5, out(Left::NotLabelled), &["ReleasedFromMesh"]),
+                (6, out(Left::NotLabelled), nothing),
+            ],
+        ),
+        (
+            "opted out while it runs",
+            &[
+                (0, member(CAPTURED), nothing),
+                (1, out(Left::OptedOut), &["ReleasedFromMesh"]),
+                (2, out(Left::OptedOut), nothing),
+            ],
+        ),
+        (
+            "refused for one reason, and then for another",
+            &[
+                (0, out(Left::HostNetwork), &["RefusedByMesh"]),
+                (1, out(Left::HostNetwork), nothing),
+                (2, out(Left::Sidecar), &["RefusedByMesh"]),
+                (3, out(Left::Sidecar), nothing),
+            ],
+        ),
+        (
+            "kept out for reasons that nobody wants to hear of",
+            &[
+                (0, out(Left::NotLabelled), nothing),
+                (1, out(Left::PodLabel), nothing),
+                (2, out(Left::NotSelected), nothing),
+                (3, out(Left::ExcludedNamespace), nothing),
+                (4, out(Left::AgentPod), nothing),
+                (5, out(Left::Ztunnel), nothing),
+                (6, out(Left::NamespaceUnknown), nothing),
+                (7, out(Left::Terminated), nothing),
+            ],
+        ),
+        (
+            "bypassing for ten seconds, said again after half an hour, and captured then",
+            &[
+                (0, member(BARE), nothing),
+                (9, member(None), nothing),
+                (10, member(BARE), &["BypassesMesh"]),
+                (11, member(BARE), nothing),
+                (1809, member(BARE), nothing),
+                (1810, member(BARE), &["BypassesMesh"]),
+                (1811, member(CAPTURED), &["JoinedMesh"]),
+            ],
+        ),
+        (
+            "not taken by ztunnel, and then not led there any more",
+            &[
+                (0, member(RULED), nothing),
+                (10, member(RULED), &["CaptureFailed"]),
+                (20, member(BARE), nothing),
+                (29, member(BARE), nothing),
+                (30, member(BARE), &["BypassesMesh"]),
+            ],
+        ),
+        (
+            "captured just in time",
+            &[
+                (0, member(BARE), nothing),
+                (9, member(CAPTURED), nothing),
+                (15, member(BARE), nothing),
+                (24, member(CAPTURED), nothing),
+            ],
+        ),
+        (
+            "released while it was missing",
+            &[
+                (0, member(BARE), nothing),
+                (5, out(Left::NotLabelled), nothing),
+                (30, out(Left::NotLabelled), nothing),
+            ],
+        ),
+        (
+            "its namespace is not known for a moment",
+            &[
+                (0, member(CAPTURED), nothing),
+                (1, out(Left::NamespaceUnknown), nothing),
+                (2, member(CAPTURED), nothing),
+            ],
+        ),
+    ];
+    for (what, looks) in table {
+        let mut desk = Desk::new();
+        for (second, look, expected) in looks {
+            assert_eq!(desk.turn(*second, &pod("web", "Running"), look), *expected, "{what}: {second}");
+        }
+    }
+}
+
+#[test]
+fn pods_that_start_or_end_are_not_told_of() {
+    let mut desk = Desk::new();
+    for second in [0, 60] {
+        assert_eq!(desk.turn(second, &pod("web", "Pending"), &member(BARE)), [""; 0]);
+    }
+    assert_eq!(desk.turn(61, &pod("web", "Running"), &member(CAPTURED)), [""; 0]);
+    assert_eq!(
+        desk.turn(61, &pod("web", "Pending"), &out(Left::NotLabelled)),
+        [""; 0],
+        "it does not run yet"
+    );
+    let mut leaving = pod("web", "Running");
+    leaving.metadata.deleted = Some("2026-01-01T00:00:00Z".to_owned());
+    for ended in [leaving, pod("web", "Succeeded"), pod("web", "Failed")] {
+        assert_eq!(desk.turn(62, &pod("web", "Running"), &member(CAPTURED)), [""; 0]);
+        assert_eq!(desk.turn(63, &ended, &out(Left::NotLabelled)), [""; 0], "{ended:?}");
+        assert_eq!(desk.turn(64, &ended, &out(Left::HostNetwork)), [""; 0], "{ended:?}");
+        assert!(desk.notices.pods.is_empty(), "nothing is remembered of it");
+    }
+}
+
+#[test]
+fn a_notice_says_of_whom_and_why() {
+    let mut desk = Desk::new();
+    desk.turn(0, &pod("web", "Running"), &member(BARE));
+    let [notice] = &desk.all(10)[..] else { panic!("one") };
+    let name = PodName { namespace: "shop".to_owned(), name: "web".to_owned() };
+    assert_eq!(notice.about, About::Pod { name, uid: "uid-web".to_owned() });
+    assert_eq!(notice.level, NoticeLevel::Warning);
+    assert_eq!(
+        notice.message,
+        "It should be captured and is not: its traffic may bypass the mesh: a tool failed. On the node, `install-cni \
+         explain shop/web` tells more."
+    );
+}
+
+#[test]
+fn after_a_failed_turn_only_those_count_as_missing_that_were_not_captured() {
+    let mut desk = Desk::new();
+    let [captured, new, plain] = ["captured", "new", "plain"].map(|name| pod(name, "Running"));
+    desk.turn(0, &captured, &member(CAPTURED));
+    let looks = [(&captured, member(None)), (&new, member(None)), (&plain, out(Left::NotLabelled))];
+    desk.fail(1, &looks);
+    desk.fail(2, &looks);
+    assert_eq!(desk.notices.due(), Some(desk.at(11)));
+    let [notice] = &desk.all(11)[..] else { panic!("one") };
+    assert_eq!(notice.reason, "BypassesMesh");
+    assert!(notice.message.contains("no tool"), "{}", notice.message);
+    // What was captured is still remembered as such.
+    assert_eq!(desk.turn(12, &captured, &out(Left::NotLabelled)), ["ReleasedFromMesh"]);
+}
+
+#[test]
+fn of_a_pod_that_goes_while_all_turns_fail_nothing_is_said() {
+    let mut desk = Desk::new();
+    let [new, gone] = ["new", "gone"].map(|name| pod(name, "Running"));
+    desk.fail(0, &[(&new, member(None)), (&gone, member(None))]);
+    desk.fail(5, &[(&new, member(None))]);
+    let told: Vec<_> = desk.all(10).into_iter().map(|notice| notice.about).collect();
+    let name = PodName { namespace: "shop".to_owned(), name: "new".to_owned() };
+    assert_eq!(told, [About::Pod { name, uid: "uid-new".to_owned() }]);
+}
+
+#[test]
+fn a_ztunnel_that_was_there_and_has_no_successor_in_time_is_told_of() {
+    let nothing: &[&str] = &[];
+    let table: [Row<'_, bool>; 4] = [
+        ("never there", &[(0, false, nothing), (99, false, nothing), (100, true, nothing)]),
+        ("replaced", &[(0, true, nothing), (1, false, nothing), (10, true, nothing), (99, true, nothing)]),
+        (
+            "gone, and back",
+            &[
+                (0, true, nothing),
+                (1, false, nothing),
+                (5, false, nothing),
+                (11, false, &["NoZtunnel"]),
+                (99, false, nothing),
+                (100, true, &["ZtunnelReady"]),
+            ],
+        ),
+        (
+            "gone twice",
+            &[
+                (0, true, nothing),
+                (1, false, nothing),
+                (11, false, &["NoZtunnel"]),
+                (12, true, &["ZtunnelReady"]),
+                (13, false, nothing),
+                (23, false, &["NoZtunnel"]),
+            ],
+        ),
+    ];
+    for (what, looks) in table {
+        let mut desk = Desk::new();
+        for (second, there, expected) in looks {
+            desk.notices.ztunnel(*there, "traffic is held", desk.at(*second));
+            assert_eq!(desk.reasons(*second), *expected, "{what}: {second}");
+        }
+    }
+}
+
+#[test]
+fn a_repair_is_told_about_the_agent() {
+    let mut desk = Desk::new();
+    desk.notices.repaired("traffic of shop/web to ztunnel", &["a rule".to_owned(), "a route".to_owned()]);
+    let [notice] = &desk.all(0)[..] else { panic!("one") };
+    assert_eq!((&notice.about, notice.reason), (&About::Agent, "DriftRepaired"));
+    assert_eq!(
+        notice.message,
+        "Somebody changed what leads traffic of shop/web to ztunnel; it was put back: a rule; a route."
+    );
+}

@@ -1,0 +1,166 @@
+//! Conditions of the node, which other programs can act on.
+
+use std::time::{Duration, SystemTime};
+
+use http::Method;
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::{Value, json};
+
+use crate::{Client, Error, client::Body, event::rfc3339};
+
+/// Whether a condition holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionStatus {
+    /// It does.
+    True,
+    /// It does not.
+    False,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// A condition of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Its type, such as `IstioCNIReady`. A node has one of each type.
+    pub kind: &'static str,
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Node {
+    status: NodeStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeStatus {
+    conditions: Vec<Shown>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Shown {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+impl ConditionStatus {
+    fn word(self) -> &'static str {
+        match self {
+            ConditionStatus::True => "True",
+            ConditionStatus::False => "False",
+            ConditionStatus::Unknown => "Unknown",
+        }
+    }
+}
+
+impl Client {
+    /// What the condition of this type says at the node; none if the node has none.
+    ///
+    /// # Errors
+    /// The API server did not tell within ten seconds.
+    pub async fn node_condition(&self, node: &str, kind: &str) -> Result<Option<ConditionStatus>, Error> {
+        let shown: Node = self.get(&format!("node {node}"), &format!("/api/v1/nodes/{node}"), LIMIT).await?;
+        Ok(status_of(&shown, kind))
+    }
+
+    /// Sets a condition of the node; others stay as they are. `changed`: it says another thing than before, which began
+    /// `now`.
+    ///
+    /// # Errors
+    /// The API server did not do it within ten seconds.
+    pub async fn set_node_condition(
+        &self,
+        node: &str,
+        condition: &Condition,
+        now: SystemTime,
+        changed: bool,
+    ) -> Result<(), Error> {
+        let doing = format!("set the condition {} of node {node}", condition.kind);
+        let path = format!("/api/v1/nodes/{node}/status");
+        let body = Body::StrategicMergePatch(patch(condition, now, changed).to_string().into_bytes());
+        self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
+    }
+}
+
+fn status_of(node: &Node, kind: &str) -> Option<ConditionStatus> {
+    let shown = node.status.conditions.iter().find(|shown| shown.kind == kind)?;
+    Some(match shown.status.as_str() {
+        "True" => ConditionStatus::True,
+        "False" => ConditionStatus::False,
+        _ => ConditionStatus::Unknown,
+    })
+}
+
+/// The API server finds the condition by its type. What is left out of it stays.
+fn patch(condition: &Condition, now: SystemTime, changed: bool) -> Value {
+    let now = rfc3339(now);
+    let mut told = json!({
+        "type": condition.kind,
+        "status": condition.status.word(),
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastHeartbeatTime": now,
+    });
+    if changed && let Some(told) = told.as_object_mut() {
+        told.insert("lastTransitionTime".to_owned(), Value::String(now));
+    }
+    json!({"status": {"conditions": [told]}})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    #[test]
+    fn a_heartbeat_leaves_the_time_of_the_transition_alone() {
+        let condition = Condition {
+            kind: "IstioCNIReady",
+            status: ConditionStatus::True,
+            reason: "Ready",
+            message: "It is.".to_owned(),
+        };
+        let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let mut expected = json!({
+            "type": "IstioCNIReady",
+            "status": "True",
+            "reason": "Ready",
+            "message": "It is.",
+            "lastHeartbeatTime": "2023-11-14T22:13:20Z",
+        });
+        assert_eq!(patch(&condition, now, false), json!({"status": {"conditions": [expected]}}));
+        expected["lastTransitionTime"] = json!("2023-11-14T22:13:20Z");
+        assert_eq!(patch(&condition, now, true), json!({"status": {"conditions": [expected]}}));
+    }
+
+    #[test]
+    fn the_condition_of_the_type_is_read_and_no_other() {
+        let node = json!({"status": {"conditions": [
+            {"type": "Ready", "status": "True"},
+            {"type": "A", "status": "False"},
+            {"type": "B", "status": "True"},
+            {"type": "C", "status": "Unknown"},
+        ]}});
+        let node: Node = serde_json::from_value(node).unwrap();
+        for (kind, expected) in [
+            ("A", Some(ConditionStatus::False)),
+            ("B", Some(ConditionStatus::True)),
+            ("C", Some(ConditionStatus::Unknown)),
+            ("D", None),
+        ] {
+            assert_eq!(status_of(&node, kind), expected, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Tells Events, each once.
+
+use std::time::{Instant, SystemTime};
+
+use tracing::debug;
+
+use super::{
+    Event, MAX_MESSAGE, Subject, cut,
+    series::{Key, Series, Verdict},
+};
+use crate::{Client, Error, Kind};
+
+/// Publishes Events of one node: what happens again is counted at the Event that is there, and a flood is cut off.
+pub struct Publisher {
+    client: Client,
+    node: String,
+    series: Series,
+}
+
+impl Publisher {
+    /// Has told nothing yet. `node`: where we are.
+    #[must_use]
+    pub fn new(client: Client, node: &str) -> Publisher {
+        Publisher { client, node: node.to_owned(), series: Series::new(Instant::now()) }
+    }
+
+    /// Publishes an Event: creates it, counts the one that says the same, or leaves it out when there were more than 20
+    /// at once and then one in ten seconds.
+    ///
+    /// # Errors
+    /// The API server did not take it within ten seconds. It is not tried again.
+    pub async fn publish(&mut self, subject: &Subject, mut event: Event) -> Result<(), Error> {
+        event.message.truncate(cut(&event.message, MAX_MESSAGE).len());
+        let key = (subject.clone(), event);
+        match self.series.happened(&key, Instant::now()) {
+            Verdict::New => self.create(key).await,
+            Verdict::Suppressed => {
+                debug!(target: "install", "one Event {} too many about {subject}: {}", key.1.reason, key.1.message);
+                Ok(())
+            }
+            Verdict::Again { name, count } => {
+                match self.client.count_event(&name, subject, count, SystemTime::now()).await {
+                    // Somebody removed it.
+                    Err(error) if error.kind() == Kind::NotFound => self.create(key).await,
+                    answer => answer,
+                }
+            }
+        }
+    }
+
+    async fn create(&mut self, key: Key) -> Result<(), Error> {
+        let name = self.client.create_event(&self.node, &key.0, &key.1, SystemTime::now()).await?;
+        self.series.created(key, name, Instant::now());
+        Ok(())
+    }
+}

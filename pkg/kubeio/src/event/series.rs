@@ -1,0 +1,175 @@
+//! Which Events are new, which have been told already, and which would be too many.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use super::{Event, Subject};
+
+/// The API server keeps Events for an hour after their last change; after that the next one is new.
+const WINDOW: Duration = Duration::from_secs(3600);
+/// How many Events are remembered.
+const REMEMBERED: usize = 256;
+/// How many may be told at once, and how often one more afterwards. A node in trouble has hundreds to tell, and so have
+/// all other nodes.
+const BURST: u32 = 20;
+const EVERY: Duration = Duration::from_secs(10);
+
+/// What makes two Events the same.
+pub(super) type Key = (Subject, Event);
+
+/// What is to be done with an Event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Create it.
+    New,
+    /// It has happened so many times: count the one of this name.
+    Again {
+        /// Of the Event that was created.
+        name: String,
+        /// With this time.
+        count: u32,
+    },
+    /// Say nothing; a repetition is counted, and told with the next one.
+    Suppressed,
+}
+
+#[derive(Debug)]
+struct Told {
+    name: String,
+    count: u32,
+    last: Instant,
+}
+
+/// What was told. Its memory and its rate are bounded, whatever happens on the node.
+#[derive(Debug)]
+pub(super) struct Series {
+    told: BTreeMap<Key, Told>,
+    tokens: u32,
+    refilled: Instant,
+}
+
+impl Series {
+    pub(super) fn new(now: Instant) -> Series {
+        Series { told: BTreeMap::new(), tokens: BURST, refilled: now }
+    }
+
+    /// What is to be done with an Event that happens now.
+    pub(super) fn happened(&mut self, key: &Key, now: Instant) -> Verdict {
+        let may = self.take(now);
+        let Some(told) = self.told.get_mut(key) else {
+            return if may { Verdict::New } else { Verdict::Suppressed };
+        };
+        if now.saturating_duration_since(told.last) >= WINDOW {
+            self.told.remove(key);
+            return if may { Verdict::New } else { Verdict::Suppressed };
+        }
+        told.count = told.count.saturating_add(1);
+        if !may {
+            return Verdict::Suppressed;
+        }
+        told.last = now;
+        Verdict::Again { name: told.name.clone(), count: told.count }
+    }
+
+    /// An Event was created.
+    pub(super) fn created(&mut self, key: Key, name: String, now: Instant) {
+        if self.told.len() >= REMEMBERED && !self.told.contains_key(&key) {
+            let oldest = self.told.iter().min_by_key(|(_, told)| told.last).map(|(key, _)| key.clone());
+            oldest.map(|key| self.told.remove(&key));
+        }
+        self.told.insert(key, Told { name, count: 1, last: now });
+    }
+
+    /// Whether one more may be told.
+    fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.refilled).as_secs() / EVERY.as_secs();
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
+        self.refilled += EVERY.saturating_mul(passed);
+        self.tokens = self.tokens.saturating_add(passed).min(BURST);
+        let may = self.tokens > 0;
+        self.tokens = self.tokens.saturating_sub(1);
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EventLevel;
+
+    fn key(node: &str, message: &str) -> Key {
+        let event = Event { level: EventLevel::Warning, reason: "Fight", message: message.to_owned() };
+        (Subject::Node(node.to_owned()), event)
+    }
+
+    fn again(count: u32) -> Verdict {
+        Verdict::Again { name: "first".to_owned(), count }
+    }
+
+    #[test]
+    fn what_happens_again_within_an_hour_is_counted_and_not_told_anew() {
+        let start = Instant::now();
+        let mut series = Series::new(start);
+        let table = [
+            (0, key("n1", "a"), Verdict::New),
+            (1, key("n1", "a"), again(2)),
+            (3_600, key("n1", "a"), again(3)),
+            (7_199, key("n1", "a"), again(4)),
+            (7_199, key("n1", "b"), Verdict::New),
+            (7_199, key("n2", "a"), Verdict::New),
+            (10_799, key("n1", "a"), Verdict::New),
+            (10_800, key("n1", "a"), again(2)),
+        ];
+        for (second, key, expected) in table {
+            let now = start + Duration::from_secs(second);
+            let verdict = series.happened(&key, now);
+            assert_eq!(verdict, expected, "{second}: {key:?}");
+            if verdict == Verdict::New {
+                series.created(key, "first".to_owned(), now);
+            }
+        }
+    }
+
+    #[test]
+    fn a_flood_is_cut_off_and_one_passes_every_ten_seconds() {
+        let start = Instant::now();
+        let mut series = Series::new(start);
+        let mut told = |second: u64, number: u32| {
+            let key = key("n1", &format!("{second}-{number}"));
+            series.happened(&key, start + Duration::from_secs(second)) == Verdict::New
+        };
+        let mut round = |second: u64| (0..100).filter(|number| told(second, *number)).count();
+        let table =
+            [(0, 20), (9, 0), (10, 1), (19, 0), (20, 1), (55, 3), (60, 1), (100_000, 20), (100_009, 0)];
+        for (second, expected) in table {
+            assert_eq!(round(second), expected, "{second}");
+        }
+    }
+
+    #[test]
+    fn repetitions_of_a_flood_are_counted_with_the_next_that_passes() {
+        let start = Instant::now();
+        let mut series = Series::new(start);
+        assert_eq!(series.happened(&key("n1", "a"), start), Verdict::New);
+        series.created(key("n1", "a"), "first".to_owned(), start);
+        let suppressed = |_: &u32| series.happened(&key("n1", "a"), start) == Verdict::Suppressed;
+        assert_eq!((0..100).filter(suppressed).count(), 81);
+        assert_eq!(series.happened(&key("n1", "a"), start + EVERY), again(102));
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_remembered_and_the_oldest_go_first() {
+        let start = Instant::now();
+        let mut series = Series::new(start);
+        for number in 0..1000_u64 {
+            let now = start + Duration::from_secs(number);
+            series.created(key("n1", &number.to_string()), "first".to_owned(), now);
+        }
+        assert_eq!(series.told.len(), REMEMBERED);
+        let now = start + Duration::from_secs(1000);
+        assert_eq!(series.happened(&key("n1", "743"), now), Verdict::New);
+        assert_eq!(series.happened(&key("n1", "744"), now), again(2));
+    }
+}
