@@ -102,6 +102,8 @@ mod plugin_calls;
 mod plugin_crash;
 #[path = "tests/plugin_log.rs"]
 mod plugin_log;
+#[path = "tests/plugin_records.rs"]
+mod plugin_records;
 #[path = "tests/plugin_replay.rs"]
 mod plugin_replay;
 #[path = "tests/rules_node.rs"]

@@ -19,16 +19,12 @@ use crate::{
     log::{Log, now},
 };
 
-/// Decisions that are made by name alone, and are in the configuration for everybody to read.
-const BY_NAME: [&str; 3] = ["no-pod", "excluded-namespace", "agent-pod"];
-
 /// Notes how an ADD ended.
 pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniError>) {
     let Some(directory) = directory(call) else { return };
     let (Some(name), Some(container)) = (&call.pod, container(call)) else { return };
     let (code, words) = log.decision().unwrap_or_default();
     let failed = directory.join(format!("{FAILED}{}_{}", name.namespace, name.name));
-    let is_wanted = error.is_some() || !(call.conf.ambient_enabled || BY_NAME.contains(&code));
     let record = PodRecord {
         namespace: name.namespace.clone(),
         name: name.name.clone(),
@@ -54,7 +50,10 @@ pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniErro
         Some(_) => write(&directory, &failed, &record),
         None => {
             drop(fs::remove_file(&failed)); // most often there is none
-            if is_wanted { write(&directory, &directory.join(container), &record) } else { Ok(()) }
+            if call.conf.ambient_enabled {
+                return;
+            }
+            write(&directory, &directory.join(container), &record)
         }
     };
     if let Err(error) = done {

@@ -170,9 +170,9 @@ impl Desk {
     /// Without ambient mode there is nobody who follows pods.
     fn look_plain(&self, records: &[wire::PodRecord]) -> State {
         let (began, at) = (Instant::now(), agent::now());
-        let pods = self.plain.look(records);
+        let (pods, blind) = self.plain.look(records);
         let took_ms = began.elapsed().as_secs_f64() * 1e3;
-        let seen = Seen { at, took_ms, by: Observer::Agent, blind: Vec::new() };
+        let seen = Seen { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
         State { seen, pods, ..empty() }
     }
 

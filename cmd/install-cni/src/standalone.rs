@@ -61,8 +61,10 @@ fn alone(ambient: &Ambient, last: Option<State>) -> State {
 
 /// Without ambient mode the plugin's records tell all that an agent would know.
 fn plain(settings: &Settings, records: &[wire::PodRecord]) -> State {
-    let pods = Plain::new(settings.netns_directory.clone(), netfilter::Options::default()).look(records);
-    State { pods, seen: Seen { at: agent::now(), ..Seen::default() }, ..desk::empty() }
+    let plain = Plain::new(settings.netns_directory.clone(), netfilter::Options::default());
+    let (pods, blind) = plain.look(records);
+    let seen = Seen { at: agent::now(), blind: blind.into_iter().collect(), ..Seen::default() };
+    State { pods, seen, ..desk::empty() }
 }
 
 /// None: there is no such file.

@@ -221,9 +221,9 @@ impl Plain {
         Plain { netns_directory, tools, sidecars: Mutex::default() }
     }
 
-    /// Blocks.
+    /// What is there, and what nobody can know. Blocks.
     #[must_use]
-    pub fn look(&self, records: &[PodRecord]) -> Vec<PodState> {
+    pub fn look(&self, records: &[PodRecord]) -> (Vec<PodState>, Option<Blind>) {
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         records::pods(records, &self.netns_directory, &self.tools, &mut cache)
     }

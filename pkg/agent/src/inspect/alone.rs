@@ -156,7 +156,7 @@ fn in_our_words(rule: &FirewallRule) -> FirewallRule {
 
 /// A pod that the last agent knew. Whether it is still there nobody says.
 fn look_at(settings: &Settings, network: &Network, netns: Option<Arc<Netns>>, pod: &mut PodState) {
-    let before = std::mem::take(&mut pod.kernel);
+    let (before, was) = (std::mem::take(&mut pod.kernel), pod.capture);
     pod.kernel = KernelView { looked: Some(timestamp(SystemTime::now())), ..KernelView::default() };
     pod.kernel.netns = netns.as_ref().map(|netns| inpod::netns_ref(netns.id()));
     match pod.way {
@@ -164,6 +164,9 @@ fn look_at(settings: &Settings, network: &Network, netns: Option<Arc<Netns>>, po
         Some(Way::InPod) => captured(settings, netns, pod),
         Some(Way::Sidecar) => redirected(settings, netns, pod),
         None => pod.kernel = before,
+    }
+    if pod.capture != was {
+        pod.since = None; // nobody was there to see it change
     }
 }
 

@@ -1,13 +1,15 @@
 //! What the plugin noted of its ADDs.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::Path,
     time::{Duration, SystemTime},
 };
 
 use netfilter::Options;
-use report::{Capture, KernelView, PodState, Reason, Way};
+use netns::Netns;
+use report::{Blind, Capture, KernelView, PodState, Reason, Way};
 use wire::{FAILED, MAX_RECORD, PodRecord};
 
 use super::sidecar;
@@ -58,13 +60,37 @@ pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
     }
 }
 
+/// A pod that has a network namespace and no record started before the plugin was there, or was one of another version's.
+fn unrecorded(records: &[PodRecord], netns_directory: &Path) -> Option<Blind> {
+    let what = "pods that started before this plugin was there".to_owned();
+    if !netns_directory.exists() {
+        let why =
+            format!("{} is not there, so they cannot be told from the others", netns_directory.display());
+        return Some(Blind { what, why });
+    }
+    let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
+    let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
+    let found = match Netns::list(netns_directory) {
+        Ok(found) => found,
+        Err(error) => return Some(Blind { what, why: error.to_string() }),
+    };
+    let number =
+        found.iter().filter(|(path, _)| name(path).is_some_and(|name| !known.contains(&name))).count();
+    let why = format!(
+        "{number} network namespaces in {} have no record of an ADD: whether their pods belong to the mesh only the \
+         API server could tell",
+        netns_directory.display()
+    );
+    (number > 0).then_some(Blind { what, why })
+}
+
 /// The pods of a node whose agent takes no part in ambient mode, by what the plugin noted, compared with the kernel.
 pub(super) fn pods(
     records: &[PodRecord],
     netns_directory: &Path,
     tools: &Options,
     cache: &mut sidecar::Cache,
-) -> Vec<PodState> {
+) -> (Vec<PodState>, Option<Blind>) {
     let done = records.iter().filter(|record| record.error.is_none());
     let mut pods: Vec<PodState> = done.map(from).collect();
     let redirects = records.iter().filter_map(|record| {
@@ -73,7 +99,7 @@ pub(super) fn pods(
     });
     sidecar::show(netns_directory, tools, &redirects.collect(), cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    pods
+    (pods, unrecorded(records, netns_directory))
 }
 
 /// What stands for the UID where the runtime does not say it.
