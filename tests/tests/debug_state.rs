@@ -361,6 +361,7 @@ fn capture_from_within_is_as_the_kernels_own_tools_show_it() {
     for kind in ["ipsets", "firewall"] {
         assert_eq!(seen["network"][kind]["difference"], Value::Array(Vec::new()), "{kind}");
     }
+    assert_eq!(seen["plan"], Value::Array(Vec::new()));
     let told = pod(&seen, MESH, "web");
     assert_eq!((&told["capture"], &told["way"]), (&"captured".into(), &"in-pod".into()), "{told:#}");
     assert_eq!(told["ztunnel"]["serves"], true);

@@ -13,7 +13,7 @@ use std::{
 };
 
 use agent::{Inspector, Plain};
-use report::{Health, InstalledFile, Observer, Seen, State};
+use report::{Health, InstalledFile, Network, Observer, Seen, State};
 use telemetry::{
     debug::{Inspect, Inspection},
     http::Health as _,
@@ -173,7 +173,7 @@ impl Desk {
         let (pods, blind) = self.plain.look(records);
         let took_ms = began.elapsed().as_secs_f64() * 1e3;
         let seen = Seen { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
-        State { seen, pods, ..empty() }
+        State { seen, pods, network: Network::unwanted(), ..empty() }
     }
 
     fn health(&self, part: &str, found: Result<(), String>) -> Health {

@@ -8,7 +8,7 @@ use std::{
 
 use agent::Plain;
 use anyhow::{Context as _, Result};
-use report::{Blind, Observer, Seen, State};
+use report::{Blind, Network, Observer, Seen, State};
 
 use crate::{
     ambient::Ambient,
@@ -64,7 +64,7 @@ fn plain(settings: &Settings, records: &[wire::PodRecord]) -> State {
     let plain = Plain::new(settings.netns_directory.clone(), netfilter::Options::default());
     let (pods, blind) = plain.look(records);
     let seen = Seen { at: agent::now(), blind: blind.into_iter().collect(), ..Seen::default() };
-    State { pods, seen, ..desk::empty() }
+    State { pods, seen, network: Network::unwanted(), ..desk::empty() }
 }
 
 /// None: there is no such file.

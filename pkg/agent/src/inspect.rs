@@ -11,6 +11,7 @@ mod records;
 mod sidecar;
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -77,7 +78,7 @@ pub(crate) enum WaySnapshot {
     InPod {
         /// Whose probes are to be exempt.
         members: Members,
-        captives: std::collections::BTreeMap<String, CaptiveView>,
+        captives: BTreeMap<String, CaptiveView>,
         connections: usize,
     },
     /// The way that ztunnel speaks could not be opened.
@@ -163,6 +164,9 @@ impl Inspector {
         }
         state.ztunnels = pods::ztunnels(snapshot);
         state.pods = pods::pods(snapshot, state, &self.settings);
+        if let WaySnapshot::InPod { captives, .. } = &snapshot.way {
+            state.plan = inpod::plan(state, captives);
+        }
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         let redirects = sidecar::redirects(snapshot);
         let Settings { netns_directory, tools, .. } = self.settings.as_ref();

@@ -28,6 +28,20 @@ pub struct Network {
 }
 
 impl Network {
+    /// Nothing is wanted, and nothing of ours is looked for.
+    #[must_use]
+    pub fn unwanted() -> Network {
+        Network {
+            ipsets: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
+            rules: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
+            routes: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
+            links: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
+            sysctls: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
+            firewall: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
+            foreign: Vec::new(),
+        }
+    }
+
     /// Every difference, with its kind of object: `ipsets`, `rules`, `routes`, `links`, `sysctls`, `firewall`.
     pub fn differences(&self) -> impl Iterator<Item = (&'static str, &Difference)> {
         let all = [

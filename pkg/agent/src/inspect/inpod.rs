@@ -1,12 +1,14 @@
 //! Capture from within: the node's probes, and single pods.
 
-use std::{net::IpAddr, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
 
 use ::inpod::{Probes, SETS, Wanted};
 use model::Family;
 use netns::{Netns, NetnsId};
 use planner::node::Members;
-use report::{Blind, Comparison, Difference, DifferenceKind, KernelView, NetnsRef, PodState, State};
+use report::{
+    Blind, Comparison, Difference, DifferenceKind, KernelView, NetnsRef, Network, PodState, State, Step,
+};
 use rules::Owner;
 
 use super::{
@@ -40,6 +42,12 @@ pub(crate) struct CaptiveView {
 /// Fills in the node's part.
 pub(super) fn show(settings: &Settings, wanted: &Members, state: &mut State, blind: &mut Vec<Blind>) {
     let Some(chosen) = settings.capture.in_pod() else { return };
+    // The node has no links, routes and policy rules for this way, and no settings are changed.
+    state.network = Network {
+        ipsets: Comparison::unseen(Vec::new()),
+        firewall: Comparison::unseen(Vec::new()),
+        ..Network::unwanted()
+    };
     let opened = Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone());
     let mut probes = match opened {
         Ok(probes) => probes,
@@ -83,6 +91,57 @@ fn show_firewall(
             words.into_iter().map(|what| Difference { kind: DifferenceKind::Changed, what }).collect();
     }
     Ok(shown)
+}
+
+/// What the owner would do now: on the node, and pod by pod.
+pub(super) fn plan(state: &State, captives: &BTreeMap<String, CaptiveView>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut step = |kind: &str, words: String, operations: Vec<String>| {
+        steps.push(Step { kind: kind.to_owned(), words, operations });
+    };
+    let network = &state.network;
+    let differs = |found: &[Difference]| found.iter().map(ToString::to_string).collect::<Vec<_>>();
+    if !network.firewall.difference.is_empty() {
+        let words = "put the rules in place that let the node's probes past ztunnel".to_owned();
+        step("firewall", words, differs(&network.firewall.difference));
+    }
+    if !network.ipsets.difference.is_empty() {
+        step(
+            "add-members",
+            "correct the sets of probed pods".to_owned(),
+            differs(&network.ipsets.difference),
+        );
+    }
+    for pod in &state.pods {
+        let Some(captive) = captives.get(&pod.uid) else { continue };
+        let title = pod.title();
+        match captive {
+            CaptiveView { netns: None, .. } => {
+                step("search", format!("look for the network namespace of {title}"), Vec::new());
+            }
+            CaptiveView { leaving: true, .. } => {
+                step("release-pod", format!("take the rules of {title} away, then tell ztunnel"), Vec::new());
+            }
+            CaptiveView { ruled: false, .. } => {
+                step(
+                    "capture-pod",
+                    format!("put the rules of {title} in place, then tell ztunnel"),
+                    Vec::new(),
+                );
+            }
+            CaptiveView { served: false, .. } => {
+                step("tell-ztunnel", format!("have ztunnel serve {title}"), Vec::new());
+            }
+            CaptiveView { verified: false, .. } => {
+                step("look", format!("look at the rules of {title} once more"), Vec::new());
+            }
+            _ if !pod.kernel.differences.is_empty() => {
+                step("capture-pod", format!("put back what {title} lacks"), pod.kernel.differences.clone());
+            }
+            _ => {}
+        }
+    }
+    steps
 }
 
 pub(super) fn netns_ref(id: NetnsId) -> NetnsRef {
