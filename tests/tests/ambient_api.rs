@@ -8,7 +8,7 @@ use kit::{ApiServer, Daemon, Echo, Pod, PodSandbox, Ztunnel, ZtunnelOptions, ist
 use serde_json::{Value, json};
 
 use crate::ambient_stage::PORT;
-use crate::install_api::scene::{Scene, eventually, our_rules};
+use crate::install_api::scene::{DAEMON_SET, Scene, eventually, our_rules};
 
 const MODE: &str = "istio.io/dataplane-mode";
 const MARK: &str = "ambient.istio.io/redirection";
@@ -246,4 +246,32 @@ fn while_the_api_server_is_away_what_is_known_goes_on() {
     cluster.tell("known", &known.manifest());
     eventually("the mark of what was started meanwhile", || cluster.mark_of("known") == json!("enabled"));
     assert!(cluster.is_captured(&known) && cluster.is_captured(&marker));
+}
+
+#[test]
+fn when_the_daemon_set_takes_no_part_in_ambient_mode_any_more_the_node_is_let_go() {
+    let Some(cluster) = Cluster::start("ambient-off") else { return };
+    cluster.label("ambient");
+    cluster.scene.create_daemon_set(DAEMON_SET);
+    let mut daemon = cluster.scene.daemon_that_knows(DAEMON_SET);
+    let _ztunnel = cluster.ztunnel(&mut daemon);
+    let pod = cluster.create("web", true, |_| {});
+    let sandbox = cluster.started(pod);
+    cluster.tell("web", &sandbox.manifest());
+    eventually("it is marked", || cluster.mark_of("web") == json!("enabled"));
+    let netns = cluster.scene.node.netns();
+    assert!(netns.sh("ip rule").contains("lookup 101"));
+    // An upgrade leaves all of it; here the operator switches it off instead.
+    let off = json!({"spec": {"template": {"spec": {"containers": [
+        {"name": "install-cni", "image": "install-cni", "env": [{"name": "AMBIENT_ENABLED", "value": "false"}]}]}}}});
+    cluster.scene.api.admin().patch(&cluster.scene.daemon_set(), &off);
+    let (status, log) = daemon.terminate();
+    assert!(status.success(), "{log}");
+    assert!(log.contains("takes no part in ambient mode any more"), "{log}");
+    assert!(cluster.scene.is_installed(), "the plugin stays: {log}");
+    let left = [netns.sh("ip rule"), netns.sh("ipset save"), netns.sh("ip link")].concat();
+    for ours in ["lookup 101", "ztunnel-pods-ips", "istioin"] {
+        assert!(!left.contains(ours), "{ours}: {left}");
+    }
+    eventually("its mark is gone", || cluster.mark_of("web") == Value::Null);
 }

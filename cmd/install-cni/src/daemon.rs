@@ -249,6 +249,13 @@ impl Daemon {
                 }
                 Ok(ExitCode::SUCCESS)
             }
+            Leave::EndAmbient(why) => {
+                info!(target: "install", "the plugin stays installed: {why}");
+                let Some(agent) = ambient else { return Ok(ExitCode::SUCCESS) };
+                let errors = self.release_node(agent).await;
+                errors.iter().for_each(|error| error!(target: "ambient", "not removed: {error}"));
+                Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            }
             Leave::CleanUp(why) => {
                 info!(target: "install", "the plugin is removed: {why}");
                 let Ok(Ok(mut installer)) = installer else {

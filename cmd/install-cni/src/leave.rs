@@ -13,6 +13,8 @@ use crate::settings::CleanupOnExit;
 pub(crate) enum Leave {
     /// Nothing is removed.
     Keep(String),
+    /// The node path is removed, and the plugin stays.
+    EndAmbient(String),
     /// Everything is removed.
     CleanUp(String),
 }
@@ -104,6 +106,10 @@ async fn wanted(client: &Client, daemon_set: &DaemonSet, name: &str, node: &str)
     match client.get::<Node>(&format!("Node {node}"), &format!("/api/v1/nodes/{node}"), LIMIT).await {
         Ok(node) => match placement::unwanted(daemon_set, &node) {
             Some(why) => Leave::CleanUp(format!("{name} does not want this node any more: {why}")),
+            // The next agent may not even be allowed to see what this one has made.
+            None if placement::takes_part_in_ambient(daemon_set) == Some(false) => {
+                Leave::EndAmbient(format!("{name} takes no part in ambient mode any more"))
+            }
             None => Leave::Keep(format!("{name} still wants this node")),
         },
         Err(error) => Leave::Keep(error.to_string()),

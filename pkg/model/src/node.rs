@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::pod::{ObjectMeta, null_is_empty};
+use crate::pod::{EnvVar, ObjectMeta, null_is_empty};
 
 /// What we need of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -76,7 +76,32 @@ pub struct Placement {
     /// `affinity`
     #[serde(deserialize_with = "null_is_empty")]
     pub affinity: Affinity,
+    /// What runs in the pods.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub containers: Vec<TemplateContainer>,
 }
+
+/// What we need of a container that a DaemonSet makes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct TemplateContainer {
+    /// The container's name.
+    pub name: String,
+    /// Its arguments.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub args: Vec<String>,
+    /// Its variables.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub env: Vec<EnvVar>,
+    /// Where more variables come from; what is in there the DaemonSet does not say.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub env_from: Vec<EnvSource>,
+}
+
+/// A source of variables, of which nothing but its existence matters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct EnvSource {}
 
 /// One toleration; empty members match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -3,7 +3,9 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use model::{DaemonSet, Node, NodeSelector, NodeSelectorTerm, Placement, Requirement, Taint, Toleration};
+use model::{
+    DaemonSet, Node, NodeSelector, NodeSelectorTerm, Placement, Requirement, Taint, Toleration, parse_go_bool,
+};
 
 /// Why a DaemonSet has no pod on a node any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +107,30 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
         && (toleration.key == taint.key || (toleration.key.is_empty() && toleration.operator == "Exists"))
 }
 
+/// The agent's container in a DaemonSet.
+const CONTAINER: &str = "install-cni";
+const VARIABLE: &str = "AMBIENT_ENABLED";
+const FLAG: &str = "--ambient-enabled";
+
+/// Whether the agents that a DaemonSet makes take part in ambient mode. None: it does not say so itself, as when
+/// variables come from a ConfigMap.
+#[must_use]
+pub fn takes_part_in_ambient(daemon_set: &DaemonSet) -> Option<bool> {
+    let containers = &daemon_set.spec.template.spec.containers;
+    let agent = containers.iter().find(|container| container.name == CONTAINER)?;
+    let flag = agent.args.iter().rev().find_map(|argument| argument.strip_prefix(FLAG));
+    match (flag, agent.env.iter().rev().find(|variable| variable.name == VARIABLE)) {
+        (Some(""), _) => Some(true),
+        (Some(value), _) => parse_go_bool(value.strip_prefix('=')?),
+        (None, Some(variable)) => match variable.value.as_deref()? {
+            "" => Some(false),
+            value => parse_go_bool(value),
+        },
+        (None, None) if agent.env_from.is_empty() => Some(false),
+        (None, None) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +152,37 @@ mod tests {
 
     fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
         required(&json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]))
+    }
+
+    #[test]
+    fn only_what_a_daemon_set_says_itself_tells_of_ambient_mode() {
+        let with = |container: Value| {
+            let mut containers =
+                vec![json!({"name": "sidecar", "env": [{"name": "AMBIENT_ENABLED", "value": "true"}]})];
+            containers.push(container);
+            takes_part_in_ambient(&daemon_set(&json!({"containers": containers})))
+        };
+        let env = |value: Value| json!({"name": "install-cni", "env": [{"name": "AMBIENT_ENABLED", "value": value}]});
+        for (container, expected) in [
+            (env(json!("true")), Some(true)),
+            (env(json!("false")), Some(false)),
+            (env(json!("")), Some(false)),
+            (env(json!("perhaps")), None),
+            (env(Value::Null), None),
+            (json!({"name": "install-cni"}), Some(false)),
+            (json!({"name": "install-cni", "env": [{"name": "OTHER", "value": "true"}]}), Some(false)),
+            (
+                json!({"name": "install-cni", "envFrom": [{"configMapRef": {"name": "istio-cni-config"}}]}),
+                None,
+            ),
+            (json!({"name": "install-cni", "args": ["--ambient-enabled"]}), Some(true)),
+            (json!({"name": "install-cni", "args": ["--ambient-enabled=false"]}), Some(false)),
+            (json!({"name": "install-cni", "args": ["--ambient-enabled-x"]}), None),
+            (json!({"name": "other"}), None),
+        ] {
+            assert_eq!(with(container.clone()), expected, "{container}");
+        }
+        assert_eq!(takes_part_in_ambient(&DaemonSet::default()), None);
     }
 
     #[test]

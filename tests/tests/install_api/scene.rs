@@ -134,7 +134,11 @@ impl Scene {
         let labels = json!({"k8s-app": name});
         let pod = json!({
             "nodeSelector": {"kubernetes.io/os": "linux"},
-            "containers": [{"name": "install-cni", "image": "install-cni"}],
+            "containers": [{
+                "name": "install-cni",
+                "image": "install-cni",
+                "env": [{"name": "AMBIENT_ENABLED", "value": "true"}],
+            }],
         });
         let object = json!({
             "metadata": {"name": name},
