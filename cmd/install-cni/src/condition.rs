@@ -8,7 +8,10 @@ use std::{
 use kubeio::{Client, Condition, ConditionStatus, Error};
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::{Cluster, Said};
+use crate::{
+    cluster::{Cluster, Said},
+    daemon::Probe,
+};
 
 /// Its type.
 const KIND: &str = "IstioCNIReady";
@@ -23,22 +26,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// At the end: the kubelet gives us five seconds in all.
 const LAST_WORD: Duration = Duration::from_secs(1);
-
-/// The parts that must be well.
-pub(crate) struct Parts {
-    /// The plugin's files.
-    pub(crate) installer: Arc<installer::Status>,
-    /// The node's network; none without ambient mode.
-    pub(crate) agent: Option<Arc<agent::Status>>,
-}
-
-impl Parts {
-    fn condition(&self) -> Condition {
-        let installer = self.installer.live().and_then(|()| self.installer.ready());
-        let agent = self.agent.as_ref().map_or(Ok(()), |agent| agent.live().and_then(|()| agent.ready()));
-        judge(installer, agent)
-    }
-}
 
 fn judge(installer: Result<(), String>, agent: Result<(), String>) -> Condition {
     let (status, reason, message) = match (installer, agent) {
@@ -87,10 +74,10 @@ impl Told {
 }
 
 /// Keeps the condition as it is with us, until it is dropped.
-pub(crate) async fn follow(parts: Parts, cluster: Arc<Cluster>, node: String) {
+pub(crate) async fn follow(probe: Probe, cluster: Arc<Cluster>, node: String) {
     let (mut told, mut said) = (Told::default(), Said::default());
     loop {
-        let condition = parts.condition();
+        let condition = judge(probe.installer(), probe.agent().unwrap_or(Ok(())));
         if let Some(client) = cluster.client()
             && told.is_due(&condition, Instant::now())
         {

@@ -129,6 +129,18 @@ struct Daemon {
 #[derive(Clone)]
 pub(crate) struct Probe(Arc<Status>, Option<Arc<agent::Status>>);
 
+impl Probe {
+    /// Whether the plugin's files are as they should be, and looked after.
+    pub(crate) fn installer(&self) -> Result<(), String> {
+        self.0.live().and_then(|()| self.0.ready())
+    }
+
+    /// The same for the node's network; none without ambient mode.
+    pub(crate) fn agent(&self) -> Option<Result<(), String>> {
+        self.1.as_ref().map(|agent| agent.live().and_then(|()| agent.ready()))
+    }
+}
+
 impl Health for Probe {
     fn live(&self) -> Result<(), String> {
         self.0.live()?;
@@ -152,8 +164,8 @@ impl Daemon {
         let (stop, stopped) = watch::channel(());
         let until = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
         let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
-        let condition = self.follow_condition(agent.clone());
         let probe = Probe(Arc::clone(&self.status), agent);
+        let condition = self.follow_condition(probe.clone());
         self.serve_debug(ambient.as_mut(), probe.clone(), &stopped);
         let health = http::health_router(Arc::new(probe));
         tokio::spawn(listen(HEALTH_PORT, health, until(stopped.clone())));
@@ -217,10 +229,9 @@ impl Daemon {
     }
 
     /// Keeps the node's condition, if somebody wants it.
-    fn follow_condition(&self, agent: Option<Arc<agent::Status>>) -> Option<tokio::task::JoinHandle<()>> {
-        let parts = condition::Parts { installer: Arc::clone(&self.status), agent };
+    fn follow_condition(&self, probe: Probe) -> Option<tokio::task::JoinHandle<()>> {
         let (cluster, node) = (Arc::clone(&self.cluster), self.settings.identity.node.clone());
-        self.settings.node_condition.then(|| tokio::spawn(condition::follow(parts, cluster, node)))
+        self.settings.node_condition.then(|| tokio::spawn(condition::follow(probe, cluster, node)))
     }
 
     /// Follows the cluster for the owner, and tells the cluster what the owner says.

@@ -14,10 +14,7 @@ use std::{
 
 use agent::{Inspector, Plain};
 use report::{Health, InstalledFile, Network, Observer, Seen, State};
-use telemetry::{
-    debug::{Inspect, Inspection},
-    http::Health as _,
-};
+use telemetry::debug::{Inspect, Inspection};
 use tokio::{sync::oneshot, task::spawn_blocking, time::sleep};
 use tracing::warn;
 
@@ -162,7 +159,9 @@ impl Desk {
         installer.template.live = self.installer.template().or(installer.template.live);
         state.installation = installer::look(&installer, template_known);
         state.installation.extend(shared_config(&self.settings));
-        state.health = vec![self.health("live", self.probe.live()), self.health("ready", self.probe.ready())];
+        let parts = [("installer", Some(self.probe.installer())), ("agent", self.probe.agent())];
+        let told = |(part, found): (&str, Option<Result<(), String>>)| Some(health(part, found?));
+        state.health = parts.into_iter().filter_map(told).collect();
         complete(&mut state, &self.settings);
         Ok(Arc::new(state))
     }
@@ -174,10 +173,6 @@ impl Desk {
         let took_ms = began.elapsed().as_secs_f64() * 1e3;
         let seen = Seen { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
         State { seen, pods, network: Network::unwanted(), ..empty() }
-    }
-
-    fn health(&self, part: &str, found: Result<(), String>) -> Health {
-        Health { part: part.to_owned(), ok: found.is_ok(), why: found.err().unwrap_or_default() }
     }
 
     /// Writes the state down now and then, for commands that find no agent.
@@ -202,6 +197,10 @@ impl Desk {
             }
         }
     }
+}
+
+fn health(part: &str, found: Result<(), String>) -> Health {
+    Health { part: part.to_owned(), ok: found.is_ok(), why: found.err().unwrap_or_default() }
 }
 
 /// A state of which nothing is known yet.

@@ -8,24 +8,22 @@ use installer::Authority;
 use kubeio::{Connection, Object, Trust};
 use model::parse_go_bool;
 use report::Setting;
-use telemetry::{
-    http::ListenAddress,
-    logging::{LogFlags, LogOptions, OutputLevel},
-};
+use telemetry::logging::{LogFlags, LogOptions, OutputLevel};
 
 mod ambient;
+mod debug;
 mod entry;
 mod installation;
 
 use crate::ambient::Ambient;
 
+pub(crate) use debug::DebugAddress;
+use debug::{TEMPLATE, config};
+
 /// Where the kubelet mounts the service account.
 pub(crate) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Name of the socket on which the agent tells of itself.
 const DEBUG_SOCKET: &str = "debug.sock";
-/// Name of the file beside it with the last state that an agent has seen.
-const LAST_STATE: &str = "last-state.json";
-
 /// When to take everything away at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CleanupOnExit {
@@ -70,15 +68,6 @@ pub(crate) struct Settings {
     pub(crate) warnings: Vec<String>,
     /// Values that somebody chose, for the log.
     pub(crate) chosen: Vec<String>,
-}
-
-/// Where the debug state is served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DebugAddress {
-    /// `localhost`, `*`, or an IP address.
-    pub(crate) address: String,
-    /// The port.
-    pub(crate) port: u16,
 }
 
 /// Who we are to the cluster.
@@ -250,17 +239,6 @@ impl Reader<'_> {
         }
     }
 
-    /// The outer value is none after a mistake.
-    fn debug(&mut self) -> Option<Option<DebugAddress>> {
-        let port = self.port("ctrlz_port")?;
-        let address = self.text("ctrlz_address");
-        if let Err(error) = address.parse::<ListenAddress>() {
-            self.mistake("ctrlz_address", error);
-            return None;
-        }
-        Some(port.map(|port| DebugAddress { address, port }))
-    }
-
     fn log(&mut self) -> Option<LogOptions> {
         let text = |flag| self.values.text(flag);
         let parsed = LogOptions::parse(&LogFlags {
@@ -391,34 +369,6 @@ fn connection(server: String, authority: Authority) -> Connection {
         },
         token: format!("{SERVICE_ACCOUNT}/token").into(),
         user_agent: concat!("install-cni/", env!("CARGO_PKG_VERSION"), " (millrace)").to_owned(),
-    }
-}
-
-const TEMPLATE: &str = "cni-network-config";
-
-fn config(values: &Values) -> Vec<Setting> {
-    let all = values.iter().filter(|(flag, _, _)| *flag != TEMPLATE);
-    all.map(|(flag, text, source)| Setting {
-        name: flag.to_owned(),
-        value: text.to_owned(),
-        origin: match source {
-            Source::Default => "default".to_owned(),
-            Source::Variable(variable) => format!("environment {variable}"),
-            _ => "flag".to_owned(),
-        },
-    })
-    .collect()
-}
-
-impl Settings {
-    /// The file with the last debug state, for commands that find no agent.
-    pub(crate) fn last_state(&self) -> PathBuf {
-        self.debug_socket.with_file_name(LAST_STATE)
-    }
-
-    /// What the plugin notes of its ADDs.
-    pub(crate) fn records(&self) -> PathBuf {
-        self.debug_socket.with_file_name(wire::RECORDS)
     }
 }
 

@@ -4,11 +4,13 @@
 //! nobody's pod waits for it.
 
 mod alone;
+mod firewall;
 mod inpod;
 mod node;
 mod pods;
 mod records;
 mod sidecar;
+mod steps;
 
 use std::{
     collections::BTreeMap,

@@ -13,7 +13,8 @@ use rules::Owner;
 
 use super::{
     blind_to,
-    node::{as_seen, firewall, members, number, rule},
+    firewall::{as_seen, firewall, rule},
+    node::{members, number},
 };
 use crate::{
     history::{timestamp, timestamp_of},

@@ -8,16 +8,20 @@ use std::{
 use model::{Family, IpNet};
 use nodepath::NodePath;
 use planner::node::{
-    Desired, Members, NodeConfig, Observed, ObservedInside, Operation, PathRoute, PathRule, Place, RouteEdit,
-    RouteTo, Slot, Wanted, WantedInside, plan, wanted,
+    Desired, Members, Observed, ObservedInside, Operation, PathRoute, PathRule, Place, RouteTo, Slot, Wanted,
+    WantedInside, plan, wanted,
 };
 use report::{
-    Blind, Comparison, Difference, DifferenceKind, FirewallRule, LinkState, Network, PolicyRuleState,
-    RouteState, SetMember, State, Step, SysctlState,
+    Blind, Comparison, Difference, DifferenceKind, LinkState, Network, PolicyRuleState, RouteState,
+    SetMember, State, SysctlState,
 };
-use rules::{Line, Owner, RuleSet, Saved, SeenLine};
+use rules::{Owner, RuleSet, Saved, SeenLine};
 
-use super::blind_to;
+use super::{
+    blind_to,
+    firewall::{Rule, as_seen, firewall, rule},
+    steps,
+};
 use crate::settings::Settings;
 
 /// What the kernel shows.
@@ -70,9 +74,9 @@ pub(super) fn show(
     let set = |family| settings.node.set(family).to_owned();
     state.network = network(&want, desired.unwrap_or(&nothing), &observed, set);
     if let (Some(desired), true) = (desired, complete) {
-        let steps = plan(&settings.node, Some(desired), &observed);
-        judge_firewall(&steps, &mut state.network);
-        state.plan = steps.iter().map(|operation| step(operation, &settings.node)).collect();
+        let operations = plan(&settings.node, Some(desired), &observed);
+        judge_firewall(&operations, &mut state.network);
+        state.plan = operations.iter().map(|operation| steps::step(operation, &settings.node)).collect();
     }
 }
 
@@ -92,7 +96,7 @@ fn judge_firewall(steps: &[Operation], network: &mut Network) {
 }
 
 /// As [`Network`] names places.
-fn place(place: &Place) -> String {
+pub(super) fn place(place: &Place) -> String {
     match place {
         Place::Node => "node".to_owned(),
         Place::Ztunnel(slot) => format!("ztunnel {slot}"),
@@ -208,38 +212,6 @@ impl Shown {
     }
 }
 
-/// A rule of the firewall in the words of a save, and in ours.
-pub(super) struct Rule {
-    shown: FirewallRule,
-    ours: String,
-}
-
-pub(super) fn rule(place: &str, family: Family, seen: &SeenLine) -> Rule {
-    let shown = FirewallRule {
-        place: place.to_owned(),
-        family: number(family),
-        table: seen.line.table.name().to_owned(),
-        chain: seen.line.chain.clone(),
-        rule: seen.text.clone(),
-    };
-    Rule { shown, ours: seen.line.rule.clone() }
-}
-
-/// What is wanted, in the form of what was seen.
-pub(super) fn as_seen(line: Line) -> SeenLine {
-    SeenLine { text: line.rule.clone(), line }
-}
-
-/// Compares what the rules say, whatever the words, and shows the words.
-pub(super) fn firewall(desired: Vec<Rule>, observed: Vec<Rule>) -> Comparison<FirewallRule> {
-    let ours = |rules: &[Rule]| {
-        rules.iter().map(|rule| FirewallRule { rule: rule.ours.clone(), ..rule.shown.clone() }).collect()
-    };
-    let difference = Comparison::of(ours(&desired), ours(&observed)).difference;
-    let shown = |rules: Vec<Rule>| rules.into_iter().map(|rule| rule.shown).collect();
-    Comparison::judged(shown(desired), shown(observed), difference)
-}
-
 fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, SeenLine)> {
     let of = |(family, set): (&Family, &RuleSet)| {
         set.lines().into_iter().map(|line| (*family, as_seen(line))).collect()
@@ -324,7 +296,7 @@ pub(super) fn number(family: Family) -> u8 {
     }
 }
 
-fn policy_rule(place: &str, rule: &PathRule) -> PolicyRuleState {
+pub(super) fn policy_rule(place: &str, rule: &PathRule) -> PolicyRuleState {
     PolicyRuleState {
         place: place.to_owned(),
         family: number(rule.family),
@@ -360,67 +332,4 @@ fn destination(dst: &IpNet) -> String {
     let text = dst.to_string();
     let whole = if dst.addr().is_ipv4() { "/32" } else { "/128" };
     text.strip_suffix(whole).map_or(text.clone(), str::to_owned)
-}
-
-fn step(operation: &Operation, config: &NodeConfig) -> Step {
-    Step {
-        kind: operation.kind().to_owned(),
-        words: operation.to_string(),
-        operations: operations(operation, config),
-    }
-}
-
-/// As a person would do it by hand. What happens in a ztunnel's namespace says so.
-fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
-    let at = |at: &Place| match at {
-        Place::Node => String::new(),
-        Place::Ztunnel(_) => format!("[{}] ", place(at)),
-    };
-    match operation {
-        Operation::CreateSet(family) => {
-            let kind = if *family == Family::V6 { "inet6" } else { "inet" };
-            vec![format!("ipset create {} hash:ip family {kind} comment", config.set(*family))]
-        }
-        Operation::DestroySet(family) => vec![format!("ipset destroy {}", config.set(*family))],
-        Operation::AddMembers(members) => {
-            let add = |(ip, uid): &(IpAddr, String)| {
-                format!("ipset add {} {ip} comment \"{uid}\"", config.set(Family::of(*ip)))
-            };
-            members.iter().map(add).collect()
-        }
-        Operation::RemoveMembers(ips) => {
-            ips.iter().map(|ip| format!("ipset del {} {ip}", config.set(Family::of(*ip)))).collect()
-        }
-        Operation::CreatePair(pair) => vec![format!("ip link add {} peer {}", pair.node, pair.ztunnel)],
-        Operation::DeleteLink(place, name) => vec![format!("{}ip link delete {name}", at(place))],
-        Operation::SetUp(place, name) => vec![format!("{}ip link set {name} up", at(place))],
-        Operation::AddAddress(place, link, net) => {
-            vec![format!("{}ip address add {net} dev {link}", at(place))]
-        }
-        Operation::SetSysctl(place, name, value) | Operation::RestoreSysctl(place, name, value) => {
-            vec![format!("{}sysctl -w {name}={value}", at(place))]
-        }
-        Operation::AddRule(place, rule) => vec![verb("add", place, rule)],
-        Operation::DeleteRule(place, rule) => vec![verb("delete", place, rule)],
-        Operation::Routes(place, edits) => edits
-            .iter()
-            .map(|edit| match edit {
-                RouteEdit::Put(put) => format!("{}ip route replace {put}", at(place)),
-                RouteEdit::Delete(gone) => format!("{}ip route delete {gone}", at(place)),
-            })
-            .collect(),
-        Operation::Firewall(place, texts, _) => texts
-            .iter()
-            .flat_map(|(family, text)| {
-                let tool = if *family == Family::V6 { "ip6tables-restore" } else { "iptables-restore" };
-                let head = format!("{}{tool} --noflush", at(place));
-                [head].into_iter().chain(text.lines().map(|line| format!("    {line}")))
-            })
-            .collect(),
-    }
-}
-
-fn verb(verb: &str, at: &Place, rule: &PathRule) -> String {
-    let shown = policy_rule(&place(at), rule).to_string();
-    shown.replacen(" rule ", &format!(" rule {verb} "), 1)
 }

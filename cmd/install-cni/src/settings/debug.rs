@@ -1,0 +1,63 @@
+//! The debug state: where it is served, and what it tells of the settings.
+
+use std::path::PathBuf;
+
+use flags::{Source, Values};
+use report::Setting;
+use telemetry::http::ListenAddress;
+
+use super::{Reader, Settings};
+
+/// Name of the file beside it with the last state that an agent has seen.
+const LAST_STATE: &str = "last-state.json";
+/// The one value that is left out: it is long, and shows in the conflist.
+pub(super) const TEMPLATE: &str = "cni-network-config";
+
+/// Where the debug state is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DebugAddress {
+    /// `localhost`, `*`, or an IP address.
+    pub(crate) address: String,
+    /// The port.
+    pub(crate) port: u16,
+}
+
+impl Reader<'_> {
+    /// The outer value is none after a mistake.
+    pub(super) fn debug(&mut self) -> Option<Option<DebugAddress>> {
+        let port = self.port("ctrlz_port")?;
+        let address = self.text("ctrlz_address");
+        if let Err(error) = address.parse::<ListenAddress>() {
+            self.mistake("ctrlz_address", error);
+            return None;
+        }
+        Some(port.map(|port| DebugAddress { address, port }))
+    }
+}
+
+/// Every value, and where it came from.
+pub(super) fn config(values: &Values) -> Vec<Setting> {
+    let all = values.iter().filter(|(flag, _, _)| *flag != TEMPLATE);
+    all.map(|(flag, text, source)| Setting {
+        name: flag.to_owned(),
+        value: text.to_owned(),
+        origin: match source {
+            Source::Default => "default".to_owned(),
+            Source::Variable(variable) => format!("environment {variable}"),
+            _ => "flag".to_owned(),
+        },
+    })
+    .collect()
+}
+
+impl Settings {
+    /// The file with the last debug state, for commands that find no agent.
+    pub(crate) fn last_state(&self) -> PathBuf {
+        self.debug_socket.with_file_name(LAST_STATE)
+    }
+
+    /// What the plugin notes of its ADDs.
+    pub(crate) fn records(&self) -> PathBuf {
+        self.debug_socket.with_file_name(wire::RECORDS)
+    }
+}

@@ -1,0 +1,72 @@
+//! Steps of a plan, as a person would do them by hand.
+
+use std::net::IpAddr;
+
+use model::Family;
+use planner::node::{NodeConfig, Operation, PathRule, Place, RouteEdit};
+use report::Step;
+
+use super::node::{place, policy_rule};
+
+pub(super) fn step(operation: &Operation, config: &NodeConfig) -> Step {
+    Step {
+        kind: operation.kind().to_owned(),
+        words: operation.to_string(),
+        operations: operations(operation, config),
+    }
+}
+
+/// As a person would do it by hand. What happens in a ztunnel's namespace says so.
+fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
+    let at = |at: &Place| match at {
+        Place::Node => String::new(),
+        Place::Ztunnel(_) => format!("[{}] ", place(at)),
+    };
+    match operation {
+        Operation::CreateSet(family) => {
+            let kind = if *family == Family::V6 { "inet6" } else { "inet" };
+            vec![format!("ipset create {} hash:ip family {kind} comment", config.set(*family))]
+        }
+        Operation::DestroySet(family) => vec![format!("ipset destroy {}", config.set(*family))],
+        Operation::AddMembers(members) => {
+            let add = |(ip, uid): &(IpAddr, String)| {
+                format!("ipset add {} {ip} comment \"{uid}\"", config.set(Family::of(*ip)))
+            };
+            members.iter().map(add).collect()
+        }
+        Operation::RemoveMembers(ips) => {
+            ips.iter().map(|ip| format!("ipset del {} {ip}", config.set(Family::of(*ip)))).collect()
+        }
+        Operation::CreatePair(pair) => vec![format!("ip link add {} peer {}", pair.node, pair.ztunnel)],
+        Operation::DeleteLink(place, name) => vec![format!("{}ip link delete {name}", at(place))],
+        Operation::SetUp(place, name) => vec![format!("{}ip link set {name} up", at(place))],
+        Operation::AddAddress(place, link, net) => {
+            vec![format!("{}ip address add {net} dev {link}", at(place))]
+        }
+        Operation::SetSysctl(place, name, value) | Operation::RestoreSysctl(place, name, value) => {
+            vec![format!("{}sysctl -w {name}={value}", at(place))]
+        }
+        Operation::AddRule(place, rule) => vec![verb("add", place, rule)],
+        Operation::DeleteRule(place, rule) => vec![verb("delete", place, rule)],
+        Operation::Routes(place, edits) => edits
+            .iter()
+            .map(|edit| match edit {
+                RouteEdit::Put(put) => format!("{}ip route replace {put}", at(place)),
+                RouteEdit::Delete(gone) => format!("{}ip route delete {gone}", at(place)),
+            })
+            .collect(),
+        Operation::Firewall(place, texts, _) => texts
+            .iter()
+            .flat_map(|(family, text)| {
+                let tool = if *family == Family::V6 { "ip6tables-restore" } else { "iptables-restore" };
+                let head = format!("{}{tool} --noflush", at(place));
+                [head].into_iter().chain(text.lines().map(|line| format!("    {line}")))
+            })
+            .collect(),
+    }
+}
+
+fn verb(verb: &str, at: &Place, rule: &PathRule) -> String {
+    let shown = policy_rule(&place(at), rule).to_string();
+    shown.replacen(" rule ", &format!(" rule {verb} "), 1)
+}
