@@ -31,6 +31,7 @@ use crate::{
     desk::{self, Desk},
     leave::{self, Leave},
     notices::Sources,
+    patrol::{Patrol, PatrolMetrics},
     settings::{DebugAddress, Settings},
 };
 
@@ -61,6 +62,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     metrics::register_process(&mut registry);
     let installer_metrics = Metrics::register(&mut registry);
     let log_metrics = LogMetrics::register(&mut registry);
+    let patrol = Patrol::new(PatrolMetrics::register(&mut registry));
     let ambient =
         settings.ambient.as_ref().map(|ambient| ambient::start(ambient, &mut registry)).transpose()?;
     let log_server = settings.log_socket.as_deref().map(bind).transpose()?;
@@ -89,6 +91,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
         work,
         ambient,
         notices,
+        patrol,
         log_server.map(|server| (server, log_metrics)),
     ));
     runtime.shutdown_background(); // who still waits for the agent, waits in vain
@@ -159,6 +162,7 @@ impl Daemon {
         mut work: Work,
         mut ambient: Option<ambient::Running>,
         notices: mpsc::Receiver<Notice>,
+        patrol: Patrol,
         log_server: Option<(LogServer, LogMetrics)>,
     ) -> Result<ExitCode> {
         let (stop, stopped) = watch::channel(());
@@ -166,7 +170,10 @@ impl Daemon {
         let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
         let probe = Probe(Arc::clone(&self.status), agent);
         let condition = self.follow_condition(probe.clone());
-        self.serve_debug(ambient.as_mut(), probe.clone(), &stopped);
+        let (tell, patrolled) = mpsc::channel(NOTICES);
+        let desk = self.desk(ambient.as_mut(), probe.clone());
+        tokio::spawn(Arc::clone(&desk).keep_watch(patrol, tell));
+        self.serve_debug(desk, &stopped);
         let health = http::health_router(Arc::new(probe));
         tokio::spawn(listen(HEALTH_PORT, health, until(stopped.clone())));
         if let Some(port) = self.settings.monitoring_port {
@@ -181,7 +188,7 @@ impl Daemon {
         let events = events.map(|events| tokio::spawn(events.run(until(stopped.clone()))));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
         let told = ambient.as_mut().and_then(|running| running.notices.take());
-        let sources = Sources { installer: notices, agent: told };
+        let sources = Sources { installer: notices, agent: told, patrol: patrolled };
         tokio::spawn(cluster::follow(settings, cluster, work.handle.clone(), sources));
 
         let ambient = ambient.map(|running| self.start_ambient(running));
@@ -202,17 +209,14 @@ impl Daemon {
         done
     }
 
-    /// Serves the debug state: over HTTP, and to root on a socket.
-    fn serve_debug(
-        &self,
-        ambient: Option<&mut ambient::Running>,
-        probe: Probe,
-        stopped: &watch::Receiver<()>,
-    ) {
+    fn desk(&self, ambient: Option<&mut ambient::Running>, probe: Probe) -> Arc<Desk> {
         let inspector = ambient.and_then(|running| running.inspector.take());
-        let desk = Desk::new(Arc::clone(&self.settings), Arc::clone(&self.status), probe, inspector);
-        let desk = Arc::new(desk);
-        tokio::spawn(Arc::clone(&desk).write_down());
+        let (settings, installer) = (Arc::clone(&self.settings), Arc::clone(&self.status));
+        Arc::new(Desk::new(settings, installer, probe, inspector))
+    }
+
+    /// Serves the debug state: over HTTP, and to root on a socket.
+    fn serve_debug(&self, desk: Arc<Desk>, stopped: &watch::Receiver<()>) {
         let shared = Arc::new(desk::Shared(desk));
         let router = debug::debug_router(shared, report::page, self.logger.clone(), BUILD);
         let until = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };

@@ -12,13 +12,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{Inspector, Plain};
+use agent::{About, Inspector, Notice, Plain};
 use report::{Health, InstalledFile, Network, Observer, Seen, State};
 use telemetry::debug::{Inspect, Inspection};
-use tokio::{sync::oneshot, task::spawn_blocking, time::sleep};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::spawn_blocking,
+    time::sleep,
+};
 use tracing::warn;
 
-use crate::{daemon::Probe, settings::Settings};
+use crate::{daemon::Probe, patrol::Patrol, settings::Settings};
 
 /// After a look of this length, a pause of so many times its length, and at most so long.
 const REST: u32 = 3;
@@ -175,8 +179,8 @@ impl Desk {
         State { seen, pods, network: Network::unwanted(), ..empty() }
     }
 
-    /// Writes the state down now and then, for commands that find no agent.
-    pub(crate) async fn write_down(self: Arc<Desk>) {
+    /// Looks now and then, tells what should be known, and writes the state down for commands that find no agent.
+    pub(crate) async fn keep_watch(self: Arc<Desk>, mut patrol: Patrol, tell: mpsc::Sender<Notice>) {
         let path = self.settings.last_state();
         let mut pause = FIRST_WRITE;
         let mut said = String::new();
@@ -184,6 +188,12 @@ impl Desk {
             sleep(pause).await;
             pause = WRITE;
             let Ok(state) = self.state().await else { continue };
+            for notice in patrol.look(&state, Instant::now()) {
+                if let About::Pod { name, .. } = &notice.about {
+                    warn!(target: "install", "{name}: {}", notice.message);
+                }
+                drop(tell.try_send(notice)); // more than can be published are in the log
+            }
             let path = path.clone();
             let written = spawn_blocking(move || write(&path, &state)).await;
             let error = written

@@ -16,6 +16,7 @@ mod inspect;
 mod leave;
 mod notices;
 mod options;
+mod patrol;
 mod settings;
 mod standalone;
 mod uninstall;

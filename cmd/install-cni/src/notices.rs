@@ -19,6 +19,8 @@ pub(crate) struct Sources {
     pub(crate) installer: Receiver<installer::Notice>,
     /// The agent; none without ambient mode.
     pub(crate) agent: Option<Receiver<agent::Notice>>,
+    /// Those who watch pods with a sidecar.
+    pub(crate) patrol: Receiver<agent::Notice>,
 }
 
 /// Something to be published, and about whom.
@@ -31,7 +33,7 @@ enum Told {
 impl Sources {
     /// The next notice; none when nobody is left who could tell one.
     async fn next(&mut self) -> Option<Told> {
-        let Sources { installer, agent } = self;
+        let Sources { installer, agent, patrol } = self;
         let of_agent = async {
             match agent {
                 Some(agent) => agent.recv().await,
@@ -41,6 +43,7 @@ impl Sources {
         tokio::select! {
             Some(notice) = installer.recv() => Some(Told::Installer(notice)),
             Some(notice) = of_agent => Some(Told::Agent(notice)),
+            Some(notice) = patrol.recv() => Some(Told::Agent(notice)),
             else => None,
         }
     }
@@ -55,7 +58,7 @@ pub(crate) async fn publish(client: &Client, settings: &Settings, mut sources: S
         node: Subject::Node(identity.node.clone()),
         own: PodName { namespace: identity.namespace.clone(), name: identity.pod.clone() },
         known: None,
-        has_pods: settings.ambient.as_ref().is_some_and(|ambient| ambient.source == PodSource::Api),
+        has_pods: settings.ambient.as_ref().is_none_or(|ambient| ambient.source == PodSource::Api),
         said: Said::default(),
     };
     while let Some(told) = sources.next().await {

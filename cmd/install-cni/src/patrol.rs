@@ -1,0 +1,177 @@
+//! Pods with a sidecar whose rules are gone. The plugin made them when the pod started, and nobody keeps them: so each
+//! periodic look at the node counts such pods, and tells of them.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use agent::{About, Notice, NoticeLevel};
+use model::PodName;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use report::{Capture, PodState, State, Way};
+
+/// A pod is told of when it was seen so in as many looks in a row: one that starts or ends is seen half made.
+const LOOKS: u32 = 2;
+/// What is still wrong is said again after this time: the API server forgets Events after an hour.
+const AGAIN: Duration = Duration::from_secs(1800);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Label {
+    state: &'static str,
+}
+
+/// How many pods with a sidecar are captured, are not, or could not be looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct PatrolMetrics(Family<Label, Gauge>);
+
+impl PatrolMetrics {
+    /// Registers them; 0 before the first look.
+    pub(crate) fn register(registry: &mut Registry) -> PatrolMetrics {
+        let metrics = PatrolMetrics(Family::default());
+        let help = "Pods with a sidecar on this node, by whether all rules that lead to it are in place";
+        registry.register("istio_cni_sidecar_pods", help, metrics.0.clone());
+        STATES.iter().for_each(|state| metrics.set(*state, 0));
+        metrics
+    }
+
+    fn set(&self, state: Capture, number: usize) {
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        self.0.get_or_create(&Label { state: state.word() }).set(number);
+    }
+}
+
+/// What a pod with a sidecar can be, but for one that is starting.
+const STATES: [Capture; 3] = [Capture::Captured, Capture::Bypassing, Capture::Unknown];
+
+/// What was seen of a pod that bypasses the mesh.
+#[derive(Debug, Default)]
+struct Watched {
+    looks: u32,
+    said: Option<Instant>,
+}
+
+/// Remembers what was seen, and said.
+#[derive(Debug)]
+pub(crate) struct Patrol {
+    metrics: PatrolMetrics,
+    watched: BTreeMap<String, Watched>,
+}
+
+impl Patrol {
+    pub(crate) fn new(metrics: PatrolMetrics) -> Patrol {
+        Patrol { metrics, watched: BTreeMap::new() }
+    }
+
+    /// Takes in a look at the node, and answers with what people should be told.
+    pub(crate) fn look(&mut self, state: &State, now: Instant) -> Vec<Notice> {
+        let sidecars: Vec<&PodState> =
+            state.pods.iter().filter(|pod| pod.way == Some(Way::Sidecar)).collect();
+        for state in STATES {
+            self.metrics.set(state, sidecars.iter().filter(|pod| pod.capture == state).count());
+        }
+        let mut before = std::mem::take(&mut self.watched);
+        let mut notices = Vec::new();
+        for pod in sidecars.into_iter().filter(|pod| pod.capture == Capture::Bypassing) {
+            let mut watched = before.remove(&pod.uid).unwrap_or_default();
+            watched.looks = watched.looks.saturating_add(1);
+            let is_due = watched.said.is_none_or(|said| now.saturating_duration_since(said) >= AGAIN);
+            if watched.looks >= LOOKS && is_due {
+                watched.said = Some(now);
+                notices.push(notice(pod));
+            }
+            self.watched.insert(pod.uid.clone(), watched);
+        }
+        notices
+    }
+}
+
+fn notice(pod: &PodState) -> Notice {
+    let what = pod.kernel.differences.join("; ");
+    let what = if what.is_empty() { pod.trouble.clone().unwrap_or_default() } else { what };
+    Notice {
+        about: About::Pod {
+            name: PodName { namespace: pod.namespace.clone(), name: pod.name.clone() },
+            uid: pod.uid.clone(),
+        },
+        level: NoticeLevel::Warning,
+        reason: "BypassesMesh",
+        message: format!(
+            "The rules that lead its traffic to its sidecar are not in place, so some of it gets past the mesh: {what}. \
+             Restart the pod"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::{KernelView, Reason};
+
+    fn pod(uid: &str, capture: Capture) -> PodState {
+        PodState {
+            namespace: "shop".into(),
+            name: uid.into(),
+            uid: uid.into(),
+            ips: Vec::new(),
+            phase: "Running".into(),
+            capture,
+            way: Some(Way::Sidecar),
+            reason: Reason::default(),
+            since: None,
+            annotation: None,
+            kernel: KernelView {
+                differences: vec!["IPv4 nat: chain X is missing".into()],
+                ..KernelView::default()
+            },
+            ztunnel: None,
+            trouble: None,
+        }
+    }
+
+    fn state(pods: Vec<PodState>) -> State {
+        State { pods, ..State::default() }
+    }
+
+    #[test]
+    fn a_pod_is_told_of_when_it_stays_so_and_again_after_half_an_hour() {
+        let mut patrol = Patrol::new(PatrolMetrics::register(&mut Registry::default()));
+        let start = Instant::now();
+        let minutes = |count: u64| start + Duration::from_secs(60 * count);
+        let gone = state(vec![pod("web", Capture::Bypassing)]);
+        let told = |patrol: &mut Patrol, state: &State, at| patrol.look(state, at).len();
+        assert_eq!(told(&mut patrol, &gone, minutes(0)), 0);
+        let notices = patrol.look(&gone, minutes(1));
+        assert_eq!((notices.len(), notices[0].reason), (1, "BypassesMesh"));
+        assert!(notices[0].message.contains("chain X is missing"), "{}", notices[0].message);
+        assert_eq!(told(&mut patrol, &gone, minutes(2)), 0);
+        assert_eq!(told(&mut patrol, &gone, minutes(30)), 0);
+        assert_eq!(told(&mut patrol, &gone, minutes(31)), 1);
+        // It was well in between: that counts anew.
+        assert_eq!(told(&mut patrol, &state(vec![pod("web", Capture::Captured)]), minutes(32)), 0);
+        assert_eq!(told(&mut patrol, &gone, minutes(33)), 0);
+        assert_eq!(told(&mut patrol, &gone, minutes(34)), 1);
+    }
+
+    #[test]
+    fn only_pods_with_a_sidecar_are_counted() {
+        let metrics = PatrolMetrics::register(&mut Registry::default());
+        let mut patrol = Patrol::new(metrics.clone());
+        let ambient = PodState { way: Some(Way::Node), ..pod("ambient", Capture::Bypassing) };
+        let pods = vec![
+            pod("a", Capture::Captured),
+            pod("b", Capture::Captured),
+            pod("c", Capture::Bypassing),
+            ambient,
+        ];
+        assert_eq!(patrol.look(&state(pods), Instant::now()), Vec::new());
+        let number = |state: Capture| metrics.0.get_or_create(&Label { state: state.word() }).get();
+        assert_eq!(STATES.map(number), [2, 1, 0]);
+        patrol.look(&state(Vec::new()), Instant::now());
+        assert_eq!(STATES.map(number), [0, 0, 0]);
+    }
+}
