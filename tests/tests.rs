@@ -38,6 +38,8 @@ mod dashboards;
 mod debug_state;
 #[path = "tests/events_api.rs"]
 mod events_api;
+#[path = "tests/explain_cli.rs"]
+mod explain_cli;
 #[path = "tests/facts_api.rs"]
 mod facts_api;
 #[path = "tests/inpod_api.rs"]

@@ -133,7 +133,7 @@ fn firewall(netns: &Netns, ours: &[&str]) -> BTreeSet<String> {
             let leads = |chain: &&str| {
                 line.starts_with(&format!("-A {chain} ")) || line.ends_with(&format!("-j {chain}"))
             };
-            if line.starts_with("-A ") && ours.iter().any(|chain| leads(&chain)) {
+            if line.starts_with("-A ") && ours.iter().any(|chain| leads(chain)) {
                 found.push(format!("{family} {table} {line}"));
             }
         }
@@ -287,7 +287,7 @@ fn what_somebody_took_away_is_a_difference_and_a_step_of_the_plan() {
     stage.settle();
     let ip = web.ip(false);
     let damages = [
-        ("rules", format!("ip -4 rule del priority 102"), "priority 102", "add-rule"),
+        ("rules", "ip -4 rule del priority 102".to_owned(), "priority 102", "add-rule"),
         ("routes", format!("ip route del {ip} table 100 metric 1024"), "metric 1024", "routes"),
         ("ipsets", format!("ipset del ztunnel-pods-ips {ip}"), "ztunnel-pods-ips", "add-members"),
         (

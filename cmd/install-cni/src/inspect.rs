@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use report::{Blind, SCHEMA, State};
+use report::{Blind, Explanation, SCHEMA, State};
 
 use crate::{settings::Settings, standalone};
 
@@ -69,15 +69,19 @@ pub(crate) enum FetchError {
 pub(crate) fn obtain(settings: &Settings) -> Result<State> {
     match fetch(&settings.debug_socket, STATE, LIMIT) {
         Ok(body) => parse(&body),
-        Err(FetchError::Nobody { .. }) => standalone::state(settings),
-        Err(error) => {
-            let error = anyhow::Error::new(error);
-            let why = crate::in_words(&error);
-            let mut state = standalone::state(settings).context(error)?;
-            state.seen.blind.push(Blind { what: "the agent's own view".to_owned(), why });
-            Ok(state)
-        }
+        Err(error) => without_agent(settings, error),
     }
+}
+
+fn without_agent(settings: &Settings, error: FetchError) -> Result<State> {
+    if let FetchError::Nobody { .. } = error {
+        return standalone::state(settings);
+    }
+    let error = anyhow::Error::new(error);
+    let why = crate::in_words(&error);
+    let mut state = standalone::state(settings).context(error)?;
+    state.seen.blind.push(Blind { what: "the agent's own view".to_owned(), why });
+    Ok(state)
 }
 
 /// The agent's document, and nothing else.
@@ -86,6 +90,26 @@ pub(crate) fn obtain(settings: &Settings) -> Result<State> {
 /// There is no agent, it does not answer, or its document is of another version.
 pub(crate) fn from_agent(socket: &Path, limit: Duration) -> Result<State> {
     parse(&fetch(socket, STATE, limit)?)
+}
+
+/// What is to be said of a pod: the agent's word, which rests on a closer look at this pod than the document does; else
+/// what can be said without.
+///
+/// # Errors
+/// As [`obtain`].
+pub(crate) fn explain(settings: &Settings, namespace: &str, name: &str) -> Result<Explanation> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    let is_name = namespace.bytes().chain(name.bytes()).all(fits);
+    let path = format!("/debug/explain?pod={namespace}/{name}");
+    let state = match is_name.then(|| fetch(&settings.debug_socket, &path, LIMIT)) {
+        Some(Ok(body)) => {
+            return serde_json::from_slice(&body).context("the agent's answer cannot be read");
+        }
+        // No pod has such a name, or the agent is of another version.
+        None | Some(Err(FetchError::Refused { .. })) => obtain(settings)?,
+        Some(Err(error)) => without_agent(settings, error)?,
+    };
+    Ok(report::explain(&state, namespace, name))
 }
 
 /// Reads a document.

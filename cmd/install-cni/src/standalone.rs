@@ -8,7 +8,7 @@ use std::{
 
 use agent::Plain;
 use anyhow::{Context as _, Result};
-use report::{Blind, Network, Observer, Seen, State};
+use report::{Blind, Network, NodeState, Observer, Seen, State};
 
 use crate::{
     ambient::Ambient,
@@ -26,25 +26,41 @@ pub(crate) fn state(settings: &Settings) -> Result<State> {
     let last = read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let why = match &last {
         Some(last) => {
-            format!("the agent does not run; what it wanted is as it wrote it down at {}", last.seen.at)
+            format!("the agent does not answer; what it wanted is in its last record, of {}", last.seen.at)
         }
-        None => format!("the agent does not run, and there is no record of it ({})", path.display()),
+        None => format!("the agent does not answer, and there is no record of it ({})", path.display()),
     };
     let records = agent::read_records(&settings.records());
-    let mut state = match &settings.ambient {
-        Some(ambient) => alone(ambient, last),
-        None => plain(settings, &records),
+    let is_ambient = last.as_ref().is_some_and(|last| last.node.ambient) || settings.ambient.is_some();
+    let is_recorded = last.is_some();
+    let mut state = match (&settings.ambient, last) {
+        (Some(ambient), last) => alone(ambient, last),
+        (None, Some(last)) if is_ambient => told(last),
+        (None, _) => plain(settings, &records),
     };
     agent::add_failures(&records, &mut state.pods);
     state.seen.by = Observer::Command;
-    if settings.ambient.is_some() {
+    if is_ambient || !is_recorded {
         state.seen.blind.push(Blind { what: "what is wanted by now".to_owned(), why });
     }
     state.health.clear();
-    state.installation = installer::look(&settings.installer, settings.config_map.is_none());
-    state.installation.extend(desk::shared_config(settings));
+    judge_files(settings, &mut state);
     desk::complete(&mut state, settings);
+    state.node.ambient = is_ambient;
     Ok(state)
+}
+
+/// In a shell on the node the files are elsewhere than in the agent's container.
+fn judge_files(settings: &Settings, state: &mut State) {
+    let directory = &settings.installer.conf_dir;
+    if directory.is_dir() {
+        state.installation = installer::look(&settings.installer, settings.config_map.is_none());
+        state.installation.extend(desk::shared_config(settings));
+        return;
+    }
+    state.installation.clear();
+    let why = format!("{} is not there, so this is not the agent's container", directory.display());
+    state.seen.blind.push(Blind { what: "the files of the installation".to_owned(), why });
 }
 
 fn alone(ambient: &Ambient, last: Option<State>) -> State {
@@ -57,6 +73,16 @@ fn alone(ambient: &Ambient, last: Option<State>) -> State {
             state
         }
     }
+}
+
+/// The last agent took part in ambient mode, and here is nothing of its settings: so its record is all that there is.
+fn told(last: State) -> State {
+    let why = "the command was called without the agent's settings (ambient-enabled), so it has not looked"
+        .to_owned();
+    let blind = vec![Blind { what: "the kernel".to_owned(), why }];
+    let node = NodeState { started: None, ..last.node };
+    let seen = Seen { at: agent::now(), blind, ..Seen::default() };
+    State { seen, node, network: Network::default(), plan: Vec::new(), ..last }
 }
 
 /// Without ambient mode the plugin's records tell all that an agent would know.

@@ -13,4 +13,4 @@ mod process;
 pub use error::Error;
 pub use find::{Finder, Found, Sought, namespaces};
 pub use node::{Probes, SETS};
-pub use pod::{Glance, Report, Wanted, capture, glance, is_captured, release, verify};
+pub use pod::{Glance, Report, Wanted, capture, captured_families, glance, is_captured, release, verify};

@@ -103,15 +103,24 @@ pub fn verify(netns: &Netns, wanted: &Wanted<'_>, options: &Options) -> Result<R
 /// # Errors
 /// The kernel could not be asked.
 pub fn is_captured(netns: &Netns, config: &Config) -> Result<bool, Error> {
+    Ok(!captured_families(netns, config)?.is_empty())
+}
+
+/// The families of which a namespace has the policy rule.
+///
+/// # Errors
+/// The kernel could not be asked.
+pub fn captured_families(netns: &Netns, config: &Config) -> Result<Vec<Family>, Error> {
     netns.run_in(|| {
         let mut handle = Handle::open()?;
+        let mut captured = Vec::new();
         for family in Family::BOTH {
             let rule = delivery(config).rule(family);
             if handle.rules(family)?.iter().any(|found| found.is(&rule)) {
-                return Ok(true);
+                captured.push(family);
             }
         }
-        Ok(false)
+        Ok(captured)
     })?
 }
 

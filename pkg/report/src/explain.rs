@@ -134,7 +134,7 @@ pub fn explain(state: &State, namespace: &str, name: &str) -> Explanation {
         verdict: found.verdict,
         code: String::new(),
         answer: String::new(),
-        sentences: [sentences::of_pod(state, pod), sentences::of_seeing(state)].concat(),
+        sentences: [sentences::of_pod(state, pod, &found.says), sentences::of_seeing(state)].concat(),
         advice: Vec::new(),
         trouble: Vec::new(),
     };

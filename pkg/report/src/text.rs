@@ -32,9 +32,9 @@ pub(crate) fn sentence(text: &str) -> String {
     sentence
 }
 
-/// The clause in the middle of a sentence: without the period at its end.
+/// The clause in the middle of a sentence: without the period at its end, or the colon after which nothing came.
 pub(crate) fn clause(text: &str) -> String {
-    clean(text).trim().trim_end_matches('.').to_owned()
+    clean(text).trim().trim_end_matches(['.', ':']).to_owned()
 }
 
 /// `1 pod`, `2 pods`.

@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -249,6 +249,20 @@ impl Container {
         let log = self.files.path().join(format!("log-{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
         let started = log.with_extension("started");
         let out = File::create(&log).expect("cannot make a log");
+        let mut command = self.command(arguments, read_only, &started);
+        command.stdin(Stdio::null()).stdout(out.try_clone().expect("a file can be shared")).stderr(out);
+        let child = self.netns.spawn(&mut command);
+        Daemon { child, log, started, netns: Arc::clone(&self.netns) }
+    }
+
+    /// Runs the program with these arguments beside the daemon, as `kubectl exec` does, to its end.
+    #[must_use]
+    pub fn exec(&self, arguments: &[&str]) -> Output {
+        let started = self.files.path().join("exec-started");
+        self.netns.output(self.command(arguments, &[], &started).stdin(Stdio::null()))
+    }
+
+    fn command(&self, arguments: &[&str], read_only: &[&str], started: &Path) -> Command {
         let mut command = Command::new("unshare");
         let limit = self.limit.as_ref().map(|(name, value)| format!("{name} {value}"));
         command.args(limit.iter().flat_map(|_| ["--user", "--map-root-user"]));
@@ -259,14 +273,12 @@ impl Container {
         command
             .env("PROGRAM", &self.program)
             .env("LIMIT", limit.unwrap_or_default())
-            .env("STARTED", &started)
+            .env("STARTED", started)
             .env(
                 "MOUNTS",
                 self.mounts.iter().map(|(from, at)| format!("{}:{at}\n", from.display())).collect::<String>(),
             );
-        command.stdin(Stdio::null()).stdout(out.try_clone().expect("a file can be shared")).stderr(out);
-        let child = self.netns.spawn(&mut command);
-        Daemon { child, log, started, netns: Arc::clone(&self.netns) }
+        command
     }
 }
 

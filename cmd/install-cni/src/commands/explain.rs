@@ -3,19 +3,18 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use report::{State, explain};
+use report::State;
 
 use super::Call;
 use crate::inspect;
 
 pub(super) fn run(call: &Call) -> Result<ExitCode> {
     let asked = asked(call.values.words(), call.values.text("namespace"))?;
-    let state = inspect::obtain(&call.settings)?;
     let (namespace, name) = match asked {
         Asked::Pod(namespace, name) => (namespace, name),
-        Asked::Name(name) => (namespace_of(&state, &name)?, name),
+        Asked::Name(name) => (namespace_of(&inspect::obtain(&call.settings)?, &name)?, name),
     };
-    let explanation = explain(&state, &namespace, &name);
+    let explanation = inspect::explain(&call.settings, &namespace, &name)?;
     call.output.print(&explanation, |_| explanation.to_string())?;
     Ok(ExitCode::from(explanation.verdict.status()))
 }

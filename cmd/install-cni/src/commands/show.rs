@@ -41,9 +41,9 @@ pub(super) fn list(call: &Call) -> Result<ExitCode> {
     })
 }
 
-/// A list that is empty because nobody made one.
+/// A list that is empty because nobody made one, or that nobody has read to its end.
 fn no_pods_are_known(state: &State) -> bool {
-    state.pods.is_empty() && !state.seen.blind.is_empty()
+    (state.pods.is_empty() && !state.seen.blind.is_empty()) || (state.node.ambient && !state.node.synced)
 }
 
 #[expect(clippy::print_stderr, reason = "the list itself is on standard output, for scripts")]

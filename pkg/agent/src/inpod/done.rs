@@ -45,7 +45,7 @@ impl InPodWay {
                 self.connected(number);
             }
             Done::Zds(Event::Accepted { uid, netns }) => {
-                self.note(core, &uid, "ztunnel", "it serves the pod", Ok(()));
+                self.note(core, &uid, "ztunnel's answer", "ztunnel serves the pod", Ok(()));
                 self.accepted(&uid, netns);
             }
             Done::Zds(Event::Refused { uid, netns, error }) => {

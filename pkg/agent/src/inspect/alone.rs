@@ -1,36 +1,39 @@
 //! A look without an agent: what can be told from the kernel, and from what the last agent wrote down.
 
 use std::{
-    collections::BTreeMap,
-    net::IpAddr,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Instant, SystemTime},
 };
 
-use ::inpod::is_captured;
+use ::inpod::captured_families;
+use model::Family;
 use netns::Netns;
 use nodepath::NodePath;
-use planner::node::Observed;
+use planner::node::{Fallback, Observed, Slot};
 use report::{
-    Blind, Capture, Comparison, FirewallRule, KernelView, Network, Observer, PodState, SetMember, State, Way,
+    Blind, Capture, Comparison, FirewallRule, KernelView, Network, NodeState, Observer, PodState, State,
+    SysctlState, Way,
 };
 use rules::Saved;
 
-use super::{blind_to, inpod, node, sidecar};
+use super::{
+    blind_to, inpod, node,
+    pods::{Network as NodeView, on_node},
+    sidecar,
+};
 use crate::{
     history::{milliseconds, timestamp},
     node::found,
-    settings::Settings,
+    settings::{InPod, Settings},
 };
 
 /// See [`super::look_alone`].
 pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>) -> State {
     let (began, now) = (Instant::now(), SystemTime::now());
     let mut blind = Vec::new();
-    let mut state = last.unwrap_or_else(|| {
-        blind_to(&mut blind, "what is desired", &"no agent has written down its state on this node");
-        State { schema: report::SCHEMA.to_owned(), ..State::default() }
-    });
+    let is_known = last.is_some();
+    let mut state = last.unwrap_or_else(|| State { schema: report::SCHEMA.to_owned(), ..State::default() });
     let way = state.node.way;
     let observe = || observe(settings, way);
     let seen = match at {
@@ -41,11 +44,14 @@ pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>)
     state.plan.clear();
     state.node.started = None;
     compare(&mut state.network, seen.network);
+    if !is_known {
+        forget_differences(&mut state.network); // all that is there may be wanted
+    }
     let pods = Netns::list(&settings.netns_directory).map(sidecar::by_address);
     match pods {
         Ok(found) => state.pods.iter_mut().for_each(|pod| {
             let own = pod.ips.iter().find_map(|ip| found.get(ip)).cloned();
-            look_at(settings, &state.network, own, pod);
+            look_at(settings, &state.node, &state.network, own, pod);
         }),
         Err(error) => blind_to(&mut blind, "the network namespaces of pods", &error),
     }
@@ -78,13 +84,40 @@ fn observe(settings: &Settings, way: Option<Way>) -> Seen {
     } else {
         match all(settings) {
             Ok(observed) => {
+                let sysctls = sysctls(&observed);
                 let look = node::Look { observed: Some(observed), troubles: Vec::new() };
                 node::show(settings, None, look, &mut state, &mut blind);
+                state.network.sysctls.observed = Some(sysctls);
             }
             Err(error) => return Seen::failed(error),
         }
     }
     Seen { network: Some(state.network), blind }
+}
+
+/// All settings that were looked at: which of them are ours is told by the last agent's record.
+fn sysctls(observed: &Observed) -> Vec<SysctlState> {
+    let of = |place: String, all: &BTreeMap<String, String>| {
+        let show = |(name, value): (&String, &String)| {
+            let (place, name, value) = (place.clone(), name.clone(), value.clone());
+            SysctlState { place, name, value, before: None }
+        };
+        all.iter().map(show).collect::<Vec<_>>()
+    };
+    let inside = Slot::BOTH.into_iter().filter_map(|slot| {
+        let found = slot.of(&observed.inside).as_ref()?;
+        Some(of(format!("ztunnel {slot}"), &found.sysctls))
+    });
+    [of("node".to_owned(), &observed.sysctls)].into_iter().chain(inside).flatten().collect()
+}
+
+fn forget_differences(network: &mut Network) {
+    network.ipsets.difference.clear();
+    network.rules.difference.clear();
+    network.routes.difference.clear();
+    network.links.difference.clear();
+    network.sysctls.difference.clear();
+    network.firewall.difference.clear();
 }
 
 /// Everything on the node, and in the ztunnels that its routes lead to.
@@ -122,7 +155,12 @@ fn compare(network: &mut Network, seen: Option<Network>) {
         .observed
         .map(|links| links.into_iter().map(|link| report::LinkState { right: true, ..link }).collect());
     network.links = against(&mut network.links, Comparison { observed: links, ..Comparison::default() });
-    network.sysctls = against(&mut network.sysctls, seen.sysctls);
+    let wanted: BTreeSet<_> = network.sysctls.desired.iter().map(|one| (&one.place, &one.name)).collect();
+    let ours = |all: Vec<SysctlState>| {
+        all.into_iter().filter(|one| wanted.contains(&(&one.place, &one.name))).collect()
+    };
+    let sysctls = Comparison { observed: seen.sysctls.observed.map(ours), ..Comparison::default() };
+    network.sysctls = against(&mut network.sysctls, sysctls);
     network.firewall = against_rules(&mut network.firewall, seen.firewall);
     network.foreign = seen.foreign;
 }
@@ -155,54 +193,47 @@ fn in_our_words(rule: &FirewallRule) -> FirewallRule {
 }
 
 /// A pod that the last agent knew. Whether it is still there nobody says.
-fn look_at(settings: &Settings, network: &Network, netns: Option<Arc<Netns>>, pod: &mut PodState) {
+fn look_at(
+    settings: &Settings,
+    node: &NodeState,
+    network: &Network,
+    netns: Option<Arc<Netns>>,
+    pod: &mut PodState,
+) {
     let (before, was) = (std::mem::take(&mut pod.kernel), pod.capture);
     pod.kernel = KernelView { looked: Some(timestamp(SystemTime::now())), ..KernelView::default() };
     pod.kernel.netns = netns.as_ref().map(|netns| inpod::netns_ref(netns.id()));
     match pod.way {
-        Some(Way::Node) => enrolled(network, pod),
+        Some(Way::Node) => enrolled(node, network, pod),
         Some(Way::InPod) => captured(settings, netns, pod),
         Some(Way::Sidecar) => redirected(settings, netns, pod),
         None => pod.kernel = before,
     }
-    if pod.capture != was {
-        pod.since = None; // nobody was there to see it change
-    }
+    pod.since = pod.since.take().filter(|_| pod.capture == was);
 }
 
-fn enrolled(network: &Network, pod: &mut PodState) {
-    let Some(members) = &network.ipsets.observed else {
-        pod.capture = Capture::Unknown;
-        pod.kernel.blind = Some("the node's sets cannot be looked at".to_owned());
-        return;
-    };
-    let has = |ip: &IpAddr| members.iter().any(|member: &SetMember| member.ip == *ip);
-    let lacking: Vec<String> = pod
-        .ips
-        .iter()
-        .filter(|ip| !has(ip))
-        .map(|ip| format!("{ip} is not in the set of enrolled addresses"))
-        .collect();
-    if lacking.is_empty() {
-        pod.kernel.seen.push("its addresses are in the sets of enrolled addresses".to_owned());
-    } else {
-        pod.capture = Capture::Bypassing;
-    }
-    pod.kernel.differences = lacking;
+/// With capture on the node all is there to be seen, but for whether ztunnel is ready.
+fn enrolled(node: &NodeState, network: &Network, pod: &mut PodState) {
+    let open = node.fallback == Some(Fallback::Open.to_string());
+    on_node(&NodeView::of(network), node.active_slot.is_some(), open, pod);
 }
 
 fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
     let Some(netns) = netns else { return without_netns(settings, pod) };
-    let config = settings.capture.in_pod().map(|chosen| chosen.rules.clone()).unwrap_or_default();
-    match is_captured(&netns, &config) {
-        Ok(true) => pod.kernel.seen.push(
-            "the policy route of capture from within is in its network namespace; its rules are compared by an agent \
-             only"
+    let chosen = settings.capture.in_pod();
+    let config = chosen.map(|chosen| chosen.rules.clone()).unwrap_or_default();
+    let families = chosen.map_or_else(|| Family::BOTH.to_vec(), InPod::families);
+    match captured_families(&netns, &config) {
+        Ok(found) if families.iter().all(|family| found.contains(family)) => pod.kernel.seen.push(
+            "the policy routes of capture from within are in its network namespace; its rules are compared by an \
+             agent only"
                 .to_owned(),
         ),
-        Ok(false) => {
+        Ok(found) => {
             pod.capture = Capture::Bypassing;
-            pod.kernel.differences.push("its network namespace has no policy route to ztunnel".to_owned());
+            let lacking = families.iter().filter(|family| !found.contains(family));
+            let words = |family| format!("its network namespace has no policy route to ztunnel for {family}");
+            pod.kernel.differences.extend(lacking.map(words));
         }
         Err(error) => {
             pod.capture = Capture::Unknown;

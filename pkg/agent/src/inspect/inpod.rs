@@ -7,7 +7,8 @@ use model::Family;
 use netns::{Netns, NetnsId};
 use planner::node::Members;
 use report::{
-    Blind, Comparison, Difference, DifferenceKind, KernelView, NetnsRef, Network, PodState, State, Step,
+    Blind, Capture, Comparison, Difference, DifferenceKind, KernelView, NetnsRef, Network, PodState, State,
+    Step,
 };
 use rules::Owner;
 
@@ -158,8 +159,8 @@ pub(super) fn view(captive: &CaptiveView) -> KernelView {
     };
     if captive.netns.is_none() {
         view.blind = Some(
-            "its network namespace is not known: the plugin did not hand it over, and no process of the pod was found \
-             in one that has its address"
+            "the plugin did not hand over its network namespace, and no process of the pod was found in one that has its \
+             address"
                 .to_owned(),
         );
     } else if captive.verified {
@@ -172,7 +173,8 @@ pub(super) fn view(captive: &CaptiveView) -> KernelView {
 
 /// Looks closely: rule by rule.
 pub(super) fn verify(captive: &CaptiveView, chosen: &InPod, tools: &netfilter::Options, pod: &mut PodState) {
-    let Some(netns) = &captive.netns else { return };
+    // One that is on its way in or out has none of them, or not all, and that is no news.
+    let Some(netns) = captive.netns.as_ref().filter(|_| captive.ruled && !captive.leaving) else { return };
     let families = chosen.families();
     let wanted = Wanted { config: &chosen.rules, pod: &captive.options, families: &families };
     let now = timestamp(std::time::SystemTime::now());
@@ -188,7 +190,11 @@ pub(super) fn verify(captive: &CaptiveView, chosen: &InPod, tools: &netfilter::O
                     .seen
                     .push(format!("its rules and its policy route are in place ({})", names.join(", ")));
             }
-            pod.kernel.differences = report.differences;
+            if !report.differences.is_empty() {
+                pod.capture = Capture::Bypassing;
+                pod.since = None; // nobody saw it change
+            }
+            pod.kernel.differences.splice(..0, report.differences);
         }
     }
 }

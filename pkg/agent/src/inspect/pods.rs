@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, net::IpAddr};
 use model::Family;
 use planner::{
     Decision, Passed, Policy,
-    ambient::{AMBIENT_REDIRECTION, Enrolled, Left, Standing},
+    ambient::{AMBIENT_REDIRECTION, AmbientPolicy, Enrolled, Left, Standing},
+    enrolment::STATUS,
     node::Slot,
     ztunnel::Candidate,
 };
@@ -59,12 +60,12 @@ pub(super) fn ztunnels(snapshot: &Snapshot) -> Vec<ZtunnelState> {
 
 /// All pods. The network must have been looked at.
 pub(super) fn pods(snapshot: &Snapshot, state: &State, settings: &Settings) -> Vec<PodState> {
-    let seen = Network::of(state);
+    let seen = Network::of(&state.network);
     snapshot.pods.iter().map(|known| pod(snapshot, known, &seen, settings)).collect()
 }
 
 /// What matters of the node's network for single pods.
-struct Network<'a> {
+pub(super) struct Network<'a> {
     members: Option<&'a [SetMember]>,
     /// Families in which rules of the node are missing, and what.
     broken: Vec<(u8, String)>,
@@ -73,8 +74,7 @@ struct Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    fn of(state: &'a State) -> Network<'a> {
-        let network = &state.network;
+    pub(super) fn of(network: &'a report::Network) -> Network<'a> {
         let missing = |found: &&Difference| found.kind != DifferenceKind::Unexpected;
         let rules = network.rules.difference.iter().chain(&network.firewall.difference);
         let family = |what: &str| {
@@ -131,7 +131,7 @@ fn pod(snapshot: &Snapshot, known: &Known, seen: &Network<'_>, settings: &Settin
         trouble: None,
     };
     match (&known.standing, &snapshot.way) {
-        (Standing::Out(left), _) => outside(*left, known, &mut shown),
+        (Standing::Out(left), _) => outside(*left, known, &settings.policy, &mut shown),
         (_, WaySnapshot::Node { .. }) => shown.way = Some(Way::Node),
         (_, WaySnapshot::InPod { .. }) => shown.way = Some(Way::InPod),
         (_, WaySnapshot::None) => shown.capture = Capture::Unknown,
@@ -139,7 +139,10 @@ fn pod(snapshot: &Snapshot, known: &Known, seen: &Network<'_>, settings: &Settin
     match &snapshot.way {
         WaySnapshot::Node { desired, .. } => {
             let active = desired.as_ref().is_some_and(|desired| desired.active.is_some());
-            on_node(snapshot, seen, active, &mut shown);
+            on_node(seen, active, is_open(snapshot), &mut shown);
+            if shown.way == Some(Way::Node) && shown.capture.is_wrong() {
+                shown.trouble.clone_from(&snapshot.trouble);
+            }
         }
         WaySnapshot::InPod { captives, connections, .. } => {
             if let Some(captive) = captives.get(&shown.uid) {
@@ -151,6 +154,13 @@ fn pod(snapshot: &Snapshot, known: &Known, seen: &Network<'_>, settings: &Settin
         }
         WaySnapshot::None => {}
     }
+    // The owner knows since when a pod is enrolled, and not since when something is wrong with it.
+    let is_owners = match shown.capture {
+        Capture::Captured | Capture::Pending | Capture::Outside => true,
+        Capture::Held => shown.way == Some(Way::InPod),
+        _ => false,
+    };
+    shown.since = shown.since.filter(|_| is_owners);
     shown
 }
 
@@ -168,11 +178,26 @@ fn reason(standing: &Standing) -> Reason {
 
 /// A pod that is none of ambient mode's: it may have a sidecar. What the plugin decides at its ADD is decided here from
 /// the same facts.
-fn outside(left: Left, known: &Known, shown: &mut PodState) {
-    if matches!(left, Left::ExcludedNamespace | Left::AgentPod | Left::HostNetwork | Left::Terminated) {
+fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodState) {
+    // Labels are looked at first. Who is advised to change them shall not find that it was of no use.
+    let never = match () {
+        () if matches!(shown.phase.as_str(), "Succeeded" | "Failed") => Some(Left::Terminated),
+        () if policy.ztunnel.matches(&known.pod) => Some(Left::Ztunnel),
+        () => None,
+    };
+    let left = never.unwrap_or(left);
+    shown.reason = Reason { code: left.code().to_owned(), words: left.to_string() };
+    if matches!(left, Left::ExcludedNamespace | Left::AgentPod | Left::HostNetwork)
+        || matches!(left, Left::Terminated | Left::Ztunnel)
+    {
         return;
     }
-    match planner::decide(&known.pod, known.namespace.as_ref(), &Policy::default()) {
+    let policy = Policy {
+        excluded_namespaces: policy.excluded_namespaces.clone(),
+        agent_namespace: policy.agent_namespace.clone(),
+        ..Policy::default()
+    };
+    match planner::decide(&known.pod, known.namespace.as_ref(), &policy) {
         Ok(Decision::Redirect(_)) => {
             shown.way = Some(Way::Sidecar);
             shown.capture = Capture::Unknown;
@@ -181,9 +206,9 @@ fn outside(left: Left, known: &Known, shown: &mut PodState) {
                 words: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
             };
         }
-        // What ambient mode says of it is the better answer.
+        // What ambient mode says of one that was not injected is the better answer.
         Ok(Decision::Pass(Passed::NotInjected | Passed::NoProxy | Passed::InjectionRefused))
-            if left != Left::Sidecar => {}
+            if !known.pod.metadata.annotations.contains_key(STATUS) => {}
         Ok(Decision::Pass(passed)) => {
             shown.reason = Reason { code: passed.code().to_owned(), words: passed.to_string() };
         }
@@ -198,7 +223,9 @@ fn outside(left: Left, known: &Known, shown: &mut PodState) {
 }
 
 /// With capture on the node the sets, routes and rules there are all that there is.
-fn on_node(snapshot: &Snapshot, seen: &Network<'_>, active: bool, shown: &mut PodState) {
+///
+/// `active`: a ztunnel takes new connections; `open`: without one, traffic goes past the mesh.
+pub(super) fn on_node(seen: &Network<'_>, active: bool, open: bool, shown: &mut PodState) {
     let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
     if shown.way != Some(Way::Node) {
         if !inside.is_empty() && shown.way.is_none() {
@@ -226,8 +253,10 @@ fn on_node(snapshot: &Snapshot, seen: &Network<'_>, active: bool, shown: &mut Po
             !inside.contains(&ip) || !broken.is_empty() || lost.iter().any(|route| route.gateway.is_none());
         if !inside.contains(&ip) {
             differences.push(format!("{ip} is not in the set of enrolled addresses"));
-        } else if lost.is_empty() {
+        } else if active && lost.is_empty() && broken.is_empty() {
             in_place.push(format!("{ip} is in the set of enrolled addresses, and is routed to ztunnel"));
+        } else {
+            in_place.push(format!("{ip} is in the set of enrolled addresses"));
         }
         differences.extend(lost.iter().map(|route| format!("missing: {route}")));
         differences.extend(broken);
@@ -235,15 +264,12 @@ fn on_node(snapshot: &Snapshot, seen: &Network<'_>, active: bool, shown: &mut Po
     let differs = !shown.kernel.differences.is_empty();
     shown.capture = match () {
         () if shown.ips.is_empty() || (differs && shown.phase != "Running") => Capture::Pending,
-        () if leaks || (differs && is_open(snapshot)) => Capture::Bypassing,
+        () if leaks || (differs && open) => Capture::Bypassing,
         () if differs => Capture::Held,
         () if active => Capture::Captured,
-        () if is_open(snapshot) => Capture::Bypassing,
+        () if open => Capture::Bypassing,
         () => Capture::Held,
     };
-    if shown.capture.is_wrong() {
-        shown.trouble.clone_from(&snapshot.trouble);
-    }
 }
 
 fn is_open(snapshot: &Snapshot) -> bool {
@@ -256,14 +282,16 @@ fn from_within(captive: &CaptiveView, connections: usize, shown: &mut PodState) 
         shown.ips.clone_from(&captive.ips);
     }
     shown.kernel = inpod::view(captive);
-    shown.ztunnel = Some(ZtunnelView { serves: captive.served, refused: captive.refused.clone() });
+    // What one had acknowledged that is gone is of no use.
+    let served = captive.served && connections > 0;
+    shown.ztunnel = Some(ZtunnelView { serves: served, refused: captive.refused.clone() });
     shown.trouble.clone_from(&captive.trouble);
     if captive.leaving {
         shown.capture = Capture::Leaving;
         return;
     }
     shown.capture = match () {
-        () if captive.ruled && captive.served && connections > 0 => Capture::Captured,
+        () if captive.ruled && served => Capture::Captured,
         () if captive.awaited => Capture::Pending,
         () if captive.ruled => Capture::Held,
         () if shown.phase == "Running" => Capture::Bypassing,

@@ -77,9 +77,13 @@ fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
         }
         Ok(differences) => {
             pod.kernel.looked = Some(timestamp(SystemTime::now()));
-            pod.capture = if differences.is_empty() { Capture::Captured } else { Capture::Bypassing };
+            pod.kernel.blind = None;
             if differences.is_empty() {
+                pod.capture = Capture::Captured;
                 pod.kernel.seen.push("all rules that lead to its sidecar are in place".to_owned());
+            } else {
+                pod.capture = Capture::Bypassing;
+                pod.since = None; // nobody saw the rules go
             }
             pod.kernel.differences = differences;
         }

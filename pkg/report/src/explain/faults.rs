@@ -1,11 +1,14 @@
 //! What is wrong with the node, whichever pod is asked about.
 
-use super::Finding;
+use super::{Finding, known::repairs};
 use crate::{
     pod::{PodState, Way},
     state::{Health, InstalledFile, Observer, State},
     text::{clause, clean, count},
 };
+
+/// What a command is blind to if there is an agent that does not answer.
+const AGENT: &str = "the agent's own view";
 
 /// Something that is wrong with the node.
 pub(super) struct Fault {
@@ -29,12 +32,21 @@ pub(super) fn of(state: &State) -> Vec<Fault> {
     faults.extend(trouble(state).map(ambient));
     faults.extend(state.installation.iter().filter(|file| !file.ok).map(|file| every(of_file(file))));
     faults.extend(drift(state).map(ambient));
-    faults.extend(state.health.iter().filter(|part| !part.ok).filter_map(unwell).map(every));
+    let is_news = |part: &&Health| !part.ok && state.node.trouble.as_ref() != Some(&part.why);
+    faults.extend(state.health.iter().filter(is_news).filter_map(unwell).map(every));
     faults.extend(foreign(state).map(ambient));
     faults
 }
 
 fn agent_down(state: &State) -> Option<Finding> {
+    if let Some(blind) = state.seen.blind.iter().find(|blind| blind.what == AGENT) {
+        let says = format!("The agent of this node could not be asked: {}.", clause(&blind.why));
+        let advice = [
+            "Run the command as root on the node, or in the agent's container.",
+            "If that is so already, the agent hangs: read its log of the last minutes.",
+        ];
+        return Some(Finding::wrong("agent-down", says, &advice));
+    }
     let says = "The agent does not run on this node: pods that are captured stay so, nothing is repaired, and new pods may \
                 not start.";
     let advice = [
@@ -83,11 +95,7 @@ fn drift(state: &State) -> Option<Finding> {
         "The node's network differs from what it should be in {} ({first}{more}).",
         count(all.len(), "place")
     );
-    let advice = [
-        "Wait some seconds and ask again: the agent repairs this by itself.",
-        "If it comes back, another program changes it: install-cni watch shows when, install-cni verify shows what.",
-    ];
-    Some(Finding::wrong("node-drift", says, &advice))
+    Some(Finding::wrong("node-drift", says, repairs(state)))
 }
 
 fn foreign(state: &State) -> Option<Finding> {
@@ -103,8 +111,11 @@ fn foreign(state: &State) -> Option<Finding> {
 }
 
 fn unwell(part: &Health) -> Option<Finding> {
-    let says = format!("The {} is not well: {}.", clean(&part.part), clause(&part.why));
-    let code = format!("{}-unwell", part.part);
+    let (part_, why) = (clean(&part.part), clause(&part.why));
+    let (code, says) = match part.part.as_str() {
+        "live" | "ready" => ("agent-unwell".to_owned(), format!("The agent is not {part_}: {why}.")),
+        _ => (format!("{part_}-unwell"), format!("The {part_} is not well: {why}.")),
+    };
     (!part.why.is_empty())
         .then(|| Finding::wrong(&code, says, &["Read the agent's log of the last minutes."]))
 }

@@ -12,8 +12,13 @@ use crate::{
 /// Advice that fits whenever a pod can be started anew.
 const RESTART: &str =
     "If it does not pass, delete the pod: its owner starts another one, which goes through the plugin.";
-const WAIT: &str = "Wait some seconds and ask again: the agent repairs this by itself.";
-const RECURS: &str = "If it comes back, another program changes it: install-cni watch shows when.";
+const WAIT: &str = "Wait a minute and ask again: the agent repairs this by itself.";
+const RECURS: &str = "If it comes back, another program changes it: install-cni watch shows when, install-cni verify shows what.";
+
+/// What an agent does by itself, if there is one.
+pub(super) fn repairs(state: &State) -> &'static [&'static str] {
+    if state.seen.by == Observer::Agent { &[WAIT, RECURS] } else { &[] }
+}
 
 pub(super) fn pod(state: &State, pod: &PodState) -> Finding {
     match pod.capture {
@@ -30,6 +35,7 @@ fn member(state: &State, pod: &PodState) -> Finding {
         refused,
         no_ztunnel,
         not_connected,
+        not_started,
         no_address,
         not_in_set,
         no_namespace,
@@ -123,6 +129,11 @@ fn not_connected(state: &State, pod: &PodState) -> Option<Finding> {
     Some(Finding::wrong("ztunnel-not-connected", says, &advice))
 }
 
+/// A start that failed is why it has no address, or no rules.
+fn not_started(state: &State, pod: &PodState) -> Option<Finding> {
+    if pod.capture == Capture::Pending { failed(state, pod) } else { None }
+}
+
 fn no_address(_: &State, pod: &PodState) -> Option<Finding> {
     if !pod.ips.is_empty() || pod.capture != Capture::Pending {
         return None;
@@ -133,7 +144,13 @@ fn no_address(_: &State, pod: &PodState) -> Option<Finding> {
 }
 
 fn not_in_set(state: &State, pod: &PodState) -> Option<Finding> {
-    if !matches!(pod.way, Some(Way::Node | Way::InPod)) || pod.capture == Capture::Pending {
+    // With capture from within, what is wrong inside is worse than a probe that fails.
+    let matters = match pod.way {
+        Some(Way::Node) => pod.capture != Capture::Pending,
+        Some(Way::InPod) => matches!(pod.capture, Capture::Captured | Capture::Held),
+        _ => false,
+    };
+    if !matters {
         return None;
     }
     let out = outside_the_set(&state.network.ipsets, pod)?;
@@ -152,7 +169,7 @@ fn not_in_set(state: &State, pod: &PodState) -> Option<Finding> {
             ),
         ),
     };
-    Some(Finding::wrong(code, says, &[WAIT, RECURS]))
+    Some(Finding::wrong(code, says, repairs(state)))
 }
 
 /// The first of its addresses that should be in a set and is in none.
@@ -181,7 +198,7 @@ fn no_namespace(_: &State, pod: &PodState) -> Option<Finding> {
     Some(Finding::wrong("netns-not-found", says, &advice))
 }
 
-fn drifted(_: &State, pod: &PodState) -> Option<Finding> {
+fn drifted(state: &State, pod: &PodState) -> Option<Finding> {
     let first = clause(pod.kernel.differences.first()?);
     let (title, number) = (title(pod), pod.kernel.differences.len());
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
@@ -202,19 +219,15 @@ fn drifted(_: &State, pod: &PodState) -> Option<Finding> {
         count(number, "place"),
         traffic(pod)
     );
-    let advice: &[&str] = if pod.way == Some(Way::Sidecar) { &[RESTART] } else { &[WAIT, RECURS] };
+    let advice = if pod.way == Some(Way::Sidecar) { &[RESTART] } else { repairs(state) };
     Some(Finding::wrong("drifted", says, advice))
 }
 
 /// The last try failed.
 fn failed(_: &State, pod: &PodState) -> Option<Finding> {
     let trouble = pod.trouble.as_ref()?;
-    let says = format!(
-        "What was tried last for the pod {} failed: {}. {}",
-        title(pod),
-        clause(trouble),
-        traffic(pod)
-    );
+    let what = if pod.way.is_some() { "could not be brought into the mesh" } else { "could not start" };
+    let says = format!("The pod {} {what}: {}. {}", title(pod), clause(trouble), traffic(pod));
     let advice = [
         "Put right what the sentence names; the agent, or the kubelet at the next start, tries again.",
         RESTART,
@@ -242,7 +255,7 @@ fn unannounced(state: &State, pod: &PodState) -> Option<Finding> {
 }
 
 /// Pods are read from a directory: nobody could be told.
-fn has_no_api(state: &State) -> bool {
+pub(super) fn has_no_api(state: &State) -> bool {
     state.config.iter().any(|setting| setting.name == "pod-source" && setting.value.starts_with("dir:"))
 }
 
@@ -297,7 +310,7 @@ fn leaving(pod: &PodState) -> Finding {
         outside::because(pod)
     );
     let advice = [
-        "Wait some seconds and ask again: the agent takes them away by itself.",
+        "Wait a minute and ask again: the agent takes them away by itself.",
         "If they stay, the agent's log says why; install-cni plan shows what it would do.",
     ];
     Finding::wrong("leaving", says, &advice)

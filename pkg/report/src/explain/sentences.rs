@@ -1,17 +1,22 @@
 //! What an answer rests on: since when, why, what the kernel shows, and what is not known.
 
+use super::known::has_no_api;
 use crate::{
     pod::{Capture, PodState, Way, ZtunnelView},
     state::{Change, Outcome, State},
     text::{clause, sentence},
 };
 
-pub(super) fn of_pod(state: &State, pod: &PodState) -> Vec<String> {
-    let mut all = vec![since(state, pod), why(pod)];
-    all.extend(kernel(pod));
-    all.extend(pod.ztunnel.as_ref().map(|ztunnel| ztunnel_says(ztunnel, pod.capture)));
-    all.extend(annotation(pod));
-    all.extend(pod.trouble.as_ref().map(|trouble| format!("What failed last: {}.", clause(trouble))));
+/// `answer`: what has been said already, and is not said twice.
+pub(super) fn of_pod(state: &State, pod: &PodState, answer: &str) -> Vec<String> {
+    let is_new = |text: &&String| !answer.contains(&clause(text));
+    let mut all = vec![since(state, pod)];
+    all.extend(why(pod));
+    all.extend(kernel(pod, answer));
+    all.extend(pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel_says(ztunnel, pod.capture, answer)));
+    all.extend(annotation(state, pod));
+    let trouble = pod.trouble.as_ref().filter(is_new);
+    all.extend(trouble.map(|trouble| format!("What failed last: {}.", clause(trouble))));
     all.extend(
         state.history.iter().find(|change| change.pod.as_deref() == Some(&pod.title())).map(last_change),
     );
@@ -30,18 +35,21 @@ fn since(state: &State, pod: &PodState) -> String {
     }
 }
 
-fn why(pod: &PodState) -> String {
+/// None where the answer is the reason.
+fn why(pod: &PodState) -> Option<String> {
+    if matches!(pod.capture, Capture::Outside | Capture::Leaving) {
+        return None;
+    }
     let words = match clause(&pod.reason.words) {
         words if words.is_empty() => {
-            return "Why it should be captured, or why not, is not known.".to_owned();
+            return Some("Why it should be captured, or why not, is not known.".to_owned());
         }
         words => words,
     };
-    match pod.capture {
-        Capture::Outside | Capture::Leaving => format!("The reason for that: {words}."),
+    Some(match pod.capture {
         Capture::Unknown if pod.way.is_none() => format!("It should not be captured: {words}."),
         _ => format!("It should be captured{}: {words}.", by(pod.way)),
-    }
+    })
 }
 
 fn by(way: Option<Way>) -> &'static str {
@@ -53,7 +61,7 @@ fn by(way: Option<Way>) -> &'static str {
     }
 }
 
-fn kernel(pod: &PodState) -> Vec<String> {
+fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
     let list = |all: &[String]| all.iter().map(|clause_| clause(clause_)).collect::<Vec<_>>().join("; ");
     let kernel = &pod.kernel;
     let mut all = Vec::new();
@@ -61,15 +69,17 @@ fn kernel(pod: &PodState) -> Vec<String> {
     if !kernel.seen.is_empty() {
         all.push(format!("The kernel showed{when}: {}.", list(&kernel.seen)));
     }
-    if !kernel.differences.is_empty() {
+    let is_said = |differences: &[String]| matches!(differences, [one] if answer.contains(&clause(one)));
+    if !kernel.differences.is_empty() && !is_said(&kernel.differences) {
         all.push(format!("What is not as it should be{when}: {}.", list(&kernel.differences)));
     }
     match (&kernel.blind, &kernel.looked) {
+        (Some(why), _) if answer.contains(&clause(why)) => {}
         (Some(why), _) => all.push(format!("What the kernel has for it is not known: {}.", clause(why))),
         (None, None) if pod.capture != Capture::Outside => {
             all.push("The kernel has not been asked about it yet.".to_owned());
         }
-        (None, Some(at)) if all.is_empty() => {
+        (None, Some(at)) if kernel.seen.is_empty() && kernel.differences.is_empty() => {
             all.push(format!("The kernel showed nothing of ours for it at {at}."));
         }
         _ => {}
@@ -77,35 +87,39 @@ fn kernel(pod: &PodState) -> Vec<String> {
     all
 }
 
-fn ztunnel_says(ztunnel: &ZtunnelView, capture: Capture) -> String {
-    match (&ztunnel.refused, ztunnel.serves) {
+fn ztunnel_says(ztunnel: &ZtunnelView, capture: Capture, answer: &str) -> Option<String> {
+    Some(match (&ztunnel.refused, ztunnel.serves) {
+        (Some(why), _) if answer.contains(&clause(why)) => return None,
         (Some(why), _) => format!("ztunnel's words: {}.", clause(why)),
         (None, true) => "The pod is served by ztunnel, which has acknowledged it.".to_owned(),
         (None, false) if capture == Capture::Leaving => {
             "The pod is not served by ztunnel any more.".to_owned()
         }
         (None, false) => "The pod is not served by ztunnel: it has not acknowledged it.".to_owned(),
-    }
+    })
 }
 
-fn annotation(pod: &PodState) -> Option<String> {
+fn annotation(state: &State, pod: &PodState) -> Option<String> {
     let ambient = matches!(pod.way, Some(Way::Node | Way::InPod));
     match &pod.annotation {
+        _ if pod.reason.code == "opted-out" => None, // that is the answer
         Some(value) => Some(format!("Its annotation ambient.istio.io/redirection is {value}.")),
-        None if ambient => Some("It has no annotation ambient.istio.io/redirection.".to_owned()),
+        None if ambient && !has_no_api(state) => {
+            Some("It has no annotation ambient.istio.io/redirection.".to_owned())
+        }
         None => None,
     }
 }
 
 fn last_change(change: &Change) -> String {
     let what = format!("{}, because of: {}", clause(&change.what), clause(&change.cause));
-    let took = change.took_ms;
+    let took = if change.took_ms < 0.05 { String::new() } else { format!(" ({:.1} ms)", change.took_ms) };
     match (&change.error, change.outcome) {
         (Some(error), _) => {
             format!("The last change, at {}: {what}; it failed: {}.", change.at, clause(error))
         }
         (None, Outcome::Failed) => format!("The last change, at {}: {what}; it failed.", change.at),
-        (None, Outcome::Done) => format!("The last change, at {}: {what} ({took:.1} ms).", change.at),
+        (None, Outcome::Done) => format!("The last change, at {}: {what}{took}.", change.at),
     }
 }
 

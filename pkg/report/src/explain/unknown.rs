@@ -26,13 +26,14 @@ pub(super) fn pod(state: &State, namespace: &str, name: &str) -> Finding {
     }
     if state.seen.by == Observer::Command {
         let says = format!(
-            "Nothing is known of the pod {title}: the agent does not run, and its last record has no such pod."
+            "Nothing is known of the pod {title}: the agent does not answer, and nothing that it left behind tells of this pod."
         );
         return Finding::unknown("agent-down", says, &[]);
     }
     if !state.node.ambient {
         let says = format!(
-            "Nothing is known of the pod {title}: ambient mode is off, so the agent knows only the pods for which the plugin was called."
+            "Nothing is known of the pod {title}: ambient mode is off, so the agent knows only pods that the plugin noted at their start, and it passes over \
+             excluded namespaces."
         );
         let advice = format!("See whether it runs on this node: kubectl get pods -n {namespace} -o wide.");
         return Finding::unknown("no-record", says, &[&advice]);

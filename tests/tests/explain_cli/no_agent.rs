@@ -1,0 +1,115 @@
+//! While the agent is dead: what it wrote down, and what the kernel and the files show now.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use kit::{InpodOptions, Pod};
+use serde_json::Value;
+
+use super::{call, list, says, verify};
+use crate::ambient_stage::{Ambient, MESH, PLAIN};
+use crate::debug_state::injected;
+use crate::inpod_stage::InPod;
+
+const DOWN: &str = "he agent does not run on this node";
+
+/// Waits until a new agent has written down that these are captured, and kills it.
+fn dies(stage: &mut Ambient, pods: &[&str]) {
+    stage.restart();
+    let path = stage.node.run_dir().join("last-state.json");
+    let _ = fs::remove_file(&path); // there is one only if the machine is slow
+    let deadline = Instant::now() + Duration::from_secs(90);
+    let holds = || {
+        let last: Value = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok())?;
+        let is_captured = |name: &&str| {
+            let found = last["pods"].as_array()?.iter().find(|pod| pod["name"] == **name)?;
+            (found["capture"] == "captured").then_some(())
+        };
+        pods.iter().all(|name| is_captured(name).is_some()).then_some(())
+    };
+    while holds().is_none() {
+        assert!(Instant::now() < deadline, "never written down: {}", stage.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at a file that is written each minute
+    }
+    stage.daemon.take().unwrap().kill();
+}
+
+#[test]
+fn captured_on_the_node_and_what_happens_meanwhile() {
+    let mut stage = Ambient::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let (_web, _plain) = (stage.pod(MESH, "web"), stage.pod(PLAIN, "plain"));
+    let sidecar = injected(&stage, "sidecar");
+    stage.settle();
+    dies(&mut stage, &["web", "sidecar"]);
+    let down = ("agent-down", "captured", "node", 1);
+    let answer = says(&stage.container, "mesh/web", down, &["is captured", DOWN]);
+    assert!(answer.sentences.iter().any(|text| text.contains("in its last record, of")), "{answer}");
+    let _ = says(&stage.container, "plain/sidecar", ("agent-down", "captured", "sidecar", 1), &[DOWN]);
+    let outside = ("not-labelled", "outside", "-", 0);
+    let answer = says(&stage.container, "plain/plain", outside, &[]);
+    assert!(answer.trouble.iter().any(|text| text.contains(DOWN)), "{answer}");
+    let _ = says(
+        &stage.container,
+        "mesh/other",
+        ("agent-down", "-", "-", 2),
+        &["nothing that it left behind tells of this pod"],
+    );
+    assert_eq!(list(&stage.container, &["--bypassing"]), (0, Vec::new()));
+    let (status, text) = verify(&stage.container);
+    assert!(status == 2 && text.contains("No difference was found"), "{text}");
+
+    // What the agent put right when it ran.
+    let failed = Pod::new(MESH, "late");
+    let _ = stage.add(failed, &stage.node.conflist(&[stage.plugin()])).unwrap_err();
+    let failed = ("failed", "pending", "-", 1);
+    let _ = says(&stage.container, "mesh/late", failed, &["its last ADD failed at"]);
+    stage.container.set_account("a.token.of-later", "no certificate");
+    let answer = says(&stage.container, "mesh/web", down, &[]);
+    let stale = "The plugin's credential for the API server is missing or stale";
+    assert!(answer.trouble.iter().any(|text| text.starts_with(stale)), "{answer}");
+    stage.node.write_conflist("10-kit.conflist", &stage.node.conflist(&[]));
+    let answer = says(&stage.container, "mesh/web", down, &[]);
+    let entry = "The container runtime's network configuration does not have our entry";
+    assert!(answer.trouble.iter().any(|text| text.starts_with(entry)), "{answer}");
+    assert_eq!(verify(&stage.container).0, 1);
+
+    stage.node.netns().sh("iptables-nft -t mangle -D PREROUTING -j ztunnel-PREROUTING");
+    let drifted = ("drifted", "bypassing", "node", 1);
+    let answer = says(&stage.container, "mesh/web", drifted, &["PREROUTING"]);
+    assert!(!answer.advice.iter().any(|text| text.contains("the agent repairs this by itself")), "{answer}");
+    sidecar.sandbox.netns.sh("nft flush ruleset");
+    let broken = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
+    let _ = says(&stage.container, "plain/sidecar", broken, &["has a sidecar"]);
+    assert_eq!(list(&stage.container, &["--bypassing"]).0, 1);
+    let (_, text) = call(&stage.container, &["state"]);
+    assert!(text.contains("the agent does not run"), "{text}");
+}
+
+#[test]
+fn captured_from_within() {
+    let mut stage = InPod::new(&[]);
+    let ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let web = stage.mesh_pod("web");
+    stage.wait_captured(&web);
+    dies(&mut stage, &["web"]);
+    let down = ("agent-down", "captured", "in-pod", 1);
+    let _ = says(&stage.container, "mesh/web", down, &["is captured", DOWN]);
+    web.sandbox.netns.sh("ip rule del pref 32764");
+    let drifted = ("drifted", "bypassing", "in-pod", 1);
+    let _ = says(&stage.container, "mesh/web", drifted, &["no policy route to ztunnel"]);
+    drop(ztunnel);
+}
+
+#[test]
+fn nobody_has_ever_run_here() {
+    let stage = Ambient::stopped(kit::NodeOptions::default(), &[]);
+    let answer = says(
+        &stage.container,
+        "mesh/web",
+        ("agent-down", "-", "-", 2),
+        &["nothing that it left behind tells of this pod"],
+    );
+    assert!(answer.trouble.iter().any(|text| text.contains(DOWN)), "{answer}");
+    assert_eq!((list(&stage.container, &["--bypassing"]).0, verify(&stage.container).0), (2, 1));
+}

@@ -1,0 +1,181 @@
+//! With capture on the node.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use kit::{NodeOptions, Pod, PodSandbox};
+use serde_json::{Value, json};
+
+use super::{call, comes_to_say, explain, list, says, verify};
+use crate::ambient_stage::{Ambient, MESH, PLAIN, starting};
+
+const AMBIENT: [(&str, &str); 1] = [("istio.io/dataplane-mode", "ambient")];
+
+/// A pod that runs in the mesh's namespace, as the API has it after this change.
+fn running(stage: &Ambient, name: &str, change: impl FnOnce(&mut Value)) -> PodSandbox {
+    of(stage, Pod::new(MESH, name), change)
+}
+
+fn of(stage: &Ambient, pod: Pod, change: impl FnOnce(&mut Value)) -> PodSandbox {
+    let sandbox = stage.node.pod(pod, &[]);
+    let mut manifest = sandbox.manifest();
+    change(&mut manifest);
+    stage.manifests.put_pod(&manifest);
+    sandbox
+}
+
+#[test]
+fn each_pod_of_a_node_has_its_reason() {
+    let mut stage = Ambient::new(&[("EXCLUDE_NAMESPACES", "backup,db")]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    for namespace in ["backup", "kube-system"] {
+        stage.manifests.put_namespace(namespace, &AMBIENT);
+    }
+    stage.manifests.put_namespace("db", &[]);
+    let (_web, _plain) = (stage.pod(MESH, "web"), stage.pod(PLAIN, "plain"));
+    let injected = |pod: &mut Value| {
+        pod["metadata"]["annotations"]["sidecar.istio.io/status"] = json!("{}");
+        pod["spec"]["containers"] = json!([{"name": "app"}, {"name": "istio-proxy"}]);
+    };
+    let _pods = [
+        running(&stage, "asks-out", |pod| {
+            pod["metadata"]["annotations"]["ambient.istio.io/redirection"] = json!("disabled");
+        }),
+        running(&stage, "label-none", |pod| {
+            pod["metadata"]["labels"]["istio.io/dataplane-mode"] = json!("none");
+        }),
+        running(&stage, "host", |pod| pod["spec"]["hostNetwork"] = json!(true)),
+        running(&stage, "done", |pod| pod["status"]["phase"] = json!("Succeeded")),
+        running(&stage, "both", injected),
+        of(&stage, Pod::new("backup", "labelled"), |_| ()),
+        of(&stage, Pod::new("db", "injected"), injected),
+        of(&stage, Pod::new(PLAIN, "job"), |pod| {
+            injected(pod);
+            pod["status"]["phase"] = json!("Failed");
+        }),
+        of(&stage, Pod::new("kube-system", "istio-cni-node-x7k2p"), |_| ()),
+        of(&stage, Pod::new("nowhere", "web"), |_| ()),
+    ];
+    stage.manifests.put_pod(&starting(&Pod::new(MESH, "new")));
+    stage.settle();
+
+    let outside = |code| (code, "outside", "-", 0);
+    for (pod, expected, words) in [
+        ("mesh/web", ("captured", "captured", "node", 0), "rules of the node lead its traffic to ztunnel"),
+        ("plain/plain", outside("not-labelled"), "neither it nor its namespace carries the label"),
+        ("mesh/asks-out", outside("opted-out"), "its annotation ambient.istio.io/redirection is disabled"),
+        ("mesh/label-none", outside("pod-label-none"), "it carries the label istio.io/dataplane-mode=none"),
+        ("backup/labelled", outside("excluded-namespace"), "its namespace is excluded"),
+        ("db/injected", outside("excluded-namespace"), "its namespace is excluded"),
+        ("mesh/host", outside("host-network"), "the network of the node itself"),
+        ("mesh/done", outside("terminated"), "it has ended"),
+        ("plain/job", outside("terminated"), "it has ended"),
+        ("istio-system/ztunnel-a", outside("ztunnel"), "it is ztunnel"),
+        ("kube-system/istio-cni-node-x7k2p", outside("agent-pod"), "it is the agent itself"),
+        ("mesh/new", ("no-address", "pending", "node", 1), "has no address yet"),
+        ("nowhere/web", ("namespace-unknown", "outside", "-", 2), "its namespace nowhere is not known yet"),
+        ("mesh/webb", ("no-such-pod", "-", "-", 3), "The node node-1 has no pod mesh/webb"),
+        ("backup/gone", ("no-such-pod-excluded", "-", "-", 3), "the namespace backup is excluded"),
+        ("mesh/both", ("sidecar-rules-missing", "bypassing", "sidecar", 1), "has a sidecar"),
+    ] {
+        let _ = says(&stage.container, pod, expected, &[words]);
+    }
+    let perhaps = explain(&stage.container, "plain/web").sentences;
+    assert!(perhaps[0].contains("mesh/web"), "{perhaps:?}");
+    assert_eq!(list(&stage.container, &["--bypassing"]), (1, vec!["mesh/both".to_owned()]));
+    assert_eq!(list(&stage.container, &["--bypassing", "-n", PLAIN]), (0, Vec::new()));
+    let (status, text) = call(&stage.container, &["explain", "plain"]);
+    assert!(status == 0 && text.starts_with("plain/plain: outside [not-labelled]\n\n"), "{text}");
+}
+
+#[test]
+fn what_others_take_away_is_told_until_it_is_back() {
+    let mut stage = Ambient::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let web = stage.pod(MESH, "web");
+    stage.settle();
+    let ip = web.ip(false);
+    // The agent looks by itself, too, and may be faster than the question. It fails where the damage is there already.
+    let node = Arc::clone(&stage.node);
+    let damage = |line: &str| {
+        let mut words = line.split(' ');
+        let mut command = std::process::Command::new(words.next().unwrap());
+        let _ = node.netns().output(command.args(words));
+    };
+    let captured = ("captured", "captured", "node", 0);
+    let cases = [
+        (
+            "iptables-nft -t mangle -D PREROUTING -j ztunnel-PREROUTING",
+            ("drifted", "bypassing", "node", 1),
+            "PREROUTING",
+        ),
+        (
+            &format!("ipset del ztunnel-pods-ips {ip}"),
+            ("address-not-in-set", "bypassing", "node", 1),
+            &ip.to_string(),
+        ),
+        (&format!("ip route del {ip} table 100 metric 1024"), ("drifted", "held", "node", 1), "table 100"),
+    ];
+    for (line, expected, words) in cases {
+        let answer = comes_to_say(&stage.container, "mesh/web", || damage(line), expected, &[words]);
+        assert!(answer.advice[0].contains("the agent repairs this by itself"), "{answer}");
+        damage(line);
+        let (status, text) = verify(&stage.container);
+        assert!(status == 0 || text.contains(words), "{text}"); // it may be back already
+        stage.settle();
+        let _ = comes_to_say(&stage.container, "mesh/web", || (), captured, &[]);
+    }
+    assert_eq!(verify(&stage.container).0, 0);
+    // An address that nobody wants there.
+    let plain = stage.pod(PLAIN, "plain");
+    let line = format!("ipset add ztunnel-pods-ips {}", plain.ip(false));
+    let leaving = ("leaving", "leaving", "-", 1);
+    let words = ["is still in the set of enrolled addresses", "its namespace is not labelled"];
+    let _ = comes_to_say(&stage.container, "plain/plain", || damage(&line), leaving, &words);
+}
+
+#[test]
+fn without_a_ztunnel_it_depends_on_the_policy() {
+    for (policy, expected, words, bypassing) in [
+        ("hold", ("no-ztunnel-hold", "held", "node", 1), "its connections are held back until one is", 0),
+        ("reject", ("no-ztunnel-reject", "held", "node", 1), "its connections are refused until one is", 0),
+        ("open", ("no-ztunnel-open", "bypassing", "node", 1), "gets past the mesh until one is", 1),
+    ] {
+        let stage = Ambient::new(&[("NO_ZTUNNEL_POLICY", policy)]);
+        let web = stage.pod(MESH, "web");
+        stage.wait_enrolled(&web, true);
+        let _ = comes_to_say(&stage.container, "mesh/web", || (), expected, &["No ztunnel is ready", words]);
+        assert_eq!(list(&stage.container, &["--bypassing"]).0, bypassing);
+    }
+}
+
+#[test]
+fn an_agent_that_cannot_read_pods_says_so() {
+    let mut stage = Ambient::stopped(NodeOptions::default(), &[("POD_SOURCE", "dir:/manifests/none")]);
+    stage.daemon = Some(stage.container.start());
+    stage.eventually("it answers", |stage| {
+        UnixStream::connect(stage.node.run_dir().join("debug.sock")).is_ok()
+    });
+    let _ = says(&stage.container, "mesh/web", ("not-synced", "-", "-", 2), &["has not been able to read"]);
+    assert_eq!(list(&stage.container, &["--bypassing"]).0, 2);
+    assert_eq!(verify(&stage.container).0, 2);
+    drop(stage.daemon.take());
+}
+
+#[test]
+fn a_start_that_failed_is_told_with_its_error() {
+    let mut stage = Ambient::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    stage.settle();
+    stage.daemon.take().unwrap().kill();
+    // Nobody knows the pod: the agent is away, and the plugin has no credential.
+    let pod = Pod::new(MESH, "web");
+    let _ = stage.add(pod.clone(), &stage.node.conflist(&[stage.plugin()])).unwrap_err();
+    let failed = ("failed", "pending", "-", 1);
+    let _ = says(&stage.container, "mesh/web", failed, &["its last ADD failed at"]);
+    stage.start();
+    let failed = ("failed", "pending", "node", 1);
+    let _ = comes_to_say(&stage.container, "mesh/web", || (), failed, &["its last ADD failed at"]);
+    let _web = stage.starting(pod);
+    let _ = comes_to_say(&stage.container, "mesh/web", || (), ("captured", "captured", "node", 0), &[]);
+}

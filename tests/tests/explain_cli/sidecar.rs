@@ -1,0 +1,171 @@
+//! Pods with a sidecar: with ambient mode, and without it, where only the plugin's records tell.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use kit::{Container, Daemon, FakeApi, FakeReply, Node, NodeOptions, Pod, PodSandbox, istio};
+use serde_json::{Value, json};
+
+use super::{call, explain, list, says, verify};
+use crate::ambient_stage::{Ambient, PLAIN, starting};
+use crate::debug_state::injected;
+use crate::plugin_calls::stage::{fake_api, token};
+
+const CAPTURED: super::Expected = ("captured-sidecar", "captured", "sidecar", 0);
+const BROKEN: super::Expected = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
+
+/// A change of a pod's object that is injected otherwise.
+type Change = fn(Value) -> Value;
+
+/// What keeps the plugin from redirecting a pod: its name, what is changed, the code, and words of the answer.
+const LEFT_ALONE: [(&str, Change, &str, &str); 5] = [
+    ("init", with_init, "istio-init", "its own init container istio-init sets up the redirection"),
+    (
+        "envoyless",
+        |pod| istio::with_proxy_env(pod, "DISABLE_ENVOY", "true"),
+        "envoy-disabled",
+        "DISABLE_ENVOY=true",
+    ),
+    ("unwilling", unwilling, "injection-refused", "it says itself that it wants no sidecar"),
+    ("gateway", gateway, "not-a-sidecar", "its istio-proxy is a gateway or a waypoint"),
+    ("stripped", stripped, "no-proxy", "it was injected but has no container named istio-proxy"),
+];
+
+fn with_init(mut pod: Value) -> Value {
+    pod["spec"]["initContainers"] = json!([{"name": "istio-init", "image": "proxyv2"}]);
+    pod
+}
+
+fn unwilling(mut pod: Value) -> Value {
+    pod["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "false"});
+    pod
+}
+
+fn gateway(mut pod: Value) -> Value {
+    pod["spec"]["containers"][1]["args"] = json!(["proxy", "router"]);
+    pod
+}
+
+fn stripped(mut pod: Value) -> Value {
+    pod["spec"]["containers"] = json!([{"name": "app"}]);
+    pod
+}
+
+/// A node whose agent takes no part in ambient mode, and an API server that the plugin asks.
+struct Plain {
+    _daemon: Daemon,
+    container: Container,
+    node: Node,
+    pods: Arc<Mutex<BTreeMap<String, Value>>>,
+    plugin: Value,
+    _api: FakeApi,
+}
+
+impl Plain {
+    fn new() -> Plain {
+        let node = Node::new(NodeOptions::default());
+        let pods: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
+        let known = Arc::clone(&pods);
+        let api = fake_api(&node, move |request| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            match known.lock().unwrap().get(path) {
+                Some(pod) => FakeReply::Json(200, pod.clone()),
+                None => {
+                    FakeReply::Json(404, json!({"kind": "Status", "code": 404, "message": "no such pod"}))
+                }
+            }
+        });
+        let kubeconfig = istio::write_file(&node, "kubeconfig", &api.kubeconfig(&token()));
+        let mut plugin = istio::plugin_entry(&kubeconfig);
+        plugin["log_uds_address"] = json!(node.run_dir().join("log.sock"));
+        node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+        let container = Container::new(&node)
+            .with_mount(std::path::Path::new("/run/netns"), "/var/run/netns")
+            .with_env("EXCLUDE_NAMESPACES", "istio-system,kube-system");
+        let mut daemon = container.start();
+        daemon.wait_until_ready();
+        Plain { _daemon: daemon, container, node, pods, plugin, _api: api }
+    }
+
+    /// A pod that starts through the plugin, with what the API server has of it.
+    fn pod(&self, namespace: &str, name: &str, change: Change) -> Result<PodSandbox, Box<kit::ChainError>> {
+        let mut object = change(istio::injected_pod(namespace, name));
+        let pod = Pod::new(namespace, name);
+        object["metadata"]["uid"] = json!(pod.uid);
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        self.pods.lock().unwrap().insert(path, object.clone());
+        let pod = Pod::from_object(&object);
+        self.node.add_pod(&self.node.runtime(), &self.node.conflist(std::slice::from_ref(&self.plugin)), pod)
+    }
+
+    fn answers_about_all_pods(&self) {
+        let _ = says(&self.container, "shop/web", CAPTURED, &["to its own sidecar"]);
+        let _ = says(&self.container, "shop/flushed", BROKEN, &["missing or incomplete"]);
+        for (name, _, code, words) in LEFT_ALONE {
+            let _ = says(&self.container, &format!("shop/{name}"), (leak(code), "outside", "-", 0), &[words]);
+        }
+        let _ = says(
+            &self.container,
+            "kube-system/dns",
+            ("no-such-pod-excluded", "-", "-", 3),
+            &["the namespace kube-system is excluded"],
+        );
+        let failed = ("failed", "pending", "-", 1);
+        let _ = says(&self.container, "shop/strange", failed, &["its last ADD failed at"]);
+        let _ = says(&self.container, "shop/unknown", ("no-record", "-", "-", 2), &["ambient mode is off"]);
+        assert_eq!(list(&self.container, &["--bypassing"]), (1, vec!["shop/flushed".to_owned()]));
+        assert_eq!(verify(&self.container).0, 1);
+    }
+}
+
+fn leak(code: &str) -> &'static str {
+    LEFT_ALONE.iter().find(|(_, _, known, _)| *known == code).unwrap().2
+}
+
+#[test]
+fn without_ambient_mode_the_plugins_records_tell() {
+    let plain = Plain::new();
+    let _web = plain.pod("shop", "web", |pod| pod).unwrap();
+    let flushed = plain.pod("shop", "flushed", |pod| pod).unwrap();
+    flushed.netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
+    let _others = LEFT_ALONE.map(|(name, change, ..)| plain.pod("shop", name, change).unwrap());
+    let _dns = plain.pod("kube-system", "dns", |pod| pod).unwrap();
+    let strange = |pod| istio::annotated(pod, "traffic.sidecar.istio.io/excludeOutboundPorts", "http");
+    let _ = plain.pod("shop", "strange", strange).unwrap_err();
+    plain.answers_about_all_pods();
+}
+
+#[test]
+fn with_ambient_mode_the_pods_objects_tell() {
+    let mut stage = Ambient::new(&[]);
+    let web = injected(&stage, "web");
+    let sandboxes = LEFT_ALONE.map(|(name, change, ..)| {
+        let sandbox = stage.node.pod(Pod::new(PLAIN, name), &[]);
+        let mut object = change(istio::injected_pod(PLAIN, name));
+        let mut manifest = sandbox.manifest();
+        manifest["metadata"]["annotations"] = object["metadata"]["annotations"].take();
+        manifest["metadata"]["labels"] = object["metadata"]["labels"].take();
+        manifest["spec"]["containers"] = object["spec"]["containers"].take();
+        manifest["spec"]["initContainers"] = object["spec"]["initContainers"].take();
+        stage.manifests.put_pod(&manifest);
+        sandbox
+    });
+    let mut new = starting(&Pod::new(PLAIN, "new").annotation("sidecar.istio.io/status", "{}"));
+    new["spec"]["containers"] = json!([{"name": "app"}, {"name": "istio-proxy"}]);
+    stage.manifests.put_pod(&new);
+    stage.settle();
+    let _ = says(&stage.container, "plain/web", CAPTURED, &["to its own sidecar"]);
+    for (name, _, code, words) in LEFT_ALONE {
+        let _ = explain(&stage.container, &format!("plain/{name}"));
+        let _ = says(&stage.container, &format!("plain/{name}"), (leak(code), "outside", "-", 0), &[words]);
+    }
+    let _ =
+        says(&stage.container, "plain/new", ("no-address", "pending", "sidecar", 1), &["has no address yet"]);
+    web.sandbox.netns.sh("nft flush ruleset");
+    let answer =
+        says(&stage.container, "plain/web", BROKEN, &["Its traffic, or some of it, gets past the mesh"]);
+    assert!(answer.advice[0].starts_with("Delete the pod"), "{answer}");
+    let (status, text) = call(&stage.container, &["list", "--bypassing"]);
+    assert!(status == 1 && text.contains("plain/web  bypassing  sidecar"), "{text}");
+    drop(sandboxes);
+}
