@@ -34,6 +34,8 @@ mod clean;
 mod commands_cli;
 #[path = "tests/dashboards.rs"]
 mod dashboards;
+#[path = "tests/debug_load.rs"]
+mod debug_load;
 #[path = "tests/debug_state.rs"]
 mod debug_state;
 #[path = "tests/events_api.rs"]

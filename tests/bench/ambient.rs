@@ -3,7 +3,7 @@
 mod add;
 mod crowd;
 mod flow;
-mod lab;
+pub(crate) mod lab;
 mod packets;
 mod rest;
 mod sampler;

@@ -1,5 +1,5 @@
 //! `hack/bench`: what one ADD costs, as a whole process with its children, in turn with baselines; what the daemon
-//! costs; and the same of the ambient node, whichever way it captures pods.
+//! costs; the same of the ambient node, whichever way it captures pods; and what it costs to look inside.
 //!
 //! Absolute times are noise of the machine; the ratios and differences of one run are what counts.
 #![allow(
@@ -13,6 +13,7 @@
 mod ambient;
 mod contest;
 mod daemon;
+mod debug;
 mod inpod;
 mod measure;
 mod stage;
@@ -73,11 +74,15 @@ fn main() -> ExitCode {
     if inpod::PARTS.into_iter().any(wanted) {
         inpod::run(stage.as_ref(), rounds, wanted);
     }
+    if debug::PARTS.into_iter().any(wanted) {
+        debug::run(rounds, wanted);
+    }
     ExitCode::SUCCESS
 }
 
 fn parts() -> String {
-    let groups = [&["daemon", "add", "ambient"][..], &ambient::PARTS, &["in-pod"], &inpod::PARTS];
+    let [ambient, inpod, debug] = [&ambient::PARTS[..], &inpod::PARTS, &debug::PARTS];
+    let groups = [&["daemon", "add", "ambient"], ambient, &["in-pod"], inpod, &["debug"], debug];
     groups.concat().join(", ")
 }
 

@@ -133,7 +133,7 @@ fn firewall(netns: &Netns, ours: &[&str]) -> BTreeSet<String> {
             let leads = |chain: &&str| {
                 line.starts_with(&format!("-A {chain} ")) || line.ends_with(&format!("-j {chain}"))
             };
-            if line.starts_with("-A ") && ours.iter().any(|chain| leads(chain)) {
+            if line.starts_with("-A ") && ours.iter().any(leads) {
                 found.push(format!("{family} {table} {line}"));
             }
         }
@@ -261,6 +261,8 @@ fn every_object_of_the_node_is_as_the_kernels_own_tools_show_it() {
         );
     }
     assert_eq!(seen["plan"], Value::Array(Vec::new()));
+    let health = ["installer", "agent"].map(|part| serde_json::json!({"part": part, "ok": true, "why": ""}));
+    assert_eq!(seen["health"], Value::from(health.to_vec()));
     let pods = [(&web, MESH, "captured", "node"), (&plain, PLAIN, "outside", "null")];
     for (peer, namespace, capture, way) in pods {
         let told = pod(&seen, namespace, &peer.sandbox.pod.name);

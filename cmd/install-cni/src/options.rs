@@ -128,8 +128,8 @@ pub(crate) const FLAGS: &[Flag] = &[
     ),
     flag("repair-label-selectors", None, &["REPAIR_LABEL_SELECTORS"], "", "only pods with these labels"),
     flag("repair-field-selectors", None, &["REPAIR_FIELD_SELECTORS"], "", "only pods with these fields"),
-    flag("ctrlz_port", None, &[], "9876", "port of the introspection page"),
-    flag("ctrlz_address", None, &[], "localhost", "address of the introspection page; *: all"),
+    flag("ctrlz_port", None, &[], "9876", "port of the node's page and its state as JSON; 0 or less: none"),
+    flag("ctrlz_address", None, &[], "localhost", "their address; *: all"),
     // Istio's newer releases have these two.
     switch(
         "istio-owned-cni-config",

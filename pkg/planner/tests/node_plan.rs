@@ -9,6 +9,8 @@ mod fate;
 #[path = "../../rules/tests/properties/kernel.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod kernel;
+#[path = "node_plan/lists.rs"]
+mod lists;
 #[path = "node_plan/order.rs"]
 mod order;
 #[path = "node_plan/steps.rs"]
@@ -198,6 +200,7 @@ proptest! {
         let desired = converge(&mut world, &aim);
         prop_assert_eq!(theirs, all_foreign(&world));
         prop_assert_eq!(ours(&mut world), from_nothing(&desired, world.slots, rp_filter));
+        lists::assert_as_listed(&mut world, &desired);
     }
 
     #[test]

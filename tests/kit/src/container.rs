@@ -369,8 +369,18 @@ impl Daemon {
     /// Resident memory in KiB.
     #[must_use]
     pub fn resident_kib(&self) -> u64 {
+        self.memory_kib("VmRSS:")
+    }
+
+    /// The part of it that is no file's, so that how the program was built counts little.
+    #[must_use]
+    pub fn anonymous_kib(&self) -> u64 {
+        self.memory_kib("RssAnon:")
+    }
+
+    fn memory_kib(&self, line: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
+        let line = status.lines().find_map(|found| found.strip_prefix(line)).expect("a process has memory");
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 

@@ -62,13 +62,22 @@ pub fn wanted(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Wa
         routes: want::routes(config, desired),
         pairs: slots().flat_map(|(slot, _)| want::pairs(slot)).collect(),
         addresses: slots().flat_map(|(slot, ztunnel)| want::addresses(config, slot, ztunnel, true)).collect(),
-        sysctls: slots()
-            .flat_map(|(slot, ztunnel)| want::node_sysctls(slot, ztunnel, &observed.sysctls))
-            .collect(),
+        sysctls: node_sysctls(desired, observed),
         firewall: families.iter().map(|family| (*family, node_rules(config, desired, *family))).collect(),
         families,
         inside,
     }
+}
+
+/// What was changed before, and suits as it is, is ours as well.
+fn node_sysctls(desired: &Desired, observed: &Observed) -> BTreeMap<String, String> {
+    let slots = Slot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.slot(slot)?)));
+    let mut wanted: BTreeMap<String, String> =
+        slots.flat_map(|(slot, ztunnel)| want::node_sysctls(slot, ztunnel, &observed.sysctls)).collect();
+    for (name, value) in observed.sysctls.iter().filter(|(name, _)| observed.journal.contains_key(*name)) {
+        wanted.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+    wanted
 }
 
 fn wanted_inside(config: &NodeConfig, slot: Slot, ztunnel: &Generation) -> WantedInside {

@@ -1,0 +1,89 @@
+//! Every member of the document stands in docs/state.md, and nothing else does.
+#![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read the documentation")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
+
+#[path = "page/fixtures.rs"]
+mod fixtures;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use report::{Blind, PodState, State};
+use serde_json::Value;
+
+/// What the fixtures leave out, so that each member has a value in one of them.
+fn whole() -> Vec<State> {
+    let mut state = fixtures::well();
+    state.node.trouble = Some("words".into());
+    state.seen.blind = vec![Blind { what: "links".into(), why: "words".into() }];
+    let pod: &mut PodState = &mut state.pods[0];
+    pod.trouble = Some("words".into());
+    pod.kernel.blind = Some("words".into());
+    fixtures::all().into_iter().map(|(_, state)| state).chain([state]).collect()
+}
+
+/// The path of each member, and whether one of its values says something.
+fn members(value: &Value, path: &str, found: &mut BTreeMap<String, bool>) {
+    match value {
+        Value::Object(all) => all.iter().for_each(|(name, value)| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let says = !(value.is_null() || value.as_array().is_some_and(Vec::is_empty));
+            *found.entry(short(&path)).or_default() |= says;
+            members(value, &path, found);
+        }),
+        Value::Array(all) => all.iter().for_each(|one| members(one, &format!("{path}[]"), found)),
+        _ => {}
+    }
+}
+
+/// Desired and observed objects are alike, and so are the comparisons of all kinds.
+fn short(path: &str) -> String {
+    let Some((kind, rest)) = path.strip_prefix("network.").and_then(|rest| rest.split_once('.')) else {
+        return path.to_owned();
+    };
+    match rest.split_once("[].") {
+        Some(("desired" | "observed", member)) => format!("network.{kind}.*[].{member}"),
+        _ => format!("network.*.{rest}"),
+    }
+}
+
+/// What stands in backticks at the beginning of a table's row.
+fn documented(text: &str) -> Vec<&str> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split('`').next()).collect()
+}
+
+#[test]
+fn every_member_is_documented_and_nothing_else_is() {
+    let mut found = BTreeMap::new();
+    for state in whole() {
+        members(&serde_json::to_value(&state).unwrap(), "", &mut found);
+    }
+    let unpopulated: Vec<_> = found.iter().filter(|(_, says)| !**says).collect();
+    assert!(
+        unpopulated.is_empty(),
+        "no value that says something, so its own members do not show: {unpopulated:?}"
+    );
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/state.md");
+    let text = fs::read_to_string(path).unwrap();
+    let rows = documented(&text);
+    let listed: BTreeSet<&str> = rows.iter().copied().collect();
+    assert_eq!(rows.len(), listed.len(), "a member is listed twice");
+    let there: BTreeSet<&str> = found.keys().map(String::as_str).collect();
+    let missing: Vec<_> = there.difference(&listed).collect();
+    let gone: Vec<_> = listed.difference(&there).collect();
+    assert!(
+        missing.is_empty() && gone.is_empty(),
+        "missing in docs/state.md: {missing:#?}\nnot in the document: {gone:#?}"
+    );
+}
+
+#[test]
+fn the_schema_that_is_documented_is_the_one_that_is_told() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/state.md");
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.starts_with(&format!("# The document `{}`\n", report::SCHEMA)));
+}
