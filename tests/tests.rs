@@ -60,6 +60,8 @@ mod inpod_options;
 mod inpod_paths;
 #[path = "tests/inpod_pods.rs"]
 mod inpod_pods;
+#[path = "tests/inpod_restart.rs"]
+mod inpod_restart;
 #[path = "tests/inpod_stage.rs"]
 mod inpod_stage;
 #[path = "tests/inpod_uninstall.rs"]

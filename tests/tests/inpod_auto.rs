@@ -1,8 +1,10 @@
 //! The way of capture that ztunnel speaks is found out, and changed under running pods.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use kit::{Echo, InpodOptions, InpodZtunnel};
 
-use crate::ambient_stage::{MESH, PORT, Peer};
+use crate::ambient_stage::{MESH, PORT, Peer, dump_of};
 use crate::inpod_stage::{InPod, wait_relayed};
 
 /// A ztunnel of today, as its chart starts it: it is ready only when the agent speaks with it.
@@ -54,6 +56,55 @@ fn ztunnel_decides_and_may_change_its_mind() {
     stage.wait_enrolled(&peer, true);
     assert!(stage.is_captured(&peer));
     drop(old);
+}
+
+/// Stands before the tools, for one pod: its first save waits until the gate is opened. Work on its rules has begun by then,
+/// and has changed nothing.
+const GATE: &str = r#"#!/bin/bash
+tool=${0##*/}
+if [ "$(readlink /proc/self/ns/net)" != "$(cat /gate/pod 2>/dev/null)" ]; then exec "/usr/sbin/$tool" "$@"; fi
+if [ "$tool" = iptables-nft-save ] && mv /gate/armed /gate/shut 2>/dev/null; then
+  while [ -e /gate/shut ]; do sleep 0.01; done
+fi
+"/usr/sbin/$tool" "$@"; status=$?
+[ "$tool" = iptables-nft-save ] || touch /gate/restored
+exit $status
+"#;
+
+/// Rules that were on their way when the way of capture changed would lead a pod's traffic to nobody.
+#[test]
+fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
+    let gate = kit::TempDir::new().unwrap();
+    let at = |name: &str| gate.path().join(name);
+    for tool in ["iptables-nft-save", "iptables-nft-restore"] {
+        std::fs::write(at(tool), GATE).unwrap();
+        std::fs::set_permissions(at(tool), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let env = [("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
+    let mut stage = InPod::stopped(kit::NodeOptions::default(), &env);
+    stage.mount(gate.path(), "/gate");
+    stage.start();
+    let _old = stage.ambient_ztunnel("ztunnel-old");
+    let mut new = modern(&mut stage, "ztunnel-new", "2026-06-01T00:00:00Z");
+    stage.wait_said("captured from within each pod");
+    new.wait_for_snapshots(1);
+    let peer = Peer::new(stage.node.pod(kit::Pod::new(MESH, "app"), &[]));
+    let netns = &peer.sandbox.netns;
+    netns.sh("iptables-nft -A INPUT -j ACCEPT"); // where there is nothing, nothing is saved
+    std::fs::write(at("pod"), netns.sh("readlink /proc/self/ns/net")).unwrap();
+    std::fs::write(at("armed"), "").unwrap();
+    stage.processes.add(&peer.sandbox.pod.uid, netns);
+    stage.manifests.put_pod(&peer.sandbox.manifest());
+    stage.eventually("its rules are on their way", |_| at("shut").exists());
+    new.kill();
+    stage.manifests.remove_pod("istio-system", "ztunnel-new");
+    stage.wait_said("captured on the node");
+    // Long enough for what must not happen: that it goes on without them.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    std::fs::remove_file(at("shut")).unwrap();
+    stage.eventually("the restore has ended", |_| at("restored").exists());
+    stage.wait_enrolled(&peer, true);
+    assert!(stage.is_bare(&peer), "{}\n{}", stage.log(), dump_of(netns));
 }
 
 #[test]

@@ -174,7 +174,7 @@ pub(crate) fn relayed(ztunnel: &InpodZtunnel, src: IpAddr, dst: SocketAddr) -> b
 }
 
 /// Jumps, policy rules and routes of ours in a pod without options.
-fn ours(peer: &Peer) -> [usize; 3] {
+pub(crate) fn ours(peer: &Peer) -> [usize; 3] {
     let dump = dump_of(&peer.sandbox.netns);
     let jumps = dump.matches("-j ISTIO_OUTPUT").count() + dump.matches("-j ISTIO_PRERT").count();
     [

@@ -293,9 +293,10 @@ impl Daemon {
 
     /// Takes the node path away, and the marks of pods.
     async fn release_node(&self, agent: Agent) -> Vec<String> {
-        let Ok(Ok(owner)) = timeout(LAST_PASS, agent.ended).await else {
+        let Ok(Ok(mut owner)) = timeout(LAST_PASS, agent.ended).await else {
             return vec!["the agent does not stop, so the node path stays".to_owned()];
         };
+        owner.settle();
         owner.unmark_all();
         drop(owner); // with it ends the list of marks
         let errors = self.settings.ambient.as_ref().map_or_else(Vec::new, ambient::Ambient::uninstall);

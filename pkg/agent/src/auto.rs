@@ -87,6 +87,7 @@ impl AutoWay {
             uninstall::tell(&node::uninstall(&self.settings));
         } else {
             if let Some(in_pod) = &mut self.in_pod {
+                in_pod.settle(); // what is on its way would put rules where there are to be none
                 in_pod.forget_all();
             }
             uninstall::tell(&inpod::uninstall(&self.settings));
@@ -178,6 +179,12 @@ impl Way for AutoWay {
         match self.way() {
             Ok(way) => way.check(core, uid, ips, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
+        }
+    }
+
+    fn settle(&mut self) {
+        if let Some(in_pod) = &mut self.in_pod {
+            in_pod.settle();
         }
     }
 

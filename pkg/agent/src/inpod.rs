@@ -8,6 +8,7 @@
 mod captive;
 mod done;
 mod pods;
+mod queue;
 mod seek;
 mod turn;
 mod uninstall;
@@ -223,6 +224,11 @@ impl Way for InPodWay {
             Ok((netns, pod)) => self.workers.send(Job::Check { netns, pod, reply }, true),
             Err(why) => drop(reply.send(Err(why))),
         }
+    }
+
+    fn settle(&mut self) {
+        self.workers.settle();
+        self.seeking = false; // the search may be one of those that were dropped
     }
 
     fn set_fallback(&mut self, _fallback: Fallback) -> bool {

@@ -357,6 +357,11 @@ impl Owner {
         Ok(())
     }
 
+    /// Ends what was begun: nothing is changed any more. Ahead of an uninstallation, which it would undo.
+    pub fn settle(&mut self) {
+        self.way.settle();
+    }
+
     /// Marks every pod as not captured: nothing of us will be left.
     pub fn unmark_all(&self) {
         self.core.unmark_all();

@@ -62,6 +62,10 @@ pub(crate) trait Way: Send {
     /// Compares with the kernel.
     fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>);
 
+    /// Ends what was begun: when this returns, nothing changes the kernel any more. After it, the way is only dropped, or
+    /// forgets all pods.
+    fn settle(&mut self);
+
     /// What happens while no ztunnel is ready. True if that is another thing than before.
     fn set_fallback(&mut self, fallback: Fallback) -> bool;
 

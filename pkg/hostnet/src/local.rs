@@ -53,11 +53,13 @@ impl Handle {
         wanted: &LocalDelivery,
     ) -> Result<Vec<String>, Error> {
         let mut made = Vec::new();
-        if self.add_route(&wanted.route(family, lo))? == Changed::Yes {
-            made.push(wanted.no_route(family));
-        }
+        // The rule comes first and goes last: it is what tells that there is anything. One that leads to an empty table
+        // does nothing.
         if self.ensure_rule(&wanted.rule(family))? == Changed::Yes {
             made.push(wanted.no_rule(family));
+        }
+        if self.add_route(&wanted.route(family, lo))? == Changed::Yes {
+            made.push(wanted.no_route(family));
         }
         Ok(made)
     }
@@ -99,11 +101,11 @@ impl Handle {
         let rule = unwanted.rule(family);
         let route = Route { protocol: RouteProtocol::ANY, ..unwanted.route(family, lo) };
         let mut taken = Vec::new();
-        if self.delete_rule(&rule)? == Changed::Yes {
-            taken.push(format!("policy rule {rule}"));
-        }
         if self.delete_route(&route)? == Changed::Yes {
             taken.push(format!("route {route}"));
+        }
+        if self.delete_rule(&rule)? == Changed::Yes {
+            taken.push(format!("policy rule {rule}"));
         }
         Ok(taken)
     }

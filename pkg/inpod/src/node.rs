@@ -84,6 +84,19 @@ impl Probes {
         Ok(found)
     }
 
+    /// Whether there are sets of ours: they are made first, and go last.
+    ///
+    /// # Errors
+    /// The kernel refuses to list.
+    pub fn are_there(&mut self) -> Result<bool, Error> {
+        for family in Family::BOTH {
+            if self.sets.owners(&spec(family)?.name)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Adds addresses of a pod; those of families that are not captured are left out.
     ///
     /// # Errors

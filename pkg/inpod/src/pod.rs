@@ -1,8 +1,10 @@
 //! One pod's namespace.
 
+use std::iter;
+
 use hostnet::{Handle, LinkIndex, LocalDelivery};
 use model::Family;
-use netfilter::{Changes, Firewall, Observation, Options, inside};
+use netfilter::{Changes, Fingerprint, Firewall, Observation, Options, inside};
 use netns::Netns;
 use rules::{
     Owner, RuleSet,
@@ -36,30 +38,19 @@ pub struct Report {
 /// What can be seen of a namespace at next to no cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Glance {
-    /// How often its nf_tables rules were changed, as a number that only means "the same" or "another one".
-    generation: Option<u32>,
-    /// The legacy tables have something, of which a glance tells nothing.
-    legacy: bool,
+    /// None: the kernel could not be asked, which tells nothing.
+    rules: Option<Fingerprint>,
     /// What is missing of the policy route, in words.
     missing: Vec<String>,
 }
 
 impl Glance {
-    /// It tells whether rules were changed; in legacy tables it cannot.
+    /// Nothing was changed between `self` and `later`, and nothing is missing. Where the kernel cannot tell, it is
+    /// `false`: whoever wants to know has to ask the tools.
     #[must_use]
-    pub fn is_telling(&self) -> bool {
-        self.generation.is_some() && !self.legacy
-    }
-
-    /// Nothing was changed between `self` and `later`, as far as both can tell; none if they cannot.
-    #[must_use]
-    pub fn is_still(&self, later: &Glance) -> Option<bool> {
+    pub fn is_still(&self, later: &Glance) -> bool {
         let whole = self.missing.is_empty() && later.missing.is_empty();
-        match (self.generation, later.generation) {
-            _ if !whole => Some(false),
-            (Some(then), Some(now)) if !self.legacy && !later.legacy => Some(then == now),
-            _ => None,
-        }
+        whole && self.rules.is_some() && self.rules == later.rules
     }
 }
 
@@ -144,7 +135,7 @@ pub fn release(netns: &Netns, config: &Config, options: &Options) -> Result<Vec<
             release_rules(&options)
         });
         // Rules first: without its route, what they mark would leave the pod.
-        let steps: Vec<_> = rules.chain([undeliver(config)]).collect();
+        let steps: Vec<_> = rules.chain(iter::once_with(|| undeliver(config))).collect();
         Ok::<_, Error>(steps.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
     })?;
     Ok(taken)
@@ -205,7 +196,8 @@ fn look(wanted: &Wanted<'_>) -> Result<Glance, Error> {
     for family in deliverable(wanted.families)? {
         missing.extend(handle.missing_local_delivery(family, &delivery(wanted.config))?);
     }
-    Ok(Glance { generation: netfilter::generation()?, legacy: netfilter::uses_legacy()?, missing })
+    // Any doubt leads to the tools, which say more of what is wrong.
+    Ok(Glance { rules: Fingerprint::of_this_netns().ok(), missing })
 }
 
 /// Without IPv6 on `lo`, its route is refused, and no packet could use it.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use inpod::{Finder, Found, Sought, Wanted, capture, is_captured, release};
 use model::Family;
-use netfilter::Options;
+use netfilter::{Backend, Options};
 use netns::Netns;
 use rules::inpod::{Config, Pod};
 
@@ -35,9 +35,15 @@ impl Named {
     }
 
     fn sh(&self, line: &str) {
+        let _ = self.shown(line);
+    }
+
+    /// What a command prints, which must succeed.
+    fn shown(&self, line: &str) -> String {
         let words: Vec<&str> = line.split(' ').collect();
         let output = self.1.run_in(|| Command::new(words[0]).args(&words[1..]).output()).unwrap().unwrap();
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
     }
 }
 
@@ -154,27 +160,81 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
 }
 
 #[test]
-fn a_glance_tells_changes_where_it_can() {
+fn a_glance_tells_changes_in_tables_of_both_backends() {
+    let (config, pod) = (Config::default(), Pod::default());
+    let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
+    for backend in [Backend::Nft, Backend::Legacy] {
+        let scene = Scene::new();
+        let netns = &scene.pod.1;
+        let options = Options { forced: Some(backend), ..Options::default() };
+        let _ = capture(netns, &wanted, &options).unwrap();
+        let seen = inpod::verify(netns, &wanted, &options).unwrap();
+        assert_eq!(seen.differences, Vec::<String>::new());
+        let glance = || inpod::glance(netns, &wanted).unwrap();
+        assert!(seen.seen.is_still(&glance()), "{backend}");
+        for tool in ["iptables", "ip6tables"] {
+            // Neither the number of rules nor their length is another one.
+            let rule = "-t nat -R ISTIO_OUTPUT 1 -p tcp -d";
+            let [before, after] = if tool == "iptables" { ["1.2.3.4", "1.2.3.5"] } else { ["1::4", "1::5"] };
+            scene.pod.sh(&format!("{tool}-{backend} {rule} {before} -j ACCEPT"));
+            let first = glance();
+            assert!(!seen.seen.is_still(&first), "{backend} {tool}");
+            assert!(first.is_still(&glance()), "{backend} {tool}");
+            scene.pod.sh(&format!("{tool}-{backend} {rule} {after} -j ACCEPT"));
+            assert!(!first.is_still(&glance()), "{backend} {tool}");
+        }
+        let differs = inpod::verify(netns, &wanted, &options).unwrap();
+        assert!(!differs.differences.is_empty());
+        scene.pod.sh("ip rule del pref 32764");
+        assert!(!differs.seen.is_still(&glance()), "{backend}");
+    }
+}
+
+/// Rules that matched have other counters, and are the same rules.
+#[test]
+fn traffic_is_no_change() {
+    let (config, pod) = (Config::default(), Pod::default());
+    let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
+    for backend in [Backend::Nft, Backend::Legacy] {
+        let scene = Scene::new();
+        let options = Options { forced: Some(backend), ..Options::default() };
+        let _ = capture(&scene.pod.1, &wanted, &options).unwrap();
+        for tool in ["iptables", "ip6tables"] {
+            scene
+                .pod
+                .sh(&format!("{tool}-{backend} -t mangle -A INPUT -i lo -m limit --limit 1/s -j ACCEPT"));
+        }
+        let glance = || inpod::glance(&scene.pod.1, &wanted).unwrap();
+        let counters =
+            || ["iptables", "ip6tables"].map(|tool| scene.pod.shown(&format!("{tool}-{backend}-save -c")));
+        let (first, before) = (glance(), counters());
+        for target in ["127.0.0.1:9", "[::1]:9"] {
+            let refused = scene.pod.1.run_in(|| std::net::TcpStream::connect(target)).unwrap().unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{target}");
+        }
+        for (before, after) in before.iter().zip(counters()) {
+            assert!(rules_of(before) != rules_of(&after), "{backend}: nothing was counted\n{after}");
+        }
+        assert!(first.is_still(&glance()), "{backend}");
+    }
+}
+
+/// Lines of rules and of chains, without comments, which tell the time.
+fn rules_of(save: &str) -> Vec<&str> {
+    save.lines().filter(|line| !line.starts_with('#')).collect()
+}
+
+/// Looking makes no table.
+#[test]
+fn a_glance_leaves_no_trace() {
     let scene = Scene::new();
     let (config, pod) = (Config::default(), Pod::default());
     let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
-    let nft = Options { forced: Some(netfilter::Backend::Nft), ..Options::default() };
-    let _ = capture(&scene.pod.1, &wanted, &nft).unwrap();
-    let seen = inpod::verify(&scene.pod.1, &wanted, &nft).unwrap();
-    assert_eq!(seen.differences, Vec::<String>::new());
-    let glance = || inpod::glance(&scene.pod.1, &wanted).unwrap();
-    assert!(seen.seen.is_telling());
-    assert_eq!(seen.seen.is_still(&glance()), Some(true));
-    scene.pod.sh("iptables-nft -t nat -A ISTIO_OUTPUT -j ACCEPT");
-    assert_eq!(seen.seen.is_still(&glance()), Some(false));
-    let differs = inpod::verify(&scene.pod.1, &wanted, &nft).unwrap();
-    assert!(!differs.differences.is_empty());
-    scene.pod.sh("ip rule del pref 32764");
-    assert_eq!(differs.seen.is_still(&glance()), Some(false));
-    // Of legacy tables it can say nothing.
     scene.pod.sh("iptables-legacy -t nat -L");
-    let _ = capture(&scene.pod.1, &wanted, &nft).unwrap();
-    let seen = inpod::verify(&scene.pod.1, &wanted, &nft).unwrap();
-    assert!(!seen.seen.is_telling());
-    assert_eq!(seen.seen.is_still(&glance()), None);
+    let names =
+        || ["ip", "ip6"].map(|family| scene.pod.shown(&format!("cat /proc/net/{family}_tables_names")));
+    let before = names();
+    assert_eq!(before, ["nat\n", ""]);
+    let _ = inpod::glance(&scene.pod.1, &wanted).unwrap();
+    assert_eq!(names(), before);
 }

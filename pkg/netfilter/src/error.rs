@@ -74,6 +74,24 @@ pub enum Error {
     /// The kernel did not say which tables there are.
     #[error("cannot find out which nf_tables tables there are: {0}")]
     Presence(#[source] netlink::Error),
+    /// No socket to ask for legacy tables with.
+    #[error("cannot ask for the {family} rules of the legacy backend: {source}")]
+    LegacySocket {
+        /// The family.
+        family: Family,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel did not give out a legacy table.
+    #[error("cannot read the {family} table {table} of the legacy backend: {source}")]
+    LegacyTable {
+        /// The family.
+        family: Family,
+        /// The table.
+        table: String,
+        /// Why.
+        source: io::Error,
+    },
     /// A file of the kernel or the host could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {

@@ -27,7 +27,7 @@ impl Presence {
     pub(crate) fn of_this_netns() -> Result<Presence, Error> {
         let mut legacy = Vec::new();
         for family in Family::BOTH {
-            if has_legacy_tables(family)? {
+            if !legacy_tables(family)?.is_empty() {
                 legacy.push(family);
             }
         }
@@ -53,15 +53,16 @@ fn has_no_nf_tables(error: &netlink::Error) -> bool {
     }
 }
 
-/// The file exists only once the kernel's ip_tables is there, and names a table only once somebody used it.
-fn has_legacy_tables(family: Family) -> Result<bool, Error> {
+/// Names of the tables that exist. The file does only once the kernel's ip_tables is there, and names a table only once
+/// somebody used it.
+pub(crate) fn legacy_tables(family: Family) -> Result<Vec<String>, Error> {
     let path = Path::new(match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
     });
     match fs::read_to_string(path) {
-        Ok(names) => Ok(!names.trim().is_empty()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Ok(names) => Ok(names.split_whitespace().map(str::to_owned).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(Error::Read { path: path.to_owned(), source }),
     }
 }
@@ -78,26 +79,9 @@ fn nft_families() -> Result<Vec<Family>, netlink::Error> {
     Ok(Family::BOTH.into_iter().filter(has).collect())
 }
 
-/// True if the calling thread's namespace has tables of the legacy backend.
-///
-/// # Errors
-/// The kernel could not be asked.
-pub fn uses_legacy() -> Result<bool, Error> {
-    for family in Family::BOTH {
-        if has_legacy_tables(family)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// How often the nf_tables rules of the calling thread's namespace were changed, as a number that only means "the same"
-/// or "another one"; none if the kernel has no nf_tables. A look costs one question, and says nothing of the legacy
-/// tables.
-///
-/// # Errors
-/// The kernel could not be asked.
-pub fn generation() -> Result<Option<u32>, Error> {
+/// or "another one"; none if the kernel has no nf_tables.
+pub(crate) fn generation() -> Result<Option<u32>, Error> {
     match ask_generation() {
         Ok(number) => Ok(Some(number)),
         Err(error) if has_no_nf_tables(&error) => Ok(None),

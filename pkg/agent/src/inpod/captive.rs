@@ -36,14 +36,6 @@ pub(super) enum Step {
     Verified,
 }
 
-/// What was seen of its rules.
-#[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) glance: Glance,
-    /// When the tools were last asked.
-    pub(super) whole: Instant,
-}
-
 /// The pod.
 #[derive(Debug)]
 pub(super) struct Captive {
@@ -71,7 +63,8 @@ pub(super) struct Captive {
     pub(super) served: Option<NetnsId>,
     /// Why ztunnel does not.
     pub(super) refused: Option<String>,
-    pub(super) seen: Option<Seen>,
+    /// What was last seen of its rules.
+    pub(super) seen: Option<Glance>,
     /// When its rules were last looked at.
     pub(super) looked: Option<Instant>,
     /// When its rules are to be looked at.

@@ -9,7 +9,7 @@ use zds::Event;
 
 use super::{
     InPodWay,
-    captive::{Captive, Seen, Step},
+    captive::{Captive, Step},
     worker::{Done, Look},
 };
 use crate::{
@@ -176,14 +176,12 @@ impl InPodWay {
             return;
         }
         match result {
-            Ok(Look { glance, whole, repaired }) => {
+            Ok(Look { glance, repaired }) => {
                 if !repaired.is_empty() {
                     warn!(target: "ambient", "{}: rules were put back: {}", captive.name, repaired.join("; "));
                     self.metrics.repaired("pod");
                 }
-                let before = captive.seen.as_ref().map(|seen| seen.whole);
-                let whole = before.filter(|_| !whole).unwrap_or_else(Instant::now);
-                captive.seen = Some(Seen { glance, whole });
+                captive.seen = Some(glance);
                 captive.looked = Some(Instant::now());
                 captive.step = Step::Verified;
                 captive.succeeded();

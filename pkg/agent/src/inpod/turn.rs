@@ -23,8 +23,6 @@ use crate::{
 
 /// Each pod's rules are looked at this often.
 const LOOK: Duration = Duration::from_secs(40);
-/// The tools are asked this often where the kernel alone cannot tell whether rules have changed.
-const WHOLE_LOOK: Duration = Duration::from_secs(240);
 /// How many looks may be on their way at a time: a turn after a long sleep must not bring them all.
 const LOOKS: usize = 16;
 /// Looks are begun together, for each turn costs something, too.
@@ -36,16 +34,17 @@ impl InPodWay {
         if level == Level::Whole {
             self.trouble = self.exempt_probes(core);
         }
-        let addresses = self.wanted_addresses(core)?;
         self.take_in(core);
-        self.search_if_due(core);
-        self.open_if_searched();
-        self.work();
-        self.give_up();
+        // Ahead of all work on rules, and with those that leave: a captured pod's probes are always exempt.
+        let addresses = self.wanted_addresses(core)?;
         let (added, left) = self.probes.settle(&addresses).map_err(|error| error.to_string())?;
         if added + left > 0 {
             tracing::debug!(target: "ambient", "addresses of probed pods: {added} added, {left} removed");
         }
+        self.search_if_due(core);
+        self.open_if_searched();
+        self.work();
+        self.give_up();
         self.tell(core, &addresses);
         self.addresses = addresses;
         self.due = self.next_due();
@@ -152,12 +151,7 @@ impl InPodWay {
         let Some(netns) = captive.netns.clone() else { return };
         captive.busy = true;
         captive.next_look = next_look;
-        // What a glance cannot tell is believed for a while.
-        let before = captive
-            .seen
-            .as_ref()
-            .filter(|seen| seen.whole.elapsed() < WHOLE_LOOK || seen.glance.is_telling());
-        let (pod, before) = (captive.options.clone(), before.map(|seen| seen.glance.clone()));
+        let (pod, before) = (captive.options.clone(), captive.seen.clone());
         self.workers.send(Job::Look { uid: uid.to_owned(), netns, pod, before }, false);
     }
 

@@ -12,9 +12,13 @@ use crate::{Settings, settings::Capture};
 pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
     let config = settings.capture.in_pod().map_or_else(Default::default, |chosen| chosen.rules.clone());
     let mut troubles = Vec::new();
-    let probes = Probes::open(config.clone(), Family::BOTH.to_vec(), settings.tools.clone());
-    if let Err(error) = probes.and_then(|mut probes| probes.remove()) {
-        troubles.push(error.to_string());
+    let mut probes = match Probes::open(config.clone(), Family::BOTH.to_vec(), settings.tools.clone()) {
+        Ok(probes) => probes,
+        Err(error) => return vec![error.to_string()],
+    };
+    // Where pods are captured on the node, each start comes here: it is not to look into every pod for nothing.
+    if settings.capture.in_pod().is_none() && matches!(probes.are_there(), Ok(false)) {
+        return troubles;
     }
     // Only capture from within needs a list of processes: where there is none, the runtime's directory has to do.
     let chosen = settings.capture.in_pod();
@@ -31,6 +35,10 @@ pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
             }
         }
         Err(error) => troubles.push(error.to_string()),
+    }
+    // Last: by them a next attempt knows that there is something left.
+    if let Err(error) = probes.remove() {
+        troubles.push(error.to_string());
     }
     troubles
 }

@@ -1,17 +1,13 @@
 //! Work that takes longer than a message: in pods' namespaces, and on the list of processes.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
-};
+use std::{collections::BTreeMap, io, sync::Arc, thread};
 
 use inpod::{Finder, Found, Glance, Report, Sought, Wanted};
 use model::Family;
 use netfilter::Options;
 use netns::{Netns, NetnsId};
 
+use super::queue::Queue;
 use crate::{
     owner::{Handle, Message, Reply},
     settings::{InPod, Settings},
@@ -55,48 +51,13 @@ pub(crate) enum Done {
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(super) glance: Glance,
-    /// The tools were asked.
-    pub(super) whole: bool,
     /// What was missing, and was put back; in words.
     pub(super) repaired: Vec<String>,
 }
 
-#[derive(Debug, Default)]
-struct Queue {
-    urgent: VecDeque<Job>,
-    other: VecDeque<Job>,
-    ended: bool,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    more: Condvar,
-}
-
 /// The workers; they end when this does.
 #[derive(Debug)]
-pub(super) struct Workers(Arc<Shared>);
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn next(&self) -> Option<Job> {
-        let mut queue = self.lock();
-        loop {
-            if queue.ended {
-                return None;
-            }
-            let job = queue.urgent.pop_front();
-            if let Some(job) = job.or_else(|| queue.other.pop_front()) {
-                return Some(job);
-            }
-            queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
+pub(super) struct Workers(Arc<Queue<Job>>);
 
 impl Workers {
     /// Starts them. `node`: the node's own namespace.
@@ -106,8 +67,8 @@ impl Workers {
         node: Netns,
         owner: &Handle,
     ) -> io::Result<Workers> {
-        let shared = Arc::new(Shared::default());
-        let workers = Workers(Arc::clone(&shared)); // so that those that run end if another cannot be started
+        let queue = Arc::new(Queue::default());
+        let workers = Workers(Arc::clone(&queue)); // so that those that run end if another cannot be started
         let tools = Tools {
             config: chosen.rules.clone(),
             families: chosen.families(),
@@ -116,9 +77,9 @@ impl Workers {
         };
         let tools = Arc::new(tools);
         for _ in 0..WORKERS {
-            let (shared, tools, owner) = (Arc::clone(&shared), Arc::clone(&tools), owner.clone());
+            let (queue, tools, owner) = (Arc::clone(&queue), Arc::clone(&tools), owner.clone());
             let body = move || {
-                while let Some(job) = shared.next() {
+                while let Some((job, _running)) = queue.next() {
                     if let Some(done) = tools.run(job) {
                         owner.send(Message::Done(Box::new(done)));
                     }
@@ -131,21 +92,19 @@ impl Workers {
 
     /// Has something done; what is urgent goes before all else.
     pub(super) fn send(&self, job: Job, urgent: bool) {
-        let mut queue = self.0.lock();
-        if urgent {
-            queue.urgent.push_back(job);
-        } else {
-            queue.other.push_back(job);
-        }
-        drop(queue);
-        self.0.more.notify_one();
+        self.0.push(job, urgent);
+    }
+
+    /// Drops what was not begun, and waits for what was, which takes no longer than its tools may. Of all that has ended
+    /// the owner has been told by then.
+    pub(super) fn settle(&self) {
+        self.0.settle();
     }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
-        self.0.more.notify_all();
+        self.0.end();
     }
 }
 
@@ -196,18 +155,18 @@ impl Tools {
         let wanted = self.wanted(pod);
         if let Some(before) = before {
             let glance = inpod::glance(netns, &wanted)?;
-            if before.is_still(&glance) != Some(false) {
-                return Ok(Look { glance, whole: false, repaired: Vec::new() });
+            if before.is_still(&glance) {
+                return Ok(Look { glance, repaired: Vec::new() });
             }
         }
         let seen = inpod::verify(netns, &wanted, &self.options)?;
         if seen.differences.is_empty() {
-            return Ok(Look { glance: seen.seen, whole: true, repaired: Vec::new() });
+            return Ok(Look { glance: seen.seen, repaired: Vec::new() });
         }
         let repaired = inpod::capture(netns, &wanted, &self.options)?.differences;
         let after = inpod::verify(netns, &wanted, &self.options)?;
         match after.differences.into_iter().next() {
-            None => Ok(Look { glance: after.seen, whole: true, repaired }),
+            None => Ok(Look { glance: after.seen, repaired }),
             Some(difference) => Err(inpod::Error::Unstable(difference)),
         }
     }

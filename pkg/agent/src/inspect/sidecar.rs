@@ -10,7 +10,7 @@ use std::{
 
 use hostnet::Handle;
 use model::{Family, Namespace, Pod};
-use netfilter::{Firewall, Options};
+use netfilter::{Fingerprint, Firewall, Options};
 use netns::{Netns, NetnsId};
 use planner::{Decision, Policy, Redirect};
 use redirect::Families;
@@ -27,8 +27,8 @@ const LIMIT: Duration = Duration::from_secs(4);
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     addresses: BTreeMap<NetnsId, BTreeSet<IpAddr>>,
-    /// With the number of changes that the kernel counted by then.
-    rules: BTreeMap<NetnsId, (u32, Vec<String>)>,
+    /// With what the kernel told of them by then.
+    rules: BTreeMap<NetnsId, (Fingerprint, Vec<String>)>,
 }
 
 /// Fills in what the kernel shows of pods with a sidecar.
@@ -125,7 +125,8 @@ impl Cache {
         by
     }
 
-    /// What is not as it should be. Where nothing was changed since the last look, that tells.
+    /// What is not as it should be. Where nothing was changed since the last look, that tells. What the policy route of
+    /// TPROXY needs is no part of it, so a look at a pod that uses it may be as old as its rules.
     fn differences(
         &mut self,
         netns: &Netns,
@@ -133,9 +134,9 @@ impl Cache {
         tools: &Options,
         late: impl Fn() -> bool,
     ) -> Result<Vec<String>, String> {
-        let generation = netns.run_in(generation).map_err(|error| error.to_string())?;
-        if let (Some(now), Some((then, differences))) = (generation, self.rules.get(&netns.id()))
-            && now == *then
+        let now = netns.run_in(|| Fingerprint::of_this_netns().ok()).map_err(|error| error.to_string())?;
+        if let (Some(now), Some((then, differences))) = (&now, self.rules.get(&netns.id()))
+            && now == then
         {
             return Ok(differences.clone());
         }
@@ -145,8 +146,8 @@ impl Cache {
         let families = if redirect.dual_stack { Families::Dual } else { Families::First };
         let act = |options: &Options| redirect::verify(&redirect.config, families, options);
         let (seen, _) = netfilter::inside(netns, tools, act).map_err(|error| error.to_string())?;
-        if let Some(generation) = generation {
-            self.rules.insert(netns.id(), (generation, seen.differences.clone()));
+        if let Some(now) = now {
+            self.rules.insert(netns.id(), (now, seen.differences.clone()));
         }
         Ok(seen.differences)
     }
@@ -165,13 +166,6 @@ pub(super) fn rules_there(netns: &Netns, tools: &Options) -> Result<usize, Strin
         Ok::<usize, redirect::Error>(Family::BOTH.into_iter().map(of).sum())
     };
     netfilter::inside(netns, tools, act).map(|(number, _)| number).map_err(|error| error.to_string())
-}
-
-/// None where it does not tell: of the legacy tables the kernel counts no changes. What the policy route of TPROXY needs
-/// is no part of it, so a look at a pod that uses it may be as old as its rules.
-fn generation() -> Option<u32> {
-    let legacy = netfilter::uses_legacy().unwrap_or(true);
-    if legacy { None } else { netfilter::generation().ok().flatten() }
 }
 
 /// Without those of loopback, which every namespace has.

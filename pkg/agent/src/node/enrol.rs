@@ -70,6 +70,8 @@ impl Way for NodeWay {
         drop(reply.send(self.members.check(ips, uid).and_then(|()| core.status.ready())));
     }
 
+    fn settle(&mut self) {} // what it does has ended when it returns
+
     fn set_fallback(&mut self, fallback: Fallback) -> bool {
         std::mem::replace(&mut self.fallback, fallback) != fallback
     }

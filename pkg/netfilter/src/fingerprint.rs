@@ -1,0 +1,26 @@
+//! Whether rules were changed since they were last read, without any child process.
+
+use crate::{Error, legacy, presence::generation};
+
+/// The rules of a namespace, of both backends: two that are equal are of the same rules. Of those in nf_tables it is how
+/// often they were changed, of those in legacy tables it depends on their content alone. Traffic changes neither.
+///
+/// A kernel before Linux 4.11 tells the state of some matches as a part of their rules (`limit`): there, it may be
+/// another one although no rule was changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// None: the kernel has no nf_tables.
+    generation: Option<u32>,
+    /// None: there are no legacy tables.
+    legacy: Option<u64>,
+}
+
+impl Fingerprint {
+    /// Of the calling thread's namespace. It makes no table, and costs a few questions to the kernel.
+    ///
+    /// # Errors
+    /// The kernel could not be asked, or its answer makes no sense.
+    pub fn of_this_netns() -> Result<Fingerprint, Error> {
+        Ok(Fingerprint { generation: generation()?, legacy: legacy::number()? })
+    }
+}

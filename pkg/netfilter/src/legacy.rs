@@ -1,0 +1,181 @@
+//! What the kernel's ip_tables hold, as a number: of them it counts no changes, but it gives them out.
+//!
+//! The one place in this crate that needs `unsafe`: options that are read are sockets' options, which neither std nor
+//! rustix reads by number.
+
+mod entries;
+
+use std::{
+    ffi::{c_int, c_void},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    io,
+    mem::{offset_of, size_of},
+    os::fd::{AsRawFd as _, OwnedFd},
+};
+
+use model::Family;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketFlags, SocketType, socket_with},
+};
+
+use crate::{Error, presence::legacy_tables};
+use entries::Layout;
+
+/// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6 (kernel:
+/// `include/uapi/linux/netfilter_ipv4/ip_tables.h`).
+const GET_INFO: c_int = 64;
+const GET_ENTRIES: c_int = 65;
+const SOL_IP: c_int = 0;
+const SOL_IPV6: c_int = 41;
+/// Length of a table's name with the zero that ends it (`XT_TABLE_MAXNAMELEN`).
+const NAME: usize = 32;
+/// A table may be replaced between the question for its size and the one for its content.
+const ATTEMPTS: u32 = 4;
+/// Longer tables are no pod's. In bytes; a rule has some 300.
+const LONGEST: usize = 16 << 20;
+
+/// `struct ipt_getinfo`.
+#[repr(C)]
+struct Info {
+    name: [u8; NAME],
+    valid_hooks: u32,
+    hook_entry: [u32; 5],
+    underflow: [u32; 5],
+    num_entries: u32,
+    size: u32,
+}
+
+/// `struct ipt_get_entries`, ahead of the entries. They begin where a 64-bit counter may.
+#[repr(C)]
+struct Head {
+    name: [u8; NAME],
+    size: u32,
+    entries: [u64; 0],
+}
+
+/// Why a table could not be read.
+enum Trouble {
+    Kernel(Errno),
+    /// In words.
+    Malformed(&'static str),
+}
+
+/// A number that only means "the same" or "another one" for all rules of the legacy tables in the calling thread's
+/// namespace, without their counters; none if there are no such tables. Only tables that exist are asked for, because
+/// asking for another one would make it.
+pub(crate) fn number() -> Result<Option<u64>, Error> {
+    let mut hasher = DefaultHasher::new();
+    let mut is_any = false;
+    for family in Family::BOTH {
+        let tables = legacy_tables(family)?;
+        if tables.is_empty() {
+            continue;
+        }
+        is_any = true;
+        let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
+        for table in tables {
+            let content = read(&socket, family, &table).map_err(|trouble| trouble.of(family, &table))?;
+            (family, &table, content).hash(&mut hasher);
+        }
+    }
+    Ok(is_any.then(|| hasher.finish()))
+}
+
+impl Trouble {
+    fn of(self, family: Family, table: &str) -> Error {
+        let source = match self {
+            Trouble::Kernel(errno) => errno.into(),
+            Trouble::Malformed(what) => io::Error::new(io::ErrorKind::InvalidData, what),
+        };
+        Error::LegacyTable { family, table: table.to_owned(), source }
+    }
+}
+
+/// Any socket of the family reaches them; this sort needs no permission of its own.
+fn open(family: Family) -> Result<OwnedFd, Errno> {
+    let family = match family {
+        Family::V4 => AddressFamily::INET,
+        Family::V6 => AddressFamily::INET6,
+    };
+    socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+}
+
+/// A table's entry points and rules, whose counters are zero.
+fn read(socket: &OwnedFd, family: Family, table: &str) -> Result<Vec<u8>, Trouble> {
+    let mut attempt = 1;
+    loop {
+        match read_once(socket, family, table) {
+            Err(Trouble::Kernel(Errno::AGAIN)) if attempt < ATTEMPTS => attempt += 1,
+            other => return other,
+        }
+    }
+}
+
+fn read_once(socket: &OwnedFd, family: Family, table: &str) -> Result<Vec<u8>, Trouble> {
+    let mut info = named(table, size_of::<Info>())?;
+    get(socket, family, GET_INFO, &mut info)?;
+    let size = info.get(offset_of!(Info, size)..).and_then(<[u8]>::first_chunk).copied();
+    let size = size.map(u32::from_ne_bytes).ok_or(Trouble::Malformed("no size in the answer"))?;
+    let length = usize::try_from(size).ok().filter(|length| *length <= LONGEST);
+    let length = length.ok_or(Trouble::Malformed("it is longer than any table of a pod"))?;
+    let mut content = named(table, offset_of!(Head, entries) + length)?;
+    if let Some(asked) = content.get_mut(offset_of!(Head, size)..).and_then(<[u8]>::first_chunk_mut) {
+        *asked = size.to_ne_bytes();
+    }
+    get(socket, family, GET_ENTRIES, &mut content)?;
+    let entries = content.get_mut(offset_of!(Head, entries)..).unwrap_or_default();
+    entries::clear_counters(entries, &Layout::of(family)).map_err(Trouble::Malformed)?;
+    info.append(&mut content);
+    Ok(info)
+}
+
+/// A zeroed structure of this length that begins with the name of a table.
+fn named(table: &str, length: usize) -> Result<Vec<u8>, Trouble> {
+    let mut bytes = vec![0; length];
+    let place = bytes.get_mut(..table.len()).filter(|_| table.len() < NAME);
+    place.ok_or(Trouble::Malformed("its name is too long"))?.copy_from_slice(table.as_bytes());
+    Ok(bytes)
+}
+
+/// Has the kernel fill `value`, which tells what is asked for.
+#[expect(unsafe_code, reason = "neither std nor rustix reads options by number")]
+fn get(socket: &OwnedFd, family: Family, name: c_int, value: &mut [u8]) -> Result<(), Trouble> {
+    unsafe extern "C" {
+        fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut u32) -> c_int;
+    }
+    let level = match family {
+        Family::V4 => SOL_IP,
+        Family::V6 => SOL_IPV6,
+    };
+    let mut length = u32::try_from(value.len()).map_err(|_| Trouble::Malformed("it is too long"))?;
+    // SAFETY: the signature is that of POSIX's getsockopt in the C library that std links (socklen_t is 32 bits wide on
+    // Linux); the kernel writes at most `length` bytes to `value`, which has that many, and four to `length`; `socket`
+    // is open.
+    let result =
+        unsafe { getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut length) };
+    match result {
+        0 => Ok(()),
+        _ => Err(Trouble::Kernel(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_as_long_as_the_kernels() {
+        assert_eq!(size_of::<Info>(), 84);
+        assert_eq!(offset_of!(Info, size), 80);
+        assert_eq!(offset_of!(Head, entries), 36_usize.next_multiple_of(align_of::<u64>()));
+    }
+
+    #[test]
+    fn a_name_that_the_kernel_cannot_have_is_refused() {
+        assert_eq!(named("nat", 40).ok().unwrap()[..5], *b"nat\0\0");
+        for (name, length) in [("x".repeat(32), 84), ("mangle".to_owned(), 3)] {
+            assert!(named(&name, length).is_err());
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The rules of a legacy table as the kernel gives them out: one entry after the other, each with its counters.
+
+use std::mem::{offset_of, size_of};
+
+use model::Family;
+
+/// `struct ipt_entry`, ahead of its matches and its target.
+#[repr(C)]
+struct Entry4 {
+    addresses: [u32; 4],
+    interfaces: [u8; 64],
+    proto: u16,
+    flags: u8,
+    invflags: u8,
+    nfcache: u32,
+    target_offset: u16,
+    next_offset: u16,
+    comefrom: u32,
+    counters: [u64; 2],
+}
+
+/// `struct ip6t_entry`, the same.
+#[repr(C)]
+struct Entry6 {
+    addresses: [u32; 16],
+    interfaces: [u8; 64],
+    proto: u16,
+    tos: u8,
+    flags: u8,
+    invflags: u8,
+    nfcache: u32,
+    target_offset: u16,
+    next_offset: u16,
+    comefrom: u32,
+    counters: [u64; 2],
+}
+
+/// Where something is in an entry, in bytes from its beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    next: usize,
+    counters: usize,
+    size: usize,
+}
+
+const COUNTERS: usize = size_of::<[u64; 2]>();
+
+impl Layout {
+    pub(super) fn of(family: Family) -> Layout {
+        match family {
+            Family::V4 => Layout {
+                next: offset_of!(Entry4, next_offset),
+                counters: offset_of!(Entry4, counters),
+                size: size_of::<Entry4>(),
+            },
+            Family::V6 => Layout {
+                next: offset_of!(Entry6, next_offset),
+                counters: offset_of!(Entry6, counters),
+                size: size_of::<Entry6>(),
+            },
+        }
+    }
+}
+
+/// Sets the counters of all entries to zero. An error says in words what is wrong with them.
+pub(super) fn clear_counters(mut entries: &mut [u8], layout: &Layout) -> Result<(), &'static str> {
+    while !entries.is_empty() {
+        let next = entries.get(layout.next..).and_then(<[u8]>::first_chunk).copied();
+        let next = next.map(u16::from_ne_bytes).map(usize::from).ok_or("its last rule is cut off")?;
+        // Less would lead nowhere, for ever.
+        if next < layout.size {
+            return Err("a rule is shorter than any can be");
+        }
+        let (entry, rest) = entries.split_at_mut_checked(next).ok_or("its last rule is cut off")?;
+        let counters = entry.get_mut(layout.counters..).and_then(<[u8]>::first_chunk_mut::<COUNTERS>);
+        *counters.ok_or("a rule has no counters")? = [0; COUNTERS];
+        entries = rest;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    /// An entry of this length, all of whose other bytes are 7.
+    fn entry(layout: &Layout, length: usize) -> Vec<u8> {
+        let mut bytes = vec![7; length];
+        bytes[layout.next..layout.next + 2].copy_from_slice(&u16::try_from(length).unwrap().to_ne_bytes());
+        bytes
+    }
+
+    #[cfg(target_pointer_width = "64")]
+    #[test]
+    fn entries_are_as_the_kernels() {
+        let [v4, v6] = Family::BOTH.map(Layout::of);
+        assert_eq!((v4.next, v4.counters, v4.size), (90, 96, 112));
+        assert_eq!((v6.next, v6.counters, v6.size), (142, 152, 168));
+    }
+
+    #[test]
+    fn what_is_no_list_of_entries_is_refused() {
+        for family in Family::BOTH {
+            let layout = Layout::of(family);
+            let mut short = entry(&layout, layout.size);
+            short[layout.next..layout.next + 2].fill(0);
+            assert_eq!(clear_counters(&mut short, &layout), Err("a rule is shorter than any can be"));
+            let whole = entry(&layout, layout.size + 40);
+            for end in 1..whole.len() {
+                assert_eq!(
+                    clear_counters(&mut whole[..end].to_vec(), &layout),
+                    Err("its last rule is cut off")
+                );
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn only_counters_are_cleared(lengths in vec(0_usize..400, 0..6), v6: bool) {
+            let layout = Layout::of(if v6 { Family::V6 } else { Family::V4 });
+            let entries: Vec<_> = lengths.iter().map(|more| entry(&layout, layout.size + more)).collect();
+            let mut cleared = entries.concat();
+            prop_assert_eq!(clear_counters(&mut cleared, &layout), Ok(()));
+            let mut rest = cleared.as_slice();
+            for mut wanted in entries {
+                wanted[layout.counters..layout.counters + COUNTERS].fill(0);
+                let found;
+                (found, rest) = rest.split_at(wanted.len());
+                prop_assert_eq!(found, wanted);
+            }
+        }
+
+        #[test]
+        fn nothing_makes_it_panic_or_go_on_for_ever(mut bytes in vec(any::<u8>(), 0..2000), v6: bool) {
+            let layout = Layout::of(if v6 { Family::V6 } else { Family::V4 });
+            let _ = clear_counters(&mut bytes, &layout);
+        }
+
+        /// Lengths that lead on, and then anywhere.
+        #[test]
+        fn nor_does_what_begins_well(lengths in vec((0_usize..400, any::<u16>(), 0_u8..8), 0..9), v6: bool) {
+            let layout = Layout::of(if v6 { Family::V6 } else { Family::V4 });
+            let made = lengths.iter().map(|(more, wrong, luck)| {
+                let mut one = entry(&layout, layout.size + more);
+                if *luck == 0 {
+                    one[layout.next..layout.next + 2].copy_from_slice(&wrong.to_ne_bytes());
+                }
+                one
+            });
+            let mut bytes: Vec<u8> = made.collect::<Vec<_>>().concat();
+            let whole = lengths.iter().all(|(_, _, luck)| *luck > 0);
+            let result = clear_counters(&mut bytes, &layout);
+            prop_assert!(!whole || result.is_ok());
+        }
+    }
+}
