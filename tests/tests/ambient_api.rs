@@ -38,6 +38,8 @@ impl Cluster {
         }
         scene.container.add_mount(config.path(), "/etc/ambient-config");
         scene.container.add_mount(Path::new("/run/netns"), "/var/run/netns");
+        scene.container.add_mount(&scene.node.netns_dir(), "/netns");
+        scene = scene.with_env("NETNS_DIR", "/netns");
         Some(Self { scene, config })
     }
 

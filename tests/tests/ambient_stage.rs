@@ -72,6 +72,8 @@ impl Ambient {
             .with_mount(manifests.path().parent().unwrap(), "/manifests")
             .with_mount(config.path(), "/etc/ambient-config")
             .with_mount(Path::new("/run/netns"), "/var/run/netns")
+            .with_mount(&node.netns_dir(), "/netns")
+            .with_env("NETNS_DIR", "/netns")
             .with_mount(&run, "/run"); // the lock of the older backend's tools
         let container = env.iter().fold(container, |made, (key, value)| made.with_env(key, value));
         node.write_conflist("10-kit.conflist", &node.conflist(&[]));

@@ -42,6 +42,8 @@ impl Cluster {
         scene.container.add_mount(sockets.path(), "/ztunnel");
         scene.container.add_mount(proc.path(), "/hostproc");
         scene.container.add_mount(Path::new("/run/netns"), "/var/run/netns");
+        scene.container.add_mount(&scene.node.netns_dir(), "/netns");
+        scene = scene.with_env("NETNS_DIR", "/netns");
         Some(Self { scene, sockets, proc })
     }
 

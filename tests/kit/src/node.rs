@@ -76,7 +76,7 @@ impl Node {
         let netns = Arc::new(Netns::new("node"));
         let files = tempfile::Builder::new().prefix("node").tempdir().expect("cannot make a temp dir");
         let node = Self { netns, outside: Netns::new("outside"), number, options, files };
-        for directory in ["net.d", "run", "log", "ipam"] {
+        for directory in ["net.d", "run", "log", "ipam", "netns"] {
             std::fs::create_dir(node.files.path().join(directory)).expect("cannot make a directory");
         }
         node.connect_outside();
@@ -184,7 +184,17 @@ impl Node {
         conflist: &Value,
         pod: Pod,
     ) -> Result<PodSandbox, Box<ChainError>> {
-        PodSandbox::start(runtime, conflist, pod)
+        let sandbox = PodSandbox::start(runtime, conflist, pod)?;
+        // What nodes have in common here no real nodes do.
+        let link = self.netns_dir().join(sandbox.netns.name());
+        std::os::unix::fs::symlink(sandbox.netns_path(), link).expect("cannot make a link");
+        Ok(sandbox)
+    }
+
+    /// A directory with the namespaces of this node's pods, and of no other's; they lead to `/var/run/netns`.
+    #[must_use]
+    pub fn netns_dir(&self) -> PathBuf {
+        self.files.path().join("netns")
     }
 
     /// Starts a pod with the node's own runtime and only `plugins` after the primary plugin.

@@ -81,6 +81,8 @@ impl Plain {
         node.write_conflist("10-kit.conflist", &node.conflist(&[]));
         let container = Container::new(&node)
             .with_mount(std::path::Path::new("/run/netns"), "/var/run/netns")
+            .with_mount(&node.netns_dir(), "/netns")
+            .with_env("NETNS_DIR", "/netns")
             .with_env("EXCLUDE_NAMESPACES", "istio-system,kube-system");
         let mut daemon = container.start();
         daemon.wait_until_ready();
@@ -107,8 +109,8 @@ impl Plain {
         let _ = says(
             &self.container,
             "kube-system/dns",
-            ("no-such-pod-excluded", "-", "-", 3),
-            &["the namespace kube-system is excluded"],
+            ("excluded-namespace", "outside", "-", 0),
+            &["its namespace is excluded"],
         );
         let failed = ("failed", "pending", "-", 1);
         let _ = says(&self.container, "shop/strange", failed, &["its last ADD failed at"]);
