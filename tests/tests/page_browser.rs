@@ -16,6 +16,8 @@ use report::{Capture, State};
 use serde_json::{Value, json};
 use server::Server;
 
+use crate::ambient_stage::{Ambient, MESH};
+
 /// A browser that shows the state.
 fn showing(state: State) -> Option<(Browser, Server)> {
     let browser = Browser::start()?;
@@ -298,4 +300,27 @@ fn from_base64(text: &str) -> Vec<u8> {
         bits.to_be_bytes()[1..chunk.len()].to_vec()
     };
     digits.chunks(4).flat_map(bytes).collect()
+}
+
+#[test]
+fn the_page_of_a_running_agent_shows_a_drift_that_somebody_causes() {
+    let mut stage = Ambient::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let web = stage.pod(MESH, "web");
+    stage.settle();
+    let node = stage.node.netns();
+    // In the node's namespace, where the agent listens on 127.0.0.1.
+    let Some(browser) = node.run(Browser::start) else { return };
+    browser.open("http://127.0.0.1:9876/");
+    let row = format!("document.getElementById('pod/{MESH}/web')");
+    browser.until(&format!("{row}.dataset.state === 'captured'"));
+    browser.until("document.getElementById('headline-words').textContent.includes('captured')");
+    // The agent repairs it by itself within half a minute; the page asks every five seconds.
+    node.sh(&format!("ipset del ztunnel-pods-ips {}", web.ip(false)));
+    browser.until(&format!("{row}.dataset.state === 'bypassing'"));
+    browser.until("document.getElementById('headline-words').textContent.includes('bypass')");
+    let shown = browser.eval(&format!("{row}.textContent"));
+    assert!(shown.as_str().unwrap().contains(&format!("{} is not in the set", web.ip(false))), "{shown}");
+    stage.settle();
+    browser.until(&format!("{row}.dataset.state === 'captured'"));
 }

@@ -51,6 +51,8 @@ pub(super) struct Captive {
     pub(super) step: Step,
     /// A worker is at it.
     pub(super) busy: bool,
+    /// When the last work on it began.
+    pub(super) begun: Instant,
     /// What is wanted has changed meanwhile.
     pub(super) again: bool,
     /// It is to leave the mesh.
@@ -92,6 +94,7 @@ impl Captive {
             netns: None,
             step: Step::Bare,
             busy: false,
+            begun: now,
             again: false,
             leaving: false,
             marked: false,
@@ -173,6 +176,12 @@ impl Captive {
         if self.step == Step::Verified && self.is_served() && !std::mem::replace(&mut self.said, true) {
             info!(target: "ambient", "{} is captured", self.name);
         }
+    }
+
+    /// A worker is given something to do.
+    pub(super) fn begin(&mut self) {
+        self.busy = true;
+        self.begun = Instant::now();
     }
 
     /// For people who ask.

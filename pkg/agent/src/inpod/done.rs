@@ -41,17 +41,17 @@ impl InPodWay {
             Done::Searched(result) => self.found(core, result),
             Done::Zds(Event::Connections(number)) => {
                 let what = format!("connections of ztunnel: {number}, before: {}", self.connections);
-                note(core, None, "ztunnel", &what, Ok(()));
+                note_ztunnel(core, None, &what, Ok(()));
                 self.connected(number);
             }
             Done::Zds(Event::Accepted { uid, netns }) => {
-                self.note(core, &uid, "ztunnel's answer", "ztunnel serves the pod", Ok(()));
+                self.note_said(core, &uid, "ztunnel serves the pod", Ok(()));
                 self.accepted(&uid, netns);
             }
             Done::Zds(Event::Refused { uid, netns, error }) => {
                 let is_new = self.captives.get(&uid).is_some_and(|captive| captive.refused.is_none());
                 if is_new {
-                    self.note(core, &uid, "ztunnel", "it was told of the pod", Err(&error));
+                    self.note_said(core, &uid, "it was told of the pod", Err(&error));
                 }
                 self.refused(&uid, netns, &error);
             }
@@ -82,9 +82,24 @@ impl InPodWay {
         }
     }
 
+    /// Remembers work on a pod, which ends now.
     fn note(&self, core: &mut Core, uid: &str, cause: &str, what: &str, done: Result<(), &str>) {
         if let Some(captive) = self.captives.get(uid) {
-            note(core, Some(captive.name.to_string()), cause, what, done);
+            let (pod, took) = (Some(captive.name.to_string()), captive.begun.elapsed());
+            core.history.note(Entry {
+                cause: cause.to_owned(),
+                what: what.to_owned(),
+                pod,
+                took,
+                error: done.err(),
+            });
+        }
+    }
+
+    /// Remembers what ztunnel said; how long that took it nobody knows.
+    fn note_said(&self, core: &mut Core, uid: &str, what: &str, done: Result<(), &str>) {
+        if let Some(captive) = self.captives.get(uid) {
+            note_ztunnel(core, Some(captive.name.to_string()), what, done);
         }
     }
 
@@ -246,8 +261,7 @@ impl InPodWay {
     }
 }
 
-/// What others did, and how long it took them nobody says.
-fn note(core: &mut Core, pod: Option<String>, cause: &str, what: &str, done: Result<(), &str>) {
-    let (cause, what) = (cause.to_owned(), what.to_owned());
+fn note_ztunnel(core: &mut Core, pod: Option<String>, what: &str, done: Result<(), &str>) {
+    let (cause, what) = ("ztunnel".to_owned(), what.to_owned());
     core.history.note(Entry { cause, what, pod, took: Duration::ZERO, error: done.err() });
 }

@@ -86,7 +86,7 @@ impl InPodWay {
             captive.again = true;
             return;
         }
-        captive.busy = true;
+        captive.begin();
         let urgent = !captive.waiting.is_empty();
         self.workers.send(Job::Capture { uid: uid.to_owned(), netns, pod: captive.options.clone() }, urgent);
     }
@@ -96,7 +96,7 @@ impl InPodWay {
     pub(super) fn let_go(&mut self, uid: &str) {
         let Some(captive) = self.captives.get_mut(uid) else { return };
         let Some(netns) = captive.netns.clone() else { return };
-        captive.busy = true;
+        captive.begin();
         self.workers.send(Job::Release { uid: uid.to_owned(), netns }, false);
     }
 

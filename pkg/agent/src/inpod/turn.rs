@@ -149,7 +149,7 @@ impl InPodWay {
         let next_look = self.batched(Instant::now() + LOOK);
         let Some(captive) = self.captives.get_mut(uid) else { return };
         let Some(netns) = captive.netns.clone() else { return };
-        captive.busy = true;
+        captive.begin();
         captive.next_look = next_look;
         let (pod, before) = (captive.options.clone(), captive.seen.clone());
         self.workers.send(Job::Look { uid: uid.to_owned(), netns, pod, before }, false);
