@@ -56,7 +56,10 @@ pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniErro
             write(&directory, &directory.join(container), &record)
         }
     };
-    if let Err(error) = done {
+    // Without an agent's directory there is nobody who would read it.
+    if let Err(error) = done
+        && error.kind() != io::ErrorKind::NotFound
+    {
         log.debug(format!("no record in {}: {error}", directory.display()));
     }
 }

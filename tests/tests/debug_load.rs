@@ -22,7 +22,9 @@ const QUIET: usize = 9;
 /// What a probe of the kubelet waits for by default.
 const PROBE: Duration = Duration::from_secs(1);
 /// What an ADD may take longer under load, whatever it takes without: far less than one look of all that wait.
-const SLACK: Duration = Duration::from_millis(100);
+const SLACK: Duration = Duration::from_millis(20);
+/// Of any ADD: beyond it the plugin would look for another way.
+const SLOWEST: Duration = Duration::from_secs(2);
 /// Of resident memory, without the program's own file: that of a debug build alone is larger.
 const ANONYMOUS_KIB: u64 = 12 * 1024;
 
@@ -111,7 +113,9 @@ fn who_asks_does_not_disturb_pods_that_start() {
         daemon.resident_kib()
     );
     assert_eq!(answered, REQUESTS);
-    assert!(slowest <= median * 10 + SLACK, "quiet {quiet:?}, then {busy:?}");
+    // If pods waited for looks, all of them would; single ones wait for other tests' processes.
+    assert!(busy[busy.len() / 2] <= median * 4 + SLACK, "quiet {quiet:?}, then {busy:?}");
+    assert!(slowest <= SLOWEST, "quiet {quiet:?}, then {busy:?}");
     assert!(slowest_probe < PROBE, "{slowest_probe:?}");
     assert!(anonymous < ANONYMOUS_KIB, "{anonymous} KiB");
 }

@@ -254,7 +254,13 @@ impl Daemon {
             agent.handle.stop();
         }
         let (client, node) = (self.cluster.client(), &self.settings.identity.node);
-        let leaving = leave::decide(self.settings.cleanup, client.as_ref(), &self.cluster.ours, node);
+        let leaving = leave::decide(
+            self.settings.cleanup,
+            client.as_ref(),
+            &self.cluster.ours,
+            node,
+            ambient.is_some(),
+        );
         let (leave, installer) = tokio::join!(leaving, timeout(LAST_PASS, work.ended));
         match leave {
             Leave::Keep(why) => {
@@ -280,6 +286,7 @@ impl Daemon {
                 if let Some(agent) = ambient {
                     errors.extend(self.release_node(agent).await);
                 }
+                errors.extend(desk::remove_records(&self.settings));
                 errors.iter().for_each(|error| error!(target: "install", "not removed: {error}"));
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
                     && let Err(error) = condition::uninstalled(&client, node).await

@@ -4,8 +4,8 @@
 //! look, and between two looks there is a pause, so that the load does not grow with the number of questions.
 
 use std::{
-    fs::File,
-    io::{BufWriter, Write as _},
+    fs::{self, File},
+    io::{self, BufWriter, Write as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -229,7 +229,7 @@ pub(crate) fn complete(state: &mut State, settings: &Settings) {
 /// The file that agent and plugin share, with capture on the node.
 pub(crate) fn shared_config(settings: &Settings) -> Option<InstalledFile> {
     let path = &settings.ambient.as_ref()?.agent.shared_config;
-    let text = std::fs::read(path).ok()?;
+    let text = fs::read(path).ok()?;
     let read: Result<wire::SharedConfig, _> = serde_json::from_slice(&text);
     Some(InstalledFile {
         kind: "shared-config".to_owned(),
@@ -243,8 +243,19 @@ pub(crate) fn shared_config(settings: &Settings) -> Option<InstalledFile> {
     })
 }
 
+/// Removes what was written down for commands, by the plugin, too. Answers with what could not be removed, in sentences.
+pub(crate) fn remove_records(settings: &Settings) -> Vec<String> {
+    let (state, records) = (settings.last_state(), settings.records());
+    let done = [(fs::remove_file(&state), state), (fs::remove_dir_all(&records), records)];
+    let failed = done.into_iter().filter_map(|(done, path)| match done {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Some(format!("{}: {error}", path.display())),
+        _ => None,
+    });
+    failed.collect()
+}
+
 /// For root alone: names of pods are nobody else's business. Old or new and complete at every moment.
-fn write(path: &Path, state: &State) -> std::io::Result<()> {
+fn write(path: &Path, state: &State) -> io::Result<()> {
     let fresh = PathBuf::from(format!("{}.new", path.display()));
     let mut options = File::options();
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -253,5 +264,5 @@ fn write(path: &Path, state: &State) -> std::io::Result<()> {
     serde_json::to_writer(&mut writer, state)?;
     writer.flush()?;
     drop(writer);
-    std::fs::rename(&fresh, path)
+    fs::rename(&fresh, path)
 }

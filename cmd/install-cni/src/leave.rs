@@ -71,11 +71,21 @@ impl Ours {
 const LIMIT: Duration = Duration::from_millis(1500);
 
 /// Decides.
-pub(crate) async fn decide(mode: CleanupOnExit, client: Option<&Client>, ours: &Ours, node: &str) -> Leave {
+/// `ambient`: we take part in ambient mode.
+pub(crate) async fn decide(
+    mode: CleanupOnExit,
+    client: Option<&Client>,
+    ours: &Ours,
+    node: &str,
+    ambient: bool,
+) -> Leave {
     match mode {
         CleanupOnExit::Always => Leave::CleanUp("--cleanup-on-exit=always".to_owned()),
         CleanupOnExit::Never => Leave::Keep("--cleanup-on-exit=never".to_owned()),
-        CleanupOnExit::Auto => ask(client, ours, node).await,
+        CleanupOnExit::Auto => match ask(client, ours, node).await {
+            Leave::EndAmbient(why) if !ambient => Leave::Keep(why),
+            leave => leave,
+        },
     }
 }
 
@@ -108,7 +118,7 @@ async fn wanted(client: &Client, daemon_set: &DaemonSet, name: &str, node: &str)
             Some(why) => Leave::CleanUp(format!("{name} does not want this node any more: {why}")),
             // The next agent may not even be allowed to see what this one has made.
             None if placement::takes_part_in_ambient(daemon_set) == Some(false) => {
-                Leave::EndAmbient(format!("{name} takes no part in ambient mode any more"))
+                Leave::EndAmbient(format!("{name} still wants this node, and takes no part in ambient mode"))
             }
             None => Leave::Keep(format!("{name} still wants this node")),
         },

@@ -12,7 +12,7 @@ use tracing::{error, info};
 
 use crate::{
     commands::{self, Output},
-    inspect,
+    desk, inspect,
     settings::Settings,
 };
 
@@ -59,6 +59,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
             );
         }
     }
+    let records = desk::remove_records(&settings);
     let metrics = Metrics::register(&mut Registry::default());
     let (mut installer, _handle) =
         Installer::new(settings.installer, metrics, Arc::new(Status::default()), Box::new(drop))?;
@@ -66,6 +67,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     if let Some(ambient) = &settings.ambient {
         troubles.extend(ambient.uninstall());
     }
+    troubles.extend(records);
     troubles.iter().for_each(|trouble| error!(target: "install", "not removed: {trouble}"));
     if troubles.is_empty() {
         info!(target: "install", "nothing of ours is left on this node");

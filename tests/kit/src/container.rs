@@ -392,7 +392,11 @@ impl Daemon {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
         let others = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("schedstat")).ok());
         let all: u64 = others.filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok()).sum();
-        Duration::from_nanos(all.max(main))
+        // Threads that have ended are in the process's own count alone, which is in hundredths of a second.
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
+        let fields = stat.rsplit_once(") ").expect("a name").1.split(' ');
+        let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum();
+        Duration::from_nanos(all.max(main)).max(Duration::from_millis(ticks * 10))
     }
 
     /// Sends a signal.

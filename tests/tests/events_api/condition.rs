@@ -1,6 +1,7 @@
 //! The node's condition.
 
 use std::fs;
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
@@ -25,6 +26,12 @@ fn says(scene: &Scene, status: &str, reason: &str) -> Value {
     condition(scene, "IstioCNIReady")
 }
 
+/// In whole seconds, as conditions have it.
+fn now() -> String {
+    let micros = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+    format!("{}Z", &wire::rfc3339_micros(i64::try_from(micros).unwrap())[..19])
+}
+
 #[test]
 fn the_condition_is_as_the_daemon_is_and_outlives_upgrades() {
     let Some(scene) = Scene::allowed("condition", &allowed(SIDECAR, true)) else { return };
@@ -47,6 +54,8 @@ fn the_condition_is_as_the_daemon_is_and_outlives_upgrades() {
     assert!(status.success() && log.contains("the plugin stays installed"), "{log}");
     assert_eq!(condition(&scene, "IstioCNIReady"), ready, "an upgrade");
     // The next one's first word has a younger heartbeat, and no transition. Times are whole seconds.
+    let told = ready["lastHeartbeatTime"].as_str().unwrap().to_owned();
+    eventually("another second", || now() > told);
     let next = scene.daemon_that_knows(DAEMON_SET);
     eventually("a heartbeat", || {
         condition(&scene, "IstioCNIReady")["lastHeartbeatTime"] != ready["lastHeartbeatTime"]
