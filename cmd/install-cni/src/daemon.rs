@@ -166,7 +166,6 @@ impl Daemon {
         log_server: Option<(LogServer, LogMetrics)>,
     ) -> Result<ExitCode> {
         let (stop, stopped) = watch::channel(());
-        let until = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
         let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
         let probe = Probe(Arc::clone(&self.status), agent);
         let condition = self.follow_condition(probe.clone());
@@ -219,7 +218,6 @@ impl Daemon {
     fn serve_debug(&self, desk: Arc<Desk>, stopped: &watch::Receiver<()>) {
         let shared = Arc::new(desk::Shared(desk));
         let router = debug::debug_router(shared, report::page, self.logger.clone(), BUILD);
-        let until = |mut stopped: watch::Receiver<()>| async move { drop(stopped.changed().await) };
         match RootServer::bind(&self.settings.debug_socket) {
             Ok(server) => {
                 let run = server.run(router.clone(), debug::MAX_CONNECTIONS, until(stopped.clone()));
@@ -319,6 +317,11 @@ struct Agent {
     handle: agent::Handle,
     ended: oneshot::Receiver<agent::Owner>,
     marker: tokio::task::JoinHandle<()>,
+}
+
+/// Ends when everything is to.
+async fn until(mut stopped: watch::Receiver<()>) {
+    drop(stopped.changed().await); // an error: whoever would say so has gone
 }
 
 /// The name of the signal that came.

@@ -47,7 +47,6 @@ pub(crate) struct Desk {
 }
 
 /// The desk, as those who ask hold it.
-#[derive(Clone)]
 pub(crate) struct Shared(pub(crate) Arc<Desk>);
 
 impl Inspect for Shared {
@@ -115,12 +114,11 @@ impl Desk {
         let desk = Arc::clone(self);
         let close = spawn_blocking(move || {
             let mut state = State::clone(&state);
+            let mut pods = state.pods.iter_mut();
             if let Some(agent) = &desk.agent
-                && let Some(pod) = agent.look_at(&namespace, &name, &state)?
-                && let Some(seen) =
-                    state.pods.iter_mut().find(|seen| seen.namespace == namespace && seen.name == name)
+                && let Some(pod) = pods.find(|pod| pod.namespace == namespace && pod.name == name)
             {
-                *seen = pod;
+                agent.look_closely(pod)?;
             }
             let explanation = report::explain(&state, &namespace, &name);
             serde_json::to_value(explanation).map_err(|error| error.to_string())
@@ -155,7 +153,7 @@ impl Desk {
         let records = agent::read_records(&self.settings.records());
         let mut state = match &self.agent {
             Some(agent) => agent.look()?,
-            None => self.look_plain(&records),
+            None => look_plain(&self.plain, &records),
         };
         agent::add_failures(&records, &mut state.pods);
         let template_known = self.settings.config_map.is_none() || self.installer.template().is_some();
@@ -168,15 +166,6 @@ impl Desk {
         state.health = parts.into_iter().filter_map(told).collect();
         complete(&mut state, &self.settings);
         Ok(Arc::new(state))
-    }
-
-    /// Without ambient mode there is nobody who follows pods.
-    fn look_plain(&self, records: &[wire::PodRecord]) -> State {
-        let (began, at) = (Instant::now(), agent::now());
-        let (pods, blind) = self.plain.look(records);
-        let took_ms = began.elapsed().as_secs_f64() * 1e3;
-        let seen = Seen { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
-        State { seen, pods, network: Network::unwanted(), ..empty() }
     }
 
     /// Looks now and then, tells what should be known, and writes the state down for commands that find no agent.
@@ -207,6 +196,15 @@ impl Desk {
             }
         }
     }
+}
+
+/// Without ambient mode nobody follows pods: the plugin's records tell all that is known of them.
+pub(crate) fn look_plain(plain: &Plain, records: &[wire::PodRecord]) -> State {
+    let (began, at) = (Instant::now(), agent::now());
+    let (pods, blind) = plain.look(records);
+    let took_ms = began.elapsed().as_secs_f64() * 1e3;
+    let seen = Seen { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
+    State { seen, pods, network: Network::unwanted(), ..empty() }
 }
 
 fn health(part: &str, found: Result<(), String>) -> Health {
@@ -254,7 +252,8 @@ pub(crate) fn remove_records(settings: &Settings) -> Vec<String> {
     failed.collect()
 }
 
-/// For root alone: names of pods are nobody else's business. Old or new and complete at every moment.
+/// For root alone: names of pods are nobody else's business. Old or new and complete at every moment. Streamed, where
+/// `hostfs` would have the text in memory twice: it has a good part of a megabyte for 250 pods.
 fn write(path: &Path, state: &State) -> io::Result<()> {
     let fresh = PathBuf::from(format!("{}.new", path.display()));
     let mut options = File::options();

@@ -1,10 +1,6 @@
 //! The node's document without an agent.
 
-use std::{
-    fs::File,
-    io::{self, Read as _},
-    path::Path,
-};
+use std::path::Path;
 
 use agent::Plain;
 use anyhow::{Context as _, Result};
@@ -36,7 +32,10 @@ pub(crate) fn state(settings: &Settings) -> Result<State> {
     let mut state = match (&settings.ambient, last) {
         (Some(ambient), last) => alone(ambient, last),
         (None, Some(last)) if is_ambient => told(last),
-        (None, _) => plain(settings, &records),
+        (None, _) => {
+            let plain = Plain::new(settings.netns_directory.clone(), netfilter::Options::default());
+            desk::look_plain(&plain, &records)
+        }
     };
     agent::add_failures(&records, &mut state.pods);
     state.seen.by = Observer::Command;
@@ -85,21 +84,11 @@ fn told(last: State) -> State {
     State { seen, node, network: Network::default(), plan: Vec::new(), ..last }
 }
 
-/// Without ambient mode the plugin's records tell all that an agent would know.
-fn plain(settings: &Settings, records: &[wire::PodRecord]) -> State {
-    let plain = Plain::new(settings.netns_directory.clone(), netfilter::Options::default());
-    let (pods, blind) = plain.look(records);
-    let seen = Seen { at: agent::now(), blind: blind.into_iter().collect(), ..Seen::default() };
-    State { pods, seen, network: Network::unwanted(), ..desk::empty() }
-}
-
 /// None: there is no such file.
 fn read(path: &Path) -> Result<Option<State>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
-    let mut text = Vec::new();
-    file.take(MAX_DOCUMENT).read_to_end(&mut text)?;
-    inspect::parse(&text).map(Some)
+    let limit = usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX);
+    match hostfs::read(path, limit) {
+        Err(error) if error.is_missing() => Ok(None),
+        text => inspect::parse(&text?).map(Some),
+    }
 }

@@ -122,20 +122,22 @@ impl Inspector {
         Ok(state)
     }
 
-    /// Looks closely at one pod: its rules, one by one. None: it is not known. Blocks.
+    /// Looks closely at a pod of a [`Inspector::look`] just now: at its rules, one by one, if it is captured from within; of
+    /// others that look told all. Blocks.
     ///
     /// # Errors
     /// The owner does not answer.
-    pub fn look_at(&self, namespace: &str, name: &str, state: &State) -> Result<Option<PodState>, String> {
-        let Some(seen) = state.pod(namespace, name) else { return Ok(None) };
-        let mut pod = seen.clone();
+    pub fn look_closely(&self, pod: &mut PodState) -> Result<(), String> {
+        let Some(chosen) = self.settings.capture.in_pod().filter(|_| pod.way == Some(Way::InPod)) else {
+            return Ok(());
+        };
         let snapshot = self.snapshot()?;
         if let WaySnapshot::InPod { captives, .. } = &snapshot.way
-            && let (Some(captive), Some(chosen)) = (captives.get(&pod.uid), self.settings.capture.in_pod())
+            && let Some(captive) = captives.get(&pod.uid)
         {
-            inpod::verify(captive, chosen, &self.settings.tools, &mut pod);
+            inpod::verify(captive, chosen, &self.settings.tools, pod);
         }
-        Ok(Some(pod))
+        Ok(())
     }
 
     fn snapshot(&self) -> Result<Box<Snapshot>, String> {
@@ -165,12 +167,12 @@ impl Inspector {
             WaySnapshot::None => {}
         }
         state.ztunnels = pods::ztunnels(snapshot);
-        state.pods = pods::pods(snapshot, state, &self.settings);
+        let (pods, redirects) = pods::pods(snapshot, state, &self.settings);
+        state.pods = pods;
         if let WaySnapshot::InPod { captives, .. } = &snapshot.way {
             state.plan = inpod::plan(state, captives);
         }
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
-        let redirects = sidecar::redirects(snapshot);
         let Settings { netns_directory, tools, .. } = self.settings.as_ref();
         sidecar::show(netns_directory, tools, &redirects, &mut cache, &mut state.pods);
     }

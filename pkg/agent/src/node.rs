@@ -42,14 +42,8 @@ pub(crate) struct NodeWay {
 impl NodeWay {
     /// Opens it for the calling thread's network namespace.
     pub(crate) fn open(settings: &Settings) -> Result<NodeWay, nodepath::Error> {
-        let path = NodePath::open(
-            settings.node.clone(),
-            settings.tools.clone(),
-            &settings.netns_directory,
-            &settings.journal,
-        )?;
         Ok(NodeWay {
-            path,
+            path: open_path(settings)?,
             members: Members::open(settings.node.clone())?,
             fallback: settings.fallback,
             verified: None,
@@ -57,6 +51,16 @@ impl NodeWay {
             joining: Vec::new(),
         })
     }
+}
+
+/// The node path as it is chosen, for the calling thread's network namespace.
+pub(crate) fn open_path(settings: &Settings) -> Result<NodePath, nodepath::Error> {
+    NodePath::open(
+        settings.node.clone(),
+        settings.tools.clone(),
+        &settings.netns_directory,
+        &settings.journal,
+    )
 }
 
 /// Marks pods by what the kernel showed just now, and counts them.

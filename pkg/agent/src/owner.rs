@@ -148,7 +148,6 @@ pub(crate) enum Level {
 pub struct Owner {
     core: Core,
     way: Box<dyn Way>,
-    said: String,
     failures: u32,
     due: Instant,
     oldest: Option<Instant>,
@@ -187,7 +186,6 @@ impl Owner {
         Ok(Owner {
             core: Core::new(settings, metrics, status, tell, notify),
             way,
-            said: String::new(),
             failures: 0,
             due: Instant::now(),
             oldest: None,
@@ -262,13 +260,12 @@ impl Owner {
         let trouble = done.unwrap_or_else(Some);
         self.core.metrics.ready(trouble.is_none());
         if let Some(trouble) = &trouble {
-            if *trouble != self.said {
+            if self.core.trouble.as_ref() != Some(trouble) {
                 warn!(target: "ambient", "the node is not as it should be: {trouble}");
             }
-        } else if !self.said.is_empty() {
+        } else if self.core.trouble.is_some() {
             info!(target: "ambient", "the node is as it should be");
         }
-        self.said = trouble.clone().unwrap_or_default();
         self.core.history.turned();
         self.core.trouble.clone_from(&trouble);
         self.core.status.set(trouble.clone());

@@ -12,5 +12,5 @@ mod process;
 
 pub use error::Error;
 pub use find::{Finder, Found, Sought, namespaces};
-pub use node::{Probes, SETS};
+pub use node::{Probes, set};
 pub use pod::{Glance, Report, Wanted, capture, captured_families, glance, is_captured, release, verify};

@@ -10,9 +10,6 @@ use rules::{Owner, RuleSet, inpod};
 
 use crate::Error;
 
-/// The sets of captured pods' addresses, IPv4 first; Istio's own.
-pub const SETS: [&str; 2] = ["istio-inpod-probes-v4", "istio-inpod-probes-v6"];
-
 /// Sets and rules on the node, in the namespace in which they were opened.
 #[derive(Debug)]
 pub struct Probes {
@@ -159,10 +156,12 @@ impl Probes {
     }
 }
 
-const fn set(family: Family) -> &'static str {
+/// The set of captured pods' addresses of a family; Istio's own name.
+#[must_use]
+pub const fn set(family: Family) -> &'static str {
     match family {
-        Family::V4 => SETS[0],
-        Family::V6 => SETS[1],
+        Family::V4 => "istio-inpod-probes-v4",
+        Family::V6 => "istio-inpod-probes-v6",
     }
 }
 

@@ -30,7 +30,8 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
 
-use crate::connections::{self, Limits};
+use crate::connections::Limits;
+use crate::http::serve_within;
 use crate::logging::Logger;
 
 pub use crate::connections::Peer;
@@ -111,10 +112,7 @@ pub async fn serve(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    listener.set_nonblocking(true)?;
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    connections::serve(&listener, &router, LIMITS, shutdown).await;
-    Ok(())
+    serve_within(LIMITS, listener, &router, shutdown).await
 }
 
 /// With and without a slash at the end, as ControlZ has them.

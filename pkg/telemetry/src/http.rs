@@ -145,9 +145,19 @@ pub async fn serve(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
+    serve_within(Limits::of(MAX_CONNECTIONS), listener, &router, shutdown).await
+}
+
+/// The same with limits of the caller's.
+pub(crate) async fn serve_within(
+    limits: Limits,
+    listener: TcpListener,
+    router: &Router,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    connections::serve(&listener, &router, Limits::of(MAX_CONNECTIONS), shutdown).await;
+    connections::serve(&listener, router, limits, shutdown).await;
     Ok(())
 }
 

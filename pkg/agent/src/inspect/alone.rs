@@ -9,7 +9,6 @@ use std::{
 use ::inpod::captured_families;
 use model::Family;
 use netns::Netns;
-use nodepath::NodePath;
 use planner::node::{Fallback, Observed, Slot};
 use report::{
     Blind, Capture, Comparison, FirewallRule, KernelView, Network, NodeState, Observer, PodState, State,
@@ -24,7 +23,7 @@ use super::{
 };
 use crate::{
     history::{milliseconds, timestamp},
-    node::found,
+    node::{found, open_path},
     settings::{InPod, Settings},
 };
 
@@ -64,15 +63,17 @@ pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>)
     state
 }
 
-#[derive(Default)]
 struct Seen {
-    network: Option<Network>,
+    network: Network,
     blind: Vec<Blind>,
 }
 
 impl Seen {
     fn failed(why: String) -> Seen {
-        Seen { network: None, blind: vec![Blind { what: "the node's network".to_owned(), why }] }
+        Seen {
+            network: Network::default(),
+            blind: vec![Blind { what: "the node's network".to_owned(), why }],
+        }
     }
 }
 
@@ -92,7 +93,7 @@ fn observe(settings: &Settings, way: Option<Way>) -> Seen {
             Err(error) => return Seen::failed(error),
         }
     }
-    Seen { network: Some(state.network), blind }
+    Seen { network: state.network, blind }
 }
 
 /// All settings that were looked at: which of them are ours is told by the last agent's record.
@@ -122,30 +123,12 @@ fn forget_differences(network: &mut Network) {
 
 /// Everything on the node, and in the ztunnels that its routes lead to.
 fn all(settings: &Settings) -> Result<Observed, String> {
-    let opened = NodePath::open(
-        settings.node.clone(),
-        settings.tools.clone(),
-        &settings.netns_directory,
-        &settings.journal,
-    );
-    let mut path = opened.map_err(|error| error.to_string())?;
+    let mut path = open_path(settings).map_err(|error| error.to_string())?;
     found(settings, &mut path)
 }
 
-/// What was desired last, against what is there now.
-fn compare(network: &mut Network, seen: Option<Network>) {
-    let Some(seen) = seen else {
-        *network = Network {
-            ipsets: Comparison::unseen(std::mem::take(&mut network.ipsets.desired)),
-            rules: Comparison::unseen(std::mem::take(&mut network.rules.desired)),
-            routes: Comparison::unseen(std::mem::take(&mut network.routes.desired)),
-            links: Comparison::unseen(std::mem::take(&mut network.links.desired)),
-            sysctls: Comparison::unseen(std::mem::take(&mut network.sysctls.desired)),
-            firewall: Comparison::unseen(std::mem::take(&mut network.firewall.desired)),
-            foreign: Vec::new(),
-        };
-        return;
-    };
+/// What was desired last, against what is there now; a network without a look has nothing observed.
+fn compare(network: &mut Network, seen: Network) {
     network.ipsets = against(&mut network.ipsets, seen.ipsets);
     network.rules = against(&mut network.rules, seen.rules);
     network.routes = against(&mut network.routes, seen.routes);

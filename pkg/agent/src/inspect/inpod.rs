@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
 
-use ::inpod::{Probes, SETS, Wanted};
+use ::inpod::{Probes, Wanted, set};
 use model::Family;
 use netns::{Netns, NetnsId};
 use planner::node::Members;
@@ -56,19 +56,12 @@ pub(super) fn show(settings: &Settings, wanted: &Members, state: &mut State, bli
         Err(error) => return blind_to(blind, "the node's probes", &error),
     };
     match probes.members() {
-        Ok(seen) => state.network.ipsets = members(wanted, seen.into_iter(), set),
+        Ok(seen) => state.network.ipsets = members(wanted, seen.into_iter(), |family| set(family).to_owned()),
         Err(error) => blind_to(blind, "the sets of probed pods", &error),
     }
     match show_firewall(&probes, chosen) {
         Ok(shown) => state.network.firewall = shown,
         Err(error) => blind_to(blind, "the node's firewall", &error),
-    }
-}
-
-pub(super) fn set(family: Family) -> String {
-    match family {
-        Family::V4 => SETS[0].to_owned(),
-        Family::V6 => SETS[1].to_owned(),
     }
 }
 

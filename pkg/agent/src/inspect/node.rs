@@ -6,7 +6,6 @@ use std::{
 };
 
 use model::{Family, IpNet};
-use nodepath::NodePath;
 use planner::node::{
     Desired, Members, Observed, ObservedInside, Operation, PathRoute, PathRule, Place, RouteTo, Slot, Wanted,
     WantedInside, plan, wanted,
@@ -22,7 +21,7 @@ use super::{
     firewall::{Rule, as_seen, firewall, rule},
     steps,
 };
-use crate::settings::Settings;
+use crate::{node::open_path, settings::Settings};
 
 /// What the kernel shows.
 #[derive(Debug, Default)]
@@ -35,13 +34,8 @@ pub(super) struct Look {
 /// Looks at everything, in the calling thread's namespace, and changes nothing.
 pub(super) fn look(settings: &Settings, desired: Option<&Desired>) -> Look {
     let mut look = Look::default();
-    let opened = NodePath::open(
-        settings.node.clone(),
-        settings.tools.clone(),
-        &settings.netns_directory,
-        &settings.journal,
-    );
-    let observed = opened.and_then(|mut path| path.observe_network().map(|observed| (path, observed)));
+    let observed =
+        open_path(settings).and_then(|mut path| path.observe_network().map(|observed| (path, observed)));
     match observed {
         Err(error) => look.troubles.push(("the node's network", error.to_string())),
         Ok((mut path, mut observed)) => {

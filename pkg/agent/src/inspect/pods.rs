@@ -1,10 +1,13 @@
 //! Pods, each with what is decided on it and what the kernel shows.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use model::Family;
 use planner::{
-    Decision, Passed, Policy,
+    Decision, Passed, Policy, Redirect,
     ambient::{AMBIENT_REDIRECTION, AmbientPolicy, Enrolled, Left, Standing},
     enrolment::STATUS,
     node::Slot,
@@ -58,10 +61,15 @@ pub(super) fn ztunnels(snapshot: &Snapshot) -> Vec<ZtunnelState> {
     snapshot.ztunnels.iter().map(show).collect()
 }
 
-/// All pods. The network must have been looked at.
-pub(super) fn pods(snapshot: &Snapshot, state: &State, settings: &Settings) -> Vec<PodState> {
+/// How pods with a sidecar are to be redirected, by UID.
+pub(super) type Redirects = BTreeMap<String, Box<Redirect>>;
+
+/// All pods, and how those with a sidecar are to be redirected. The network must have been looked at.
+pub(super) fn pods(snapshot: &Snapshot, state: &State, settings: &Settings) -> (Vec<PodState>, Redirects) {
     let seen = Network::of(&state.network);
-    snapshot.pods.iter().map(|known| pod(snapshot, known, &seen, settings)).collect()
+    let mut redirects = Redirects::new();
+    let pods = snapshot.pods.iter().map(|known| pod(snapshot, known, &seen, settings, &mut redirects));
+    (pods.collect(), redirects)
 }
 
 /// What matters of the node's network for single pods.
@@ -111,7 +119,13 @@ fn lost(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
     routes.desired.iter().filter(|route| route.place == "node" && !there.contains(route)).collect()
 }
 
-fn pod(snapshot: &Snapshot, known: &Known, seen: &Network<'_>, settings: &Settings) -> PodState {
+fn pod(
+    snapshot: &Snapshot,
+    known: &Known,
+    seen: &Network<'_>,
+    settings: &Settings,
+    redirects: &mut Redirects,
+) -> PodState {
     let meta = &known.pod.metadata;
     let mut ips = known.pod.status.ips();
     ips.extend(known.told.iter().filter(|ip| !ips.contains(ip)).copied().collect::<Vec<_>>());
@@ -131,7 +145,10 @@ fn pod(snapshot: &Snapshot, known: &Known, seen: &Network<'_>, settings: &Settin
         trouble: None,
     };
     match (&known.standing, &snapshot.way) {
-        (Standing::Out(left), _) => outside(*left, known, &settings.policy, &mut shown),
+        (Standing::Out(left), _) => {
+            let redirect = outside(*left, known, &settings.policy, &mut shown);
+            redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
+        }
         (_, WaySnapshot::Node { .. }) => shown.way = Some(Way::Node),
         (_, WaySnapshot::InPod { .. }) => shown.way = Some(Way::InPod),
         (_, WaySnapshot::None) => shown.capture = Capture::Unknown,
@@ -177,8 +194,8 @@ fn reason(standing: &Standing) -> Reason {
 }
 
 /// A pod that is none of ambient mode's: it may have a sidecar. What the plugin decides at its ADD is decided here from
-/// the same facts.
-fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodState) {
+/// the same facts; if that is to redirect it, how.
+fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodState) -> Option<Box<Redirect>> {
     // Labels are looked at first. Who is advised to change them shall not find that it was of no use.
     let never = match () {
         () if matches!(shown.phase.as_str(), "Succeeded" | "Failed") => Some(Left::Terminated),
@@ -190,7 +207,7 @@ fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodSta
     if matches!(left, Left::ExcludedNamespace | Left::AgentPod | Left::HostNetwork)
         || matches!(left, Left::Terminated | Left::Ztunnel)
     {
-        return;
+        return None;
     }
     let policy = Policy {
         excluded_namespaces: policy.excluded_namespaces.clone(),
@@ -198,13 +215,14 @@ fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodSta
         ..Policy::default()
     };
     match planner::decide(&known.pod, known.namespace.as_ref(), &policy) {
-        Ok(Decision::Redirect(_)) => {
+        Ok(Decision::Redirect(redirect)) => {
             shown.way = Some(Way::Sidecar);
             shown.capture = Capture::Unknown;
             shown.reason = Reason {
                 code: "sidecar".to_owned(),
                 words: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
             };
+            return Some(redirect);
         }
         // What ambient mode says of one that was not injected is the better answer.
         Ok(Decision::Pass(Passed::NotInjected | Passed::NoProxy | Passed::InjectionRefused))
@@ -220,6 +238,7 @@ fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodSta
                 Some(format!("its annotations cannot be read, so it cannot start again: {error}"));
         }
     }
+    None
 }
 
 /// With capture on the node the sets, routes and rules there are all that there is.

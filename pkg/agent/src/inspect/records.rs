@@ -9,6 +9,7 @@ use std::{
 
 use netfilter::Options;
 use netns::Netns;
+use planner::{Decision, Policy};
 use report::{Blind, Capture, KernelView, PodState, Reason, Way};
 use wire::{FAILED, MAX_RECORD, PodRecord};
 
@@ -94,8 +95,10 @@ pub(super) fn pods(
     let done = records.iter().filter(|record| record.error.is_none());
     let mut pods: Vec<PodState> = done.map(from).collect();
     let redirects = records.iter().filter_map(|record| {
-        let pod = record.pod.as_deref()?;
-        Some((key(record), sidecar::redirect_of(pod, None)?))
+        match planner::decide(record.pod.as_deref()?, None, &Policy::default()) {
+            Ok(Decision::Redirect(redirect)) => Some((key(record), redirect)),
+            _ => None,
+        }
     });
     sidecar::show(netns_directory, tools, &redirects.collect(), cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));

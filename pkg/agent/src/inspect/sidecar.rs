@@ -9,15 +9,15 @@ use std::{
 };
 
 use hostnet::Handle;
-use model::{Family, Namespace, Pod};
+use model::Family;
 use netfilter::{Fingerprint, Firewall, Options};
 use netns::{Netns, NetnsId};
-use planner::{Decision, Policy, Redirect};
+use planner::Redirect;
 use redirect::Families;
 use report::{Capture, PodState, Way};
 use rules::Owner;
 
-use super::{Known, Snapshot, inpod::netns_ref};
+use super::{inpod::netns_ref, pods::Redirects};
 use crate::history::timestamp;
 
 /// A look at rules starts two tools. On a node with very many such pods the first look does not get to all of them.
@@ -32,12 +32,10 @@ pub(super) struct Cache {
 }
 
 /// Fills in what the kernel shows of pods with a sidecar.
-///
-/// `redirects`: how each is to be redirected, by UID.
 pub(super) fn show(
     netns_directory: &Path,
     tools: &Options,
-    redirects: &BTreeMap<String, Box<Redirect>>,
+    redirects: &Redirects,
     cache: &mut Cache,
     pods: &mut [PodState],
 ) {
@@ -87,23 +85,6 @@ fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
             }
             pod.kernel.differences = differences;
         }
-    }
-}
-
-/// The pods that the plugin redirects, by UID.
-pub(super) fn redirects(snapshot: &Snapshot) -> BTreeMap<String, Box<Redirect>> {
-    let of = |known: &Known| {
-        let redirect = redirect_of(&known.pod, known.namespace.as_ref())?;
-        Some((known.pod.metadata.uid.clone(), redirect))
-    };
-    snapshot.pods.iter().filter_map(of).collect()
-}
-
-/// As the plugin decides at its ADD.
-pub(super) fn redirect_of(pod: &Pod, namespace: Option<&Namespace>) -> Option<Box<Redirect>> {
-    match planner::decide(pod, namespace, &Policy::default()) {
-        Ok(Decision::Redirect(redirect)) => Some(redirect),
-        _ => None,
     }
 }
 

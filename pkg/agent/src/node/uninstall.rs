@@ -6,18 +6,13 @@ use nodepath::NodePath;
 use planner::node::{Generation, Known, Observed, Operation, Slot, plan};
 use tracing::warn;
 
+use super::open_path;
 use crate::Settings;
 
 /// Removes all that an agent, of whatever version of ours, has made. It needs neither facts nor API server. Repeating it
 /// changes nothing. Answers with what could not be removed, in sentences.
 pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
-    let opened = NodePath::open(
-        settings.node.clone(),
-        settings.tools.clone(),
-        &settings.netns_directory,
-        &settings.journal,
-    );
-    let mut path = match opened {
+    let mut path = match open_path(settings) {
         Ok(path) => path,
         Err(error) => return vec![error.to_string()],
     };
