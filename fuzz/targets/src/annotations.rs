@@ -86,7 +86,7 @@ fn whole(desired: &RuleSet) {
         let all =
             rules.jumps.iter().map(|jump| &jump.rule).chain(rules.chains.iter().flat_map(|(_, rules)| rules));
         for rule in all {
-            if let Target::Jump(chain) = &rule.target {
+            if let Target::Jump(chain) | Target::Goto(chain) = &rule.target {
                 assert!(rules.chains.iter().any(|(name, _)| name == chain), "no chain {chain}");
             }
         }

@@ -148,7 +148,7 @@ fn packets(member: IpAddr) -> Vec<(Option<Slot>, Packet)> {
     for slot in Slot::BOTH {
         let bits = 0x1000 * (slot.number() + 1);
         // The last two answer to connections that the ztunnel opened under another's address.
-        let of_slot = [from(bits), to(bits), from(bits | 0x210), to(bits | 0x210)];
+        let of_slot = [from(bits | 0x100), to(bits), from(bits | 0x250), to(bits | 0x250)];
         all.extend(of_slot.map(|packet| (Some(slot), packet)));
     }
     all

@@ -5,9 +5,11 @@
 //! Each slot has links of its own. A packet's way is decided by marks; rules of the routing policy, which are not made
 //! here, choose a link by them. Every mark has a mask: the other bits belong to whoever uses them.
 //!
-//! What a packet that is none of our business pays in `mangle`: one rule once its connection is established, unless
-//! it enters or leaves by a link of ours. It gets no mark then; the first packet of a connection gets `any_slot`, by
-//! which it is looked for among the captured addresses after others have had their say about its destination.
+//! What is decided about a connection's first packet is kept in the mark of the connection: its slot, and which way its
+//! packets go. So an established connection, captured or not, is dealt with by few and cheap rules: whether the packet
+//! comes from a ztunnel, which its link tells, and whether its connection has a slot. One that has none is none of our
+//! business, and gets no mark. The first packet of a connection gets `any_slot`, by which it is looked for among the
+//! captured addresses after others have had their say about its destination.
 
 mod host;
 mod proxy;
@@ -30,6 +32,13 @@ pub const OUTPUT: Chain = Chain::named("ztunnel-OUTPUT");
 /// Last stop of leaving packets (mangle, nat).
 pub const POSTROUTING: Chain = Chain::named("ztunnel-POSTROUTING");
 
+/// Packets that a ztunnel hands back (mangle).
+pub const RETURNED: Chain = Chain::named("ztunnel-RETURNED");
+/// By slot: what its ztunnel sends by its pod's own link (mangle).
+pub const SENT: [Chain; SLOTS] = [Chain::named("ztunnel-SENT-0"), Chain::named("ztunnel-SENT-1")];
+/// Packets of established connections (mangle).
+pub const KNOWN: Chain = Chain::named("ztunnel-KNOWN");
+
 /// How many ztunnels a node has room for.
 pub const SLOTS: usize = 2;
 
@@ -49,15 +58,15 @@ pub struct Config {
 /// Marks of packets and connections, each within its own bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// Packet: from a captured pod, on its way to the ztunnel.
+    /// Packet and connection: from a captured pod, on its way to the ztunnel.
     pub outbound: Mark,
     /// Packet: goes its ordinary way.
     pub skip: Mark,
-    /// Packet and connection: the ztunnel's own, under its own address.
+    /// Packet: the ztunnel's own, under its own address.
     pub connection_skip: Mark,
     /// Packet and connection: from the ztunnel under the address of a client.
     pub proxy: Mark,
-    /// Packet: an answer that has to go back to the ztunnel.
+    /// Packet: an answer that has to go back to the ztunnel. Connection: its answers do.
     pub proxy_return: Mark,
     /// Packet and connection: which slot they belong to.
     pub slots: [Mark; SLOTS],
@@ -88,10 +97,10 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// The bits of a connection's mark by which it is ours. In other connections, all of them are zero.
+    /// The bits of a connection's mark that its packets get: its slot, and the way of those that no ztunnel has sent.
     #[must_use]
-    pub fn ours(&self) -> u32 {
-        self.skip.mask | self.connection_skip.mask | self.proxy.mask | self.slot_mask()
+    pub fn way_mask(&self) -> u32 {
+        self.slot_mask() | self.outbound.mask | self.proxy_return.mask
     }
 
     /// The bits that hold the slot.
@@ -113,8 +122,6 @@ pub struct Links {
     pub inbound: [IfName; SLOTS],
     /// On the node, by slot: the way of outbound packets to the ztunnel.
     pub outbound: [IfName; SLOTS],
-    /// All of `inbound`, as a pattern.
-    pub any_inbound: IfName,
     /// All of `outbound`, as a pattern.
     pub any_outbound: IfName,
     /// All of both, as a pattern.
@@ -130,7 +137,6 @@ impl Links {
     pub const DEFAULT: Links = Links {
         inbound: [IfName::known("istioin0"), IfName::known("istioin1")],
         outbound: [IfName::known("istioout0"), IfName::known("istioout1")],
-        any_inbound: IfName::known("istioin+"),
         any_outbound: IfName::known("istioout+"),
         any: IfName::known("istio+"),
         proxy_inbound: IfName::known("pistioin"),

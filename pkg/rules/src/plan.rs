@@ -44,6 +44,10 @@ impl Owner {
             "ztunnel-FORWARD",
             "ztunnel-OUTPUT",
             "ztunnel-POSTROUTING",
+            "ztunnel-RETURNED",
+            "ztunnel-SENT-0",
+            "ztunnel-SENT-1",
+            "ztunnel-KNOWN",
         ],
     };
 
@@ -308,7 +312,9 @@ impl SavedRule {
     /// The chain that the rule jumps to, also when we do not understand its conditions.
     fn jump_target(&self) -> Option<Cow<'_, str>> {
         match &self.rule {
-            Some(Rule { target: Target::Jump(chain), .. }) => Some(Cow::Borrowed(&chain.0)),
+            Some(Rule { target: Target::Jump(chain) | Target::Goto(chain), .. }) => {
+                Some(Cow::Borrowed(&chain.0))
+            }
             Some(_) => None,
             None => parse::target_word(&self.text).map(Cow::Owned),
         }

@@ -22,7 +22,8 @@ impl Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
         write!(text, "{}", Conditions(self))?;
-        write!(text, " -j {}", self.target)?;
+        let verdict = if matches!(self.target, Target::Goto(_)) { "-g" } else { "-j" };
+        write!(text, " {verdict} {}", self.target)?;
         f.write_str(text.trim_start())
     }
 }
@@ -101,7 +102,7 @@ impl Display for Target {
             Target::Return => f.write_str("RETURN"),
             Target::Accept => f.write_str("ACCEPT"),
             Target::Drop => f.write_str("DROP"),
-            Target::Jump(chain) => chain.fmt(f),
+            Target::Jump(chain) | Target::Goto(chain) => chain.fmt(f),
             Target::Redirect(port) => write!(f, "REDIRECT --to-ports {port}"),
             Target::Dnat { ip, port } => {
                 write!(f, "DNAT --to-destination {}", SocketAddr::new(*ip, port.0))

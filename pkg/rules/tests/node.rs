@@ -188,7 +188,16 @@ fn every_rule_set_is_whole() {
         for (table, rules) in &rules.tables {
             let hooks: BTreeSet<_> = rules.jumps.iter().map(|jump| jump.hook).collect();
             assert_eq!(hooks.len(), rules.jumps.len(), "{name} {family}: one jump per built-in chain");
-            assert_eq!(rules.chains.len(), rules.jumps.len(), "{name} {family}: one chain per jump");
+            let all = rules.chains.iter().flat_map(|(_, rules)| rules);
+            let led_to: BTreeSet<_> = all
+                .chain(rules.jumps.iter().map(|jump| &jump.rule))
+                .filter_map(|rule| match &rule.target {
+                    Target::Jump(chain) | Target::Goto(chain) => Some(chain),
+                    _ => None,
+                })
+                .collect();
+            let chains: BTreeSet<_> = rules.chains.iter().map(|(chain, _)| chain).collect();
+            assert_eq!(chains, led_to, "{name} {family}: each chain is led to, and is there");
             assert!(rules.jumps.iter().all(|jump| jump.place == Place::First));
             for (chain, rules) in &rules.chains {
                 assert!(
@@ -203,12 +212,28 @@ fn every_rule_set_is_whole() {
 }
 
 #[test]
-fn a_foreign_packet_of_an_established_connection_meets_one_rule() {
+fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
         let mangle = &case.rules.tables[&Table::Mangle];
-        let [first, ..] = mangle.chain(&node::PREROUTING) else { panic!("{}", case.name) };
-        let established = "-m conntrack --ctstate RELATED,ESTABLISHED -m connmark --mark 0x0/0x3230";
-        assert_eq!(first.to_string(), format!("{established} -j RETURN"));
+        let first = |chain: &rules::Chain| mangle.chain(chain)[0].to_string();
+        let established = "-m conntrack --ctstate RELATED,ESTABLISHED -g ztunnel-KNOWN";
+        assert_eq!(first(&node::PREROUTING), established, "{}", case.name);
+        assert_eq!(first(&node::KNOWN), "-m connmark --mark 0x0/0x3000 -j RETURN", "{}", case.name);
+    }
+}
+
+/// Of a captured connection, only what its link tells, and the mark of the connection.
+#[test]
+fn a_packet_of_a_captured_connection_is_looked_up_nowhere() {
+    for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
+        let [_, links @ .., last] = case.rules.tables[&Table::Mangle].chain(&node::KNOWN) else {
+            panic!("{}", case.name)
+        };
+        assert_eq!(last.to_string(), "-j CONNMARK --restore-mark --nfmask 0x3140 --ctmask 0x3140");
+        for rule in links {
+            let by_link = rule.input.is_some() && rule.matches.is_empty() && rule.source.is_none();
+            assert!(by_link && matches!(rule.target, Target::Goto(_)), "{}: {rule}", case.name);
+        }
     }
 }
 
@@ -216,8 +241,8 @@ fn a_foreign_packet_of_an_established_connection_meets_one_rule() {
 #[test]
 fn no_other_bit_of_a_mark_is_written_or_looked_at() {
     let marks = Marks::default();
-    assert_eq!((marks.ours(), marks.slot_mask()), (0x3230, 0x3000));
-    let (packet, connection) = (0x3370, 0x3230);
+    assert_eq!((marks.way_mask(), marks.slot_mask()), (0x3140, 0x3000));
+    let (packet, connection) = (0x3370, 0x3350);
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
         let tables = case.rules.tables.values();
         let jumps = tables.clone().flat_map(|table| table.jumps.iter().map(|jump| &jump.rule));
@@ -244,18 +269,16 @@ fn no_other_bit_of_a_mark_is_written_or_looked_at() {
 #[test]
 fn the_patterns_cover_the_links_and_no_other_ends() {
     let links = Links::default();
-    let matches =
-        |pattern: &str, name: &str| pattern.strip_suffix('+').is_some_and(|begin| name.starts_with(begin));
-    for (all, pattern, not) in [
-        (&links.inbound, &links.any_inbound, &links.any_outbound),
-        (&links.outbound, &links.any_outbound, &links.any_inbound),
-    ] {
-        for name in all {
-            assert!(matches(pattern.as_str(), name.as_str()) && matches(links.any.as_str(), name.as_str()));
-            assert!(!matches(not.as_str(), name.as_str()), "{name}");
-        }
+    let is_of = |pattern: &model::IfName, name: &model::IfName| {
+        name.as_str().starts_with(pattern.as_str().strip_suffix('+').unwrap())
+    };
+    for name in &links.inbound {
+        assert!(is_of(&links.any, name) && !is_of(&links.any_outbound, name), "{name}");
     }
-    assert!(!matches(links.any.as_str(), links.proxy_inbound.as_str()));
+    for name in &links.outbound {
+        assert!(is_of(&links.any, name) && is_of(&links.any_outbound, name), "{name}");
+    }
+    assert!(!is_of(&links.any, &links.proxy_inbound) && !is_of(&links.any, &links.proxy_outbound));
 }
 
 #[test]
@@ -271,7 +294,7 @@ fn everything_is_as_configured() {
     );
     let text = Owner::NODE.apply(&rules, &Saved::default()).restore_text();
     assert!(
-        text.contains("-o a1 -j CONNMARK --set-xmark 0x2000/0x3000") && !text.contains("0x100/"),
+        text.contains("-o a1 -j CONNMARK --set-xmark 0x2000/0x3048") && !text.contains("0x100/"),
         "{text}"
     );
     assert!(text.contains("--to-destination 10.0.0.1:5353"), "{text}");

@@ -215,7 +215,7 @@ proptest! {
 
 fn goal(rule: &Rule) -> Option<&Chain> {
     match &rule.target {
-        Target::Jump(chain) => Some(chain),
+        Target::Jump(chain) | Target::Goto(chain) => Some(chain),
         _ => None,
     }
 }

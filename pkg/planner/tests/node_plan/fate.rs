@@ -117,6 +117,7 @@ impl Walk<'_> {
                         return Verdict::Stop;
                     }
                 }
+                Target::Goto(next) => return self.chain(ns, family, &next.0),
                 Target::SetMark(mark) => self.mark = self.mark & !mark.mask | mark.value,
                 Target::SetConnMark(mark) => self.connmark = self.connmark & !mark.mask | mark.value,
                 Target::RestoreMark(mask) => self.mark = self.mark & !mask | self.connmark & mask,

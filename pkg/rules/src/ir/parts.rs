@@ -141,8 +141,10 @@ pub enum Target {
     Accept,
     /// Discard it.
     Drop,
-    /// Continue in a chain of one's own.
+    /// Continue in a chain of one's own, and then behind this rule.
     Jump(Chain),
+    /// Continue in a chain of one's own, and then where this chain was jumped to from.
+    Goto(Chain),
     /// nat: to this port of the host itself.
     Redirect(Port),
     /// nat: to this address and port.

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use model::{IfName, Mark};
 
 use super::{
-    Config, DNS, FORWARD, Host, Marks, OUTPUT, POSTROUTING, PREROUTING, Slot, both, marked, set_mark,
+    Config, DNS, FORWARD, Host, KNOWN, Marks, OUTPUT, POSTROUTING, PREROUTING, RETURNED, SENT, Slot, both,
+    marked, set_mark,
 };
 use crate::ir::{Hook, Is, Match, Rule, RuleSet, Side, States, Table, Target, host_net};
 
@@ -22,47 +23,51 @@ pub fn host(config: &Config, host: &Host<'_>) -> RuleSet {
 
 /// Where an arriving packet goes. The order is from what is common and none of our business to what is to be captured.
 fn arriving(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
-    let (marks, links) = (&config.marks, &config.links);
+    let marks = &config.marks;
     rules.lead(Table::Mangle, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
-    let mut push = |rule| rules.table(Table::Mangle).push(&PREROUTING, rule);
-    let skip = || set_mark(marks.skip);
+    let mangle = rules.table(Table::Mangle);
+    let established = Match::CtState(States::RelatedEstablished);
+    mangle.push(&PREROUTING, Rule::new(Target::Goto(KNOWN)).when(established));
     // Seen before we came, or none of ours: decided at the first packet, and left at that.
-    let foreign = Match::ConnMark(Is::eq(Mark { value: 0, mask: marks.ours() }));
-    push(Rule::new(Target::Return).when(Match::CtState(States::RelatedEstablished)).when(foreign));
-    // What a ztunnel hands back, as answers to a captured pod or to a client.
-    push(skip().input(&links.any_inbound));
-    push(skip().input(&links.any_outbound));
-    let present = host.slots.iter().zip(marks.slots).filter_map(|(slot, mark)| Some((slot.as_ref()?, mark)));
-    for (slot, mark) in present {
-        from_the_proxy(marks, slot, mark).into_iter().for_each(&mut push);
+    let foreign = Match::ConnMark(Is::eq(Mark { value: 0, mask: marks.slot_mask() }));
+    mangle.push(&KNOWN, Rule::new(Target::Return).when(foreign));
+    for chain in [&PREROUTING, &KNOWN] {
+        by_link(config, host, |rule| mangle.push(chain, rule));
+        // A first packet that is sent once more keeps its slot, also when the other has become the active one.
+        mangle.push(chain, Rule::new(Target::RestoreMark(marks.way_mask())));
     }
-    // Answers to the ztunnel's own connections.
-    push(skip().when(Match::ConnMark(Is::eq(marks.connection_skip))));
-    push(Rule::new(Target::Return).when(marked(marks.skip)));
-    // Captured connections keep their slot, also when the other has become the active one.
-    push(Rule::new(Target::RestoreMark(marks.slot_mask())));
-    push(set_mark(marks.proxy_return).when(Match::ConnMark(Is::eq(marks.proxy))));
-    push(Rule::new(Target::Return).when(marked(marks.proxy_return)));
+    mangle.push(&PREROUTING, Rule::new(Target::Return).when(marked(marks.proxy_return)));
     if host.capture {
-        push(set_mark(marks.outbound).tcp().when(member(host, Side::Source)));
+        mangle.push(&PREROUTING, set_mark(marks.outbound).tcp().when(member(host, Side::Source)));
         // A service's address becomes that of a pod only later: which pods are captured is for routes to say.
         let no_slot = Match::Mark(Is::eq(Mark { value: 0, mask: marks.slot_mask() | marks.outbound.mask }));
-        push(set_mark(marks.any_slot).tcp().when(no_slot));
+        mangle.push(&PREROUTING, set_mark(marks.any_slot).tcp().when(no_slot));
+    }
+    // As answers to a captured pod or to a client.
+    mangle.push(&RETURNED, set_mark(marks.skip));
+    for ((slot, chain), mark) in host.slots.iter().zip(SENT).zip(marks.slots) {
+        let sent = slot.iter().flat_map(|slot| from_the_proxy(marks, slot, mark));
+        sent.for_each(|rule| mangle.push(&chain, rule));
     }
 }
 
-/// What comes out of a ztunnel pod by its own link: under a client's address, or under its own.
-fn from_the_proxy(marks: &Marks, slot: &Slot, mark: Mark) -> [Rule; 4] {
+/// What comes from a ztunnel is told by the link, without a look at its connection.
+fn by_link(config: &Config, host: &Host<'_>, mut push: impl FnMut(Rule)) {
+    push(Rule::new(Target::Goto(RETURNED)).input(&config.links.any));
+    for (slot, chain) in host.slots.iter().zip(SENT) {
+        slot.iter().for_each(|slot| push(Rule::new(Target::Goto(chain.clone())).input(&slot.veth)));
+    }
+}
+
+/// What comes out of a ztunnel pod by its own link: under its own address, or under a client's.
+fn from_the_proxy(marks: &Marks, slot: &Slot, mark: Mark) -> [Rule; 3] {
     let net = host_net(slot.ztunnel_ip);
-    let as_client = |target| Rule::new(target).input(&slot.veth).not_source(net);
-    let as_itself = |target| Rule::new(target).input(&slot.veth).source(net);
-    let opening = Match::CtState(States::New);
-    let proxied = both(mark, marks.proxy);
+    let as_client = |target| Rule::new(target).not_source(net);
+    let answered = both(both(mark, marks.proxy), marks.proxy_return);
     [
-        as_client(Target::SetMark(proxied)),
-        as_client(Target::SetConnMark(proxied)).when(opening.clone()),
-        as_itself(Target::SetMark(both(mark, marks.connection_skip))),
-        as_itself(Target::SetConnMark(marks.connection_skip)).when(opening),
+        set_mark(both(mark, marks.connection_skip)).source(net),
+        as_client(Target::SetMark(both(mark, marks.proxy))),
+        as_client(Target::SetConnMark(answered)).when(Match::CtState(States::New)),
     ]
 }
 
@@ -85,18 +90,19 @@ fn made_here(marks: &Marks, host: &Host<'_>, rules: &mut RuleSet) {
     );
 }
 
-/// A connection that leaves by a slot's link belongs to that slot.
+/// A connection whose first packet leaves by a slot's link belongs to that slot, and keeps to that link.
 fn to_the_proxy(config: &Config, rules: &mut RuleSet) {
-    let links = &config.links;
-    let any = Rule::new(Target::Return).output(&links.any);
+    let Config { links, marks, .. } = config;
+    let any = Rule::new(Target::Return).output(&links.any).when(Match::CtState(States::New));
     rules.lead(Table::Mangle, Hook::Postrouting, &POSTROUTING, &any);
-    let mut push = |link: &IfName, mark| {
+    let mut push = |link: &IfName, value: u32| {
+        let mark = Mark { value, mask: marks.way_mask() };
         let rule = Rule::new(Target::SetConnMark(mark)).output(link);
         rules.table(Table::Mangle).push(&POSTROUTING, rule);
     };
-    for ((inbound, outbound), mark) in links.inbound.iter().zip(&links.outbound).zip(config.marks.slots) {
-        push(inbound, mark);
-        push(outbound, mark);
+    for ((inbound, outbound), slot) in links.inbound.iter().zip(&links.outbound).zip(marks.slots) {
+        push(inbound, slot.value);
+        push(outbound, slot.value | marks.outbound.value);
     }
 }
 
@@ -107,7 +113,7 @@ fn kept_whole(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     let outbound = Rule::new(Target::Accept).when(marked(config.marks.outbound));
     let accept = Rule::new(Target::Accept);
     rules.lead(Table::Nat, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
-    rules.table(Table::Nat).push(&PREROUTING, outbound.clone());
+    rules.table(Table::Nat).push(&PREROUTING, outbound);
     if let Some(ip) = host.dns {
         let to_the_proxy = Rule::new(Target::Dnat { ip, port: config.ports.dns });
         let dns = to_the_proxy.udp().when(member(host, Side::Source)).dport(DNS);
@@ -116,7 +122,8 @@ fn kept_whole(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     let to_a_slot = Rule::new(Target::Return).output(&config.links.any);
     rules.lead(Table::Nat, Hook::Postrouting, &POSTROUTING, &to_a_slot);
     rules.table(Table::Nat).push(&POSTROUTING, accept.clone());
-    rules.lead(Table::Filter, Hook::Forward, &FORWARD, &outbound);
+    let to_the_outbound = Rule::new(Target::Return).output(&config.links.any_outbound);
+    rules.lead(Table::Filter, Hook::Forward, &FORWARD, &to_the_outbound);
     rules.table(Table::Filter).push(&FORWARD, accept);
 }
 

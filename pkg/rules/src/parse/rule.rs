@@ -26,6 +26,11 @@ pub(super) fn parse(words: &[String]) -> Option<Rule> {
                 rule.target = target(&mut reader)?;
                 return reader.next().is_none().then_some(rule);
             }
+            "-g" if !negated => {
+                let chain = reader.next().filter(|chain| is_plain(chain))?.to_owned();
+                rule.target = Target::Goto(Chain(Cow::Owned(chain)));
+                return reader.next().is_none().then_some(rule);
+            }
             "-m" if !negated => rule.matches.push(condition(&mut reader, rule.proto.as_ref())?),
             option => endpoint(&mut rule, option, negated, &mut reader)?,
         }

@@ -128,7 +128,8 @@ fn target(chains: Vec<Chain>) -> impl Strategy<Value = Target> {
     if chains.is_empty() {
         return fixed.boxed();
     }
-    prop_oneof![3 => fixed, 2 => sample::select(chains).prop_map(Target::Jump)].boxed()
+    let goals = || sample::select(chains.clone());
+    prop_oneof![3 => fixed, 1 => goals().prop_map(Target::Jump), 1 => goals().prop_map(Target::Goto)].boxed()
 }
 
 /// Any rule that the model can say: a port only beside its protocol. Jumps go to one of `chains`.

@@ -2,7 +2,7 @@
 
 use rules::{Saved, Table};
 
-const MISSES: [&str; 40] = [
+const MISSES: [&str; 41] = [
     "-j CONNMARK --save-mark --nfmask 0xff --ctmask 0xffffffff",
     "-j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xfffffffe",
     "-j CONNMARK --restore-mark --nfmask 0x3000",
@@ -36,7 +36,8 @@ const MISSES: [&str; 40] = [
     "-m conntrack ! --ctstate NEW -j DROP",
     "-m owner --uid-owner 0-1337 -j RETURN",
     "-m mark --mark 0x539/0x1/0x1 -j RETURN",
-    "-g ISTIO_OUTPUT",
+    "-g \"a chain\"",
+    "-g",
     "-j \"a chain\"",
     "-j \"\"",
     "-j MASQUERADE",
