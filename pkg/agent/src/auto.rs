@@ -208,7 +208,9 @@ impl Way for AutoWay {
     }
 
     fn due(&self) -> Option<Instant> {
-        let in_pod = self.in_pod.as_ref().filter(|_| self.is_in_pod)?;
+        let Some(in_pod) = self.in_pod.as_ref().filter(|_| self.is_in_pod) else {
+            return self.node.as_ref().and_then(Way::due);
+        };
         // When who was connected is believed no more, somebody has to look.
         let believed = in_pod.last_connected().map(|last| last + BELIEVED);
         let again = believed.filter(|until| *until > Instant::now());

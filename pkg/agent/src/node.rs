@@ -6,7 +6,11 @@ mod pass;
 mod shared;
 mod uninstall;
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Instant,
+};
 
 use model::Family;
 use nodepath::{Members, NodePath};
@@ -37,6 +41,10 @@ pub(crate) struct NodeWay {
     wanted: Option<Desired>,
     /// ADDs that wait until the next turn has enrolled their pods.
     joining: Vec<Reply<Result<(), String>>>,
+    /// Addresses that were enrolled at once: no turn has looked at them yet.
+    fresh: BTreeSet<IpAddr>,
+    /// When the next turn is to look at them.
+    look: Option<Instant>,
 }
 
 impl NodeWay {
@@ -49,6 +57,8 @@ impl NodeWay {
             verified: None,
             wanted: None,
             joining: Vec::new(),
+            fresh: BTreeSet::new(),
+            look: None,
         })
     }
 }

@@ -198,9 +198,7 @@ impl Owner {
         loop {
             self.core.status.turned();
             self.core.notices.tick(Instant::now());
-            let due =
-                [self.way.due(), self.core.notices.due()].into_iter().flatten().fold(self.due, Instant::min);
-            match self.inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            match self.inbox.recv_timeout(self.rest().saturating_duration_since(Instant::now())) {
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) if Instant::now() >= self.due => {
@@ -219,8 +217,19 @@ impl Owner {
         }
     }
 
+    /// When there is something to do although nothing comes.
+    fn rest(&self) -> Instant {
+        // After a failure the way has to wait.
+        let way = self.way.due().filter(|_| self.failures == 0);
+        [way, self.core.notices.due()].into_iter().flatten().fold(self.due, Instant::min)
+    }
+
     fn turn_if_due(&mut self) {
         let now = Instant::now();
+        // Also when messages come so often that nothing is ever waited for.
+        if self.way.due().is_some_and(|due| due <= now) {
+            self.core.is_dirty(Level::Members);
+        }
         let Some(level) = self.core.dirty else { return };
         // After a failure something new makes it work sooner, but not at once, except what is waited for.
         if self.failures > 0 && now < self.due && !self.way.is_awaited() {

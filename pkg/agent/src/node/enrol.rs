@@ -1,6 +1,9 @@
 //! What the plugin asks for, and the turns in between.
 
-use std::{net::IpAddr, time::Instant};
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use model::Family;
 use planner::node::{Fallback, Slot};
@@ -14,6 +17,10 @@ use crate::{
     owner::{Level, Reply},
     way::{Enrolment, Trouble, Way},
 };
+
+/// A pod that was enrolled at once is looked at again after this time, with all that came meanwhile: with many pods that
+/// look takes longer than an enrolment, and pods often start several at a time.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Way for NodeWay {
     fn turn(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
@@ -33,8 +40,9 @@ impl Way for NodeWay {
     /// Enrols at once where everything stands ready, else with the next turn, which makes it so.
     fn enrol(&mut self, core: &mut Core, enrolment: Enrolment, reply: Reply<Result<(), String>>) {
         let Enrolment { container, attachment, .. } = enrolment;
-        core.is_dirty(Level::Members);
         if let Some(active) = self.ready_for(&attachment.ips) {
+            self.look.get_or_insert_with(|| Instant::now() + LOOK_AGAIN);
+            self.fresh.extend(&attachment.ips);
             let done = self.members.enrol(&attachment.ips, &attachment.uid, active, self.fallback);
             drop(reply.send(done.map_err(|error| error.to_string())));
         } else {
@@ -52,7 +60,10 @@ impl Way for NodeWay {
         attachment: Attachment,
         reply: Reply<Result<(), String>>,
     ) {
-        let captured = |ip| self.verified.as_ref().is_some_and(|seen| seen.desired.members.contains_key(ip));
+        let verified = self.verified.as_ref();
+        let captured = |ip| {
+            self.fresh.contains(ip) || verified.is_some_and(|seen| seen.desired.members.contains_key(ip))
+        };
         if attachment.ips.iter().any(captured) {
             core.is_dirty(Level::Members);
             self.joining.push(reply);
@@ -83,7 +94,7 @@ impl Way for NodeWay {
     }
 
     fn due(&self) -> Option<Instant> {
-        None
+        self.look
     }
 }
 

@@ -33,6 +33,7 @@ impl NodeWay {
     /// What is wrong although the kernel shows what is wanted, if anything.
     pub(super) fn pass(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
         let words = |error: nodepath::Error| error.to_string();
+        self.look = None; // a turn that fails is followed by others
         let mut observed = self.path.observe_network().map_err(words)?;
         refuse_to_share(&observed)?;
         let (living, lost) = self.living(core, level);
@@ -55,6 +56,7 @@ impl NodeWay {
         tell(core, &desired, &observed);
         shared::write(&core.settings, &desired)?;
         self.verified = Some(Verified { desired, seen: observed });
+        self.fresh.clear();
         self.path.let_go().map_err(words)?;
         Ok(lost)
     }
