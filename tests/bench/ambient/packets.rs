@@ -1,7 +1,8 @@
 //! Packets of a pod that is not enrolled, with all our rules on the node and without.
 //!
-//! Two nodes that are made alike carry the same load in turn, first both without us, then one with us. A node is not
-//! compared with itself: the kernel looks routes up in another way for ever once a namespace had a policy rule.
+//! Three nodes that are made alike carry the same load in turn, first all without us; then one has a policy rule of
+//! somebody else's, which is the least that a node with policy routing can have, and one has us. A node is not compared
+//! with itself: the kernel looks routes up in another way for ever once a namespace had a policy rule.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,6 +20,10 @@ const PODS: u32 = 250;
 const UNITS: [(Load, usize); 3] = [(Load::RoundTrips, 120), (Load::Small, 30), (Load::Big, 120)];
 /// Rounds for each that was asked for: they are short, so that few of them are interrupted.
 const SHORT: usize = 20;
+
+const BARE: usize = 0;
+const RULE: usize = 1;
+const OURS: usize = 2;
 
 /// A node with a pod, and connections of both families.
 struct Place {
@@ -41,131 +46,102 @@ impl Place {
     }
 }
 
+type Places = [Place; 3];
+/// What a load took at each place in one round.
+type Round = [f64; 3];
+
 pub(crate) fn run(rounds: usize) {
-    let mut places = [Place::new(), Place::new()];
-    let spoken_before = converse(&mut places, rounds);
-    pin(None);
-    let before = compare(&mut places, rounds);
-    unpin();
-    let mut lab = Lab::on(Arc::clone(&places[1].node), &[]);
+    let mut places: Places = std::array::from_fn(|_| Place::new());
+    let before = [work(&mut places, rounds), talk(&mut places, rounds)].concat();
+    for family in ["-4", "-6"] {
+        let rule = format!("ip {family} rule add priority 100 fwmark 0x80000/0x80000 lookup 100");
+        places[RULE].node.netns().sh(&rule);
+    }
+    let mut lab = Lab::on(Arc::clone(&places[OURS].node), &[]);
     lab.fill_with_links(MESH, PODS);
     let _ztunnels = [lab.ztunnel("ztunnel-a"), lab.ztunnel("ztunnel-b")];
     lab.wait_members(PODS as usize);
     std::thread::sleep(Duration::from_secs(1)); // until the agent rests
-    let spoken_after = converse(&mut places, rounds);
-    show_spoken(&spoken_before, &spoken_after, rounds);
-    pin(None);
-    let after = compare(&mut places, rounds);
-    unpin();
+    let after = [work(&mut places, rounds), talk(&mut places, rounds)].concat();
     println!(
-        "A pod that is not enrolled, {} rounds; microseconds of processor time, median (least), without us and with us.",
+        "A pod that is not enrolled, {} rounds. Microseconds without us: median (least), of processor time on the \
+         whole way, and by the clock between two threads on a processor each. With one policy rule, and with us: more \
+         than that, by the median of the ratios within each round.",
         rounds * SHORT
     );
     for (before, after) in before.iter().zip(&after) {
-        let (alone, bare) = (spread(&after.one), spread(&after.other));
-        let [was, is] = [before, after].map(|rows| rows.ratio());
+        let (median, least, _) = spread(&after.rounds.iter().map(|round| round[BARE]).collect::<Vec<_>>());
+        let more = |place: usize| (after.ratio(place) / before.ratio(place) - 1.0) * 100.0;
         println!(
-            "  {:<5} {:<20} {:>8.2} ({:.2}) {:>8.2} ({:.2})   ratio {:.3}, of the two nodes before {:.3}: {:+.1} %",
+            "  {:<5} {:<32} {median:>8.2} ({least:.2})   one rule {:+.1} %   with us {:+.1} %",
             if after.v6 { "IPv6" } else { "IPv4" },
-            after.load.name(),
-            alone.0,
-            alone.1,
-            bare.0,
-            bare.1,
-            is,
-            was,
-            (is / was - 1.0) * 100.0
+            after.name,
+            more(RULE),
+            more(OURS),
         );
     }
     println!();
 }
 
-/// The same load on two places.
-struct Rows {
-    load: Load,
+/// One load, round by round.
+#[derive(Clone)]
+struct Row {
+    name: String,
     v6: bool,
-    one: Vec<f64>,
-    other: Vec<f64>,
+    rounds: Vec<Round>,
 }
 
-impl Rows {
+impl Row {
     /// Median of the ratios within each round.
-    fn ratio(&self) -> f64 {
-        let ratios: Vec<f64> = self.one.iter().zip(&self.other).map(|(one, other)| other / one).collect();
-        spread(&ratios).0
+    fn ratio(&self, place: usize) -> f64 {
+        spread(&self.rounds.iter().map(|round| round[place] / round[BARE]).collect::<Vec<_>>()).0
     }
 }
 
-fn compare(places: &mut [Place; 2], rounds: usize) -> Vec<Rows> {
-    let mut rows: Vec<Rows> = [false, true]
-        .iter()
-        .flat_map(|v6| UNITS.map(|(load, _)| Rows { load, v6: *v6, one: Vec::new(), other: Vec::new() }))
-        .collect();
-    for round in 0..rounds * SHORT {
-        for row in &mut rows {
-            let units = UNITS.iter().find(|(load, _)| *load == row.load).unwrap().1;
-            let mut carry =
-                |place: usize| places[place].flows[usize::from(row.v6)].carry(row.load, units, own_time);
-            let first = round % 2;
-            let (here, there) = (carry(first), carry(1 - first));
-            let (one, other) = if first == 0 { (here, there) } else { (there, here) };
-            row.one.push(one);
-            row.other.push(other);
-        }
-    }
+/// Processor time of the whole way, on one processor.
+fn work(places: &mut Places, rounds: usize) -> Vec<Row> {
+    pin(None);
+    let rows = UNITS.map(|(load, units)| {
+        let carry =
+            move |place: &mut Place, v6: bool| place.flows[usize::from(v6)].carry(load, units, own_time);
+        (format!("{}, processor time", load.name()), carry)
+    });
+    let rows = measure(places, rounds, &rows);
+    unpin();
     rows
 }
 
-/// What is said on two places: the ratios within each round, by speech and family.
-struct Spoken {
-    speech: Speech,
-    v6: bool,
-    one: Vec<f64>,
-    other: Vec<f64>,
-}
-
-fn converse(places: &mut [Place; 2], rounds: usize) -> Vec<Spoken> {
-    let mut rows: Vec<Spoken> = [false, true]
-        .iter()
-        .flat_map(|v6| {
-            [Speech::RoundTrips, Speech::Stream].map(|speech| Spoken {
-                speech,
-                v6: *v6,
-                one: Vec::new(),
-                other: Vec::new(),
-            })
-        })
-        .collect();
-    for round in 0..rounds * SHORT {
-        for row in &mut rows {
-            let mut carry = |place: usize| places[place].talks[usize::from(row.v6)].carry(row.speech);
-            let first = round % 2;
-            let (here, there) = (carry(first), carry(1 - first));
-            let (one, other) = if first == 0 { (here, there) } else { (there, here) };
-            row.one.push(one);
-            row.other.push(other);
-        }
-    }
+/// By the clock.
+fn talk(places: &mut Places, rounds: usize) -> Vec<Row> {
+    let rows = Speech::ALL.map(|speech| {
+        let carry = move |place: &mut Place, v6: bool| place.talks[usize::from(v6)].carry(speech);
+        (format!("{}, by the clock", speech.name()), carry)
+    });
+    let rows = measure(places, rounds, &rows);
+    unpin();
     rows
 }
 
-fn show_spoken(before: &[Spoken], after: &[Spoken], rounds: usize) {
-    println!("The same between two threads, {} rounds; microseconds by the clock.", rounds * SHORT);
-    for (before, after) in before.iter().zip(after) {
-        let ratio = |row: &Spoken| {
-            let ratios: Vec<f64> = row.one.iter().zip(&row.other).map(|(one, other)| other / one).collect();
-            let least = |values: &[f64]| spread(values).1;
-            (spread(&ratios).0, least(&row.other) / least(&row.one))
-        };
-        let (was, is) = (ratio(before), ratio(after));
-        println!(
-            "  {:<5} {:<20} {:>8.2} {:>8.2}   {:+.1} % (of least values {:+.1} %)",
-            if after.v6 { "IPv6" } else { "IPv4" },
-            after.speech.name(),
-            spread(&after.one).0,
-            spread(&after.other).0,
-            (is.0 / was.0 - 1.0) * 100.0,
-            (is.1 / was.1 - 1.0) * 100.0
-        );
+/// Each load of each family at each place, by turns, and each time another place first.
+fn measure(
+    places: &mut Places,
+    rounds: usize,
+    loads: &[(String, impl Fn(&mut Place, bool) -> f64)],
+) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for v6 in [false, true] {
+        rows.extend(loads.iter().map(|(name, _)| Row { name: name.clone(), v6, rounds: Vec::new() }));
     }
+    for first in 0..rounds * SHORT {
+        for (place, row) in rows.iter_mut().enumerate() {
+            let carry = &loads[place % loads.len()].1;
+            let mut round = Round::default();
+            for turn in 0..places.len() {
+                let place = (first + turn) % places.len();
+                round[place] = carry(&mut places[place], row.v6);
+            }
+            row.rounds.push(round);
+        }
+    }
+    rows
 }

@@ -1,4 +1,6 @@
 //! One connection between two threads that sleep and wake as a client and a server do: what a user of the network sees.
+//! Each has a processor of its own, as two machines have: on one and the same, nobody would be waited for, and a round trip
+//! would be the kernel's path and nothing else, which `flow` measures.
 
 use std::{
     io::{Read as _, Write as _},
@@ -8,6 +10,10 @@ use std::{
 };
 
 use kit::{Netns, Node};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    unistd::Pid,
+};
 
 /// A client here, a server on a thread of its own. The server answers what the first byte of a request asks for.
 pub(crate) struct Talk {
@@ -29,6 +35,8 @@ const PIECE: usize = 64 << 10;
 const PIECES: usize = 64;
 
 impl Speech {
+    pub(crate) const ALL: [Speech; 2] = [Speech::RoundTrips, Speech::Stream];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Speech::RoundTrips => "round trips",
@@ -50,8 +58,9 @@ impl Talk {
         }
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let server = thread::spawn(move || serve(server));
+        keep_to(0);
         let mut talk = Talk { client, server: Some(server) };
-        for speech in [Speech::RoundTrips, Speech::Stream] {
+        for speech in Speech::ALL {
             let _ = talk.carry(speech); // until windows are open and tables warm
         }
         talk
@@ -59,6 +68,7 @@ impl Talk {
 
     /// Microseconds for each round trip, or each MiB.
     pub(crate) fn carry(&mut self, speech: Speech) -> f64 {
+        keep_to(0);
         let began = Instant::now();
         let units = match speech {
             Speech::RoundTrips => {
@@ -88,9 +98,17 @@ impl Drop for Talk {
     }
 }
 
+/// Keeps the calling thread on a processor.
+fn keep_to(processor: usize) {
+    let mut only = CpuSet::new();
+    only.set(processor).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &only).unwrap();
+}
+
 /// Answers each `r`, and each whole stream, until the client hangs up.
 fn serve(mut server: TcpStream) {
     let (mut read, mut streamed) = (vec![0; PIECE], 0);
+    keep_to(1);
     while let Ok(length @ 1..) = server.read(&mut read) {
         if read[0] == b'r' {
             server.write_all(b"r").unwrap();
