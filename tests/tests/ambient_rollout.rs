@@ -1,10 +1,13 @@
 //! A new ztunnel takes over, an old one ends: nobody notices.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::{Daemon, Echo, Live, LiveConnections, Netns, UplinkWatch, Ztunnel, ZtunnelOptions};
+use kit::{
+    Daemon, Echo, Live, LiveConnections, Netns, NodeOptions, TempDir, UplinkWatch, Ztunnel, ZtunnelOptions,
+};
 
 use crate::ambient_stage::{Ambient, MESH, PLAIN, Peer};
 
@@ -114,4 +117,53 @@ fn a_ztunnel_that_is_coming_finds_its_slot_made() {
     pod.tcp(outside).unwrap();
     coming.wait_seen(|relayed| relayed.dst == outside);
     assert!(all_made(stage.daemon()), "nothing more was made");
+}
+
+/// Restores that fail while the file `broken` lies beside them, in every namespace but that of whoever writes them.
+fn breakable_tools(node: &Netns) -> TempDir {
+    let tools = TempDir::new().unwrap();
+    let own = node.sh("readlink /proc/self/ns/net");
+    for tool in ["iptables-nft-restore", "ip6tables-nft-restore"] {
+        let path = tools.path().join(tool);
+        let script = format!(
+            "#!/bin/sh\nif [ -e /tools/broken ] && [ \"$(readlink /proc/self/ns/net)\" != \"{}\" ]; then\n\
+             echo it is broken >&2; exit 4; fi\nPATH=${{PATH#*:}} exec {tool} \"$@\"\n",
+            own.trim()
+        );
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    tools
+}
+
+/// Its rules are made while other steps are done, and are part of the plan all the same.
+#[test]
+fn a_ztunnel_that_refuses_its_rules_is_not_switched_to() {
+    let path = format!("/tools:{}", std::env::var("PATH").unwrap());
+    let mut stage = Ambient::stopped(NodeOptions::default(), &[("PATH", path.as_str())]);
+    let tools = breakable_tools(stage.node.netns());
+    stage.mount(tools.path(), "/tools");
+    stage.start();
+    let first = stage.ztunnel("ztunnel-a");
+    let pod = stage.pod(MESH, "first");
+    let _outside = Echo::tcp(stage.node.outside(), OUTSIDE);
+    let outside = SocketAddr::new(stage.node.outside_ip(false), OUTSIDE);
+    std::fs::write(tools.path().join("broken"), "").unwrap();
+    let next = Ztunnel::start(&stage.node, "ztunnel-b", ZtunnelOptions::default());
+    stage.announce(&next, true);
+    let refused = |daemon: &Daemon| {
+        let log = daemon.log();
+        let line = log.lines().find(|line| line.contains("ztunnel in slot 1: firewall: IPv4: mangle"));
+        line.is_some_and(|line| line.contains("resource problem (exit status 4): it is broken"))
+    };
+    stage.daemon().wait_for("it is refused, with the tool's words", refused);
+    pod.tcp(outside).unwrap();
+    first.wait_seen(|relayed| relayed.dst == outside);
+    let switched = format!("new connections go through ztunnel {}", next.pod().pod.uid);
+    assert!(!stage.log().contains(&switched), "{}", stage.log());
+    assert_eq!(next.seen(), []);
+    std::fs::remove_file(tools.path().join("broken")).unwrap();
+    stage.wait_active(&next);
+    pod.tcp(outside).unwrap();
+    next.wait_seen(|relayed| relayed.dst == outside);
 }

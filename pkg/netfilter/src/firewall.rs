@@ -52,7 +52,7 @@ impl Options {
 }
 
 /// The tables of the calling thread's network namespace, by the backend that it uses.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Firewall {
     backend: Backend,
     tools: Tools,

@@ -5,17 +5,16 @@ use std::net::{IpAddr, UdpSocket};
 use hostnet::{Handle, NewLink, RouteChange, sysctl};
 use ipset::SetName;
 use model::Family;
-use netfilter::Firewall;
 use planner::node::{Direction, LinkKind, Operation, Pair, Place, RouteEdit, Slot};
 
-use crate::{Error, Located, NodePath, convert, convert::Names, journal::Whose, members};
+use crate::{Begun, Error, Located, NodePath, convert, convert::Names, journal::Whose, members};
 
 impl NodePath {
-    /// Does one step. Repeating one changes nothing.
+    /// Does one step, going on from what [`NodePath::begin`] has begun, if anything. Repeating one changes nothing.
     ///
     /// # Errors
     /// The kernel's or the tool's refusal, in its own words.
-    pub fn apply(&mut self, step: &Operation) -> Result<(), Error> {
+    pub fn apply(&mut self, step: &Operation, begun: &mut Begun) -> Result<(), Error> {
         match step {
             Operation::CreateSet(family) => {
                 let _ = self.sets.create(&members::spec(&self.config, *family)?)?;
@@ -35,7 +34,7 @@ impl NodePath {
                 let (net, index) = self.link(*place, name)?;
                 let _ = net.add_address_unchecked(index, *address)?;
             }
-            Operation::SetSysctl(place, name, value) => self.set_sysctl(*place, name, value)?,
+            Operation::SetSysctls(place, settings) => self.set_sysctls(*place, settings)?,
             Operation::RestoreSysctl(place, name, value) => self.restore_sysctl(*place, name, value)?,
             Operation::AddRule(place, rule) => {
                 let _ = self.net(*place)?.ensure_rule(&convert::rule_to(rule))?;
@@ -44,12 +43,12 @@ impl NodePath {
                 let _ = self.net(*place)?.delete_rule(&convert::rule_to(rule))?;
             }
             Operation::Routes(place, edits) => self.routes(*place, edits)?,
-            Operation::Firewall(place, texts, _) => self.restore(*place, texts)?,
+            Operation::Firewall { place, texts, .. } => self.restore(*place, texts, begun)?,
         }
         Ok(())
     }
 
-    fn ztunnel(&mut self, slot: Slot) -> Result<&mut Located, Error> {
+    pub(crate) fn ztunnel(&mut self, slot: Slot) -> Result<&mut Located, Error> {
         let uid = slot.of(&self.slots).as_ref().map(|generation| generation.uid.clone());
         let located = uid.and_then(|uid| self.located.get_mut(&uid));
         located.ok_or(Error::NoZtunnel(slot))
@@ -137,13 +136,15 @@ impl NodePath {
         }
     }
 
-    fn set_sysctl(&mut self, place: Place, name: &str, value: &str) -> Result<(), Error> {
+    /// All old values are written down before the first is changed.
+    fn set_sysctls(&mut self, place: Place, settings: &[(String, String)]) -> Result<(), Error> {
         let whose = self.whose(place)?;
-        if let Some(old) = self.settings(place, || sysctl::read(name))? {
-            self.journal.note(whose, name, &old)?;
-        }
-        let _ = self.settings(place, || sysctl::write(name, value))?;
-        Ok(())
+        let read = |(name, _): &(String, String)| Ok(sysctl::read(name)?.map(|old| (name.clone(), old)));
+        let old: Vec<_> = self.settings(place, || settings.iter().map(read).collect::<Result<_, _>>())?;
+        self.journal.note(whose, old.into_iter().flatten())?;
+        self.settings(place, || {
+            settings.iter().try_for_each(|(name, value)| sysctl::write(name, value).map(drop))
+        })
     }
 
     fn restore_sysctl(&mut self, place: Place, name: &str, value: &str) -> Result<(), Error> {
@@ -174,26 +175,6 @@ impl NodePath {
         }
         let _ = net.apply_routes(&changes)?;
         Ok(())
-    }
-
-    fn restore(&mut self, place: Place, texts: &[(Family, String)]) -> Result<(), Error> {
-        match place {
-            Place::Node => {
-                let opened = match self.firewall.take() {
-                    Some(firewall) => firewall,
-                    None => Firewall::open(&self.options)?.0,
-                };
-                Ok(opened.restore(texts, Vec::new())?)
-            }
-            Place::Ztunnel(slot) => {
-                let options = self.options.clone();
-                let done = self.ztunnel(slot)?.netns.run_in(|| {
-                    let (firewall, _) = Firewall::open(&options)?;
-                    firewall.restore(texts, Vec::new())
-                });
-                Ok(done??)
-            }
-        }
     }
 }
 

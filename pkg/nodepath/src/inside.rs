@@ -13,11 +13,12 @@ use crate::{Error, Located, convert, convert::Names};
 /// Looks around in there.
 pub(crate) fn observe(slot: Slot, located: &mut Located, options: &Options) -> Result<ObservedInside, Error> {
     let mut seen = network(slot, &mut located.net)?;
-    let (firewall, sysctls) = located.netns.run_in(|| {
-        let (_, observed) = Firewall::open(options)?;
-        Ok::<_, Error>((observed, read_sysctls(&watched_inside_sysctls())?))
+    let (opened, found, sysctls) = located.netns.run_in(|| {
+        let (opened, found) = Firewall::open(options)?;
+        Ok::<_, Error>((opened, found, read_sysctls(&watched_inside_sysctls())?))
     })??;
-    seen.firewall = firewall.families;
+    located.firewall = Some(opened);
+    seen.firewall = found.families;
     seen.sysctls = sysctls;
     Ok(seen)
 }

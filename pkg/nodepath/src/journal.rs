@@ -39,43 +39,85 @@ impl Journal {
         self.entries.get(&key(whose)).cloned().unwrap_or_default()
     }
 
-    /// Notes an old value, unless an older one is noted: the first is what was there before us.
-    pub(crate) fn note(&mut self, whose: Whose, name: &str, old: &str) -> Result<(), Error> {
-        let entries = self.entries.entry(key(whose)).or_default();
-        if entries.contains_key(name) {
+    /// Notes old values by name, except where an older one is noted: the first is what was there before us.
+    pub(crate) fn note(
+        &mut self,
+        whose: Whose,
+        old: impl Iterator<Item = (String, String)>,
+    ) -> Result<(), Error> {
+        let noted = self.entries.get(&key(whose));
+        let new = |(name, _): &(String, String)| noted.is_none_or(|noted| !noted.contains_key(name));
+        let new: Vec<_> = old.filter(new).collect();
+        if new.is_empty() {
             return Ok(());
         }
-        entries.insert(name.to_owned(), old.to_owned());
-        self.save()
+        let mut entries = self.entries.clone();
+        entries.entry(key(whose)).or_default().extend(new);
+        self.save(entries)
     }
 
     pub(crate) fn forget(&mut self, whose: Whose, name: &str) -> Result<(), Error> {
-        let key = key(whose);
-        let Some(entries) = self.entries.get_mut(&key) else { return Ok(()) };
-        entries.remove(name);
-        if entries.is_empty() {
-            self.entries.remove(&key);
-        }
-        self.save()
+        let mut entries = self.entries.clone();
+        let Some(noted) = entries.get_mut(&key(whose)) else { return Ok(()) };
+        noted.remove(name);
+        entries.retain(|_, noted| !noted.is_empty());
+        self.save(entries)
     }
 
     /// Forgets the namespaces that are not among these: they have ended, and their numbers will be others'.
     pub(crate) fn keep_only(&mut self, whose: &[NetnsId]) -> Result<(), Error> {
-        let before = self.entries.len();
         let kept: Vec<String> = whose.iter().map(|id| key(Some(*id))).collect();
-        self.entries.retain(|key, _| key == NODE || kept.contains(key));
-        if self.entries.len() == before { Ok(()) } else { self.save() }
+        let mut entries = self.entries.clone();
+        entries.retain(|key, _| key == NODE || kept.contains(key));
+        if entries.len() == self.entries.len() { Ok(()) } else { self.save(entries) }
     }
 
-    fn save(&self) -> Result<(), Error> {
-        if self.entries.is_empty() {
-            return hostfs::remove(&self.path).map(drop).map_err(Error::Journal);
+    /// What could not be written is not remembered either: the next attempt writes it.
+    fn save(&mut self, entries: Entries) -> Result<(), Error> {
+        if entries.is_empty() {
+            hostfs::remove(&self.path).map_err(Error::Journal)?;
+        } else {
+            let text = serde_json::to_vec(&entries).unwrap_or_default(); // maps of strings always print
+            hostfs::write(&self.path, &text, 0o600).map_err(Error::Journal)?;
         }
-        let text = serde_json::to_vec(&self.entries).unwrap_or_default(); // maps of strings always print
-        hostfs::write(&self.path, &text, 0o600).map(drop).map_err(Error::Journal)
+        self.entries = entries;
+        Ok(())
     }
 }
 
 fn key(whose: Whose) -> String {
     whose.map_or_else(|| NODE.to_owned(), |id| format!("net:[{}]", id.ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_value_stays_and_what_could_not_be_written_is_not_remembered() {
+        let name = format!("journal-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let path = directory.join("settings");
+        let note = |journal: &mut Journal, values: &[(&str, &str)]| {
+            journal.note(None, values.iter().map(|(name, old)| ((*name).to_owned(), (*old).to_owned())))
+        };
+        let mut journal = Journal::open(&path);
+        for _ in 0..2 {
+            let refused = note(&mut journal, &[("a", "1")]);
+            assert!(matches!(refused, Err(Error::Journal(_))), "{refused:?}");
+        }
+        assert!(journal.entries(None).is_empty());
+        std::fs::create_dir(&directory).unwrap();
+        note(&mut journal, &[("a", "1"), ("b", "2")]).unwrap();
+        note(&mut journal, &[("b", "3"), ("c", "4")]).unwrap();
+        let wanted =
+            [("a", "1"), ("b", "2"), ("c", "4")].map(|(name, old)| (name.to_owned(), old.to_owned()));
+        assert_eq!(Journal::open(&path).entries(None), wanted.into());
+        for name in ["a", "b", "c"] {
+            assert!(path.exists(), "{name} is noted");
+            journal.forget(None, name).unwrap();
+        }
+        assert!(!path.exists());
+        std::fs::remove_dir_all(directory).unwrap();
+    }
 }

@@ -11,8 +11,10 @@ mod journal;
 mod locate;
 mod members;
 mod observe;
+mod restore;
 
 pub use error::Error;
 pub use locate::Located;
 pub use members::Members;
 pub use observe::NodePath;
+pub use restore::Begun;

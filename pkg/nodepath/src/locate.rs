@@ -7,6 +7,7 @@ use std::{
 
 use hostnet::{Handle, IpNet, Link, TableId};
 use model::Family;
+use netfilter::Firewall;
 use netns::Netns;
 
 use crate::Error;
@@ -22,6 +23,8 @@ pub struct Located {
     pub netns: Netns,
     /// A connection to that namespace's network.
     pub net: Handle,
+    /// Its tables' backend, as last observed.
+    pub(crate) firewall: Option<Firewall>,
 }
 
 /// Finds a pod by its addresses.
@@ -37,7 +40,7 @@ pub(crate) fn locate(net: &mut Handle, ips: &[IpAddr], directory: &Path) -> Resu
     let mut inside = netns.run_in(Handle::open)??;
     let peer = link.peer.map(|peer| inside.link_by_index(peer)).transpose()?.flatten();
     let uplink = peer.ok_or_else(missing)?.name;
-    Ok(Located { veth: link.name.clone(), uplink, netns, net: inside })
+    Ok(Located { veth: link.name.clone(), uplink, netns, net: inside, firewall: None })
 }
 
 /// The link over which the main table leads to one of the addresses, and to nothing else.

@@ -3,7 +3,9 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    panic,
     path::{Path, PathBuf},
+    thread,
 };
 
 use hostnet::{Handle, IpNet, Link, LinkIndex, PolicyRule, Route};
@@ -164,6 +166,30 @@ impl NodePath {
         self.firewall = Some(firewall);
         observed.firewall = found.families;
         Ok(())
+    }
+
+    /// Adds both, the node's firewall and what depends on the slots, side by side: most of it is waiting for tools.
+    ///
+    /// # Errors
+    /// As [`NodePath::observe_firewall`] and [`NodePath::observe_slots`].
+    pub fn observe_rest(
+        &mut self,
+        observed: &mut Observed,
+        slots: &[Option<Generation>; 2],
+    ) -> Result<(), Error> {
+        let options = self.options.clone();
+        thread::scope(|scope| {
+            // A thread is of the network namespace of the one that makes it. Without one, nothing is side by side.
+            let look = move || Firewall::open(&options);
+            let beside = thread::Builder::new().name("observe".to_owned()).spawn_scoped(scope, look);
+            self.observe_slots(observed, slots)?;
+            let Ok(beside) = beside else { return self.observe_firewall(observed) };
+            let (firewall, found) =
+                beside.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))?;
+            self.firewall = Some(firewall);
+            observed.firewall = found.families;
+            Ok(())
+        })
     }
 
     /// Adds what depends on who has which slot: where links lead, and what is in there.

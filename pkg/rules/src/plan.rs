@@ -1,8 +1,11 @@
 //! Desired against observed: the smallest restore that makes a namespace's rules ours, or that removes them.
 //!
-//! A restore with `--noflush` empties and refills every chain that it declares, so our own chains need no
-//! comparison rule by rule to be repaired. Built-in chains are different: a jump is appended anew each time. So
-//! jumps are compared with what is there, and surplus or misplaced ones are deleted in the same transaction.
+//! A restore with `--noflush` empties and refills every chain that it declares: so is one of ours repaired that holds
+//! anything wrong. One that only lacks rules gets these, and one that is as it should be is not named. Built-in chains are
+//! different: a jump is appended anew each time. So jumps are compared with what is there, and surplus or misplaced ones
+//! are deleted in the same transaction.
+
+mod chain;
 
 use std::borrow::Cow;
 
@@ -10,6 +13,8 @@ use crate::{
     ir::{Chain, Jump, Place, Rule, RuleSet, Table, TableRules, Target},
     parse::{self, Saved, SavedRule, SavedTable},
 };
+
+use chain::{Difference, Way, difference};
 
 /// Whose rules a plan is about: the chains by which they are known, those that Istio's own programs make among them. A
 /// chain of this list is never anybody else's: what is found in it may be replaced or removed, and a rule that leads
@@ -89,7 +94,7 @@ impl Owner {
 pub struct Edit {
     /// The table.
     pub table: Table,
-    /// Our chains, to be made or emptied; true for one that is there already.
+    /// Those of our chains that are made, or emptied and filled anew; true for one that is there already.
     pub declare: Vec<(Chain, bool)>,
     /// What follows, each as the arguments of an `iptables` call behind `-t TABLE`: stale rules deleted, our rules
     /// added, jumps, stale chains removed.
@@ -172,7 +177,9 @@ pub fn remove(observed: &Saved) -> Change {
 
 impl Owner {
     fn edit_table(self, table: Table, want: &TableRules, have: &SavedTable) -> Option<Edit> {
-        let mut why = chain_differences(table, want, have);
+        let differ: Vec<Difference> =
+            want.chains.iter().filter_map(|(chain, rules)| difference(table, chain, rules, have)).collect();
+        let mut why: Vec<String> = differ.iter().map(|differs| differs.why.clone()).collect();
         let stale: Vec<Chain> = have
             .chains_of(self)
             .filter(|name| !want.chains.iter().any(|(chain, _)| chain.0 == *name))
@@ -183,10 +190,9 @@ impl Owner {
         if why.is_empty() {
             return None;
         }
-        let exists = |chain: &Chain| have.chains.iter().any(|name| *name == chain.0);
-        let declare = want.chains.iter().map(|(chain, _)| (chain.clone(), exists(chain))).collect();
-        let adds =
-            want.chains.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| addition(chain, rule)));
+        let filled = differ.iter().filter(|differs| differs.way == Way::Fill);
+        let declare = filled.map(|differs| (differs.chain.clone(), differs.exists)).collect();
+        let adds = differ.iter().flat_map(|differs| additions(differs, want));
         let flush = stale.iter().map(|chain| format!("-F {chain}"));
         let delete = stale.iter().map(|chain| format!("-X {chain}"));
         let commands = deletes.into_iter().chain(adds).chain(jumps).chain(flush).chain(delete).collect();
@@ -233,10 +239,24 @@ impl Owner {
 /// Words of one line that a restore can read (iptables: `xshared.h`, `MAX_ARGC`), less some for what it adds.
 const MAX_WORDS: usize = 200;
 
-/// The line that appends a rule. One with very many owners is written in fewer words, which mean the same: the usual
+/// The lines that give a chain its rules.
+fn additions(differs: &Difference, want: &TableRules) -> Vec<String> {
+    let chain = &differs.chain;
+    match &differs.way {
+        Way::Fill => {
+            let rules = want.chains.iter().filter(|(of, _)| of == chain).flat_map(|(_, rules)| rules);
+            rules.map(|rule| addition(&format!("-A {chain}"), rule)).collect()
+        }
+        Way::Insert(rules) => {
+            rules.iter().map(|(place, rule)| addition(&format!("-I {chain} {place}"), rule)).collect()
+        }
+    }
+}
+
+/// The line that adds a rule. One with very many owners is written in fewer words, which mean the same: the usual
 /// form has five for each, so that Istio's limit of 64 groups would be out of reach.
-fn addition(chain: &Chain, rule: &Rule) -> String {
-    let line = format!("-A {chain} {rule}");
+fn addition(verb: &str, rule: &Rule) -> String {
+    let line = format!("{verb} {rule}");
     if line.split(' ').count() <= MAX_WORDS {
         return line;
     }
@@ -247,31 +267,6 @@ fn addition(chain: &Chain, rule: &Rule) -> String {
 
 fn chain_of(name: &str) -> Chain {
     Chain(name.to_owned().into())
-}
-
-/// Our chains that are missing, or hold other rules than they should.
-fn chain_differences(table: Table, want: &TableRules, have: &SavedTable) -> Vec<String> {
-    let differs = |(chain, rules): &(Chain, Vec<Rule>)| {
-        let table = table.name();
-        if !have.chains.iter().any(|name| *name == chain.0) {
-            return Some(format!("{table}: chain {chain} is missing"));
-        }
-        let found: Vec<&SavedRule> = have.rules_of(&chain.0).collect();
-        first_difference(&found, rules).map(|what| format!("{table}: chain {chain} {what}"))
-    };
-    want.chains.iter().filter_map(differs).collect()
-}
-
-/// The first rule of a chain that is not what it should be, in words.
-fn first_difference(found: &[&SavedRule], wanted: &[Rule]) -> Option<String> {
-    for (index, rule) in wanted.iter().enumerate() {
-        match found.get(index) {
-            Some(found) if found.rule.as_ref() == Some(rule) => {}
-            Some(found) => return Some(format!("has as rule {}: {}, not: {rule}", index + 1, found.text)),
-            None => return Some(format!("lacks rule {}: {rule}", index + 1)),
-        }
-    }
-    found.get(wanted.len()).map(|surplus| format!("has one rule too many: {}", surplus.text))
 }
 
 impl Jump {

@@ -74,6 +74,38 @@ fn every_case_follows_every_other_and_nothing_is_left_at_the_end() {
     }
 }
 
+/// So that no tool waits for the kernel to free what it took out.
+#[test]
+fn a_chain_that_only_lacks_rules_gets_them_and_keeps_the_others() {
+    let of = |name, family| {
+        let mut all = node_cases::all().into_iter();
+        all.find(|case| case.name == name && case.family == family).unwrap().rules
+    };
+    for family in Family::BOTH {
+        for (from, to) in [("host-one", "host-two"), ("host-other", "host-two"), ("host-empty", "host-two")] {
+            let mut kernel = applied(&of(from, family));
+            let text = Owner::NODE.apply(&of(to, family), &saved(&kernel)).restore_text();
+            let adds = |line: &str| {
+                ["*mangle", "COMMIT"].contains(&line) || line.starts_with("-I ztunnel-PREROUTING ")
+            };
+            assert!(text.lines().count() > 2 && text.lines().all(adds), "{from} to {to}: {text}");
+            kernel.restore(&text).unwrap();
+            assert_eq!(kernel, applied(&of(to, family)), "{from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn a_chain_that_is_as_it_should_be_is_not_emptied_with_another() {
+    let case = node_cases::all().into_iter().find(|case| case.name == "host-two").unwrap();
+    let mut kernel = applied(&case.rules);
+    kernel.restore("*mangle\n-A ztunnel-PREROUTING -j ACCEPT\nCOMMIT\n").unwrap();
+    let text = Owner::NODE.apply(&case.rules, &saved(&kernel)).restore_text();
+    assert!(text.contains(":ztunnel-PREROUTING ") && !text.contains("ztunnel-OUTPUT"), "{text}");
+    kernel.restore(&text).unwrap();
+    assert_eq!(kernel, applied(&case.rules));
+}
+
 /// What Istio's own agent leaves: unconditional jumps, appended; other rules in chains of the same names; chains that
 /// we do not use.
 const ISTIOS: &str = "*mangle

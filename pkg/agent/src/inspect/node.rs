@@ -77,7 +77,7 @@ pub(super) fn show(
 /// What stands in the wrong place is no other rule: the plan knows better than a comparison of lists.
 fn judge_firewall(steps: &[Operation], network: &mut Network) {
     let reasons = steps.iter().filter_map(|step| match step {
-        Operation::Firewall(at, _, why) => Some((at, why)),
+        Operation::Firewall { place: at, why, .. } => Some((at, why)),
         _ => None,
     });
     let found: Vec<Difference> = reasons

@@ -43,9 +43,11 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
         Operation::AddAddress(place, link, net) => {
             vec![format!("{}ip address add {net} dev {link}", at(place))]
         }
-        Operation::SetSysctl(place, name, value) | Operation::RestoreSysctl(place, name, value) => {
-            vec![format!("{}sysctl -w {name}={value}", at(place))]
+        Operation::SetSysctls(place, settings) => {
+            let set = |(name, value): &(String, String)| sysctl(&at(place), name, value);
+            settings.iter().map(set).collect()
         }
+        Operation::RestoreSysctl(place, name, value) => vec![sysctl(&at(place), name, value)],
         Operation::AddRule(place, rule) => vec![verb("add", place, rule)],
         Operation::DeleteRule(place, rule) => vec![verb("delete", place, rule)],
         Operation::Routes(place, edits) => edits
@@ -55,7 +57,7 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
                 RouteEdit::Delete(gone) => format!("{}ip route delete {gone}", at(place)),
             })
             .collect(),
-        Operation::Firewall(place, texts, _) => texts
+        Operation::Firewall { place, texts, .. } => texts
             .iter()
             .flat_map(|(family, text)| {
                 let tool = if *family == Family::V6 { "ip6tables-restore" } else { "iptables-restore" };
@@ -64,6 +66,10 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
             })
             .collect(),
     }
+}
+
+fn sysctl(at: &str, name: &str, value: &str) -> String {
+    format!("{at}sysctl -w {name}={value}")
 }
 
 fn verb(verb: &str, at: &Place, rule: &PathRule) -> String {

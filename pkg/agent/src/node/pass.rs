@@ -128,8 +128,7 @@ impl NodeWay {
             }
             return Ok(());
         }
-        self.path.observe_firewall(observed).map_err(|error| error.to_string())?;
-        self.path.observe_slots(observed, &desired.slots).map_err(|error| error.to_string())
+        self.path.observe_rest(observed, &desired.slots).map_err(|error| error.to_string())
     }
 
     /// Does the steps, up to the first that fails.
@@ -138,8 +137,9 @@ impl NodeWay {
         let ztunnel = |desired: &Desired| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
         let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
         let began = Instant::now();
+        let mut begun = self.path.begin(steps);
         let done = steps.iter().try_for_each(|step| {
-            let done = self.path.apply(step);
+            let done = self.path.apply(step, &mut begun);
             core.metrics.step(step.kind(), done.is_ok());
             debug!(target: "ambient", "{step}");
             done.map_err(|error| format!("{step}: {error}"))

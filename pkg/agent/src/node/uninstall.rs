@@ -19,9 +19,10 @@ pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
     let mut troubles = Vec::new();
     match steps(settings, &mut path) {
         Ok(steps) => {
-            let failed = steps
-                .iter()
-                .filter_map(|step| path.apply(step).err().map(|error| format!("{step}: {error}")));
+            let mut begun = path.begin(&steps);
+            let failed = steps.iter().filter_map(|step| {
+                path.apply(step, &mut begun).err().map(|error| format!("{step}: {error}"))
+            });
             troubles.extend(failed.collect::<Vec<_>>());
         }
         Err(error) => troubles.push(error),

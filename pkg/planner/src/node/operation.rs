@@ -46,8 +46,8 @@ pub enum Operation {
     SetUp(Place, String),
     /// Give a link an address.
     AddAddress(Place, String, IpNet),
-    /// Change a kernel setting, after writing down what it was.
-    SetSysctl(Place, String, String),
+    /// Change kernel settings, by name and value, after writing down what they were.
+    SetSysctls(Place, Vec<(String, String)>),
     /// Put a kernel setting back to what was written down, if the setting still exists.
     RestoreSysctl(Place, String, String),
     /// Add a policy rule.
@@ -56,8 +56,18 @@ pub enum Operation {
     DeleteRule(Place, PathRule),
     /// Change routes, in order.
     Routes(Place, Vec<RouteEdit>),
-    /// Change the firewall: text for one restore of each family, and why.
-    Firewall(Place, Vec<(Family, String)>, Vec<String>),
+    /// Change the firewall.
+    Firewall {
+        /// Whose.
+        place: Place,
+        /// Text for one restore of each family.
+        texts: Vec<(Family, String)>,
+        /// Why.
+        why: Vec<String>,
+        /// It may be done at any time before its turn, too, and beside other steps: whenever it is done, no packet of an
+        /// enrolled pod gets out.
+        ahead: bool,
+    },
 }
 
 impl Operation {
@@ -73,12 +83,12 @@ impl Operation {
             Operation::DeleteLink(..) => "delete-link",
             Operation::SetUp(..) => "set-up",
             Operation::AddAddress(..) => "add-address",
-            Operation::SetSysctl(..) => "set-sysctl",
+            Operation::SetSysctls(..) => "set-sysctl",
             Operation::RestoreSysctl(..) => "restore-sysctl",
             Operation::AddRule(..) => "add-rule",
             Operation::DeleteRule(..) => "delete-rule",
             Operation::Routes(..) => "routes",
-            Operation::Firewall(..) => "firewall",
+            Operation::Firewall { .. } => "firewall",
         }
     }
 }
@@ -103,7 +113,11 @@ impl fmt::Display for Operation {
             Operation::DeleteLink(place, name) => write!(f, "{place}: delete link {name}"),
             Operation::SetUp(place, name) => write!(f, "{place}: switch {name} on"),
             Operation::AddAddress(place, name, net) => write!(f, "{place}: add {net} to {name}"),
-            Operation::SetSysctl(place, name, value) => write!(f, "{place}: set {name} to {value}"),
+            Operation::SetSysctls(place, settings) => {
+                let words: Vec<_> =
+                    settings.iter().map(|(name, value)| format!("{name} to {value}")).collect();
+                write!(f, "{place}: set {}", words.join(", "))
+            }
             Operation::RestoreSysctl(place, name, value) => write!(f, "{place}: put {name} back to {value}"),
             Operation::AddRule(place, rule) => write!(f, "{place}: add rule {rule}"),
             Operation::DeleteRule(place, rule) => write!(f, "{place}: delete rule {rule}"),
@@ -112,7 +126,7 @@ impl fmt::Display for Operation {
                 [RouteEdit::Delete(route)] => write!(f, "{place}: delete route {route}"),
                 many => write!(f, "{place}: change {} routes", many.len()),
             },
-            Operation::Firewall(place, _, why) => write!(f, "{place}: firewall: {}", why.join(", ")),
+            Operation::Firewall { place, why, .. } => write!(f, "{place}: firewall: {}", why.join(", ")),
         }
     }
 }

@@ -68,16 +68,16 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
     }
     // A new link has the settings that all new links have.
     let of_fresh = |name: &str| name.split('/').any(|part| fresh.contains(part));
-    for (name, value) in want::inside_sysctls(slot) {
-        if of_fresh(&name) || inside.sysctls.get(&name) != Some(&value) {
-            steps.push(Operation::SetSysctl(place, name, value));
-        }
-    }
+    let differ = |wanted: BTreeMap<String, String>, seen: &BTreeMap<String, String>| {
+        let settings =
+            wanted.into_iter().filter(|(name, value)| of_fresh(name) || seen.get(name) != Some(value));
+        settings.collect::<Vec<_>>()
+    };
+    steps.extend(sysctl_step(place, differ(want::inside_sysctls(slot), &inside.sysctls)));
     let (rules, routes) = want::inside(config, ztunnel);
     steps
         .extend(diff::missing(&rules, &inside.rules).into_iter().map(|rule| Operation::AddRule(place, rule)));
     steps.extend(route_step(place, diff::changed(&routes, &inside.routes), RouteEdit::Put));
-    steps.extend(firewall_step(place, |family| inside_rules(config, ztunnel, family), &inside.firewall));
     let wanted = want::addresses(config, slot, ztunnel, true);
     steps.extend(address_steps(Place::Node, &wanted, &observed.addresses, &fresh));
     for pair in want::pairs(slot) {
@@ -86,12 +86,16 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
             steps.push(Operation::SetUp(Place::Node, pair.node));
         }
     }
-    for (name, value) in want::node_sysctls(slot, ztunnel, &observed.sysctls) {
-        if of_fresh(&name) || observed.sysctls.get(&name) != Some(&value) {
-            steps.push(Operation::SetSysctl(Place::Node, name, value));
-        }
-    }
+    let wanted = want::node_sysctls(slot, ztunnel, &observed.sysctls);
+    steps.extend(sysctl_step(Place::Node, differ(wanted, &observed.sysctls)));
+    let wanted = |family| inside_rules(config, ztunnel, family);
+    // What a ztunnel does not take for its own goes out again: without these rules it is all of it.
+    steps.extend(firewall_step(place, wanted, &inside.firewall, true));
     steps
+}
+
+fn sysctl_step(place: Place, settings: Vec<(String, String)>) -> Option<Operation> {
+    (!settings.is_empty()).then_some(Operation::SetSysctls(place, settings))
 }
 
 fn address_steps(
@@ -144,9 +148,26 @@ fn way_steps(
     let wanted = |family| {
         if families.contains(&family) { node_rules(config, desired, family) } else { RuleSet::default() }
     };
-    steps.extend(firewall_step(Place::Node, wanted, &observed.firewall));
+    steps.extend(firewall_step(
+        Place::Node,
+        wanted,
+        &observed.firewall,
+        only_new_slots(config, desired, observed),
+    ));
     steps.extend(route_step(Place::Node, new_connections, RouteEdit::Put));
     steps
+}
+
+/// Whether the node's rules lack nothing but those of slots that this plan makes. They are about what comes out of a
+/// ztunnel that nothing was sent to yet: packets of its own, which go the same way without them.
+fn only_new_slots(config: &NodeConfig, desired: &Desired, observed: &Observed) -> bool {
+    let made = Slot::BOTH.map(|slot| missing_pairs(slot, observed).is_empty());
+    let lacks_nothing_else = |family: &Family| {
+        let nothing = Saved::default();
+        let found = observed.firewall.get(family).unwrap_or(&nothing);
+        Owner::NODE.apply(&rules_of_slots(config, desired, *family, made), found).is_empty()
+    };
+    desired.families().iter().all(lacks_nothing_else)
 }
 
 /// The pairs of a slot that are not as they should be.
@@ -235,13 +256,13 @@ fn tidy_inside(config: &NodeConfig, slot: Slot, desired: &Desired, observed: &Ob
 /// Everything of ours, in the opposite order.
 fn remove(observed: &Observed) -> Vec<Operation> {
     let mut steps: Vec<Operation> =
-        firewall_step(Place::Node, |_| RuleSet::default(), &observed.firewall).into_iter().collect();
+        firewall_step(Place::Node, |_| RuleSet::default(), &observed.firewall, false).into_iter().collect();
     steps.extend(observed.rules.iter().cloned().map(|rule| Operation::DeleteRule(Place::Node, rule)));
     steps.extend(route_step(Place::Node, observed.routes.clone(), RouteEdit::Delete));
     for slot in Slot::BOTH {
         if let Some(inside) = slot.of(&observed.inside) {
             let place = Place::Ztunnel(slot);
-            steps.extend(firewall_step(place, |_| RuleSet::default(), &inside.firewall));
+            steps.extend(firewall_step(place, |_| RuleSet::default(), &inside.firewall, false));
             steps.extend(inside.rules.iter().cloned().map(|rule| Operation::DeleteRule(place, rule)));
             steps.extend(route_step(place, inside.routes.clone(), RouteEdit::Delete));
             steps.extend(restore_steps(place, &inside.journal));
@@ -275,6 +296,7 @@ fn firewall_step(
     place: Place,
     wanted: impl Fn(Family) -> RuleSet,
     observed: &BTreeMap<Family, Saved>,
+    ahead: bool,
 ) -> Option<Operation> {
     let (mut texts, mut why) = (Vec::new(), Vec::new());
     for family in Family::BOTH {
@@ -286,12 +308,17 @@ fn firewall_step(
             texts.push((family, change.restore_text()));
         }
     }
-    (!texts.is_empty()).then_some(Operation::Firewall(place, texts, why))
+    (!texts.is_empty()).then_some(Operation::Firewall { place, texts, why, ahead })
 }
 
 pub(super) fn node_rules(config: &NodeConfig, desired: &Desired, family: Family) -> RuleSet {
-    let slot = |slot| {
-        let ztunnel = desired.slot(slot)?;
+    rules_of_slots(config, desired, family, [true; 2])
+}
+
+/// The same, as if only these slots had a ztunnel of whose packets rules speak.
+fn rules_of_slots(config: &NodeConfig, desired: &Desired, family: Family, these: [bool; 2]) -> RuleSet {
+    let slot = |slot: Slot| {
+        let ztunnel = desired.slot(slot).filter(|_| *slot.of(&these))?;
         let veth = IfName::new(&ztunnel.veth).ok()?;
         Some(rule_sets::Slot { veth, ztunnel_ip: ztunnel.ip(family)? })
     };

@@ -5,6 +5,7 @@ use planner::node::{Desired, Fallback, Operation, Place};
 use crate::{
     events::{Aim, member_ip},
     fate::Fate,
+    steps::atoms,
     world::{World, ztunnel},
     {apply_all, converge, fates, packets, watch},
 };
@@ -60,7 +61,7 @@ fn who_joins_is_never_held_while_a_ztunnel_is_there() {
     converge(&mut world, &hold().members(&[0]).active(1));
     let steps = steps(&mut world, &hold().members(&[0, 1]).active(1));
     let new: Vec<_> = packets(member_ip(1)).into_iter().filter(|(slot, _)| slot.is_none()).collect();
-    watch(&mut world, &steps, &new, |_, _, now| now != Fate::Held);
+    watch(&mut world, &atoms(&steps), &new, |_, _, now| now != Fate::Held);
     assert_eq!(fates(&world, &new), [Fate::Captured(1); 2]);
 }
 
@@ -130,4 +131,33 @@ fn what_catches_traffic_is_there_before_a_link_goes() {
     let steps = world.plan(Some(&open(slots, Fallback::Hold)), &slots);
     let place = |kind| steps.iter().position(|step| step.kind() == kind).unwrap();
     assert!(place("routes") < place("delete-link"), "{steps:?}");
+}
+
+/// What sends packets into a ztunnel waits for all that is behind it; and nothing is taken away early.
+#[test]
+fn only_rules_that_change_no_way_of_a_pod_are_done_ahead() {
+    let ahead = |steps: &[Operation]| -> Vec<(Place, bool)> {
+        let of = |step: &Operation| match step {
+            Operation::Firewall { place, ahead, .. } => Some((*place, *ahead)),
+            _ => None,
+        };
+        steps.iter().filter_map(of).collect()
+    };
+    let [zero, one] = planner::node::Slot::BOTH.map(Place::Ztunnel);
+    let mut world = World::new(1);
+    let first = steps(&mut world, &hold().members(&[0, 4]).active(2));
+    assert_eq!(ahead(&first), [(zero, true), (Place::Node, false)]);
+    apply_all(&mut world, &first);
+    let with_one = world.clone();
+    // Of the ztunnels, 1 answers DNS and 2 and 4 do not.
+    for (next, node) in [(4, true), (1, false)] {
+        world = with_one.clone();
+        let second = steps(&mut world, &hold().members(&[0, 4]).living(&[2]).active(next));
+        assert_eq!(ahead(&second), [(one, true), (Place::Node, node)], "to {next}");
+        let place = |kind| second.iter().rposition(|step| step.kind() == kind);
+        assert!(place("firewall") < place("routes"), "new connections go there when all is done: {second:?}");
+    }
+    let slots = world.found_slots();
+    let removal = world.plan(None, &slots);
+    assert!(!ahead(&removal).is_empty() && ahead(&removal).iter().all(|(_, ahead)| !ahead), "{removal:?}");
 }

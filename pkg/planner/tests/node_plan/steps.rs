@@ -1,6 +1,6 @@
 //! What the kernel makes of each step, and what it refuses.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use model::Family;
 use planner::node::{Operation, Pair, PathRoute, Place, RouteEdit, RouteTo};
@@ -9,9 +9,31 @@ use crate::world::{Netns, Ns, World};
 
 type Done = Result<(), String>;
 
-/// A plan in the smallest steps that can be seen: single routes, single members, single tables of the firewall.
+/// A plan in the smallest steps that can be seen: single routes, members and
+/// settings, single tables of the firewall.
 pub(crate) fn atoms(steps: &[Operation]) -> Vec<Operation> {
     steps.iter().flat_map(parts).collect()
+}
+
+/// The same with what may be done ahead at other places: each such step is put behind as many others as the next of
+/// these numbers says, but not behind its own place, nor before the table of its restore that precedes it.
+pub(crate) fn hastened(steps: &[Operation], places: &[usize]) -> Vec<Operation> {
+    let mut hastened = Vec::new();
+    let mut places = places.iter().cycle();
+    let mut last: BTreeMap<(Place, Family), usize> = BTreeMap::new();
+    for step in atoms(steps) {
+        let Operation::Firewall { place, texts, ahead: true, .. } = &step else {
+            hastened.push(step);
+            continue;
+        };
+        let restore = (*place, texts[0].0);
+        let first = last.get(&restore).map_or(0, |at| at + 1);
+        let at = places.next().map_or(hastened.len(), |place| first + place % (hastened.len() + 1 - first));
+        last.values_mut().filter(|other| **other >= at).for_each(|other| *other += 1);
+        last.insert(restore, at);
+        hastened.insert(at, step);
+    }
+    hastened
 }
 
 fn parts(step: &Operation) -> Vec<Operation> {
@@ -22,14 +44,21 @@ fn parts(step: &Operation) -> Vec<Operation> {
         Operation::AddMembers(all) => {
             all.iter().map(|one| Operation::AddMembers(vec![one.clone()])).collect()
         }
+        Operation::SetSysctls(place, all) => {
+            all.iter().map(|one| Operation::SetSysctls(*place, vec![one.clone()])).collect()
+        }
         Operation::RemoveMembers(all) => all.iter().map(|one| Operation::RemoveMembers(vec![*one])).collect(),
-        Operation::Firewall(place, texts, why) => {
+        Operation::Firewall { place, texts, why, ahead } => {
             let tables = |(family, text): &(Family, String)| {
                 let tables: Vec<_> = text.split_inclusive("COMMIT\n").map(str::to_owned).collect();
                 tables.into_iter().map(|table| (*family, table)).collect::<Vec<_>>()
             };
             let tables = texts.iter().flat_map(tables);
-            tables.map(|table| Operation::Firewall(*place, vec![table], why.clone())).collect()
+            let one = |table| {
+                let (place, why, ahead) = (*place, why.clone(), *ahead);
+                Operation::Firewall { place, texts: vec![table], why, ahead }
+            };
+            tables.map(one).collect()
         }
         other => vec![other.clone()],
     }
@@ -69,7 +98,9 @@ impl World {
                 let _ = ns.links.get(name).ok_or("no such link")?;
                 ns.addresses.insert((name.clone(), *net));
             }
-            Operation::SetSysctl(place, name, value) => self.set_sysctl(*place, name, value)?,
+            Operation::SetSysctls(place, settings) => {
+                settings.iter().try_for_each(|(name, value)| self.set_sysctl(*place, name, value))?;
+            }
             Operation::RestoreSysctl(place, name, value) => {
                 let ns = self.place(*place)?;
                 if let Some(old) = ns.sysctls.get_mut(name) {
@@ -88,7 +119,7 @@ impl World {
                 let ns = self.place(*place)?;
                 edits.iter().try_for_each(|edit| ns.edit(edit))?;
             }
-            Operation::Firewall(place, texts, _) => {
+            Operation::Firewall { place, texts, .. } => {
                 for (family, text) in texts {
                     self.refuse_unknown_sets(text)?;
                     self.place(*place)?.firewall.get_mut(family).ok_or("no such family")?.restore(text)?;
@@ -108,10 +139,7 @@ impl World {
         }
     }
 
-    fn set_of(
-        &mut self,
-        ip: &IpAddr,
-    ) -> Result<&mut std::collections::BTreeMap<IpAddr, Option<String>>, String> {
+    fn set_of(&mut self, ip: &IpAddr) -> Result<&mut BTreeMap<IpAddr, Option<String>>, String> {
         self.sets.get_mut(&Family::of(*ip)).ok_or("no such set".to_owned())
     }
 

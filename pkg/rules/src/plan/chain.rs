@@ -1,0 +1,74 @@
+//! One chain of ours against what was found in it.
+
+use crate::{
+    ir::{Chain, Rule, Table},
+    parse::{SavedRule, SavedTable},
+};
+
+/// How a chain gets its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It is made, or emptied, and filled.
+    Fill,
+    /// Nothing in it is wrong: these are added, each at its place, counted from 1, in this order. After a deletion from
+    /// nf_tables, a tool does not end before the kernel has freed what it took out, which takes many times as long as the
+    /// change.
+    Insert(Vec<(usize, Rule)>),
+}
+
+/// What is wrong with a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// The chain.
+    pub(super) chain: Chain,
+    /// It is there.
+    pub(super) exists: bool,
+    /// How it is put right.
+    pub(super) way: Way,
+    /// What is wrong, in words.
+    pub(super) why: String,
+}
+
+/// Compares a chain with its wanted rules; none if it has just these.
+pub(super) fn difference(
+    table: Table,
+    chain: &Chain,
+    wanted: &[Rule],
+    have: &SavedTable,
+) -> Option<Difference> {
+    let table = table.name();
+    let of = |exists, way, what: String| {
+        let why = format!("{table}: chain {chain} {what}");
+        Some(Difference { chain: chain.clone(), exists, way, why })
+    };
+    if !have.chains.iter().any(|name| *name == chain.0) {
+        return of(false, Way::Fill, "is missing".to_owned());
+    }
+    let found: Vec<&SavedRule> = have.rules_of(&chain.0).collect();
+    let what = first_difference(&found, wanted)?;
+    of(true, insertions(&found, wanted).map_or(Way::Fill, Way::Insert), what)
+}
+
+/// The rules that are missing among these, with their places, if nothing else is wrong.
+fn insertions(found: &[&SavedRule], wanted: &[Rule]) -> Option<Vec<(usize, Rule)>> {
+    let mut rest = found.iter().peekable();
+    let mut missing = Vec::new();
+    for (place, rule) in (1..).zip(wanted) {
+        if rest.next_if(|found| found.rule.as_ref() == Some(rule)).is_none() {
+            missing.push((place, rule.clone()));
+        }
+    }
+    rest.peek().is_none().then_some(missing)
+}
+
+/// The first rule of a chain that is not what it should be, in words.
+fn first_difference(found: &[&SavedRule], wanted: &[Rule]) -> Option<String> {
+    for (index, rule) in wanted.iter().enumerate() {
+        match found.get(index) {
+            Some(found) if found.rule.as_ref() == Some(rule) => {}
+            Some(found) => return Some(format!("has as rule {}: {}, not: {rule}", index + 1, found.text)),
+            None => return Some(format!("lacks rule {}: {rule}", index + 1)),
+        }
+    }
+    found.get(wanted.len()).map(|surplus| format!("has one rule too many: {}", surplus.text))
+}
