@@ -81,8 +81,8 @@ fn released(lookup: &impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -
         return succeeded(String::new(), String::new());
     };
     let mut log = Log::new(&call);
+    record::forget(&call); // first: an agent that still finds it will hear of the end
     attach::del(&call, &mut log);
-    record::forget(&call);
     succeeded(String::new(), log.send())
 }
 

@@ -35,6 +35,7 @@ pub struct Log {
     labels: BTreeMap<String, String>,
     records: Vec<LogRecord>,
     decision: Option<(&'static str, String)>,
+    has_enrolled: bool,
 }
 
 impl Log {
@@ -57,6 +58,7 @@ impl Log {
             labels,
             records: Vec::new(),
             decision: None,
+            has_enrolled: false,
         }
     }
 
@@ -69,12 +71,19 @@ impl Log {
     pub fn decided(&mut self, decision: &Decision) {
         self.label("decision", decision.code());
         self.decision = Some((decision.code(), decision.to_string()));
+        self.has_enrolled = matches!(decision, Decision::Enrol(_));
     }
 
     /// A short name of the decision, and its words; none: it did not come that far.
     #[must_use]
     pub fn decision(&self) -> Option<(&'static str, &str)> {
         self.decision.as_ref().map(|(code, words)| (*code, words.as_str()))
+    }
+
+    /// Whether the decision was that the pod belongs to ambient mode.
+    #[must_use]
+    pub fn has_enrolled(&self) -> bool {
+        self.has_enrolled
     }
 
     /// Something that only those want to know who search a fault.

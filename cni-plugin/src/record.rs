@@ -1,17 +1,18 @@
-//! What an ADD leaves behind for people who ask later: see [`PodRecord`]. In ambient mode the agent knows the pods of the
-//! node by itself, so only what failed is kept.
+//! What an ADD leaves behind for people who ask later, and for the next agent: see [`PodRecord`]. In ambient mode the agent
+//! knows the pods of the node by itself, so only what failed is kept, and which namespace an enrolled pod has: an agent that
+//! is started before the API shows the pod's addresses can learn that from nobody else.
 //!
-//! Nothing depends on a record: that one cannot be written keeps no pod from starting.
+//! That a record cannot be written keeps no pod from starting: its rules hold its traffic until it is found otherwise.
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
 use cni_types::CniError;
 use model::Pod;
-use wire::{FAILED, PodRecord, RECORDS};
+use wire::{FAILED, NetnsFile, PodRecord, RECORDS};
 
 use crate::{
     alone,
@@ -25,17 +26,14 @@ pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniErro
     let (Some(name), Some(container)) = (&call.pod, container(call)) else { return };
     let (code, words) = log.decision().unwrap_or_default();
     let failed = directory.join(format!("{FAILED}{}_{}", name.namespace, name.name));
+    let netns = call.environment.netns.as_ref().map(|netns| netns.as_path());
     let record = PodRecord {
         namespace: name.namespace.clone(),
         name: name.name.clone(),
         uid: call.uid.clone().unwrap_or_default(),
         container: container.to_owned(),
-        netns: call
-            .environment
-            .netns
-            .as_ref()
-            .map(|netns| netns.as_path().display().to_string())
-            .unwrap_or_default(),
+        netns: netns.map(|path| path.display().to_string()).unwrap_or_default(),
+        netns_file: netns.and_then(netns_file),
         ips: alone::addresses(call).unwrap_or_default(),
         at: now(),
         decision: code.to_owned(),
@@ -50,7 +48,7 @@ pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniErro
         Some(_) => write(&directory, &failed, &record),
         None => {
             drop(fs::remove_file(&failed)); // most often there is none
-            if call.conf.ambient_enabled {
+            if call.conf.ambient_enabled && !log.has_enrolled() {
                 return;
             }
             write(&directory, &directory.join(container), &record)
@@ -67,8 +65,13 @@ pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniErro
 /// The container is gone.
 pub fn forget(call: &Call) {
     if let (Some(directory), Some(container)) = (directory(call), container(call)) {
-        drop(fs::remove_file(directory.join(container))); // there is none in ambient mode
+        drop(fs::remove_file(directory.join(container))); // in ambient mode there is none of most pods
     }
+}
+
+fn netns_file(path: &Path) -> Option<NetnsFile> {
+    let found = fs::metadata(path).ok()?;
+    Some(NetnsFile { dev: found.dev(), ino: found.ino() })
 }
 
 /// Checked by `cni_types`: letters, digits, and some signs that no path is made of.

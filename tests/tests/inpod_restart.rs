@@ -1,6 +1,8 @@
 //! Capture from within: the agent is killed at each step of each way of a pod into the mesh and out of it, and started
 //! again. It converges, nobody else notices, and no pod starts that is not captured.
 
+#[path = "inpod_restart/starting.rs"]
+mod starting;
 #[path = "inpod_restart/tracer.rs"]
 mod tracer;
 
@@ -214,8 +216,10 @@ fn an_add_ends_in_a_captured_pod_or_none_wherever_the_agent_is_killed() {
             Ok(peer) => {
                 started += 1;
                 lab.assert_started(&peer, &what);
-                let process = lab.run(&peer);
                 lab.restart(&what);
+                // Of this pod neither the API nor a process has told yet.
+                lab.assert_started(&peer, &what);
+                let process = lab.run(&peer);
                 (peer, process)
             }
             Err(_) => {

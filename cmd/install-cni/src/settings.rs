@@ -2,7 +2,6 @@
 
 use std::{fmt, fs, path::PathBuf};
 
-use cni_types::run_dir;
 use flags::{Source, Values};
 use installer::Authority;
 use kubeio::{Connection, Object, Trust};
@@ -172,16 +171,11 @@ impl Reader<'_> {
         self.other_parts();
         let ambient = self.ambient(&identity);
         let api = server.map(|server| connection(server, authority));
-        let log_socket = Some(self.shared("log-uds-address", run_dir::LOG_SOCKET));
-        let log_socket = log_socket.filter(|path| !path.is_empty()).map(PathBuf::from);
         Some(Settings {
             installer: installer?,
             monitoring_port: monitoring_port?,
-            debug_socket: match &log_socket {
-                Some(beside) => beside.with_file_name(DEBUG_SOCKET),
-                None => PathBuf::from(self.run_dir()).join(DEBUG_SOCKET),
-            },
-            log_socket,
+            debug_socket: self.debug_socket(),
+            log_socket: self.log_socket(),
             api,
             config_map,
             identity,

@@ -9,13 +9,14 @@ mod captive;
 mod done;
 mod pods;
 mod queue;
+mod recorded;
 mod seek;
 mod turn;
 mod uninstall;
 mod worker;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -40,6 +41,7 @@ use crate::{
 
 use captive::{Captive, Waiter};
 use pods::served_in;
+use seek::Pace;
 use worker::{Job, Workers};
 
 pub(crate) use uninstall::uninstall;
@@ -60,10 +62,12 @@ pub(crate) struct InPodWay {
     captives: BTreeMap<String, Captive>,
     /// Namespaces of running pods are being looked for.
     seeking: bool,
-    /// When to look for them again.
-    next_search: Instant,
-    /// Searches in a row that did not find all.
-    fruitless: u32,
+    /// When to look for them again among processes.
+    processes: Pace,
+    /// And among the plugin's records.
+    records: Pace,
+    /// Pods of the mesh of which neither address nor namespace is known, by UID.
+    unplaced: BTreeSet<String>,
     /// The first search is over: ztunnels can be told of all pods.
     searched: bool,
     open: bool,
@@ -112,8 +116,9 @@ impl InPodWay {
             node: id,
             captives: BTreeMap::new(),
             seeking: false,
-            next_search: now,
-            fruitless: 0,
+            processes: Pace::new(now),
+            records: Pace::new(now),
+            unplaced: BTreeSet::new(),
             searched: false,
             open: false,
             connections: 0,

@@ -94,6 +94,24 @@ impl Ledger {
         self.records.insert(container.to_owned(), record);
     }
 
+    /// An agent before this one was told that a container has these addresses; the API has shown the pod since. That counts
+    /// less than all that was told to this one, and no more than what the API shows. Answers with the addresses that are
+    /// the pod's still.
+    pub fn inherited(&mut self, container: &str, attachment: Attachment) -> Vec<IpAddr> {
+        let Attachment { uid, mut ips } = attachment;
+        let is_newer = |(name, known): (&String, &Record)| name == container || known.attachment.uid == uid;
+        if self.records.iter().any(is_newer) {
+            return Vec::new();
+        }
+        let taken = |ip: &IpAddr| self.records.values().any(|other| other.attachment.ips.contains(ip));
+        ips.retain(|ip| !taken(ip) && !self.has_released(&uid, *ip));
+        if !ips.is_empty() {
+            let record = Record { attachment: Attachment { uid, ips: ips.clone() }, order: 0, seen: true };
+            self.records.insert(container.to_owned(), record);
+        }
+        ips
+    }
+
     /// A container has gone. Answers with its addresses that are nobody else's, and the UID that they were added with;
     /// `told` is what the call itself says, for an agent that was not there at the ADD.
     pub fn deleted(&mut self, container: &str, told: Attachment) -> Attachment {

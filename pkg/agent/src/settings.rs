@@ -69,6 +69,8 @@ pub struct Settings {
     pub tools: netfilter::Options,
     /// Where the container runtime binds network namespaces.
     pub netns_directory: PathBuf,
+    /// Where the plugin leaves its records of ADDs.
+    pub records: PathBuf,
     /// Where old values of kernel settings are kept.
     pub journal: PathBuf,
     /// The file that plugin and agent share.

@@ -118,11 +118,24 @@ impl Finder {
         });
         let best =
             fitting.min_by_key(|(leads_elsewhere, started, netns)| (*leads_elsewhere, *started, netns.id()));
-        best.map(|(_, _, netns)| {
-            // What cannot be found out is made anew.
-            let captured = is_captured(&netns, &self.config).unwrap_or(false);
-            Found { netns, others, captured }
-        })
+        best.map(|(_, _, netns)| self.found(netns, others))
+    }
+
+    fn found(&self, netns: Netns, others: usize) -> Found {
+        // What cannot be found out is made anew.
+        let captured = is_captured(&netns, &self.config).unwrap_or(false);
+        Found { netns, others, captured }
+    }
+
+    /// A namespace that somebody names as that of a pod with these addresses. None if it is the node's own, or has none of
+    /// them.
+    #[must_use]
+    pub fn confirm(&self, netns: Netns, ips: &[IpAddr]) -> Option<Found> {
+        if netns.id() == self.node.id() {
+            return None;
+        }
+        self.has_one(&netns, ips).ok()??;
+        Some(self.found(netns, 0))
     }
 
     /// Whether the namespace's links lead to the node; none if it has none of the addresses.

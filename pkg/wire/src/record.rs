@@ -1,5 +1,6 @@
 //! What the plugin leaves behind of an ADD, a file for each container, so that whoever looks at the node later can tell
-//! what was decided and why, with no agent and no API server.
+//! what was decided and why, with no agent and no API server; and so that an agent that was not there at the ADD knows what
+//! the one before it was told.
 
 use std::net::IpAddr;
 
@@ -12,6 +13,16 @@ pub const RECORDS: &str = "pods";
 pub const FAILED: &str = "failed_";
 /// The longest record that is read, in bytes.
 pub const MAX_RECORD: usize = 1 << 20;
+
+/// What tells a network namespace from all others that there are at the time: its file in nsfs. The kernel may give the
+/// number of one that ended to a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetnsFile {
+    /// Device of the file system that holds it.
+    pub dev: u64,
+    /// Its inode number, the one in `net:[4026531840]`.
+    pub ino: u64,
+}
 
 /// A record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +40,9 @@ pub struct PodRecord {
     /// `CNI_NETNS`, as the runtime says it.
     #[serde(default)]
     pub netns: String,
+    /// What was there at the ADD; none: that could not be found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns_file: Option<NetnsFile>,
     /// The addresses of the pod's interface.
     #[serde(default)]
     pub ips: Vec<IpAddr>,

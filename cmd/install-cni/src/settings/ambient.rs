@@ -47,6 +47,7 @@ impl Reader<'_> {
             fallback: fallback?,
             tools: tools?,
             netns_directory: self.text("netns-dir").into(),
+            records: self.debug_socket().with_file_name(wire::RECORDS),
             journal,
             shared_config: self.text("ambient-config-file").into(),
         };

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use cni_types::run_dir;
 use flags::{Source, Values};
 use report::Setting;
 use telemetry::http::ListenAddress;
 
-use super::{Reader, Settings};
+use super::{DEBUG_SOCKET, Reader, Settings};
 
 /// Name of the file beside it with the last state that an agent has seen.
 const LAST_STATE: &str = "last-state.json";
@@ -32,6 +33,18 @@ impl Reader<'_> {
             return None;
         }
         Some(port.map(|port| DebugAddress { address, port }))
+    }
+
+    pub(super) fn log_socket(&self) -> Option<PathBuf> {
+        let path = self.shared("log-uds-address", run_dir::LOG_SOCKET);
+        Some(path).filter(|path| !path.is_empty()).map(PathBuf::from)
+    }
+
+    pub(super) fn debug_socket(&self) -> PathBuf {
+        match self.log_socket() {
+            Some(beside) => beside.with_file_name(DEBUG_SOCKET),
+            None => PathBuf::from(self.run_dir()).join(DEBUG_SOCKET),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
-//! Namespaces of pods that run already, and of pods whose namespace was replaced.
+//! Namespaces of pods that were here before this agent, and of pods whose namespace was replaced.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -10,100 +10,174 @@ use model::Pod;
 use planner::ambient::{Left, Standing};
 use tracing::{debug, info};
 
-use super::{InPodWay, captive::Captive, worker::Job};
+use super::{
+    InPodWay,
+    captive::Captive,
+    worker::{Finds, Job},
+};
 use crate::{core::Core, pause};
 
 /// Until the next search when a pod has none, at first, and when all have one.
 const SOON: Duration = Duration::from_secs(1);
 const REGULAR: Duration = Duration::from_secs(30);
 
-impl InPodWay {
-    pub(super) fn is_search_wanted(&self) -> bool {
-        !self.searched || !self.captives.is_empty()
+/// When to search again.
+#[derive(Debug)]
+pub(super) struct Pace {
+    next: Instant,
+    /// Searches in a row that did not find all.
+    fruitless: u32,
+}
+
+impl Pace {
+    /// At first at once.
+    pub(super) fn new(now: Instant) -> Pace {
+        Pace { next: now, fruitless: 0 }
     }
 
-    pub(super) fn search_if_due(&mut self, core: &Core) {
-        if self.seeking || Instant::now() < self.next_search {
-            return;
-        }
-        let mut sought: BTreeMap<String, Sought> = self
-            .captives
-            .iter()
-            .filter(|(_, captive)| captive.waiting.is_empty() && !captive.ips.is_empty())
-            .map(|(uid, captive)| (uid.clone(), sought(captive)))
-            .collect();
-        if !self.searched {
-            sought.extend(suspects(core));
-        }
-        if sought.is_empty() {
-            self.searched = true;
-            self.next_search = Instant::now() + REGULAR;
-            return;
-        }
-        self.seeking = true;
-        self.workers.send(Job::Search(sought), !self.searched);
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.next
     }
 
-    /// A pod that has no namespace, or lost it, is looked for now.
-    pub(super) fn search_soon(&mut self) {
-        self.next_search = self.next_search.min(Instant::now());
+    /// No later than after that time; `is_new`: nor earlier.
+    fn within(&mut self, time: Duration, is_new: bool) {
+        let next = Instant::now() + time;
+        self.next = if is_new { next } else { self.next.min(next) };
         self.fruitless = 0;
     }
 
     /// Twice as long after each search that found not all.
-    fn search_later(&mut self) {
+    fn later(&mut self) {
         self.fruitless = self.fruitless.saturating_add(1);
-        self.next_search = Instant::now() + pause::after(self.fruitless, SOON, REGULAR);
+        self.next = Instant::now() + pause::after(self.fruitless, SOON, REGULAR);
     }
 
-    pub(super) fn found(&mut self, core: &Core, result: Result<BTreeMap<String, Found>, String>) {
-        self.seeking = false;
-        let found = match result {
-            Ok(found) => found,
+    fn regular(&mut self) {
+        self.next = Instant::now() + REGULAR;
+    }
+}
+
+impl InPodWay {
+    /// When a search is to begin, if there is anything to search for.
+    pub(super) fn search_due(&self) -> Option<Instant> {
+        let processes = (!self.searched || !self.captives.is_empty()).then_some(self.processes.next);
+        let records = (self.searched && !self.unplaced.is_empty()).then_some(self.records.next);
+        processes.into_iter().chain(records).min().filter(|_| !self.seeking)
+    }
+
+    pub(super) fn search_if_due(&mut self, core: &Core) {
+        let by_processes = self.processes.is_due();
+        // The first search is for all.
+        let by_records = if self.searched { self.records.is_due() } else { by_processes };
+        let by_records = by_records && !self.unplaced.is_empty();
+        if self.seeking || !(by_processes || by_records) {
+            return;
+        }
+        let (mut processes, mut records) = (BTreeMap::new(), BTreeMap::new());
+        if by_processes {
+            let own = self.captives.iter().filter(|(_, captive)| captive.waiting.is_empty());
+            for (uid, captive) in own.filter(|(_, captive)| !captive.ips.is_empty()) {
+                processes.insert(uid.clone(), sought(captive));
+                if captive.netns.is_none() {
+                    records.insert(uid.clone(), sought(captive));
+                }
+            }
+            self.processes.regular();
+        }
+        if by_records {
+            let unplaced = core.index.pods().filter(|pod| self.unplaced.contains(&pod.metadata.uid));
+            records.extend(unplaced.map(sought_anew));
+            self.records.later();
+        }
+        if !self.searched {
+            processes.extend(suspects(core).filter(|pod| !pod.status.ips().is_empty()).map(sought_anew));
+            records.extend(suspects(core).map(sought_anew));
+        }
+        if processes.is_empty() && records.is_empty() {
+            self.searched = true;
+            return;
+        }
+        self.seeking = true;
+        self.workers.send(Job::Search { processes, records }, !self.searched);
+    }
+
+    /// A pod that has no namespace, or lost it, is looked for now.
+    pub(super) fn search_soon(&mut self) {
+        self.processes.within(Duration::ZERO, false);
+    }
+
+    /// These pods belong to the mesh, and neither an ADD nor the API has told where they are. One that starts just now
+    /// will have an ADD in a moment; of another the plugin may have noted its ADD, or be about to.
+    pub(super) fn are_unplaced(&mut self, uids: BTreeSet<String>) {
+        if !uids.is_subset(&self.unplaced) {
+            self.records.within(SOON, self.unplaced.is_empty());
+        }
+        self.unplaced = uids;
+    }
+
+    pub(super) fn found(&mut self, core: &mut Core, result: Result<Finds, String>) {
+        if !std::mem::take(&mut self.seeking) {
+            return; // all was settled meanwhile
+        }
+        let finds = match result {
+            Ok(finds) => finds,
             Err(error) => {
                 self.search_trouble =
                     Some(format!("cannot look for the network namespaces of running pods: {error}"));
-                self.search_later();
+                self.processes.later();
                 return;
             }
         };
         self.searched = true;
         self.search_trouble = None;
-        for (uid, Found { netns, others, captured }) in found {
-            if captured && !self.captives.contains_key(&uid) {
-                self.left_meanwhile(core, &uid);
-            }
-            let Some(captive) = self.captives.get_mut(&uid).filter(|captive| captive.waiting.is_empty())
-            else {
-                continue;
-            };
-            if others > 0 {
-                debug!(target: "ambient", "{}: its processes are in {} namespaces", captive.name, others + 1);
-            }
-            let before = captive.id();
-            captive.adopted = captured;
-            if captive.found(netns) && before.is_some() {
-                info!(target: "ambient", "{} has another network namespace: it is captured again", captive.name);
-                captive.container.clear();
-                self.metrics.repaired("namespace");
-            }
+        for (uid, found) in finds.processes {
+            self.found_one(core, &uid, found);
         }
-        let lacking = self.captives.values().any(|captive| captive.netns.is_none());
-        if lacking { self.search_later() } else { self.next_search = Instant::now() + REGULAR }
+        // After those: where a pod's processes are is newer than its ADD.
+        for (uid, recorded) in finds.records {
+            self.inherit(core, &uid, recorded);
+        }
+        if self.captives.values().any(|captive| captive.netns.is_none()) {
+            self.processes.later();
+        }
+        self.unplaced.retain(|uid| !self.captives.contains_key(uid));
+    }
+
+    fn found_one(&mut self, core: &Core, uid: &str, found: Found) {
+        let Found { netns, others, captured } = found;
+        if captured && !self.captives.contains_key(uid) {
+            self.left_meanwhile(core, uid);
+        }
+        let Some(captive) = self.captives.get_mut(uid).filter(|captive| captive.waiting.is_empty()) else {
+            return;
+        };
+        if others > 0 {
+            debug!(target: "ambient", "{}: its processes are in {} namespaces", captive.name, others + 1);
+        }
+        let before = captive.id();
+        captive.adopted = captured;
+        if captive.found(netns) && before.is_some() {
+            info!(target: "ambient", "{} has another network namespace: it is captured again", captive.name);
+            captive.container.clear();
+            self.metrics.repaired("namespace");
+        }
     }
 }
 
 /// Pods outside of the mesh that may have left it while no agent was here.
-fn suspects(core: &Core) -> impl Iterator<Item = (String, Sought)> {
+fn suspects(core: &Core) -> impl Iterator<Item = &Pod> {
     let out = |pod: &&Pod| match core.standing(pod) {
         Standing::Out(Left::HostNetwork | Left::Terminated | Left::Sidecar) => false,
-        Standing::Out(_) => !pod.status.ips().is_empty(),
+        Standing::Out(Left::NamespaceUnknown) => false, // its labels may be told later
+        Standing::Out(_) => true,
         _ => false,
     };
-    core.index.pods().filter(out).map(|pod| {
-        let sought = Sought { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
-        (pod.metadata.uid.clone(), sought)
-    })
+    core.index.pods().filter(out)
+}
+
+fn sought_anew(pod: &Pod) -> (String, Sought) {
+    let sought = Sought { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
+    (pod.metadata.uid.clone(), sought)
 }
 
 fn sought(captive: &Captive) -> Sought {

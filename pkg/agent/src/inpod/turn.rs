@@ -91,13 +91,16 @@ impl InPodWay {
 
     /// Pods that belong to the mesh become captives; those that do not any more are to leave.
     fn take_in(&mut self, core: &Core) {
-        let mut known = BTreeSet::new();
+        let (mut known, mut unplaced) = (BTreeSet::new(), BTreeSet::new());
         for pod in core.index.pods() {
             let uid = &pod.metadata.uid;
             known.insert(uid.as_str());
             match core.standing(pod) {
                 Standing::Member { ips, .. } => self.is_member(core, pod, ips),
                 // Its address, or its namespace's labels, may be told later.
+                Standing::Pending(_) if !self.captives.contains_key(uid) => {
+                    unplaced.insert(uid.clone());
+                }
                 Standing::Pending(_) | Standing::Out(Left::NamespaceUnknown) => {}
                 Standing::Out(Left::Terminated) => self.forget(uid, "it has ended"),
                 Standing::Out(reason) => self.is_out(core, pod, &reason.to_string()),
@@ -106,6 +109,7 @@ impl InPodWay {
         let gone = |uid: &String| !known.contains(uid.as_str()) && !core.ledger.is_expected(uid);
         let gone: Vec<String> = self.captives.keys().filter(|uid| gone(uid)).cloned().collect();
         gone.iter().for_each(|uid| self.forget(uid, "it is gone"));
+        self.are_unplaced(unplaced);
     }
 
     /// Before ztunnels are told anything, all pods that they may serve must be known.
@@ -222,7 +226,6 @@ impl InPodWay {
             waits.into_iter().chain(work).min()
         };
         let pods = self.captives.values().filter_map(of).min();
-        let search = (!self.seeking && self.is_search_wanted()).then_some(self.next_search);
-        pods.into_iter().chain(search).min()
+        pods.into_iter().chain(self.search_due()).min()
     }
 }

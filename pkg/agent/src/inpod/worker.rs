@@ -7,7 +7,10 @@ use model::Family;
 use netfilter::Options;
 use netns::{Netns, NetnsId};
 
-use super::queue::Queue;
+use super::{
+    queue::Queue,
+    recorded::{Recorded, Records},
+};
 use crate::{
     owner::{Handle, Message, Reply},
     settings::{InPod, Settings},
@@ -28,8 +31,8 @@ pub(super) enum Job {
     Release { uid: String, netns: Arc<Netns> },
     /// Compare a pod's rules, and tell who asked.
     Check { netns: Arc<Netns>, pod: rules::inpod::Pod, reply: Reply<Result<(), String>> },
-    /// Find namespaces.
-    Search(BTreeMap<String, Sought>),
+    /// Find namespaces by processes, and by what the plugin noted.
+    Search { processes: BTreeMap<String, Sought>, records: BTreeMap<String, Sought> },
 }
 
 /// What was done, or said.
@@ -42,9 +45,16 @@ pub(crate) enum Done {
     /// A pod has no rules any more.
     Released { uid: String, result: Result<Vec<String>, String> },
     /// Namespaces, by UID.
-    Searched(Result<BTreeMap<String, Found>, String>),
+    Searched(Result<Finds, String>),
     /// What ztunnels did.
     Zds(zds::Event),
+}
+
+/// What a search found.
+#[derive(Debug, Default)]
+pub(crate) struct Finds {
+    pub(super) processes: BTreeMap<String, Found>,
+    pub(super) records: BTreeMap<String, Recorded>,
 }
 
 /// What a look showed.
@@ -74,6 +84,7 @@ impl Workers {
             families: chosen.families(),
             options: settings.tools.clone(),
             finder: Finder::new(&chosen.proc, node, chosen.rules.clone()),
+            records: Records::new(settings),
         };
         let tools = Arc::new(tools);
         for _ in 0..WORKERS {
@@ -114,6 +125,7 @@ struct Tools {
     families: Vec<Family>,
     options: Options,
     finder: Finder,
+    records: Records,
 }
 
 impl Tools {
@@ -142,8 +154,25 @@ impl Tools {
                 drop(reply.send(seen.and_then(fine))); // who has given up needs no answer
                 return None;
             }
-            Job::Search(sought) => Done::Searched(self.finder.find(&sought).map_err(words)),
+            Job::Search { processes, records } => {
+                Done::Searched(self.search(&processes, &records).map_err(words))
+            }
         })
+    }
+
+    fn search(
+        &self,
+        processes: &BTreeMap<String, Sought>,
+        records: &BTreeMap<String, Sought>,
+    ) -> Result<Finds, inpod::Error> {
+        let mut finds = Finds::default();
+        if !processes.is_empty() {
+            finds.processes = self.finder.find(processes)?;
+        }
+        if !records.is_empty() {
+            finds.records = self.records.find(&self.finder, records);
+        }
+        Ok(finds)
     }
 
     fn look(

@@ -9,7 +9,7 @@ use std::{
 
 use netfilter::Options;
 use netns::Netns;
-use planner::{Decision, Policy};
+use planner::{Decision, Policy, ambient::ALL_ENROLLED};
 use report::{Blind, Capture, KernelView, PodState, Reason, Way};
 use wire::{FAILED, MAX_RECORD, PodRecord};
 
@@ -133,6 +133,9 @@ fn from(record: &PodRecord) -> PodState {
 
 /// The plugin's sentences are about what it does; the reason stands behind the colon.
 fn words(record: &PodRecord) -> String {
+    if ALL_ENROLLED.iter().any(|reason| reason.code() == record.decision) {
+        return "it was enrolled in ambient mode, which is off now".to_owned();
+    }
     let reason = record.words.split_once(": ").map_or(record.words.as_str(), |(_, reason)| reason);
     reason.to_owned()
 }

@@ -8,6 +8,8 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
+mod inherited;
+
 const X: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 1));
 const Y: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 2));
 

@@ -1,0 +1,120 @@
+//! Namespaces of pods that were added to an agent before this one, by what the plugin noted of their ADDs.
+//!
+//! Between an ADD and the pod's first process nothing else tells which namespace is the pod's, and before the API shows its
+//! addresses, nothing else tells those. A record may be old: its pod may have another sandbox by now, and its path may lead
+//! to another namespace. So it counts only if it names the pod by its UID, and the namespace there is the one that was
+//! there at the ADD, and has one of the pod's addresses.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use inpod::{Finder, Found, Sought};
+use netns::{Netns, NetnsId};
+use planner::ambient::{Left, Standing};
+use tracing::info;
+use wire::PodRecord;
+
+use super::InPodWay;
+use crate::{core::Core, inspect, ledger::Attachment, settings::Settings};
+
+/// The plugin's records, and where the namespaces are that they name.
+#[derive(Debug)]
+pub(super) struct Records {
+    directory: PathBuf,
+    netns_directory: PathBuf,
+}
+
+/// What a record tells of a pod.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    found: Found,
+    /// The addresses of its ADD.
+    ips: Vec<IpAddr>,
+    container: String,
+    /// The record itself.
+    file: PathBuf,
+}
+
+impl Records {
+    pub(super) fn new(settings: &Settings) -> Records {
+        Records { directory: settings.records.clone(), netns_directory: settings.netns_directory.clone() }
+    }
+
+    /// What the records tell of these pods, by their newest ADDs. Pods without a record that counts are absent.
+    pub(super) fn find(
+        &self,
+        finder: &Finder,
+        sought: &BTreeMap<String, Sought>,
+    ) -> BTreeMap<String, Recorded> {
+        let runtime = sought.iter().flat_map(|(uid, pod)| pod.uids.iter().map(move |known| (known, uid)));
+        let runtime: BTreeMap<&String, &String> = runtime.collect();
+        let mut records = inspect::read_records(&self.directory);
+        records.retain(|record| record.error.is_none());
+        records.sort_by(|a, b| a.at.cmp(&b.at));
+        let mut found = BTreeMap::new();
+        for record in records {
+            let api = record.pod.as_ref().map(|pod| &pod.metadata.uid);
+            let uid = api.into_iter().chain([&record.uid]).find_map(|uid| runtime.get(uid).copied());
+            let Some((uid, pod)) = uid.and_then(|uid| sought.get_key_value(uid)) else { continue };
+            if let Some(recorded) = self.recorded(finder, record, &pod.ips) {
+                found.insert(uid.clone(), recorded);
+            }
+        }
+        found
+    }
+
+    /// `ips`: the pod's addresses, where the API shows any.
+    fn recorded(&self, finder: &Finder, record: PodRecord, ips: &[IpAddr]) -> Option<Recorded> {
+        let then = record.netns_file?;
+        // The runtime's directory may be somewhere else in our container.
+        let netns = Netns::open(self.netns_directory.join(Path::new(&record.netns).file_name()?)).ok()?;
+        if netns.id() != (NetnsId { dev: then.dev, ino: then.ino }) {
+            return None;
+        }
+        let found = finder.confirm(netns, if ips.is_empty() { &record.ips } else { ips })?;
+        let PodRecord { container, ips, .. } = record;
+        let file = self.directory.join(&container);
+        Some(Recorded { found, ips, container, file })
+    }
+}
+
+impl InPodWay {
+    /// What an ADD told an agent before this one is known from now on, as if it had been told to this one.
+    pub(super) fn inherit(&mut self, core: &mut Core, uid: &str, recorded: Recorded) {
+        let Recorded { found, ips, container, file } = recorded;
+        // At its DEL the plugin removes the record before it tells us. So either we have not heard of a DEL, and shall, or the
+        // record is gone.
+        if !file.exists() {
+            return;
+        }
+        let is_placed = |captive: &super::Captive| captive.netns.is_some() || !captive.waiting.is_empty();
+        if self.captives.get(uid).is_some_and(is_placed) {
+            return;
+        }
+        let Some(pod) = core.index.pods().find(|pod| pod.metadata.uid == uid) else { return };
+        let (standing, pod) = (core.standing(pod), pod.clone());
+        let told = core.ledger.inherited(&container, Attachment { uid: uid.to_owned(), ips });
+        match standing {
+            Standing::Out(Left::NamespaceUnknown | Left::Terminated) => return,
+            Standing::Out(_) if self.captives.contains_key(uid) => {}
+            Standing::Out(_) if found.captured => self.left_meanwhile(core, uid),
+            Standing::Out(_) => return,
+            // Others have its addresses by now, or it has another container.
+            Standing::Pending(_) if told.is_empty() => return,
+            Standing::Member { .. } | Standing::Pending(_) => {
+                self.captive_of(core, &pod);
+            }
+        }
+        let Some(captive) = self.captives.get_mut(uid) else { return };
+        if captive.ips.is_empty() {
+            captive.ips = told;
+        }
+        captive.container = container;
+        captive.adopted = found.captured;
+        captive.found(found.netns);
+        info!(target: "ambient", "{} was added before this agent started: its network namespace is known", captive.name);
+    }
+}
