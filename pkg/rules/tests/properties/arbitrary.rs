@@ -128,8 +128,9 @@ fn target(chains: Vec<Chain>) -> impl Strategy<Value = Target> {
     if chains.is_empty() {
         return fixed.boxed();
     }
-    let goals = || sample::select(chains.clone());
-    prop_oneof![3 => fixed, 1 => goals().prop_map(Target::Jump), 1 => goals().prop_map(Target::Goto)].boxed()
+    let leads = (sample::select(chains), any::<bool>());
+    let leads = leads.prop_map(|(chain, back)| if back { Target::Jump(chain) } else { Target::Goto(chain) });
+    prop_oneof![3 => fixed, 2 => leads].boxed()
 }
 
 /// Any rule that the model can say: a port only beside its protocol. Jumps go to one of `chains`.
