@@ -65,7 +65,7 @@ pub(crate) fn run(rounds: usize) {
     let after = [work(&mut places, rounds), talk(&mut places, rounds)].concat();
     println!(
         "A pod that is not enrolled, {} rounds. Microseconds without us: median (least), of processor time on the \
-         whole way, and by the clock between two threads on a processor each. With one policy rule, and with us: more \
+         whole way, and by the clock between two threads that take turns on it. With one policy rule, and with us: more \
          than that, by the median of the ratios within each round.",
         rounds * SHORT
     );
