@@ -182,8 +182,17 @@ fn told_member(member: &Value) -> String {
     format!("add {} {} comment {}", word(&member["set"]), word(&member["ip"]), member["uid"])
 }
 
-const CHAINS: [&str; 5] =
-    ["ztunnel-PREROUTING", "ztunnel-INPUT", "ztunnel-FORWARD", "ztunnel-OUTPUT", "ztunnel-POSTROUTING"];
+const CHAINS: [&str; 9] = [
+    "ztunnel-PREROUTING",
+    "ztunnel-INPUT",
+    "ztunnel-FORWARD",
+    "ztunnel-OUTPUT",
+    "ztunnel-POSTROUTING",
+    "ztunnel-RETURNED",
+    "ztunnel-SENT-0",
+    "ztunnel-SENT-1",
+    "ztunnel-KNOWN",
+];
 const KINDS: [&str; 6] = ["ipsets", "rules", "routes", "links", "sysctls", "firewall"];
 
 /// Everything in a place, by the tools and as the state tells it.

@@ -128,7 +128,9 @@ impl Server {
     /// What each thread does: one connection after the other. Nobody waits for a thread to be made, nor pays for its
     /// first touch of memory; those that a rush has needed end after it.
     fn work(self: &Arc<Server>, shared: &Arc<Shared>) {
-        while shared.waiting.fetch_add(1, Ordering::Relaxed) < SPARE {
+        // In one step, so that nobody is counted who does not wait: whoever takes the place of the last one must see it.
+        let one_more = |waiting| (waiting < SPARE).then_some(waiting + 1);
+        while shared.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok() {
             let accepted = self.listener.accept();
             let left = shared.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
             match accepted {
@@ -139,7 +141,6 @@ impl Server {
                 }
             }
         }
-        shared.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// `left`: how many threads wait for the next connection.

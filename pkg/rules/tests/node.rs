@@ -84,9 +84,15 @@ fn a_chain_that_only_lacks_rules_gets_them_and_keeps_the_others() {
     for family in Family::BOTH {
         for (from, to) in [("host-one", "host-two"), ("host-other", "host-two"), ("host-empty", "host-two")] {
             let mut kernel = applied(&of(from, family));
+            let there: BTreeSet<String> = kernel.tables[&Table::Mangle].keys().cloned().collect();
             let text = Owner::NODE.apply(&of(to, family), &saved(&kernel)).restore_text();
             let adds = |line: &str| {
-                ["*mangle", "COMMIT"].contains(&line) || line.starts_with("-I ztunnel-PREROUTING ")
+                let made = line.strip_prefix(':').and_then(|rest| rest.split(' ').next());
+                let is_new = made.is_some_and(|chain| !there.contains(chain));
+                let into = ["-I ztunnel-PREROUTING ", "-I ztunnel-KNOWN ", "-A ztunnel-SENT-"];
+                ["*mangle", "COMMIT"].contains(&line)
+                    || is_new
+                    || into.iter().any(|begin| line.starts_with(begin))
             };
             assert!(text.lines().count() > 2 && text.lines().all(adds), "{from} to {to}: {text}");
             kernel.restore(&text).unwrap();
