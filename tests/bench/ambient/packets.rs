@@ -98,17 +98,14 @@ impl Row {
     }
 }
 
-/// Processor time of the whole way, on one processor.
+/// Processor time of the whole way.
 fn work(places: &mut Places, rounds: usize) -> Vec<Row> {
-    pin(None);
     let rows = UNITS.map(|(load, units)| {
         let carry =
             move |place: &mut Place, v6: bool| place.flows[usize::from(v6)].carry(load, units, own_time);
         (format!("{}, processor time", load.name()), carry)
     });
-    let rows = measure(places, rounds, &rows);
-    unpin();
-    rows
+    measure(places, rounds, &rows)
 }
 
 /// By the clock.
@@ -117,17 +114,16 @@ fn talk(places: &mut Places, rounds: usize) -> Vec<Row> {
         let carry = move |place: &mut Place, v6: bool| place.talks[usize::from(v6)].carry(speech);
         (format!("{}, by the clock", speech.name()), carry)
     });
-    let rows = measure(places, rounds, &rows);
-    unpin();
-    rows
+    measure(places, rounds, &rows)
 }
 
-/// Each load of each family at each place, by turns, and each time another place first.
+/// Each load of each family at each place, by turns, and each time another place first; all of it on one processor.
 fn measure(
     places: &mut Places,
     rounds: usize,
     loads: &[(String, impl Fn(&mut Place, bool) -> f64)],
 ) -> Vec<Row> {
+    pin(None);
     let mut rows = Vec::new();
     for v6 in [false, true] {
         rows.extend(loads.iter().map(|(name, _)| Row { name: name.clone(), v6, rounds: Vec::new() }));
@@ -143,5 +139,6 @@ fn measure(
             row.rounds.push(round);
         }
     }
+    unpin();
     rows
 }

@@ -1,6 +1,6 @@
 //! One connection between two threads that sleep and wake as a client and a server do: what a user of the network sees.
-//! Both are on one processor. With one for each, a round trip takes five times as long, most of it until a processor has
-//! woken, and differs by more than what is looked for here.
+//! Whoever measures keeps both on one processor. With one for each, a round trip takes five times as long, most of it
+//! until a processor has woken, and differs by more than what is looked for here.
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,10 +10,6 @@ use std::{
 };
 
 use kit::{Netns, Node};
-use nix::{
-    sched::{CpuSet, sched_setaffinity},
-    unistd::Pid,
-};
 
 /// A client here, a server on a thread of its own. The server answers what the first byte of a request asks for.
 pub(crate) struct Talk {
@@ -58,7 +54,6 @@ impl Talk {
         }
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let server = thread::spawn(move || serve(server));
-        keep_to_one();
         let mut talk = Talk { client, server: Some(server) };
         for speech in Speech::ALL {
             let _ = talk.carry(speech); // until windows are open and tables warm
@@ -68,7 +63,6 @@ impl Talk {
 
     /// Microseconds for each round trip, or each MiB.
     pub(crate) fn carry(&mut self, speech: Speech) -> f64 {
-        keep_to_one();
         let began = Instant::now();
         let units = match speech {
             Speech::RoundTrips => {
@@ -98,17 +92,9 @@ impl Drop for Talk {
     }
 }
 
-/// Keeps the calling thread on the first processor.
-fn keep_to_one() {
-    let mut only = CpuSet::new();
-    only.set(0).unwrap();
-    sched_setaffinity(Pid::from_raw(0), &only).unwrap();
-}
-
 /// Answers each `r`, and each whole stream, until the client hangs up.
 fn serve(mut server: TcpStream) {
     let (mut read, mut streamed) = (vec![0; PIECE], 0);
-    keep_to_one();
     while let Ok(length @ 1..) = server.read(&mut read) {
         if read[0] == b'r' {
             server.write_all(b"r").unwrap();
