@@ -193,8 +193,10 @@ pub(super) fn rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     let mut selectors: Vec<(Mark, u32)> = vec![(marks.skip, TableId::MAIN.0)];
     selectors.extend(both(marks.outbound, slot_outbound));
     selectors.extend(both(marks.proxy_return, slot_return));
-    selectors.extend(both(nothing, slot_inbound));
+    // Ahead of the slots' inbound tables: what its own outbound table does not take is caught in the one for all, and looks
+    // for no way out in a table that is not meant for it.
     selectors.push((marks.outbound, outbound));
+    selectors.extend(both(nothing, slot_inbound));
     // Any of the bits: what is new, and what a slot has that is gone.
     selectors.extend(marks.slots.map(|slot| (Mark { value: slot.value, mask: slot.value }, inbound)));
     let rule = |(place, (mark, table)): (usize, (Mark, u32))| PathRule {

@@ -34,6 +34,8 @@ pub(crate) enum Event {
 
 /// Kinds of damage.
 const DAMAGES: u8 = 20;
+/// A route of somebody's in one of our tables.
+pub(crate) const STALE_ROUTE: u8 = 9;
 
 pub(crate) fn member_ip(index: usize) -> IpAddr {
     let last = u8::try_from(index % 4).unwrap() + 1;
@@ -87,6 +89,11 @@ impl Aim {
 
     pub(crate) fn at_rest(fallback: Fallback) -> Aim {
         Aim { forced: None, living: BTreeSet::new(), active: None, members: Vec::new(), fallback }
+    }
+
+    /// These have the slots, and none is active.
+    pub(crate) fn held(slots: [u8; 2], member: usize) -> Aim {
+        Aim { forced: Some(slots), members: vec![(member, 0)], ..Aim::at_rest(Fallback::Hold) }
     }
 
     /// Who gets which slot in this world.
@@ -166,7 +173,7 @@ impl World {
                 let right = Family::of(ip) == family;
                 right.then(|| if kind == 7 { set.insert(ip, None) } else { set.remove(&ip) })
             })),
-            9 => node.routes.extend(stale_route(which, family)),
+            STALE_ROUTE => node.routes.extend(stale_route(which, family)),
             10 => node.rules.push(stale_rule(which, family)),
             11..=13 => node.break_firewall(family, which),
             14 => drop(self.pods.get_mut(&number).map(|pod| pod.break_firewall(family, which))),
