@@ -168,7 +168,7 @@ pub(crate) fn serve(
     let service = Service::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics);
     let events = ambient.events.as_ref();
     let events = events.map(|settings| Events::bind(settings, service.clone())).transpose()?;
-    server.serve(&service).context("cannot start a thread")?;
+    server.serve(service).context("cannot start a thread")?;
     Ok(events)
 }
 

@@ -37,8 +37,6 @@ use crate::{
 const MODE: u32 = 0o600;
 /// Requests at a time; more wait in the kernel.
 const MAX_CONNECTIONS: usize = 512;
-/// Threads that wait for a connection when there is none: one takes it, the other makes more of them if more come.
-const SPARE: usize = 2;
 /// How long a client may take for the whole of its request: the plugin has it ready when it connects.
 const REQUEST: Duration = Duration::from_secs(2);
 /// How long a client may take to hear the answer.
@@ -68,8 +66,8 @@ impl Service {
     /// `lookup`: asks the API server about a pod that nobody has told of.
     #[must_use]
     pub fn new(owner: Handle, settings: Arc<Settings>, lookup: Lookup, metrics: Metrics) -> Service {
-        let (connections, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Service(Arc::new(Shared { owner, settings, lookup, metrics, connections, waiting }))
+        let connections = AtomicUsize::new(0);
+        Service(Arc::new(Shared { owner, settings, lookup, metrics, connections }))
     }
 
     /// Answers one request; waits for as long as that takes, at most some seconds. `netns`: the namespace of the pod that
@@ -99,9 +97,7 @@ struct Shared {
     settings: Arc<Settings>,
     lookup: Lookup,
     metrics: Metrics,
-    /// Threads that serve somebody, and threads that wait for somebody.
     connections: AtomicUsize,
-    waiting: AtomicUsize,
 }
 
 impl Server {
@@ -118,23 +114,28 @@ impl Server {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn serve(self, service: &Service) -> io::Result<()> {
-        // Threads wait in `accept`, where the kernel wakes one of them.
-        self.listener.set_nonblocking(false)?;
-        let server = Arc::new(self);
-        (0..SPARE).try_for_each(|_| spawn(&server, &service.0))
+    pub fn serve(self, service: Service) -> io::Result<()> {
+        let body = move || self.accept(&service.0);
+        thread::Builder::new().name("agent.sock".to_owned()).spawn(body).map(drop)
     }
 
-    /// What each thread does: one connection after the other. Nobody waits for a thread to be made, nor pays for its
-    /// first touch of memory; those that a rush has needed end after it.
-    fn work(self: &Arc<Server>, shared: &Arc<Shared>) {
-        // In one step, so that nobody is counted who does not wait: whoever takes the place of the last one must see it.
-        let one_more = |waiting| (waiting < SPARE).then_some(waiting + 1);
-        while shared.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok() {
-            let accepted = self.listener.accept();
-            let left = shared.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
-            match accepted {
-                Ok((client, _)) => self.take(&client, left, shared),
+    fn accept(&self, shared: &Arc<Shared>) {
+        loop {
+            let mut ready = [PollFd::new(&self.listener, PollFlags::IN)];
+            let full = shared.connections.load(Ordering::Relaxed) >= MAX_CONNECTIONS;
+            if full {
+                thread::sleep(Duration::from_millis(1)); // whoever is served now must end first
+                continue;
+            }
+            // Without a time limit: a new connection is all that there is to wait for.
+            if let Err(error) = poll(&mut ready, None::<&Timespec>) {
+                warn!(target: "ambient", "cannot wait for the plugin: {error}");
+                thread::sleep(PATIENCE); // nothing else can be done about it
+                continue;
+            }
+            match self.listener.accept() {
+                Ok((client, _)) => start(client, Arc::clone(shared)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     warn!(target: "ambient", "cannot accept a connection of the plugin: {error}");
                     thread::sleep(Duration::from_millis(100)); // out of descriptors, most likely
@@ -142,31 +143,25 @@ impl Server {
             }
         }
     }
+}
 
-    /// `left`: how many threads wait for the next connection.
-    fn take(self: &Arc<Server>, client: &UnixStream, left: usize, shared: &Arc<Shared>) {
-        let busy = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        if left == 0
-            && busy < MAX_CONNECTIONS
-            && let Err(error) = spawn(self, shared)
-        {
-            // Whoever comes next waits until this one is served.
-            warn!(target: "ambient", "cannot start a thread for requests of the plugin: {error}");
-        }
-        if let Err(error) = converse(client, shared) {
+fn start(client: UnixStream, shared: Arc<Shared>) {
+    shared.connections.fetch_add(1, Ordering::Relaxed);
+    let counted = Arc::clone(&shared);
+    let body = move || {
+        if let Err(error) = converse(&client, &shared) {
             warn!(target: "ambient", "a request of the plugin was not answered: {error}");
         }
         shared.connections.fetch_sub(1, Ordering::Relaxed);
+    };
+    if let Err(error) = thread::Builder::new().name("plugin".to_owned()).stack_size(256 * 1024).spawn(body) {
+        warn!(target: "ambient", "cannot start a thread for a request of the plugin: {error}");
+        counted.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn spawn(server: &Arc<Server>, shared: &Arc<Shared>) -> io::Result<()> {
-    let (server, shared) = (Arc::clone(server), Arc::clone(shared));
-    let body = move || server.work(&shared);
-    thread::Builder::new().name("plugin".to_owned()).stack_size(256 * 1024).spawn(body).map(drop)
-}
-
 fn converse(client: &UnixStream, shared: &Shared) -> io::Result<()> {
+    client.set_nonblocking(false)?;
     client.set_write_timeout(Some(PATIENCE))?;
     let user = socketfile::peer_user(client)?;
     if user != 0 {
