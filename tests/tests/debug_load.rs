@@ -34,7 +34,9 @@ fn add(stage: &Ambient, number: usize) -> Duration {
     stage.manifests.put_pod(&starting(&pod));
     let (runtime, conflist) = (stage.node.runtime(), stage.node.conflist(&[stage.plugin()]));
     let name = pod.name.clone();
-    let sandbox = stage.node.add_pod(&runtime, &conflist, pod).unwrap_or_else(|error| panic!("{error}"));
+    let sandbox = stage.node.add_pod(&runtime, &conflist, pod).unwrap_or_else(|error| {
+        panic!("{error}; the agent says:\n{}", stage.daemon.as_ref().unwrap().log());
+    });
     assert!(sandbox.ips().iter().all(|ip| stage.has_member(*ip)), "enrolled when the ADD has ended");
     let call = sandbox.calls.iter().find(|call| call.plugin == "istio-cni").unwrap();
     let took = call.output.wall;
