@@ -1,10 +1,9 @@
 //! `install-cni`: the daemon that puts the plugin on the node and keeps it there.
 //!
 //! The way of a start: [`options`] what can be said, [`settings`] all of it checked before anything is opened, [`daemon`]
-//! the parts put together, [`memory`] how little it keeps of what it frees, [`cluster`] what it follows in the API, [`leave`]
-//! what an end means; [`ambient`] the node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the
-//! command that takes everything away, [`commands`] those that show what is there, out of what [`inspect`] gets from the
-//! agent, or [`standalone`] without one.
+//! the parts put together, [`cluster`] what it follows in the API, [`leave`] what an end means; [`ambient`] the
+//! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
+//! [`commands`] those that show what is there, out of what [`inspect`] gets from the agent, or [`standalone`] without one.
 
 mod ambient;
 mod cluster;
@@ -15,8 +14,6 @@ mod desk;
 mod events;
 mod inspect;
 mod leave;
-#[cfg(target_env = "gnu")]
-mod memory;
 mod notices;
 mod options;
 mod patrol;
@@ -113,8 +110,6 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
     }
     let Some(values) = read(USAGE, FLAGS.as_slice(), arguments)? else { return Ok(ExitCode::SUCCESS) };
     let (settings, log) = Settings::read(&values, &Process)?;
-    #[cfg(target_env = "gnu")]
-    memory::keep_little();
     daemon::run(settings, log)
 }
 
