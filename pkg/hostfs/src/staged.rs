@@ -16,8 +16,9 @@ use crate::read::open;
 
 /// Between the target's name and what makes a temporary unique. Istio's have the same form.
 pub(crate) const INFIX: &str = ".tmp.";
-/// How often a new temporary is tried while somebody who cleans up takes each for a left-over.
-const TRIES: usize = 16;
+/// How often a new temporary is tried while somebody who cleans up takes each for a left-over. On a busy machine that one
+/// may win half of the times.
+const TRIES: usize = 64;
 
 /// A temporary being written. Dropped, it is removed.
 #[derive(Debug)]
