@@ -2,6 +2,7 @@
 
 use std::{
     cell::OnceCell,
+    fmt,
     io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write as _},
     mem::MaybeUninit,
     net::IpAddr,
@@ -25,6 +26,26 @@ pub const SOCKET: &str = "/var/run/istio-cni/agent.sock";
 /// How long the agent may take for anything. It gives up before.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Why the agent gave no answer: it is away, or kept busy for too long, or it gave up.
+#[derive(Debug)]
+pub struct Silence {
+    socket: PathBuf,
+    error: io::Error,
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use io::ErrorKind::{ConnectionRefused, NotFound, TimedOut, UnexpectedEof, WouldBlock};
+        let socket = self.socket.display();
+        match self.error.kind() {
+            NotFound | ConnectionRefused => write!(f, "nobody listens at {socket}"),
+            WouldBlock | TimedOut => write!(f, "no answer at {socket} within {} s", PATIENCE.as_secs()),
+            UnexpectedEof => write!(f, "{socket} was closed without a whole answer"),
+            _ => write!(f, "{socket}: {}", self.error),
+        }
+    }
+}
+
 /// The agent's socket.
 #[derive(Debug)]
 pub struct Agent {
@@ -38,16 +59,12 @@ impl Agent {
         Agent { socket: Path::new(socket.unwrap_or(SOCKET)).to_owned() }
     }
 
-    /// Asks; none: nobody answers there.
-    #[must_use]
-    pub fn ask(&self, request: &AgentRequest) -> Option<AgentAnswer> {
-        self.exchange(request, None).ok()
-    }
-
-    /// Asks, and hands over the pod's network namespace.
-    #[must_use]
-    pub fn ask_with(&self, request: &AgentRequest, netns: &Netns) -> Option<AgentAnswer> {
-        self.exchange(request, Some(netns)).ok()
+    /// Asks; hands over the pod's network namespace, if there is one.
+    ///
+    /// # Errors
+    /// Nobody answers there.
+    pub fn ask(&self, request: &AgentRequest, netns: Option<&Netns>) -> Result<AgentAnswer, Silence> {
+        self.exchange(request, netns).map_err(|error| Silence { socket: self.socket.clone(), error })
     }
 
     fn exchange(&self, request: &AgentRequest, netns: Option<&Netns>) -> io::Result<AgentAnswer> {
@@ -60,6 +77,9 @@ impl Agent {
         stream.write_all(text.get(sent..).unwrap_or_default())?;
         let mut answer = Vec::new();
         BufReader::new(stream).take(MAX_ANSWER as u64).read_until(b'\n', &mut answer)?;
+        if answer.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         Ok(serde_json::from_slice(&answer)?)
     }
 }
@@ -101,7 +121,7 @@ pub struct Sources {
     /// The pod's network namespace; none for a verb that does nothing in it, or if it cannot be opened, which is told
     /// when it is needed.
     netns: Option<Netns>,
-    answer: OnceCell<Option<AgentAnswer>>,
+    answer: OnceCell<Result<AgentAnswer, Silence>>,
     api: ApiServer,
 }
 
@@ -116,14 +136,15 @@ impl Sources {
         Sources { agent, request, netns, answer: OnceCell::new(), api: ApiServer::new(&call.conf) }
     }
 
+    /// None: there is no agent to ask, or it gives no answer.
     fn answer(&self) -> Option<&AgentAnswer> {
-        let ask = || {
-            let request = self.request.as_ref()?;
-            self.netns
-                .as_ref()
-                .map_or_else(|| self.agent.ask(request), |netns| self.agent.ask_with(request, netns))
-        };
-        self.answer.get_or_init(ask).as_ref()
+        let request = self.request.as_ref()?;
+        let answer = self.answer.get_or_init(|| self.agent.ask(request, self.netns.as_ref()));
+        answer.as_ref().ok()
+    }
+
+    fn answered(&self) -> Option<&AgentAnswer> {
+        self.answer.get()?.as_ref().ok()
     }
 }
 
@@ -145,10 +166,53 @@ impl Facts for Sources {
     }
 
     fn enrolled(&self) -> Option<bool> {
-        self.answer.get()?.as_ref().map(|answer| answer.enrolled)
+        self.answered().map(|answer| answer.enrolled)
     }
 
     fn checked(&self) -> Option<Result<(), String>> {
-        self.answer.get()?.as_ref().map(|answer| answer.error.clone().map_or(Ok(()), Err))
+        self.answered().map(|answer| answer.error.clone().map_or(Ok(()), Err))
+    }
+
+    fn silence(&self) -> Option<&Silence> {
+        self.answer.get()?.as_ref().err()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::net::UnixListener, thread};
+
+    use super::*;
+
+    #[test]
+    fn an_agent_that_does_not_answer_is_told_from_one_that_is_not_there() {
+        let socket = std::env::temp_dir().join(format!("agent-{}.sock", std::process::id()));
+        let agent = Agent { socket: socket.clone() };
+        let silence = || agent.ask(&AgentRequest::new(Verb::Status), None).unwrap_err().to_string();
+        let at = socket.display();
+        assert_eq!(silence(), format!("nobody listens at {at}"));
+        let listener = UnixListener::bind(&socket).unwrap();
+        for (answer, words) in [
+            ("", format!("{at} was closed without a whole answer")),
+            ("{", format!("{at} was closed without a whole answer")),
+            ("?\n", format!("{at}: expected value at line 1 column 1")),
+        ] {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let (mut client, _) = listener.accept().unwrap();
+                    BufReader::new(client.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
+                    client.write_all(answer.as_bytes()).unwrap();
+                });
+                assert_eq!(silence(), words);
+            });
+        }
+        drop(listener);
+        assert_eq!(silence(), format!("nobody listens at {at}"));
+        fs::remove_file(&socket).unwrap();
+        let error = io::ErrorKind::WouldBlock.into();
+        assert_eq!(
+            Silence { socket, error }.to_string(),
+            format!("no answer at {} within 10 s", agent.socket.display())
+        );
     }
 }

@@ -19,7 +19,7 @@ use rules::sidecar;
 use wire::Verb;
 
 use crate::{
-    agent::{self, Agent},
+    agent::{self, Agent, Silence},
     alone::{self, Alone},
     call::Call,
     facts::{Facts, Unknown},
@@ -164,7 +164,7 @@ fn decide_early(call: &Call) -> Option<Decision> {
 fn decide(call: &Call, facts: &impl Facts) -> Result<Decision, CniError> {
     let policy = policy(call);
     let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::Passed::NoPod)) };
-    let later = |error: Unknown| CniError::new(Code::TryAgainLater, unknown(name, &error));
+    let later = |error: Unknown| CniError::new(Code::TryAgainLater, unknown(name, &error, facts.silence()));
     let pod = facts.pod(name, call.uid.as_deref()).map_err(later)?;
     let namespace = match enrolment::needs_namespace(&pod, &policy) {
         true => Some(facts.namespace(&name.namespace).map_err(later)?),
@@ -196,11 +196,14 @@ fn policy(call: &Call) -> Policy {
     }
 }
 
-fn unknown(pod: &PodName, error: &Unknown) -> String {
-    match error {
+fn unknown(pod: &PodName, error: &Unknown, silence: Option<&Silence>) -> String {
+    match (error, silence) {
         // It may know very well, and not have been able to do what follows.
-        Unknown::Agent(why) => format!("the node agent could not deal with pod {pod}: {why}"),
-        _ => format!("cannot find out whether pod {pod} belongs to the mesh: {error}"),
+        (Unknown::Agent(why), _) => format!("the node agent could not deal with pod {pod}: {why}"),
+        (_, None) => format!("cannot find out whether pod {pod} belongs to the mesh: {error}"),
+        (_, Some(silence)) => format!(
+            "cannot find out whether pod {pod} belongs to the mesh: the node agent is away ({silence}), and {error}"
+        ),
     }
 }
 
@@ -216,9 +219,11 @@ fn enrolled(call: &Call, facts: &impl Facts, reason: Enrolled) -> Result<String,
         Some(false) => return Ok("left alone: the agent says that it is none of ambient mode".to_owned()),
         None => {}
     }
+    let why = facts.silence().map(|silence| format!(" ({silence})")).unwrap_or_default();
+    let away = format!("the node agent is away{why}");
     let failed = |why: &str| {
         let message = format!(
-            "{} belongs to ambient mode ({reason}) and could not be enrolled: the node agent is away, and {why}",
+            "{} belongs to ambient mode ({reason}) and could not be enrolled: {away}, and {why}",
             subject(call)
         );
         CniError::new(Code::TryAgainLater, message)
@@ -230,7 +235,7 @@ fn enrolled(call: &Call, facts: &impl Facts, reason: Enrolled) -> Result<String,
     let uid = call.uid.as_deref().unwrap_or_default();
     let done = Alone::open(call).and_then(|mut node| node.enrol(&ips, uid));
     done.map_err(|why| failed(&why))?;
-    Ok(format!("{decision}; without the agent, which is away"))
+    Ok(format!("{decision}; {away}"))
 }
 
 /// An ambient pod is as ADD left it.
@@ -251,11 +256,11 @@ pub fn del(call: &Call, log: &mut Log) {
     }
     let ips = alone::addresses(call).unwrap_or_default();
     let request = agent::request(Verb::Del, call, ips.clone());
-    let done = match Agent::new(call.conf.agent_socket.as_deref()).ask(&request) {
-        Some(answer) => answer.error.map_or(Ok(()), Err),
+    let done = match Agent::new(call.conf.agent_socket.as_deref()).ask(&request, None) {
+        Ok(answer) => answer.error.map_or(Ok(()), Err),
         // Without a UID nothing tells whose the addresses are by now; the agent will see.
-        None if ips.is_empty() || request.uid.is_empty() => Ok(()),
-        None => Alone::open(call).and_then(|mut node| node.release(&ips, &request.uid)),
+        Err(_) if ips.is_empty() || request.uid.is_empty() => Ok(()),
+        Err(_) => Alone::open(call).and_then(|mut node| node.release(&ips, &request.uid)),
     };
     if let Err(why) = done {
         log.warn(format!("{} is not released yet: {why}", subject(call)));

@@ -8,7 +8,7 @@ use planner::selector::Enablement;
 use wire::{AgentAnswer, AgentRequest, Verb};
 
 use crate::{
-    agent::{self, Agent, Sources},
+    agent::{self, Agent, Silence, Sources},
     alone, attach,
     facts::{self, Remembering},
     log::Log,
@@ -146,7 +146,7 @@ fn about_plugin(
 /// every few seconds, and a pod of an excluded namespace needs no API server to start.
 fn available(conf: &NetConf) -> Result<(), CniError> {
     let unavailable = |why: String| CniError::new(Code::NotAvailable, why);
-    if conf.ambient_enabled && ask(conf, &AgentRequest::new(Verb::Status)).is_some() {
+    if conf.ambient_enabled && ask(conf, &AgentRequest::new(Verb::Status)).is_ok() {
         return Ok(()); // it knows the pods, and enrols them
     }
     facts::ApiServer::new(conf).is_usable().map_err(|error| unavailable(error.to_string()))?;
@@ -163,12 +163,12 @@ fn attachments(conf: &NetConf) -> Result<(), CniError> {
     }
     let attachments = valid.iter().map(|attachment| attachment.container_id.clone()).collect();
     let answer = ask(conf, &AgentRequest { attachments, ..AgentRequest::new(Verb::Gc) });
-    let error = answer.and_then(|answer| answer.error);
+    let error = answer.ok().and_then(|answer| answer.error);
     error.map_or(Ok(()), |why| Err(CniError::new(Code::Other, why)))
 }
 
-fn ask(conf: &NetConf, request: &AgentRequest) -> Option<AgentAnswer> {
-    Agent::new(conf.agent_socket.as_deref()).ask(request)
+fn ask(conf: &NetConf, request: &AgentRequest) -> Result<AgentAnswer, Silence> {
+    Agent::new(conf.agent_socket.as_deref()).ask(request, None)
 }
 
 /// Reads the configuration, and no more of stdin than one may be long.

@@ -11,6 +11,8 @@ use cni_types::NetConf;
 use model::{Namespace, Pod, PodName};
 use serde::de::DeserializeOwned;
 
+use crate::agent::Silence;
+
 /// Who knows about pods: the node's agent, or else the API server.
 pub trait Facts {
     /// The pod of that name; with `uid`, as the runtime knows it, that very pod or the newest of its name.
@@ -32,6 +34,11 @@ pub trait Facts {
 
     /// What the agent found at CHECK; none if it is not the agent who knows.
     fn checked(&self) -> Option<Result<(), String>> {
+        None
+    }
+
+    /// Why the agent is not the one who knows, if it was asked.
+    fn silence(&self) -> Option<&Silence> {
         None
     }
 }
@@ -71,6 +78,10 @@ impl<F: Facts> Facts for Remembering<F> {
 
     fn checked(&self) -> Option<Result<(), String>> {
         self.facts.checked()
+    }
+
+    fn silence(&self) -> Option<&Silence> {
+        self.facts.silence()
     }
 }
 
