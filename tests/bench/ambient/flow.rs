@@ -5,11 +5,16 @@ use std::{
     io::{Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     process::Command,
+    thread,
     time::Duration,
 };
 
 use kit::{Netns, Node};
-use nix::time::{ClockId, clock_gettime};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+    unistd::Pid,
+};
 
 /// Both ends.
 pub(crate) struct Flow {
@@ -105,6 +110,13 @@ pub(crate) fn pin(pid: Option<u32>) {
     let pid = pid.unwrap_or_else(std::process::id).to_string();
     let output = Command::new("taskset").args(["-a", "-c", "-p", "0", &pid]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
+}
+
+/// Moves the calling thread alone to the last processor, away from those that [`pin`] has moved.
+pub(crate) fn step_aside() {
+    let mut last = CpuSet::new();
+    last.set(thread::available_parallelism().map_or(1, usize::from) - 1).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &last).unwrap();
 }
 
 /// Lets it run everywhere again.

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use kit::{Node, NodeOptions, Pod, PodSandbox};
 
 use super::{
-    flow::{Flow, Load, own_time, pin, unpin},
+    flow::{Flow, Load, own_time, pin, step_aside, unpin},
     lab::{Lab, MESH, PLAIN, with_other_users},
     spread,
     talk::{Speech, Talk},
@@ -52,7 +52,7 @@ type Round = [f64; 3];
 
 pub(crate) fn run(rounds: usize) {
     let mut places: Places = std::array::from_fn(|_| Place::new());
-    let before = [work(&mut places, rounds), talk(&mut places, rounds)].concat();
+    let before = all(&mut places, rounds);
     for family in ["-4", "-6"] {
         let rule = format!("ip {family} rule add priority 100 fwmark 0x80000/0x80000 lookup 100");
         places[RULE].node.netns().sh(&rule);
@@ -62,18 +62,23 @@ pub(crate) fn run(rounds: usize) {
     let _ztunnels = [lab.ztunnel("ztunnel-a"), lab.ztunnel("ztunnel-b")];
     lab.wait_members(PODS as usize);
     std::thread::sleep(Duration::from_secs(1)); // until the agent rests
-    let after = [work(&mut places, rounds), talk(&mut places, rounds)].concat();
+    let after = all(&mut places, rounds);
     println!(
         "A pod that is not enrolled, {} rounds. Microseconds without us: median (least), of processor time on the \
-         whole way, and by the clock between two threads that take turns on it. With one policy rule, and with us: more \
-         than that, by the median of the ratios within each round.",
+         whole way, by the clock between two threads that take turns on it, and by the clock between two that have a \
+         processor each. With one policy rule, and with us: more than that, by the median of the ratios within each \
+         round; in brackets, how far it would lie from that in two of three repetitions.",
         rounds * SHORT
     );
     for (before, after) in before.iter().zip(&after) {
         let (median, least, _) = spread(&after.rounds.iter().map(|round| round[BARE]).collect::<Vec<_>>());
-        let more = |place: usize| (after.ratio(place) / before.ratio(place) - 1.0) * 100.0;
+        let more = |place: usize| {
+            let (before, after) = (before.ratio(place), after.ratio(place));
+            let error = (before.error.powi(2) + after.error.powi(2)).sqrt();
+            format!("{:+.1} % (±{:.1})", (after.median / before.median - 1.0) * 100.0, error * 100.0)
+        };
         println!(
-            "  {:<5} {:<32} {median:>8.2} ({least:.2})   one rule {:+.1} %   with us {:+.1} %",
+            "  {:<5} {:<32} {median:>8.2} ({least:.2})   one rule {}   with us {}",
             if after.v6 { "IPv6" } else { "IPv4" },
             after.name,
             more(RULE),
@@ -91,11 +96,35 @@ struct Row {
     rounds: Vec<Round>,
 }
 
+/// A median, and its standard error.
+struct Ratio {
+    median: f64,
+    error: f64,
+}
+
 impl Row {
-    /// Median of the ratios within each round.
-    fn ratio(&self, place: usize) -> f64 {
-        spread(&self.rounds.iter().map(|round| round[place] / round[BARE]).collect::<Vec<_>>()).0
+    /// Of the ratios within each round.
+    fn ratio(&self, place: usize) -> Ratio {
+        let mut ratios: Vec<f64> = self.rounds.iter().map(|round| round[place] / round[BARE]).collect();
+        ratios.sort_by(f64::total_cmp);
+        let at = |part: f64| ratios[((ratios.len() - 1) as f64 * part) as usize];
+        // Half of the values are between the quartiles; 1.349 deviations of a normal distribution are.
+        let error = 1.253 * (at(0.75) - at(0.25)) / 1.349 / (ratios.len() as f64).sqrt();
+        Ratio { median: at(0.5), error }
     }
+}
+
+fn all(places: &mut Places, rounds: usize) -> Vec<Row> {
+    [work(places, rounds), talk(places, rounds, Ends::Together), talk(places, rounds, Ends::Apart)].concat()
+}
+
+/// Where the two ends of a connection are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    /// On one processor, which they take turns on.
+    Together,
+    /// On a processor each, which has to wake up.
+    Apart,
 }
 
 /// Processor time of the whole way.
@@ -105,25 +134,30 @@ fn work(places: &mut Places, rounds: usize) -> Vec<Row> {
             move |place: &mut Place, v6: bool| place.flows[usize::from(v6)].carry(load, units, own_time);
         (format!("{}, processor time", load.name()), carry)
     });
+    pin(None);
     measure(places, rounds, &rows)
 }
 
 /// By the clock.
-fn talk(places: &mut Places, rounds: usize) -> Vec<Row> {
+fn talk(places: &mut Places, rounds: usize, ends: Ends) -> Vec<Row> {
+    let words = if ends == Ends::Apart { "two processors" } else { "by the clock" };
     let rows = Speech::ALL.map(|speech| {
         let carry = move |place: &mut Place, v6: bool| place.talks[usize::from(v6)].carry(speech);
-        (format!("{}, by the clock", speech.name()), carry)
+        (format!("{}, {words}", speech.name()), carry)
     });
+    pin(None);
+    if ends == Ends::Apart {
+        step_aside();
+    }
     measure(places, rounds, &rows)
 }
 
-/// Each load of each family at each place, by turns, and each time another place first; all of it on one processor.
+/// Each load of each family at each place, by turns, and each time another place first.
 fn measure(
     places: &mut Places,
     rounds: usize,
     loads: &[(String, impl Fn(&mut Place, bool) -> f64)],
 ) -> Vec<Row> {
-    pin(None);
     let mut rows = Vec::new();
     for v6 in [false, true] {
         rows.extend(loads.iter().map(|(name, _)| Row { name: name.clone(), v6, rounds: Vec::new() }));

@@ -1,6 +1,6 @@
 //! One connection between two threads that sleep and wake as a client and a server do: what a user of the network sees.
-//! Whoever measures keeps both on one processor. With one for each, a round trip takes five times as long, most of it
-//! until a processor has woken, and differs by more than what is looked for here.
+//! Whoever measures says on which processors. With one for each, a round trip takes five times as long, most of it until
+//! a processor has woken, and it differs more from one to the next.
 
 use std::{
     io::{Read as _, Write as _},
