@@ -336,6 +336,11 @@ pub(crate) fn dump_of(netns: &Netns) -> String {
     netns.run(|| commands.map(output).concat())
 }
 
+/// Everything in nf_tables, in the order in which it was made, and without counters.
+pub(crate) fn ruleset_of(netns: &Netns) -> String {
+    netns.run(|| output("nft list ruleset"))
+}
+
 /// A line of a dump without numbers of links, hardware addresses, counters, and a set's secret.
 fn settled(line: &str) -> Option<String> {
     let random = ["link/ether", "fe80:", "valid_lft"];
@@ -369,15 +374,15 @@ fn output(command: &str) -> String {
     let text = String::from_utf8_lossy(&made.stdout).into_owned();
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     // Counters of packets say nothing of what is there.
-    let lines = lines.map(|line| line.split(" [").next().unwrap());
+    let lines = lines.map(|line| line.split(" [").next().unwrap().split("counter packets").next().unwrap());
     let mut lines = lines.fold(String::new(), |all, line| all + line + "\n");
-    for blank in BLANK {
-        lines = lines.replace(blank, "");
+    if command.contains("legacy") {
+        BLANK.iter().for_each(|blank| lines = lines.replace(blank, ""));
     }
     format!("== {command}\n{}\n", lines.trim_end())
 }
 
-/// Tables that are there because somebody looked, or had rules in them once.
+/// Legacy tables that are there because somebody looked, or had rules in them once: the kernel keeps them.
 const BLANK: [&str; 3] = [
     "*mangle\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n",
     "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kit::{Echo, Live, LiveConnections, Netns, NodeOptions, UplinkWatch, Ztunnel, ZtunnelOptions};
 
 use crate::ambient_paths::every;
-use crate::ambient_stage::{Ambient, MESH, PLAIN, dump_of};
+use crate::ambient_stage::{Ambient, MESH, PLAIN, dump_of, ruleset_of};
 
 const OUTSIDE: u16 = 9000;
 
@@ -80,8 +80,10 @@ impl Scene {
 
     /// Of the node, and of each ztunnel.
     fn dumps(&self) -> Vec<String> {
-        let inside = self.ztunnels.iter().map(|ztunnel| dump_of(&ztunnel.pod().netns));
-        std::iter::once(self.stage.dump()).chain(inside).collect()
+        let inside = self.ztunnels.iter().map(|ztunnel| &ztunnel.pod().netns);
+        let dumps = inside.clone().map(|netns| dump_of(netns) + &ruleset_of(netns));
+        let node = self.stage.dump() + &ruleset_of(self.stage.node.netns());
+        std::iter::once(node).chain(dumps).collect()
     }
 
     fn activate_all(&mut self) {
@@ -151,9 +153,56 @@ fn without_foreign(scene: &Scene) -> Vec<String> {
     for family in ["iptables", "ip6tables"] {
         netns.sh(&format!("{family}-{} -t mangle -D FORWARD -j ACCEPT", other(scene.tool)));
     }
+    if scene.tool == "legacy" {
+        // What the other tool has made by itself.
+        for family in ["ip", "ip6"] {
+            netns.sh(&format!("nft delete table {family} mangle"));
+        }
+    }
     netns.sh("ipset del foreign-1 10.77.0.1");
     netns.sh("ipset destroy foreign-1");
     scene.dumps()
+}
+
+#[test]
+fn tables_and_chains_that_came_with_our_rules_go_with_them() {
+    let mut stage = Ambient::stopped(NodeOptions::default(), &[("CLEANUP_ON_EXIT", "always")]);
+    let node = Arc::clone(&stage.node);
+    let netns = node.netns();
+    let dns = ZtunnelOptions { dns_capture: true, ..ZtunnelOptions::default() };
+    let ztunnel = Ztunnel::start(&node, "ztunnel", dns);
+    let inside = &ztunnel.pod().netns;
+    let pod = stage.pod_without_plugin(MESH, "one");
+    // Chains that others have are theirs, rules or not; and one that nobody of iptables made.
+    netns.sh("iptables-nft -t nat -A OUTPUT -j ACCEPT");
+    netns.sh("iptables-nft -t nat -F OUTPUT");
+    netns.sh("nft add table ip6 nat");
+    let rulesets = || [&**netns, inside].map(ruleset_of);
+    let before = rulesets();
+    assert!(before[0].contains("table ip6 nat") && !before[1].contains("table"), "{before:?}");
+    stage.start();
+    stage.announce(&ztunnel, true);
+    stage.wait_active(&ztunnel);
+    stage.wait_enrolled(&pod, true);
+    stage.daemon().wait_until_ready();
+    for (family, ruleset) in [("ip", 0), ("ip6", 0), ("ip", 1), ("ip6", 1)] {
+        assert!(rulesets()[ruleset].contains(&format!("table {family} mangle")), "{:?}", rulesets());
+    }
+    // Of what came with us, this is used by somebody else now.
+    netns.sh("iptables-nft -t mangle -A FORWARD -j ACCEPT");
+    netns.sh("ip6tables-nft -t mangle -P FORWARD DROP");
+    let (status, log) = stage.daemon.take().unwrap().terminate();
+    assert!(status.success(), "{log}");
+    let rules = netns.sh("iptables-nft-save -t mangle");
+    assert!(rules.contains("-A FORWARD -j ACCEPT"), "{rules}");
+    let rules = netns.sh("ip6tables-nft-save -t mangle");
+    assert!(rules.contains(":FORWARD DROP"), "{rules}");
+    let chains = |family| netns.sh(&format!("nft list table {family} mangle")).matches("chain ").count();
+    assert_eq!((chains("ip"), chains("ip6")), (1, 1), "{}", rulesets()[0]);
+    for family in ["ip", "ip6"] {
+        netns.sh(&format!("nft delete table {family} mangle"));
+    }
+    assert_eq!(rulesets(), before);
 }
 
 #[test]

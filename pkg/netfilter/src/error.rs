@@ -74,6 +74,9 @@ pub enum Error {
     /// The kernel did not say which tables there are.
     #[error("cannot find out which nf_tables tables there are: {0}")]
     Presence(#[source] netlink::Error),
+    /// The kernel did not tell of a built-in chain, or did not delete it.
+    #[error("cannot look after built-in chains of nf_tables: {0}")]
+    BuiltIn(#[source] netlink::Error),
     /// No socket to ask for legacy tables with.
     #[error("cannot ask for the {family} rules of the legacy backend: {source}")]
     LegacySocket {

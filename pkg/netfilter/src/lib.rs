@@ -8,6 +8,7 @@
 //! Called by `redirect`, and later by the agent. It decides nothing about rules; `rules` does.
 
 mod backend;
+mod builtin;
 mod changes;
 mod child;
 mod error;
@@ -21,6 +22,7 @@ mod presence;
 mod tools;
 
 pub use backend::{Backend, UnknownBackend};
+pub use builtin::BuiltIn;
 pub use changes::Changes;
 pub use error::Error;
 pub use fingerprint::Fingerprint;

@@ -7,10 +7,13 @@ use netlink::{Errno, Flags, Message, Protocol, Socket};
 
 use crate::Error;
 
-/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETTABLE` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
-const GET_TABLE: u16 = (10 << 8) | 1;
-/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN`, and `NFTA_GEN_ID` of its answer.
-const GET_GENERATION: u16 = (10 << 8) | 16;
+/// `NFNL_SUBSYS_NFTABLES`, and where it stands in the type of a message (kernel: `include/uapi/linux/netfilter/nfnetlink.h`).
+pub(crate) const NF_TABLES: u16 = 10;
+pub(crate) const SUBSYSTEM: u16 = NF_TABLES << 8;
+/// `NFT_MSG_GETTABLE` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
+const GET_TABLE: u16 = SUBSYSTEM | 1;
+/// `NFT_MSG_GETGEN`, and `NFTA_GEN_ID` of its answer.
+const GET_GENERATION: u16 = SUBSYSTEM | 16;
 const GENERATION_ID: u16 = 1;
 const NFPROTO_IPV4: u8 = 2;
 const NFPROTO_IPV6: u8 = 10;
@@ -41,7 +44,7 @@ impl Presence {
 
 /// True when the kernel does not know what was asked. Any other failure says nothing about the tables: to take it for
 /// "none" would put every jump in twice.
-fn has_no_nf_tables(error: &netlink::Error) -> bool {
+pub(crate) fn has_no_nf_tables(error: &netlink::Error) -> bool {
     let unknown = |errno: Errno| [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT].contains(&errno);
     match error {
         netlink::Error::Kernel { errno, .. } => unknown(*errno),

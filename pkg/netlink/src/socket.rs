@@ -134,19 +134,49 @@ impl Socket {
         }
     }
 
-    /// Only the last of the group asks for an acknowledgement: to the others the kernel answers when it refuses them.
+    /// Sends changes between the messages that begin and end a transaction: all are made, or none (`NFNL_MSG_BATCH_BEGIN`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`] with what the kernel said to the first that it refused, or to the whole; others if the exchange
+    /// fails, and then it is not known what was made.
+    pub fn transaction(&mut self, begin: Message, changes: Vec<Message>, end: Message) -> Result<(), Error> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::transaction(self.sequence.wrapping_add(1), changes.len());
+        let mut bytes = Vec::new();
+        self.put(begin, Flags::NONE, &mut bytes)?;
+        self.put_group(changes, &mut bytes)?;
+        self.put(end, Flags::NONE, &mut bytes)?;
+        self.send_bytes(&bytes)?;
+        self.receive_outcomes(&mut batch)?;
+        batch.outcomes().into_iter().collect()
+    }
+
     fn send_group(&mut self, group: Vec<Message>) -> Result<Vec<Result<(), Error>>, Error> {
         let mut batch = Batch::new(self.sequence.wrapping_add(1), group.len());
-        let (mut bytes, count) = (Vec::new(), group.len());
-        for (number, message) in (1..).zip(group) {
-            let added = if number == count { Flags::ACK } else { Flags::NONE };
-            self.put(message, added, &mut bytes)?;
-        }
+        let mut bytes = Vec::new();
+        self.put_group(group, &mut bytes)?;
         self.send_bytes(&bytes)?;
+        self.receive_outcomes(&mut batch)?;
+        Ok(batch.outcomes())
+    }
+
+    /// Only the last of the group asks for an acknowledgement: to the others the kernel answers when it refuses them.
+    fn put_group(&mut self, group: Vec<Message>, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        let count = group.len();
+        (1..).zip(group).try_for_each(|(number, message)| {
+            let added = if number == count { Flags::ACK } else { Flags::NONE };
+            self.put(message, added, bytes)
+        })
+    }
+
+    fn receive_outcomes(&mut self, batch: &mut Batch) -> Result<(), Error> {
         loop {
             let length = self.receive_datagram()?;
             if batch.datagram(self.buffer.get(..length).unwrap_or_default())? == Progress::Ended {
-                return Ok(batch.outcomes());
+                return Ok(());
             }
         }
     }

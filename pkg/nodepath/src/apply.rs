@@ -7,7 +7,12 @@ use ipset::SetName;
 use model::Family;
 use planner::node::{Direction, LinkKind, Operation, Pair, Place, RouteEdit, Slot};
 
-use crate::{Begun, Error, Located, NodePath, convert, convert::Names, journal::Whose, members};
+use crate::{
+    Begun, Error, Located, NodePath, convert,
+    convert::Names,
+    journal::{Page, Whose},
+    members,
+};
 
 impl NodePath {
     /// Does one step, going on from what [`NodePath::begin`] has begun, if anything. Repeating one changes nothing.
@@ -44,6 +49,7 @@ impl NodePath {
             }
             Operation::Routes(place, edits) => self.routes(*place, edits)?,
             Operation::Firewall { place, texts, .. } => self.restore(*place, texts, begun)?,
+            Operation::RemoveChains(place) => self.remove_chains(*place)?,
         }
         Ok(())
     }
@@ -117,19 +123,19 @@ impl NodePath {
         }
     }
 
-    /// Where settings of a place are, and whose they are in the journal.
-    fn settings<T: Send>(
+    /// Does something in the namespace of a place.
+    pub(crate) fn run_at<T: Send, E: Send + Into<Error>>(
         &mut self,
         place: Place,
-        act: impl FnOnce() -> Result<T, hostnet::Error> + Send,
+        act: impl FnOnce() -> Result<T, E> + Send,
     ) -> Result<T, Error> {
         match place {
-            Place::Node => Ok(act()?),
-            Place::Ztunnel(slot) => Ok(self.ztunnel(slot)?.netns.run_in(act)??),
+            Place::Node => act().map_err(E::into),
+            Place::Ztunnel(slot) => self.ztunnel(slot)?.netns.run_in(act)?.map_err(E::into),
         }
     }
 
-    fn whose(&mut self, place: Place) -> Result<Whose, Error> {
+    pub(crate) fn whose(&mut self, place: Place) -> Result<Whose, Error> {
         match place {
             Place::Node => Ok(None),
             Place::Ztunnel(slot) => Ok(Some(self.ztunnel(slot)?.netns.id())),
@@ -140,19 +146,20 @@ impl NodePath {
     fn set_sysctls(&mut self, place: Place, settings: &[(String, String)]) -> Result<(), Error> {
         let whose = self.whose(place)?;
         let read = |(name, _): &(String, String)| Ok(sysctl::read(name)?.map(|old| (name.clone(), old)));
-        let old: Vec<_> = self.settings(place, || settings.iter().map(read).collect::<Result<_, _>>())?;
-        self.journal.note(whose, old.into_iter().flatten())?;
-        self.settings(place, || {
+        let read_all = || settings.iter().map(read).collect::<Result<_, hostnet::Error>>();
+        let old: Vec<_> = self.run_at(place, read_all)?;
+        self.journal.note(Page::Settings(whose), old.into_iter().flatten())?;
+        self.run_at(place, || {
             settings.iter().try_for_each(|(name, value)| sysctl::write(name, value).map(drop))
         })
     }
 
     fn restore_sysctl(&mut self, place: Place, name: &str, value: &str) -> Result<(), Error> {
         let whose = self.whose(place)?;
-        if self.settings(place, || sysctl::read(name))?.is_some() {
-            let _ = self.settings(place, || sysctl::write(name, value))?;
+        if self.run_at(place, || sysctl::read(name))?.is_some() {
+            let _ = self.run_at(place, || sysctl::write(name, value))?;
         }
-        self.journal.forget(whose, name)
+        self.journal.forget(Page::Settings(whose), name)
     }
 
     fn routes(&mut self, place: Place, edits: &[RouteEdit]) -> Result<(), Error> {

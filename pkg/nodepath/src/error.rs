@@ -18,8 +18,8 @@ pub enum Error {
     /// A network namespace could not be found, opened or entered.
     #[error(transparent)]
     Netns(#[from] netns::Error),
-    /// The journal of changed settings could not be read or written.
-    #[error("cannot keep the journal of changed kernel settings: {0}")]
+    /// The journal of what was there before could not be read or written.
+    #[error("cannot keep the journal of kernel settings and built-in chains: {0}")]
     Journal(#[source] hostfs::Error),
     /// The configured name of a set is none.
     #[error(transparent)]

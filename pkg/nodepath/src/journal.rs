@@ -1,4 +1,5 @@
-//! How kernel settings were before we changed them, so that an uninstallation can put them back.
+//! How kernel settings were before we changed them, and which built-in chains there were before our rules came, so that an
+//! uninstallation can put all back.
 
 use std::{
     collections::BTreeMap,
@@ -17,15 +18,24 @@ const NODE: &str = "node";
 /// Old values by name, by namespace.
 type Entries = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Settings of namespaces, in a file.
+/// What is noted, in a file.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
     entries: Entries,
 }
 
-/// Whose settings: none is the node.
+/// Whose: none is the node.
 pub(crate) type Whose = Option<NetnsId>;
+
+/// What is noted about one namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Page {
+    /// Kernel settings.
+    Settings(Whose),
+    /// Built-in chains of nf_tables, by family and table.
+    Chains(Whose),
+}
 
 impl Journal {
     /// Reads it; one that is missing or unreadable is empty, because nothing in it is worth stopping for.
@@ -35,30 +45,34 @@ impl Journal {
         Journal { path: path.to_owned(), entries }
     }
 
-    pub(crate) fn entries(&self, whose: Whose) -> BTreeMap<String, String> {
-        self.entries.get(&key(whose)).cloned().unwrap_or_default()
+    pub(crate) fn entries(&self, page: Page) -> BTreeMap<String, String> {
+        self.entries.get(&key(page)).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn has(&self, page: Page) -> bool {
+        self.entries.contains_key(&key(page))
     }
 
     /// Notes old values by name, except where an older one is noted: the first is what was there before us.
     pub(crate) fn note(
         &mut self,
-        whose: Whose,
+        page: Page,
         old: impl Iterator<Item = (String, String)>,
     ) -> Result<(), Error> {
-        let noted = self.entries.get(&key(whose));
+        let noted = self.entries.get(&key(page));
         let new = |(name, _): &(String, String)| noted.is_none_or(|noted| !noted.contains_key(name));
         let new: Vec<_> = old.filter(new).collect();
         if new.is_empty() {
             return Ok(());
         }
         let mut entries = self.entries.clone();
-        entries.entry(key(whose)).or_default().extend(new);
+        entries.entry(key(page)).or_default().extend(new);
         self.save(entries)
     }
 
-    pub(crate) fn forget(&mut self, whose: Whose, name: &str) -> Result<(), Error> {
+    pub(crate) fn forget(&mut self, page: Page, name: &str) -> Result<(), Error> {
         let mut entries = self.entries.clone();
-        let Some(noted) = entries.get_mut(&key(whose)) else { return Ok(()) };
+        let Some(noted) = entries.get_mut(&key(page)) else { return Ok(()) };
         noted.remove(name);
         entries.retain(|_, noted| !noted.is_empty());
         self.save(entries)
@@ -66,9 +80,12 @@ impl Journal {
 
     /// Forgets the namespaces that are not among these: they have ended, and their numbers will be others'.
     pub(crate) fn keep_only(&mut self, whose: &[NetnsId]) -> Result<(), Error> {
-        let kept: Vec<String> = whose.iter().map(|id| key(Some(*id))).collect();
+        let kept: Vec<String> = std::iter::once(None)
+            .chain(whose.iter().copied().map(Some))
+            .flat_map(|whose| [Page::Settings(whose), Page::Chains(whose)].map(key))
+            .collect();
         let mut entries = self.entries.clone();
-        entries.retain(|key, _| key == NODE || kept.contains(key));
+        entries.retain(|key, _| kept.contains(key));
         if entries.len() == self.entries.len() { Ok(()) } else { self.save(entries) }
     }
 
@@ -85,13 +102,19 @@ impl Journal {
     }
 }
 
-fn key(whose: Whose) -> String {
-    whose.map_or_else(|| NODE.to_owned(), |id| format!("net:[{}]", id.ino))
+fn key(page: Page) -> String {
+    let name = |whose: Whose| whose.map_or_else(|| NODE.to_owned(), |id| format!("net:[{}]", id.ino));
+    match page {
+        Page::Settings(whose) => name(whose),
+        Page::Chains(whose) => format!("{} chains", name(whose)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NODES: Page = Page::Settings(None);
 
     #[test]
     fn the_oldest_value_stays_and_what_could_not_be_written_is_not_remembered() {
@@ -99,23 +122,23 @@ mod tests {
         let directory = std::env::temp_dir().join(name);
         let path = directory.join("settings");
         let note = |journal: &mut Journal, values: &[(&str, &str)]| {
-            journal.note(None, values.iter().map(|(name, old)| ((*name).to_owned(), (*old).to_owned())))
+            journal.note(NODES, values.iter().map(|(name, old)| ((*name).to_owned(), (*old).to_owned())))
         };
         let mut journal = Journal::open(&path);
         for _ in 0..2 {
             let refused = note(&mut journal, &[("a", "1")]);
             assert!(matches!(refused, Err(Error::Journal(_))), "{refused:?}");
         }
-        assert!(journal.entries(None).is_empty());
+        assert!(journal.entries(NODES).is_empty());
         std::fs::create_dir(&directory).unwrap();
         note(&mut journal, &[("a", "1"), ("b", "2")]).unwrap();
         note(&mut journal, &[("b", "3"), ("c", "4")]).unwrap();
         let wanted =
             [("a", "1"), ("b", "2"), ("c", "4")].map(|(name, old)| (name.to_owned(), old.to_owned()));
-        assert_eq!(Journal::open(&path).entries(None), wanted.into());
+        assert_eq!(Journal::open(&path).entries(NODES), wanted.into());
         for name in ["a", "b", "c"] {
             assert!(path.exists(), "{name} is noted");
-            journal.forget(None, name).unwrap();
+            journal.forget(NODES, name).unwrap();
         }
         assert!(!path.exists());
         std::fs::remove_dir_all(directory).unwrap();

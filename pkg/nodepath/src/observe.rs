@@ -16,7 +16,13 @@ use planner::node::{
     watched_sysctls,
 };
 
-use crate::{Error, Located, convert, convert::Names, inside, journal::Journal, locate, members};
+use crate::{
+    Error, Located, convert,
+    convert::Names,
+    inside,
+    journal::{Journal, Page},
+    locate, members,
+};
 
 /// The node's network namespace, seen from a thread in it, and those of its ztunnels.
 #[derive(Debug)]
@@ -93,7 +99,11 @@ impl NodePath {
     /// # Errors
     /// What could not be listed.
     pub fn observe_network(&mut self) -> Result<Observed, Error> {
-        let mut observed = Observed { journal: self.journal.entries(None), ..Observed::default() };
+        let mut observed = Observed {
+            journal: self.journal.entries(Page::Settings(None)),
+            chains_noted: self.journal.has(Page::Chains(None)),
+            ..Observed::default()
+        };
         for family in Family::BOTH {
             if let Some(found) = members::list(&mut self.sets, &self.config, family)? {
                 observed.sets.insert(family, found);
@@ -220,7 +230,9 @@ impl NodePath {
                 seen.right = link.is_some_and(|link| is_right(self.config.links, &link, number, same));
             }
             let mut seen = inside::observe(slot, located, &self.options)?;
-            seen.journal = self.journal.entries(Some(located.netns.id()));
+            let whose = Some(located.netns.id());
+            seen.journal = self.journal.entries(Page::Settings(whose));
+            seen.chains_noted = self.journal.has(Page::Chains(whose));
             *slot.of_mut(&mut observed.inside) = Some(seen);
         }
         Ok(())

@@ -6,11 +6,11 @@ use std::{
 };
 
 use model::Family;
-use netfilter::{Firewall, Waiting};
+use netfilter::{Backend, BuiltIn, Firewall, Waiting};
 use netns::Netns;
 use planner::node::{Operation, Place};
 
-use crate::{Error, NodePath};
+use crate::{Error, NodePath, journal::Page};
 
 type Texts = Vec<(Family, String)>;
 
@@ -67,11 +67,53 @@ impl NodePath {
     pub fn begin(&mut self, steps: &[Operation]) -> Begun {
         let begun = steps.iter().filter_map(|step| match step {
             Operation::Firewall { place, texts, ahead, .. } => {
+                let backend = self.firewall_of(*place).ok()?.as_ref()?.backend();
+                self.note_chains(*place, texts, backend).ok()?;
                 Some((*place, self.begin_restore(*place, texts.clone(), *ahead)?))
             }
             _ => None,
         });
         Begun(begun.collect())
+    }
+
+    fn firewall_of(&mut self, place: Place) -> Result<&mut Option<Firewall>, Error> {
+        match place {
+            Place::Node => Ok(&mut self.firewall),
+            Place::Ztunnel(slot) => Ok(&mut self.ztunnel(slot)?.firewall),
+        }
+    }
+
+    /// Notes which built-in chains there are in the tables of these texts, where it is not noted yet.
+    fn note_chains(&mut self, place: Place, texts: &Texts, backend: Backend) -> Result<(), Error> {
+        if backend != Backend::Nft {
+            return Ok(()); // a legacy table that was used once stays until its namespace ends
+        }
+        let page = Page::Chains(self.whose(place)?);
+        let noted = self.journal.entries(page);
+        let tables = texts.iter().flat_map(|(family, text)| tables(text).map(|table| (*family, table)));
+        let new: Vec<_> =
+            tables.filter(|(family, table)| !noted.contains_key(&entry(*family, table))).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let look = |(family, table): &(Family, &str)| {
+            Ok((entry(*family, table), BuiltIn::of(*family, table)?.to_string()))
+        };
+        let seen: Vec<_> =
+            self.run_at(place, || new.iter().map(look).collect::<Result<_, netfilter::Error>>())?;
+        self.journal.note(page, seen.into_iter())
+    }
+
+    /// What there was before is there again, as far as that is in our hands.
+    pub(crate) fn remove_chains(&mut self, place: Place) -> Result<(), Error> {
+        let page = Page::Chains(self.whose(place)?);
+        for (name, before) in self.journal.entries(page) {
+            if let Some((family, table)) = parse_entry(&name) {
+                let _ = self.run_at(place, || BuiltIn::parse(&before).put_back(family, table))?;
+            }
+            self.journal.forget(page, &name)?;
+        }
+        Ok(())
     }
 
     fn begin_restore(&mut self, place: Place, texts: Texts, ahead: bool) -> Option<Restoring> {
@@ -101,28 +143,33 @@ impl NodePath {
     }
 
     /// Ends the restore of a place, by the backend that the observation chose; without one it looks itself.
-    pub(crate) fn restore(
-        &mut self,
-        place: Place,
-        texts: &[(Family, String)],
-        begun: &mut Begun,
-    ) -> Result<(), Error> {
+    pub(crate) fn restore(&mut self, place: Place, texts: &Texts, begun: &mut Begun) -> Result<(), Error> {
         let waiting = match begun.take(place) {
             Progress::Done(done) => return done,
             Progress::Loaded(waiting) => waiting,
         };
         let options = self.options.clone();
-        let act = |firewall: Option<Firewall>| {
-            let opened = firewall.map_or_else(|| Firewall::open(&options).map(|(opened, _)| opened), Ok)?;
-            opened.restore(texts, waiting)
+        let opened = self.firewall_of(place)?.take();
+        let opened = match opened {
+            Some(opened) => opened,
+            None => self.run_at(place, || Firewall::open(&options))?.0,
         };
-        match place {
-            Place::Node => Ok(act(self.firewall.take())?),
-            Place::Ztunnel(slot) => {
-                let located = self.ztunnel(slot)?;
-                let firewall = located.firewall.take();
-                Ok(located.netns.run_in(|| act(firewall))??)
-            }
-        }
+        self.note_chains(place, texts, opened.backend())?;
+        self.run_at(place, || opened.restore(texts, waiting))
     }
+}
+
+/// The tables that a restore is about.
+fn tables(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| line.strip_prefix('*'))
+}
+
+/// A table's name in the journal.
+fn entry(family: Family, table: &str) -> String {
+    format!("{family} {table}")
+}
+
+fn parse_entry(name: &str) -> Option<(Family, &str)> {
+    let (family, table) = name.split_once(' ')?;
+    Some((Family::BOTH.into_iter().find(|known| known.to_string() == family)?, table))
 }

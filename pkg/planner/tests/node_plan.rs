@@ -61,10 +61,12 @@ fn ours(world: &mut World) -> Observed {
     seen.routes.sort();
     seen.addresses.clear(); // of a link that stands, others may stay
     seen.journal.clear();
+    seen.chains_noted = false;
     seen.firewall.values_mut().for_each(keep_ours);
     for inside in seen.inside.iter_mut().flatten() {
         inside.routes.sort();
         inside.journal.clear();
+        inside.chains_noted = false;
         inside.firewall.values_mut().for_each(keep_ours);
     }
     seen
@@ -109,6 +111,7 @@ fn foreign(ns: &Netns) -> (Netns, Vec<Chains>) {
     rest.rules.retain(is_foreign);
     rest.sysctls.retain(|name, _| ["all", "default"].iter().any(|part| name.contains(part)));
     rest.journal.clear();
+    rest.chains_noted = false;
     let firewall = std::mem::take(&mut rest.firewall);
     (rest, firewall.values().map(|tables| foreign_chains(&tables.kernel)).collect())
 }
@@ -273,6 +276,7 @@ proptest! {
         for (now, then) in both.chain([(&world.node, &clean.node)]) {
             prop_assert_eq!((&now.links, &now.addresses, &now.routes), (&then.links, &then.addresses, &then.routes));
             prop_assert_eq!(&now.sysctls, &then.sysctls);
+            prop_assert!(!now.chains_noted);
             prop_assert!(now.rules.iter().all(is_foreign));
             prop_assert!(now.firewall.values().all(|tables| without_ours(&tables.kernel)));
         }

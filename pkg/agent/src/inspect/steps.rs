@@ -65,6 +65,8 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
                 [head].into_iter().chain(text.lines().map(|line| format!("    {line}")))
             })
             .collect(),
+        // There is no command for "if it is empty"; who wants to know which looks at `nft list tables`.
+        Operation::RemoveChains(_) => Vec::new(),
     }
 }
 

@@ -9,12 +9,20 @@ use crate::parse::Messages;
 pub(crate) struct Batch {
     first: u32,
     outcomes: Vec<Result<(), Error>>,
+    /// The first message begins a transaction.
+    is_transaction: bool,
 }
 
 impl Batch {
     /// Waits for the replies to `count` requests, of which the first has this number.
     pub(crate) fn new(first: u32, count: usize) -> Self {
-        Self { first, outcomes: (0..count).map(|_| Ok(())).collect() }
+        Self { first, outcomes: (0..count).map(|_| Ok(())).collect(), is_transaction: false }
+    }
+
+    /// The same behind a message with this number that begins a transaction, whose outcome is the first. What is said to
+    /// it is said to all, and may be the last that is said.
+    pub(crate) fn transaction(first: u32, count: usize) -> Self {
+        Self { is_transaction: true, ..Self::new(first, count + 1) }
     }
 
     /// Takes the next datagram. It is ended by the answer to the last request: the kernel answers in order.
@@ -33,7 +41,7 @@ impl Batch {
                 Err(refused @ Error::Kernel { .. }) => Err(refused),
                 Err(other) => return Err(other),
             };
-            if index + 1 == count {
+            if index + 1 == count || (index == 0 && self.is_transaction) {
                 return Ok(Progress::Ended);
             }
         }
@@ -85,6 +93,17 @@ mod tests {
             assert_eq!(batch.datagram(&answer(stranger, -1)).unwrap(), Progress::More);
         }
         assert_eq!(errnos(batch), [None, None]);
+    }
+
+    #[test]
+    fn a_transaction_ends_when_it_is_refused_as_a_whole() {
+        let mut batch = Batch::transaction(7, 2);
+        assert_eq!(batch.datagram(&answer(8, -16)).unwrap(), Progress::More);
+        assert_eq!(batch.datagram(&answer(9, 0)).unwrap(), Progress::Ended);
+        assert_eq!(errnos(batch), [None, Some(Errno::BUSY), None]);
+        let mut batch = Batch::transaction(7, 2);
+        assert_eq!(batch.datagram(&answer(7, -1)).unwrap(), Progress::Ended);
+        assert_eq!(errnos(batch), [Some(Errno::PERM), None, None]);
     }
 
     proptest! {

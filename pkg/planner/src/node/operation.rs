@@ -68,6 +68,8 @@ pub enum Operation {
         /// enrolled pod gets out.
         ahead: bool,
     },
+    /// Take away built-in chains of nf_tables that were not there before our rules came, as far as nobody uses them.
+    RemoveChains(Place),
 }
 
 impl Operation {
@@ -89,6 +91,7 @@ impl Operation {
             Operation::DeleteRule(..) => "delete-rule",
             Operation::Routes(..) => "routes",
             Operation::Firewall { .. } => "firewall",
+            Operation::RemoveChains(_) => "remove-chains",
         }
     }
 }
@@ -127,6 +130,7 @@ impl fmt::Display for Operation {
                 many => write!(f, "{place}: change {} routes", many.len()),
             },
             Operation::Firewall { place, why, .. } => write!(f, "{place}: firewall: {}", why.join(", ")),
+            Operation::RemoveChains(place) => write!(f, "{place}: remove built-in chains that nobody needs"),
         }
     }
 }

@@ -255,14 +255,13 @@ fn tidy_inside(config: &NodeConfig, slot: Slot, desired: &Desired, observed: &Ob
 
 /// Everything of ours, in the opposite order.
 fn remove(observed: &Observed) -> Vec<Operation> {
-    let mut steps: Vec<Operation> =
-        firewall_step(Place::Node, |_| RuleSet::default(), &observed.firewall, false).into_iter().collect();
+    let mut steps = firewall_removal(Place::Node, &observed.firewall, observed.chains_noted);
     steps.extend(observed.rules.iter().cloned().map(|rule| Operation::DeleteRule(Place::Node, rule)));
     steps.extend(route_step(Place::Node, observed.routes.clone(), RouteEdit::Delete));
     for slot in Slot::BOTH {
         if let Some(inside) = slot.of(&observed.inside) {
             let place = Place::Ztunnel(slot);
-            steps.extend(firewall_step(place, |_| RuleSet::default(), &inside.firewall, false));
+            steps.extend(firewall_removal(place, &inside.firewall, inside.chains_noted));
             steps.extend(inside.rules.iter().cloned().map(|rule| Operation::DeleteRule(place, rule)));
             steps.extend(route_step(place, inside.routes.clone(), RouteEdit::Delete));
             steps.extend(restore_steps(place, &inside.journal));
@@ -309,6 +308,13 @@ fn firewall_step(
         }
     }
     (!texts.is_empty()).then_some(Operation::Firewall { place, texts, why, ahead })
+}
+
+/// Our rules, and what iptables made for them. Notes that the removal itself makes go with it.
+fn firewall_removal(place: Place, observed: &BTreeMap<Family, Saved>, noted: bool) -> Vec<Operation> {
+    let rules = firewall_step(place, |_| RuleSet::default(), observed, false);
+    let chains = (noted || rules.is_some()).then_some(Operation::RemoveChains(place));
+    rules.into_iter().chain(chains).collect()
 }
 
 pub(super) fn node_rules(config: &NodeConfig, desired: &Desired, family: Family) -> RuleSet {

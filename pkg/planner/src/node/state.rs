@@ -233,6 +233,8 @@ pub struct ObservedInside {
     pub sysctls: BTreeMap<String, String>,
     /// How such settings were before we changed them.
     pub journal: BTreeMap<String, String>,
+    /// It is written down which built-in chains there were before our rules came.
+    pub chains_noted: bool,
 }
 
 /// What is.
@@ -254,6 +256,8 @@ pub struct Observed {
     pub sysctls: BTreeMap<String, String>,
     /// How such settings were before we changed them.
     pub journal: BTreeMap<String, String>,
+    /// It is written down which built-in chains there were before our rules came.
+    pub chains_noted: bool,
     /// What others have where we want to be, in words: default routes in our tables, rules between ours for every packet
     /// of a mark, and networks within those of our links.
     pub foreign: Vec<String>,

@@ -120,11 +120,13 @@ impl World {
                 edits.iter().try_for_each(|edit| ns.edit(edit))?;
             }
             Operation::Firewall { place, texts, .. } => {
+                self.place(*place)?.chains_noted = true;
                 for (family, text) in texts {
                     self.refuse_unknown_sets(text)?;
                     self.place(*place)?.firewall.get_mut(family).ok_or("no such family")?.restore(text)?;
                 }
             }
+            Operation::RemoveChains(place) => self.place(*place)?.chains_noted = false,
         }
         Ok(())
     }

@@ -63,6 +63,8 @@ pub(crate) struct Netns {
     pub(crate) sysctls: BTreeMap<String, String>,
     /// Old values of settings, which the agent keeps in a file.
     pub(crate) journal: BTreeMap<String, String>,
+    /// And that it notes which built-in chains there were.
+    pub(crate) chains_noted: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -145,6 +147,7 @@ impl Netns {
             firewall: Family::BOTH.map(|family| (family, Firewall::of(firewall))).into(),
             sysctls: BTreeMap::from([(PORTS.to_owned(), "32768\t60999".to_owned())]),
             journal: BTreeMap::new(),
+            chains_noted: false,
         };
         for name in ["all", "default"] {
             made.sysctls.insert(format!("net/ipv4/conf/{name}/rp_filter"), rp_filter.to_owned());
@@ -239,6 +242,7 @@ impl World {
             links: links.collect(),
             addresses: self.node.addresses_of(&names),
             journal: self.node.journal.clone(),
+            chains_noted: self.node.chains_noted,
             ..Observed::default()
         };
         for slot in Slot::BOTH {
@@ -278,5 +282,6 @@ fn inside(pod: &Netns) -> ObservedInside {
         firewall: pod.saved(),
         sysctls: pod.settings(&watched_inside_sysctls()),
         journal: pod.journal.clone(),
+        chains_noted: pod.chains_noted,
     }
 }

@@ -1,0 +1,209 @@
+//! The chains that iptables has built in. In nf_tables they are chains like others: iptables makes each, and its table,
+//! when a rule first needs it, and neither goes with the rule. Who takes his rules away leaves them as a trace, unless he
+//! knows what was there before.
+
+use std::fmt;
+
+use model::Family;
+use netlink::{Errno, Flags, Message, Protocol, Received, Socket};
+
+use crate::{
+    Error,
+    presence::{NF_TABLES, SUBSYSTEM, has_no_nf_tables},
+};
+
+/// `NFT_MSG_*` of nf_tables (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
+const GET_TABLE: u16 = SUBSYSTEM | 1;
+const DELETE_TABLE: u16 = SUBSYSTEM | 2;
+const GET_CHAIN: u16 = SUBSYSTEM | 4;
+const DELETE_CHAIN: u16 = SUBSYSTEM | 5;
+/// `NFNL_MSG_BATCH_*` (kernel: `include/uapi/linux/netfilter/nfnetlink.h`).
+const BEGIN: u16 = 16;
+const END: u16 = 17;
+/// `NLM_F_NONREC`: refuse if there is anything in it.
+const ONLY_EMPTY: Flags = Flags(0x100);
+/// `NFTA_TABLE_*`.
+const TABLE_NAME: u16 = 1;
+const TABLE_USE: u16 = 3;
+/// `NFTA_CHAIN_*`; those with a hook are where packets come from.
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
+const CHAIN_USE: u16 = 6;
+/// `NF_ACCEPT`.
+const ACCEPT: u32 = 1;
+/// All that iptables has, whatever the table.
+const NAMES: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+/// How a table that is not there is written.
+const NONE: &str = "-";
+
+/// What there is of one table of iptables-nft, without its rules.
+///
+/// Its text is the names of its built-in chains, or `-` if there is no table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BuiltIn {
+    exists: bool,
+    chains: Vec<String>,
+}
+
+impl BuiltIn {
+    /// Looks at a table of the calling thread's namespace, by the name that it has in iptables, without making any.
+    ///
+    /// # Errors
+    /// The kernel refuses to answer.
+    pub fn of(family: Family, table: &str) -> Result<BuiltIn, Error> {
+        let mut tables = Tables::open(family)?;
+        let mut chains = Vec::new();
+        for name in NAMES {
+            if tables.chain(table, name)?.is_some_and(|chain| chain.has_hook) {
+                chains.push(name.to_owned());
+            }
+        }
+        Ok(BuiltIn { exists: tables.users(table)?.is_some(), chains })
+    }
+
+    /// Reads what [`fmt::Display`] wrote.
+    #[must_use]
+    pub fn parse(text: &str) -> BuiltIn {
+        let chains = text.split_whitespace().filter(|word| *word != NONE).map(str::to_owned).collect();
+        BuiltIn { exists: text != NONE, chains }
+    }
+
+    /// Takes away what came after this was seen, as far as there is nothing in it: no rule, and no other policy than the
+    /// one that a new chain has. Tells what.
+    ///
+    /// # Errors
+    /// The kernel refuses, for another reason than that it is used.
+    pub fn put_back(&self, family: Family, table: &str) -> Result<Vec<String>, Error> {
+        let mut tables = Tables::open(family)?;
+        let mut gone = Vec::new();
+        for name in NAMES.into_iter().filter(|name| !self.chains.iter().any(|there| there == name)) {
+            if tables.chain(table, name)?.is_some_and(|chain| chain.is_unused())
+                && tables.delete_chain(table, name)?
+            {
+                gone.push(format!("{family} {table} {name}"));
+            }
+        }
+        if !self.exists && tables.users(table)? == Some(0) && tables.delete_table(table)? {
+            gone.push(format!("{family} {table}"));
+        }
+        Ok(gone)
+    }
+}
+
+impl fmt::Display for BuiltIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.exists { "" } else { NONE })?;
+        f.write_str(&self.chains.join(" "))
+    }
+}
+
+/// What the kernel tells of a chain.
+#[derive(Debug)]
+struct Chain {
+    has_hook: bool,
+    policy: Option<u32>,
+    users: u32,
+}
+
+impl Chain {
+    fn is_unused(&self) -> bool {
+        self.has_hook && self.policy == Some(ACCEPT) && self.users == 0
+    }
+}
+
+/// nf_tables of a namespace.
+struct Tables {
+    socket: Socket,
+    header: [u8; 4],
+}
+
+impl Tables {
+    fn open(family: Family) -> Result<Tables, Error> {
+        // struct nfgenmsg: family (NFPROTO_IPV4, NFPROTO_IPV6), version 0, resource 0
+        let header = [if family == Family::V6 { 10 } else { 2 }, 0, 0, 0];
+        Ok(Tables { socket: Socket::open(Protocol::Netfilter).map_err(Error::BuiltIn)?, header })
+    }
+
+    fn chain(&mut self, table: &str, name: &str) -> Result<Option<Chain>, Error> {
+        let mut question = Message::new(GET_CHAIN, Flags::NONE, &self.header);
+        question.str(CHAIN_TABLE, table).str(CHAIN_NAME, name);
+        self.ask(question, |reply| {
+            let (_, attributes) = reply.header::<4>()?;
+            let number = |kind| attributes.find(kind).map(|found| found.be32()).transpose();
+            Ok(Chain {
+                has_hook: attributes.find(CHAIN_HOOK).is_some(),
+                policy: number(CHAIN_POLICY)?,
+                users: number(CHAIN_USE)?.unwrap_or_default(),
+            })
+        })
+    }
+
+    /// How many chains and other things there are in a table, if there is one.
+    fn users(&mut self, table: &str) -> Result<Option<u32>, Error> {
+        let mut question = Message::new(GET_TABLE, Flags::NONE, &self.header);
+        question.str(TABLE_NAME, table);
+        self.ask(question, |reply| {
+            let (_, attributes) = reply.header::<4>()?;
+            Ok(attributes.find(TABLE_USE).map(|found| found.be32()).transpose()?.unwrap_or_default())
+        })
+    }
+
+    fn ask<T>(
+        &mut self,
+        question: Message,
+        read: impl Fn(&Received<'_>) -> Result<T, netlink::Error>,
+    ) -> Result<Option<T>, Error> {
+        let replies = match self.socket.get(question) {
+            Ok(replies) => replies,
+            Err(error) if error.errno() == Some(Errno::NOENT) || has_no_nf_tables(&error) => return Ok(None),
+            Err(source) => return Err(Error::BuiltIn(source)),
+        };
+        replies.iter().next().map(|reply| read(&reply)).transpose().map_err(Error::BuiltIn)
+    }
+
+    fn delete_chain(&mut self, table: &str, name: &str) -> Result<bool, Error> {
+        let mut change = Message::new(DELETE_CHAIN, ONLY_EMPTY, &self.header);
+        change.str(CHAIN_TABLE, table).str(CHAIN_NAME, name);
+        self.delete(change)
+    }
+
+    fn delete_table(&mut self, table: &str) -> Result<bool, Error> {
+        let mut change = Message::new(DELETE_TABLE, ONLY_EMPTY, &self.header);
+        change.str(TABLE_NAME, table);
+        self.delete(change)
+    }
+
+    /// False: somebody uses it since it was looked at, or took it away.
+    fn delete(&mut self, change: Message) -> Result<bool, Error> {
+        let [high, low] = NF_TABLES.to_be_bytes(); // struct nfgenmsg: its resource, in network byte order
+        let limit = |kind| Message::new(kind, Flags::NONE, &[0, 0, high, low]);
+        match self.socket.transaction(limit(BEGIN), vec![change], limit(END)) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.errno(), Some(Errno::BUSY | Errno::NOENT)) => Ok(false),
+            Err(source) => Err(Error::BuiltIn(source)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_text_tells_no_table_from_one_without_chains() {
+        let with = |exists, chains: &[&str]| BuiltIn {
+            exists,
+            chains: chains.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        for (seen, text) in [
+            (with(false, &[]), "-"),
+            (with(true, &[]), ""),
+            (with(true, &["PREROUTING", "OUTPUT"]), "PREROUTING OUTPUT"),
+        ] {
+            assert_eq!(seen.to_string(), text);
+            assert_eq!(BuiltIn::parse(text), seen);
+        }
+    }
+}
