@@ -11,10 +11,10 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
-use hostfs::{Waker, Watcher};
+use hostfs::{Fingerprint, Waker, Watcher};
 use planner::Fact;
 
 use crate::{
@@ -91,6 +91,8 @@ struct Manifests {
 /// One file.
 #[derive(Default)]
 struct Manifest {
+    /// Of the file when it was last read, if a later touch would show in it.
+    settled: Option<Fingerprint>,
     /// Of its bytes, good or not.
     hash: Option<u64>,
     /// When it was good last.
@@ -137,8 +139,21 @@ impl Manifests {
 }
 
 impl Manifest {
-    /// Reads the file; true if what it says is new.
+    /// Reads the file, if it was touched; true if what it says is new.
     fn look(&mut self, path: &Path) -> bool {
+        // What cannot be looked at is read, which says why it cannot.
+        let (now, touched) = (SystemTime::now(), hostfs::fingerprint_of_file(path).ok().flatten());
+        if touched.is_some() && touched == self.settled {
+            return false;
+        }
+        self.settled = None;
+        let is_new = self.read(path);
+        // A file that could not be read is tried again: the cause need not be in the file.
+        self.settled = touched.filter(|touched| self.hash.is_some() && touched.is_settled(now));
+        is_new
+    }
+
+    fn read(&mut self, path: &Path) -> bool {
         let content = match hostfs::read(path, MAX_FILE) {
             Ok(content) => content,
             Err(error) if error.is_missing() => return false, // since it was listed; that is told next

@@ -4,7 +4,7 @@
 use std::{
     fmt,
     fs::{self, Permissions},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     sync::{
         Mutex, OnceLock,
@@ -121,6 +121,44 @@ fn what_changes_nothing_is_not_told() {
     scene.write("notes.txt", &pod("b"));
     scene.write(".c.yaml", &pod("c"));
     scene.expect_silence();
+}
+
+/// Files that were not touched are not read again; the times of one that was may say otherwise.
+#[test]
+fn a_touch_that_leaves_size_and_time_is_heard() {
+    let mut scene = Scene::new();
+    let path = scene.directory.path().join("a.yaml");
+    scene.write("a.yaml", &pod("a"));
+    scene.expect(&["a"], &[]);
+    scene.expect_silence(); // longer than a file system's clock needs to tick
+    scene.write("b.yaml", &pod("b"));
+    scene.expect(&["a", "b"], &[]);
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    fs::write(&path, pod("c")).unwrap();
+    fs::File::open(&path).unwrap().set_modified(modified).unwrap();
+    scene.expect(&["b", "c"], &[]);
+}
+
+/// As a ConfigMap is mounted: each file is a link through a link that is replaced.
+#[test]
+fn a_link_that_leads_elsewhere_is_heard() {
+    let mut scene = Scene::new();
+    let at = |name: &str| scene.directory.path().join(name);
+    let [old, new, data] = ["..old", "..new", "..data"].map(at);
+    for (directory, name) in [(&old, "a"), (&new, "b")] {
+        fs::create_dir(directory).unwrap();
+        fs::write(directory.join("pods.yaml"), pod(name)).unwrap();
+    }
+    symlink("..old", &data).unwrap();
+    symlink("..data/pods.yaml", at("pods.yaml")).unwrap();
+    let next = at("..data_tmp");
+    scene.expect(&["a"], &[]);
+    scene.expect_silence();
+    scene.write("c.yaml", &pod("c"));
+    scene.expect(&["a", "c"], &[]);
+    symlink("..new", &next).unwrap();
+    fs::rename(next, data).unwrap();
+    scene.expect(&["b", "c"], &[]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::Error;
 
@@ -33,7 +34,20 @@ impl Fingerprint {
             ctime: (meta.ctime(), meta.ctime_nsec()),
         }
     }
+
+    /// Whether it was taken so long after the last touch that the file system's clock has ticked since: then any later
+    /// touch shows, also of one who writes in place. `now`: when it was taken.
+    #[must_use]
+    pub fn is_settled(&self, now: SystemTime) -> bool {
+        let (seconds, nanoseconds) = self.ctime.max(self.mtime);
+        let seconds = u64::try_from(seconds).unwrap_or_default();
+        let touched = UNIX_EPOCH + Duration::new(seconds, u32::try_from(nanoseconds).unwrap_or_default());
+        now.duration_since(touched).is_ok_and(|since| since > TICK)
+    }
 }
+
+/// Longer than a tick of any file system's clock on the node itself (1 to 10 ms).
+const TICK: Duration = Duration::from_millis(100);
 
 /// The fingerprint of what is at `path`, of a symlink itself; `None` if nothing is.
 ///
@@ -42,6 +56,19 @@ impl Fingerprint {
 /// What the kernel says, such as that a directory on the way may not be searched.
 pub fn fingerprint(path: &Path) -> Result<Option<Fingerprint>, Error> {
     Ok(look("look at", path)?.as_ref().map(Fingerprint::of))
+}
+
+/// The fingerprint of a file that may be reached by symlinks; `None` if there is none.
+///
+/// # Errors
+///
+/// What the kernel says.
+pub fn fingerprint_of_file(path: &Path) -> Result<Option<Fingerprint>, Error> {
+    match fs::metadata(path) {
+        Ok(meta) => Ok(Some(Fingerprint::of(&meta))),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(Error::new("look at", path, cause)),
+    }
 }
 
 /// What is at `path`, links not followed; `None` if nothing is.

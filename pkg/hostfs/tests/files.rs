@@ -9,8 +9,9 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
-use hostfs::{Written, fingerprint};
+use hostfs::{Written, fingerprint, fingerprint_of_file};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
@@ -295,6 +296,28 @@ fn a_fingerprint_tells_every_touch() {
     fs::remove_file(&file).unwrap();
     symlink("elsewhere", &file).unwrap();
     assert_new("a symlink, which is not followed");
+}
+
+#[test]
+fn a_fingerprint_is_settled_when_the_clock_has_ticked_since_the_last_touch() {
+    let scratch = Scratch::new();
+    let file = scratch.file("file", "x", 0o644);
+    let link = scratch.path("link");
+    symlink("file", &link).unwrap();
+    let seen = fingerprint_of_file(&link).unwrap().unwrap();
+    assert_eq!(Some(seen), fingerprint(&file).unwrap());
+    let touched = fs::metadata(&file).unwrap().modified().unwrap();
+    let after = |millis| seen.is_settled(touched + Duration::from_millis(millis));
+    assert_eq!([0, 50, 200].map(after), [false, false, true]);
+    assert!(!seen.is_settled(touched - Duration::from_secs(9)), "the clock was put back");
+    // Who gives a file an old time touches it all the same; one of the future is never settled.
+    let opened = fs::File::open(&file).unwrap();
+    opened.set_modified(touched - Duration::from_secs(9)).unwrap();
+    assert!(!fingerprint_of_file(&file).unwrap().unwrap().is_settled(touched));
+    opened.set_modified(touched + Duration::from_secs(9)).unwrap();
+    assert!(!fingerprint_of_file(&file).unwrap().unwrap().is_settled(touched + Duration::from_secs(8)));
+    fs::remove_file(&file).unwrap();
+    assert_eq!(fingerprint_of_file(&link).unwrap(), None);
 }
 
 #[test]
