@@ -2,6 +2,8 @@
 
 #[path = "facts_api/annotation.rs"]
 mod annotation;
+#[path = "facts_api/credential.rs"]
+mod credential;
 #[path = "facts_api/older.rs"]
 mod older;
 #[path = "facts_api/pods.rs"]

@@ -5,7 +5,7 @@
 //! honours one deadline over everything it does, name look-ups included. It must not ask the C library for names (a
 //! static binary has no NSS) and must not show a token, key or password to anyone.
 //!
-//! Called by the plugin alone; the agent has its own way (`pkg/kubeio`).
+//! Called by the plugin; the agent has its own way (`pkg/kubeio`), which shares how TLS is set up.
 
 mod base64;
 mod client;
@@ -27,3 +27,4 @@ pub use names::Resolver;
 pub use retry::RetryPolicy;
 pub use secret::Secret;
 pub use server::{Host, Server};
+pub use tls::tls_config;

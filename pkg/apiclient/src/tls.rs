@@ -3,12 +3,14 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
-    AlertDescription, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    AlertDescription, ClientConfig, ClientConnection, ConfigBuilder, DigitallySignedStruct, RootCertStore,
+    SignatureScheme,
 };
 
 use crate::kubeconfig::{Loaded, LoadedTrust};
@@ -39,26 +41,42 @@ pub(crate) fn send(loaded: &Loaded, mut connection: Connection, request: &[u8]) 
     Ok(Stream::new(client, connection))
 }
 
-fn config(loaded: &Loaded) -> Result<ClientConfig, Reason> {
+/// TLS towards whoever has a certificate of the authority in this PEM text; towards anybody, if there is none.
+///
+/// # Errors
+/// The text holds no certificate that can be used.
+pub fn tls_config(authority: Option<&[u8]>) -> Result<ClientConfig, Reason> {
+    Ok(trusting(authority)?.with_no_client_auth())
+}
+
+fn trusting(authority: Option<&[u8]>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Reason> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| Reason::config(format!("TLS cannot be set up: {error}")))?;
-    let builder = match &loaded.trust {
-        LoadedTrust::Insecure => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
-        }
-        LoadedTrust::Authority(pem) => builder.with_root_certificates(roots(pem)?),
-    };
+    Ok(match authority {
+        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))),
+        Some(pem) => builder.with_root_certificates(roots(pem)?),
+    })
+}
+
+fn config(loaded: &Loaded) -> Result<ClientConfig, Reason> {
+    let builder = trusting(match &loaded.trust {
+        LoadedTrust::Insecure => None,
+        LoadedTrust::Authority(pem) => Some(pem.bytes()),
+    })?;
     match &loaded.certificate {
         None => Ok(builder.with_no_client_auth()),
         Some((certificate, key)) => builder
-            .with_client_auth_cert(certificates(certificate, "client certificate")?, private_key(key)?)
+            .with_client_auth_cert(
+                certificates(certificate.bytes(), "client certificate")?,
+                private_key(key)?,
+            )
             .map_err(|error| Reason::config(format!("the client certificate cannot be used: {error}"))),
     }
 }
 
-fn roots(pem: &Secret) -> Result<RootCertStore, Reason> {
+fn roots(pem: &[u8]) -> Result<RootCertStore, Reason> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem, "certificate authority")? {
         roots
@@ -68,8 +86,8 @@ fn roots(pem: &Secret) -> Result<RootCertStore, Reason> {
     Ok(roots)
 }
 
-fn certificates(pem: &Secret, what: &str) -> Result<Vec<CertificateDer<'static>>, Reason> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.bytes()).collect();
+fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, Reason> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
         _ => Err(Reason::config(format!("the {what} is no PEM with a certificate"))),

@@ -1,19 +1,13 @@
 //! Who we are to the API server, and single questions.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
-use http::{HeaderValue, Method, Request, header::USER_AGENT};
-use kube::config::AuthInfo;
-use rustls::pki_types::{
-    CertificateDer,
-    pem::{self, PemObject as _},
-};
+use http::{Method, Request};
+use kube::client::middleware::BaseUriLayer;
 use serde::de::DeserializeOwned;
+use tower::Layer as _;
 
-use crate::{Error, error};
+use crate::{Error, error, transport::Transport};
 
 /// Whom to believe to be the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +25,7 @@ pub struct Connection {
     pub server: String,
     /// Its authority.
     pub trust: Trust,
-    /// File with the bearer token, read again about once a minute.
+    /// File with the bearer token, read again when it changes.
     pub token: PathBuf,
     /// How we call ourselves.
     pub user_agent: String,
@@ -53,9 +47,6 @@ pub(crate) enum Body {
     StrategicMergePatch(Vec<u8>),
 }
 
-/// For connecting. A watch says something at least once a minute (bookmarks), which `watch` looks after.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-
 impl Client {
     /// Prepares a client, which reads the credential, but connects only when it is first used.
     ///
@@ -65,33 +56,12 @@ impl Client {
     /// # Panics
     /// Outside of an async runtime.
     pub fn new(connection: &Connection) -> Result<Client, Error> {
-        // Fails when somebody has done so before, which can only have been us.
-        drop(rustls::crypto::ring::default_provider().install_default());
         let url = connection.server.parse::<http::Uri>();
         let url = url.map_err(|cause| Error::connection(&connection.server, &cause))?;
-        let mut config = kube::Config::new(url);
-        config.connect_timeout = Some(CONNECT_LIMIT);
-        config.write_timeout = Some(CONNECT_LIMIT);
-        config.default_retry = false; // who asks knows how long to go on
-        match &connection.trust {
-            Trust::Authority(file) => {
-                let read = authorities(file).map_err(|cause| Error::connection(&connection.server, &cause));
-                config.root_cert = Some(read?);
-                config.root_cert_file = Some(file.clone()); // read again when it changes
-            }
-            Trust::Anybody => {
-                config.root_cert = Some(Vec::new()); // else the system's would be asked for
-                config.accept_invalid_certs = true;
-            }
-        }
-        let token = connection.token.to_string_lossy().into_owned();
-        config.auth_info = AuthInfo { token_file: Some(token), ..AuthInfo::default() };
-        if let Ok(agent) = HeaderValue::from_str(&connection.user_agent) {
-            config.headers.push((USER_AGENT, agent));
-        }
-        let kube = kube::Client::try_from(config);
-        let kube = kube.map_err(|cause| Error::connection(&connection.server, &cause))?;
-        Ok(Client { kube })
+        let transport = Transport::new(connection)
+            .map_err(|cause| Error::Connection { server: connection.server.clone(), cause })?;
+        // Not by `kube::Config`: it knows every way to log in, and all of them would be in the program.
+        Ok(Client { kube: kube::Client::new(BaseUriLayer::new(url).layer(transport), "default") })
     }
 
     /// The object at a path such as `/api/v1/nodes/n1`, as far as `T` wants to know it.
@@ -133,10 +103,4 @@ impl Client {
             Err(_) => Err(Error::Timeout { doing, seconds: limit.as_secs() }),
         }
     }
-}
-
-/// The certificates of a PEM file.
-fn authorities(file: &Path) -> Result<Vec<Vec<u8>>, pem::Error> {
-    let certificates = CertificateDer::pem_file_iter(file)?;
-    certificates.map(|certificate| Ok(certificate?.to_vec())).collect()
 }

@@ -10,7 +10,9 @@ mod collection;
 mod condition;
 mod error;
 mod event;
+mod reread;
 mod slim;
+mod transport;
 mod watch;
 
 pub use client::{Client, Connection, Trust};

@@ -1,0 +1,100 @@
+//! What a file says, read again whenever it was touched.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use hostfs::Fingerprint;
+use tracing::warn;
+
+/// Larger than any token or bundle of certificates, in bytes.
+const MAX: usize = 1 << 20;
+
+/// A value that a file holds. Files of a service account are replaced while we use them.
+#[derive(Debug)]
+pub(crate) struct Reread<T> {
+    path: PathBuf,
+    parse: fn(&[u8]) -> Result<T, String>,
+    last: Mutex<Last<T>>,
+}
+
+#[derive(Debug)]
+struct Last<T> {
+    value: T,
+    /// Of the file, if a later touch would show in it.
+    settled: Option<Fingerprint>,
+    /// Why it could not be read since; told once.
+    trouble: Option<String>,
+}
+
+impl<T: Clone> Reread<T> {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// In words: there is no such file, or nothing good in it.
+    pub(crate) fn new(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<Self, String> {
+        let (value, settled) = read(path, parse)?;
+        let last = Mutex::new(Last { value, settled, trouble: None });
+        Ok(Self { path: path.to_owned(), parse, last })
+    }
+
+    /// What it says now; what it said last, if that cannot be read.
+    pub(crate) fn now(&self) -> T {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let touched = hostfs::fingerprint_of_file(&self.path).ok().flatten();
+        if touched.is_none() || touched != last.settled {
+            match read(&self.path, self.parse) {
+                Ok((value, settled)) => *last = Last { value, settled, trouble: None },
+                Err(why) if last.trouble.as_ref() == Some(&why) => {}
+                Err(why) => {
+                    warn!(target: "api", "what this file said last still counts: {why}");
+                    last.trouble = Some(why);
+                }
+            }
+        }
+        last.value.clone()
+    }
+}
+
+/// What a file says, and its fingerprint from before it was read.
+fn read<T>(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<(T, Option<Fingerprint>), String> {
+    let (now, touched) = (SystemTime::now(), hostfs::fingerprint_of_file(path).ok().flatten());
+    let text = hostfs::read(path, MAX).map_err(|error| error.to_string())?;
+    let value = parse(&text).map_err(|why| format!("{}: {why}", path.display()))?;
+    Ok((value, touched.filter(|touched| touched.is_settled(now))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn parse(text: &[u8]) -> Result<String, String> {
+        match String::from_utf8_lossy(text) {
+            text if text.is_empty() => Err("it is empty".to_owned()),
+            text => Ok(text.into_owned()),
+        }
+    }
+
+    #[test]
+    fn what_counts_is_what_the_file_says_now_or_said_last() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        let missing = Reread::new(&path, parse).unwrap_err();
+        assert!(missing.contains("token") && missing.contains("No such file"), "{missing}");
+        fs::write(&path, "one").unwrap();
+        let file = Reread::new(&path, parse).unwrap();
+        assert_eq!(file.now(), "one");
+        fs::write(&path, "two").unwrap();
+        assert_eq!(file.now(), "two", "within a tick of the file system's clock");
+        fs::write(&path, "").unwrap();
+        assert_eq!(file.now(), "two");
+        fs::remove_file(&path).unwrap();
+        assert_eq!(file.now(), "two");
+        fs::write(&path, "three").unwrap();
+        assert_eq!(file.now(), "three");
+    }
+}

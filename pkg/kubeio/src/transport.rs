@@ -1,0 +1,145 @@
+//! How requests get to the API server: by a pool of connections that trust the authority as its file has it when they
+//! are made, and with the token that its file has when they are sent.
+
+use std::{
+    future::{self, Future},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{
+    HeaderValue, Request, Response, Uri,
+    header::{AUTHORIZATION, USER_AGENT},
+};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::{TokioExecutor, TokioIo},
+};
+use kube::client::Body;
+use rustls::ClientConfig;
+use tokio::net::TcpStream;
+use tower::Service;
+
+use crate::{Connection, Trust, reread::Reread};
+
+/// For connecting, the handshake included, and for sending a request. A watch says something at least once a minute
+/// (bookmarks), which `watch` looks after.
+const LIMIT: Duration = Duration::from_secs(10);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Pending<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
+
+/// Sends requests, whose URI is whole; clones share connections.
+#[derive(Clone)]
+pub(crate) struct Transport {
+    pool: legacy::Client<TimeoutConnector<Connector>, Body>,
+    user_agent: Option<HeaderValue>,
+    token: Arc<Reread<HeaderValue>>,
+}
+
+impl Transport {
+    /// Reads the credential; connects to nobody.
+    ///
+    /// # Errors
+    /// In words: a file cannot be read.
+    pub(crate) fn new(connection: &Connection) -> Result<Transport, String> {
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        let mut connector = TimeoutConnector::new(Connector { http, tls: Tls::new(&connection.trust)? });
+        connector.set_connect_timeout(Some(LIMIT));
+        connector.set_write_timeout(Some(LIMIT));
+        Ok(Transport {
+            pool: legacy::Client::builder(TokioExecutor::new()).build(connector),
+            user_agent: HeaderValue::from_str(&connection.user_agent).ok(),
+            token: Arc::new(Reread::new(&connection.token, bearer)?),
+        })
+    }
+}
+
+impl Service<Request<Body>> for Transport {
+    type Response = Response<Incoming>;
+    type Error = BoxError;
+    type Future = Pending<Self::Response>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let headers = request.headers_mut();
+        headers.insert(AUTHORIZATION, self.token.now());
+        if let Some(user_agent) = &self.user_agent {
+            headers.insert(USER_AGENT, user_agent.clone());
+        }
+        let answer = self.pool.request(request);
+        Box::pin(async { Ok(answer.await?) })
+    }
+}
+
+fn bearer(token: &[u8]) -> Result<HeaderValue, String> {
+    let token = token.trim_ascii();
+    if token.is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    let header = HeaderValue::from_bytes(&[b"Bearer ", token].concat());
+    let mut header = header.map_err(|_| "it is no token".to_owned())?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+/// How the server is known.
+#[derive(Clone)]
+enum Tls {
+    Fixed(Arc<ClientConfig>),
+    ByFile(Arc<Reread<Arc<ClientConfig>>>),
+}
+
+impl Tls {
+    fn new(trust: &Trust) -> Result<Tls, String> {
+        Ok(match trust {
+            Trust::Anybody => Tls::Fixed(tls_config(None)?),
+            Trust::Authority(file) => Tls::ByFile(Arc::new(Reread::new(file, |pem| tls_config(Some(pem)))?)),
+        })
+    }
+
+    fn now(&self) -> Arc<ClientConfig> {
+        match self {
+            Tls::Fixed(config) => Arc::clone(config),
+            Tls::ByFile(file) => file.now(),
+        }
+    }
+}
+
+fn tls_config(authority: Option<&[u8]>) -> Result<Arc<ClientConfig>, String> {
+    apiclient::tls_config(authority).map(Arc::new).map_err(|reason| reason.to_string())
+}
+
+/// Makes connections.
+#[derive(Clone)]
+struct Connector {
+    http: HttpConnector,
+    tls: Tls,
+}
+
+impl Service<Uri> for Connector {
+    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Error = BoxError;
+    type Future = Pending<Self::Response>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.http.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let mut https = HttpsConnector::from((self.http.clone(), self.tls.now()));
+        Box::pin(async move {
+            future::poll_fn(|context| https.poll_ready(context)).await?;
+            https.call(uri).await
+        })
+    }
+}
