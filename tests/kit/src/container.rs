@@ -268,7 +268,8 @@ impl Container {
         command.args(limit.iter().flat_map(|_| ["--user", "--map-root-user"]));
         command.args(["--mount", "--propagation", "slave", "bash", "-c", ENTER, "enter"]);
         command.arg(self.files.path()).arg("/install-cni").args(arguments);
-        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(self.env.iter().cloned());
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.env("MALLOC_ARENA_MAX", "1").envs(self.env.iter().cloned()); // the image says so
         command.env("NET_D", &self.net_d).env("RUN_DIR", &self.run_dir).env("READ_ONLY", read_only.join(" "));
         command
             .env("PROGRAM", &self.program)

@@ -37,8 +37,9 @@ const ROOT: &str = "/image";
 /// What `command: [install-cni]` is in the image, by its `PATH`.
 fn command() -> PathBuf {
     let command = container()["command"][0].as_str().unwrap().to_owned();
-    let path = instructions().into_iter().find(|words| words[0] == "ENV").expect("ENV PATH=");
-    let directories = path[1].strip_prefix("PATH=").unwrap().to_owned();
+    let environment = instructions().into_iter().filter(|words| words[0] == "ENV");
+    let mut paths = environment.filter_map(|words| Some(words[1].strip_prefix("PATH=")?.to_owned()));
+    let directories = paths.next().expect("ENV PATH=");
     let mut found = directories.split(':').map(|directory| Path::new(directory).join(&command));
     found.find(|path| copies().iter().any(|(_, target)| target == path)).expect("the command is in PATH")
 }
