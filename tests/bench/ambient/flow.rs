@@ -5,7 +5,6 @@ use std::{
     io::{Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     process::Command,
-    thread,
     time::Duration,
 };
 
@@ -112,11 +111,11 @@ pub(crate) fn pin(pid: Option<u32>) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Moves the calling thread alone to the last processor, away from those that [`pin`] has moved.
+/// Moves the calling thread alone to the second processor, away from those that [`pin`] has moved.
 pub(crate) fn step_aside() {
-    let mut last = CpuSet::new();
-    last.set(thread::available_parallelism().map_or(1, usize::from) - 1).unwrap();
-    sched_setaffinity(Pid::from_raw(0), &last).unwrap();
+    let mut second = CpuSet::new();
+    second.set(1).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &second).unwrap();
 }
 
 /// Lets it run everywhere again.
