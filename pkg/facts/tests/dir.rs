@@ -185,7 +185,7 @@ fn what_is_no_file_does_not_stop_the_others() {
     let mut scene = Scene::new();
     fs::create_dir(scene.directory.path().join("d.yaml")).unwrap();
     make_pipe(&scene.directory.path().join("pipe.yaml"));
-    std::os::unix::fs::symlink("nowhere", scene.directory.path().join("link.yaml")).unwrap();
+    symlink("nowhere", scene.directory.path().join("link.yaml")).unwrap();
     scene.write("a.yaml", &pod("a"));
     scene.expect(&["a"], &[]);
     assert!(scene.warnings() >= 1, "the pipe is told");
