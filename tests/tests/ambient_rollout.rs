@@ -1,7 +1,6 @@
 //! A new ztunnel takes over, an old one ends: nobody notices.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,8 +129,7 @@ fn breakable_tools(node: &Netns) -> TempDir {
              echo it is broken >&2; exit 4; fi\nPATH=${{PATH#*:}} exec {tool} \"$@\"\n",
             own.trim()
         );
-        std::fs::write(&path, script).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        kit::write_script(&path, &script);
     }
     tools
 }

@@ -1,7 +1,5 @@
 //! The way of capture that ztunnel speaks is found out, and changed under running pods.
 
-use std::os::unix::fs::PermissionsExt as _;
-
 use kit::{Echo, InpodOptions, InpodZtunnel};
 
 use crate::ambient_stage::{MESH, PORT, Peer, dump_of};
@@ -77,8 +75,7 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     let gate = kit::TempDir::new().unwrap();
     let at = |name: &str| gate.path().join(name);
     for tool in ["iptables-nft-save", "iptables-nft-restore"] {
-        std::fs::write(at(tool), GATE).unwrap();
-        std::fs::set_permissions(at(tool), std::fs::Permissions::from_mode(0o755)).unwrap();
+        kit::write_script(&at(tool), GATE);
     }
     let env = [("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
     let mut stage = InPod::stopped(kit::NodeOptions::default(), &env);

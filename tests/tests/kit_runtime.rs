@@ -1,7 +1,6 @@
 //! The kit's runtime calls plugins as containerd was seen to call them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,8 +12,7 @@ fn plugin(node: &Node, name: &str, script: &str) -> PathBuf {
     let directory = node.dir().join("plugins");
     fs::create_dir_all(&directory).unwrap();
     let path = directory.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    kit::write_script(&path, &format!("#!/bin/sh\n{script}\n"));
     directory
 }
 

@@ -2,7 +2,8 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Path of a binary under test: in `$MILLRACE_BIN_DIR` (such as `dist`), else where cargo puts it.
 ///
@@ -11,6 +12,39 @@ use std::path::PathBuf;
 #[must_use]
 pub fn binary(name: &str) -> PathBuf {
     built(binary_dir().join(name))
+}
+
+/// Copies a program, whatever links lead to it, to where it will be run.
+///
+/// Not by this process: a child that another test starts at this moment would hold the copy open for writing until it
+/// runs its own program, and until then the copy cannot be run ("text file busy").
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("install").args(["-m", "755"]).args([from, to]).status();
+    assert!(
+        copied.is_ok_and(|status| status.success()),
+        "cannot copy {} to {}",
+        from.display(),
+        to.display()
+    );
+}
+
+/// Writes a script that will be run, as [`copy_program`] does.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn write_script(path: &Path, text: &str) {
+    let mut install = Command::new("install");
+    install.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());
+    let written = install.spawn().and_then(|mut child| {
+        let mut stdin = child.stdin.take().expect("it is a pipe");
+        stdin.write_all(text.as_bytes())?;
+        drop(stdin);
+        child.wait()
+    });
+    assert!(written.is_ok_and(|status| status.success()), "cannot write {}", path.display());
 }
 
 /// The directory of binaries under test.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::artefacts::binary;
+use crate::artefacts::{binary, copy_program};
 use crate::{ApiServer, Netns, Node};
 
 /// A container for `install-cni` on a node.
@@ -122,7 +122,7 @@ impl Container {
             files,
         };
         for name in ["istio-cni", "istio-iptables"] {
-            fs::copy(binary(name), container.source_dir().join(name)).expect("cannot copy a binary");
+            copy_program(&binary(name), &container.source_dir().join(name));
         }
         container.set_account("a.token.of-nobody", "no certificate");
         let (host, port) = ApiServer::address();

@@ -36,7 +36,7 @@ mod watch;
 mod ztunnel;
 
 pub use api::{ApiServer, Auth, Request};
-pub use artefacts::{binary, has_other_users, sandboxed, skip};
+pub use artefacts::{binary, copy_program, has_other_users, sandboxed, skip, write_script};
 pub use client::{Answer, Client};
 pub use container::{Container, Daemon, NETWORK_CONFIG};
 pub use fake_api::{FakeApi, FakeReply, FakeRequest};

@@ -1,7 +1,6 @@
 //! Directories that are full, read-only, missing, or gone.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 
 use kit::{Daemon, binary};
 
@@ -192,10 +191,9 @@ fn a_missing_network_directory_is_told_and_used_when_it_is_there() {
 /// Starts the daemon after a script in its mount namespace.
 fn started_by(stage: Stage, script: &str) -> (Stage, Daemon) {
     let Stage { container, node } = stage;
-    fs::copy(binary("install-cni"), container.root().join("real")).unwrap();
+    kit::copy_program(&binary("install-cni"), &container.root().join("real"));
     let program = node.dir().join("wrapper");
-    fs::write(&program, format!("#!/bin/sh\nset -e\n{script}\nexec /real \"$@\"\n")).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    kit::write_script(&program, &format!("#!/bin/sh\nset -e\n{script}\nexec /real \"$@\"\n"));
     let stage = Stage { container: container.with_program(&program), node };
     let daemon = stage.container.start();
     (stage, daemon)

@@ -1,7 +1,6 @@
 //! The image, as far as it can be had without a container engine: what the Dockerfile copies, in an empty root.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -57,8 +56,7 @@ pub(super) fn enter(container: Container) -> Container {
     let debug = copies().into_iter().map(|(name, _)| kit::binary(&name));
     debug.chain([setpriv]).flat_map(|program| libraries(&program)).for_each(|path| put(&path, &root, &path));
     let script = container.root().join("enter-image");
-    fs::write(&script, enter_script(&root)).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    kit::write_script(&script, &enter_script(&root));
     container.with_program(&script)
 }
 
@@ -106,9 +104,7 @@ fn privileges(context: &Value) -> String {
 fn put(file: &Path, root: &Path, target: &Path) {
     let target = root.join(target.strip_prefix("/").unwrap());
     fs::create_dir_all(target.parent().unwrap()).unwrap();
-    // Not by this process: a child of another test could hold the file open for writing, and then it cannot be executed.
-    let copied = Command::new("cp").arg("--dereference").args([file, &target]).status().unwrap();
-    assert!(copied.success(), "{}", file.display());
+    kit::copy_program(file, &target);
 }
 
 fn which(name: &str) -> PathBuf {

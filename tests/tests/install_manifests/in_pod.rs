@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use kit::{Container, Echo, InpodOptions, NodeOptions};
@@ -127,15 +126,13 @@ fn the_daemon_knows_every_variable_and_takes_its_value() {
 /// Makes the container's program what its runtime would: in a network of its own, with the manifest's capabilities.
 fn confine(container: &mut Container) {
     let daemon = container.root().join("confined-install-cni");
-    let copied = Command::new("cp").arg(kit::binary("install-cni")).arg(&daemon).status().unwrap();
-    assert!(copied.success());
+    kit::copy_program(&kit::binary("install-cni"), &daemon);
     let added = container_capabilities().map(|name| format!(",+{}", name.to_lowercase())).collect::<String>();
     let script = container.root().join("confine");
     let text = format!(
         "#!/bin/bash\nexec unshare --net setpriv --bounding-set=-all{added} --inh-caps=-all /confined-install-cni \"$@\"\n"
     );
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    kit::write_script(&script, &text);
     container.set_program(&script);
 }
 

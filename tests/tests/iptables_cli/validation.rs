@@ -1,6 +1,6 @@
 //! `--run-validation`, as the pod's init container runs it: as the proxy's user.
 
-use std::{fs, os::unix::process::CommandExt as _, path::PathBuf, process::Command, sync::OnceLock};
+use std::{os::unix::process::CommandExt as _, path::PathBuf, process::Command, sync::OnceLock};
 
 use kit::{Echo, Netns, Proto, Serve, binary};
 
@@ -12,7 +12,7 @@ fn tool() -> PathBuf {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
     let copy = || {
         let path = std::env::temp_dir().join(format!("istio-iptables-{}", std::process::id()));
-        fs::copy(binary("istio-iptables"), &path).unwrap();
+        kit::copy_program(&binary("istio-iptables"), &path);
         path
     };
     COPY.get_or_init(copy).clone()
