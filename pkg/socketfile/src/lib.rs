@@ -13,7 +13,8 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chmodat, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -24,6 +25,11 @@ pub use peer::peer_user;
 const DIRECTORY_MODE: u32 = 0o750;
 /// Those who may wait to be served. A node starts many pods at once when it comes up.
 const BACKLOG: i32 = 1024;
+
+/// How often somebody who listens is asked again, and after which pause. An agent that was killed while it started a tool
+/// goes on listening in the child, until that runs its own program; its successor may come sooner.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +84,8 @@ fn identity(stat: &Stat) -> (u64, u64) {
 /// when it is missing. The listener does not block.
 ///
 /// # Errors
-/// When somebody listens there, when something else is there, and when the system refuses.
+/// When somebody listens there, and still does after half a second, when something else is there, and when the system
+/// refuses.
 pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), SocketError> {
     bind_type(path, mode, SocketType::STREAM).map(|(listener, file)| (listener.into(), file))
 }
@@ -98,7 +105,7 @@ pub fn bind_type(
     let name = path.file_name().ok_or(Errno::INVAL);
     let name = at.system("use this path", name)?;
     let directory = at.directory()?;
-    at.refuse_to_replace_others(&directory, name, &address)?;
+    at.wait_for_the_last_one(&directory, name, &address)?;
     let temporary = temporary_name();
     let listener = at.listen(&directory, &temporary)?;
     let moved = at.show(&directory, &temporary, name);
@@ -140,6 +147,21 @@ impl At<'_> {
         self.system("make the directory", made)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.system("open the directory", rustix::fs::open(directory, flags, Mode::empty()))
+    }
+
+    fn wait_for_the_last_one(
+        &self,
+        directory: &OwnedFd,
+        name: &OsStr,
+        address: &SocketAddrUnix,
+    ) -> Result<(), SocketError> {
+        for _ in 1..TRIES {
+            match self.refuse_to_replace_others(directory, name, address) {
+                Err(SocketError::InUse { .. }) => thread::sleep(PAUSE), // nothing tells when a child runs
+                other => return other,
+            }
+        }
+        self.refuse_to_replace_others(directory, name, address)
     }
 
     fn refuse_to_replace_others(

@@ -1,0 +1,30 @@
+//! Who comes while somebody listens.
+#![allow(clippy::unwrap_used, reason = "a test: a panic is its failure")]
+
+use std::{
+    fs,
+    os::unix::net::{UnixListener, UnixStream},
+    thread,
+    time::Duration,
+};
+
+use socketfile::{SocketError, bind};
+
+#[test]
+fn one_that_listens_for_a_moment_longer_is_waited_for_and_no_other() {
+    let directory = std::env::temp_dir().join(format!("successor-{}", std::process::id()));
+    fs::create_dir(&directory).unwrap();
+    let path = directory.join("socket");
+    let other = UnixListener::bind(&path).unwrap();
+    assert!(matches!(bind(&path, 0o600), Err(SocketError::InUse { .. })));
+    let ends = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(150)); // as a child that has not run its own program yet
+        drop(other);
+    });
+    let (listener, file) = bind(&path, 0o600).unwrap();
+    ends.join().unwrap();
+    UnixStream::connect(&path).unwrap();
+    listener.accept().unwrap();
+    drop(file);
+    fs::remove_dir(&directory).unwrap();
+}
