@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use hostfs::{Fingerprint, Waker, Watcher};
@@ -142,14 +142,13 @@ impl Manifest {
     /// Reads the file, if it was touched; true if what it says is new.
     fn look(&mut self, path: &Path) -> bool {
         // What cannot be looked at is read, which says why it cannot.
-        let (now, touched) = (SystemTime::now(), hostfs::fingerprint_of_file(path).ok().flatten());
-        if touched.is_some() && touched == self.settled {
+        let settled = hostfs::settled_fingerprint(path);
+        if settled.is_some() && settled == self.settled {
             return false;
         }
-        self.settled = None;
         let is_new = self.read(path);
         // A file that could not be read is tried again: the cause need not be in the file.
-        self.settled = touched.filter(|touched| self.hash.is_some() && touched.is_settled(now));
+        self.settled = settled.filter(|_| self.hash.is_some());
         is_new
     }
 

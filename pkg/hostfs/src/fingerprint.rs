@@ -71,6 +71,14 @@ pub fn fingerprint_of_file(path: &Path) -> Result<Option<Fingerprint>, Error> {
     }
 }
 
+/// The fingerprint of such a file, if there is one and any later touch would show in it. Taken before the file is read,
+/// an equal one later means that it says the same.
+#[must_use]
+pub fn settled_fingerprint(path: &Path) -> Option<Fingerprint> {
+    let now = SystemTime::now();
+    fingerprint_of_file(path).ok().flatten().filter(|touched| touched.is_settled(now))
+}
+
 /// What is at `path`, links not followed; `None` if nothing is.
 pub(crate) fn look(doing: &'static str, path: &Path) -> Result<Option<Metadata>, Error> {
     match fs::symlink_metadata(path) {

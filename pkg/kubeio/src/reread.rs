@@ -3,7 +3,6 @@
 use std::{
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    time::SystemTime,
 };
 
 use hostfs::Fingerprint;
@@ -35,18 +34,18 @@ impl<T: Clone> Reread<T> {
     /// # Errors
     /// In words: there is no such file, or nothing good in it.
     pub(crate) fn new(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<Self, String> {
-        let (value, settled) = read(path, parse)?;
-        let last = Mutex::new(Last { value, settled, trouble: None });
+        let settled = hostfs::settled_fingerprint(path);
+        let last = Mutex::new(Last { value: read(path, parse)?, settled, trouble: None });
         Ok(Self { path: path.to_owned(), parse, last })
     }
 
     /// What it says now; what it said last, if that cannot be read.
     pub(crate) fn now(&self) -> T {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let touched = hostfs::fingerprint_of_file(&self.path).ok().flatten();
-        if touched.is_none() || touched != last.settled {
+        let settled = hostfs::settled_fingerprint(&self.path);
+        if settled.is_none() || settled != last.settled {
             match read(&self.path, self.parse) {
-                Ok((value, settled)) => *last = Last { value, settled, trouble: None },
+                Ok(value) => *last = Last { value, settled, trouble: None },
                 Err(why) if last.trouble.as_ref() == Some(&why) => {}
                 Err(why) => {
                     warn!(target: "api", "what this file said last still counts: {why}");
@@ -58,12 +57,9 @@ impl<T: Clone> Reread<T> {
     }
 }
 
-/// What a file says, and its fingerprint from before it was read.
-fn read<T>(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<(T, Option<Fingerprint>), String> {
-    let (now, touched) = (SystemTime::now(), hostfs::fingerprint_of_file(path).ok().flatten());
+fn read<T>(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<T, String> {
     let text = hostfs::read(path, MAX).map_err(|error| error.to_string())?;
-    let value = parse(&text).map_err(|why| format!("{}: {why}", path.display()))?;
-    Ok((value, touched.filter(|touched| touched.is_settled(now))))
+    parse(&text).map_err(|why| format!("{}: {why}", path.display()))
 }
 
 #[cfg(test)]

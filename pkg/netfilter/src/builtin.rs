@@ -71,24 +71,21 @@ impl BuiltIn {
     }
 
     /// Takes away what came after this was seen, as far as there is nothing in it: no rule, and no other policy than the
-    /// one that a new chain has. Tells what.
+    /// one that a new chain has.
     ///
     /// # Errors
     /// The kernel refuses, for another reason than that it is used.
-    pub fn put_back(&self, family: Family, table: &str) -> Result<Vec<String>, Error> {
+    pub fn put_back(&self, family: Family, table: &str) -> Result<(), Error> {
         let mut tables = Tables::open(family)?;
-        let mut gone = Vec::new();
         for name in NAMES.into_iter().filter(|name| !self.chains.iter().any(|there| there == name)) {
-            if tables.chain(table, name)?.is_some_and(|chain| chain.is_unused())
-                && tables.delete_chain(table, name)?
-            {
-                gone.push(format!("{family} {table} {name}"));
+            if tables.chain(table, name)?.is_some_and(|chain| chain.is_unused()) {
+                tables.delete_chain(table, name)?;
             }
         }
-        if !self.exists && tables.users(table)? == Some(0) && tables.delete_table(table)? {
-            gone.push(format!("{family} {table}"));
+        if !self.exists && tables.users(table)? == Some(0) {
+            tables.delete_table(table)?;
         }
-        Ok(gone)
+        Ok(())
     }
 }
 
@@ -163,26 +160,25 @@ impl Tables {
         replies.iter().next().map(|reply| read(&reply)).transpose().map_err(Error::BuiltIn)
     }
 
-    fn delete_chain(&mut self, table: &str, name: &str) -> Result<bool, Error> {
+    fn delete_chain(&mut self, table: &str, name: &str) -> Result<(), Error> {
         let mut change = Message::new(DELETE_CHAIN, ONLY_EMPTY, &self.header);
         change.str(CHAIN_TABLE, table).str(CHAIN_NAME, name);
         self.delete(change)
     }
 
-    fn delete_table(&mut self, table: &str) -> Result<bool, Error> {
+    fn delete_table(&mut self, table: &str) -> Result<(), Error> {
         let mut change = Message::new(DELETE_TABLE, ONLY_EMPTY, &self.header);
         change.str(TABLE_NAME, table);
         self.delete(change)
     }
 
-    /// False: somebody uses it since it was looked at, or took it away.
-    fn delete(&mut self, change: Message) -> Result<bool, Error> {
+    /// Not what somebody uses since it was looked at, or took away.
+    fn delete(&mut self, change: Message) -> Result<(), Error> {
         let [high, low] = NF_TABLES.to_be_bytes(); // struct nfgenmsg: its resource, in network byte order
         let limit = |kind| Message::new(kind, Flags::NONE, &[0, 0, high, low]);
         match self.socket.transaction(limit(BEGIN), vec![change], limit(END)) {
-            Ok(()) => Ok(true),
-            Err(error) if matches!(error.errno(), Some(Errno::BUSY | Errno::NOENT)) => Ok(false),
-            Err(source) => Err(Error::BuiltIn(source)),
+            Err(error) if matches!(error.errno(), Some(Errno::BUSY | Errno::NOENT)) => Ok(()),
+            done => done.map_err(Error::BuiltIn),
         }
     }
 }

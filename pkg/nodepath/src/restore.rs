@@ -109,7 +109,7 @@ impl NodePath {
         let page = Page::Chains(self.whose(place)?);
         for (name, before) in self.journal.entries(page) {
             if let Some((family, table)) = parse_entry(&name) {
-                let _ = self.run_at(place, || BuiltIn::parse(&before).put_back(family, table))?;
+                self.run_at(place, || BuiltIn::parse(&before).put_back(family, table))?;
             }
             self.journal.forget(page, &name)?;
         }
