@@ -49,3 +49,20 @@ pub(crate) fn spread(values: &[f64]) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (values[values.len() / 2], values[0], values[values.len() - 1])
 }
+
+/// Median of the ratios within each round, and its standard error.
+struct Ratio {
+    median: f64,
+    error: f64,
+}
+
+impl Ratio {
+    fn of(ratios: impl Iterator<Item = f64>) -> Ratio {
+        let mut ratios: Vec<f64> = ratios.collect();
+        ratios.sort_by(f64::total_cmp);
+        let at = |part: f64| ratios[((ratios.len() - 1) as f64 * part) as usize];
+        // Half of the values are between the quartiles; 1.349 deviations of a normal distribution are.
+        let error = 1.253 * (at(0.75) - at(0.25)) / 1.349 / (ratios.len() as f64).sqrt();
+        Ratio { median: at(0.5), error }
+    }
+}

@@ -64,13 +64,7 @@ impl Lab {
 
     /// The same with links and routes, of which a node has one for each pod.
     pub(crate) fn fill_with_links(&self, namespace: &str, count: u32) {
-        let (mut batch, peers) = (String::new(), self.peers.name());
-        for number in 0..count {
-            writeln!(batch, "link add fake{number} up type veth peer name eth{number} netns {peers}")
-                .unwrap();
-            writeln!(batch, "route add {} dev fake{number}", fake_ip(number)).unwrap();
-        }
-        self.node.netns().pipe("ip -batch -", &batch);
+        with_links(&self.node, &self.peers, count);
         self.fill(namespace, count);
     }
 
@@ -149,6 +143,16 @@ impl Lab {
 /// Addresses that no node here gives to a pod.
 pub(crate) fn fake_ip(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 200, 0, 1)) + number)
+}
+
+/// Links and routes of pods that are only objects; the links end in `peers`.
+pub(crate) fn with_links(node: &Node, peers: &Netns, count: u32) {
+    let (mut batch, peers) = (String::new(), peers.name());
+    for number in 0..count {
+        writeln!(batch, "link add fake{number} up type veth peer name eth{number} netns {peers}").unwrap();
+        writeln!(batch, "route add {} dev fake{number}", fake_ip(number)).unwrap();
+    }
+    node.netns().pipe("ip -batch -", &batch);
 }
 
 /// What kubelet and connection tracking's users leave on every node: chains in each table, and one rule that makes the

@@ -1,16 +1,18 @@
 //! Packets of a pod that is not enrolled, with all our rules on the node and without.
 //!
-//! Three nodes that are made alike carry the same load in turn, first all without us; then one has a policy rule of
-//! somebody else's, which is the least that a node with policy routing can have, and one has us. A node is not compared
-//! with itself: the kernel looks routes up in another way for ever once a namespace had a policy rule.
+//! Three nodes that are made alike, each with the links and routes of 250 other pods, carry the same load in turn, first
+//! all without us; then one has a policy rule of somebody else's, which is the least that a node with policy routing can
+//! have, and one has us. A node is not compared with itself: the kernel looks routes up in another way for ever once a
+//! namespace had a policy rule.
 
 use std::{sync::Arc, time::Duration};
 
-use kit::{Node, NodeOptions, Pod, PodSandbox};
+use kit::{Netns, Node, NodeOptions, Pod, PodSandbox};
 
 use super::{
+    Ratio,
     flow::{Flow, Load, own_time, pin, step_aside, unpin},
-    lab::{Lab, MESH, PLAIN, with_other_users},
+    lab::{Lab, MESH, PLAIN, with_links, with_other_users},
     spread,
     talk::{Speech, Talk},
 };
@@ -32,6 +34,7 @@ struct Place {
     flows: [Flow; 2],
     _pod: PodSandbox,
     node: Arc<Node>,
+    _peers: Netns,
 }
 
 impl Place {
@@ -39,10 +42,12 @@ impl Place {
         let node = Arc::new(Node::new(NodeOptions::default()));
         with_other_users(&node);
         node.netns().sh("ip6tables-nft -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT");
+        let peers = Netns::new("peers");
+        with_links(&node, &peers, PODS);
         let pod = node.pod(Pod::new(PLAIN, "plain"), &[]);
         let flows = [false, true].map(|v6| Flow::open(&pod.netns, &node, v6));
         let talks = [false, true].map(|v6| Talk::open(&pod.netns, &node, v6));
-        Place { node, _pod: pod, flows, talks }
+        Place { node, _pod: pod, flows, talks, _peers: peers }
     }
 }
 
@@ -58,7 +63,7 @@ pub(crate) fn run(rounds: usize) {
         places[RULE].node.netns().sh(&rule);
     }
     let mut lab = Lab::on(Arc::clone(&places[OURS].node), &[]);
-    lab.fill_with_links(MESH, PODS);
+    lab.fill(MESH, PODS);
     let _ztunnels = [lab.ztunnel("ztunnel-a"), lab.ztunnel("ztunnel-b")];
     lab.wait_members(PODS as usize);
     std::thread::sleep(Duration::from_secs(1)); // until the agent rests
@@ -96,21 +101,10 @@ struct Row {
     rounds: Vec<Round>,
 }
 
-/// A median, and its standard error.
-struct Ratio {
-    median: f64,
-    error: f64,
-}
-
 impl Row {
     /// Of the ratios within each round.
     fn ratio(&self, place: usize) -> Ratio {
-        let mut ratios: Vec<f64> = self.rounds.iter().map(|round| round[place] / round[BARE]).collect();
-        ratios.sort_by(f64::total_cmp);
-        let at = |part: f64| ratios[((ratios.len() - 1) as f64 * part) as usize];
-        // Half of the values are between the quartiles; 1.349 deviations of a normal distribution are.
-        let error = 1.253 * (at(0.75) - at(0.25)) / 1.349 / (ratios.len() as f64).sqrt();
-        Ratio { median: at(0.5), error }
+        Ratio::of(self.rounds.iter().map(|round| round[place] / round[BARE]))
     }
 }
 
