@@ -1,9 +1,11 @@
 //! Who is captured, from when on, and until when.
 
-use kit::{Echo, Pod};
+use std::{net::SocketAddr, time::Duration};
+
+use kit::{Echo, Live, LiveConnections, Netns, Pod};
 use serde_json::{Value, json};
 
-use crate::ambient_stage::{Ambient, MESH, PLAIN, PORT};
+use crate::ambient_stage::{Ambient, MESH, PLAIN, PORT, RELAYED};
 
 const MODE: &str = "istio.io/dataplane-mode";
 
@@ -55,6 +57,56 @@ fn running_pods_join_and_leave_with_the_label_of_their_namespace_or_their_own() 
     leaves(&stage);
     stage.manifests.put_pod(&manifest);
     joins(&stage);
+}
+
+/// Hears no attempt to connect to this port, and counts them.
+fn deafen(netns: &Netns, port: u16) {
+    let drops =
+        ["ipv4", "ipv6"].map(|family| format!("meta nfproto {family} tcp dport {port} counter drop\n"));
+    let hook = "type filter hook input priority 0;";
+    let chain = format!("chain in {{\n{hook}\n{}}}", drops.concat());
+    netns.pipe("nft -f -", &format!("table inet kit_deaf {{\n{chain}\n}}\n"));
+}
+
+/// Whether something was dropped there, of each family.
+fn was_called(netns: &Netns) -> bool {
+    let shown = netns.sh("nft list table inet kit_deaf");
+    shown.contains("packets") && !shown.contains("packets 0 ")
+}
+
+/// The first packet is sent once more then. `nat` does not see it again.
+#[test]
+fn connections_that_are_unanswered_when_their_pod_joins_are_captured() {
+    let mut stage = Ambient::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(stage.node.outside(), PORT);
+    let pod = stage.pod(PLAIN, "web");
+    let (inside, outside) = (&pod.sandbox.netns, stage.node.outside());
+    deafen(outside, PORT);
+    deafen(inside, pod.at(false).port());
+    let mut clients = [inside, outside].map(|netns| LiveConnections::start(netns, Live::default()));
+    let mut ids = Vec::new();
+    for v6 in [false, true] {
+        let server = SocketAddr::new(stage.node.outside_ip(v6), PORT);
+        for (who, target) in [server, pod.at(v6)].into_iter().enumerate() {
+            ids.push((who, clients[who].begin(target, 1, Duration::from_secs(30))[0]));
+        }
+    }
+    stage.eventually("all have tried", |_| was_called(inside) && was_called(outside));
+    stage.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
+    stage.eventually("it is captured", |stage| {
+        pod.sandbox.ips().iter().all(|ip| stage.has_member(*ip) && !stage.member_routes(*ip).is_empty())
+    });
+    [inside, outside].map(|netns| netns.sh("nft delete table inet kit_deaf"));
+    for (who, id) in ids {
+        let opened = clients[who].outcome(id).unwrap_or_else(|error| panic!("{who} {id}: {error}"));
+        assert!(RELAYED.contains(&opened.seen.peer.port()), "{who}: {opened:?} is not captured");
+    }
+    for mut client in clients {
+        client.wait_round();
+        client.wait_round();
+        client.finish().assert_unbroken();
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) const MESH: &str = "mesh";
 /// Namespace of the others.
 pub(crate) const PLAIN: &str = "plain";
 /// Ports of a ztunnel's onward connections; pods have higher ones.
-const RELAYED: std::ops::Range<u16> = 16000..30000;
+pub(crate) const RELAYED: std::ops::Range<u16> = 16000..30000;
 /// How long anything may take here that only depends on this machine.
 const LIMIT: Duration = Duration::from_secs(20);
 

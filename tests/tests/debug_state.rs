@@ -182,7 +182,7 @@ fn told_member(member: &Value) -> String {
     format!("add {} {} comment {}", word(&member["set"]), word(&member["ip"]), member["uid"])
 }
 
-const CHAINS: [&str; 9] = [
+const CHAINS: [&str; 11] = [
     "ztunnel-PREROUTING",
     "ztunnel-INPUT",
     "ztunnel-FORWARD",
@@ -192,6 +192,8 @@ const CHAINS: [&str; 9] = [
     "ztunnel-SENT-0",
     "ztunnel-SENT-1",
     "ztunnel-KNOWN",
+    "ztunnel-FIRST",
+    "ztunnel-UPLINK",
 ];
 const KINDS: [&str; 6] = ["ipsets", "rules", "routes", "links", "sysctls", "firewall"];
 

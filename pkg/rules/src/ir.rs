@@ -14,17 +14,17 @@ pub use parts::{Is, Match, Proto, Side, States, Target};
 pub enum Table {
     /// `raw`: before connection tracking.
     Raw,
+    /// `filter`: accept and drop. On a node, it also notes connections that `mangle` sends to a ztunnel.
+    Filter,
     /// `mangle`: marks and TPROXY.
     Mangle,
-    /// `filter`: accept and drop.
-    Filter,
     /// `nat`: address translation; sees the first packet of a connection only.
     Nat,
 }
 
 impl Table {
     /// All four, in commit order.
-    pub const ALL: [Table; 4] = [Table::Raw, Table::Mangle, Table::Filter, Table::Nat];
+    pub const ALL: [Table; 4] = [Table::Raw, Table::Filter, Table::Mangle, Table::Nat];
 
     /// The table's name in iptables.
     #[must_use]

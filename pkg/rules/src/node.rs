@@ -29,15 +29,19 @@ pub const PREROUTING: Chain = Chain::named("ztunnel-PREROUTING");
 pub const FORWARD: Chain = Chain::named("ztunnel-FORWARD");
 /// Packets that the node makes, or that IPVS forwards (mangle).
 pub const OUTPUT: Chain = Chain::named("ztunnel-OUTPUT");
-/// Last stop of leaving packets (mangle, nat).
+/// Last stop of leaving packets (nat).
 pub const POSTROUTING: Chain = Chain::named("ztunnel-POSTROUTING");
 
 /// Packets that a ztunnel hands back (mangle).
 pub const RETURNED: Chain = Chain::named("ztunnel-RETURNED");
 /// By slot: what its ztunnel sends by its pod's own link (mangle).
 pub const SENT: [Chain; SLOTS] = [Chain::named("ztunnel-SENT-0"), Chain::named("ztunnel-SENT-1")];
-/// Packets of established connections (mangle).
+/// First packets of connections, on their way to a ztunnel (filter).
+pub const FIRST: Chain = Chain::named("ztunnel-FIRST");
+/// Packets of connections that have a slot (mangle).
 pub const KNOWN: Chain = Chain::named("ztunnel-KNOWN");
+/// In the ztunnel's namespace: what arrives by the pod's own interface (mangle).
+pub const UPLINK: Chain = Chain::named("ztunnel-UPLINK");
 
 /// How many ztunnels a node has room for.
 pub const SLOTS: usize = 2;

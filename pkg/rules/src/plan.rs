@@ -53,6 +53,8 @@ impl Owner {
             "ztunnel-SENT-0",
             "ztunnel-SENT-1",
             "ztunnel-KNOWN",
+            "ztunnel-FIRST",
+            "ztunnel-UPLINK",
         ],
     };
 

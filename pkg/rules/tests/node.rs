@@ -252,11 +252,22 @@ fn every_rule_set_is_whole() {
 #[test]
 fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
-        let mangle = &case.rules.tables[&Table::Mangle];
-        let first = |chain: &rules::Chain| mangle.chain(chain)[0].to_string();
-        let established = "-m conntrack --ctstate RELATED,ESTABLISHED -g ztunnel-KNOWN";
-        assert_eq!(first(&node::PREROUTING), established, "{}", case.name);
-        assert_eq!(first(&node::KNOWN), "-m connmark --mark 0x0/0x3000 -j RETURN", "{}", case.name);
+        let first = case.rules.tables[&Table::Mangle].chain(&node::PREROUTING).iter().take(2);
+        let first: Vec<String> = first.map(ToString::to_string).collect();
+        let asked = [
+            "-m connmark ! --mark 0x0/0x3000 -g ztunnel-KNOWN",
+            "-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN",
+        ];
+        assert_eq!(first, asked, "{}", case.name);
+        let hooks = case.rules.tables.iter().flat_map(|(table, rules)| {
+            rules.jumps.iter().map(|jump| (*table, jump.hook, jump.rule.to_string()))
+        });
+        // All that it meets: `nat` sees first packets alone, and what is made here does not pass through.
+        let others = hooks.filter(|(table, hook, _)| *table != Table::Nat && *hook != Hook::Output);
+        let others: Vec<String> = others.map(|(_, hook, rule)| format!("{} {rule}", hook.name())).collect();
+        let led =
+            ["FORWARD -m mark ! --mark 0x0/0x3000 -j ztunnel-FORWARD", "PREROUTING -j ztunnel-PREROUTING"];
+        assert_eq!(others, led, "{}", case.name);
     }
 }
 
@@ -264,7 +275,7 @@ fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
 #[test]
 fn a_packet_of_a_captured_connection_is_looked_up_nowhere() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
-        let [_, links @ .., last] = case.rules.tables[&Table::Mangle].chain(&node::KNOWN) else {
+        let [links @ .., last] = case.rules.tables[&Table::Mangle].chain(&node::KNOWN) else {
             panic!("{}", case.name)
         };
         assert_eq!(last.to_string(), "-j CONNMARK --restore-mark --nfmask 0x3140 --ctmask 0x3140");
@@ -272,6 +283,26 @@ fn a_packet_of_a_captured_connection_is_looked_up_nowhere() {
             let by_link = rule.input.is_some() && rule.matches.is_empty() && rule.source.is_none();
             assert!(by_link && matches!(rule.target, Target::Goto(_)), "{}: {rule}", case.name);
         }
+    }
+}
+
+/// IPVS forwards past FORWARD, and `nat` does not see a first packet that is sent once more.
+#[test]
+fn a_connection_gets_its_slot_in_both_places() {
+    for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
+        let noted = |table: Table, chain: &rules::Chain| {
+            let rules = case.rules.tables[&table].chain(chain);
+            let noted = rules.iter().filter(|rule| matches!(rule.target, Target::SetConnMark(_)));
+            noted.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let expected = [
+            "-o istioin0 -j CONNMARK --set-xmark 0x1000/0x3140",
+            "-o istioout0 -j CONNMARK --set-xmark 0x1100/0x3140",
+            "-o istioin1 -j CONNMARK --set-xmark 0x2000/0x3140",
+            "-o istioout1 -j CONNMARK --set-xmark 0x2100/0x3140",
+        ];
+        assert_eq!(noted(Table::Filter, &node::FIRST), expected, "{}", case.name);
+        assert_eq!(noted(Table::Nat, &node::POSTROUTING), expected, "{}", case.name);
     }
 }
 
@@ -337,5 +368,5 @@ fn everything_is_as_configured() {
     );
     assert!(text.contains("--to-destination 10.0.0.1:5353"), "{text}");
     let hooks: Vec<Hook> = rules.tables[&Table::Mangle].jumps.iter().map(|jump| jump.hook).collect();
-    assert_eq!(hooks, [Hook::Prerouting, Hook::Output, Hook::Postrouting]);
+    assert_eq!(hooks, [Hook::Prerouting, Hook::Output]);
 }

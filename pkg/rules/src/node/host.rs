@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use model::{IfName, Mark};
 
 use super::{
-    Config, DNS, FORWARD, Host, KNOWN, Marks, OUTPUT, POSTROUTING, PREROUTING, RETURNED, SENT, Slot, both,
-    marked, set_mark,
+    Config, DNS, FIRST, FORWARD, Host, KNOWN, Marks, OUTPUT, POSTROUTING, PREROUTING, RETURNED, SENT, Slot,
+    both, marked, set_mark,
 };
-use crate::ir::{Hook, Is, Match, Rule, RuleSet, Side, States, Table, Target, host_net};
+use crate::ir::{Chain, Hook, Is, Match, Rule, RuleSet, Side, States, Table, TableRules, Target, host_net};
 
 /// The rule set of one family in the node's namespace.
 #[must_use]
@@ -16,50 +16,48 @@ pub fn host(config: &Config, host: &Host<'_>) -> RuleSet {
     let mut rules = RuleSet::default();
     arriving(config, host, &mut rules);
     made_here(&config.marks, host, &mut rules);
-    to_the_proxy(config, &mut rules);
+    passing(config, &mut rules);
     kept_whole(config, host, &mut rules);
     rules
 }
 
-/// Where an arriving packet goes. The order is from what is common and none of our business to what is to be captured.
+/// Where an arriving packet goes. The order is from what is common, of a slot's connections and of others', to what is
+/// to be decided.
 fn arriving(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     let marks = &config.marks;
     rules.lead(Table::Mangle, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
     let mangle = rules.table(Table::Mangle);
-    let established = Match::CtState(States::RelatedEstablished);
-    mangle.push(&PREROUTING, Rule::new(Target::Goto(KNOWN)).when(established));
+    // Its slot's, a first packet that is sent once more among them, also when the other slot has become the active one.
+    mangle.push(&PREROUTING, Rule::new(Target::Goto(KNOWN)).when(has_slot(marks)));
+    known(config, host, mangle);
     // Seen before we came, or none of ours: decided at the first packet, and left at that.
-    let foreign = Match::ConnMark(Is::eq(Mark { value: 0, mask: marks.slot_mask() }));
-    mangle.push(&KNOWN, Rule::new(Target::Return).when(foreign));
-    for chain in [&PREROUTING, &KNOWN] {
-        by_link(config, host, |rule| mangle.push(chain, rule));
-        // A first packet that is sent once more keeps its slot, also when the other has become the active one.
-        mangle.push(chain, Rule::new(Target::RestoreMark(marks.way_mask())));
-    }
-    mangle.push(&PREROUTING, Rule::new(Target::Return).when(marked(marks.proxy_return)));
-    if host.capture {
-        mangle.push(&PREROUTING, set_mark(marks.outbound).tcp().when(member(host, Side::Source)));
-        // A service's address becomes that of a pod only later: which pods are captured is for routes to say.
-        let no_slot = Match::Mark(Is::eq(Mark { value: 0, mask: marks.slot_mask() | marks.outbound.mask }));
-        mangle.push(&PREROUTING, set_mark(marks.any_slot).tcp().when(no_slot));
-    }
-    // As answers to a captured pod or to a client.
-    mangle.push(&RETURNED, set_mark(marks.skip));
+    let established = Match::CtState(States::RelatedEstablished);
+    mangle.push(&PREROUTING, Rule::new(Target::Return).when(established));
+    mangle.push(&PREROUTING, Rule::new(Target::Goto(RETURNED)).input(&config.links.any));
     for ((slot, chain), mark) in host.slots.iter().zip(SENT).zip(marks.slots) {
-        let sent = slot.iter().flat_map(|slot| from_the_proxy(marks, slot, mark));
-        sent.for_each(|rule| mangle.push(&chain, rule));
+        let Some(slot) = slot else { continue };
+        mangle.push(&PREROUTING, Rule::new(Target::Goto(chain.clone())).input(&slot.veth));
+        from_the_proxy(marks, slot, mark).into_iter().for_each(|rule| mangle.push(&chain, rule));
+    }
+    if host.capture {
+        // A service's address becomes that of a pod only later: which pods are captured is for routes to say.
+        mangle.push(&PREROUTING, set_mark(marks.any_slot).tcp());
+        mangle.push(&PREROUTING, set_mark(marks.outbound).tcp().when(member(host, Side::Source)));
     }
 }
 
-/// What comes from a ztunnel is told by the link, without a look at its connection.
-fn by_link(config: &Config, host: &Host<'_>, mut push: impl FnMut(Rule)) {
-    push(Rule::new(Target::Goto(RETURNED)).input(&config.links.any));
-    for (slot, chain) in host.slots.iter().zip(SENT) {
-        slot.iter().for_each(|slot| push(Rule::new(Target::Goto(chain.clone())).input(&slot.veth)));
+/// A packet of a connection that has a slot: what comes from a ztunnel, which the link tells, goes its ordinary way, as
+/// an answer to a captured pod, or under the address of a client. All others go to the ztunnel.
+fn known(config: &Config, host: &Host<'_>, mangle: &mut TableRules) {
+    let veths = host.slots.iter().flatten().map(|slot| &slot.veth);
+    for link in std::iter::once(&config.links.any).chain(veths) {
+        mangle.push(&KNOWN, Rule::new(Target::Goto(RETURNED)).input(link));
     }
+    mangle.push(&KNOWN, Rule::new(Target::RestoreMark(config.marks.way_mask())));
+    mangle.push(&RETURNED, set_mark(config.marks.skip));
 }
 
-/// What comes out of a ztunnel pod by its own link: under its own address, or under a client's.
+/// The first packet of what a ztunnel sends by its pod's own link: under its own address, or under a client's.
 fn from_the_proxy(marks: &Marks, slot: &Slot, mark: Mark) -> [Rule; 3] {
     let net = host_net(slot.ztunnel_ip);
     let as_client = |target| Rule::new(target).not_source(net);
@@ -67,7 +65,7 @@ fn from_the_proxy(marks: &Marks, slot: &Slot, mark: Mark) -> [Rule; 3] {
     [
         set_mark(both(mark, marks.connection_skip)).source(net),
         as_client(Target::SetMark(both(mark, marks.proxy))),
-        as_client(Target::SetConnMark(answered)).when(Match::CtState(States::New)),
+        as_client(Target::SetConnMark(answered)),
     ]
 }
 
@@ -77,7 +75,7 @@ fn made_here(marks: &Marks, host: &Host<'_>, rules: &mut RuleSet) {
     let no_slot = Mark { value: 0, mask: marks.slot_mask() };
     rules.lead(Table::Mangle, Hook::Output, &OUTPUT, &Rule::new(Target::Return).tcp());
     let mut push = |rule| rules.table(Table::Mangle).push(&OUTPUT, rule);
-    push(Rule::new(Target::RestoreMark(marks.slot_mask())).when(Match::ConnMark(Is::ne(no_slot))));
+    push(Rule::new(Target::RestoreMark(marks.slot_mask())).when(has_slot(marks)));
     push(Rule::new(Target::Return).when(Match::Mark(Is::ne(no_slot))));
     if !host.capture {
         return;
@@ -90,15 +88,15 @@ fn made_here(marks: &Marks, host: &Host<'_>, rules: &mut RuleSet) {
     );
 }
 
-/// A connection whose first packet leaves by a slot's link belongs to that slot, and keeps to that link.
-fn to_the_proxy(config: &Config, rules: &mut RuleSet) {
+/// A connection whose first packet leaves by a slot's link belongs to that slot, and keeps to that link. Others' packets
+/// need not be looked at for it: FORWARD is where those to a ztunnel are told by their link anyway, and `nat` sees first
+/// packets alone. It takes both: IPVS forwards past FORWARD, and a first packet that is sent once more is not seen by
+/// `nat` again, though its pod may have been enrolled meanwhile.
+fn belongs_to_a_slot(config: &Config, table: Table, chain: &Chain, rules: &mut RuleSet) {
     let Config { links, marks, .. } = config;
-    let any = Rule::new(Target::Return).output(&links.any).when(Match::CtState(States::New));
-    rules.lead(Table::Mangle, Hook::Postrouting, &POSTROUTING, &any);
     let mut push = |link: &IfName, value: u32| {
         let mark = Mark { value, mask: marks.way_mask() };
-        let rule = Rule::new(Target::SetConnMark(mark)).output(link);
-        rules.table(Table::Mangle).push(&POSTROUTING, rule);
+        rules.table(table).push(chain, Rule::new(Target::SetConnMark(mark)).output(link));
     };
     for ((inbound, outbound), slot) in links.inbound.iter().zip(&links.outbound).zip(marks.slots) {
         push(inbound, slot.value);
@@ -106,12 +104,23 @@ fn to_the_proxy(config: &Config, rules: &mut RuleSet) {
     }
 }
 
-/// On its way to the ztunnel a packet keeps its addresses, a service's among them, and is dropped by nobody. DNS is the
-/// exception: it is sent to the ztunnel by address. A client of a service that others would masquerade stays who it is:
-/// the ztunnel connects on under the address that it sees, and answers to the node's own would never come back.
+/// On its way to a ztunnel a packet is dropped by nobody, and its connection gets a slot. Marks are asked for before
+/// links: names are dearer to compare.
+fn passing(config: &Config, rules: &mut RuleSet) {
+    let Config { links, marks, .. } = config;
+    let of_ours = Match::Mark(Is::ne(Mark { value: 0, mask: marks.slot_mask() }));
+    rules.lead(Table::Filter, Hook::Forward, &FORWARD, &Rule::new(Target::Return).when(of_ours));
+    let filter = rules.table(Table::Filter);
+    filter.push(&FORWARD, Rule::jump(FIRST).when(marked(marks.any_slot)));
+    filter.push(&FORWARD, Rule::new(Target::Accept).output(&links.any_outbound));
+    belongs_to_a_slot(config, Table::Filter, &FIRST, rules);
+}
+
+/// On its way to the ztunnel a packet keeps its addresses, a service's among them. DNS is the exception: it is sent to
+/// the ztunnel by address. A client of a service that others would masquerade stays who it is: the ztunnel connects on
+/// under the address that it sees, and answers to the node's own would never come back.
 fn kept_whole(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     let outbound = Rule::new(Target::Accept).when(marked(config.marks.outbound));
-    let accept = Rule::new(Target::Accept);
     rules.lead(Table::Nat, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
     rules.table(Table::Nat).push(&PREROUTING, outbound);
     if let Some(ip) = host.dns {
@@ -121,10 +130,12 @@ fn kept_whole(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     }
     let to_a_slot = Rule::new(Target::Return).output(&config.links.any);
     rules.lead(Table::Nat, Hook::Postrouting, &POSTROUTING, &to_a_slot);
-    rules.table(Table::Nat).push(&POSTROUTING, accept.clone());
-    let to_the_outbound = Rule::new(Target::Return).output(&config.links.any_outbound);
-    rules.lead(Table::Filter, Hook::Forward, &FORWARD, &to_the_outbound);
-    rules.table(Table::Filter).push(&FORWARD, accept);
+    belongs_to_a_slot(config, Table::Nat, &POSTROUTING, rules);
+    rules.table(Table::Nat).push(&POSTROUTING, Rule::new(Target::Accept));
+}
+
+fn has_slot(marks: &Marks) -> Match {
+    Match::ConnMark(Is::ne(Mark { value: 0, mask: marks.slot_mask() }))
 }
 
 /// An address of a captured pod.
