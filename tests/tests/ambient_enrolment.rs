@@ -97,7 +97,9 @@ fn connections_that_are_unanswered_when_their_pod_joins_are_captured() {
     stage.eventually("it is captured", |stage| {
         pod.sandbox.ips().iter().all(|ip| stage.has_member(*ip) && !stage.member_routes(*ip).is_empty())
     });
-    [inside, outside].map(|netns| netns.sh("nft delete table inet kit_deaf"));
+    for netns in [inside, outside] {
+        netns.sh("nft delete table inet kit_deaf");
+    }
     for (who, id) in ids {
         let opened = clients[who].outcome(id).unwrap_or_else(|error| panic!("{who} {id}: {error}"));
         assert!(RELAYED.contains(&opened.seen.peer.port()), "{who}: {opened:?} is not captured");

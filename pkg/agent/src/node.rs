@@ -37,6 +37,8 @@ pub(crate) struct NodeWay {
     members: Members,
     fallback: Fallback,
     verified: Option<Verified>,
+    /// It was seen to that the iptables backend that is not in use has nothing of ours.
+    alone: bool,
     /// What the last turn wanted, whatever came of it.
     wanted: Option<Desired>,
     /// ADDs that wait until the next turn has enrolled their pods.
@@ -55,6 +57,7 @@ impl NodeWay {
             members: Members::open(settings.node.clone())?,
             fallback: settings.fallback,
             verified: None,
+            alone: false,
             wanted: None,
             joining: Vec::new(),
             fresh: BTreeSet::new(),

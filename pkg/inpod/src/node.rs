@@ -133,19 +133,15 @@ impl Probes {
         Ok((missing.len(), left.len()))
     }
 
-    /// Takes away rules and sets, of both backends unless one is forced; tells what.
+    /// Takes away rules, of both backends, and sets; tells what.
     ///
     /// # Errors
     /// The step that failed.
     pub fn remove(&mut self) -> Result<Vec<String>, Error> {
-        let mut taken = Vec::new();
-        for backend in self.options.backends() {
-            let options = Options { forced: Some(backend), ..self.options.clone() };
-            let (firewall, observed) = Firewall::open(&options)?;
-            let changes = observed.removal(Owner::PROBES);
-            firewall.apply(&changes, Vec::new())?;
-            taken.extend(changes.words());
-        }
+        let (firewall, observed) = Firewall::open(&self.options)?;
+        let changes = observed.removal(Owner::PROBES);
+        firewall.apply(&changes, Vec::new())?;
+        let mut taken = [changes.words(), firewall.remove_elsewhere(Owner::PROBES)?].concat();
         for family in Family::BOTH {
             let name = spec(family)?.name;
             if self.sets.destroy(&name)? == ipset::Removed::Yes {

@@ -1,7 +1,5 @@
 //! One pod's namespace.
 
-use std::iter;
-
 use hostnet::{Handle, LinkIndex, LocalDelivery};
 use model::Family;
 use netfilter::{Changes, Fingerprint, Firewall, Observation, Options, inside};
@@ -123,19 +121,14 @@ pub fn glance(netns: &Netns, wanted: &Wanted<'_>) -> Result<Glance, Error> {
     netns.run_in(|| look(wanted))?
 }
 
-/// Takes away all that [`capture`] makes, with whatever options, of both backends unless one is forced; and tells what.
+/// Takes away all that [`capture`] makes, with whatever options and by whichever backend; and tells what.
 ///
 /// # Errors
 /// The first step that failed; the others are taken all the same.
 pub fn release(netns: &Netns, config: &Config, options: &Options) -> Result<Vec<String>, Error> {
-    let backends = options.backends();
     let (taken, _) = inside(netns, options, |options| {
-        let rules = backends.iter().map(|backend| {
-            let options = Options { forced: Some(*backend), ..options.clone() };
-            release_rules(&options)
-        });
         // Rules first: without its route, what they mark would leave the pod.
-        let steps: Vec<_> = rules.chain(iter::once_with(|| undeliver(config))).collect();
+        let steps = [release_rules(options), undeliver(config)];
         Ok::<_, Error>(steps.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
     })?;
     Ok(taken)
@@ -154,7 +147,7 @@ fn release_rules(options: &Options) -> Result<Vec<String>, Error> {
     let (firewall, observed) = Firewall::open(options)?;
     let changes = observed.removal(Owner::IN_POD);
     firewall.apply(&changes, Vec::new())?;
-    Ok(changes.words())
+    Ok([changes.words(), firewall.remove_elsewhere(Owner::IN_POD)?].concat())
 }
 
 /// What each family needs. One that is not captured must hold nothing of ours either.

@@ -3,7 +3,7 @@
 use model::Family;
 use rules::{Change, Owner, RuleSet};
 
-use crate::{Error, Firewall, Observation, Waiting};
+use crate::{Error, Firewall, Observation, Waiting, firewall::readable, presence::Presence};
 
 /// The change of each family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +45,20 @@ impl Firewall {
         let texts: Vec<_> =
             changes.0.iter().map(|(family, change)| (*family, change.restore_text())).collect();
         self.restore(&texts, waiting)
+    }
+
+    /// Takes an owner's rules out of the tables of the backend that is not in use, where a run that used it has left
+    /// them; tells what. Where that backend has no tables it costs no child process; where it has no tools, what is in
+    /// its tables stays.
+    ///
+    /// # Errors
+    /// As [`Firewall::open`] and [`Firewall::restore`].
+    pub fn remove_elsewhere(&self, owner: Owner) -> Result<Vec<String>, Error> {
+        let other = self.other();
+        let observed = readable(other.save(Presence::of_this_netns()?.of(other.backend())))?;
+        let changes = observed.removal(owner);
+        other.apply(&changes, Vec::new())?;
+        Ok(changes.words().into_iter().map(|what| format!("{}: {what}", other.backend())).collect())
     }
 
     /// Makes the changes by one command for each rule; not atomic.

@@ -103,10 +103,7 @@ impl Firewall {
         let save = |backend, families: &[Family]| {
             Firewall { backend, tools: tools.clone(), options: options.clone() }.save(families)
         };
-        let look = |backend| match backend {
-            Backend::Nft => save(backend, &presence.nft),
-            Backend::Legacy => save(backend, &presence.legacy),
-        };
+        let look = |backend| save(backend, presence.of(backend));
         let (backend, observed) = match options.forced {
             Some(backend) => (backend, look(backend)?),
             None if presence == Presence::default() => (tools.default_backend()?, Observation::default()),
@@ -123,8 +120,17 @@ impl Firewall {
         self.backend
     }
 
+    /// The same with the other backend.
+    pub(crate) fn other(&self) -> Firewall {
+        let backend = match self.backend {
+            Backend::Nft => Backend::Legacy,
+            Backend::Legacy => Backend::Nft,
+        };
+        Firewall { backend, ..self.clone() }
+    }
+
     /// Reads the tables of these families, which must exist, side by side.
-    fn save(&self, families: &[Family]) -> Result<Observation, Error> {
+    pub(crate) fn save(&self, families: &[Family]) -> Result<Observation, Error> {
         let started = families.iter().map(|family| {
             let tool = self.tools.find(self.backend, *family, Verb::Save)?;
             Ok((*family, Running::start(&tool, &[], &[], Input::Text(""))?))
@@ -245,7 +251,7 @@ pub fn may_use_legacy(options: &Options) -> Result<bool, Error> {
 }
 
 /// Tables of a backend whose tools this host lacks cannot be ours to change: they do not count in the choice.
-fn readable(look: Result<Observation, Error>) -> Result<Observation, Error> {
+pub(crate) fn readable(look: Result<Observation, Error>) -> Result<Observation, Error> {
     match look {
         Err(Error::NoTool { .. }) => Ok(Observation::default()),
         other => other,

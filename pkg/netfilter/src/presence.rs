@@ -5,7 +5,7 @@ use std::{fs, io, path::Path};
 use model::Family;
 use netlink::{Errno, Flags, Message, Protocol, Socket};
 
-use crate::Error;
+use crate::{Backend, Error};
 
 /// `NFNL_SUBSYS_NFTABLES`, and where it stands in the type of a message (kernel: `include/uapi/linux/netfilter/nfnetlink.h`).
 pub(crate) const NF_TABLES: u16 = 10;
@@ -26,6 +26,14 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
+    /// The families of one backend.
+    pub(crate) fn of(&self, backend: Backend) -> &[Family] {
+        match backend {
+            Backend::Nft => &self.nft,
+            Backend::Legacy => &self.legacy,
+        }
+    }
+
     /// Looks at the kernel. A kernel without nf_tables has none.
     pub(crate) fn of_this_netns() -> Result<Presence, Error> {
         let mut legacy = Vec::new();

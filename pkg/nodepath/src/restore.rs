@@ -1,6 +1,7 @@
 //! Restores of the firewall, and what is begun of them while other steps are done.
 
 use std::{
+    iter,
     os::fd::AsFd as _,
     thread::{self, JoinHandle},
 };
@@ -8,7 +9,8 @@ use std::{
 use model::Family;
 use netfilter::{Backend, BuiltIn, Firewall, Waiting};
 use netns::Netns;
-use planner::node::{Operation, Place};
+use planner::node::{Operation, Place, Slot};
+use rules::Owner;
 
 use crate::{Error, NodePath, journal::Page};
 
@@ -114,6 +116,23 @@ impl NodePath {
             self.journal.forget(page, &name)?;
         }
         Ok(())
+    }
+
+    /// Takes our rules out of the tables of the backend that is not in use, where a run that used it has left them: on
+    /// the node, and in the namespaces of the observed slots; tells what. Those of the other should be in place by then.
+    ///
+    /// # Errors
+    /// As [`Firewall::remove_elsewhere`].
+    pub fn remove_elsewhere(&mut self) -> Result<Vec<String>, Error> {
+        let slots = Slot::BOTH.into_iter().filter(|slot| slot.of(&self.slots).is_some());
+        let places: Vec<Place> = iter::once(Place::Node).chain(slots.map(Place::Ztunnel)).collect();
+        let mut removed = Vec::new();
+        for place in places {
+            let Some(firewall) = self.firewall_of(place)?.clone() else { continue };
+            let words = self.run_at(place, || firewall.remove_elsewhere(Owner::NODE))?;
+            removed.extend(words.into_iter().map(|what| format!("{place}: {what}")));
+        }
+        Ok(removed)
     }
 
     fn begin_restore(&mut self, place: Place, texts: Texts, ahead: bool) -> Option<Restoring> {

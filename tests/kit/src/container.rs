@@ -139,9 +139,14 @@ impl Container {
     /// Sets a variable of the daemon.
     #[must_use]
     pub fn with_env(mut self, key: &str, value: &str) -> Self {
+        self.set_env(key, value);
+        self
+    }
+
+    /// The same, of a container that is there: for the next daemon.
+    pub fn set_env(&mut self, key: &str, value: &str) {
         self.env.retain(|(present, _)| present != key);
         self.env.push((key.to_owned(), value.to_owned()));
-        self
     }
 
     /// Does not set a variable.

@@ -52,6 +52,12 @@ impl NodeWay {
             }
             self.tell_repairs(core, &steps, &desired);
         }
+        if !self.alone {
+            for what in self.path.remove_elsewhere().map_err(words)? {
+                info!(target: "ambient", "an agent that used another iptables has left, and now gone: {what}");
+            }
+            self.alone = true;
+        }
         core.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
         tell(core, &desired, &observed);
         shared::write(&core.settings, &desired)?;

@@ -19,6 +19,7 @@ pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
     let mut troubles = Vec::new();
     match steps(settings, &mut path) {
         Ok(steps) => {
+            troubles.extend(path.remove_elsewhere().err().map(|error| error.to_string()));
             let mut begun = path.begin(&steps);
             let failed = steps.iter().filter_map(|step| {
                 path.apply(step, &mut begun).err().map(|error| format!("{step}: {error}"))
