@@ -8,7 +8,7 @@ use std::{
     net::IpAddr,
 };
 
-use model::{Family, IfName, IpNet};
+use model::{Family, IfName, IpNet, TableId};
 use rules::{RuleSet, Saved, node as rule_sets, plan::Owner};
 
 use super::{
@@ -34,6 +34,11 @@ fn build(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Ope
     steps.extend(missing.map(Operation::CreateSet));
     let (nets, ways) = route_changes(config, desired, observed);
     steps.extend(route_step(Place::Node, nets, RouteEdit::Put));
+    // Without its rule a packet goes where a later one leads it, by a link perhaps that is made anew.
+    let rules: Vec<PathRule> =
+        desired.families().into_iter().flat_map(|family| want::rules(config, family)).collect();
+    let added = |rule| Operation::AddRule(Place::Node, rule);
+    steps.extend(diff::missing(&rules, &observed.rules).into_iter().map(added));
     for slot in Slot::BOTH {
         if let Some(ztunnel) = desired.slot(slot) {
             steps.extend(slot_steps(config, slot, ztunnel, observed));
@@ -41,7 +46,7 @@ fn build(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Ope
     }
     steps.extend(way_steps(config, desired, observed, ways));
     steps.extend(join_steps(desired, observed));
-    steps.extend(tidy_steps(config, desired, observed));
+    steps.extend(tidy_steps(config, desired, observed, &rules));
     steps
 }
 
@@ -61,11 +66,6 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
     }
     let wanted = want::addresses(config, slot, ztunnel, false);
     steps.extend(address_steps(place, &wanted, &inside.addresses, &fresh));
-    for pair in want::pairs(slot) {
-        if fresh.contains(&pair.ztunnel) || inside.links.get(&pair.ztunnel) != Some(&true) {
-            steps.push(Operation::SetUp(place, pair.ztunnel));
-        }
-    }
     // A new link has the settings that all new links have.
     let of_fresh = |name: &str| name.split('/').any(|part| fresh.contains(part));
     let differ = |wanted: BTreeMap<String, String>, seen: &BTreeMap<String, String>| {
@@ -78,6 +78,14 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
     steps
         .extend(diff::missing(&rules, &inside.rules).into_iter().map(|rule| Operation::AddRule(place, rule)));
     steps.extend(route_step(place, diff::changed(&routes, &inside.routes), RouteEdit::Put));
+    let wanted = |family| inside_rules(config, ztunnel, family);
+    // What a ztunnel does not take for its own goes out again: without all this it is everything.
+    steps.extend(firewall_step(place, wanted, &inside.firewall, true));
+    for pair in want::pairs(slot) {
+        if fresh.contains(&pair.ztunnel) || inside.links.get(&pair.ztunnel) != Some(&true) {
+            steps.push(Operation::SetUp(place, pair.ztunnel));
+        }
+    }
     let wanted = want::addresses(config, slot, ztunnel, true);
     steps.extend(address_steps(Place::Node, &wanted, &observed.addresses, &fresh));
     for pair in want::pairs(slot) {
@@ -88,9 +96,6 @@ fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &
     }
     let wanted = want::node_sysctls(slot, ztunnel, &observed.sysctls);
     steps.extend(sysctl_step(Place::Node, differ(wanted, &observed.sysctls)));
-    let wanted = |family| inside_rules(config, ztunnel, family);
-    // What a ztunnel does not take for its own goes out again: without these rules it is all of it.
-    steps.extend(firewall_step(place, wanted, &inside.firewall, true));
     steps
 }
 
@@ -110,7 +115,8 @@ fn address_steps(
 }
 
 /// The routes to put: nets first, which catch what has no way, so that they are there before a link goes; then the ways.
-/// A pod that joins has no traffic to catch yet, and gets its way first, so that nothing to it is held.
+/// A pod that joins has no traffic to catch yet, and gets its way first, so that nothing to it is held. So do answers to
+/// a ztunnel whose links stay.
 fn route_changes(
     config: &NodeConfig,
     desired: &Desired,
@@ -122,13 +128,20 @@ fn route_changes(
         observed.sets.get(&Family::of(net.addr())).is_some_and(|members| members.contains_key(&net.addr()))
     };
     let is_way = |route: &PathRoute| matches!(route.to, RouteTo::Via(..));
-    let (nets, mut ways): (Vec<_>, Vec<_>) =
-        changed.into_iter().partition(|route| !is_way(route) && route.dst.is_none_or(enrolled));
+    let stay = Slot::BOTH.into_iter().filter(|slot| missing_pairs(*slot, observed).is_empty());
+    let answers: Vec<_> = stay.map(|slot| TableId(config.tables.slot_return + slot.number())).collect();
+    let has_way_to_come = |net: &PathRoute| {
+        let of_table = |way: &PathRoute| (way.family, way.table) == (net.family, net.table) && is_way(way);
+        answers.contains(&net.table) && changed.iter().any(of_table)
+    };
+    let is_net =
+        |route: &PathRoute| !is_way(route) && !has_way_to_come(route) && route.dst.is_none_or(enrolled);
+    let (nets, mut ways): (Vec<_>, Vec<_>) = changed.iter().cloned().partition(is_net);
     ways.sort_by_key(|route| !is_way(route));
     (nets, ways)
 }
 
-/// The ways, then what sends packets into them, then where new connections go: a switch is the last of these steps, and
+/// The ways, then what marks packets for them, then where new connections go: a switch is the last of these steps, and
 /// replaces each route at one moment.
 fn way_steps(
     config: &NodeConfig,
@@ -141,10 +154,6 @@ fn way_steps(
         ways.into_iter().partition(|route| tables.contains(&route.table.0));
     let mut steps: Vec<Operation> = route_step(Place::Node, of_slots, RouteEdit::Put).into_iter().collect();
     let families = desired.families();
-    for family in &families {
-        let missing = diff::missing(&want::rules(config, *family), &observed.rules);
-        steps.extend(missing.into_iter().map(|rule| Operation::AddRule(Place::Node, rule)));
-    }
     let wanted = |family| {
         if families.contains(&family) { node_rules(config, desired, family) } else { RuleSet::default() }
     };
@@ -205,7 +214,12 @@ fn join_steps(desired: &Desired, observed: &Observed) -> Vec<Operation> {
 }
 
 /// What is ours and not wanted any more.
-fn tidy_steps(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Operation> {
+fn tidy_steps(
+    config: &NodeConfig,
+    desired: &Desired,
+    observed: &Observed,
+    rules: &[PathRule],
+) -> Vec<Operation> {
     let mut steps = Vec::new();
     let families = desired.families();
     let all = observed.sets.values().flat_map(|members| members.keys());
@@ -213,15 +227,15 @@ fn tidy_steps(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Ve
     if !left.is_empty() {
         steps.push(Operation::RemoveMembers(left));
     }
-    let stale = diff::stale(&want::routes(config, desired), &observed.routes);
-    // What a link that goes takes along is deleted all the same: that it is gone already is fine.
-    steps.extend(route_step(Place::Node, stale, RouteEdit::Delete));
-    let wanted: Vec<PathRule> = families.iter().flat_map(|family| want::rules(config, *family)).collect();
+    // Before the routes, which they may still lead to.
     steps.extend(
-        diff::missing(&observed.rules, &wanted)
+        diff::missing(&observed.rules, rules)
             .into_iter()
             .map(|rule| Operation::DeleteRule(Place::Node, rule)),
     );
+    let stale = diff::stale(&want::routes(config, desired), &observed.routes);
+    // What a link that goes takes along is deleted all the same: that it is gone already is fine.
+    steps.extend(route_step(Place::Node, stale, RouteEdit::Delete));
     for slot in Slot::BOTH {
         if desired.slot(slot).is_some() {
             steps.extend(tidy_inside(config, slot, desired, observed));
