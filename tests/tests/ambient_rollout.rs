@@ -8,7 +8,7 @@ use kit::{
     Daemon, Echo, Live, LiveConnections, Netns, NodeOptions, TempDir, UplinkWatch, Ztunnel, ZtunnelOptions,
 };
 
-use crate::ambient_stage::{Ambient, MESH, PLAIN, Peer};
+use crate::ambient_stage::{Ambient, MESH, PLAIN, PORT, Peer};
 
 const OUTSIDE: u16 = 9000;
 
@@ -164,4 +164,39 @@ fn a_ztunnel_that_refuses_its_rules_is_not_switched_to() {
     stage.wait_active(&next);
     pod.tcp(outside).unwrap();
     next.wait_seen(|relayed| relayed.dst == outside);
+}
+
+/// Who gets a connection's first packet, and is gone before it answers, leaves it to the next one, for good: another one
+/// in the dead one's slot is not taken for it.
+#[test]
+fn an_attempt_that_a_dead_ztunnel_got_belongs_to_its_successor() {
+    let mut stage = Ambient::new(&[]);
+    let mut dead = stage.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(stage.node.outside(), PORT);
+    let pod = stage.pod(MESH, "one");
+    dead.kill();
+    let node = Arc::clone(&stage.node);
+    let count = |family| format!("oifname \"istioout0\" meta nfproto {family} tcp flags syn counter\n");
+    let counters = ["ipv4", "ipv6"].map(count).concat();
+    let chain = format!("chain last {{\ntype filter hook postrouting priority 400\n{counters}}}");
+    node.netns().pipe("nft -f -", &format!("table inet kit_sent {{\n{chain}\n}}\n"));
+    let mut attempts = LiveConnections::start(&pod.sandbox.netns, Live::default());
+    let outside = [false, true].map(|v6| SocketAddr::new(node.outside_ip(v6), PORT));
+    let ids = outside.map(|target| attempts.begin(target, 1, Duration::from_secs(20))[0]);
+    stage.eventually("both attempts have reached the dead one's slot", |_| {
+        !node.netns().sh("nft list table inet kit_sent").contains("packets 0 ")
+    });
+    let heir = stage.ztunnel("ztunnel-b");
+    dead.delete();
+    stage.manifests.remove_pod("istio-system", "ztunnel-a");
+    for id in ids {
+        attempts.outcome(id).unwrap_or_else(|error| panic!("{error}\n{}", stage.log()));
+    }
+    assert_eq!(heir.seen().len(), 2, "{:?}", heir.seen());
+    let next = stage.ztunnel("ztunnel-c");
+    assert!(stage.is_captured(&pod));
+    assert_eq!(next.seen().len(), 2, "{:?}", next.seen());
+    attempts.wait_round();
+    attempts.wait_round();
+    attempts.finish().assert_unbroken();
 }

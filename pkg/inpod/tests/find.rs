@@ -190,6 +190,24 @@ fn a_glance_tells_changes_in_tables_of_both_backends() {
     }
 }
 
+/// Whatever an earlier agent was told to use, and this one is.
+#[test]
+fn a_release_takes_the_rules_of_both_backends() {
+    let (config, pod) = (Config::default(), Pod::default());
+    let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
+    let forced = |backend| Options { forced: Some(backend), ..Options::default() };
+    for (made, released) in [(Backend::Nft, Backend::Legacy), (Backend::Legacy, Backend::Nft)] {
+        let scene = Scene::new();
+        let _ = capture(&scene.pod.1, &wanted, &forced(made)).unwrap();
+        let taken = release(&scene.pod.1, &config, &forced(released)).unwrap();
+        assert!(taken.iter().any(|what| what.starts_with(&format!("{made}: "))), "{taken:?}");
+        for tool in ["iptables", "ip6tables"] {
+            let left = scene.pod.shown(&format!("{tool}-{made}-save"));
+            assert!(!left.contains("ISTIO"), "{left}");
+        }
+    }
+}
+
 /// Rules that matched have other counters, and are the same rules.
 #[test]
 fn traffic_is_no_change() {

@@ -89,8 +89,8 @@ fn made_here(marks: &Marks, host: &Host<'_>, rules: &mut RuleSet) {
 }
 
 /// A connection whose first packet leaves by a slot's link belongs to that slot, and keeps to that link. Others' packets
-/// need not be looked at for it: FORWARD is where those to a ztunnel are told by their link anyway, and `nat` sees first
-/// packets alone. It takes both: IPVS forwards past FORWARD, and a first packet that is sent once more is not seen by
+/// need not be looked at for it: in FORWARD those to a ztunnel are told by their mark anyway, and `nat` sees first packets
+/// alone. It takes both: IPVS forwards past FORWARD, and a first packet that is sent once more is not seen by
 /// `nat` again, though its pod may have been enrolled meanwhile.
 fn belongs_to_a_slot(config: &Config, table: Table, chain: &Chain, rules: &mut RuleSet) {
     let Config { links, marks, .. } = config;
@@ -104,14 +104,14 @@ fn belongs_to_a_slot(config: &Config, table: Table, chain: &Chain, rules: &mut R
     }
 }
 
-/// On its way to a ztunnel a packet is dropped by nobody, and its connection gets a slot. Marks are asked for before
-/// links: names are dearer to compare.
+/// On its way to a ztunnel a packet is dropped by nobody, and its connection gets a slot: another one, if what was the
+/// slot's is gone before it has answered. Marks are asked for before links: names are dearer to compare.
 fn passing(config: &Config, rules: &mut RuleSet) {
     let Config { links, marks, .. } = config;
     let of_ours = Match::Mark(Is::ne(Mark { value: 0, mask: marks.slot_mask() }));
     rules.lead(Table::Filter, Hook::Forward, &FORWARD, &Rule::new(Target::Return).when(of_ours));
     let filter = rules.table(Table::Filter);
-    filter.push(&FORWARD, Rule::jump(FIRST).when(marked(marks.any_slot)));
+    filter.push(&FORWARD, Rule::jump(FIRST).when(Match::CtState(States::New)));
     filter.push(&FORWARD, Rule::new(Target::Accept).output(&links.any_outbound));
     belongs_to_a_slot(config, Table::Filter, &FIRST, rules);
 }
