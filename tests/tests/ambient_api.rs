@@ -101,12 +101,19 @@ impl Cluster {
         self.add(pod).unwrap_or_else(|error| panic!("{error}"))
     }
 
+    /// Each family's set changes at a moment of its own.
     pub(crate) fn is_enrolled(&self, sandbox: &PodSandbox) -> bool {
-        let sets = self.scene.node.netns().sh("ipset save");
-        let has = |ip: &IpAddr| sets.contains(&format!(" {ip} comment \"{}\"", sandbox.pod.uid));
-        let all: Vec<bool> = sandbox.ips().iter().map(has).collect();
-        assert!(all.iter().all(|one| *one == all[0]), "one family only: {sets}");
-        all[0]
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let sets = self.scene.node.netns().sh("ipset save");
+            let has = |ip: &IpAddr| sets.contains(&format!(" {ip} comment \"{}\"", sandbox.pod.uid));
+            let all: Vec<bool> = sandbox.ips().iter().map(has).collect();
+            if all.iter().all(|one| *one == all[0]) {
+                return all[0];
+            }
+            assert!(Instant::now() < deadline, "one family only: {sets}");
+            std::thread::sleep(Duration::from_millis(2)); // between two looks at the kernel
+        }
     }
 
     fn is_captured(&self, sandbox: &PodSandbox) -> bool {
