@@ -49,13 +49,14 @@ impl Firewall {
 
     /// Takes an owner's rules out of the tables of the backend that is not in use, where a run that used it has left
     /// them; tells what. Where that backend has no tables it costs no child process; where it has no tools, what is in
-    /// its tables stays.
+    /// its tables stays. So it does where one backend is forced and the tools of the other fail: that may be why.
     ///
     /// # Errors
     /// As [`Firewall::open`] and [`Firewall::restore`].
     pub fn remove_elsewhere(&self, owner: Owner) -> Result<Vec<String>, Error> {
         let other = self.other();
-        let observed = readable(other.save(Presence::of_this_netns()?.of(other.backend())))?;
+        let found = other.save(Presence::of_this_netns()?.of(other.backend()));
+        let observed = if self.is_forced() { found.unwrap_or_default() } else { readable(found)? };
         let changes = observed.removal(owner);
         other.apply(&changes, Vec::new())?;
         Ok(changes.words().into_iter().map(|what| format!("{}: {what}", other.backend())).collect())

@@ -120,6 +120,11 @@ impl Firewall {
         self.backend
     }
 
+    /// Whether the backend was not a matter of choice.
+    pub(crate) fn is_forced(&self) -> bool {
+        self.options.forced.is_some()
+    }
+
     /// The same with the other backend.
     pub(crate) fn other(&self) -> Firewall {
         let backend = match self.backend {

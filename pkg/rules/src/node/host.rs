@@ -89,8 +89,8 @@ fn made_here(marks: &Marks, host: &Host<'_>, rules: &mut RuleSet) {
 }
 
 /// A connection whose first packet leaves by a slot's link belongs to that slot, and keeps to that link. Others' packets
-/// need not be looked at for it: in FORWARD those to a ztunnel are told by their mark anyway, and `nat` sees first packets
-/// alone. It takes both: IPVS forwards past FORWARD, and a first packet that is sent once more is not seen by
+/// need not be looked at for it: in FORWARD those to a ztunnel are told by their mark anyway, and `nat` sees first
+/// packets alone. It takes both: IPVS forwards past FORWARD, and a first packet that is sent once more is not seen by
 /// `nat` again, though its pod may have been enrolled meanwhile.
 fn belongs_to_a_slot(config: &Config, table: Table, chain: &Chain, rules: &mut RuleSet) {
     let Config { links, marks, .. } = config;
