@@ -72,11 +72,10 @@ fn from_the_proxy(marks: &Marks, slot: &Slot, mark: Mark) -> [Rule; 3] {
 /// IPVS forwards from here, not from FORWARD: without a socket, to the address of a captured pod. Only a connection's
 /// beginning counts: the last packets of the kubelet's probes have no socket any more either.
 fn made_here(marks: &Marks, host: &Host<'_>, rules: &mut RuleSet) {
-    let no_slot = Mark { value: 0, mask: marks.slot_mask() };
     rules.lead(Table::Mangle, Hook::Output, &OUTPUT, &Rule::new(Target::Return).tcp());
     let mut push = |rule| rules.table(Table::Mangle).push(&OUTPUT, rule);
     push(Rule::new(Target::RestoreMark(marks.slot_mask())).when(has_slot(marks)));
-    push(Rule::new(Target::Return).when(Match::Mark(Is::ne(no_slot))));
+    push(Rule::new(Target::Return).when(is_marked(marks)));
     if !host.capture {
         return;
     }
@@ -91,7 +90,7 @@ fn made_here(marks: &Marks, host: &Host<'_>, rules: &mut RuleSet) {
 /// A connection whose first packet leaves by a slot's link belongs to that slot, and keeps to that link. Others' packets
 /// need not be looked at for it: in FORWARD those to a ztunnel are told by their mark anyway, and `nat` sees first
 /// packets alone. It takes both: IPVS forwards past FORWARD, and a first packet that is sent once more is not seen by
-/// `nat` again, though its pod may have been enrolled meanwhile.
+/// `nat` again, though its pod may have been enrolled meanwhile, or its ztunnel be gone.
 fn belongs_to_a_slot(config: &Config, table: Table, chain: &Chain, rules: &mut RuleSet) {
     let Config { links, marks, .. } = config;
     let mut push = |link: &IfName, value: u32| {
@@ -108,8 +107,7 @@ fn belongs_to_a_slot(config: &Config, table: Table, chain: &Chain, rules: &mut R
 /// slot's is gone before it has answered. Marks are asked for before links: names are dearer to compare.
 fn passing(config: &Config, rules: &mut RuleSet) {
     let Config { links, marks, .. } = config;
-    let of_ours = Match::Mark(Is::ne(Mark { value: 0, mask: marks.slot_mask() }));
-    rules.lead(Table::Filter, Hook::Forward, &FORWARD, &Rule::new(Target::Return).when(of_ours));
+    rules.lead(Table::Filter, Hook::Forward, &FORWARD, &Rule::new(Target::Return).when(is_marked(marks)));
     let filter = rules.table(Table::Filter);
     filter.push(&FORWARD, Rule::jump(FIRST).when(Match::CtState(States::New)));
     filter.push(&FORWARD, Rule::new(Target::Accept).output(&links.any_outbound));
@@ -134,8 +132,18 @@ fn kept_whole(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     rules.table(Table::Nat).push(&POSTROUTING, Rule::new(Target::Accept));
 }
 
+/// The packet's connection has a slot.
 fn has_slot(marks: &Marks) -> Match {
-    Match::ConnMark(Is::ne(Mark { value: 0, mask: marks.slot_mask() }))
+    Match::ConnMark(Is::ne(no_slot(marks)))
+}
+
+/// The packet is for a slot, or for whichever is active.
+fn is_marked(marks: &Marks) -> Match {
+    Match::Mark(Is::ne(no_slot(marks)))
+}
+
+fn no_slot(marks: &Marks) -> Mark {
+    Mark { value: 0, mask: marks.slot_mask() }
 }
 
 /// An address of a captured pod.
