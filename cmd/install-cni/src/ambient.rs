@@ -137,7 +137,10 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
     };
     thread::Builder::new().name("ambient".to_owned()).spawn(body).context("cannot start a thread")?;
     let opened: Result<()> = open.recv().context("the node's network namespace cannot be entered")?;
-    opened.context("cannot work on the node's network")?;
+    opened.context(
+        "cannot change the node's network, for which the container needs CAP_NET_ADMIN and CAP_SYS_ADMIN \
+         (cni.privileged=true in the charts of Istio up to 1.20)",
+    )?;
     if let Some(file) = ambient.fallback_file.clone() {
         let handle = handle.clone();
         let body = move || follow_fallback(&file, &handle);

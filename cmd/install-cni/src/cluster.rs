@@ -10,23 +10,23 @@ use std::{
 
 use futures_util::StreamExt as _;
 use installer::Handle;
-use kubeio::{Client, Connection, Error, Object};
+use kubeio::{Client, Connection, Error, Kind, Object};
 use model::DaemonSet;
 use serde::Deserialize;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
-    leave::{Ours, Seen},
     notices::{self, Sources},
     settings::{Identity, Settings},
+    shutdown::{self, Memory, OwnPod, Presence},
 };
 
 /// The cluster, as far as it is known.
 #[derive(Default)]
 pub(crate) struct Cluster {
     client: RwLock<Option<Client>>,
-    /// Our DaemonSet.
-    pub(crate) ours: Ours,
+    /// What the shutdown needs to know.
+    pub(crate) memory: Memory,
 }
 
 impl Cluster {
@@ -57,7 +57,7 @@ pub(crate) async fn follow(
     };
     tokio::join!(
         config_map,
-        follow_daemon_set(&client, &settings.identity, &cluster.ours),
+        follow_daemon_set(&client, &settings.identity, &cluster.memory),
         notices::publish(&client, &settings, sources),
     );
 }
@@ -112,68 +112,88 @@ async fn follow_config_map(client: &Client, object: &Object, key: &str, installe
     }
 }
 
-async fn follow_daemon_set(client: &Client, identity: &Identity, ours: &Ours) {
+/// Until a question that our role does not allow is asked again: roles change rarely, and there are many agents.
+const REFUSED_PAUSE: Duration = Duration::from_secs(600);
+
+/// Keeps what the shutdown needs to know up to date: our DaemonSet by a watch, where our role allows one.
+async fn follow_daemon_set(client: &Client, identity: &Identity, memory: &Memory) {
     if identity.namespace.is_empty() {
-        warn!(target: "install", "our namespace is not known, so that an upgrade cannot be told from a removal: nothing is cleaned up");
+        warn!(target: "install", "our namespace is not known, so that an upgrade cannot be distinguished from an uninstallation: nothing is removed at shutdown");
         return;
     }
-    let name = daemon_set_name(client, identity).await;
-    let whole = format!("DaemonSet {}/{name}", identity.namespace);
+    let name = daemon_set_name(client, identity, memory).await;
     let object = Object { group: "apps", kind: "DaemonSet", namespace: identity.namespace.clone(), name };
-    ours.is(object.clone());
+    memory.set_daemon_set(object.clone());
+    let whole = format!("DaemonSet {}/{}", object.namespace, object.name);
     let mut said = Said::default();
-    let mut changes = std::pin::pin!(client.watch::<DaemonSet>(&object));
-    while let Some(change) = changes.next().await {
-        match change {
-            Ok(daemon_set) => {
+    loop {
+        let refusal = watch_daemon_set(client, &object, memory, &mut said).await;
+        debug!(target: "install", "{refusal}: our DaemonSet is asked for at shutdown instead");
+        if let Ok(daemon_set) =
+            client.get::<DaemonSet>(&whole, &shutdown::daemon_set_path(&object), LIMIT).await
+        {
+            observe(memory, &whole, Some(&daemon_set), false);
+        }
+        tokio::time::sleep(REFUSED_PAUSE).await;
+    }
+}
+
+/// Watches until that is refused; returns the refusal.
+async fn watch_daemon_set(client: &Client, object: &Object, memory: &Memory, said: &mut Said) -> Error {
+    let whole = format!("DaemonSet {}/{}", object.namespace, object.name);
+    let mut changes = std::pin::pin!(client.watch::<DaemonSet>(object));
+    loop {
+        match changes.next().await {
+            Some(Ok(daemon_set)) => {
                 said.forget();
-                match ours.saw(daemon_set.as_ref()) {
-                    Some(Seen::There) => info!(target: "install", "{whole} is ours"),
-                    Some(Seen::Gone) => {
-                        info!(target: "install", "{whole}, which is ours, is gone or being deleted");
-                    }
-                    Some(Seen::Nothing) | None => {}
-                }
+                observe(memory, &whole, daemon_set.as_ref(), true);
             }
-            Err(error) => said.warn(&error),
+            Some(Err(error)) => {
+                memory.lose_watch();
+                if error.kind() == Kind::Refused {
+                    return error;
+                }
+                said.warn(&error);
+            }
+            None => std::future::pending().await, // a watch does not end by itself
         }
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Owned {
-    metadata: OwnedMeta,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct OwnedMeta {
-    #[serde(rename = "ownerReferences")]
-    owners: Vec<Owner>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Owner {
-    kind: String,
-    name: String,
+fn observe(memory: &Memory, name: &str, daemon_set: Option<&DaemonSet>, watched: bool) {
+    match memory.observe(daemon_set, watched) {
+        Some(Presence::Present) => info!(target: "install", "{name} is ours"),
+        Some(Presence::Deleted) => {
+            info!(target: "install", "{name}, which is ours, has been deleted or is being deleted");
+        }
+        Some(Presence::Unknown) | None => {}
+    }
 }
 
 /// The name that our DaemonSet has in Istio's charts.
 const DEFAULT_NAME: &str = "istio-cni-node";
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// As told, or the owner of our pod, or the usual one.
-async fn daemon_set_name(client: &Client, identity: &Identity) -> String {
-    if !identity.daemon_set.is_empty() {
-        return identity.daemon_set.clone();
-    }
-    let path = format!("/api/v1/namespaces/{}/pods/{}", identity.namespace, identity.pod);
-    let pod: Result<Owned, Error> = client.get("our own pod", &path, LIMIT).await;
-    let owner =
-        pod.ok().and_then(|pod| pod.metadata.owners.into_iter().find(|owner| owner.kind == "DaemonSet"));
-    owner.map_or_else(|| DEFAULT_NAME.to_owned(), |owner| owner.name)
+/// As configured, or the owner of our pod, or the usual one. Tries until the API server answers.
+async fn daemon_set_name(client: &Client, identity: &Identity, memory: &Memory) -> String {
+    let mut pause = FIRST_PAUSE;
+    let owner = loop {
+        match client.get::<OwnPod>("our own pod", &shutdown::own_pod_path(identity), LIMIT).await {
+            Ok(pod) => {
+                memory.set_pod_readable();
+                break pod.daemon_set().map(str::to_owned);
+            }
+            Err(error) if error.kind() == Kind::NotFound => {
+                memory.set_pod_readable();
+                break None;
+            }
+            Err(error) if error.kind() == Kind::Refused => break None,
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+        pause = (pause * 2).min(LAST_PAUSE);
+    };
+    let configured = Some(&identity.daemon_set).filter(|name| !name.is_empty()).cloned();
+    configured.or(owner).unwrap_or_else(|| DEFAULT_NAME.to_owned())
 }
 
 /// Logs a trouble once, not at each try.

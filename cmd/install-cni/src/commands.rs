@@ -252,6 +252,10 @@ impl Surroundings for Commander {
     fn namespace(&self) -> Option<String> {
         Process.namespace()
     }
+
+    fn pod(&self) -> Option<String> {
+        Process.pod()
+    }
 }
 
 #[cfg(test)]

@@ -29,10 +29,10 @@ use crate::{
     cluster::{self, Cluster},
     condition,
     desk::{self, Desk},
-    leave::{self, Leave},
     notices::Sources,
     patrol::{Patrol, PatrolMetrics},
     settings::{DebugAddress, Settings},
+    shutdown::{self, Verdict},
 };
 
 /// Port of `/healthz` and `/readyz`.
@@ -245,37 +245,39 @@ impl Daemon {
         Agent { handle, ended, marker }
     }
 
-    /// Stops everything, and takes everything away if this is no upgrade.
+    /// Stops everything, and removes everything if this is an uninstallation.
     async fn end(&self, work: Work, ambient: Option<Agent>) -> Result<ExitCode> {
+        let (client, identity) = (self.cluster.client(), &self.settings.identity);
+        // The agent still serves meanwhile: an upgrade takes no longer without it than it must.
+        let verdict = shutdown::decide(
+            self.settings.cleanup,
+            client.as_ref(),
+            &self.cluster.memory,
+            identity,
+            ambient.is_some(),
+        )
+        .await;
         work.handle.stop();
         if let Some(agent) = &ambient {
             agent.handle.stop();
         }
-        let (client, node) = (self.cluster.client(), &self.settings.identity.node);
-        let leaving = leave::decide(
-            self.settings.cleanup,
-            client.as_ref(),
-            &self.cluster.ours,
-            node,
-            ambient.is_some(),
-        );
-        let (leave, installer) = tokio::join!(leaving, timeout(LAST_PASS, work.ended));
-        match leave {
-            Leave::Keep(why) => {
+        let installer = timeout(LAST_PASS, work.ended).await;
+        match verdict {
+            Verdict::Keep(why) => {
                 info!(target: "install", "the plugin stays installed: {why}");
                 if ambient.is_some() {
                     info!(target: "ambient", "enrolled pods stay captured");
                 }
                 Ok(ExitCode::SUCCESS)
             }
-            Leave::EndAmbient(why) => {
+            Verdict::EndAmbient(why) => {
                 info!(target: "install", "the plugin stays installed: {why}");
                 let Some(agent) = ambient else { return Ok(ExitCode::SUCCESS) };
                 let errors = self.release_node(agent).await;
                 errors.iter().for_each(|error| error!(target: "ambient", "not removed: {error}"));
                 Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
-            Leave::CleanUp(why) => {
+            Verdict::CleanUp(why) => {
                 info!(target: "install", "the plugin is removed: {why}");
                 let Ok(Ok(mut installer)) = installer else {
                     bail!("the installer does not stop: nothing is removed")
@@ -287,7 +289,7 @@ impl Daemon {
                 errors.extend(desk::remove_records(&self.settings));
                 errors.iter().for_each(|error| error!(target: "install", "not removed: {error}"));
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
-                    && let Err(error) = condition::uninstalled(&client, node).await
+                    && let Err(error) = condition::uninstalled(&client, &identity.node).await
                 {
                     warn!(target: "install", "{error}");
                 }

@@ -13,6 +13,7 @@ mod ambient;
 mod debug;
 mod entry;
 mod installation;
+mod token;
 
 use crate::ambient::Ambient;
 
@@ -102,6 +103,8 @@ pub(crate) trait Surroundings {
     fn host_name(&self) -> String;
     /// The namespace of the service account.
     fn namespace(&self) -> Option<String>;
+    /// The pod that the service account's token was issued for.
+    fn pod(&self) -> Option<String>;
 }
 
 /// This process's.
@@ -121,6 +124,10 @@ impl Surroundings for Process {
     fn namespace(&self) -> Option<String> {
         let namespace = fs::read_to_string(format!("{SERVICE_ACCOUNT}/namespace")).ok()?;
         Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
+    }
+
+    fn pod(&self) -> Option<String> {
+        token::pod_of(&fs::read_to_string(format!("{SERVICE_ACCOUNT}/token")).ok()?)
     }
 }
 
@@ -254,7 +261,8 @@ impl Reader<'_> {
         let node = self.optional("node-name").or_else(|| self.optional("repair-node-name"));
         Identity {
             namespace: self.optional("pod-namespace").or_else(|| self.around.namespace()).unwrap_or_default(),
-            pod: self.optional("pod-name").unwrap_or_else(host_name),
+            // Old charts set no POD_NAME, and with hostNetwork the host name is the node's.
+            pod: self.optional("pod-name").or_else(|| self.around.pod()).unwrap_or_else(host_name),
             node: node.unwrap_or_else(host_name),
             daemon_set: self.text("daemon-set"),
         }

@@ -77,6 +77,17 @@ impl Client {
         self.ask(format!("get {what}"), Method::GET, path, Body::Json(Vec::new()), limit).await
     }
 
+    /// Whether the API server is ready to serve, so that what it refuses is refused for good: one that has just started
+    /// knows no roles yet. A server that does not let us ask counts as ready.
+    pub async fn server_is_ready(&self, limit: Duration) -> bool {
+        let Ok(request) = Request::builder().uri("/readyz").body(Vec::new()) else { return false };
+        match tokio::time::timeout(limit, self.kube.request_text(request)).await {
+            Ok(Ok(_)) => true,
+            Ok(Err(kube::Error::Api(status))) => matches!(status.code, 401 | 403),
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+
     pub(crate) async fn ask<T: DeserializeOwned>(
         &self,
         doing: String,

@@ -31,7 +31,7 @@ fn everything_stays_while_the_daemon_set_wants_the_node() {
     let daemon = scene.daemon();
     let conflist = before();
     let why = end(&scene, daemon, true);
-    assert_eq!(why, "DaemonSet leave-upgrade/istio-cni-node still wants this node");
+    assert_eq!(why, "DaemonSet leave-upgrade/istio-cni-node still selects this node");
     assert_eq!(before(), conflist);
     // The next one finds everything in place.
     let next = scene.daemon();
@@ -44,7 +44,7 @@ fn everything_goes_when_the_daemon_set_was_deleted() {
     scene.create_daemon_set(DAEMON_SET);
     let daemon = scene.daemon_that_knows(DAEMON_SET);
     scene.api.admin().delete(&scene.daemon_set());
-    assert_eq!(end(&scene, daemon, false), "DaemonSet leave-deleted/istio-cni-node is gone");
+    assert_eq!(end(&scene, daemon, false), "DaemonSet leave-deleted/istio-cni-node has been deleted");
 }
 
 /// As `kubectl delete --cascade=foreground` does: the pods go first.
@@ -74,7 +74,10 @@ fn everything_goes_from_a_node_that_the_daemon_set_does_not_want_any_more() {
     };
     let gone = |words: &str| {
         let why = end(&scene, scene.daemon(), false);
-        assert!(why.starts_with("DaemonSet leave-unwanted/istio-cni-node does not want this node"), "{why}");
+        assert!(
+            why.starts_with("DaemonSet leave-unwanted/istio-cni-node no longer selects this node"),
+            "{why}"
+        );
         assert!(why.ends_with(words), "{why}");
     };
     placement(json!({"nodeSelector": {"mesh": "yes"}}));
@@ -127,7 +130,7 @@ fn everything_goes_also_when_our_permissions_went_after_the_daemon_set() {
     let daemon = scene.daemon_that_knows(DAEMON_SET);
     scene.api.admin().delete(&scene.daemon_set());
     remove_account(&scene);
-    assert_eq!(end(&scene, daemon, false), "DaemonSet leave-helm/istio-cni-node is gone");
+    assert_eq!(end(&scene, daemon, false), "DaemonSet leave-helm/istio-cni-node has been deleted");
 }
 
 /// As `kubectl delete -f` does, in the order of the file. A watch outlives the permission to begin it.
@@ -139,8 +142,8 @@ fn everything_goes_also_when_our_permissions_went_before_the_daemon_set() {
     scene.wait_until_watched("daemonsets");
     remove_account(&scene);
     scene.api.admin().delete(&scene.daemon_set());
-    daemon.wait_for("it sees that", |daemon| daemon.log().contains("is gone or being deleted"));
-    assert_eq!(end(&scene, daemon, false), "DaemonSet leave-kubectl/istio-cni-node is gone");
+    daemon.wait_for("it sees that", |daemon| daemon.log().contains("has been deleted or is being deleted"));
+    assert_eq!(end(&scene, daemon, false), "DaemonSet leave-kubectl/istio-cni-node has been deleted");
 }
 
 #[test]
@@ -159,7 +162,7 @@ fn everything_stays_when_a_deleted_daemon_set_is_there_again() {
     scene.create_daemon_set(DAEMON_SET);
     let mut daemon = scene.daemon_that_knows(DAEMON_SET);
     scene.api.admin().delete(&scene.daemon_set());
-    daemon.wait_for("it sees that", |daemon| daemon.log().contains("is gone or being deleted"));
+    daemon.wait_for("it sees that", |daemon| daemon.log().contains("has been deleted or is being deleted"));
     scene.create_daemon_set(DAEMON_SET);
     let ours = "DaemonSet leave-again/istio-cni-node is ours";
     daemon.wait_for("it sees that, too", |daemon| daemon.log().matches(ours).count() == 2);
@@ -174,10 +177,7 @@ fn everything_stays_when_there_never_was_such_a_daemon_set() {
     let daemon = scene.daemon();
     scene.wait_until_watched("daemonsets");
     let why = end(&scene, daemon, true);
-    assert_eq!(
-        why,
-        "there never was a DaemonSet leave-never/istio-cni-node, so that its absence says nothing"
-    );
+    assert_eq!(why, "DaemonSet leave-never/istio-cni-node has never been seen");
 }
 
 #[test]
@@ -193,10 +193,10 @@ fn the_daemon_set_that_owns_our_pod_counts_whatever_its_name() {
     scene.api.create_pod(&pod);
     let scene = scene.with_env("POD_NAME", "mesh-agent-x7k2p");
     let why = end(&scene, scene.daemon_that_knows("mesh-agent"), true);
-    assert_eq!(why, "DaemonSet leave-owner/mesh-agent still wants this node");
+    assert_eq!(why, "DaemonSet leave-owner/mesh-agent still selects this node");
     let daemon = scene.daemon_that_knows("mesh-agent");
     scene.api.admin().delete(&scene.path("apps/v1", "daemonsets", "mesh-agent"));
-    assert_eq!(end(&scene, daemon, false), "DaemonSet leave-owner/mesh-agent is gone");
+    assert_eq!(end(&scene, daemon, false), "DaemonSet leave-owner/mesh-agent has been deleted");
 }
 
 #[test]
@@ -206,5 +206,5 @@ fn the_daemon_set_that_we_are_told_counts_before_the_owner_of_our_pod() {
     let scene = scene.with_env("DAEMON_SET", "told");
     let daemon = scene.daemon_that_knows("told");
     scene.api.admin().delete(&scene.path("apps/v1", "daemonsets", "told"));
-    assert_eq!(end(&scene, daemon, false), "DaemonSet leave-told/told is gone");
+    assert_eq!(end(&scene, daemon, false), "DaemonSet leave-told/told has been deleted");
 }

@@ -183,6 +183,13 @@ impl Scene {
         });
     }
 
+    /// Waits until it asked for this resource, whatever the answer.
+    pub(crate) fn wait_until_asked(&self, resource: &str) {
+        eventually(&format!("a request for {resource}"), || {
+            self.requests().iter().any(|request| request.resource == resource)
+        });
+    }
+
     /// What comes from the node for the API server is thrown away (`DROP`) or refused (`REJECT --reject-with …`).
     pub(crate) fn cut_off(&self, how: &str) {
         self.node.netns().sh(&format!("iptables -A OUTPUT -p tcp -d {} -j {how}", ApiServer::address().0));

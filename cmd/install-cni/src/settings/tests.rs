@@ -22,6 +22,10 @@ impl Surroundings for Around {
     fn namespace(&self) -> Option<String> {
         Some("mesh".to_owned())
     }
+
+    fn pod(&self) -> Option<String> {
+        Some("istio-cni-node-7xk2p".to_owned())
+    }
 }
 
 const USUAL: &[(&str, &str)] = &[
@@ -284,7 +288,10 @@ fn the_api_server_is_named_as_in_a_kubeconfig() {
 fn who_we_are() {
     let identity = |env: &[(&str, &str)]| read(&[], env).unwrap().identity;
     let plain = identity(&[]);
-    assert_eq!((plain.namespace.as_str(), plain.pod.as_str(), plain.node.as_str()), ("mesh", "host", "host"));
+    assert_eq!(
+        (plain.namespace.as_str(), plain.pod.as_str(), plain.node.as_str()),
+        ("mesh", "istio-cni-node-7xk2p", "host")
+    );
     assert_eq!(identity(&[("REPAIR_NODE_NAME", "r")]).node, "r", "Istio's chart sets that one");
     assert_eq!(identity(&[("REPAIR_NODE_NAME", "r"), ("KUBERNETES_NODE_NAME", "k")]).node, "k");
     assert_eq!(identity(&[("KUBERNETES_NODE_NAME", "k"), ("NODE_NAME", "n")]).node, "n");

@@ -1,0 +1,59 @@
+//! What the service account's token says about the pod that it was issued for.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::Deserialize;
+
+/// The claims that Kubernetes adds to a bound token (KEP 1205); of those, the pod's name.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Claims {
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: Bound,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Bound {
+    pod: BoundPod,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct BoundPod {
+    name: String,
+}
+
+/// Name of the pod that a token is bound to; `None` for a token that is bound to no pod, or is no JWT. The signature is
+/// not checked: the token is our own, and the kubelet's.
+pub(super) fn pod_of(token: &str) -> Option<String> {
+    let payload = token.trim().split('.').nth(1)?;
+    let claims = URL_SAFE_NO_PAD.decode(payload).ok()?;
+    let claims: Claims = serde_json::from_slice(&claims).ok()?;
+    Some(claims.kubernetes.pod.name).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(claims: &str) -> String {
+        format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
+    }
+
+    #[test]
+    fn a_bound_token_names_its_pod_and_nothing_else_does() {
+        let bound = r#"{"kubernetes.io":{"namespace":"istio-system","pod":{"name":"istio-cni-node-x7k2p","uid":"1"}}}"#;
+        for (token, expected) in [
+            (token(bound), Some("istio-cni-node-x7k2p")),
+            (format!("{}\n", token(bound)), Some("istio-cni-node-x7k2p")),
+            (token(r#"{"kubernetes.io":{"namespace":"istio-system"}}"#), None),
+            (token(r#"{"kubernetes.io":{"pod":{"name":""}}}"#), None),
+            (token("[]"), None),
+            ("a.token.of-nobody".to_owned(), None),
+            ("opaque".to_owned(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(pod_of(&token).as_deref(), expected, "{token}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! What the end of the agent means for the node: a restart or an upgrade, after which everything must be as it was, or
+//! an uninstallation.
+//!
+//! The kubelet only sends SIGTERM. What it stands for is found out by asking the API server for a few seconds, in which
+//! the agent goes on serving. `docs/install-cni.md` has the table of evidence and verdicts; [`verdict`] is that table.
+
+use std::{
+    sync::Mutex,
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
+
+use kubeio::{Client, Error, Kind, Object};
+use model::{DaemonSet, Namespace, Node};
+use serde::{Deserialize, de::DeserializeOwned};
+use tokio::time::{sleep, timeout};
+
+use crate::settings::{CleanupOnExit, Identity};
+
+mod verdict;
+
+pub(crate) use verdict::Verdict;
+use verdict::{Answer, Observation, Round};
+
+/// What the agent has learned about itself while it ran, as far as its shutdown needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// The DaemonSet that we belong to; `None`: not determined yet.
+    daemon_set: Option<Object>,
+    /// What the API server last said about it.
+    presence: Presence,
+    /// A watch of it is connected, so that `presence` is up to date.
+    watched: bool,
+    /// Our role allowed us to read our own pod.
+    could_read_pod: bool,
+}
+
+/// Whether our DaemonSet exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// It has never been seen.
+    #[default]
+    Unknown,
+    /// It exists.
+    Present,
+    /// It existed, and has been deleted or is being deleted.
+    Deleted,
+}
+
+/// [`Known`], shared between who watches and who decides.
+#[derive(Debug, Default)]
+pub(crate) struct Memory(Mutex<Known>);
+
+impl Memory {
+    /// Our DaemonSet is this one.
+    pub(crate) fn set_daemon_set(&self, object: Object) {
+        self.with(|known| known.daemon_set = Some(object));
+    }
+
+    /// We asked for our own pod, and our role allowed it.
+    pub(crate) fn set_pod_readable(&self) {
+        self.with(|known| known.could_read_pod = true);
+    }
+
+    /// The API server answered a request or a watch for our DaemonSet. Returns the presence if that is news.
+    pub(crate) fn observe(&self, daemon_set: Option<&DaemonSet>, watched: bool) -> Option<Presence> {
+        self.with(|known| {
+            let before = known.presence;
+            known.watched = watched;
+            known.presence = match (daemon_set, known.presence) {
+                (Some(daemon_set), _) if daemon_set.metadata.deleted.is_none() => Presence::Present,
+                (Some(_), _) | (None, Presence::Present | Presence::Deleted) => Presence::Deleted,
+                // One that was never seen cannot have been deleted: it may have another name.
+                (None, Presence::Unknown) => Presence::Unknown,
+            };
+            (known.presence != before).then_some(known.presence)
+        })
+    }
+
+    /// The watch of our DaemonSet is interrupted.
+    pub(crate) fn lose_watch(&self) {
+        self.with(|known| known.watched = false);
+    }
+
+    fn known(&self) -> Known {
+        self.with(|known| known.clone())
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Known) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// How long to wait for evidence that has not come yet: Helm deletes the DaemonSet first, and roles and the service
+/// account within a second or so. Old charts grant five seconds until SIGKILL, of which removal needs one.
+const WINDOW: Duration = Duration::from_secs(2);
+/// How long permissions must stay refused before that counts: an API server that has just started refuses everything
+/// until it has read its roles, and `kubectl replace --force` deletes and creates a binding within milliseconds.
+const CONFIRMATION: Duration = Duration::from_secs(1);
+/// Between two rounds of questions.
+const PAUSE: Duration = Duration::from_millis(200);
+/// For one question.
+const QUESTION: Duration = Duration::from_millis(1500);
+
+/// Decides what happens to the installation. Takes up to three seconds.
+pub(crate) async fn decide(
+    mode: CleanupOnExit,
+    client: Option<&Client>,
+    memory: &Memory,
+    identity: &Identity,
+    ambient: bool,
+) -> Verdict {
+    match mode {
+        CleanupOnExit::Always => Verdict::CleanUp("--cleanup-on-exit=always".to_owned()),
+        CleanupOnExit::Never => Verdict::Keep("--cleanup-on-exit=never".to_owned()),
+        CleanupOnExit::Auto => match ask_until_decided(client, memory, identity).await {
+            Verdict::EndAmbient(why) if !ambient => Verdict::Keep(why),
+            verdict => verdict,
+        },
+    }
+}
+
+async fn ask_until_decided(client: Option<&Client>, memory: &Memory, identity: &Identity) -> Verdict {
+    let Some(client) = client else {
+        return Verdict::Keep("there is no credential for the API server".to_owned());
+    };
+    let started = Instant::now();
+    let mut refused_since = None;
+    let mut undecided = "the API server does not answer in time".to_owned();
+    loop {
+        let known = memory.known();
+        let left = (WINDOW + CONFIRMATION).saturating_sub(started.elapsed());
+        let Ok(round) = timeout(left, ask(client, &known, identity)).await else {
+            return Verdict::Keep(undecided);
+        };
+        undecided = match verdict::judge(&known, &round) {
+            Observation::Decided(verdict) => return verdict,
+            Observation::Refused(why) => {
+                let since = refused_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= CONFIRMATION {
+                    return Verdict::CleanUp(why);
+                }
+                why
+            }
+            Observation::Undecided(why) if started.elapsed() >= WINDOW => return Verdict::Keep(why),
+            Observation::Undecided(why) => {
+                refused_since = None;
+                why
+            }
+        };
+        sleep(PAUSE).await;
+    }
+}
+
+/// What we need of our own pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct OwnPod {
+    metadata: OwnMeta,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct OwnMeta {
+    owner_references: Vec<OwnerReference>,
+    deletion_timestamp: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct OwnerReference {
+    kind: String,
+    name: String,
+}
+
+impl OwnPod {
+    /// The DaemonSet that made the pod.
+    pub(crate) fn daemon_set(&self) -> Option<&str> {
+        let owner = self.metadata.owner_references.iter().find(|owner| owner.kind == "DaemonSet")?;
+        Some(&owner.name)
+    }
+
+    fn is_being_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+}
+
+/// Path of our own pod.
+pub(crate) fn own_pod_path(identity: &Identity) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", identity.namespace, identity.pod)
+}
+
+/// Path of a DaemonSet.
+pub(crate) fn daemon_set_path(object: &Object) -> String {
+    format!("/apis/apps/v1/namespaces/{}/daemonsets/{}", object.namespace, object.name)
+}
+
+/// Asks what the verdict may depend on, and nothing beyond what the answers so far leave open.
+async fn ask(client: &Client, known: &Known, identity: &Identity) -> Round {
+    let mut round = Round::default();
+    if let Some(object) = &known.daemon_set {
+        let name = format!("DaemonSet {}/{}", object.namespace, object.name);
+        round.daemon_set = get(client, &name, &daemon_set_path(object)).await;
+    }
+    if let Answer::Found(daemon_set) = &round.daemon_set
+        && daemon_set.metadata.deleted.is_none()
+    {
+        let path = format!("/api/v1/nodes/{}", identity.node);
+        round.node = get::<Node>(client, &format!("Node {}", identity.node), &path).await;
+        return round;
+    }
+    let settled = matches!(round.daemon_set, Answer::Found(_) | Answer::Failed(_));
+    if settled || known.presence == Presence::Deleted || identity.namespace.is_empty() {
+        return round;
+    }
+    let name = format!("our own pod {}/{}", identity.namespace, identity.pod);
+    round.pod = get::<OwnPod>(client, &name, &own_pod_path(identity)).await;
+    match &round.pod {
+        Answer::Found(pod) if pod.is_being_deleted() => {
+            let path = format!("/api/v1/namespaces/{}", identity.namespace);
+            let name = format!("namespace {}", identity.namespace);
+            round.namespace = get::<Namespace>(client, &name, &path).await;
+        }
+        Answer::Refused(_) => round.server_is_ready = client.server_is_ready(QUESTION).await,
+        _ => {}
+    }
+    round
+}
+
+async fn get<T: DeserializeOwned>(client: &Client, name: &str, path: &str) -> Answer<T> {
+    match client.get(name, path, QUESTION).await {
+        Ok(object) => Answer::Found(object),
+        Err(error) => Answer::from(error),
+    }
+}
+
+impl<T> From<Error> for Answer<T> {
+    fn from(error: Error) -> Answer<T> {
+        match error.kind() {
+            Kind::NotFound => Answer::NotFound,
+            Kind::Refused => Answer::Refused(error.to_string()),
+            Kind::Conflict | Kind::Unavailable => Answer::Failed(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_daemon_set_that_was_seen_can_have_been_deleted() {
+        let there = DaemonSet::default();
+        let mut leaving = DaemonSet::default();
+        leaving.metadata.deleted = Some("2026-01-01T00:00:00Z".to_owned());
+        for (observed, expected) in [
+            (vec![None], Presence::Unknown),
+            (vec![Some(&there)], Presence::Present),
+            (vec![Some(&there), None], Presence::Deleted),
+            (vec![Some(&there), None, None], Presence::Deleted),
+            (vec![Some(&leaving)], Presence::Deleted),
+            (vec![Some(&there), Some(&leaving)], Presence::Deleted),
+            (vec![Some(&there), None, Some(&there)], Presence::Present),
+        ] {
+            let memory = Memory::default();
+            for daemon_set in &observed {
+                memory.observe(*daemon_set, true);
+            }
+            assert_eq!(memory.known().presence, expected, "{observed:?}");
+        }
+    }
+}

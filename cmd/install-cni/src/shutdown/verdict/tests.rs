@@ -1,0 +1,121 @@
+use kubeio::Object;
+use serde_json::json;
+
+use super::*;
+
+fn known(presence: Presence, watched: bool, could_read_pod: bool) -> Known {
+    let name = "istio-cni-node".to_owned();
+    let object = Object { group: "apps", kind: "DaemonSet", namespace: "ns".to_owned(), name };
+    Known { daemon_set: Some(object), presence, watched, could_read_pod }
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> Answer<T> {
+    Answer::Found(serde_json::from_value(value).unwrap())
+}
+
+fn refused<T>() -> Answer<T> {
+    Answer::Refused("cannot get it: forbidden (403)".to_owned())
+}
+
+fn failed<T>() -> Answer<T> {
+    Answer::Failed("cannot get it: no answer within 1 s".to_owned())
+}
+
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+/// What matters of an observation.
+#[derive(Debug, PartialEq, Eq)]
+enum Short {
+    Keep,
+    EndAmbient,
+    CleanUp,
+    Refused,
+    Undecided,
+}
+
+fn short(observation: &Observation) -> Short {
+    match observation {
+        Observation::Decided(Verdict::Keep(_)) => Short::Keep,
+        Observation::Decided(Verdict::EndAmbient(_)) => Short::EndAmbient,
+        Observation::Decided(Verdict::CleanUp(_)) => Short::CleanUp,
+        Observation::Refused(_) => Short::Refused,
+        Observation::Undecided(_) => Short::Undecided,
+    }
+}
+
+#[test]
+fn a_daemon_set_that_can_be_read_decides() {
+    let selects = json!({"metadata": {"name": "istio-cni-node"}, "spec": {"template": {"spec": {"nodeSelector": {"mesh": "yes"}}}}});
+    let deleted = json!({"metadata": {"name": "istio-cni-node", "deletionTimestamp": NOW}});
+    let sidecar_only = json!({"spec": {"template": {"spec": {"containers": [
+        {"name": "install-cni", "env": [{"name": "AMBIENT_ENABLED", "value": "false"}]}]}}}});
+    let labelled = json!({"metadata": {"labels": {"mesh": "yes"}}});
+    for (daemon_set, node, expected) in [
+        (deleted, Answer::NotAsked, Short::CleanUp),
+        (selects.clone(), read(labelled.clone()), Short::Keep),
+        (selects.clone(), read(json!({})), Short::CleanUp),
+        (sidecar_only, read(labelled), Short::EndAmbient),
+        (selects.clone(), Answer::NotFound, Short::Keep),
+        (selects.clone(), refused(), Short::Keep),
+        (selects, failed(), Short::Keep),
+    ] {
+        let round = Round { daemon_set: read(daemon_set), node, ..Round::default() };
+        let observation = judge(&known(Presence::Present, true, true), &round);
+        assert_eq!(short(&observation), expected, "{round:?}: {observation:?}");
+    }
+}
+
+#[test]
+fn what_was_seen_before_decides_when_the_daemon_set_cannot_be_read() {
+    for (answer, presence, watched, expected) in [
+        (Answer::NotFound, Presence::Present, false, Short::CleanUp),
+        (Answer::NotFound, Presence::Deleted, false, Short::CleanUp),
+        (Answer::NotFound, Presence::Unknown, false, Short::Undecided),
+        (refused(), Presence::Deleted, false, Short::CleanUp),
+        (failed(), Presence::Deleted, false, Short::CleanUp),
+        // It is watched, and exists, whatever we may ask.
+        (refused(), Presence::Present, true, Short::Undecided),
+        (failed(), Presence::Present, true, Short::Undecided),
+    ] {
+        let round = Round { daemon_set: answer, pod: Answer::NotAsked, ..Round::default() };
+        let observation = judge(&known(presence, watched, true), &round);
+        assert_eq!(short(&observation), expected, "{presence:?} {round:?}: {observation:?}");
+    }
+}
+
+#[test]
+fn else_our_own_pod_and_our_permissions_decide() {
+    let pod = |metadata| read::<OwnPod>(json!({"metadata": metadata}));
+    let (running, deleted) = (pod(json!({})), pod(json!({"deletionTimestamp": NOW})));
+    let namespace = |metadata| read::<Namespace>(json!({"metadata": metadata}));
+    let (there, gone) =
+        (namespace(json!({"name": "ns"})), namespace(json!({"name": "ns", "deletionTimestamp": NOW})));
+    // pod, namespace, could read the pod, server is ready
+    for (pod, namespace, could_read, server_is_ready, expected) in [
+        (running, Answer::NotAsked, true, true, Short::Keep),
+        (deleted.clone(), there, true, true, Short::Undecided),
+        (deleted.clone(), refused(), true, true, Short::Undecided),
+        (deleted, gone, true, true, Short::CleanUp),
+        (refused(), Answer::NotAsked, true, true, Short::Refused),
+        (refused(), Answer::NotAsked, true, false, Short::Undecided),
+        (refused(), Answer::NotAsked, false, true, Short::Undecided),
+        (failed(), Answer::NotAsked, true, true, Short::Undecided),
+        (Answer::NotFound, Answer::NotAsked, true, true, Short::Undecided),
+    ] {
+        for daemon_set in [refused(), failed(), Answer::NotFound] {
+            let (pod, namespace) = (pod.clone(), namespace.clone());
+            let round = Round { daemon_set, node: Answer::NotAsked, pod, namespace, server_is_ready };
+            let observation = judge(&known(Presence::Unknown, false, could_read), &round);
+            assert_eq!(short(&observation), expected, "{round:?}: {observation:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_known_of_a_daemon_set_before_it_was_determined() {
+    let observation = judge(&Known::default(), &Round::default());
+    assert_eq!(short(&observation), Short::Undecided, "{observation:?}");
+    let round = Round { pod: refused(), server_is_ready: true, ..Round::default() };
+    let known = Known { could_read_pod: true, ..Known::default() };
+    assert_eq!(short(&judge(&known, &round)), Short::Refused);
+}
