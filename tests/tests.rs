@@ -88,6 +88,8 @@ mod install_modes;
 mod install_stage;
 #[path = "tests/iptables_cli.rs"]
 mod iptables_cli;
+#[path = "tests/istio_charts.rs"]
+mod istio_charts;
 #[path = "tests/kit_api.rs"]
 mod kit_api;
 #[path = "tests/kit_inpod.rs"]

@@ -219,14 +219,24 @@ impl Container {
         self.files.path().join("account")
     }
 
+    /// Moves the container to another network namespace: for the next daemon.
+    pub fn set_netns(&mut self, netns: &Netns) {
+        self.netns = Arc::new(netns.second_handle());
+    }
+
     /// Replaces token and certificates as the kubelet does: a new directory, then one rename of a link.
     pub fn set_account(&self, token: &str, ca: &str) {
+        self.set_account_in("kube-system", token, ca);
+    }
+
+    /// The same for an account of another namespace.
+    pub fn set_account_in(&self, namespace: &str, token: &str, ca: &str) {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let (account, version) =
             (self.account_dir(), format!("..2026_{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
         let directory = account.join(&version);
         fs::create_dir(&directory).expect("cannot make a directory");
-        for (name, text) in [("token", token), ("ca.crt", ca), ("namespace", "kube-system")] {
+        for (name, text) in [("token", token), ("ca.crt", ca), ("namespace", namespace)] {
             fs::write(directory.join(name), text).expect("cannot write a file");
             let link = account.join(name);
             if fs::symlink_metadata(&link).is_err() {

@@ -43,6 +43,12 @@ impl Netns {
         netns
     }
 
+    /// A second handle, which has no name and removes nothing on drop.
+    #[must_use]
+    pub fn second_handle(&self) -> Self {
+        Self { name: String::new(), handle: self.handle.try_clone().expect("a file can be shared") }
+    }
+
     /// Its name below `/run/netns`.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -1,0 +1,321 @@
+//! A Helm release of a chart: its objects in the API server, and its pod on one node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use kit::{ApiServer, Container, Daemon, Netns, Node, NodeOptions, Pod, PodSandbox, TempDir};
+use serde_json::{Value, json};
+
+use super::chart::{Chart, text};
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+/// What a kit's container has and these shall not have.
+const KIT_ENVIRONMENT: [&str; 5] =
+    ["CNI_NETWORK_CONFIG", "CNI_NET_DIR", "REPAIR_ENABLED", "NODE_NAME", "LOG_LEVEL"];
+
+pub(super) struct Release {
+    pub(super) api: &'static ApiServer,
+    pub(super) chart: Chart,
+    pub(super) node: Node,
+    pub(super) container: Container,
+    before: Files,
+    pods: usize,
+    directories: Directories,
+    sandbox: Option<PodSandbox>,
+}
+
+/// Directories of the node that charts mount, but for those that the kit mounts itself.
+struct Directories {
+    files: TempDir,
+    proc_ns: PathBuf,
+}
+
+/// Name, mode and content of each file of a node that the agent may touch.
+pub(super) type Files = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+
+impl Release {
+    /// Installs a chart, up to the pod of the DaemonSet; the agent is not started. `None` without an API server.
+    pub(super) fn install(chart: Chart) -> Option<Self> {
+        let api = ApiServer::shared()?;
+        let (admin, namespace) = (api.admin(), chart.name.clone());
+        api.create_namespace(&namespace);
+        let labels = json!({"kubernetes.io/os": "linux"});
+        admin.create("/api/v1/nodes", &json!({"metadata": {"name": namespace, "labels": labels}}));
+        let node = Node::new(NodeOptions::default());
+        node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+        let container = Container::new(&node);
+        let container = KIT_ENVIRONMENT.into_iter().fold(container, Container::without_env);
+        let directories = Directories::new(node.netns());
+        let mut release =
+            Self { api, chart, node, container, before: Files::new(), pods: 0, directories, sandbox: None };
+        release.before = release.files();
+        release.create_objects();
+        release.prepare_container();
+        Some(release)
+    }
+
+    fn path(&self, group: &str, resource: &str, name: &str) -> String {
+        let root = if group == "v1" { "/api" } else { "/apis" };
+        format!("{root}/{group}/namespaces/{}/{resource}/{name}", self.chart.name)
+    }
+
+    fn collection(&self, group: &str, resource: &str) -> String {
+        self.path(group, resource, "").trim_end_matches('/').to_owned()
+    }
+
+    fn role(&self, name: &str) -> String {
+        format!("{}:{name}", self.chart.name)
+    }
+
+    fn create_objects(&self) {
+        let admin = self.api.admin();
+        admin.create(&self.collection("v1", "serviceaccounts"), &json!({"metadata": {"name": "istio-cni"}}));
+        for (name, rules) in self.chart.roles() {
+            let role = self.role(&name);
+            admin.create(
+                &format!("{RBAC}/clusterroles"),
+                &json!({"metadata": {"name": role}, "rules": rules}),
+            );
+            let binding = json!({
+                "metadata": {"name": role},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+                "subjects": [{"kind": "ServiceAccount", "namespace": self.chart.name, "name": "istio-cni"}],
+            });
+            admin.create(&format!("{RBAC}/clusterrolebindings"), &binding);
+        }
+        for (name, data) in self.chart.config_maps() {
+            admin.create(
+                &self.collection("v1", "configmaps"),
+                &json!({"metadata": {"name": name}, "data": data}),
+            );
+        }
+        admin.create(&self.collection("apps/v1", "daemonsets"), &self.chart.daemon_set());
+    }
+
+    /// What the runtime makes of the manifest: mounts, capabilities, and a network of the pod's own or the node's.
+    fn prepare_container(&mut self) {
+        for (host, at) in self.chart.mounts() {
+            match host.as_str() {
+                "/proc" => self.container.add_mount(&self.directories.files.path().join("proc"), &at),
+                "/var/run/netns" | "/run/netns" | "/var/run/docker/netns" => {
+                    self.container.add_mount(&self.node.netns_dir(), &at);
+                }
+                _ if is_in_the_kit(&at) => {}
+                _ => self.container.add_mount(&self.directories.of(&host), &at),
+            }
+        }
+        let program = self.container.root().join("agent");
+        kit::copy_program(&kit::binary("install-cni"), &program);
+        match self.chart.privileges() {
+            options if options.is_empty() => self.run_as("/agent"),
+            options => self.run_as(&format!("setpriv {options} /agent")),
+        }
+    }
+
+    /// Takes a capability from an otherwise privileged container.
+    pub(super) fn drop_capability(&mut self, name: &str) {
+        self.run_as(&format!("setpriv --bounding-set=-{name} /agent"));
+    }
+
+    fn run_as(&mut self, command: &str) {
+        let script = self.container.root().join("confine");
+        kit::write_script(&script, &format!("#!/bin/bash\nexec {command} \"$@\"\n"));
+        self.container.set_program(&script);
+    }
+
+    /// The next pod of the DaemonSet: its object, its token, its environment.
+    pub(super) fn create_pod(&mut self) {
+        self.pods += 1;
+        let (admin, name) = (self.api.admin(), self.pod_name());
+        let owner = admin.get(&self.path("apps/v1", "daemonsets", "istio-cni-node"));
+        let mut pod = owner["spec"]["template"].clone();
+        pod["metadata"]["name"] = json!(name);
+        pod["metadata"]["namespace"] = json!(self.chart.name);
+        pod["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "istio-cni-node", "controller": true,
+            "blockOwnerDeletion": true, "uid": owner["metadata"]["uid"],
+        }]);
+        pod["spec"]["nodeName"] = json!(self.chart.name);
+        let pod = self.api.create_pod(&pod);
+        self.container.set_account_in(&self.chart.name, &self.token(&pod), self.api.ca_pem());
+        for (key, value) in self.chart.environment(&self.chart.name, &name) {
+            self.container.set_env(&key, &value);
+        }
+        if !self.chart.is_host_network() {
+            let sandbox = self.node.pod(Pod::new(&self.chart.name, &name), &[]);
+            self.container.set_netns(&sandbox.netns);
+            self.sandbox = Some(sandbox);
+        }
+    }
+
+    fn pod_name(&self) -> String {
+        format!("istio-cni-node-x7k{}", self.pods)
+    }
+
+    /// A token as the kubelet asks for it: bound to the pod.
+    fn token(&self, pod: &Value) -> String {
+        let bound = json!({
+            "kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"],
+        });
+        let request = json!({"spec": {"expirationSeconds": 3607, "boundObjectRef": bound}});
+        let path = self.path("v1", "serviceaccounts", "istio-cni/token");
+        text(&self.api.admin().create(&path, &request)["status"]["token"])
+    }
+
+    /// Starts the agent in the newest pod, and waits until it is ready and its entry is there.
+    pub(super) fn start(&self) -> Daemon {
+        let arguments = self.chart.arguments();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut daemon = self.container.start_with(&arguments, &[]);
+        daemon.wait_until_ready();
+        assert!(self.is_installed(), "{}: {}", self.chart.name, daemon.log());
+        daemon
+    }
+
+    /// SIGTERM, and how the agent ended: its log, and how long it took. It ends well before SIGKILL.
+    pub(super) fn stop(&self, daemon: Daemon) -> (String, Duration) {
+        let started = Instant::now();
+        let (status, log) = daemon.terminate();
+        let took = started.elapsed();
+        assert!(status.success(), "{}: {status}: {log}", self.chart.name);
+        let limit = Duration::from_secs(self.chart.grace_period().saturating_sub(1));
+        assert!(took < limit, "{}: {took:?}: {log}", self.chart.name);
+        (log, took)
+    }
+
+    /// The API server marks the newest pod as being deleted, after which the kubelet sends SIGTERM.
+    pub(super) fn delete_pod(&self) {
+        let answer = self.api.admin().request("DELETE", &self.path("v1", "pods", &self.pod_name()), None);
+        assert!(answer.body["metadata"]["deletionTimestamp"].is_string(), "{answer:?}");
+    }
+
+    /// The kubelet reports that the newest pod has ended.
+    pub(super) fn finish_pod(&mut self) {
+        self.api.admin().delete(&self.path("v1", "pods", &self.pod_name()));
+        self.sandbox = None;
+    }
+
+    pub(super) fn delete_daemon_set(&self) {
+        self.api.admin().delete(&self.path("apps/v1", "daemonsets", "istio-cni-node"));
+    }
+
+    /// The rest of a release, in Helm's order, which begins with the DaemonSet.
+    pub(super) fn delete_rest(&self) {
+        let admin = self.api.admin();
+        for kind in ["clusterrolebindings", "clusterroles"] {
+            for (name, _) in self.chart.roles() {
+                admin.delete(&format!("{RBAC}/{kind}/{}", self.role(&name)));
+            }
+        }
+        for (name, _) in self.chart.config_maps() {
+            admin.delete(&self.path("v1", "configmaps", &name));
+        }
+        admin.delete(&self.path("v1", "serviceaccounts", "istio-cni"));
+    }
+
+    /// Creates roles and bindings anew, as `helm upgrade --force` does.
+    pub(super) fn replace_bindings(&self) {
+        let admin = self.api.admin();
+        for (name, _) in self.chart.roles() {
+            let path = format!("{RBAC}/clusterrolebindings/{}", self.role(&name));
+            let mut binding = admin.get(&path);
+            binding["metadata"] = json!({"name": binding["metadata"]["name"]});
+            admin.delete(&path);
+            admin.create(&format!("{RBAC}/clusterrolebindings"), &binding);
+        }
+    }
+
+    /// Whether the plugin has an entry in one of the node's network configurations, or a file of its own.
+    pub(super) fn is_installed(&self) -> bool {
+        let configurations = fs::read_dir(self.container.net_d()).unwrap().map(|entry| entry.unwrap().path());
+        let named = |path: &PathBuf| path.extension().is_some_and(|end| end == "conflist" || end == "conf");
+        configurations.filter(named).any(|path| {
+            let network: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap_or_default();
+            let plugins = network["plugins"].as_array().into_iter().flatten();
+            plugins.chain([&network]).any(|plugin| plugin["type"] == "istio-cni")
+        })
+    }
+
+    /// What is on the node that was not there before the release, or was different; and what is missing.
+    pub(super) fn left_behind(&self) -> Vec<PathBuf> {
+        let (before, now) = (&self.before, self.files());
+        let all: BTreeSet<_> = before.keys().chain(now.keys()).collect();
+        all.into_iter().filter(|path| before.get(*path) != now.get(*path)).cloned().collect()
+    }
+
+    /// What the node's kernel has of rules, sets and policy routes.
+    pub(super) fn kernel(&self) -> String {
+        self.node.netns().sh("nft list ruleset; ip rule; ip -6 rule; ipset list -name")
+    }
+
+    /// The files that the agent may touch.
+    pub(super) fn files(&self) -> Files {
+        let mut files = Files::new();
+        let run = self.node.run_dir();
+        for directory in [
+            self.container.net_d(),
+            self.container.bin_dir(),
+            run,
+            self.directories.of("/etc/ambient-config"),
+        ] {
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                let meta = fs::symlink_metadata(&path).unwrap();
+                let content = if meta.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+                files.insert(path, (meta.permissions().mode() & 0o7777, content));
+            }
+        }
+        files
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        let admin = self.api.admin();
+        let roles = self.chart.roles();
+        let of = |kind: &'static str| roles.iter().map(move |(name, _)| (kind, name));
+        for (kind, name) in of("clusterrolebindings").chain(of("clusterroles")) {
+            // Some are not there any more; a failure here must not hide the test's own.
+            drop(admin.try_request("DELETE", &format!("{RBAC}/{kind}/{}", self.role(name)), None));
+        }
+        drop(admin.try_request("DELETE", &format!("/api/v1/nodes/{}", self.chart.name), None));
+    }
+}
+
+fn is_in_the_kit(at: &str) -> bool {
+    ["/host/opt/cni/bin", "/host/etc/cni/net.d", "/var/run/istio-cni"].contains(&at)
+}
+
+impl Directories {
+    /// With a list of processes of which only the first is there, that of the node.
+    fn new(node: &Netns) -> Self {
+        let files = TempDir::new().unwrap();
+        let directory = files.path().join("proc/1/ns");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(files.path().join("proc/1/cgroup"), "0::/\n").unwrap();
+        let fields = (4..22).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        fs::write(files.path().join("proc/1/stat"), format!("1 (init) S {fields} 100 0\n")).unwrap();
+        let proc_ns = directory.join("net");
+        fs::write(&proc_ns, "").unwrap();
+        let mounted = Command::new("mount").arg("--bind").arg(node.path()).arg(&proc_ns).status().unwrap();
+        assert!(mounted.success(), "cannot mount the node's network namespace");
+        Self { files, proc_ns }
+    }
+
+    /// The directory that stands for one of the node's.
+    fn of(&self, host: &str) -> PathBuf {
+        let directory = self.files.path().join("host").join(host.trim_start_matches('/'));
+        fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+}
+
+impl Drop for Directories {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg(&self.proc_ns).status());
+    }
+}
