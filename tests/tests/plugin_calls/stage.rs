@@ -257,7 +257,8 @@ pub(crate) fn routes(netns: &Netns) -> String {
     let show = |line: &str| {
         let mut words = line.split(' ');
         let output = netns.output(std::process::Command::new(words.next().unwrap()).args(words));
-        String::from_utf8_lossy(&output.stdout).into_owned() // a table that is not there is an error
+        // A table that is not there is an error. An address is tentative for a moment after it was added.
+        String::from_utf8_lossy(&output.stdout).replace(" tentative", "")
     };
     [
         "ip rule",
