@@ -114,6 +114,8 @@ mod plugin_log;
 mod plugin_records;
 #[path = "tests/plugin_replay.rs"]
 mod plugin_replay;
+#[path = "tests/plugin_rollout.rs"]
+mod plugin_rollout;
 #[path = "tests/rules_node.rs"]
 mod rules_node;
 #[path = "tests/sidecar_kernel.rs"]

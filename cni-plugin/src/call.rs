@@ -10,7 +10,7 @@ use wire::{AgentAnswer, AgentRequest, Verb};
 use crate::{
     agent::{self, Agent, Silence, Sources},
     alone, attach,
-    facts::{self, Remembering},
+    facts::Remembering,
     log::Log,
     record,
 };
@@ -142,15 +142,16 @@ fn about_plugin(
     }
 }
 
-/// STATUS: everything that an ADD needs on this node is there. It asks nothing of the API server: the runtime calls
-/// every few seconds, and a pod of an excluded namespace needs no API server to start.
+/// STATUS: fails only for what keeps every pod from starting and no pod can repair. While it fails the kubelet starts no pod
+/// that has a network of its own, and the agent is such a pod: neither its absence nor a missing credential, which it
+/// writes, may count. It asks nobody: the runtime calls every few seconds.
 fn available(conf: &NetConf) -> Result<(), CniError> {
-    let unavailable = |why: String| CniError::new(Code::NotAvailable, why);
-    if conf.ambient_enabled && ask(conf, &AgentRequest::new(Verb::Status)).is_ok() {
-        return Ok(()); // it knows the pods, and enrols them
+    enablement(conf)?; // every ADD reads them
+    if conf.ambient_enabled {
+        return Ok(()); // no tool on the node is needed, but for a pod with a sidecar: its ADD reports what is missing
     }
-    facts::ApiServer::new(conf).is_usable().map_err(|error| unavailable(error.to_string()))?;
-    netfilter::installed_backend().map(drop).map_err(|error| unavailable(error.to_string()))
+    let missing = |error: netfilter::Error| CniError::new(Code::NotAvailable, error.to_string());
+    netfilter::installed_backend().map(drop).map_err(missing)
 }
 
 /// GC: only ambient pods leave something outside of their namespace. Without an agent it is left to the next one.

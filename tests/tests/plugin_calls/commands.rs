@@ -139,8 +139,9 @@ fn check_wants_a_result_and_a_version_that_has_it() {
     assert_eq!(plain.run().ok(), "", "a pod that is none of ours needs no rules");
 }
 
+/// While STATUS fails, the kubelet starts no pod with a network of its own, and so no agent that could repair anything.
 #[test]
-fn status_says_whether_an_add_could_work() {
+fn status_fails_only_for_what_keeps_every_pod_from_starting_and_no_pod_can_repair() {
     let stage = Stage::new();
     let pod = bare_pod(V4);
     let status = || {
@@ -148,19 +149,32 @@ fn status_says_whether_an_add_could_work() {
         let call = call.env("CNI_CONTAINERID", "").env("CNI_IFNAME", "").env("CNI_ARGS", "");
         call.with("cniVersion", json!("1.1.0"))
     };
-    assert_eq!(status().run().ok(), "");
+    let ambient = || status().with("ambient_enabled", json!(true));
     let missing = stage.node.net_d().join("no-such-kubeconfig");
     let broken = istio::write_file(&stage.node, "broken", "{");
-    for (call, part) in [
-        (status().kubeconfig(&missing), "no-such-kubeconfig"),
-        (status().kubeconfig(&broken), "kubeconfig"),
-        (status().kubernetes("kubeconfig", Value::Null), "kubernetes.kubeconfig"),
-        (status().env("PATH", "/nonexistent"), "iptables"),
+    let nobody = json!(stage.node.run_dir().join("agent.sock"));
+    for (what, call) in [
+        ("all is there", status()),
+        ("no kubeconfig", status().kubeconfig(&missing)),
+        ("a broken kubeconfig", status().kubeconfig(&broken)),
+        ("no credential configured", status().kubernetes("kubeconfig", Value::Null)),
+        ("a redirection that is unknown", status().kubernetes("intercept_type", json!("ebpf"))),
+        ("no agent", ambient().with("agent_socket", nobody.clone())),
+        ("no agent and no kubeconfig", ambient().with("agent_socket", nobody.clone()).kubeconfig(&missing)),
+        ("no tools in ambient mode", ambient().with("agent_socket", nobody).env("PATH", "/nonexistent")),
+    ] {
+        assert_eq!(call.run().ok(), "", "{what}");
+    }
+    let selectors = |value: Value| ambient().with("enablement_selectors", value);
+    for (call, code, part) in [
+        (status().env("PATH", "/nonexistent"), 50, "iptables"),
+        (selectors(json!([{"podselector": {}}])), 6, "enablement_selectors"),
+        (status().with("pod_namespace", json!("../x")), 7, "pod_namespace"),
+        (status().with("cniVersion", json!("1.0.0")), 1, "1.0.0"),
     ] {
         let error = call.run().refused();
-        assert!(error.code == 50 && error.msg.contains(part), "{part}: {error:?}");
+        assert!(error.code == code && error.msg.contains(part), "{part}: {error:?}");
     }
-    assert_eq!(status().with("cniVersion", json!("1.0.0")).run().refused().code, 1);
     assert_eq!(stage.api.requests(), [], "STATUS asks nobody: it comes every few seconds");
 }
 
