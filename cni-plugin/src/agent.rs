@@ -1,7 +1,7 @@
 //! The node's agent: it knows the pods, and enrols ambient ones before it answers.
 
 use std::{
-    cell::OnceCell,
+    cell::{Cell, OnceCell},
     fmt,
     io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write as _},
     mem::MaybeUninit,
@@ -26,7 +26,7 @@ pub const SOCKET: &str = "/var/run/istio-cni/agent.sock";
 /// How long the agent may take for anything. It gives up before.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why the agent gave no answer: it is away, or kept busy for too long, or it gave up.
+/// Why the agent gave no answer: it is unavailable, or kept busy for too long, or it gave up.
 #[derive(Debug)]
 pub struct Silence {
     socket: PathBuf,
@@ -43,6 +43,15 @@ impl fmt::Display for Silence {
             UnexpectedEof => write!(f, "{socket} was closed without a whole answer"),
             _ => write!(f, "{socket}: {}", self.error),
         }
+    }
+}
+
+impl Silence {
+    /// No agent is there, or it ended before it answered: its successor will answer.
+    fn is_gap(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+        let kind = self.error.kind();
+        matches!(kind, NotFound | ConnectionRefused | UnexpectedEof | ConnectionReset | BrokenPipe)
     }
 }
 
@@ -113,7 +122,7 @@ pub fn request(verb: Verb, call: &Call, ips: Vec<IpAddr>) -> AgentRequest {
     }
 }
 
-/// First the agent, then the API server.
+/// First the agent, then the API server. While an agent is being replaced, whoever of the two is there first.
 #[derive(Debug)]
 pub struct Sources {
     agent: Agent,
@@ -121,60 +130,114 @@ pub struct Sources {
     /// The pod's network namespace; none for a verb that does nothing in it, or if it cannot be opened, which is told
     /// when it is needed.
     netns: Option<Netns>,
-    answer: OnceCell<Result<AgentAnswer, Silence>>,
+    answer: OnceCell<AgentAnswer>,
+    /// Why the first question got no answer.
+    silence: OnceCell<Silence>,
+    /// Asking again may help: of an ADD, while no agent is there.
+    asks_again: Cell<bool>,
     api: ApiServer,
 }
 
 impl Sources {
-    /// With a request, the agent is asked by it, once, when something is to be known.
+    /// With a request, the agent is asked by it when something is to be known: once if it answers, or is there and does
+    /// not.
     #[must_use]
     pub fn new(call: &Call, request: Option<AgentRequest>) -> Sources {
         let agent = Agent::new(call.conf.agent_socket.as_deref());
         let adds = request.as_ref().is_some_and(|request| request.verb == Verb::Add);
         let path = call.environment.netns.as_ref().filter(|_| adds);
         let netns = path.and_then(|path| Netns::open(path.as_path()).ok());
-        Sources { agent, request, netns, answer: OnceCell::new(), api: ApiServer::new(&call.conf) }
+        let (answer, silence) = (OnceCell::new(), OnceCell::new());
+        let api = ApiServer::new(&call.conf);
+        Sources { agent, request, netns, answer, silence, asks_again: Cell::new(true), api }
     }
 
-    /// None: there is no agent to ask, or it gives no answer.
-    fn answer(&self) -> Option<&AgentAnswer> {
-        let request = self.request.as_ref()?;
-        let answer = self.answer.get_or_init(|| self.agent.ask(request, self.netns.as_ref()));
-        answer.as_ref().ok()
+    /// Asks the agent, if it has not answered and may do so now; true: it has answered.
+    fn is_answered(&self) -> bool {
+        let Some(request) = &self.request else { return false };
+        if self.answer.get().is_none() && self.asks_again.get() {
+            match self.agent.ask(request, self.netns.as_ref()) {
+                Ok(answer) => drop(self.answer.set(answer)), // there was none
+                Err(silence) => {
+                    self.asks_again.set(request.verb == Verb::Add && silence.is_gap());
+                    self.silence.get_or_init(|| silence);
+                }
+            }
+        }
+        self.answer.get().is_some()
     }
 
-    fn answered(&self) -> Option<&AgentAnswer> {
-        self.answer.get()?.as_ref().ok()
+    /// What the agent's answer says of it, or else the API server; tried until an agent or another credential is there.
+    fn find<T>(
+        &self,
+        answered: impl Fn(&AgentAnswer) -> Option<Result<T, Unknown>>,
+        ask_api: impl Fn(&dyn Fn() -> bool) -> Result<T, Unknown>,
+    ) -> Result<T, Unknown> {
+        loop {
+            if self.is_answered()
+                && let Some(answer) = self.answer.get()
+            {
+                return answered(answer).unwrap_or_else(|| ask_api(&|| false));
+            }
+            match ask_api(&|| self.is_answered()) {
+                Err(error) if !error.is_not_found() && self.has_changed() => {}
+                found => return found,
+            }
+        }
+    }
+
+    /// Waits for something that can answer in the place of what could not; false: nothing is to be expected.
+    fn has_changed(&self) -> bool {
+        let is_answered = || self.is_answered();
+        is_answered() || self.expects_agent() && self.api.await_change(&is_answered).is_some()
+    }
+
+    fn expects_agent(&self) -> bool {
+        self.request.is_some() && self.asks_again.get()
     }
 }
 
 impl Facts for Sources {
     fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, Unknown> {
-        match self.answer() {
-            None => self.api.pod(name, uid),
-            Some(AgentAnswer { pod: Some(pod), .. }) => Ok((**pod).clone()),
-            Some(AgentAnswer { error: Some(error), .. }) => Err(Unknown::Agent(error.clone())),
-            Some(_) => Err(Unknown::Agent("it knows nothing of the pod".to_owned())),
-        }
+        let answered = |answer: &AgentAnswer| {
+            Some(match (&answer.pod, &answer.error) {
+                (Some(pod), _) => Ok((**pod).clone()),
+                (None, Some(error)) => Err(Unknown::Agent(error.clone())),
+                (None, None) => Err(Unknown::Agent("it knows nothing of the pod".to_owned())),
+            })
+        };
+        self.find(answered, |is_answered| self.api.pod(name, uid, is_answered))
     }
 
     fn namespace(&self, name: &str) -> Result<Namespace, Unknown> {
-        match self.answer() {
-            Some(AgentAnswer { namespace: Some(namespace), .. }) => Ok(namespace.clone()),
-            _ => self.api.namespace(name),
-        }
+        let answered = |answer: &AgentAnswer| match (&answer.namespace, &answer.error) {
+            (Some(namespace), _) => Some(Ok(namespace.clone())),
+            (None, Some(error)) if answer.pod.is_none() => Some(Err(Unknown::Agent(error.clone()))),
+            (None, _) => None,
+        };
+        self.find(answered, |is_answered| self.api.namespace(name, is_answered))
     }
 
-    fn enrolled(&self) -> Option<bool> {
-        self.answered().map(|answer| answer.enrolled)
+    fn enrolled(&self) -> Option<Result<bool, String>> {
+        self.answer.get().map(|answer| answer.error.clone().map_or(Ok(answer.enrolled), Err))
+    }
+
+    fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
+        while self.has_changed() && !self.is_answered() {} // another credential is of no use to what is known already
+        self.enrolled()
     }
 
     fn checked(&self) -> Option<Result<(), String>> {
-        self.answered().map(|answer| answer.error.clone().map_or(Ok(()), Err))
+        self.answer.get().map(|answer| answer.error.clone().map_or(Ok(()), Err))
     }
 
-    fn silence(&self) -> Option<&Silence> {
-        self.answer.get()?.as_ref().err()
+    fn silence(&self) -> Option<String> {
+        let silence = self.silence.get().filter(|_| self.answer.get().is_none())?;
+        let waited = self.api.elapsed().as_secs();
+        Some(match self.asks_again.get() && waited > 0 {
+            true => format!("{silence}, waited {waited} s"),
+            false => silence.to_string(),
+        })
     }
 }
 

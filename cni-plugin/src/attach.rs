@@ -19,7 +19,7 @@ use rules::sidecar;
 use wire::Verb;
 
 use crate::{
-    agent::{self, Agent, Silence},
+    agent::{self, Agent},
     alone::{self, Alone},
     call::Call,
     facts::{Facts, Unknown},
@@ -196,46 +196,70 @@ fn policy(call: &Call) -> Policy {
     }
 }
 
-fn unknown(pod: &PodName, error: &Unknown, silence: Option<&Silence>) -> String {
+fn unknown(pod: &PodName, error: &Unknown, silence: Option<String>) -> String {
     match (error, silence) {
         // It may know very well, and not have been able to do what follows.
         (Unknown::Agent(why), _) => format!("the node agent could not deal with pod {pod}: {why}"),
         (_, None) => format!("cannot find out whether pod {pod} belongs to the mesh: {error}"),
         (_, Some(silence)) => format!(
-            "cannot find out whether pod {pod} belongs to the mesh: the node agent is away ({silence}), and {error}"
+            "cannot find out whether pod {pod} belongs to the mesh: the node agent is unavailable ({silence}), and {error}"
         ),
     }
 }
 
-/// Sees to it that an ambient pod is enrolled, and tells how.
+/// Sees to it that an ambient pod is enrolled, and tells how: by the agent, else by what the agent left on the node, else by
+/// the agent's successor.
 ///
 /// # Errors
 /// It could not be: it must not start outside of the mesh.
 fn enrolled(call: &Call, facts: &impl Facts, reason: Enrolled) -> Result<String, CniError> {
     let decision = Decision::Enrol(reason);
-    match facts.enrolled() {
-        Some(true) => return Ok(format!("{decision}; the agent did it")),
-        // It knows more than a call does: which pods are ztunnel, for one.
-        Some(false) => return Ok("left alone: the agent says that it is none of ambient mode".to_owned()),
-        None => {}
+    if let Some(done) = facts.enrolled() {
+        return enrolled_by_agent(call, &decision, done);
     }
-    let why = facts.silence().map(|silence| format!(" ({silence})")).unwrap_or_default();
-    let away = format!("the node agent is away{why}");
-    let failed = |why: &str| {
-        let message = format!(
-            "{} belongs to ambient mode ({reason}) and could not be enrolled: {away}, and {why}",
-            subject(call)
-        );
-        CniError::new(Code::TryAgainLater, message)
+    let unavailable = || {
+        let why = facts.silence().map(|silence| format!(" ({silence})")).unwrap_or_default();
+        format!("the node agent is unavailable{why}")
     };
-    let ips = alone::addresses(call)?;
-    if ips.is_empty() {
-        return Err(failed("the plugins before this one gave the pod no address"));
+    let Err(why) = enrolled_alone(call) else { return Ok(format!("{decision}; {}", unavailable())) };
+    if let Some(done) = facts.enrolled_by_successor() {
+        return enrolled_by_agent(call, &decision, done);
     }
-    let uid = call.uid.as_deref().unwrap_or_default();
-    let done = Alone::open(call).and_then(|mut node| node.enrol(&ips, uid));
-    done.map_err(|why| failed(&why))?;
-    Ok(format!("{decision}; {away}"))
+    let message = format!(
+        "{} belongs to ambient mode ({reason}) and could not be enrolled: {}, and {why}",
+        subject(call),
+        unavailable()
+    );
+    Err(CniError::new(Code::TryAgainLater, message))
+}
+
+/// What the agent has `done`, in a line for the log.
+fn enrolled_by_agent(
+    call: &Call,
+    decision: &Decision,
+    done: Result<bool, String>,
+) -> Result<String, CniError> {
+    match done {
+        Ok(true) => Ok(format!("{decision}; the agent did it")),
+        // It knows more than a call does: which pods are ztunnel, for one.
+        Ok(false) => Ok("left alone: the agent says that it is none of ambient mode".to_owned()),
+        Err(why) => {
+            let message = format!("the node agent could not deal with {}: {why}", subject(call));
+            Err(CniError::new(Code::TryAgainLater, message))
+        }
+    }
+}
+
+/// Enrols by what the agent left on the node.
+///
+/// # Errors
+/// It left nothing for this, or the kernel refuses.
+fn enrolled_alone(call: &Call) -> Result<(), String> {
+    let ips = alone::addresses(call).map_err(|error| error.msg)?;
+    if ips.is_empty() {
+        return Err("the plugins before this one gave the pod no address".to_owned());
+    }
+    Alone::open(call)?.enrol(&ips, call.uid.as_deref().unwrap_or_default())
 }
 
 /// An ambient pod is as ADD left it.

@@ -1,17 +1,25 @@
 //! Where the plugin learns about a pod.
 
 use std::{
-    cell::OnceCell,
-    fmt,
+    cell::{OnceCell, RefCell},
+    fmt, fs,
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
-use apiclient::{Client, Freshness, Reason, RetryPolicy};
+use apiclient::{Client, Freshness, Next, Reason, RetryPolicy};
 use cni_types::NetConf;
 use model::{Namespace, Pod, PodName};
 use serde::de::DeserializeOwned;
 
-use crate::agent::Silence;
+/// How long a call waits for the successor of an agent, or for the credential that it writes. A rollout leaves a node
+/// without an agent for two to four seconds; this is twice that. The runtime allows a call minutes, and the kubelet
+/// pauses for 10 s and more after one that failed.
+pub const SUCCESSOR: Duration = Duration::from_secs(8);
+/// How often the agent and the kubeconfig are looked for meanwhile.
+const POLL: Duration = Duration::from_millis(50);
 
 /// Who knows about pods: the node's agent, or else the API server.
 pub trait Facts {
@@ -27,8 +35,13 @@ pub trait Facts {
     /// It could not be found out.
     fn namespace(&self, name: &str) -> Result<Namespace, Unknown>;
 
-    /// Whether the agent has enrolled the pod; none if it is not the agent who knows.
-    fn enrolled(&self) -> Option<bool> {
+    /// Whether the agent has enrolled the pod, or why it could not; none if it is not the agent who knows.
+    fn enrolled(&self) -> Option<Result<bool, String>> {
+        None
+    }
+
+    /// The same of the successor of an agent that did not answer, which is waited for.
+    fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
         None
     }
 
@@ -38,7 +51,7 @@ pub trait Facts {
     }
 
     /// Why the agent is not the one who knows, if it was asked.
-    fn silence(&self) -> Option<&Silence> {
+    fn silence(&self) -> Option<String> {
         None
     }
 }
@@ -72,15 +85,19 @@ impl<F: Facts> Facts for Remembering<F> {
         self.facts.namespace(name)
     }
 
-    fn enrolled(&self) -> Option<bool> {
+    fn enrolled(&self) -> Option<Result<bool, String>> {
         self.facts.enrolled()
+    }
+
+    fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
+        self.facts.enrolled_by_successor()
     }
 
     fn checked(&self) -> Option<Result<(), String>> {
         self.facts.checked()
     }
 
-    fn silence(&self) -> Option<&Silence> {
+    fn silence(&self) -> Option<String> {
         self.facts.silence()
     }
 }
@@ -92,8 +109,6 @@ pub enum Unknown {
     Agent(String),
     /// The configuration gives the plugin no credential.
     NoCredential,
-    /// The kubeconfig cannot be used.
-    Kubeconfig(Reason),
     /// The API server did not tell.
     Api(Box<apiclient::Error>),
     /// It told of something else than what was asked for: a proxy in between, perhaps.
@@ -105,6 +120,21 @@ pub enum Unknown {
     },
 }
 
+impl Unknown {
+    /// The API server has no such object.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Unknown::Api(error) if matches!(error.reason, Reason::NotFound(_)))
+    }
+
+    /// The API server knows the plugin's credential no more, or permits it nothing.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        let refused = |reason: &Reason| matches!(reason, Reason::Unauthorized(_) | Reason::Forbidden(_));
+        matches!(self, Unknown::Api(error) if refused(&error.reason))
+    }
+}
+
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -113,7 +143,6 @@ impl fmt::Display for Unknown {
                 "the plugin's configuration names no kubernetes.kubeconfig, so it cannot ask the API server; \
                  see whether the node agent (DaemonSet istio-cni-node) runs on this node, or let it write a kubeconfig",
             ),
-            Unknown::Kubeconfig(error) => error.fmt(f),
             Unknown::Api(error) => error.fmt(f),
             Unknown::Mistaken { asked, given } => {
                 write!(f, "the API server was asked for {asked} and answered with an object named {given:?}")
@@ -124,12 +153,23 @@ impl fmt::Display for Unknown {
 
 impl std::error::Error for Unknown {}
 
+/// What a wait ended with before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The agent has answered.
+    Agent,
+    /// There is another kubeconfig.
+    Credential,
+}
+
 /// The Kubernetes API server, with the credential that the installer wrote.
 #[derive(Debug)]
 pub struct ApiServer {
     kubeconfig: Option<String>,
     timeout: Duration,
     since: Instant,
+    /// The kubeconfig as a wait last saw it.
+    seen: RefCell<Option<String>>,
 }
 
 impl ApiServer {
@@ -138,62 +178,124 @@ impl ApiServer {
     #[must_use]
     pub fn new(conf: &NetConf) -> ApiServer {
         let timeout = Duration::from_secs(conf.kubernetes.api_timeout_seconds.into());
-        ApiServer { kubeconfig: conf.kubernetes.kubeconfig.clone(), timeout, since: Instant::now() }
+        let kubeconfig = conf.kubernetes.kubeconfig.clone();
+        ApiServer { kubeconfig, timeout, since: Instant::now(), seen: RefCell::default() }
     }
 
+    /// How long the call has been at it.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Waits until the call may wait no longer for a successor, or something has changed.
+    pub fn await_change(&self, is_answered: &dyn Fn() -> bool) -> Option<Change> {
+        let end = self.since + SUCCESSOR.min(self.timeout);
+        if Instant::now() < end { self.watch(end, is_answered) } else { None }
+    }
+
+    /// A refusal is not final: the token may be bound to an agent's pod that is being replaced, and the successor writes
+    /// another one.
     fn policy(&self) -> RetryPolicy {
         let deadline = self.timeout.saturating_sub(self.since.elapsed());
-        RetryPolicy { deadline, ..RetryPolicy::default() }
+        RetryPolicy { deadline, unauthorized_grace: SUCCESSOR, ..RetryPolicy::default() }
     }
 
-    /// Whether a request could be made: the kubeconfig is there and complete.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub fn is_usable(&self) -> Result<(), Unknown> {
-        self.client()?.check().map_err(Unknown::Kubeconfig)
+    fn watch(&self, end: Instant, is_answered: &dyn Fn() -> bool) -> Option<Change> {
+        loop {
+            if is_answered() {
+                return Some(Change::Agent);
+            }
+            if self.has_new_credential() {
+                return Some(Change::Credential);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            thread::sleep(left.min(POLL));
+        }
+    }
+
+    fn has_new_credential(&self) -> bool {
+        let Some(path) = &self.kubeconfig else { return false };
+        let now = fingerprint(Path::new(path));
+        let before = self.seen.replace(Some(now.clone()));
+        before.is_some_and(|before| before != now)
     }
 
     fn path(&self) -> Result<&str, Unknown> {
         self.kubeconfig.as_deref().ok_or(Unknown::NoCredential)
     }
 
-    fn client(&self) -> Result<Client, Unknown> {
-        Ok(Client::new(self.path()?))
-    }
-
-    fn get<T: DeserializeOwned>(&self, path: &[&str], freshness: Freshness) -> Result<T, Unknown> {
+    fn get<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        freshness: Freshness,
+        is_answered: &dyn Fn() -> bool,
+    ) -> Result<T, Unknown> {
         let mut policy = self.policy();
         if freshness == Freshness::Cached {
             policy.not_found_grace = Duration::ZERO; // the newest is asked for then
         }
-        self.client()?.get(path, freshness, &policy).map_err(|error| Unknown::Api(Box::new(error)))
+        let pause = |pause| match self.watch(Instant::now() + pause, is_answered) {
+            Some(Change::Agent) => Next::GiveUp,
+            Some(Change::Credential) | None => Next::Try,
+        };
+        let got = Client::new(self.path()?).get_pausing(path, freshness, &policy, &pause);
+        got.map_err(|error| Unknown::Api(Box::new(error)))
     }
 
     /// The pod that has this UID, when the server knows it without looking into its store.
-    fn known_pod(&self, path: &[&str], uid: &str) -> Result<Option<Pod>, Unknown> {
-        match self.get(path, Freshness::Cached) {
+    fn known_pod(
+        &self,
+        path: &[&str],
+        uid: &str,
+        is_answered: &dyn Fn() -> bool,
+    ) -> Result<Option<Pod>, Unknown> {
+        match self.get(path, Freshness::Cached, is_answered) {
             Ok(pod) => Ok(Some(pod).filter(|pod: &Pod| pod.has_runtime_uid(uid))),
-            Err(Unknown::Api(error)) if matches!(error.reason, Reason::NotFound(_)) => Ok(None),
+            Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
     }
-}
 
-impl Facts for ApiServer {
+    /// The pod, as [`Facts::pod`]. `is_answered`: the agent has answered meanwhile, and this need not go on.
+    ///
     /// A runtime that says the pod's UID makes it safe to ask for what the server has in memory: one of the same UID
     /// was made by the same admission, which decides, and of another it is not taken.
-    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, Unknown> {
+    ///
+    /// # Errors
+    /// It could not be found out.
+    pub fn pod(
+        &self,
+        name: &PodName,
+        uid: Option<&str>,
+        is_answered: &dyn Fn() -> bool,
+    ) -> Result<Pod, Unknown> {
         let path = ["api", "v1", "namespaces", &name.namespace, "pods", &name.name];
-        let known = uid.map_or(Ok(None), |uid| self.known_pod(&path, uid))?;
-        let pod = known.map_or_else(|| self.get(&path, Freshness::Newest), Ok)?;
+        let known = uid.map_or(Ok(None), |uid| self.known_pod(&path, uid, is_answered))?;
+        let pod = known.map_or_else(|| self.get(&path, Freshness::Newest, is_answered), Ok)?;
         same(format!("pod {name}"), &name.to_string(), &pod.name().to_string()).map(|()| pod)
     }
 
-    fn namespace(&self, name: &str) -> Result<Namespace, Unknown> {
-        let namespace: Namespace = self.get(&["api", "v1", "namespaces", name], Freshness::Newest)?;
+    /// The namespace, likewise.
+    ///
+    /// # Errors
+    /// It could not be found out.
+    pub fn namespace(&self, name: &str, is_answered: &dyn Fn() -> bool) -> Result<Namespace, Unknown> {
+        let path = ["api", "v1", "namespaces", name];
+        let namespace: Namespace = self.get(&path, Freshness::Newest, is_answered)?;
         same(format!("namespace {name}"), name, &namespace.metadata.name).map(|()| namespace)
     }
+}
+
+/// What changes whenever the file is written; empty: there is none.
+#[must_use]
+pub fn fingerprint(path: &Path) -> String {
+    let Ok(found) = fs::metadata(path) else { return String::new() };
+    let (dev, ino, len) = (found.dev(), found.ino(), found.len());
+    format!("{dev}:{ino}:{len}:{}.{:09}", found.mtime(), found.mtime_nsec())
 }
 
 /// Every member that we read may be absent, so any JSON object reads as a pod that is none of ours. The names tell.

@@ -102,6 +102,7 @@ fn a_pod_is_enrolled_without_the_agent_which_adopts_it_later() {
 #[test]
 fn without_agent_and_node_path_a_pod_of_the_mesh_does_not_start() {
     let Some(mut away) = Away::new("refused") else { return };
+    away.plugin["kubernetes"]["api_timeout_seconds"] = json!(1); // else each waits 8 s for an agent that does not come
     let [mesh, plain] = AWAY.map(|name| format!("{name}-refused"));
     away.stage.daemon.take().unwrap().kill();
     let file = away.stage.config_file();
@@ -123,9 +124,11 @@ fn without_agent_and_node_path_a_pod_of_the_mesh_does_not_start() {
         let error = away.start(away.create(&mesh, &format!("refused-{number}"))).unwrap_err();
         assert_eq!(error.code(), Some(11), "{error}");
         let text = error.error["msg"].as_str().unwrap();
-        for part in
-            ["and could not be enrolled: the node agent is away (nobody listens at /", "), and ", words]
-        {
+        for part in [
+            "and could not be enrolled: the node agent is unavailable (nobody listens at /",
+            "), and ",
+            words,
+        ] {
             assert!(text.contains(part), "no {part:?}: {text}");
         }
         drop(

@@ -24,6 +24,15 @@ pub enum Freshness {
     Cached,
 }
 
+/// What a pause between two tries ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Another try.
+    Try,
+    /// None: the last failure is the answer.
+    GiveUp,
+}
+
 /// Asks the API server that a kubeconfig names. Holds nothing open; making one does nothing yet.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -56,6 +65,24 @@ impl Client {
         freshness: Freshness,
         policy: &RetryPolicy,
     ) -> Result<T, Error> {
+        let sleep = |pause| {
+            sleep(pause);
+            Next::Try
+        };
+        self.get_pausing(segments, freshness, policy, &sleep)
+    }
+
+    /// [`Client::get`], with pauses that the caller makes: it may end one early because something has changed, or give up.
+    ///
+    /// # Errors
+    /// Why the last try failed.
+    pub fn get_pausing<T: DeserializeOwned>(
+        &self,
+        segments: &[&str],
+        freshness: Freshness,
+        policy: &RetryPolicy,
+        pause_for: &dyn Fn(Duration) -> Next,
+    ) -> Result<T, Error> {
         let start = Instant::now();
         let mut series = Series::default();
         let mut server = None;
@@ -68,25 +95,13 @@ impl Client {
                 Ok(value) => return Ok(value),
                 Err(reason) => telling(reason, before.take(), left < policy.per_try),
             };
-            match series.pause(policy, &reason, start.elapsed(), random()) {
-                Some(pause) => {
-                    before = Some(reason);
-                    sleep(pause);
-                }
-                None => {
-                    let (tries, elapsed) = (series.tries, start.elapsed());
-                    return Err(Error { asked: describe(segments), server, tries, elapsed, reason });
-                }
+            let pause = series.pause(policy, &reason, start.elapsed(), random());
+            if pause.is_none_or(|pause| pause_for(pause) == Next::GiveUp) {
+                let (tries, elapsed) = (series.tries, start.elapsed());
+                return Err(Error { asked: describe(segments), server, tries, elapsed, reason });
             }
+            before = Some(reason);
         }
-    }
-
-    /// Whether a request could be made: the kubeconfig and the files that it names can be read. Asks nobody.
-    ///
-    /// # Errors
-    /// What is wrong with them.
-    pub fn check(&self) -> Result<(), Reason> {
-        Ok(load(&self.kubeconfig).map(drop)?)
     }
 
     /// One try. `server` is set as soon as it is known.

@@ -19,7 +19,7 @@ mod server;
 mod tls;
 mod transport;
 
-pub use client::{Client, Freshness};
+pub use client::{Client, Freshness, Next};
 pub use error::{Error, Reason};
 pub use http::MAX_BODY;
 pub use kubeconfig::{ConfigError, Kubeconfig, MAX_FILE, Source, Trust};
