@@ -112,6 +112,8 @@ mod plugin_crash;
 mod plugin_log;
 #[path = "tests/plugin_records.rs"]
 mod plugin_records;
+#[path = "tests/plugin_refusal.rs"]
+mod plugin_refusal;
 #[path = "tests/plugin_replay.rs"]
 mod plugin_replay;
 #[path = "tests/plugin_rollout.rs"]

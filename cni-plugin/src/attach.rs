@@ -24,7 +24,7 @@ use crate::{
     call::Call,
     facts::{Facts, Unknown},
     log::Log,
-    turn,
+    refusal, turn,
 };
 
 /// ADD: brings the pod into the mesh, if it belongs there, and hands on the result so far.
@@ -38,8 +38,11 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
         log.info(decision.to_string());
         return Ok(result);
     }
-    let (decision, redirected) =
-        if is_injected(call) { prepared_meanwhile(call, facts) } else { one_after_the_other(call, facts) };
+    let (decision, redirected) = if is_injected(call) {
+        prepared_meanwhile(call, facts, log)
+    } else {
+        one_after_the_other(call, facts, log)
+    };
     let decision = decision?;
     log.decided(&decision);
     match &decision {
@@ -60,8 +63,8 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
 type Outcome = (Result<Decision, CniError>, Result<Option<(Report, Option<String>)>, CniError>);
 
 /// First who the pod is, then the work: nothing says that there will be any.
-fn one_after_the_other(call: &Call, facts: &impl Facts) -> Outcome {
-    let decision = decide(call, facts);
+fn one_after_the_other(call: &Call, facts: &impl Facts, log: &mut Log) -> Outcome {
+    let decision = decide(call, facts, log);
     let redirected = match &decision {
         Ok(Decision::Redirect(redirect)) => redirect_pod(call, false, || Some(redirect.clone())),
         _ => Ok(None),
@@ -71,13 +74,13 @@ fn one_after_the_other(call: &Call, facts: &impl Facts) -> Outcome {
 
 /// The runtime says that the pod was injected: while the answer of who knows the pod is on its way, its namespace is
 /// looked at and the tools are loaded. Both take about as long. If the pod turns out to need nothing, nothing was done.
-fn prepared_meanwhile(call: &Call, facts: &impl Facts) -> Outcome {
+fn prepared_meanwhile(call: &Call, facts: &impl Facts, log: &mut Log) -> Outcome {
     let (tell, told) = mpsc::channel();
     let told = Mutex::new(told);
     thread::scope(|scope| {
         let wait = || told.lock().ok()?.recv().ok();
         let work = scope.spawn(move || redirect_pod(call, true, wait));
-        let decision = decide(call, facts);
+        let decision = decide(call, facts, log);
         if let Ok(Decision::Redirect(redirect)) = &decision {
             drop(tell.send(redirect.clone())); // nobody listens when the work has failed already
         }
@@ -137,7 +140,7 @@ pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, C
     if call.conf.prev_result()?.is_none() {
         return Err(CniError::new(Code::InvalidConfig, "prevResult is missing, which CHECK requires"));
     }
-    let decision = decide_early(call).map_or_else(|| decide(call, facts), Ok)?;
+    let decision = decide_early(call).map_or_else(|| decide(call, facts, log), Ok)?;
     log.decided(&decision);
     let redirect = match &decision {
         Decision::Pass(_) => return Ok(String::new()),
@@ -161,11 +164,15 @@ fn decide_early(call: &Call) -> Option<Decision> {
 }
 
 /// Decides from the pod itself.
-fn decide(call: &Call, facts: &impl Facts) -> Result<Decision, CniError> {
+fn decide(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<Decision, CniError> {
     let policy = policy(call);
     let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::Passed::NoPod)) };
     let later = |error: Unknown| CniError::new(Code::TryAgainLater, unknown(name, &error, facts.silence()));
-    let pod = facts.pod(name, call.uid.as_deref()).map_err(later)?;
+    let pod = match facts.pod(name, call.uid.as_deref()) {
+        Ok(pod) => pod,
+        Err(error) => return decide_without_facts(call, error, later, log),
+    };
+    refusal::forget(call);
     let namespace = match enrolment::needs_namespace(&pod, &policy) {
         true => Some(facts.namespace(&name.namespace).map_err(later)?),
         false => None,
@@ -178,6 +185,26 @@ fn decide(call: &Call, facts: &impl Facts) -> Result<Decision, CniError> {
             format!("kubernetes.intercept_type is {other:?}; allowed: {INTERCEPT_TYPE:?}"),
         )),
         _ => Ok(decision),
+    }
+}
+
+/// Decides on a pod of which neither agent nor API server knows: by the node alone, if the rules of [`refusal`] permit.
+fn decide_without_facts(
+    call: &Call,
+    error: Unknown,
+    later: impl Fn(Unknown) -> CniError,
+    log: &mut Log,
+) -> Result<Decision, CniError> {
+    match refusal::judge(call, &error) {
+        Some(Ok(warning)) => {
+            log.warn(warning);
+            Ok(Decision::Pass(planner::Passed::NotInjected))
+        }
+        Some(Err(blocked)) => {
+            let error = later(error);
+            Err(CniError { msg: format!("{}; {blocked}", error.msg), ..error })
+        }
+        None => Err(later(error)),
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! The way of a call: [`call`] reads and answers, [`attach`] does ADD and CHECK, [`facts`] finds out about the pod,
 //! [`agent`] asks the node's agent, [`alone`] enrols an ambient pod without it, [`log`] tells the agent, [`record`] notes it for people. [`turn`] keeps two
-//! calls for one pod apart.
+//! calls for one pod apart. [`refusal`] decides by the node alone when the credential is dead for good.
 
 pub mod agent;
 pub mod alone;
@@ -16,6 +16,7 @@ pub mod call;
 pub mod facts;
 pub mod log;
 pub mod record;
+pub mod refusal;
 pub mod turn;
 
 pub use call::{Answer, answer};

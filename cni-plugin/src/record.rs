@@ -79,10 +79,14 @@ fn container(call: &Call) -> Option<&str> {
     call.environment.container_id.as_ref().map(|id| id.as_str())
 }
 
-/// Beside the sockets; none where the plugin shares no directory with an agent.
 fn directory(call: &Call) -> Option<PathBuf> {
+    Some(run_dir(call)?.join(RECORDS))
+}
+
+/// The directory of the sockets; none where the plugin shares no directory with an agent.
+pub(crate) fn run_dir(call: &Call) -> Option<&Path> {
     let socket = call.conf.log_uds_address.as_ref().or(call.conf.agent_socket.as_ref())?;
-    Some(Path::new(socket).parent()?.join(RECORDS))
+    Path::new(socket).parent()
 }
 
 /// For root alone. Readers pass over what is only half there.

@@ -83,6 +83,8 @@ pub struct Kubernetes {
     pub cni_bin_dir: Option<String>,
     /// `api_timeout_seconds`, 1 to 300, default 30: how long one call may ask the API server.
     pub api_timeout_seconds: u16,
+    /// `kubelet_root_dir`; default `/var/lib/kubelet`: where the kubelet keeps what it makes for pods.
+    pub kubelet_root_dir: String,
 }
 
 impl Default for Kubernetes {
@@ -93,6 +95,7 @@ impl Default for Kubernetes {
             intercept_type: "iptables".to_owned(),
             cni_bin_dir: None,
             api_timeout_seconds: 30,
+            kubelet_root_dir: "/var/lib/kubelet".to_owned(),
         }
     }
 }
@@ -258,6 +261,7 @@ fn kubernetes(beside: &Fields<'_>) -> Result<Kubernetes, CniError> {
         intercept_type: fields.text("intercept_type")?.unwrap_or(default.intercept_type),
         cni_bin_dir: fields.text("cni_bin_dir")?,
         api_timeout_seconds: seconds,
+        kubelet_root_dir: fields.text("kubelet_root_dir")?.unwrap_or(default.kubelet_root_dir),
     })
 }
 

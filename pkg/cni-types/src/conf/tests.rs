@@ -11,7 +11,7 @@ fn a_full_configuration_is_typed() {
         "runtimeconfig":{"portMappings":[],"io.kubernetes.cri.pod-annotations":{"a":"b","n":null}},
         "cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"},{"containerid":"c2"}],
         "kubernetes":{"kubeconfig":"/etc/cni/net.d/k","exclude_namespaces":["kube-system"],"node_name":5,
-          "cni_bin_dir":"/opt/cni/bin","api_timeout_seconds":7}}"#,
+          "cni_bin_dir":"/opt/cni/bin","api_timeout_seconds":7,"kubelet_root_dir":"/data/kubelet"}}"#,
     )
     .unwrap();
     assert_eq!((conf.cni_version, conf.name.as_str()), (Version::V1_1_0, "k8s-pod-network"));
@@ -26,6 +26,7 @@ fn a_full_configuration_is_typed() {
         (conf.kubernetes.intercept_type.as_str(), conf.kubernetes.api_timeout_seconds),
         ("iptables", 7)
     );
+    assert_eq!(conf.kubernetes.kubelet_root_dir, "/data/kubelet");
 }
 
 #[test]

@@ -1,0 +1,242 @@
+//! The second line of defence against an uninstallation that left the plugin behind.
+//!
+//! An agent that is killed before it can clean up leaves an entry in the network configuration with a credential that ends
+//! with the agent's pod or its account. The API server then refuses to say which pods belong to the mesh, and no pod could
+//! start on the node. When that lasts, and no agent is there to answer either, a pod that the node itself shows to have no
+//! sidecar starts. It is the kubelet that shows it: it makes a pod's volumes before the pod's sandbox, and every template
+//! of Istio's gives volumes to the sidecar.
+//!
+//! Nothing shows whether a pod belongs to ambient mode: that is up to labels, which only the API server and the agent know.
+//! With ambient mode on, no pod starts by these rules.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::Path,
+    process,
+};
+
+use cni_types::Command;
+use planner::enrolment::STATUS;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
+    time::{ClockId, clock_gettime},
+};
+
+use crate::{
+    call::Call,
+    facts::{Unknown, fingerprint},
+    record,
+};
+
+/// In the directory of the sockets: since when the API server has refused the credential that there is, one line of
+/// seconds since the node booted, the boot's id, and the kubeconfig's fingerprint.
+pub const FILE: &str = "credential-refused";
+/// How long a refusal lasts before it counts as final, in seconds: longer than a rollout takes to bring the next agent,
+/// with an image to be pulled.
+const LASTING: i64 = 300;
+/// The longest [`FILE`] that is read, in bytes.
+const MAX_FILE: u64 = 512;
+/// The most entries that are read of a pod's directory of volumes.
+const MAX_VOLUMES: usize = 4096;
+/// Where the kernel says which boot this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// How the names of most volumes begin that Istio's injection templates give to a sidecar.
+const PREFIX: &str = "istio";
+/// The other ones.
+const OTHERS: [&str; 4] =
+    ["workload-socket", "credential-socket", "workload-certs", "gke-workload-certificate"];
+const REMEDY: &str =
+    "reinstall the node agent, or remove what it left on this node with `install-cni uninstall`";
+
+/// Whether an ADD of a pod that is unknown because of `error` may succeed: with a warning for the log, or not, with what
+/// there is to add to the error. None: that is another case.
+#[must_use]
+pub fn judge(call: &Call, error: &Unknown) -> Option<Result<String, String>> {
+    if call.environment.command != Command::Add {
+        return None;
+    }
+    if !error.is_refusal() {
+        if error.is_not_found() {
+            forget(call); // so it accepts the credential
+        }
+        return None;
+    }
+    if call.conf.ambient_enabled {
+        let why = "which pods belong to ambient mode, only the API server and the node agent know";
+        return Some(Err(format!("{why}; {REMEDY}")));
+    }
+    let socket = call.conf.log_uds_address.as_deref()?;
+    if !is_deserted(socket) {
+        forget(call);
+        return None;
+    }
+    Some(by_the_node(call, socket))
+}
+
+/// What was noted of refusals is past: the API server has accepted the credential, or an agent is there.
+pub fn forget(call: &Call) {
+    if let (false, Some(directory)) = (call.conf.ambient_enabled, record::run_dir(call)) {
+        drop(fs::remove_file(directory.join(FILE))); // most often there is none
+    }
+}
+
+/// Nobody listens there. One who is too busy to accept does.
+fn is_deserted(socket: &str) -> bool {
+    let connected = SocketAddrUnix::new(socket).and_then(|address| {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        connect(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &address)
+    });
+    matches!(connected, Err(Errno::NOENT | Errno::CONNREFUSED))
+}
+
+fn by_the_node(call: &Call, socket: &str) -> Result<String, String> {
+    let lasted = lasted(call).map_err(|error| format!("cannot note the refusal: {error}; {REMEDY}"))?;
+    if lasted < LASTING {
+        return Err(format!(
+            "no node agent listens at {socket}; when this has lasted {LASTING} s (by now {lasted} s), pods without a \
+             sidecar start"
+        ));
+    }
+    let shown = sidecar_of(call);
+    match shown {
+        Ok(directory) => Ok(format!(
+            "the API server has refused the plugin's credential for {lasted} s and no node agent listens at {socket}; the \
+             pod starts outside of the mesh, because {directory} has no volume of a sidecar; {REMEDY}"
+        )),
+        Err(why) => Err(format!(
+            "no node agent listens at {socket}; this has lasted {lasted} s, so that pods without a sidecar start, but {why}; \
+             {REMEDY}"
+        )),
+    }
+}
+
+/// For how many seconds this credential has been refused, by what earlier calls noted; notes it if none did.
+fn lasted(call: &Call) -> io::Result<i64> {
+    let missing = || io::Error::from(io::ErrorKind::NotFound);
+    let directory = record::run_dir(call).ok_or_else(missing)?;
+    let credential = fingerprint(Path::new(call.conf.kubernetes.kubeconfig.as_deref().unwrap_or_default()));
+    let boot = fs::read_to_string(BOOT_ID)?;
+    let refused = format!("{} {credential}\n", boot.trim());
+    let now = clock_gettime(ClockId::Boottime).tv_sec;
+    if let Some(since) = noted(&directory.join(FILE), &refused)
+        && since <= now
+    {
+        return Ok(now - since);
+    }
+    note(directory, &format!("{now} {refused}"))?;
+    Ok(0)
+}
+
+/// Since when, if that is about the same credential in the same boot.
+fn noted(path: &Path, refused: &str) -> Option<i64> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(MAX_FILE).read_to_string(&mut text).ok()?;
+    let (since, rest) = text.split_once(' ')?;
+    since.parse().ok().filter(|_| rest == refused)
+}
+
+/// Whole or not at all. The directory may have gone with a reboot.
+fn note(directory: &Path, line: &str) -> io::Result<()> {
+    if let Err(error) = DirBuilder::new().mode(0o755).create(directory)
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
+    }
+    let new = directory.join(format!("{FILE}.{}", process::id()));
+    let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
+    let done = written
+        .and_then(|mut file| file.write_all(line.as_bytes()))
+        .and_then(|()| fs::rename(&new, directory.join(FILE)));
+    if done.is_err() {
+        drop(fs::remove_file(&new));
+    }
+    done
+}
+
+/// The directory that shows that the pod has no sidecar.
+///
+/// # Errors
+/// It has one, or that cannot be excluded.
+fn sidecar_of(call: &Call) -> Result<String, String> {
+    if call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(STATUS)) {
+        return Err("this pod was injected".to_owned());
+    }
+    let uid = call.uid.as_deref().ok_or("the runtime does not give this pod's UID")?;
+    let directory = Path::new(&call.conf.kubernetes.kubelet_root_dir).join("pods").join(uid).join("volumes");
+    let unreadable = |error| format!("{} cannot be read ({error})", directory.display());
+    match volume_of_sidecar(&directory).map_err(unreadable)? {
+        None => Ok(directory.display().to_string()),
+        Some(volume) => Err(format!("{} has {volume}, a volume of a sidecar", directory.display())),
+    }
+}
+
+/// The directory has one for each kind of volume, and that one for each volume.
+fn volume_of_sidecar(directory: &Path) -> io::Result<Option<String>> {
+    let mut left = MAX_VOLUMES;
+    let mut count = || {
+        left = left.checked_sub(1).ok_or_else(|| io::Error::other("it has too many entries"))?;
+        Ok::<_, io::Error>(())
+    };
+    for kind in fs::read_dir(directory)? {
+        count()?;
+        for volume in fs::read_dir(kind?.path())? {
+            count()?;
+            let name = volume?.file_name().to_string_lossy().into_owned();
+            if name.starts_with(PREFIX) || OTHERS.contains(&name.as_str()) {
+                return Ok(Some(name));
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Volumes as the kubelet lays them out: by the kind's name, then the volume's.
+    fn pod(volumes: &[&str]) -> std::path::PathBuf {
+        static PODS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let number = PODS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("volumes-{}-{number}", process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        volumes.iter().for_each(|volume| fs::create_dir_all(directory.join(volume)).unwrap());
+        directory
+    }
+
+    #[test]
+    fn a_sidecar_shows_in_a_pods_volumes() {
+        for (volumes, sidecars) in [
+            (&[][..], None),
+            (&["kubernetes.io~projected/kube-api-access-x2x4z"], None),
+            (&["kubernetes.io~configmap/config", "kubernetes.io~empty-dir/not-istio"], None),
+            (&["kubernetes.io~projected/istio-token"], Some("istio-token")),
+            (&["kubernetes.io~configmap/istiod-ca-cert"], Some("istiod-ca-cert")),
+            (&["kubernetes.io~configmap/config", "kubernetes.io~empty-dir/istio-envoy"], Some("istio-envoy")),
+            (&["kubernetes.io~csi/workload-socket"], Some("workload-socket")),
+            (&["kubernetes.io~empty-dir/credential-socket"], Some("credential-socket")),
+            (&["kubernetes.io~empty-dir/workload-certs"], Some("workload-certs")),
+            (&["kubernetes.io~csi/gke-workload-certificate"], Some("gke-workload-certificate")),
+        ] {
+            let directory = pod(volumes);
+            assert_eq!(volume_of_sidecar(&directory).unwrap().as_deref(), sidecars, "{volumes:?}");
+            fs::remove_dir_all(directory).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_not_complete_shows_nothing() {
+        let directory = pod(&[]);
+        fs::write(directory.join("file"), "").unwrap();
+        assert!(volume_of_sidecar(&directory).is_err(), "not as the kubelet lays it out");
+        fs::remove_file(directory.join("file")).unwrap();
+        let many = directory.join("kubernetes.io~configmap");
+        (0..=MAX_VOLUMES).for_each(|number| fs::create_dir_all(many.join(number.to_string())).unwrap());
+        assert!(volume_of_sidecar(&directory).is_err(), "too many");
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(volume_of_sidecar(&directory).is_err(), "none");
+    }
+}
