@@ -100,8 +100,7 @@ fn by_the_node(call: &Call, socket: &str) -> Result<String, String> {
              sidecar start"
         ));
     }
-    let shown = sidecar_of(call);
-    match shown {
+    match shows_no_sidecar(call) {
         Ok(directory) => Ok(format!(
             "the API server has refused the plugin's credential for {lasted} s and no node agent listens at {socket}; the \
              pod starts outside of the mesh, because {directory} has no volume of a sidecar; {REMEDY}"
@@ -160,7 +159,7 @@ fn note(directory: &Path, line: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// It has one, or that cannot be excluded.
-fn sidecar_of(call: &Call) -> Result<String, String> {
+fn shows_no_sidecar(call: &Call) -> Result<String, String> {
     if call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(STATUS)) {
         return Err("this pod was injected".to_owned());
     }

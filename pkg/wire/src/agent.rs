@@ -22,7 +22,7 @@ pub enum Verb {
     Check,
     /// Release what belongs to containers that are not among `attachments`.
     Gc,
-    /// Say whether an ADD could work.
+    /// Say whether an ADD could work. Sent by earlier plugins: today's reports a status that does not depend on the agent.
     Status,
 }
 
