@@ -32,7 +32,8 @@ use crate::{
 };
 
 /// In the directory of the sockets: since when the API server has refused the credential that there is, one line of
-/// seconds since the node booted, the boot's id, and the kubeconfig's fingerprint.
+/// seconds since the node booted, the boot's id, and the fingerprints of the kubeconfig and of the log socket that the last
+/// agent left.
 pub const FILE: &str = "credential-refused";
 /// How long a refusal lasts before it counts as final, in seconds: longer than a rollout takes to bring the next agent,
 /// with an image to be pulled.
@@ -93,7 +94,8 @@ fn is_deserted(socket: &str) -> bool {
 }
 
 fn by_the_node(call: &Call, socket: &str) -> Result<String, String> {
-    let lasted = lasted(call).map_err(|error| format!("cannot note the refusal: {error}; {REMEDY}"))?;
+    let lasted =
+        lasted(call, socket).map_err(|error| format!("cannot note the refusal: {error}; {REMEDY}"))?;
     if lasted < LASTING {
         return Err(format!(
             "no node agent listens at {socket}; when this has lasted {LASTING} s (by now {lasted} s), pods without a \
@@ -113,12 +115,12 @@ fn by_the_node(call: &Call, socket: &str) -> Result<String, String> {
 }
 
 /// For how many seconds this credential has been refused, by what earlier calls noted; notes it if none did.
-fn lasted(call: &Call) -> io::Result<i64> {
+fn lasted(call: &Call, socket: &str) -> io::Result<i64> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
     let directory = record::run_dir(call).ok_or_else(missing)?;
     let credential = fingerprint(Path::new(call.conf.kubernetes.kubeconfig.as_deref().unwrap_or_default()));
     let boot = fs::read_to_string(BOOT_ID)?;
-    let refused = format!("{} {credential}\n", boot.trim());
+    let refused = format!("{} {credential} {}\n", boot.trim(), fingerprint(Path::new(socket)));
     let now = clock_gettime(ClockId::Boottime).tv_sec;
     if let Some(since) = noted(&directory.join(FILE), &refused)
         && since <= now

@@ -166,8 +166,10 @@ fn whatever_ends_the_refusal_lets_the_time_begin_anew() {
     };
     let earlier_boot = |line: String| line.replace('-', "+");
     let later = |line: String| format!("99999{line}");
+    let agent = || drop(UnixListener::bind(dead.socket()).unwrap());
     for (what, end) in [
         ("another credential", Box::new(rewrite) as Box<dyn Fn()>),
+        ("an agent that came and was killed", Box::new(agent)),
         ("another boot", Box::new(|| dead.change(earlier_boot))),
         ("a time that is to come", Box::new(|| dead.change(later))),
         ("nothing that can be read", Box::new(|| dead.change(|_| "x".repeat(4096)))),
