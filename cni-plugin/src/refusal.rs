@@ -31,14 +31,10 @@ use crate::{
     record,
 };
 
-/// In the directory of the sockets: since when the API server has refused the credential that there is, one line of
-/// seconds since the node booted, the boot's id, and the fingerprints of the kubeconfig and of the log socket that the last
-/// agent left.
-pub const FILE: &str = "credential-refused";
 /// How long a refusal lasts before it counts as final, in seconds: longer than a rollout takes to bring the next agent,
 /// with an image to be pulled.
 const LASTING: i64 = 300;
-/// The longest [`FILE`] that is read, in bytes.
+/// The longest [`wire::REFUSED_CREDENTIAL`] that is read, in bytes.
 const MAX_FILE: u64 = 512;
 /// The most entries that are read of a pod's directory of volumes.
 const MAX_VOLUMES: usize = 4096;
@@ -80,7 +76,7 @@ pub fn judge(call: &Call, error: &Unknown) -> Option<Result<String, String>> {
 /// What was noted of refusals is past: the API server has accepted the credential, or an agent is there.
 pub fn forget(call: &Call) {
     if let (false, Some(directory)) = (call.conf.ambient_enabled, record::run_dir(call)) {
-        drop(fs::remove_file(directory.join(FILE))); // most often there is none
+        drop(fs::remove_file(directory.join(wire::REFUSED_CREDENTIAL))); // most often there is none
     }
 }
 
@@ -122,7 +118,7 @@ fn lasted(call: &Call, socket: &str) -> io::Result<i64> {
     let boot = fs::read_to_string(BOOT_ID)?;
     let refused = format!("{} {credential} {}\n", boot.trim(), fingerprint(Path::new(socket)));
     let now = clock_gettime(ClockId::Boottime).tv_sec;
-    if let Some(since) = noted(&directory.join(FILE), &refused)
+    if let Some(since) = noted(&directory.join(wire::REFUSED_CREDENTIAL), &refused)
         && since <= now
     {
         return Ok(now - since);
@@ -146,11 +142,11 @@ fn note(directory: &Path, line: &str) -> io::Result<()> {
     {
         return Err(error);
     }
-    let new = directory.join(format!("{FILE}.{}", process::id()));
+    let new = directory.join(format!("{}.{}", wire::REFUSED_CREDENTIAL, process::id()));
     let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
     let done = written
         .and_then(|mut file| file.write_all(line.as_bytes()))
-        .and_then(|()| fs::rename(&new, directory.join(FILE)));
+        .and_then(|()| fs::rename(&new, directory.join(wire::REFUSED_CREDENTIAL)));
     if done.is_err() {
         drop(fs::remove_file(&new));
     }

@@ -1,7 +1,8 @@
 //! The parts of the daemon, put together: one thread for the installer, one for everything that waits for others.
 
 use std::{
-    future::Future, io, net::TcpListener, path::Path, process::ExitCode, sync::Arc, thread, time::Duration,
+    fs, future::Future, io, net::TcpListener, path::Path, process::ExitCode, sync::Arc, thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -58,6 +59,8 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     }
     settings.warnings.iter().for_each(|warning| warn!(target: "install", "{warning}"));
 
+    // The plugin may decide without an agent when a refusal has lasted; from now on there is one.
+    drop(fs::remove_file(settings.refused_credential()));
     let mut registry = Registry::default();
     metrics::register_process(&mut registry);
     let installer_metrics = Metrics::register(&mut registry);

@@ -244,7 +244,12 @@ pub(crate) fn shared_config(settings: &Settings) -> Option<InstalledFile> {
 /// Removes what was written down for commands, by the plugin, too. Answers with what could not be removed, in sentences.
 pub(crate) fn remove_records(settings: &Settings) -> Vec<String> {
     let (state, records) = (settings.last_state(), settings.records());
-    let done = [(fs::remove_file(&state), state), (fs::remove_dir_all(&records), records)];
+    let refused = settings.refused_credential();
+    let done = [
+        (fs::remove_file(&state), state),
+        (fs::remove_file(&refused), refused),
+        (fs::remove_dir_all(&records), records),
+    ];
     let failed = done.into_iter().filter_map(|(done, path)| match done {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Some(format!("{}: {error}", path.display())),
         _ => None,

@@ -7,6 +7,10 @@ use std::net::IpAddr;
 use model::Pod;
 use serde::{Deserialize, Serialize};
 
+/// Name of the file beside the sockets in which the plugin notes since when the API server has refused its credential: one
+/// line of seconds since the node booted, the boot's id, and the fingerprints of the kubeconfig and of the log socket that
+/// the last agent left. An agent that starts removes it.
+pub const REFUSED_CREDENTIAL: &str = "credential-refused";
 /// The directory of records, in the directory that plugin and agent share.
 pub const RECORDS: &str = "pods";
 /// What begins the name of a record of an ADD that failed; the pod's namespace and name follow. It outlives the container.

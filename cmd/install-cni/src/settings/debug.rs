@@ -69,6 +69,11 @@ impl Settings {
         self.debug_socket.with_file_name(LAST_STATE)
     }
 
+    /// Since when the plugin's credential has been refused.
+    pub(crate) fn refused_credential(&self) -> PathBuf {
+        self.debug_socket.with_file_name(wire::REFUSED_CREDENTIAL)
+    }
+
     /// What the plugin notes of its ADDs.
     pub(crate) fn records(&self) -> PathBuf {
         self.debug_socket.with_file_name(wire::RECORDS)
