@@ -1,8 +1,10 @@
 //! HTTP/1.1 connections with bounds: how many, how much memory, how long.
 //!
-//! Every wait for a client has an end, so that those who are slow, silent or stuck hold a place for a while only.
+//! Every wait for a client has an end, so that those who are slow, silent or stuck hold a place for a while only. Where
+//! anybody can connect, a new client gets the place of one that is not being answered when all are taken.
 
 mod patience;
+mod places;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -27,6 +29,7 @@ use tokio::time::{sleep, timeout};
 use tower_service::Service as _;
 
 use patience::Patient;
+use places::{InFlight, Places};
 
 /// [`Limits::head`] of most servers.
 const HEAD: Duration = Duration::from_secs(10);
@@ -73,13 +76,20 @@ pub(crate) struct Limits {
     pub(crate) grace: Duration,
     /// For a client that takes nothing of what is written to it.
     pub(crate) stall: Duration,
+    /// When all places are taken, a new client gets the place of one that is not being answered. Else it waits.
+    pub(crate) evicts: bool,
 }
 
 impl Limits {
     /// For servers whose answers are short: nobody stalls longer than the connection lives.
     pub(crate) const fn of(most: usize) -> Limits {
         let stall = LIFETIME.saturating_add(GRACE);
-        Limits { most, head: HEAD, lifetime: LIFETIME, grace: GRACE, stall }
+        Limits { most, head: HEAD, lifetime: LIFETIME, grace: GRACE, stall, evicts: false }
+    }
+
+    /// For ports that anybody can reach, so that nobody can keep others out.
+    pub(crate) const fn public(most: usize) -> Limits {
+        Limits { evicts: true, ..Limits::of(most) }
     }
 }
 
@@ -118,14 +128,21 @@ pub(crate) async fn serve(
 ) {
     let (closing, closed) = watch::channel(());
     let mut connections = JoinSet::new();
+    let mut places = Places::default();
     let mut shutdown = pin!(shutdown);
     loop {
         tokio::select! {
             () = &mut shutdown => break,
-            Some(_) = connections.join_next() => {}
-            (stream, peer) = next(listener), if connections.len() < limits.most => {
-                let stream = Patient::new(stream, limits.stall);
-                connections.spawn(connection(stream, peer, router.clone(), limits, closed.clone()));
+            Some(ended) = connections.join_next_with_id() => {
+                places.release(ended.map_or_else(|error| error.id(), |(id, ())| id));
+            }
+            (stream, peer) = next(listener), if places.len() < limits.most || (limits.evicts && places.has_idle()) => {
+                if places.len() >= limits.most {
+                    places.evict();
+                }
+                let (stream, in_flight) = (Patient::new(stream, limits.stall), InFlight::default());
+                let serve = connection(stream, peer, in_flight.clone(), router.clone(), limits, closed.clone());
+                places.take(peer, in_flight, connections.spawn(serve));
             }
         }
     }
@@ -147,6 +164,7 @@ async fn next<L: Listener>(listener: &L) -> (L::Stream, Peer) {
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: Peer,
+    in_flight: InFlight,
     router: Router,
     limits: Limits,
     mut closed: watch::Receiver<()>,
@@ -155,7 +173,10 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(stream), service_fn(|request| respond(&router, peer, request)));
+        .serve_connection(
+            TokioIo::new(stream),
+            service_fn(|request| respond(&router, peer, &in_flight, request)),
+        );
     let mut connection = pin!(connection);
     tokio::select! {
         // What is wrong with a connection is its client's affair.
@@ -170,8 +191,13 @@ async fn connection(
 fn respond(
     router: &Router,
     peer: Peer,
+    in_flight: &InFlight,
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
     request.extensions_mut().insert(peer);
-    router.clone().call(request)
+    let (answer, guard) = (router.clone().call(request), in_flight.begin());
+    async move {
+        let _guard = guard;
+        answer.await
+    }
 }

@@ -20,7 +20,7 @@ use crate::metrics::{negotiate, render};
 
 pub use crate::connections::Peer;
 
-/// Connections that are served at a time; more wait in the kernel.
+/// Connections that are served at a time; one more takes the place of one that is not being answered.
 pub const MAX_CONNECTIONS: usize = 64;
 /// Those that may wait.
 const BACKLOG: i32 = 128;
@@ -135,8 +135,8 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Errno> {
     Ok(socket.into())
 }
 
-/// Serves until `shutdown`; requests that are at work then may end. At most [`MAX_CONNECTIONS`] at a time, and a client
-/// that is slow or silent is cut off.
+/// Serves until `shutdown`; requests that are at work then may end. At most [`MAX_CONNECTIONS`] at a time; a client
+/// that is slow or silent is cut off, at the latest when another one needs its place.
 ///
 /// # Errors
 /// When the listener cannot be handed to the runtime.
@@ -145,7 +145,7 @@ pub async fn serve(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    serve_within(Limits::of(MAX_CONNECTIONS), listener, &router, shutdown).await
+    serve_within(Limits::public(MAX_CONNECTIONS), listener, &router, shutdown).await
 }
 
 /// The same with limits of the caller's.

@@ -195,6 +195,26 @@ fn slow_and_silent_clients_block_nobody() {
     drop(slow);
 }
 
+/// A kubelet that gets no answer from `/healthz` kills the agent.
+#[test]
+fn clients_that_hold_every_place_starve_no_probe() {
+    let (_, server) = health();
+    let attackers: Vec<_> = (0..4 * MAX_CONNECTIONS)
+        .map(|number| {
+            let mut client = server.connect();
+            let part: &[u8] = if number % 2 == 0 { b"GET /healthz HT" } else { b"" };
+            let _ = client.0.get_mut().write_all(part); // it may have lost its place already
+            client
+        })
+        .collect();
+    for _ in 0..20 {
+        let start = Instant::now();
+        assert_eq!(server.get("/healthz").status, 200);
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+    drop(attackers);
+}
+
 #[test]
 fn garbage_and_heads_without_end_are_refused() {
     let (_, server) = health();

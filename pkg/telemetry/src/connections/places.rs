@@ -1,0 +1,83 @@
+//! Who has the places of a server, and who gives one up when all are taken.
+//!
+//! A server that only waits for a free place can be starved by clients that hold all of them and send nothing. One that
+//! anybody can reach therefore always accepts a new client: a client that is being answered keeps its place, and of the others the one that has been
+//! connected longest goes, first among those of the address with the most connections.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::task::{AbortHandle, Id};
+
+use super::Peer;
+
+/// Requests of one connection that are being answered.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InFlight(Arc<AtomicUsize>);
+
+/// Counts one request until it is dropped.
+#[derive(Debug)]
+pub(super) struct Guard(InFlight);
+
+impl InFlight {
+    pub(super) fn begin(&self) -> Guard {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Guard(self.clone())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The connections of a server, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Places(Vec<Place>);
+
+#[derive(Debug)]
+struct Place {
+    address: Option<IpAddr>,
+    in_flight: InFlight,
+    task: AbortHandle,
+}
+
+impl Places {
+    pub(super) fn take(&mut self, peer: Peer, in_flight: InFlight, task: AbortHandle) {
+        let address = match peer {
+            Peer::Socket => None,
+            Peer::Address(address) => Some(address.ip().to_canonical()),
+        };
+        self.0.push(Place { address, in_flight, task });
+    }
+
+    pub(super) fn release(&mut self, task: Id) {
+        self.0.retain(|place| place.task.id() != task);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether one of them could be evicted.
+    pub(super) fn has_idle(&self) -> bool {
+        self.0.iter().any(|place| place.in_flight.is_idle())
+    }
+
+    /// Closes one connection that is not being answered, if there is one.
+    pub(super) fn evict(&mut self) {
+        let count = |address| self.0.iter().filter(|place| place.address == address).count();
+        let idle = self.0.iter().enumerate().filter(|(_, place)| place.in_flight.is_idle());
+        // Of several that are equal, the first: the oldest.
+        let victim = idle.rev().max_by_key(|(_, place)| count(place.address)).map(|(index, _)| index);
+        if let Some(index) = victim {
+            self.0.remove(index).task.abort();
+        }
+    }
+}
