@@ -28,6 +28,8 @@ mod ambient_rollout;
 mod ambient_stage;
 #[path = "tests/ambient_uninstall.rs"]
 mod ambient_uninstall;
+#[path = "tests/attack_second_agent.rs"]
+mod attack_second_agent;
 #[path = "tests/clean.rs"]
 mod clean;
 #[path = "tests/commands_cli.rs"]

@@ -30,6 +30,7 @@ use crate::{
     cluster::{self, Cluster},
     condition,
     desk::{self, Desk},
+    node_lock::NodeLock,
     notices::Sources,
     patrol::{Patrol, PatrolMetrics},
     settings::{DebugAddress, Settings},
@@ -59,6 +60,8 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     }
     settings.warnings.iter().for_each(|warning| warn!(target: "install", "{warning}"));
 
+    // Before anything is changed, and until the process ends.
+    let lock = NodeLock::acquire(&settings.lock_file())?;
     // The plugin may decide without an agent when a refusal has lasted; from now on there is one.
     drop(fs::remove_file(settings.refused_credential()));
     let mut registry = Registry::default();
@@ -89,7 +92,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
         _ => None,
     };
     let daemon =
-        Daemon { settings: Arc::new(settings), cluster, status, registry: Arc::new(registry), logger };
+        Daemon { settings: Arc::new(settings), cluster, status, registry: Arc::new(registry), logger, lock };
     let done = runtime.block_on(daemon.serve(
         work,
         ambient,
@@ -129,6 +132,7 @@ struct Daemon {
     status: Arc<Status>,
     registry: Arc<Registry>,
     logger: Logger,
+    lock: NodeLock,
 }
 
 /// What probes ask: the installer, and the agent in ambient mode.
@@ -290,6 +294,7 @@ impl Daemon {
                     errors.extend(self.release_node(agent).await);
                 }
                 errors.extend(desk::remove_records(&self.settings));
+                errors.extend(self.lock.remove().err().map(|error| format!("agent.lock: {error}")));
                 errors.iter().for_each(|error| error!(target: "install", "not removed: {error}"));
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
                     && let Err(error) = condition::uninstalled(&client, &identity.node).await

@@ -13,6 +13,7 @@ mod daemon;
 mod desk;
 mod events;
 mod inspect;
+mod node_lock;
 mod notices;
 mod options;
 mod patrol;

@@ -141,7 +141,15 @@ struct Reader<'a> {
     plugin_level: &'static str,
 }
 
+/// Name of the file whose lock keeps a second agent off the node, beside the sockets.
+const LOCK_FILE: &str = "agent.lock";
+
 impl Settings {
+    /// The file that one agent at a time has locked.
+    pub(crate) fn lock_file(&self) -> PathBuf {
+        self.debug_socket.with_file_name(LOCK_FILE)
+    }
+
     /// Checks everything; how to log comes beside the rest, because it is needed first.
     ///
     /// # Errors

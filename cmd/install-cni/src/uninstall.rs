@@ -13,6 +13,7 @@ use tracing::{error, info};
 use crate::{
     commands::{self, Output},
     desk, inspect,
+    node_lock::NodeLock,
     settings::Settings,
 };
 
@@ -59,6 +60,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
             );
         }
     }
+    let lock = NodeLock::acquire(&settings.lock_file())?;
     let records = desk::remove_records(&settings);
     let metrics = Metrics::register(&mut Registry::default());
     let (mut installer, _handle) =
@@ -68,6 +70,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
         troubles.extend(ambient.uninstall());
     }
     troubles.extend(records);
+    troubles.extend(lock.remove().err().map(|error| format!("agent.lock: {error}")));
     troubles.iter().for_each(|trouble| error!(target: "install", "not removed: {trouble}"));
     if troubles.is_empty() {
         info!(target: "install", "nothing of ours is left on this node");

@@ -1,0 +1,97 @@
+//! One agent at a time on a node.
+//!
+//! Two agents undo each other's work, and one with another capture mode removes the live capture of every pod. So an agent
+//! takes this lock before it changes anything, and keeps it until it ends, however it ends.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+
+/// Only root can open it, so nobody else can hold the lock.
+const MODE: u32 = 0o600;
+/// For a predecessor that is just ending.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The lock, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct NodeLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl NodeLock {
+    /// Takes the lock. Waits a few seconds for an agent that is ending.
+    ///
+    /// # Errors
+    /// Another agent runs on this node, or the file cannot be opened.
+    pub(crate) fn acquire(path: &Path) -> Result<NodeLock> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(file) = try_lock(path).with_context(|| format!("cannot lock {}", path.display()))? {
+                return Ok(NodeLock { path: path.to_owned(), _file: file });
+            }
+            if Instant::now() >= deadline {
+                bail!("another agent runs on this node: it holds {}. Nothing was changed", path.display());
+            }
+            thread::sleep(PAUSE); // no call waits for a lock and for a deadline
+        }
+    }
+
+    /// Removes the file, when nothing of ours is to stay on the node.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        fs::remove_file(&self.path)
+    }
+}
+
+/// `None`: another process has it.
+fn try_lock(path: &Path) -> io::Result<Option<File>> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    // An agent that was uninstalled meanwhile has removed the file that we opened.
+    let (ours, named) = (file.metadata()?, fs::metadata(path));
+    let is_named = named.is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino()));
+    Ok(is_named.then_some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_holds_it_at_a_time_and_its_end_releases_it() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("agent.lock");
+        let first = NodeLock::acquire(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, MODE);
+        assert!(try_lock(&path).unwrap().is_none(), "it is held");
+        drop(first);
+        let second = NodeLock::acquire(&path).unwrap();
+        // A file that was opened before it was removed is no lock any more.
+        second.remove().unwrap();
+        assert!(!path.exists());
+        assert!(try_lock(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_missing_directory_is_an_error_with_its_path() {
+        let error = NodeLock::acquire(Path::new("/nowhere/agent.lock")).unwrap_err();
+        assert!(format!("{error:#}").starts_with("cannot lock /nowhere/agent.lock: "), "{error:#}");
+    }
+}
