@@ -32,7 +32,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use flags::{EmptyVariable, Flag, Request, Style, Values};
+use flags::{Flag, Request, Style, Values};
 use settings::{Process, Settings, Surroundings as _};
 
 const USAGE: &str = "install-cni installs the CNI plugin istio-cni on this node, and keeps it installed.
@@ -45,8 +45,7 @@ Usage: install-cni [flags]
 
 Each flag can also be given by the variable that is shown in brackets; the flag wins.";
 
-/// Istio's programs count a variable that is set to nothing as set.
-const STYLE: Style = Style { empty_variable: EmptyVariable::Value, ignored: options::REMOVED };
+const STYLE: Style = Style { ignored: options::REMOVED };
 
 static FLAGS: LazyLock<Vec<Flag>> =
     LazyLock::new(|| [options::FLAGS, options::IN_POD, options::NEWER, flags::LOGGING].concat());

@@ -3,10 +3,10 @@
 use std::{env, ffi::OsString, io::Write};
 
 use anyhow::Result;
-use flags::{EmptyVariable, Flag, Request, Style, Values};
+use flags::{Flag, Request, Style, Values};
 
 /// These tools log what they do to standard output and have no levels, so that Istio's logging flags have no effect.
-const STYLE: Style = Style { empty_variable: EmptyVariable::Unset, ignored: flags::LOGGING };
+const STYLE: Style = Style { ignored: flags::LOGGING };
 
 /// Reads the flags of this process's call; none when it was only asked to explain itself, which it has then.
 ///

@@ -80,20 +80,9 @@ pub const LOGGING: &[Flag] = &[
     flag("vklog", None, &[], "0", "accepted for compatibility, without effect"),
 ];
 
-/// What a variable that is set to nothing means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EmptyVariable {
-    /// As if it was not there (`istio-iptables`).
-    Unset,
-    /// The value is the empty text (`install-cni`).
-    Value,
-}
-
 /// How a program takes its flags.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// See [`EmptyVariable`].
-    pub empty_variable: EmptyVariable,
     /// Flags that are accepted, with a value or without, and have no effect.
     pub ignored: &'static [Flag],
 }
@@ -193,6 +182,9 @@ impl Values {
 
 /// Reads `arguments` (without the program's name) over the environment over the defaults.
 ///
+/// An empty variable counts as unset: Helm renders a value that nobody set as `NAME: ""`, and means the default. A flag
+/// can be set to the empty text.
+///
 /// # Errors
 /// Everything that cannot be understood, at once.
 pub fn parse(
@@ -224,7 +216,7 @@ fn read(
     arguments: impl IntoIterator<Item = OsString>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Request, FlagErrors> {
-    let mut values = from_environment(table, style, env);
+    let mut values = from_environment(table, style.ignored, env);
     let mut parser = Parser::from_args(arguments);
     let mut errors = Vec::new();
     loop {
@@ -240,15 +232,19 @@ fn read(
     }
 }
 
-fn from_environment(table: &'static [Flag], style: Style, env: impl Fn(&str) -> Option<String>) -> Values {
-    let counts = |value: &String| style.empty_variable == EmptyVariable::Value || !value.is_empty();
+fn from_environment(
+    table: &'static [Flag],
+    ignored: &'static [Flag],
+    env: impl Fn(&str) -> Option<String>,
+) -> Values {
+    let variable = |name: &str| env(name).filter(|value| !value.is_empty());
     let found = |flag: &Flag| {
-        flag.env.iter().find_map(|name| env(name).filter(counts).map(|value| (value, Source::Variable(name))))
+        flag.env.iter().find_map(|name| variable(name).map(|value| (value, Source::Variable(name))))
     };
     let value = |flag: &'static Flag| {
         (flag.long, found(flag).unwrap_or_else(|| (flag.default.to_owned(), Source::Default)))
     };
-    let ignored = style.ignored.iter().filter(|flag| found(flag).is_some());
+    let ignored = ignored.iter().filter(|flag| found(flag).is_some());
     Values {
         values: table.iter().map(value).collect(),
         ignored: ignored.map(|flag| flag.long).collect(),
@@ -350,17 +346,9 @@ mod tests {
     ];
 
     fn values(arguments: &[&str], env: &[(&str, &str)]) -> Result<Values, FlagErrors> {
-        values_of(EmptyVariable::Unset, arguments, env)
-    }
-
-    fn values_of(
-        empty_variable: EmptyVariable,
-        arguments: &[&str],
-        env: &[(&str, &str)],
-    ) -> Result<Values, FlagErrors> {
         let lookup =
             |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let style = Style { empty_variable, ignored: IGNORED };
+        let style = Style { ignored: IGNORED };
         match parse(TABLE, style, arguments.iter().map(OsString::from), lookup)? {
             Request::Run(values) => Ok(values),
             Request::Help => panic!("help"),
@@ -395,21 +383,20 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_variable_counts_where_the_program_says_so() {
+    fn an_empty_variable_counts_as_unset_and_an_empty_flag_does_not() {
         let env = [("PROXY_UID", ""), ("REDIRECT_DNS", ""), ("ISTIO_META_DNS_CAPTURE", "true")];
-        let unset = values(&[], &env).unwrap();
-        assert_eq!(unset.get("redirect-dns"), ("true", Source::Variable("ISTIO_META_DNS_CAPTURE")));
-        let value = values_of(EmptyVariable::Value, &[], &env).unwrap();
-        assert_eq!(value.get("redirect-dns"), ("", Source::Variable("REDIRECT_DNS")));
-        assert_eq!(value.get("envoy-port"), ("15001", Source::Default));
-        let flag = values_of(EmptyVariable::Value, &["--redirect-dns"], &env).unwrap();
-        assert_eq!(flag.get("redirect-dns"), ("true", Source::Flag));
+        let read = values(&[], &env).unwrap();
+        assert_eq!(read.get("proxy-uid"), ("", Source::Default));
+        let next = ("true", Source::Variable("ISTIO_META_DNS_CAPTURE"));
+        assert_eq!(read.get("redirect-dns"), next, "the next variable of the flag");
+        assert_eq!(values(&["--envoy-port="], &env).unwrap().get("envoy-port"), ("", Source::Flag));
         assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "x")]).unwrap().ignored().count(), 1);
+        assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "")]).unwrap().ignored().count(), 0);
     }
 
     #[test]
     fn words_are_kept_where_they_are_asked_for() {
-        let style = Style { empty_variable: EmptyVariable::Unset, ignored: &[] };
+        let style = Style { ignored: &[] };
         let arguments = ["shop/web", "-u", "3", "b", "--redirect-dns", "--", "-c"].map(OsString::from);
         match parse_with_words(TABLE, style, arguments, |_| None).unwrap() {
             Request::Run(values) => {

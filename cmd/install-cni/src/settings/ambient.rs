@@ -115,10 +115,14 @@ impl Reader<'_> {
         }
     }
 
-    /// The operator's selectors, as they are understood and as they were written; none: there are none.
+    /// The operator's selectors, as they are understood and as they were written; none: there are none. Helm renders a
+    /// value of `null`, which unsets it, as the word.
     pub(super) fn selectors(&self) -> Result<Option<(Vec<Enablement>, serde_json::Value)>, String> {
         let Some(text) = self.optional(SELECTORS) else { return Ok(None) };
         let list = facts::parse_yaml(&text)?.into_iter().next().unwrap_or_default();
+        if list.is_null() {
+            return Ok(None);
+        }
         let read: Vec<Enablement> =
             serde_json::from_value(list.clone()).map_err(|error| error.to_string())?;
         read.iter().try_for_each(Enablement::check)?;

@@ -165,11 +165,9 @@ fn a_flag_wins_over_each_of_its_variables_and_these_over_the_default() {
         let argument = format!("--{flag}=from-flag");
         assert_eq!(values(&[&argument], &[]).get(flag), ("from-flag", Source::Flag));
         for variable in *variables {
-            for value in ["from-variable", ""] {
-                let env = [(*variable, value)];
-                assert_eq!(values(&[], &env).get(flag), (value, Source::Variable(variable)));
-                assert_eq!(values(&[&argument], &env).get(flag), ("from-flag", Source::Flag));
-            }
+            let env = [(*variable, "from-variable")];
+            assert_eq!(values(&[], &env).get(flag), ("from-variable", Source::Variable(variable)));
+            assert_eq!(values(&[&argument], &env).get(flag), ("from-flag", Source::Flag));
         }
     }
     let both = [("ISTIO_OWNED_CNI_CONF_FILENAME", "b"), ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "a")];
@@ -200,17 +198,44 @@ fn without_any_choice_it_installs_as_istio_does() {
     assert_eq!(settings.warnings, Vec::<String>::new());
 }
 
+/// Settings as text, to compare all of them, without and with this variable set to nothing.
+fn unset_and_empty(base: &[(&str, &str)], variable: &str) -> (String, String) {
+    let without: Vec<_> = base.iter().filter(|(name, _)| *name != variable).copied().collect();
+    let settings = |env: &[(&str, &str)]| match Settings::read(&values(&[], env), &around(env)) {
+        Ok(read) => format!("{read:?}"),
+        Err(mistakes) => panic!("{env:?}: {mistakes}"),
+    };
+    (settings(&without), settings(&[without.as_slice(), &[(variable, "")]].concat()))
+}
+
 #[test]
-fn an_empty_variable_counts_as_set_to_nothing() {
-    let empty = |variable| read(&[], &[(variable, "")]).unwrap();
-    assert_eq!(empty("LOG_UDS_ADDRESS").log_socket, None);
-    assert_eq!(empty("MONITORING_PORT").monitoring_port, None);
-    assert_eq!(empty("WRITE_KUBECONFIG").installer.kubeconfig, None);
-    assert_eq!(empty("CLEANUP_ON_EXIT").cleanup, CleanupOnExit::Auto);
-    assert_eq!(empty("CNI_CONF_NAME").installer.chaining, Chaining::Primary { name: None });
-    let alone = Chaining::Standalone { name: "YYY-istio-cni.conf".to_owned() };
-    assert_eq!(empty("CHAINED_CNI_PLUGIN").installer.chaining, alone);
-    assert!(empty("REPAIR_ENABLED").warnings.is_empty(), "that is false");
+fn an_empty_variable_counts_as_unset_for_every_setting() {
+    let owned = [USUAL, &[("ISTIO_OWNED_CNI_CONFIG", "true")]].concat();
+    let tables = [FLAGS.as_slice(), REMOVED];
+    for base in [USUAL, owned.as_slice(), newer::CHART_ALONE] {
+        for variable in tables.into_iter().flatten().flat_map(|flag| flag.env) {
+            let (unset, empty) = unset_and_empty(base, variable);
+            assert_eq!(empty, unset, "{variable}");
+        }
+        let all = tables.into_iter().flatten().flat_map(|flag| flag.env).map(|name| (*name, ""));
+        let empty: Vec<_> = USUAL[..2].iter().copied().chain(all).collect();
+        assert_eq!(read_alone(&empty), read_alone(&USUAL[..2]), "all of them at once");
+    }
+}
+
+/// The same without the usual variables.
+fn read_alone(env: &[(&str, &str)]) -> String {
+    format!("{:?}", Settings::read(&values(&[], env), &around(env)).unwrap())
+}
+
+#[test]
+fn an_empty_flag_switches_off_what_can_be_off() {
+    let empty = |flag| read(&[&format!("--{flag}=")], &[]).unwrap();
+    assert_eq!(empty("log-uds-address").log_socket, None);
+    assert_eq!(empty("monitoring-port").monitoring_port, None);
+    assert_eq!(empty("write-kubeconfig").installer.kubeconfig, None);
+    assert_eq!(empty("cleanup-on-exit").cleanup, CleanupOnExit::Auto);
+    assert!(empty("repair-enabled").warnings.is_empty(), "that is false");
 }
 
 #[test]
@@ -237,7 +262,7 @@ fn how_the_entry_gets_to_the_runtime() {
 #[test]
 fn permission_bits_are_read_as_go_reads_integers() {
     let mode = |text: &str| {
-        let settings = read(&[], &[("KUBECONFIG_MODE", text)]).ok()?;
+        let settings = read(&[&format!("--kubeconfig-mode={text}")], &[]).ok()?;
         settings.installer.kubeconfig.map(|kubeconfig| kubeconfig.mode)
     };
     for (text, bits) in [("0600", 0o600), ("384", 0o600), ("0o640", 0o640), ("00644", 0o644), ("420", 0o644)]

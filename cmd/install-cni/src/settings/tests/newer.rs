@@ -23,6 +23,19 @@ const CHART: &[(&str, &str)] = &[
     ("POD_NAMESPACE", "istio-system"),
 ];
 
+/// The same, with all that a container has and nothing else.
+pub(super) const CHART_ALONE: &[(&str, &str)] = &[
+    ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
+    ("KUBERNETES_SERVICE_PORT", "443"),
+    ("AMBIENT_ENABLED", "true"),
+    ("AMBIENT_ENABLEMENT_SELECTOR", SELECTOR),
+    ("AMBIENT_DNS_CAPTURE", "true"),
+    ("ISTIO_OWNED_CNI_CONFIG", "true"),
+    ("EXCLUDE_NAMESPACES", "kube-system"),
+    ("ALLOW_SWITCH_TO_HOST_NS", "true"),
+    ("POD_NAMESPACE", "istio-system"),
+];
+
 const SELECTOR: &str = "- podSelector:
     matchLabels:
       istio.io/dataplane-mode: ambient
@@ -166,6 +179,15 @@ fn who_belongs_to_ambient_mode_is_told_the_plugin_as_the_agent_has_it() {
     let in_pod = chart(&["--ambient-capture=in-pod"], &[("AMBIENT_ENABLEMENT_SELECTOR", "")]);
     assert_eq!(entry(&in_pod)["enablement_selectors"], entry(&chart(&[], &[]))["enablement_selectors"]);
     assert!(chart(&["--ambient-capture=node"], &[]).ambient.unwrap().events.is_none());
+    // Helm renders a value of null as that word, and one that was never there as nothing.
+    for nothing in ["null", "~", "# none", " "] {
+        let settings = chart(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", nothing)]);
+        assert!(entry(&settings).get("enablement_selectors").is_none(), "{nothing:?}");
+        assert_eq!(settings.ambient.unwrap().agent.policy.enablement, None, "{nothing:?}");
+    }
+    let nobody = chart(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", "[]")]);
+    assert_eq!(entry(&nobody)["enablement_selectors"], json!([]));
+    assert_eq!(nobody.ambient.unwrap().agent.policy.enablement, Some(Vec::new()), "an empty list is a list");
     let mistakes =
         read(&[], &[CHART, &[("AMBIENT_ENABLEMENT_SELECTOR", "- podselector: {}")]].concat()).unwrap_err();
     assert_eq!(mistakes.len(), 1, "{mistakes:?}");
