@@ -48,6 +48,8 @@ pub struct Config {
     pub dns: Port,
     /// Source of the node's probes, by which pods let them pass.
     pub probes: Probes,
+    /// Where AWS's CNI plugin gives pods network interfaces of their own, the node's probes get routes past these.
+    pub branch_probes: bool,
 }
 
 /// The source addresses of the node's probes.
@@ -90,6 +92,7 @@ impl Default for Config {
             tunnel: Port(15008),
             dns: Port(15053),
             probes: Probes::default(),
+            branch_probes: true,
         }
     }
 }

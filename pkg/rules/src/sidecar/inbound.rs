@@ -145,6 +145,10 @@ fn divert_or_tproxy(config: &Config, mangle: &mut Chains, tag: &'static str, con
 fn remember_mark(config: &Config, family: Family, mark: Mark, rules: &mut RuleSet) {
     let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
     let mangle = rules.table(Table::Mangle);
+    // As in nat: what leaves through an excluded interface keeps the mark that it has, and so its route.
+    for interface in &config.exclude_interfaces {
+        mangle.push(&OUTPUT, Rule::new(Target::Return).output(interface));
+    }
     let lo = IfName::lo();
     mangle.push(&OUTPUT, Rule::new(Target::Return).output(&lo).tcp().when(Match::Mark(Is::eq(mark))));
     for owner in config.owners() {
