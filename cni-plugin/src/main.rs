@@ -17,6 +17,10 @@ fn main() -> ExitCode {
         drop(writeln!(io::stdout(), "{}", error.to_json()));
         process::exit(1);
     }));
+    if let Some(error) = netfilter::become_tool(env::args_os()) {
+        drop(writeln!(io::stderr(), "{error}"));
+        return ExitCode::FAILURE;
+    }
     let answer = answer(|name| env::var_os(name), &mut io::stdin().lock());
     // Nobody is left to tell when stdout or stderr is closed.
     drop(io::stderr().write_all(answer.stderr.as_bytes()));

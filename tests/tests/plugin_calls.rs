@@ -10,3 +10,5 @@ mod repetition;
 mod results;
 #[path = "plugin_calls/stage.rs"]
 pub(crate) mod stage;
+#[path = "plugin_calls/user_namespace.rs"]
+mod user_namespace;

@@ -2,9 +2,10 @@
 //! deadline on the whole. Only a tool that is started before its input is known reads from a pipe.
 
 use std::{
+    ffi::OsString,
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -17,7 +18,32 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
+use netns::UserNamespace;
+
 use crate::Error;
+
+/// This program.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+/// The argument that makes it a tool: see [`become_tool`].
+const BECOME_TOOL: &str = "--as-tool-in-user-namespace";
+
+/// If this process was started to be a tool in a user namespace: becomes it. To be called before there is a second thread.
+/// Returns an error if it could not, and nothing if it was started for something else.
+#[must_use]
+pub fn become_tool(mut arguments: impl Iterator<Item = OsString>) -> Option<String> {
+    arguments.next()?; // our own name
+    if arguments.next()? != BECOME_TOOL {
+        return None;
+    }
+    let (Some(path), Some(tool)) = (arguments.next(), arguments.next()) else {
+        return Some(format!("{BECOME_TOOL} needs a user namespace and a tool"));
+    };
+    if let Err(error) = UserNamespace::enter_for_good(Path::new(&path)) {
+        return Some(error.to_string());
+    }
+    let error = Command::new(&tool).args(arguments).exec();
+    Some(format!("cannot run {}: {error}", Path::new(&tool).display()))
+}
 
 /// What a tool reads.
 #[derive(Clone, Copy)]
@@ -54,11 +80,24 @@ impl Running {
         env: &[(&str, &Path)],
         input: Input<'_>,
     ) -> Result<Running, Error> {
+        Running::start_within(None, tool, arguments, env, input)
+    }
+
+    /// The same, in a user namespace. No thread can enter one, nor can a process with several: so this program is started
+    /// once more, and becomes the tool in there.
+    pub(crate) fn start_within(
+        user_namespace: Option<&UserNamespace>,
+        tool: &Path,
+        arguments: &[String],
+        env: &[(&str, &Path)],
+        input: Input<'_>,
+    ) -> Result<Running, Error> {
         let failed = |source| Error::Run { tool: tool.to_owned(), source };
-        Running::spawn(tool, arguments, env, input).map_err(failed)
+        Running::spawn(user_namespace, tool, arguments, env, input).map_err(failed)
     }
 
     fn spawn(
+        user_namespace: Option<&UserNamespace>,
         tool: &Path,
         arguments: &[String],
         env: &[(&str, &Path)],
@@ -69,7 +108,14 @@ impl Running {
             Input::Later => Stdio::piped(),
         };
         let (stdout, stderr) = (memory_file("stdout")?, memory_file("stderr")?);
-        let mut command = Command::new(tool);
+        let mut command = match user_namespace {
+            None => Command::new(tool),
+            Some(within) => {
+                let mut command = Command::new(OWN_PROGRAM);
+                command.arg(BECOME_TOOL).arg(within.path()).arg(tool);
+                command
+            }
+        };
         command.args(arguments).env_clear().envs(env.iter().copied());
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.stdin(stdin).stdout(stdout.try_clone()?).stderr(Stdio::from(stderr.try_clone()?));

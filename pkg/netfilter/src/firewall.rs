@@ -3,10 +3,12 @@
 use std::{
     collections::BTreeMap,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use model::Family;
+use netns::UserNamespace;
 use rules::Saved;
 
 use crate::{
@@ -29,6 +31,10 @@ pub struct Options {
     pub lock_wait: Duration,
     /// How long a tool may take in all.
     pub tool_timeout: Duration,
+    /// Where the tools that change rules run: the user namespace that owns the network namespace, when it is not our own
+    /// ([`Netns::foreign_owner`](netns::Netns::foreign_owner)). The program must call [`become_tool`](crate::become_tool)
+    /// first thing.
+    pub user_namespace: Option<Arc<UserNamespace>>,
 }
 
 impl Default for Options {
@@ -38,6 +44,7 @@ impl Default for Options {
             lock: Lock::Host,
             lock_wait: Duration::from_secs(10),
             tool_timeout: Duration::from_secs(30),
+            user_namespace: None,
         }
     }
 }
@@ -183,7 +190,8 @@ impl Firewall {
 
     fn start(&self, family: Family, input: Input<'_>) -> Result<Running, Error> {
         let tool = self.tools.find(self.backend, family, Verb::Restore)?;
-        Running::start(&tool, &self.restore_arguments(), &self.restore_environment(), input)
+        let within = self.options.user_namespace.as_deref();
+        Running::start_within(within, &tool, &self.restore_arguments(), &self.restore_environment(), input)
     }
 
     /// Runs one `iptables` (or `ip6tables`) command; `arguments` begin with `-t TABLE`.
@@ -194,7 +202,9 @@ impl Firewall {
         let tool = self.tools.find(self.backend, family, Verb::Command)?;
         let wait = self.wait_argument();
         let arguments: Vec<String> = wait.into_iter().chain(arguments.iter().cloned()).collect();
-        let running = Running::start(&tool, &arguments, &self.restore_environment(), Input::Text(""))?;
+        let within = self.options.user_namespace.as_deref();
+        let environment = self.restore_environment();
+        let running = Running::start_within(within, &tool, &arguments, &environment, Input::Text(""))?;
         let bound = self.options.tool_timeout;
         self.restored(running.finish(Instant::now() + bound, bound)?)
     }

@@ -59,6 +59,12 @@ pub enum Error {
         /// What the kernel answered.
         source: io::Error,
     },
+    /// The kernel did not let the process in (it wants CAP_SYS_ADMIN there, and a single thread).
+    #[error("cannot enter user namespace: {source}")]
+    EnterUser {
+        /// What the kernel answered.
+        source: io::Error,
+    },
     /// The private mounts could not be made; nothing has run.
     #[error("cannot prepare private mounts: {step}: {source}")]
     Sandbox {

@@ -10,6 +10,7 @@ mod error;
 mod kind;
 mod list;
 mod sandbox;
+mod user;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic;
@@ -23,6 +24,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 pub use error::Error;
 pub use sandbox::{Bind, MountSandbox};
+pub use user::UserNamespace;
 
 /// The calling thread's netns; `/proc/self` would be that of the process's first thread.
 const CURRENT: &str = "/proc/thread-self/ns/net";

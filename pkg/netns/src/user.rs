@@ -1,0 +1,108 @@
+//! User namespaces: the one that owns a pod's network namespace is another than the node's when the pod has
+//! `hostUsers: false`. Some rules can be made only from there: the kernel understands user ids of a rule as those of
+//! its writer, and xt_owner refuses a writer from elsewhere.
+
+use std::ffi::c_void;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, LinkNameSpaceType, configure_capability_in_ambient_set, set_capabilities,
+};
+
+use crate::{Error, Netns};
+
+/// The user namespace of this process.
+const OWN: &str = "/proc/self/ns/user";
+/// What the tools for rules need.
+const NEEDED: [CapabilitySet; 2] = [CapabilitySet::NET_ADMIN, CapabilitySet::NET_RAW];
+
+/// An open user namespace.
+#[derive(Debug)]
+pub struct UserNamespace {
+    fd: OwnedFd,
+}
+
+impl Netns {
+    /// The user namespace that owns this network namespace, if it is another than this process's own. A kernel that cannot
+    /// tell (before 4.9), or does not tell us, counts as if it was our own.
+    ///
+    /// # Errors
+    /// [`Error::Open`]
+    pub fn foreign_owner(&self) -> Result<Option<UserNamespace>, Error> {
+        let failed = |source| Error::Open { path: OWN.into(), source };
+        let fd = match owner(self) {
+            Ok(fd) => fd,
+            Err(Errno::NOTTY | Errno::PERM) => return Ok(None),
+            Err(errno) => return Err(failed(errno.into())),
+        };
+        let found = rustix::fs::fstat(&fd).map_err(|errno| failed(errno.into()))?;
+        let own = fs::metadata(OWN).map_err(failed)?;
+        let is_own = (found.st_dev, found.st_ino) == (own.dev(), own.ino());
+        Ok((!is_own).then_some(UserNamespace { fd }))
+    }
+}
+
+impl UserNamespace {
+    /// Where another process finds it as long as this value lives.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
+    }
+
+    /// Moves this process, which must have one thread and become another program next, into the user namespace at `path`.
+    /// It keeps its user, so that it can read what root can, and hands on what it takes to change rules there, which a
+    /// user that the namespace does not know would lose with the next program.
+    ///
+    /// # Errors
+    /// [`Error::Open`] or [`Error::Enter`].
+    #[expect(clippy::disallowed_methods, reason = "this is the crate that the lint points to")]
+    pub fn enter_for_good(path: &Path) -> Result<(), Error> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::opening(path, errno))?;
+        let failed = |errno: Errno| Error::EnterUser { source: errno.into() };
+        rustix::thread::move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::User))
+            .map_err(failed)?;
+        let needed = NEEDED.into_iter().fold(CapabilitySet::empty(), CapabilitySet::union);
+        let sets = CapabilitySets { effective: needed, permitted: needed, inheritable: needed };
+        set_capabilities(None, sets).map_err(failed)?;
+        NEEDED.into_iter().try_for_each(|one| configure_capability_in_ambient_set(one, true)).map_err(failed)
+    }
+}
+
+#[expect(unsafe_code, reason = "rustix has no safe call for NS_GET_USERNS")]
+fn owner(netns: &Netns) -> Result<OwnedFd, Errno> {
+    // SAFETY: a `Netns` is a file of nsfs, where this number means NS_GET_USERNS, which takes no argument and touches no
+    // memory of ours.
+    unsafe { rustix::ioctl::ioctl(netns, GetOwner) }
+}
+
+/// `NS_GET_USERNS` of `include/uapi/linux/nsfs.h`: no argument, answers with a new file descriptor.
+struct GetOwner;
+
+#[expect(unsafe_code, reason = "rustix has no pattern for an ioctl that answers with a file descriptor")]
+// SAFETY: the opcode takes no argument and writes no memory, so nothing is mutated and the pointer is null; what it returns
+// is a new file descriptor that nobody else has.
+unsafe impl Ioctl for GetOwner {
+    type Output = OwnedFd;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        opcode::none(0xb7, 0x1)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
+        // SAFETY: see above. The kernel sets close-on-exec (`open_related_ns`).
+        Ok(unsafe { OwnedFd::from_raw_fd(out) })
+    }
+}
