@@ -238,7 +238,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         None,
         &["SYSTEM_NAMESPACE"],
         "istio-system",
-        "namespace that ztunnel's pods must be in",
+        "namespace that ztunnel's pods must be in; by default our own, too",
     ),
     flag(
         "ztunnel-service-account",
@@ -268,7 +268,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         None,
         &["NETNS_DIR"],
         "/var/run/netns",
-        "where the container runtime binds network namespaces",
+        "where the container runtime binds network namespaces, also below --host-root",
     ),
     flag(
         "force-iptables-binary",

@@ -9,7 +9,11 @@ use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use model::{Namespace, Pod};
 
-use crate::{enrolment::STATUS, selector::Enablement, ztunnel::ZtunnelSelector};
+use crate::{
+    enrolment::STATUS,
+    selector::{Enablement, are_labels},
+    ztunnel::ZtunnelSelector,
+};
 
 /// Label of ambient mode, of a namespace or a pod.
 pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
@@ -150,7 +154,8 @@ pub(crate) fn wanted(
 
 /// What the operator's selectors say, or the labels.
 fn asked_for(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy) -> Result<Enrolled, Left> {
-    if let Some(selectors) = &policy.enablement {
+    // Whoever asks why wants to read of the labels, not of selectors that nobody wrote.
+    if let Some(selectors) = policy.enablement.as_ref().filter(|selectors| !are_labels(selectors)) {
         let namespace = namespace.ok_or(Left::NamespaceUnknown)?;
         let meant = |entry: &Enablement| entry.matches(&pod.metadata.labels, &namespace.metadata.labels);
         return if selectors.iter().any(meant) { Ok(Enrolled::Selector) } else { Err(Left::NotSelected) };

@@ -15,6 +15,8 @@ const EXCLUDE_INBOUND: &str = "traffic.sidecar.istio.io/excludeInboundPorts";
 const INCLUDE_OUTBOUND: &str = "traffic.sidecar.istio.io/includeOutboundPorts";
 const EXCLUDE_OUTBOUND: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
 const KUBEVIRT: &str = "traffic.sidecar.istio.io/kubevirtInterfaces";
+// The newer name wins, where both are given: KubeVirt writes both.
+const REROUTE: &str = crate::inpod::VIRTUAL_INTERFACES;
 const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 const STATUS_PORT: &str = "status.sidecar.istio.io/port";
 
@@ -78,7 +80,12 @@ pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<Redirect, Invalid
         exclude_networks: read.get(EXCLUDE_CIDRS, EXCLUDED_NETWORKS_ALLOWED, Vec::new(), comma_list)?,
         include_outbound: read.get(INCLUDE_OUTBOUND, PORTS_ALLOWED, Ports::NONE, parsed)?,
         exclude_outbound: read.get(EXCLUDE_OUTBOUND, PORTS_ALLOWED, list(&[15020]), parsed)?,
-        kubevirt_interfaces: read.get(KUBEVIRT, INTERFACES_ALLOWED, Vec::new(), interfaces)?,
+        kubevirt_interfaces: read.get(
+            if pod.metadata.annotations.contains_key(REROUTE) { REROUTE } else { KUBEVIRT },
+            INTERFACES_ALLOWED,
+            Vec::new(),
+            interfaces,
+        )?,
         exclude_interfaces: read.get(EXCLUDE_INTERFACES, INTERFACES_ALLOWED, Vec::new(), interfaces)?,
         dns,
         drop_invalid,

@@ -1,6 +1,6 @@
 //! Which pods an operator wants in ambient mode, as label selectors of Kubernetes.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde::{Deserialize, Deserializer};
 
@@ -55,6 +55,27 @@ pub enum Operator {
 }
 
 type Labels = BTreeMap<String, String>;
+
+/// What Istio's chart has as its default, and what the agent hands the plugin where there are no selectors.
+static BY_LABELS: LazyLock<[Enablement; 2]> = LazyLock::new(|| {
+    let mode = || "istio.io/dataplane-mode".to_owned();
+    let ambient = || LabelSelector {
+        match_labels: BTreeMap::from([(mode(), "ambient".to_owned())]),
+        match_expressions: Vec::new(),
+    };
+    let not_none = Requirement { key: mode(), operator: Operator::NotIn, values: vec!["none".to_owned()] };
+    let by_namespace = Enablement {
+        pod_selector: LabelSelector { match_expressions: vec![not_none], ..LabelSelector::default() },
+        namespace_selector: ambient(),
+    };
+    [Enablement { pod_selector: ambient(), ..Enablement::default() }, by_namespace]
+});
+
+/// Whether selectors only say what the labels of pods and namespaces mean without any.
+#[must_use]
+pub fn are_labels(selectors: &[Enablement]) -> bool {
+    selectors == BY_LABELS.as_slice()
+}
 
 /// As Go reads JSON: `null` is as if the member were not there.
 fn absent_if_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
@@ -136,6 +157,8 @@ mod tests {
         assert!(!wanted(&mode("none"), &mode("ambient")));
         assert!(!wanted(&none, &none));
         assert!(!wanted(&none, &mode("Ambient")));
+        assert!(are_labels(&list));
+        assert!(!are_labels(&list[..1]) && !are_labels(&[]));
     }
 
     #[test]

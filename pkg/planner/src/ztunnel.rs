@@ -12,9 +12,9 @@ use crate::facts::Index;
 pub struct ZtunnelSelector {
     /// A label, key and value.
     pub label: (String, String),
-    /// Its namespace.
-    pub namespace: String,
-    /// The service account that it runs as. Who may make pods of this account in this namespace runs the mesh anyway.
+    /// The namespaces that it may be in.
+    pub namespaces: Vec<String>,
+    /// The service account that it runs as. Who may make pods of this account in these namespaces runs the mesh anyway.
     pub service_account: String,
 }
 
@@ -22,7 +22,7 @@ impl Default for ZtunnelSelector {
     fn default() -> Self {
         Self {
             label: ("app".to_owned(), "ztunnel".to_owned()),
-            namespace: "istio-system".to_owned(),
+            namespaces: vec!["istio-system".to_owned()],
             service_account: "ztunnel".to_owned(),
         }
     }
@@ -33,7 +33,7 @@ impl ZtunnelSelector {
     #[must_use]
     pub fn matches(&self, pod: &Pod) -> bool {
         let (key, value) = &self.label;
-        pod.metadata.namespace == self.namespace
+        self.namespaces.contains(&pod.metadata.namespace)
             && pod.spec.service_account_name == self.service_account
             && pod.metadata.labels.get(key) == Some(value)
     }

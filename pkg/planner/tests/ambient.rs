@@ -227,3 +227,22 @@ proptest! {
         }
     }
 }
+
+/// What the agent hands the plugin where nobody wrote selectors, and what Istio's chart has.
+#[test]
+fn selectors_that_only_mean_the_labels_give_the_reasons_of_labels() {
+    let text = r#"[{"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
+        {"podSelector": {"matchExpressions": [
+            {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
+         "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]"#;
+    let selecting = AmbientPolicy { enablement: serde_json::from_str(text).unwrap(), ..policy() };
+    for own in [None, Some("ambient"), Some("none"), Some("other")] {
+        let mut pod = plain();
+        pod.metadata.labels.remove("istio.io/dataplane-mode");
+        pod.metadata.labels.extend(own.map(|own| ("istio.io/dataplane-mode".to_owned(), own.to_owned())));
+        for label in ["ambient", "", "other"] {
+            let by = |policy: &AmbientPolicy| membership(&pod, Some(&namespace(label)), policy);
+            assert_eq!(by(&selecting), by(&policy()), "{own:?} in {label:?}");
+        }
+    }
+}

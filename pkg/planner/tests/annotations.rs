@@ -19,6 +19,7 @@ const EXCLUDE_INBOUND: &str = ANNOTATIONS[4];
 const INCLUDE_OUTBOUND: &str = ANNOTATIONS[5];
 const EXCLUDE_OUTBOUND: &str = ANNOTATIONS[6];
 const KUBEVIRT: &str = ANNOTATIONS[7];
+const REROUTE: &str = ANNOTATIONS[10];
 const EXCLUDE_INTERFACES: &str = ANNOTATIONS[8];
 const STATUS_PORT: &str = ANNOTATIONS[9];
 
@@ -154,6 +155,7 @@ fn lists_of_interfaces() {
     ] {
         let virtual_machines = Config { kubevirt_interfaces: list.clone(), ..default() };
         assert_eq!(config(KUBEVIRT, text), virtual_machines, "{text:?}");
+        assert_eq!(config(REROUTE, text), virtual_machines, "{text:?}");
         let excluded = Config { exclude_interfaces: list, ..default() };
         assert_eq!(config(EXCLUDE_INTERFACES, text), excluded, "{text:?}");
     }
@@ -202,6 +204,7 @@ fn refused() -> Vec<(&'static str, Vec<&'static str>, &'static str)> {
         (INCLUDE_NETWORKS, BAD_NETWORKS.to_vec(), "'*', nothing, or a comma-separated list of networks"),
         (EXCLUDE_NETWORKS, [&BAD_NETWORKS[..], &["*"]].concat(), networks),
         (KUBEVIRT, BAD_INTERFACES.to_vec(), interfaces),
+        (REROUTE, BAD_INTERFACES.to_vec(), interfaces),
         (EXCLUDE_INTERFACES, BAD_INTERFACES.to_vec(), interfaces),
     ];
     for key in [INCLUDE_INBOUND, EXCLUDE_INBOUND, INCLUDE_OUTBOUND, EXCLUDE_OUTBOUND, STATUS_PORT] {
@@ -352,4 +355,16 @@ proptest! {
         }
         prop_assert_eq!(excluded, seen);
     }
+}
+
+#[test]
+fn the_newer_name_of_virtual_interfaces_wins() {
+    let mut pod = annotated(KUBEVIRT, "k6t-eth0");
+    for (newer, expected) in [("vnet0", names(&["vnet0"])), ("", Vec::new())] {
+        pod.metadata.annotations.insert(REROUTE.to_owned(), newer.to_owned());
+        assert_eq!(redirected(&pod).unwrap().config.kubevirt_interfaces, expected, "{newer:?}");
+    }
+    // The older one is not read then, so that it may be anything.
+    pod.metadata.annotations.insert(KUBEVIRT.to_owned(), "no name".to_owned());
+    assert!(redirected(&pod).is_ok());
 }

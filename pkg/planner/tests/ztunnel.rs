@@ -107,7 +107,7 @@ fn a_lookalike_is_no_candidate() {
     }
     let selector = ZtunnelSelector {
         label: ("role".into(), "proxy".into()),
-        namespace: "shop".into(),
+        namespaces: vec!["other".into(), "shop".into()],
         service_account: "it".into(),
     };
     let metadata = json!({"namespace": "shop", "labels": {"role": "proxy"}});

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use agent::{Capture, InPod};
 use cni_types::run_dir;
+use flags::Source;
 use netfilter::Backend;
 use planner::{
     ambient::AmbientPolicy,
@@ -46,7 +47,7 @@ impl Reader<'_> {
             policy: policy?,
             fallback: fallback?,
             tools: tools?,
-            netns_directory: self.text("netns-dir").into(),
+            netns_directory: self.netns_directory(),
             records: self.debug_socket().with_file_name(wire::RECORDS),
             journal,
             shared_config: self.text("ambient-config-file").into(),
@@ -57,7 +58,7 @@ impl Reader<'_> {
             places: Places {
                 root: self.text("host-root").into(),
                 proc: chosen.proc.clone(),
-                netns_directory: agent.netns_directory.clone(),
+                netns_directory: self.text("netns-dir").into(),
             },
         });
         Some(on.then_some(Ambient { agent, socket, source: source?, fallback_file, host_network, events }))
@@ -85,9 +86,14 @@ impl Reader<'_> {
     fn in_pod(&mut self) -> Option<InPod> {
         let v4 = self.address("host-probe-snat-ip");
         let v6 = self.address("host-probe-snat-ipv6");
+        let branch_probes = self.boolean("ambient-enable-aws-branch-eni-probe");
         let (dns_capture, ipv6) = (self.boolean("ambient-dns-capture"), self.boolean("ambient-ipv6"));
         Some(InPod {
-            rules: inpod::Config { probes: Probes { v4: v4?, v6: v6? }, ..inpod::Config::default() },
+            rules: inpod::Config {
+                probes: Probes { v4: v4?, v6: v6? },
+                branch_probes: branch_probes?,
+                ..inpod::Config::default()
+            },
             socket: self.text("ztunnel-uds-address").into(),
             dns_capture: dns_capture?,
             ipv6: ipv6?,
@@ -165,7 +171,7 @@ impl Reader<'_> {
         Some(AmbientPolicy {
             ztunnel: ZtunnelSelector {
                 label: (key.to_owned(), value.to_owned()),
-                namespace: self.text("system-namespace"),
+                namespaces: self.ztunnel_namespaces(identity),
                 service_account: self.text("ztunnel-service-account"),
             },
             excluded_namespaces: self.excluded_namespaces(),
@@ -173,6 +179,16 @@ impl Reader<'_> {
             ignores_opt_out,
             agent_namespace: Some(identity.namespace.clone()).filter(|namespace| !namespace.is_empty()),
         })
+    }
+
+    /// The namespace that somebody chose. Unless somebody did, ours too: Istio's chart of 1.20 has no value for it, and on
+    /// some platforms puts agent and ztunnel into kube-system. No other: whoever may make pods of ztunnel's service account
+    /// in our namespace may replace the agent as well.
+    fn ztunnel_namespaces(&self, identity: &Identity) -> Vec<String> {
+        let (chosen, source) = self.values.get("system-namespace");
+        let own = Some(&identity.namespace)
+            .filter(|own| source == Source::Default && !own.is_empty() && own.as_str() != chosen);
+        [Some(chosen.to_owned()), own.cloned()].into_iter().flatten().collect()
     }
 
     fn node_config(&mut self) -> Option<NodeConfig> {

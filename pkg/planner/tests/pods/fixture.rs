@@ -8,7 +8,7 @@ use planner::enrolment::{AMBIENT_REDIRECTION, DATAPLANE_MODE, INJECT, STATUS};
 use proptest::{collection::vec, option, prelude::*, sample};
 
 /// Every annotation that redirection reads.
-pub(crate) const ANNOTATIONS: [&str; 10] = [
+pub(crate) const ANNOTATIONS: [&str; 11] = [
     "sidecar.istio.io/interceptionMode",
     "traffic.sidecar.istio.io/includeOutboundIPRanges",
     "traffic.sidecar.istio.io/excludeOutboundIPRanges",
@@ -19,6 +19,7 @@ pub(crate) const ANNOTATIONS: [&str; 10] = [
     "traffic.sidecar.istio.io/kubevirtInterfaces",
     "traffic.sidecar.istio.io/excludeInterfaces",
     "status.sidecar.istio.io/port",
+    "istio.io/reroute-virtual-interfaces",
 ];
 
 pub(crate) fn container(name: &str) -> Container {
