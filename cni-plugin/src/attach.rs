@@ -4,13 +4,13 @@ use std::{
     fs,
     panic::resume_unwind,
     path::Path,
-    sync::{Mutex, mpsc},
+    sync::{Arc, Mutex, mpsc},
     thread,
 };
 
 use cni_types::{CniError, Code};
 use model::PodName;
-use netfilter::Options;
+use netfilter::{Options, RuleDigest};
 use netns::Netns;
 use planner::{Call as RuntimeCall, Decision, Enrolled, Policy, Redirect, enrolment};
 use redirect::{Families, Form, Prepared, Report};
@@ -50,8 +50,9 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
         Decision::Enrol(reason) => log.info(enrolled(call, facts, *reason)?),
         Decision::Redirect(redirect) => {
             warn(log, &redirect.warnings);
-            if let Some((report, warning)) = redirected? {
+            if let Some(Redirected { report, rules, warning }) = redirected? {
                 warn(log, warning.as_slice());
+                log.made(&rules);
                 log.info(format!("{decision}; {}", done(&report)));
             }
         }
@@ -59,8 +60,16 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
     Ok(result)
 }
 
+/// What was done in a pod's namespace.
+struct Redirected {
+    report: Report,
+    /// For the record; empty: nobody will read one.
+    rules: RuleDigest,
+    warning: Option<String>,
+}
+
 /// A decision, and what was done when it was to redirect.
-type Outcome = (Result<Decision, CniError>, Result<Option<(Report, Option<String>)>, CniError>);
+type Outcome = (Result<Decision, CniError>, Result<Option<Redirected>, CniError>);
 
 /// First who the pod is, then the work: nothing says that there will be any.
 fn one_after_the_other(call: &Call, facts: &impl Facts, log: &mut Log) -> Outcome {
@@ -94,28 +103,28 @@ fn redirect_pod(
     call: &Call,
     start_tools: bool,
     order: impl Fn() -> Option<Box<Redirect>> + Send + Sync,
-) -> Result<Option<(Report, Option<String>)>, CniError> {
+) -> Result<Option<Redirected>, CniError> {
     if let Some(file) = &call.dry_run {
         return order().map_or(Ok(None), |redirect| write_only(call, &redirect, file));
     }
-    let (report, warning) = in_pod(call, |options| {
+    let (done, warning) = in_pod(call, |options| {
         let _turn = turn::take()?;
         let mut prepared = Prepared::look(options)?;
         if start_tools {
             prepared.start_tools();
         }
         let Some(redirect) = order() else { return Ok(None) };
-        Ok(Some(prepared.apply(&redirect.config, families(&redirect), Form::Restore)?))
+        let report = prepared.apply(&redirect.config, families(&redirect), Form::Restore)?;
+        // In ambient mode the agent has tools, and compares rules with what the pod's annotations ask for. That rules cannot
+        // be read keeps no pod from starting.
+        let keep = || redirect::rules_now().unwrap_or_default();
+        Ok(Some((report, if call.conf.ambient_enabled { RuleDigest::default() } else { keep() })))
     })?;
-    Ok(report.map(|report| (report, warning)))
+    Ok(done.map(|(report, rules)| Redirected { report, rules, warning }))
 }
 
 /// A dry run: what a restore in a blank namespace would read, one family after the other, and no change.
-fn write_only(
-    call: &Call,
-    redirect: &Redirect,
-    file: &Path,
-) -> Result<Option<(Report, Option<String>)>, CniError> {
+fn write_only(call: &Call, redirect: &Redirect, file: &Path) -> Result<Option<Redirected>, CniError> {
     let (families, _) = in_pod(call, |_| Ok(redirect::families(families(redirect))?))?;
     let text: String =
         families.iter().map(|family| sidecar::restore_text(&redirect.config, *family)).collect();
@@ -357,7 +366,10 @@ fn in_pod<T: Send>(
     let what = |error: &dyn std::fmt::Display| {
         format!("cannot redirect {} in {}: {error}", subject(call), netns_path(call).display())
     };
-    netfilter::inside(&pods_netns(call)?, &Options::default(), act).map_err(|failure| match failure {
+    let netns = pods_netns(call)?;
+    let owner = netns.foreign_owner().map_err(|error| CniError::new(Code::Other, what(&error)))?;
+    let options = Options { user_namespace: owner.map(Arc::new), ..Options::default() };
+    netfilter::inside(&netns, &options, act).map_err(|failure| match failure {
         Failure::Turn(error) => CniError::new(Code::TryAgainLater, what(&error)),
         Failure::Redirect(error) => CniError::new(Code::Other, what(&error)),
     })

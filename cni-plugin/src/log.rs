@@ -16,6 +16,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use netfilter::RuleDigest;
 use planner::Decision;
 use wire::{Level, LogRecord};
 
@@ -36,6 +37,7 @@ pub struct Log {
     records: Vec<LogRecord>,
     decision: Option<(&'static str, String)>,
     has_enrolled: bool,
+    rules: BTreeMap<String, String>,
 }
 
 impl Log {
@@ -59,6 +61,7 @@ impl Log {
             records: Vec::new(),
             decision: None,
             has_enrolled: false,
+            rules: BTreeMap::new(),
         }
     }
 
@@ -84,6 +87,17 @@ impl Log {
     #[must_use]
     pub fn has_enrolled(&self) -> bool {
         self.has_enrolled
+    }
+
+    /// The rules that the pod has now, kept for [`Log::rules`].
+    pub fn made(&mut self, rules: &RuleDigest) {
+        self.rules.clone_from(rules.lines());
+    }
+
+    /// The rules that the pod has now; empty: none were made.
+    #[must_use]
+    pub fn rules(&self) -> &BTreeMap<String, String> {
+        &self.rules
     }
 
     /// Something that only those want to know who search a fault.

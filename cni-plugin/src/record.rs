@@ -39,6 +39,7 @@ pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniErro
         decision: code.to_owned(),
         words: words.to_owned(),
         error: error.map(|error| error.msg.clone()),
+        rules: log.rules().clone(),
         pod: pod.map(|mut pod| {
             planner::facts::trim(&mut pod);
             Box::new(pod)

@@ -5,7 +5,7 @@ mod ambient;
 #[path = "install_manifests/documents.rs"]
 pub(crate) mod documents;
 #[path = "install_manifests/image.rs"]
-mod image;
+pub(crate) mod image;
 #[path = "install_manifests/in_pod.rs"]
 mod in_pod;
 #[path = "install_manifests/permissions.rs"]

@@ -8,6 +8,8 @@ pub(crate) mod cases;
 mod choice;
 #[path = "sidecar_kernel/damage.rs"]
 mod damage;
+#[path = "sidecar_kernel/digest.rs"]
+mod digest;
 #[path = "sidecar_kernel/lock.rs"]
 mod lock;
 #[path = "sidecar_kernel/state.rs"]

@@ -74,7 +74,11 @@ impl Desk {
         probe: Probe,
         agent: Option<Inspector>,
     ) -> Desk {
-        let plain = Plain::new(settings.netns_directory.clone(), netfilter::Options::default());
+        let plain = Plain::new(
+            settings.netns_directory.clone(),
+            settings.host_proc.clone(),
+            netfilter::Options::default(),
+        );
         Desk { settings, installer, probe, agent, plain, queue: Mutex::default() }
     }
 

@@ -62,6 +62,8 @@ pub(crate) struct Settings {
     pub(crate) debug: Option<DebugAddress>,
     /// Where the container runtime binds network namespaces.
     pub(crate) netns_directory: PathBuf,
+    /// Where the node's processes are seen, if they are.
+    pub(crate) host_proc: PathBuf,
     /// Every value, and where it came from, but for the template, which is long and shows in the conflist.
     pub(crate) config: Vec<Setting>,
     /// What the operator should know.
@@ -198,7 +200,8 @@ impl Reader<'_> {
             node_condition: node_condition?,
             ambient: ambient?,
             debug: debug?,
-            netns_directory: self.text("netns-dir").into(),
+            netns_directory: self.netns_directory(),
+            host_proc: self.text("host-proc").into(),
             config: config(self.values),
             warnings: std::mem::take(&mut self.warnings),
             chosen: chosen(self.values),
@@ -274,6 +277,21 @@ impl Reader<'_> {
             node: node.unwrap_or_else(host_name),
             daemon_set: self.text("daemon-set"),
         }
+    }
+
+    /// Where this container sees the directory in which the host's runtime binds network namespaces: which path it is mounted
+    /// at depends on the manifest. Istio's charts have it at the host's own path up to 1.20, and below `/host` since.
+    fn netns_directory(&self) -> PathBuf {
+        let (text, source) = self.values.get("netns-dir");
+        let chosen = PathBuf::from(text);
+        let Ok(below) = chosen.strip_prefix("/") else { return chosen };
+        let below = PathBuf::from(self.text("host-root")).join(below);
+        // What somebody chose comes first, and nothing but a mount can be below the root of the host.
+        let places = match source {
+            Source::Default => [&below, &chosen],
+            _ => [&chosen, &below],
+        };
+        places.into_iter().find(|place| place.is_dir()).unwrap_or(&chosen).clone()
     }
 
     /// URL of the API server, as Istio puts it into the kubeconfig.

@@ -33,7 +33,11 @@ pub(crate) fn state(settings: &Settings) -> Result<State> {
         (Some(ambient), last) => alone(ambient, last),
         (None, Some(last)) if is_ambient => told(last),
         (None, _) => {
-            let plain = Plain::new(settings.netns_directory.clone(), netfilter::Options::default());
+            let plain = Plain::new(
+                settings.netns_directory.clone(),
+                settings.host_proc.clone(),
+                netfilter::Options::default(),
+            );
             desk::look_plain(&plain, &records)
         }
     };

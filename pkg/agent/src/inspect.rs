@@ -174,7 +174,9 @@ impl Inspector {
         }
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         let Settings { netns_directory, tools, .. } = self.settings.as_ref();
-        sidecar::show(netns_directory, tools, &redirects, &mut cache, &mut state.pods);
+        let places = sidecar::Places { netns_directory: netns_directory.clone(), proc: None };
+        let means = sidecar::Means { places: &places, tools, recorded: &BTreeMap::new() };
+        sidecar::show(means, &redirects, &mut cache, &mut state.pods);
     }
 
     fn node_state(&self, snapshot: &Snapshot) -> NodeState {
@@ -217,23 +219,25 @@ fn blind_to(blind: &mut Vec<Blind>, what: &str, why: &dyn std::fmt::Display) {
 /// shows of those with a sidecar. Remembers what it saw, so that looking again is cheap.
 #[derive(Debug)]
 pub struct Plain {
-    netns_directory: PathBuf,
+    places: sidecar::Places,
     tools: netfilter::Options,
     sidecars: Mutex<sidecar::Cache>,
 }
 
 impl Plain {
-    /// `netns_directory`: where the container runtime binds network namespaces.
+    /// `netns_directory`: where the container runtime binds network namespaces; `proc`: where the node's processes are seen,
+    /// for want of that directory.
     #[must_use]
-    pub fn new(netns_directory: PathBuf, tools: netfilter::Options) -> Plain {
-        Plain { netns_directory, tools, sidecars: Mutex::default() }
+    pub fn new(netns_directory: PathBuf, proc: PathBuf, tools: netfilter::Options) -> Plain {
+        let places = sidecar::Places { netns_directory, proc: Some(proc) };
+        Plain { places, tools, sidecars: Mutex::default() }
     }
 
     /// What is there, and what nobody can know. Blocks.
     #[must_use]
     pub fn look(&self, records: &[PodRecord]) -> (Vec<PodState>, Option<Blind>) {
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
-        records::pods(records, &self.netns_directory, &self.tools, &mut cache)
+        records::pods(records, &self.places, &self.tools, &mut cache)
     }
 }
 

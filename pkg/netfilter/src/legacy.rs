@@ -3,6 +3,7 @@
 //! The one place in this crate that needs `unsafe`: options that are read are sockets' options, which neither std nor
 //! rustix reads by number.
 
+mod chains;
 mod entries;
 
 use std::{
@@ -19,7 +20,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, socket_with},
 };
 
-use crate::{Error, presence::legacy_tables};
+use crate::{Error, digest::Seen, presence::legacy_tables};
 use entries::Layout;
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6 (kernel:
@@ -80,6 +81,25 @@ pub(crate) fn number() -> Result<Option<u64>, Error> {
         }
     }
     Ok(is_any.then(|| hasher.finish()))
+}
+
+/// The rules of all legacy tables of a family in the calling thread's namespace, each with its table. Only tables that exist
+/// are asked for.
+pub(crate) fn rules(family: Family, mut note: impl FnMut(&str, Seen)) -> Result<(), Error> {
+    let tables = legacy_tables(family)?;
+    if tables.is_empty() {
+        return Ok(());
+    }
+    let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
+    for table in tables {
+        let content = read(&socket, family, &table).map_err(|trouble| trouble.of(family, &table))?;
+        let (info, answer) = content.split_at_checked(size_of::<Info>()).unwrap_or_default();
+        let entries = answer.get(offset_of!(Head, entries)..).unwrap_or_default();
+        let rules = chains::read(info, entries, &Layout::of(family));
+        let rules = rules.map_err(|what| Trouble::Malformed(what).of(family, &table))?;
+        rules.into_iter().for_each(|rule| note(&table, rule));
+    }
+    Ok(())
 }
 
 impl Trouble {

@@ -14,7 +14,7 @@ mod routes;
 use std::net::IpAddr;
 
 use model::{Family, Mark};
-use netfilter::{Backend, Changes, Firewall, Observation, Options, Waiting};
+use netfilter::{Backend, Changes, Firewall, Observation, Options, RuleDigest, Waiting};
 use rules::{Owner, RuleSet, sidecar};
 
 pub use error::Error;
@@ -121,6 +121,29 @@ pub fn verify(config: &sidecar::Config, families: Families, options: &Options) -
     let mut differences = routes::missing(config, &wanted)?;
     differences.extend(changes(config, &wanted, &observed).words());
     Ok(Report { backend: firewall.backend(), families: wanted, differences })
+}
+
+/// Compares the namespace with what an earlier [`apply`] left, without any tool, and changes nothing; answers with what
+/// differs. `then`: what [`rules_now`] gave after it.
+///
+/// # Errors
+/// The kernel could not be asked.
+pub fn compare(
+    config: &sidecar::Config,
+    families: Families,
+    then: &RuleDigest,
+) -> Result<Vec<String>, Error> {
+    let mut differences = routes::missing(config, &families.choose(&families::addresses()?)?)?;
+    differences.extend(then.differences(&rules_now()?));
+    Ok(differences)
+}
+
+/// The rules of sidecar redirection in this namespace, in a form that can be kept for [`compare`].
+///
+/// # Errors
+/// The kernel could not be asked.
+pub fn rules_now() -> Result<RuleDigest, Error> {
+    Ok(RuleDigest::of_this_netns(Owner::SIDECAR)?)
 }
 
 /// The families that [`apply`] would redirect in this namespace.

@@ -2,7 +2,7 @@
 //! what was decided and why, with no agent and no API server; and so that an agent that was not there at the ADD knows what
 //! the one before it was told.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use model::Pod;
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,10 @@ pub struct PodRecord {
     /// Why the ADD failed; none: it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The rules that redirect it to its sidecar, as the ADD left them, chain by chain (`netfilter::RuleDigest`); empty: none
+    /// were made, or they could not be read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rules: BTreeMap<String, String>,
     /// The pod as it was known then; none: nobody had to be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Box<Pod>>,

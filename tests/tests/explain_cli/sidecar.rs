@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{call, explain, list, says, verify};
 use crate::ambient_stage::{Ambient, PLAIN, starting};
 use crate::debug_state::injected;
+use crate::install_manifests::image;
 use crate::plugin_calls::stage::{fake_api, token};
 
 const CAPTURED: super::Expected = ("captured-sidecar", "captured", "sidecar", 0);
@@ -53,7 +54,7 @@ fn stripped(mut pod: Value) -> Value {
 
 /// A node whose agent takes no part in ambient mode, and an API server that the plugin asks.
 struct Plain {
-    _daemon: Daemon,
+    daemon: Daemon,
     container: Container,
     node: Node,
     pods: Arc<Mutex<BTreeMap<String, Value>>>,
@@ -63,6 +64,16 @@ struct Plain {
 
 impl Plain {
     fn new() -> Plain {
+        Plain::in_container(|node, container| {
+            container
+                .with_mount(std::path::Path::new("/run/netns"), "/var/run/netns")
+                .with_mount(&node.netns_dir(), "/netns")
+                .with_env("NETNS_DIR", "/netns")
+        })
+    }
+
+    /// The container is completed by `change`.
+    fn in_container(change: impl FnOnce(&Node, Container) -> Container) -> Plain {
         let node = Node::new(NodeOptions::default());
         let pods: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
         let known = Arc::clone(&pods);
@@ -79,14 +90,11 @@ impl Plain {
         let mut plugin = istio::plugin_entry(&kubeconfig);
         plugin["log_uds_address"] = json!(node.run_dir().join("log.sock"));
         node.write_conflist("10-kit.conflist", &node.conflist(&[]));
-        let container = Container::new(&node)
-            .with_mount(std::path::Path::new("/run/netns"), "/var/run/netns")
-            .with_mount(&node.netns_dir(), "/netns")
-            .with_env("NETNS_DIR", "/netns")
-            .with_env("EXCLUDE_NAMESPACES", "istio-system,kube-system");
+        let container = Container::new(&node).with_env("EXCLUDE_NAMESPACES", "istio-system,kube-system");
+        let container = change(&node, container);
         let mut daemon = container.start();
         daemon.wait_until_ready();
-        Plain { _daemon: daemon, container, node, pods, plugin, _api: api }
+        Plain { daemon, container, node, pods, plugin, _api: api }
     }
 
     /// A pod that starts through the plugin, with what the API server has of it.
@@ -135,6 +143,81 @@ fn without_ambient_mode_the_plugins_records_tell() {
     let strange = |pod| istio::annotated(pod, "traffic.sidecar.istio.io/excludeOutboundPorts", "http");
     let _ = plain.pod("shop", "strange", strange).unwrap_err();
     plain.answers_about_all_pods();
+}
+
+/// The image has no iptables tools, and the agent no more than the manifest gives: mounts, capabilities, environment.
+#[test]
+fn in_the_image_with_what_the_manifest_gives_pods_are_looked_at_as_well() {
+    let mut plain =
+        Plain::in_container(|node, container| image::enter_with(with_netns(node, container), &[NAMES]));
+    let web = plain.pod("shop", "web", |pod| pod).unwrap();
+    let flushed = plain.pod("shop", "flushed", |pod| pod).unwrap();
+    let _ = says(&plain.container, "shop/web", CAPTURED, &["to its own sidecar"]);
+    assert_eq!((list(&plain.container, &["--bypassing"]), verify(&plain.container).0), ((0, vec![]), 0));
+    flushed.netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
+    let _ = says(&plain.container, "shop/flushed", BROKEN, &["missing or incomplete"]);
+    assert_eq!(list(&plain.container, &["--bypassing"]), (1, vec!["shop/flushed".to_owned()]));
+    let (status, text) = verify(&plain.container);
+    assert!(
+        status == 1 && text.contains("IPv4 nat: ISTIO_OUTPUT: its rules are missing"),
+        "{status}: {text}"
+    );
+    // What others add changes nothing.
+    web.netns.sh("iptables-nft -t nat -I OUTPUT -p udp --dport 9 -j RETURN");
+    let _ = says(&plain.container, "shop/web", CAPTURED, &["to its own sidecar"]);
+    let gauge = |state: &str| format!("istio_cni_sidecar_pods{{state=\"{state}\"}}");
+    plain.daemon = plain.container.start(); // the first patrol is soon after a start
+    plain.daemon.wait_for("the patrol has been there", |daemon| {
+        let number = |state| daemon.metric(&gauge(state));
+        (number("captured"), number("bypassing"), number("unknown")) == (Some(1.0), Some(1.0), Some(0.0))
+    });
+}
+
+/// Where the links in the node's directory of network namespaces lead.
+const NAMES: &str = "/var/run/netns";
+
+fn with_netns(node: &Node, container: Container) -> Container {
+    let container = container.with_mount(std::path::Path::new("/run/netns"), NAMES);
+    container.with_mount(&node.netns_dir(), "/host/var/run/netns")
+}
+
+/// The container's program with these capabilities and no others.
+fn confined(container: Container, capabilities: &str) -> Container {
+    let program = container.root().join("confine");
+    kit::copy_program(&kit::binary("install-cni"), &container.root().join("confined"));
+    let set = format!("--bounding-set=-all,{capabilities} --inh-caps=-all");
+    kit::write_script(&program, &format!("#!/bin/bash\nexec setpriv {set} /confined \"$@\"\n"));
+    container.with_program(&program)
+}
+
+/// Istio's charts since 1.24 mount no directory of network namespaces where ambient mode is off, but the node's processes.
+#[test]
+fn with_the_processes_of_the_node_pods_are_found_as_well() {
+    let capabilities = "+net_admin,+net_raw,+sys_ptrace,+sys_admin,+dac_override"; // the charts'
+    let plain = Plain::in_container(|_, container| {
+        confined(container.with_mount(std::path::Path::new("/proc"), "/host/proc"), capabilities)
+            .with_env("NETNS_DIR", "/nowhere")
+    });
+    let pods = ["web", "flushed"].map(|name| plain.pod("shop", name, |pod| pod).unwrap());
+    let mut processes: Vec<_> =
+        pods.iter().map(|pod| pod.netns.spawn(std::process::Command::new("sleep").arg("600"))).collect();
+    pods[1].netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
+    let _ = says(&plain.container, "shop/web", CAPTURED, &["to its own sidecar"]);
+    let _ = says(&plain.container, "shop/flushed", BROKEN, &["missing or incomplete"]);
+    assert_eq!(list(&plain.container, &["--bypassing"]), (1, vec!["shop/flushed".to_owned()]));
+    for process in &mut processes {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+}
+
+/// With no more than Istio's chart of 1.20 gives without ambient mode, nobody can look, and that is said.
+#[test]
+fn without_the_capabilities_pods_are_unknown_and_the_reason_is_given() {
+    let plain = Plain::in_container(|node, container| confined(with_netns(node, container), "+dac_override"));
+    let _web = plain.pod("shop", "web", |pod| pod).unwrap();
+    let unknown = ("netns-not-found", "unknown", "sidecar", 2);
+    let _ = says(&plain.container, "shop/web", unknown, &["cannot enter network namespace"]);
 }
 
 #[test]

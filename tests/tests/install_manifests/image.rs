@@ -46,6 +46,11 @@ fn command() -> PathBuf {
 /// Puts the image into the kit's container, and makes the container's program what enters it as a runtime would: all
 /// mounts of the manifest and no others, a read-only root, root with the capabilities of the manifest's security context.
 pub(super) fn enter(container: Container) -> Container {
+    enter_with(container, &[])
+}
+
+/// The same, with further paths of the kit's container.
+pub(crate) fn enter_with(container: Container, more: &[&str]) -> Container {
     let root = container.root().join(ROOT.trim_start_matches('/'));
     for (name, target) in copies() {
         put(&kit::binary(&name), &root, &target);
@@ -56,16 +61,17 @@ pub(super) fn enter(container: Container) -> Container {
     let debug = copies().into_iter().map(|(name, _)| kit::binary(&name));
     debug.chain([setpriv]).flat_map(|program| libraries(&program)).for_each(|path| put(&path, &root, &path));
     let script = container.root().join("enter-image");
-    kit::write_script(&script, &enter_script(&root));
+    kit::write_script(&script, &enter_script(&root, more));
     container.with_program(&script)
 }
 
-fn enter_script(root: &Path) -> String {
+fn enter_script(root: &Path, more: &[&str]) -> String {
     let manifest = container();
     let mut mounts: Vec<String> =
         manifest["volumeMounts"].as_array().unwrap().iter().map(mount_path).collect();
     // What every container has.
     mounts.extend(["/proc", "/dev", "/var/run/secrets/kubernetes.io/serviceaccount"].map(str::to_owned));
+    mounts.extend(more.iter().map(|path| (*path).to_owned()));
     mounts.iter().for_each(|path| fs::create_dir_all(root.join(path.trim_start_matches('/'))).unwrap());
     let (mounts, command, setpriv) = (mounts.join(" "), command(), which("setpriv"));
     format!(
@@ -128,6 +134,7 @@ fn the_image_has_the_release_binaries_and_nothing_else() {
     copies.sort();
     let expected = [
         ("install-cni", "/usr/local/bin/install-cni"),
+        ("istio-clean-iptables", "/opt/cni/bin/istio-clean-iptables"),
         ("istio-cni", "/opt/cni/bin/istio-cni"),
         ("istio-iptables", "/opt/cni/bin/istio-iptables"),
     ];

@@ -39,6 +39,7 @@ fn environment() -> BTreeMap<String, String> {
 fn in_manifest(node: &Node) -> Container {
     let own = ["CNI_NETWORK_CONFIG", "CNI_NET_DIR", "REPAIR_ENABLED", "NODE_NAME", "LOG_LEVEL"];
     let bare = own.into_iter().fold(Container::new(node), Container::without_env);
+    let bare = bare.with_mount(&node.netns_dir(), "/host/var/run/netns");
     environment().iter().fold(bare, |container, (name, value)| container.with_env(name, value))
 }
 
@@ -127,8 +128,9 @@ fn confined(daemon: &Daemon) {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let line =
         |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
-    const DAC_OVERRIDE: &str = "0000000000000002";
-    assert_eq!((line("CapEff:").as_str(), line("CapBnd:").as_str()), (DAC_OVERRIDE, DAC_OVERRIDE));
+    // DAC_OVERRIDE, NET_ADMIN, SYS_ADMIN
+    const ALL: &str = "0000000000201002";
+    assert_eq!((line("CapEff:").as_str(), line("CapBnd:").as_str()), (ALL, ALL));
     assert_eq!(line("NoNewPrivs:"), "1");
     let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", daemon.pid())).unwrap();
     let root = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|words| words[4] == "/");

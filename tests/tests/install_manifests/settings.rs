@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::documents::{container, document};
+use super::documents::{AMBIENT, IN_POD, SIDECAR, container, document, documents_of};
 
 /// Set by Istio's chart to this day, and without effect since 1.19.
 const WITHOUT_FLAG: [&str; 1] = ["REPAIR_RUN_AS_DAEMON"];
@@ -49,8 +49,12 @@ fn every_volume_is_mounted_where_the_daemon_looks_and_none_else_is_there() {
         ("/host/opt/cni/bin", "/opt/cni/bin"),
         ("/host/etc/cni/net.d", "/etc/cni/net.d"),
         ("/var/run/istio-cni", "/var/run/istio-cni"),
+        ("/host/var/run/netns", "/var/run/netns"),
     ]);
     assert_eq!(found, expected);
+    let mounts = mounts.as_array().unwrap();
+    let netns = mounts.iter().find(|mount| mount["name"] == "cni-netns-dir").unwrap();
+    assert_eq!(netns["mountPropagation"], "HostToContainer", "namespaces come and go while it runs");
 }
 
 #[test]
@@ -73,6 +77,12 @@ fn the_pods_are_where_and_what_istios_are() {
     let container = container();
     let probe = |name: &str| container[name]["httpGet"].clone();
     assert_eq!(probe("readinessProbe"), json!({"path": "/readyz", "port": 8000}));
+    for file in [SIDECAR, AMBIENT, IN_POD] {
+        let daemon_set =
+            documents_of(file).into_iter().find(|document| document["kind"] == "DaemonSet").unwrap();
+        let probe = &daemon_set["spec"]["template"]["spec"]["containers"][0]["readinessProbe"];
+        assert!(probe["periodSeconds"].as_u64().is_some_and(|seconds| seconds <= 2), "{file}: {probe}");
+    }
     assert_eq!(probe("livenessProbe"), json!({"path": "/healthz", "port": 8000}));
     assert_eq!((&container["name"], &container["command"]), (&json!("install-cni"), &json!(["install-cni"])));
 }

@@ -49,7 +49,7 @@ pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>)
     let pods = Netns::list(&settings.netns_directory).map(sidecar::by_address);
     match pods {
         Ok(found) => state.pods.iter_mut().for_each(|pod| {
-            let own = pod.ips.iter().find_map(|ip| found.get(ip)).cloned();
+            let own = pod.ips.iter().find_map(|ip| found.by_address.get(ip)).cloned();
             look_at(settings, &state.node, &state.network, own, pod);
         }),
         Err(error) => blind_to(&mut blind, "the network namespaces of pods", &error),

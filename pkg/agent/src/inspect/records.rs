@@ -3,17 +3,17 @@
 use std::{
     collections::BTreeSet,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
-use netfilter::Options;
-use netns::Netns;
+use netfilter::{Options, RuleDigest};
+use netns::{Netns, NetnsId};
 use planner::{Decision, Policy, ambient::ALL_ENROLLED};
 use report::{Blind, Capture, KernelView, PodState, Reason, Way};
-use wire::{FAILED, MAX_RECORD, PodRecord};
+use wire::{FAILED, MAX_RECORD, NetnsFile, PodRecord};
 
-use super::sidecar;
+use super::sidecar::{self, Places};
 
 /// After this time nobody tries any more to start a pod whose ADD failed.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
@@ -62,25 +62,29 @@ pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
 }
 
 /// A pod that has a network namespace and no record started before the plugin was there, or was one of another version's.
-fn unrecorded(records: &[PodRecord], netns_directory: &Path) -> Option<Blind> {
+fn unrecorded(records: &[PodRecord], places: &Places) -> Option<Blind> {
+    let netns_directory = &places.netns_directory;
     let what = "pods that started before this plugin was there".to_owned();
-    if !netns_directory.exists() {
+    if places.are_unknown() {
         let why =
             format!("{} is not there, so they cannot be told from the others", netns_directory.display());
         return Some(Blind { what, why });
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
     let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
-    let found = match Netns::list(netns_directory) {
+    let ids: BTreeSet<_> = records.iter().filter_map(|record| record.netns_file.as_ref()).map(id).collect();
+    let found = match places.namespaces() {
         Ok(found) => found,
         Err(error) => return Some(Blind { what, why: error.to_string() }),
     };
-    let number =
-        found.iter().filter(|(path, _)| name(path).is_some_and(|name| !known.contains(&name))).count();
+    let is_known = |(path, netns): &(PathBuf, Netns)| {
+        ids.contains(&netns.id()) || name(path).is_some_and(|name| known.contains(&name))
+    };
+    let number = found.iter().filter(|one| !is_known(one)).count();
     let why = format!(
         "{number} network namespaces in {} have no record of an ADD: whether their pods belong to the mesh only the \
          API server could tell",
-        netns_directory.display()
+        places.used().display()
     );
     (number > 0).then_some(Blind { what, why })
 }
@@ -88,7 +92,7 @@ fn unrecorded(records: &[PodRecord], netns_directory: &Path) -> Option<Blind> {
 /// The pods of a node whose agent takes no part in ambient mode, by what the plugin noted, compared with the kernel.
 pub(super) fn pods(
     records: &[PodRecord],
-    netns_directory: &Path,
+    places: &Places,
     tools: &Options,
     cache: &mut sidecar::Cache,
 ) -> (Vec<PodState>, Option<Blind>) {
@@ -100,9 +104,15 @@ pub(super) fn pods(
             _ => None,
         }
     });
-    sidecar::show(netns_directory, tools, &redirects.collect(), cache, &mut pods);
+    let recorded = records.iter().map(|record| (key(record), RuleDigest::from_lines(record.rules.clone())));
+    let means = sidecar::Means { places, tools, recorded: &recorded.collect() };
+    sidecar::show(means, &redirects.collect(), cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    (pods, unrecorded(records, netns_directory))
+    (pods, unrecorded(records, places))
+}
+
+fn id(file: &NetnsFile) -> NetnsId {
+    NetnsId { dev: file.dev, ino: file.ino }
 }
 
 /// What stands for the UID where the runtime does not say it.

@@ -10,7 +10,7 @@ use std::{
 
 use hostnet::Handle;
 use model::Family;
-use netfilter::{Fingerprint, Firewall, Options};
+use netfilter::{Fingerprint, Firewall, Options, RuleDigest};
 use netns::{Netns, NetnsId};
 use planner::Redirect;
 use redirect::Families;
@@ -31,19 +31,54 @@ pub(super) struct Cache {
     rules: BTreeMap<NetnsId, (Fingerprint, Vec<String>)>,
 }
 
+/// Where network namespaces of pods are found.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    /// Where the container runtime binds them.
+    pub(super) netns_directory: PathBuf,
+    /// The node's processes, in place of a directory that is not there.
+    pub(super) proc: Option<PathBuf>,
+}
+
+impl Places {
+    pub(super) fn used(&self) -> &Path {
+        self.by_process().unwrap_or(&self.netns_directory)
+    }
+
+    fn by_process(&self) -> Option<&Path> {
+        self.proc.as_deref().filter(|proc| !self.netns_directory.is_dir() && proc.is_dir())
+    }
+
+    /// Whether nobody can say which there are.
+    pub(super) fn are_unknown(&self) -> bool {
+        !self.netns_directory.is_dir() && self.by_process().is_none()
+    }
+
+    /// All that there are, and where.
+    pub(super) fn namespaces(&self) -> Result<Vec<(PathBuf, Netns)>, netns::Error> {
+        match self.by_process() {
+            Some(proc) => Netns::list_of_processes(proc),
+            None => Netns::list(&self.netns_directory),
+        }
+    }
+}
+
+/// How a pod's rules are compared: with what its ADD left, by its UID, which needs no tool; or, where there is no record of
+/// that, with what its annotations ask for, by the iptables tools.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Means<'a> {
+    pub(super) places: &'a Places,
+    pub(super) tools: &'a Options,
+    pub(super) recorded: &'a BTreeMap<String, RuleDigest>,
+}
+
 /// Fills in what the kernel shows of pods with a sidecar.
-pub(super) fn show(
-    netns_directory: &Path,
-    tools: &Options,
-    redirects: &Redirects,
-    cache: &mut Cache,
-    pods: &mut [PodState],
-) {
+pub(super) fn show(means: Means<'_>, redirects: &Redirects, cache: &mut Cache, pods: &mut [PodState]) {
     let is_one = |pod: &PodState| pod.way == Some(Way::Sidecar) && redirects.contains_key(&pod.uid);
     if !pods.iter().any(is_one) {
         return;
     }
-    let found = Netns::list(netns_directory).map_err(|error| error.to_string());
+    let found = means.places.namespaces().map_err(|error| error.to_string());
     let found = found.map(|all| cache.by_address(all));
     let began = Instant::now();
     for pod in pods.iter_mut().filter(|pod| is_one(pod)) {
@@ -54,14 +89,16 @@ pub(super) fn show(
                 pod.capture = Capture::Pending;
                 continue;
             }
-            Ok(all) => pod.ips.iter().find_map(|ip| all.get(ip)).ok_or_else(|| {
-                format!("no network namespace in {} has its address", netns_directory.display())
-            }),
+            Ok(all) => {
+                let own = pod.ips.iter().find_map(|ip| all.by_address.get(ip));
+                own.ok_or_else(|| all.not_found(means.places))
+            }
         };
         let late = || began.elapsed() > LIMIT;
         let seen = outcome.and_then(|netns| {
             pod.kernel.netns = Some(netns_ref(netns.id()));
-            cache.differences(netns, redirect, tools, late)
+            let then = means.recorded.get(&pod.uid);
+            cache.differences(netns, |netns| compare(netns, redirect, then, means.tools), late)
         });
         tell(pod, seen);
     }
@@ -90,20 +127,21 @@ fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
 
 impl Cache {
     /// Which namespace has which address. An address does not change once a plugin has given it.
-    fn by_address(&mut self, all: Vec<(PathBuf, Netns)>) -> BTreeMap<IpAddr, Arc<Netns>> {
+    fn by_address(&mut self, all: Vec<(PathBuf, Netns)>) -> Found {
         let ids: BTreeSet<NetnsId> = all.iter().map(|(_, netns)| netns.id()).collect();
         self.addresses.retain(|id, _| ids.contains(id));
         self.rules.retain(|id, _| ids.contains(id));
-        let mut by = BTreeMap::new();
+        let mut found = Found::default();
         for (_, netns) in all {
             let known = self.addresses.get(&netns.id()).filter(|ips| !ips.is_empty()).cloned();
+            let asked = known.map_or_else(|| addresses(&netns), Ok);
             // One that ends meanwhile is no pod's any more.
-            let ips = known.or_else(|| addresses(&netns)).unwrap_or_default();
+            let ips = asked.map_err(|error| found.refused = Some(error)).unwrap_or_default();
             self.addresses.insert(netns.id(), ips.clone());
             let netns = Arc::new(netns);
-            by.extend(ips.into_iter().map(|ip| (ip, Arc::clone(&netns))));
+            found.by_address.extend(ips.into_iter().map(|ip| (ip, Arc::clone(&netns))));
         }
-        by
+        found
     }
 
     /// What is not as it should be. Where nothing was changed since the last look, that tells. What the policy route of
@@ -111,8 +149,7 @@ impl Cache {
     fn differences(
         &mut self,
         netns: &Netns,
-        redirect: &Redirect,
-        tools: &Options,
+        compare: impl Fn(&Netns) -> Result<Vec<String>, String>,
         late: impl Fn() -> bool,
     ) -> Result<Vec<String>, String> {
         let now = netns.run_in(|| Fingerprint::of_this_netns().ok()).map_err(|error| error.to_string())?;
@@ -124,18 +161,52 @@ impl Cache {
         if late() {
             return Err("there was no time to look at it; the next look goes on from here".to_owned());
         }
-        let families = if redirect.dual_stack { Families::Dual } else { Families::First };
-        let act = |options: &Options| redirect::verify(&redirect.config, families, options);
-        let (seen, _) = netfilter::inside(netns, tools, act).map_err(|error| error.to_string())?;
+        let differences = compare(netns)?;
         if let Some(now) = now {
-            self.rules.insert(netns.id(), (now, seen.differences.clone()));
+            self.rules.insert(netns.id(), (now, differences.clone()));
         }
-        Ok(seen.differences)
+        Ok(differences)
+    }
+}
+
+/// What is not as it should be in a pod's namespace.
+fn compare(
+    netns: &Netns,
+    redirect: &Redirect,
+    then: Option<&RuleDigest>,
+    tools: &Options,
+) -> Result<Vec<String>, String> {
+    let families = if redirect.dual_stack { Families::Dual } else { Families::First };
+    if let Some(then) = then.filter(|then| !then.is_empty()) {
+        let compare = || redirect::compare(&redirect.config, families, then);
+        let compared = netns.run_in(compare).map_err(|error| error.to_string())?;
+        return compared.map_err(|error| error.to_string());
+    }
+    let act = |options: &Options| redirect::verify(&redirect.config, families, options);
+    let (seen, _) = netfilter::inside(netns, tools, act).map_err(|error| error.to_string())?;
+    Ok(seen.differences)
+}
+
+/// Namespaces by the addresses in them.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) by_address: BTreeMap<IpAddr, Arc<Netns>>,
+    /// Why one of them could not be looked at, at least.
+    refused: Option<String>,
+}
+
+impl Found {
+    fn not_found(&self, places: &Places) -> String {
+        let place = places.used().display();
+        match &self.refused {
+            Some(why) => format!("network namespaces in {place} cannot be looked at: {why}"),
+            None => format!("no network namespace in {place} has its address"),
+        }
     }
 }
 
 /// Which namespace has which address.
-pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> BTreeMap<IpAddr, Arc<Netns>> {
+pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> Found {
     Cache::default().by_address(all)
 }
 
@@ -150,15 +221,11 @@ pub(super) fn rules_there(netns: &Netns, tools: &Options) -> Result<usize, Strin
 }
 
 /// Without those of loopback, which every namespace has.
-fn addresses(netns: &Netns) -> Option<BTreeSet<IpAddr>> {
+fn addresses(netns: &Netns) -> Result<BTreeSet<IpAddr>, String> {
     let list = || Handle::open().and_then(|mut handle| handle.addresses());
-    let all = netns.run_in(list).ok()?.ok()?;
-    Some(
-        all.into_iter()
-            .map(|address| address.ip)
-            .filter(|ip| !ip.is_loopback() && !is_link_local(*ip))
-            .collect(),
-    )
+    let all = netns.run_in(list).map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let ips = all.into_iter().map(|address| address.ip);
+    Ok(ips.filter(|ip| !ip.is_loopback() && !is_link_local(*ip)).collect())
 }
 
 fn is_link_local(ip: IpAddr) -> bool {

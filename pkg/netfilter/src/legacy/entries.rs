@@ -38,7 +38,10 @@ struct Entry6 {
 /// Where something is in an entry, in bytes from its beginning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
+    target: usize,
     next: usize,
+    /// The kernel's own mark of the hooks from which a rule is reached.
+    origin: usize,
     counters: usize,
     size: usize,
 }
@@ -49,16 +52,41 @@ impl Layout {
     pub(super) fn of(family: Family) -> Layout {
         match family {
             Family::V4 => Layout {
+                target: offset_of!(Entry4, target_offset),
                 next: offset_of!(Entry4, next_offset),
+                origin: offset_of!(Entry4, comefrom),
                 counters: offset_of!(Entry4, counters),
                 size: size_of::<Entry4>(),
             },
             Family::V6 => Layout {
+                target: offset_of!(Entry6, target_offset),
                 next: offset_of!(Entry6, next_offset),
+                origin: offset_of!(Entry6, comefrom),
                 counters: offset_of!(Entry6, counters),
                 size: size_of::<Entry6>(),
             },
         }
+    }
+
+    /// Where the target of the first of these entries begins, and where the entry ends.
+    pub(super) fn offsets(&self, entries: &[u8]) -> Result<(usize, usize), &'static str> {
+        let read = |at: usize| {
+            let found = entries.get(at..).and_then(<[u8]>::first_chunk).copied();
+            found.map(u16::from_ne_bytes).map(usize::from).ok_or("its last rule is cut off")
+        };
+        let (target, next) = (read(self.target)?, read(self.next)?);
+        // Less would lead nowhere, for ever.
+        if next < self.size || target < self.size {
+            return Err("a rule is shorter than any can be");
+        }
+        Ok((target, next))
+    }
+
+    /// Clears what depends on other rules.
+    pub(super) fn clear_origin(&self, entry: &mut [u8]) -> Result<(), &'static str> {
+        let origin = entry.get_mut(self.origin..).and_then(<[u8]>::first_chunk_mut::<4>);
+        *origin.ok_or("a rule is shorter than any can be")? = [0; 4];
+        Ok(())
     }
 }
 

@@ -1,0 +1,211 @@
+//! What the rules of one owner look like in the kernel, as short texts that can be kept and compared later. It takes no
+//! tool and understands no rule, so it serves where there are no iptables tools, whichever of their versions made the rules.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use model::Family;
+use netlink::{Attribute, Attributes, Flags, Malformed, Message, Protocol, Socket};
+use rules::Owner;
+
+use crate::{
+    Error, legacy,
+    presence::{SUBSYSTEM, has_no_nf_tables},
+};
+
+/// `NFT_MSG_GETRULE` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
+const GET_RULE: u16 = SUBSYSTEM | 7;
+/// `NFTA_RULE_*`.
+const RULE_TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+const RULE_EXPRESSIONS: u16 = 4;
+const RULE_COMPAT: u16 = 5;
+/// `NFTA_EXPR_*`.
+const EXPRESSION_NAME: u16 = 1;
+const EXPRESSION_DATA: u16 = 2;
+/// `NFTA_IMMEDIATE_DATA`, the verdict in it (`NFTA_DATA_VERDICT`), and where that leads (`NFTA_VERDICT_CHAIN`).
+const IMMEDIATE_DATA: u16 = 2;
+const DATA_VERDICT: u16 = 2;
+const VERDICT_CHAIN: u16 = 2;
+/// Of netfilter's families those of iptables (`NFPROTO_IPV4`, `NFPROTO_IPV6`).
+const NFPROTO: [(Family, u8); 2] = [(Family::V4, 2), (Family::V6, 10)];
+
+/// Where rules are: family, table and chain.
+type Place = (Family, String, String);
+
+/// A rule, as far as it matters here.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// The chain that it is in.
+    pub(crate) chain: String,
+    /// The chain that it jumps to.
+    pub(crate) jumps_to: Option<String>,
+    /// Of all that it says, without its counters.
+    pub(crate) hash: u64,
+}
+
+/// The rules of one owner: of each of its chains, and of each chain with jumps to these, what they were at the time.
+/// Empty: there were none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleDigest(BTreeMap<String, String>);
+
+impl RuleDigest {
+    /// Of the calling thread's namespace, in both backends. Changes nothing.
+    ///
+    /// # Errors
+    /// The kernel could not be asked (it wants CAP_NET_ADMIN), or its answer makes no sense.
+    pub fn of_this_netns(owner: Owner) -> Result<RuleDigest, Error> {
+        let mut found: BTreeMap<Place, (usize, Hash)> = BTreeMap::new();
+        let mut note = |family: Family, table: &str, rule: Seen| {
+            let is_jump = rule.jumps_to.as_deref().is_some_and(|chain| owner.owns(chain));
+            if is_jump || owner.owns(&rule.chain) {
+                let place = (family, table.to_owned(), rule.chain);
+                let (count, hash) = found.entry(place).or_default();
+                *count += 1;
+                hash.number(rule.hash);
+            }
+        };
+        for (family, number) in NFPROTO {
+            nf_tables(number, |table, rule| note(family, table, rule))?;
+            legacy::rules(family, |table, rule| note(family, table, rule))?;
+        }
+        let line = |((family, table, chain), (count, hash)): (Place, (usize, Hash))| {
+            (format!("{family} {table}: {chain}"), format!("{count} {:016x}", hash.0))
+        };
+        Ok(RuleDigest(found.into_iter().map(line).collect()))
+    }
+
+    /// What [`RuleDigest::lines`] gave.
+    #[must_use]
+    pub fn from_lines(lines: BTreeMap<String, String>) -> RuleDigest {
+        RuleDigest(lines)
+    }
+
+    /// A line for each chain, to be kept: family, table and chain; number of rules and a number that stands for them.
+    #[must_use]
+    pub fn lines(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
+    /// There were no rules.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What is different `now`, for people; empty: nothing.
+    #[must_use]
+    pub fn differences(&self, now: &RuleDigest) -> Vec<String> {
+        let rules = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+        let lost = self.0.iter().filter_map(|(place, then)| match now.0.get(place) {
+            None => Some(format!("{place}: its rules are missing")),
+            Some(found) if found != then => {
+                let mut what = format!("{place}: its rules were changed");
+                if rules(found) != rules(then) {
+                    // Writing to a String cannot fail.
+                    let _ = write!(what, " (there are {}, and were {})", rules(found), rules(then));
+                }
+                Some(what)
+            }
+            Some(_) => None,
+        });
+        let added = now.0.keys().filter(|place| !self.0.contains_key(*place));
+        lost.chain(added.map(|place| format!("{place}: rules were added"))).collect()
+    }
+}
+
+/// All rules of a family in nf_tables, in their order, each with its table.
+fn nf_tables(family: u8, mut note: impl FnMut(&str, Seen)) -> Result<(), Error> {
+    // struct nfgenmsg: family, version 0, resource 0
+    let question = Message::new(GET_RULE, Flags::NONE, &[family, 0, 0, 0]);
+    let asked = Socket::open(Protocol::Netfilter).and_then(|mut socket| socket.dump(&question));
+    let replies = match asked {
+        Ok(replies) => replies,
+        Err(error) if has_no_nf_tables(&error) => return Ok(()),
+        Err(source) => return Err(Error::Presence(source)),
+    };
+    for reply in replies.iter() {
+        let read = || {
+            let (_, attributes) = reply.header::<4>()?;
+            let text = |kind| attributes.find(kind).ok_or(Malformed("rule without a place"))?.str();
+            Ok((text(RULE_TABLE)?, rule(text(RULE_CHAIN)?, &attributes)?))
+        };
+        let (table, rule) = read().map_err(|malformed: Malformed| Error::Presence(malformed.into()))?;
+        note(table, rule);
+    }
+    Ok(())
+}
+
+fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<Seen, Malformed> {
+    let mut hash = Hash::default();
+    let mut jumps_to = None;
+    for expression in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
+        let parts = expression?.nested();
+        let name = parts.find(EXPRESSION_NAME).ok_or(Malformed("expression without a name"))?.str()?;
+        hash.bytes(name.as_bytes());
+        let Some(data) = parts.find(EXPRESSION_DATA).filter(|_| name != "counter") else { continue };
+        hash.bytes(data.payload);
+        if name == "immediate" {
+            let verdict =
+                data.nested().find(IMMEDIATE_DATA).and_then(|data| data.nested().find(DATA_VERDICT));
+            let target = verdict.and_then(|verdict| verdict.nested().find(VERDICT_CHAIN));
+            jumps_to = target.map(|target| target.str()).transpose()?.map(str::to_owned).or(jumps_to);
+        }
+    }
+    hash.bytes(attributes.find(RULE_COMPAT).map(|compat| compat.payload).unwrap_or_default());
+    Ok(Seen { chain: chain.to_owned(), jumps_to, hash: hash.0 })
+}
+
+/// FNV-1a: the plugin that kept a number and the agent that compares it may be of different versions, and std's hash may
+/// be another one in each. Whoever can change the rules of a pod could do worse than to find two with the same number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hash(pub(crate) u64);
+
+impl Default for Hash {
+    fn default() -> Hash {
+        Hash(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hash {
+    /// With its length, so that what follows cannot be taken for a part of it.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        for byte in (bytes.len() as u64).to_le_bytes().iter().chain(bytes) {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn number(&mut self, number: u64) {
+        self.bytes(&number.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(lines: &[(&str, &str)]) -> RuleDigest {
+        RuleDigest(lines.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn what_differs_is_reported_chain_by_chain() {
+        let then = digest(&[("IPv4 nat: A", "3 01"), ("IPv4 nat: B", "1 02"), ("IPv4 nat: OUTPUT", "1 03")]);
+        assert_eq!(then.differences(&then), Vec::<String>::new());
+        let now = digest(&[("IPv4 nat: A", "2 09"), ("IPv4 nat: B", "1 08"), ("IPv6 nat: A", "1 07")]);
+        let expected = [
+            "IPv4 nat: A: its rules were changed (there are 2, and were 3)",
+            "IPv4 nat: B: its rules were changed",
+            "IPv4 nat: OUTPUT: its rules are missing",
+            "IPv6 nat: A: rules were added",
+        ];
+        assert_eq!(then.differences(&now), expected);
+    }
+
+    #[test]
+    fn the_number_is_the_same_in_every_version() {
+        let mut hash = Hash::default();
+        hash.bytes(b"nat");
+        hash.bytes(b"");
+        assert_eq!(format!("{:016x}", hash.0), "1ac18d0145d772bd");
+    }
+}

@@ -1,0 +1,128 @@
+//! The rules of a legacy table by their chains. The kernel has one list of entries: a built-in chain begins where its hook
+//! enters, a user's chain behind an entry with its name, and a jump is a place in the list.
+
+use crate::digest::{Hash, Seen};
+
+use super::entries::Layout;
+
+/// `struct ipt_getinfo`: which hooks a table has, and where each enters.
+const HOOKS: usize = 32;
+const HOOK_ENTRY: usize = 36;
+/// In the order of the kernel's hooks (`NF_INET_*`).
+const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+/// `struct xt_entry_target`: its name, and its data, which of the standard target is a verdict, of `ERROR` a chain's name.
+const TARGET_NAME: usize = 2;
+const TARGET_DATA: usize = 32;
+const ERROR: &str = "ERROR";
+
+type Failed = &'static str;
+
+/// All rules but the chains' policies, in their order. `info` is the answer to `IPT_SO_GET_INFO`, `entries` what the kernel
+/// gives out of the table, without its counters. An error says what is wrong with them.
+pub(super) fn read(info: &[u8], entries: &[u8], layout: &Layout) -> Result<Vec<Seen>, Failed> {
+    let list = split(entries, layout)?;
+    let mut chains: Vec<(usize, String)> = built_in(info)?;
+    for entry in &list {
+        // The last entry is such a one, too, and no chain.
+        chains.extend(entry.names_chain()?.filter(|name| name != ERROR).map(|name| (entry.end(), name)));
+    }
+    chains.sort();
+    let chain_at = |at: usize| chains.iter().rfind(|(begin, _)| *begin <= at).map(|(_, name)| name);
+    let begins = |at: usize| chains.iter().find(|(begin, _)| *begin == at).map(|(_, name)| name.clone());
+    let mut rules = Vec::new();
+    for (entry, next) in list.iter().zip(list.iter().skip(1)) {
+        // Each chain ends in its policy, which is no rule: what follows is another chain, or the end.
+        let is_policy = next.names_chain()?.is_some() || begins(next.begin).is_some();
+        if is_policy || entry.names_chain()?.is_some() {
+            continue;
+        }
+        let chain = chain_at(entry.begin).ok_or("a rule is in no chain")?.clone();
+        let jumps_to = match entry.jump()? {
+            Some(at) if at != entry.end() => Some(begins(at).ok_or("a jump leads to no chain")?),
+            _ => None,
+        };
+        let hash = entry.hash(jumps_to.as_deref(), layout)?;
+        rules.push(Seen { chain, jumps_to, hash });
+    }
+    Ok(rules)
+}
+
+struct Entry<'a> {
+    begin: usize,
+    bytes: &'a [u8],
+    target: &'a [u8],
+}
+
+fn number(bytes: &[u8], at: usize) -> Result<u32, Failed> {
+    let found = bytes.get(at..).and_then(<[u8]>::first_chunk).copied();
+    found.map(u32::from_ne_bytes).ok_or("something is cut off")
+}
+
+fn split<'a>(entries: &'a [u8], layout: &Layout) -> Result<Vec<Entry<'a>>, Failed> {
+    let mut list = Vec::new();
+    let mut begin = 0;
+    while let Some(rest) = entries.get(begin..).filter(|rest| !rest.is_empty()) {
+        let (target, next) = layout.offsets(rest)?;
+        let bytes = rest.get(..next).ok_or("its last rule is cut off")?;
+        let target = bytes.get(target..).ok_or("a target is outside of its rule")?;
+        list.push(Entry { begin, bytes, target });
+        begin += next;
+    }
+    Ok(list)
+}
+
+fn built_in(info: &[u8]) -> Result<Vec<(usize, String)>, Failed> {
+    let valid = number(info, HOOKS)?;
+    let mut chains = Vec::new();
+    for (hook, name) in BUILT_IN.into_iter().enumerate().filter(|(hook, _)| valid & (1 << hook) != 0) {
+        let at = usize::try_from(number(info, HOOK_ENTRY + 4 * hook)?).map_err(|_| "a hook is nowhere")?;
+        chains.push((at, name.to_owned()));
+    }
+    Ok(chains)
+}
+
+fn text(bytes: &[u8]) -> Result<&str, Failed> {
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    std::str::from_utf8(text).map_err(|_| "a name is not UTF-8")
+}
+
+impl Entry<'_> {
+    fn end(&self) -> usize {
+        self.begin + self.bytes.len()
+    }
+
+    fn target_name(&self) -> Result<&str, Failed> {
+        text(self.target.get(TARGET_NAME..TARGET_DATA).ok_or("a target is cut off")?)
+    }
+
+    /// The chain that begins behind this entry, which is no rule then.
+    fn names_chain(&self) -> Result<Option<String>, Failed> {
+        let is_name = self.target_name()? == ERROR;
+        let name = || text(self.target.get(TARGET_DATA..).unwrap_or_default()).map(str::to_owned);
+        is_name.then(name).transpose()
+    }
+
+    /// Where it jumps to; verdicts are negative.
+    fn jump(&self) -> Result<Option<usize>, Failed> {
+        if !self.target_name()?.is_empty() {
+            return Ok(None);
+        }
+        let verdict = number(self.target, TARGET_DATA)?.cast_signed();
+        Ok(usize::try_from(verdict).ok())
+    }
+
+    /// Of a jump the name stands for the place, which other rules move.
+    fn hash(&self, jumps_to: Option<&str>, layout: &Layout) -> Result<u64, Failed> {
+        let conditions = self.bytes.len() - self.target.len();
+        let mut bytes = self.bytes.get(..conditions).unwrap_or_default().to_vec();
+        layout.clear_origin(&mut bytes)?;
+        let mut hash = Hash::default();
+        hash.bytes(&bytes);
+        match (jumps_to, self.jump()?) {
+            (Some(chain), _) => hash.bytes(chain.as_bytes()),
+            (None, Some(_)) => hash.bytes(b""), // goes on with the next rule
+            (None, None) => hash.bytes(self.target),
+        }
+        Ok(hash.0)
+    }
+}
