@@ -4,6 +4,7 @@ use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use anyhow::Result;
 use flags::{Flag, flag, switch};
+use model::Mark;
 use netfilter::Options;
 
 use crate::{
@@ -57,11 +58,16 @@ Exit status: 0 nothing of ours is left; 1 wrong flags, or something could not be
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
     let Some(values) = arguments::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
     let options = Options { forced: backend(&values)?, ..Options::default() };
-    let mark = tproxy_mark(&values)?;
-    let (verb, found) = if boolean(&values, "dry-run")? {
-        ("would remove", redirect::leftovers(mark, &options)?)
+    clean(tproxy_mark(&values)?, &options, boolean(&values, "dry-run")?, out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removes everything, or only prints what it would remove.
+pub(crate) fn clean(mark: Mark, options: &Options, dry_run: bool, out: &mut impl Write) -> Result<()> {
+    let (verb, found) = if dry_run {
+        ("would remove", redirect::leftovers(mark, options)?)
     } else {
-        ("removed", redirect::remove(mark, &options)?)
+        ("removed", redirect::remove(mark, options)?)
     };
     if found.is_empty() {
         writeln!(out, "nothing of ours is here")?;
@@ -69,5 +75,5 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) 
     for thing in found {
         writeln!(out, "{verb}: {thing}")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -10,8 +10,8 @@ use redirect::{Form, Report};
 use rules::sidecar;
 
 use crate::{
-    EXIT_VALIDATION, arguments, dry_run,
-    settings::{FLAGS, Settings, Sources},
+    EXIT_VALIDATION, arguments, clean, dry_run,
+    settings::{FLAGS, Settings, Sources, tproxy_mark},
     validation,
 };
 
@@ -30,6 +30,13 @@ Exit status: 0 done; 1 wrong flags, or not done; 126 the validation found no red
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
     let Some(values) = arguments::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
     let settings = settings(&values)?;
+    for warning in &settings.warnings {
+        writeln!(out, "warning: {warning}")?;
+    }
+    if settings.cleanup_only {
+        clean::clean(tproxy_mark(&values)?, &settings.options, settings.dry_run, out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if settings.dry_run {
         print_only(&settings, out)?;
     } else if !settings.skip_apply {

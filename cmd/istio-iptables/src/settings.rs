@@ -171,9 +171,45 @@ pub const FLAGS: &[Flag] = &[
     flag(
         "iptables-backend",
         None,
-        &["IPTABLES_BACKEND", "FORCE_IPTABLES_BINARY"],
+        &["IPTABLES_BACKEND"],
         "",
         "nft or legacy; empty: as the namespace and the host use",
+    ),
+    // Of Istio 1.24 and newer.
+    flag(
+        "force-iptables-binary",
+        None,
+        &["FORCE_IPTABLES_BINARY"],
+        "",
+        "the same, with the names that Istio has: iptables-nft or iptables-legacy, nft or legacy",
+    ),
+    switch(
+        "cleanup-only",
+        None,
+        &["CLEANUP_ONLY"],
+        "false",
+        "remove everything, as istio-clean-iptables does, and make nothing",
+    ),
+    switch(
+        "reconcile",
+        None,
+        &["RECONCILE"],
+        "false",
+        "accepted for compatibility; rules that differ are always repaired",
+    ),
+    switch(
+        "force-apply",
+        None,
+        &["FORCE_APPLY"],
+        "false",
+        "accepted for compatibility; each rule is always compared with the kernel's",
+    ),
+    switch(
+        "native-nftables",
+        None,
+        &["NATIVE_NFTABLES"],
+        "false",
+        "accepted for compatibility, with a warning; rules always go through the iptables tools",
     ),
 ];
 
@@ -228,6 +264,10 @@ pub struct Settings {
     pub restore_format: bool,
     /// Change nothing.
     pub skip_apply: bool,
+    /// Remove everything, and make nothing.
+    pub cleanup_only: bool,
+    /// What flags ask for that is not done.
+    pub warnings: Vec<String>,
     /// The validation, when wanted: the port that is called and the time allowed.
     pub validation: Option<(Port, Duration)>,
 }
@@ -246,9 +286,25 @@ impl Settings {
             dry_run: boolean(values, "dry-run")?,
             restore_format: boolean(values, "restore-format")?,
             skip_apply: boolean(values, "skip-rule-apply")?,
+            cleanup_only: boolean(values, "cleanup-only")?,
+            warnings: warnings(values)?,
             validation: validation(values)?,
         })
     }
+}
+
+fn warnings(values: &Values) -> Result<Vec<String>, InvalidValue> {
+    boolean(values, "reconcile")?;
+    let mut warnings = Vec::new();
+    if boolean(values, "force-apply")? {
+        let what = "--force-apply has no effect: each rule is compared with the kernel's, and what differs is repaired";
+        warnings.push(what.to_owned());
+    }
+    if boolean(values, "native-nftables")? {
+        let what = "--native-nftables is not supported yet: rules go through the iptables tools";
+        warnings.push(what.to_owned());
+    }
+    Ok(warnings)
 }
 
 fn invalid(flag: &str, value: &str, why: impl Into<String>) -> InvalidValue {
@@ -375,12 +431,16 @@ fn dns(values: &Values, sources: &Sources<'_>) -> Result<Dns, InvalidValue> {
 }
 
 pub(crate) fn backend(values: &Values) -> Result<Option<Backend>, InvalidValue> {
-    match (values.text("iptables-backend"), values.text("iptables-version")) {
-        ("", "") => Ok(None),
-        ("", version) if version.contains("nf_tables") => Ok(Some(Backend::Nft)),
-        ("", _) => Ok(Some(Backend::Legacy)),
-        _ => parsed(values, "iptables-backend").map(Some),
+    for flag in ["iptables-backend", "force-iptables-binary"] {
+        if !values.text(flag).is_empty() {
+            return parsed(values, flag).map(Some);
+        }
     }
+    Ok(match values.text("iptables-version") {
+        "" => None,
+        version if version.contains("nf_tables") => Some(Backend::Nft),
+        _ => Some(Backend::Legacy),
+    })
 }
 
 fn validation(values: &Values) -> Result<Option<(Port, Duration)>, InvalidValue> {

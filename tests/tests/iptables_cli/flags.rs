@@ -224,6 +224,32 @@ fn injected_ports() -> Config {
     Config { include_inbound: Ports::All, ..Config::default() }
 }
 
+/// Of Istio 1.24 and newer: what is always done, and what is not, changes nothing of the rules.
+#[test]
+fn newer_flags_are_accepted_and_those_without_effect_are_reported() {
+    let netns = pod_netns("newer");
+    let before = State::of(&netns);
+    for flag in ["reconcile", "force-apply", "native-nftables"] {
+        let variable = flag.to_uppercase().replace('-', "_");
+        let by_flag = applied(&netns, &[], &[&format!("--{flag}")]);
+        let by_variable = applied(&netns, &[(&variable, "true")], &[]);
+        for printed in [by_flag, by_variable] {
+            let warned = printed.contains(&format!("warning: --{flag} "));
+            assert_eq!(warned, flag != "reconcile", "{flag}: {printed}");
+        }
+        same(&[], &[&format!("--{flag}=false")], &Config::default());
+    }
+    let there = State::of(&netns);
+    let pretended = applied(&netns, &[], &["--cleanup-only", "--dry-run"]);
+    assert!(pretended.contains("would remove: "), "{pretended}");
+    State::of(&netns).assert_is(&there, "a dry run");
+    let removed = applied(&netns, &[("CLEANUP_ONLY", "true")], &["-b", "*"]);
+    assert!(removed.contains("removed: ") && !removed.contains("redirected"), "{removed}");
+    let after = State::of(&netns);
+    assert!(after.is_blank(netfilter::installed_backend().unwrap()), "{after:?}");
+    assert_eq!(after.network, before.network);
+}
+
 #[test]
 fn the_backend_can_be_forced() {
     let forced_to = |env: Env<'_>, arguments: &[&str], backend| {
@@ -232,6 +258,8 @@ fn the_backend_can_be_forced() {
     forced_to(&[("FORCE_IPTABLES_BINARY", "iptables-legacy")], &[], Backend::Legacy);
     forced_to(&[("FORCE_IPTABLES_BINARY", "iptables-nft")], &[], Backend::Nft);
     forced_to(&[("IPTABLES_BACKEND", "legacy")], &[], Backend::Legacy);
+    forced_to(&[], &["--force-iptables-binary", "legacy"], Backend::Legacy);
+    forced_to(&[], &["--force-iptables-binary=iptables-nft"], Backend::Nft);
     forced_to(&[("FORCE_IPTABLES_BINARY", "iptables-legacy")], &["--iptables-backend=nft"], Backend::Nft);
     forced_to(&[], &["--iptables-version", "iptables v1.8.7 (legacy)"], Backend::Legacy);
     forced_to(&[], &["--iptables-version", "iptables v1.8.7 (nf_tables)"], Backend::Nft);

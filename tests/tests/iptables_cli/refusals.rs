@@ -35,7 +35,7 @@ fn wrong_values_are_refused_by_flag_and_value() {
         (&[], &["-m", "TPROXY", "-r", "x"], &["istio-inbound-tproxy-route-table", "x"]),
         (&[("ISTIO_DUAL_STACK", "yes")], &[], &["dual-stack", "yes"]),
         (&[], &["--drop-invalid=maybe"], &["drop-invalid", "maybe"]),
-        (&[("FORCE_IPTABLES_BINARY", "iptables")], &[], &["iptables-backend", "iptables"]),
+        (&[("FORCE_IPTABLES_BINARY", "iptables")], &[], &["force-iptables-binary", "iptables"]),
         (&[], &["--run-validation", "--probe-timeout", "5"], &["probe-timeout", "5"]),
         (&[], &["--run-validation", "--iptables-probe-port", "x"], &["iptables-probe-port", "x"]),
         (&[("ISTIO_OUTBOUND_OWNER_GROUPS", &many)], &[], &["ISTIO_OUTBOUND_OWNER_GROUPS", "65", "64"]),
