@@ -10,7 +10,7 @@ use axum::Router;
 use installer::{Handle, Installer, Metrics, Notice, Status};
 use prometheus_client::registry::Registry;
 use telemetry::{
-    debug::{self, Build},
+    debug,
     http::{self, Health},
     local::RootServer,
     log_server::{LogMetrics, LogServer},
@@ -35,14 +35,11 @@ use crate::{
     patrol::{Patrol, PatrolMetrics},
     settings::{DebugAddress, Settings},
     shutdown::{self, Verdict},
+    version,
 };
 
 /// Port of `/healthz` and `/readyz`.
 const HEALTH_PORT: u16 = 8000;
-/// What scripts that ask ControlZ are told.
-const BUILD: Build =
-    Build { version: env!("CARGO_PKG_VERSION"), revision: "unknown", status: "unknown", tag: "unknown" };
-
 /// Notices that wait for the API server; more are dropped, and are in the log.
 const NOTICES: usize = 16;
 /// The installer may be in the middle of a pass. The kubelet gives us five seconds in all.
@@ -224,7 +221,7 @@ impl Daemon {
     /// Serves the debug state: over HTTP, and to root on a socket.
     fn serve_debug(&self, desk: Arc<Desk>, stopped: &watch::Receiver<()>) {
         let shared = Arc::new(desk::Shared(desk));
-        let router = debug::debug_router(shared, report::page, self.logger.clone(), BUILD);
+        let router = debug::debug_router(shared, report::page, self.logger.clone(), version::BUILD);
         match RootServer::bind(&self.settings.debug_socket) {
             Ok(server) => {
                 let run = server.run(router.clone(), debug::MAX_CONNECTIONS, until(stopped.clone()));

@@ -1,6 +1,7 @@
 //! `install-cni version`, in the shapes of Istio's.
 
 use flags::{Flag, Values, flag, switch};
+use telemetry::debug::Build;
 
 /// Flags of the sub-command.
 pub(crate) const FLAGS: &[Flag] = &[
@@ -11,12 +12,19 @@ pub(crate) const FLAGS: &[Flag] = &[
 /// What `--help` says of it.
 pub(crate) const USAGE: &str = "Prints build version information.\n\nUsage: install-cni version [flags]";
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Of the programs.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Of the source, when the build was told (`MILLRACE_REVISION`).
-const REVISION: &str = match option_env!("MILLRACE_REVISION") {
-    Some(revision) => revision,
-    None => "unknown",
+/// The commit of the source: `hack/build` sets it. Cargo builds this crate anew when it changes, and no other.
+pub(crate) const REVISION: &str = match option_env!("MILLRACE_REVISION") {
+    Some(revision) if !revision.is_empty() => revision,
+    _ => "unknown",
+};
+
+/// Whether the source was that of the commit: `Clean` or `Modified`.
+pub(crate) const STATUS: &str = match option_env!("MILLRACE_STATUS") {
+    Some(status) if !status.is_empty() => status,
+    _ => "unknown",
 };
 
 /// The version in the form that was asked for.
@@ -50,4 +58,5 @@ pub(crate) fn text(values: &Values) -> Result<String, String> {
     }
 }
 
-const STATUS: &str = if cfg!(debug_assertions) { "Modified" } else { "Clean" };
+/// What scripts that ask ControlZ get.
+pub(crate) const BUILD: Build = Build { version: VERSION, revision: REVISION, status: STATUS, tag: VERSION };
