@@ -77,6 +77,8 @@ fn a_pod_that_istios_own_plugin_tells_of_is_in_the_mesh_when_it_is_answered() {
     let began = Instant::now();
     assert_eq!(tell(&socket(&stage), &peer.sandbox), (200, String::new()), "{}", stage.log());
     assert!(began.elapsed() < PATIENCE);
+    let answered = stage.daemon().metric("istio_cni_plugin_requests_total{response_code=\"200\"}");
+    assert_eq!(answered, Some(1.0));
     assert!(stage.is_ruled(&peer));
     assert!(ztunnel.workload(&peer.sandbox.pod.uid).is_some(), "before the answer");
     assert!(peer.sandbox.ips().iter().all(|ip| stage.is_probed(*ip)));
@@ -158,6 +160,8 @@ fn what_is_no_event_is_refused() {
     assert_eq!(request(&socket, "GET", "/", b"").0, 404);
     stage.refuses_others(&socket, b"GET / HTTP/1.1\r\nHost: unix\r\nConnection: close\r\n\r\n");
     assert_eq!(request(&socket, "GET", "/", b"").0, 404, "root is answered all the same");
+    let answered = stage.daemon().metric("istio_cni_plugin_requests_total{response_code=\"400\"}");
+    assert_eq!(answered, Some(7.0), "those that were no events; other paths and methods are no requests");
 }
 
 #[test]

@@ -168,9 +168,10 @@ pub(crate) fn serve(
             Box::new(move |name: &PodName| Err(format!("there is no pod {name} in {path}")))
         }
     };
-    let service = Service::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics);
+    let service = Service::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics.clone());
     let events = ambient.events.as_ref();
-    let events = events.map(|settings| Events::bind(settings, service.clone())).transpose()?;
+    let events =
+        events.map(|settings| Events::bind(settings, service.clone(), metrics.clone())).transpose()?;
     server.serve(service).context("cannot start a thread")?;
     Ok(events)
 }

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::Service;
+use agent::{Metrics, Service};
 use anyhow::{Context as _, Result};
 use axum::{
     Router,
@@ -62,6 +62,7 @@ pub(crate) struct Places {
 struct Desk {
     service: Service,
     places: Places,
+    metrics: Metrics,
     room: Arc<Semaphore>,
 }
 
@@ -79,10 +80,10 @@ impl Events {
     ///
     /// # Errors
     /// Another agent serves the socket, or the system refuses.
-    pub(crate) fn bind(settings: &EventSettings, service: Service) -> Result<Events> {
+    pub(crate) fn bind(settings: &EventSettings, service: Service, metrics: Metrics) -> Result<Events> {
         let server = RootServer::bind(&settings.socket).context("cannot serve Istio's own plugin")?;
         let room = Arc::new(Semaphore::new(MAX_PODS));
-        let desk = Desk { service, places: settings.places.clone(), room };
+        let desk = Desk { service, places: settings.places.clone(), metrics, room };
         let router = Router::new().route(EVENT_PATH, post(add)).with_state(desk);
         Ok(Events { server, router })
     }
@@ -97,13 +98,14 @@ impl Events {
 
 async fn add(State(desk): State<Desk>, body: Body) -> Refusal {
     let late = || Err(failed(&format!("the agent did not get to it within {LIMIT:?}")));
-    match timeout(LIMIT, enrol(desk, body)).await.unwrap_or_else(|_| late()) {
-        Ok(()) => (StatusCode::OK, String::new()),
-        Err((status, why)) => {
-            warn!(target: "ambient", "Istio's own plugin is told {}: {why}", status.as_u16());
-            (status, why)
-        }
+    let metrics = desk.metrics.clone();
+    let done = timeout(LIMIT, enrol(desk, body)).await.unwrap_or_else(|_| late());
+    let (status, why) = done.map_or_else(|refusal| refusal, |()| (StatusCode::OK, String::new()));
+    metrics.plugin_request(status.as_u16());
+    if status != StatusCode::OK {
+        warn!(target: "ambient", "Istio's own plugin is told {}: {why}", status.as_u16());
     }
+    (status, why)
 }
 
 async fn enrol(desk: Desk, body: Body) -> Result<(), Refusal> {
@@ -115,7 +117,7 @@ async fn enrol(desk: Desk, body: Body) -> Result<(), Refusal> {
     let event = PluginEvent::parse(&bytes).map_err(|error| wrong(&error))?;
     Namespace::new(&event.namespace).map_err(|error| wrong(&format!("PodNamespace: {error}")))?;
     PodName::new(&event.name).map_err(|error| wrong(&format!("PodName: {error}")))?;
-    let Desk { service, places, room } = desk;
+    let Desk { service, places, room, .. } = desk;
     let permit = room.acquire_owned().await.map_err(|error| failed(&error))?;
     let work = move || {
         let _permit = permit;

@@ -40,6 +40,11 @@ pub(crate) struct Event {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Response {
+    response_code: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Place {
     place: &'static str,
 }
@@ -63,6 +68,7 @@ pub struct Metrics {
     events: Family<Event, Counter>,
     connected: Gauge,
     repairs: Family<Place, Counter>,
+    plugin_requests: Family<Response, Counter>,
 }
 
 impl Metrics {
@@ -82,6 +88,7 @@ impl Metrics {
             events: Family::default(),
             connected: Gauge::default(),
             repairs: Family::default(),
+            plugin_requests: Family::default(),
         };
         let add = |name: &str, help: &str| (format!("istio_cni_ambient_{name}"), help.to_owned());
         let (name, help) =
@@ -116,8 +123,15 @@ impl Metrics {
         let help = "Pods that came to ambient mode, changed, or left it, with capture from within";
         registry.register("nodeagent_reconcile_events", help, metrics.events.clone());
         registry.register("ztunnel_connected", "Connections from ztunnel", metrics.connected.clone());
+        let help = "Requests of Istio's own plugin, by the status that they were answered with";
+        registry.register("istio_cni_plugin_requests", help, metrics.plugin_requests.clone());
         metrics.active.set(-1);
         metrics
+    }
+
+    /// A request of Istio's own plugin was answered with this status.
+    pub fn plugin_request(&self, response_code: u16) {
+        self.plugin_requests.get_or_create(&Response { response_code }).inc();
     }
 
     pub(crate) fn event(&self, kind: &'static str) {

@@ -183,7 +183,7 @@ fn with_the_charts_environment_our_plugin_works_by_the_entry_that_is_installed()
     assert!(Chart::is_ruled(&chart.add(labelled).unwrap_or_else(|error| panic!("{error}"))));
     // The plugin found the log socket.
     chart.daemon.wait_for("the plugin's lines", |daemon| {
-        daemon.log().contains("enrolled in ambient mode: a selector of the agent's configuration matches it")
+        daemon.log().contains("enrolled in ambient mode: its namespace is labelled")
     });
     assert_eq!(ztunnel.protocol_error(), None);
 }
