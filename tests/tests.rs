@@ -50,6 +50,8 @@ mod facts_api;
 mod inpod_api;
 #[path = "tests/inpod_auto.rs"]
 mod inpod_auto;
+#[path = "tests/inpod_branch.rs"]
+mod inpod_branch;
 #[path = "tests/inpod_drift.rs"]
 mod inpod_drift;
 #[path = "tests/inpod_lifecycle.rs"]

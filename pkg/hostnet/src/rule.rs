@@ -5,7 +5,7 @@ use std::fmt;
 use netlink::{Errno, Flags};
 
 use crate::wire::CREATE;
-use crate::{Changed, Error, Family, Handle, IpProtocol, Mark, TableId};
+use crate::{Changed, Error, Family, Handle, IpNet, IpProtocol, Mark, RouteProtocol, TableId};
 
 mod message;
 
@@ -23,10 +23,14 @@ pub struct PolicyRule {
     pub fwmark: Option<Mark>,
     /// Only packets that arrive on this link (`lo`: that this host sends).
     pub iif: Option<String>,
+    /// Only packets to these addresses.
+    pub dest: Option<IpNet>,
     /// Only packets of this protocol.
     pub ip_proto: Option<IpProtocol>,
     /// What happens to packets that meet all conditions.
     pub action: RuleAction,
+    /// Who made it: no condition, and not compared.
+    pub protocol: RouteProtocol,
     /// Whether it has more conditions than these fields tell. Only in rules that were read: such a rule is not ours,
     /// and equals none that is.
     pub unmodelled: bool,
@@ -55,13 +59,15 @@ impl PolicyRule {
     /// A rule for all packets.
     #[must_use]
     pub const fn new(family: Family, priority: Option<u32>, action: RuleAction) -> Self {
-        Self { family, priority, fwmark: None, iif: None, ip_proto: None, action, unmodelled: false }
+        let protocol = RouteProtocol::ANY;
+        let (fwmark, iif, dest, ip_proto) = (None, None, None, None);
+        Self { family, priority, fwmark, iif, dest, ip_proto, action, protocol, unmodelled: false }
     }
 
     /// Whether this rule, read from the kernel, is the wanted one.
     #[must_use]
     pub fn is(&self, wanted: &Self) -> bool {
-        let wanted = wanted.as_read(self.priority);
+        let wanted = Self { protocol: self.protocol, ..wanted.as_read(self.priority) };
         !self.unmodelled && *self == wanted
     }
 
@@ -71,6 +77,7 @@ impl PolicyRule {
             priority: self.priority.or(priority),
             fwmark: self.fwmark.filter(|mark| (mark.value, mark.mask) != (0, 0)),
             iif: self.iif.clone().filter(|name| !name.is_empty()),
+            dest: self.dest.filter(|net| net.prefix_len() != 0).map(|net| net.trunc()),
             ip_proto: self.ip_proto.filter(|protocol| protocol.0 != 0),
             unmodelled: false,
             ..*self
@@ -98,6 +105,8 @@ impl PolicyRule {
             && self.action == wanted.action
             && (wanted.priority.is_none() || self.priority == wanted.priority)
             && (wanted.iif.is_none() || self.iif == wanted.iif)
+            && (wanted.dest.is_none() || self.dest == wanted.dest)
+            && (wanted.protocol == RouteProtocol::ANY || self.protocol == wanted.protocol)
             && (wanted.ip_proto.is_none() || self.ip_proto == wanted.ip_proto)
     }
 }
@@ -108,6 +117,9 @@ impl fmt::Display for PolicyRule {
             write!(f, "{priority}: ")?;
         }
         f.write_str(if self.unmodelled { "from (more conditions)" } else { "from all" })?;
+        if let Some(dest) = &self.dest {
+            write!(f, " to {dest}")?;
+        }
         if let Some(mark) = self.fwmark {
             write!(f, " fwmark {}", FwMark(mark))?;
         }

@@ -4,6 +4,7 @@
 //! Each verb looks first and changes only what differs, so repeating one changes nothing, and what an agent before us
 //! made is adopted. It decides nothing about pods; `planner` does. It knows nothing of ztunnel; `zds` does.
 
+mod branch;
 mod error;
 mod find;
 mod node;

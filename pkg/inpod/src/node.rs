@@ -8,7 +8,7 @@ use model::Family;
 use netfilter::{Changes, Firewall, Observation, Options};
 use rules::{Owner, RuleSet, inpod};
 
-use crate::Error;
+use crate::{Error, branch::Branches};
 
 /// Sets and rules on the node, in the namespace in which they were opened.
 #[derive(Debug)]
@@ -17,6 +17,9 @@ pub struct Probes {
     families: Vec<Family>,
     options: Options,
     sets: ipset::Handle,
+    branches: Branches,
+    /// Why probes of pods with a branch interface fail, until it is reported.
+    branch_trouble: Option<Error>,
 }
 
 impl Probes {
@@ -25,7 +28,8 @@ impl Probes {
     /// # Errors
     /// The kernel has no sets, or refuses.
     pub fn open(config: inpod::Config, families: Vec<Family>, options: Options) -> Result<Probes, Error> {
-        Ok(Probes { config, families, options, sets: ipset::Handle::open()? })
+        let branches = Branches::open(config.branch_probes);
+        Ok(Probes { config, families, options, sets: ipset::Handle::open()?, branches, branch_trouble: None })
     }
 
     /// How the firewall tools are used.
@@ -37,7 +41,8 @@ impl Probes {
     /// Puts sets and rules in place where they are not, and tells what was missing. Members stay as they are.
     ///
     /// # Errors
-    /// The step that failed; the rules are as they were.
+    /// The step that failed; the rules are as they were. Also what failed in [`Probes::settle`] and concerns only probes of
+    /// pods with a branch interface.
     pub fn ensure(&mut self) -> Result<Vec<String>, Error> {
         for family in self.families.clone() {
             let _ = self.sets.create(&spec(family)?)?;
@@ -45,6 +50,7 @@ impl Probes {
         let (firewall, observed) = Firewall::open(&self.options)?;
         let changes = self.changes(&observed);
         firewall.apply(&changes, Vec::new())?;
+        self.branch_trouble.take().map_or(Ok(()), Err)?;
         Ok(changes.words())
     }
 
@@ -118,7 +124,8 @@ impl Probes {
     /// The kernel refuses.
     pub fn settle(&mut self, wanted: &BTreeMap<IpAddr, String>) -> Result<(usize, usize), Error> {
         let found = self.members()?;
-        let captured = |ip: &IpAddr| self.families.contains(&Family::of(*ip));
+        let families = self.families.clone();
+        let captured = |ip: &IpAddr| families.contains(&Family::of(*ip));
         let missing: BTreeMap<IpAddr, String> = wanted
             .iter()
             .filter(|(ip, uid)| captured(ip) && found.get(*ip) != Some(&Some((*uid).clone())))
@@ -127,6 +134,8 @@ impl Probes {
         let left: Vec<IpAddr> =
             found.keys().filter(|ip| !wanted.contains_key(*ip) || !captured(ip)).copied().collect();
         self.add_all(&missing)?;
+        // That probes of some pods fail must not keep others from being captured.
+        self.branch_trouble = self.branches.settle(wanted.keys().filter(|ip| captured(ip))).err();
         for ip in &left {
             let _ = self.sets.remove(&spec(Family::of(*ip))?, *ip)?;
         }
@@ -142,6 +151,7 @@ impl Probes {
         let changes = observed.removal(Owner::PROBES);
         firewall.apply(&changes, Vec::new())?;
         let mut taken = [changes.words(), firewall.remove_elsewhere(Owner::PROBES)?].concat();
+        taken.extend(Branches::remove()?);
         for family in Family::BOTH {
             let name = spec(family)?.name;
             if self.sets.destroy(&name)? == ipset::Removed::Yes {

@@ -90,7 +90,7 @@ pub(crate) fn route_to(route: &PathRoute, names: &Names) -> Result<Route, Error>
 /// None for what none of our rules looks like.
 pub(crate) fn rule_from(rule: &PolicyRule) -> Option<PathRule> {
     let RuleAction::Lookup(table) = rule.action else { return None };
-    let others = rule.iif.is_some() || rule.ip_proto.is_some() || rule.unmodelled;
+    let others = rule.iif.is_some() || rule.dest.is_some() || rule.ip_proto.is_some() || rule.unmodelled;
     let priority = rule.priority?;
     let made = PathRule { family: rule.family, priority, mark: rule.fwmark, table };
     (!others).then_some(made)

@@ -128,7 +128,10 @@ impl NodePath {
             match convert::rule_from(rule).filter(|rule| is_our_rule(&self.config, rule)) {
                 Some(rule) => observed.rules.push(rule),
                 // One for a certain source or destination does not meet what is marked, or is meant to.
-                None if !rule.unmodelled && self.config.is_in_the_way(rule.priority) => {
+                None if !rule.unmodelled
+                    && rule.dest.is_none()
+                    && self.config.is_in_the_way(rule.priority) =>
+                {
                     observed.foreign.push(format!("rule {rule}"));
                 }
                 None => {}

@@ -89,6 +89,7 @@ fn find(handle: &mut Handle, mark: Mark, lo: LinkIndex) -> Result<Found, Error> 
             if let (Some(found), RuleAction::Lookup(table)) = (rule.fwmark, rule.action)
                 && found == mark
                 && !rule.unmodelled
+                && rule.dest.is_none()
             {
                 let route = LocalDelivery { mark, table, priority: None }.route(family, lo);
                 let protocol = RouteProtocol::ANY; // whoever made it, `ip` or we

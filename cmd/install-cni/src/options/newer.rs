@@ -33,6 +33,13 @@ pub(crate) const NEWER: &[Flag] = &[
         "accepted for compatibility, and told the plugin, which always tries again",
     ),
     switch(
+        "ambient-enable-aws-branch-eni-probe",
+        None,
+        &["AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE"],
+        "true",
+        "route the node's probes of pods with an AWS branch network interface by their veth links",
+    ),
+    switch(
         "native-nftables",
         None,
         &["NATIVE_NFTABLES"],

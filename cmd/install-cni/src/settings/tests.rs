@@ -144,6 +144,7 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("cni-conf-group-read", &["CNI_CONF_GROUP_READ"], "false"),
     ("ambient-reconcile-pod-rules-on-startup", &["AMBIENT_RECONCILE_POD_RULES_ON_STARTUP"], "true"),
     ("enable-ambient-detection-retry", &["ENABLE_AMBIENT_DETECTION_RETRY"], "false"),
+    ("ambient-enable-aws-branch-eni-probe", &["AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE"], "true"),
     ("native-nftables", &["NATIVE_NFTABLES"], "false"),
     ("ambient-disable-safe-upgrade", &["AMBIENT_DISABLE_SAFE_UPGRADE"], "false"),
     ("host-root", &["HOST_ROOT"], "/host"),
@@ -476,6 +477,42 @@ fn mistakes_in_ambient_settings_are_told_by_their_flags() {
         let mistakes = read(&[&format!("{flag}={value}")], &[]).unwrap_err();
         assert!(mistakes.len() == 1 && mistakes[0].contains(flag), "{flag}={value}: {mistakes:?}");
     }
+}
+
+#[test]
+fn a_ztunnel_may_be_in_our_own_namespace_unless_one_is_chosen() {
+    let namespaces = |env: &[(&str, &str)]| {
+        let env = [&[("AMBIENT_ENABLED", "true")], env].concat();
+        read(&[], &env).unwrap().ambient.unwrap().agent.policy.ztunnel.namespaces
+    };
+    assert_eq!(namespaces(&[]), ["istio-system", "mesh"]);
+    assert_eq!(namespaces(&[("POD_NAMESPACE", "istio-system")]), ["istio-system"]);
+    assert_eq!(namespaces(&[("SYSTEM_NAMESPACE", "other")]), ["other"]);
+    assert_eq!(namespaces(&[("SYSTEM_NAMESPACE", "")]), ["istio-system", "mesh"]);
+}
+
+#[test]
+fn the_directory_of_network_namespaces_is_looked_for_where_it_may_be_mounted() {
+    let root = std::env::temp_dir().join(format!("settings-{}", std::process::id()));
+    let (host, chosen) = (root.join("host"), root.join("netns"));
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (host_text, chosen_text) = (text(&host), text(&chosen));
+    let directory = |env: &[(&str, &str)]| {
+        read(&[], &[&[("HOST_ROOT", host_text.as_str())], env].concat()).unwrap().netns_directory
+    };
+    let usual = Path::new("/var/run/netns");
+    // Neither is there, as far as it is not the machine's own.
+    assert_eq!(directory(&[]), usual);
+    let below = |path: &Path| host.join(path.strip_prefix("/").unwrap());
+    fs::create_dir_all(below(usual)).unwrap();
+    assert_eq!(directory(&[]), below(usual), "as Istio's charts mount it since 1.21");
+    let env = [("NETNS_DIR", chosen_text.as_str())];
+    assert_eq!(directory(&env), chosen);
+    fs::create_dir_all(below(&chosen)).unwrap();
+    assert_eq!(directory(&env), below(&chosen), "a path of the host");
+    fs::create_dir_all(&chosen).unwrap();
+    assert_eq!(directory(&env), chosen, "what is chosen comes first");
+    fs::remove_dir_all(&root).unwrap();
 }
 
 mod newer;

@@ -1,16 +1,19 @@
 //! Policy rules on the wire: `struct fib_rule_hdr` and its attributes.
 
+use std::net::IpAddr;
+
 use netlink::{Attribute, Flags, Malformed, Message, Received};
 
 use super::{PolicyRule, RuleAction};
 use crate::Mark;
 use crate::wire;
-use crate::{Family, IpProtocol, TableId};
+use crate::{Family, IpNet, IpProtocol, RouteProtocol, TableId};
 
 const RTM_NEWRULE: u16 = 32;
 const RTM_DELRULE: u16 = 33;
 const RTM_GETRULE: u16 = 34;
 
+const FRA_DST: u16 = 1;
 const FRA_IIFNAME: u16 = 3;
 const FRA_GOTO: u16 = 4;
 const FRA_PRIORITY: u16 = 6;
@@ -51,7 +54,8 @@ fn whole(kind: u16, flags: Flags, rule: &PolicyRule) -> Message {
     // family, dst_len, src_len, tos, table, two reserved, action, flags
     let family = wire::family_number(Some(rule.family));
     let action = action_number(rule.action);
-    let header = [family, 0, 0, 0, wire::header_table(table), 0, 0, action, 0, 0, 0, 0];
+    let dst_len = rule.dest.map_or(0, |net| net.prefix_len());
+    let header = [family, dst_len, 0, 0, wire::header_table(table), 0, 0, action, 0, 0, 0, 0];
     let mut message = Message::new(kind, flags, &header);
     let numbers = [
         (FRA_PRIORITY, rule.priority),
@@ -69,6 +73,18 @@ fn whole(kind: u16, flags: Flags, rule: &PolicyRule) -> Message {
     if let Some(iif) = &rule.iif {
         message.str(FRA_IIFNAME, iif);
     }
+    match rule.dest.map(|net| net.addr()) {
+        Some(IpAddr::V4(ip)) => {
+            message.bytes(FRA_DST, &ip.octets());
+        }
+        Some(IpAddr::V6(ip)) => {
+            message.bytes(FRA_DST, &ip.octets());
+        }
+        None => {}
+    }
+    if rule.protocol != RouteProtocol::ANY {
+        message.u8(FRA_PROTOCOL, rule.protocol.0);
+    }
     if let Some(protocol) = rule.ip_proto {
         message.u8(FRA_IP_PROTO, protocol.0);
     }
@@ -83,6 +99,8 @@ struct Parts {
     mask: Option<u32>,
     iif: Option<String>,
     ip_proto: Option<IpProtocol>,
+    dest: Option<IpAddr>,
+    protocol: u8,
     table: Option<u32>,
     target: Option<u32>,
     unmodelled: bool,
@@ -101,6 +119,7 @@ pub(super) fn parse(reply: &Received<'_>) -> Result<Option<PolicyRule>, Malforme
         parts.read(&attribute?)?;
     }
     let inverted = u32::from_ne_bytes([f0, f1, f2, f3]) & INVERTED != 0;
+    let dest = parts.dest(dst_len)?;
     let table = TableId(parts.table.unwrap_or(u32::from(table)));
     Ok(Some(PolicyRule {
         family,
@@ -108,8 +127,10 @@ pub(super) fn parse(reply: &Received<'_>) -> Result<Option<PolicyRule>, Malforme
         fwmark: parts.fwmark(),
         iif: parts.iif,
         ip_proto: parts.ip_proto,
+        dest,
         action: action_from(action, table, parts.target),
-        unmodelled: parts.unmodelled || inverted || dst_len != 0 || src_len != 0 || tos != 0,
+        protocol: RouteProtocol(parts.protocol),
+        unmodelled: parts.unmodelled || inverted || src_len != 0 || tos != 0,
     }))
 }
 
@@ -125,16 +146,34 @@ impl Parts {
             FRA_GOTO => self.target = Some(attribute.u32()?),
             // -1 is "nothing suppressed", and always there
             FRA_SUPPRESS_IFGROUP | FRA_SUPPRESS_PREFIXLEN => self.unmodelled |= attribute.u32()? != u32::MAX,
-            FRA_PROTOCOL | FRA_PAD => {} // who made it: not a condition
+            FRA_PROTOCOL => self.protocol = attribute.u8()?,
+            FRA_DST => self.dest = Some(address(attribute)?),
+            FRA_PAD => {}
             _ => self.unmodelled = true,
         }
         Ok(())
+    }
+
+    fn dest(&self, length: u8) -> Result<Option<IpNet>, Malformed> {
+        let net = |ip| IpNet::new(ip, length).map_err(|_| Malformed("a rule's destination is no network"));
+        match (self.dest, length) {
+            (_, 0) => Ok(None),
+            (Some(ip), _) => net(ip).map(Some),
+            (None, _) => Err(Malformed("a rule without its destination")),
+        }
     }
 
     /// The kernel leaves out a mark of 0, and the mask only if both are.
     fn fwmark(&self) -> Option<Mark> {
         let mask = self.mask.or(self.mark.map(|_| u32::MAX))?;
         Some(Mark { value: self.mark.unwrap_or(0), mask })
+    }
+}
+
+fn address(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
+    match attribute.payload.len() {
+        4 => attribute.array::<4>().map(IpAddr::from),
+        _ => attribute.array::<16>().map(IpAddr::from),
     }
 }
 

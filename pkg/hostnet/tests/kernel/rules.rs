@@ -24,6 +24,7 @@ fn samples(family: Family) -> Vec<PolicyRule> {
         marked(107, 101, 0x100, 0x100),
         PolicyRule { ip_proto: Some(IpProtocol::TCP), ..lookup(108, 100) },
         PolicyRule { iif: Some("va".to_owned()), ..lookup(109, 70_000) },
+        PolicyRule { dest: Some(network(family)), ..lookup(118, 120) },
         PolicyRule { iif: Some("notyet".to_owned()), ..lookup(110, 300) },
         marked(111, 133, 0x539, u32::MAX),
         marked(112, 133, 0, 0x3000),
@@ -33,6 +34,25 @@ fn samples(family: Family) -> Vec<PolicyRule> {
         PolicyRule::new(family, Some(116), RuleAction::Blackhole),
         PolicyRule::new(family, Some(117), RuleAction::Prohibit),
     ]
+}
+
+fn network(family: Family) -> model::IpNet {
+    if family == Family::V4 { "10.9.0.0/16" } else { "2001:db8:9::/48" }.parse().unwrap()
+}
+
+/// Of two that say the same, each is its maker's.
+#[test]
+fn who_made_a_rule_is_read_back_and_no_condition() {
+    in_fresh_netns(|handle| {
+        let plain = PolicyRule { dest: Some(network(Family::V4)), ..samples(Family::V4).remove(3) };
+        let ours = PolicyRule { protocol: hostnet::RouteProtocol(109), ..plain.clone() };
+        assert_eq!(handle.ensure_rule(&ours).unwrap(), Changed::Yes);
+        let found = handle.rules(Family::V4).unwrap();
+        assert!(found.contains(&ours), "{found:#?}");
+        assert_eq!(handle.ensure_rule(&plain).unwrap(), Changed::No, "it is there, whoever made it");
+        assert_eq!(handle.delete_rule(&plain).unwrap(), Changed::Yes);
+        assert!(!handle.rules(Family::V4).unwrap().iter().any(|rule| rule.is(&ours)));
+    });
 }
 
 #[test]
@@ -96,7 +116,6 @@ fn a_rule_without_priority_is_placed_by_the_kernel_once() {
 fn foreign_rules_with_more_conditions_are_neither_taken_for_ours_nor_deleted() {
     let conditions = [
         "from 10.0.0.0/8",
-        "to 10.0.0.0/8",
         "tos 0x10",
         "oif va",
         "not iif va",

@@ -1,0 +1,139 @@
+//! Probes of pods with an AWS branch network interface (security groups for pods, strict mode): AWS's plugin routes what the
+//! node sends to such a pod, and what the pod sends on its veth link, through the VPC, where the source address of our probes
+//! leads nowhere. Two policy rules for each such pod keep the node's probes on the veth link, as Istio has them since 1.31.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::IpAddr,
+};
+
+use hostnet::{Handle, LinkIndex, PolicyRule, Route, RouteProtocol, RuleAction};
+use model::{Family, IpNet, TableId};
+
+use crate::Error;
+
+/// Ahead of the main table, and of AWS's rules for what the node sends to pods.
+const TO_POD: u32 = 512;
+/// Tables of the kernel: what is looked up there says nothing of a pod.
+const DEFAULT: TableId = TableId(253);
+const MAIN: TableId = TableId(254);
+const LOCAL: TableId = TableId(255);
+/// By which ours are recognised; the same as on our routes.
+const OURS: RouteProtocol = RouteProtocol(109);
+/// AWS's plugin sets it to 0 where it gives pods branch interfaces.
+const EARLY_DEMUX: &str = "/proc/sys/net/ipv4/tcp_early_demux";
+
+/// The rules in the namespace in which it was opened.
+#[derive(Debug)]
+pub(crate) struct Branches {
+    /// Whether pods here may have such interfaces.
+    is_possible: bool,
+}
+
+impl Branches {
+    /// `is_wanted`: the operator's choice.
+    pub(crate) fn open(is_wanted: bool) -> Branches {
+        let early_demux = fs::read_to_string(EARLY_DEMUX).unwrap_or_default();
+        Branches { is_possible: is_wanted && early_demux.trim() == "0" }
+    }
+
+    /// Makes the rules those of these pods, and of no others.
+    ///
+    /// # Errors
+    /// The kernel refuses. Rules of other pods are in place all the same.
+    pub(crate) fn settle<'a>(&self, ips: impl Iterator<Item = &'a IpAddr>) -> Result<(), Error> {
+        if !self.is_possible {
+            return Ok(());
+        }
+        let mut handle = Handle::open()?;
+        let rules = rules(&mut handle)?;
+        let wanted = wanted(&mut handle, &rules, &ips.copied().collect())?;
+        let mut outcome = Ok(());
+        for [to_pod, from_pod] in &wanted {
+            outcome = outcome.and(ensure(&mut handle, to_pod, from_pod));
+        }
+        let stale = rules.iter().filter(|rule| rule.protocol == OURS);
+        for rule in stale.filter(|rule| !wanted.iter().flatten().any(|wanted| rule.is(wanted))) {
+            outcome = outcome.and(handle.delete_rule(rule).map(drop).map_err(Error::from));
+        }
+        outcome
+    }
+
+    /// Takes away all rules of ours, also where there should be none; tells which.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn remove() -> Result<Vec<String>, Error> {
+        let mut handle = Handle::open()?;
+        let mut taken = Vec::new();
+        for rule in rules(&mut handle)?.into_iter().filter(|rule| rule.protocol == OURS) {
+            let _ = handle.delete_rule(&rule)?;
+            taken.push(format!("policy rule {rule}"));
+        }
+        Ok(taken)
+    }
+}
+
+fn rules(handle: &mut Handle) -> Result<Vec<PolicyRule>, Error> {
+    let mut rules = handle.rules(Family::V4)?;
+    rules.extend(handle.rules(Family::V6)?);
+    Ok(rules)
+}
+
+/// One without the other would be worse than none: answers would take another path than questions.
+fn ensure(handle: &mut Handle, to_pod: &PolicyRule, from_pod: &PolicyRule) -> Result<(), Error> {
+    let made = handle.ensure_rule(to_pod)?;
+    let answered = handle.ensure_rule(from_pod).map(drop);
+    if answered.is_err() && made == hostnet::Changed::Yes {
+        let _ = handle.delete_rule(to_pod)?;
+    }
+    Ok(answered?)
+}
+
+/// A pair of rules for each pod that AWS's plugin leads elsewhere: it has a rule for what arrives on the pod's link, and in
+/// that rule's table the route to the pod by this link.
+fn wanted(
+    handle: &mut Handle,
+    rules: &[PolicyRule],
+    ips: &BTreeSet<IpAddr>,
+) -> Result<Vec<[PolicyRule; 2]>, Error> {
+    let mut pods = Vec::new();
+    let mut tables: BTreeMap<TableId, Vec<Route>> = BTreeMap::new();
+    for rule in rules.iter().filter(|rule| rule.protocol != OURS && !rule.unmodelled) {
+        let (Some(name), RuleAction::Lookup(table)) = (&rule.iif, rule.action) else { continue };
+        if [TableId(0), DEFAULT, MAIN, LOCAL].contains(&table) {
+            continue;
+        }
+        let Some(link) = handle.link_by_name(name)? else { continue };
+        let routes = match tables.remove(&table) {
+            Some(routes) => routes,
+            None => handle.routes(Some(table))?,
+        };
+        for ip in ips.iter().filter(|ip| Family::of(**ip) == rule.family) {
+            if routes.iter().any(|route| leads_to(route, *ip, link.index)) {
+                pods.push(pair(*ip, name, table, rule.priority.unwrap_or_default()));
+            }
+        }
+        tables.insert(table, routes);
+    }
+    Ok(pods)
+}
+
+fn leads_to(route: &Route, ip: IpAddr, link: LinkIndex) -> bool {
+    route.dst == Some(IpNet::from(ip)) && route.oif == Some(link)
+}
+
+/// The node's packets to the pod take its link, and those that arrive on it are delivered on the node, if they are for it,
+/// before AWS's rule of this priority leads them away.
+fn pair(ip: IpAddr, link: &str, table: TableId, priority: u32) -> [PolicyRule; 2] {
+    let family = Family::of(ip);
+    let rule = |priority, table| PolicyRule {
+        protocol: OURS,
+        ..PolicyRule::new(family, Some(priority), RuleAction::Lookup(table))
+    };
+    [
+        PolicyRule { dest: Some(IpNet::from(ip)), ..rule(TO_POD, table) },
+        PolicyRule { iif: Some(link.to_owned()), ..rule(priority.saturating_sub(1), LOCAL) },
+    ]
+}
