@@ -3,15 +3,15 @@
 
 use std::net::SocketAddr;
 
-use kit::{Echo, InpodOptions, NodeOptions, Proto};
+use kit::{InpodOptions, NodeOptions, Proto};
 
-use crate::ambient_stage::{PORT, Peer};
+use crate::ambient_stage::{Ambient, MESH, PORT, Peer};
 use crate::inpod_stage::InPod;
 
 /// The table of AWS's plugin for this interface.
 const TABLE: u32 = 101;
 
-fn rules(stage: &InPod) -> Vec<String> {
+fn rules(stage: &Ambient) -> Vec<String> {
     let shown = stage.node.netns().sh("ip rule show");
     shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
@@ -42,7 +42,7 @@ fn lead_through_the_vpc(stage: &InPod, peer: &Peer) -> String {
     link
 }
 
-fn is_probed(stage: &InPod, peer: &Peer) -> bool {
+fn is_probed(stage: &Ambient, peer: &Peer) -> bool {
     kit::connect(stage.node.netns(), Proto::Tcp, SocketAddr::new(peer.ip(false), PORT)).is_ok()
 }
 
@@ -52,7 +52,6 @@ fn probes_of_a_pod_with_a_branch_interface_take_its_link() {
     stage.start();
     let _ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
     let (peer, _other) = (stage.mesh_pod("branch"), stage.mesh_pod("other"));
-    let _app = Echo::tcp(&peer.sandbox.netns, PORT);
     let before = rules(&stage);
     assert!(is_probed(&stage, &peer));
     let link = lead_through_the_vpc(&stage, &peer);
@@ -79,11 +78,11 @@ fn the_rules_go_with_the_pod_also_when_the_agent_was_unavailable() {
     let peer = stage.mesh_pod("branch");
     let _link = lead_through_the_vpc(&stage, &peer);
     let _other = stage.mesh_pod("other");
-    let are_there = |stage: &InPod| rules(stage).iter().any(|rule| rule.contains("proto 109"));
+    let are_there = |stage: &Ambient| rules(stage).iter().any(|rule| rule.contains("proto 109"));
     stage.eventually("its rules are there", are_there);
     let (status, log) = stage.daemon.take().unwrap().terminate();
     assert!(status.success() && are_there(&stage), "{log}");
-    stage.manifests.remove_pod("mesh", "branch");
+    stage.manifests.remove_pod(MESH, "branch");
     drop(peer);
     stage.start();
     stage.eventually("its rules are gone", |stage| !are_there(stage));

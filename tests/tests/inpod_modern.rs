@@ -142,7 +142,7 @@ fn what_cannot_be_done_is_told_with_its_reason() {
 
 #[test]
 fn what_is_no_event_is_refused() {
-    let stage = InPod::new(&[]);
+    let mut stage = InPod::new(&[]);
     let socket = socket(&stage);
     assert_eq!(request(&socket, "POST", "/cmdadd", b""), (400, "no body".to_owned()));
     let (status, why) = request(&socket, "POST", "/cmdadd", b"{\"Netns\": 1}");

@@ -223,3 +223,53 @@ fn dev_null_hides_a_file() {
         netns.run_in_sandbox(&MountSandbox { binds: vec![bind] }, || run("cat", &[target.to_str().unwrap()]));
     assert_eq!(seen.unwrap(), "");
 }
+
+/// A process in a network namespace of its own; ends with the value.
+struct Sleeper(std::process::Child);
+
+impl Sleeper {
+    fn start(arguments: &[&str]) -> Option<Sleeper> {
+        let _ = fresh()?; // where we may not make namespaces, it could not either
+        let child = Command::new("unshare").args(arguments).args(["sleep", "600"]).spawn().unwrap();
+        let sleeper = Sleeper(child);
+        let program = || fs::read_to_string(format!("/proc/{}/comm", sleeper.0.id())).unwrap();
+        while program() != "sleep\n" {
+            thread::yield_now(); // it is about to become it
+        }
+        Some(sleeper)
+    }
+
+    fn netns(&self) -> Netns {
+        Netns::open(format!("/proc/{}/ns/net", self.0.id())).unwrap()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[test]
+fn namespaces_are_found_by_the_processes_in_them() {
+    let Some(sleeper) = Sleeper::start(&["--net"]) else { return };
+    let (own, first) = (Netns::current().unwrap().id(), Netns::open("/proc/1/ns/net").unwrap().id());
+    let found: Vec<_> = Netns::list_of_processes(Path::new("/proc")).unwrap();
+    let ids: Vec<_> = found.iter().map(|(_, netns)| netns.id()).collect();
+    assert!(ids.contains(&sleeper.netns().id()), "{found:?}");
+    assert!(!ids.contains(&own) && !ids.contains(&first), "the node's and our own: {found:?}");
+    let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+    assert_eq!(distinct.len(), ids.len(), "each once");
+    assert!(Netns::list_of_processes(Path::new("/nowhere")).unwrap().is_empty());
+}
+
+#[test]
+fn the_owner_is_told_where_it_is_another_user_namespace() {
+    let Some(own) = fresh() else { return };
+    assert!(own.foreign_owner().unwrap().is_none());
+    let Some(sleeper) = Sleeper::start(&["--user", "--net"]) else { return };
+    let owner = sleeper.netns().foreign_owner().unwrap().unwrap();
+    let expected = fs::read_link(format!("/proc/{}/ns/user", sleeper.0.id())).unwrap();
+    assert_eq!(fs::read_link(owner.path()).unwrap(), expected);
+}

@@ -24,7 +24,6 @@ fn samples(family: Family) -> Vec<PolicyRule> {
         marked(107, 101, 0x100, 0x100),
         PolicyRule { ip_proto: Some(IpProtocol::TCP), ..lookup(108, 100) },
         PolicyRule { iif: Some("va".to_owned()), ..lookup(109, 70_000) },
-        PolicyRule { dest: Some(network(family)), ..lookup(118, 120) },
         PolicyRule { iif: Some("notyet".to_owned()), ..lookup(110, 300) },
         marked(111, 133, 0x539, u32::MAX),
         marked(112, 133, 0, 0x3000),
@@ -33,6 +32,7 @@ fn samples(family: Family) -> Vec<PolicyRule> {
         PolicyRule::new(family, Some(115), RuleAction::Nop),
         PolicyRule::new(family, Some(116), RuleAction::Blackhole),
         PolicyRule::new(family, Some(117), RuleAction::Prohibit),
+        PolicyRule { dest: Some(network(family)), ..lookup(118, 120) },
     ]
 }
 

@@ -126,3 +126,111 @@ impl Entry<'_> {
         Ok(hash.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use model::Family;
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    const LAYOUT_SIZE: [usize; 2] = [112, 168];
+
+    /// An entry without matches, whose target has this name and data.
+    fn entry(family: Family, name: &str, data: &[u8]) -> Vec<u8> {
+        let size = LAYOUT_SIZE[usize::from(family == Family::V6)];
+        let mut target = vec![0; TARGET_DATA];
+        target[TARGET_NAME..TARGET_NAME + name.len()].copy_from_slice(name.as_bytes());
+        target.extend(data);
+        target.resize(target.len().next_multiple_of(8), 0);
+        let mut bytes = vec![0; size];
+        let offsets = if family == Family::V4 { 88 } else { 140 };
+        let number = |number: usize| u16::try_from(number).unwrap().to_ne_bytes();
+        bytes[offsets..offsets + 2].copy_from_slice(&number(size));
+        bytes[offsets + 2..offsets + 4].copy_from_slice(&number(size + target.len()));
+        bytes.extend(target);
+        bytes
+    }
+
+    fn standard(family: Family, verdict: i32) -> Vec<u8> {
+        entry(family, "", &verdict.to_ne_bytes())
+    }
+
+    /// A table with OUTPUT alone.
+    fn info() -> Vec<u8> {
+        let mut bytes = vec![0; 84];
+        bytes[HOOKS..HOOKS + 4].copy_from_slice(&8_u32.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn rules_are_read_by_chain_and_jumps_by_name_wherever_they_lead() {
+        const ACCEPT: i32 = -2;
+        const RETURN: i32 = -5;
+        for family in Family::BOTH {
+            let (layout, rule) = (Layout::of(family), |verdict| standard(family, verdict));
+            let heads = |name: &str| entry(family, ERROR, format!("{name}\0").as_bytes());
+            let read = |more: usize| {
+                let filler: Vec<u8> = (0..more).flat_map(|_| rule(ACCEPT)).collect();
+                let length = |list: &[Vec<u8>]| list.concat().len();
+                let at = filler.len() + length(&[rule(0), rule(ACCEPT), heads("OURS")]);
+                let list = [
+                    filler,
+                    rule(i32::try_from(at).unwrap()),
+                    rule(ACCEPT),
+                    heads("OURS"),
+                    rule(ACCEPT),
+                    rule(RETURN),
+                    heads(ERROR),
+                ];
+                super::read(&info(), &list.concat(), &layout).unwrap()
+            };
+            let few = read(0);
+            let chains: Vec<_> =
+                few.iter().map(|rule| (rule.chain.as_str(), rule.jumps_to.as_deref())).collect();
+            assert_eq!(chains, [("OUTPUT", Some("OURS")), ("OURS", None)], "policies are no rules");
+            let more = read(3);
+            assert_eq!(more.len(), 5);
+            let hash = |rules: &[Seen]| rules.iter().find(|rule| rule.jumps_to.is_some()).unwrap().hash;
+            assert_eq!(hash(&few), hash(&more), "other rules move what it leads to");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for family in Family::BOTH {
+            let layout = Layout::of(family);
+            let end = entry(family, ERROR, b"ERROR\0");
+            let nowhere = [standard(family, 7), standard(family, -2), end.clone()].concat();
+            assert_eq!(read(&info(), &nowhere, &layout).unwrap_err(), "a jump leads to no chain");
+            let whole = [standard(family, -2), standard(family, -2), end].concat();
+            assert!(read(&info(), &whole, &layout).is_ok());
+            assert!(read(&info()[..40], &whole, &layout).is_err());
+            for cut in 1..whole.len() {
+                drop(read(&info(), &whole[..cut], &layout));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_it_panic_or_go_on_for_ever(
+            info in vec(any::<u8>(), 0..100),
+            mut bytes in vec(any::<u8>(), 0..2000),
+            lengths in vec(112_u16..400, 0..6),
+            v6: bool,
+        ) {
+            let family = if v6 { Family::V6 } else { Family::V4 };
+            let mut begin = 0;
+            for length in lengths {
+                for (at, number) in [(88, 112_u16), (90, length)] {
+                    if let Some(place) = bytes.get_mut(begin + at..begin + at + 2) {
+                        place.copy_from_slice(&number.to_ne_bytes());
+                    }
+                }
+                begin += usize::from(length);
+            }
+            let _ = read(&info, &bytes, &Layout::of(family));
+        }
+    }
+}
