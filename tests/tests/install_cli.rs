@@ -62,6 +62,18 @@ fn the_version_comes_in_the_shapes_of_istio() {
     assert_eq!(yaml, format!("clientVersion:\n{}", expected.collect::<String>()));
 }
 
+/// Scripts ask ControlZ.
+#[test]
+fn the_daemon_and_its_command_report_the_same_build() {
+    let stage = Stage::new(&[]);
+    let mut daemon = stage.container.start();
+    daemon.wait_for("its page is there", |daemon| daemon.get(9876, "/versionj/").is_some());
+    let (_, text) = daemon.get(9876, "/versionj/").unwrap();
+    let served: Value = serde_json::from_str(&text).unwrap();
+    let printed: Value = serde_json::from_str(&said(&["version", "-o", "json"])).unwrap();
+    assert_eq!(served, printed["clientVersion"]);
+}
+
 #[test]
 fn what_it_does_not_know_is_refused_by_name() {
     for (arguments, words) in [

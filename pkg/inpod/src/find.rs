@@ -4,7 +4,7 @@
 //! namespace is a pod's only if it has one of the pod's addresses; and of several such, the one whose link leads to
 //! the node, for a pod may give its own address to whatever it makes inside.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
@@ -161,6 +161,30 @@ impl Finder {
 pub fn namespaces(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error> {
     let opened = processes(proc)?.into_iter().filter_map(|process| Netns::open(process.join("ns/net")).ok());
     Ok(opened.map(|netns| (netns.id(), netns)).collect())
+}
+
+/// The namespace of each pod that has a process, and that process: where the directory in which the container runtime binds
+/// namespaces is not to be seen. Those of the node's first process and of the caller are no pod's. It wants CAP_SYS_PTRACE.
+///
+/// # Errors
+/// The processes cannot be listed. One that ends meanwhile, or may not be looked at, is passed over.
+pub fn namespaces_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
+    let first = Netns::open(proc.join("1/ns/net")).map(|netns| netns.id());
+    let mut seen = BTreeSet::from([Netns::current()?.id()]);
+    seen.extend(first);
+    let mut found = Vec::new();
+    for process in processes(proc)? {
+        let cgroup = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
+        if pod_of(&cgroup).is_none() {
+            continue;
+        }
+        if let Ok(netns) = Netns::open(process.join("ns/net"))
+            && seen.insert(netns.id())
+        {
+            found.push((process, netns));
+        }
+    }
+    Ok(found)
 }
 
 fn processes(proc: &Path) -> Result<Vec<PathBuf>, Error> {

@@ -12,6 +12,6 @@ mod pod;
 mod process;
 
 pub use error::Error;
-pub use find::{Finder, Found, Sought, namespaces};
+pub use find::{Finder, Found, Sought, namespaces, namespaces_of_pods};
 pub use node::{Probes, set};
 pub use pod::{Glance, Report, Wanted, capture, captured_families, glance, is_captured, release, verify};

@@ -252,19 +252,6 @@ impl Drop for Sleeper {
 }
 
 #[test]
-fn namespaces_are_found_by_the_processes_in_them() {
-    let Some(sleeper) = Sleeper::start(&["--net"]) else { return };
-    let (own, first) = (Netns::current().unwrap().id(), Netns::open("/proc/1/ns/net").unwrap().id());
-    let found: Vec<_> = Netns::list_of_processes(Path::new("/proc")).unwrap();
-    let ids: Vec<_> = found.iter().map(|(_, netns)| netns.id()).collect();
-    assert!(ids.contains(&sleeper.netns().id()), "{found:?}");
-    assert!(!ids.contains(&own) && !ids.contains(&first), "the node's and our own: {found:?}");
-    let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
-    assert_eq!(distinct.len(), ids.len(), "each once");
-    assert!(Netns::list_of_processes(Path::new("/nowhere")).unwrap().is_empty());
-}
-
-#[test]
 fn the_owner_is_told_where_it_is_another_user_namespace() {
     let Some(own) = fresh() else { return };
     assert!(own.foreign_owner().unwrap().is_none());

@@ -194,21 +194,44 @@ fn confined(container: Container, capabilities: &str) -> Container {
 #[test]
 fn with_the_processes_of_the_node_pods_are_found_as_well() {
     let capabilities = "+net_admin,+net_raw,+sys_ptrace,+sys_admin,+dac_override"; // the charts'
-    let plain = Plain::in_container(|_, container| {
-        confined(container.with_mount(std::path::Path::new("/proc"), "/host/proc"), capabilities)
-            .with_env("NETNS_DIR", "/nowhere")
+    let proc = kit::TempDir::new().unwrap();
+    let plain = Plain::in_container(|node, container| {
+        let container = with_netns(node, container).with_mount(proc.path(), "/host/proc");
+        confined(container, capabilities).with_env("NETNS_DIR", "/nowhere")
     });
     let pods = ["web", "flushed"].map(|name| plain.pod("shop", name, |pod| pod).unwrap());
-    let mut processes: Vec<_> =
-        pods.iter().map(|pod| pod.netns.spawn(std::process::Command::new("sleep").arg("600"))).collect();
+    for (number, pod) in pods.iter().enumerate() {
+        process(
+            proc.path(),
+            101 + number,
+            &format!("kubepods.slice/kubepods-pod{}.slice", pod.pod.uid),
+            &pod.netns,
+        );
+    }
+    // Programs of the node may have a network of their own as well, and pods that of the node.
+    let service = kit::Netns::new("service");
+    process(proc.path(), 201, "system.slice/some.service", &service);
+    process(
+        proc.path(),
+        202,
+        &format!("kubepods.slice/kubepods-pod{}.slice", pods[0].pod.uid),
+        plain.node.netns(),
+    );
+    let (status, text) = verify(&plain.container);
+    assert_eq!(status, 0, "nothing is unknown: {text}");
     pods[1].netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
     let _ = says(&plain.container, "shop/web", CAPTURED, &["to its own sidecar"]);
     let _ = says(&plain.container, "shop/flushed", BROKEN, &["missing or incomplete"]);
     assert_eq!(list(&plain.container, &["--bypassing"]), (1, vec!["shop/flushed".to_owned()]));
-    for process in &mut processes {
-        process.kill().unwrap();
-        process.wait().unwrap();
-    }
+}
+
+/// What the node's `/proc` shows of a process.
+fn process(proc: &std::path::Path, pid: usize, cgroup: &str, netns: &kit::Netns) {
+    let directory = proc.join(pid.to_string());
+    std::fs::create_dir_all(directory.join("ns")).unwrap();
+    std::fs::write(directory.join("cgroup"), format!("0::/{cgroup}/cri-containerd-0123.scope\n")).unwrap();
+    std::os::unix::fs::symlink(std::path::Path::new(NAMES).join(netns.name()), directory.join("ns/net"))
+        .unwrap();
 }
 
 /// With no more than Istio's chart of 1.20 gives without ambient mode, nobody can look, and that is said.

@@ -55,10 +55,10 @@ impl Places {
     }
 
     /// All that there are, and where.
-    pub(super) fn namespaces(&self) -> Result<Vec<(PathBuf, Netns)>, netns::Error> {
+    pub(super) fn namespaces(&self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
         match self.by_process() {
-            Some(proc) => Netns::list_of_processes(proc),
-            None => Netns::list(&self.netns_directory),
+            Some(proc) => ::inpod::namespaces_of_pods(proc),
+            None => Ok(Netns::list(&self.netns_directory)?),
         }
     }
 }
