@@ -183,7 +183,7 @@ mod tests {
                     rule(RETURN),
                     heads(ERROR),
                 ];
-                super::read(&info(), &list.concat(), &layout).unwrap()
+                read(&info(), &list.concat(), &layout).unwrap()
             };
             let few = read(0);
             let chains: Vec<_> =
