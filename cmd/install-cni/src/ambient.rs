@@ -170,8 +170,7 @@ pub(crate) fn serve(
     };
     let service = Service::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics.clone());
     let events = ambient.events.as_ref();
-    let events =
-        events.map(|settings| Events::bind(settings, service.clone(), metrics)).transpose()?;
+    let events = events.map(|settings| Events::bind(settings, service.clone(), metrics)).transpose()?;
     server.serve(service).context("cannot start a thread")?;
     Ok(events)
 }

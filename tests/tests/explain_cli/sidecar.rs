@@ -171,6 +171,19 @@ fn in_the_image_with_what_the_manifest_gives_pods_are_looked_at_as_well() {
         let number = |state| daemon.metric(&gauge(state));
         (number("captured"), number("bypassing"), number("unknown")) == (Some(1.0), Some(1.0), Some(0.0))
     });
+    without_rules(&plain.node, &web);
+    drop(std::mem::replace(&mut plain.daemon, plain.container.start()));
+    plain.daemon.wait_until_ready();
+    let unknown = ("kernel-blind", "unknown", "sidecar", 2);
+    let _ = says(&plain.container, "shop/web", unknown, &["its ADD left no record of its rules"]);
+}
+
+/// Makes a pod's record that of an earlier version of the plugin.
+fn without_rules(node: &Node, pod: &PodSandbox) {
+    let path = node.run_dir().join("pods").join(&pod.pod.container_id);
+    let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(record.as_object_mut().unwrap().remove("rules").is_some(), "{record}");
+    std::fs::write(&path, record.to_string()).unwrap();
 }
 
 /// Where the links in the node's directory of network namespaces lead.

@@ -23,6 +23,10 @@ use crate::history::timestamp;
 /// A look at rules starts two tools. On a node with very many such pods the first look does not get to all of them.
 const LIMIT: Duration = Duration::from_secs(4);
 
+/// Why nothing can be said of a pod that an earlier version of the plugin redirected.
+const UNRECORDED: &str = "its ADD left no record of its rules, as earlier versions of the plugin do, and there are no iptables tools \
+                          here to compare them with its annotations; a restart of the pod leaves one";
+
 /// What was seen before, namespace by namespace.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
@@ -183,8 +187,11 @@ fn compare(
         return compared.map_err(|error| error.to_string());
     }
     let act = |options: &Options| redirect::verify(&redirect.config, families, options);
-    let (seen, _) = netfilter::inside(netns, tools, act).map_err(|error| error.to_string())?;
-    Ok(seen.differences)
+    match netfilter::inside(netns, tools, act) {
+        Ok((seen, _)) => Ok(seen.differences),
+        Err(redirect::Error::Firewall(netfilter::Error::NoIptables(_))) => Err(UNRECORDED.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Namespaces by the addresses in them.
