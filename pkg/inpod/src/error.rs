@@ -31,6 +31,14 @@ pub enum Error {
     /// Somebody else's policy rule leads our packets elsewhere, before ours is asked.
     #[error("the policy rule \"{0}\" takes what ours, at {PRIORITY}, is for")]
     Overruled(String),
+    /// The sockets of a namespace cannot be listed.
+    #[error("cannot list the sockets of the network namespace in {}: {source}", path.display())]
+    Sockets {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The processes of the node cannot be listed.
     #[error("cannot list the processes in {}: {source}", path.display())]
     Processes {

@@ -7,11 +7,15 @@
 mod branch;
 mod error;
 mod find;
+mod listener;
 mod node;
+mod peer;
 mod pod;
 mod process;
 
 pub use error::Error;
 pub use find::{Finder, Found, Sought, namespaces, namespaces_of_pods};
+pub use listener::has_listener;
 pub use node::{Probes, set};
+pub use peer::peer_addresses;
 pub use pod::{Glance, Report, Wanted, capture, captured_families, glance, is_captured, release, verify};

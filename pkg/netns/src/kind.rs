@@ -1,7 +1,7 @@
-//! Is this file a network namespace?
+//! Is this file a network namespace? And which one does a socket belong to?
 
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, FromRawFd as _, OwnedFd};
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -74,5 +74,38 @@ unsafe impl Ioctl for GetKind {
 
     unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<i32> {
         Ok(out)
+    }
+}
+
+/// Opens the network namespace that a socket belongs to.
+#[expect(unsafe_code, reason = "rustix has no safe call for SIOCGSKNS")]
+pub(crate) fn of_socket(socket: &impl AsFd) -> Result<OwnedFd, Errno> {
+    // SAFETY: this number means SIOCGSKNS for a socket of any family (`sock_ioctl` of net/socket.c); it takes no argument
+    // and touches no memory of ours. For any other file it is refused.
+    unsafe { rustix::ioctl::ioctl(socket, OpenOfSocket) }
+}
+
+/// `SIOCGSKNS` of `include/uapi/linux/sockios.h`: no argument, answers with a new file descriptor.
+struct OpenOfSocket;
+
+#[expect(unsafe_code, reason = "rustix has no pattern for an ioctl that answers with a file descriptor")]
+// SAFETY: the opcode takes no argument and writes no memory, so nothing is mutated, the pointer is null, and the
+// output is a file descriptor that the kernel has just opened for us and nobody else knows.
+unsafe impl Ioctl for OpenOfSocket {
+    type Output = OwnedFd;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        0x894c
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
+        // SAFETY: see above; the kernel marks it close-on-exec itself (`open_related_ns`).
+        Ok(unsafe { OwnedFd::from_raw_fd(out) })
     }
 }

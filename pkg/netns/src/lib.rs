@@ -70,6 +70,18 @@ impl Netns {
         Self::checked(fd, Path::new("a file descriptor"))
     }
 
+    /// The netns that a socket belongs to. A connection that was accepted on a Unix socket belongs to the netns of the
+    /// process that connected (`unix_stream_connect` of net/unix/af_unix.c), whatever netns the listener is in.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Denied`] without CAP_NET_ADMIN over it, [`Error::Open`].
+    pub fn of_socket(socket: &impl AsFd) -> Result<Self, Error> {
+        let path = Path::new("of a socket");
+        let fd = kind::of_socket(socket).map_err(|errno| Error::opening(path, errno))?;
+        Self::checked(fd, path)
+    }
+
     fn checked(fd: OwnedFd, path: &Path) -> Result<Self, Error> {
         kind::check(&fd, path)?;
         let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::opening(path, errno))?;

@@ -260,3 +260,19 @@ fn the_owner_is_told_where_it_is_another_user_namespace() {
     let expected = fs::read_link(format!("/proc/{}/ns/user", sleeper.0.id())).unwrap();
     assert_eq!(fs::read_link(owner.path()).unwrap(), expected);
 }
+
+/// The agent tells by this which pod a ztunnel is in that dials its socket.
+#[test]
+fn an_accepted_connection_belongs_to_the_netns_of_who_connected() {
+    let Some(client) = fresh() else { return };
+    let scratch = Scratch::new("of-socket");
+    let path = scratch.0.join("listener.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let connected = client.run_in(|| std::os::unix::net::UnixStream::connect(&path).unwrap()).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    assert_eq!(Netns::of_socket(&accepted).unwrap().id(), client.id());
+    assert_eq!(Netns::of_socket(&connected).unwrap().id(), client.id());
+    assert_eq!(Netns::of_socket(&listener).unwrap().id(), Netns::current().unwrap().id());
+    let file = fs::File::open(scratch.file("plain", "")).unwrap();
+    assert!(Netns::of_socket(&file).is_err());
+}

@@ -1,0 +1,31 @@
+//! In which network namespace the process is that has connected to a Unix socket of ours.
+//!
+//! Its process id says nothing: a ztunnel is outside our PID namespace, and the kernel gives 0 for it. The network
+//! namespace of the connection is the one in which it dialled, on every kernel.
+
+use std::{collections::BTreeSet, net::IpAddr, os::fd::AsFd};
+
+use hostnet::Handle;
+use netns::Netns;
+
+use crate::Error;
+
+/// The addresses of the network namespace in which a peer connected, without those of loopback and of links.
+///
+/// # Errors
+/// It cannot be opened, or looked at.
+pub fn peer_addresses(connection: &impl AsFd) -> Result<BTreeSet<IpAddr>, Error> {
+    let netns = Netns::of_socket(connection)?;
+    let list = || -> Result<BTreeSet<IpAddr>, Error> {
+        let all = Handle::open()?.addresses()?.into_iter().map(|address| address.ip);
+        Ok(all.filter(|ip| !ip.is_loopback() && !is_link_local(*ip)).collect())
+    };
+    netns.run_in(list)?
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
