@@ -8,9 +8,7 @@ use std::{
     time::Duration,
 };
 
-use agent::{
-    Handle, Inbox, Inspector, Lookup, Mark, Metrics, Notice, Owner, Redirection, Server, Service, Status,
-};
+use agent::{Handle, Inbox, Inspector, Lookup, Mark, Metrics, Notice, Owner, Server, Service, Status};
 use anyhow::{Context as _, Result, anyhow};
 use facts::follow_api;
 use hostfs::Watcher;
@@ -213,12 +211,9 @@ pub(crate) async fn mark(settings: Arc<Settings>, mut marks: mpsc::Receiver<Mark
     while let Some(Mark { pod, uid, redirection }) = marks.recv().await {
         match client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, redirection.value()).await {
             Ok(()) => {
-                let now = match redirection {
-                    Redirection::Enabled => "captured",
-                    Redirection::Pending => "waiting for ztunnel",
-                    Redirection::None => "not captured any more",
-                };
-                info!(target: "ambient", "{pod} is {now}");
+                // That the pod is captured, or not any more, the agent has logged.
+                let value = redirection.value().unwrap_or("removed");
+                info!(target: "ambient", "{pod}: annotation {AMBIENT_REDIRECTION}: {value}");
             }
             Err(error) => warn!(target: "ambient", "cannot mark {pod}: {error}"),
         }

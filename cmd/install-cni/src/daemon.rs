@@ -142,6 +142,11 @@ impl Probe {
         self.0.live().and_then(|()| self.0.ready())
     }
 
+    /// How often something has changed that people are shown of the node's network.
+    pub(crate) fn changes(&self) -> u64 {
+        self.1.as_ref().map_or(0, |agent| agent.changes())
+    }
+
     /// The same for the node's network; none without ambient mode.
     pub(crate) fn agent(&self) -> Option<Result<(), String>> {
         self.1.as_ref().map(|agent| agent.live().and_then(|()| agent.ready()))

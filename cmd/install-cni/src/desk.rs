@@ -13,7 +13,7 @@ use std::{
 };
 
 use agent::{About, Inspector, Notice, Plain};
-use report::{Health, InstalledFile, Network, Observer, Seen, State};
+use report::{Capture, Health, InstalledFile, KernelView, Network, Observer, PodState, Reason, Seen, State};
 use telemetry::debug::{Inspect, Inspection};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -22,13 +22,20 @@ use tokio::{
 };
 use tracing::warn;
 
-use crate::{daemon::Probe, patrol::Patrol, settings::Settings};
+use crate::{
+    daemon::Probe,
+    patrol::Patrol,
+    settings::{Identity, Settings},
+};
 
 /// After a look of this length, a pause of so many times its length, and at most so long.
 const REST: u32 = 3;
 const LONGEST_REST: Duration = Duration::from_secs(2);
-/// How often the state is written down for commands that find no agent.
+/// How often the state is written down for commands that find no agent, if nothing changes.
 const WRITE: Duration = Duration::from_secs(60);
+/// How often it is at most, and how often changes are looked for.
+const WRITE_AGAIN: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(1);
 /// The first time: by then the node is as it should be, or will not be for a while.
 const FIRST_WRITE: Duration = Duration::from_secs(5);
 
@@ -44,6 +51,8 @@ pub(crate) struct Desk {
     /// For a node whose agent takes no part in ambient mode.
     plain: Plain,
     queue: Mutex<Queue>,
+    /// When the agent started.
+    started: String,
 }
 
 /// The desk, as those who ask hold it.
@@ -79,7 +88,7 @@ impl Desk {
             settings.host_proc.clone(),
             netfilter::Options::default(),
         );
-        Desk { settings, installer, probe, agent, plain, queue: Mutex::default() }
+        Desk { settings, installer, probe, agent, plain, queue: Mutex::default(), started: agent::now() }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -159,6 +168,8 @@ impl Desk {
             Some(agent) => agent.look()?,
             None => look_plain(&self.plain, &records),
         };
+        state.node.started.get_or_insert_with(|| self.started.clone());
+        self.add_self(&mut state);
         agent::add_failures(&records, &mut state.pods);
         let template_known = self.settings.config_map.is_none() || self.installer.template().is_some();
         let mut installer = self.settings.installer.clone();
@@ -172,32 +183,69 @@ impl Desk {
         Ok(Arc::new(state))
     }
 
+    /// Without ambient mode the agent follows no pods, but it knows of one: itself.
+    fn add_self(&self, state: &mut State) {
+        let Identity { namespace, pod, .. } = &self.settings.identity;
+        if self.agent.is_some() || namespace.is_empty() || state.pod(namespace, pod).is_some() {
+            return;
+        }
+        let reason = planner::ambient::Left::AgentPod;
+        state.pods.push(PodState {
+            namespace: namespace.clone(),
+            name: pod.clone(),
+            uid: String::new(),
+            ips: Vec::new(),
+            phase: "Running".to_owned(),
+            capture: Capture::Outside,
+            way: None,
+            reason: Reason { code: reason.code().to_owned(), words: reason.to_string() },
+            since: None,
+            annotation: None,
+            kernel: KernelView::default(),
+            ztunnel: None,
+            trouble: None,
+        });
+    }
+
     /// Looks now and then, tells what should be known, and writes the state down for commands that find no agent.
     pub(crate) async fn keep_watch(self: Arc<Desk>, mut patrol: Patrol, tell: mpsc::Sender<Notice>) {
-        let path = self.settings.last_state();
-        let mut pause = FIRST_WRITE;
         let mut said = String::new();
+        sleep(FIRST_WRITE).await;
+        let mut regular = Instant::now();
         loop {
-            sleep(pause).await;
-            pause = WRITE;
-            let Ok(state) = self.state().await else { continue };
-            for notice in patrol.look(&state, Instant::now()) {
-                if let About::Pod { name, .. } = &notice.about {
-                    warn!(target: "install", "{name}: {}", notice.message);
+            let changes = self.probe.changes();
+            if let Ok(state) = self.state().await {
+                // What is wrong with a pod is told by looks that are a minute apart.
+                if regular <= Instant::now() {
+                    regular = Instant::now() + WRITE;
+                    for notice in patrol.look(&state, Instant::now()) {
+                        if let About::Pod { name, .. } = &notice.about {
+                            warn!(target: "install", "{name}: {}", notice.message);
+                        }
+                        drop(tell.try_send(notice)); // more than can be published are in the log
+                    }
                 }
-                drop(tell.try_send(notice)); // more than can be published are in the log
+                self.write_down(state, &mut said).await;
             }
-            let path = path.clone();
-            let written = spawn_blocking(move || write(&path, &state)).await;
-            let error = written
-                .map_err(|error| error.to_string())
-                .and_then(|done| done.map_err(|error| error.to_string()));
-            if let Err(error) = error
-                && error != said
-            {
-                warn!(target: "install", "the debug state is not written down: {error}");
-                said = error;
+            sleep(WRITE_AGAIN).await;
+            while regular > Instant::now() && self.probe.changes() == changes {
+                sleep(LOOK).await;
             }
+        }
+    }
+
+    /// Writes the state down for commands that find no agent.
+    async fn write_down(&self, state: Arc<State>, said: &mut String) {
+        let path = self.settings.last_state();
+        let written = spawn_blocking(move || write(&path, &state)).await;
+        let error = written
+            .map_err(|error| error.to_string())
+            .and_then(|done| done.map_err(|error| error.to_string()));
+        if let Err(error) = error
+            && error != *said
+        {
+            warn!(target: "install", "the debug state is not written down: {error}");
+            *said = error;
         }
     }
 }
@@ -254,11 +302,37 @@ pub(crate) fn remove_records(settings: &Settings) -> Vec<String> {
         (fs::remove_file(&refused), refused),
         (fs::remove_dir_all(&records), records),
     ];
-    let failed = done.into_iter().filter_map(|(done, path)| match done {
+    let sockets = sockets(settings).into_iter().map(|path| (remove_socket(&path), path));
+    let logs = plugin_logs(settings).into_iter().map(|path| (fs::remove_file(&path), path));
+    let failed = done.into_iter().chain(sockets).chain(logs).filter_map(|(done, path)| match done {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Some(format!("{}: {error}", path.display())),
         _ => None,
     });
     failed.collect()
+}
+
+/// Sockets that the daemon has made. Those that a thread serves until the process ends are there still.
+fn sockets(settings: &Settings) -> Vec<PathBuf> {
+    let ambient = settings.ambient.as_ref();
+    let events = ambient.and_then(|ambient| ambient.events.as_ref()).map(|events| &events.socket);
+    let ztunnel = ambient.and_then(|ambient| ambient.agent.capture.in_pod()).map(|chosen| &chosen.socket);
+    let agent = ambient.map(|ambient| &ambient.socket);
+    let all = [Some(&settings.debug_socket), settings.log_socket.as_ref(), agent, events, ztunnel];
+    all.into_iter().flatten().cloned().collect()
+}
+
+/// Nothing but a socket.
+fn remove_socket(path: &Path) -> io::Result<()> {
+    let kind = fs::symlink_metadata(path)?.file_type();
+    if std::os::unix::fs::FileTypeExt::is_socket(&kind) { fs::remove_file(path) } else { Ok(()) }
+}
+
+/// Where the plugin wrote while no agent was there to take its lines, and the file before.
+fn plugin_logs(settings: &Settings) -> [PathBuf; 2] {
+    let file = settings.debug_socket.with_file_name(cni_types::run_dir::LOG_FILE);
+    let mut before = file.clone().into_os_string();
+    before.push(".1");
+    [file, before.into()]
 }
 
 /// For root alone: names of pods are nobody else's business. Old or new and complete at every moment. Streamed, where

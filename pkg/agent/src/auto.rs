@@ -1,14 +1,18 @@
 //! The way of capture that the node's ztunnel speaks: one that is connected speaks from within; else the newest ztunnel
 //! pod decides. Until there is one, what the environment suggests.
+//!
+//! A change of the mode lets nothing bypass the mesh: the new mode is in place before the old one goes, on the node as a
+//! whole, in pods one by one.
 
 use std::{
+    collections::BTreeSet,
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use planner::{node::Fallback, ztunnel};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     core::Core,
@@ -28,6 +32,22 @@ use crate::{
 /// How long one that was connected counts more than what pods say of themselves.
 const BELIEVED: Duration = Duration::from_secs(10);
 
+/// A pod that has no rules of its own after this time is worth a word.
+const LATE: Duration = Duration::from_secs(10);
+
+/// The node path is there still, while pods get rules of their own.
+struct HandOver {
+    began: Instant,
+    /// UIDs of pods that were taken off it.
+    done: BTreeSet<String>,
+}
+
+impl HandOver {
+    fn new() -> HandOver {
+        HandOver { began: Instant::now(), done: BTreeSet::new() }
+    }
+}
+
 /// Both ways, of which one is in use.
 pub(crate) struct AutoWay {
     settings: Arc<Settings>,
@@ -38,6 +58,8 @@ pub(crate) struct AutoWay {
     owner: Handle,
     metrics: Metrics,
     is_in_pod: bool,
+    /// From the node to within pods.
+    handing_over: Option<HandOver>,
     fallback: Fallback,
 }
 
@@ -58,6 +80,7 @@ impl AutoWay {
             owner,
             metrics,
             is_in_pod: settings.policy.enablement.is_some(),
+            handing_over: None,
             fallback: settings.fallback,
         };
         auto.open_current()?;
@@ -65,44 +88,89 @@ impl AutoWay {
     }
 
     fn open_current(&mut self) -> Result<(), Error> {
-        if !self.is_in_pod {
-            let mut node = NodeWay::open(&self.settings)?;
-            let _ = node.set_fallback(self.fallback);
-            self.node = Some(node);
-        } else if self.in_pod.is_none() {
+        if self.is_in_pod { self.open_in_pod() } else { self.open_node() }
+    }
+
+    fn open_node(&mut self) -> Result<(), Error> {
+        let mut node = NodeWay::open(&self.settings)?;
+        let _ = node.set_fallback(self.fallback);
+        self.node = Some(node);
+        Ok(())
+    }
+
+    fn open_in_pod(&mut self) -> Result<(), Error> {
+        if self.in_pod.is_none() {
             let metrics = self.metrics.clone();
             self.in_pod = Some(InPodWay::open(&self.settings, &self.chosen, &self.owner, metrics)?);
         }
         Ok(())
     }
 
-    /// Takes away what the other way has made, and goes on with this one.
+    /// Goes on with the other capture mode. The new one comes first, so that no packet of a captured pod bypasses the mesh in
+    /// between: until what the old one has made is gone, a pod's traffic goes through the new one, or nowhere.
     fn turn_to(&mut self, core: &mut Core, is_in_pod: bool) -> Result<(), Trouble> {
-        let began = Instant::now();
-        let to = if is_in_pod { "from within each pod" } else { "on the node" };
-        info!(target: "ambient", "ztunnel has pods captured {to} from now on");
         if is_in_pod {
-            self.node = None;
-            self.metrics.switched(None, Duration::ZERO); // no slot takes connections any more
-            uninstall::tell(&node::uninstall(&self.settings));
+            self.open_in_pod().map_err(|error| error.to_string())?;
+            self.handing_over = Some(HandOver::new());
+            announce(is_in_pod);
         } else {
-            if let Some(in_pod) = &mut self.in_pod {
-                in_pod.settle(); // what is on its way would put rules where there are to be none
-                in_pod.forget_all();
-            }
-            uninstall::tell(&inpod::uninstall(&self.settings));
+            self.take_over_on_node(core)?;
+            self.handing_over = None;
         }
-        let what = format!("pods are captured {to} from now on; what the other way made was taken away");
-        core.history.note(Entry {
-            cause: "ztunnel".to_owned(),
-            what,
-            pod: None,
-            took: began.elapsed(),
-            error: None,
-        });
         self.is_in_pod = is_in_pod;
         core.is_dirty(Level::Whole);
-        self.open_current().map_err(|error| error.to_string())
+        Ok(())
+    }
+
+    /// Makes the node path first; then the pods' own rules are removed.
+    fn take_over_on_node(&mut self, core: &mut Core) -> Result<(), Trouble> {
+        let began = Instant::now();
+        if self.node.is_none() {
+            self.open_node().map_err(|error| error.to_string())?;
+        }
+        if let Some(node) = &mut self.node {
+            drop(node.turn(core, Level::Whole)?);
+        }
+        announce(false);
+        if let Some(in_pod) = &mut self.in_pod {
+            in_pod.settle(); // what is on its way would put rules where there are to be none
+            in_pod.forget_all();
+        }
+        uninstall::tell(&inpod::uninstall(&self.settings));
+        note(core, false, began.elapsed());
+        Ok(())
+    }
+
+    /// Takes those pods off the node path whose own rules are in place, and at last the node path itself. Answers with what
+    /// is still wrong.
+    fn hand_over(&mut self, core: &mut Core) -> Option<Trouble> {
+        let (Some(in_pod), Some(node), Some(handing)) =
+            (&self.in_pod, &mut self.node, &mut self.handing_over)
+        else {
+            return None;
+        };
+        for pod in in_pod.ruled() {
+            if handing.done.contains(&pod.uid) {
+                continue;
+            }
+            match node.hand_over(&pod) {
+                Ok(()) => drop(handing.done.insert(pod.uid)),
+                Err(error) => warn!(target: "ambient", "a pod stays on the node path: {error}"),
+            }
+        }
+        let left = in_pod.bare();
+        if left == Some(0) {
+            let began = handing.began;
+            (self.node, self.handing_over) = (None, None);
+            self.metrics.switched(None, Duration::ZERO); // no slot takes connections any more
+            uninstall::tell(&node::uninstall(&self.settings));
+            note(core, true, began.elapsed());
+            return None;
+        }
+        let is_late = handing.began.elapsed() > LATE;
+        left.filter(|_| is_late).map(|left| {
+            format!("{left} pods have no rules of their own yet: their traffic stays on the node path, and is held there without its ztunnel")
+        })
     }
 
     /// Who speaks with us is the best evidence, and was until a moment ago: a ztunnel that starts again is not ready
@@ -137,7 +205,8 @@ impl Way for AutoWay {
         if self.way().is_err() {
             self.open_current().map_err(|error| error.to_string())?;
         }
-        self.way()?.turn(core, level)
+        let trouble = self.way()?.turn(core, level)?;
+        Ok(self.hand_over(core).or(trouble))
     }
 
     fn is_awaited(&self) -> bool {
@@ -172,6 +241,9 @@ impl Way for AutoWay {
     }
 
     fn release(&mut self, core: &mut Core, container: &str, gone: Attachment) -> Result<(), String> {
+        if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
+            node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may be another pod's soon
+        }
         self.way()?.release(core, container, gone)
     }
 
@@ -216,4 +288,20 @@ impl Way for AutoWay {
         let again = believed.filter(|until| *until > Instant::now());
         in_pod.due().into_iter().chain(again).min()
     }
+}
+
+fn announce(is_in_pod: bool) {
+    info!(target: "ambient", "ztunnel has pods captured {} from now on", place(is_in_pod));
+}
+
+fn place(is_in_pod: bool) -> &'static str {
+    if is_in_pod { "from within each pod" } else { "on the node" }
+}
+
+fn note(core: &mut Core, is_in_pod: bool, took: Duration) {
+    let what = format!(
+        "pods are captured {} from now on; what the other capture mode had made was removed after that",
+        place(is_in_pod)
+    );
+    core.history.note(Entry { cause: "ztunnel".to_owned(), what, pod: None, took, error: None });
 }

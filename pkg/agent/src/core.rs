@@ -9,7 +9,7 @@ use std::{
 
 use model::{Pod, PodName};
 use planner::{
-    ambient::{AMBIENT_REDIRECTION, Standing, standing},
+    ambient::{AMBIENT_REDIRECTION, Left, Standing, standing},
     facts::Index,
     node::Members,
     ztunnel,
@@ -46,6 +46,8 @@ pub(crate) struct Core {
     told: BTreeMap<String, (Redirection, Instant)>,
     waiting: Vec<Waiting>,
     started: Instant,
+    /// UIDs of pods whose sandbox was deleted, and that have no other.
+    ended: BTreeSet<String>,
     /// UIDs of all pods that were known at a turn soon after the start.
     seen: BTreeSet<String>,
     pub(crate) dirty: Option<Level>,
@@ -76,6 +78,7 @@ impl Core {
             told: BTreeMap::new(),
             waiting: Vec::new(),
             started: Instant::now(),
+            ended: BTreeSet::new(),
             seen: BTreeSet::new(),
             dirty: Some(Level::Whole),
             history: History::default(),
@@ -128,9 +131,42 @@ impl Core {
         members
     }
 
-    /// What to do with a pod as the API knows it now.
+    /// What to do with a pod as the API knows it now, and its sandbox is. The API shows a pod that is deleted until the
+    /// kubelet has seen it end, which its DEL has told before.
     pub(crate) fn standing(&self, pod: &Pod) -> Standing {
-        standing(pod, self.index.namespace(&pod.metadata.namespace), &self.settings.policy)
+        match standing(pod, self.index.namespace(&pod.metadata.namespace), &self.settings.policy) {
+            Standing::Member { .. } | Standing::Pending(_) if self.is_gone(pod) => {
+                Standing::Out(Left::Terminated)
+            }
+            standing => standing,
+        }
+    }
+
+    /// A pod has a sandbox.
+    pub(crate) fn begins(&mut self, uid: &str) {
+        self.ended.remove(uid);
+    }
+
+    /// A sandbox of a pod was deleted.
+    pub(crate) fn ends(&mut self, uid: &str) {
+        let has_other = !self.ledger.told(uid).is_empty();
+        if !uid.is_empty() && !has_other {
+            self.ended.insert(uid.to_owned());
+        }
+        if self.index.is_synced() {
+            let known: BTreeSet<&str> = self.index.pods().map(|pod| pod.metadata.uid.as_str()).collect();
+            self.ended.retain(|ended| ended == uid || known.contains(ended.as_str()));
+        }
+    }
+
+    /// Its sandbox was deleted, and there is no other.
+    fn has_ended(&self, pod: &Pod) -> bool {
+        pod.runtime_uids().iter().any(|uid| self.ended.contains(uid))
+    }
+
+    /// The same, and there will be no other.
+    fn is_gone(&self, pod: &Pod) -> bool {
+        pod.metadata.deleted.is_some() && self.has_ended(pod)
     }
 
     /// Marks pods as `state` says of each, and counts them. It is given the addresses of one that belongs to ambient
@@ -145,6 +181,9 @@ impl Core {
         let (mut marks, mut states) = (Vec::new(), Vec::new());
         self.notices.begin();
         for pod in self.index.pods() {
+            if self.is_gone(pod) {
+                continue; // nobody asks about it any more
+            }
             let standing = self.standing(pod);
             let (is_member, redirection) = match &standing {
                 Standing::Member { ips, .. } => (true, state(pod, Some(ips))),
@@ -159,7 +198,10 @@ impl Core {
             self.notices.saw(pod, &standing, redirection, || why(&pod.metadata.uid), Instant::now());
             match redirection {
                 Some(Redirection::Enabled) => enrolled += 1,
-                None | Some(Redirection::Pending) if is_member => pending += 1,
+                // One that is deleted will not come.
+                None | Some(Redirection::Pending) if is_member && pod.metadata.deleted.is_none() => {
+                    pending += 1;
+                }
                 _ => {}
             }
             marks.extend(redirection.and_then(|redirection| mark(pod, redirection)));
@@ -176,14 +218,19 @@ impl Core {
     fn remember(&mut self, states: Vec<(String, Option<Redirection>)>) {
         let now = SystemTime::now();
         let mut before = std::mem::take(&mut self.since);
+        let mut differs = false;
         self.since = states
             .into_iter()
             .map(|(uid, state)| {
                 let known = before.remove(&uid);
                 let same = known.filter(|(was, _)| state.is_none() || *was == state);
+                differs |= same.is_none();
                 (uid, same.unwrap_or((state, now)))
             })
             .collect();
+        if differs || !before.is_empty() {
+            self.status.changed();
+        }
     }
 
     /// A copy of all that people may ask for.
@@ -192,6 +239,7 @@ impl Core {
             standing: self.standing(pod),
             namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
             told: self.ledger.told(&pod.metadata.uid),
+            ended: self.has_ended(pod),
             since: self.since.get(&pod.metadata.uid).map(|(_, since)| *since),
             pod: pod.clone(),
         };

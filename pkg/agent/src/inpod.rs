@@ -18,10 +18,11 @@ mod worker;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    os::fd::BorrowedFd,
     time::{Duration, Instant},
 };
 
-use inpod::Probes;
+use inpod::{Probes, peer_addresses};
 use model::Family;
 use netns::{Netns, NetnsId};
 use planner::node::{Fallback, Members};
@@ -73,6 +74,8 @@ pub(crate) struct InPodWay {
     open: bool,
     /// Ztunnels that are connected.
     connections: usize,
+    /// Of these, those that have acknowledged their snapshot.
+    synced: usize,
     /// When the last one went.
     disconnected: Option<Instant>,
     started: Instant,
@@ -100,7 +103,7 @@ impl InPodWay {
         if let Err(error) = hostfs::remove(&settings.shared_config) {
             tracing::warn!(target: "ambient", "{error}");
         }
-        let hub = Hub::new(Box::new(tell));
+        let hub = Hub::new(Box::new(tell), Box::new(locate));
         let server = Server::bind(&chosen.socket)?;
         server.serve(hub.clone()).map_err(Error::Thread)?;
         let node = Netns::current()?;
@@ -122,6 +125,7 @@ impl InPodWay {
             searched: false,
             open: false,
             connections: 0,
+            synced: 0,
             disconnected: None,
             started: now,
             trouble: None,
@@ -134,6 +138,20 @@ impl InPodWay {
     /// When a ztunnel was connected last: now, if one is.
     pub(crate) fn last_connected(&self) -> Option<Instant> {
         if self.connections > 0 { Some(Instant::now()) } else { self.disconnected }
+    }
+
+    /// Pods that belong to the mesh and whose rules are in place: all of their traffic goes to ztunnel, or nowhere.
+    pub(crate) fn ruled(&self) -> impl Iterator<Item = Attachment> {
+        let ruled = self.captives.iter().filter(|(_, captive)| captive.is_ruled() && !captive.leaving);
+        ruled.map(|(uid, captive)| Attachment { uid: uid.clone(), ips: captive.ips.clone() })
+    }
+
+    /// Pods that belong to the mesh, and whose rules are not in place yet; none: that is not known yet. Those that wait for
+    /// their ADD do not run.
+    pub(crate) fn bare(&self) -> Option<usize> {
+        let runs = |captive: &&Captive| captive.waiting.is_empty() && !captive.leaving;
+        let bare = self.captives.values().filter(runs).filter(|captive| !captive.is_ruled());
+        self.searched.then(|| bare.count())
     }
 
     fn refuse(&self, enrolment: &Enrolment) -> Result<(), String> {
@@ -151,6 +169,14 @@ impl InPodWay {
             None => Err("it has no address of a family that is captured".to_owned()),
         }
     }
+}
+
+/// Where the peer of a connection is.
+fn locate(connection: BorrowedFd<'_>) -> BTreeSet<IpAddr> {
+    peer_addresses(&connection).unwrap_or_else(|error| {
+        tracing::warn!(target: "zds", "cannot determine in which pod a ztunnel runs that has connected: {error}");
+        BTreeSet::new()
+    })
 }
 
 /// Each captured pod's namespace is held open, and container runtimes give a process as few as 1024 files at first.
@@ -248,7 +274,7 @@ impl Way for InPodWay {
         WaySnapshot::InPod {
             members: self.addresses.clone(),
             captives: self.captives.iter().map(|(uid, captive)| (uid.clone(), captive.view())).collect(),
-            connections: self.connections,
+            ztunnels: self.hub.state().connections,
         }
     }
 

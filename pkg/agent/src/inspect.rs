@@ -63,6 +63,8 @@ pub(crate) struct Known {
     pub(crate) standing: Standing,
     /// Addresses that the plugin told.
     pub(crate) told: Vec<IpAddr>,
+    /// Its sandbox was deleted, and there is no other.
+    pub(crate) ended: bool,
     /// Since when it is captured, or not, as the owner has it.
     pub(crate) since: Option<SystemTime>,
 }
@@ -81,7 +83,8 @@ pub(crate) enum WaySnapshot {
         /// Whose probes are to be exempt.
         members: Members,
         captives: BTreeMap<String, CaptiveView>,
-        connections: usize,
+        /// Those that are connected.
+        ztunnels: Vec<zds::ConnectionState>,
     },
     /// The way that ztunnel speaks could not be opened.
     None,
@@ -156,9 +159,19 @@ impl Inspector {
 
     fn observe(&self, snapshot: &Snapshot, state: &mut State, blind: &mut Vec<Blind>) {
         state.node = self.node_state(snapshot);
+        let mut holding = None;
         match &snapshot.way {
             WaySnapshot::Node { desired, .. } => {
                 let seen = node::look(&self.settings, desired.as_ref());
+                let active = seen.observed.as_ref().and_then(|seen| node::active(&self.settings, seen));
+                state.node.active_slot = active.map(planner::node::Slot::number);
+                // A slot that could not be built is none that anything goes through, and nothing leaks for want of it.
+                if let Some(desired) = desired.as_ref().filter(|desired| desired.active != active) {
+                    let held = Desired { slots: [None, None], active: None, ..desired.clone() };
+                    let mut without = State::default();
+                    node::show(&self.settings, Some(&held), seen.clone(), &mut without, &mut Vec::new());
+                    holding = Some(without.network);
+                }
                 node::show(&self.settings, desired.as_ref(), seen, state, blind);
             }
             WaySnapshot::InPod { members, .. } => {
@@ -166,8 +179,8 @@ impl Inspector {
             }
             WaySnapshot::None => {}
         }
-        state.ztunnels = pods::ztunnels(snapshot);
-        let (pods, redirects) = pods::pods(snapshot, state, &self.settings);
+        state.ztunnels = pods::ztunnels(snapshot, state.node.active_slot);
+        let (pods, redirects) = pods::pods(snapshot, state, holding.as_ref(), &self.settings);
         state.pods = pods;
         if let WaySnapshot::InPod { captives, .. } = &snapshot.way {
             state.plan = inpod::plan(state, captives);
@@ -180,13 +193,10 @@ impl Inspector {
     }
 
     fn node_state(&self, snapshot: &Snapshot) -> NodeState {
-        let (way, fallback, active) = match &snapshot.way {
-            WaySnapshot::Node { desired, fallback } => {
-                let active = desired.as_ref().and_then(|desired| desired.active);
-                (Some(Way::Node), Some(fallback.to_string()), active.map(planner::node::Slot::number))
-            }
-            WaySnapshot::InPod { .. } => (Some(Way::InPod), None, None),
-            WaySnapshot::None => (None, None, None),
+        let (way, fallback) = match &snapshot.way {
+            WaySnapshot::Node { fallback, .. } => (Some(Way::Node), Some(fallback.to_string())),
+            WaySnapshot::InPod { .. } => (Some(Way::InPod), None),
+            WaySnapshot::None => (None, None),
         };
         NodeState {
             name: String::new(),
@@ -195,7 +205,7 @@ impl Inspector {
             way,
             chosen: chosen(&self.settings).to_owned(),
             fallback,
-            active_slot: active,
+            active_slot: None, // the kernel says
             trouble: snapshot.trouble.clone(),
             synced: snapshot.synced,
         }

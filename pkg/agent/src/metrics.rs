@@ -67,6 +67,7 @@ pub struct Metrics {
     ready: Gauge,
     events: Family<Event, Counter>,
     connected: Gauge,
+    unsynced: Gauge,
     repairs: Family<Place, Counter>,
     plugin_requests: Family<Response, Counter>,
 }
@@ -87,6 +88,7 @@ impl Metrics {
             ready: Gauge::default(),
             events: Family::default(),
             connected: Gauge::default(),
+            unsynced: Gauge::default(),
             repairs: Family::default(),
             plugin_requests: Family::default(),
         };
@@ -119,6 +121,11 @@ impl Metrics {
         registry.register(name, help, metrics.ready.clone());
         let (name, help) = add("repairs", "What others changed or removed and was put back, by where");
         registry.register(name, help, metrics.repairs.clone());
+        let (name, help) = add(
+            "unsynced_ztunnels",
+            "Ztunnels that are connected and have not acknowledged their snapshot of pods",
+        );
+        registry.register(name, help, metrics.unsynced.clone());
         // Istio's own names.
         let help = "Pods that came to ambient mode, changed, or left it, with capture from within";
         registry.register("nodeagent_reconcile_events", help, metrics.events.clone());
@@ -138,8 +145,10 @@ impl Metrics {
         self.events.get_or_create(&Event { r#type: kind }).inc();
     }
 
-    pub(crate) fn ztunnels(&self, number: usize) {
-        self.connected.set(i64::try_from(number).unwrap_or(i64::MAX));
+    pub(crate) fn ztunnels(&self, connected: usize, synced: usize) {
+        let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.connected.set(number(connected));
+        self.unsynced.set(number(connected.saturating_sub(synced)));
     }
 
     pub(crate) fn repaired(&self, place: &'static str) {

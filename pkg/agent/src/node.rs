@@ -18,6 +18,7 @@ use planner::node::{Desired, Fallback, Observed};
 
 use crate::{
     core::Core,
+    ledger::Attachment,
     owner::Reply,
     settings::{Redirection, Settings},
 };
@@ -63,6 +64,13 @@ impl NodeWay {
             fresh: BTreeSet::new(),
             look: None,
         })
+    }
+}
+
+impl NodeWay {
+    /// A pod's own rules capture it by now, or it has ended: its addresses go off the node path, whose other pods keep theirs.
+    pub(crate) fn hand_over(&mut self, pod: &Attachment) -> Result<(), nodepath::Error> {
+        self.members.release(&pod.ips, &pod.uid).map(drop)
     }
 }
 

@@ -42,6 +42,9 @@ const REGULAR: Duration = Duration::from_secs(30);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 
+/// After a start, facts may take so long to come.
+const STARTING: Duration = Duration::from_secs(10);
+
 /// What an answer is sent through. Nobody may wait for it any more.
 pub(crate) type Reply<T> = Sender<T>;
 /// A pod with its namespace.
@@ -152,6 +155,9 @@ pub struct Owner {
     due: Instant,
     oldest: Option<Instant>,
     inbox: Receiver<Message>,
+    started: Instant,
+    /// The trouble that was logged last.
+    logged: Option<String>,
 }
 
 impl Owner {
@@ -190,6 +196,8 @@ impl Owner {
             due: Instant::now(),
             oldest: None,
             inbox: inbox.receiver,
+            started: Instant::now(),
+            logged: None,
         })
     }
 
@@ -268,13 +276,7 @@ impl Owner {
         }
         let trouble = done.unwrap_or_else(Some);
         self.core.metrics.ready(trouble.is_none());
-        if let Some(trouble) = &trouble {
-            if self.core.trouble.as_ref() != Some(trouble) {
-                warn!(target: "ambient", "the node is not as it should be: {trouble}");
-            }
-        } else if self.core.trouble.is_some() {
-            info!(target: "ambient", "the node is as it should be");
-        }
+        self.log_trouble(trouble.as_deref());
         self.core.history.turned();
         self.core.trouble.clone_from(&trouble);
         self.core.status.set(trouble.clone());
@@ -283,6 +285,23 @@ impl Owner {
             self.way.answer(refused.as_deref());
         }
         trouble.map_or(Ok(()), |_| Err(()))
+    }
+
+    /// What is new of it. At each start it takes a moment until the facts are there, which is no trouble.
+    fn log_trouble(&mut self, trouble: Option<&str>) {
+        if trouble.is_some() && !self.core.index.is_synced() && self.started.elapsed() < STARTING {
+            return;
+        }
+        match trouble {
+            Some(trouble) if self.logged.as_deref() != Some(trouble) => {
+                warn!(target: "ambient", "the node is not as it should be: {trouble}");
+            }
+            None if self.logged.is_some() || self.core.trouble.is_some() => {
+                info!(target: "ambient", "the node is as it should be");
+            }
+            _ => {}
+        }
+        self.logged = trouble.map(str::to_owned);
     }
 
     fn take(&mut self, message: Message) {
@@ -331,6 +350,7 @@ impl Owner {
         let membership = membership(&known.0, known.1.as_ref(), &self.core.settings.policy);
         let attachment = Attachment { uid: known.0.metadata.uid.clone(), ips };
         self.core.history.because(|| format!("ADD of {}", known.0.name()));
+        known.0.runtime_uids().iter().for_each(|uid| self.core.begins(uid));
         match membership {
             Membership::In(_) if attachment.ips.is_empty() => {
                 drop(reply.send(Err("the plugins before this one gave the pod no address".to_owned())));
@@ -351,6 +371,7 @@ impl Owner {
 
     fn release(&mut self, container: &str, told: Attachment) -> Result<(), String> {
         let gone = self.core.ledger.deleted(container, told);
+        self.core.ends(&gone.uid);
         self.core.history.because(|| format!("DEL of container {container}"));
         self.core.is_dirty(Level::Members);
         self.way.release(&mut self.core, container, gone)

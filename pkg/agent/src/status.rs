@@ -1,7 +1,10 @@
 //! What others may know of the agent: probes, for now.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -16,12 +19,12 @@ struct State {
 
 /// Shared by the owner, which writes, and probes, which read.
 #[derive(Debug)]
-pub struct Status(Mutex<State>);
+pub struct Status(Mutex<State>, AtomicU64);
 
 impl Default for Status {
     fn default() -> Status {
         let trouble = Some("the node has not been looked at yet".to_owned());
-        Status(Mutex::new(State { turned: Instant::now(), trouble }))
+        Status(Mutex::new(State { turned: Instant::now(), trouble }), AtomicU64::new(0))
     }
 }
 
@@ -35,7 +38,22 @@ impl Status {
     }
 
     pub(crate) fn set(&self, trouble: Option<String>) {
-        self.state().trouble = trouble;
+        let mut state = self.state();
+        if state.trouble != trouble {
+            state.trouble = trouble;
+            self.changed();
+        }
+    }
+
+    /// Something that people are shown is not as before.
+    pub(crate) fn changed(&self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was so.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.1.load(Ordering::Relaxed)
     }
 
     /// The loop has turned recently.

@@ -154,6 +154,8 @@ pub struct ZtunnelState {
     pub dns: bool,
     /// It is connected to the agent, with capture from within; none: that is not known of a single one.
     pub connected: Option<bool>,
+    /// It has acknowledged its snapshot of pods, before which it is not ready; none: it is not known to be connected.
+    pub synced: Option<bool>,
 }
 
 /// A step of a plan.

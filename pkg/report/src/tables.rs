@@ -85,7 +85,6 @@ pub fn summary(state: &State, colour: bool) -> String {
     let mut rows = vec![
         vec![Cell::plain("Node"), Cell::plain(&node.name)],
         vec![Cell::plain("Seen"), Cell::plain(&format!("{} by {by}", seconds(&state.seen.at)))],
-        vec![Cell::plain("Agent since"), Cell::plain(&seconds(node.started.as_deref().unwrap_or("-")))],
         vec![Cell::plain("Ambient mode"), Cell::plain(&way)],
         vec![
             Cell::plain("Pods"),
@@ -104,6 +103,9 @@ pub fn summary(state: &State, colour: bool) -> String {
         ],
         vec![Cell::plain("To be done"), Cell::plain(&count(state.plan.len(), "step"))],
     ];
+    if let Some(started) = &node.started {
+        rows.insert(2, vec![Cell::plain("Agent since"), Cell::plain(&seconds(started))]);
+    }
     if node.ambient && !node.synced {
         rows.push(vec![
             Cell::plain("Facts"),
@@ -154,6 +156,7 @@ fn ztunnels(state: &State) -> String {
             (ztunnel.ready, "ready"),
             (!ztunnel.ready, "not ready"),
             (ztunnel.connected == Some(true), "connected"),
+            (ztunnel.synced == Some(false), "snapshot not acknowledged"),
             (ztunnel.connected == Some(false), "not connected"),
             (ztunnel.terminating, "ending"),
         ];

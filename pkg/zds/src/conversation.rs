@@ -25,7 +25,7 @@ pub(crate) fn converse(socket: &OwnedFd, hub: &Hub) -> Result<Infallible, Ended>
     let version = hello(socket, hub)?;
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Ended::Event)?;
     let wake = event.try_clone().map_err(Ended::Wait)?;
-    let seat = hub.join(version, wake);
+    let seat = hub.join(version, socket, wake);
     info!(target: "zds", "ztunnel {} is connected, protocol version {version}", seat.id());
     loop {
         match seat.next() {
@@ -54,7 +54,7 @@ fn ask(socket: &OwnedFd, hub: &Hub, seat: &Seat<'_>, request: Request) -> Result
         (Step::SnapshotSent, Some(error)) => return Err(Ended::Snapshot(error.clone())),
         (_, Some(error)) => warn!(target: "zds", "ztunnel {} refuses {step}: {error}", seat.id()),
     }
-    seat.acknowledged(step, error);
+    seat.acknowledged(step, error.as_deref());
     Ok(())
 }
 

@@ -1,30 +1,38 @@
 //! The one place that everybody shares: the agent, and the thread of each ztunnel.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::net::IpAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use netns::NetnsId;
 
 use crate::ledger::Ledger;
+use crate::peer::{Peer, ZtunnelPod};
 use crate::plan::{Next, Step};
 use crate::{Deadlines, State, Workload};
 
 /// What the agent is told. Not in the order of its own calls: what it wants may have changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// So many ztunnels are connected and have said hello.
-    Connections(usize),
-    /// The newest ztunnel serves the workload; told again by each one that connects.
+    /// How many ztunnels there are.
+    Connections {
+        /// So many are connected and have said hello.
+        connected: usize,
+        /// Of these, so many have acknowledged their snapshot.
+        synced: usize,
+    },
+    /// A ztunnel serves the workload; told by the first that does, and again by the newest.
     Accepted {
         /// UID of the pod.
         uid: String,
         /// Its network namespace.
         netns: NetnsId,
     },
-    /// The newest ztunnel could not serve the workload. It is asked again; this is told again when the error is another
-    /// one, and after each put.
+    /// The newest ztunnel could not serve the workload, and no other one does. It is asked again; this is told again when
+    /// the error is another one, and after each put.
     Refused {
         /// UID of the pod.
         uid: String,
@@ -34,6 +42,9 @@ pub enum Event {
         error: String,
     },
 }
+
+/// The addresses of the network namespace that a ztunnel dialled from, by its connection; none: they are not known.
+pub type Locate = Box<dyn Fn(BorrowedFd<'_>) -> BTreeSet<IpAddr> + Send + Sync>;
 
 /// Workloads that are wanted, and the ztunnels that are told of them. Clones share everything.
 #[derive(Clone)]
@@ -47,22 +58,40 @@ struct Shared {
     /// Held while telling how many connections there are, so that the last number told is the right one.
     counting: Mutex<()>,
     tell: Box<dyn Fn(Event) + Send + Sync>,
+    locate: Locate,
     deadlines: Deadlines,
 }
 
 impl Hub {
     /// Wants nothing yet, and is not open. Events are told on the threads of the ztunnels, which wait for that: `tell`
-    /// should hand them on.
+    /// should hand them on. `locate` is called on these threads, too, once for each connection.
     #[must_use]
-    pub fn new(tell: Box<dyn Fn(Event) + Send + Sync>) -> Hub {
-        Hub::with_deadlines(Deadlines::default(), tell)
+    pub fn new(tell: Box<dyn Fn(Event) + Send + Sync>, locate: Locate) -> Hub {
+        Hub::with_deadlines(Deadlines::default(), tell, locate)
     }
 
     /// As [`Hub::new`], with other deadlines.
     #[must_use]
-    pub fn with_deadlines(deadlines: Deadlines, tell: Box<dyn Fn(Event) + Send + Sync>) -> Hub {
-        let shared = Shared { ledger: Mutex::default(), counting: Mutex::default(), tell, deadlines };
+    pub fn with_deadlines(
+        deadlines: Deadlines,
+        tell: Box<dyn Fn(Event) + Send + Sync>,
+        locate: Locate,
+    ) -> Hub {
+        let shared = Shared { ledger: Mutex::default(), counting: Mutex::default(), tell, locate, deadlines };
         Hub { shared: Arc::new(shared) }
+    }
+
+    /// The node's ztunnel pods: by their addresses a connection is known to be one's, and by their creation times which one
+    /// is the newest. Where that cannot be determined of each connection, the last one to connect counts as the newest.
+    pub fn set_ztunnels(&self, pods: Vec<ZtunnelPod>) {
+        self.ledger().set_pods(pods);
+    }
+
+    /// Since when a ztunnel waits for the end of its snapshot, and the UID of its pod, if it is known; none: none does. One
+    /// that dials again and again waits since its first connection.
+    #[must_use]
+    pub fn unsynced(&self) -> Option<(Instant, Option<String>)> {
+        self.ledger().unsynced(Instant::now())
     }
 
     /// Wants a workload from now on, in the place of one with the same UID. The newest ztunnel is told of it before all
@@ -92,9 +121,10 @@ impl Hub {
         &self.shared.deadlines
     }
 
-    /// A ztunnel has said hello. It is forgotten when the seat is dropped.
-    pub(crate) fn join(&self, version: i32, event: OwnedFd) -> Seat<'_> {
-        let id = self.ledger().join(version, event);
+    /// A ztunnel has said hello on this connection. It is forgotten when the seat is dropped.
+    pub(crate) fn join(&self, version: i32, socket: &OwnedFd, event: OwnedFd) -> Seat<'_> {
+        let peer = Peer::new((self.shared.locate)(socket.as_fd()));
+        let id = self.ledger().join(version, peer, event);
         let seat = Seat { hub: self, id };
         self.tell_connections();
         seat
@@ -102,8 +132,8 @@ impl Hub {
 
     fn tell_connections(&self) {
         let _in_order = self.shared.counting.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = self.ledger().connections.len();
-        (self.shared.tell)(Event::Connections(count));
+        let count = self.ledger().count();
+        (self.shared.tell)(count);
     }
 
     /// What a thread that panicked leaves is complete: no change of the ledger can stop half-way.
@@ -134,18 +164,22 @@ impl Seat<'_> {
         self.hub.ledger().next(self.id, Instant::now())
     }
 
-    pub(crate) fn acknowledged(&self, step: Step, error: Option<String>) {
+    pub(crate) fn acknowledged(&self, step: Step, error: Option<&str>) {
         let retry = |attempts| self.hub.deadlines().retry(attempts);
         let event = self.hub.ledger().acknowledged(self.id, step, error, retry);
-        if let Some(event) = event {
-            (self.hub.shared.tell)(event);
+        match event {
+            // Others may have come or gone since it was counted.
+            Some(Event::Connections { .. }) => self.hub.tell_connections(),
+            Some(event) => (self.hub.shared.tell)(event),
+            None => {}
         }
     }
 }
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        self.hub.ledger().leave(self.id);
+        let events = self.hub.ledger().leave(self.id);
         self.hub.tell_connections();
+        events.into_iter().for_each(|event| (self.hub.shared.tell)(event));
     }
 }

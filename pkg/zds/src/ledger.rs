@@ -2,9 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use crate::{Event, Workload, plan::Step, told::Connection};
+use crate::{
+    Event, Workload,
+    peer::{Peer, ZtunnelPod},
+    plan::Step,
+    told::Connection,
+    unsynced::Unsynced,
+};
 
 /// All that the hub knows.
 #[derive(Debug, Default)]
@@ -13,8 +19,12 @@ pub(crate) struct Ledger {
     pub(crate) open: bool,
     /// By UID.
     pub(crate) wanted: BTreeMap<String, Wanted>,
-    /// In the order of their hellos: the last one is the newest.
+    /// In the order of their hellos.
     pub(crate) connections: BTreeMap<u64, Connection>,
+    /// The node's ztunnel pods, as the API shows them.
+    pods: Vec<ZtunnelPod>,
+    /// Who has connected and has not acknowledged a snapshot.
+    unsynced: Unsynced,
     /// Of the last put that changed something.
     revision: u64,
     joined: u64,
@@ -26,6 +36,12 @@ pub(crate) struct Wanted {
     pub(crate) workload: Workload,
     pub(crate) revision: u64,
     pub(crate) since: SystemTime,
+}
+
+impl Wanted {
+    fn uid(&self) -> String {
+        self.workload.uid.clone()
+    }
 }
 
 impl Ledger {
@@ -43,8 +59,7 @@ impl Ledger {
 
     /// By the newest ztunnel.
     fn is_refused(&self, uid: &str) -> bool {
-        let told = self.newest().and_then(|(_, newest)| newest.told.get(uid));
-        told.is_some_and(|told| told.refusal.is_some())
+        self.newest().is_some_and(|(_, newest)| newest.refuses(uid))
     }
 
     pub(crate) fn remove(&mut self, uid: &str) {
@@ -58,31 +73,110 @@ impl Ledger {
         for connection in self.connections.values_mut() {
             connection.fresh_after = self.revision; // what is there already is the snapshot
         }
+        self.unsynced.begin(Instant::now());
         self.wake_all();
     }
 
-    /// A ztunnel has said hello; it is the newest one now. What it is known by here.
-    pub(crate) fn join(&mut self, version: i32, event: OwnedFd) -> u64 {
-        self.joined += 1;
-        self.connections.insert(self.joined, Connection::new(version, self.revision, event));
-        self.joined
-    }
-
-    pub(crate) fn leave(&mut self, id: u64) {
-        let was_newest = self.is_newest(id);
-        self.connections.remove(&id);
-        if let Some(mut next) = self.connections.last_entry().filter(|_| was_newest) {
-            next.get_mut().fresh_after = self.revision; // what it missed is many, what comes is urgent
-            next.get().wake();
+    /// The node's ztunnel pods; which of the connected ones is the newest follows from them.
+    pub(crate) fn set_pods(&mut self, pods: Vec<ZtunnelPod>) {
+        if self.pods == pods {
+            return;
         }
+        self.pods = pods;
+        self.changing_newest(|ledger| {
+            for connection in ledger.connections.values_mut() {
+                connection.peer.identify(&ledger.pods);
+            }
+        });
     }
 
+    /// A ztunnel has said hello. What it is known by here.
+    pub(crate) fn join(&mut self, version: i32, mut peer: Peer, event: OwnedFd) -> u64 {
+        self.joined += 1;
+        let id = self.joined;
+        peer.identify(&self.pods);
+        self.unsynced.joined(&peer, Instant::now());
+        self.changing_newest(|ledger| {
+            let connection = Connection::new(version, ledger.revision, peer, event);
+            ledger.connections.insert(id, connection);
+        });
+        id
+    }
+
+    /// A ztunnel has gone. Answers with what the agent should know: a workload that only this one served, and that the
+    /// newest has refused.
+    pub(crate) fn leave(&mut self, id: u64) -> Vec<Event> {
+        let Some(gone) = self.connections.get(&id) else { return Vec::new() };
+        self.unsynced.left(&gone.peer, Instant::now());
+        let served: Vec<String> =
+            self.wanted.values().filter(|wanted| gone.serves(wanted)).map(|wanted| wanted.uid()).collect();
+        self.changing_newest(|ledger| drop(ledger.connections.remove(&id)));
+        served.iter().filter_map(|uid| self.refusal(uid)).collect()
+    }
+
+    /// Whoever becomes the newest by this lacks what was put since its snapshot: that is many, and what comes is urgent.
+    fn changing_newest(&mut self, change: impl FnOnce(&mut Ledger)) {
+        let before = self.newest().map(|(id, _)| id);
+        change(self);
+        let newest = self.newest().map(|(id, _)| id);
+        if let Some(next) =
+            newest.filter(|id| Some(*id) != before).and_then(|id| self.connections.get_mut(&id))
+        {
+            next.fresh_after = self.revision;
+        }
+        self.wake_all();
+    }
+
+    /// The ztunnel of the newest pod, or, where it is not known of each in which pod it runs, the last one that
+    /// connected.
     pub(crate) fn newest(&self) -> Option<(u64, &Connection)> {
-        self.connections.last_key_value().map(|(&id, connection)| (id, connection))
+        let all = self.connections.iter().map(|(&id, connection)| (id, connection));
+        let are_known = self.connections.values().all(|connection| connection.peer.age().is_some());
+        all.max_by_key(|(id, connection)| (connection.peer.age().filter(|_| are_known), *id))
     }
 
     pub(crate) fn is_newest(&self, id: u64) -> bool {
         self.newest().is_some_and(|(newest, _)| newest == id)
+    }
+
+    /// Whether a ztunnel is to be told of a workload: within its snapshot, and after it the newest is. An older one is
+    /// when each newer one has refused it, or has no whole snapshot yet and so is not ready.
+    pub(crate) fn is_for(&self, id: u64, wanted: &Wanted) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return false };
+        if !connection.in_sync {
+            return true;
+        }
+        let mut newer =
+            self.connections.iter().filter(|(other, _)| **other != id && self.is_newer(**other, id));
+        newer.all(|(_, newer)| !newer.in_sync || newer.refuses(&wanted.workload.uid))
+    }
+
+    /// Whether one connection counts as newer than another.
+    fn is_newer(&self, one: u64, other: u64) -> bool {
+        let are_known = self.connections.values().all(|connection| connection.peer.age().is_some());
+        let rank = |id: u64| {
+            let age = self.connections.get(&id).and_then(|connection| connection.peer.age());
+            (age.filter(|_| are_known), id)
+        };
+        rank(one) > rank(other)
+    }
+
+    /// A connected ztunnel serves a workload where it is now: until a new one does, the old one carries its traffic.
+    pub(crate) fn is_served(&self, wanted: &Wanted) -> bool {
+        self.connections.values().any(|connection| connection.serves(wanted))
+    }
+
+    /// That nobody serves a workload, and nobody is about to: the newest has refused it, and so has everybody else who was
+    /// told.
+    fn refusal(&self, uid: &str) -> Option<Event> {
+        let wanted = self.wanted.get(uid)?;
+        let netns = wanted.workload.netns.as_ref()?.id();
+        let (_, newest) = self.newest()?;
+        let refusal = newest.told.get(uid)?.refusal.as_ref()?;
+        let is_coming =
+            |id: &u64, connection: &Connection| connection.lacks(wanted) && self.is_for(*id, wanted);
+        let is_open = self.is_served(wanted) || self.connections.iter().any(|(id, one)| is_coming(id, one));
+        (!is_open).then(|| Event::Refused { uid: uid.to_owned(), netns, error: refusal.error.clone() })
     }
 
     /// Notes that a ztunnel acknowledged a request, and tells what the agent should know of that.
@@ -90,19 +184,47 @@ impl Ledger {
         &mut self,
         id: u64,
         step: Step,
-        error: Option<String>,
+        error: Option<&str>,
         retry: impl Fn(u32) -> Duration,
     ) -> Option<Event> {
-        let is_newest = self.is_newest(id);
+        let is_sync = matches!(step, Step::SnapshotSent);
         let subject = step.subject();
-        let is_news = self.connections.get_mut(&id)?.note(step, error.as_deref(), retry);
+        let was_served = subject.as_ref().is_some_and(|(uid, ..)| self.is_served_by_another(id, uid));
+        let is_newest = self.is_newest(id);
+        let connection = self.connections.get_mut(&id)?;
+        let is_news = connection.note(step, error, retry);
+        if is_sync {
+            self.unsynced.synced(&connection.peer);
+            return Some(self.count());
+        }
         let (uid, revision, netns) = subject?;
         // Meanwhile it may have been removed, or put again: then that is what counts.
         let is_current = self.wanted.get(&uid).is_some_and(|wanted| wanted.revision == revision);
-        (is_newest && is_news && is_current).then_some(match error {
-            None => Event::Accepted { uid, netns },
-            Some(error) => Event::Refused { uid, netns, error },
-        })
+        if !is_news || !is_current {
+            return None;
+        }
+        if error.is_some() {
+            self.wake_all(); // an older one may be told of it now
+            return self.refusal(&uid);
+        }
+        (is_newest || !was_served).then_some(Event::Accepted { uid, netns })
+    }
+
+    fn is_served_by_another(&self, id: u64, uid: &str) -> bool {
+        let Some(wanted) = self.wanted.get(uid) else { return false };
+        self.connections.iter().any(|(other, connection)| *other != id && connection.serves(wanted))
+    }
+
+    /// How many ztunnels there are.
+    pub(crate) fn count(&self) -> Event {
+        let synced = self.connections.values().filter(|connection| connection.in_sync).count();
+        Event::Connections { connected: self.connections.len(), synced }
+    }
+
+    /// Since when a ztunnel that is connected, or was a moment ago, waits for the end of its snapshot; and its pod's UID.
+    pub(crate) fn unsynced(&mut self, now: Instant) -> Option<(Instant, Option<String>)> {
+        let connected = self.connections.values().map(|connection| &connection.peer);
+        self.unsynced.longest(now, connected).filter(|_| self.open)
     }
 
     fn wake_all(&self) {

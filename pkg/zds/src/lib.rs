@@ -3,6 +3,9 @@
 //! ztunnel dials a Unix socket (`SOCK_SEQPACKET`, one protobuf message per packet), says hello, and gets requests one
 //! at a time: each is answered before the next one is sent. First a snapshot of all workloads, then changes.
 //!
+//! Every ztunnel gets a snapshot. Which of several is the newest, and so gets what comes after that, follows from their
+//! pods; the agent tells which there are.
+//!
 //! The [`Hub`] holds what is wanted, and what each connected ztunnel has acknowledged. What is sent is always the
 //! difference, never a queue of changes: memory is bounded by the node's pods, and a ztunnel that reconnects, or that
 //! takes over from one that left, gets what it lacks. ztunnel ends its process when requests come in a wrong order, so
@@ -18,15 +21,18 @@ mod hub;
 mod ledger;
 pub mod message;
 mod packet;
+mod peer;
 mod plan;
 mod server;
 mod state;
 mod told;
+mod unsynced;
 mod workload;
 
 pub use deadlines::Deadlines;
 pub use error::Error;
-pub use hub::{Event, Hub};
+pub use hub::{Event, Hub, Locate};
+pub use peer::ZtunnelPod;
 pub use server::{MAX_CONNECTIONS, Server};
 pub use state::{ConnectionState, Progress, State, WorkloadState};
 pub use workload::Workload;

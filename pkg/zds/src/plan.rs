@@ -1,8 +1,9 @@
 //! What a ztunnel is told next: what is wanted minus what it has acknowledged, in an order that it can bear.
 //!
-//! The newest ztunnel gets, first to last: what was put since it was told the rest, what is not wanted any more, the rest,
-//! the end of the snapshot (once), what it refused. Others are about to leave, and only hear of what is not wanted any
-//! more.
+//! Every ztunnel gets its snapshot: it is not ready before. First to last: what was put since it connected, what is not
+//! wanted any more, the rest, the end of the snapshot (once). After that the newest one gets what is put, and what it
+//! refused, again. Older ones are about to leave: they only hear of what is not wanted any more, and of what each newer one
+//! has refused, or cannot serve before the end of its snapshot.
 
 use std::fmt;
 use std::sync::Arc;
@@ -94,43 +95,41 @@ impl Ledger {
         let Some(connection) = self.connections.get(&id).filter(|_| self.open) else {
             return Next::Wait(None);
         };
-        let request = if self.is_newest(id) {
-            self.fresh(connection)
-                .or_else(|| self.unwanted(connection, |_, _| false))
-                .or_else(|| self.lacking(connection))
-                .or_else(|| (!connection.in_sync).then(Request::snapshot_sent))
-        } else {
-            self.unwanted(connection, has_moved)
-        };
-        match request {
-            Some(request) => Next::Send(request),
-            None if self.is_newest(id) => self.retry(connection, now),
-            None => Next::Wait(None),
-        }
+        let request = self
+            .fresh(id, connection)
+            .or_else(|| self.unwanted(id, connection))
+            .or_else(|| self.lacking(id, connection))
+            .or_else(|| (!connection.in_sync).then(Request::snapshot_sent));
+        request.map_or_else(|| self.retry(id, connection, now), Next::Send)
     }
 
     /// The first of those that were put since this ztunnel was to be told of everything.
-    fn fresh(&self, connection: &Connection) -> Option<Request> {
+    fn fresh(&self, id: u64, connection: &Connection) -> Option<Request> {
         let fresh = self.wanted.values().filter(|wanted| wanted.revision > connection.fresh_after);
-        let lacking = fresh.filter(|wanted| connection.lacks(wanted));
+        let lacking = fresh.filter(|wanted| connection.lacks(wanted) && self.is_for(id, wanted));
         lacking.min_by_key(|wanted| wanted.revision).map(Request::wanted)
     }
 
-    fn lacking(&self, connection: &Connection) -> Option<Request> {
-        self.wanted.values().find(|wanted| connection.lacks(wanted)).map(Request::wanted)
+    fn lacking(&self, id: u64, connection: &Connection) -> Option<Request> {
+        let mut lacking = self.wanted.values().filter(|wanted| connection.lacks(wanted));
+        lacking.find(|wanted| self.is_for(id, wanted)).map(Request::wanted)
     }
 
-    /// One that was told and is not wanted any more, or not as it is.
-    fn unwanted(&self, connection: &Connection, or: impl Fn(&Told, &Wanted) -> bool) -> Option<Request> {
-        let is_unwanted = |uid: &str, told| self.wanted.get(uid).is_none_or(|wanted| or(told, wanted));
+    /// One that was told and is not wanted any more, or not as it is and not by this one.
+    fn unwanted(&self, id: u64, connection: &Connection) -> Option<Request> {
+        let is_unwanted = |uid: &str, told| {
+            let wanted = self.wanted.get(uid);
+            wanted.is_none_or(|wanted| has_moved(told, wanted) && !self.is_for(id, wanted))
+        };
         connection.told.iter().find(|(uid, told)| is_unwanted(uid, told)).map(|(uid, _)| Request::del(uid))
     }
 
     /// One that was refused and is due, or when that will be.
-    fn retry(&self, connection: &Connection, now: Instant) -> Next {
+    fn retry(&self, id: u64, connection: &Connection, now: Instant) -> Next {
         let refused = self.wanted.values().filter_map(|wanted| {
             let refusal = connection.told.get(&wanted.workload.uid)?.refusal.as_ref()?;
-            wanted.workload.netns.is_some().then_some((refusal.again, wanted))
+            let is_due = wanted.workload.netns.is_some() && self.is_for(id, wanted);
+            is_due.then_some((refusal.again, wanted))
         });
         match refused.min_by_key(|(again, _)| *again) {
             Some((again, wanted)) if again <= now => Next::Send(Request::wanted(wanted)),

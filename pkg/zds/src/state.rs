@@ -13,7 +13,7 @@ use crate::told::{Connection, Told};
 pub struct State {
     /// Whether ztunnels are told anything yet.
     pub open: bool,
-    /// In the order of their hellos. The last one is told everything.
+    /// In the order of their hellos.
     pub connections: Vec<ConnectionState>,
     /// What is wanted, by UID.
     pub workloads: BTreeMap<String, WorkloadState>,
@@ -30,6 +30,10 @@ pub struct ConnectionState {
     pub in_sync: bool,
     /// How many workloads it has accepted or keeps.
     pub acknowledged: usize,
+    /// UID of its pod; none: it is not known in which one it runs.
+    pub pod: Option<String>,
+    /// It counts as the newest, which is told what comes.
+    pub newest: bool,
 }
 
 /// A workload that is wanted.
@@ -41,7 +45,7 @@ pub struct WorkloadState {
     pub namespace: String,
     /// Its network namespace, if it is known.
     pub netns: Option<NetnsId>,
-    /// How far the newest ztunnel is.
+    /// How far the newest ztunnel is; accepted if another one serves it meanwhile.
     pub progress: Progress,
     /// Since when that is so.
     pub since: SystemTime,
@@ -65,36 +69,38 @@ pub enum Progress {
 impl Ledger {
     pub(crate) fn state(&self) -> State {
         let newest = self.newest().map(|(_, newest)| newest);
-        let workload = |(uid, wanted): (&String, &Wanted)| (uid.clone(), workload_state(wanted, newest));
+        let workload = |(uid, wanted): (&String, &Wanted)| (uid.clone(), self.workload_state(wanted, newest));
         State {
             open: self.open,
-            connections: self.connections.values().map(connection_state).collect(),
+            connections: self.connections.iter().map(|(id, one)| self.connection_state(*id, one)).collect(),
             workloads: self.wanted.iter().map(workload).collect(),
         }
     }
-}
 
-fn connection_state(connection: &Connection) -> ConnectionState {
-    let acknowledged = connection.told.values().filter(|told| told.refusal.is_none()).count();
-    let &Connection { since, version, in_sync, .. } = connection;
-    ConnectionState { since, version, in_sync, acknowledged }
-}
+    fn connection_state(&self, id: u64, connection: &Connection) -> ConnectionState {
+        let acknowledged = connection.told.values().filter(|told| told.refusal.is_none()).count();
+        let &Connection { since, version, in_sync, .. } = connection;
+        let pod = connection.peer.pod.as_ref().map(|pod| pod.uid.clone());
+        ConnectionState { since, version, in_sync, acknowledged, pod, newest: self.is_newest(id) }
+    }
 
-fn workload_state(wanted: &Wanted, newest: Option<&Connection>) -> WorkloadState {
-    let told = newest.and_then(|newest| newest.told.get(&wanted.workload.uid));
-    let answered = told.filter(|_| newest.is_some_and(|newest| !newest.lacks(wanted)));
-    let progress = match answered {
-        None => Progress::Waiting,
-        Some(Told { refusal: Some(refusal), .. }) => Progress::Refused(refusal.error.clone()),
-        Some(Told { netns: None, .. }) => Progress::Kept,
-        Some(_) => Progress::Accepted,
-    };
-    WorkloadState {
-        name: wanted.workload.name.clone(),
-        namespace: wanted.workload.namespace.clone(),
-        netns: wanted.workload.netns.as_ref().map(|netns| netns.id()),
-        progress,
-        since: answered.map_or(wanted.since, |told| told.since),
-        attempts: answered.map_or(0, |told| told.attempts),
+    fn workload_state(&self, wanted: &Wanted, newest: Option<&Connection>) -> WorkloadState {
+        let told = newest.and_then(|newest| newest.told.get(&wanted.workload.uid));
+        let answered = told.filter(|_| newest.is_some_and(|newest| !newest.lacks(wanted)));
+        let progress = match answered {
+            None | Some(Told { refusal: Some(_), .. }) if self.is_served(wanted) => Progress::Accepted,
+            None => Progress::Waiting,
+            Some(Told { refusal: Some(refusal), .. }) => Progress::Refused(refusal.error.clone()),
+            Some(Told { netns: None, .. }) => Progress::Kept,
+            Some(_) => Progress::Accepted,
+        };
+        WorkloadState {
+            name: wanted.workload.name.clone(),
+            namespace: wanted.workload.namespace.clone(),
+            netns: wanted.workload.netns.as_ref().map(|netns| netns.id()),
+            progress,
+            since: answered.map_or(wanted.since, |told| told.since),
+            attempts: answered.map_or(0, |told| told.attempts),
+        }
     }
 }

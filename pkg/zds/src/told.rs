@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use netns::NetnsId;
 
-use crate::{ledger::Wanted, plan::Step};
+use crate::{ledger::Wanted, peer::Peer, plan::Step};
 
 /// A ztunnel that has said hello.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Connection {
     /// When it said hello, and in which version.
     pub(crate) since: SystemTime,
     pub(crate) version: i32,
+    /// Whose it is.
+    pub(crate) peer: Peer,
     /// It has acknowledged the end of the snapshot.
     pub(crate) in_sync: bool,
     /// What is put after this revision goes before everything else.
@@ -47,9 +49,9 @@ pub(crate) struct Refusal {
 }
 
 impl Connection {
-    pub(crate) fn new(version: i32, fresh_after: u64, event: OwnedFd) -> Self {
+    pub(crate) fn new(version: i32, fresh_after: u64, peer: Peer, event: OwnedFd) -> Self {
         let since = SystemTime::now();
-        Self { since, version, in_sync: false, fresh_after, told: BTreeMap::new(), event }
+        Self { since, version, peer, in_sync: false, fresh_after, told: BTreeMap::new(), event }
     }
 
     /// Never waits: the event counts.
@@ -69,6 +71,18 @@ impl Connection {
             (Some(Told { netns: None, .. }), Some(_)) => self.in_sync,
             (Some(told), Some(_)) => told.revision != wanted.revision,
         }
+    }
+
+    /// It has acknowledged the workload in the network namespace that it has now.
+    pub(crate) fn serves(&self, wanted: &Wanted) -> bool {
+        let netns = wanted.workload.netns.as_ref().map(|netns| netns.id());
+        let told = self.told.get(&wanted.workload.uid);
+        netns.is_some() && told.is_some_and(|told| told.netns == netns && told.refusal.is_none())
+    }
+
+    /// It has refused the workload when it was last told.
+    pub(crate) fn refuses(&self, uid: &str) -> bool {
+        self.told.get(uid).is_some_and(|told| told.refusal.is_some())
     }
 
     /// Notes that a request was acknowledged. Whether somebody should know.

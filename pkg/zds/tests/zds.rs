@@ -29,15 +29,16 @@ mod snapshot;
 #[path = "zds/ztunnel.rs"]
 mod ztunnel;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use netns::{Netns, NetnsId};
 use tempfile::TempDir;
-use zds::{Deadlines, Event, Hub, Progress, Server, Workload};
+use zds::{Deadlines, Event, Hub, Locate, Progress, Server, Workload, ZtunnelPod};
 
 use ztunnel::{Asked, Ztunnel};
 
@@ -48,6 +49,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Agent {
     hub: Hub,
     events: Receiver<Event>,
+    /// The address of the ztunnel that connects next; it has none where nothing is said.
+    next: Arc<Mutex<Option<IpAddr>>>,
     directory: TempDir,
 }
 
@@ -65,8 +68,11 @@ impl Agent {
 
     fn with(deadlines: Deadlines) -> Agent {
         let (tell, events) = channel();
-        let hub = Hub::with_deadlines(deadlines, Box::new(move |event| drop(tell.send(event))));
-        let agent = Agent { hub, events, directory: tempfile::tempdir().unwrap() };
+        let next = Arc::new(Mutex::new(None));
+        let taken = Arc::clone(&next);
+        let locate: Locate = Box::new(move |_| taken.lock().unwrap().take().into_iter().collect());
+        let hub = Hub::with_deadlines(deadlines, Box::new(move |event| drop(tell.send(event))), locate);
+        let agent = Agent { hub, events, next, directory: tempfile::tempdir().unwrap() };
         Server::bind(&agent.socket()).unwrap().serve(agent.hub.clone()).unwrap();
         agent
     }
@@ -91,7 +97,19 @@ impl Agent {
         told.sort();
         assert_eq!(told, uids);
         ztunnel.acks(&Asked::SnapshotSent);
+        self.wait_synced();
         ztunnel
+    }
+
+    /// Waits until the agent has taken in that the last one to connect has its snapshot.
+    fn wait_synced(&self) {
+        eventually(|| self.hub.state().connections.last().is_some_and(|last| last.in_sync));
+    }
+
+    /// A ztunnel that connects from the pod with this address.
+    fn ztunnel_at(&self, last: u8) -> Ztunnel {
+        *self.next.lock().unwrap() = Some(address(last));
+        self.ztunnel()
     }
 
     fn progress(&self, uid: &str) -> Progress {
@@ -102,7 +120,7 @@ impl Agent {
     fn event(&self) -> Event {
         loop {
             let event = self.events.recv_timeout(PATIENCE).unwrap();
-            if !matches!(event, Event::Connections(_)) {
+            if !matches!(event, Event::Connections { .. }) {
                 return event;
             }
         }
@@ -128,6 +146,20 @@ fn netns(number: usize) -> Arc<Netns> {
 
 fn id(number: usize) -> NetnsId {
     netns(number).id()
+}
+
+fn address(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+/// A ztunnel pod that was created on this day.
+fn pod(last: u8, day: u8) -> ZtunnelPod {
+    ZtunnelPod {
+        uid: format!("ztunnel-{last}"),
+        created: format!("2026-01-{day:02}T00:00:00Z"),
+        terminating: false,
+        ips: vec![address(last)],
+    }
 }
 
 /// A workload in this network namespace.

@@ -59,6 +59,8 @@ pub(super) struct Captive {
     pub(super) leaving: bool,
     /// The API shows it as captured, by an agent before this one.
     pub(super) marked: bool,
+    /// The API shows it as captured and served, and this agent knows nothing else yet.
+    pub(super) announced: bool,
     /// Its namespace was found with rules of ours.
     pub(super) adopted: bool,
     /// The namespace in which ztunnel serves it.
@@ -98,6 +100,7 @@ impl Captive {
             again: false,
             leaving: false,
             marked: false,
+            announced: false,
             adopted: false,
             served: None,
             refused: None,

@@ -39,10 +39,13 @@ impl InPodWay {
                 self.released(&uid, result);
             }
             Done::Searched(result) => self.found(core, result),
-            Done::Zds(Event::Connections(number)) => {
-                let what = format!("connections of ztunnel: {number}, before: {}", self.connections);
-                note_ztunnel(core, None, &what, Ok(()));
-                self.connected(number);
+            Done::Zds(Event::Connections { connected, synced }) => {
+                if connected != self.connections {
+                    let what = format!("connections of ztunnel: {connected}, before: {}", self.connections);
+                    note_ztunnel(core, None, &what, Ok(()));
+                }
+                core.status.changed();
+                self.connected(connected, synced);
             }
             Done::Zds(Event::Accepted { uid, netns }) => {
                 self.note_said(core, &uid, "ztunnel serves the pod", Ok(()));
@@ -123,21 +126,21 @@ impl InPodWay {
                     core.notices.repaired(&format!("traffic of {} to ztunnel", captive.name), &look.repaired);
                 }
             }
-            Done::Zds(Event::Connections(number)) => {
+            Done::Zds(Event::Connections { connected, .. }) => {
                 let meanwhile = "new connections of captured pods fail until one is there";
-                core.notices.ztunnel(*number > 0, meanwhile, Instant::now());
+                core.notices.ztunnel(*connected > 0, meanwhile, Instant::now());
             }
             _ => {}
         }
     }
 
-    fn connected(&mut self, number: usize) {
+    fn connected(&mut self, number: usize, synced: usize) {
         if number == 0 && self.connections > 0 {
             self.disconnected = Some(Instant::now());
             warn!(target: "ambient", "no ztunnel is connected: new connections of captured pods fail until one is");
         }
-        self.connections = number;
-        self.metrics.ztunnels(number);
+        (self.connections, self.synced) = (number, synced);
+        self.metrics.ztunnels(number, synced);
     }
 
     fn captured(&mut self, uid: &str, netns: NetnsId, result: Result<Report, String>) {
@@ -238,6 +241,7 @@ impl InPodWay {
     fn accepted(&mut self, uid: &str, netns: NetnsId) {
         let Some(captive) = self.captives.get_mut(uid) else { return };
         captive.served = Some(netns);
+        captive.announced = false;
         if captive.is_served() {
             captive.refused = None;
             captive.say();
@@ -251,6 +255,7 @@ impl InPodWay {
         };
         let why = format!("ztunnel refused it: {error}");
         captive.served = None;
+        captive.announced = false;
         if captive.refused.as_ref() != Some(&why) {
             warn!(target: "ambient", "{}: {why}", captive.name);
         }

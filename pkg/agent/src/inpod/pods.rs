@@ -25,6 +25,7 @@ impl InPodWay {
             core.metrics.event("add");
             let mut captive = Captive::new(pod, chosen);
             captive.marked = is_marked(pod);
+            captive.announced = annotation(pod) == Redirection::Enabled.value();
             captive
         })
     }
@@ -151,6 +152,9 @@ pub(super) fn served_in(captive: &Captive) -> Result<Arc<Netns>, String> {
 }
 
 fn is_marked(pod: &Pod) -> bool {
-    let value = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
-    value.is_some_and(|value| Redirection::VALUES.contains(&value))
+    annotation(pod).is_some_and(|value| Redirection::VALUES.contains(&value))
+}
+
+fn annotation(pod: &Pod) -> Option<&str> {
+    pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str)
 }

@@ -9,8 +9,10 @@ use model::Family;
 use planner::{
     ambient::{Left, Standing},
     node::Members,
+    ztunnel,
 };
 use tracing::{info, warn};
+use zds::ZtunnelPod;
 
 use super::{InPodWay, captive::Step, worker::Job};
 use crate::{
@@ -29,11 +31,16 @@ const LOOKS: usize = 16;
 const BATCH: Duration = Duration::from_secs(2);
 /// How soon a look is begun that had to wait for others.
 const CROWDED: Duration = Duration::from_millis(50);
+/// A ztunnel that is connected and has not acknowledged its snapshot for so long is not ready, and will not be. Snapshots of
+/// 250 pods take less than a second, so no rollout comes near it.
+const UNSYNCED: Duration = Duration::from_secs(30);
+
 impl InPodWay {
     pub(super) fn look_and_do(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
         if level == Level::Whole {
             self.trouble = self.exempt_probes(core);
         }
+        self.announce_ztunnels(core);
         self.take_in(core);
         // Ahead of all work on rules, and with those that leave: a captured pod's probes are always exempt.
         let addresses = self.wanted_addresses(core)?;
@@ -48,7 +55,31 @@ impl InPodWay {
         self.tell(core, &addresses);
         self.addresses = addresses;
         self.due = self.next_due();
-        Ok(self.trouble.clone().or_else(|| self.search_trouble.clone()))
+        Ok(self.trouble.clone().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(core)))
+    }
+
+    /// Which of the connected ztunnels is the newest follows from their pods. The plugin knows their addresses before the
+    /// API does.
+    fn announce_ztunnels(&self, core: &Core) {
+        let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel).into_iter();
+        let pods = candidates.map(|one| {
+            let ips = [core.ledger.told(&one.uid), one.ips].concat();
+            ZtunnelPod { uid: one.uid, created: one.created, terminating: one.terminating, ips }
+        });
+        self.hub.set_ztunnels(pods.collect());
+    }
+
+    /// A ztunnel that is connected and does not become ready.
+    fn unsynced(&self, core: &Core) -> Option<Trouble> {
+        let (_, pod) = self.hub.unsynced().filter(|(since, _)| since.elapsed() >= UNSYNCED)?;
+        let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel);
+        let known = candidates.iter().find(|candidate| Some(&candidate.uid) == pod.as_ref());
+        let name =
+            known.map_or_else(|| "a ztunnel".to_owned(), |candidate| format!("ztunnel {}", candidate.name));
+        let limit = UNSYNCED.as_secs();
+        Some(format!(
+            "{name} has not acknowledged its snapshot of pods for more than {limit} s: it is not ready"
+        ))
     }
 
     /// Puts rules and sets on the node in place; what is wrong with that.
@@ -199,6 +230,8 @@ impl InPodWay {
                     _ if captive.leaving => None,
                     Step::Verified if captive.is_served() => Some(Redirection::Enabled),
                     Step::Ruled if captive.is_served() => None, // a second look is on its way
+                    // As an agent before this one left it; nothing is known to be wrong.
+                    Step::Ruled | Step::Verified if captive.announced => None,
                     Step::Ruled | Step::Verified if captive.waiting.is_empty() => Some(Redirection::Pending),
                     _ => None,
                 }
@@ -226,6 +259,8 @@ impl InPodWay {
             waits.into_iter().chain(work).min()
         };
         let pods = self.captives.values().filter_map(of).min();
-        pods.into_iter().chain(self.search_due()).min()
+        let now = Instant::now();
+        let unsynced = self.hub.unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
+        pods.into_iter().chain(self.search_due()).chain(unsynced).min()
     }
 }

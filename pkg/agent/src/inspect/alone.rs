@@ -6,13 +6,13 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use ::inpod::captured_families;
-use model::Family;
+use ::inpod::{captured_families, has_listener};
+use model::{Family, Port};
 use netns::Netns;
 use planner::node::{Fallback, Observed, Slot};
 use report::{
     Blind, Capture, Comparison, FirewallRule, KernelView, Network, NodeState, Observer, PodState, State,
-    SysctlState, Way,
+    SysctlState, Way, ZtunnelView,
 };
 use rules::Saved;
 
@@ -40,6 +40,9 @@ pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>)
         Some(netns) => netns.run_in(observe).unwrap_or_else(|error| Seen::failed(error.to_string())),
     };
     blind.extend(seen.blind);
+    if let Some(active) = seen.active {
+        show_active(&mut state, active);
+    }
     state.plan.clear();
     state.node.started = None;
     compare(&mut state.network, seen.network);
@@ -66,6 +69,16 @@ pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>)
 struct Seen {
     network: Network,
     blind: Vec<Blind>,
+    /// The slot that new connections go to, with capture on the node; none: the kernel was not asked.
+    active: Option<Option<u32>>,
+}
+
+/// Where the kernel sends new connections counts, not where the last agent had sent them when it wrote that down.
+fn show_active(state: &mut State, active: Option<u32>) {
+    state.node.active_slot = active;
+    for ztunnel in &mut state.ztunnels {
+        ztunnel.active = active.is_some() && ztunnel.slot == active;
+    }
 }
 
 impl Seen {
@@ -73,19 +86,21 @@ impl Seen {
         Seen {
             network: Network::default(),
             blind: vec![Blind { what: "the node's network".to_owned(), why }],
+            active: None,
         }
     }
 }
 
 fn observe(settings: &Settings, way: Option<Way>) -> Seen {
     let mut state = State::default();
-    let mut blind = Vec::new();
+    let (mut blind, mut active) = (Vec::new(), None);
     if way == Some(Way::InPod) {
         inpod::show(settings, &BTreeMap::new(), &mut state, &mut blind);
     } else {
         match all(settings) {
             Ok(observed) => {
                 let sysctls = sysctls(&observed);
+                active = Some(node::active(settings, &observed).map(Slot::number));
                 let look = node::Look { observed: Some(observed), troubles: Vec::new() };
                 node::show(settings, None, look, &mut state, &mut blind);
                 state.network.sysctls.observed = Some(sysctls);
@@ -93,7 +108,7 @@ fn observe(settings: &Settings, way: Option<Way>) -> Seen {
             Err(error) => return Seen::failed(error),
         }
     }
-    Seen { network: state.network, blind }
+    Seen { network: state.network, blind, active }
 }
 
 /// All settings that were looked at: which of them are ours is told by the last agent's record.
@@ -198,7 +213,9 @@ fn look_at(
 /// With capture on the node all is there to be seen, but for whether ztunnel is ready.
 fn enrolled(node: &NodeState, network: &Network, pod: &mut PodState) {
     let open = node.fallback == Some(Fallback::Open.to_string());
-    on_node(&NodeView::of(network), node.active_slot.is_some(), open, pod);
+    let mut seen = NodeView::of(network);
+    seen.active = node.active_slot.is_some();
+    on_node(&seen, open, pod);
 }
 
 fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
@@ -207,16 +224,36 @@ fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) 
     let config = chosen.map(|chosen| chosen.rules.clone()).unwrap_or_default();
     let families = chosen.map_or_else(|| Family::BOTH.to_vec(), InPod::families);
     match captured_families(&netns, &config) {
-        Ok(found) if families.iter().all(|family| found.contains(family)) => pod.kernel.seen.push(
-            "the policy routes of capture from within are in its network namespace; its rules are compared by an \
-             agent only"
-                .to_owned(),
-        ),
+        Ok(found) if families.iter().all(|family| found.contains(family)) => {
+            pod.kernel.seen.push(
+                "the policy routes of capture from within are in its network namespace; its rules are compared by an \
+                 agent only"
+                    .to_owned(),
+            );
+            served(&netns, config.outbound, pod);
+        }
         Ok(found) => {
             pod.capture = Capture::Bypassing;
             let lacking = families.iter().filter(|family| !found.contains(family));
             let words = |family| format!("its network namespace has no policy route to ztunnel for {family}");
             pod.kernel.differences.extend(lacking.map(words));
+        }
+        Err(error) => {
+            pod.capture = Capture::Unknown;
+            pod.kernel.blind = Some(error.to_string());
+        }
+    }
+}
+
+/// Whether ztunnel serves it the kernel shows: without a listener there its traffic goes nowhere.
+fn served(netns: &Netns, port: Port, pod: &mut PodState) {
+    match has_listener(netns, port) {
+        Ok(serves) => {
+            pod.capture = if serves { Capture::Captured } else { Capture::Held };
+            pod.ztunnel = Some(ZtunnelView { serves, refused: None });
+            pod.trouble = None; // of then
+            let word = if serves { "listens" } else { "does not listen" };
+            pod.kernel.seen.push(format!("ztunnel {word} in its network namespace (port {port})"));
         }
         Err(error) => {
             pod.capture = Capture::Unknown;

@@ -7,8 +7,8 @@ use std::{
 
 use model::{Family, IpNet};
 use planner::node::{
-    Desired, Members, Observed, ObservedInside, Operation, PathRoute, PathRule, Place, RouteTo, Slot, Wanted,
-    WantedInside, plan, wanted,
+    Desired, Known, Members, Observed, ObservedInside, Operation, PathRoute, PathRule, Place, RouteTo, Slot,
+    Wanted, WantedInside, plan, wanted,
 };
 use report::{
     Blind, Comparison, Difference, DifferenceKind, LinkState, Network, PolicyRuleState, RouteState,
@@ -23,8 +23,13 @@ use super::{
 };
 use crate::{node::open_path, settings::Settings};
 
+/// The slot that the kernel sends new connections to.
+pub(super) fn active(settings: &Settings, observed: &Observed) -> Option<Slot> {
+    Known::from(&settings.node, observed).active
+}
+
 /// What the kernel shows.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Look {
     pub(super) observed: Option<Observed>,
     /// What could not be looked at.

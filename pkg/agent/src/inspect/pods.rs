@@ -17,12 +17,13 @@ use report::{
     Capture, Comparison, Difference, DifferenceKind, KernelView, PodState, Reason, RouteState, SetMember,
     State, Way, ZtunnelState, ZtunnelView,
 };
+use zds::ConnectionState;
 
 use super::{CaptiveView, Known, Snapshot, WaySnapshot, inpod, node::number};
 use crate::{history::timestamp, settings::Settings};
 
-/// The node's ztunnels.
-pub(super) fn ztunnels(snapshot: &Snapshot) -> Vec<ZtunnelState> {
+/// The node's ztunnels. `active`: the slot that the kernel sends new connections to.
+pub(super) fn ztunnels(snapshot: &Snapshot, active: Option<u32>) -> Vec<ZtunnelState> {
     let only = snapshot.ztunnels.len() == 1;
     let show = |one: &Candidate| {
         let mut shown = ZtunnelState {
@@ -43,17 +44,9 @@ pub(super) fn ztunnels(snapshot: &Snapshot) -> Vec<ZtunnelState> {
                 shown.slot = slot.map(Slot::number);
                 shown.link =
                     slot.and_then(|slot| desired.slot(slot)).map(|generation| generation.veth.clone());
-                shown.active = slot.is_some() && slot == desired.active;
+                shown.active = shown.slot.is_some() && shown.slot == active;
             }
-            WaySnapshot::InPod { connections, .. } => {
-                // Connections do not say whose they are.
-                shown.connected = match connections {
-                    0 => Some(false),
-                    _ if only => Some(true),
-                    _ => None,
-                };
-                shown.active = shown.connected == Some(true);
-            }
+            WaySnapshot::InPod { ztunnels, .. } => connection(ztunnels, only, &mut shown),
             _ => {}
         }
         shown
@@ -61,12 +54,34 @@ pub(super) fn ztunnels(snapshot: &Snapshot) -> Vec<ZtunnelState> {
     snapshot.ztunnels.iter().map(show).collect()
 }
 
+/// Whether a ztunnel is connected. `only`: there is no other pod whose connection it could be.
+fn connection(all: &[ConnectionState], only: bool, shown: &mut ZtunnelState) {
+    let own = all.iter().find(|one| one.pod.as_ref() == Some(&shown.uid));
+    let unknown = all.iter().find(|one| one.pod.is_none());
+    let own = own.or(unknown.filter(|_| only));
+    shown.connected = match (own, unknown) {
+        (Some(_), _) => Some(true),
+        (None, Some(_)) => None, // it may be this one's
+        (None, None) => Some(false),
+    };
+    shown.synced = own.map(|own| own.in_sync);
+    shown.active = own.is_some_and(|own| own.newest);
+}
+
 /// How pods with a sidecar are to be redirected, by UID.
 pub(super) type Redirects = BTreeMap<String, Box<Redirect>>;
 
-/// All pods, and how those with a sidecar are to be redirected. The network must have been looked at.
-pub(super) fn pods(snapshot: &Snapshot, state: &State, settings: &Settings) -> (Vec<PodState>, Redirects) {
-    let seen = Network::of(&state.network);
+/// All pods, and how those with a sidecar are to be redirected. The network must have been looked at. `holding`: the network
+/// compared with what holds traffic back without a ztunnel, where the desired one could not be made.
+pub(super) fn pods(
+    snapshot: &Snapshot,
+    state: &State,
+    holding: Option<&report::Network>,
+    settings: &Settings,
+) -> (Vec<PodState>, Redirects) {
+    let mut seen = Network::of(&state.network);
+    seen.active = state.node.active_slot.is_some();
+    seen.holding = holding.map(|network| Box::new(Network::of(network)));
     let mut redirects = Redirects::new();
     let pods = snapshot.pods.iter().map(|known| pod(snapshot, known, &seen, settings, &mut redirects));
     (pods.collect(), redirects)
@@ -79,6 +94,10 @@ pub(super) struct Network<'a> {
     broken: Vec<(u8, String)>,
     /// Routes of the node that are missing.
     lost: Vec<&'a RouteState>,
+    /// A ztunnel takes new connections.
+    pub(super) active: bool,
+    /// The same by what holds traffic back, where that is not what is desired.
+    holding: Option<Box<Network<'a>>>,
 }
 
 impl<'a> Network<'a> {
@@ -92,6 +111,8 @@ impl<'a> Network<'a> {
             members: network.ipsets.observed.as_deref(),
             broken: rules.filter(missing).map(|found| (family(&found.what), found.to_string())).collect(),
             lost: lost(&network.routes),
+            active: false,
+            holding: None,
         }
     }
 
@@ -102,6 +123,13 @@ impl<'a> Network<'a> {
             route.family == family && (route.destination == text || route.destination == EVERYTHING)
         };
         self.lost.iter().filter(concerns).copied()
+    }
+
+    /// Something is missing that keeps an address's traffic from going past the mesh.
+    fn leaks(&self, ip: IpAddr) -> bool {
+        let of = number(Family::of(ip));
+        self.broken.iter().any(|(family, _)| *family == of)
+            || self.lost_for(ip).any(|route| route.gateway.is_none())
     }
 
     fn has(&self, ip: IpAddr, uid: &str) -> bool {
@@ -144,6 +172,13 @@ fn pod(
         ztunnel: None,
         trouble: None,
     };
+    if known.ended && meta.deleted.is_some() {
+        shown.reason = Reason {
+            code: Left::Terminated.code().to_owned(),
+            words: "its containers have ended, and the API server is about to remove it".to_owned(),
+        };
+        return shown;
+    }
     match (&known.standing, &snapshot.way) {
         (Standing::Out(left), _) => {
             let redirect = outside(*left, known, &settings.policy, &mut shown);
@@ -154,22 +189,26 @@ fn pod(
         (_, WaySnapshot::None) => shown.capture = Capture::Unknown,
     }
     match &snapshot.way {
-        WaySnapshot::Node { desired, .. } => {
-            let active = desired.as_ref().is_some_and(|desired| desired.active.is_some());
-            on_node(seen, active, is_open(snapshot), &mut shown);
+        WaySnapshot::Node { .. } => {
+            on_node(seen, is_open(snapshot), &mut shown);
             if shown.way == Some(Way::Node) && shown.capture.is_wrong() {
                 shown.trouble.clone_from(&snapshot.trouble);
             }
         }
-        WaySnapshot::InPod { captives, connections, .. } => {
+        WaySnapshot::InPod { captives, ztunnels, .. } => {
             if let Some(captive) = captives.get(&shown.uid) {
-                from_within(captive, *connections, &mut shown);
+                from_within(captive, !ztunnels.is_empty(), &mut shown);
             } else if shown.way == Some(Way::InPod) {
                 shown.capture = Capture::Pending;
             }
             of_probes(seen, settings, &mut shown);
         }
         WaySnapshot::None => {}
+    }
+    // Without a sandbox it has no traffic: it waits for the next one, or for its end.
+    let is_leaving = meta.deleted.is_some() && shown.kernel.netns.is_none() && shown.way == Some(Way::InPod);
+    if (known.ended || is_leaving) && shown.capture == Capture::Bypassing {
+        shown.capture = Capture::Pending;
     }
     // The owner knows since when a pod is enrolled, and not since when something is wrong with it.
     let is_owners = match shown.capture {
@@ -243,8 +282,9 @@ fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodSta
 
 /// With capture on the node the sets, routes and rules there are all that there is.
 ///
-/// `active`: a ztunnel takes new connections; `open`: without one, traffic goes past the mesh.
-pub(super) fn on_node(seen: &Network<'_>, active: bool, open: bool, shown: &mut PodState) {
+/// `open`: without a ztunnel, traffic goes past the mesh.
+pub(super) fn on_node(seen: &Network<'_>, open: bool, shown: &mut PodState) {
+    let active = seen.active;
     let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
     if shown.way != Some(Way::Node) {
         if !inside.is_empty() && shown.way.is_none() {
@@ -268,8 +308,7 @@ pub(super) fn on_node(seen: &Network<'_>, active: bool, open: bool, shown: &mut 
         let broken: Vec<String> = broken.map(|(_, what)| format!("on the node: {what}")).collect();
         let lost: Vec<&RouteState> = seen.lost_for(ip).collect();
         // Under a way that is missing lies what holds its traffic, unless that is missing, too.
-        leaks |=
-            !inside.contains(&ip) || !broken.is_empty() || lost.iter().any(|route| route.gateway.is_none());
+        leaks |= !inside.contains(&ip) || seen.holding.as_deref().unwrap_or(seen).leaks(ip);
         if !inside.contains(&ip) {
             differences.push(format!("{ip} is not in the set of enrolled addresses"));
         } else if active && lost.is_empty() && broken.is_empty() {
@@ -296,13 +335,13 @@ fn is_open(snapshot: &Snapshot) -> bool {
 }
 
 /// With capture from within the owner knows how far a pod is.
-fn from_within(captive: &CaptiveView, connections: usize, shown: &mut PodState) {
+fn from_within(captive: &CaptiveView, connected: bool, shown: &mut PodState) {
     if shown.ips.is_empty() {
         shown.ips.clone_from(&captive.ips);
     }
     shown.kernel = inpod::view(captive);
     // What one had acknowledged that is gone is of no use.
-    let served = captive.served && connections > 0;
+    let served = captive.served && connected;
     shown.ztunnel = Some(ZtunnelView { serves: served, refused: captive.refused.clone() });
     shown.trouble.clone_from(&captive.trouble);
     if captive.leaving {

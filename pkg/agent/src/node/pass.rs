@@ -155,6 +155,7 @@ impl NodeWay {
         done?;
         let active = desired.active;
         if before.is_none_or(|before| before != ztunnel(desired)) {
+            core.status.changed();
             core.metrics.switched(active.map(Slot::number), began.elapsed());
             match active.and_then(|slot| desired.slot(slot)) {
                 Some(ztunnel) => {

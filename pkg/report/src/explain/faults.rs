@@ -1,6 +1,9 @@
 //! What is wrong with the node, whichever pod is asked about.
 
-use super::{Finding, known::repairs};
+use super::{
+    Finding,
+    known::{repairs, where_to_ask},
+};
 use crate::{
     pod::{PodState, Way},
     state::{Health, InstalledFile, Observer, State},
@@ -41,11 +44,7 @@ pub(super) fn of(state: &State) -> Vec<Fault> {
 fn agent_down(state: &State) -> Option<Finding> {
     if let Some(blind) = state.seen.blind.iter().find(|blind| blind.what == AGENT) {
         let says = format!("The agent of this node could not be asked: {}.", clause(&blind.why));
-        let advice = [
-            "Run the command as root on the node, or in the agent's container.",
-            "If that is so already, the agent hangs: read its log of the last minutes.",
-        ];
-        return Some(Finding::wrong("agent-down", says, &advice));
+        return Some(Finding::wrong("agent-down", says, where_to_ask(state)));
     }
     let says = "The agent does not run on this node: pods that are captured stay so, nothing is repaired, and new pods may \
                 not start.";

@@ -15,6 +15,17 @@ const RESTART: &str =
 const WAIT: &str = "Wait a minute and ask again: the agent repairs this by itself.";
 const RECURS: &str = "If it comes back, another program changes it: install-cni watch shows when, install-cni verify shows what.";
 
+/// Who asks from elsewhere than the agent's container may see more from there; who is there already may not.
+pub(super) fn where_to_ask(state: &State) -> &'static [&'static str] {
+    let is_elsewhere = state.seen.blind.iter().any(|blind| blind.what == FILES);
+    if is_elsewhere { &["Run the command as root in the agent's container."] } else { &[LOG] }
+}
+
+/// What a command is blind to outside of the agent's container.
+const FILES: &str = "the files of the installation";
+const LOG: &str =
+    "Read the agent's log of the last minutes: kubectl logs, or the container runtime's log on the node.";
+
 /// What an agent does by itself, if there is one.
 pub(super) fn repairs(state: &State) -> &'static [&'static str] {
     if state.seen.by == Observer::Agent { &[WAIT, RECURS] } else { &[] }
@@ -71,6 +82,10 @@ fn refused(_: &State, pod: &PodState) -> Option<Finding> {
 fn no_ztunnel(state: &State, pod: &PodState) -> Option<Finding> {
     let is_node = pod.way == Some(Way::Node);
     if !is_node || state.node.active_slot.is_some() || state.ztunnels.iter().any(|ztunnel| ztunnel.active) {
+        return None;
+    }
+    // There is one, and what leads to it could not be made: the node's trouble says why.
+    if state.node.trouble.is_some() && state.ztunnels.iter().any(|ztunnel| ztunnel.ready) {
         return None;
     }
     // A document that was made without an agent cannot say which ztunnel is ready.
@@ -327,12 +342,12 @@ fn unseen(state: &State, pod: &PodState) -> Finding {
     let says = format!(
         "Whether the pod {title} is captured cannot be said, because the kernel could not be asked: {why}."
     );
-    let advice = ["Run the command as root on the node, or in the agent's container."];
+    let advice = where_to_ask(state);
     let has_namespace = pod.kernel.netns.is_some() || !matches!(pod.way, Some(Way::InPod | Way::Sidecar));
     let code = match has_namespace {
         _ if pod.kernel.blind.is_none() => "unseen",
         true => "kernel-blind",
         false => "netns-not-found",
     };
-    Finding::unknown(code, says, &advice)
+    Finding::unknown(code, says, advice)
 }

@@ -54,7 +54,7 @@ fn then(code: &str) -> Option<&'static str> {
         "agent-pod" => "it is the agent itself, which is never captured",
         "ztunnel" => "it is ztunnel, through which the others go",
         "host-network" => "it lives in the network of the node itself (hostNetwork), which is never captured",
-        "terminated" => "it has ended (Succeeded or Failed) and has no traffic any more",
+        "terminated" => "it has ended and has no traffic any more",
         "opted-out" => "its annotation ambient.istio.io/redirection is disabled, which keeps it out",
         "sidecar" => "it has a sidecar, so ambient mode leaves it alone",
         "istio-init" => {

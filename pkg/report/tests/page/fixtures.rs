@@ -128,8 +128,13 @@ pub(crate) fn in_pod() -> State {
     state.node.fallback = None;
     state.node.active_slot = None;
     state.network = Network::default();
-    state.ztunnels[0] =
-        ZtunnelState { slot: None, link: None, connected: Some(true), ..state.ztunnels[0].clone() };
+    state.ztunnels[0] = ZtunnelState {
+        slot: None,
+        link: None,
+        connected: Some(true),
+        synced: Some(true),
+        ..state.ztunnels[0].clone()
+    };
     for pod in state.pods.iter_mut().filter(|pod| pod.way.is_some()) {
         pod.way = Some(Way::InPod);
         pod.ztunnel = Some(ZtunnelView { serves: true, refused: None });
@@ -232,6 +237,7 @@ fn ztunnel(name: &str, slot: u32, active: bool) -> ZtunnelState {
         link: Some(format!("istioout{slot}")),
         dns: true,
         connected: None,
+        synced: None,
     }
 }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use rustix::net::Shutdown;
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -115,11 +117,14 @@ fn an_answer_too_many_before_the_next_request() {
     let wait = Mutex::new(wait);
     let (tell, told) = channel();
     // The first acceptance holds up the ztunnel's thread.
-    let hub = Hub::new(Box::new(move |event| {
-        if matches!(event, Event::Accepted { .. }) && tell.send(event).is_ok() {
-            let _ = wait.lock().unwrap().recv();
-        }
-    }));
+    let hub = Hub::new(
+        Box::new(move |event| {
+            if matches!(event, Event::Accepted { .. }) && tell.send(event).is_ok() {
+                let _ = wait.lock().unwrap().recv();
+            }
+        }),
+        Box::new(|_| BTreeSet::new()),
+    );
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ztunnel.sock");
     Server::bind(&path).unwrap().serve(hub.clone()).unwrap();

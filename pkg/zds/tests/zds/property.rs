@@ -188,6 +188,9 @@ impl World {
         if process.names.iter().any(|uid| !self.wanted.contains_key(uid)) {
             return wrong("it was not told of a removal");
         }
+        if !process.has_snapshot && self.agent.hub.state().open {
+            return wrong("it has no snapshot, so it is not ready");
+        }
         if self.order.last() != Some(&slot) {
             return Ok(());
         }

@@ -40,9 +40,9 @@ fn a_survivor_gets_what_it_missed() {
     eventually(|| agent.hub.state().connections[0].acknowledged == 3);
 }
 
-/// It has not had the end of its snapshot; all rules of a snapshot hold when it is its turn again.
+/// ztunnel is not ready before the end of its snapshot, whoever else has connected meanwhile.
 #[test]
-fn a_survivor_in_the_middle_of_its_snapshot_goes_on_with_it() {
+fn one_in_the_middle_of_its_snapshot_gets_all_of_it() {
     let agent = Agent::open();
     for uid in ["a", "b"] {
         agent.hub.put(workload(uid, 0));
@@ -50,17 +50,123 @@ fn a_survivor_in_the_middle_of_its_snapshot_goes_on_with_it() {
     let old = agent.ztunnel();
     assert_eq!(old.asked(), add("a", 0));
     let new = agent.ztunnel_with(&["a", "b"]);
-    old.send(ztunnel::ACK);
     agent.hub.put(workload("k", None));
     agent.hub.remove("a");
     new.acks(&del("a"));
+    old.send(ztunnel::ACK);
+    old.acks(&keep("k"));
     old.acks(&del("a"));
+    old.acks(&add("b", 0));
+    old.acks(&Asked::SnapshotSent);
+    agent.hub.put(workload("c", 1));
+    new.acks(&add("c", 1));
     old.hears_nothing();
     drop(new);
-    old.acks(&add("b", 0));
-    old.acks(&keep("k"));
-    old.acks(&Asked::SnapshotSent);
+    old.acks(&add("c", 1));
+}
+
+/// As after a restart of the agent during a rollout: which of them dials first says nothing.
+#[test]
+fn the_newest_is_known_by_its_pod_and_not_by_its_connection() {
+    let agent = Agent::closed();
+    agent.hub.set_ztunnels(vec![pod(1, 1), pod(2, 2)]);
+    agent.hub.put(workload("a", 0));
+    let (new, old) = (agent.ztunnel_at(2), agent.ztunnel_at(1));
+    agent.hub.open();
+    for ztunnel in [&new, &old] {
+        ztunnel.acks(&add("a", 0));
+        ztunnel.acks(&Asked::SnapshotSent);
+    }
+    eventually(|| agent.hub.state().connections.iter().all(|one| one.in_sync));
+    agent.hub.put(workload("b", 1));
+    new.acks(&add("b", 1));
     old.hears_nothing();
+    let known = agent.hub.state().connections;
+    let known: Vec<_> = known.iter().map(|one| (one.pod.as_deref(), one.newest, one.in_sync)).collect();
+    assert_eq!(known, [(Some("ztunnel-2"), true, true), (Some("ztunnel-1"), false, true)]);
+    // A rollback: the new one is on its way out, and still connected.
+    agent.hub.set_ztunnels(vec![pod(1, 1), ZtunnelPod { terminating: true, ..pod(2, 2) }]);
+    old.acks(&add("b", 1));
+    agent.hub.put(workload("c", 1));
+    old.acks(&add("c", 1));
+    new.hears_nothing();
+}
+
+/// The API may show the address of a ztunnel only after it has connected.
+#[test]
+fn without_its_pod_the_last_to_connect_is_the_newest() {
+    let agent = Agent::open();
+    agent.hub.set_ztunnels(vec![pod(1, 3)]);
+    let one = agent.ztunnel_at(1);
+    one.acks(&Asked::SnapshotSent);
+    let two = agent.ztunnel_at(2);
+    two.acks(&Asked::SnapshotSent);
+    agent.wait_synced();
+    agent.hub.put(workload("a", 0));
+    two.acks(&add("a", 0));
+    agent.hub.set_ztunnels(vec![pod(1, 3), pod(2, 2)]);
+    one.acks(&add("a", 0));
+    two.hears_nothing();
+}
+
+/// A new version that cannot serve a pod keeps it from nothing that the old one can give.
+#[test]
+fn what_the_newest_refuses_an_older_one_is_asked_for() {
+    let agent = Agent::open();
+    let old = agent.ztunnel_with(&[]);
+    let new = agent.ztunnel_with(&[]);
+    agent.hub.put(workload("a", 0));
+    new.refuses(&add("a", 0), "no");
+    old.acks(&add("a", 0));
+    assert_eq!(agent.event(), accepted("a", 0));
+    assert_eq!(agent.progress("a"), Progress::Accepted);
+    // When that goes, nobody serves it.
+    drop(old);
+    assert_eq!(agent.event(), refused("a", 0, "no"));
+    assert!(matches!(agent.progress("a"), Progress::Refused(_)));
+    new.hears_nothing();
+}
+
+#[test]
+fn what_all_refuse_is_refused() {
+    let agent = Agent::open();
+    let old = agent.ztunnel_with(&[]);
+    let new = agent.ztunnel_with(&[]);
+    agent.hub.put(workload("a", 0));
+    new.refuses(&add("a", 0), "new: no");
+    old.refuses(&add("a", 0), "old: no");
+    assert_eq!(agent.event(), refused("a", 0, "new: no"));
+}
+
+/// During a rollout the old one carries the traffic of a pod until the new one does.
+#[test]
+fn a_refusal_is_no_news_while_another_one_serves() {
+    let agent = Agent::open();
+    agent.hub.put(workload("a", 0));
+    let _old = agent.ztunnel_with(&["a"]);
+    assert_eq!(agent.event(), accepted("a", 0));
+    let new = agent.ztunnel();
+    new.refuses(&add("a", 0), "not yet");
+    new.acks(&Asked::SnapshotSent);
+    eventually(|| agent.hub.state().connections[1].in_sync);
+    assert_eq!(agent.progress("a"), Progress::Accepted);
+    assert!(agent.events.try_iter().all(|event| matches!(event, Event::Connections { .. })));
+}
+
+#[test]
+fn how_long_one_waits_for_its_snapshot_is_known() {
+    let agent = Agent::closed();
+    let ztunnel = agent.ztunnel();
+    assert_eq!(agent.hub.unsynced(), None, "nobody could have sent it one");
+    agent.hub.open();
+    assert_eq!(ztunnel.asked(), Asked::SnapshotSent);
+    let (since, _) = agent.hub.unsynced().unwrap();
+    drop(ztunnel); // and dials again
+    eventually(|| agent.hub.state().connections.is_empty());
+    let ztunnel = agent.ztunnel();
+    assert_eq!(agent.hub.unsynced(), Some((since, None)));
+    ztunnel.acks(&Asked::SnapshotSent);
+    eventually(|| agent.hub.unsynced().is_none());
 }
 
 #[test]
@@ -103,7 +209,10 @@ fn only_what_the_newest_says_counts() {
     assert_eq!(agent.event(), accepted("a", 0));
     eventually(|| agent.hub.state().connections[1].in_sync);
     assert_eq!(agent.progress("a"), Progress::Accepted);
-    assert_eq!(agent.events.try_iter().filter(|event| !matches!(event, Event::Connections(_))).count(), 0);
+    assert_eq!(
+        agent.events.try_iter().filter(|event| !matches!(event, Event::Connections { .. })).count(),
+        0
+    );
 }
 
 #[test]
@@ -115,4 +224,22 @@ fn one_that_does_not_answer_holds_up_nobody_else() {
     let new = agent.ztunnel_with(&["a"]);
     agent.hub.put(workload("b", 0));
     new.acks(&add("b", 0));
+}
+
+/// A pod that starts does not wait for the one that is not ready.
+#[test]
+fn while_the_newest_has_no_snapshot_the_older_one_is_told_too() {
+    let agent = Agent::open();
+    let old = agent.ztunnel_with(&[]);
+    let new = agent.ztunnel();
+    assert_eq!(new.asked(), Asked::SnapshotSent); // and says no more
+    agent.hub.put(workload("a", 0));
+    old.acks(&add("a", 0));
+    assert_eq!(agent.event(), accepted("a", 0));
+    new.send(ztunnel::ACK);
+    new.acks(&add("a", 0));
+    agent.wait_synced();
+    agent.hub.put(workload("b", 0));
+    new.acks(&add("b", 0));
+    old.hears_nothing();
 }

@@ -153,14 +153,16 @@ fn everything_is_told_again_to_one_that_reconnects() {
     let agent = Agent::open();
     agent.hub.put(workload("a", 0));
     let ztunnel = agent.ztunnel_with(&["a"]);
-    assert_eq!(agent.events.recv_timeout(PATIENCE), Ok(Event::Connections(1)));
+    let connections = |connected, synced| Ok(Event::Connections { connected, synced });
+    assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 0));
     assert_eq!(agent.event(), accepted("a", 0));
+    assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 1));
     drop(ztunnel);
-    assert_eq!(agent.events.recv_timeout(PATIENCE), Ok(Event::Connections(0)));
+    assert_eq!(agent.events.recv_timeout(PATIENCE), connections(0, 0));
     assert_eq!(agent.progress("a"), Progress::Waiting);
     agent.hub.put(workload("b", 1));
     let _ztunnel = agent.ztunnel_with(&["a", "b"]);
-    assert_eq!(agent.events.recv_timeout(PATIENCE), Ok(Event::Connections(1)));
+    assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 0));
     assert_eq!((agent.event(), agent.event()), (accepted("a", 0), accepted("b", 1)));
 }
 

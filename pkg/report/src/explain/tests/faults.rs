@@ -1,9 +1,9 @@
 //! What is wrong with the node, and what it means for a pod.
 
-use super::{NodeCase, asked, node};
+use super::{NodeCase, asked, explain, node};
 use crate::{
-    Capture, Comparison, Difference, DifferenceKind, Health, InstalledFile, Observer, State, Verdict, Way,
-    ZtunnelView,
+    Blind, Capture, Comparison, Difference, DifferenceKind, Health, InstalledFile, Observer, State, Verdict,
+    Way, ZtunnelView,
 };
 
 fn file(kind: &str) -> InstalledFile {
@@ -181,4 +181,21 @@ fn out_of_set(state: &mut State) {
 
 fn missing(what: &str) -> Difference {
     Difference { kind: DifferenceKind::Missing, what: what.into() }
+}
+
+/// Advice to go where one is helps nobody.
+#[test]
+fn the_agents_container_is_advised_only_from_elsewhere() {
+    let mut state = node(Way::Node);
+    state.seen.by = Observer::Command;
+    state.pods[0].capture = Capture::Unknown;
+    state.pods[0].kernel.blind = Some("Operation not permitted".into());
+    let advised = |state: &State| {
+        let answer = explain(state, &state.pods[0].namespace, &state.pods[0].name);
+        answer.advice.iter().any(|advice| advice.contains("in the agent's container"))
+    };
+    assert!(!advised(&state));
+    let blind = Blind { what: "the files of the installation".into(), why: "no such directory".into() };
+    state.seen.blind.push(blind);
+    assert!(advised(&state));
 }

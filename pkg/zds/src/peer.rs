@@ -1,0 +1,99 @@
+//! Who a connected ztunnel is: its pod, by the addresses of the network namespace that it dialled from.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+/// A ztunnel pod of the node, as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZtunnelPod {
+    /// Its UID.
+    pub uid: String,
+    /// `metadata.creationTimestamp`.
+    pub created: String,
+    /// It is being deleted.
+    pub terminating: bool,
+    /// Its addresses.
+    pub ips: Vec<IpAddr>,
+}
+
+/// A connected ztunnel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer {
+    /// Of its network namespace; none: they could not be determined.
+    pub(crate) addresses: BTreeSet<IpAddr>,
+    /// Its pod, once it was found: a process stays in its pod.
+    pub(crate) pod: Option<ZtunnelPod>,
+}
+
+/// How new a ztunnel pod is; the greatest is the newest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Age {
+    /// One that is being deleted comes after all others.
+    stays: bool,
+    created: String,
+    /// Of two of the same second, always the same one.
+    uid: String,
+}
+
+impl Peer {
+    pub(crate) fn new(addresses: BTreeSet<IpAddr>) -> Peer {
+        Peer { addresses, pod: None }
+    }
+
+    /// Looks for its pod among these.
+    pub(crate) fn identify(&mut self, pods: &[ZtunnelPod]) {
+        if let Some(pod) = &mut self.pod {
+            match pods.iter().find(|known| known.uid == pod.uid) {
+                Some(known) => known.clone_into(pod),
+                None => pod.terminating = true, // the API has forgotten it already
+            }
+            return;
+        }
+        let mut fitting = pods.iter().filter(|pod| pod.ips.iter().any(|ip| self.addresses.contains(ip)));
+        // Two with one address share the node's network, and cannot be told apart by it.
+        self.pod = fitting.next().filter(|_| fitting.next().is_none()).cloned();
+    }
+
+    /// None: in which pod it runs is not known.
+    pub(crate) fn age(&self) -> Option<Age> {
+        let pod = self.pod.as_ref()?;
+        Some(Age { stays: !pod.terminating, created: pod.created.clone(), uid: pod.uid.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, created: &str, last: u8) -> ZtunnelPod {
+        let ips = vec![IpAddr::from([10, 0, 0, last])];
+        ZtunnelPod { uid: uid.to_owned(), created: created.to_owned(), terminating: false, ips }
+    }
+
+    fn peer(last: u8) -> Peer {
+        Peer::new(BTreeSet::from([IpAddr::from([10, 0, 0, last])]))
+    }
+
+    #[test]
+    fn the_newest_is_the_one_created_last_that_stays() {
+        let (old, new) = (pod("b", "2026-01-01T00:00:00Z", 1), pod("a", "2026-01-02T00:00:00Z", 2));
+        let (mut one, mut two) = (peer(1), peer(2));
+        let pods = [old.clone(), new.clone()];
+        [&mut one, &mut two].into_iter().for_each(|peer| peer.identify(&pods));
+        assert!(two.age() > one.age());
+        // A rollback: the newer pod is being deleted.
+        two.identify(&[old.clone(), ZtunnelPod { terminating: true, ..new }]);
+        assert!(one.age() > two.age());
+        // The API has removed the object, the process still drains.
+        two.identify(&[old]);
+        assert!(two.age().is_some() && one.age() > two.age());
+    }
+
+    #[test]
+    fn who_cannot_be_told_from_another_is_not_known() {
+        let pods = [pod("a", "2026-01-01T00:00:00Z", 1), pod("b", "2026-01-02T00:00:00Z", 1)];
+        for mut unknown in [peer(1), peer(2), Peer::default()] {
+            unknown.identify(&pods);
+            assert_eq!(unknown.age(), None);
+        }
+    }
+}
