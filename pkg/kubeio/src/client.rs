@@ -115,3 +115,35 @@ impl Client {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "client error (Connect)" alone helps nobody who reads it in an Event.
+    #[test]
+    fn why_a_server_is_not_reached_is_in_the_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let token = directory.path().join("token");
+        std::fs::write(&token, "secret").unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let error = runtime.block_on(async {
+            let connection = Connection {
+                server: "https://127.0.0.1:1".to_owned(),
+                trust: Trust::Anybody,
+                token,
+                user_agent: "test".to_owned(),
+            };
+            let client = Client::new(&connection).unwrap();
+            let limit = Duration::from_secs(5);
+            client
+                .get::<serde_json::Value>("pod shop/web", "/api/v1/pods", limit)
+                .await
+                .unwrap_err()
+                .to_string()
+        });
+        for part in ["cannot get pod shop/web", "Connection refused"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -14,7 +14,7 @@ mod subscriber;
 mod tests;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,8 +69,31 @@ struct Inner {
     callers: Callers,
     json: bool,
     targets: Mutex<Vec<Target>>,
+    recent: Mutex<Recent>,
     dropped: AtomicU64,
     clock: fn() -> SystemTime,
+}
+
+/// As much of the last lines is kept, in bytes, for whoever collects what happened.
+const MAX_RECENT: usize = 256 * 1024;
+
+/// The last lines.
+#[derive(Default)]
+struct Recent {
+    lines: VecDeque<String>,
+    bytes: usize,
+}
+
+impl Recent {
+    fn push(&mut self, line: String) {
+        self.bytes += line.len();
+        self.lines.push_back(line);
+        while self.bytes > MAX_RECENT
+            && let Some(oldest) = self.lines.pop_front()
+        {
+            self.bytes -= oldest.len();
+        }
+    }
 }
 
 /// A place where lines go.
@@ -104,6 +127,7 @@ impl Logger {
             callers: options.callers,
             json: options.json,
             targets: Mutex::new(targets),
+            recent: Mutex::default(),
             dropped: AtomicU64::new(0),
             clock,
         })))
@@ -156,6 +180,13 @@ impl Logger {
         self.0.dropped.load(Ordering::Relaxed)
     }
 
+    /// The last lines, as they were written, the newest last; at most 256 KiB.
+    #[must_use]
+    pub fn recent(&self) -> String {
+        let recent = self.0.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.lines.iter().map(String::as_str).collect()
+    }
+
     fn passes(&self, scope: &str, level: Level) -> bool {
         self.level(scope).passes(level)
     }
@@ -183,6 +214,7 @@ impl Logger {
         if !written {
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
         }
+        self.0.recent.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 }
 

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,19 @@ pub(super) const ABOUT: &str = "log levels; PUT ?scope=SCOPE&level=LEVEL, or JSO
 pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
     let router = both(router, "/debug/log", get(list).put(change));
     let router = router.route("/debug/log/{scope}", get(one).put(change_one));
+    let router = both(router, "/debug/lines", get(lines));
     let router = both(router, "/scopej", get(ctrlz_list));
     router.route("/scopej/{scope}", get(ctrlz_one).put(ctrlz_change))
+}
+
+pub(super) const ABOUT_LINES: &str = "the agent's last log lines";
+
+async fn lines(State(desk): State<Desk>) -> Response {
+    super::answer(
+        StatusCode::OK,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+        desk.0.logger.recent(),
+    )
 }
 
 /// A status and a reason.

@@ -51,6 +51,7 @@ fn index() -> BTreeMap<String, &'static str> {
     let others = [
         ("explain?pod=NAMESPACE/NAME", "why a pod is captured, or why not, and what to do about it"),
         ("log", levels::ABOUT),
+        ("lines", levels::ABOUT_LINES),
     ];
     let views = VIEWS.into_iter().map(|(name, about, _)| (name, about));
     views.chain(others).map(|(name, about)| (format!("/debug/{name}"), about)).collect()

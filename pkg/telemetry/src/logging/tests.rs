@@ -328,3 +328,16 @@ fn lines_of_many_threads_do_not_mix() {
     let expected = format!("2023-11-21T12:00:00.000000Z\tinfo\t{msg}");
     assert!(text.lines().count() == 800 && text.lines().all(|line| line == expected));
 }
+
+#[test]
+fn the_last_lines_are_kept_and_no_more_than_fits() {
+    let logged = Logged::with(|_| ());
+    let line = |number: usize| {
+        let text = format!("line {number} {}", "x".repeat(1000));
+        record(Level::Info, "default", &text, &[])
+    };
+    (0..300).for_each(|number| logged.logger.emit(&line(number)));
+    let recent = logged.logger.recent();
+    assert!(recent.len() <= MAX_RECENT && recent.len() > MAX_RECENT - 2000, "{}", recent.len());
+    assert!(recent.lines().last().unwrap().contains("line 299 ") && !recent.contains("line 0 "));
+}

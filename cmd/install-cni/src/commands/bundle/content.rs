@@ -12,7 +12,7 @@ use cni_types::run_dir;
 use report::{Comparison, FirewallRule, State, explain, tables};
 
 use super::redact;
-use crate::settings::Settings;
+use crate::{inspect, settings::Settings};
 
 /// The end of a log that is long.
 const MAX_LOG: u64 = 4 * 1024 * 1024;
@@ -29,7 +29,7 @@ history.txt       what was done, newest first
 config.txt        effective settings
 network/          objects of ours in the kernel: desired and observed
 firewall/         rules of ours in the kernel, as iptables-save has them
-logs/             the plugin's lines from while the agent was away
+logs/             the agent's last lines, and the plugin's from while the agent was unavailable
 versions.txt      of the programs and the kernel
 ";
 
@@ -51,6 +51,7 @@ pub(super) fn files(state: &State, settings: &Settings, time: &str) -> Vec<(Stri
     ];
     files.extend(network(state));
     files.extend(saves(&state.network.firewall));
+    files.push(("logs/agent.log".to_owned(), agent_log(settings)));
     files.extend(logs(settings));
     for (_, text) in &mut files {
         *text = redact::text(text);
@@ -147,6 +148,17 @@ fn saves(firewall: &Comparison<FirewallRule>) -> Vec<(String, String)> {
     };
     let save = |tables: BTreeMap<&str, Vec<&FirewallRule>>| tables.into_iter().map(table).collect();
     saves.into_iter().map(|(name, tables)| (name, save(tables))).collect()
+}
+
+/// The agent's last lines, which it has in memory: where its output goes only the container runtime knows.
+fn agent_log(settings: &Settings) -> String {
+    match inspect::fetch(&settings.debug_socket, "/debug/lines", inspect::LIMIT) {
+        Ok(lines) => String::from_utf8_lossy(&lines).into_owned(),
+        Err(error) => format!(
+            "the agent's last lines are not known: {}\nkubectl logs, or the container runtime's log on the node, has them\n",
+            crate::in_words(&anyhow::Error::new(error))
+        ),
+    }
 }
 
 /// The plugin's own file, and the one before.

@@ -52,7 +52,7 @@ async fn the_index_names_paths_that_answer() {
     let index = ask(&router, "GET /debug", "").await.json();
     assert_eq!(index, ask(&router, "GET /debug/", "").await.json());
     let paths: Vec<&String> = index.as_object().unwrap().keys().collect();
-    assert_eq!(paths.len(), 15);
+    assert_eq!(paths.len(), 16);
     for path in paths {
         let path = path.replace("NAMESPACE/NAME", "shop/web");
         assert_eq!(ask(&router, &format!("GET {path}"), "").await.status, 200, "{path}");
