@@ -123,3 +123,62 @@ fn a_pod_is_marked_pending_until_ztunnel_serves_it_and_not_at_all_when_it_left()
     });
     assert_eq!(ztunnel.protocol_error(), None);
 }
+
+/// istiod has clients use plaintext for a pod that is not `enabled`; and each agent of a cluster that sends one patch for each
+/// of its pods is a load for the API server.
+#[test]
+fn a_restart_that_changes_nothing_sends_no_patch() {
+    const PODS: [&str; 4] = ["a", "b", "c", "d"];
+    let Some(cluster) = Cluster::start("in-pod-restart") else { return };
+    let mut daemon = cluster.scene.daemon();
+    daemon.wait_until_ready();
+    let pods: Vec<PodSandbox> =
+        PODS.iter().map(|name| cluster.scene.node.pod(cluster.create(name), &[])).collect();
+    for (pod, pid) in pods.iter().zip(11..) {
+        cluster.runs(pod, pid);
+    }
+    cluster.label("ambient");
+    let socket = cluster.sockets.path().join("ztunnel.sock");
+    let options = InpodOptions::default();
+    let mut ztunnel = InpodZtunnel::start(&cluster.scene.node, "ztunnel-a", &socket, options);
+    eventually("they are captured", || PODS.iter().all(|name| cluster.mark_of(name) == json!("enabled")));
+    let versions = || {
+        let version = |name: &&str| {
+            cluster.scene.api.admin().get(&cluster.path(name))["metadata"]["resourceVersion"].clone()
+        };
+        PODS.iter().map(version).collect::<Vec<Value>>()
+    };
+    let before = versions();
+    // A ztunnel that finds no agent waits for up to 15 s before it dials again.
+    ztunnel.disconnect();
+    drop(daemon);
+    let mut daemon = cluster.scene.daemon();
+    daemon.wait_until_ready();
+    daemon.wait_for("pods are found", |daemon| daemon.log().contains("ztunnel can be told of 4 pods"));
+    // Long enough for what must not come.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(versions(), before, "before ztunnel is back");
+    ztunnel.connect();
+    ztunnel.wait_for_snapshots(2);
+    let captured = |name: &&str| format!("in-pod-restart/{name} is captured");
+    daemon.wait_for("they are captured again", |daemon| {
+        PODS.iter().all(|name| daemon.log().contains(&captured(name)))
+    });
+    // Long enough for what must not come.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(versions(), before, "nothing else writes to them");
+    // Who reads the warnings at three in the morning should find what is wrong, and nothing else.
+    let log = daemon.log();
+    let is_loud = |line: &&str| line.contains("\twarn\t") || line.contains("\terror\t");
+    let loud = log.lines().filter(is_loud).filter(|line| !line.contains("ConfigMap")); // here there is none
+    assert_eq!(loud.collect::<Vec<_>>(), Vec::<&str>::new(), "a normal start");
+    assert_eq!(log.matches("a is captured").count(), 1, "said once: {log}");
+    // What is known to be wrong is told.
+    drop(daemon);
+    ztunnel.kill();
+    let refused = InpodOptions { refuse: vec![pods[0].pod.uid.clone()], ..InpodOptions::default() };
+    let _daemon = cluster.scene.daemon();
+    let _refusing = InpodZtunnel::start(&cluster.scene.node, "ztunnel-b", &socket, refused);
+    eventually("one is refused", || cluster.mark_of("a") == json!("pending"));
+    assert_eq!(cluster.mark_of("b"), json!("enabled"));
+}

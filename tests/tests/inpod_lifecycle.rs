@@ -162,6 +162,72 @@ fn an_agent_that_is_killed_at_any_moment_is_adopted_by_the_next() {
     assert_eq!(ztunnel.protocol_error(), None, "{:?}", ztunnel.messages());
 }
 
+/// The agent restarts in the middle of a rollout, and the ztunnels dial it in the wrong order. A real ztunnel is not ready
+/// without its snapshot, and the rollout would stall for ever.
+#[test]
+fn both_ztunnels_get_ready_in_whatever_order_they_come_back() {
+    let mut stage = InPod::new(&[]);
+    let mut old = stage.ztunnel("ztunnel-a", options());
+    let mut new = stage.ztunnel("ztunnel-b", options());
+    let one = stage.mesh_pod("one");
+    stage.wait_served(&new, &one);
+    assert!(old.is_ready() && new.is_ready());
+    old.disconnect();
+    new.disconnect();
+    assert!(!old.is_ready() && !new.is_ready());
+    stage.restart();
+    new.connect();
+    old.connect();
+    new.wait_ready();
+    old.wait_ready();
+    let two = stage.mesh_pod("two");
+    stage.wait_served(&new, &two);
+    assert_eq!(old.workload(&two.sandbox.pod.uid), None, "it is about to leave");
+    let state: serde_json::Value =
+        serde_json::from_slice(&stage.container.exec(&["state", "-o", "json"]).stdout).unwrap();
+    let shown = |name: &str| {
+        let all = state["ztunnels"].as_array().unwrap();
+        let found = all.iter().find(|ztunnel| ztunnel["name"] == name).unwrap();
+        ["connected", "synced", "active"].map(|key| found[key].as_bool())
+    };
+    assert_eq!(shown("ztunnel-b"), [Some(true), Some(true), Some(true)]);
+    assert_eq!(shown("ztunnel-a"), [Some(true), Some(true), Some(false)]);
+    // The old one goes, as it does in every rollout.
+    drop(old);
+    let three = stage.mesh_pod("three");
+    stage.wait_served(&new, &three);
+    assert_eq!(new.protocol_error(), None);
+}
+
+/// One that takes requests and never answers is not ready, whatever the agent thinks of itself.
+#[test]
+fn a_ztunnel_without_its_snapshot_shows_in_readyz_after_a_while() {
+    let mut stage = InPod::new(&[]);
+    let mute = InpodOptions { mute: true, ..options() };
+    let began = Instant::now();
+    let mut ztunnel = InpodZtunnel::start(&stage.node, "ztunnel-a", &stage.socket(), mute);
+    stage.manifests.put_pod(&ztunnel.manifest());
+    ztunnel.wait_for("the end of the snapshot", |all| all.contains(&kit::ZdsMessage::SnapshotSent));
+    assert!(stage.daemon().is_ready(), "as in every rollout");
+    let deadline = began + Duration::from_secs(60);
+    while stage.daemon().is_ready() {
+        assert!(Instant::now() < deadline, "{}", stage.log());
+        std::thread::sleep(Duration::from_millis(100)); // between two looks
+    }
+    assert!(began.elapsed() >= Duration::from_secs(30), "{:?}", began.elapsed());
+    assert_eq!(stage.daemon().metric("istio_cni_ambient_unsynced_ztunnels"), Some(1.0));
+    stage.wait_said("istio-system/ztunnel-a has not acknowledged its snapshot");
+    ztunnel.kill();
+    stage.manifests.remove_pod("istio-system", "ztunnel-a");
+    let well = stage.ztunnel("ztunnel-b", options());
+    well.wait_ready();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !stage.daemon().is_ready() {
+        assert!(Instant::now() < deadline, "it is not forgotten: {}", stage.log());
+        std::thread::sleep(Duration::from_millis(100)); // between two looks
+    }
+}
+
 #[test]
 fn many_pods_are_announced_at_once() {
     const PODS: usize = 60; // `hack/bench --only in-pod` has 250

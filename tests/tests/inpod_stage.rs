@@ -107,7 +107,7 @@ impl InPod {
         let ztunnel = InpodZtunnel::start(&self.node, name, &self.socket(), options);
         ztunnel.wait_for_snapshots(1);
         self.created += 1;
-        let mut manifest = ztunnel.manifest(true);
+        let mut manifest = ztunnel.manifest();
         manifest["metadata"]["creationTimestamp"] = format!("2026-01-01T00:00:{:02}Z", self.created).into();
         self.manifests.put_pod(&manifest);
         ztunnel

@@ -26,6 +26,8 @@ fn an_uninstallation_leaves_nothing_in_pods_and_on_the_node() {
         stage.start();
         let _ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
         stage.wait_captured(&one);
+        // As the plugin leaves it when no agent takes its lines.
+        std::fs::write(stage.node.run_dir().join("istio-cni.log"), "a line").unwrap();
         assert!(stage.is_ruled(&one) && stage.is_probed(one.ip(false)));
         let (status, log) = stage.daemon.take().unwrap().terminate();
         assert!(status.success(), "{log}");
@@ -37,6 +39,10 @@ fn an_uninstallation_leaves_nothing_in_pods_and_on_the_node() {
             assert_eq!(without_ztunnel(&after), without_ztunnel(before), "{backend}\n{log}");
         }
         let _ = one.tcp((stage.node.outside_ip(false), PORT).into()).unwrap();
+        let left: Vec<_> =
+            std::fs::read_dir(stage.node.run_dir()).unwrap().map(|entry| entry.unwrap()).collect();
+        assert!(left.is_empty(), "sockets, logs, records: {left:?}");
+        assert!(!stage.socket().exists(), "the socket for ztunnel");
     }
 }
 

@@ -53,7 +53,7 @@ impl Lab {
         let options = InpodOptions { dns_capture: true, ..InpodOptions::default() };
         let ztunnel = InpodZtunnel::start(&node, "ztunnel", &socket, options);
         ztunnel.wait_for_snapshots(1);
-        manifests.put_pod(&ztunnel.manifest(true));
+        manifests.put_pod(&ztunnel.manifest());
         Lab { ztunnel, daemon, container, manifests, node, processes, _sockets: sockets }
     }
 

@@ -92,7 +92,7 @@ impl Lab {
         let ztunnel = InpodZtunnel::start(&self.node, name, &socket, options);
         ztunnel.wait_for_snapshots(1);
         self.ztunnels += 1;
-        let mut manifest = ztunnel.manifest(true);
+        let mut manifest = ztunnel.manifest();
         manifest["metadata"]["creationTimestamp"] = json!(format!("2026-01-01T00:00:{:02}Z", self.ztunnels));
         self.manifests.put_pod(&manifest);
         ztunnel

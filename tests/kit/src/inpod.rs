@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 pub use self::told::{Workload, WorkloadState, ZdsMessage};
-use self::told::{events, messages, workloads};
+use self::told::{events, is_ready, messages, workloads};
 use crate::helper::{Helper, LIMIT};
 use crate::manifests::CREATED;
 use crate::node::Node;
@@ -213,6 +213,38 @@ impl InpodZtunnel {
         self.process.look(|lines| lines.iter().find_map(of))
     }
 
+    /// Whether its readiness probe succeeds, as that of the real one: it has a connection, has got the end of the snapshot
+    /// there, and no pod waits to be started.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.alive() && self.process.look(is_ready)
+    }
+
+    /// Waits for that.
+    ///
+    /// # Panics
+    /// If it does not get ready in 20 seconds.
+    pub fn wait_ready(&self) {
+        let ready = self.process.wait(LIMIT, |lines| is_ready(lines).then_some(()));
+        ready.unwrap_or_else(|| panic!("{} does not get ready: {self:#?}", self.name()));
+    }
+
+    /// Ends its connection to the agent, and makes no other.
+    pub fn disconnect(&mut self) {
+        self.command("disconnect");
+    }
+
+    /// Dials again, and waits until it has reached the agent.
+    ///
+    /// # Panics
+    /// If it does not in 20 seconds.
+    pub fn connect(&mut self) {
+        let before = self.connections();
+        self.command("connect");
+        let met = self.process.wait(LIMIT, |lines| (events(lines, "connected") > before).then_some(()));
+        met.unwrap_or_else(|| panic!("{} does not reach the agent", self.name()));
+    }
+
     /// From now on it cannot start this pod.
     pub fn refuse(&mut self, uid: &str) {
         self.command(&format!("refuse {uid}"));
@@ -269,10 +301,10 @@ impl InpodZtunnel {
         self.process.pid()
     }
 
-    /// The pod's object as the API has it.
+    /// The pod's object as the API has it; ready if the stub is.
     #[must_use]
-    pub fn manifest(&self, ready: bool) -> Value {
-        manifest(&self.sandbox, self.options.dns_capture, ready, CREATED)
+    pub fn manifest(&self) -> Value {
+        manifest(&self.sandbox, self.options.dns_capture, self.is_ready(), CREATED)
     }
 }
 

@@ -121,8 +121,34 @@ fn pods_that_are_not_found_not_started_and_on_their_way_out() {
     let leaving = ("leaving", "leaving", "-", 1);
     let words = ["it is labelled istio.io/dataplane-mode=none itself"];
     let _ = comes_to_say(&stage.container, "mesh/web", || (), leaving, &words);
-    inside("umount /usr/sbin/xtables-nft-multi");
+    inside("umount -l /usr/sbin/xtables-nft-multi"); // lazily: the agent may be trying just now
     let _ = ztunnel.wait_for_state(&web.sandbox.pod.uid, WorkloadState::Gone);
     let _ = comes_to_say(&stage.container, "mesh/web", || (), ("pod-label-none", "outside", "-", 0), &[]);
     assert_eq!(explain(&stage.container, "mesh/web").verdict.status(), 0);
+}
+
+/// The kubelet removes the API object some seconds after the sandbox: meanwhile nothing bypasses the mesh, for there is nothing.
+#[test]
+fn a_deleted_pod_whose_sandbox_is_gone_raises_no_alarm() {
+    let mut stage = InPod::new(&[]);
+    let ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let mut web = stage.mesh_pod("web");
+    stage.wait_captured(&web);
+    let mut manifest = web.sandbox.manifest();
+    manifest["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    stage.manifests.put_pod(&manifest);
+    let _ = comes_to_say(&stage.container, "mesh/web", || (), CAPTURED, &[]);
+    let _ = web.sandbox.delete().unwrap();
+    let _ = ztunnel.wait_for_state(&web.sandbox.pod.uid, WorkloadState::Gone);
+    let ended = ("terminated", "outside", "-", 0);
+    let _ = says(&stage.container, "mesh/web", ended, &["it has ended"]);
+    assert_eq!(list(&stage.container, &["--bypassing"]), (0, Vec::new()));
+    let (status, text) = verify(&stage.container);
+    assert!(status == 0, "{text}");
+    let pending = "istio_cni_ambient_pods{state=\"pending\"}";
+    stage.daemon().wait_for("none is pending", |daemon| daemon.metric(pending) == Some(0.0));
+    // A new agent was not there at the DEL, and the object still is.
+    stage.restart();
+    ztunnel.wait_for_snapshots(2);
+    assert_eq!(list(&stage.container, &["--bypassing"]), (0, Vec::new()));
 }

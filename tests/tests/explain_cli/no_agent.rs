@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kit::{InpodOptions, Pod};
 use serde_json::Value;
 
-use super::{call, list, says, verify};
+use super::{call, explain, list, says, verify};
 use crate::ambient_stage::{Ambient, MESH, PLAIN};
 use crate::debug_state::injected;
 use crate::inpod_stage::InPod;
@@ -89,16 +89,63 @@ fn captured_on_the_node_and_what_happens_meanwhile() {
 #[test]
 fn captured_from_within() {
     let mut stage = InPod::new(&[]);
-    let ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let mut ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
     let web = stage.mesh_pod("web");
     stage.wait_captured(&web);
     dies(&mut stage, &["web"]);
     let down = ("agent-down", "captured", "in-pod", 1);
     let _ = says(&stage.container, "mesh/web", down, &["is captured", DOWN]);
+    // The kernel shows that ztunnel has gone, and is back; the last agent did not live to see it.
+    ztunnel.kill();
+    let answer = explain(&stage.container, "mesh/web");
+    assert_eq!(
+        (answer.capture.map(report::Capture::word), answer.verdict.status()),
+        (Some("held"), 1),
+        "{answer}"
+    );
+    assert!(answer.sentences.iter().any(|text| text.contains("ztunnel does not listen")), "{answer}");
     web.sandbox.netns.sh("ip rule del pref 32764");
     let drifted = ("drifted", "bypassing", "in-pod", 1);
     let _ = says(&stage.container, "mesh/web", drifted, &["no policy route to ztunnel"]);
-    drop(ztunnel);
+}
+
+/// The record of an agent that died is as old as it is; what the kernel shows is so now.
+#[test]
+fn the_kernel_counts_more_than_the_last_record() {
+    let mut stage = Ambient::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let _web = stage.pod(MESH, "web");
+    stage.settle();
+    dies(&mut stage, &["web"]);
+    let path = stage.node.run_dir().join("last-state.json");
+    let mut last: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    // As if it had been written before that ztunnel was ready.
+    last["node"]["activeSlot"] = Value::Null;
+    last["ztunnels"][0]["active"] = false.into();
+    last["ztunnels"][0]["ready"] = false.into();
+    fs::write(&path, last.to_string()).unwrap();
+    let down = ("agent-down", "captured", "node", 1);
+    let _ = says(&stage.container, "mesh/web", down, &["is captured", DOWN]);
+}
+
+/// A change is written down within seconds.
+#[test]
+fn the_record_follows_changes() {
+    let mut stage = InPod::new(&[]);
+    let _ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let web = stage.mesh_pod("web");
+    stage.wait_captured(&web);
+    let path = stage.node.run_dir().join("last-state.json");
+    let captured = |name: &str| {
+        let Ok(text) = fs::read(&path) else { return false };
+        let Ok(last) = serde_json::from_slice::<Value>(&text) else { return false };
+        let pods = last["pods"].as_array().cloned().unwrap_or_default();
+        pods.iter().any(|pod| pod["name"] == name && pod["capture"] == "captured")
+    };
+    stage.eventually("it is written down", |_| captured("web"));
+    let late = stage.mesh_pod("late");
+    stage.wait_captured(&late);
+    stage.eventually("and so is the next one", |_| captured("late"));
 }
 
 #[test]

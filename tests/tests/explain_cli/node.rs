@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use kit::{NodeOptions, Pod, PodSandbox};
+use kit::{NodeOptions, Pod, PodSandbox, Ztunnel, ZtunnelOptions};
 use serde_json::{Value, json};
 
 use super::{call, comes_to_say, explain, list, says, verify};
@@ -86,6 +86,30 @@ fn each_pod_of_a_node_has_its_reason() {
     assert_eq!(list(&stage.container, &["--bypassing", "-n", PLAIN]), (0, Vec::new()));
     let (status, text) = call(&stage.container, &["explain", "plain"]);
     assert!(status == 0 && text.starts_with("plain/plain: outside [not-labelled]\n\n"), "{text}");
+}
+
+/// Such as a link of a kind that the kernel does not know: what holds the traffic is there, and nothing goes past the mesh.
+#[test]
+fn a_slot_that_cannot_be_built_is_neither_active_nor_a_bypass() {
+    let mut stage = Ambient::new(&[]);
+    let _web = stage.pod(MESH, "web");
+    let held = ("no-ztunnel-hold", "held", "node", 1);
+    let _ = comes_to_say(&stage.container, "mesh/web", || (), held, &[]);
+    let ztunnel = Ztunnel::start(&stage.node, "ztunnel-a", ZtunnelOptions::default());
+    // No link that is new there gets an address of IPv6.
+    ztunnel.pod().netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1");
+    stage.announce(&ztunnel, true);
+    stage.wait_said("the node is not as it should be");
+    let answer = explain(&stage.container, "mesh/web");
+    assert_eq!(answer.capture.map(report::Capture::word), Some("held"), "{answer}");
+    assert!(!answer.answer.contains("No ztunnel is ready"), "{answer}");
+    assert_eq!(list(&stage.container, &["--bypassing"]), (0, Vec::new()));
+    let (_, text) = call(&stage.container, &["state", "-o", "json"]);
+    let state: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&state["node"]["activeSlot"], &state["ztunnels"][0]["active"]),
+        (&Value::Null, &json!(false))
+    );
 }
 
 #[test]

@@ -15,6 +15,9 @@ use crate::plugin_calls::stage::{fake_api, token};
 const CAPTURED: super::Expected = ("captured-sidecar", "captured", "sidecar", 0);
 const BROKEN: super::Expected = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
 
+/// The agent's own pod, of which the plugin has no record.
+const AGENT: &str = "istio-cni-node-x7k2p";
+
 /// A change of a pod's object that is injected otherwise.
 type Change = fn(Value) -> Value;
 
@@ -90,7 +93,10 @@ impl Plain {
         let mut plugin = istio::plugin_entry(&kubeconfig);
         plugin["log_uds_address"] = json!(node.run_dir().join("log.sock"));
         node.write_conflist("10-kit.conflist", &node.conflist(&[]));
-        let container = Container::new(&node).with_env("EXCLUDE_NAMESPACES", "istio-system,kube-system");
+        let container = Container::new(&node)
+            .with_env("EXCLUDE_NAMESPACES", "istio-system,kube-system")
+            .with_env("POD_NAMESPACE", "kube-system")
+            .with_env("POD_NAME", AGENT);
         let container = change(&node, container);
         let mut daemon = container.start();
         daemon.wait_until_ready();
@@ -123,6 +129,8 @@ impl Plain {
         let failed = ("failed", "pending", "-", 1);
         let _ = says(&self.container, "shop/strange", failed, &["its last ADD failed at"]);
         let _ = says(&self.container, "shop/unknown", ("no-record", "-", "-", 2), &["ambient mode is off"]);
+        let own = format!("kube-system/{AGENT}");
+        let _ = says(&self.container, &own, ("agent-pod", "outside", "-", 0), &["it is the agent itself"]);
         assert_eq!(list(&self.container, &["--bypassing"]), (1, vec!["shop/flushed".to_owned()]));
         assert_eq!(verify(&self.container).0, 1);
     }
@@ -289,4 +297,17 @@ fn with_ambient_mode_the_pods_objects_tell() {
     let (status, text) = call(&stage.container, &["list", "--bypassing"]);
     assert!(status == 1 && text.contains("plain/web  bypassing  sidecar"), "{text}");
     drop(sandboxes);
+}
+
+#[test]
+fn the_agents_start_and_its_log_are_known_without_ambient_mode() {
+    let plain = Plain::new();
+    let (_, text) = call(&plain.container, &["state"]);
+    assert!(text.lines().any(|line| line.starts_with("Agent since") && line.contains("20")), "{text}");
+    let archive = plain.node.run_dir().join("bundle.tar.gz");
+    std::fs::write(&archive, plain.container.exec(&["bundle", "-f", "-"]).stdout).unwrap();
+    let mut tar = std::process::Command::new("tar");
+    let log = tar.arg("xzOf").arg(&archive).args(["--wildcards", "*/logs/agent.log"]).output().unwrap();
+    let log = String::from_utf8(log.stdout).unwrap();
+    assert!(log.contains("install-cni") && log.contains("the plugin is installed"), "{log}");
 }

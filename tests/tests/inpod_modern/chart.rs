@@ -126,7 +126,7 @@ impl Chart {
         let socket = self.sockets.path().join("ztunnel.sock");
         let ztunnel = InpodZtunnel::start(&self.node, "ztunnel-a", &socket, InpodOptions::default());
         ztunnel.wait_for_snapshots(1);
-        let mut manifest = ztunnel.manifest(true);
+        let mut manifest = ztunnel.manifest();
         // By this, which Istio's chart sets to this day, the agent knows what it speaks.
         manifest["spec"]["containers"][0]["env"] = json!([{"name": "INPOD_ENABLED", "value": "true"}]);
         self.manifests.put_pod(&manifest);

@@ -109,12 +109,14 @@ fn a_killed_one_comes_back_with_nothing_and_keeps_what_it_saw() {
 #[test]
 fn all_of_it_goes_with_its_value() {
     let lab = lab();
-    let Lab { ztunnel, pod, .. } = lab;
-    let manifest = ztunnel.manifest(true);
+    let Lab { connection, ztunnel, pod, .. } = lab;
+    let manifest = ztunnel.manifest();
     assert_eq!(manifest["metadata"]["labels"]["app"], "ztunnel");
     assert_eq!(manifest["metadata"]["namespace"], "istio-system");
     assert_eq!(manifest["status"]["conditions"][1]["status"], "True");
-    assert_eq!(ztunnel.manifest(false)["status"]["conditions"][1]["status"], "False");
+    drop(connection);
+    wait_until("it is not ready without its agent", || !ztunnel.is_ready());
+    assert_eq!(ztunnel.manifest()["status"]["conditions"][1]["status"], "False");
     assert_eq!(manifest["spec"]["containers"][0]["env"][0]["value"], "true");
     let (process, netns) = (format!("/proc/{}", ztunnel.pid()), ztunnel.pod().netns.path());
     assert!(std::fs::exists(&process).unwrap() && netns.exists());

@@ -48,6 +48,21 @@ pub(super) fn events(lines: &[Value], event: &str) -> usize {
     lines.iter().filter(|line| line["event"] == event).count()
 }
 
+/// Whether the lines leave it ready.
+pub(super) fn is_ready(lines: &[Value]) -> bool {
+    let (mut connected, mut snapshot) = (false, false);
+    for line in lines {
+        match line["event"].as_str() {
+            Some("connected") => (connected, snapshot) = (true, false),
+            Some("disconnected") => connected = false,
+            Some("snapshot") => snapshot = true,
+            _ => {}
+        }
+    }
+    let waits = |workload: &Workload| workload.state == WorkloadState::Refused;
+    connected && snapshot && !workloads(lines).values().any(waits)
+}
+
 /// Every pod, as it was told of last.
 pub(super) fn workloads(lines: &[Value]) -> BTreeMap<String, Workload> {
     let told = lines.iter().filter(|line| line["event"] == "workload");

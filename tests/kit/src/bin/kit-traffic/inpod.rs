@@ -11,7 +11,7 @@
 //! ```
 //!
 //! and for each connection what the node-level stub writes, with `"uid"`. On stdin it takes `refuse UID` and
-//! `accept UID`, and writes `{"event": "commanded"}` when that is done. SIGTERM ends it in the way of the real one: agent and listeners first, connections later.
+//! `accept UID`, `disconnect`, after which it does not dial, and `connect`, and writes `{"event": "commanded"}` when that is done. SIGTERM ends it in the way of the real one: agent and listeners first, connections later.
 
 mod listeners;
 mod proxy;
@@ -50,6 +50,8 @@ struct Stub {
     poller: Poller,
     socket: PathBuf,
     mute: bool,
+    /// It does not dial.
+    idle: bool,
     drain: Duration,
     link: Link,
     workloads: Workloads,
@@ -75,6 +77,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         poller,
         socket: options.get("--socket").expect("--socket"),
         mute: options.has("--mute"),
+        idle: false,
         drain: options.millis("--drain-ms", 3000),
         link: Link::Down { next: Instant::now(), wait: FIRST_WAIT },
         workloads: Workloads::new(settings, refused),
@@ -102,7 +105,7 @@ impl Stub {
                 }
             }
             match &self.link {
-                Link::Down { next, wait } if *next <= Instant::now() => self.dial(*wait)?,
+                Link::Down { next, wait } if !self.idle && *next <= Instant::now() => self.dial(*wait)?,
                 Link::Down { .. } => {}
                 Link::Up(_) => self.workloads.retry_if_due(),
             }
@@ -111,6 +114,7 @@ impl Stub {
 
     fn due(&self) -> Option<Instant> {
         match &self.link {
+            Link::Down { .. } if self.idle => None,
             Link::Down { next, .. } => Some(*next),
             Link::Up(_) => self.workloads.retry_at(),
         }
@@ -123,6 +127,11 @@ impl Stub {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
                 ["refuse", uid] => self.workloads.refuse(uid),
                 ["accept", uid] => self.workloads.accept(uid),
+                ["disconnect"] => {
+                    self.idle = true;
+                    self.hang_up(FIRST_WAIT);
+                }
+                ["connect"] => self.idle = false,
                 ref other => panic!("not understood: {other:?}"),
             }
             tell(&json!({"event": "commanded"}));
