@@ -271,7 +271,8 @@ impl ApiServer {
 }
 
 /// A kubeconfig of one cluster, user and context, in the YAML that people write.
-pub(crate) fn kubeconfig(url: &str, auth: &Auth) -> String {
+#[must_use]
+pub fn kubeconfig(url: &str, auth: &Auth) -> String {
     let trust = match auth {
         Auth::Insecure(_) => "insecure-skip-tls-verify: true".to_owned(),
         _ => format!("certificate-authority-data: {}", STANDARD.encode(Pki::shared().server_ca_pem())),

@@ -30,7 +30,8 @@ pub struct Answer {
 
 impl Client {
     /// A client of this server. Where it is used is where it connects from.
-    pub(crate) fn new(url: &str, auth: &Auth) -> Self {
+    #[must_use]
+    pub fn new(url: &str, auth: &Auth) -> Self {
         let token = match auth {
             Auth::Token(token) | Auth::Insecure(token) => Some(token.clone()),
             Auth::TokenFile(path) => Some(std::fs::read_to_string(path).expect("a token")),

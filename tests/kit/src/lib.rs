@@ -35,7 +35,7 @@ mod traffic;
 mod watch;
 mod ztunnel;
 
-pub use api::{ApiServer, Auth, Request};
+pub use api::{ApiServer, Auth, Request, kubeconfig};
 pub use artefacts::{binary, copy_program, has_other_users, sandboxed, skip, write_script};
 pub use client::{Answer, Client};
 pub use container::{Container, Daemon, NETWORK_CONFIG};
@@ -45,7 +45,7 @@ pub use live::{Broken, Live, LiveConnections, LiveReport, Opened};
 pub use manifests::{Manifests, NODE_NAME};
 pub use netns::Netns;
 pub use node::{Families, Node, NodeOptions};
-pub use pki::{Certificate, Pki};
+pub use pki::{Certificate, ISSUER, Pki};
 pub use pod::{Pod, PodSandbox};
 pub use process::{PluginOutput, exec_plugin};
 pub use runtime::{Added, Call, ChainError, Runtime};

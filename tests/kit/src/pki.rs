@@ -40,7 +40,7 @@ struct Authority {
 }
 
 /// Issuer of service account tokens.
-pub(crate) const ISSUER: &str = "https://kubernetes.default.svc";
+pub const ISSUER: &str = "https://kubernetes.default.svc";
 
 impl Pki {
     /// That of this process. All its API servers, real or fake, share it.
@@ -84,7 +84,8 @@ impl Pki {
     }
 
     /// Public and private key of service account tokens, PEM.
-    pub(crate) fn token_keys_pem(&self) -> (String, String) {
+    #[must_use]
+    pub fn token_keys_pem(&self) -> (String, String) {
         (self.token_key.public_key_pem(), self.token_key.serialize_pem())
     }
 

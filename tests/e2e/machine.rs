@@ -1,0 +1,236 @@
+//! The node: containerd and kubelet in namespaces of their own, which `hack/e2e.d/node` sets up from within.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use kit::{Auth, Pki, copy_program, kubeconfig};
+use serde_json::{Value, json};
+
+use crate::control::{ControlPlane, Places, url};
+use crate::wait::until;
+
+/// Where the node reaches all that is not on it.
+pub(crate) const OUTSIDE: &str = "10.99.0.254";
+/// Its name.
+pub(crate) const NAME: &str = "node-1";
+const PODS: &str = "10.244.1.0/24";
+/// The image that pods of the test are made of, and their sandboxes.
+pub(crate) const IMAGE: &str = "docker.io/millrace/e2e:test";
+
+/// Which container runtime, and so which version of CNI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// Debian's 1.6 with CNI 1.0.0.
+    One,
+    /// 2.x with CNI 1.1.0: it asks plugins for their STATUS.
+    Two,
+}
+
+/// The node. It goes on drop, its disks with it.
+pub(crate) struct Machine {
+    pub(crate) disk: PathBuf,
+    pub(crate) flavour: Flavour,
+    programs: PathBuf,
+    process: Child,
+    init: u32,
+}
+
+impl Flavour {
+    fn containerd(self, programs: &Path) -> PathBuf {
+        match self {
+            Self::One => "/usr/bin/containerd".into(),
+            Self::Two => programs.join("containerd"),
+        }
+    }
+
+    fn cni(self, programs: &Path) -> PathBuf {
+        match self {
+            Self::One => "/usr/lib/cni".into(),
+            Self::Two => programs.into(),
+        }
+    }
+
+    fn cni_version(self) -> &'static str {
+        match self {
+            Self::One => "1.0.0",
+            Self::Two => "1.1.0",
+        }
+    }
+}
+
+impl Machine {
+    /// Boots a new node, and returns when it is ready.
+    pub(crate) fn start(places: &Places, control: &ControlPlane, flavour: Flavour) -> Self {
+        let disk = places.work.join("disk");
+        fill(&disk, places, flavour);
+        let (process, init) = boot(&disk, &places.programs, flavour);
+        let machine = Self { disk, flavour, programs: places.programs.clone(), process, init };
+        let ready = machine.wait_until_ready(control, Duration::from_secs(60));
+        assert!(ready, "the node does not get ready:\n{}", machine.logs());
+        machine
+    }
+
+    pub(crate) fn wait_until_ready(&self, control: &ControlPlane, limit: Duration) -> bool {
+        let node = format!("/api/v1/nodes/{NAME}");
+        until(limit, || control.find(&node).filter(|node| is_ready(node) && node["spec"]["taints"].is_null())).is_some()
+    }
+
+    /// The node's power fails: all of its processes and namespaces, and what was in memory, are gone.
+    pub(crate) fn crash(&mut self) {
+        let _ = Command::new("kill").args(["-KILL", &self.init.to_string()]).status();
+        let _ = self.process.wait();
+    }
+
+    /// It starts again from its disks.
+    pub(crate) fn boot(&mut self) {
+        (self.process, self.init) = boot(&self.disk, &self.programs, self.flavour);
+    }
+
+    /// A path on the node, for what lies in its memory too.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        format!("/proc/{}/root{path}", self.init).into()
+    }
+
+    /// Runs a command line on the node, in its mounts and network.
+    pub(crate) fn run(&self, line: &str) -> Output {
+        let mut command = Command::new("nsenter");
+        command.args([&format!("--target={}", self.init), "--mount", "--net", "--uts", "--ipc", "--cgroup", "--pid"]);
+        command.args(["--", "sh", "-c", line]);
+        command.output().expect("nsenter can be run")
+    }
+
+    /// What such a command prints; it must succeed.
+    pub(crate) fn sh(&self, line: &str) -> String {
+        let output = self.run(line);
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// SIGKILL for a program of the node, which is started again by its supervisor.
+    pub(crate) fn kill(&self, program: &str) {
+        self.sh(&format!("pkill -KILL -x {program}"));
+    }
+
+    /// What a container wrote, of its last attempts too.
+    pub(crate) fn container_log(&self, pod: &Value, container: &str) -> String {
+        let text = |field: &str| pod["metadata"][field].as_str().expect("a pod has it").to_owned();
+        let name = format!("{}_{}_{}", text("namespace"), text("name"), text("uid"));
+        let directory = self.disk.join("log/pods").join(name).join(container);
+        let mut files: Vec<_> = fs::read_dir(directory).into_iter().flatten().flatten().map(|file| file.path()).collect();
+        files.sort();
+        let lines = files.iter().map(|file| fs::read_to_string(file).unwrap_or_default()).collect::<String>();
+        // "TIME stdout F text"
+        lines.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
+    }
+
+    /// The ends of its logs.
+    pub(crate) fn logs(&self) -> String {
+        ["import", "containerd", "kubelet"]
+            .map(|name| format!("-- {name}\n{}", crate::control::tail(&self.disk.join(format!("log/{name}.log")))))
+            .join("\n")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.crash();
+        let _ = fs::remove_dir_all(&self.disk);
+    }
+}
+
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
+}
+
+/// Installs the node: its settings, its images, and the network's own plugins.
+fn fill(disk: &Path, places: &Places, flavour: Flavour) {
+    for directory in ["etc/cni/net.d", "etc/kubernetes", "etc/containerd", "opt/cni/bin", "lib/images", "log"] {
+        fs::create_dir_all(disk.join(directory)).expect("cannot make a directory");
+    }
+    for file in fs::read_dir(&places.images).expect("hack/e2e makes images").flatten() {
+        fs::copy(file.path(), disk.join("lib/images").join(file.file_name())).expect("cannot copy an image");
+    }
+    for plugin in ["ptp", "host-local", "portmap", "loopback"] {
+        copy_program(&flavour.cni(&places.programs).join(plugin), &disk.join("opt/cni/bin").join(plugin));
+    }
+    let auth = Auth::ClientCert { user: format!("system:node:{NAME}"), group: "system:nodes".into() };
+    for (name, text) in [
+        ("cni/net.d/10-e2e.conflist", conflist(flavour.cni_version()).to_string()),
+        ("containerd/e2e.toml", containerd(flavour)),
+        ("kubernetes/client-ca.pem", Pki::shared().client_ca_pem().to_owned()),
+        ("kubernetes/kubelet.kubeconfig", kubeconfig(&url(), &auth)),
+        ("kubernetes/kubelet.json", kubelet().to_string()),
+    ] {
+        fs::write(disk.join("etc").join(name), text).expect("cannot write a file");
+    }
+}
+
+fn conflist(version: &str) -> Value {
+    let ipam = json!({"type": "host-local", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]});
+    json!({"cniVersion": version, "name": "e2e", "plugins": [
+        {"type": "ptp", "ipMasq": false, "ipam": ipam},
+        {"type": "portmap", "capabilities": {"portMappings": true}},
+    ]})
+}
+
+fn containerd(flavour: Flavour) -> String {
+    // Without CAP_SYS_RESOURCE, which virtual machines may lack, no score can be lowered.
+    match flavour {
+        Flavour::One => format!(
+            "version = 2\noom_score = 0\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"{IMAGE}\"\n\
+             disable_tcp_service = true\nrestrict_oom_score_adj = true\n"
+        ),
+        Flavour::Two => format!(
+            "version = 3\noom_score = 0\n[plugins.'io.containerd.cri.v1.runtime']\nrestrict_oom_score_adj = true\n\
+             [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = '{IMAGE}'\n\
+             [plugins.'io.containerd.grpc.v1.cri']\ndisable_tcp_service = true\n"
+        ),
+    }
+}
+
+fn kubelet() -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": false}, "webhook": {"enabled": true},
+            "x509": {"clientCAFile": "/etc/kubernetes/client-ca.pem"},
+        },
+        "authorization": {"mode": "Webhook"},
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "cgroupDriver": "cgroupfs", "failCgroupV1": false, "failSwapOn": false, "oomScoreAdj": 0,
+        "maxPods": 200, "seccompDefault": true, "imageGCHighThresholdPercent": 100,
+        "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
+    })
+}
+
+/// Starts the first process of the node, and gives it a network: returns that process' parent, and its own number.
+fn boot(disk: &Path, programs: &Path, flavour: Flavour) -> (Child, u32) {
+    let script = std::env::current_dir().expect("a directory").join("hack/e2e.d/node");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--uts", "--ipc", "--cgroup", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.arg(script).args([disk, programs, &flavour.containerd(programs), Path::new("/usr/bin/ctr")]);
+    let log = fs::File::options().create(true).append(true).open(disk.join("log/node.log")).expect("cannot make a log");
+    command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file can be shared")).stderr(log);
+    let process = command.spawn().expect("unshare can be run");
+    let children = format!("/proc/{0}/task/{0}/children", process.id());
+    let first = || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok();
+    let init = until(Duration::from_secs(10), first).expect("unshare forks");
+    connect(init);
+    (process, init)
+}
+
+/// A link from the node to the sandbox's own network, as to a switch.
+fn connect(init: u32) {
+    for line in [
+        &format!("link add node-1 type veth peer name eth0 netns {init}"),
+        &format!("address add {OUTSIDE}/24 dev node-1"),
+        "link set node-1 up",
+        &format!("route add {PODS} via 10.99.0.1"),
+    ] {
+        let output = Command::new("ip").args(line.split(' ')).output().expect("ip can be run");
+        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
