@@ -10,30 +10,43 @@
     reason = "a test: what breaks shall stop it, in words"
 )]
 
+mod agent;
 mod checks;
 mod control;
+mod kinds;
+mod lab;
 mod machine;
+mod pods;
+mod runs;
 mod wait;
+mod ztunnel;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use crate::checks::Checks;
-use crate::control::{API, ControlPlane, Places};
-use crate::machine::{Flavour, Machine};
+use crate::control::{API, Places};
+use crate::machine::Flavour;
 
 fn main() -> ExitCode {
     assert!(kit::sandboxed(), "run this as hack/e2e");
     let mut arguments = std::env::args().skip(1);
-    let mut next = || PathBuf::from(arguments.next().expect("e2e PROGRAMS IMAGES [1.6|2]"));
+    let mut next = || PathBuf::from(arguments.next().expect("e2e PROGRAMS IMAGES [1.6|2]..."));
     let places = Places { programs: next(), images: next(), work: "/run/e2e".into() };
-    let mut checks = Checks::new();
+    let wanted: Vec<_> = arguments.map(|word| flavour(&word)).collect();
     let line = format!("address add {API}/32 dev lo");
     assert!(Command::new("ip").args(line.split(' ')).status().is_ok_and(|status| status.success()));
-    checks.chapter("a cluster with one node");
-    let control = ControlPlane::start(&places);
-    let machine = Machine::start(&places, &control, Flavour::One);
-    checks.check(true, "the node is ready");
-    checks.note(machine.sh("ps ax; cat /proc/self/cgroup; ctr -n k8s.io images ls"));
+    let mut checks = Checks::new();
+    for flavour in if wanted.is_empty() { vec![Flavour::One, Flavour::Two] } else { wanted } {
+        checks = runs::play(&places, flavour, checks);
+    }
     checks.close()
+}
+
+fn flavour(word: &str) -> Flavour {
+    match word {
+        "1.6" => Flavour::One,
+        "2" => Flavour::Two,
+        other => panic!("no containerd {other} here: 1.6 or 2"),
+    }
 }

@@ -1,0 +1,87 @@
+//! Every kind of pod starts, and what must be captured is, from its first packet.
+
+use serde_json::Value;
+
+use crate::lab::{Lab, place_of};
+use crate::pods::{BEYOND, SIDECAR};
+use crate::ztunnel::carried;
+
+/// What must become of a pod's connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// They go out as they are.
+    Direct,
+    /// The sidecar gets them.
+    Sidecar,
+    /// ztunnel carries them.
+    Ztunnel,
+}
+
+/// Starts pods side by side, and checks what became of the first connection of each, and of one now.
+pub(crate) fn check(lab: &mut Lab, pods: &[(Value, Expected)]) -> Vec<(Value, Expected)> {
+    pods.iter().for_each(|(pod, _)| lab.create(pod));
+    let mut running = Vec::new();
+    for (pod, expected) in pods {
+        if let Some(pod) = lab.wait_ready(pod) {
+            first_packet(lab, &pod, *expected);
+            now(lab, &pod, *expected, "a later connection");
+            running.push((pod, *expected));
+        }
+    }
+    running
+}
+
+fn first_packet(lab: &mut Lab, pod: &Value, expected: Expected) {
+    let place = place_of(pod);
+    let attempts = lab.first_answers(pod);
+    let answers: Vec<_> = attempts.iter().filter_map(|line| line["server"].as_str()).collect();
+    match expected {
+        Expected::Direct => {
+            let claim = format!("{place} is not captured: its first connection gets out: {}", brief(&attempts));
+            lab.checks.check(attempts.len() == 1 && answers == [BEYOND], claim);
+        }
+        Expected::Sidecar => {
+            let early = lab.attempts(pod, "first");
+            let refused = early.first().is_some_and(|line| line["kind"] == "refused");
+            lab.checks.check(
+                refused && answers == [SIDECAR],
+                format!("{place} is captured from its first packet: init container {}, application {}", brief(&early), brief(&attempts)),
+            );
+        }
+        Expected::Ztunnel => {
+            let carried = carried(lab, pod);
+            lab.checks.check(
+                answers == [BEYOND] && carried == 1,
+                format!("{place} is captured from its first packet: {} and {carried} carried by ztunnel", brief(&attempts)),
+            );
+        }
+    }
+}
+
+/// Checks one connection now.
+pub(crate) fn now(lab: &mut Lab, pod: &Value, expected: Expected, what: &str) -> bool {
+    let before = carried(lab, pod);
+    let answer = lab.connect(pod);
+    let server = answer["server"].as_str().unwrap_or("nobody");
+    let through = crate::wait::until(std::time::Duration::from_millis(500), || (carried(lab, pod) > before).then_some(()));
+    let holds = match expected {
+        Expected::Direct => server == BEYOND && through.is_none(),
+        Expected::Sidecar => server == SIDECAR,
+        Expected::Ztunnel => server == BEYOND && through.is_some(),
+    };
+    let by = if through.is_some() { " through ztunnel" } else { "" };
+    lab.checks.check(holds, format!("{}: {what} is answered by {server}{by} ({expected:?})", place_of(pod)))
+}
+
+/// Attempts in few words, equal ones counted.
+fn brief(attempts: &[Value]) -> String {
+    let word = |line: &Value| line["server"].as_str().or(line["kind"].as_str()).unwrap_or("?").to_owned();
+    let mut words: Vec<(String, usize)> = Vec::new();
+    for line in attempts {
+        match words.last_mut() {
+            Some((last, count)) if *last == word(line) => *count += 1,
+            _ => words.push((word(line), 1)),
+        }
+    }
+    words.iter().map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", then ")
+}

@@ -1,0 +1,103 @@
+//! ztunnel as a DaemonSet, with the stubs of the test kit in its place.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::lab::Lab;
+use crate::machine::IMAGE;
+use crate::wait::until;
+
+pub(crate) const NAMESPACE: &str = "istio-system";
+const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/istio-system/daemonsets";
+
+/// How pods are captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Capture {
+    /// The node's rules lead their traffic to ztunnel's pod: up to 1.22.
+    Node,
+    /// ztunnel listens in their own namespaces: since 1.23.
+    InPod,
+}
+
+/// Deploys it, and waits until it is ready.
+pub(crate) fn deploy(lab: &mut Lab, capture: Capture) {
+    lab.control.apply(DAEMON_SETS, &daemon_set(capture));
+    let ready = until(Duration::from_secs(30), || pod(lab).filter(Lab::is_ready));
+    lab.checks.check(ready.is_some(), format!("ztunnel ({capture:?}) is ready"));
+}
+
+/// Removes it.
+pub(crate) fn remove(lab: &mut Lab) {
+    lab.control.delete(&format!("{DAEMON_SETS}/ztunnel"));
+    let gone = until(Duration::from_secs(40), || pod(lab).is_none().then_some(()));
+    lab.checks.check(gone.is_some(), "ztunnel is gone");
+}
+
+/// Its pod, if there is one that does not end.
+pub(crate) fn pod(lab: &Lab) -> Option<Value> {
+    let pods = lab.pods(NAMESPACE);
+    pods.into_iter().find(|pod| pod["metadata"]["labels"]["app"] == "ztunnel" && pod["metadata"]["deletionTimestamp"].is_null())
+}
+
+/// Connections of a pod that it carried to the server outside.
+pub(crate) fn carried(lab: &Lab, of: &Value) -> usize {
+    let (uid, ip) = (&of["metadata"]["uid"], of["status"]["podIP"].as_str().unwrap_or("none"));
+    let from_pod = |line: &Value| {
+        let source = line["src"].as_str().and_then(|address| address.rsplit_once(':'));
+        // In node capture the stub knows addresses only.
+        line["uid"] == *uid || (line["uid"].is_null() && source.is_some_and(|(source, _)| source == ip))
+    };
+    let lines = log(lab);
+    lines.iter().filter(|line| line["via"] == "outbound" && line["error"].is_null() && from_pod(line)).count()
+}
+
+/// What it says of itself.
+pub(crate) fn log(lab: &Lab) -> Vec<Value> {
+    let Some(pod) = pod(lab) else { return Vec::new() };
+    let text = lab.machine.container_log(&pod, "istio-proxy");
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn daemon_set(capture: Capture) -> Value {
+    let labels = json!({"app": "ztunnel", "istio.io/dataplane-mode": "none", "sidecar.istio.io/inject": "false"});
+    let name = "$(POD_NAME)";
+    let command = match capture {
+        Capture::Node => json!(["/bin/kit-traffic", "ztunnel", "--name", name, "--dns"]),
+        Capture::InPod => json!([
+            "/bin/kit-traffic", "inpod-ztunnel", "--name", name, "--dns", "--socket", "/var/run/ztunnel/ztunnel.sock",
+            "--drain-ms", "500",
+        ]),
+    };
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"namespace": NAMESPACE, "name": "ztunnel"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "ztunnel"}},
+            "template": {
+                "metadata": {"labels": labels, "annotations": {"sidecar.istio.io/inject": "false"}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 5, "serviceAccountName": "ztunnel",
+                    "tolerations": [{"operator": "Exists"}],
+                    "containers": [{
+                        "name": "istio-proxy", "image": IMAGE, "imagePullPolicy": "Never", "command": command,
+                        "args": ["proxy", "ztunnel"],
+                        // The stub takes commands, and ends when there are no more.
+                        "stdin": true,
+                        "env": [
+                            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                            {"name": "ISTIO_META_DNS_CAPTURE", "value": "true"},
+                        ],
+                        "securityContext": {
+                            "privileged": false,
+                            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "SYS_ADMIN", "NET_RAW"]},
+                        },
+                        "volumeMounts": [{"name": "sockets", "mountPath": "/var/run/ztunnel"}],
+                    }],
+                    "volumes": [
+                        {"name": "sockets", "hostPath": {"path": "/var/run/ztunnel", "type": "DirectoryOrCreate"}},
+                    ],
+                },
+            },
+        },
+    })
+}
