@@ -1,9 +1,12 @@
 //! Every kind of pod starts, and what must be captured is, from its first packet.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::lab::{Lab, place_of};
 use crate::pods::{BEYOND, SIDECAR};
+use crate::wait::until;
 use crate::ztunnel::carried;
 
 /// What must become of a pod's connections.
@@ -63,7 +66,9 @@ pub(crate) fn now(lab: &mut Lab, pod: &Value, expected: Expected, what: &str) ->
     let before = carried(lab, pod);
     let answer = lab.connect(pod);
     let server = answer["server"].as_str().unwrap_or("nobody");
-    let through = crate::wait::until(std::time::Duration::from_millis(500), || (carried(lab, pod) > before).then_some(()));
+    // The log takes a moment.
+    let limit = if expected == Expected::Ztunnel { Duration::from_secs(2) } else { Duration::ZERO };
+    let through = until(limit, || (carried(lab, pod) > before).then_some(()));
     let holds = match expected {
         Expected::Direct => server == BEYOND && through.is_none(),
         Expected::Sidecar => server == SIDECAR,

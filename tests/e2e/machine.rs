@@ -38,6 +38,13 @@ pub(crate) struct Machine {
 }
 
 impl Flavour {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::One => "containerd 1.6, CNI 1.0",
+            Self::Two => "containerd 2, CNI 1.1",
+        }
+    }
+
     fn containerd(self, programs: &Path) -> PathBuf {
         match self {
             Self::One => "/usr/bin/containerd".into(),
@@ -117,7 +124,19 @@ impl Machine {
     pub(crate) fn container_log(&self, pod: &Value, container: &str) -> String {
         let text = |field: &str| pod["metadata"][field].as_str().expect("a pod has it").to_owned();
         let name = format!("{}_{}_{}", text("namespace"), text("name"), text("uid"));
-        let directory = self.disk.join("log/pods").join(name).join(container);
+        self.log_in(&name, container)
+    }
+
+    /// The same of a pod that the node has by itself.
+    pub(crate) fn static_log(&self, namespace: &str, name: &str, container: &str) -> String {
+        let start = format!("{namespace}_{name}-{NAME}_");
+        let entries = fs::read_dir(self.disk.join("log/pods")).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.starts_with(&start)).map(|name| self.log_in(&name, container)).collect()
+    }
+
+    fn log_in(&self, pod: &str, container: &str) -> String {
+        let directory = self.disk.join("log/pods").join(pod).join(container);
         let mut files: Vec<_> = fs::read_dir(directory).into_iter().flatten().flatten().map(|file| file.path()).collect();
         files.sort();
         let lines = files.iter().map(|file| fs::read_to_string(file).unwrap_or_default()).collect::<String>();
@@ -147,7 +166,7 @@ fn is_ready(node: &Value) -> bool {
 
 /// Installs the node: its settings, its images, and the network's own plugins.
 fn fill(disk: &Path, places: &Places, flavour: Flavour) {
-    for directory in ["etc/cni/net.d", "etc/kubernetes", "etc/containerd", "opt/cni/bin", "lib/images", "log"] {
+    for directory in ["etc/cni/net.d", "etc/kubernetes/manifests", "etc/containerd", "opt/cni/bin", "lib/images", "log"] {
         fs::create_dir_all(disk.join(directory)).expect("cannot make a directory");
     }
     for file in fs::read_dir(&places.images).expect("hack/e2e makes images").flatten() {
@@ -201,6 +220,7 @@ fn kubelet() -> Value {
         "authorization": {"mode": "Webhook"},
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "cgroupDriver": "cgroupfs", "failCgroupV1": false, "failSwapOn": false, "oomScoreAdj": 0,
+        "staticPodPath": "/etc/kubernetes/manifests",
         "maxPods": 200, "seccompDefault": true, "imageGCHighThresholdPercent": 100,
         "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
     })

@@ -13,11 +13,13 @@
 mod agent;
 mod checks;
 mod control;
+mod footprint;
 mod kinds;
 mod lab;
 mod machine;
 mod pods;
 mod runs;
+mod scenes;
 mod wait;
 mod ztunnel;
 

@@ -6,31 +6,122 @@ use crate::control::Places;
 use crate::kinds::{self, Expected};
 use crate::lab::Lab;
 use crate::machine::Flavour;
-use crate::pods::{injected, on_host, plain};
+use crate::pods::{injected, labelled, on_host, plain};
+use crate::scenes::{self, Pods};
+use crate::ztunnel::{self, Capture};
+
+const MODE: &str = "istio.io/dataplane-mode";
+const SHOP: &str = "shop";
+const MESH: &str = "mesh";
 
 /// Boots a cluster, plays all that belongs to this version of containerd, and takes it down.
 pub(crate) fn play(places: &Places, flavour: Flavour, checks: Checks) -> Checks {
-    checks.chapter(format!("a cluster with one node, containerd {flavour:?}"));
+    checks.chapter(format!("a cluster with one node and {}", flavour.name()));
     let mut lab = Lab::start(places, flavour, checks);
-    lab.namespace("shop", &[]);
-    sidecars(&mut lab);
+    lab.namespace(SHOP, &[]);
+    lab.namespace(MESH, &[(MODE, "ambient")]);
+    lab.namespace(ztunnel::NAMESPACE, &[]);
+    lab.control.apply(
+        "/api/v1/namespaces/istio-system/serviceaccounts",
+        &serde_json::json!({"metadata": {"name": "ztunnel"}}),
+    );
+    match flavour {
+        Flavour::One => {
+            sidecars(&mut lab);
+            ambient(&mut lab, &Agent::manifest("istio-cni-ambient.yaml"), Capture::Node);
+            chart(&mut lab, "1.20.8", "default", None);
+            chart(&mut lab, "1.20.8", "ambient", Some(Capture::Node));
+        }
+        Flavour::Two => {
+            ambient(&mut lab, &Agent::manifest("istio-cni-in-pod.yaml"), Capture::InPod);
+            chart(&mut lab, "1.29.1", "default", None);
+            chart(&mut lab, "1.29.1", "ambient", Some(Capture::InPod));
+        }
+    }
     lab.stop()
 }
 
+/// Sidecars only.
 fn sidecars(lab: &mut Lab) {
     let agent = Agent::manifest("istio-cni.yaml");
     lab.checks.chapter(&agent.name);
-    agent.apply(&lab.control);
-    let ready = agent.wait_ready(&lab.control);
-    lab.checks.check(ready, "the agent is ready");
-    lab.checks.note(agent.logs(&lab.control, &lab.machine));
-    let pods = [
-        (injected("shop", "sidecar"), Expected::Sidecar),
-        (plain("shop", "plain"), Expected::Direct),
-        (on_host(plain("shop", "host")), Expected::Direct),
+    let before = scenes::install(lab, &agent);
+    let make = |name: &str| (injected(SHOP, name), Expected::Sidecar);
+    let pods = kinds::check(lab, &sidecar_pods());
+    lab.checks.chapter(format!("{}: rollout, failures, reboot", agent.name));
+    scenes::rollout(lab, &agent, SHOP, &make);
+    scenes::kills(lab, &agent, &pods, &make);
+    scenes::api_down(lab, &agent, &pods);
+    scenes::reboot(lab, &agent, &pods);
+    end(lab, &agent, &before, pods);
+}
+
+fn sidecar_pods() -> Pods {
+    vec![
+        (injected(SHOP, "sidecar"), Expected::Sidecar),
+        (plain(SHOP, "plain"), Expected::Direct),
+        (on_host(plain(SHOP, "host")), Expected::Direct),
         (injected("kube-system", "excluded"), Expected::Direct),
+    ]
+}
+
+/// Sidecars and ambient mode.
+fn ambient(lab: &mut Lab, agent: &Agent, capture: Capture) {
+    lab.checks.chapter(&agent.name);
+    let before = scenes::install(lab, agent);
+    ztunnel::deploy(lab, capture);
+    let mut pods = ambient_pods(capture);
+    pods.push((injected(SHOP, "sidecar"), Expected::Sidecar));
+    pods.push((plain(SHOP, "plain"), Expected::Direct));
+    let pods = kinds::check(lab, &pods);
+    lab.checks.chapter(format!("{}: rollout, failures, reboot", agent.name));
+    let make = |name: &str| (plain(MESH, name), Expected::Ztunnel);
+    scenes::rollout(lab, agent, MESH, &make);
+    scenes::kills(lab, agent, &pods, &make);
+    if capture == Capture::InPod {
+        scenes::api_down(lab, agent, &pods);
+        scenes::many(lab, agent, &[(MODE, "ambient")], Expected::Ztunnel);
+    }
+    scenes::reboot(lab, agent, &pods);
+    end(lab, agent, &before, pods);
+    ztunnel::remove(lab);
+}
+
+fn ambient_pods(capture: Capture) -> Pods {
+    let mut pods = vec![
+        (plain(MESH, "by-namespace"), Expected::Ztunnel),
+        (on_host(plain(MESH, "host")), Expected::Direct),
+        (injected(MESH, "sidecar-in-mesh"), Expected::Sidecar),
     ];
-    kinds::check(lab, &pods);
-    lab.checks.note(agent.logs(&lab.control, &lab.machine));
-    lab.checks.note(lab.machine.logs());
+    // Istio 1.20 knows namespaces only.
+    if capture == Capture::InPod {
+        pods.push((labelled(plain(SHOP, "by-label"), MODE, "ambient"), Expected::Ztunnel));
+        pods.push((labelled(plain(MESH, "none"), MODE, "none"), Expected::Direct));
+    }
+    pods
+}
+
+/// Istio's own chart: installed, upgraded, uninstalled.
+fn chart(lab: &mut Lab, version: &str, case: &str, capture: Option<Capture>) {
+    let agent = Agent::chart(version, case);
+    lab.checks.chapter(&agent.name);
+    let before = scenes::install(lab, &agent);
+    let mut pods = vec![(injected(SHOP, "sidecar"), Expected::Sidecar), (plain(SHOP, "plain"), Expected::Direct)];
+    if let Some(capture) = capture {
+        ztunnel::deploy(lab, capture);
+        pods.push((plain(MESH, "by-namespace"), Expected::Ztunnel));
+    }
+    let pods = kinds::check(lab, &pods);
+    scenes::upgrade(lab, &agent);
+    end(lab, &agent, &before, pods);
+    if capture.is_some() {
+        ztunnel::remove(lab);
+    }
+}
+
+fn end(lab: &mut Lab, agent: &Agent, before: &crate::footprint::Footprint, pods: Pods) {
+    lab.checks.chapter(format!("{}: uninstalled", agent.name));
+    scenes::uninstall(lab, agent, before, &pods);
+    let pods: Vec<_> = pods.into_iter().map(|(pod, _)| pod).collect();
+    lab.delete_pods(&pods);
 }
