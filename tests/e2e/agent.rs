@@ -80,9 +80,9 @@ impl Agent {
 
     /// The agent's pods.
     pub(crate) fn pods(&self, control: &ControlPlane) -> Vec<Value> {
-        let selector = "labelSelector=k8s-app%3Distio-cni-node";
-        let list = control.find(&format!("/api/v1/namespaces/{}/pods?{selector}", self.namespace));
-        list.and_then(|list| list["items"].as_array().cloned()).unwrap_or_default()
+        let mut pods = control.pods(&self.namespace);
+        pods.retain(|pod| pod["metadata"]["labels"]["k8s-app"] == DAEMON_SET);
+        pods
     }
 
     /// The ends of the logs of its pods.

@@ -31,7 +31,8 @@ pub(crate) struct ControlPlane {
     programs: PathBuf,
     files: PathBuf,
     apiserver: Child,
-    others: Vec<Child>,
+    etcd: Child,
+    controllers: Vec<Child>,
 }
 
 pub(crate) fn url() -> String {
@@ -46,15 +47,9 @@ impl ControlPlane {
         let etcd = etcd(&places.programs, &files);
         let apiserver = apiserver(&places.programs, &files);
         let admin = Client::new(&url(), &Auth::Token(ADMIN_TOKEN.into()));
-        let mut control =
-            Self { admin, programs: places.programs.clone(), files, apiserver, others: vec![etcd] };
+        let mut control = Self { admin, programs: places.programs.clone(), files, apiserver, etcd, controllers: Vec::new() };
         control.wait_until_ready();
-        for (program, flags) in [
-            ("kube-controller-manager", &["--service-account-private-key-file=token.key", "--root-ca-file=server-ca.pem", "--allocate-node-cidrs=false"][..]),
-            ("kube-scheduler", &[]),
-        ] {
-            control.others.push(controller(&control.programs, &control.files, program, flags));
-        }
+        control.start_controllers();
         control
     }
 
@@ -64,8 +59,20 @@ impl ControlPlane {
         assert!(ended.is_some(), "the API server does not start: {}", tail(&self.files.join("kube-apiserver.log")));
     }
 
-    /// The API server is killed; connections to it are refused from then on.
+    fn start_controllers(&mut self) {
+        let account = ["--service-account-private-key-file=token.key", "--root-ca-file=server-ca.pem"];
+        let manager = [account[0], account[1], "--allocate-node-cidrs=false"];
+        for (program, flags) in [("kube-controller-manager", &manager[..]), ("kube-scheduler", &[])] {
+            self.controllers.push(controller(&self.programs, &self.files, program, flags));
+        }
+    }
+
+    /// The API server is killed, and what stands on it; connections to it are refused from then on.
     pub(crate) fn kill_apiserver(&mut self) {
+        for mut child in self.controllers.drain(..) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
         let _ = self.apiserver.kill();
         let _ = self.apiserver.wait();
     }
@@ -73,6 +80,7 @@ impl ControlPlane {
     pub(crate) fn start_apiserver(&mut self) {
         self.apiserver = apiserver(&self.programs, &self.files);
         self.wait_until_ready();
+        self.start_controllers();
     }
 
     /// Creates an object in the collection at `path`; it may be there.
@@ -87,6 +95,18 @@ impl ControlPlane {
         (answer.status == 200).then_some(answer.body)
     }
 
+    /// Pods of a namespace.
+    pub(crate) fn pods(&self, namespace: &str) -> Vec<Value> {
+        let mut list = self.find(&format!("/api/v1/namespaces/{namespace}/pods")).unwrap_or_default();
+        let mut pods = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        for pod in &mut pods {
+            // In a list they have neither.
+            pod["apiVersion"] = json!("v1");
+            pod["kind"] = json!("Pod");
+        }
+        pods
+    }
+
     /// Deletes as `kubectl delete` and Helm do: dependents go in the background.
     pub(crate) fn delete(&self, path: &str) {
         let answer = self.admin.request("DELETE", &format!("{path}?propagationPolicy=Background"), None);
@@ -97,10 +117,8 @@ impl ControlPlane {
 impl Drop for ControlPlane {
     fn drop(&mut self) {
         self.kill_apiserver();
-        for child in &mut self.others {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.etcd.kill();
+        let _ = self.etcd.wait();
     }
 }
 

@@ -16,10 +16,10 @@ pub(crate) fn of(machine: &Machine) -> Footprint {
     let etc = machine.disk.join("etc");
     let rules = "for tool in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do $tool-save 2>/dev/null | grep -E '^(\\*|-|:)' | \
                  sed 's/ \\[.*//'; done; nft list ruleset 2>/dev/null | grep -c istio || true; ipset list -name";
-    // Of pods: their ends of links, and routes to them.
-    let routes = "ip rule; ip -6 rule; ip route show table all; ip -o link | cut -d ' ' -f 2";
+    // Not of pods: their ends of links, and routes to them. Nor what changes with each boot.
+    let routes = "ip rule; ip -6 rule; ip route show table all; ip -o link | sed 's/^[0-9]*: //; s/[@:].*//'";
     let without_pods = |text: &str| {
-        text.lines().filter(|line| !line.contains("veth")).map(|line| format!("{line}\n")).collect::<String>()
+        text.lines().filter(|line| !line.contains("veth") && !line.contains("fe80::")).map(|line| format!("{line}\n")).collect::<String>()
     };
     BTreeMap::from([
         ("conflist", chain(machine).to_string()),

@@ -66,8 +66,7 @@ impl Lab {
 
     /// Pods of a namespace.
     pub(crate) fn pods(&self, namespace: &str) -> Vec<Value> {
-        let list = self.control.find(&format!("/api/v1/namespaces/{namespace}/pods"));
-        list.and_then(|mut list| Some(std::mem::take(list["items"].as_array_mut()?))).unwrap_or_default()
+        self.control.pods(namespace)
     }
 
     pub(crate) fn is_ready(pod: &Value) -> bool {

@@ -95,6 +95,16 @@ impl Machine {
         (self.process, self.init) = boot(&self.disk, &self.programs, self.flavour);
     }
 
+    /// Takes off it what an installation that failed to go has left.
+    pub(crate) fn reset_network(&self) {
+        let directory = self.disk.join("etc/cni/net.d");
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            fs::remove_file(entry.path()).expect("a file can be removed");
+        }
+        write_conflist(&self.disk, self.flavour);
+        self.sh("rm -rf /opt/cni/bin/istio-* /run/istio-cni /run/ztunnel");
+    }
+
     /// A path on the node, for what lies in its memory too.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
         format!("/proc/{}/root{path}", self.init).into()
@@ -120,6 +130,14 @@ impl Machine {
         self.sh(&format!("pkill -KILL -x {program}"));
     }
 
+    /// SIGKILL for what holds a pod's namespaces: the kubelet makes new ones.
+    pub(crate) fn kill_sandbox(&self, pod: &Value) {
+        let uid = pod["metadata"]["uid"].as_str().expect("a pod has it");
+        let filter = format!("labels.\"io.kubernetes.pod.uid\"=={uid},labels.\"io.cri-containerd.kind\"==sandbox");
+        let ids = self.sh(&format!("ctr --namespace k8s.io containers ls --quiet '{filter}'"));
+        ids.lines().for_each(|id| drop(self.run(&format!("ctr --namespace k8s.io tasks kill --signal KILL {id}"))));
+    }
+
     /// What a container wrote, of its last attempts too.
     pub(crate) fn container_log(&self, pod: &Value, container: &str) -> String {
         let text = |field: &str| pod["metadata"][field].as_str().expect("a pod has it").to_owned();
@@ -127,9 +145,9 @@ impl Machine {
         self.log_in(&name, container)
     }
 
-    /// The same of a pod that the node has by itself.
-    pub(crate) fn static_log(&self, namespace: &str, name: &str, container: &str) -> String {
-        let start = format!("{namespace}_{name}-{NAME}_");
+    /// The same of all pods of a namespace whose names begin so, for when the API server cannot say which.
+    pub(crate) fn logs_of(&self, namespace: &str, name: &str, container: &str) -> String {
+        let start = format!("{namespace}_{name}");
         let entries = fs::read_dir(self.disk.join("log/pods")).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.filter(|name| name.starts_with(&start)).map(|name| self.log_in(&name, container)).collect()
@@ -175,9 +193,9 @@ fn fill(disk: &Path, places: &Places, flavour: Flavour) {
     for plugin in ["ptp", "host-local", "portmap", "loopback"] {
         copy_program(&flavour.cni(&places.programs).join(plugin), &disk.join("opt/cni/bin").join(plugin));
     }
+    write_conflist(disk, flavour);
     let auth = Auth::ClientCert { user: format!("system:node:{NAME}"), group: "system:nodes".into() };
     for (name, text) in [
-        ("cni/net.d/10-e2e.conflist", conflist(flavour.cni_version()).to_string()),
         ("containerd/e2e.toml", containerd(flavour)),
         ("kubernetes/client-ca.pem", Pki::shared().client_ca_pem().to_owned()),
         ("kubernetes/kubelet.kubeconfig", kubeconfig(&url(), &auth)),
@@ -185,6 +203,11 @@ fn fill(disk: &Path, places: &Places, flavour: Flavour) {
     ] {
         fs::write(disk.join("etc").join(name), text).expect("cannot write a file");
     }
+}
+
+fn write_conflist(disk: &Path, flavour: Flavour) {
+    let text = conflist(flavour.cni_version()).to_string();
+    fs::write(disk.join("etc/cni/net.d/10-e2e.conflist"), text).expect("cannot write a file");
 }
 
 fn conflist(version: &str) -> Value {
@@ -220,6 +243,8 @@ fn kubelet() -> Value {
         "authorization": {"mode": "Webhook"},
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "cgroupDriver": "cgroupfs", "failCgroupV1": false, "failSwapOn": false, "oomScoreAdj": 0,
+        // Nobody is there; without it every pod has an Event about that.
+        "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local",
         "staticPodPath": "/etc/kubernetes/manifests",
         "maxPods": 200, "seccompDefault": true, "imageGCHighThresholdPercent": 100,
         "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},

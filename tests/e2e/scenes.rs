@@ -13,7 +13,7 @@ use crate::kinds::{self, Expected};
 use crate::lab::{Lab, START_LIMIT};
 use crate::pods::{BEYOND, SIDECAR, plain};
 use crate::wait::until;
-use crate::ztunnel::carried;
+use crate::ztunnel::{self, carried, carried_after};
 
 /// Pods with what must become of their connections.
 pub(crate) type Pods = Vec<(Value, Expected)>;
@@ -21,8 +21,8 @@ pub(crate) type Pods = Vec<(Value, Expected)>;
 pub(crate) type Make<'make> = &'make dyn Fn(&str) -> (Value, Expected);
 
 /// Pods that are created while the agent is replaced, and how far apart.
-const CHURN: usize = 30;
-const CHURN_EVERY: Duration = Duration::from_millis(250);
+const CHURN: usize = 20;
+const CHURN_EVERY: Duration = Duration::from_millis(400);
 /// What 99 of 100 of them may take.
 const CHURN_LIMIT: Duration = Duration::from_secs(5);
 const MANY: usize = 50;
@@ -70,7 +70,9 @@ pub(crate) fn uninstall(lab: &mut Lab, agent: &Agent, before: &Footprint, pods: 
     let same = || Some(difference(before, &footprint::of(&lab.machine))).filter(String::is_empty);
     until(Duration::from_secs(5), same);
     let left = difference(before, &footprint::of(&lab.machine));
-    lab.checks.check(left.is_empty(), format!("the node is as it was before the installation: {left}"));
+    if !lab.checks.check(left.is_empty(), format!("the node is as it was before the installation: {left}")) {
+        lab.machine.reset_network();
+    }
     for (pod, _) in pods.iter().filter(|(_, expected)| *expected == Expected::Ztunnel) {
         let rules = lab.rules_in(pod);
         lab.checks.check(rules.is_empty(), format!("{} has no rules any more: {rules}", pod["metadata"]["name"]));
@@ -170,23 +172,40 @@ fn restarts(lab: &Lab, pod: &Value) -> u64 {
     pod["status"]["containerStatuses"].as_array().into_iter().flatten().filter_map(|one| one["restartCount"].as_u64()).sum()
 }
 
-/// Without the API server, running pods keep their network, and a pod of the node's own starts.
+/// Without the API server, running pods keep their network, and start again as they were when their sandbox has died.
 pub(crate) fn api_down(lab: &mut Lab, agent: &Agent, pods: &Pods) {
     lab.control.kill_apiserver();
     for (pod, expected) in pods {
         kinds::now(lab, pod, *expected, "API server down; a connection");
     }
-    let manifest = lab.machine.disk.join("etc/kubernetes/manifests/static.json");
-    fs::write(&manifest, plain("shop", "static").to_string()).expect("cannot write a manifest");
-    let answered = until(Duration::from_secs(20), || {
-        let log = lab.machine.static_log("shop", "static", "app");
-        log.contains(BEYOND).then_some(log.lines().count())
-    });
-    lab.checks.check(answered == Some(1), format!("API server down; a plain pod starts, attempts: {answered:?}"));
-    fs::remove_file(&manifest).expect("the manifest is there");
+    let mark = ztunnel::log(lab).len();
+    let known: Vec<_> = pods.iter().map(|(pod, _)| answered(lab, pod).len()).collect();
+    let on_node = |pod: &Value| pod["spec"]["hostNetwork"] != true;
+    pods.iter().filter(|(pod, _)| on_node(pod)).for_each(|(pod, _)| lab.machine.kill_sandbox(pod));
+    let deadline = Instant::now() + Duration::from_secs(25);
+    for ((pod, expected), known) in pods.iter().zip(known).filter(|((pod, _), _)| on_node(pod)) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let new = until(left, || answered(lab, pod).get(known..).filter(|new| !new.is_empty()).map(<[_]>::to_vec));
+        let new = new.unwrap_or_default();
+        let fine = match expected {
+            Expected::Direct | Expected::Ztunnel => new == [BEYOND],
+            Expected::Sidecar => new == [SIDECAR],
+        };
+        lab.checks.check(fine, format!("API server down; {} starts again, and is answered by {new:?}", pod["metadata"]["name"]));
+    }
+    let ours = pods.iter().filter(|(_, expected)| *expected == Expected::Ztunnel).count();
+    let log = ztunnel::log(lab);
+    let new = log[mark..].iter().filter(|line| line["via"] == "outbound" && line["error"].is_null()).count();
+    lab.checks.check(new == ours, format!("{new} of {ours} first connections were carried by ztunnel"));
     lab.control.start_apiserver();
     let ready = agent.wait_ready(&lab.control);
     lab.checks.check(ready, "the agent is ready when the API server is back");
+}
+
+/// Who answered the application, in all that its container has run.
+fn answered(lab: &Lab, pod: &Value) -> Vec<String> {
+    let attempts = lab.attempts(pod, "app");
+    attempts.iter().filter_map(|line| line["server"].as_str().map(str::to_owned)).collect()
 }
 
 /// Fifty pods of a namespace come and go.
@@ -218,7 +237,7 @@ pub(crate) fn reboot(lab: &mut Lab, agent: &Agent, pods: &Pods) {
     let before: Vec<_> = pods.iter().map(|(pod, _)| restarts(lab, pod)).collect();
     let agents = agent.pods(&lab.control);
     let agents_before: Vec<_> = agents.iter().map(|pod| restarts(lab, pod)).collect();
-    let known: Vec<_> = pods.iter().map(|(pod, _)| carried(lab, pod)).collect();
+    let known = ztunnel::log(lab).len();
     lab.machine.crash();
     lab.machine.boot();
     let start = Instant::now();
@@ -234,7 +253,7 @@ pub(crate) fn reboot(lab: &mut Lab, agent: &Agent, pods: &Pods) {
             lab.checks.note(&node["status"]["conditions"]);
         }
     }
-    for (((pod, expected), before), known) in pods.iter().zip(before).zip(known) {
+    for ((pod, expected), before) in pods.iter().zip(before) {
         let left = limit.saturating_sub(start.elapsed());
         let ready = until(left, || back(lab, pod, before).then_some(())).is_some();
         let name = &pod["metadata"]["name"];
@@ -242,6 +261,7 @@ pub(crate) fn reboot(lab: &mut Lab, agent: &Agent, pods: &Pods) {
             lab.explain(pod);
             continue;
         }
+        let pod = &lab.control.find(&path(pod)).expect("it is ready");
         // The log of the attempt before is there, too.
         let enough = |attempts: &Vec<Value>| attempts.iter().filter(|line| line["server"].is_string()).count() == 2;
         let attempts = until(START_LIMIT, || Some(lab.attempts(pod, "app")).filter(enough));
@@ -250,7 +270,7 @@ pub(crate) fn reboot(lab: &mut Lab, agent: &Agent, pods: &Pods) {
         let fine = match expected {
             Expected::Direct => by(BEYOND) == 2,
             Expected::Sidecar => by(SIDECAR) == 2,
-            Expected::Ztunnel => by(BEYOND) == 2 && carried(lab, pod) == known + 1,
+            Expected::Ztunnel => by(BEYOND) == 2 && carried_after(lab, pod, known) == 1,
         };
         lab.checks.check(fine, format!("rebooted: {name} is as before ({expected:?}), from the first packet"));
         kinds::now(lab, pod, *expected, "rebooted; a later connection");

@@ -42,20 +42,25 @@ pub(crate) fn pod(lab: &Lab) -> Option<Value> {
 
 /// Connections of a pod that it carried to the server outside.
 pub(crate) fn carried(lab: &Lab, of: &Value) -> usize {
+    carried_after(lab, of, 0)
+}
+
+/// Those of them that come after so many lines of its log.
+pub(crate) fn carried_after(lab: &Lab, of: &Value, lines: usize) -> usize {
     let (uid, ip) = (&of["metadata"]["uid"], of["status"]["podIP"].as_str().unwrap_or("none"));
     let from_pod = |line: &Value| {
         let source = line["src"].as_str().and_then(|address| address.rsplit_once(':'));
         // In node capture the stub knows addresses only.
         line["uid"] == *uid || (line["uid"].is_null() && source.is_some_and(|(source, _)| source == ip))
     };
-    let lines = log(lab);
-    lines.iter().filter(|line| line["via"] == "outbound" && line["error"].is_null() && from_pod(line)).count()
+    let log = log(lab);
+    let new = log.iter().skip(lines);
+    new.filter(|line| line["via"] == "outbound" && line["error"].is_null() && from_pod(line)).count()
 }
 
-/// What it says of itself.
+/// What it says of itself, in all that its container has run.
 pub(crate) fn log(lab: &Lab) -> Vec<Value> {
-    let Some(pod) = pod(lab) else { return Vec::new() };
-    let text = lab.machine.container_log(&pod, "istio-proxy");
+    let text = lab.machine.logs_of(NAMESPACE, "ztunnel-", "istio-proxy");
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
