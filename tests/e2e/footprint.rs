@@ -13,7 +13,7 @@ pub(crate) type Footprint = BTreeMap<&'static str, String>;
 
 /// The state now.
 pub(crate) fn of(machine: &Machine) -> Footprint {
-    let etc = machine.disk.join("etc");
+    let etc = machine.path("/etc");
     let rules = "for tool in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do $tool-save 2>/dev/null | grep -E '^(\\*|-|:)' | \
                  sed 's/ \\[.*//'; done; nft list ruleset 2>/dev/null | grep -c istio || true; ipset list -name";
     // Not of pods: their ends of links, and routes to them. Nor what changes with each boot.
@@ -24,7 +24,7 @@ pub(crate) fn of(machine: &Machine) -> Footprint {
     BTreeMap::from([
         ("conflist", chain(machine).to_string()),
         ("conf dir", names(&etc.join("cni/net.d"))),
-        ("bin dir", names(&machine.disk.join("opt/cni/bin"))),
+        ("bin dir", names(&machine.path("/opt/cni/bin"))),
         ("sockets and files of the agent", names(&machine.path("/run/istio-cni"))),
         ("ambient configuration", names(&etc.join("ambient-config"))),
         ("rules", machine.sh(rules)),
@@ -34,7 +34,7 @@ pub(crate) fn of(machine: &Machine) -> Footprint {
 
 /// The network that the container runtime reads.
 pub(crate) fn chain(machine: &Machine) -> Value {
-    let text = fs::read(machine.disk.join("etc/cni/net.d/10-e2e.conflist")).unwrap_or_default();
+    let text = fs::read(machine.path("/etc/cni/net.d/10-e2e.conflist")).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or(Value::Null)
 }
 

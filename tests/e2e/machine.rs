@@ -15,6 +15,7 @@ use crate::wait::until;
 pub(crate) const OUTSIDE: &str = "10.99.0.254";
 /// Its name.
 pub(crate) const NAME: &str = "node-1";
+const READY_LIMIT: Duration = Duration::from_secs(60);
 const PODS: &str = "10.244.1.0/24";
 /// The image that pods of the test are made of, and their sandboxes.
 pub(crate) const IMAGE: &str = "docker.io/millrace/e2e:test";
@@ -74,7 +75,7 @@ impl Machine {
         fill(&disk, places, flavour);
         let (process, init) = boot(&disk, &places.programs, flavour);
         let machine = Self { disk, flavour, programs: places.programs.clone(), process, init };
-        let ready = machine.wait_until_ready(control, Duration::from_secs(60));
+        let ready = machine.wait_until_ready(control, READY_LIMIT);
         assert!(ready, "the node does not get ready:\n{}", machine.logs());
         machine
     }
@@ -95,14 +96,14 @@ impl Machine {
         (self.process, self.init) = boot(&self.disk, &self.programs, self.flavour);
     }
 
-    /// Takes off it what an installation that failed to go has left.
-    pub(crate) fn reset_network(&self) {
-        let directory = self.disk.join("etc/cni/net.d");
-        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            fs::remove_file(entry.path()).expect("a file can be removed");
-        }
-        write_conflist(&self.disk, self.flavour);
-        self.sh("rm -rf /opt/cni/bin/istio-* /run/istio-cni /run/ztunnel");
+    /// Another node of the same name in its place, as new.
+    pub(crate) fn replace(&mut self, places: &Places, control: &ControlPlane) {
+        self.crash();
+        control.delete(&format!("/api/v1/nodes/{NAME}"));
+        fs::remove_dir_all(&self.disk).expect("nobody uses it any more");
+        fill(&self.disk, places, self.flavour);
+        self.boot();
+        assert!(self.wait_until_ready(control, READY_LIMIT), "the node does not get ready:\n{}", self.logs());
     }
 
     /// A path on the node, for what lies in its memory too.
@@ -193,9 +194,9 @@ fn fill(disk: &Path, places: &Places, flavour: Flavour) {
     for plugin in ["ptp", "host-local", "portmap", "loopback"] {
         copy_program(&flavour.cni(&places.programs).join(plugin), &disk.join("opt/cni/bin").join(plugin));
     }
-    write_conflist(disk, flavour);
     let auth = Auth::ClientCert { user: format!("system:node:{NAME}"), group: "system:nodes".into() };
     for (name, text) in [
+        ("cni/net.d/10-e2e.conflist", conflist(flavour.cni_version()).to_string()),
         ("containerd/e2e.toml", containerd(flavour)),
         ("kubernetes/client-ca.pem", Pki::shared().client_ca_pem().to_owned()),
         ("kubernetes/kubelet.kubeconfig", kubeconfig(&url(), &auth)),
@@ -203,11 +204,6 @@ fn fill(disk: &Path, places: &Places, flavour: Flavour) {
     ] {
         fs::write(disk.join("etc").join(name), text).expect("cannot write a file");
     }
-}
-
-fn write_conflist(disk: &Path, flavour: Flavour) {
-    let text = conflist(flavour.cni_version()).to_string();
-    fs::write(disk.join("etc/cni/net.d/10-e2e.conflist"), text).expect("cannot write a file");
 }
 
 fn conflist(version: &str) -> Value {

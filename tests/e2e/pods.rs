@@ -14,7 +14,7 @@ pub(crate) const BEYOND: &str = "outside";
 /// A pod that does nothing but that.
 pub(crate) fn plain(namespace: &str, name: &str) -> Value {
     // Until the first answer; attempts without one are in the log, too. Then it serves.
-    let connect = format!("kit-traffic connect tcp --to {OUTSIDE}:{PORT} --timeout-ms 500");
+    let connect = format!("kit-traffic connect tcp --to {OUTSIDE}:{PORT} --timeout-ms 5000");
     let script = format!(
         "while :; do answer=$({connect}); echo \"$answer\"; case $answer in *server*) break ;; esac; \
          busybox sleep 0.05; done; exec kit-traffic serve tcp --bind 0.0.0.0:{PORT} --name {name}"
@@ -23,7 +23,7 @@ pub(crate) fn plain(namespace: &str, name: &str) -> Value {
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": namespace, "name": name, "labels": {"app": name}, "annotations": {}},
         "spec": {
-            "terminationGracePeriodSeconds": 0,
+            "terminationGracePeriodSeconds": 1,
             "tolerations": [{"operator": "Exists"}],
             "containers": [{
                 "name": "app", "image": IMAGE, "imagePullPolicy": "Never",

@@ -27,22 +27,22 @@ pub(crate) fn play(places: &Places, flavour: Flavour, checks: Checks) -> Checks 
     );
     match flavour {
         Flavour::One => {
-            sidecars(&mut lab);
-            ambient(&mut lab, &Agent::manifest("istio-cni-ambient.yaml"), Capture::Node);
-            chart(&mut lab, "1.20.8", "default", None);
-            chart(&mut lab, "1.20.8", "ambient", Some(Capture::Node));
+            sidecars(&mut lab, places);
+            ambient(&mut lab, places, &Agent::manifest("istio-cni-ambient.yaml"), Capture::Node);
+            chart(&mut lab, places, "1.20.8", "default", None);
+            chart(&mut lab, places, "1.20.8", "ambient", Some(Capture::Node));
         }
         Flavour::Two => {
-            ambient(&mut lab, &Agent::manifest("istio-cni-in-pod.yaml"), Capture::InPod);
-            chart(&mut lab, "1.29.1", "default", None);
-            chart(&mut lab, "1.29.1", "ambient", Some(Capture::InPod));
+            ambient(&mut lab, places, &Agent::manifest("istio-cni-in-pod.yaml"), Capture::InPod);
+            chart(&mut lab, places, "1.29.1", "default", None);
+            chart(&mut lab, places, "1.29.1", "ambient", Some(Capture::InPod));
         }
     }
     lab.stop()
 }
 
 /// Sidecars only.
-fn sidecars(lab: &mut Lab) {
+fn sidecars(lab: &mut Lab, places: &Places) {
     let agent = Agent::manifest("istio-cni.yaml");
     lab.checks.chapter(&agent.name);
     let before = scenes::install(lab, &agent);
@@ -53,7 +53,8 @@ fn sidecars(lab: &mut Lab) {
     scenes::kills(lab, &agent, &pods, &make);
     scenes::api_down(lab, &agent, &pods);
     scenes::reboot(lab, &agent, &pods);
-    end(lab, &agent, &before, pods);
+    let clean = end(lab, &agent, &before, pods);
+    renew(lab, places, clean);
 }
 
 fn sidecar_pods() -> Pods {
@@ -66,7 +67,7 @@ fn sidecar_pods() -> Pods {
 }
 
 /// Sidecars and ambient mode.
-fn ambient(lab: &mut Lab, agent: &Agent, capture: Capture) {
+fn ambient(lab: &mut Lab, places: &Places, agent: &Agent, capture: Capture) {
     lab.checks.chapter(&agent.name);
     let before = scenes::install(lab, agent);
     ztunnel::deploy(lab, capture);
@@ -83,8 +84,9 @@ fn ambient(lab: &mut Lab, agent: &Agent, capture: Capture) {
         scenes::many(lab, agent, &[(MODE, "ambient")], Expected::Ztunnel);
     }
     scenes::reboot(lab, agent, &pods);
-    end(lab, agent, &before, pods);
+    let clean = end(lab, agent, &before, pods);
     ztunnel::remove(lab);
+    renew(lab, places, clean);
 }
 
 fn ambient_pods(capture: Capture) -> Pods {
@@ -102,7 +104,7 @@ fn ambient_pods(capture: Capture) -> Pods {
 }
 
 /// Istio's own chart: installed, upgraded, uninstalled.
-fn chart(lab: &mut Lab, version: &str, case: &str, capture: Option<Capture>) {
+fn chart(lab: &mut Lab, places: &Places, version: &str, case: &str, capture: Option<Capture>) {
     let agent = Agent::chart(version, case);
     lab.checks.chapter(&agent.name);
     let before = scenes::install(lab, &agent);
@@ -112,16 +114,29 @@ fn chart(lab: &mut Lab, version: &str, case: &str, capture: Option<Capture>) {
         pods.push((plain(MESH, "by-namespace"), Expected::Ztunnel));
     }
     let pods = kinds::check(lab, &pods);
+    if capture == Some(Capture::InPod) {
+        // In this layout the plugin's credential is on a tmpfs.
+        scenes::reboot(lab, &agent, &pods);
+    }
     scenes::upgrade(lab, &agent);
-    end(lab, &agent, &before, pods);
+    let clean = end(lab, &agent, &before, pods);
     if capture.is_some() {
         ztunnel::remove(lab);
     }
+    renew(lab, places, clean);
 }
 
-fn end(lab: &mut Lab, agent: &Agent, before: &crate::footprint::Footprint, pods: Pods) {
+fn end(lab: &mut Lab, agent: &Agent, before: &crate::footprint::Footprint, pods: Pods) -> bool {
     lab.checks.chapter(format!("{}: uninstalled", agent.name));
-    scenes::uninstall(lab, agent, before, &pods);
+    let clean = scenes::uninstall(lab, agent, before, &pods);
     let pods: Vec<_> = pods.into_iter().map(|(pod, _)| pod).collect();
     lab.delete_pods(&pods);
+    clean
+}
+
+/// What one installation has left must not be in the next one's place.
+fn renew(lab: &mut Lab, places: &Places, clean: bool) {
+    if !clean {
+        lab.machine.replace(places, &lab.control);
+    }
 }

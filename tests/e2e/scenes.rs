@@ -61,8 +61,8 @@ pub(crate) fn upgrade(lab: &mut Lab, agent: &Agent) {
     installed(lab);
 }
 
-/// Removes the installation in Helm's order; the node must then be as it was.
-pub(crate) fn uninstall(lab: &mut Lab, agent: &Agent, before: &Footprint, pods: &Pods) {
+/// Removes the installation in Helm's order; the node must then be as it was. False if it is not.
+pub(crate) fn uninstall(lab: &mut Lab, agent: &Agent, before: &Footprint, pods: &Pods) -> bool {
     let start = Instant::now();
     agent.uninstall(&lab.control);
     let gone = until(Duration::from_secs(60), || agent.pods(&lab.control).is_empty().then_some(()));
@@ -70,19 +70,18 @@ pub(crate) fn uninstall(lab: &mut Lab, agent: &Agent, before: &Footprint, pods: 
     let same = || Some(difference(before, &footprint::of(&lab.machine))).filter(String::is_empty);
     until(Duration::from_secs(5), same);
     let left = difference(before, &footprint::of(&lab.machine));
-    if !lab.checks.check(left.is_empty(), format!("the node is as it was before the installation: {left}")) {
-        lab.machine.reset_network();
-    }
+    let clean = lab.checks.check(left.is_empty(), format!("the node is as it was before the installation: {left}"));
     for (pod, _) in pods.iter().filter(|(_, expected)| *expected == Expected::Ztunnel) {
         let rules = lab.rules_in(pod);
         lab.checks.check(rules.is_empty(), format!("{} has no rules any more: {rules}", pod["metadata"]["name"]));
         kinds::now(lab, pod, Expected::Direct, "after the uninstallation, a connection");
     }
     let after = plain("shop", "after-uninstall");
-    if let Some(pod) = lab.start_pod(&after) {
+    if lab.start_pod(&after).is_some() {
         lab.checks.check(true, "a pod starts without the agent");
-        lab.delete_pods(&[pod]);
     }
+    lab.delete_pods(&[after]);
+    clean
 }
 
 /// The agent is replaced while pods come: all start soon, none of them uncaptured.
@@ -140,7 +139,8 @@ fn escaped(lab: &mut Lab, pods: &Pods) -> Vec<String> {
         let fine = match expected {
             Expected::Direct => by(BEYOND) == 1,
             Expected::Sidecar => by(SIDECAR) == 1 && by(BEYOND) == 0,
-            Expected::Ztunnel => by(BEYOND) == 1 && carried(lab, &pod) == 1,
+            // One that had no answer in time may have been carried, too.
+            Expected::Ztunnel => by(BEYOND) == 1 && (1..=attempts.len()).contains(&carried(lab, &pod)),
         };
         if !fine {
             escaped.push(format!("{}: {attempts:?}", pod["metadata"]["name"]));
@@ -226,7 +226,7 @@ pub(crate) fn many(lab: &mut Lab, agent: &Agent, labels: &[(&str, &str)], expect
     lab.control.delete(&format!("/api/v1/namespaces/{name}"));
     let gone = until(Duration::from_secs(60), || lab.pods(name).is_empty().then_some(()));
     lab.checks.check(gone.is_some(), format!("all are gone {:.1} s after their namespace was deleted", start.elapsed().as_secs_f32()));
-    let after = until(Duration::from_secs(5), || (live(lab) == before).then_some(())).is_some();
+    let after = until(Duration::from_secs(20), || (live(lab) == before).then_some(())).is_some();
     lab.checks.check(after, format!("their addresses are free: {} in use as before, {before}", live(lab)));
     let ready = agent.wait_ready(&lab.control);
     lab.checks.check(ready, "the agent is ready");
@@ -270,7 +270,7 @@ pub(crate) fn reboot(lab: &mut Lab, agent: &Agent, pods: &Pods) {
         let fine = match expected {
             Expected::Direct => by(BEYOND) == 2,
             Expected::Sidecar => by(SIDECAR) == 2,
-            Expected::Ztunnel => by(BEYOND) == 2 && carried_after(lab, pod, known) == 1,
+            Expected::Ztunnel => by(BEYOND) == 2 && (1..=attempts.len()).contains(&carried_after(lab, pod, known)),
         };
         lab.checks.check(fine, format!("rebooted: {name} is as before ({expected:?}), from the first packet"));
         kinds::now(lab, pod, *expected, "rebooted; a later connection");
