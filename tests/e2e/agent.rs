@@ -45,6 +45,15 @@ impl Agent {
         Self { name: format!("Istio's chart {version}, {case}"), namespace: CHART_NAMESPACE.into(), objects }
     }
 
+    /// With `cni.privileged=true`, which Istio's profile for ambient mode sets together with `cni.ambient.enabled`.
+    pub(crate) fn privileged(mut self) -> Self {
+        for object in self.objects.iter_mut().filter(|object| object["kind"] == "DaemonSet") {
+            object["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"] = json!(true);
+        }
+        self.name += ", privileged";
+        self
+    }
+
     /// Creates all objects, in the order that `kubectl apply` and Helm have.
     pub(crate) fn apply(&self, control: &ControlPlane) {
         for object in &self.objects {

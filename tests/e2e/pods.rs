@@ -53,6 +53,13 @@ pub(crate) fn injected(namespace: &str, name: &str) -> Value {
     pod
 }
 
+/// The same without an init container, which alone takes the kubelet a second.
+pub(crate) fn injected_at_once(namespace: &str, name: &str) -> Value {
+    let mut pod = injected(namespace, name);
+    pod["spec"]["initContainers"] = json!([]);
+    pod
+}
+
 /// The same pod with this label.
 pub(crate) fn labelled(mut pod: Value, key: &str, value: &str) -> Value {
     pod["metadata"]["labels"][key] = json!(value);

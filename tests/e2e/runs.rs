@@ -6,7 +6,7 @@ use crate::control::Places;
 use crate::kinds::{self, Expected};
 use crate::lab::Lab;
 use crate::machine::Flavour;
-use crate::pods::{injected, labelled, on_host, plain};
+use crate::pods::{injected, injected_at_once, labelled, on_host, plain};
 use crate::scenes::{self, Pods};
 use crate::ztunnel::{self, Capture};
 
@@ -29,13 +29,14 @@ pub(crate) fn play(places: &Places, flavour: Flavour, checks: Checks) -> Checks 
         Flavour::One => {
             sidecars(&mut lab, places);
             ambient(&mut lab, places, &Agent::manifest("istio-cni-ambient.yaml"), Capture::Node);
-            chart(&mut lab, places, "1.20.8", "default", None);
-            chart(&mut lab, places, "1.20.8", "ambient", Some(Capture::Node));
+            chart(&mut lab, places, &Agent::chart("1.20.8", "default"), None);
+            let ambient = Agent::chart("1.20.8", "ambient").privileged();
+            chart(&mut lab, places, &ambient, Some(Capture::Node));
         }
         Flavour::Two => {
             ambient(&mut lab, places, &Agent::manifest("istio-cni-in-pod.yaml"), Capture::InPod);
-            chart(&mut lab, places, "1.29.1", "default", None);
-            chart(&mut lab, places, "1.29.1", "ambient", Some(Capture::InPod));
+            chart(&mut lab, places, &Agent::chart("1.29.1", "default"), None);
+            chart(&mut lab, places, &Agent::chart("1.29.1", "ambient"), Some(Capture::InPod));
         }
     }
     lab.stop()
@@ -46,7 +47,7 @@ fn sidecars(lab: &mut Lab, places: &Places) {
     let agent = Agent::manifest("istio-cni.yaml");
     lab.checks.chapter(&agent.name);
     let before = scenes::install(lab, &agent);
-    let make = |name: &str| (injected(SHOP, name), Expected::Sidecar);
+    let make = |name: &str| (injected_at_once(SHOP, name), Expected::Sidecar);
     let pods = kinds::check(lab, &sidecar_pods());
     lab.checks.chapter(format!("{}: rollout, failures, reboot", agent.name));
     scenes::rollout(lab, &agent, SHOP, &make);
@@ -104,10 +105,9 @@ fn ambient_pods(capture: Capture) -> Pods {
 }
 
 /// Istio's own chart: installed, upgraded, uninstalled.
-fn chart(lab: &mut Lab, places: &Places, version: &str, case: &str, capture: Option<Capture>) {
-    let agent = Agent::chart(version, case);
+fn chart(lab: &mut Lab, places: &Places, agent: &Agent, capture: Option<Capture>) {
     lab.checks.chapter(&agent.name);
-    let before = scenes::install(lab, &agent);
+    let before = scenes::install(lab, agent);
     let mut pods = vec![(injected(SHOP, "sidecar"), Expected::Sidecar), (plain(SHOP, "plain"), Expected::Direct)];
     if let Some(capture) = capture {
         ztunnel::deploy(lab, capture);
@@ -116,10 +116,10 @@ fn chart(lab: &mut Lab, places: &Places, version: &str, case: &str, capture: Opt
     let pods = kinds::check(lab, &pods);
     if capture == Some(Capture::InPod) {
         // In this layout the plugin's credential is on a tmpfs.
-        scenes::reboot(lab, &agent, &pods);
+        scenes::reboot(lab, agent, &pods);
     }
-    scenes::upgrade(lab, &agent);
-    let clean = end(lab, &agent, &before, pods);
+    scenes::upgrade(lab, agent);
+    let clean = end(lab, agent, &before, pods);
     if capture.is_some() {
         ztunnel::remove(lab);
     }

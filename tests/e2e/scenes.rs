@@ -183,21 +183,29 @@ pub(crate) fn api_down(lab: &mut Lab, agent: &Agent, pods: &Pods) {
     let on_node = |pod: &Value| pod["spec"]["hostNetwork"] != true;
     pods.iter().filter(|(pod, _)| on_node(pod)).for_each(|(pod, _)| lab.machine.kill_sandbox(pod));
     let deadline = Instant::now() + Duration::from_secs(25);
-    for ((pod, expected), known) in pods.iter().zip(known).filter(|((pod, _), _)| on_node(pod)) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let new = until(left, || answered(lab, pod).get(known..).filter(|new| !new.is_empty()).map(<[_]>::to_vec));
-        let new = new.unwrap_or_default();
-        let fine = match expected {
-            Expected::Direct | Expected::Ztunnel => new == [BEYOND],
-            Expected::Sidecar => new == [SIDECAR],
-        };
-        lab.checks.check(fine, format!("API server down; {} starts again, and is answered by {new:?}", pod["metadata"]["name"]));
+    let again: Vec<_> = pods.iter().zip(known).filter(|((pod, _), _)| on_node(pod)).collect();
+    for ((pod, _), known) in again.iter().filter(|((_, expected), _)| *expected != Expected::Sidecar) {
+        let new = answered_after(lab, pod, *known, deadline);
+        let name = &pod["metadata"]["name"];
+        lab.checks.check(new == [BEYOND], format!("API server down; {name} starts again, and is answered by {new:?}"));
+    }
+    // How the sidecar's pod wants it is known to the API server; an agent of ambient mode knows it, too.
+    for ((pod, _), known) in again.iter().filter(|((_, expected), _)| *expected == Expected::Sidecar) {
+        let new = answered_after(lab, pod, *known, Instant::now());
+        let name = &pod["metadata"]["name"];
+        lab.checks.check(new.iter().all(|who| who == SIDECAR), format!("API server down; {name} does not escape: {new:?}"));
     }
     let ours = pods.iter().filter(|(_, expected)| *expected == Expected::Ztunnel).count();
     let log = ztunnel::log(lab);
     let new = log[mark..].iter().filter(|line| line["via"] == "outbound" && line["error"].is_null()).count();
     lab.checks.check(new == ours, format!("{new} of {ours} first connections were carried by ztunnel"));
     lab.control.start_apiserver();
+    let deadline = Instant::now() + START_LIMIT;
+    for ((pod, _), known) in again.iter().filter(|((_, expected), _)| *expected == Expected::Sidecar) {
+        let new = answered_after(lab, pod, *known, deadline);
+        let name = &pod["metadata"]["name"];
+        lab.checks.check(new == [SIDECAR], format!("API server back; {name} is answered by {new:?}"));
+    }
     let ready = agent.wait_ready(&lab.control);
     lab.checks.check(ready, "the agent is ready when the API server is back");
 }
@@ -206,6 +214,13 @@ pub(crate) fn api_down(lab: &mut Lab, agent: &Agent, pods: &Pods) {
 fn answered(lab: &Lab, pod: &Value) -> Vec<String> {
     let attempts = lab.attempts(pod, "app");
     attempts.iter().filter_map(|line| line["server"].as_str().map(str::to_owned)).collect()
+}
+
+/// The same without so many first ones, when there is any or it is too late.
+fn answered_after(lab: &Lab, pod: &Value, known: usize, deadline: Instant) -> Vec<String> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let new = until(left, || answered(lab, pod).get(known..).filter(|new| !new.is_empty()).map(<[_]>::to_vec));
+    new.unwrap_or_default()
 }
 
 /// Fifty pods of a namespace come and go.
