@@ -48,7 +48,8 @@ impl Agent {
     /// With `cni.privileged=true`, which Istio's profile for ambient mode sets together with `cni.ambient.enabled`.
     pub(crate) fn privileged(mut self) -> Self {
         for object in self.objects.iter_mut().filter(|object| object["kind"] == "DaemonSet") {
-            object["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"] = json!(true);
+            object["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"] =
+                json!(true);
         }
         self.name += ", privileged";
         self
@@ -78,8 +79,15 @@ impl Agent {
 
     /// Deletes as `helm uninstall` does: the DaemonSet first, and all else while its pods end.
     pub(crate) fn uninstall(&self, control: &ControlPlane) {
-        let order =
-            ["DaemonSet", "RoleBinding", "Role", "ClusterRoleBinding", "ClusterRole", "ConfigMap", "ServiceAccount"];
+        let order = [
+            "DaemonSet",
+            "RoleBinding",
+            "Role",
+            "ClusterRoleBinding",
+            "ClusterRole",
+            "ConfigMap",
+            "ServiceAccount",
+        ];
         for kind in order {
             for object in self.objects.iter().filter(|object| object["kind"] == kind) {
                 control.delete(&path(object));
@@ -116,7 +124,9 @@ fn repository(path: &str) -> PathBuf {
 fn rolled_out(daemon_set: &Value) -> bool {
     let (generation, status) = (&daemon_set["metadata"]["generation"], &daemon_set["status"]);
     status["observedGeneration"] == *generation
-        && ["desiredNumberScheduled", "updatedNumberScheduled", "numberReady"].iter().all(|field| status[*field] == 1)
+        && ["desiredNumberScheduled", "updatedNumberScheduled", "numberReady"]
+            .iter()
+            .all(|field| status[*field] == 1)
 }
 
 /// No registry is asked: the image is on the node.
@@ -137,7 +147,9 @@ fn rendered_objects(rendered: &Value) -> Vec<Value> {
     let mut objects =
         vec![json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": named(&json!("istio-cni"))})];
     for (name, data) in rendered["configmaps"].as_object().into_iter().flatten() {
-        objects.push(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": named(&json!(name)), "data": data}));
+        objects.push(
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": named(&json!(name)), "data": data}),
+        );
     }
     for role in rendered["rbac"].as_array().into_iter().flatten() {
         assert_eq!(role["kind"], "ClusterRole", "a kind of role that needs another binding");
@@ -147,7 +159,9 @@ fn rendered_objects(rendered: &Value) -> Vec<Value> {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role["name"]},
             "subjects": [{"kind": "ServiceAccount", "name": "istio-cni", "namespace": CHART_NAMESPACE}],
         });
-        objects.push(json!({"apiVersion": rbac, "kind": "ClusterRole", "metadata": metadata, "rules": role["rules"]}));
+        objects.push(
+            json!({"apiVersion": rbac, "kind": "ClusterRole", "metadata": metadata, "rules": role["rules"]}),
+        );
         objects.push(binding);
     }
     objects.push(daemon_set(&rendered["daemonset"]));

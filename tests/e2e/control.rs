@@ -47,16 +47,28 @@ impl ControlPlane {
         let etcd = etcd(&places.programs, &files);
         let apiserver = apiserver(&places.programs, &files);
         let admin = Client::new(&url(), &Auth::Token(ADMIN_TOKEN.into()));
-        let mut control = Self { admin, programs: places.programs.clone(), files, apiserver, etcd, controllers: Vec::new() };
+        let mut control = Self {
+            admin,
+            programs: places.programs.clone(),
+            files,
+            apiserver,
+            etcd,
+            controllers: Vec::new(),
+        };
         control.wait_until_ready();
         control.start_controllers();
         control
     }
 
     fn wait_until_ready(&mut self) {
-        let ready = || self.admin.try_request("GET", "/readyz", None).ok().filter(|answer| answer.status == 200);
+        let ready =
+            || self.admin.try_request("GET", "/readyz", None).ok().filter(|answer| answer.status == 200);
         let ended = until(Duration::from_secs(90), ready);
-        assert!(ended.is_some(), "the API server does not start: {}", tail(&self.files.join("kube-apiserver.log")));
+        assert!(
+            ended.is_some(),
+            "the API server does not start: {}",
+            tail(&self.files.join("kube-apiserver.log"))
+        );
     }
 
     fn start_controllers(&mut self) {

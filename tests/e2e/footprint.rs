@@ -19,7 +19,10 @@ pub(crate) fn of(machine: &Machine) -> Footprint {
     // Not of pods: their ends of links, and routes to them. Nor what changes with each boot.
     let routes = "ip rule; ip -6 rule; ip route show table all; ip -o link | sed 's/^[0-9]*: //; s/[@:].*//'";
     let without_pods = |text: &str| {
-        text.lines().filter(|line| !line.contains("veth") && !line.contains("fe80::")).map(|line| format!("{line}\n")).collect::<String>()
+        text.lines()
+            .filter(|line| !line.contains("veth") && !line.contains("fe80::"))
+            .map(|line| format!("{line}\n"))
+            .collect::<String>()
     };
     BTreeMap::from([
         ("conflist", chain(machine).to_string()),
@@ -50,8 +53,14 @@ pub(crate) fn difference(before: &Footprint, after: &Footprint) -> String {
     let mut text = String::new();
     for (subject, was) in before {
         let is = &after[subject];
-        let more = is.lines().filter(|line| !was.lines().any(|known| known == *line)).map(|line| format!(" +{line}"));
-        let less = was.lines().filter(|line| !is.lines().any(|known| known == *line)).map(|line| format!(" -{line}"));
+        let more = is
+            .lines()
+            .filter(|line| !was.lines().any(|known| known == *line))
+            .map(|line| format!(" +{line}"));
+        let less = was
+            .lines()
+            .filter(|line| !is.lines().any(|known| known == *line))
+            .map(|line| format!(" -{line}"));
         let lines: String = more.chain(less).collect();
         if !lines.is_empty() {
             text += &format!("{subject}:{lines}; ");

@@ -40,7 +40,8 @@ fn first_packet(lab: &mut Lab, pod: &Value, expected: Expected) {
     let answers: Vec<_> = attempts.iter().filter_map(|line| line["server"].as_str()).collect();
     match expected {
         Expected::Direct => {
-            let claim = format!("{place} is not captured: its first connection gets out: {}", brief(&attempts));
+            let claim =
+                format!("{place} is not captured: its first connection gets out: {}", brief(&attempts));
             lab.checks.check(attempts.len() == 1 && answers == [BEYOND], claim);
         }
         Expected::Sidecar => {
@@ -49,14 +50,21 @@ fn first_packet(lab: &mut Lab, pod: &Value, expected: Expected) {
             let refused = !has_init || early.first().is_some_and(|line| line["kind"] == "refused");
             lab.checks.check(
                 refused && answers == [SIDECAR],
-                format!("{place} is captured from its first packet: init container {}, application {}", brief(&early), brief(&attempts)),
+                format!(
+                    "{place} is captured from its first packet: init container {}, application {}",
+                    brief(&early),
+                    brief(&attempts)
+                ),
             );
         }
         Expected::Ztunnel => {
             let carried = carried(lab, pod);
             lab.checks.check(
                 answers == [BEYOND] && (1..=attempts.len()).contains(&carried),
-                format!("{place} is captured from its first packet: {} and {carried} carried by ztunnel", brief(&attempts)),
+                format!(
+                    "{place} is captured from its first packet: {} and {carried} carried by ztunnel",
+                    brief(&attempts)
+                ),
             );
         }
     }

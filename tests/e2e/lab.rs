@@ -34,7 +34,8 @@ impl Lab {
         let control = ControlPlane::start(places);
         let machine = Machine::start(places, &control, flavour);
         let lab = Self { checks, control, machine, outside };
-        let version = lab.control.find(&format!("/api/v1/nodes/{}", crate::machine::NAME)).expect("the node is there");
+        let version =
+            lab.control.find(&format!("/api/v1/nodes/{}", crate::machine::NAME)).expect("the node is there");
         let info = &version["status"]["nodeInfo"];
         let text = |field: &str| info[field].as_str().unwrap_or("?").to_owned();
         lab.checks.note(format!(
@@ -61,7 +62,10 @@ impl Lab {
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
         self.control.apply("/api/v1/namespaces", &json!({"metadata": {"name": name, "labels": labels}}));
         let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
-        assert!(until(START_LIMIT, || self.control.find(&account)).is_some(), "{name} gets no service account");
+        assert!(
+            until(START_LIMIT, || self.control.find(&account)).is_some(),
+            "{name} gets no service account"
+        );
     }
 
     /// Pods of a namespace.
@@ -112,14 +116,19 @@ impl Lab {
     /// Events of a pod and its last state, for the reader of a failure.
     pub(crate) fn explain(&self, pod: &Value) {
         let meta = &pod["metadata"];
-        let (namespace, name) = (meta["namespace"].as_str().unwrap_or(""), meta["name"].as_str().unwrap_or(""));
+        let (namespace, name) =
+            (meta["namespace"].as_str().unwrap_or(""), meta["name"].as_str().unwrap_or(""));
         let selector = format!("fieldSelector=involvedObject.name%3D{name}");
         let events = self.control.find(&format!("/api/v1/namespaces/{namespace}/events?{selector}"));
-        for event in events.iter().flat_map(|list| list["items"].as_array().into_iter().flatten()) {
+        let events = events.and_then(|list| list["items"].as_array().cloned()).unwrap_or_default();
+        for event in &events[events.len().saturating_sub(4)..] {
             self.checks.note(format!("{}: {}", event["reason"], event["message"]));
         }
         let state = self.control.find(&path(pod));
-        self.checks.note(state.map_or_else(|| "not there".to_owned(), |pod| pod["status"]["containerStatuses"].to_string()));
+        self.checks.note(
+            state
+                .map_or_else(|| "not there".to_owned(), |pod| pod["status"]["containerStatuses"].to_string()),
+        );
     }
 
     /// What the first process of a container did until somebody answered: each line of its log.
@@ -158,10 +167,18 @@ impl Lab {
         let Some(process) = process_of(pod) else { return "no process".into() };
         let save = |tool: &str| {
             let net = format!("--net=/proc/{process}/ns/net");
-            Command::new("nsenter").args([&net, tool]).output().map(|output| output.stdout).unwrap_or_default()
+            Command::new("nsenter")
+                .args([&net, tool])
+                .output()
+                .map(|output| output.stdout)
+                .unwrap_or_default()
         };
         let both = [save("iptables-nft-save"), save("iptables-legacy-save")].concat();
-        String::from_utf8_lossy(&both).lines().filter(|line| line.starts_with("-A")).map(|line| format!("{line}\n")).collect()
+        String::from_utf8_lossy(&both)
+            .lines()
+            .filter(|line| line.starts_with("-A"))
+            .map(|line| format!("{line}\n"))
+            .collect()
     }
 }
 
@@ -174,7 +191,8 @@ pub(crate) fn place_of(pod: &Value) -> String {
 /// A process of a pod: the cgroup that the kubelet made for it names it.
 fn process_of(pod: &Value) -> Option<u32> {
     let group = format!("/pod{}/", pod["metadata"]["uid"].as_str()?);
-    let processes = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let processes =
+        fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut processes = processes.filter(|id: &u32| {
         fs::read_to_string(format!("/proc/{id}/cgroup")).is_ok_and(|groups| groups.contains(&group))
     });
@@ -189,7 +207,8 @@ fn kit_traffic() -> PathBuf {
 fn serve_outside() -> Child {
     let mut command = Command::new(kit_traffic());
     command.args(["serve", "tcp", "--name", BEYOND, "--bind", &format!("0.0.0.0:{PORT}")]);
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("kit-traffic is built");
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("kit-traffic is built");
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("it answers");
     assert_eq!(line, "ready\n", "nobody listens outside");

@@ -82,7 +82,8 @@ impl Machine {
 
     pub(crate) fn wait_until_ready(&self, control: &ControlPlane, limit: Duration) -> bool {
         let node = format!("/api/v1/nodes/{NAME}");
-        until(limit, || control.find(&node).filter(|node| is_ready(node) && node["spec"]["taints"].is_null())).is_some()
+        until(limit, || control.find(&node).filter(|node| is_ready(node) && node["spec"]["taints"].is_null()))
+            .is_some()
     }
 
     /// The node's power fails: all of its processes and namespaces, and what was in memory, are gone.
@@ -114,7 +115,15 @@ impl Machine {
     /// Runs a command line on the node, in its mounts and network.
     pub(crate) fn run(&self, line: &str) -> Output {
         let mut command = Command::new("nsenter");
-        command.args([&format!("--target={}", self.init), "--mount", "--net", "--uts", "--ipc", "--cgroup", "--pid"]);
+        command.args([
+            &format!("--target={}", self.init),
+            "--mount",
+            "--net",
+            "--uts",
+            "--ipc",
+            "--cgroup",
+            "--pid",
+        ]);
         command.args(["--", "sh", "-c", line]);
         command.output().expect("nsenter can be run")
     }
@@ -134,9 +143,11 @@ impl Machine {
     /// SIGKILL for what holds a pod's namespaces: the kubelet makes new ones.
     pub(crate) fn kill_sandbox(&self, pod: &Value) {
         let uid = pod["metadata"]["uid"].as_str().expect("a pod has it");
-        let filter = format!("labels.\"io.kubernetes.pod.uid\"=={uid},labels.\"io.cri-containerd.kind\"==sandbox");
+        let filter =
+            format!("labels.\"io.kubernetes.pod.uid\"=={uid},labels.\"io.cri-containerd.kind\"==sandbox");
         let ids = self.sh(&format!("ctr --namespace k8s.io containers ls --quiet '{filter}'"));
-        ids.lines().for_each(|id| drop(self.run(&format!("ctr --namespace k8s.io tasks kill --signal KILL {id}"))));
+        ids.lines()
+            .for_each(|id| drop(self.run(&format!("ctr --namespace k8s.io tasks kill --signal KILL {id}"))));
     }
 
     /// What a container wrote, of its last attempts too.
@@ -156,7 +167,8 @@ impl Machine {
 
     fn log_in(&self, pod: &str, container: &str) -> String {
         let directory = self.disk.join("log/pods").join(pod).join(container);
-        let mut files: Vec<_> = fs::read_dir(directory).into_iter().flatten().flatten().map(|file| file.path()).collect();
+        let mut files: Vec<_> =
+            fs::read_dir(directory).into_iter().flatten().flatten().map(|file| file.path()).collect();
         files.sort();
         let lines = files.iter().map(|file| fs::read_to_string(file).unwrap_or_default()).collect::<String>();
         // "TIME stdout F text"
@@ -166,7 +178,9 @@ impl Machine {
     /// The ends of its logs.
     pub(crate) fn logs(&self) -> String {
         ["import", "containerd", "kubelet"]
-            .map(|name| format!("-- {name}\n{}", crate::control::tail(&self.disk.join(format!("log/{name}.log")))))
+            .map(|name| {
+                format!("-- {name}\n{}", crate::control::tail(&self.disk.join(format!("log/{name}.log"))))
+            })
             .join("\n")
     }
 }
@@ -185,7 +199,9 @@ fn is_ready(node: &Value) -> bool {
 
 /// Installs the node: its settings, its images, and the network's own plugins.
 fn fill(disk: &Path, places: &Places, flavour: Flavour) {
-    for directory in ["etc/cni/net.d", "etc/kubernetes/manifests", "etc/containerd", "opt/cni/bin", "lib/images", "log"] {
+    for directory in
+        ["etc/cni/net.d", "etc/kubernetes/manifests", "etc/containerd", "opt/cni/bin", "lib/images", "log"]
+    {
         fs::create_dir_all(disk.join(directory)).expect("cannot make a directory");
     }
     for file in fs::read_dir(&places.images).expect("hack/e2e makes images").flatten() {
@@ -207,7 +223,8 @@ fn fill(disk: &Path, places: &Places, flavour: Flavour) {
 }
 
 fn conflist(version: &str) -> Value {
-    let ipam = json!({"type": "host-local", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]});
+    let ipam =
+        json!({"type": "host-local", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]});
     json!({"cniVersion": version, "name": "e2e", "plugins": [
         {"type": "ptp", "ipMasq": false, "ipam": ipam},
         {"type": "portmap", "capabilities": {"portMappings": true}},
@@ -251,9 +268,23 @@ fn kubelet() -> Value {
 fn boot(disk: &Path, programs: &Path, flavour: Flavour) -> (Child, u32) {
     let script = std::env::current_dir().expect("a directory").join("hack/e2e.d/node");
     let mut command = Command::new("unshare");
-    command.args(["--net", "--mount", "--uts", "--ipc", "--cgroup", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.args([
+        "--net",
+        "--mount",
+        "--uts",
+        "--ipc",
+        "--cgroup",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]);
     command.arg(script).args([disk, programs, &flavour.containerd(programs), Path::new("/usr/bin/ctr")]);
-    let log = fs::File::options().create(true).append(true).open(disk.join("log/node.log")).expect("cannot make a log");
+    let log = fs::File::options()
+        .create(true)
+        .append(true)
+        .open(disk.join("log/node.log"))
+        .expect("cannot make a log");
     command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file can be shared")).stderr(log);
     let process = command.spawn().expect("unshare can be run");
     let children = format!("/proc/{0}/task/{0}/children", process.id());

@@ -38,12 +38,14 @@ pub(crate) fn injected(namespace: &str, name: &str) -> Value {
     let mut pod = plain(namespace, name);
     pod["metadata"]["annotations"]["sidecar.istio.io/status"] =
         json!(r#"{"initContainers":["istio-validation"],"containers":["istio-proxy"]}"#);
-    let attempt = ["/bin/kit-traffic", "connect", "tcp", "--timeout-ms", "500", "--to", &format!("{OUTSIDE}:{PORT}")];
+    let attempt =
+        ["/bin/kit-traffic", "connect", "tcp", "--timeout-ms", "500", "--to", &format!("{OUTSIDE}:{PORT}")];
     pod["spec"]["initContainers"] = json!([
         {"name": "first", "image": IMAGE, "imagePullPolicy": "Never", "command": attempt},
     ]);
     let listen = |port: u16| ["--bind".to_owned(), format!("0.0.0.0:{port}")];
-    let mut command: Vec<String> = ["/bin/kit-traffic", "serve", "tcp", "--name", SIDECAR].map(String::from).into();
+    let mut command: Vec<String> =
+        ["/bin/kit-traffic", "serve", "tcp", "--name", SIDECAR].map(String::from).into();
     command.extend([15001, 15006].into_iter().flat_map(listen));
     let proxy = json!({
         "name": "istio-proxy", "image": IMAGE, "imagePullPolicy": "Never", "command": command,

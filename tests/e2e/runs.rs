@@ -108,7 +108,8 @@ fn ambient_pods(capture: Capture) -> Pods {
 fn chart(lab: &mut Lab, places: &Places, agent: &Agent, capture: Option<Capture>) {
     lab.checks.chapter(&agent.name);
     let before = scenes::install(lab, agent);
-    let mut pods = vec![(injected(SHOP, "sidecar"), Expected::Sidecar), (plain(SHOP, "plain"), Expected::Direct)];
+    let mut pods =
+        vec![(injected(SHOP, "sidecar"), Expected::Sidecar), (plain(SHOP, "plain"), Expected::Direct)];
     if let Some(capture) = capture {
         ztunnel::deploy(lab, capture);
         pods.push((plain(MESH, "by-namespace"), Expected::Ztunnel));

@@ -45,11 +45,17 @@ pub(crate) fn install(lab: &mut Lab, agent: &Agent) -> Footprint {
 fn installed(lab: &mut Lab) {
     let entry = entry(&lab.machine);
     let last = chain(&lab.machine)["plugins"].as_array().and_then(|plugins| plugins.last().cloned());
-    let kubeconfig = entry["kubernetes"]["kubeconfig"].as_str().unwrap_or("/missing");
-    let there = lab.machine.path(kubeconfig).is_file() && lab.machine.path("/opt/cni/bin/istio-cni").is_file();
+    let named = entry["kubernetes"]["kubeconfig"].as_str().map(str::to_owned);
+    // Entries of newer versions name only the directory.
+    let in_run_dir = || Some(format!("{}/istio-cni-kubeconfig", entry["cni_agent_run_dir"].as_str()?));
+    let kubeconfig = named.or_else(in_run_dir).unwrap_or_else(|| format!("/none in {entry}"));
+    let there =
+        lab.machine.path(&kubeconfig).is_file() && lab.machine.path("/opt/cni/bin/istio-cni").is_file();
     lab.checks.check(
         there && last == Some(entry.clone()),
-        format!("the plugin is the last of the chain, its binary and its kubeconfig ({kubeconfig}) are there"),
+        format!(
+            "the plugin is the last of the chain, its binary and its kubeconfig ({kubeconfig}) are there"
+        ),
     );
 }
 
@@ -66,14 +72,19 @@ pub(crate) fn uninstall(lab: &mut Lab, agent: &Agent, before: &Footprint, pods: 
     let start = Instant::now();
     agent.uninstall(&lab.control);
     let gone = until(Duration::from_secs(60), || agent.pods(&lab.control).is_empty().then_some(()));
-    lab.checks.check(gone.is_some(), format!("uninstalled: the agent's pods are gone after {:.1} s", start.elapsed().as_secs_f32()));
+    lab.checks.check(
+        gone.is_some(),
+        format!("uninstalled: the agent's pods are gone after {:.1} s", start.elapsed().as_secs_f32()),
+    );
     let same = || Some(difference(before, &footprint::of(&lab.machine))).filter(String::is_empty);
     until(Duration::from_secs(5), same);
     let left = difference(before, &footprint::of(&lab.machine));
-    let clean = lab.checks.check(left.is_empty(), format!("the node is as it was before the installation: {left}"));
+    let clean =
+        lab.checks.check(left.is_empty(), format!("the node is as it was before the installation: {left}"));
     for (pod, _) in pods.iter().filter(|(_, expected)| *expected == Expected::Ztunnel) {
         let rules = lab.rules_in(pod);
-        lab.checks.check(rules.is_empty(), format!("{} has no rules any more: {rules}", pod["metadata"]["name"]));
+        lab.checks
+            .check(rules.is_empty(), format!("{} has no rules any more: {rules}", pod["metadata"]["name"]));
         kinds::now(lab, pod, Expected::Direct, "after the uninstallation, a connection");
     }
     let after = plain("shop", "after-uninstall");
@@ -112,7 +123,12 @@ pub(crate) fn rollout(lab: &mut Lab, agent: &Agent, namespace: &str, make: Make<
     lab.checks.check(replaced, format!("{}: rolled out while pods came", agent.name));
     let mut times: Vec<_> = ready.values().copied().collect();
     times.sort();
-    let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default();
+    let at = |percent: usize| {
+        times
+            .get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or_default()
+    };
     let (median, p99) = (at(50), at(99));
     lab.checks.check(
         times.len() == CHURN && p99 < CHURN_LIMIT,
@@ -124,7 +140,10 @@ pub(crate) fn rollout(lab: &mut Lab, agent: &Agent, namespace: &str, make: Make<
         ),
     );
     let escaped = escaped(lab, &pods);
-    lab.checks.check(escaped.is_empty(), format!("every one of them is captured from its first packet {escaped:?}"));
+    lab.checks.check(
+        escaped.is_empty(),
+        format!("every one of them is captured from its first packet {escaped:?}"),
+    );
     let pods: Vec<_> = pods.into_iter().map(|(pod, _)| pod).collect();
     lab.delete_pods(&pods);
 }
@@ -163,13 +182,22 @@ pub(crate) fn kills(lab: &mut Lab, agent: &Agent, pods: &Pods, make: Make<'_>) {
         let ready = agent.wait_ready(&lab.control);
         lab.checks.check(ready, format!("the agent is ready after {program} was killed"));
     }
-    let restarted: Vec<_> = pods.iter().filter(|(pod, _)| restarts(lab, pod) > 0).map(|(pod, _)| &pod["metadata"]["name"]).collect();
+    let restarted: Vec<_> = pods
+        .iter()
+        .filter(|(pod, _)| restarts(lab, pod) > 0)
+        .map(|(pod, _)| &pod["metadata"]["name"])
+        .collect();
     lab.checks.check(restarted.is_empty(), format!("no pod was restarted {restarted:?}"));
 }
 
 fn restarts(lab: &Lab, pod: &Value) -> u64 {
     let pod = lab.control.find(&path(pod)).unwrap_or_default();
-    pod["status"]["containerStatuses"].as_array().into_iter().flatten().filter_map(|one| one["restartCount"].as_u64()).sum()
+    pod["status"]["containerStatuses"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|one| one["restartCount"].as_u64())
+        .sum()
 }
 
 /// Without the API server, running pods keep their network, and start again as they were when their sandbox has died.
@@ -187,13 +215,19 @@ pub(crate) fn api_down(lab: &mut Lab, agent: &Agent, pods: &Pods) {
     for ((pod, _), known) in again.iter().filter(|((_, expected), _)| *expected != Expected::Sidecar) {
         let new = answered_after(lab, pod, *known, deadline);
         let name = &pod["metadata"]["name"];
-        lab.checks.check(new == [BEYOND], format!("API server down; {name} starts again, and is answered by {new:?}"));
+        lab.checks.check(
+            new == [BEYOND],
+            format!("API server down; {name} starts again, and is answered by {new:?}"),
+        );
     }
     // How the sidecar's pod wants it is known to the API server; an agent of ambient mode knows it, too.
     for ((pod, _), known) in again.iter().filter(|((_, expected), _)| *expected == Expected::Sidecar) {
         let new = answered_after(lab, pod, *known, Instant::now());
         let name = &pod["metadata"]["name"];
-        lab.checks.check(new.iter().all(|who| who == SIDECAR), format!("API server down; {name} does not escape: {new:?}"));
+        lab.checks.check(
+            new.iter().all(|who| who == SIDECAR),
+            format!("API server down; {name} does not escape: {new:?}"),
+        );
     }
     let ours = pods.iter().filter(|(_, expected)| *expected == Expected::Ztunnel).count();
     let log = ztunnel::log(lab);
@@ -219,7 +253,8 @@ fn answered(lab: &Lab, pod: &Value) -> Vec<String> {
 /// The same without so many first ones, when there is any or it is too late.
 fn answered_after(lab: &Lab, pod: &Value, known: usize, deadline: Instant) -> Vec<String> {
     let left = deadline.saturating_duration_since(Instant::now());
-    let new = until(left, || answered(lab, pod).get(known..).filter(|new| !new.is_empty()).map(<[_]>::to_vec));
+    let new =
+        until(left, || answered(lab, pod).get(known..).filter(|new| !new.is_empty()).map(<[_]>::to_vec));
     new.unwrap_or_default()
 }
 
@@ -227,20 +262,28 @@ fn answered_after(lab: &Lab, pod: &Value, known: usize, deadline: Instant) -> Ve
 pub(crate) fn many(lab: &mut Lab, agent: &Agent, labels: &[(&str, &str)], expected: Expected) {
     let name = "many";
     lab.namespace(name, labels);
-    let live = |lab: &Lab| fs::read_dir(lab.machine.disk.join("lib/cni/networks/e2e")).map_or(0, Iterator::count);
+    let live =
+        |lab: &Lab| fs::read_dir(lab.machine.disk.join("lib/cni/networks/e2e")).map_or(0, Iterator::count);
     let (before, start) = (live(lab), Instant::now());
     (0..MANY).for_each(|number| lab.create(&plain(name, &format!("pod-{number}"))));
     let ready = |lab: &Lab| lab.pods(name).iter().filter(|pod| Lab::is_ready(pod)).count();
     until(Duration::from_secs(90), || (ready(lab) == MANY).then_some(()));
     let count = ready(lab);
-    lab.checks.check(count == MANY, format!("{count} of {MANY} pods are ready after {:.1} s", start.elapsed().as_secs_f32()));
+    lab.checks.check(
+        count == MANY,
+        format!("{count} of {MANY} pods are ready after {:.1} s", start.elapsed().as_secs_f32()),
+    );
     let pods: Pods = lab.pods(name).into_iter().map(|pod| (pod, expected)).collect();
     let escaped = escaped(lab, &pods);
-    lab.checks.check(escaped.is_empty(), format!("each of them: {expected:?} from the first packet {escaped:?}"));
+    lab.checks
+        .check(escaped.is_empty(), format!("each of them: {expected:?} from the first packet {escaped:?}"));
     let start = Instant::now();
     lab.control.delete(&format!("/api/v1/namespaces/{name}"));
     let gone = until(Duration::from_secs(60), || lab.pods(name).is_empty().then_some(()));
-    lab.checks.check(gone.is_some(), format!("all are gone {:.1} s after their namespace was deleted", start.elapsed().as_secs_f32()));
+    lab.checks.check(
+        gone.is_some(),
+        format!("all are gone {:.1} s after their namespace was deleted", start.elapsed().as_secs_f32()),
+    );
     let after = until(Duration::from_secs(20), || (live(lab) == before).then_some(())).is_some();
     lab.checks.check(after, format!("their addresses are free: {} in use as before, {before}", live(lab)));
     let ready = agent.wait_ready(&lab.control);
@@ -262,7 +305,10 @@ pub(crate) fn reboot(lab: &mut Lab, agent: &Agent, pods: &Pods) {
     let limit = Duration::from_secs(90);
     for (pod, before) in agents.iter().zip(&agents_before) {
         let ready = until(limit, || back(lab, pod, *before).then_some(())).is_some();
-        if !lab.checks.check(ready, format!("rebooted: the agent is ready after {:.1} s", start.elapsed().as_secs_f32())) {
+        if !lab.checks.check(
+            ready,
+            format!("rebooted: the agent is ready after {:.1} s", start.elapsed().as_secs_f32()),
+        ) {
             lab.explain(pod);
             let node = lab.control.find("/api/v1/nodes/node-1").unwrap_or_default();
             lab.checks.note(&node["status"]["conditions"]);
@@ -272,22 +318,29 @@ pub(crate) fn reboot(lab: &mut Lab, agent: &Agent, pods: &Pods) {
         let left = limit.saturating_sub(start.elapsed());
         let ready = until(left, || back(lab, pod, before).then_some(())).is_some();
         let name = &pod["metadata"]["name"];
-        if !lab.checks.check(ready, format!("rebooted: {name} is ready after {:.1} s", start.elapsed().as_secs_f32())) {
+        if !lab
+            .checks
+            .check(ready, format!("rebooted: {name} is ready after {:.1} s", start.elapsed().as_secs_f32()))
+        {
             lab.explain(pod);
             continue;
         }
         let pod = &lab.control.find(&path(pod)).expect("it is ready");
         // The log of the attempt before is there, too.
-        let enough = |attempts: &Vec<Value>| attempts.iter().filter(|line| line["server"].is_string()).count() == 2;
+        let enough =
+            |attempts: &Vec<Value>| attempts.iter().filter(|line| line["server"].is_string()).count() == 2;
         let attempts = until(START_LIMIT, || Some(lab.attempts(pod, "app")).filter(enough));
         let attempts = attempts.unwrap_or_default();
         let by = |name: &str| attempts.iter().filter(|line| line["server"] == name).count();
         let fine = match expected {
             Expected::Direct => by(BEYOND) == 2,
             Expected::Sidecar => by(SIDECAR) == 2,
-            Expected::Ztunnel => by(BEYOND) == 2 && (1..=attempts.len()).contains(&carried_after(lab, pod, known)),
+            Expected::Ztunnel => {
+                by(BEYOND) == 2 && (1..=attempts.len()).contains(&carried_after(lab, pod, known))
+            }
         };
-        lab.checks.check(fine, format!("rebooted: {name} is as before ({expected:?}), from the first packet"));
+        lab.checks
+            .check(fine, format!("rebooted: {name} is as before ({expected:?}), from the first packet"));
         kinds::now(lab, pod, *expected, "rebooted; a later connection");
     }
 }

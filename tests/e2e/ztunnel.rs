@@ -37,7 +37,9 @@ pub(crate) fn remove(lab: &mut Lab) {
 /// Its pod, if there is one that does not end.
 pub(crate) fn pod(lab: &Lab) -> Option<Value> {
     let pods = lab.pods(NAMESPACE);
-    pods.into_iter().find(|pod| pod["metadata"]["labels"]["app"] == "ztunnel" && pod["metadata"]["deletionTimestamp"].is_null())
+    pods.into_iter().find(|pod| {
+        pod["metadata"]["labels"]["app"] == "ztunnel" && pod["metadata"]["deletionTimestamp"].is_null()
+    })
 }
 
 /// Connections of a pod that it carried to the server outside.
@@ -65,13 +67,21 @@ pub(crate) fn log(lab: &Lab) -> Vec<Value> {
 }
 
 fn daemon_set(capture: Capture) -> Value {
-    let labels = json!({"app": "ztunnel", "istio.io/dataplane-mode": "none", "sidecar.istio.io/inject": "false"});
+    let labels =
+        json!({"app": "ztunnel", "istio.io/dataplane-mode": "none", "sidecar.istio.io/inject": "false"});
     let name = "$(POD_NAME)";
     let command = match capture {
         Capture::Node => json!(["/bin/kit-traffic", "ztunnel", "--name", name, "--dns"]),
         Capture::InPod => json!([
-            "/bin/kit-traffic", "inpod-ztunnel", "--name", name, "--dns", "--socket", "/var/run/ztunnel/ztunnel.sock",
-            "--drain-ms", "500",
+            "/bin/kit-traffic",
+            "inpod-ztunnel",
+            "--name",
+            name,
+            "--dns",
+            "--socket",
+            "/var/run/ztunnel/ztunnel.sock",
+            "--drain-ms",
+            "500",
         ]),
     };
     json!({
