@@ -1,4 +1,4 @@
-// What hack/e2e needs besides Kubernetes and what Debian has: a containerd and CNI plugins that know CNI 1.1.
+// What hack/e2e needs besides Kubernetes (hack/envtest.d) and what Debian has: a containerd and CNI plugins that know CNI 1.1.
 module millrace/hack/e2e
 
 go 1.24.2

@@ -1,4 +1,4 @@
-// The API server that hack/envtest builds for the tests. Nothing else is built from this module.
+// The API server that hack/envtest builds for the tests, and what hack/e2e needs besides it for a cluster with a real node.
 //
 // k8s.io/kubernetes names its staging modules at v0.0.0, which only its own tree can resolve: each is
 // replaced by the release that belongs to the same version.
