@@ -1,5 +1,5 @@
 //! The way of capture that the node's ztunnel speaks: one that is connected speaks from within; else the newest ztunnel
-//! pod decides. Until there is one, what the environment suggests.
+//! pod decides. Until there is one, [`Settings::starts_in_pod`] does.
 //!
 //! A change of the mode lets nothing bypass the mesh: the new mode is in place before the old one goes, on the node as a
 //! whole, in pods one by one.
@@ -64,8 +64,7 @@ pub(crate) struct AutoWay {
 }
 
 impl AutoWay {
-    /// Opens the way that the environment suggests: selectors of pods are something that only those who know capture
-    /// from within set.
+    /// Opens the mode that the settings start with.
     pub(crate) fn open(
         settings: &Arc<Settings>,
         chosen: &InPod,
@@ -79,7 +78,7 @@ impl AutoWay {
             chosen: chosen.clone(),
             owner,
             metrics,
-            is_in_pod: settings.policy.enablement.is_some(),
+            is_in_pod: settings.starts_in_pod,
             handing_over: None,
             fallback: settings.fallback,
         };

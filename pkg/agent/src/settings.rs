@@ -59,6 +59,8 @@ impl InPod {
 pub struct Settings {
     /// How pods are captured.
     pub capture: Capture,
+    /// With [`Capture::Auto`]: until the node has a ztunnel, pods are captured in the pod, and not on the node.
+    pub starts_in_pod: bool,
     /// Names, numbers and marks of the node path.
     pub node: NodeConfig,
     /// Who is enrolled.

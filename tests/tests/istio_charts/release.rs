@@ -247,9 +247,18 @@ impl Release {
         all.into_iter().filter(|path| before.get(*path) != now.get(*path)).cloned().collect()
     }
 
-    /// What the node's kernel has of rules, sets and policy routes.
+    /// What the node's kernel has of rules, sets and policy routes, but for built-in chains of iptables that are empty: in-pod
+    /// capture leaves one for each family (docs/in-pod.md).
     pub(super) fn kernel(&self) -> String {
-        self.node.netns().sh("nft list ruleset; ip rule; ip -6 rule; ipset list -name")
+        let shown = ["nft list ruleset", "ip rule", "ip -6 rule", "ipset list -name"];
+        let all = shown.map(|command| self.node.netns().sh(command)).concat();
+        let empty = |family: &str| {
+            format!(
+                "table {family} nat {{\n\tchain POSTROUTING {{\n\t\ttype nat hook postrouting priority srcnat; policy \
+                 accept;\n\t}}\n}}\n"
+            )
+        };
+        all.replace(&empty("ip"), "").replace(&empty("ip6"), "")
     }
 
     /// The files that the agent may touch.

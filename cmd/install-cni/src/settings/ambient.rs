@@ -41,10 +41,14 @@ impl Reader<'_> {
             Some(true) => Some(PathBuf::from(self.text("host-proc")).join("1/ns/net")),
             _ => None,
         };
+        let policy = policy?;
         let agent = agent::Settings {
             capture: capture?,
+            // Charts that leave the entry to the agent, or set selectors, are of versions whose ztunnel is in the pod, and do
+            // not mount what node-level capture needs.
+            starts_in_pod: self.is_generated() || policy.enablement.is_some(),
             node: node?,
-            policy: policy?,
+            policy,
             fallback: fallback?,
             tools: tools?,
             netns_directory: self.netns_directory(),
