@@ -109,6 +109,8 @@ impl Machine {
 
     /// A path on the node, for what lies in its memory too.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
+        // /var/run is a link to /run, and would be looked up outside.
+        let path = path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path);
         format!("/proc/{}/root{path}", self.init).into()
     }
 
