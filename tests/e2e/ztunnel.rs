@@ -11,6 +11,9 @@ use crate::wait::until;
 pub(crate) const NAMESPACE: &str = "istio-system";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/istio-system/daemonsets";
 
+/// In its container.
+const READY: &str = "/tmp/ready";
+
 /// How pods are captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capture {
@@ -82,7 +85,14 @@ fn daemon_set(capture: Capture) -> Value {
             "/var/run/ztunnel/ztunnel.sock",
             "--drain-ms",
             "500",
+            "--ready-file",
+            READY,
         ]),
+    };
+    // The real one is not ready before it has a snapshot.
+    let ready = match capture {
+        Capture::Node => json!(["/bin/busybox", "true"]),
+        Capture::InPod => json!(["/bin/busybox", "test", "-e", READY]),
     };
     json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"namespace": NAMESPACE, "name": "ztunnel"},
@@ -98,6 +108,7 @@ fn daemon_set(capture: Capture) -> Value {
                         "args": ["proxy", "ztunnel"],
                         // The stub takes commands, and ends when there are no more.
                         "stdin": true,
+                        "readinessProbe": {"exec": {"command": ready}, "periodSeconds": 1},
                         "env": [
                             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                             {"name": "ISTIO_META_DNS_CAPTURE", "value": "true"},

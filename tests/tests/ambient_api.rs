@@ -276,7 +276,7 @@ fn when_the_daemon_set_takes_no_part_in_ambient_mode_any_more_the_node_is_let_go
     cluster.scene.api.admin().patch(&cluster.scene.daemon_set(), &off);
     let (status, log) = daemon.terminate();
     assert!(status.success(), "{log}");
-    assert!(log.contains("takes no part in ambient mode"), "{log}");
+    assert!(log.contains("still selects this node, without ambient mode"), "{log}");
     assert!(cluster.scene.is_installed(), "the plugin stays: {log}");
     let left = [netns.sh("ip rule"), netns.sh("ipset save"), netns.sh("ip link")].concat();
     for ours in ["lookup 101", "ztunnel-pods-ips", "istioin"] {

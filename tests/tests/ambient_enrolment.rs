@@ -223,7 +223,7 @@ fn check_sees_what_somebody_took_away() {
 }
 
 #[test]
-fn gc_releases_what_is_not_listed_and_status_tells_of_the_agent() {
+fn gc_releases_what_is_not_listed_and_status_does_not_wait_for_the_agent() {
     let mut stage = Ambient::new(&[]);
     let _ztunnel = stage.ztunnel("ztunnel-a");
     let [stays, goes] = ["stays", "goes"].map(|name| stage.pod(MESH, name));
@@ -241,7 +241,6 @@ fn gc_releases_what_is_not_listed_and_status_tells_of_the_agent() {
 
     runtime.status(&chain).unwrap_or_else(|error| panic!("{error}"));
     stage.daemon.take().unwrap().kill();
-    let error = runtime.status(&chain).unwrap_err();
-    assert_eq!(error.code(), Some(50), "there is neither an agent nor a credential: {error}");
-    assert!(error.error["msg"].as_str().unwrap().contains("node agent"), "{error}");
+    // The agent's own pod would never start on a node that is not ready for want of it.
+    runtime.status(&chain).unwrap_or_else(|error| panic!("{error}"));
 }

@@ -192,6 +192,9 @@ fn an_attempt_that_a_dead_ztunnel_got_belongs_to_its_successor() {
     for id in ids {
         attempts.outcome(id).unwrap_or_else(|error| panic!("{error}\n{}", stage.log()));
     }
+    for target in outside {
+        let _ = heir.wait_seen(|relayed| relayed.dst == target); // it notes a connection a moment after it is open
+    }
     assert_eq!(heir.seen().len(), 2, "{:?}", heir.seen());
     let next = stage.ztunnel("ztunnel-c");
     assert!(stage.is_captured(&pod));

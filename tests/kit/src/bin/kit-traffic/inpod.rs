@@ -10,7 +10,8 @@
 //! {"event": "protocol-error", "what": ".."}
 //! ```
 //!
-//! and for each connection what the node-level stub writes, with `"uid"`. On stdin it takes `refuse UID` and
+//! and for each connection what the node-level stub writes, with `"uid"`. With `--ready-file PATH` it makes that file when it
+//! has its first whole snapshot, before which the real one is not ready. On stdin it takes `refuse UID` and
 //! `accept UID`, `disconnect`, after which it does not dial, and `connect`, and writes `{"event": "commanded"}` when that is done. SIGTERM ends it in the way of the real one: agent and listeners first, connections later.
 
 mod listeners;
@@ -53,6 +54,8 @@ struct Stub {
     /// It does not dial.
     idle: bool,
     drain: Duration,
+    /// Made with the first whole snapshot: for a readiness probe.
+    ready_file: Option<PathBuf>,
     link: Link,
     workloads: Workloads,
     input: Vec<u8>,
@@ -79,6 +82,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         mute: options.has("--mute"),
         idle: false,
         drain: options.millis("--drain-ms", 3000),
+        ready_file: options.get("--ready-file"),
         link: Link::Down { next: Instant::now(), wait: FIRST_WAIT },
         workloads: Workloads::new(settings, refused),
         input: Vec::new(),
@@ -156,6 +160,9 @@ impl Stub {
         let outcome = match channel.receive() {
             Ok(Received::Message(Ok(request))) => {
                 tell_message(&request);
+                if let (Request::SnapshotSent, Some(file)) = (&request, &self.ready_file) {
+                    std::fs::write(file, "").expect("--ready-file can be written");
+                }
                 if self.mute { Ok(()) } else { answer(channel, self.workloads.handle(request)) }
             }
             Ok(Received::Message(Err(what))) => broken(channel, &format!("failure to read message : {what}")),
