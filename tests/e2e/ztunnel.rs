@@ -11,9 +11,6 @@ use crate::wait::until;
 pub(crate) const NAMESPACE: &str = "istio-system";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/istio-system/daemonsets";
 
-/// In its container.
-const READY: &str = "/tmp/ready";
-
 /// How pods are captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capture {
@@ -85,14 +82,14 @@ fn daemon_set(capture: Capture) -> Value {
             "/var/run/ztunnel/ztunnel.sock",
             "--drain-ms",
             "500",
-            "--ready-file",
-            READY,
+            "--ready-port",
+            "15021",
         ]),
     };
     // The real one is not ready before it has a snapshot.
-    let ready = match capture {
-        Capture::Node => json!(["/bin/busybox", "true"]),
-        Capture::InPod => json!(["/bin/busybox", "test", "-e", READY]),
+    let probe = match capture {
+        Capture::Node => Value::Null,
+        Capture::InPod => json!({"tcpSocket": {"port": 15021}, "periodSeconds": 1}),
     };
     json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"namespace": NAMESPACE, "name": "ztunnel"},
@@ -108,10 +105,12 @@ fn daemon_set(capture: Capture) -> Value {
                         "args": ["proxy", "ztunnel"],
                         // The stub takes commands, and ends when there are no more.
                         "stdin": true,
-                        "readinessProbe": {"exec": {"command": ready}, "periodSeconds": 1},
+                        "readinessProbe": probe,
                         "env": [
                             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                             {"name": "ISTIO_META_DNS_CAPTURE", "value": "true"},
+                            // Istio's chart still says so, by which an agent knows the mode before they are connected.
+                            {"name": "INPOD_ENABLED", "value": (capture == Capture::InPod).to_string()},
                         ],
                         "securityContext": {
                             "privileged": false,

@@ -295,6 +295,9 @@ impl Daemon {
                 if let Some(agent) = ambient {
                     errors.extend(self.release_node(agent).await);
                 }
+                if errors.is_empty() {
+                    errors.extend(desk::remove_journal(&self.settings));
+                }
                 errors.extend(desk::remove_records(&self.settings));
                 errors.extend(self.lock.remove().err().map(|error| format!("agent.lock: {error}")));
                 errors.iter().for_each(|error| error!(target: "install", "not removed: {error}"));

@@ -311,6 +311,14 @@ pub(crate) fn remove_records(settings: &Settings) -> Vec<String> {
     failed.collect()
 }
 
+/// Removes what was noted of the node before its network was changed, when all of that has been undone. Answers with why it
+/// could not be removed.
+pub(crate) fn remove_journal(settings: &Settings) -> Option<String> {
+    let journal = &settings.ambient.as_ref()?.agent.journal;
+    let error = fs::remove_file(journal).err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
+    Some(format!("{}: {error}", journal.display()))
+}
+
 /// Sockets that the daemon has made. Those that a thread serves until the process ends are there still.
 fn sockets(settings: &Settings) -> Vec<PathBuf> {
     let ambient = settings.ambient.as_ref();

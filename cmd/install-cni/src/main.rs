@@ -1,7 +1,7 @@
 //! `install-cni`: the daemon that puts the plugin on the node and keeps it there.
 //!
 //! The way of a start: [`options`] what can be said, [`settings`] all of it checked before anything is opened, [`daemon`]
-//! the parts put together, [`cluster`] what it follows in the API, [`leave`] what an end means; [`ambient`] the
+//! the parts put together, [`cluster`] what it follows in the API, [`shutdown`] what a SIGTERM means; [`ambient`] the
 //! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
 //! [`commands`] those that show what is there, out of what [`inspect`] gets from the agent, or [`standalone`] without one.
 
@@ -102,7 +102,7 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
                 return uninstall::pretend(&commands::settings(&values)?, &values);
             }
             let (settings, log) = Settings::read(&values, &Process)?;
-            return uninstall::run(settings, log);
+            return uninstall::run(&settings, log);
         }
         Some("help") => arguments = vec!["--help".into()],
         Some(word @ ("completion" | "collateral")) => bail!("{word} is not provided; see --help"),

@@ -48,7 +48,7 @@ pub(crate) fn pretend(settings: &Settings, values: &Values) -> Result<ExitCode> 
 ///
 /// # Errors
 /// An agent runs, which would put it back, or what is there cannot be looked at.
-pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
+pub(crate) fn run(settings: &Settings, log: LogOptions) -> Result<ExitCode> {
     let _logger = logging::install(log).context("cannot set up logging")?;
     let sockets = settings.log_socket.iter().chain(settings.ambient.as_ref().map(|ambient| &ambient.socket));
     for socket in sockets {
@@ -61,13 +61,16 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
         }
     }
     let lock = NodeLock::acquire(&settings.lock_file())?;
-    let records = desk::remove_records(&settings);
+    let records = desk::remove_records(settings);
     let metrics = Metrics::register(&mut Registry::default());
     let (mut installer, _handle) =
-        Installer::new(settings.installer, metrics, Arc::new(Status::default()), Box::new(drop))?;
+        Installer::new(settings.installer.clone(), metrics, Arc::new(Status::default()), Box::new(drop))?;
     let mut troubles: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
     if let Some(ambient) = &settings.ambient {
         troubles.extend(ambient.uninstall());
+    }
+    if troubles.is_empty() {
+        troubles.extend(desk::remove_journal(settings));
     }
     troubles.extend(records);
     troubles.extend(lock.remove().err().map(|error| format!("agent.lock: {error}")));

@@ -10,8 +10,8 @@
 //! {"event": "protocol-error", "what": ".."}
 //! ```
 //!
-//! and for each connection what the node-level stub writes, with `"uid"`. With `--ready-file PATH` it makes that file when it
-//! has its first whole snapshot, before which the real one is not ready. On stdin it takes `refuse UID` and
+//! and for each connection what the node-level stub writes, with `"uid"`. With `--ready-port PORT` it accepts connections there
+//! as soon as it has its first whole snapshot, before which the real one is not ready. On stdin it takes `refuse UID` and
 //! `accept UID`, `disconnect`, after which it does not dial, and `connect`, and writes `{"event": "commanded"}` when that is done. SIGTERM ends it in the way of the real one: agent and listeners first, connections later.
 
 mod listeners;
@@ -20,6 +20,7 @@ mod workloads;
 mod zds;
 
 use std::io;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -54,8 +55,8 @@ struct Stub {
     /// It does not dial.
     idle: bool,
     drain: Duration,
-    /// Made with the first whole snapshot: for a readiness probe.
-    ready_file: Option<PathBuf>,
+    /// Where it accepts connections from the first whole snapshot on: for a readiness probe.
+    ready_port: Option<u16>,
     link: Link,
     workloads: Workloads,
     input: Vec<u8>,
@@ -82,7 +83,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         mute: options.has("--mute"),
         idle: false,
         drain: options.millis("--drain-ms", 3000),
-        ready_file: options.get("--ready-file"),
+        ready_port: options.get("--ready-port"),
         link: Link::Down { next: Instant::now(), wait: FIRST_WAIT },
         workloads: Workloads::new(settings, refused),
         input: Vec::new(),
@@ -160,8 +161,8 @@ impl Stub {
         let outcome = match channel.receive() {
             Ok(Received::Message(Ok(request))) => {
                 tell_message(&request);
-                if let (Request::SnapshotSent, Some(file)) = (&request, &self.ready_file) {
-                    std::fs::write(file, "").expect("--ready-file can be written");
+                if let (Request::SnapshotSent, Some(port)) = (&request, self.ready_port.take()) {
+                    accept_probes(port);
                 }
                 if self.mute { Ok(()) } else { answer(channel, self.workloads.handle(request)) }
             }
@@ -188,6 +189,12 @@ impl Stub {
         // Whatever is still connected is closed by the kernel.
         std::process::exit(0);
     }
+}
+
+/// Until the process ends.
+fn accept_probes(port: u16) {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).expect("--ready-port is free");
+    std::thread::spawn(move || listener.incoming().for_each(drop));
 }
 
 fn answer(channel: &Channel, outcome: Result<(), Refusal>) -> io::Result<()> {
