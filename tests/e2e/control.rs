@@ -42,7 +42,9 @@ pub(crate) fn url() -> String {
 impl ControlPlane {
     pub(crate) fn start(places: &Places) -> Self {
         let files = places.work.join("control");
-        fs::create_dir_all(&files).expect("cannot make a directory");
+        // In the store of the cluster before, the node of the same name would be ready.
+        fs::create_dir_all(&places.work).expect("cannot make a directory");
+        fs::create_dir(&files).expect("the last control plane has removed its files");
         write_files(&files);
         let etcd = etcd(&places.programs, &files);
         let apiserver = apiserver(&places.programs, &files);
@@ -131,6 +133,7 @@ impl Drop for ControlPlane {
         self.kill_apiserver();
         let _ = self.etcd.kill();
         let _ = self.etcd.wait();
+        let _ = fs::remove_dir_all(&self.files);
     }
 }
 
