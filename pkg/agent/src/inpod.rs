@@ -95,7 +95,8 @@ impl InPodWay {
         owner: &Handle,
         metrics: Metrics,
     ) -> Result<InPodWay, Error> {
-        let probes = Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone())?;
+        let probes =
+            Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone(), &settings.journal)?;
         let to_owner = owner.clone();
         let tell = move |event| to_owner.send(Message::Done(Box::new(Done::Zds(event))));
         allow_many_files();

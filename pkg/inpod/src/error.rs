@@ -19,6 +19,9 @@ pub enum Error {
     /// The name of a set of addresses.
     #[error(transparent)]
     SetName(#[from] ipset::InvalidSetName),
+    /// The journal of what was there before.
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
     /// A set of addresses.
     #[error(transparent)]
     Set(#[from] ipset::Error),

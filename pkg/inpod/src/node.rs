@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::Path;
 
 use ipset::{SetName, SetSpec};
+use journal::{Journal, Page};
 use model::Family;
-use netfilter::{Changes, Firewall, Observation, Options};
+use netfilter::{Backend, Changes, Firewall, Observation, Options};
 use rules::{Owner, RuleSet, inpod};
 
 use crate::{Error, branch::Branches};
@@ -17,19 +19,28 @@ pub struct Probes {
     families: Vec<Family>,
     options: Options,
     sets: ipset::Handle,
+    journal: Journal,
     branches: Branches,
     /// Why probes of pods with a branch interface fail, until it is reported.
     branch_trouble: Option<Error>,
 }
 
 impl Probes {
-    /// Opens them for the calling thread's namespace. `families`: those in which pods are captured.
+    /// Opens them for the calling thread's namespace. `families`: those in which pods are captured; `journal`: the file that says
+    /// what the node was like before.
     ///
     /// # Errors
     /// The kernel has no sets, or refuses.
-    pub fn open(config: inpod::Config, families: Vec<Family>, options: Options) -> Result<Probes, Error> {
+    pub fn open(
+        config: inpod::Config,
+        families: Vec<Family>,
+        options: Options,
+        journal: &Path,
+    ) -> Result<Probes, Error> {
         let branches = Branches::open(config.branch_probes);
-        Ok(Probes { config, families, options, sets: ipset::Handle::open()?, branches, branch_trouble: None })
+        let sets = ipset::Handle::open()?;
+        let journal = Journal::at(journal);
+        Ok(Probes { config, families, options, sets, journal, branches, branch_trouble: None })
     }
 
     /// How the firewall tools are used.
@@ -49,7 +60,12 @@ impl Probes {
         }
         let (firewall, observed) = Firewall::open(&self.options)?;
         let changes = self.changes(&observed);
-        firewall.apply(&changes, Vec::new())?;
+        let texts = changes.texts();
+        if firewall.backend() == Backend::Nft {
+            // A legacy table that was used once stays until its namespace ends.
+            self.journal.note_chains(Page::ProbeChains, &netfilter::tables(&texts))?;
+        }
+        firewall.restore(&texts, Vec::new())?;
         self.branch_trouble.take().map_or(Ok(()), Err)?;
         Ok(changes.words())
     }
@@ -142,7 +158,7 @@ impl Probes {
         Ok((missing.len(), left.len()))
     }
 
-    /// Takes away rules, of both backends, and sets; tells what.
+    /// Takes away rules, of both backends, the built-in chains that came with them, and sets; tells what.
     ///
     /// # Errors
     /// The step that failed.
@@ -151,6 +167,7 @@ impl Probes {
         let changes = observed.removal(Owner::PROBES);
         firewall.apply(&changes, Vec::new())?;
         let mut taken = [changes.words(), firewall.remove_elsewhere(Owner::PROBES)?].concat();
+        self.journal.remove_chains(Page::ProbeChains)?;
         taken.extend(Branches::remove()?);
         for family in Family::BOTH {
             let name = spec(family)?.name;

@@ -1,104 +1,189 @@
-//! How kernel settings were before we changed them, and which built-in chains there were before our rules came, so that an
-//! uninstallation can put all back.
+//! What a node was like before us: kernel settings as they were, and which built-in chains of nf_tables there were before our
+//! rules came, so that an uninstallation restores both.
+//!
+//! Every change reads the file anew, so that capture on the node and in-pod capture can share it during a migration. Only the
+//! agent that holds the node's lock may use it.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
+use model::Family;
+use netfilter::BuiltIn;
 use netns::NetnsId;
-
-use crate::Error;
 
 /// A journal is small; a larger file is none.
 const MAX: usize = 1 << 20;
 /// The node's own namespace in the file; others have their number.
 const NODE: &str = "node";
+/// One change at a time in this process.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+/// Why something could not be noted, or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file could not be written.
+    #[error("cannot keep the journal of kernel settings and built-in chains: {0}")]
+    File(#[source] hostfs::Error),
+    /// The kernel refused.
+    #[error(transparent)]
+    BuiltIn(#[from] netfilter::Error),
+}
 
 /// Old values by name, by namespace.
 type Entries = BTreeMap<String, BTreeMap<String, String>>;
 
 /// What is noted, in a file.
-#[derive(Debug)]
-pub(crate) struct Journal {
+#[derive(Debug, Clone)]
+pub struct Journal {
     path: PathBuf,
-    entries: Entries,
 }
 
 /// Whose: none is the node.
-pub(crate) type Whose = Option<NetnsId>;
+pub type Whose = Option<NetnsId>;
 
 /// What is noted about one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Page {
+pub enum Page {
     /// Kernel settings.
     Settings(Whose),
-    /// Built-in chains of nf_tables, by family and table.
+    /// Built-in chains of nf_tables, by family and table, before node-level capture.
     Chains(Whose),
+    /// The same of the node, before in-pod capture's rules for probes.
+    ProbeChains,
 }
 
 impl Journal {
-    /// Reads it; one that is missing or unreadable is empty, because nothing in it is worth stopping for.
-    pub(crate) fn open(path: &Path) -> Journal {
-        let text = hostfs::read(path, MAX).unwrap_or_default();
-        let entries = serde_json::from_slice(&text).unwrap_or_default();
-        Journal { path: path.to_owned(), entries }
+    /// The journal in a file of ours, which exists as long as anything is noted.
+    #[must_use]
+    pub fn at(path: &Path) -> Journal {
+        Journal { path: path.to_owned() }
     }
 
-    pub(crate) fn entries(&self, page: Page) -> BTreeMap<String, String> {
-        self.entries.get(&key(page)).cloned().unwrap_or_default()
+    /// What is noted, by name.
+    #[must_use]
+    pub fn entries(&self, page: Page) -> BTreeMap<String, String> {
+        self.read().remove(&key(page)).unwrap_or_default()
     }
 
-    pub(crate) fn has(&self, page: Page) -> bool {
-        self.entries.contains_key(&key(page))
+    /// Whether anything is.
+    #[must_use]
+    pub fn has(&self, page: Page) -> bool {
+        self.read().contains_key(&key(page))
     }
 
     /// Notes old values by name, except where an older one is noted: the first is what was there before us.
-    pub(crate) fn note(
-        &mut self,
-        page: Page,
-        old: impl Iterator<Item = (String, String)>,
-    ) -> Result<(), Error> {
-        let noted = self.entries.get(&key(page));
-        let new = |(name, _): &(String, String)| noted.is_none_or(|noted| !noted.contains_key(name));
-        let new: Vec<_> = old.filter(new).collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        let mut entries = self.entries.clone();
-        entries.entry(key(page)).or_default().extend(new);
-        self.save(entries)
+    ///
+    /// # Errors
+    /// The file cannot be written; nothing is noted then.
+    pub fn note(&self, page: Page, old: impl Iterator<Item = (String, String)>) -> Result<(), Error> {
+        self.change(|entries| {
+            let new: Vec<_> = old
+                .filter(|(name, _)| entries.get(&key(page)).is_none_or(|noted| !noted.contains_key(name)))
+                .collect();
+            if !new.is_empty() {
+                entries.entry(key(page)).or_default().extend(new);
+            }
+        })
     }
 
-    pub(crate) fn forget(&mut self, page: Page, name: &str) -> Result<(), Error> {
-        let mut entries = self.entries.clone();
-        let Some(noted) = entries.get_mut(&key(page)) else { return Ok(()) };
-        noted.remove(name);
-        entries.retain(|_, noted| !noted.is_empty());
-        self.save(entries)
+    /// Forgets what was noted under a name.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn forget(&self, page: Page, name: &str) -> Result<(), Error> {
+        self.change(|entries| {
+            if let Some(noted) = entries.get_mut(&key(page)) {
+                noted.remove(name);
+            }
+        })
     }
 
-    /// Forgets the namespaces that are not among these: they have ended, and their numbers will be others'.
-    pub(crate) fn keep_only(&mut self, whose: &[NetnsId]) -> Result<(), Error> {
+    /// Forgets the namespaces that are not among these: they have ended, and their numbers will be others'. The node's stays.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep_only(&self, whose: &[NetnsId]) -> Result<(), Error> {
         let kept: Vec<String> = std::iter::once(None)
             .chain(whose.iter().copied().map(Some))
-            .flat_map(|whose| [Page::Settings(whose), Page::Chains(whose)].map(key))
+            .flat_map(|whose| [Page::Settings(whose), Page::Chains(whose)])
+            .chain([Page::ProbeChains])
+            .map(key)
             .collect();
-        let mut entries = self.entries.clone();
-        entries.retain(|key, _| kept.contains(key));
-        if entries.len() == self.entries.len() { Ok(()) } else { self.save(entries) }
+        self.change(|entries| entries.retain(|key, _| kept.contains(key)))
     }
 
-    /// What could not be written is not remembered either: the next attempt writes it.
-    fn save(&mut self, entries: Entries) -> Result<(), Error> {
-        if entries.is_empty() {
-            hostfs::remove(&self.path).map_err(Error::Journal)?;
-        } else {
-            let text = serde_json::to_vec(&entries).unwrap_or_default(); // maps of strings always print
-            hostfs::write(&self.path, &text, 0o600).map_err(Error::Journal)?;
+    /// Notes which built-in chains the calling thread's namespace has in these tables, where it is not noted yet. What the
+    /// node's other capture mode has noted counts: its chains are ours, too.
+    ///
+    /// # Errors
+    /// The kernel refuses to answer, or the file cannot be written.
+    pub fn note_chains(&self, page: Page, tables: &[(Family, &str)]) -> Result<(), Error> {
+        let (noted, earlier) =
+            (self.entries(page), other(page).map(|other| self.entries(other)).unwrap_or_default());
+        let mut seen = Vec::new();
+        for (family, table) in tables {
+            let name = entry(*family, table);
+            if noted.contains_key(&name) {
+                continue;
+            }
+            let before = match earlier.get(&name) {
+                Some(before) => before.clone(),
+                None => BuiltIn::of(*family, table)?.to_string(),
+            };
+            seen.push((name, before));
         }
-        self.entries = entries;
+        if seen.is_empty() { Ok(()) } else { self.note(page, seen.into_iter()) }
+    }
+
+    /// Removes the built-in chains that came since they were noted and that nobody uses, and forgets what was noted. In the
+    /// namespace that the page is about.
+    ///
+    /// # Errors
+    /// The kernel refuses, or the file cannot be written.
+    pub fn remove_chains(&self, page: Page) -> Result<(), Error> {
+        for (name, before) in self.entries(page) {
+            if let Some((family, table)) = parse_entry(&name) {
+                BuiltIn::parse(&before).put_back(family, table)?;
+            }
+            self.forget(page, &name)?;
+        }
         Ok(())
+    }
+
+    /// One that is missing or unreadable is empty, because nothing in it is worth stopping for.
+    fn read(&self) -> Entries {
+        let text = hostfs::read(&self.path, MAX).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Entries)) -> Result<(), Error> {
+        let _turn = CHANGES.lock().unwrap_or_else(PoisonError::into_inner); // the file is old or new, never half
+        let before = self.read();
+        let mut entries = before.clone();
+        change(&mut entries);
+        entries.retain(|_, noted| !noted.is_empty());
+        if entries == before {
+            return Ok(());
+        }
+        if entries.is_empty() {
+            let _ = hostfs::remove(&self.path).map_err(Error::File)?;
+            return Ok(());
+        }
+        let text = serde_json::to_vec(&entries).unwrap_or_default(); // maps of strings always print
+        let _ = hostfs::write(&self.path, &text, 0o600).map_err(Error::File)?;
+        Ok(())
+    }
+}
+
+/// The page of the same tables in the other capture mode.
+fn other(page: Page) -> Option<Page> {
+    match page {
+        Page::Chains(None) => Some(Page::ProbeChains),
+        Page::ProbeChains => Some(Page::Chains(None)),
+        Page::Chains(Some(_)) | Page::Settings(_) => None,
     }
 }
 
@@ -107,7 +192,18 @@ fn key(page: Page) -> String {
     match page {
         Page::Settings(whose) => name(whose),
         Page::Chains(whose) => format!("{} chains", name(whose)),
+        Page::ProbeChains => format!("{NODE} probe chains"),
     }
+}
+
+/// A table's name in the journal.
+fn entry(family: Family, table: &str) -> String {
+    format!("{family} {table}")
+}
+
+fn parse_entry(name: &str) -> Option<(Family, &str)> {
+    let (family, table) = name.split_once(' ')?;
+    Some((Family::BOTH.into_iter().find(|known| known.to_string() == family)?, table))
 }
 
 #[cfg(test)]
@@ -121,26 +217,42 @@ mod tests {
         let name = format!("journal-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         let path = directory.join("settings");
-        let note = |journal: &mut Journal, values: &[(&str, &str)]| {
+        let note = |journal: &Journal, values: &[(&str, &str)]| {
             journal.note(NODES, values.iter().map(|(name, old)| ((*name).to_owned(), (*old).to_owned())))
         };
-        let mut journal = Journal::open(&path);
+        let journal = Journal::at(&path);
         for _ in 0..2 {
-            let refused = note(&mut journal, &[("a", "1")]);
-            assert!(matches!(refused, Err(Error::Journal(_))), "{refused:?}");
+            let refused = note(&journal, &[("a", "1")]);
+            assert!(matches!(refused, Err(Error::File(_))), "{refused:?}");
         }
         assert!(journal.entries(NODES).is_empty());
         std::fs::create_dir(&directory).unwrap();
-        note(&mut journal, &[("a", "1"), ("b", "2")]).unwrap();
-        note(&mut journal, &[("b", "3"), ("c", "4")]).unwrap();
+        note(&journal, &[("a", "1"), ("b", "2")]).unwrap();
+        note(&journal, &[("b", "3"), ("c", "4")]).unwrap();
         let wanted =
             [("a", "1"), ("b", "2"), ("c", "4")].map(|(name, old)| (name.to_owned(), old.to_owned()));
-        assert_eq!(Journal::open(&path).entries(NODES), wanted.into());
+        assert_eq!(Journal::at(&path).entries(NODES), wanted.into());
         for name in ["a", "b", "c"] {
             assert!(path.exists(), "{name} is noted");
             journal.forget(NODES, name).unwrap();
         }
         assert!(!path.exists());
         std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn namespaces_that_ended_are_forgotten_and_the_node_is_not() {
+        let path = std::env::temp_dir().join(format!("journal-kept-{}", std::process::id()));
+        let journal = Journal::at(&path);
+        let pod = |ino| Some(NetnsId { dev: 4, ino });
+        let pages =
+            [NODES, Page::ProbeChains, Page::Chains(None), Page::Chains(pod(7)), Page::Settings(pod(8))];
+        for page in pages {
+            journal.note(page, std::iter::once(("a".to_owned(), "1".to_owned()))).unwrap();
+        }
+        journal.keep_only(&[NetnsId { dev: 4, ino: 7 }]).unwrap();
+        let kept: Vec<_> = pages.into_iter().filter(|page| journal.has(*page)).collect();
+        assert_eq!(kept, pages[..4]);
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -34,6 +34,18 @@ impl Changes {
         };
         self.0.iter().flat_map(of).collect()
     }
+
+    /// The texts for `iptables-restore --noflush`; empty for a family that needs no change.
+    #[must_use]
+    pub fn texts(&self) -> Vec<(Family, String)> {
+        self.0.iter().map(|(family, change)| (*family, change.restore_text())).collect()
+    }
+}
+
+/// The tables that texts for `iptables-restore` are about, by family.
+pub fn tables(texts: &[(Family, String)]) -> Vec<(Family, &str)> {
+    let of = |text| str::lines(text).filter_map(|line| line.strip_prefix('*'));
+    texts.iter().flat_map(|(family, text)| of(text).map(|table| (*family, table))).collect()
 }
 
 impl Firewall {
@@ -42,9 +54,7 @@ impl Firewall {
     /// # Errors
     /// As there.
     pub fn apply(&self, changes: &Changes, waiting: Vec<Waiting>) -> Result<(), Error> {
-        let texts: Vec<_> =
-            changes.0.iter().map(|(family, change)| (*family, change.restore_text())).collect();
-        self.restore(&texts, waiting)
+        self.restore(&changes.texts(), waiting)
     }
 
     /// Takes an owner's rules out of the tables of the backend that is not in use, where a run that used it has left

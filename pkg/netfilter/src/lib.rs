@@ -24,7 +24,7 @@ mod tools;
 
 pub use backend::{Backend, UnknownBackend};
 pub use builtin::BuiltIn;
-pub use changes::Changes;
+pub use changes::{Changes, tables};
 pub use child::become_tool;
 pub use digest::RuleDigest;
 pub use error::Error;

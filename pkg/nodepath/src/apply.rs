@@ -4,15 +4,11 @@ use std::net::{IpAddr, UdpSocket};
 
 use hostnet::{Handle, NewLink, RouteChange, sysctl};
 use ipset::SetName;
+use journal::{Page, Whose};
 use model::Family;
 use planner::node::{Direction, LinkKind, Operation, Pair, Place, RouteEdit, Slot};
 
-use crate::{
-    Begun, Error, Located, NodePath, convert,
-    convert::Names,
-    journal::{Page, Whose},
-    members,
-};
+use crate::{Begun, Error, Located, NodePath, convert, convert::Names, members};
 
 impl NodePath {
     /// Does one step, going on from what [`NodePath::begin`] has begun, if anything. Repeating one changes nothing.
@@ -159,7 +155,7 @@ impl NodePath {
         if self.run_at(place, || sysctl::read(name))?.is_some() {
             let _ = self.run_at(place, || sysctl::write(name, value))?;
         }
-        self.journal.forget(Page::Settings(whose), name)
+        Ok(self.journal.forget(Page::Settings(whose), name)?)
     }
 
     fn routes(&mut self, place: Place, edits: &[RouteEdit]) -> Result<(), Error> {

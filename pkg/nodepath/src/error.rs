@@ -18,9 +18,9 @@ pub enum Error {
     /// A network namespace could not be found, opened or entered.
     #[error(transparent)]
     Netns(#[from] netns::Error),
-    /// The journal of what was there before could not be read or written.
-    #[error("cannot keep the journal of kernel settings and built-in chains: {0}")]
-    Journal(#[source] hostfs::Error),
+    /// The journal of what was there before.
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
     /// The configured name of a set is none.
     #[error(transparent)]
     SetName(#[from] ipset::InvalidSetName),

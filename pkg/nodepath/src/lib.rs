@@ -7,7 +7,6 @@ mod apply;
 mod convert;
 mod error;
 mod inside;
-mod journal;
 mod locate;
 mod members;
 mod observe;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use hostnet::{Handle, IpNet, Link, LinkIndex, PolicyRule, Route};
+use journal::{Journal, Page};
 use model::Family;
 use netfilter::{Firewall, Options};
 use planner::node::{
@@ -16,13 +17,7 @@ use planner::node::{
     watched_sysctls,
 };
 
-use crate::{
-    Error, Located, convert,
-    convert::Names,
-    inside,
-    journal::{Journal, Page},
-    locate, members,
-};
+use crate::{Error, Located, convert, convert::Names, inside, locate, members};
 
 /// The node's network namespace, seen from a thread in it, and those of its ztunnels.
 #[derive(Debug)]
@@ -56,7 +51,7 @@ impl NodePath {
             net: Handle::open()?,
             sets: ipset::Handle::open()?,
             firewall: None,
-            journal: Journal::open(journal),
+            journal: Journal::at(journal),
             located: BTreeMap::new(),
             slots: [None, None],
             netns_directory: netns_directory.to_owned(),
@@ -91,7 +86,7 @@ impl NodePath {
             return Ok(()); // nothing was located this time
         }
         let ids: Vec<_> = located.values().map(|located| located.netns.id()).collect();
-        self.journal.keep_only(&ids)
+        Ok(self.journal.keep_only(&ids)?)
     }
 
     /// Sets, rules and routes: all that changes with pods, without starting a tool.

@@ -6,13 +6,14 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use journal::Page;
 use model::Family;
-use netfilter::{Backend, BuiltIn, Firewall, Waiting};
+use netfilter::{Backend, Firewall, Waiting};
 use netns::Netns;
 use planner::node::{Operation, Place, Slot};
 use rules::Owner;
 
-use crate::{Error, NodePath, journal::Page};
+use crate::{Error, NodePath};
 
 type Texts = Vec<(Family, String)>;
 
@@ -91,31 +92,16 @@ impl NodePath {
             return Ok(()); // a legacy table that was used once stays until its namespace ends
         }
         let page = Page::Chains(self.whose(place)?);
-        let noted = self.journal.entries(page);
-        let tables = texts.iter().flat_map(|(family, text)| tables(text).map(|table| (*family, table)));
-        let new: Vec<_> =
-            tables.filter(|(family, table)| !noted.contains_key(&entry(*family, table))).collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        let look = |(family, table): &(Family, &str)| {
-            Ok((entry(*family, table), BuiltIn::of(*family, table)?.to_string()))
-        };
-        let seen: Vec<_> =
-            self.run_at(place, || new.iter().map(look).collect::<Result<_, netfilter::Error>>())?;
-        self.journal.note(page, seen.into_iter())
+        let journal = self.journal.clone();
+        let tables = netfilter::tables(texts);
+        self.run_at(place, || journal.note_chains(page, &tables))
     }
 
     /// What there was before is there again, as far as that is in our hands.
     pub(crate) fn remove_chains(&mut self, place: Place) -> Result<(), Error> {
         let page = Page::Chains(self.whose(place)?);
-        for (name, before) in self.journal.entries(page) {
-            if let Some((family, table)) = parse_entry(&name) {
-                self.run_at(place, || BuiltIn::parse(&before).put_back(family, table))?;
-            }
-            self.journal.forget(page, &name)?;
-        }
-        Ok(())
+        let journal = self.journal.clone();
+        self.run_at(place, || journal.remove_chains(page))
     }
 
     /// Takes our rules out of the tables of the backend that is not in use, where a run that used it has left them: on
@@ -176,19 +162,4 @@ impl NodePath {
         self.note_chains(place, texts, opened.backend())?;
         self.run_at(place, || opened.restore(texts, waiting))
     }
-}
-
-/// The tables that a restore is about.
-fn tables(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| line.strip_prefix('*'))
-}
-
-/// A table's name in the journal.
-fn entry(family: Family, table: &str) -> String {
-    format!("{family} {table}")
-}
-
-fn parse_entry(name: &str) -> Option<(Family, &str)> {
-    let (family, table) = name.split_once(' ')?;
-    Some((Family::BOTH.into_iter().find(|known| known.to_string() == family)?, table))
 }

@@ -118,7 +118,7 @@ fn a_node_with_istios_agent_is_taken_over_in_place_and_given_back() {
         (
             "1-29-1-ambient",
             Istio::New,
-            &["istio-clean-iptables", "istio-iptables", "agent.lock", "agent.sock"],
+            &["istio-clean-iptables", "istio-iptables", "agent.lock", "agent.sock", "settings-before.json"],
         ),
     ] {
         let Some(left) = there_and_back(case, istio) else { return };

@@ -250,18 +250,10 @@ impl Release {
         all.into_iter().filter(|path| before.get(*path) != now.get(*path)).cloned().collect()
     }
 
-    /// What the node's kernel has of rules, sets and policy routes, but for built-in chains of iptables that are empty: in-pod
-    /// capture leaves one for each family (docs/in-pod.md).
+    /// What the node's kernel has of rules, sets and policy routes.
     pub(super) fn kernel(&self) -> String {
         let shown = ["nft list ruleset", "ip rule", "ip -6 rule", "ipset list -name"];
-        let all = shown.map(|command| self.node.netns().sh(command)).concat();
-        let empty = |family: &str| {
-            format!(
-                "table {family} nat {{\n\tchain POSTROUTING {{\n\t\ttype nat hook postrouting priority srcnat; policy \
-                 accept;\n\t}}\n}}\n"
-            )
-        };
-        all.replace(&empty("ip"), "").replace(&empty("ip6"), "")
+        shown.map(|command| self.node.netns().sh(command)).concat()
     }
 
     /// The files that the agent may touch.

@@ -12,7 +12,12 @@ use crate::{Settings, settings::Capture};
 pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
     let config = settings.capture.in_pod().map_or_else(Default::default, |chosen| chosen.rules.clone());
     let mut troubles = Vec::new();
-    let mut probes = match Probes::open(config.clone(), Family::BOTH.to_vec(), settings.tools.clone()) {
+    let mut probes = match Probes::open(
+        config.clone(),
+        Family::BOTH.to_vec(),
+        settings.tools.clone(),
+        &settings.journal,
+    ) {
         Ok(probes) => probes,
         Err(error) => return vec![error.to_string()],
     };

@@ -50,7 +50,8 @@ pub(super) fn show(settings: &Settings, wanted: &Members, state: &mut State, bli
         firewall: Comparison::unseen(Vec::new()),
         ..Network::unwanted()
     };
-    let opened = Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone());
+    let opened =
+        Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone(), &settings.journal);
     let mut probes = match opened {
         Ok(probes) => probes,
         Err(error) => return blind_to(blind, "the node's probes", &error),
