@@ -1,5 +1,6 @@
 //! The agent's DaemonSet with all that belongs to it: our manifests, and what Istio's chart makes of its values.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub(crate) struct Agent {
 const CHART_NAMESPACE: &str = "istio-system";
 const PLAIN_IMAGE: &str = "millrace/install-cni:0.1.0";
 const AMBIENT_IMAGE: &str = "millrace/install-cni:0.1.0-ambient";
+const CHART_VERSIONS: [&str; 3] = ["1.20.8", "1.24.6", "1.29.1"];
 const DAEMON_SET: &str = "istio-cni-node";
 const ROLLOUT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -36,17 +38,70 @@ impl Agent {
 
     /// What Istio's chart renders for one set of values, with our image.
     pub(crate) fn chart(version: &str, case: &str) -> Self {
-        let path = repository("tests/data/istio-charts").join(format!("istio-cni-{version}.json"));
-        let cases: Value = serde_json::from_slice(&fs::read(path).expect("data of a chart")).expect("JSON");
+        let cases = cases(version);
         let rendered = &cases[case];
         let mut objects = rendered_objects(rendered);
-        let image = if case == "ambient" { AMBIENT_IMAGE } else { PLAIN_IMAGE };
+        let image = if is_ambient(rendered) { AMBIENT_IMAGE } else { PLAIN_IMAGE };
         local_image(&mut objects, Some(image));
-        Self { name: format!("Istio's chart {version}, {case}"), namespace: CHART_NAMESPACE.into(), objects }
+        let agent = Self {
+            name: format!("Istio's chart {version}, {case}"),
+            namespace: CHART_NAMESPACE.into(),
+            objects,
+        };
+        let needs_privileges = version.starts_with("1.20.") && is_ambient(rendered);
+        if needs_privileges { agent.privileged() } else { agent }
+    }
+
+    /// Every case of the data that has a DaemonSet or permissions of its own; others differ in settings, which `tests/tests` covers.
+    pub(crate) fn distinct_charts() -> Vec<(&'static str, String)> {
+        let mut distinct = Vec::new();
+        for version in CHART_VERSIONS {
+            let mut seen = BTreeSet::new();
+            let mut cases: Vec<_> = cases(version).into_iter().collect();
+            // Of several with the same DaemonSet, the one that is installed most.
+            cases.sort_by_key(|(case, _)| case != "default");
+            for (case, rendered) in cases {
+                if seen.insert(json!([rendered["daemonset"], rendered["rbac"]]).to_string()) {
+                    distinct.push((version, case));
+                }
+            }
+        }
+        distinct
+    }
+
+    /// Where the node's network configurations, plugins and network namespaces are, as this DaemonSet mounts them: by the paths
+    /// that the runtime of the test has.
+    pub(crate) fn layout(&self) -> Vec<(String, &'static str)> {
+        let daemon_set =
+            self.objects.iter().find(|object| object["kind"] == "DaemonSet").expect("it has one");
+        let volumes = daemon_set["spec"]["template"]["spec"]["volumes"].as_array().into_iter().flatten();
+        let known = |name: &str| match name {
+            "cni-net-dir" => Some("/etc/cni/net.d"),
+            "cni-bin-dir" => Some("/opt/cni/bin"),
+            "cni-netns-dir" => Some("/var/run/netns"),
+            _ => None,
+        };
+        let place = |volume: &Value| {
+            let path = volume["hostPath"]["path"].as_str()?.trim_end_matches('/').to_owned();
+            Some((path, known(volume["name"].as_str()?)?))
+        };
+        volumes.filter_map(place).filter(|(path, usual)| path != usual).collect()
+    }
+
+    /// Whether the plugin is to be part of the node's network, and is not called by a meta plugin.
+    pub(crate) fn is_chained(&self) -> bool {
+        let says_no = |value: &Value| *value == "false";
+        let in_configmap = |object: &Value| says_no(&object["data"]["CHAINED_CNI_PLUGIN"]);
+        let in_container = |object: &Value| {
+            let container = &object["spec"]["template"]["spec"]["containers"][0];
+            let mut env = container["env"].as_array().into_iter().flatten();
+            env.any(|one| one["name"] == "CHAINED_CNI_PLUGIN" && says_no(&one["value"]))
+        };
+        !self.objects.iter().any(|object| in_configmap(object) || in_container(object))
     }
 
     /// With `cni.privileged=true`, which Istio's profile for ambient mode sets together with `cni.ambient.enabled`.
-    pub(crate) fn privileged(mut self) -> Self {
+    fn privileged(mut self) -> Self {
         for object in self.objects.iter_mut().filter(|object| object["kind"] == "DaemonSet") {
             object["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"] =
                 json!(true);
@@ -115,6 +170,18 @@ impl Agent {
     fn path(&self) -> String {
         format!("/apis/apps/v1/namespaces/{}/daemonsets/{DAEMON_SET}", self.namespace)
     }
+}
+
+/// Recorded cases of a chart's version, by name.
+fn cases(version: &str) -> BTreeMap<String, Value> {
+    let path = repository("tests/data/istio-charts").join(format!("istio-cni-{version}.json"));
+    serde_json::from_slice(&fs::read(path).expect("data of a chart")).expect("JSON")
+}
+
+fn is_ambient(rendered: &Value) -> bool {
+    let names = ["cni-ztunnel-sock-dir", "cni-ambient-config-dir"];
+    let mut volumes = rendered["daemonset"]["volumes"].as_array().into_iter().flatten();
+    volumes.any(|volume| names.iter().any(|name| volume["name"] == *name))
 }
 
 fn repository(path: &str) -> PathBuf {

@@ -1,7 +1,7 @@
 //! `hack/e2e`: the agent and the plugin on a real node. etcd, the API server, controllers, the scheduler, kubelet, containerd and runc
 //! run in the sandbox; the agent is deployed with our own manifests and as Istio's chart does it.
 //!
-//! `e2e PROGRAMS IMAGES [1.6|2]`. Each thing that is shown is also checked; the last line counts.
+//! `e2e PROGRAMS IMAGES [1.6|2|charts]...`. Each thing that is shown is also checked; the last line counts.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -29,26 +29,28 @@ use std::process::{Command, ExitCode};
 use crate::checks::Checks;
 use crate::control::{API, Places};
 use crate::machine::Flavour;
+use crate::runs::Part;
 
 fn main() -> ExitCode {
     assert!(kit::sandboxed(), "run this as hack/e2e");
     let mut arguments = std::env::args().skip(1);
-    let mut next = || PathBuf::from(arguments.next().expect("e2e PROGRAMS IMAGES [1.6|2]..."));
+    let mut next = || PathBuf::from(arguments.next().expect("e2e PROGRAMS IMAGES [1.6|2|charts]..."));
     let places = Places { programs: next(), images: next(), work: "/run/e2e".into() };
-    let wanted: Vec<_> = arguments.map(|word| flavour(&word)).collect();
+    let wanted: Vec<_> = arguments.map(|word| part(&word)).collect();
     let line = format!("address add {API}/32 dev lo");
     assert!(Command::new("ip").args(line.split(' ')).status().is_ok_and(|status| status.success()));
     let mut checks = Checks::new();
-    for flavour in if wanted.is_empty() { vec![Flavour::One, Flavour::Two] } else { wanted } {
-        checks = runs::play(&places, flavour, checks);
+    for part in if wanted.is_empty() { Part::ALL.to_vec() } else { wanted } {
+        checks = runs::play(&places, part, checks);
     }
     checks.close()
 }
 
-fn flavour(word: &str) -> Flavour {
+fn part(word: &str) -> Part {
     match word {
-        "1.6" => Flavour::One,
-        "2" => Flavour::Two,
-        other => panic!("no containerd {other} here: 1.6 or 2"),
+        "1.6" => Part::Flavour(Flavour::One),
+        "2" => Part::Flavour(Flavour::Two),
+        "charts" => Part::Charts,
+        other => panic!("no part {other} here: 1.6, 2 or charts"),
     }
 }

@@ -14,8 +14,23 @@ const MODE: &str = "istio.io/dataplane-mode";
 const SHOP: &str = "shop";
 const MESH: &str = "mesh";
 
-/// Boots a cluster, plays all that belongs to this version of containerd, and takes it down.
-pub(crate) fn play(places: &Places, flavour: Flavour, checks: Checks) -> Checks {
+/// A part of the test, with a cluster of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Part {
+    /// All that belongs to a version of containerd.
+    Flavour(Flavour),
+    /// Every DaemonSet that Istio's charts make.
+    Charts,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 3] =
+        [Self::Flavour(Flavour::One), Self::Flavour(Flavour::Two), Self::Charts];
+}
+
+/// Boots a cluster, plays a part, and takes it down.
+pub(crate) fn play(places: &Places, part: Part, checks: Checks) -> Checks {
+    let flavour = if let Part::Flavour(flavour) = part { flavour } else { Flavour::Two };
     checks.chapter(format!("a cluster with one node and {}", flavour.name()));
     let mut lab = Lab::start(places, flavour, checks);
     lab.namespace(SHOP, &[]);
@@ -25,18 +40,23 @@ pub(crate) fn play(places: &Places, flavour: Flavour, checks: Checks) -> Checks 
         "/api/v1/namespaces/istio-system/serviceaccounts",
         &serde_json::json!({"metadata": {"name": "ztunnel"}}),
     );
-    match flavour {
-        Flavour::One => {
+    match part {
+        Part::Flavour(Flavour::One) => {
             sidecars(&mut lab, places);
             ambient(&mut lab, places, &Agent::manifest("istio-cni-ambient.yaml"), Capture::Node);
             chart(&mut lab, places, &Agent::chart("1.20.8", "default"), None);
-            let ambient = Agent::chart("1.20.8", "ambient").privileged();
+            let ambient = Agent::chart("1.20.8", "ambient");
             chart(&mut lab, places, &ambient, Some(Capture::Node));
         }
-        Flavour::Two => {
+        Part::Flavour(Flavour::Two) => {
             ambient(&mut lab, places, &Agent::manifest("istio-cni-in-pod.yaml"), Capture::InPod);
             chart(&mut lab, places, &Agent::chart("1.29.1", "default"), None);
             chart(&mut lab, places, &Agent::chart("1.29.1", "ambient"), Some(Capture::InPod));
+        }
+        Part::Charts => {
+            for (version, case) in Agent::distinct_charts() {
+                daemon_set(&mut lab, places, &Agent::chart(version, &case));
+            }
         }
     }
     lab.stop()
@@ -123,6 +143,32 @@ fn chart(lab: &mut Lab, places: &Places, agent: &Agent, capture: Option<Capture>
     let clean = end(lab, agent, &before, pods);
     if capture.is_some() {
         ztunnel::remove(lab);
+    }
+    renew(lab, places, clean);
+}
+
+/// A DaemonSet of a chart on a node with the layout that its values are for: it installs, captures a pod, and goes.
+fn daemon_set(lab: &mut Lab, places: &Places, agent: &Agent) {
+    lab.checks.chapter(&agent.name);
+    let layout = agent.layout();
+    if layout.iter().any(|(path, _)| path == "/bin") {
+        lab.checks.note("not here: its plugins lie among the programs of the node");
+        return;
+    }
+    let mounted = layout.iter().filter(|(_, usual)| agent.is_chained() || *usual != "/etc/cni/net.d");
+    for (path, usual) in mounted.clone() {
+        lab.machine.sh(&format!("mkdir -p {path} && mount --bind {usual} {path}"));
+    }
+    let before = scenes::install(lab, agent);
+    let pods = if agent.is_chained() {
+        vec![(injected_at_once(SHOP, "sidecar"), Expected::Sidecar)]
+    } else {
+        vec![(plain(SHOP, "plain"), Expected::Direct)]
+    };
+    let pods = kinds::check(lab, &pods);
+    let clean = end(lab, agent, &before, pods);
+    for (path, _) in mounted {
+        lab.machine.sh(&format!("umount {path}"));
     }
     renew(lab, places, clean);
 }

@@ -38,8 +38,24 @@ pub(crate) fn install(lab: &mut Lab, agent: &Agent) -> Footprint {
         lab.checks.note(agent.logs(&lab.control, &lab.machine));
         agent.pods(&lab.control).iter().for_each(|pod| lab.explain(pod));
     }
-    installed(lab);
+    if agent.is_chained() {
+        installed(lab)
+    } else {
+        installed_alone(lab, agent)
+    }
     before
+}
+
+/// A network configuration of its own, which a meta plugin calls.
+fn installed_alone(lab: &mut Lab, agent: &Agent) {
+    let directory = agent.layout().into_iter().find(|(_, usual)| *usual == "/etc/cni/net.d");
+    let directory = directory.map_or_else(|| "/etc/cni/net.d".into(), |(path, _)| path);
+    let files = lab.machine.sh(&format!("grep -l '\"type\": *\"istio-cni\"' {directory}/* || true"));
+    let plugin = lab.machine.path("/opt/cni/bin/istio-cni").is_file();
+    lab.checks.check(
+        plugin && files.lines().count() == 1 && entry(&lab.machine).is_null(),
+        format!("the plugin has a configuration of its own ({}), and its binary is there", files.trim()),
+    );
 }
 
 fn installed(lab: &mut Lab) {
