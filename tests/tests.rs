@@ -28,6 +28,8 @@ mod ambient_rollout;
 mod ambient_stage;
 #[path = "tests/ambient_uninstall.rs"]
 mod ambient_uninstall;
+#[path = "tests/attack_probe_source.rs"]
+mod attack_probe_source;
 #[path = "tests/attack_second_agent.rs"]
 mod attack_second_agent;
 #[path = "tests/clean.rs"]

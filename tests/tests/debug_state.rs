@@ -369,7 +369,7 @@ fn capture_from_within_is_as_the_kernels_own_tools_show_it() {
     assert_eq!(observed(&seen, "ipsets", "", told_member), members(stage.node.netns()));
     assert_eq!(
         observed(&seen, "firewall", "node", told_firewall),
-        firewall(stage.node.netns(), &["ISTIO_POSTRT"])
+        firewall(stage.node.netns(), &["ISTIO_POSTRT", "ISTIO_PROBES"])
     );
     for kind in ["ipsets", "firewall"] {
         assert_eq!(seen["network"][kind]["difference"], Value::Array(Vec::new()), "{kind}");

@@ -20,6 +20,11 @@ pub const PRERT: Chain = Chain::named("ISTIO_PRERT");
 pub const OUTPUT: Chain = Chain::named("ISTIO_OUTPUT");
 /// Packets that leave the node.
 pub const POSTRT: Chain = Chain::named("ISTIO_POSTRT");
+/// Packets from and to the probes' source address that are no probe's.
+pub const PROBES: Chain = Chain::named("ISTIO_PROBES");
+
+/// Tables in which [`host`] has rules, in commit order.
+pub const HOST_TABLES: [Table; 2] = [Table::Mangle, Table::Nat];
 
 /// Priority of the policy rule for [`Config::local_route`].
 pub const PRIORITY: u32 = 32764;
@@ -194,7 +199,24 @@ pub fn host(config: &Config, set: &str, family: Family) -> RuleSet {
     let probe = Rule::new(Target::Snat(config.probes.of(family))).tcp();
     let probe = probe.when(Match::SocketExists { negated: false }).when(member);
     rules.table(Table::Nat).push(&POSTRT, probe);
+    guard(config.probes.of(family), &mut rules);
     rules
+}
+
+/// Pods trust the probes' source address, so nobody else may use it. Probes get it in POSTROUTING and their answers lose it
+/// in PREROUTING, behind `mangle`: no packet arrives with it as its source, and none is forwarded to it. By the second rule no
+/// pod reaches past ztunnel whoever took the address. `mangle` rather than `raw`, because captured pods have it, too: where
+/// the kernel lacks it, there is nothing to guard. On `lo` the address may be the node's own.
+fn guard(probes: IpAddr, rules: &mut RuleSet) {
+    let net = host_net(probes);
+    let table = rules.table(Table::Mangle);
+    let jump = Rule::jump(PROBES);
+    for (hook, rule) in
+        [(Hook::Prerouting, jump.clone().source(net).not_input(&LOOPBACK)), (Hook::Forward, jump.dest(net))]
+    {
+        table.jumps.push(Jump { hook, rule, place: Place::Early });
+    }
+    table.push(&PROBES, Rule::new(Target::Drop));
 }
 
 /// Ahead of everybody else's rules: an application's own must not lead traffic past the mesh.

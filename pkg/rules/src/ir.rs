@@ -156,6 +156,13 @@ impl Rule {
         self
     }
 
+    /// Only packets that arrive on another interface than `interface`.
+    #[must_use]
+    pub fn not_input(mut self, interface: &IfName) -> Rule {
+        self.input = Some(Is::ne(interface.clone()));
+        self
+    }
+
     /// Only packets that leave by `interface`; no condition when that is `+`.
     #[must_use]
     pub fn output(mut self, interface: &IfName) -> Rule {
@@ -231,6 +238,9 @@ fn one_of_many(interface: &IfName) -> Option<Is<IfName>> {
 pub enum Place {
     /// Before everybody else's rules.
     First,
+    /// The same when it is made. Another component that wants to be first may come before it later: nobody is to fight over
+    /// a rule that need not be first.
+    Early,
     /// After what is there.
     Last,
 }

@@ -62,7 +62,7 @@ impl Owner {
     pub const IN_POD: Owner = Owner { chains: &["ISTIO_PRERT", "ISTIO_OUTPUT"] };
 
     /// In-pod capture, on the node.
-    pub const PROBES: Owner = Owner { chains: &["ISTIO_POSTRT"] };
+    pub const PROBES: Owner = Owner { chains: &["ISTIO_POSTRT", "ISTIO_PROBES"] };
 
     /// True for a chain of this owner.
     #[must_use]
@@ -275,7 +275,7 @@ impl Jump {
     /// The restore line (or command arguments) that puts the jump in place.
     pub(crate) fn command(&self) -> String {
         match self.place {
-            Place::First => format!("-I {} 1 {}", self.hook.name(), self.rule),
+            Place::First | Place::Early => format!("-I {} 1 {}", self.hook.name(), self.rule),
             Place::Last => format!("-A {} {}", self.hook.name(), self.rule),
         }
     }
@@ -298,10 +298,10 @@ impl SavedTable {
     }
 
     /// A jump that must be first has to be the first rule of its chain, and to have no copy behind it: a copy could
-    /// not be deleted, since `-D` takes the first of equal rules. Any place suits a jump that was appended.
+    /// not be deleted, since `-D` takes the first of equal rules. Any place suits others.
     fn stands_well(&self, index: usize, jump: &Jump) -> bool {
         let copies = || self.rules_of(jump.hook.name()).filter(|rule| rule.rule.as_ref() == Some(&jump.rule));
-        jump.place == Place::Last || (index == 0 && copies().count() == 1)
+        jump.place != Place::First || (index == 0 && copies().count() == 1)
     }
 }
 

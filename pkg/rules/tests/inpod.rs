@@ -112,7 +112,7 @@ fn our_rules_come_first_and_nat_switches_on_last() {
         for family in Family::BOTH {
             let rules = (case.rules)(family);
             assert!(
-                rules.tables.values().flat_map(|table| &table.jumps).all(|jump| jump.place == Place::First)
+                rules.tables.values().flat_map(|table| &table.jumps).all(|jump| jump.place != Place::Last)
             );
             assert_eq!(rules.tables.keys().next_back(), Some(&Table::Nat), "{}", case.name);
         }
