@@ -7,6 +7,7 @@
 
 mod captive;
 mod done;
+mod exempt;
 mod pods;
 mod queue;
 mod recorded;
@@ -41,6 +42,7 @@ use crate::{
 };
 
 use captive::{Captive, Waiter};
+use exempt::Exemption;
 use pods::served_in;
 use seek::Pace;
 use worker::{Job, Workers};
@@ -79,8 +81,9 @@ pub(crate) struct InPodWay {
     /// When the last one went.
     disconnected: Option<Instant>,
     started: Instant,
-    /// What is wrong with the node's probes, and with the search for running pods.
-    trouble: Option<Trouble>,
+    /// The rules for the node's probes.
+    exemption: Exemption,
+    /// What is wrong with the search for running pods.
     search_trouble: Option<Trouble>,
     due: Option<Instant>,
     /// Whose probes are to be exempt.
@@ -109,7 +112,7 @@ impl InPodWay {
         server.serve(hub.clone()).map_err(Error::Thread)?;
         let node = Netns::current()?;
         let id = node.id();
-        let workers = Workers::start(settings, chosen, node, owner).map_err(Error::Thread)?;
+        let workers = Workers::start(settings, chosen, node, probes.rules(), owner).map_err(Error::Thread)?;
         let now = Instant::now();
         Ok(InPodWay {
             chosen: chosen.clone(),
@@ -129,7 +132,7 @@ impl InPodWay {
             synced: 0,
             disconnected: None,
             started: now,
-            trouble: None,
+            exemption: Exemption::default(),
             search_trouble: None,
             due: None,
             addresses: Members::new(),
@@ -249,11 +252,13 @@ impl Way for InPodWay {
         let captive = self.captives.get(uid).ok_or_else(|| "it is not enrolled".to_owned());
         let known = captive.and_then(|captive| {
             core.status.ready()?;
-            Ok((served_in(captive)?, captive.options.clone()))
+            Ok((served_in(captive)?, captive.options.clone(), captive.seen.clone()))
         });
         match known {
             // Its rules are compared by tools, for which nobody else is to wait.
-            Ok((netns, pod)) => self.workers.send(Job::Check { netns, pod, reply }, true),
+            Ok((netns, pod, before)) => {
+                self.workers.send(Job::Check { netns, pod, before, reply }, false);
+            }
             Err(why) => drop(reply.send(Err(why))),
         }
     }
@@ -261,6 +266,7 @@ impl Way for InPodWay {
     fn settle(&mut self) {
         self.workers.settle();
         self.seeking = false; // the search may be one of those that were dropped
+        self.exemption.settled();
     }
 
     fn set_fallback(&mut self, _fallback: Fallback) -> bool {

@@ -313,8 +313,10 @@ impl Owner {
                 if core.index.apply(*fact) {
                     core.history.because(|| cause);
                     core.is_dirty(Level::Members);
-                    // What failed may have failed for want of this.
-                    self.due = self.due.min(Instant::now() + FIRST_RETRY);
+                    // What failed may have failed for want of this. Otherwise there is no need to look at everything.
+                    if self.failures > 0 {
+                        self.due = self.due.min(Instant::now() + FIRST_RETRY);
+                    }
                     core.answer_waiting();
                 }
             }

@@ -1,6 +1,6 @@
 //! The handle, and what all changes through it share. The operations stand beside their objects.
 
-use netlink::{Errno, Message, Protocol, Socket};
+use netlink::{Bounds, Errno, Message, Protocol, Socket};
 
 use crate::{Error, LinkIndex};
 
@@ -36,6 +36,16 @@ impl Handle {
     /// [`Error::Open`].
     pub fn open() -> Result<Self, Error> {
         Ok(Self { socket: Socket::open(Protocol::Route).map_err(Error::Open)? })
+    }
+
+    /// The same for a pod's namespace: a list that is longer than any pod's fails, instead of being read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`].
+    pub fn open_in_pod() -> Result<Self, Error> {
+        let socket = Socket::open(Protocol::Route).map_err(Error::Open)?;
+        Ok(Self { socket: socket.bounded(Bounds::POD) })
     }
 
     /// Sends a change; `already` are the kernel's ways of saying that there is nothing to change.

@@ -141,7 +141,7 @@ impl Finder {
     /// Whether the namespace's links lead to the node; none if it has none of the addresses.
     fn has_one(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<bool>, Error> {
         let look = || -> Result<Option<bool>, Error> {
-            let mut handle = Handle::open()?;
+            let mut handle = Handle::open_in_pod()?;
             let has = handle.addresses()?.iter().any(|address| ips.contains(&address.ip));
             if !has {
                 return Ok(None);

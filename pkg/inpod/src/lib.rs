@@ -16,6 +16,6 @@ mod process;
 pub use error::Error;
 pub use find::{Finder, Found, Sought, namespaces, namespaces_of_pods};
 pub use listener::has_listener;
-pub use node::{Probes, set};
+pub use node::{Ensured, ProbeRules, Probes, set};
 pub use peer::peer_addresses;
 pub use pod::{Glance, Report, Wanted, capture, captured_families, glance, is_captured, release, verify};

@@ -7,7 +7,7 @@ use std::path::Path;
 use ipset::{SetName, SetSpec};
 use journal::{Journal, Page};
 use model::Family;
-use netfilter::{Backend, Changes, Firewall, Observation, Options};
+use netfilter::{Backend, Changes, Firewall, Glance, Observation, Options};
 use rules::{Owner, RuleSet, inpod};
 
 use crate::{Error, branch::Branches};
@@ -15,48 +15,43 @@ use crate::{Error, branch::Branches};
 /// Sets and rules on the node, in the namespace in which they were opened.
 #[derive(Debug)]
 pub struct Probes {
-    config: inpod::Config,
-    families: Vec<Family>,
-    options: Options,
+    rules: ProbeRules,
     sets: ipset::Handle,
-    journal: Journal,
     branches: Branches,
     /// Why probes of pods with a branch interface fail, until it is reported.
     branch_trouble: Option<Error>,
 }
 
-impl Probes {
-    /// Opens them for the calling thread's namespace. `families`: those in which pods are captured; `journal`: the file that says
-    /// what the node was like before.
+/// The rules among them: all that takes tools, which take seconds where others have tens of thousands of rules.
+#[derive(Clone, Debug)]
+pub struct ProbeRules {
+    config: inpod::Config,
+    families: Vec<Family>,
+    options: Options,
+    journal: Journal,
+}
+
+/// What [`ProbeRules::ensure`] found, and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ensured {
+    /// What was missing, in words.
+    pub missing: Vec<String>,
+    /// For the next time.
+    pub seen: Glance,
+}
+
+impl ProbeRules {
+    /// Puts the rules in place where they are not, in the calling thread's namespace; the sets must exist. `before`: what was
+    /// seen the last time. Nobody has to be asked twice for rules that are as they were, whatever others have changed.
     ///
     /// # Errors
-    /// The kernel has no sets, or refuses.
-    pub fn open(
-        config: inpod::Config,
-        families: Vec<Family>,
-        options: Options,
-        journal: &Path,
-    ) -> Result<Probes, Error> {
-        let branches = Branches::open(config.branch_probes);
-        let sets = ipset::Handle::open()?;
-        let journal = Journal::at(journal);
-        Ok(Probes { config, families, options, sets, journal, branches, branch_trouble: None })
-    }
-
-    /// How the firewall tools are used.
-    #[must_use]
-    pub fn options(&self) -> &Options {
-        &self.options
-    }
-
-    /// Puts sets and rules in place where they are not, and tells what was missing. Members stay as they are.
-    ///
-    /// # Errors
-    /// The step that failed; the rules are as they were. Also what failed in [`Probes::settle`] and concerns only probes of
-    /// pods with a branch interface.
-    pub fn ensure(&mut self) -> Result<Vec<String>, Error> {
-        for family in self.families.clone() {
-            let _ = self.sets.create(&spec(family)?)?;
+    /// The step that failed; the rules are as they were.
+    pub fn ensure(&self, before: Option<&Glance>) -> Result<Ensured, Error> {
+        let rules = |family| self.wanted(family);
+        let wanted = netfilter::Wanted { owner: Owner::PROBES, rules: &rules };
+        let seen = Glance::of_node(&wanted, before);
+        if before.is_some_and(|before| before.is_still(&seen)) {
+            return Ok(Ensured { missing: Vec::new(), seen });
         }
         let (firewall, observed) = Firewall::open(&self.options)?;
         let changes = self.changes(&observed);
@@ -66,8 +61,10 @@ impl Probes {
             self.journal.note_chains(Page::ProbeChains, &netfilter::tables(&texts))?;
         }
         firewall.restore(&texts, Vec::new())?;
-        self.branch_trouble.take().map_or(Ok(()), Err)?;
-        Ok(changes.words())
+        let missing = changes.words();
+        // What was just made is compared the next time.
+        let seen = if missing.is_empty() { seen } else { Glance::default() };
+        Ok(Ensured { missing, seen })
     }
 
     /// The node's firewall as it is.
@@ -89,6 +86,41 @@ impl Probes {
     #[must_use]
     pub fn changes(&self, observed: &Observation) -> Changes {
         observed.changes(Owner::PROBES, |family| self.wanted(family))
+    }
+}
+
+impl Probes {
+    /// Opens them for the calling thread's namespace. `families`: those in which pods are captured; `journal`: the file that says
+    /// what the node was like before.
+    ///
+    /// # Errors
+    /// The kernel has no sets, or refuses.
+    pub fn open(
+        config: inpod::Config,
+        families: Vec<Family>,
+        options: Options,
+        journal: &Path,
+    ) -> Result<Probes, Error> {
+        let branches = Branches::open(config.branch_probes);
+        let rules = ProbeRules { config, families, options, journal: Journal::at(journal) };
+        Ok(Probes { rules, sets: ipset::Handle::open()?, branches, branch_trouble: None })
+    }
+
+    /// The rules, for a thread of the same namespace that may wait for tools.
+    #[must_use]
+    pub fn rules(&self) -> &ProbeRules {
+        &self.rules
+    }
+
+    /// Makes the sets where they are not; members stay as they are. They come before the rules.
+    ///
+    /// # Errors
+    /// The kernel refuses. Also what failed in [`Probes::settle`] and concerns only probes of pods with a branch interface.
+    pub fn ensure_sets(&mut self) -> Result<(), Error> {
+        for family in self.rules.families.clone() {
+            let _ = self.sets.create(&spec(family)?)?;
+        }
+        self.branch_trouble.take().map_or(Ok(()), Err)
     }
 
     /// The addresses in the sets, each with the UID of its pod, if it has one.
@@ -126,7 +158,7 @@ impl Probes {
     }
 
     fn add_all(&mut self, pairs: &BTreeMap<IpAddr, String>) -> Result<(), Error> {
-        for family in self.families.clone() {
+        for family in self.rules.families.clone() {
             let of = pairs.iter().filter(|(ip, _)| Family::of(**ip) == family);
             self.sets.add_owned(&spec(family)?, of.map(|(ip, uid)| (*ip, uid.as_str())))?;
         }
@@ -140,7 +172,7 @@ impl Probes {
     /// The kernel refuses.
     pub fn settle(&mut self, wanted: &BTreeMap<IpAddr, String>) -> Result<(usize, usize), Error> {
         let found = self.members()?;
-        let families = self.families.clone();
+        let families = self.rules.families.clone();
         let captured = |ip: &IpAddr| families.contains(&Family::of(*ip));
         let missing: BTreeMap<IpAddr, String> = wanted
             .iter()
@@ -163,11 +195,11 @@ impl Probes {
     /// # Errors
     /// The step that failed.
     pub fn remove(&mut self) -> Result<Vec<String>, Error> {
-        let (firewall, observed) = Firewall::open(&self.options)?;
+        let (firewall, observed) = Firewall::open(&self.rules.options)?;
         let changes = observed.removal(Owner::PROBES);
         firewall.apply(&changes, Vec::new())?;
         let mut taken = [changes.words(), firewall.remove_elsewhere(Owner::PROBES)?].concat();
-        self.journal.remove_chains(Page::ProbeChains)?;
+        self.rules.journal.remove_chains(Page::ProbeChains)?;
         taken.extend(Branches::remove()?);
         for family in Family::BOTH {
             let name = spec(family)?.name;

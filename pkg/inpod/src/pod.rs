@@ -2,7 +2,7 @@
 
 use hostnet::{Handle, LinkIndex, LocalDelivery};
 use model::Family;
-use netfilter::{Changes, Fingerprint, Firewall, Observation, Options, inside};
+use netfilter::{Changes, Firewall, Observation, Options, inside};
 use netns::Netns;
 use rules::{
     Owner, RuleSet,
@@ -36,30 +36,35 @@ pub struct Report {
 /// What can be seen of a namespace at next to no cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Glance {
-    /// None: the kernel could not be asked, which tells nothing.
-    rules: Option<Fingerprint>,
+    rules: netfilter::Glance,
     /// What is missing of the policy route, in words.
     missing: Vec<String>,
 }
 
 impl Glance {
-    /// Nothing was changed between `self` and `later`, and nothing is missing. Where the kernel cannot tell, it is
+    /// Nothing of ours was changed between `self` and `later`, and nothing is missing. Where the kernel cannot tell, it is
     /// `false`: whoever wants to know has to ask the tools.
     #[must_use]
     pub fn is_still(&self, later: &Glance) -> bool {
         let whole = self.missing.is_empty() && later.missing.is_empty();
-        whole && self.rules.is_some() && self.rules == later.rules
+        whole && self.rules.is_still(&later.rules)
     }
 }
 
 /// Makes the namespace as it is wanted. The policy route comes first and the tables that switch traffic on last, so
-/// that no packet is captured before it can be delivered.
+/// that no packet is captured before it can be delivered. In a namespace with more rules of others than are read, chains
+/// that are not as they were `before` are made anew.
 ///
 /// # Errors
 /// The step that failed. What was done before it stays and counts in the next attempt.
-pub fn capture(netns: &Netns, wanted: &Wanted<'_>, options: &Options) -> Result<Report, Error> {
+pub fn capture(
+    netns: &Netns,
+    wanted: &Wanted<'_>,
+    before: Option<&Glance>,
+    options: &Options,
+) -> Result<Report, Error> {
     in_pod(netns, options, |options| {
-        let (firewall, observed) = Firewall::open(options)?;
+        let (firewall, observed) = open(wanted, before, options)?;
         // Where nothing is yet, each family gets rules: its tool is loaded while the routes are made.
         let blank = observed.families.is_empty();
         let waiting = wanted.families.iter().filter(|_| blank);
@@ -68,18 +73,29 @@ pub fn capture(netns: &Netns, wanted: &Wanted<'_>, options: &Options) -> Result<
         let changes = changes(wanted, &observed);
         firewall.apply(&changes, waiting)?;
         differences.extend(changes.words());
-        Ok(Report { differences, ..Report::default() })
+        let mut report = Report { differences, ..Report::default() };
+        if observed.coarse {
+            let (rules, lack) = netfilter::Glance::of_made(&of_pod(&rules_of(wanted)))?;
+            lack.map_or(Ok(()), |lack| Err(Error::Unstable(lack)))?;
+            report.seen.rules = rules;
+        }
+        Ok(report)
     })
 }
 
-/// Compares the namespace with what is wanted, and changes nothing.
+/// Compares the namespace with what is wanted, and changes nothing. `before`: what was seen when it was so, if it ever was.
 ///
 /// # Errors
 /// The kernel, or a tool, could not be asked.
-pub fn verify(netns: &Netns, wanted: &Wanted<'_>, options: &Options) -> Result<Report, Error> {
+pub fn verify(
+    netns: &Netns,
+    wanted: &Wanted<'_>,
+    before: Option<&Glance>,
+    options: &Options,
+) -> Result<Report, Error> {
     in_pod(netns, options, |options| {
-        let seen = look(wanted)?; // before the tables: what changes meanwhile is another generation
-        let (_, observed) = Firewall::open(options)?;
+        let seen = look(wanted, None)?; // before the tables: what changes meanwhile is another generation
+        let (_, observed) = open(wanted, before, options)?;
         let mut differences = seen.missing.clone();
         differences.extend(changes(wanted, &observed).words());
         Ok(Report { differences, seen, warning: None })
@@ -101,7 +117,7 @@ pub fn is_captured(netns: &Netns, config: &Config) -> Result<bool, Error> {
 /// The kernel could not be asked.
 pub fn captured_families(netns: &Netns, config: &Config) -> Result<Vec<Family>, Error> {
     netns.run_in(|| {
-        let mut handle = Handle::open()?;
+        let mut handle = Handle::open_in_pod()?;
         let mut captured = Vec::new();
         for family in Family::BOTH {
             let rule = delivery(config).rule(family);
@@ -117,8 +133,8 @@ pub fn captured_families(netns: &Netns, config: &Config) -> Result<Vec<Family>, 
 ///
 /// # Errors
 /// The kernel could not be asked.
-pub fn glance(netns: &Netns, wanted: &Wanted<'_>) -> Result<Glance, Error> {
-    netns.run_in(|| look(wanted))?
+pub fn glance(netns: &Netns, wanted: &Wanted<'_>, before: Option<&Glance>) -> Result<Glance, Error> {
+    netns.run_in(|| look(wanted, before))?
 }
 
 /// Takes away all that [`capture`] makes, with whatever options and by whichever backend; and tells what.
@@ -144,18 +160,39 @@ fn in_pod(
 }
 
 fn release_rules(options: &Options) -> Result<Vec<String>, Error> {
-    let (firewall, observed) = Firewall::open(options)?;
+    // The jumps to look for are those that capture makes, with every option.
+    let (config, pod) = (Config::default(), inpod::Pod { dns: true, ..inpod::Pod::default() });
+    let jumps = |family| inpod::pod(&config, &pod, family);
+    let wanted = netfilter::Wanted { owner: Owner::IN_POD, rules: &jumps };
+    let (firewall, observed) = Firewall::open_for(options, &wanted, None)?;
     let changes = observed.removal(Owner::IN_POD);
     firewall.apply(&changes, Vec::new())?;
-    Ok([changes.words(), firewall.remove_elsewhere(Owner::IN_POD)?].concat())
+    Ok([changes.words(), firewall.remove_elsewhere_of(&wanted)?].concat())
+}
+
+fn open(
+    wanted: &Wanted<'_>,
+    before: Option<&Glance>,
+    options: &Options,
+) -> Result<(Firewall, Observation), Error> {
+    let verified = before.and_then(|before| before.rules.own());
+    Ok(Firewall::open_for(options, &of_pod(&rules_of(wanted)), verified)?)
 }
 
 /// What each family needs. One that is not captured must hold nothing of ours either.
-fn changes(wanted: &Wanted<'_>, observed: &Observation) -> Changes {
-    observed.changes(Owner::IN_POD, |family| {
+fn rules_of<'a>(wanted: &'a Wanted<'_>) -> impl Fn(Family) -> RuleSet + 'a {
+    |family| {
         let captured = wanted.families.contains(&family);
         if captured { inpod::pod(wanted.config, wanted.pod, family) } else { RuleSet::default() }
-    })
+    }
+}
+
+fn of_pod(rules: &dyn Fn(Family) -> RuleSet) -> netfilter::Wanted<'_> {
+    netfilter::Wanted { owner: Owner::IN_POD, rules }
+}
+
+fn changes(wanted: &Wanted<'_>, observed: &Observation) -> Changes {
+    observed.changes(Owner::IN_POD, rules_of(wanted))
 }
 
 fn delivery(config: &Config) -> LocalDelivery {
@@ -164,7 +201,7 @@ fn delivery(config: &Config) -> LocalDelivery {
 }
 
 fn deliver(wanted: &Wanted<'_>) -> Result<Vec<String>, Error> {
-    let mut handle = Handle::open()?;
+    let mut handle = Handle::open_in_pod()?;
     let lo = loopback(&mut handle)?;
     let mut made = Vec::new();
     for family in deliverable(wanted.families)? {
@@ -174,7 +211,7 @@ fn deliver(wanted: &Wanted<'_>) -> Result<Vec<String>, Error> {
 }
 
 fn undeliver(config: &Config) -> Result<Vec<String>, Error> {
-    let mut handle = Handle::open()?;
+    let mut handle = Handle::open_in_pod()?;
     let lo = loopback(&mut handle)?;
     let mut taken = Vec::new();
     for family in Family::BOTH {
@@ -183,14 +220,14 @@ fn undeliver(config: &Config) -> Result<Vec<String>, Error> {
     Ok(taken)
 }
 
-fn look(wanted: &Wanted<'_>) -> Result<Glance, Error> {
-    let mut handle = Handle::open()?;
+fn look(wanted: &Wanted<'_>, before: Option<&Glance>) -> Result<Glance, Error> {
+    let mut handle = Handle::open_in_pod()?;
     let mut missing = Vec::new();
     for family in deliverable(wanted.families)? {
         missing.extend(handle.missing_local_delivery(family, &delivery(wanted.config))?);
     }
-    // Any doubt leads to the tools, which say more of what is wrong.
-    Ok(Glance { rules: Fingerprint::of_this_netns().ok(), missing })
+    let rules = netfilter::Glance::take(&of_pod(&rules_of(wanted)), before.map(|before| &before.rules));
+    Ok(Glance { rules, missing })
 }
 
 /// Without IPv6 on `lo`, its route is refused, and no packet could use it.

@@ -137,14 +137,14 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
     scene.process(20, UID, 200, &scene.pod.0);
     let (config, options, pod) = (Config::default(), Options::default(), Pod { dns: true, ..Pod::default() });
     let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
-    let first = capture(&scene.pod.1, &wanted, &options).unwrap();
+    let first = capture(&scene.pod.1, &wanted, None, &options).unwrap();
     assert!(!first.differences.is_empty());
-    assert_eq!(capture(&scene.pod.1, &wanted, &options).unwrap().differences, Vec::<String>::new());
+    assert_eq!(capture(&scene.pod.1, &wanted, None, &options).unwrap().differences, Vec::<String>::new());
     assert!(scene.find(None).unwrap().captured);
     // One family goes, the other stays; the option goes with all that it brought.
     let plain = Pod::default();
     let narrower = Wanted { pod: &plain, families: &[Family::V6], ..wanted };
-    let changed = capture(&scene.pod.1, &narrower, &options).unwrap().differences;
+    let changed = capture(&scene.pod.1, &narrower, None, &options).unwrap().differences;
     assert!(
         changed.iter().any(|why| why.contains("IPv4 nat: chain ISTIO_OUTPUT is not wanted")),
         "{changed:?}"
@@ -167,10 +167,10 @@ fn a_glance_tells_changes_in_tables_of_both_backends() {
         let scene = Scene::new();
         let netns = &scene.pod.1;
         let options = Options { forced: Some(backend), ..Options::default() };
-        let _ = capture(netns, &wanted, &options).unwrap();
-        let seen = inpod::verify(netns, &wanted, &options).unwrap();
+        let _ = capture(netns, &wanted, None, &options).unwrap();
+        let seen = inpod::verify(netns, &wanted, None, &options).unwrap();
         assert_eq!(seen.differences, Vec::<String>::new());
-        let glance = || inpod::glance(netns, &wanted).unwrap();
+        let glance = || inpod::glance(netns, &wanted, None).unwrap();
         assert!(seen.seen.is_still(&glance()), "{backend}");
         for tool in ["iptables", "ip6tables"] {
             // Neither the number of rules nor their length is another one.
@@ -183,7 +183,7 @@ fn a_glance_tells_changes_in_tables_of_both_backends() {
             scene.pod.sh(&format!("{tool}-{backend} {rule} {after} -j ACCEPT"));
             assert!(!first.is_still(&glance()), "{backend} {tool}");
         }
-        let differs = inpod::verify(netns, &wanted, &options).unwrap();
+        let differs = inpod::verify(netns, &wanted, None, &options).unwrap();
         assert!(!differs.differences.is_empty());
         scene.pod.sh("ip rule del pref 32764");
         assert!(!differs.seen.is_still(&glance()), "{backend}");
@@ -198,7 +198,7 @@ fn a_release_takes_the_rules_of_both_backends() {
     let forced = |backend| Options { forced: Some(backend), ..Options::default() };
     for (made, released) in [(Backend::Nft, Backend::Legacy), (Backend::Legacy, Backend::Nft)] {
         let scene = Scene::new();
-        let _ = capture(&scene.pod.1, &wanted, &forced(made)).unwrap();
+        let _ = capture(&scene.pod.1, &wanted, None, &forced(made)).unwrap();
         let taken = release(&scene.pod.1, &config, &forced(released)).unwrap();
         assert!(taken.iter().any(|what| what.starts_with(&format!("{made}: "))), "{taken:?}");
         for tool in ["iptables", "ip6tables"] {
@@ -216,13 +216,13 @@ fn traffic_is_no_change() {
     for backend in [Backend::Nft, Backend::Legacy] {
         let scene = Scene::new();
         let options = Options { forced: Some(backend), ..Options::default() };
-        let _ = capture(&scene.pod.1, &wanted, &options).unwrap();
+        let _ = capture(&scene.pod.1, &wanted, None, &options).unwrap();
         for tool in ["iptables", "ip6tables"] {
             scene
                 .pod
                 .sh(&format!("{tool}-{backend} -t mangle -A INPUT -i lo -m limit --limit 1/s -j ACCEPT"));
         }
-        let glance = || inpod::glance(&scene.pod.1, &wanted).unwrap();
+        let glance = || inpod::glance(&scene.pod.1, &wanted, None).unwrap();
         let counters =
             || ["iptables", "ip6tables"].map(|tool| scene.pod.shown(&format!("{tool}-{backend}-save -c")));
         let (first, before) = (glance(), counters());
@@ -253,6 +253,66 @@ fn a_glance_leaves_no_trace() {
         || ["ip", "ip6"].map(|family| scene.pod.shown(&format!("cat /proc/net/{family}_tables_names")));
     let before = names();
     assert_eq!(before, ["nat\n", ""]);
-    let _ = inpod::glance(&scene.pod.1, &wanted).unwrap();
+    let _ = inpod::glance(&scene.pod.1, &wanted, None).unwrap();
     assert_eq!(names(), before);
+}
+
+/// So many rules of the pod's own, in a table of its own and in that of our rules.
+fn crowd(pod: &Named, number: usize) {
+    let rules: String = (0..number)
+        .map(|i| format!("-A OWN -s 10.{}.{}.{}/32 -j ACCEPT\n", i >> 16, i >> 8 & 255, i & 255))
+        .collect();
+    let file = std::env::temp_dir().join(format!("crowd-{}", pod.name()));
+    std::fs::write(&file, format!("*nat\n:OWN - [0:0]\n{rules}COMMIT\n")).unwrap();
+    pod.sh(&format!("iptables-nft-restore --noflush {}", file.display()));
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_any() {
+    let scene = Scene::new();
+    let pod = &scene.pod;
+    let (config, options, what) = (Config::default(), Options::default(), Pod::default());
+    let wanted = Wanted { config: &config, pod: &what, families: &Family::BOTH };
+    crowd(pod, 12_000);
+    let first = capture(&pod.1, &wanted, None, &options).unwrap();
+    assert!(first.differences.iter().any(|why| why.contains("OUTPUT does not jump")), "{first:?}");
+    let seen = inpod::verify(&pod.1, &wanted, Some(&first.seen), &options).unwrap();
+    assert_eq!(seen.differences, Vec::<String>::new());
+    // What is its own does not count.
+    pod.sh("iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT");
+    let glance = |before: &_| inpod::glance(&pod.1, &wanted, Some(before)).unwrap();
+    assert!(seen.seen.is_still(&glance(&seen.seen)));
+    let damages = [
+        "iptables-nft -t nat -F ISTIO_OUTPUT",
+        "iptables-nft -t nat -D OUTPUT -j ISTIO_OUTPUT",
+        "iptables-nft -t mangle -I ISTIO_PRERT -j RETURN",
+        "iptables-nft -t nat -I PREROUTING -j ACCEPT",
+        "ip6tables-nft -t nat -F",
+        "iptables-nft -t nat -A OUTPUT -j ISTIO_OUTPUT",
+    ];
+    let mut seen = seen.seen;
+    for damage in damages {
+        pod.sh(damage);
+        assert!(!seen.is_still(&glance(&seen)), "{damage}");
+        let differs = inpod::verify(&pod.1, &wanted, Some(&seen), &options).unwrap().differences;
+        assert!(!differs.is_empty(), "{damage}");
+        let made = capture(&pod.1, &wanted, Some(&seen), &options).unwrap();
+        let after = inpod::verify(&pod.1, &wanted, Some(&made.seen), &options).unwrap();
+        assert_eq!(after.differences, Vec::<String>::new(), "{damage}");
+        seen = after.seen;
+    }
+    // By a fresh look of the tools, all of it is as in any other pod.
+    pod.sh("iptables-nft -t nat -F OWN");
+    let whole = inpod::verify(&pod.1, &wanted, None, &options).unwrap();
+    let rest: Vec<_> = whole.differences.iter().filter(|why| !why.contains("not wanted: -j ISTIO")).collect();
+    assert!(rest.is_empty(), "{rest:?}");
+    crowd(pod, 12_000);
+    assert!(!release(&pod.1, &config, &options).unwrap().is_empty());
+    assert!(
+        !pod.shown("iptables-nft-save").contains("ISTIO"),
+        "{}",
+        pod.shown("iptables-nft-save -t mangle")
+    );
+    assert!(!pod.shown("ip6tables-nft-save").contains("ISTIO"));
 }

@@ -40,19 +40,33 @@ impl fmt::Display for Backend {
     }
 }
 
+/// Whose rules any of our programs may have made, wherever.
+pub(crate) const OWNERS: [Owner; 3] = [Owner::SIDECAR, Owner::NODE, Owner::PROBES];
+
+/// What a backend holds of a namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Chains of ours, or jumps to such.
+    pub(crate) ours: bool,
+    /// Anything.
+    pub(crate) any: bool,
+}
+
+impl Held {
+    /// By what its tools print, family by family.
+    pub(crate) fn of<'a>(saves: impl Iterator<Item = &'a Saved>) -> Held {
+        saves.fold(Held::default(), |held, saved| Held {
+            ours: held.ours || OWNERS.iter().any(|owner| !owner.remove(saved).is_empty()),
+            any: held.any || !saved.is_blank(),
+        })
+    }
+}
+
 /// Decides between the backends of a namespace by what each holds; none when neither holds anything, so that the
 /// host's default applies. Our own chains decide before anybody else's rules, and nft before legacy.
-pub(crate) fn by_content(nft: &[&Saved], legacy: &[&Saved]) -> Option<Backend> {
-    let either = |test: &dyn Fn(&Saved) -> bool| {
-        if nft.iter().any(|saved| test(saved)) {
-            Some(Backend::Nft)
-        } else {
-            legacy.iter().any(|saved| test(saved)).then_some(Backend::Legacy)
-        }
-    };
-    let ours =
-        |saved: &Saved| [Owner::SIDECAR, Owner::NODE].iter().any(|owner| !owner.remove(saved).is_empty());
-    either(&ours).or_else(|| either(&|saved| !saved.is_blank()))
+pub(crate) fn by_content(nft: Held, legacy: Held) -> Option<Backend> {
+    let either = |nft, legacy: bool| if nft { Some(Backend::Nft) } else { legacy.then_some(Backend::Legacy) };
+    either(nft.ours, legacy.ours).or_else(|| either(nft.any, legacy.any))
 }
 
 #[cfg(test)]
@@ -68,6 +82,7 @@ mod tests {
         let (blank, foreign) = (saved(""), saved("-A OUTPUT -j ACCEPT\n"));
         let ours = saved(":ISTIO_OUTPUT - [0:0]\n");
         let of_a_node = saved(":ztunnel-PREROUTING - [0:0]\n");
+        let of_probes = saved(":ISTIO_POSTRT - [0:0]\n");
         let cases = [
             (&blank, &blank, None),
             (&foreign, &blank, Some(Backend::Nft)),
@@ -75,11 +90,12 @@ mod tests {
             (&foreign, &foreign, Some(Backend::Nft)),
             (&foreign, &ours, Some(Backend::Legacy)),
             (&foreign, &of_a_node, Some(Backend::Legacy)),
+            (&foreign, &of_probes, Some(Backend::Legacy)),
             (&ours, &foreign, Some(Backend::Nft)),
             (&ours, &ours, Some(Backend::Nft)),
         ];
         for (nft, legacy, expected) in cases {
-            assert_eq!(by_content(&[nft], &[legacy]), expected);
+            assert_eq!(by_content(Held::of([nft].into_iter()), Held::of([legacy].into_iter())), expected);
         }
     }
 }

@@ -3,7 +3,9 @@
 use model::Family;
 use rules::{Change, Owner, RuleSet};
 
-use crate::{Error, Firewall, Observation, Waiting, firewall::readable, presence::Presence};
+use crate::{
+    Error, Firewall, Observation, OwnRules, Waiting, Wanted, firewall::readable, presence::Presence,
+};
 
 /// The change of each family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,10 +66,23 @@ impl Firewall {
     /// # Errors
     /// As [`Firewall::open`] and [`Firewall::restore`].
     pub fn remove_elsewhere(&self, owner: Owner) -> Result<Vec<String>, Error> {
+        self.remove_elsewhere_of(&Wanted { owner, rules: &|_| RuleSet::default() })
+    }
+
+    /// The same where there may be more rules than are read; the jumps among the rules tell which built-in chains to look
+    /// into then.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove_elsewhere_of(&self, wanted: &Wanted<'_>) -> Result<Vec<String>, Error> {
         let other = self.other();
-        let found = other.save(Presence::of_this_netns()?.of(other.backend()));
-        let observed = if self.is_forced() { found.unwrap_or_default() } else { readable(found)? };
-        let changes = observed.removal(owner);
+        let found = other.look(Presence::of_this_netns()?.of(other.backend()));
+        let found = if self.is_forced() { found.unwrap_or_default() } else { readable(found)? };
+        let observed = match found {
+            Some(observed) => observed,
+            None => OwnRules::of_this_netns(wanted)?.observation(wanted, None),
+        };
+        let changes = observed.removal(wanted.owner);
         other.apply(&changes, Vec::new())?;
         Ok(changes.words().into_iter().map(|what| format!("{}: {what}", other.backend())).collect())
     }

@@ -5,7 +5,10 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
-    os::{fd::OwnedFd, unix::process::CommandExt as _},
+    os::{
+        fd::OwnedFd,
+        unix::process::{CommandExt as _, ExitStatusExt as _},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -15,13 +18,15 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
     io::Errno,
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit},
 };
 
 use netns::UserNamespace;
 
-use crate::Error;
+use crate::{Error, Limits};
 
+/// What ends a process that writes too much into a file.
+const SIGXFSZ: i32 = 25;
 /// This program.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The argument that makes it a tool: see [`become_tool`].
@@ -61,6 +66,8 @@ pub(crate) struct Running {
     child: Child,
     stdout: File,
     stderr: File,
+    /// How much it may print, in bytes.
+    limit: Option<u64>,
 }
 
 /// What a tool left behind.
@@ -119,7 +126,24 @@ impl Running {
         command.args(arguments).env_clear().envs(env.iter().copied());
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.stdin(stdin).stdout(stdout.try_clone()?).stderr(Stdio::from(stderr.try_clone()?));
-        Ok(Running { tool: tool.to_owned(), child: command.spawn()?, stdout, stderr })
+        Ok(Running { tool: tool.to_owned(), child: command.spawn()?, stdout, stderr, limit: None })
+    }
+
+    /// With limits for what it prints and maps. It has just begun, and reads before it prints.
+    pub(crate) fn limited(mut self, limits: Option<&Limits>) -> Result<Running, Error> {
+        let Some(limits) = limits else { return Ok(self) };
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let set = |resource, most| {
+            let limit = Rlimit { current: Some(most), maximum: Some(most) };
+            prlimit(pid, resource, limit).map(drop)
+        };
+        let done = set(Resource::Fsize, limits.output).and_then(|()| set(Resource::As, limits.memory));
+        match done {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(errno) => return Err(Error::Run { tool: self.tool.clone(), source: errno.into() }),
+        }
+        self.limit = Some(limits.output);
+        Ok(self)
     }
 
     /// Gives a tool that waits for it its input, which must fit into a pipe, and no more.
@@ -138,6 +162,9 @@ impl Running {
         let failed = |source| Error::Run { tool: tool.clone(), source };
         let status = wait(&mut self.child, deadline).map_err(failed)?;
         let status = status.ok_or_else(|| Error::TimedOut { tool: tool.clone(), after: bound })?;
+        if let (Some(limit), Some(SIGXFSZ)) = (self.limit, status.signal()) {
+            return Err(Error::TooMuch { tool, limit });
+        }
         let stdout = contents(&mut self.stdout).map_err(failed)?;
         let stderr = contents(&mut self.stderr).map_err(failed)?;
         Ok(Finished { tool, status, stdout, stderr })

@@ -13,21 +13,21 @@ use crate::{
 };
 
 /// `NFT_MSG_GETRULE` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
-const GET_RULE: u16 = SUBSYSTEM | 7;
+pub(crate) const GET_RULE: u16 = SUBSYSTEM | 7;
 /// `NFTA_RULE_*`.
-const RULE_TABLE: u16 = 1;
-const RULE_CHAIN: u16 = 2;
-const RULE_EXPRESSIONS: u16 = 4;
+pub(crate) const RULE_TABLE: u16 = 1;
+pub(crate) const RULE_CHAIN: u16 = 2;
+pub(crate) const RULE_EXPRESSIONS: u16 = 4;
 const RULE_COMPAT: u16 = 5;
 /// `NFTA_EXPR_*`.
-const EXPRESSION_NAME: u16 = 1;
+pub(crate) const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
 /// `NFTA_IMMEDIATE_DATA`, the verdict in it (`NFTA_DATA_VERDICT`), and where that leads (`NFTA_VERDICT_CHAIN`).
 const IMMEDIATE_DATA: u16 = 2;
 const DATA_VERDICT: u16 = 2;
 const VERDICT_CHAIN: u16 = 2;
 /// Of netfilter's families those of iptables (`NFPROTO_IPV4`, `NFPROTO_IPV6`).
-const NFPROTO: [(Family, u8); 2] = [(Family::V4, 2), (Family::V6, 10)];
+pub(crate) const NFPROTO: [(Family, u8); 2] = [(Family::V4, 2), (Family::V6, 10)];
 
 /// Where rules are: family, table and chain.
 type Place = (Family, String, String);
@@ -135,7 +135,7 @@ fn nf_tables(family: u8, mut note: impl FnMut(&str, Seen)) -> Result<(), Error> 
     Ok(())
 }
 
-fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<Seen, Malformed> {
+pub(crate) fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<Seen, Malformed> {
     let mut hash = Hash::default();
     let mut jumps_to = None;
     for expression in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
@@ -174,7 +174,7 @@ impl Hash {
         }
     }
 
-    fn number(&mut self, number: u64) {
+    pub(crate) fn number(&mut self, number: u64) {
         self.bytes(&number.to_le_bytes());
     }
 }

@@ -21,6 +21,23 @@ impl Fingerprint {
     /// # Errors
     /// The kernel could not be asked, or its answer makes no sense.
     pub fn of_this_netns() -> Result<Fingerprint, Error> {
-        Ok(Fingerprint { generation: generation()?, legacy: legacy::number()? })
+        Fingerprint::within(legacy::LONGEST)
+    }
+
+    /// The same with legacy tables as long as a node may have them.
+    ///
+    /// # Errors
+    /// As [`Fingerprint::of_this_netns`].
+    pub fn of_node() -> Result<Fingerprint, Error> {
+        Fingerprint::within(legacy::LONGEST_OF_NODE)
+    }
+
+    fn within(longest: usize) -> Result<Fingerprint, Error> {
+        Ok(Fingerprint { generation: generation()?, legacy: legacy::number(longest)? })
+    }
+
+    /// The legacy tables hold the same.
+    pub(crate) fn same_legacy(&self, other: &Fingerprint) -> bool {
+        self.legacy == other.legacy
     }
 }

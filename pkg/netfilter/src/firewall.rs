@@ -12,9 +12,10 @@ use netns::UserNamespace;
 use rules::Saved;
 
 use crate::{
-    Backend, Error, Lock,
-    backend::by_content,
+    Backend, Error, Limits, Lock, OwnRules, Wanted,
+    backend::{Held, OWNERS, by_content},
     child::{Finished, Input, Running},
+    legacy,
     lock::LOCK_VARIABLE,
     presence::Presence,
     tools::{Tools, Verb},
@@ -31,6 +32,9 @@ pub struct Options {
     pub lock_wait: Duration,
     /// How long a tool may take in all.
     pub tool_timeout: Duration,
+    /// What reading may cost, and for changes, a shorter time; none: as much as it takes. [`inside`](crate::inside) sets those
+    /// of pods.
+    pub limits: Option<Limits>,
     /// Where the tools that change rules run: the user namespace that owns the network namespace, when it is not our own
     /// ([`Netns::foreign_owner`](netns::Netns::foreign_owner)). The program must call [`become_tool`](crate::become_tool)
     /// first thing.
@@ -44,6 +48,7 @@ impl Default for Options {
             lock: Lock::Host,
             lock_wait: Duration::from_secs(10),
             tool_timeout: Duration::from_secs(30),
+            limits: None,
             user_namespace: None,
         }
     }
@@ -55,6 +60,16 @@ impl Options {
     #[must_use]
     pub fn backends(&self) -> Vec<Backend> {
         self.forced.map_or_else(|| vec![Backend::Nft, Backend::Legacy], |forced| vec![forced])
+    }
+
+    /// How long a tool may take that prints, and how much it may use.
+    fn look_time(&self) -> Duration {
+        self.limits.map_or(self.tool_timeout, |limits| limits.look.min(self.tool_timeout))
+    }
+
+    /// How long one may take that changes something.
+    fn change_time(&self) -> Duration {
+        self.limits.map_or(self.tool_timeout, |limits| limits.change.min(self.tool_timeout))
     }
 }
 
@@ -71,6 +86,16 @@ pub struct Firewall {
 pub struct Observation {
     /// By family.
     pub families: BTreeMap<Family, Saved>,
+    /// Only one owner's chains were read, and of these no more than whether they were changed.
+    pub coarse: bool,
+}
+
+/// What opening has found.
+enum Opened {
+    /// All tables of the backend.
+    Read(Firewall, Observation),
+    /// More rules of nf_tables than are read: it has to be asked chain by chain.
+    Crowded(Firewall),
 }
 
 /// A restore that was started and waits for its text. Dropped, it ends and has changed nothing.
@@ -103,22 +128,70 @@ impl Firewall {
     /// host's default. In a fresh namespace this costs no child process.
     ///
     /// # Errors
-    /// No tool for the backend, or a save that failed.
+    /// No tool for the backend, a save that failed, or more rules than the limits allow.
     pub fn open(options: &Options) -> Result<(Firewall, Observation), Error> {
+        match Firewall::open_any(options)? {
+            Opened::Read(firewall, observed) => Ok((firewall, observed)),
+            Opened::Crowded(firewall) => Err(Error::Crowded(firewall.backend)),
+        }
+    }
+
+    /// The same for the rules of one owner only. Where there are more rules than the limits allow, its chains are read
+    /// one by one; those that are as they were when they were `verified` hold what is wanted, and others count as wrong.
+    ///
+    /// # Errors
+    /// As [`Firewall::open`]; too many rules are an error in legacy tables only.
+    pub fn open_for(
+        options: &Options,
+        wanted: &Wanted<'_>,
+        verified: Option<&OwnRules>,
+    ) -> Result<(Firewall, Observation), Error> {
+        Ok(match Firewall::open_any(options)? {
+            Opened::Read(firewall, observed) => (firewall, observed),
+            Opened::Crowded(firewall) => {
+                (firewall, OwnRules::of_this_netns(wanted)?.observation(wanted, verified))
+            }
+        })
+    }
+
+    fn open_any(options: &Options) -> Result<Opened, Error> {
         let tools = Tools::from_environment();
         let presence = Presence::of_this_netns()?;
-        let save = |backend, families: &[Family]| {
-            Firewall { backend, tools: tools.clone(), options: options.clone() }.save(families)
+        let of = |backend| Firewall { backend, tools: tools.clone(), options: options.clone() };
+        let look = |backend| of(backend).look(presence.of(backend));
+        let chosen = |backend, observed: Option<Observation>| match observed {
+            Some(observed) => Opened::Read(of(backend), observed),
+            None => Opened::Crowded(of(backend)),
         };
-        let look = |backend| save(backend, presence.of(backend));
-        let (backend, observed) = match options.forced {
-            Some(backend) => (backend, look(backend)?),
-            None if presence == Presence::default() => (tools.default_backend()?, Observation::default()),
-            None => choose(readable(look(Backend::Nft))?, readable(look(Backend::Legacy))?, || {
-                tools.default_backend()
-            })?,
+        if let Some(backend) = options.forced {
+            return Ok(chosen(backend, look(backend)?));
+        }
+        if presence == Presence::default() {
+            return Ok(chosen(tools.default_backend()?, Some(Observation::default())));
+        }
+        let (nft, legacy) = (readable(look(Backend::Nft))?, readable(look(Backend::Legacy))?);
+        let held = by_content(held(nft.as_ref())?, held(legacy.as_ref())?);
+        Ok(match held.map_or_else(|| tools.default_backend(), Ok)? {
+            Backend::Nft => chosen(Backend::Nft, nft),
+            Backend::Legacy => chosen(Backend::Legacy, legacy),
+        })
+    }
+
+    /// Reads the tables of these families, within the limits; none: nf_tables holds too much.
+    pub(crate) fn look(&self, families: &[Family]) -> Result<Option<Observation>, Error> {
+        let Some(limits) = self.options.limits.filter(|_| !families.is_empty()) else {
+            return self.save(families).map(Some);
         };
-        Ok((Firewall { backend, tools, options: options.clone() }, observed))
+        match self.backend {
+            Backend::Legacy if legacy::is_longer_than_any_pods()? => Err(Error::Crowded(self.backend)),
+            Backend::Legacy => self.save(families).map(Some),
+            Backend::Nft if limits.are_exceeded()? => Ok(None),
+            // Rules are not all that makes a tool take long, and they may have come just now.
+            Backend::Nft => match self.save(families) {
+                Err(Error::TimedOut { .. } | Error::TooMuch { .. }) => Ok(None),
+                done => done.map(Some),
+            },
+        }
     }
 
     /// The backend in use.
@@ -145,10 +218,12 @@ impl Firewall {
     pub(crate) fn save(&self, families: &[Family]) -> Result<Observation, Error> {
         let started = families.iter().map(|family| {
             let tool = self.tools.find(self.backend, *family, Verb::Save)?;
-            Ok((*family, Running::start(&tool, &[], &[], Input::Text(""))?))
+            let running = Running::start(&tool, &[], &[], Input::Text(""))?;
+            Ok((*family, running.limited(self.options.limits.as_ref())?))
         });
         let mut observed = Observation::default();
-        for (family, finished) in self.finish_all(started.collect::<Result<_, Error>>()?)? {
+        let time = self.options.look_time();
+        for (family, finished) in finish_all(started.collect::<Result<_, Error>>()?, time)? {
             let tool = finished.tool.clone();
             let output = finished.success()?;
             let saved =
@@ -184,7 +259,7 @@ impl Firewall {
                 },
             ));
         }
-        let finished = self.finish_all(running)?;
+        let finished = finish_all(running, self.options.change_time())?;
         finished.into_iter().try_for_each(|(_, finished)| self.restored(finished))
     }
 
@@ -205,7 +280,7 @@ impl Firewall {
         let within = self.options.user_namespace.as_deref();
         let environment = self.restore_environment();
         let running = Running::start_within(within, &tool, &arguments, &environment, Input::Text(""))?;
-        let bound = self.options.tool_timeout;
+        let bound = self.options.change_time();
         self.restored(running.finish(Instant::now() + bound, bound)?)
     }
 
@@ -240,15 +315,14 @@ impl Firewall {
             _ => Vec::new(),
         }
     }
+}
 
-    /// Waits for all, also after one failed, so that no child outlives the call.
-    fn finish_all(&self, running: Vec<(Family, Running)>) -> Result<Vec<(Family, Finished)>, Error> {
-        let bound = self.options.tool_timeout;
-        let deadline = Instant::now() + bound;
-        let finished: Vec<_> =
-            running.into_iter().map(|(family, child)| Ok((family, child.finish(deadline, bound)?))).collect();
-        finished.into_iter().collect()
-    }
+/// Waits for all, also after one failed, so that no child outlives the call.
+fn finish_all(running: Vec<(Family, Running)>, bound: Duration) -> Result<Vec<(Family, Finished)>, Error> {
+    let deadline = Instant::now() + bound;
+    let finished: Vec<_> =
+        running.into_iter().map(|(family, child)| Ok((family, child.finish(deadline, bound)?))).collect();
+    finished.into_iter().collect()
 }
 
 /// True when [`Firewall::open`] may choose the legacy backend here. Costs no child process.
@@ -266,23 +340,18 @@ pub fn may_use_legacy(options: &Options) -> Result<bool, Error> {
 }
 
 /// Tables of a backend whose tools this host lacks cannot be ours to change: they do not count in the choice.
-pub(crate) fn readable(look: Result<Observation, Error>) -> Result<Observation, Error> {
+pub(crate) fn readable(look: Result<Option<Observation>, Error>) -> Result<Option<Observation>, Error> {
     match look {
-        Err(Error::NoTool { .. }) => Ok(Observation::default()),
+        Err(Error::NoTool { .. }) => Ok(Some(Observation::default())),
         other => other,
     }
 }
 
-fn choose(
-    nft: Observation,
-    legacy: Observation,
-    default: impl FnOnce() -> Result<Backend, Error>,
-) -> Result<(Backend, Observation), Error> {
-    let all = |observed: &Observation| observed.families.values().cloned().collect::<Vec<_>>();
-    let (nft_saves, legacy_saves) = (all(&nft), all(&legacy));
-    let chosen = by_content(&nft_saves.iter().collect::<Vec<_>>(), &legacy_saves.iter().collect::<Vec<_>>());
-    Ok(match chosen.map_or_else(default, Ok)? {
-        Backend::Nft => (Backend::Nft, nft),
-        Backend::Legacy => (Backend::Legacy, legacy),
-    })
+/// What a backend holds; none was read because nf_tables holds too much.
+fn held(observed: Option<&Observation>) -> Result<Held, Error> {
+    let Some(observed) = observed else {
+        let ours = OWNERS.into_iter().map(OwnRules::has_any).collect::<Result<Vec<bool>, Error>>()?;
+        return Ok(Held { ours: ours.contains(&true), any: true });
+    };
+    Ok(Held::of(observed.families.values()))
 }

@@ -2,7 +2,7 @@
 
 use netns::{MountSandbox, Netns};
 
-use crate::{Error, Lock, Options, may_use_legacy, private_mounts};
+use crate::{Error, Limits, Lock, Options, may_use_legacy, private_mounts};
 
 /// A pod's lock for its legacy tables: the file of its own namespace, as a child in that namespace sees it.
 const NETNS_FILE: &str = "/proc/thread-self/ns/net";
@@ -18,7 +18,11 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
     options: &Options,
     act: impl Fn(&Options) -> Result<T, E> + Send + Sync,
 ) -> Result<(T, Option<String>), E> {
-    let options = Options { lock: Lock::Private(NETNS_FILE.into()), ..options.clone() };
+    let options = Options {
+        lock: Lock::Private(NETNS_FILE.into()),
+        limits: options.limits.or(Some(Limits::POD)),
+        ..options.clone()
+    };
     let attempt = || -> Result<Attempt<T>, E> {
         let legacy = may_use_legacy(&options)?;
         match private_mounts(&options.lock, legacy) {

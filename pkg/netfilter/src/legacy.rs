@@ -34,7 +34,9 @@ const NAME: usize = 32;
 /// A table may be replaced between the question for its size and the one for its content.
 const ATTEMPTS: u32 = 4;
 /// Longer tables are no pod's. In bytes; a rule has some 300.
-const LONGEST: usize = 16 << 20;
+pub(crate) const LONGEST: usize = 16 << 20;
+/// Nor are such any node's.
+pub(crate) const LONGEST_OF_NODE: usize = 256 << 20;
 
 /// `struct ipt_getinfo`.
 #[repr(C)]
@@ -65,7 +67,7 @@ enum Trouble {
 /// A number that only means "the same" or "another one" for all rules of the legacy tables in the calling thread's
 /// namespace, without their counters; none if there are no such tables. Only tables that exist are asked for, because
 /// asking for another one would make it.
-pub(crate) fn number() -> Result<Option<u64>, Error> {
+pub(crate) fn number(longest: usize) -> Result<Option<u64>, Error> {
     let mut hasher = DefaultHasher::new();
     let mut is_any = false;
     for family in Family::BOTH {
@@ -76,11 +78,30 @@ pub(crate) fn number() -> Result<Option<u64>, Error> {
         is_any = true;
         let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
         for table in tables {
-            let content = read(&socket, family, &table).map_err(|trouble| trouble.of(family, &table))?;
+            let content =
+                read(&socket, family, &table, longest).map_err(|trouble| trouble.of(family, &table))?;
             (family, &table, content).hash(&mut hasher);
         }
     }
     Ok(is_any.then(|| hasher.finish()))
+}
+
+/// Whether a legacy table of the calling thread's namespace is longer than any pod's should be.
+pub(crate) fn is_longer_than_any_pods() -> Result<bool, Error> {
+    for family in Family::BOTH {
+        let tables = legacy_tables(family)?;
+        if tables.is_empty() {
+            continue;
+        }
+        let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
+        for table in tables {
+            let size = ask(&socket, family, &table).map_err(|trouble| trouble.of(family, &table))?.1;
+            if usize::try_from(size).map_or(true, |size| size > LONGEST) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// The rules of all legacy tables of a family in the calling thread's namespace, each with its table. Only tables that exist
@@ -92,7 +113,7 @@ pub(crate) fn rules(family: Family, mut note: impl FnMut(&str, Seen)) -> Result<
     }
     let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
     for table in tables {
-        let content = read(&socket, family, &table).map_err(|trouble| trouble.of(family, &table))?;
+        let content = read(&socket, family, &table, LONGEST).map_err(|trouble| trouble.of(family, &table))?;
         let (info, answer) = content.split_at_checked(size_of::<Info>()).unwrap_or_default();
         let entries = answer.get(offset_of!(Head, entries)..).unwrap_or_default();
         let rules = chains::read(info, entries, &Layout::of(family));
@@ -122,23 +143,28 @@ fn open(family: Family) -> Result<OwnedFd, Errno> {
 }
 
 /// A table's entry points and rules, whose counters are zero.
-fn read(socket: &OwnedFd, family: Family, table: &str) -> Result<Vec<u8>, Trouble> {
+fn read(socket: &OwnedFd, family: Family, table: &str, longest: usize) -> Result<Vec<u8>, Trouble> {
     let mut attempt = 1;
     loop {
-        match read_once(socket, family, table) {
+        match read_once(socket, family, table, longest) {
             Err(Trouble::Kernel(Errno::AGAIN)) if attempt < ATTEMPTS => attempt += 1,
             other => return other,
         }
     }
 }
 
-fn read_once(socket: &OwnedFd, family: Family, table: &str) -> Result<Vec<u8>, Trouble> {
+/// The answer to the first question, and the size of the table that is in it.
+fn ask(socket: &OwnedFd, family: Family, table: &str) -> Result<(Vec<u8>, u32), Trouble> {
     let mut info = named(table, size_of::<Info>())?;
     get(socket, family, GET_INFO, &mut info)?;
     let size = info.get(offset_of!(Info, size)..).and_then(<[u8]>::first_chunk).copied();
-    let size = size.map(u32::from_ne_bytes).ok_or(Trouble::Malformed("no size in the answer"))?;
-    let length = usize::try_from(size).ok().filter(|length| *length <= LONGEST);
-    let length = length.ok_or(Trouble::Malformed("it is longer than any table of a pod"))?;
+    Ok((info, size.map(u32::from_ne_bytes).ok_or(Trouble::Malformed("no size in the answer"))?))
+}
+
+fn read_once(socket: &OwnedFd, family: Family, table: &str, longest: usize) -> Result<Vec<u8>, Trouble> {
+    let (mut info, size) = ask(socket, family, table)?;
+    let length = usize::try_from(size).ok().filter(|length| *length <= longest);
+    let length = length.ok_or(Trouble::Malformed("it is longer than is read"))?;
     let mut content = named(table, offset_of!(Head, entries) + length)?;
     if let Some(asked) = content.get_mut(offset_of!(Head, size)..).and_then(<[u8]>::first_chunk_mut) {
         *asked = size.to_ne_bytes();

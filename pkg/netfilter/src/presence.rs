@@ -1,9 +1,9 @@
 //! Which backend has tables in the calling thread's network namespace, asked without making any.
 
-use std::{fs, io, path::Path};
+use std::{collections::BTreeSet, fs, io, path::Path};
 
 use model::Family;
-use netlink::{Errno, Flags, Message, Protocol, Socket};
+use netlink::{Bounds, Errno, Flags, Message, Protocol, Socket};
 
 use crate::{Backend, Error};
 
@@ -12,6 +12,8 @@ pub(crate) const NF_TABLES: u16 = 10;
 pub(crate) const SUBSYSTEM: u16 = NF_TABLES << 8;
 /// `NFT_MSG_GETTABLE` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
 const GET_TABLE: u16 = SUBSYSTEM | 1;
+/// `NFTA_TABLE_NAME`.
+const TABLE_NAME: u16 = 1;
 /// `NFT_MSG_GETGEN`, and `NFTA_GEN_ID` of its answer.
 const GET_GENERATION: u16 = SUBSYSTEM | 16;
 const GENERATION_ID: u16 = 1;
@@ -42,11 +44,9 @@ impl Presence {
                 legacy.push(family);
             }
         }
-        match nft_families() {
-            Ok(nft) => Ok(Presence { nft, legacy }),
-            Err(error) if has_no_nf_tables(&error) => Ok(Presence { nft: Vec::new(), legacy }),
-            Err(source) => Err(Error::Presence(source)),
-        }
+        let tables = nft_tables()?.unwrap_or_default();
+        let has = |family: &Family| tables.iter().any(|(of, _)| of == family);
+        Ok(Presence { nft: Family::BOTH.into_iter().filter(has).collect(), legacy })
     }
 }
 
@@ -78,16 +78,28 @@ pub(crate) fn legacy_tables(family: Family) -> Result<Vec<String>, Error> {
     }
 }
 
-/// Families with an nf_tables table, in the order of [`Family::BOTH`].
-fn nft_families() -> Result<Vec<Family>, netlink::Error> {
-    let header = [0, 0, 0, 0]; // struct nfgenmsg: any family, version 0, resource 0
-    let replies = Socket::open(Protocol::Netfilter)?.dump(&Message::new(GET_TABLE, Flags(0), &header))?;
-    let seen: Vec<u8> = replies.iter().filter_map(|reply| reply.payload.first().copied()).collect();
-    let has = |family: &Family| match family {
-        Family::V4 => seen.contains(&NFPROTO_IPV4),
-        Family::V6 => seen.contains(&NFPROTO_IPV6),
-    };
-    Ok(Family::BOTH.into_iter().filter(has).collect())
+/// The nf_tables tables of each family of iptables, by name; none if the kernel has no nf_tables.
+pub(crate) fn nft_tables() -> Result<Option<BTreeSet<(Family, String)>>, Error> {
+    match list_tables() {
+        Ok(tables) => Ok(Some(tables)),
+        Err(error) if has_no_nf_tables(&error) => Ok(None),
+        Err(source) => Err(Error::Presence(source)),
+    }
+}
+
+fn list_tables() -> Result<BTreeSet<(Family, String)>, netlink::Error> {
+    let mut found = BTreeSet::new();
+    for (family, number) in [(Family::V4, NFPROTO_IPV4), (Family::V6, NFPROTO_IPV6)] {
+        // struct nfgenmsg: family, version 0, resource 0
+        let question = Message::new(GET_TABLE, Flags::NONE, &[number, 0, 0, 0]);
+        let replies = Socket::open(Protocol::Netfilter)?.bounded(Bounds::POD).dump(&question)?;
+        for reply in replies.iter() {
+            let (_, attributes) = reply.header::<4>()?;
+            let name = attributes.find(TABLE_NAME).ok_or(netlink::Malformed("table without a name"))?;
+            let _ = found.insert((family, name.str()?.to_owned()));
+        }
+    }
+    Ok(found)
 }
 
 /// How often the nf_tables rules of the calling thread's namespace were changed, as a number that only means "the same"

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use crate::Errno;
+use crate::{Bounds, Errno};
 
 /// Why an exchange with the kernel failed.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,9 @@ pub enum Error {
     /// The objects changed during each of that many dumps, so none of them can be trusted.
     #[error("the objects changed while the kernel listed them, {0} times in a row")]
     Interrupted(u32),
+    /// A list has more, or takes longer, than is taken.
+    #[error("the list is longer than {} MiB, or takes the kernel longer than {} s", .0.bytes >> 20, .0.time.as_secs())]
+    Bounds(Bounds),
     /// The request holds a value that is too long for its attribute (64 KiB).
     #[error("an attribute of the request is longer than 65535 bytes")]
     TooLong,

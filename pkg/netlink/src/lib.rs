@@ -20,7 +20,7 @@ pub use errno::Errno;
 pub use error::{Error, Malformed};
 pub use message::{Flags, Message};
 pub use parse::{Attribute, Attributes, Messages, Received};
-pub use socket::{DEFAULT_TIMEOUT, Protocol, Replies, Socket};
+pub use socket::{Bounds, DEFAULT_TIMEOUT, Protocol, Replies, Socket};
 
 /// Size of `struct nlmsghdr`.
 const MESSAGE_HEADER: usize = 16;

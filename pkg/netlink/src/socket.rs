@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -26,6 +26,23 @@ const DUMP_ATTEMPTS: u32 = 8;
 /// and that holds 208 KiB.
 const BATCH: usize = 64;
 
+/// How much of a list is taken: the kernel sends as much as whoever may configure the namespace has put there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// How long it may take in all, with every repetition.
+    pub time: Duration,
+    /// How many bytes its messages may have.
+    pub bytes: usize,
+}
+
+impl Bounds {
+    /// For the node, whose administrator may have it hold all routes of the Internet in several tables.
+    pub const NODE: Bounds = Bounds { time: Duration::from_secs(60), bytes: 512 << 20 };
+    /// For a pod's namespace. Tens of thousands of routes or addresses, or thousands of links, are no pod's, unless it means
+    /// to keep us busy.
+    pub const POD: Bounds = Bounds { time: Duration::from_secs(2), bytes: 4 << 20 };
+}
+
 /// Which part of the kernel to talk to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -42,6 +59,7 @@ pub struct Socket {
     sequence: u32,
     buffer: Vec<u8>,
     timeout: Duration,
+    bounds: Bounds,
 }
 
 impl Socket {
@@ -71,7 +89,13 @@ impl Socket {
         let limit = (!timeout.is_zero()).then_some(timeout);
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, limit)
             .map_err(io_error("set the timeout of a netlink socket"))?;
-        Ok(Self { fd, sequence: 0, buffer: vec![0; BUFFER], timeout })
+        Ok(Self { fd, sequence: 0, buffer: vec![0; BUFFER], timeout, bounds: Bounds::NODE })
+    }
+
+    /// The same with other bounds for each list; they are [`Bounds::NODE`] at first.
+    #[must_use]
+    pub fn bounded(self, bounds: Bounds) -> Self {
+        Self { bounds, ..self }
     }
 
     /// Sends a request that changes something, and waits until the kernel says that it is done.
@@ -100,18 +124,53 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// As [`Socket::request`], and [`Error::Interrupted`].
+    /// As [`Socket::request`], [`Error::Interrupted`] and [`Error::Bounds`]; after the last, open a new socket before asking
+    /// again.
     pub fn dump(&mut self, message: &Message) -> Result<Replies, Error> {
+        match self.dump_until(message, self.bounds)? {
+            (replies, true) => Ok(replies),
+            (_, false) => Err(Error::Bounds(self.bounds)),
+        }
+    }
+
+    /// Asks for the beginning of a list: what comes before it has more than `bytes`. True in the second place: that is all
+    /// of it. The socket ends with the question, for the kernel would go on with the list.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::dump`].
+    pub fn head(mut self, message: &Message, bytes: usize) -> Result<(Replies, bool), Error> {
+        self.dump_until(message, Bounds { bytes, ..self.bounds })
+    }
+
+    fn dump_until(&mut self, message: &Message, bounds: Bounds) -> Result<(Replies, bool), Error> {
+        let deadline = Instant::now() + bounds.time;
         for _ in 0..DUMP_ATTEMPTS {
             self.send(message.clone(), Flags::DUMP)?;
             let mut replies = Replies::default();
-            match self.receive(&mut |reply| replies.push(reply)) {
+            match self.receive_list(&mut replies, bounds.bytes, deadline) {
                 Err(Error::Interrupted(_)) => {}
+                Err(Error::Bounds(_)) if Instant::now() >= deadline => return Err(Error::Bounds(bounds)),
+                Err(Error::Bounds(_)) => return Ok((replies, false)),
                 Err(other) => return Err(other),
-                Ok(()) => return Ok(replies),
+                Ok(()) => return Ok((replies, true)),
             }
         }
         Err(Error::Interrupted(DUMP_ATTEMPTS))
+    }
+
+    fn receive_list(&mut self, replies: &mut Replies, bytes: usize, deadline: Instant) -> Result<(), Error> {
+        let mut exchange = Exchange::new(self.sequence);
+        loop {
+            let length = self.receive_datagram()?;
+            let datagram = self.buffer.get(..length).unwrap_or_default();
+            if exchange.datagram(datagram, &mut |reply| replies.push(reply))? == Progress::Ended {
+                return Ok(());
+            }
+            if replies.payloads.len() > bytes || Instant::now() >= deadline {
+                return Err(Error::Bounds(self.bounds));
+            }
+        }
     }
 
     /// Sends many small changes, 64 with one system call, and waits for each such group. They are carried out in this

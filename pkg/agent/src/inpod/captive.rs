@@ -199,6 +199,7 @@ impl Captive {
             served: self.is_served(),
             refused: self.refused.clone(),
             looked: self.looked,
+            seen: self.seen.clone(),
             trouble: self.trouble.clone(),
             awaited: !self.waiting.is_empty(),
         }

@@ -39,6 +39,7 @@ impl InPodWay {
                 self.released(&uid, result);
             }
             Done::Searched(result) => self.found(core, result),
+            Done::Exempted { took, result } => self.exempted(core, took, result),
             Done::Zds(Event::Connections { connected, synced }) => {
                 if connected != self.connections {
                     let what = format!("connections of ztunnel: {connected}, before: {}", self.connections);
@@ -115,6 +116,7 @@ impl InPodWay {
                 look.repaired.is_empty() && of(uid, |captive| captive.step == Step::Verified)
             }
             Done::Captured { uid, result: Ok(_), .. } => of(uid, |captive| !captive.waiting.is_empty()),
+            Done::Exempted { .. } => true, // a turn follows if it is
             _ => false,
         }
     }
@@ -161,7 +163,7 @@ impl InPodWay {
                     debug!(target: "ambient", "{}: {warning}", captive.name);
                 }
                 if !report.differences.is_empty() {
-                    captive.seen = None;
+                    captive.seen = Some(report.seen);
                     captive.step = Step::Ruled;
                 }
                 captive.step = captive.step.max(Step::Ruled);

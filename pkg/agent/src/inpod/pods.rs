@@ -89,7 +89,8 @@ impl InPodWay {
         }
         captive.begin();
         let urgent = !captive.waiting.is_empty();
-        self.workers.send(Job::Capture { uid: uid.to_owned(), netns, pod: captive.options.clone() }, urgent);
+        let (pod, before) = (captive.options.clone(), captive.seen.clone());
+        self.workers.send(Job::Capture { uid: uid.to_owned(), netns, pod, before }, urgent);
     }
 
     /// Has a pod's rules taken away. ztunnel is told when they are gone, and not before: else its traffic would be led

@@ -11,17 +11,11 @@ use planner::{
     node::Members,
     ztunnel,
 };
-use tracing::{info, warn};
+use tracing::info;
 use zds::ZtunnelPod;
 
 use super::{InPodWay, captive::Step, worker::Job};
-use crate::{
-    core::Core,
-    history::{Entry, summary},
-    owner::Level,
-    settings::Redirection,
-    way::Trouble,
-};
+use crate::{core::Core, owner::Level, settings::Redirection, way::Trouble};
 
 /// Each pod's rules are looked at this often.
 const LOOK: Duration = Duration::from_secs(40);
@@ -38,7 +32,7 @@ const UNSYNCED: Duration = Duration::from_secs(30);
 impl InPodWay {
     pub(super) fn look_and_do(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
         if level == Level::Whole {
-            self.trouble = self.exempt_probes(core);
+            self.exempt_probes(core);
         }
         self.announce_ztunnels(core);
         self.take_in(core);
@@ -55,7 +49,7 @@ impl InPodWay {
         self.tell(core, &addresses);
         self.addresses = addresses;
         self.due = self.next_due();
-        Ok(self.trouble.clone().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(core)))
+        Ok(self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(core)))
     }
 
     /// Which of the connected ztunnels is the newest follows from their pods. The plugin knows their addresses before the
@@ -80,28 +74,6 @@ impl InPodWay {
         Some(format!(
             "{name} has not acknowledged its snapshot of pods for more than {limit} s: it is not ready"
         ))
-    }
-
-    /// Puts rules and sets on the node in place; what is wrong with that.
-    fn exempt_probes(&mut self, core: &mut Core) -> Option<Trouble> {
-        let began = Instant::now();
-        match self.probes.ensure() {
-            Ok(missing) => {
-                if !missing.is_empty() {
-                    let (cause, what) =
-                        (core.history.cause(), format!("put in place: {}", summary(&missing)));
-                    let took = began.elapsed();
-                    core.history.note(Entry { cause, what, pod: None, took, error: None });
-                }
-                if self.open && !missing.is_empty() {
-                    warn!(target: "ambient", "the node's probes were not exempt: {}", missing.join("; "));
-                    self.metrics.repaired("node");
-                    core.notices.repaired("probes of the node past ztunnel", &missing);
-                }
-                None
-            }
-            Err(error) => Some(format!("the node's probes are not exempt: {error}")),
-        }
     }
 
     /// Whose probes are exempt, address by address.

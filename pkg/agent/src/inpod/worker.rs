@@ -1,8 +1,14 @@
 //! Work that takes longer than a message: in pods' namespaces, and on the list of processes.
 
-use std::{collections::BTreeMap, io, sync::Arc, thread};
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
-use inpod::{Finder, Found, Glance, Report, Sought, Wanted};
+use inpod::{Ensured, Finder, Found, Glance, ProbeRules, Report, Sought, Wanted};
 use model::Family;
 use netfilter::Options;
 use netns::{Netns, NetnsId};
@@ -23,14 +29,21 @@ const WORKERS: usize = 4;
 #[derive(Debug)]
 pub(super) enum Job {
     /// Put a pod's rules in place.
-    Capture { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod },
+    Capture { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Glance> },
     /// Look at a pod's rules, and put back what is missing. With a glance from before, the tools are asked only if
     /// another glance tells a difference.
     Look { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Glance> },
     /// Take a pod's rules away.
     Release { uid: String, netns: Arc<Netns> },
     /// Compare a pod's rules, and tell who asked.
-    Check { netns: Arc<Netns>, pod: rules::inpod::Pod, reply: Reply<Result<(), String>> },
+    Check {
+        netns: Arc<Netns>,
+        pod: rules::inpod::Pod,
+        before: Option<Glance>,
+        reply: Reply<Result<(), String>>,
+    },
+    /// Put the rules for the node's probes in place; with what was seen of them the last time.
+    Exempt { before: Option<netfilter::Glance> },
     /// Find namespaces by processes, and by what the plugin noted.
     Search { processes: BTreeMap<String, Sought>, records: BTreeMap<String, Sought> },
 }
@@ -44,6 +57,8 @@ pub(crate) enum Done {
     Looked { uid: String, netns: NetnsId, result: Result<Look, String> },
     /// A pod has no rules any more.
     Released { uid: String, result: Result<Vec<String>, String> },
+    /// The rules for the node's probes.
+    Exempted { took: Duration, result: Result<Ensured, String> },
     /// Namespaces, by UID.
     Searched(Result<Finds, String>),
     /// What ztunnels did.
@@ -75,6 +90,7 @@ impl Workers {
         settings: &Settings,
         chosen: &InPod,
         node: Netns,
+        probes: &ProbeRules,
         owner: &Handle,
     ) -> io::Result<Workers> {
         let queue = Arc::new(Queue::default());
@@ -85,6 +101,7 @@ impl Workers {
             options: settings.tools.clone(),
             finder: Finder::new(&chosen.proc, node, chosen.rules.clone()),
             records: Records::new(settings),
+            probes: probes.clone(),
         };
         let tools = Arc::new(tools);
         for _ in 0..WORKERS {
@@ -126,6 +143,7 @@ struct Tools {
     options: Options,
     finder: Finder,
     records: Records,
+    probes: ProbeRules,
 }
 
 impl Tools {
@@ -133,8 +151,9 @@ impl Tools {
     fn run(&self, job: Job) -> Option<Done> {
         let words = |error: inpod::Error| error.to_string();
         Some(match job {
-            Job::Capture { uid, netns, pod } => {
-                let result = inpod::capture(&netns, &self.wanted(&pod), &self.options).map_err(words);
+            Job::Capture { uid, netns, pod, before } => {
+                let wanted = self.wanted(&pod);
+                let result = inpod::capture(&netns, &wanted, before.as_ref(), &self.options).map_err(words);
                 Done::Captured { uid, netns: netns.id(), result }
             }
             Job::Look { uid, netns, pod, before } => {
@@ -145,14 +164,20 @@ impl Tools {
                 let result = inpod::release(&netns, &self.config, &self.options).map_err(words);
                 Done::Released { uid, result }
             }
-            Job::Check { netns, pod, reply } => {
-                let seen = inpod::verify(&netns, &self.wanted(&pod), &self.options).map_err(words);
+            Job::Check { netns, pod, before, reply } => {
+                let wanted = self.wanted(&pod);
+                let seen = inpod::verify(&netns, &wanted, before.as_ref(), &self.options).map_err(words);
                 let fine = |seen: Report| match seen.differences.is_empty() {
                     true => Ok(()),
                     false => Err(seen.differences.join("; ")),
                 };
                 drop(reply.send(seen.and_then(fine))); // who has given up needs no answer
                 return None;
+            }
+            Job::Exempt { before } => {
+                let began = Instant::now();
+                let result = self.probes.ensure(before.as_ref()).map_err(words);
+                Done::Exempted { took: began.elapsed(), result }
             }
             Job::Search { processes, records } => {
                 Done::Searched(self.search(&processes, &records).map_err(words))
@@ -183,19 +208,19 @@ impl Tools {
     ) -> Result<Look, inpod::Error> {
         let wanted = self.wanted(pod);
         if let Some(before) = before {
-            let glance = inpod::glance(netns, &wanted)?;
+            let glance = inpod::glance(netns, &wanted, Some(before))?;
             if before.is_still(&glance) {
                 return Ok(Look { glance, repaired: Vec::new() });
             }
         }
-        let seen = inpod::verify(netns, &wanted, &self.options)?;
+        let seen = inpod::verify(netns, &wanted, before, &self.options)?;
         if seen.differences.is_empty() {
             return Ok(Look { glance: seen.seen, repaired: Vec::new() });
         }
-        let repaired = inpod::capture(netns, &wanted, &self.options)?.differences;
-        let after = inpod::verify(netns, &wanted, &self.options)?;
+        let made = inpod::capture(netns, &wanted, before, &self.options)?;
+        let after = inpod::verify(netns, &wanted, Some(&made.seen), &self.options)?;
         match after.differences.into_iter().next() {
-            None => Ok(Look { glance: after.seen, repaired }),
+            None => Ok(Look { glance: after.seen, repaired: made.differences }),
             Some(difference) => Err(inpod::Error::Unstable(difference)),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
 
-use ::inpod::{Probes, Wanted, set};
+use ::inpod::{Glance, ProbeRules, Probes, Wanted, set};
 use model::Family;
 use netns::{Netns, NetnsId};
 use planner::node::Members;
@@ -36,6 +36,8 @@ pub(crate) struct CaptiveView {
     pub(crate) served: bool,
     pub(crate) refused: Option<String>,
     pub(crate) looked: Option<Instant>,
+    /// What was seen then.
+    pub(crate) seen: Option<Glance>,
     pub(crate) trouble: Option<String>,
     /// An ADD waits.
     pub(crate) awaited: bool,
@@ -60,14 +62,14 @@ pub(super) fn show(settings: &Settings, wanted: &Members, state: &mut State, bli
         Ok(seen) => state.network.ipsets = members(wanted, seen.into_iter(), |family| set(family).to_owned()),
         Err(error) => blind_to(blind, "the sets of probed pods", &error),
     }
-    match show_firewall(&probes, chosen) {
+    match show_firewall(probes.rules(), chosen) {
         Ok(shown) => state.network.firewall = shown,
         Err(error) => blind_to(blind, "the node's firewall", &error),
     }
 }
 
 fn show_firewall(
-    probes: &Probes,
+    probes: &ProbeRules,
     chosen: &InPod,
 ) -> Result<Comparison<report::FirewallRule>, ::inpod::Error> {
     let observed = probes.observe()?;
@@ -172,7 +174,7 @@ pub(super) fn verify(captive: &CaptiveView, chosen: &InPod, tools: &netfilter::O
     let families = chosen.families();
     let wanted = Wanted { config: &chosen.rules, pod: &captive.options, families: &families };
     let now = timestamp(std::time::SystemTime::now());
-    match ::inpod::verify(netns, &wanted, tools) {
+    match ::inpod::verify(netns, &wanted, captive.seen.as_ref(), tools) {
         Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be looked at: {error}")),
         Ok(report) => {
             pod.kernel.looked = Some(now);

@@ -76,3 +76,19 @@ fn what_another_process_sends_is_not_taken_for_the_kernels_answer() {
     }
     assert!(matches!(socket.receive(&mut |_| {}), Err(Error::Timeout(_))));
 }
+
+#[test]
+fn a_list_beyond_its_bounds_is_refused_and_its_beginning_can_be_had() {
+    let short = Bounds { bytes: 0, ..Bounds::NODE };
+    let all = Socket::open(Protocol::Route).unwrap().dump(&links()).unwrap();
+    // Whatever the bound, one datagram is read; loopback alone fits into that, and the end comes in another.
+    let (head, is_all) = Socket::open(Protocol::Route).unwrap().head(&links(), 0).unwrap();
+    assert!(!head.is_empty() && head.len() <= all.len() && !is_all);
+    let refused = Socket::open(Protocol::Route).unwrap().bounded(short).dump(&links()).unwrap_err();
+    assert!(matches!(refused, Error::Bounds(_)), "{refused}");
+    let late = Bounds { time: Duration::ZERO, ..Bounds::NODE };
+    let refused = Socket::open(Protocol::Route).unwrap().bounded(late).dump(&links()).unwrap_err();
+    assert!(matches!(refused, Error::Bounds(_)), "{refused}");
+    let (whole, is_all) = Socket::open(Protocol::Route).unwrap().head(&links(), 1 << 20).unwrap();
+    assert_eq!((whole.len(), is_all), (all.len(), true));
+}

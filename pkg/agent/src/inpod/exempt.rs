@@ -1,0 +1,89 @@
+//! The node's probes of captured pods: sets and rules on the node. Sets are quick; rules take tools that read all that the
+//! node's firewall holds, so a worker sees to them.
+
+use std::time::Duration;
+
+use inpod::Ensured;
+use netfilter::Glance;
+use tracing::warn;
+
+use super::{InPodWay, worker::Job};
+use crate::{
+    core::Core,
+    history::{Entry, summary},
+    owner::Level,
+    way::Trouble,
+};
+
+/// How far the rules are.
+#[derive(Debug, Default)]
+pub(super) struct Exemption {
+    /// What a worker saw last.
+    seen: Option<Glance>,
+    /// One is at it.
+    busy: bool,
+    /// They were looked at, with whatever result.
+    was_tried: bool,
+    sets: Option<Trouble>,
+    rules: Option<Trouble>,
+}
+
+impl Exemption {
+    /// What was begun was dropped.
+    pub(super) fn settled(&mut self) {
+        self.busy = false;
+    }
+
+    /// What is wrong, if anything.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        let of = self.sets.as_ref().or(self.rules.as_ref());
+        of.map(|error| format!("the node's probes are not exempt: {error}"))
+    }
+}
+
+impl InPodWay {
+    /// Sees to sets and rules. The first time this waits: no pod is captured before its probes are exempt.
+    pub(super) fn exempt_probes(&mut self, core: &mut Core) {
+        self.exemption.sets = self.probes.ensure_sets().err().map(|error| error.to_string());
+        if self.exemption.busy {
+            return;
+        }
+        let before = self.exemption.seen.clone();
+        if self.exemption.was_tried {
+            self.exemption.busy = true;
+            self.workers.send(Job::Exempt { before }, false);
+        } else {
+            let began = std::time::Instant::now();
+            let result = self.probes.rules().ensure(before.as_ref()).map_err(|error| error.to_string());
+            self.exempted(core, began.elapsed(), result);
+        }
+    }
+
+    pub(super) fn exempted(&mut self, core: &mut Core, took: Duration, result: Result<Ensured, String>) {
+        self.exemption.busy = false;
+        self.exemption.was_tried = true;
+        let before = self.exemption.rules.take();
+        match result {
+            Ok(Ensured { missing, seen }) => {
+                self.exemption.seen = Some(seen);
+                if !missing.is_empty() {
+                    self.note_exempted(core, &missing, took);
+                }
+            }
+            Err(error) => self.exemption.rules = Some(error),
+        }
+        if self.exemption.rules != before {
+            core.is_dirty(Level::Members); // whoever asks is told in the next turn
+        }
+    }
+
+    fn note_exempted(&self, core: &mut Core, missing: &[String], took: Duration) {
+        let (cause, what) = (core.history.cause(), format!("put in place: {}", summary(missing)));
+        core.history.note(Entry { cause, what, pod: None, took, error: None });
+        if self.open {
+            warn!(target: "ambient", "the node's probes were not exempt: {}", missing.join("; "));
+            self.metrics.repaired("node");
+            core.notices.repaired("probes of the node past ztunnel", missing);
+        }
+    }
+}

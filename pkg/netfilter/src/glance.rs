@@ -1,0 +1,58 @@
+//! Whether an owner's rules are as they were, without any tool.
+
+use crate::{Error, Fingerprint, OwnRules, own::Wanted};
+
+/// What can be seen of an owner's rules at little cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Glance {
+    /// None: the kernel could not be asked, which tells nothing.
+    rules: Option<Fingerprint>,
+    own: Option<OwnRules>,
+}
+
+impl Glance {
+    /// Looks at the calling thread's namespace, a pod's. What nobody has changed since `before` is not read once more.
+    #[must_use]
+    pub fn take(wanted: &Wanted<'_>, before: Option<&Glance>) -> Glance {
+        Glance::with(Fingerprint::of_this_netns().ok(), wanted, before)
+    }
+
+    /// The same on the node.
+    #[must_use]
+    pub fn of_node(wanted: &Wanted<'_>, before: Option<&Glance>) -> Glance {
+        Glance::with(Fingerprint::of_node().ok(), wanted, before)
+    }
+
+    fn with(rules: Option<Fingerprint>, wanted: &Wanted<'_>, before: Option<&Glance>) -> Glance {
+        let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
+        let own = unchanged.and_then(|before| before.own.clone());
+        let own = own.or_else(|| OwnRules::of_this_netns(wanted).ok());
+        Glance { rules, own }
+    }
+
+    /// What was just made, and cannot be read rule by rule. The second value: what is wrong with it as far as can be seen.
+    ///
+    /// # Errors
+    /// As [`OwnRules::of_this_netns`].
+    pub fn of_made(wanted: &Wanted<'_>) -> Result<(Glance, Option<String>), Error> {
+        let own = OwnRules::of_this_netns(wanted)?;
+        let lack = own.lacks(wanted);
+        Ok((Glance { rules: None, own: Some(own) }, lack))
+    }
+
+    /// Neither the owner's rules nor what leads to them was changed between `self` and `later`. Where the kernel cannot tell, it
+    /// is `false`: whoever wants to know has to ask the tools.
+    #[must_use]
+    pub fn is_still(&self, later: &Glance) -> bool {
+        let (Some(then), Some(now)) = (&self.rules, &later.rules) else { return false };
+        let same_own =
+            || self.own.as_ref().zip(later.own.as_ref()).is_some_and(|(then, now)| then.is_same(now));
+        then == now || (then.same_legacy(now) && same_own())
+    }
+
+    /// The owner's rules, where they could be read.
+    #[must_use]
+    pub fn own(&self) -> Option<&OwnRules> {
+        self.own.as_ref()
+    }
+}

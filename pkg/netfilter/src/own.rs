@@ -1,0 +1,283 @@
+//! What nf_tables holds of one owner, asked chain by chain: what that costs does not grow with the rules of others, and
+//! takes no tool. It tells whether anything was changed, not what a rule says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::Family;
+use netlink::{Attribute, Attributes, Errno, Flags, Message, Protocol, Replies, Socket};
+use rules::{Chain, Hook, Owner, Rule, RuleSet, Saved, SavedRule, SavedTable, Table};
+
+use crate::{
+    Error, Observation,
+    digest::{self, EXPRESSION_NAME, GET_RULE, Hash, NFPROTO, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE},
+    presence::{SUBSYSTEM, has_no_nf_tables, nft_tables},
+};
+
+/// `NFT_MSG_GETCHAIN` (kernel: `include/uapi/linux/netfilter/nf_tables.h`); `NFTA_CHAIN_TABLE`, `NFTA_CHAIN_NAME`.
+const GET_CHAIN: u16 = SUBSYSTEM | 4;
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+/// How much is read of a chain, in bytes. A rule of ours has some 500 at most, and the longest of our chains some hundred.
+const OWN_CHAIN: usize = 512 << 10;
+/// Of a built-in chain: a few hundred rules. Our jumps stand at its beginning.
+const HOOK: usize = 64 << 10;
+
+type Place = (Family, Table, String);
+
+/// Which rules are asked for: those of one owner.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Whose.
+    pub owner: Owner,
+    /// What each family shall have. Its jumps tell which built-in chains are read.
+    pub rules: &'a dyn Fn(Family) -> RuleSet,
+}
+
+/// One owner's chains, and the jumps into them, as nf_tables had them at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnRules {
+    /// A number for what was wanted then.
+    wanted: u64,
+    chains: BTreeMap<Place, Content>,
+    hooks: BTreeMap<Place, Jumps>,
+}
+
+/// A chain of the owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Content {
+    rules: usize,
+    hash: u64,
+    /// There is no more of it.
+    whole: bool,
+}
+
+/// A built-in chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Jumps {
+    /// Its first rule is one of them.
+    leads: bool,
+    /// In their order: where each leads to, whether it has no conditions, and a number for all that it says.
+    found: Vec<(String, bool, u64)>,
+    whole: bool,
+}
+
+impl Jumps {
+    /// Nothing further down can matter: all was read, or the first rule is a jump that takes everything.
+    fn is_certain(&self) -> bool {
+        self.whole || (self.leads && self.found.first().is_some_and(|(_, plain, _)| *plain))
+    }
+}
+
+impl OwnRules {
+    /// Of the calling thread's namespace. A kernel without nf_tables has none.
+    ///
+    /// # Errors
+    /// The kernel could not be asked, or its answer makes no sense.
+    pub fn of_this_netns(wanted: &Wanted<'_>) -> Result<OwnRules, Error> {
+        let mut seen = OwnRules { wanted: number(wanted), ..OwnRules::default() };
+        let Some(tables) = nft_tables()? else { return Ok(seen) };
+        for (family, number) in NFPROTO {
+            let desired = (wanted.rules)(family);
+            for table in
+                Table::ALL.into_iter().filter(|table| tables.contains(&(family, table.name().to_owned())))
+            {
+                for chain in wanted.owner.chains {
+                    if let Some(content) = own_chain(number, table, chain)? {
+                        seen.chains.insert((family, table, (*chain).to_owned()), content);
+                    }
+                }
+                for hook in hooks(&desired, table) {
+                    let jumps = jumps(number, table, hook, wanted.owner)?;
+                    seen.hooks.insert((family, table, hook.name().to_owned()), jumps);
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Whether any chain of an owner's is in nf_tables.
+    pub(crate) fn has_any(owner: Owner) -> Result<bool, Error> {
+        let nothing = |_| RuleSet::default();
+        Ok(!OwnRules::of_this_netns(&Wanted { owner, rules: &nothing })?.chains.is_empty())
+    }
+
+    /// Nothing of the owner's was changed between `self` and `later`, as far as can be told.
+    #[must_use]
+    pub fn is_same(&self, later: &OwnRules) -> bool {
+        self == later && self.hooks.values().all(Jumps::is_certain)
+    }
+
+    /// The same in the form of a save, for plans. A chain that is as it was when it was `verified` holds what is wanted; of
+    /// any other it is only known that it has to be made anew.
+    pub(crate) fn observation(&self, wanted: &Wanted<'_>, verified: Option<&OwnRules>) -> Observation {
+        let mut observed = Observation { coarse: true, ..Observation::default() };
+        let verified = verified.filter(|verified| verified.wanted == self.wanted);
+        for family in Family::BOTH {
+            let desired = (wanted.rules)(family);
+            let mut saved = Saved::default();
+            for ((_, table, chain), content) in self.chains.iter().filter(|((of, ..), _)| *of == family) {
+                let known =
+                    verified.and_then(|verified| verified.chains.get(&(family, *table, chain.clone())));
+                let rules = desired.tables.get(table).map(|rules| rules.chain(&Chain(chain.clone().into())));
+                let rules = rules.filter(|_| known == Some(content)).unwrap_or_default();
+                let into = saved.tables.entry(*table).or_default();
+                into.chains.push(chain.clone());
+                into.rules.extend(rules.iter().map(|rule| in_save(chain, rule)));
+                if rules.is_empty() && content.rules > 0 {
+                    into.rules.push(unread(chain));
+                }
+            }
+            for ((_, table, hook), jumps) in self.hooks.iter().filter(|((of, ..), _)| *of == family) {
+                jumps.fill(hook, saved.tables.entry(*table).or_default());
+            }
+            observed.families.insert(family, saved);
+        }
+        observed
+    }
+
+    /// What is not as it should be after our own change: chains that do not have as many rules as they were given.
+    pub(crate) fn lacks(&self, wanted: &Wanted<'_>) -> Option<String> {
+        Family::BOTH.into_iter().find_map(|family| {
+            let desired = (wanted.rules)(family);
+            desired.tables.iter().find_map(|(table, rules)| {
+                rules.chains.iter().find_map(|(chain, rules)| {
+                    let found = self.chains.get(&(family, *table, chain.0.to_string()));
+                    let found = found.map_or(0, |content| content.rules);
+                    (found != rules.len()).then(|| {
+                        format!(
+                            "{family} {}: chain {chain} has {found} rules, not {}",
+                            table.name(),
+                            rules.len()
+                        )
+                    })
+                })
+            })
+        })
+    }
+}
+
+impl Jumps {
+    /// What a plan has to know: whether the first rule is a jump, and which others are to go. Of a chain that is too long
+    /// to be read, further jumps stay: they do what the first has done.
+    fn fill(&self, hook: &str, table: &mut SavedTable) {
+        table.chains.push(hook.to_owned());
+        if !self.leads {
+            table.rules.push(unread(hook));
+        }
+        let plain = self.found.iter().filter(|(_, plain, _)| *plain);
+        let known = if self.whole { usize::MAX } else { usize::from(self.leads) };
+        for (chain, ..) in plain.take(known) {
+            table.rules.push(in_save(hook, &Rule::jump(Chain(chain.clone().into()))));
+        }
+    }
+}
+
+fn number(wanted: &Wanted<'_>) -> u64 {
+    let mut hash = Hash::default();
+    for family in Family::BOTH {
+        for line in (wanted.rules)(family).lines() {
+            for text in [line.table.name(), &line.chain, &line.rule] {
+                hash.bytes(text.as_bytes());
+            }
+        }
+    }
+    hash.0
+}
+
+fn in_save(chain: &str, rule: &Rule) -> SavedRule {
+    SavedRule { chain: chain.to_owned(), text: rule.to_string(), rule: Some(rule.clone()) }
+}
+
+fn unread(chain: &str) -> SavedRule {
+    SavedRule { chain: chain.to_owned(), text: "(not read)".to_owned(), rule: None }
+}
+
+fn hooks(desired: &RuleSet, table: Table) -> BTreeSet<Hook> {
+    let jumps = desired.tables.get(&table).into_iter().flat_map(|rules| &rules.jumps);
+    jumps.map(|jump| jump.hook).collect()
+}
+
+/// None: there is no such chain.
+fn own_chain(family: u8, table: Table, chain: &str) -> Result<Option<Content>, Error> {
+    let (mut content, mut hash) = (Content { rules: 0, hash: 0, whole: true }, Hash::default());
+    content.whole = read(family, table, chain, OWN_CHAIN, |attributes| {
+        content.rules += 1;
+        hash.number(digest::rule(chain, attributes)?.hash);
+        Ok(())
+    })?;
+    content.hash = hash.0;
+    let is_there = content.rules > 0 || exists(family, table, chain)?;
+    Ok(is_there.then_some(content))
+}
+
+fn jumps(family: u8, table: Table, hook: Hook, owner: Owner) -> Result<Jumps, Error> {
+    let (mut jumps, mut is_first) = (Jumps::default(), true);
+    jumps.whole = read(family, table, hook.name(), HOOK, |attributes| {
+        let rule = digest::rule(hook.name(), attributes)?;
+        if let Some(chain) = rule.jumps_to.filter(|chain| owner.owns(chain)) {
+            jumps.leads |= is_first;
+            jumps.found.push((chain, is_plain(attributes)?, rule.hash));
+        }
+        is_first = false;
+        Ok(())
+    })?;
+    Ok(jumps)
+}
+
+/// Whether a rule has a verdict, and nothing that a packet could fail to meet. (Who goes to a chain instead of jumping there
+/// comes back elsewhere, but is redirected all the same.)
+fn is_plain(attributes: &Attributes<'_>) -> Result<bool, netlink::Malformed> {
+    for expression in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
+        let parts = expression?.nested();
+        let name = parts.find(EXPRESSION_NAME).map(|name| name.str()).transpose()?;
+        if !matches!(name, Some("counter" | "immediate")) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Hands over the rules of a chain in their order, up to so many bytes; true if that is all of them. A chain that does not
+/// exist has none.
+fn read(
+    family: u8,
+    table: Table,
+    chain: &str,
+    bytes: usize,
+    mut each: impl FnMut(&Attributes<'_>) -> Result<(), netlink::Malformed>,
+) -> Result<bool, Error> {
+    // struct nfgenmsg: family, version 0, resource 0
+    let mut question = Message::new(GET_RULE, Flags::NONE, &[family, 0, 0, 0]);
+    question.str(RULE_TABLE, table.name()).str(RULE_CHAIN, chain);
+    let asked = Socket::open(Protocol::Netfilter).and_then(|socket| socket.head(&question, bytes));
+    let (replies, whole): (Replies, bool) = match asked {
+        Ok(replies) => replies,
+        Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true),
+        Err(source) => return Err(Error::Presence(source)),
+    };
+    let mut read = || {
+        for reply in replies.iter() {
+            let (_, attributes) = reply.header::<4>()?;
+            let is = |kind, name: &str| {
+                Ok(attributes.find(kind).map(|found| found.str()).transpose()? == Some(name))
+            };
+            // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
+            if is(RULE_TABLE, table.name())? && is(RULE_CHAIN, chain)? {
+                each(&attributes)?;
+            }
+        }
+        Ok(())
+    };
+    read().map_err(|malformed: netlink::Malformed| Error::Presence(malformed.into()))?;
+    Ok(whole)
+}
+
+fn exists(family: u8, table: Table, chain: &str) -> Result<bool, Error> {
+    let mut question = Message::new(GET_CHAIN, Flags::NONE, &[family, 0, 0, 0]);
+    question.str(CHAIN_TABLE, table.name()).str(CHAIN_NAME, chain);
+    match Socket::open(Protocol::Netfilter).and_then(|mut socket| socket.get(question)) {
+        Ok(replies) => Ok(!replies.is_empty()),
+        Err(error) if error.errno() == Some(Errno::NOENT) || has_no_nf_tables(&error) => Ok(false),
+        Err(source) => Err(Error::Presence(source)),
+    }
+}
