@@ -32,6 +32,8 @@ mod ambient_uninstall;
 mod attack_probe_source;
 #[path = "tests/attack_second_agent.rs"]
 mod attack_second_agent;
+#[path = "tests/attack_sockets.rs"]
+mod attack_sockets;
 #[path = "tests/clean.rs"]
 mod clean;
 #[path = "tests/commands_cli.rs"]

@@ -15,6 +15,10 @@ use crate::{
 
 /// Its type.
 const KIND: &str = "IstioCNIReady";
+/// Why it is `False`: the plugin's files are not as they should be.
+pub(crate) const NOT_INSTALLED: &str = "NotInstalled";
+/// Why it is `False`: the node's network is not.
+pub(crate) const NETWORK_NOT_READY: &str = "NetworkNotReady";
 /// How often we look at ourselves: a change shall be at the node within a second.
 const LOOK: Duration = Duration::from_millis(500);
 /// How often it is told that nothing has changed.
@@ -29,8 +33,8 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 
 fn judge(installer: Result<(), String>, agent: Result<(), String>) -> Condition {
     let (status, reason, message) = match (installer, agent) {
-        (Err(why), _) => (ConditionStatus::False, "NotInstalled", why),
-        (_, Err(why)) => (ConditionStatus::False, "NetworkNotReady", why),
+        (Err(why), _) => (ConditionStatus::False, NOT_INSTALLED, why),
+        (_, Err(why)) => (ConditionStatus::False, NETWORK_NOT_READY, why),
         (Ok(()), Ok(())) => {
             let message = "the plugin is installed, and the node's network is as it should be";
             (ConditionStatus::True, "Ready", message.to_owned())

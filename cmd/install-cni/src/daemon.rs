@@ -163,6 +163,14 @@ impl Health for Probe {
         self.0.ready()?;
         self.1.as_ref().map_or(Ok(()), |agent| agent.ready())
     }
+
+    fn reason(&self) -> &'static str {
+        match (self.0.ready(), self.1.as_ref().map_or(Ok(()), |agent| agent.ready())) {
+            (Err(_), _) => condition::NOT_INSTALLED,
+            (Ok(()), Err(_)) => condition::NETWORK_NOT_READY,
+            (Ok(()), Ok(())) => "",
+        }
+    }
 }
 
 impl Daemon {

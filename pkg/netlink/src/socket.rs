@@ -50,6 +50,8 @@ pub enum Protocol {
     Route,
     /// nf_tables, ipset, conntrack (`NETLINK_NETFILTER`).
     Netfilter,
+    /// Sockets of the netns (`NETLINK_SOCK_DIAG`).
+    Sockets,
 }
 
 /// A blocking netlink socket, in the netns in which it was opened, wherever it is used from later.
@@ -81,6 +83,7 @@ impl Socket {
         let number = match protocol {
             Protocol::Route => None, // NETLINK_ROUTE is 0, which rustix writes as None
             Protocol::Netfilter => Some(netlink::NETFILTER),
+            Protocol::Sockets => Some(netlink::SOCK_DIAG),
         };
         let fd =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, number)

@@ -3,6 +3,7 @@
 //! Every wait for a client has an end, so that those who are slow, silent or stuck hold a place for a while only. Where
 //! anybody can connect, a new client gets the place of one that is not being answered when all are taken.
 
+mod loopback;
 mod patience;
 mod places;
 #[cfg(test)]
@@ -47,19 +48,32 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub enum Peer {
     /// A process of this machine, over a Unix socket.
     Socket,
+    /// A process of our network namespace, over its loopback.
+    Local {
+        /// Its address.
+        address: SocketAddr,
+        /// Who made its socket, as our user namespace numbers users; `None`: unknown.
+        user: Option<u32>,
+    },
     /// Somebody over TCP.
     Address(SocketAddr),
 }
 
 impl Peer {
-    /// Whether it is on this machine, in our network namespace.
+    /// Whether it is known to be root of this machine.
     #[must_use]
-    pub fn is_local(self) -> bool {
-        match self {
-            Peer::Socket => true,
-            // A socket for both families shows IPv4 as a part of IPv6.
-            Peer::Address(address) => address.ip().to_canonical().is_loopback(),
+    pub fn is_root(self) -> bool {
+        matches!(self, Peer::Socket | Peer::Local { user: Some(0), .. })
+    }
+
+    /// Who has this TCP connection at its other end.
+    fn of(stream: &TcpStream, address: SocketAddr) -> Peer {
+        // A socket for both families shows IPv4 as a part of IPv6.
+        if !address.ip().to_canonical().is_loopback() {
+            return Peer::Address(address);
         }
+        let user = stream.local_addr().ok().and_then(|ours| loopback::user(address, ours).ok().flatten());
+        Peer::Local { address, user }
     }
 }
 
@@ -107,7 +121,8 @@ impl Listener for TcpListener {
 
     async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
         let (stream, address) = TcpListener::accept(self).await?;
-        Ok((stream, Peer::Address(address)))
+        let peer = Peer::of(&stream, address);
+        Ok((stream, peer))
     }
 }
 

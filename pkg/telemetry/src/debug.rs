@@ -5,7 +5,8 @@
 //! in its JSON shapes, where Rust has something to say under Go's names. Its HTML pages, its profiles (`/debug/pprof/`),
 //! and what ends, signals or collects (`/homej/exit`, `/signalj/`, `/memj/forcecollection`) are not provided.
 //!
-//! Everybody who gets a connection may read; only this machine may change a level ([`Peer::is_local`]). A request costs
+//! Over the loopback root alone is answered, because with hostNetwork it is the node's; from other machines everybody
+//! who gets a connection may read. Only root of this machine may change a level ([`Peer::is_root`]). A request costs
 //! one question to [`Inspect`], at most, and each answer comes within [`DEADLINE`]. Nothing here is a secret: what looks
 //! like one, in the environment and in arguments, is not shown.
 

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::any;
+use axum::{Extension, Router};
 use prometheus_client::registry::Registry;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -38,20 +38,28 @@ pub trait Health: Send + Sync + 'static {
     /// # Errors
     /// What is missing.
     fn ready(&self) -> Result<(), String>;
+
+    /// What is missing, in a word that names nothing of the node; empty: nothing.
+    fn reason(&self) -> &'static str;
 }
 
-/// `/healthz` and `/readyz`: 200, or 503 with the reason. Any method will do, as in Istio.
+type Asked = (State<Arc<dyn Health>>, Option<Extension<Peer>>);
+
+/// `/healthz` and `/readyz`: 200, or 503 with the reason. Any method will do, as in Istio. Anybody can ask, and reasons name
+/// paths, pods and addresses; so only root of this machine gets them whole.
 pub fn health_router(health: Arc<dyn Health>) -> Router {
-    Router::new()
-        .route("/healthz", any(|State(health): State<Arc<dyn Health>>| async move { answer(health.live()) }))
-        .route("/readyz", any(|State(health): State<Arc<dyn Health>>| async move { answer(health.ready()) }))
-        .with_state(health)
+    let live = async |(State(health), peer): Asked| answer(health.live(), "NotLive", peer);
+    let ready = async |(State(health), peer): Asked| answer(health.ready(), health.reason(), peer);
+    Router::new().route("/healthz", any(live)).route("/readyz", any(ready)).with_state(health)
 }
 
-fn answer(state: Result<(), String>) -> (StatusCode, String) {
+fn answer(state: Result<(), String>, word: &str, peer: Option<Extension<Peer>>) -> (StatusCode, String) {
     match state {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
-        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n"),
+        Err(reason) if peer.is_some_and(|Extension(peer)| peer.is_root()) => {
+            (StatusCode::SERVICE_UNAVAILABLE, reason + "\n")
+        }
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, format!("{word}\n")),
     }
 }
 

@@ -146,7 +146,12 @@ impl Logger {
         }
     }
 
-    /// The same for several, with no line of anyone else between them. The iterator runs while all others wait, and must
+    /// Writes the record, whatever its scope's level is.
+    fn announce(&self, record: &LogRecord) {
+        self.write(&mut self.targets(), record);
+    }
+
+    /// As [`Logger::emit`] for several, with no line of anyone else between them. The iterator runs while all others wait, and must
     /// not log by itself.
     pub(crate) fn emit_all(&self, records: impl Iterator<Item = LogRecord>) {
         let mut targets = self.targets();

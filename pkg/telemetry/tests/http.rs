@@ -28,6 +28,10 @@ impl Health for State {
     fn ready(&self) -> Result<(), String> {
         self.ready.lock().unwrap().map_or(Ok(()), |reason| Err(reason.to_owned()))
     }
+
+    fn reason(&self) -> &'static str {
+        self.ready.lock().unwrap().map_or("", |_| "NotInstalled")
+    }
 }
 
 struct Server {

@@ -47,8 +47,10 @@ fn each_of_many_refusals_is_told_and_the_socket_stays_in_step() {
 }
 
 #[test]
-fn both_protocols_open() {
-    assert!(Socket::open(Protocol::Netfilter).is_ok());
+fn all_protocols_open() {
+    for protocol in [Protocol::Route, Protocol::Netfilter, Protocol::Sockets] {
+        assert!(Socket::open(protocol).is_ok(), "{protocol:?}");
+    }
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Places {
     pub(super) fn take(&mut self, peer: Peer, in_flight: InFlight, task: AbortHandle) {
         let address = match peer {
             Peer::Socket => None,
-            Peer::Address(address) => Some(address.ip().to_canonical()),
+            Peer::Address(address) | Peer::Local { address, .. } => Some(address.ip().to_canonical()),
         };
         self.0.push(Place { address, in_flight, task });
     }

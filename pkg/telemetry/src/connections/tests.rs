@@ -132,16 +132,33 @@ async fn one_who_takes_nothing_for_a_while_is_cut_off_and_one_who_is_slow_is_not
     }
 }
 
-#[test]
-fn a_loopback_address_is_local_in_either_form() {
-    let peer = |text: &str| Peer::Address(text.parse().unwrap()).is_local();
-    for local in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-        assert!(peer(local), "{local}");
+/// The other ends of a connection to this address, as an accepting socket shows them.
+async fn accepted(address: &str) -> (Peer, std::net::TcpStream) {
+    let listener = TcpListener::bind(address).await.unwrap();
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (Listener::accept(&listener).await.unwrap().1, client)
+}
+
+#[tokio::test]
+async fn who_connects_over_the_loopback_is_known() {
+    let own = rustix::process::getuid().as_raw();
+    for address in ["127.0.0.1:0", "127.9.9.9:0", "[::1]:0"] {
+        let (peer, client) = accepted(address).await;
+        let expected = Peer::Local { address: client.local_addr().unwrap(), user: Some(own) };
+        assert_eq!((peer, peer.is_root()), (expected, own == 0), "{address}");
     }
-    for other in ["10.0.0.1:1", "[::ffff:10.0.0.1]:1", "[fe80::1]:1", "0.0.0.0:1"] {
-        assert!(!peer(other), "{other}");
-    }
-    assert!(Peer::Socket.is_local());
+}
+
+/// Of a socket that nobody holds any more the kernel says that it is root's.
+#[tokio::test]
+async fn who_has_closed_is_nobody() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let address = client.local_addr().unwrap();
+    drop(client);
+    let peer = Listener::accept(&listener).await.unwrap().1;
+    assert_eq!(peer, Peer::Local { address, user: None });
+    assert!(!peer.is_root());
 }
 
 #[tokio::test(start_paused = true)]

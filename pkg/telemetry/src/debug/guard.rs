@@ -47,7 +47,9 @@ fn refusal(peer: Option<Peer>, request: &Request) -> Option<&'static str> {
     match peer {
         // No browser gets there, and its clients name no host.
         Some(Peer::Socket) => return None,
-        Some(peer) if peer.is_local() => {}
+        Some(peer) if peer.is_root() => {}
+        // With hostNetwork the loopback is the node's, and any process of the node can connect.
+        Some(Peer::Local { .. }) => return Some("over the loopback only processes of root are answered"),
         _ if reads => {}
         _ => return Some("only GET and HEAD are answered to other machines"),
     }

@@ -8,7 +8,6 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tracing::info;
 
 use super::query::parameter;
 use super::{Desk, MAX_BODY, both, compact, pretty, refuse};
@@ -149,9 +148,7 @@ fn show(logger: &Logger, name: &str) -> Result<Response, Refusal> {
 }
 
 fn set(logger: &Logger, scope: &str, level: &str) -> Result<(), Refusal> {
-    let level = logger.change_level(scope, level).map_err(mistake)?;
-    info!(target: "install", "the log level of {scope} is {level} now: somebody has asked for it");
-    Ok(())
+    logger.change_level(scope, level).map(drop).map_err(mistake)
 }
 
 /// ControlZ answers 400 to both.

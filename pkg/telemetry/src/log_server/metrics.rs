@@ -34,18 +34,23 @@ impl Outcome {
 }
 
 /// Counters: `istio_cni_log_records_total` by `level`, whether printed or not, and `istio_cni_log_requests_total` by
-/// `result`.
+/// `result`; `istio_cni_log_records_dropped_total`.
 #[derive(Clone, Debug)]
 pub struct LogMetrics {
     records: Family<Label, Counter>,
     requests: Family<Label, Counter>,
+    dropped: Counter,
 }
 
 impl LogMetrics {
     /// Adds them to the registry, all at zero.
     #[must_use]
     pub fn register(registry: &mut Registry) -> LogMetrics {
-        let metrics = LogMetrics { records: Family::default(), requests: Family::default() };
+        let metrics = LogMetrics {
+            records: Family::default(),
+            requests: Family::default(),
+            dropped: Counter::default(),
+        };
         for level in [Level::Debug, Level::Info, Level::Warn, Level::Error] {
             drop(metrics.records.get_or_create(&[("level", level.as_str())]));
         }
@@ -56,11 +61,17 @@ impl LogMetrics {
         registry.register("istio_cni_log_records", records, metrics.records.clone());
         let requests = "Requests to the log socket of the CNI plugins";
         registry.register("istio_cni_log_requests", requests, metrics.requests.clone());
+        let dropped = "Log records of CNI plugins that were not printed because there were too many";
+        registry.register("istio_cni_log_records_dropped", dropped, metrics.dropped.clone());
         metrics
     }
 
     pub(super) fn record(&self, level: Level) {
         self.records.get_or_create(&[("level", level.as_str())]).inc();
+    }
+
+    pub(super) fn dropped(&self) {
+        self.dropped.inc();
     }
 
     pub(super) fn request(&self, outcome: Outcome) {

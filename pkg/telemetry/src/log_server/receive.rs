@@ -1,7 +1,7 @@
 //! One request: its body within bounds, its lines to the logger.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -11,9 +11,10 @@ use axum::http::StatusCode;
 use axum::routing::any;
 use http_body_util::BodyExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use wire::{Level, LogRecord};
 
+use super::budget::Budget;
 use super::metrics::{LogMetrics, Outcome};
 use crate::logging::Logger;
 
@@ -29,9 +30,12 @@ const DRAIN: usize = 8 * MAX_BODY;
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Istio prints the plugin's lines under this scope.
 const SCOPE: &str = "cni";
+/// Lines that were dropped are told of so often.
+const SUMMARY: Duration = Duration::from_secs(10);
 
 pub(super) fn router(logger: Logger, metrics: LogMetrics) -> Router {
-    let receiver = Receiver { logger, metrics, room: Semaphore::new(MAX_BODIES) };
+    let quota = Arc::new(Mutex::new(Quota { budget: Budget::new(Instant::now()), dropped: 0, bytes: 0 }));
+    let receiver = Receiver { logger, metrics, room: Semaphore::new(MAX_BODIES), quota };
     Router::new()
         .route("/log", any(|State(receiver): State<Arc<Receiver>>, body: Body| receiver.receive(body)))
         .with_state(Arc::new(receiver))
@@ -42,6 +46,14 @@ struct Receiver {
     metrics: LogMetrics,
     /// Bytes that bodies may still take.
     room: Semaphore,
+    quota: Arc<Mutex<Quota>>,
+}
+
+/// What may be printed, and what was not since somebody was told.
+struct Quota {
+    budget: Budget,
+    dropped: u64,
+    bytes: u64,
 }
 
 impl Receiver {
@@ -101,15 +113,39 @@ impl Receiver {
         drop(received);
         match lines {
             Ok(lines) => {
-                self.logger.emit_all(lines.into_iter().map(|line| self.record(&line)));
+                let now = Instant::now();
+                self.logger.emit_all(
+                    lines.into_iter().filter_map(|line| self.admit(self.record(&line), line.len(), now)),
+                );
                 Outcome::Ok
             }
             Err(error) => {
                 let msg = format!("a request to the log socket is no list of lines: {error}");
-                self.logger.emit(&own_record(Level::Warn, msg));
+                if let Some(record) = self.admit(own_record(Level::Warn, msg), 100, Instant::now()) {
+                    self.logger.emit(&record);
+                }
                 Outcome::Malformed
             }
         }
+    }
+
+    /// The record, if it may be printed: what its level keeps back costs nothing.
+    fn admit(&self, record: LogRecord, bytes: usize, now: Instant) -> Option<LogRecord> {
+        if !self.logger.level(SCOPE).passes(record.level) {
+            return None;
+        }
+        let about = ["container", "pod"].into_iter().find_map(|label| record.labels.get(label));
+        let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        if quota.budget.admits(about.map_or("", String::as_str), bytes, now) {
+            return Some(record);
+        }
+        self.metrics.dropped();
+        if quota.dropped == 0 {
+            tokio::spawn(summarise(self.logger.clone(), Arc::clone(&self.quota)));
+        }
+        quota.dropped += 1;
+        quota.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+        None
     }
 
     /// The line as it is printed; for one that cannot be read, a line that says so to those who search.
@@ -122,6 +158,19 @@ impl Receiver {
             Err(error) => own_record(Level::Debug, format!("dropped a line of a plugin: {error}")),
         }
     }
+}
+
+/// One line for all that were dropped.
+async fn summarise(logger: Logger, quota: Arc<Mutex<Quota>>) {
+    sleep(SUMMARY).await;
+    let (dropped, bytes) = {
+        let mut quota = quota.lock().unwrap_or_else(PoisonError::into_inner);
+        (std::mem::take(&mut quota.dropped), std::mem::take(&mut quota.bytes))
+    };
+    let seconds = SUMMARY.as_secs();
+    let msg =
+        format!("dropped {dropped} lines ({bytes} bytes) of plugins within {seconds} s: there were too many");
+    logger.emit(&own_record(Level::Warn, msg));
 }
 
 /// Quotes that no backslash precedes: two for each string of a list, or at least one, when it ends with a backslash.

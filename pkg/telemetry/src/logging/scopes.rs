@@ -1,5 +1,9 @@
 //! Scopes as people see and change them while the program runs.
 
+use std::collections::BTreeMap;
+
+use wire::{Level, LogRecord};
+
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, LIBRARY_SCOPE, names};
 use super::{Logger, OutputLevel};
 
@@ -70,7 +74,8 @@ impl Logger {
         })
     }
 
-    /// As [`Logger::set_level`], for names that somebody typed. `all` is every scope.
+    /// As [`Logger::set_level`], for names that somebody typed. `all` is every scope. A line tells of the change before it
+    /// takes effect, whatever the levels are, so that nobody can silence the log unseen.
     ///
     /// # Errors
     /// There is no such scope, or no such level. Nothing is changed then.
@@ -82,6 +87,13 @@ impl Logger {
             name: level.to_owned(),
             known: OutputLevel::ALL.map(OutputLevel::as_str).join(", "),
         })?;
+        self.announce(&LogRecord {
+            level: Level::Warn,
+            time: String::new(),
+            scope: "install".to_owned(),
+            msg: format!("log level of {scope}: {level}, on request"),
+            labels: BTreeMap::new(),
+        });
         self.set_level(scope, level);
         Ok(level)
     }

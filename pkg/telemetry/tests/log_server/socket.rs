@@ -18,13 +18,13 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn everyone_may_write_who_reaches_the_directory() {
+fn root_alone_may_write_also_where_others_reach_the_directory() {
     let root = tempfile::tempdir().unwrap();
     let (above, directory) = (root.path().join("run"), root.path().join("run/istio-cni"));
     let path = directory.join("log.sock");
     let server = LogServer::bind(&path).unwrap();
     assert!(fs::metadata(&path).unwrap().file_type().is_socket());
-    assert_eq!((mode(&path), mode(&directory), mode(&above)), (0o666, 0o750, 0o750));
+    assert_eq!((mode(&path), mode(&directory), mode(&above)), (0o600, 0o750, 0o750));
     assert_eq!(entries(&directory), ["log.sock"]);
     drop(server);
     assert_eq!(entries(&directory), [""; 0]);

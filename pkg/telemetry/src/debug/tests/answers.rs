@@ -266,7 +266,7 @@ async fn controlz_clients_find_the_process() {
 }
 
 #[tokio::test]
-async fn only_this_machine_changes_anything() {
+async fn only_root_of_this_machine_changes_anything() {
     let (_, router) = node();
     let at = |text: &str| Some(Peer::Address(text.parse().unwrap()));
     let host = "host: 10.0.0.1:9876";
@@ -280,9 +280,41 @@ async fn only_this_machine_changes_anything() {
         }
     }
     assert_eq!(ask(&router, "GET /debug/log/cni", "").await.json()["level"], "info");
-    for peer in [at("127.0.0.1:1"), at("[::1]:1"), at("[::ffff:127.0.0.1]:1"), Some(Peer::Socket)] {
+    for peer in [root(), local("[::1]:1", Some(0)), Some(Peer::Socket)] {
         assert_eq!(ask_as(peer, &router, change, host, "").await.status, 200, "{peer:?}");
     }
+}
+
+#[tokio::test]
+async fn other_users_of_this_machine_read_and_change_nothing() {
+    let (fake, router) = node();
+    for peer in [local("127.0.0.1:1", Some(65534)), local("[::1]:1", Some(1)), local("127.0.0.1:1", None)] {
+        let lines = [
+            "GET /",
+            "GET /debug/state",
+            "GET /envj",
+            "PUT /debug/log?scope=all&level=none",
+            "PUT /scopej/cni",
+        ];
+        for line in lines {
+            let answer = ask_as(peer, &router, line, "host: localhost:9876", "").await;
+            assert_eq!(answer.status, 403, "{line} {peer:?}");
+        }
+    }
+    assert_eq!(fake.asked.load(Ordering::SeqCst), 0, "nobody was bothered");
+    assert_eq!(ask(&router, "GET /debug/log/cni", "").await.json()["level"], "info");
+}
+
+#[tokio::test]
+async fn a_change_of_a_level_is_logged_whatever_the_levels_are() {
+    let (_, router) = node();
+    let lines = async || ask(&router, "GET /debug/lines", "").await.body;
+    assert_eq!(ask(&router, "PUT /debug/log?scope=all&level=none", "").await.status, 200);
+    assert!(lines().await.contains("log level of all: none"), "{}", lines().await);
+    assert_eq!(ask(&router, "PUT /debug/log?scope=install&level=debug", "").await.status, 200);
+    assert!(lines().await.contains("log level of install: debug"), "{}", lines().await);
+    assert_eq!(ask(&router, "PUT /debug/log?scope=install&level=loud", "").await.status, 400);
+    assert!(!lines().await.contains("loud"), "what is refused changes nothing");
 }
 
 #[tokio::test]
@@ -291,19 +323,19 @@ async fn pages_of_other_sites_read_and_change_nothing() {
     let change = "PUT /debug/log?scope=cni&level=debug";
     for headers in ["host: evil.example:9876", "host: localhost\nhost: evil.example", "host: "] {
         for line in ["GET /debug/state", "GET /", change] {
-            let answer = ask_as(LOCAL, &router, line, headers, "").await;
+            let answer = ask_as(root(), &router, line, headers, "").await;
             assert_eq!(answer.status, 403, "{line} {headers:?}");
         }
     }
-    assert_eq!(ask_as(LOCAL, &router, "GET http://evil.example/debug", "", "").await.status, 403);
+    assert_eq!(ask_as(root(), &router, "GET http://evil.example/debug", "", "").await.status, 403);
     assert_eq!(fake.asked.load(Ordering::SeqCst), 0, "nobody was bothered");
-    assert_eq!(ask_as(LOCAL, &router, "GET /debug", "", "").await.status, 200, "HTTP/1.0 names no host");
+    assert_eq!(ask_as(root(), &router, "GET /debug", "", "").await.status, 200, "HTTP/1.0 names no host");
     let origin = |origin: &str| format!("host: localhost:9876\norigin: {origin}");
     for other in ["null", "http://evil.example", "http://localhost:8080", "https://localhost:9876", ""] {
-        let answer = ask_as(LOCAL, &router, change, &origin(other), "").await;
+        let answer = ask_as(root(), &router, change, &origin(other), "").await;
         assert_eq!(answer.status, 403, "{other:?}");
     }
-    let own = ask_as(LOCAL, &router, change, &origin("http://localhost:9876"), "").await;
+    let own = ask_as(root(), &router, change, &origin("http://localhost:9876"), "").await;
     assert_eq!(own.status, 200);
     assert_eq!(ask_as(Some(Peer::Socket), &router, change, "host: agent", "").await.status, 200);
 }

@@ -159,10 +159,17 @@ pub(super) async fn ask_as(
     Answer { status: parts.status.as_u16(), headers: parts.headers, body }
 }
 
-pub(super) const LOCAL: Option<Peer> =
-    Some(Peer::Address(std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1)));
+/// A process of this user, over the loopback.
+pub(super) fn local(address: &str, user: Option<u32>) -> Option<Peer> {
+    Some(Peer::Local { address: address.parse().unwrap(), user })
+}
 
-/// A request from this machine.
+/// Root, over the loopback.
+pub(super) fn root() -> Option<Peer> {
+    local("127.0.0.1:1", Some(0))
+}
+
+/// A request of this machine's root.
 pub(super) async fn ask(router: &Router, line: &str, body: &str) -> Answer {
-    ask_as(LOCAL, router, line, "host: localhost:9876", body).await
+    ask_as(root(), router, line, "host: localhost:9876", body).await
 }

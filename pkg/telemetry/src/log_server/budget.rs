@@ -1,0 +1,139 @@
+//! How much of what plugins send is printed. Whoever sends is root, but a plugin that goes mad must not fill the node's disk,
+//! nor keep the lines of others out of the log.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+
+use tokio::time::Instant;
+
+/// What may be printed: so much at once, and so much a second after that.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    lines: u32,
+    bytes: u32,
+    lines_per_second: u32,
+    bytes_per_second: u32,
+}
+
+/// Of one pod. An ADD has a dozen lines of 300 bytes.
+const ONE: Rate = Rate { lines: 1000, bytes: 256 * 1024, lines_per_second: 50, bytes_per_second: 16 * 1024 };
+/// Of all. A node that comes up starts some hundred pods within a minute.
+const ALL: Rate =
+    Rate { lines: 10_000, bytes: 4 * 1024 * 1024, lines_per_second: 500, bytes_per_second: 128 * 1024 };
+/// Pods that are told apart at a time. Further ones share what a pod has.
+const MAX_PODS: usize = 1024;
+
+/// What may still be printed.
+#[derive(Debug)]
+pub(super) struct Budget {
+    all: Bucket,
+    pods: HashMap<u64, Bucket>,
+    others: Bucket,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    rate: Rate,
+    lines: f64,
+    bytes: f64,
+    seen: Instant,
+}
+
+impl Bucket {
+    fn full(rate: Rate, now: Instant) -> Bucket {
+        Bucket { rate, lines: f64::from(rate.lines), bytes: f64::from(rate.bytes), seen: now }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let seconds = now.saturating_duration_since(self.seen).as_secs_f64();
+        let Rate { lines, bytes, lines_per_second, bytes_per_second } = self.rate;
+        self.lines = (self.lines + seconds * f64::from(lines_per_second)).min(f64::from(lines));
+        self.bytes = (self.bytes + seconds * f64::from(bytes_per_second)).min(f64::from(bytes));
+        self.seen = now;
+    }
+
+    fn has(&self, bytes: f64) -> bool {
+        self.lines >= 1.0 && self.bytes >= bytes
+    }
+
+    fn take(&mut self, bytes: f64) {
+        self.lines -= 1.0;
+        self.bytes -= bytes;
+    }
+
+    fn is_full(&self) -> bool {
+        self.lines >= f64::from(self.rate.lines) && self.bytes >= f64::from(self.rate.bytes)
+    }
+}
+
+impl Budget {
+    pub(super) fn new(now: Instant) -> Budget {
+        Budget {
+            all: Bucket::full(ALL, now),
+            pods: HashMap::new(),
+            others: Bucket::full(ONE, now),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Whether a line of so many bytes about this pod may be printed; if so, it counts.
+    pub(super) fn admits(&mut self, pod: &str, bytes: usize, now: Instant) -> bool {
+        let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.all.refill(now);
+        let key = self.hasher.hash_one(pod);
+        if self.pods.len() >= MAX_PODS && !self.pods.contains_key(&key) {
+            // Those who have been silent for long enough need no memory.
+            self.pods.values_mut().for_each(|bucket| bucket.refill(now));
+            self.pods.retain(|_, bucket| !bucket.is_full());
+        }
+        let own = if self.pods.len() < MAX_PODS || self.pods.contains_key(&key) {
+            self.pods.entry(key).or_insert_with(|| Bucket::full(ONE, now))
+        } else {
+            &mut self.others
+        };
+        own.refill(now);
+        let admitted = own.has(bytes) && self.all.has(bytes);
+        if admitted {
+            own.take(bytes);
+            self.all.take(bytes);
+        }
+        admitted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Lines of 100 bytes that pass, of so many.
+    fn passed(budget: &mut Budget, pod: impl Fn(usize) -> String, lines: usize, now: Instant) -> usize {
+        (0..lines).filter(|number| budget.admits(&pod(*number), 100, now)).count()
+    }
+
+    #[test]
+    fn a_pod_that_floods_takes_no_others_share() {
+        let now = Instant::now();
+        let mut budget = Budget::new(now);
+        assert_eq!(passed(&mut budget, |_| "mad".to_owned(), 100_000, now), 1000);
+        assert!(budget.admits("other", 100, now));
+        let later = now + Duration::from_secs(10);
+        assert_eq!(passed(&mut budget, |_| "mad".to_owned(), 100_000, later), 500);
+        assert!(!budget.admits("other", 1024 * 1024, later), "a line of a mebibyte");
+    }
+
+    #[test]
+    fn whoever_invents_pods_is_bounded_in_lines_and_memory() {
+        let now = Instant::now();
+        let mut budget = Budget::new(now);
+        assert_eq!(passed(&mut budget, |number| number.to_string(), 100_000, now), 1024 + 1000);
+        assert_eq!(budget.pods.len(), MAX_PODS);
+        let later = now + Duration::from_secs(3600);
+        assert!(budget.admits("new", 100, later));
+        assert_eq!(budget.pods.len(), 1, "those who are silent are forgotten");
+        let all = passed(&mut budget, |number| (number % 100).to_string(), 1_000_000, later);
+        assert_eq!(all, 10_000 - 1, "the share of all");
+    }
+}

@@ -1,0 +1,215 @@
+//! What users other than root can do with the agent's sockets and ports from the node's network namespace, where an agent
+//! with hostNetwork has its loopback; and what a plugin that goes mad can do as root.
+
+use std::fs::{self, Permissions};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::{Daemon, Netns, Node, Pod};
+use serde_json::{Value, json};
+
+use crate::ambient_stage::{Ambient, MESH};
+
+/// Port of the debug state, and of probes.
+const DEBUG: u16 = 9876;
+const HEALTH: u16 = 8000;
+const NOBODY: u32 = 65534;
+
+/// Becomes another user, for good: on a thread that ends.
+fn become_nobody() {
+    rustix::thread::set_thread_uid(rustix::thread::Uid::from_raw(NOBODY)).unwrap();
+}
+
+/// Does something as another user.
+fn as_nobody<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    let inside = || {
+        become_nobody();
+        act()
+    };
+    thread::scope(|scope| scope.spawn(inside).join().unwrap())
+}
+
+/// Sends a request, and reads all of the answer.
+fn exchange(mut stream: impl Read + Write, request: &str, body: &str) -> io::Result<String> {
+    let length = body.len();
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Status and body of a request over the node's loopback, by root.
+fn request(netns: &Netns, port: u16, line: &str) -> (u16, String) {
+    request_as(netns, port, line, || ())
+}
+
+/// The same by another user.
+fn request_of_nobody(netns: &Netns, port: u16, line: &str) -> (u16, String) {
+    request_as(netns, port, line, become_nobody)
+}
+
+fn request_as(netns: &Netns, port: u16, line: &str, become_user: impl FnOnce() + Send) -> (u16, String) {
+    netns.run(|| {
+        become_user();
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let answer = exchange(stream, line, "").unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    })
+}
+
+fn levels(netns: &Netns) -> String {
+    request(netns, DEBUG, "GET /debug/log").1
+}
+
+#[test]
+fn another_user_of_the_node_reads_no_state_and_changes_no_level() {
+    if !kit::has_other_users() {
+        return kit::skip("no other users");
+    }
+    let mut stage = Ambient::new(&[]);
+    let netns = std::sync::Arc::clone(stage.node.netns());
+    let before = levels(&netns);
+    for line in ["GET /debug/state", "GET /", "GET /envj", "GET /debug/lines"] {
+        assert_eq!(request(&netns, DEBUG, line).0, 200, "root: {line}");
+        let (status, body) = request_of_nobody(&netns, DEBUG, line);
+        assert_eq!(status, 403, "{line}: {body}");
+    }
+    for line in ["PUT /debug/log?scope=all&level=none", "PUT /debug/log/ambient?level=debug"] {
+        assert_eq!(request_of_nobody(&netns, DEBUG, line).0, 403, "{line}");
+    }
+    assert_eq!(levels(&netns), before);
+    assert!(!stage.daemon().log().contains("log level of"), "{}", stage.daemon().log());
+    assert_eq!(request(&netns, DEBUG, "PUT /debug/log/ambient?level=debug").0, 200, "root may");
+    assert!(stage.daemon().log().contains("log level of ambient: debug"), "{}", stage.daemon().log());
+}
+
+#[test]
+fn another_user_learns_from_probes_neither_paths_nor_addresses() {
+    let mut stage = Ambient::stopped(kit::NodeOptions::default(), &[]);
+    let netns = std::sync::Arc::clone(stage.node.netns());
+    fs::remove_file(stage.node.net_d().join("10-kit.conflist")).unwrap();
+    stage.daemon = Some(stage.container.start());
+    let missing = |daemon: &Daemon| daemon.get(HEALTH, "/readyz").unwrap_or_default();
+    stage.daemon().wait_for("it lacks a network", |daemon| missing(daemon).1.contains("/host/etc/cni/net.d"));
+    if kit::has_other_users() {
+        let told = request_of_nobody(&netns, HEALTH, "GET /readyz");
+        assert_eq!(told, (503, "NotInstalled\n".to_owned()));
+    }
+    // The kubelet's probes, and those of any other machine.
+    let (outside, node) = (stage.node.outside(), stage.node.ip(false));
+    let told = outside.run(|| {
+        let stream = TcpStream::connect((node, HEALTH)).unwrap();
+        exchange(stream, "GET /readyz", "").unwrap()
+    });
+    assert!(told.starts_with("HTTP/1.1 503 ") && told.ends_with("\r\n\r\nNotInstalled\n"), "{told}");
+}
+
+/// Makes the way to a socket free for everybody, as the node's directories are on real nodes.
+fn open_the_way(node: &Node) {
+    let set = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    set(node.dir());
+    set(&node.run_dir());
+}
+
+fn lines(pod: &str, count: usize) -> String {
+    let line = |number: usize| {
+        let record =
+            json!({"level": "info", "msg": format!("forged {number} {}", "x".repeat(150)), "pod": pod});
+        record.to_string()
+    };
+    Value::from((0..count).map(line).collect::<Vec<_>>()).to_string()
+}
+
+#[test]
+fn another_user_writes_nothing_into_the_log() {
+    if !kit::has_other_users() {
+        return kit::skip("no other users");
+    }
+    let mut stage = Ambient::new(&[]);
+    open_the_way(&stage.node);
+    let socket = stage.node.run_dir().join("log.sock");
+    let forge = || as_nobody(|| exchange(UnixStream::connect(&socket)?, "POST /log", &lines("mesh/a", 3)));
+    assert_eq!(forge().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    // An operator, or a tool, that opens it to all.
+    fs::set_permissions(&socket, Permissions::from_mode(0o666)).unwrap();
+    let before = stage.daemon().log().len();
+    for _ in 0..100 {
+        let told = forge();
+        assert!(told.as_ref().map_or(true, String::is_empty), "{told:?}");
+    }
+    let log = stage.daemon().log();
+    assert!(!log.contains("forged"), "{log}");
+    assert!(log.len() - before < 1000, "the refusals fill the log themselves: {log}");
+}
+
+/// Posts as many lines as it can until told to end.
+fn flood(socket: &Path, over: &AtomicBool, pod: impl Fn(usize) -> String) -> usize {
+    let mut sent = 0;
+    while !over.load(Ordering::Relaxed) {
+        let body = lines(&pod(sent), 500);
+        let answer = exchange(UnixStream::connect(socket).unwrap(), "POST /log", &body).unwrap_or_default();
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        sent += body.len();
+    }
+    sent
+}
+
+#[test]
+fn a_plugin_that_goes_mad_fills_no_disk_and_silences_no_other() {
+    let mut stage = Ambient::new(&[]);
+    let ztunnel = stage.ztunnel("ztunnel-a");
+    let socket = stage.node.run_dir().join("log.sock");
+    let mut plugin = stage.plugin();
+    plugin["log_uds_address"] = json!(socket);
+    let conflist = stage.node.conflist(&[plugin]);
+    let (before, over, began) = (stage.daemon().log().len(), AtomicBool::new(false), Instant::now());
+    let (peer, sent) = thread::scope(|scope| {
+        let mad = scope.spawn(|| flood(&socket, &over, |_| "mesh/mad".to_owned()));
+        stage.daemon().wait_for("the flood is seen", |daemon| {
+            daemon.metric("istio_cni_log_records_dropped_total").is_some_and(|dropped| dropped > 20_000.0)
+        });
+        let pod = Pod::new(MESH, "sane");
+        let peer = stage.add(pod, &conflist).unwrap();
+        let daemon = stage.daemon();
+        daemon.wait_for("the other's line", |daemon| {
+            daemon.log().lines().any(|line| line.contains("\tcni\t") && line.contains("pod=mesh/sane"))
+        });
+        over.store(true, Ordering::Relaxed);
+        (peer, mad.join().unwrap())
+    });
+    let (grown, seconds) = (stage.daemon().log().len() - before, began.elapsed().as_secs() + 1);
+    let bound = 512 * 1024 + usize::try_from(seconds).unwrap() * 32 * 1024;
+    assert!(grown < bound && sent > 3 * bound, "{sent} bytes sent, {grown} written in {seconds} s");
+    stage.daemon().wait_for("the rest is told of", |daemon| daemon.log().contains("dropped "));
+    drop((peer, ztunnel));
+}
+
+/// Names that are made up cost no memory and little disk.
+#[test]
+fn a_plugin_that_makes_up_pods_is_bounded_as_well() {
+    let mut stage = Ambient::new(&[]);
+    let socket = stage.node.run_dir().join("log.sock");
+    let (before, over, began) = (stage.daemon().log().len(), AtomicBool::new(false), Instant::now());
+    let sent = thread::scope(|scope| {
+        let mad = scope.spawn(|| flood(&socket, &over, |number| format!("mesh/mad-{number}")));
+        stage.daemon().wait_for("the flood is seen", |daemon| {
+            daemon.metric("istio_cni_log_records_dropped_total").is_some_and(|dropped| dropped > 50_000.0)
+        });
+        over.store(true, Ordering::Relaxed);
+        mad.join().unwrap()
+    });
+    let (grown, seconds) = (stage.daemon().log().len() - before, began.elapsed().as_secs() + 1);
+    let bound = 6 * 1024 * 1024 + usize::try_from(seconds).unwrap() * 256 * 1024;
+    assert!(grown < bound, "{sent} bytes sent, {grown} written in {seconds} s");
+}
