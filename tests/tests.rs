@@ -34,6 +34,8 @@ mod attack_probe_source;
 mod attack_second_agent;
 #[path = "tests/attack_sockets.rs"]
 mod attack_sockets;
+#[path = "tests/attack_together.rs"]
+mod attack_together;
 #[path = "tests/clean.rs"]
 mod clean;
 #[path = "tests/commands_cli.rs"]

@@ -5,6 +5,8 @@ mod add;
 mod crowd;
 mod lab;
 
+pub(crate) use lab::{Lab, MESH};
+
 use crate::stage::Stage;
 
 /// What can be asked for alone.

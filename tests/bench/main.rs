@@ -1,5 +1,6 @@
 //! `hack/bench`: what one ADD costs, as a whole process with its children, in turn with baselines; what the daemon
-//! costs; the same of the ambient node, whichever way it captures pods; and what it costs to look inside.
+//! costs; the same of the ambient node, whichever way it captures pods; what it costs to look inside; and ADDs on a node
+//! under attack.
 //!
 //! Absolute times are noise of the machine; the ratios and differences of one run are what counts.
 #![allow(
@@ -11,6 +12,7 @@
 )]
 
 mod ambient;
+mod attacked;
 mod contest;
 mod daemon;
 mod debug;
@@ -77,12 +79,16 @@ fn main() -> ExitCode {
     if debug::PARTS.into_iter().any(wanted) {
         debug::run(rounds, wanted);
     }
+    if attacked::PARTS.into_iter().any(wanted) {
+        attacked::run();
+    }
     ExitCode::SUCCESS
 }
 
 fn parts() -> String {
     let [ambient, inpod, debug] = [&ambient::PARTS[..], &inpod::PARTS, &debug::PARTS];
-    let groups = [&["daemon", "add", "ambient"], ambient, &["in-pod"], inpod, &["debug"], debug];
+    let attacked = &attacked::PARTS[..];
+    let groups = [&["daemon", "add", "ambient"], ambient, &["in-pod"], inpod, &["debug"], debug, attacked];
     groups.concat().join(", ")
 }
 

@@ -97,6 +97,11 @@ impl InPod {
         Self { ambient, sockets, processes, created: 0 }
     }
 
+    /// The node, and what the agent takes for its processes, each to be used while the other is.
+    pub(crate) fn split(&mut self) -> (&mut Ambient, &mut Processes) {
+        (&mut self.ambient, &mut self.processes)
+    }
+
     /// Where ztunnels find the agent.
     pub(crate) fn socket(&self) -> PathBuf {
         self.sockets.path().join("ztunnel.sock")

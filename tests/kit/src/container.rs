@@ -388,6 +388,12 @@ impl Daemon {
         self.memory_kib("VmRSS:")
     }
 
+    /// The most resident memory that it ever had, in KiB.
+    #[must_use]
+    pub fn peak_kib(&self) -> u64 {
+        self.memory_kib("VmHWM:")
+    }
+
     /// The part of it that is no file's, so that how the program was built counts little.
     #[must_use]
     pub fn anonymous_kib(&self) -> u64 {

@@ -16,6 +16,7 @@
 
 mod api;
 mod artefacts;
+mod attack;
 mod client;
 mod container;
 mod fake_api;
@@ -37,6 +38,7 @@ mod ztunnel;
 
 pub use api::{ApiServer, Auth, Request, kubeconfig};
 pub use artefacts::{binary, copy_program, has_other_users, sandboxed, skip, write_script};
+pub use attack::{HalfOpen, LegacyLock, fill_with_services};
 pub use client::{Answer, Client};
 pub use container::{Container, Daemon, NETWORK_CONFIG};
 pub use fake_api::{FakeApi, FakeReply, FakeRequest};

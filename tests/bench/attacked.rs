@@ -1,0 +1,74 @@
+//! What ADDs of pods that behave well cost on a node under attack, beside the same node left in peace: first a firewall
+//! of others, then a flood of the agent's port and eight hostile pods.
+
+#[path = "../tests/attack_together/attackers.rs"]
+mod attackers;
+#[path = "../tests/attack_together/measure.rs"]
+mod measure;
+
+use std::time::Duration;
+
+use kit::fill_with_services;
+
+use self::{
+    attackers::{Attack, NODE_RULES, POD_RULES, Target},
+    measure::{Adds, Seen, Watch},
+};
+use crate::inpod::{Lab, MESH};
+
+/// What can be asked for alone.
+pub(crate) const PARTS: [&str; 1] = ["attacked"];
+
+/// So many ADDs make a 99th of 100.
+const ADDS: usize = 100;
+/// No more of them than there are in this time.
+const LIMIT: Duration = Duration::from_secs(120);
+/// The bounds, for the reader: of the 99th of 100, and of memory.
+const BOUNDS: &str = "bounds: 99th of 100 below 1000 ms, none failed, agent below 64 MiB";
+
+/// Measures it. Rounds are not asked for: the 99th of 100 wants a hundred.
+pub(crate) fn run() {
+    let lab = Lab::start(&[]);
+    lab.label(true);
+    let kubeconfig = lab.node.dir().join("no-kubeconfig"); // the agent is asked, and nobody else
+    let conflist = lab.node.conflist(&[lab.plugin(&kubeconfig)]);
+    let target = Target { node: &lab.node, manifests: &lab.manifests, conflist, namespace: MESH };
+    let watch = Watch::start(lab.daemon.pid(), lab.node.netns());
+    println!("ADD of a pod of the mesh that is captured from within, on a node under attack; {BOUNDS}.");
+    row("quiet", &target, &watch);
+    fill_with_services(lab.node.netns(), NODE_RULES);
+    row(&format!("{NODE_RULES} rules of others on the node"), &target, &watch);
+    let mut pid = 1000;
+    let attack = Attack::begin(&target, |pod, netns| {
+        pid += 1;
+        lab.put_process(pid, pod, netns);
+    });
+    let _ = watch.take(); // while they were set up
+    row("and all attacks together", &target, &watch);
+    let (tries, connections) = attack.effort();
+    drop((attack, watch));
+    println!(
+        "  8 hostile pods ({tries} starts of four of them; {POD_RULES} rules in each of two), {connections} half-open requests"
+    );
+    println!("  the agent's peak since its start: {:.1} MiB\n", lab.daemon.peak_kib() as f64 / 1024.0);
+}
+
+fn row(name: &str, target: &Target<'_>, watch: &Watch) {
+    let adds = Adds::measure(target, ADDS, LIMIT);
+    let Seen { agent_kib, children_kib, probes, slowest_probe, failed_probes } = watch.take();
+    let millis = |time: Duration| time.as_secs_f64() * 1e3;
+    println!(
+        "  {name:<34} {:>4} ADDs, {:>3} failed: median {:>7.1} ms, 99th of 100 {:>7.1} ms",
+        adds.count(),
+        adds.failed.len(),
+        millis(adds.median()),
+        millis(adds.p99())
+    );
+    println!(
+        "  {:<34} memory {:.1} MiB, its tools {:.1} MiB; {failed_probes} of {probes} probes failed, slowest {:.1} ms",
+        "",
+        agent_kib as f64 / 1024.0,
+        children_kib as f64 / 1024.0,
+        millis(slowest_probe)
+    );
+}

@@ -1,0 +1,122 @@
+//! What neighbours of the agent can do to it without any access to it: hold a server's places, fill a firewall, hold a
+//! lock.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::netns::Netns;
+
+/// What the header of a flood's request says again and again, so that it is never silent for long.
+const HALF: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ";
+/// How long one of a flood's connections waits until it is accepted.
+const DIAL: Duration = Duration::from_millis(300);
+/// Each of these has its share of the connections.
+const THREADS: usize = 8;
+
+/// Connections to a server that never finish their request. Whatever the server ends is opened again at once.
+#[derive(Debug)]
+pub struct HalfOpen {
+    over: Arc<AtomicBool>,
+    opened: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl HalfOpen {
+    /// Opens so many connections from a namespace, and keeps that many until it is dropped.
+    #[must_use]
+    pub fn start(from: &Netns, target: SocketAddr, count: usize) -> Self {
+        let (over, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let one = || {
+            let (from, over, opened) = (from.second_handle(), Arc::clone(&over), Arc::clone(&opened));
+            thread::spawn(move || {
+                from.enter();
+                hold(target, count.div_ceil(THREADS), &over, &opened);
+            })
+        };
+        let threads = std::iter::repeat_with(one).take(THREADS).collect();
+        Self { over, opened, threads }
+    }
+
+    /// How many connections the server's host has accepted so far.
+    #[must_use]
+    pub fn opened(&self) -> usize {
+        self.opened.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn hold(target: SocketAddr, count: usize, over: &AtomicBool, opened: &AtomicUsize) {
+    let mut held: Vec<TcpStream> = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        held.retain_mut(|stream| {
+            let _ = stream.write(b"x");
+            match stream.read(&mut [0; 256]) {
+                Ok(read) => read > 0,
+                Err(error) => error.kind() == ErrorKind::WouldBlock,
+            }
+        });
+        while held.len() < count && !over.load(Ordering::Relaxed) {
+            let Ok(mut stream) = TcpStream::connect_timeout(&target, DIAL) else { break };
+            if stream.write_all(HALF).is_ok() && stream.set_nonblocking(true).is_ok() {
+                opened.fetch_add(1, Ordering::Relaxed);
+                held.push(stream);
+            }
+        }
+        thread::sleep(Duration::from_millis(100)); // it has all it wants
+    }
+}
+
+/// Rules as kube-proxy makes them for a service, ten in each chain, in table `nat` of IPv4. Nothing jumps there: who is
+/// to suffer is whoever reads the table, not traffic.
+pub fn fill_with_services(netns: &Netns, count: usize) {
+    const EACH: usize = 10;
+    let (mut chains, mut rules) = (String::new(), String::new());
+    for chain in 0..count / EACH {
+        let _ = writeln!(chains, ":KUBE-SVC-{chain:X} - [0:0]");
+        for rule in 0..EACH {
+            let (high, low) = (chain / 200 % 200, chain % 200);
+            let _ = writeln!(
+                rules,
+                "-A KUBE-SVC-{chain:X} -d 10.97.{high}.{low}/32 -p tcp -m comment --comment \"shop/web:{rule}\" -m tcp --dport {} -j RETURN",
+                8000 + rule
+            );
+        }
+    }
+    netns.pipe("iptables-nft-restore --noflush", &format!("*nat\n{chains}{rules}COMMIT\n"));
+}
+
+/// Who holds the lock that keeps tools of legacy tables out of a network namespace, as any process in there can,
+/// whoever it is: it is the namespace's own file. It is free again on drop.
+#[derive(Debug)]
+pub struct LegacyLock {
+    _file: File,
+}
+
+impl LegacyLock {
+    /// Takes it.
+    ///
+    /// # Panics
+    /// If somebody else has it.
+    #[must_use]
+    pub fn hold(netns: &Netns) -> Self {
+        let file = File::open(netns.path()).expect("a namespace can be opened");
+        flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody else has the lock");
+        Self { _file: file }
+    }
+}
