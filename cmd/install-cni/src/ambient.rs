@@ -194,7 +194,10 @@ pub(crate) async fn follow(settings: Arc<Settings>, handle: Handle) {
         },
         Some(PodSource::Api) => {
             let Some(connection) = &settings.api else { return };
-            follow_api(connect(connection).await, &node, tell).await;
+            let (pod, namespace) = (&settings.identity.pod, &settings.identity.namespace);
+            let own = PodName { namespace: namespace.clone(), name: pod.clone() };
+            let own = Some(own).filter(|own| !own.namespace.is_empty() && !own.name.is_empty());
+            follow_api(connect(connection).await, &node, own, tell).await;
         }
         None => {}
     }

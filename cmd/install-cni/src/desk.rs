@@ -203,6 +203,7 @@ impl Desk {
             annotation: None,
             kernel: KernelView::default(),
             ztunnel: None,
+            doubt: None,
             trouble: None,
         });
     }

@@ -129,6 +129,7 @@ mod tests {
                 ..KernelView::default()
             },
             ztunnel: None,
+            doubt: None,
             trouble: None,
         }
     }

@@ -57,6 +57,8 @@ pub(crate) struct Core {
     /// What was told of each pod last, by UID, and since when.
     since: BTreeMap<String, (Option<Redirection>, SystemTime)>,
     began: SystemTime,
+    /// Whom the API server's lists were not believed of, at the last turn.
+    doubted: BTreeSet<String>,
 }
 
 impl Core {
@@ -85,6 +87,7 @@ impl Core {
             trouble: None,
             since: BTreeMap::new(),
             began: SystemTime::now(),
+            doubted: BTreeSet::new(),
         }
     }
 
@@ -164,9 +167,14 @@ impl Core {
         pod.runtime_uids().iter().any(|uid| self.ended.contains(uid))
     }
 
-    /// The same, and there will be no other.
+    /// The same, and there will be no other: it is being deleted, or the API server's list lacks it.
     fn is_gone(&self, pod: &Pod) -> bool {
-        pod.metadata.deleted.is_some() && self.has_ended(pod)
+        (pod.metadata.deleted.is_some() || self.is_doubted(pod)) && self.has_ended(pod)
+    }
+
+    /// It stays as it is known, though the API server's list says otherwise.
+    fn is_doubted(&self, pod: &Pod) -> bool {
+        self.index.doubted().pods.contains(&pod.name())
     }
 
     /// Marks pods as `state` says of each, and counts them. It is given the addresses of one that belongs to ambient
@@ -210,6 +218,13 @@ impl Core {
         self.remember(states);
         self.notices.end();
         self.metrics.pods(enrolled, pending);
+        let doubted: BTreeSet<String> = {
+            let doubted = self.index.doubted();
+            let pods = doubted.pods.iter().map(|name| format!("pod {name}"));
+            pods.chain(doubted.namespaces.iter().map(|name| format!("namespace {name}"))).collect()
+        };
+        self.metrics.doubted(doubted.len(), doubted.difference(&self.doubted).count());
+        self.doubted = doubted;
         self.metrics.refused(&refused);
         self.tell_marks(marks);
     }
@@ -240,6 +255,7 @@ impl Core {
             namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
             told: self.ledger.told(&pod.metadata.uid),
             ended: self.has_ended(pod),
+            doubted: self.is_doubted(pod),
             since: self.since.get(&pod.metadata.uid).map(|(_, since)| *since),
             pod: pod.clone(),
         };

@@ -65,6 +65,8 @@ pub(crate) struct Known {
     pub(crate) told: Vec<IpAddr>,
     /// Its sandbox was deleted, and there is no other.
     pub(crate) ended: bool,
+    /// The API server's list lacks it, or shows it as it was before.
+    pub(crate) doubted: bool,
     /// Since when it is captured, or not, as the owner has it.
     pub(crate) since: Option<SystemTime>,
 }

@@ -62,6 +62,8 @@ pub struct Metrics {
     switching: Histogram,
     steps: Family<Step, Counter>,
     adds: Family<Phase, Histogram>,
+    doubted: Gauge,
+    doubts: Counter,
     age: Gauge<f64, std::sync::atomic::AtomicU64>,
     members: Family<SetFamily, Gauge>,
     ready: Gauge,
@@ -83,6 +85,8 @@ impl Metrics {
             switching: Histogram::new(DURATIONS),
             steps: Family::default(),
             adds: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
+            doubted: Gauge::default(),
+            doubts: Counter::default(),
             age: Gauge::default(),
             members: Family::default(),
             ready: Gauge::default(),
@@ -115,6 +119,13 @@ impl Metrics {
         registry.register(name, help, metrics.adds.clone());
         let (name, help) = add("queue_age_seconds", "Age of the oldest change that the last turn took in");
         registry.register(name, help, metrics.age.clone());
+        let (name, help) = add(
+            "doubted_objects",
+            "Pods and namespaces that stay as they are known though the API server's list lacks them or is older",
+        );
+        registry.register(name, help, metrics.doubted.clone());
+        let (name, help) = add("doubted", "How often that began");
+        registry.register(name, help, metrics.doubts.clone());
         let (name, help) = add("set_size", "Addresses in the node's sets");
         registry.register(name, help, metrics.members.clone());
         let (name, help) = add("ready", "Whether the kernel shows what is wanted: 1 or 0");
@@ -187,6 +198,12 @@ impl Metrics {
         };
         set("enrolled", enrolled);
         set("pending", pending);
+    }
+
+    /// So many objects are doubted, of which so many were not before.
+    pub(crate) fn doubted(&self, number: usize, new: usize) {
+        self.doubted.set(i64::try_from(number).unwrap_or(i64::MAX));
+        self.doubts.inc_by(u64::try_from(new).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn refused(&self, reasons: &std::collections::BTreeMap<&'static str, usize>) {

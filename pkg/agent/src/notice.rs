@@ -280,7 +280,8 @@ impl Missing {
 /// How grave it is that a pod is kept out; none: nobody wants to hear of it.
 fn refusal(reason: Left) -> Option<NoticeLevel> {
     match reason {
-        Left::HostNetwork => Some(NoticeLevel::Warning),
+        // Whoever writes its annotations says that it has a sidecar, and nothing takes its traffic.
+        Left::HostNetwork | Left::NoProxy => Some(NoticeLevel::Warning),
         // Somebody chose so, for the pod or with its sidecar.
         Left::OptedOut | Left::Sidecar => Some(NoticeLevel::Normal),
         _ => None,

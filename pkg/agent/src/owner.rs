@@ -406,5 +406,8 @@ fn cause(fact: &Fact) -> String {
         Fact::Namespaces(namespaces) => format!("list of {} namespaces", namespaces.len()),
         Fact::Namespace(namespace) => format!("namespace {}", namespace.metadata.name),
         Fact::NamespaceGone(name) => format!("namespace {name} is gone"),
+        Fact::Doubted(doubted) => {
+            format!("{} objects are doubted", doubted.pods.len() + doubted.namespaces.len())
+        }
     }
 }

@@ -1,29 +1,367 @@
 //! Facts from the API server.
 
-use std::{future, mem, pin::pin};
+use std::{
+    future::{self, Future},
+    pin::Pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
-use futures_util::{Stream, StreamExt as _, stream};
-use kubeio::{Client, Collection, Error, ListEvent, Versioned};
-use model::{Namespace, Pod};
-use planner::{Fact, facts};
-use serde::{Deserialize, Deserializer};
+use futures_util::{Stream, StreamExt as _, future::Either};
+use kubeio::{Client, Collection, Error, Kind, ListEvent};
+use model::{Namespace, Pod, PodName};
+use planner::{Doubted, Fact};
+use serde::de::DeserializeOwned;
+use tracing::warn;
 
-use crate::said::Said;
+use crate::{
+    belief::{Answer, Belief, Settled},
+    said::Said,
+    slim::{Object, Slim},
+};
+
+/// How long the API server may take for one object.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Between two questions, so that a node whose list lacks all of its pods asks for no more than ten in a second.
+const PACE: Duration = Duration::from_millis(100);
+/// So long it counts that our own pod was there.
+const WITNESSED: Duration = Duration::from_secs(10);
+/// After a list that cannot be believed at all, the next one; twice as long after each further one, up to the last.
+const RELIST: Duration = Duration::from_secs(1);
+const LAST_RELIST: Duration = Duration::from_secs(30);
 
 /// Tells the facts about the pods of this node and about all namespaces, for as long as it is polled. While the API
 /// server is away nothing is told; afterwards all is told again if need be.
 ///
+/// A list comes from a cache, which may be older than what was told before. What is known and is not in it stays as it is,
+/// and so does what it shows as it was before, both as [`Fact::Doubted`], until a question for that object alone settles it.
+/// `own` is our pod, if the API server knows it: a first list without it is not told, and while it is missing, nothing else
+/// counts as gone because it is.
+///
 /// `tell` must not block.
-pub async fn follow_api(client: Client, node: &str, tell: impl Fn(Fact) + Send) {
-    let of_node = Some(format!("spec.nodeName={node}"));
-    let pods = client.watch_all::<Slim<Pod>>(&core("Pod", of_node));
-    let namespaces = client.watch_all::<Slim<Namespace>>(&core("Namespace", None));
-    let pods = without_errors(pods, "pods").map(pod_fact);
-    let namespaces = without_errors(namespaces, "namespaces").map(namespace_fact);
-    let mut facts = pin!(stream::select(pods, namespaces));
-    while let Some(fact) = facts.next().await {
-        tell(fact);
+pub async fn follow_api(client: Client, node: &str, own: Option<PodName>, tell: impl Fn(Fact) + Send) {
+    let mut following = Following::new(client, node, own, tell);
+    let mut namespaces = Box::pin(following.namespaces());
+    let mut tries = 0;
+    loop {
+        // Anew after a first list that is not to be believed.
+        let mut pods = Box::pin(following.pods());
+        let mut asking: Option<Asking> = None;
+        loop {
+            let events = future::poll_fn(|context| {
+                // Either may be ready; both are told soon.
+                if let Poll::Ready(event) = pods.as_mut().poll_next(context) {
+                    return Poll::Ready(event.map(Event::Pods));
+                }
+                namespaces.as_mut().poll_next(context).map(|event| event.map(Event::Namespaces))
+            });
+            let question = asking.get_or_insert_with(|| following.next_question());
+            match futures_util::future::select(events, question).await {
+                Either::Left((None, _)) => return,
+                Either::Left((Some(Event::Pods(event)), _)) => {
+                    if !following.is_credible(&event).await {
+                        break;
+                    }
+                    asking = asking.filter(|_| !following.take_pods(event));
+                }
+                Either::Left((Some(Event::Namespaces(event)), _)) => {
+                    asking = asking.filter(|_| !following.take_namespaces(event));
+                }
+                Either::Right((answered, _)) => {
+                    following.answered(answered);
+                    asking = None;
+                }
+            }
+        }
+        let pause = RELIST.saturating_mul(1 << u32::min(tries, 5)).min(LAST_RELIST);
+        tries += 1;
+        kubeio::pause(pause).await;
     }
+}
+
+type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;
+
+enum Event {
+    Pods(ListEvent<Slim<Pod>>),
+    Namespaces(ListEvent<Slim<Namespace>>),
+}
+
+/// What the API server said of one object.
+enum Answered {
+    Pod(PodName, String, Reply<Pod>),
+    Namespace(String, String, Reply<Namespace>),
+}
+
+/// An object, or what it means that there is none; and whether our own pod is there.
+struct Reply<T> {
+    answer: Answer,
+    object: Option<T>,
+    witnessed: Option<Instant>,
+}
+
+struct Following<F> {
+    client: Client,
+    node: String,
+    own: Option<PodName>,
+    tell: F,
+    pods: Belief<PodName>,
+    namespaces: Belief<String>,
+    told: Doubted,
+    synced: bool,
+    /// The API server has shown our own pod, and when it did so last.
+    has_own: bool,
+    witnessed: Option<Instant>,
+    asked: Instant,
+    said: Said,
+}
+
+impl<F: Fn(Fact) + Send> Following<F> {
+    fn new(client: Client, node: &str, own: Option<PodName>, tell: F) -> Self {
+        Following {
+            client,
+            node: node.to_owned(),
+            own,
+            tell,
+            pods: Belief::default(),
+            namespaces: Belief::default(),
+            told: Doubted::default(),
+            synced: false,
+            has_own: false,
+            witnessed: None,
+            asked: Instant::now(),
+            said: Said::default(),
+        }
+    }
+
+    fn pods(&self) -> impl Stream<Item = ListEvent<Slim<Pod>>> + Send + use<F> {
+        let of_node = Some(format!("spec.nodeName={}", self.node));
+        without_errors(self.client.watch_all::<Slim<Pod>>(&core("Pod", of_node)), "pods")
+    }
+
+    fn namespaces(&self) -> impl Stream<Item = ListEvent<Slim<Namespace>>> + Send + use<F> {
+        without_errors(self.client.watch_all::<Slim<Namespace>>(&core("Namespace", None)), "namespaces")
+    }
+
+    /// Whether a first list of pods can be told: nothing is known yet that could be compared with it, but that we are here.
+    async fn is_credible(&mut self, event: &ListEvent<Slim<Pod>>) -> bool {
+        let (ListEvent::Reset(list), false) = (event, self.synced) else { return true };
+        let Some(own) = self.own.clone() else { return true };
+        if list.iter().any(|slim| slim.object.name() == own) {
+            return true;
+        }
+        let here =
+            match self.client.get::<Slim<Pod>>(&format!("our own pod {own}"), &pod_path(&own), LIMIT).await {
+                Ok(pod) => pod.object.spec.node_name,
+                // It was started by hand, or may not ask.
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Refused) => return true,
+                Err(error) => {
+                    self.said.warn(&error);
+                    return false;
+                }
+            };
+        match here.as_str() {
+            "" => return true,
+            here if here == self.node => self.said.warn(&format_args!(
+                "the API server lists pods of this node without our own, {own}: the list is old, and is not used"
+            )),
+            here => self.said.warn(&format_args!(
+                "our own pod, {own}, runs on node {here}, and NODE_NAME is {}: its list of pods is not used",
+                self.node
+            )),
+        }
+        false
+    }
+
+    /// True if something else is to be asked for than before.
+    fn take_pods(&mut self, event: ListEvent<Slim<Pod>>) -> bool {
+        let now = Instant::now();
+        let others;
+        match event {
+            ListEvent::Reset(list) => {
+                let versions = list.iter().map(|slim| (slim.object.name(), slim.version()));
+                self.pods.listed(versions, |_| true, now);
+                self.synced = true;
+                self.notice_own();
+                others = self.tell_doubts();
+                (self.tell)(Fact::Pods(list.into_iter().map(|slim| slim.object).collect()));
+            }
+            ListEvent::Applied(slim) => {
+                let counts = self.pods.applied(slim.object.name(), slim.version(), now);
+                self.notice_own();
+                others = self.tell_doubts();
+                if counts {
+                    (self.tell)(Fact::Pod(Box::new(slim.object)));
+                }
+            }
+            ListEvent::Deleted(slim) => {
+                let (name, uid) = (slim.object.name(), slim.object.metadata.uid);
+                self.pods.deleted(&name, &uid);
+                others = self.tell_doubts();
+                (self.tell)(Fact::PodGone { name, uid });
+            }
+        }
+        others
+    }
+
+    fn take_namespaces(&mut self, event: ListEvent<Slim<Namespace>>) -> bool {
+        let now = Instant::now();
+        let others;
+        match event {
+            ListEvent::Reset(list) => {
+                let versions = list.iter().map(|slim| (slim.object.metadata.name.clone(), slim.version()));
+                let pods = &self.pods;
+                self.namespaces.listed(versions, |name| pods.names().any(|pod| pod.namespace == *name), now);
+                others = self.tell_doubts();
+                (self.tell)(Fact::Namespaces(list.into_iter().map(|slim| slim.object).collect()));
+            }
+            ListEvent::Applied(slim) => {
+                let name = slim.object.metadata.name.clone();
+                let counts = self.namespaces.applied(name, slim.version(), now);
+                others = self.tell_doubts();
+                if counts {
+                    (self.tell)(Fact::Namespace(Box::new(slim.object)));
+                }
+            }
+            ListEvent::Deleted(slim) => {
+                let meta = slim.object.metadata;
+                self.namespaces.deleted(&meta.name, &meta.uid);
+                others = self.tell_doubts();
+                (self.tell)(Fact::NamespaceGone(meta.name));
+            }
+        }
+        others
+    }
+
+    fn notice_own(&mut self) {
+        self.has_own |= self.own.as_ref().is_some_and(|own| self.pods.knows(own));
+    }
+
+    /// Before the list that is meant, so that it is not taken for more than it is. True if they are others than before.
+    fn tell_doubts(&mut self) -> bool {
+        let doubted = Doubted { pods: self.pods.doubted(), namespaces: self.namespaces.doubted() };
+        if doubted == self.told {
+            return false;
+        }
+        let number = doubted.pods.len() + doubted.namespaces.len();
+        let first = doubted.pods.first().map(|pod| format!("pod {pod}"));
+        let first = first.or_else(|| doubted.namespaces.first().map(|name| format!("namespace {name}")));
+        match first {
+            Some(first) if self.told == Doubted::default() => warn!(
+                target: "ambient",
+                "the API server's list lacks objects that are known, or is older: {number} stay as they are until it is asked \
+                 for each; the first: {first}"
+            ),
+            Some(_) => {}
+            None => tracing::info!(target: "ambient", "nothing that is known is doubted any more"),
+        }
+        self.told = doubted.clone();
+        (self.tell)(Fact::Doubted(doubted));
+        true
+    }
+
+    /// Waits until it is time, and asks; for ever, if there is nothing to ask for.
+    fn next_question(&mut self) -> Asking {
+        let (pod, namespace) = (self.pods.due(), self.namespaces.due());
+        let client = self.client.clone();
+        let witness = self.own.clone().filter(|_| self.has_own);
+        let witness = Witness { own: witness, before: self.witnessed };
+        let earliest = self.asked + PACE;
+        let is_pod = match (&pod, &namespace) {
+            (Some((_, _, pod)), Some((_, _, namespace))) => pod <= namespace,
+            (pod, _) => pod.is_some(),
+        };
+        match (pod, namespace) {
+            (Some((name, uid, due)), _) if is_pod => Box::pin(async move {
+                wait_until(due.max(earliest)).await;
+                let reply = ask::<Pod>(&client, &format!("pod {name}"), &pod_path(&name), witness).await;
+                Answered::Pod(name, uid, reply)
+            }),
+            (_, Some((name, uid, due))) => Box::pin(async move {
+                wait_until(due.max(earliest)).await;
+                let path = format!("/api/v1/namespaces/{name}");
+                let reply = ask::<Namespace>(&client, &format!("namespace {name}"), &path, witness).await;
+                Answered::Namespace(name, uid, reply)
+            }),
+            _ => Box::pin(future::pending()),
+        }
+    }
+
+    fn answered(&mut self, answered: Answered) {
+        let now = Instant::now();
+        self.asked = now;
+        match answered {
+            Answered::Pod(name, uid, Reply { answer, object, witnessed }) => {
+                self.witnessed = witnessed;
+                let settled = self.pods.answered(&name, &uid, answer, now);
+                let object = object.filter(|pod| pod.spec.node_name == self.node);
+                if matches!(settled, Settled::Gone | Settled::Replaced) {
+                    (self.tell)(Fact::PodGone { name, uid });
+                }
+                if let (Settled::There | Settled::Replaced, Some(pod)) = (settled, object) {
+                    (self.tell)(Fact::Pod(Box::new(pod)));
+                }
+            }
+            Answered::Namespace(name, uid, Reply { answer, object, witnessed }) => {
+                self.witnessed = witnessed;
+                let settled = self.namespaces.answered(&name, &uid, answer, now);
+                if settled == Settled::Gone {
+                    (self.tell)(Fact::NamespaceGone(name));
+                }
+                if let (Settled::There | Settled::Replaced, Some(namespace)) = (settled, object) {
+                    (self.tell)(Fact::Namespace(Box::new(namespace)));
+                }
+            }
+        }
+        self.tell_doubts();
+    }
+}
+
+/// Our own pod, if the API server has shown it: one that denies it is none to be believed of others.
+struct Witness {
+    own: Option<PodName>,
+    before: Option<Instant>,
+}
+
+impl Witness {
+    /// When it was there last, if that is not long ago.
+    async fn look(self, client: &Client) -> Option<Instant> {
+        let Some(own) = self.own else { return Some(Instant::now()) };
+        if let Some(before) = self.before.filter(|before| before.elapsed() < WITNESSED) {
+            return Some(before);
+        }
+        let there = client.get::<Slim<Pod>>(&format!("our own pod {own}"), &pod_path(&own), LIMIT).await;
+        there.ok().map(|_| Instant::now())
+    }
+}
+
+async fn ask<T>(client: &Client, what: &str, path: &str, witness: Witness) -> Reply<T>
+where
+    T: Object,
+    Slim<T>: DeserializeOwned,
+{
+    let before = witness.before;
+    match client.get::<Slim<T>>(what, path, LIMIT).await {
+        Ok(slim) => match slim.version() {
+            version if version.uid.is_empty() => {
+                Reply { answer: Answer::Unknown, object: None, witnessed: before }
+            }
+            version => Reply { answer: Answer::There(version), object: Some(slim.object), witnessed: before },
+        },
+        Err(error) if error.kind() == Kind::NotFound => {
+            let witnessed = witness.look(client).await;
+            let answer = if witnessed.is_some() { Answer::Gone } else { Answer::Unknown };
+            Reply { answer, object: None, witnessed }
+        }
+        Err(_) => Reply { answer: Answer::Unknown, object: None, witnessed: before },
+    }
+}
+
+async fn wait_until(when: Instant) {
+    kubeio::pause(when.saturating_duration_since(Instant::now())).await;
+}
+
+fn pod_path(name: &PodName) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name)
 }
 
 fn core(kind: &'static str, field_selector: Option<String>) -> Collection {
@@ -42,50 +380,4 @@ fn without_errors<T>(
         }
         future::ready(event)
     })
-}
-
-fn pod_fact(event: ListEvent<Slim<Pod>>) -> Fact {
-    match event {
-        ListEvent::Reset(pods) => Fact::Pods(pods.into_iter().map(|slim| slim.object).collect()),
-        ListEvent::Applied(slim) => Fact::Pod(Box::new(slim.object)),
-        ListEvent::Deleted(slim) => Fact::PodGone { name: slim.object.name(), uid: slim.object.metadata.uid },
-    }
-}
-
-fn namespace_fact(event: ListEvent<Slim<Namespace>>) -> Fact {
-    match event {
-        ListEvent::Reset(all) => Fact::Namespaces(all.into_iter().map(|slim| slim.object).collect()),
-        ListEvent::Applied(slim) => Fact::Namespace(Box::new(slim.object)),
-        ListEvent::Deleted(slim) => Fact::NamespaceGone(slim.object.metadata.name),
-    }
-}
-
-/// Trimmed as soon as it is read, so that a list of them is small.
-struct Slim<T> {
-    object: T,
-    version: String,
-}
-
-impl<T> Versioned for Slim<T> {
-    fn take_version(&mut self) -> String {
-        mem::take(&mut self.version)
-    }
-}
-
-impl<'de> Deserialize<'de> for Slim<Pod> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut object = Pod::deserialize(deserializer)?;
-        let version = object.take_version();
-        facts::trim(&mut object);
-        Ok(Slim { object, version })
-    }
-}
-
-impl<'de> Deserialize<'de> for Slim<Namespace> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut object = Namespace::deserialize(deserializer)?;
-        let version = object.take_version();
-        facts::trim_namespace(&mut object);
-        Ok(Slim { object, version })
-    }
 }

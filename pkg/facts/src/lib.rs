@@ -4,9 +4,11 @@
 //! anything. Troubles are logged once, not at each try, and never end a source. Called by the agent.
 
 mod api;
+mod belief;
 mod dir;
 mod document;
 mod said;
+mod slim;
 mod yaml;
 
 pub use api::follow_api;

@@ -9,6 +9,14 @@ use tower::Layer as _;
 
 use crate::{Error, error, transport::Transport};
 
+/// Waits, between two questions.
+///
+/// # Panics
+/// Outside of an async runtime with a clock.
+pub async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
 /// Whom to believe to be the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {

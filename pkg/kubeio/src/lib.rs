@@ -15,7 +15,7 @@ mod slim;
 mod transport;
 mod watch;
 
-pub use client::{Client, Connection, Trust};
+pub use client::{Client, Connection, Trust, pause};
 pub use collection::{Collection, ListEvent};
 pub use condition::{Condition, ConditionStatus};
 pub use error::{Error, Kind};

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr};
 use model::{Namespace, Pod};
 
 use crate::{
-    enrolment::STATUS,
+    enrolment::{PROXY, STATUS},
     selector::{Enablement, are_labels},
     ztunnel::ZtunnelSelector,
 };
@@ -100,13 +100,15 @@ pub enum Left {
     OptedOut,
     /// It has a sidecar.
     Sidecar,
+    /// Its annotation says that it has a sidecar, as Istio reads it, and it has none: nobody takes its traffic.
+    NoProxy,
 }
 
 /// Every reason to be enrolled, for tests, metrics and documentation.
 pub const ALL_ENROLLED: [Enrolled; 3] = [Enrolled::NamespaceLabel, Enrolled::PodLabel, Enrolled::Selector];
 
 /// Every reason not to be, in the order in which they are looked for.
-pub const ALL_LEFT: [Left; 11] = [
+pub const ALL_LEFT: [Left; 12] = [
     Left::PodLabel,
     Left::NamespaceUnknown,
     Left::NotLabelled,
@@ -118,6 +120,7 @@ pub const ALL_LEFT: [Left; 11] = [
     Left::Terminated,
     Left::OptedOut,
     Left::Sidecar,
+    Left::NoProxy,
 ];
 
 /// Whether a pod belongs to ambient mode. `namespace`: none if it is not known.
@@ -195,12 +198,16 @@ pub(crate) fn is_agent(namespace: &str, name: &str, agent_namespace: Option<&str
 /// What in the pod itself speaks against it.
 fn refusal(pod: &Pod, policy: &AmbientPolicy) -> Option<Left> {
     let annotations = &pod.metadata.annotations;
+    // Istio looks at the annotation alone. So do we, but a pod without any proxy is no pod with a sidecar.
+    let injected = annotations.contains_key(STATUS);
+    let has_proxy = injected && pod.all_containers().any(|container| container.name == PROXY);
     let rows = [
         (Left::Ztunnel, policy.ztunnel.matches(pod)),
         (Left::HostNetwork, pod.spec.host_network),
         (Left::Terminated, matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")),
         (Left::OptedOut, !policy.ignores_opt_out && opted_out(annotations)),
-        (Left::Sidecar, annotations.contains_key(STATUS)),
+        (Left::Sidecar, has_proxy),
+        (Left::NoProxy, injected),
     ];
     rows.into_iter().find_map(|(reason, holds)| holds.then_some(reason))
 }
@@ -260,6 +267,7 @@ impl Left {
             Left::Terminated => "terminated",
             Left::OptedOut => "opted-out",
             Left::Sidecar => "sidecar",
+            Left::NoProxy => "no-proxy",
         }
     }
 
@@ -315,6 +323,9 @@ impl fmt::Display for Left {
             Left::Terminated => "it has ended (its phase is Succeeded or Failed)",
             Left::OptedOut => "its annotation ambient.istio.io/redirection is disabled",
             Left::Sidecar => "it has a sidecar (annotation sidecar.istio.io/status)",
+            Left::NoProxy => {
+                "its annotation sidecar.istio.io/status says that it has a sidecar, and it has no container istio-proxy"
+            }
         })
     }
 }

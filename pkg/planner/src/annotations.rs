@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, str::FromStr};
 use model::{Container, IfName, Mark, Pod, PodName, Port, TableId, parse_go_bool};
 use rules::sidecar::{Config, Dns, InboundMode, Networks, Ports};
 
-use crate::enrolment::Redirect;
+use crate::{enrolment::Redirect, inpod::MAX_INTERFACES};
 
-const MODE: &str = "sidecar.istio.io/interceptionMode";
+pub(crate) const MODE: &str = "sidecar.istio.io/interceptionMode";
 const INCLUDE_CIDRS: &str = "traffic.sidecar.istio.io/includeOutboundIPRanges";
 const EXCLUDE_CIDRS: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
 const INCLUDE_INBOUND: &str = "traffic.sidecar.istio.io/includeInboundPorts";
@@ -20,18 +20,51 @@ const REROUTE: &str = crate::inpod::VIRTUAL_INTERFACES;
 const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 const STATUS_PORT: &str = "status.sidecar.istio.io/port";
 
-const PORTS_ALLOWED: &str = "'*', nothing, or a comma-separated list of ports from 0 to 65535";
-const NETWORKS_ALLOWED: &str =
-    "'*', nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks";
-const EXCLUDED_NETWORKS_ALLOWED: &str =
-    "nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks";
-const INTERFACES_ALLOWED: &str = "nothing, or a comma-separated list of interface names of at most 15 bytes";
+/// How long a list may be, in bytes and in elements: each element is a rule or more, in each family. The API allows 256 kB.
+const PORTS: Limit = Limit { bytes: 4 * 1024, elements: 512 };
+const NETWORKS: Limit = Limit { bytes: 16 * 1024, elements: 1024 };
+const INTERFACES: Limit = Limit { bytes: crate::inpod::MAX_INTERFACES_BYTES, elements: MAX_INTERFACES };
+
+/// Annotations that are lists, and how many bytes of each can mean something.
+pub(crate) const LISTS: [(&str, usize); 9] = [
+    (INCLUDE_CIDRS, NETWORKS.bytes),
+    (EXCLUDE_CIDRS, NETWORKS.bytes),
+    (INCLUDE_INBOUND, PORTS.bytes),
+    (EXCLUDE_INBOUND, PORTS.bytes),
+    (INCLUDE_OUTBOUND, PORTS.bytes),
+    (EXCLUDE_OUTBOUND, PORTS.bytes),
+    (KUBEVIRT, INTERFACES.bytes),
+    (EXCLUDE_INTERFACES, INTERFACES.bytes),
+    (STATUS_PORT, PORTS.bytes),
+];
+
+const PORTS_ALLOWED: &str =
+    "'*', nothing, or a comma-separated list of ports from 0 to 65535, at most 512 and 4096 bytes";
+const NETWORKS_ALLOWED: &str = "'*', nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks, at most \
+                                1024 and 16384 bytes";
+const EXCLUDED_NETWORKS_ALLOWED: &str = "nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks, at most \
+                                         1024 and 16384 bytes";
+const INTERFACES_ALLOWED: &str =
+    "nothing, or a comma-separated list of interface names of at most 15 bytes, at most 32 and 1024 bytes";
 const MODE_ALLOWED: &str = "REDIRECT, TPROXY or NONE";
 
 /// The proxy's own ports for metrics, health and Prometheus: never captured inbound.
 const PROXY_PORTS: [Port; 3] = [Port(15020), Port(15021), Port(15090)];
 /// Istio's TPROXY mark and routing table.
 const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::exact(1337), table: TableId(133) };
+
+/// How long a list may be.
+#[derive(Clone, Copy)]
+struct Limit {
+    bytes: usize,
+    elements: usize,
+}
+
+impl Limit {
+    fn holds(self, list: &str) -> bool {
+        list.len() <= self.bytes && list.split(',').count() <= self.elements
+    }
+}
 
 /// An annotation that cannot be read; the pod must not start half captured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +93,7 @@ pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<Redirect, Invalid
     let dns = if flag("ISTIO_META_DNS_CAPTURE") { Dns::All } else { Dns::Off };
     let dual_stack = flag("ISTIO_DUAL_STACK");
     let drop_invalid = flag("INVALID_DROP");
-    read.get(STATUS_PORT, PORTS_ALLOWED, Ports::NONE, parsed)?;
+    read.get(STATUS_PORT, PORTS_ALLOWED, Ports::NONE, ports)?;
     let config = Config {
         proxy_uids: vec![
             read.id("istio-proxy securityContext.runAsUser", proxy.security_context.run_as_user)?,
@@ -69,17 +102,12 @@ pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<Redirect, Invalid
             read.id("istio-proxy securityContext.runAsGroup", proxy.security_context.run_as_group)?,
         ],
         inbound_mode: read.get(MODE, MODE_ALLOWED, InboundMode::Redirect, mode)?,
-        include_inbound: read.get(INCLUDE_INBOUND, PORTS_ALLOWED, Ports::All, parsed)?,
-        exclude_inbound: with_proxy_ports(read.get(
-            EXCLUDE_INBOUND,
-            PORTS_ALLOWED,
-            list(&[15020]),
-            parsed,
-        )?),
-        include_networks: read.get(INCLUDE_CIDRS, NETWORKS_ALLOWED, Networks::All, parsed)?,
+        include_inbound: read.get(INCLUDE_INBOUND, PORTS_ALLOWED, Ports::All, ports)?,
+        exclude_inbound: with_proxy_ports(read.get(EXCLUDE_INBOUND, PORTS_ALLOWED, list(&[15020]), ports)?),
+        include_networks: read.get(INCLUDE_CIDRS, NETWORKS_ALLOWED, Networks::All, networks)?,
         exclude_networks: read.get(EXCLUDE_CIDRS, EXCLUDED_NETWORKS_ALLOWED, Vec::new(), comma_list)?,
-        include_outbound: read.get(INCLUDE_OUTBOUND, PORTS_ALLOWED, Ports::NONE, parsed)?,
-        exclude_outbound: read.get(EXCLUDE_OUTBOUND, PORTS_ALLOWED, list(&[15020]), parsed)?,
+        include_outbound: read.get(INCLUDE_OUTBOUND, PORTS_ALLOWED, Ports::NONE, ports)?,
+        exclude_outbound: read.get(EXCLUDE_OUTBOUND, PORTS_ALLOWED, list(&[15020]), ports)?,
         kubevirt_interfaces: read.get(
             if pod.metadata.annotations.contains_key(REROUTE) { REROUTE } else { KUBEVIRT },
             INTERFACES_ALLOWED,
@@ -135,13 +163,18 @@ impl Reader<'_> {
 fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
     let Some(value) = proxy.env_value(name).filter(|value| !value.is_empty()) else { return false };
     parse_go_bool(value).unwrap_or_else(|| {
+        let value = crate::inpod::shown(value);
         warnings.push(format!("{name} of istio-proxy is {value:?}, which is no boolean: taken as false"));
         false
     })
 }
 
-fn parsed<T: FromStr>(text: &str) -> Option<T> {
-    text.parse().ok()
+fn ports(text: &str) -> Option<Ports> {
+    PORTS.holds(text).then(|| text.parse().ok())?
+}
+
+fn networks(text: &str) -> Option<Networks> {
+    NETWORKS.holds(text).then(|| text.parse().ok())?
 }
 
 fn mode(text: &str) -> Option<InboundMode> {
@@ -156,16 +189,21 @@ fn list(ports: &[u16]) -> Ports {
     Ports::List(ports.iter().copied().map(Port).collect())
 }
 
-/// A comma-separated list; empty text is an empty list.
+/// A comma-separated list of networks; empty text is an empty list.
 fn comma_list<T: FromStr>(text: &str) -> Option<Vec<T>> {
-    if text.is_empty() { Some(Vec::new()) } else { text.split(',').map(|part| part.parse().ok()).collect() }
+    match text {
+        "" => Some(Vec::new()),
+        text if NETWORKS.holds(text) => text.split(',').map(|part| part.parse().ok()).collect(),
+        _ => None,
+    }
 }
 
 fn interfaces(text: &str) -> Option<Vec<IfName>> {
-    if text.is_empty() {
-        return Some(Vec::new());
+    match text {
+        "" => Some(Vec::new()),
+        text if INTERFACES.holds(text) => text.split(',').map(|name| IfName::new(name.trim()).ok()).collect(),
+        _ => None,
     }
-    text.split(',').map(|name| IfName::new(name.trim()).ok()).collect()
 }
 
 fn with_proxy_ports(excluded: Ports) -> Ports {

@@ -19,7 +19,7 @@ pub const STATUS: &str = "sidecar.istio.io/status";
 pub const INJECT: &str = "sidecar.istio.io/inject";
 
 pub(crate) const PROXY: &str = "istio-proxy";
-const INIT: &str = "istio-init";
+pub(crate) const INIT: &str = "istio-init";
 
 /// What the operator configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,15 @@
 //! What is known of this node's pods and of all namespaces: facts, as they come from the API server or a directory, and
 //! the index that they make.
 
-use std::collections::BTreeMap;
+mod trim;
 
-use model::{Container, Namespace, Pod, PodName};
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::enrolment::PROXY;
+use model::{Namespace, Pod, PodName};
+
+use crate::inpod::Asked;
+
+pub use trim::{trim, trim_namespace};
 
 /// Something that a source has seen. A source tells facts about one object in the order in which they came to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,15 +31,35 @@ pub enum Fact {
     Namespace(Box<Namespace>),
     /// The namespace of this name is gone.
     NamespaceGone(String),
+    /// A list lacks these, or shows them as they were before, and nothing confirms it. Lists say nothing of them until the
+    /// next such fact: they stay as they are known.
+    Doubted(Doubted),
+}
+
+/// What is known, and what a list says otherwise of than can be believed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Doubted {
+    /// Pods of this node.
+    pub pods: BTreeSet<PodName>,
+    /// Namespaces.
+    pub namespaces: BTreeSet<String>,
 }
 
 /// Everything that is known, without what nothing is decided on (see [`trim`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
-    pods: BTreeMap<PodName, Pod>,
+    pods: BTreeMap<PodName, Entry>,
     namespaces: BTreeMap<String, Namespace>,
     has_pods: bool,
     has_namespaces: bool,
+    doubted: Doubted,
+}
+
+/// A pod, and what follows from it alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    pod: Pod,
+    asked: Asked,
 }
 
 impl Index {
@@ -44,18 +68,25 @@ impl Index {
         match fact {
             Fact::Pods(pods) => {
                 let pods = pods.into_iter().map(named_pod).collect();
+                let doubted = self.doubted.pods.iter();
+                let kept = doubted.filter_map(|name| Some((name.clone(), self.pods.get(name)?.clone())));
+                let pods = but_for(pods, kept);
                 reset(&mut self.pods, pods, &mut self.has_pods)
             }
             Fact::Pod(pod) => {
-                let (name, pod) = named_pod(*pod);
-                put(&mut self.pods, name, pod)
+                let (name, entry) = named_pod(*pod);
+                put(&mut self.pods, name, entry)
             }
             Fact::PodGone { name, uid } => {
-                let is_that = self.pods.get(&name).is_some_and(|pod| pod.metadata.uid == uid);
+                let is_that = self.pods.get(&name).is_some_and(|entry| entry.pod.metadata.uid == uid);
                 is_that && self.pods.remove(&name).is_some()
             }
             Fact::Namespaces(namespaces) => {
                 let namespaces = namespaces.into_iter().map(named_namespace).collect();
+                let doubted = self.doubted.namespaces.iter();
+                let kept =
+                    doubted.filter_map(|name| Some((name.clone(), self.namespaces.get(name)?.clone())));
+                let namespaces = but_for(namespaces, kept);
                 reset(&mut self.namespaces, namespaces, &mut self.has_namespaces)
             }
             Fact::Namespace(namespace) => {
@@ -63,18 +94,25 @@ impl Index {
                 put(&mut self.namespaces, name, namespace)
             }
             Fact::NamespaceGone(name) => self.namespaces.remove(&name).is_some(),
+            Fact::Doubted(doubted) => std::mem::replace(&mut self.doubted, doubted.clone()) != doubted,
         }
     }
 
     /// The pod of this name.
     #[must_use]
     pub fn pod(&self, name: &PodName) -> Option<&Pod> {
-        self.pods.get(name)
+        self.pods.get(name).map(|entry| &entry.pod)
     }
 
     /// All pods, by namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.values()
+        self.pods.values().map(|entry| &entry.pod)
+    }
+
+    /// What the annotations of a pod ask for, which were read when the index took it in.
+    #[must_use]
+    pub fn asked(&self, name: &PodName) -> Option<&Asked> {
+        self.pods.get(name).map(|entry| &entry.asked)
     }
 
     /// The namespace of this name.
@@ -83,11 +121,23 @@ impl Index {
         self.namespaces.get(name)
     }
 
+    /// Of whom the lists are not believed.
+    #[must_use]
+    pub fn doubted(&self) -> &Doubted {
+        &self.doubted
+    }
+
     /// All pods and all namespaces were told once. Before that, what is missing here may well exist.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.has_pods && self.has_namespaces
     }
+}
+
+fn but_for<K: Ord, V>(listed: BTreeMap<K, V>, kept: impl Iterator<Item = (K, V)>) -> BTreeMap<K, V> {
+    let mut all = listed;
+    all.extend(kept);
+    all
 }
 
 fn reset<K: Ord, V: PartialEq>(known: &mut BTreeMap<K, V>, now: BTreeMap<K, V>, was_told: &mut bool) -> bool {
@@ -103,50 +153,13 @@ fn put<K: Ord, V: PartialEq>(known: &mut BTreeMap<K, V>, name: K, value: V) -> b
     other
 }
 
-fn named_pod(mut pod: Pod) -> (PodName, Pod) {
+fn named_pod(mut pod: Pod) -> (PodName, Entry) {
     trim(&mut pod);
-    (pod.name(), pod)
+    let asked = Asked::of(&pod);
+    (pod.name(), Entry { pod, asked })
 }
 
 fn named_namespace(mut namespace: Namespace) -> (String, Namespace) {
     trim_namespace(&mut namespace);
     (namespace.metadata.name.clone(), namespace)
-}
-
-/// By the value of this annotation, a container runtime knows a static pod.
-const STATIC_POD: &str = "kubernetes.io/config.hash";
-
-/// Every variable that something is decided on.
-const VARIABLES: [&str; 5] =
-    ["DISABLE_ENVOY", "ISTIO_META_DNS_CAPTURE", "ISTIO_DUAL_STACK", "INVALID_DROP", "INPOD_ENABLED"];
-
-/// Removes what nothing is decided on: annotations that are not Istio's, variables, and arguments but the first two of
-/// `istio-proxy`. No decision of this crate is another one for a trimmed pod. It is most of a pod's size, and changes of
-/// it are none.
-pub fn trim(pod: &mut Pod) {
-    pod.metadata.resource_version = String::new();
-    pod.metadata.annotations.retain(|key, _| key.contains("istio.io/") || key == STATIC_POD);
-    let spec = &mut pod.spec;
-    spec.containers.iter_mut().chain(&mut spec.init_containers).for_each(trim_container);
-    spec.containers.shrink_to_fit();
-    spec.init_containers.shrink_to_fit();
-    let status = &mut pod.status;
-    status.conditions.retain(|condition| condition.kind == "Ready");
-    status.conditions.shrink_to_fit();
-    status.container_statuses.shrink_to_fit();
-    status.init_container_statuses.shrink_to_fit();
-    status.pod_ips.shrink_to_fit();
-}
-
-/// The same for a namespace, of which only the labels count.
-pub fn trim_namespace(namespace: &mut Namespace) {
-    namespace.metadata.annotations = BTreeMap::new();
-    namespace.metadata.resource_version = String::new();
-}
-
-fn trim_container(container: &mut Container) {
-    container.args.truncate(if container.name == PROXY { 2 } else { 0 });
-    container.args.shrink_to_fit();
-    container.env.retain(|var| VARIABLES.contains(&var.name.as_str()));
-    container.env.shrink_to_fit();
 }

@@ -1,5 +1,7 @@
 //! What a pod's annotations ask of capture from within.
 
+use std::collections::BTreeMap;
+
 use model::{IfName, Pod, parse_go_bool};
 use rules::inpod;
 
@@ -9,32 +11,84 @@ pub const DNS_CAPTURE: &str = "ambient.istio.io/dns-capture";
 pub const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
 /// Pod annotation: interfaces of virtual machines inside of it.
 pub const VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
+/// How many of them a pod may name, and in how many bytes: each is several rules.
+pub const MAX_INTERFACES: usize = 32;
+pub(crate) const MAX_INTERFACES_BYTES: usize = 1024;
 
-/// What is special about a pod, and what of its annotations could not be read, in sentences: such a value counts as
-/// none. `dns_capture`: what holds for pods that do not say.
-#[must_use]
-pub fn options(pod: &Pod, dns_capture: bool) -> (inpod::Pod, Vec<String>) {
-    let mut warnings = Vec::new();
-    let annotations = &pod.metadata.annotations;
-    let mut boolean = |key: &str, default: bool| {
-        let Some(value) = annotations.get(key) else { return default };
-        parse_go_bool(value).unwrap_or_else(|| {
-            warnings.push(format!("annotation {key} is neither true nor false: {value:?}"));
-            default
-        })
-    };
-    let (dns, bypass_inbound) = (boolean(DNS_CAPTURE, dns_capture), boolean(BYPASS_INBOUND, false));
-    let mut virtual_interfaces = Vec::new();
-    let names = annotations.get(VIRTUAL_INTERFACES).map_or("", String::as_str);
-    for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        match IfName::new(name) {
-            Ok(name) => virtual_interfaces.push(name),
-            Err(_) => {
-                warnings.push(format!("annotation {VIRTUAL_INTERFACES} has {name:?}, no interface name"));
-            }
+/// Characters of a value that is shown to people.
+const SHOWN: usize = 64;
+
+/// What a pod's annotations ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    dns: Option<bool>,
+    bypass_inbound: bool,
+    virtual_interfaces: Vec<IfName>,
+    /// What of them could not be read, in sentences, at most one for each annotation: such a value counts as absent.
+    pub warnings: Vec<String>,
+}
+
+impl Asked {
+    /// Reads the annotations of a pod.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Asked {
+        let (annotations, mut warnings) = (&pod.metadata.annotations, Vec::new());
+        let dns = boolean(annotations, DNS_CAPTURE, &mut warnings);
+        let bypass_inbound = boolean(annotations, BYPASS_INBOUND, &mut warnings).unwrap_or(false);
+        let names = annotations.get(VIRTUAL_INTERFACES).map_or("", String::as_str);
+        let virtual_interfaces = virtual_interfaces(names, &mut warnings);
+        Asked { dns, bypass_inbound, virtual_interfaces, warnings }
+    }
+
+    /// What is special about the pod. `dns_capture`: what holds for pods that do not say.
+    #[must_use]
+    pub fn options(&self, dns_capture: bool) -> inpod::Pod {
+        inpod::Pod {
+            dns: self.dns.unwrap_or(dns_capture),
+            bypass_inbound: self.bypass_inbound,
+            virtual_interfaces: self.virtual_interfaces.clone(),
         }
     }
-    (inpod::Pod { dns, bypass_inbound, virtual_interfaces }, warnings)
+}
+
+fn boolean(annotations: &BTreeMap<String, String>, key: &str, warnings: &mut Vec<String>) -> Option<bool> {
+    let value = annotations.get(key)?;
+    let read = parse_go_bool(value);
+    if read.is_none() {
+        warnings.push(format!("annotation {key} is neither true nor false: {:?}", shown(value)));
+    }
+    read
+}
+
+/// Each name once. What is no name is left out; a list that is too long counts as absent.
+fn virtual_interfaces(names: &str, warnings: &mut Vec<String>) -> Vec<IfName> {
+    let mut warn = |why: String| warnings.push(format!("annotation {VIRTUAL_INTERFACES} {why}"));
+    if names.len() > MAX_INTERFACES_BYTES {
+        let shown = shown(names);
+        warn(format!("has more than {MAX_INTERFACES_BYTES} bytes, and begins with {shown:?}"));
+        return Vec::new();
+    }
+    let (mut interfaces, mut invalid) = (Vec::new(), Vec::new());
+    for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        match IfName::new(name) {
+            Ok(name) if interfaces.contains(&name) => {}
+            Ok(name) => interfaces.push(name),
+            Err(_) => invalid.push(name),
+        }
+    }
+    if interfaces.len() > MAX_INTERFACES {
+        warn(format!("names {} interfaces, more than {MAX_INTERFACES}", interfaces.len()));
+        return Vec::new();
+    }
+    if let Some(first) = invalid.first() {
+        warn(format!("has {:?}, no interface name ({} such)", shown(first), invalid.len()));
+    }
+    interfaces
+}
+
+/// The beginning of a value that somebody else wrote, short enough for a log line.
+pub(crate) fn shown(value: &str) -> String {
+    value.chars().take(SHOWN).collect()
 }
 
 #[cfg(test)]
@@ -45,8 +99,8 @@ mod tests {
         let mut pod = Pod::default();
         let pairs = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         pod.metadata.annotations = pairs.collect();
-        let (options, warnings) = options(&pod, dns_capture);
-        (options, warnings.len())
+        let asked = Asked::of(&pod);
+        (asked.options(dns_capture), asked.warnings.len())
     }
 
     #[test]
@@ -69,5 +123,25 @@ mod tests {
         let (options, warnings) = read(&[(VIRTUAL_INTERFACES, " k6t-eth0,, a name , vnet1 ")], false);
         let names: Vec<_> = options.virtual_interfaces.iter().map(IfName::as_str).collect();
         assert_eq!((names, warnings), (vec!["k6t-eth0", "vnet1"], 1));
+    }
+
+    #[test]
+    fn a_list_of_interfaces_is_bounded_and_what_is_said_of_it_too() {
+        let many = |number: usize| (0..number).map(|n| format!("v{n}")).collect::<Vec<_>>().join(",");
+        let of = |value: &str| {
+            let (options, warnings) = read(&[(VIRTUAL_INTERFACES, value)], false);
+            (options.virtual_interfaces.len(), warnings)
+        };
+        assert_eq!(of(&many(32)), (32, 0));
+        assert_eq!(of(&many(33)), (0, 1));
+        assert_eq!(of(&"a,".repeat(500)), (1, 0), "each counts once");
+        assert_eq!(of(&"a,".repeat(125_000)), (0, 1));
+        assert_eq!(of(&"!,".repeat(500)), (0, 1), "one warning, not one for each");
+        assert_eq!(of(&"!,".repeat(125_000)), (0, 1));
+        let mut pod = Pod::default();
+        let keys = [VIRTUAL_INTERFACES, DNS_CAPTURE, BYPASS_INBOUND];
+        pod.metadata.annotations = keys.map(|key| (key.to_owned(), "ä\n".repeat(80_000))).into();
+        let said = Asked::of(&pod).warnings;
+        assert!(said.len() == 3 && said.iter().all(|one| one.len() < 400), "{said:?}");
     }
 }

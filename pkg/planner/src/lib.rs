@@ -20,5 +20,5 @@ pub mod ztunnel;
 pub use ambient::{AmbientPolicy, Left, Membership, Standing};
 pub use annotations::InvalidAnnotation;
 pub use enrolment::{Call, Decision, Enrolled, Passed, Policy, Redirect, decide, decide_early};
-pub use facts::{Fact, Index};
+pub use facts::{Doubted, Fact, Index};
 pub use ztunnel::{Candidate, ZtunnelSelector};

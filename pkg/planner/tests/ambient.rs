@@ -38,7 +38,7 @@ type Change = fn(&mut Pod);
 type Row = (Left, Change);
 
 /// What keeps a pod of an ambient namespace out. In the order of the table.
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 10] = [
     (Left::PodLabel, |pod| drop(pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into()))),
     (Left::ExcludedNamespace, |pod| pod.metadata.namespace = "kube-system".into()),
     (Left::AgentPod, |pod| {
@@ -56,7 +56,11 @@ const ROWS: [Row; 9] = [
     (Left::OptedOut, |pod| {
         pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "disabled".into());
     }),
-    (Left::Sidecar, |pod| drop(pod.metadata.annotations.insert(STATUS.into(), String::new()))),
+    (Left::Sidecar, |pod| {
+        pod.metadata.annotations.insert(STATUS.into(), String::new());
+        pod.spec.init_containers.push(container("istio-proxy"));
+    }),
+    (Left::NoProxy, |pod| drop(pod.metadata.annotations.insert(STATUS.into(), String::new()))),
 ];
 
 #[test]
@@ -193,7 +197,7 @@ fn without_an_address_a_member_is_pending() {
 fn every_reason_has_a_code_and_a_sentence_of_its_own() {
     let all = ALL_ENROLLED.map(Membership::In).into_iter().chain(ALL_LEFT.map(Membership::Out));
     let (codes, sentences): (BTreeSet<_>, BTreeSet<_>) = all.map(|one| (one.code(), one.to_string())).unzip();
-    assert_eq!((codes.len(), sentences.len()), (14, 14));
+    assert_eq!((codes.len(), sentences.len()), (15, 15));
     assert!(codes.iter().all(|code| code.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')));
     assert!(sentences.contains("in ambient mode: its namespace is labelled istio.io/dataplane-mode=ambient"));
     let order: Vec<_> = ROWS.iter().map(|(reason, _)| *reason).collect();

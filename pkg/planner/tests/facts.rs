@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use fixture::namespace;
 use model::{EnvVar, Namespace, ObjectMeta, Pod, PodName};
 use planner::{
-    AmbientPolicy, Fact, Index, Policy, ambient, decide,
-    facts::trim,
+    AmbientPolicy, Doubted, Fact, Index, Policy, ambient, decide,
+    facts::{trim, trim_namespace},
     ztunnel::{ZtunnelSelector, candidates},
 };
 use proptest::{collection::vec, prelude::*, sample};
@@ -138,6 +138,7 @@ fn retell(pods: &mut Vec<Pod>, namespaces: &mut Vec<Namespace>, fact: Fact) {
             namespaces.push(*namespace);
         }
         Fact::NamespaceGone(name) => namespaces.retain(|namespace| namespace.metadata.name != name),
+        Fact::Doubted(_) => {}
     }
 }
 
@@ -202,4 +203,56 @@ proptest! {
 #[test]
 fn an_index_of_nothing_has_no_candidates() {
     assert!(candidates(&Index::default(), &ZtunnelSelector::default()).is_empty());
+}
+
+/// What lists say otherwise of does not count until somebody confirms it; single changes do.
+#[test]
+fn of_whom_there_is_doubt_lists_say_nothing() {
+    let mut index = Index::default();
+    index.apply(Fact::Pods(vec![pod("a", "1", "x"), pod("b", "2", "x")]));
+    index.apply(Fact::Namespaces(vec![named("shop", "ambient"), named("other", "")]));
+    let doubted = Doubted { pods: [name("a")].into(), namespaces: ["shop".to_owned()].into() };
+    assert!(index.apply(Fact::Doubted(doubted.clone())) && !index.apply(Fact::Doubted(doubted)));
+    let uids = |index: &Index| index.pods().map(|pod| pod.metadata.uid.clone()).collect::<Vec<_>>().join(",");
+    assert!(index.apply(Fact::Pods(vec![])), "the other one is gone");
+    assert!(index.apply(Fact::Namespaces(vec![])) && index.namespace("shop").is_some());
+    assert!(!index.apply(Fact::Pods(vec![pod("a", "0", "before")])), "an older list");
+    assert_eq!((uids(&index).as_str(), index.doubted().pods.len()), ("1", 1));
+    assert!(index.apply(Fact::Pod(Box::new(pod("a", "1", "y")))));
+    assert!(index.apply(gone("a", "1")) && index.apply(Fact::Doubted(Doubted::default())));
+    assert!(index.apply(Fact::Pods(vec![pod("a", "3", "x")])) && index.apply(Fact::Namespaces(vec![])));
+    assert!(index.namespace("shop").is_none());
+}
+
+/// Whatever their author writes, within the API's limits and beyond.
+#[test]
+fn what_is_kept_of_a_pod_is_bounded() {
+    let mut big = fixture::injected();
+    let long = "a,".repeat(125_000);
+    let annotations = &mut big.metadata.annotations;
+    for key in fixture::ANNOTATIONS {
+        annotations.insert(key.to_owned(), long.clone());
+    }
+    for number in 0..5000 {
+        annotations.insert(format!("a{number}.istio.io/x"), long[..50].to_owned());
+        big.metadata.labels.insert(format!("a{number}.istio.io/x"), "x".repeat(63));
+    }
+    big.metadata.labels.insert("istio.io/dataplane-mode".into(), "ambient".into());
+    big.metadata.labels.insert("app".into(), long.clone());
+    let mut filled = fixture::container("app");
+    let names = ["ISTIO_META_DNS_CAPTURE", "INPOD_ENABLED", "INVALID_DROP", "OTHER"];
+    filled.env = names.iter().cycle().take(4000).map(|name| fixture::env(name, &long)).collect();
+    filled.args = vec![long.clone(); 9];
+    big.spec.containers = std::iter::repeat_n(filled.clone(), 300).collect();
+    big.spec.containers.push(model::Container { name: "istio-proxy".into(), ..filled });
+    trim(&mut big);
+    let size = serde_json::to_vec(&big).unwrap().len();
+    assert!(size < 100_000, "{size}");
+    assert!(big.spec.containers.iter().any(|container| container.name == "istio-proxy"));
+    assert_eq!(big.metadata.labels["istio.io/dataplane-mode"], "ambient");
+    let mut namespace = named("shop", "ambient");
+    namespace.metadata.labels.extend(big.metadata.labels.clone());
+    namespace.metadata.labels.extend((0..5000).map(|number| (format!("b{number}"), long[..200].to_owned())));
+    trim_namespace(&mut namespace);
+    assert!(serde_json::to_vec(&namespace).unwrap().len() < 20_000);
 }

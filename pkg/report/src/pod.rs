@@ -32,6 +32,9 @@ pub struct PodState {
     pub kernel: KernelView,
     /// What ztunnel says of it; none with a sidecar, outside the mesh, and with capture on the node.
     pub ztunnel: Option<ZtunnelView>,
+    /// Why the agent holds on to it although the API server's list says otherwise, in a clause; none: it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
     /// What failed last, in a sentence; none: nothing, or it was overcome.
     pub trouble: Option<String>,
 }

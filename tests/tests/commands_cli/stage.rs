@@ -114,6 +114,7 @@ pub(super) fn pod(namespace: &str, name: &str, capture: Capture) -> PodState {
         annotation: None,
         kernel: KernelView { looked: Some("2026-11-21T03:00:00Z".into()), ..KernelView::default() },
         ztunnel: None,
+        doubt: None,
         trouble: None,
     }
 }

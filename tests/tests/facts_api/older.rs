@@ -35,6 +35,7 @@ fn start(answer: impl Fn(&FakeRequest) -> FakeReply + Send + Sync + 'static) -> 
         FakeApi::start(node.outside(), SocketAddr::from((node.outside_ip(false), 6443)), move |request| {
             match request.path.as_str() {
                 path if path.starts_with("/api/v1/pods") => answer(request),
+                path if path.contains("/pods/") => FakeReply::Json(404, status(404, "NotFound")),
                 path if path.contains("watch=true") && !path.contains("sendInitialEvents") => FakeReply::Hang,
                 path if path.contains("watch=true") => FakeReply::Json(422, status(422, "Invalid")),
                 _ => list(1, &[json!({"metadata": {"name": "shop", "resourceVersion": "1"}})]),

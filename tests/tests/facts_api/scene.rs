@@ -48,7 +48,7 @@ impl Follower {
         thread::spawn(move || {
             run(async move {
                 let client = Client::new(&connection).unwrap();
-                facts::follow_api(client, node, move |fact| drop(sender.send(fact))).await;
+                facts::follow_api(client, node, None, move |fact| drop(sender.send(fact))).await;
             });
         });
         Self { index: Index::default(), told: Vec::new(), facts }

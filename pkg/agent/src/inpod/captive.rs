@@ -17,6 +17,8 @@ use crate::{inspect::CaptiveView, owner::Reply, pause};
 /// After a failure, the next try; twice as long after each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(30);
+/// Whoever may write a pod's annotations may have its rules made anew no more often than this.
+const CHANGES: Duration = Duration::from_secs(2);
 
 /// An ADD that waits.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub(super) struct Captive {
     pub(super) uids: Vec<String>,
     pub(super) ips: Vec<IpAddr>,
     pub(super) options: rules::inpod::Pod,
+    /// When its options were changed last.
+    changed: Option<Instant>,
     /// The container of its last ADD; empty if its namespace was found.
     pub(super) container: String,
     pub(super) netns: Option<Arc<Netns>>,
@@ -92,6 +96,7 @@ impl Captive {
             uids: pod.runtime_uids(),
             ips: pod.status.ips(),
             options,
+            changed: None,
             container: String::new(),
             netns: None,
             step: Step::Bare,
@@ -138,6 +143,21 @@ impl Captive {
         self.refused = None;
         self.said = false;
         true
+    }
+
+    /// Its options may be others from now on.
+    pub(super) fn may_change(&self) -> bool {
+        self.changed.is_none_or(|changed| changed.elapsed() >= CHANGES)
+    }
+
+    pub(super) fn change(&mut self, options: rules::inpod::Pod) {
+        self.options = options;
+        self.changed = Some(Instant::now());
+    }
+
+    /// When a change of its options that came too soon is to be taken in.
+    pub(super) fn change_due(&self) -> Option<Instant> {
+        self.changed.map(|changed| changed + CHANGES).filter(|due| *due > Instant::now())
     }
 
     pub(super) fn id(&self) -> Option<NetnsId> {

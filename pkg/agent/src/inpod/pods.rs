@@ -6,7 +6,7 @@ use model::Pod;
 use netns::Netns;
 use planner::{
     ambient::{AMBIENT_REDIRECTION, Standing},
-    inpod::options,
+    inpod::Asked,
 };
 use tracing::{info, warn};
 
@@ -18,12 +18,12 @@ impl InPodWay {
     pub(super) fn captive_of(&mut self, core: &Core, pod: &Pod) -> &mut Captive {
         let dns = self.chosen.dns_capture;
         self.captives.entry(pod.metadata.uid.clone()).or_insert_with(|| {
-            let (chosen, warnings) = options(pod, dns);
-            for warning in warnings {
+            let asked = Asked::of(pod);
+            for warning in &asked.warnings {
                 warn!(target: "ambient", "{}: {warning}; it counts as absent", pod.name());
             }
             core.metrics.event("add");
-            let mut captive = Captive::new(pod, chosen);
+            let mut captive = Captive::new(pod, asked.options(dns));
             captive.marked = is_marked(pod);
             captive.announced = annotation(pod) == Redirection::Enabled.value();
             captive
@@ -32,16 +32,18 @@ impl InPodWay {
 
     pub(super) fn is_member(&mut self, core: &Core, pod: &Pod, ips: Vec<IpAddr>) {
         let is_new = !self.captives.contains_key(&pod.metadata.uid);
-        let chosen = options(pod, self.chosen.dns_capture).0;
+        let dns = self.chosen.dns_capture;
         let captive = self.captive_of(core, pod);
         let returns = std::mem::take(&mut captive.leaving);
         // The plugin knows its addresses before the API does.
         if !ips.is_empty() {
             captive.ips = ips;
         }
-        let differs = captive.options != chosen;
-        if differs {
-            captive.options = chosen;
+        let asked = core.index.asked(&captive.name).filter(|_| captive.may_change());
+        let chosen = asked.map(|asked| asked.options(dns)).filter(|chosen| captive.options != *chosen);
+        let differs = chosen.is_some();
+        if let Some(chosen) = chosen {
+            captive.change(chosen);
             core.metrics.event("update");
         }
         if is_new {

@@ -228,7 +228,7 @@ impl InPodWay {
                 _ if captive.leaving => Some(captive.due),
                 _ => Some(captive.next_look.max(captive.due).max(soon)),
             };
-            waits.into_iter().chain(work).min()
+            waits.into_iter().chain(work).chain(captive.change_due()).min()
         };
         let pods = self.captives.values().filter_map(of).min();
         let now = Instant::now();

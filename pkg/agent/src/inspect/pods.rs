@@ -147,6 +147,9 @@ fn lost(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
     routes.desired.iter().filter(|route| route.place == "node" && !there.contains(route)).collect()
 }
 
+const DOUBT: &str = "the API server's list lacks it, or shows it as it was before, and the API server has not said that it is \
+                     gone: it stays as it was";
+
 fn pod(
     snapshot: &Snapshot,
     known: &Known,
@@ -170,6 +173,7 @@ fn pod(
         annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
         kernel: KernelView::default(),
         ztunnel: None,
+        doubt: known.doubted.then(|| DOUBT.to_owned()),
         trouble: None,
     };
     if known.ended && meta.deleted.is_some() {
@@ -244,7 +248,7 @@ fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodSta
     let left = never.unwrap_or(left);
     shown.reason = Reason { code: left.code().to_owned(), words: left.to_string() };
     if matches!(left, Left::ExcludedNamespace | Left::AgentPod | Left::HostNetwork)
-        || matches!(left, Left::Terminated | Left::Ztunnel)
+        || matches!(left, Left::Terminated | Left::Ztunnel | Left::NoProxy)
     {
         return None;
     }

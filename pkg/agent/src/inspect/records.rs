@@ -137,6 +137,7 @@ fn from(record: &PodRecord) -> PodState {
         annotation: None,
         kernel: KernelView { blind, ..KernelView::default() },
         ztunnel: None,
+        doubt: None,
         trouble: None,
     }
 }

@@ -15,6 +15,7 @@ pub(super) fn of_pod(state: &State, pod: &PodState, answer: &str) -> Vec<String>
     all.extend(kernel(pod, answer));
     all.extend(pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel_says(ztunnel, pod.capture, answer)));
     all.extend(annotation(state, pod));
+    all.extend(pod.doubt.as_ref().map(|doubt| format!("It is doubted: {}.", clause(doubt))));
     let trouble = pod.trouble.as_ref().filter(is_new);
     all.extend(trouble.map(|trouble| format!("What failed last: {}.", clause(trouble))));
     all.extend(

@@ -43,6 +43,7 @@ pub(crate) fn node(way: Way) -> State {
         annotation: (way != Way::Sidecar).then(|| "enabled".into()),
         kernel: crate::KernelView::default(),
         ztunnel: (way == Way::InPod).then_some(ZtunnelView { serves: true, refused: None }),
+        doubt: None,
         trouble: None,
     };
     pod.kernel.looked = Some("2026-11-21T03:00:00Z".into());

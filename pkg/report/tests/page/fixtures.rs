@@ -200,6 +200,7 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
             blind: None,
         },
         ztunnel: None,
+        doubt: None,
         trouble: None,
     }
 }

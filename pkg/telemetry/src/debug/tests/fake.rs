@@ -75,6 +75,7 @@ fn pod(number: usize) -> PodState {
         annotation: None,
         kernel: KernelView { seen: vec!["x".repeat(3500)], ..KernelView::default() },
         ztunnel: None,
+        doubt: None,
         trouble: None,
     }
 }

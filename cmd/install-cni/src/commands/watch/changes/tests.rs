@@ -16,6 +16,7 @@ fn pod(name: &str, capture: Capture) -> PodState {
         annotation: None,
         kernel: KernelView::default(),
         ztunnel: None,
+        doubt: None,
         trouble: None,
     }
 }

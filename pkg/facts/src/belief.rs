@@ -1,0 +1,303 @@
+//! What the lists of an API server may say of what is known already.
+//!
+//! A list comes from the cache of any one of the servers, which may be older than what another one has shown before; a
+//! restored store, too, is of another time. So a list that lacks an object, or shows it as it was before, is doubted: the
+//! object stays as it is known until the API server was asked for it alone, which is answered from the store itself. Changes
+//! that a watch tells count at once, but for those that are older than what is known.
+//!
+//! Pure: whoever calls says what time it is.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+/// How soon the API server is asked: a cache that lags catches up by then, mostly.
+const FIRST: Duration = Duration::from_secs(1);
+/// After an answer that settles nothing; twice as long after each further one, up to the last.
+const AGAIN: Duration = Duration::from_secs(5);
+const LAST: Duration = Duration::from_secs(300);
+
+/// What the API server says of one object when it is asked for that alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// There is none of this name.
+    Gone,
+    /// There is one.
+    There(Version),
+    /// No answer, or none that can be believed.
+    Unknown,
+}
+
+/// Which one of its name an object is, and how new.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) uid: String,
+    /// Its resource version, if that is a number, as it is with every API server. Greater ones are newer.
+    pub(crate) number: Option<u64>,
+}
+
+/// What follows from an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// It is gone.
+    Gone,
+    /// Another one has its name.
+    Replaced,
+    /// It is there, as it was told with the answer.
+    There,
+    /// Nothing.
+    Nothing,
+}
+
+#[derive(Debug)]
+struct Known {
+    version: Version,
+    doubt: Option<Doubt>,
+}
+
+#[derive(Debug)]
+struct Doubt {
+    next: Instant,
+    tries: u32,
+    /// The list lacks it.
+    lacks: bool,
+}
+
+/// The objects of one collection, by name.
+#[derive(Debug)]
+pub(crate) struct Belief<K> {
+    known: BTreeMap<K, Known>,
+}
+
+impl<K> Default for Belief<K> {
+    fn default() -> Self {
+        Self { known: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord + Clone> Belief<K> {
+    /// These are listed. What is known otherwise is doubted, unless it does not `matter`: then the list counts.
+    pub(crate) fn listed(
+        &mut self,
+        list: impl Iterator<Item = (K, Version)>,
+        matters: impl Fn(&K) -> bool,
+        now: Instant,
+    ) {
+        let listed = list.map(|(name, version)| (name, Known { version, doubt: None }));
+        let listed: BTreeMap<K, Known> = listed.collect();
+        for (name, mut before) in std::mem::replace(&mut self.known, listed) {
+            let is_lacking = match self.known.get(&name) {
+                Some(now) if is_older(&now.version, &before.version) => false,
+                Some(_) => continue,
+                None if matters(&name) => true,
+                None => continue,
+            };
+            before.begin_doubt(is_lacking, now);
+            self.known.insert(name, before);
+        }
+    }
+
+    /// A watch tells of one that is new or changed. True if that counts.
+    pub(crate) fn applied(&mut self, name: K, version: Version, now: Instant) -> bool {
+        match self.known.get_mut(&name) {
+            Some(known) if version.number < known.version.number && version.number.is_some() => {
+                known.begin_doubt(false, now);
+                false
+            }
+            _ => {
+                self.known.insert(name, Known { version, doubt: None });
+                true
+            }
+        }
+    }
+
+    /// A watch tells that one is gone.
+    pub(crate) fn deleted(&mut self, name: &K, uid: &str) {
+        if self.known.get(name).is_some_and(|known| known.version.uid == uid) {
+            self.known.remove(name);
+        }
+    }
+
+    /// Who is doubted.
+    pub(crate) fn doubted(&self) -> BTreeSet<K> {
+        self.doubts().map(|(name, _, _)| name.clone()).collect()
+    }
+
+    /// All that are known.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &K> {
+        self.known.keys()
+    }
+
+    /// It was seen, and is not known to be gone.
+    pub(crate) fn knows(&self, name: &K) -> bool {
+        self.known.contains_key(name)
+    }
+
+    /// Whom to ask for next, by name and UID, and when.
+    pub(crate) fn due(&self) -> Option<(K, String, Instant)> {
+        let next = self.doubts().min_by_key(|(_, _, doubt)| doubt.next);
+        next.map(|(name, known, doubt)| (name.clone(), known.version.uid.clone(), doubt.next))
+    }
+
+    /// The API server was asked for the one with this UID.
+    pub(crate) fn answered(&mut self, name: &K, uid: &str, answer: Answer, now: Instant) -> Settled {
+        let Some(known) = self.known.get_mut(name).filter(|known| known.version.uid == uid) else {
+            return Settled::Nothing;
+        };
+        match answer {
+            Answer::Unknown => {
+                known.ask_later(now);
+                Settled::Nothing
+            }
+            Answer::Gone => {
+                self.known.remove(name);
+                Settled::Gone
+            }
+            Answer::There(version) if version.uid == uid => {
+                known.version = version;
+                // What a list lacks may go without a word of the watch.
+                if known.doubt.as_ref().is_some_and(|doubt| doubt.lacks) {
+                    known.ask_later(now);
+                } else {
+                    known.doubt = None;
+                }
+                Settled::There
+            }
+            Answer::There(version) => {
+                *known = Known { version, doubt: None };
+                Settled::Replaced
+            }
+        }
+    }
+
+    fn doubts(&self) -> impl Iterator<Item = (&K, &Known, &Doubt)> {
+        self.known.iter().filter_map(|(name, known)| Some((name, known, known.doubt.as_ref()?)))
+    }
+}
+
+impl Known {
+    fn begin_doubt(&mut self, lacks: bool, now: Instant) {
+        let doubt = self.doubt.get_or_insert(Doubt { next: now + FIRST, tries: 0, lacks });
+        doubt.lacks = lacks;
+    }
+
+    fn ask_later(&mut self, now: Instant) {
+        if let Some(doubt) = &mut self.doubt {
+            doubt.next = now + AGAIN.saturating_mul(1 << doubt.tries.min(10)).min(LAST);
+            doubt.tries += 1;
+        }
+    }
+}
+
+/// One of this name is older than what is known, or may be.
+fn is_older(listed: &Version, known: &Version) -> bool {
+    match (listed.number, known.number) {
+        (Some(listed), Some(known)) => listed < known,
+        _ => listed.uid != known.uid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(uid: &str, number: u64) -> Version {
+        Version { uid: uid.to_owned(), number: Some(number) }
+    }
+
+    fn belief(list: &[(&'static str, &str, u64)], now: Instant) -> Belief<&'static str> {
+        let mut belief = Belief::default();
+        list_again(&mut belief, list, now);
+        belief
+    }
+
+    fn list_again(belief: &mut Belief<&'static str>, list: &[(&'static str, &str, u64)], now: Instant) {
+        let list = list.iter().map(|(name, uid, number)| (*name, version(uid, *number)));
+        belief.listed(list, |name| *name != "none of ours", now);
+    }
+
+    fn doubted(belief: &Belief<&'static str>) -> Vec<&'static str> {
+        belief.doubted().into_iter().collect()
+    }
+
+    #[test]
+    fn a_list_is_not_believed_where_it_lacks_or_is_older() {
+        let now = Instant::now();
+        for (what, list, expected) in [
+            ("the same", &[("a", "1", 5), ("b", "2", 6), ("none of ours", "3", 7)][..], &[][..]),
+            ("newer", &[("a", "1", 9), ("b", "2", 6)], &[]),
+            ("empty", &[], &["a", "b"]),
+            ("one is missing", &[("a", "1", 5)], &["b"]),
+            ("one is as it was before", &[("a", "1", 4), ("b", "2", 6)], &["a"]),
+            ("a predecessor", &[("a", "0", 3), ("b", "2", 6)], &["a"]),
+            ("a successor", &[("a", "9", 8), ("b", "2", 6)], &[]),
+        ] {
+            let mut belief = belief(&[("a", "1", 5), ("b", "2", 6), ("none of ours", "3", 7)], now);
+            list_again(&mut belief, list, now);
+            assert_eq!(doubted(&belief), expected, "{what}");
+            list_again(&mut belief, &[("a", "1", 5), ("b", "2", 6)], now);
+            assert!(doubted(&belief).is_empty() || what == "newer" || what == "a successor", "{what}");
+        }
+    }
+
+    #[test]
+    fn versions_that_are_no_numbers_are_told_by_uid() {
+        let now = Instant::now();
+        let mut belief = Belief::default();
+        let other = |uid: &str| Version { uid: uid.to_owned(), number: None };
+        belief.listed([("a", other("1")), ("b", other("2"))].into_iter(), |_| true, now);
+        belief.listed([("a", other("1")), ("b", other("0"))].into_iter(), |_| true, now);
+        assert_eq!(doubted(&belief), ["b"]);
+        assert!(belief.applied("b", other("3"), now) && doubted(&belief).is_empty(), "a watch is believed");
+    }
+
+    #[test]
+    fn what_a_watch_tells_counts_unless_it_is_older() {
+        let now = Instant::now();
+        let mut belief = belief(&[("a", "1", 5)], now);
+        assert!(!belief.applied("a", version("0", 3), now), "history told once more");
+        assert_eq!(doubted(&belief), ["a"]);
+        assert!(belief.applied("a", version("1", 6), now) && doubted(&belief).is_empty());
+        list_again(&mut belief, &[], now);
+        assert!(belief.applied("a", version("1", 6), now) && doubted(&belief).is_empty(), "it is caught up");
+        belief.deleted(&"a", "0");
+        assert!(belief.knows(&"a"));
+        belief.deleted(&"a", "1");
+        assert!(!belief.knows(&"a"));
+    }
+
+    #[test]
+    fn answers_settle_it_and_questions_become_rare() {
+        let now = Instant::now();
+        let empty = |now| {
+            let mut belief = belief(&[("a", "1", 5)], now);
+            list_again(&mut belief, &[], now);
+            belief
+        };
+        let mut gone = empty(now);
+        assert_eq!(gone.due(), Some(("a", "1".to_owned(), now + FIRST)));
+        assert_eq!(gone.answered(&"a", "1", Answer::Gone, now), Settled::Gone);
+        assert!(gone.due().is_none() && !gone.knows(&"a"));
+        assert_eq!(gone.answered(&"a", "1", Answer::Gone, now), Settled::Nothing);
+        let mut replaced = empty(now);
+        assert_eq!(replaced.answered(&"a", "1", Answer::There(version("2", 9)), now), Settled::Replaced);
+        assert!(doubted(&replaced).is_empty());
+        for answer in [Answer::There(version("1", 5)), Answer::Unknown] {
+            let (mut belief, mut at, mut pauses) = (empty(now), now, Vec::new());
+            for _ in 0..9 {
+                belief.answered(&"a", "1", answer.clone(), at);
+                let next = belief.due().unwrap().2;
+                pauses.push((next - at).as_secs());
+                at = next;
+            }
+            assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
+            assert_eq!(doubted(&belief), ["a"], "the list lacks it still");
+        }
+        // A restored store: all is older, and true.
+        let mut restored = belief(&[("a", "1", 5)], now);
+        list_again(&mut restored, &[("a", "1", 2)], now);
+        assert_eq!(restored.answered(&"a", "1", Answer::There(version("1", 2)), now), Settled::There);
+        assert!(doubted(&restored).is_empty() && restored.applied("a", version("1", 3), now));
+    }
+}

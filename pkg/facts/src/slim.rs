@@ -1,0 +1,71 @@
+//! Objects of the API server, trimmed as soon as they are read, so that a list of them is small.
+
+use std::mem;
+
+use kubeio::Versioned;
+use model::{Namespace, ObjectMeta, Pod};
+use planner::facts;
+use serde::{Deserialize, Deserializer};
+
+use crate::belief::Version;
+
+/// An object without what nothing is decided on, and its version.
+pub(crate) struct Slim<T> {
+    pub(crate) object: T,
+    /// For the watch, which takes it.
+    version: String,
+    number: Option<u64>,
+}
+
+impl<T> Slim<T> {
+    fn new(mut object: T, version: String, trim: fn(&mut T)) -> Self {
+        trim(&mut object);
+        let number = version.parse().ok();
+        Slim { object, version, number }
+    }
+}
+
+/// What has metadata.
+pub(crate) trait Object {
+    fn metadata(&self) -> &ObjectMeta;
+}
+
+impl Object for Pod {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+impl Object for Namespace {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+impl<T: Object> Slim<T> {
+    pub(crate) fn version(&self) -> Version {
+        Version { uid: self.object.metadata().uid.clone(), number: self.number }
+    }
+}
+
+impl<T> Versioned for Slim<T> {
+    fn take_version(&mut self) -> String {
+        mem::take(&mut self.version)
+    }
+}
+
+impl<'de> Deserialize<'de> for Slim<Pod> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut object = Pod::deserialize(deserializer)?;
+        let version = object.take_version();
+        Ok(Slim::new(object, version, facts::trim))
+    }
+}
+
+impl<'de> Deserialize<'de> for Slim<Namespace> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut object = Namespace::deserialize(deserializer)?;
+        let version = object.take_version();
+        Ok(Slim::new(object, version, facts::trim_namespace))
+    }
+}

@@ -1,0 +1,146 @@
+//! What is kept of a pod and of a namespace, and how much of it: whoever makes a pod writes its labels, annotations and
+//! containers, and must not decide how much memory and time the node's agent spends on them.
+
+use std::collections::BTreeMap;
+
+use model::{Container, EnvVar, Namespace, Pod, parse_go_bool};
+
+use crate::{
+    ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE},
+    annotations,
+    enrolment::{INIT, INJECT, PROXY, STATUS},
+    inpod::{BYPASS_INBOUND, DNS_CAPTURE, MAX_INTERFACES_BYTES, VIRTUAL_INTERFACES},
+};
+
+/// By the value of this annotation, a container runtime knows a static pod.
+const STATIC_POD: &str = "kubernetes.io/config.hash";
+/// In bytes: longer than every single word that means something, and than what is shown of one that does not.
+const WORD: usize = 1024;
+
+/// Annotations that something is decided on, and how many bytes of the value can mean something. [`annotations::LISTS`] has
+/// those of sidecars that are lists.
+const ANNOTATIONS: [(&str, usize); 7] = [
+    (STATIC_POD, WORD),
+    (INJECT, WORD),
+    (AMBIENT_REDIRECTION, WORD),
+    (DNS_CAPTURE, WORD),
+    (BYPASS_INBOUND, WORD),
+    (VIRTUAL_INTERFACES, MAX_INTERFACES_BYTES),
+    (annotations::MODE, WORD),
+];
+
+/// Labels that are kept whatever else there is. The last one is the ztunnel's, unless the operator chose another.
+const LABELS: [&str; 3] = [DATAPLANE_MODE, INJECT, "app"];
+/// Further labels, for the operator's selectors: so many, the first by key, and so many bytes in all.
+const MAX_LABELS: usize = 64;
+const MAX_LABEL_BYTES: usize = 8 * 1024;
+/// Bytes of a label's value; the API allows 63.
+const MAX_LABEL_VALUE: usize = 63;
+
+/// Containers of each kind, beside the sidecar's.
+const MAX_CONTAINERS: usize = 64;
+/// Of the sidecar something is decided on by all of these.
+const VARIABLES: [&str; 5] =
+    ["DISABLE_ENVOY", "ISTIO_META_DNS_CAPTURE", "ISTIO_DUAL_STACK", "INVALID_DROP", "INPOD_ENABLED"];
+/// Bytes of a variable's value in a container that is no sidecar: more than any boolean has.
+const MAX_BOOLEAN: usize = 8;
+
+/// Removes what nothing is decided on, and bounds the rest: of the annotations those that we know, of the labels those of
+/// the mesh and 64 more with 8 KiB in all, 64 containers of each kind, of these a few variables. A value that is longer than
+/// any that means something is cut to one that is still too long. So no decision of this crate is another one for a trimmed pod,
+/// unless by labels and containers beyond those numbers. It is most of a pod's size, and changes of it are none.
+pub fn trim(pod: &mut Pod) {
+    let metadata = &mut pod.metadata;
+    metadata.resource_version = String::new();
+    metadata.annotations.retain(|key, value| match limit(key) {
+        Some(limit) => {
+            cut(value, limit);
+            true
+        }
+        None => false,
+    });
+    trim_labels(&mut metadata.labels);
+    let spec = &mut pod.spec;
+    for containers in [&mut spec.containers, &mut spec.init_containers] {
+        let mut others = 0;
+        containers.retain(|container| {
+            let known = container.name == PROXY || container.name == INIT;
+            others += usize::from(!known);
+            known || others <= MAX_CONTAINERS
+        });
+        containers.iter_mut().for_each(trim_container);
+        containers.shrink_to_fit();
+    }
+    let status = &mut pod.status;
+    status.conditions.retain(|condition| condition.kind == "Ready");
+    status.conditions.shrink_to_fit();
+    status.container_statuses.shrink_to_fit();
+    status.init_container_statuses.shrink_to_fit();
+    status.pod_ips.shrink_to_fit();
+}
+
+/// The same for a namespace, of which only the labels count.
+pub fn trim_namespace(namespace: &mut Namespace) {
+    namespace.metadata.annotations = BTreeMap::new();
+    namespace.metadata.resource_version = String::new();
+    trim_labels(&mut namespace.metadata.labels);
+}
+
+/// How many bytes of an annotation can mean something; none: nothing is decided on it.
+fn limit(annotation: &str) -> Option<usize> {
+    if annotation == STATUS {
+        return Some(0); // that it is there is all that counts
+    }
+    let all = ANNOTATIONS.iter().chain(&annotations::LISTS);
+    all.copied().find_map(|(key, limit)| (key == annotation).then_some(limit))
+}
+
+fn trim_labels(labels: &mut BTreeMap<String, String>) {
+    let (mut number, mut bytes) = (0, 0);
+    labels.retain(|key, value| {
+        cut(value, MAX_LABEL_VALUE);
+        if LABELS.contains(&key.as_str()) {
+            return true;
+        }
+        number += 1;
+        bytes += key.len() + value.len();
+        number <= MAX_LABELS && bytes <= MAX_LABEL_BYTES
+    });
+}
+
+fn trim_container(container: &mut Container) {
+    let is_proxy = container.name == PROXY;
+    container.args.truncate(if is_proxy { 2 } else { 0 });
+    container.args.iter_mut().for_each(|argument| cut(argument, WORD));
+    container.args.shrink_to_fit();
+    container.env = VARIABLES.into_iter().flat_map(|name| kept(&container.env, name, is_proxy)).collect();
+}
+
+/// Of a sidecar's variables the last of each name counts; of a ztunnel's the first, or any that is true.
+fn kept(env: &[EnvVar], name: &str, is_proxy: bool) -> Vec<EnvVar> {
+    let mut named = env.iter().filter(|var| var.name == name);
+    let is_true = |var: &&EnvVar| var.value.as_deref().and_then(parse_go_bool) == Some(true);
+    let first = named.clone().next();
+    let one_true = named.clone().find(is_true);
+    let last = named.next_back().filter(|_| is_proxy);
+    let mut kept: Vec<EnvVar> = Vec::new();
+    for var in [first, one_true, last].into_iter().flatten() {
+        let mut var = var.clone();
+        if let Some(value) = &mut var.value {
+            cut(value, if is_proxy { WORD } else { MAX_BOOLEAN });
+        }
+        if kept.last() != Some(&var) {
+            kept.push(var);
+        }
+    }
+    kept
+}
+
+/// Cuts what is longer than `limit` bytes, to a few more than that. A limit of 0 leaves nothing.
+fn cut(text: &mut String, limit: usize) {
+    if text.len() > limit {
+        let end = (limit + 1..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
+        text.truncate(if limit == 0 { 0 } else { end });
+        text.shrink_to_fit();
+    }
+}

@@ -1,0 +1,317 @@
+//! An API server that lists what was before, or nothing, and tells the truth to whoever asks for one object: a cache that
+//! lags, a failover, a restored store. No pod leaves the mesh by that, and one that is really gone does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kit::{
+    Echo, FakeApi, FakeReply, FakeRequest, InpodOptions, InpodZtunnel, NodeOptions, Pki, Pod, WorkloadState,
+};
+use serde_json::{Value, json};
+
+use crate::ambient_stage::{Ambient, MESH, PORT, Peer};
+use crate::inpod_stage::{InPod, relayed};
+
+const OWN: &str = "agent-x7k2p";
+/// Long enough for what must not come: without what is tested here it comes within 2 s.
+const WATCHED: Duration = Duration::from_secs(4);
+
+/// What an API server has in store: the stage's directory of manifests. And what it lists instead.
+struct Store {
+    directory: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By file: content and version.
+    versions: BTreeMap<PathBuf, (Value, u64)>,
+    last: u64,
+    /// Lists in place of the true ones, by kind.
+    lies: BTreeMap<&'static str, Vec<Value>>,
+    /// What was listed last, by kind.
+    listed: BTreeMap<&'static str, Vec<Value>>,
+    asked: Vec<String>,
+}
+
+impl Store {
+    /// All objects of a kind as they are, each with its version.
+    fn truth(&self, kind: &str) -> Vec<Value> {
+        let mut state = self.state.lock().unwrap();
+        let State { versions, last, .. } = &mut *state;
+        // The stage may be gone before the last question.
+        let files = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path());
+        let objects = files.filter_map(|path| {
+            let mut object: Value = serde_json::from_slice(&fs::read(&path).ok()?).unwrap();
+            let known =
+                versions.get(&path).filter(|(known, _)| *known == object).map(|(_, version)| *version);
+            let version = known.unwrap_or_else(|| {
+                *last += 1;
+                versions.insert(path, (object.clone(), 1000 + *last));
+                1000 + *last
+            });
+            object["metadata"]["resourceVersion"] = json!(version.to_string());
+            (object["kind"] == kind).then_some(object)
+        });
+        objects.collect()
+    }
+
+    fn picture(&self, kind: &'static str) -> Vec<Value> {
+        let lie = self.state.lock().unwrap().lies.get(kind).cloned();
+        lie.unwrap_or_else(|| self.truth(kind))
+    }
+
+    fn lie(&self, kind: &'static str, list: Vec<Value>) {
+        self.state.lock().unwrap().lies.insert(kind, list);
+    }
+
+    fn tell_the_truth(&self) {
+        self.state.lock().unwrap().lies.clear();
+    }
+
+    /// The last list of a kind was that one.
+    fn has_listed(&self, kind: &'static str, list: &[Value]) -> bool {
+        self.state.lock().unwrap().listed.get(kind).is_some_and(|listed| listed == list)
+    }
+
+    fn asked_for(&self, what: &str) -> usize {
+        self.state.lock().unwrap().asked.iter().filter(|path| path.ends_with(what)).count()
+    }
+
+    fn answer(&self, request: &FakeRequest) -> FakeReply {
+        let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        let kind = match path {
+            "/api/v1/pods" => "Pod",
+            "/api/v1/namespaces" => "Namespace",
+            path => return self.single(&request.method, path),
+        };
+        if query.contains("sendInitialEvents") {
+            return FakeReply::Json(422, status(422));
+        }
+        if query.contains("watch=true") {
+            return self.watched(kind);
+        }
+        let items = self.picture(kind);
+        self.state.lock().unwrap().listed.insert(kind, items.clone());
+        let metadata = json!({"resourceVersion": "999"});
+        let list =
+            json!({"kind": format!("{kind}List"), "apiVersion": "v1", "metadata": metadata, "items": items});
+        FakeReply::Json(200, list)
+    }
+
+    /// When what would be listed is something else than before, the watch is too old to go on.
+    fn watched(&self, kind: &'static str) -> FakeReply {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while self.has_listed(kind, &self.picture(kind)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20)); // between two looks at the directory
+        }
+        let event = format!("{}\n", json!({"type": "ERROR", "object": status(410)}));
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+        FakeReply::Raw(format!("{head}content-length: {}\r\n\r\n{event}", event.len()).into_bytes())
+    }
+
+    fn single(&self, method: &str, path: &str) -> FakeReply {
+        if method != "GET" {
+            return FakeReply::Json(200, json!({}));
+        }
+        self.state.lock().unwrap().asked.push(path.to_owned());
+        let names: Vec<&str> = path.split('/').skip(4).collect();
+        let object = match names[..] {
+            [namespace, "pods", name] => self
+                .truth("Pod")
+                .into_iter()
+                .find(|pod| pod["metadata"]["namespace"] == namespace && pod["metadata"]["name"] == name),
+            [name] => self.truth("Namespace").into_iter().find(|one| one["metadata"]["name"] == name),
+            _ => None,
+        };
+        object.map_or_else(|| FakeReply::Json(404, status(404)), |object| FakeReply::Json(200, object))
+    }
+}
+
+fn status(code: u16) -> Value {
+    let reason = match code {
+        404 => "NotFound",
+        410 => "Expired",
+        _ => "Invalid",
+    };
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": reason,
+        "reason": reason, "code": code})
+}
+
+/// Has the stage's agent follow such an API server, which knows the agent's own pod.
+fn serve(stage: &mut Ambient) -> (FakeApi, Arc<Store>) {
+    let mut own = Pod::new("istio-system", OWN).manifest(&[]);
+    own["spec"]["hostNetwork"] = json!(true);
+    own["status"] = json!({"phase": "Running"});
+    stage.manifests.put_pod(&own);
+    let store = Arc::new(Store { directory: stage.manifests.path(), state: Mutex::default() });
+    let address = SocketAddr::from((stage.node.outside_ip(false), 6443));
+    let serving = Arc::clone(&store);
+    let api = FakeApi::start(stage.node.outside(), address, move |request| serving.answer(request));
+    stage.container.set_account("token", Pki::shared().server_ca_pem());
+    for (key, value) in [
+        ("POD_SOURCE", "api"),
+        ("KUBERNETES_SERVICE_HOST", &stage.node.outside_ip(false).to_string()),
+        ("KUBERNETES_SERVICE_PORT", "6443"),
+        ("POD_NAMESPACE", "istio-system"),
+        ("POD_NAME", OWN),
+    ] {
+        stage.container.set_env(key, value);
+    }
+    (api, store)
+}
+
+/// Every list that is not to be believed: of which kind, and what it has.
+fn lies(store: &Store) -> Vec<(&'static str, &'static str, Vec<Value>)> {
+    let pods = store.truth("Pod");
+    let but = |name: &str| {
+        let all = pods.iter().filter(|pod| pod["metadata"]["name"] != name);
+        all.cloned().collect::<Vec<_>>()
+    };
+    let mut before = pods.clone();
+    for pod in before.iter_mut().filter(|pod| pod["metadata"]["name"] == "one") {
+        pod["metadata"]["resourceVersion"] = json!("7");
+        pod["metadata"]["labels"]["istio.io/dataplane-mode"] = json!("none");
+    }
+    let mut predecessor = before.clone();
+    for pod in predecessor.iter_mut().filter(|pod| pod["metadata"]["name"] == "one") {
+        pod["metadata"]["uid"] = json!("a-predecessor");
+    }
+    let mut namespaces = store.truth("Namespace");
+    for namespace in &mut namespaces {
+        namespace["metadata"]["resourceVersion"] = json!("7");
+        namespace["metadata"]["labels"] = json!({});
+    }
+    vec![
+        ("no pod at all", "Pod", Vec::new()),
+        ("without the pod", "Pod", but("one")),
+        ("the pod before it had its label", "Pod", before),
+        ("a predecessor of its name", "Pod", predecessor),
+        ("the namespace before it had its label", "Namespace", namespaces),
+        ("no namespace", "Namespace", Vec::new()),
+    ]
+}
+
+/// For some seconds after such a list.
+fn hold(store: &Store, kind: &'static str, list: Vec<Value>, mut still: impl FnMut()) {
+    store.lie(kind, list.clone());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !store.has_listed(kind, &list) {
+        assert!(Instant::now() < deadline, "it was never listed");
+        std::thread::sleep(Duration::from_millis(20)); // between two looks at another thread
+    }
+    let end = Instant::now() + WATCHED;
+    while Instant::now() < end {
+        still();
+        std::thread::sleep(Duration::from_millis(100)); // between two looks
+    }
+}
+
+/// It was connected, and is served.
+fn is_served(stage: &InPod, ztunnel: &InpodZtunnel, peer: &Peer, what: &str) {
+    let workload = ztunnel.workload(&peer.sandbox.pod.uid);
+    let state = workload.map(|workload| workload.state);
+    assert_eq!(state, Some(WorkloadState::Up), "{what}: ztunnel was told that it is gone\n{}", stage.log());
+}
+
+#[test]
+fn in_pod_ztunnel_serves_on_whatever_is_listed() {
+    let mut stage = InPod::stopped(NodeOptions::default(), &[]);
+    let (_api, store) = serve(&mut stage);
+    stage.start();
+    let ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(stage.node.outside(), PORT);
+    let (mut one, two) = (stage.mesh_pod("one"), stage.mesh_pod("two"));
+    stage.wait_captured(&one);
+    stage.wait_captured(&two);
+    let outside: SocketAddr = (stage.node.outside_ip(false), PORT).into();
+    for (what, kind, list) in lies(&store) {
+        hold(&store, kind, list, || is_served(&stage, &ztunnel, &one, what));
+        let doubted = stage.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects");
+        let is_settled = what.contains("before it had") || what.contains("predecessor");
+        assert!(is_settled || doubted.is_some_and(|number| number >= 1.0), "{what}: {doubted:?}");
+        let _ = one.tcp(outside).unwrap();
+        let _ = ztunnel.wait_seen(|seen| seen.src.ip() == one.ip(false) && seen.dst == outside);
+        store.tell_the_truth();
+        stage.eventually("nothing is doubted", |stage| {
+            stage.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects") == Some(0.0)
+        });
+    }
+    assert!(relayed(&ztunnel, one.ip(false), outside));
+    // Few questions: each pod that was lacking, and not again and again.
+    assert!((1..30).contains(&store.asked_for("/pods/one")), "{}", store.asked_for("/pods/one"));
+    // One that is really gone, though its DEL never came: the list lacks all, the API server denies only this one.
+    hold(&store, "Pod", Vec::new(), || is_served(&stage, &ztunnel, &two, "before it is gone"));
+    let told = stage.container.exec(&["explain", "mesh/two"]);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("It is doubted: the API server's list lacks it"), "{told}");
+    stage.manifests.remove_pod(MESH, "two");
+    ztunnel.wait_for("it is released", |_| {
+        ztunnel.workload(&two.sandbox.pod.uid).is_none_or(|one| one.state != WorkloadState::Up)
+    });
+    is_served(&stage, &ztunnel, &one, "the other one");
+    // An API server that denies our own pod, too, is not believed; a DEL is.
+    stage.manifests.remove_pod("istio-system", OWN);
+    stage.manifests.remove_pod(MESH, "one");
+    let end = Instant::now() + Duration::from_secs(12); // it is asked after 10 s, once more
+    while Instant::now() < end {
+        is_served(&stage, &ztunnel, &one, "an API server that lost everything");
+        std::thread::sleep(Duration::from_millis(100)); // between two looks
+    }
+    one.sandbox.delete().unwrap();
+    ztunnel.wait_for("it is released", |_| {
+        ztunnel.workload(&one.sandbox.pod.uid).is_none_or(|one| one.state != WorkloadState::Up)
+    });
+}
+
+#[test]
+fn on_the_node_traffic_stays_captured_whatever_is_listed() {
+    let mut stage = Ambient::stopped(NodeOptions::default(), &[]);
+    let (_api, store) = serve(&mut stage);
+    stage.start();
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let _echo = Echo::tcp(stage.node.outside(), PORT);
+    let one = stage.pod(MESH, "one");
+    stage.wait_enrolled(&one, true);
+    for (what, kind, list) in lies(&store) {
+        hold(&store, kind, list, || {
+            assert!(stage.is_captured(&one), "{what}: in the clear\n{}", stage.log())
+        });
+        store.tell_the_truth();
+        stage.eventually("nothing is doubted", |stage| {
+            stage.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects") == Some(0.0)
+        });
+    }
+    stage.assert_owned(&one);
+    hold(&store, "Pod", Vec::new(), || assert!(stage.is_captured(&one)));
+    stage.manifests.remove_pod(MESH, "one");
+    stage.wait_enrolled(&one, false);
+}
+
+/// At a start nothing is known that a list could be compared with, but that we are here ourselves.
+#[test]
+fn a_first_list_without_our_own_pod_is_not_used() {
+    let mut stage = Ambient::stopped(NodeOptions::default(), &[]);
+    let (_api, store) = serve(&mut stage);
+    stage.start();
+    let _ztunnel = stage.ztunnel("ztunnel-a");
+    let _echo = Echo::tcp(stage.node.outside(), PORT);
+    let one = stage.pod(MESH, "one");
+    stage.wait_enrolled(&one, true);
+    assert!(stage.is_captured(&one));
+    drop(stage.daemon.take());
+    store.lie("Pod", Vec::new());
+    stage.daemon = Some(stage.container.start());
+    hold(&store, "Pod", Vec::new(), || {
+        assert!(stage.is_captured(&one), "in the clear: {}", stage.log());
+        assert!(!stage.daemon.as_ref().unwrap().is_ready());
+    });
+    assert!(stage.log().contains("lists pods of this node without our own"), "{}", stage.log());
+    store.tell_the_truth();
+    stage.daemon().wait_until_ready();
+    assert!(stage.is_captured(&one));
+}
