@@ -114,6 +114,8 @@ mod kit_network;
 mod kit_runtime;
 #[path = "tests/kit_ztunnel.rs"]
 mod kit_ztunnel;
+#[path = "tests/least_privilege.rs"]
+mod least_privilege;
 #[path = "tests/page_browser.rs"]
 mod page_browser;
 #[path = "tests/plugin_api.rs"]

@@ -42,12 +42,14 @@ fn the_pods_have_what_ambient_mode_needs_and_all_that_the_others_have() {
 }
 
 #[test]
-fn the_account_may_mark_pods_and_nothing_else_beyond() {
+fn the_account_may_follow_pods_and_namespaces_and_mark_pods_and_nothing_else_beyond() {
     let rules = |file: &str| document(file, "ClusterRole")["rules"].as_array().unwrap().clone();
     let less = rules(SIDECAR);
     for file in [AMBIENT, IN_POD] {
         let more: Vec<Value> = rules(file).into_iter().filter(|rule| !less.contains(rule)).collect();
-        let [mark] = &more[..] else { panic!("{more:?}") };
+        let [follow, mark] = &more[..] else { panic!("{more:?}") };
+        let read = json!(["get", "list", "watch"]);
+        assert_eq!((&follow["resources"], &follow["verbs"]), (&json!(["pods", "namespaces"]), &read));
         assert_eq!((&mark["resources"], &mark["verbs"]), (&json!(["pods/status"]), &json!(["patch"])));
         assert_eq!(document(file, "Role"), document(SIDECAR, "Role"));
     }

@@ -21,7 +21,7 @@ pub(crate) const AMBIENT: &str = "istio-cni-ambient.yaml";
 pub(crate) const IN_POD: &str = "istio-cni-in-pod.yaml";
 
 /// Every document of a manifest, in its order.
-pub(super) fn documents_of(file: &str) -> Vec<Value> {
+pub(crate) fn documents_of(file: &str) -> Vec<Value> {
     let text = fs::read_to_string(repository("deploy").join(file)).unwrap();
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
@@ -61,7 +61,7 @@ pub(super) fn collection(document: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (text(&document["apiVersion"]), text(&document["kind"]));
     let root = if version.contains('/') { "/apis" } else { "/api" };
-    let plural = format!("{}s", kind.to_lowercase());
+    let plural = format!("{}s", kind.to_lowercase()).replace("policys", "policies");
     match text(&document["metadata"]["namespace"]).as_str() {
         "" => format!("{root}/{version}/{plural}"),
         namespace => format!("{root}/{version}/namespaces/{namespace}/{plural}"),
@@ -69,7 +69,7 @@ pub(super) fn collection(document: &Value) -> String {
 }
 
 /// Path of the object that a document describes.
-pub(super) fn path(document: &Value) -> String {
+pub(crate) fn path(document: &Value) -> String {
     format!("{}/{}", collection(document), document["metadata"]["name"].as_str().unwrap())
 }
 
@@ -79,7 +79,7 @@ pub(super) fn documents_for(namespace: &str) -> Vec<Value> {
 }
 
 /// The same of any documents.
-fn renamed(mut documents: Vec<Value>, namespace: &str) -> Vec<Value> {
+pub(crate) fn renamed(mut documents: Vec<Value>, namespace: &str) -> Vec<Value> {
     for document in &mut documents {
         if document["metadata"].get("namespace").is_some() {
             document["metadata"]["namespace"] = json!(namespace);
@@ -97,7 +97,7 @@ fn renamed(mut documents: Vec<Value>, namespace: &str) -> Vec<Value> {
 }
 
 /// Creates an object; what the API server does not know or would drop is an error.
-pub(super) fn create(api: &ApiServer, document: &Value, how: &str) {
+pub(crate) fn create(api: &ApiServer, document: &Value, how: &str) {
     let path = format!("{}?fieldValidation=Strict{how}", collection(document));
     let answer = api.admin().request("POST", &path, Some(document));
     assert_eq!(answer.status, 201, "{}: {}", document["kind"], answer.body);
@@ -116,6 +116,11 @@ fn the_api_server_takes_every_document_to_the_letter() {
     let Some(api) = ApiServer::shared() else { return };
     api.create_namespace("deploy-letter");
     [SIDECAR, AMBIENT, IN_POD].into_iter().for_each(|file| is_taken(api, file));
+    for file in ["admission-policy.yaml", "network-policy.yaml"] {
+        let documents = documents_of(file);
+        assert!(!documents.is_empty());
+        documents.iter().for_each(|document| create(api, document, "&dryRun=All"));
+    }
 }
 
 fn is_taken(api: &ApiServer, file: &str) {

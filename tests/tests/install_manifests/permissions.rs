@@ -15,12 +15,11 @@ const OWN_CONFIG: What = ("", "configmaps", "istio-cni-config");
 const OWN_DAEMON_SET: What = ("apps", "daemonsets", "istio-cni-node");
 
 /// Namespace `own` stands for the daemon's.
-const ALLOWED: [(&str, &[&str], What); 7] = [
-    ("own", &["get", "list", "watch"], OWN_CONFIG),
+const ALLOWED: [(&str, &[&str], What); 6] = [
+    ("own", &["list", "watch"], OWN_CONFIG),
     ("own", &["get", "list", "watch"], OWN_DAEMON_SET),
-    ("default", &["get", "list", "watch"], ("", "pods", "")),
-    ("", &["get", "list", "watch"], ("", "namespaces", "")),
-    ("", &["get", "list", "watch"], ("", "nodes", "")),
+    ("default", &["get"], ("", "pods", "")),
+    ("", &["get"], ("", "nodes", "")),
     ("default", &["create", "patch"], ("", "events", "")),
     ("", &["create", "patch"], ("", "events", "")),
 ];
@@ -28,8 +27,12 @@ const ALLOWED: [(&str, &[&str], What); 7] = [
 const WRITES: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
 const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
-const DENIED: [(&str, &[&str], What); 19] = [
+const DENIED: [(&str, &[&str], What); 23] = [
     ("own", WRITES, OWN_CONFIG),
+    ("own", &["get"], OWN_CONFIG),
+    ("default", &["list", "watch"], ("", "pods", "")),
+    ("", &["list", "watch"], ("", "pods", "")),
+    ("", &["list", "watch"], ("", "nodes", "")),
     ("own", WRITES, OWN_DAEMON_SET),
     ("own", ALL, ("", "configmaps", "")),
     ("own", ALL, ("", "configmaps", "kube-root-ca.crt")),
@@ -44,7 +47,7 @@ const DENIED: [(&str, &[&str], What); 19] = [
     ("default", ALL, ("", "pods/status", "")),
     ("", WRITES, ("", "nodes", "")),
     ("", WRITES, ("", "nodes/status", "")),
-    ("", WRITES, ("", "namespaces", "")),
+    ("", ALL, ("", "namespaces", "")),
     ("default", &["get", "list", "watch", "update", "delete"], ("", "events", "")),
     ("own", ALL, ("", "serviceaccounts/token", "")),
     ("", ALL, ("rbac.authorization.k8s.io", "clusterroles", "")),

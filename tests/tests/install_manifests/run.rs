@@ -177,7 +177,8 @@ fn the_account_of_a_live_token_is_that_of_the_manifest() {
         (own("/apis/apps/v1", "daemonsets/istio-cni-node"), 200),
         (own("/apis/apps/v1", "daemonsets"), 403),
         (own("/api/v1", "secrets"), 403),
-        (own("/api/v1", "pods"), 200),
+        (own("/api/v1", "pods"), 403),
+        (own("/api/v1", "pods/none"), 404),
     ] {
         let seen = || client.request("GET", &path, None).status;
         eventually(&format!("{status} for {path}"), || seen() == status);

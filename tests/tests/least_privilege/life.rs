@@ -1,0 +1,206 @@
+//! A life of an agent in which it does all that its account is for, and what of it did not work.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use kit::{ApiServer, Daemon, InpodOptions, InpodZtunnel, Pod, istio};
+use serde_json::{Value, json};
+
+use super::grants::{Grants, Verb, comes, token};
+use crate::install_api::scene::{DAEMON_SET, Scene};
+use crate::install_manifests::documents::{AMBIENT, IN_POD, SIDECAR};
+
+/// For each thing: all are done within a second, on a machine that is not busy.
+const LIMIT: Duration = Duration::from_secs(8);
+const MARK: &str = "ambient.istio.io/redirection";
+
+/// What is seen of an agent's life.
+pub(super) struct Life {
+    /// What did not work, by name.
+    pub(super) failed: BTreeSet<&'static str>,
+    /// Its logs.
+    pub(super) log: String,
+}
+
+/// A node in a namespace of its own.
+enum Cluster {
+    Sidecar(Scene),
+    Ambient(crate::ambient_api::Cluster),
+    InPod(crate::inpod_api::Cluster),
+}
+
+impl Cluster {
+    fn new(file: &str, name: &'static str) -> Option<Cluster> {
+        let none = json!([]);
+        Some(match file {
+            SIDECAR => Cluster::Sidecar(Scene::allowed(name, &none)?),
+            AMBIENT => Cluster::Ambient(crate::ambient_api::Cluster::allowed(name, &none)?),
+            IN_POD => Cluster::InPod(crate::inpod_api::Cluster::allowed(name, &none)?),
+            other => panic!("{other}"),
+        })
+    }
+
+    fn scene(&self) -> &Scene {
+        match self {
+            Cluster::Sidecar(scene) => scene,
+            Cluster::Ambient(cluster) => &cluster.scene,
+            Cluster::InPod(cluster) => &cluster.scene,
+        }
+    }
+
+    fn scene_mut(&mut self) -> &mut Scene {
+        match self {
+            Cluster::Sidecar(scene) => scene,
+            Cluster::Ambient(cluster) => &mut cluster.scene,
+            Cluster::InPod(cluster) => &mut cluster.scene,
+        }
+    }
+}
+
+/// The plugin's entry with paths that hold outside of the container, where the tests run it.
+fn template(scene: &Scene, ambient: bool, level: &str) -> String {
+    let mut template: Value = serde_json::from_str(kit::NETWORK_CONFIG).unwrap();
+    template["log_level"] = json!(level);
+    template["log_uds_address"] = json!(scene.node.run_dir().join("log.sock"));
+    if ambient {
+        template["ambient_enabled"] = json!(true);
+        template["agent_socket"] = json!(scene.node.run_dir().join("agent.sock"));
+    }
+    template.to_string()
+}
+
+/// Lives with the rules of a manifest, without one verb of them, and with the policy.
+pub(super) fn live(file: &str, name: &'static str, missing: Option<&Verb>) -> Option<Life> {
+    let mut cluster = Cluster::new(file, name)?;
+    let ambient = file != SIDECAR;
+    let scene = cluster.scene_mut();
+    let api = scene.api;
+    let _grants = [Grants::roles(api, file, name, missing), Grants::policy(api, name)];
+    scene.container.set_account(&token(api, name, name, "agent-x7k2p"), api.ca_pem());
+    let net_d = scene.node.net_d();
+    let first = template(scene, ambient, "debug");
+    for (key, value) in [("CNI_NET_DIR", net_d.to_str().unwrap()), ("CNI_NETWORK_CONFIG", &first)] {
+        scene.container.set_env(key, value);
+    }
+    scene.container.set_env("POD_NAME", "agent-x7k2p");
+    scene.container.set_env("NODE_CONDITION", "false");
+    scene.configure(&first);
+
+    let mut life = Life { failed: BTreeSet::new(), log: String::new() };
+    let daemon = cluster.scene().container.start();
+    life.expects("ready", || daemon.is_ready());
+    life.follows(cluster.scene(), ambient, &daemon);
+    life.captures(&cluster);
+    life.log += &daemon.log();
+    drop(daemon); // SIGKILL: the plugin is on its own
+    life.starts_a_pod(cluster.scene());
+    life.cleans_up(cluster.scene());
+    Some(life)
+}
+
+impl Life {
+    fn expects(&mut self, what: &'static str, holds: impl FnMut() -> bool) {
+        if !comes(LIMIT, holds) {
+            self.failed.insert(what);
+        }
+    }
+
+    /// ConfigMap, DaemonSet, Events.
+    fn follows(&mut self, scene: &Scene, ambient: bool, daemon: &Daemon) {
+        scene.create_daemon_set(DAEMON_SET);
+        self.expects("its DaemonSet", || daemon.log().contains(&format!("{DAEMON_SET} is ours")));
+        let level = || {
+            let text = fs::read(scene.conflist()).unwrap_or_default();
+            let conflist: Value = serde_json::from_slice(&text).unwrap_or_default();
+            conflist["plugins"].as_array().and_then(|all| all.last()?.get("log_level").cloned())
+        };
+        scene.edit(&template(scene, ambient, "warn"));
+        self.expects("its ConfigMap", || level() == Some(json!("warn")));
+        let refused = |count: u64| {
+            scene.events("CNIConfigRefused").iter().any(|event| event["count"].as_u64() >= Some(count))
+        };
+        scene.edit("nonsense");
+        self.expects("an Event", || refused(1));
+        scene.edit(&template(scene, ambient, "info"));
+        let _ = comes(LIMIT / 4, || level() == Some(json!("info")));
+        scene.edit("nonsense");
+        self.expects("an Event that is counted", || refused(2));
+    }
+
+    /// A pod of the mesh, where there is one.
+    fn captures(&mut self, cluster: &Cluster) {
+        match cluster {
+            Cluster::Sidecar(_) => {}
+            Cluster::Ambient(cluster) => {
+                let pod = cluster.create("web", true, |_| ());
+                let web = cluster.scene.node.pod(pod, &[]);
+                cluster.tell("web", &web.manifest());
+                cluster.label("ambient");
+                self.expects("capture", || {
+                    cluster.scene.node.netns().sh("ipset save").contains(&web.pod.uid)
+                });
+                let path = cluster.path("web");
+                self.expects("its mark", || {
+                    cluster.scene.api.admin().get(&path)["metadata"]["annotations"][MARK] == json!("enabled")
+                });
+            }
+            Cluster::InPod(cluster) => {
+                let socket = cluster.sockets.path().join("ztunnel.sock");
+                let ztunnel =
+                    InpodZtunnel::start(&cluster.scene.node, "ztunnel-a", &socket, InpodOptions::default());
+                let web = cluster.scene.node.pod(cluster.create("web"), &[]);
+                cluster.runs(&web, 11);
+                cluster.label("ambient");
+                self.expects("capture", || ztunnel.workload(&web.pod.uid).is_some());
+                let path = cluster.path("web");
+                self.expects("its mark", || {
+                    cluster.scene.api.admin().get(&path)["metadata"]["annotations"][MARK] == json!("enabled")
+                });
+                self.looks_up(&cluster.scene);
+            }
+        }
+    }
+
+    /// A pod of the mesh whose ADD comes before the watch tells of it: one that the API server does not show as this node's.
+    fn looks_up(&mut self, scene: &Scene) {
+        let object = scene.api.create_pod(&ApiServer::pod(scene.name, "early"));
+        let plugin = json!({
+            "type": "istio-cni", "ambient_enabled": true, "agent_socket": scene.node.run_dir().join("agent.sock"),
+        });
+        let conflist = scene.node.conflist(&[plugin]);
+        if let Err(error) = scene.node.add_pod(&scene.node.runtime(), &conflist, Pod::from_object(&object)) {
+            self.log += &error.to_string();
+            self.failed.insert("an early pod's start");
+        }
+    }
+
+    /// A pod with a sidecar starts, by the plugin, the kubeconfig and the entry that the agent installed.
+    fn starts_a_pod(&mut self, scene: &Scene) {
+        let object = scene.api.create_pod(&istio::injected_pod(scene.name, "app"));
+        let runtime = scene.node.runtime().with_plugins(&scene.container.bin_dir());
+        let conflist: Value = serde_json::from_slice(&fs::read(scene.conflist()).unwrap()).unwrap();
+        match scene.node.add_pod(&runtime, &conflist, Pod::from_object(&object)) {
+            Ok(pod) => {
+                self.expects("a pod's start", || pod.netns.sh("iptables-save").contains("ISTIO_OUTPUT"))
+            }
+            Err(error) => {
+                self.log += &error.to_string();
+                self.failed.insert("a pod's start");
+            }
+        }
+    }
+
+    /// At its end an agent sees that its DaemonSet does not want the node any more.
+    fn cleans_up(&mut self, scene: &Scene) {
+        let node = format!("/api/v1/nodes/{}", scene.name);
+        scene.api.admin().patch(&node, &json!({"metadata": {"labels": {"kubernetes.io/os": null}}}));
+        let daemon = scene.container.start();
+        let _ = comes(LIMIT, || daemon.is_ready() && daemon.log().contains(&format!("{DAEMON_SET} is ours")));
+        let (_, log) = daemon.terminate();
+        if !log.contains("the plugin is removed") {
+            self.failed.insert("its cleanup");
+        }
+        self.log += &log;
+    }
+}
