@@ -28,12 +28,14 @@ mod ambient_rollout;
 mod ambient_stage;
 #[path = "tests/ambient_uninstall.rs"]
 mod ambient_uninstall;
-#[path = "tests/attack_probe_source.rs"]
-mod attack_probe_source;
 #[path = "tests/attack_annotations.rs"]
 mod attack_annotations;
+#[path = "tests/attack_bypass.rs"]
+mod attack_bypass;
 #[path = "tests/attack_lists.rs"]
 mod attack_lists;
+#[path = "tests/attack_probe_source.rs"]
+mod attack_probe_source;
 #[path = "tests/attack_second_agent.rs"]
 mod attack_second_agent;
 #[path = "tests/attack_sockets.rs"]

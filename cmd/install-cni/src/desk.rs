@@ -205,6 +205,7 @@ impl Desk {
             ztunnel: None,
             doubt: None,
             trouble: None,
+            privilege: None,
         });
     }
 

@@ -131,6 +131,7 @@ mod tests {
             ztunnel: None,
             doubt: None,
             trouble: None,
+            privilege: None,
         }
     }
 

@@ -5,6 +5,7 @@
 //! nobody else waiting. A pod's way into the mesh: its addresses into the set of probes, its rules, ztunnel, the answer
 //! to an ADD; then a second look at its rules, and its annotation. And out of it: rules, ztunnel, set, annotation.
 
+mod bypass;
 mod captive;
 mod done;
 mod exempt;

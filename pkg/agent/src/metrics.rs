@@ -45,6 +45,11 @@ pub(crate) struct Response {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Privilege {
+    privilege: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Place {
     place: &'static str,
 }
@@ -71,6 +76,8 @@ pub struct Metrics {
     connected: Gauge,
     unsynced: Gauge,
     repairs: Family<Place, Counter>,
+    privileges: Family<Privilege, Gauge>,
+    overruled: Gauge,
     plugin_requests: Family<Response, Counter>,
 }
 
@@ -94,6 +101,8 @@ impl Metrics {
             connected: Gauge::default(),
             unsynced: Gauge::default(),
             repairs: Family::default(),
+            privileges: Family::default(),
+            overruled: Gauge::default(),
             plugin_requests: Family::default(),
         };
         let add = |name: &str, help: &str| (format!("istio_cni_ambient_{name}"), help.to_owned());
@@ -137,6 +146,16 @@ impl Metrics {
             "Ztunnels that are connected and have not acknowledged their snapshot of pods",
         );
         registry.register(name, help, metrics.unsynced.clone());
+        let (name, help) = add(
+            "privileged_pods",
+            "Pods captured from within, by what their strongest container may do in the pod's network namespace",
+        );
+        registry.register(name, help, metrics.privileges.clone());
+        let (name, help) = add(
+            "overruled_pods",
+            "Captured pods in whose network namespace rules of another component precede ours, so that traffic bypasses the mesh",
+        );
+        registry.register(name, help, metrics.overruled.clone());
         // Istio's own names.
         let help = "Pods that came to ambient mode, changed, or left it, with capture from within";
         registry.register("nodeagent_reconcile_events", help, metrics.events.clone());
@@ -164,6 +183,19 @@ impl Metrics {
 
     pub(crate) fn repaired(&self, place: &'static str) {
         self.repairs.get_or_create(&Place { place }).inc();
+    }
+
+    pub(crate) fn bypasses(
+        &self,
+        privileges: &std::collections::BTreeMap<model::NetworkPrivilege, usize>,
+        overruled: usize,
+    ) {
+        let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        for privilege in model::NetworkPrivilege::ALL {
+            let pods = privileges.get(&privilege).copied().unwrap_or_default();
+            self.privileges.get_or_create(&Privilege { privilege: privilege.word() }).set(number(pods));
+        }
+        self.overruled.set(number(overruled));
     }
 
     pub(crate) fn step(&self, kind: &'static str, done: bool) {

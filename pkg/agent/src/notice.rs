@@ -3,6 +3,8 @@
 //! It remembers what was said of each pod. Nothing here looks at anything: the turn says what it saw, and the loop says
 //! what time it is.
 
+mod bypass;
+
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -93,12 +95,14 @@ pub(crate) struct Notices {
     notify: Notify,
     pods: BTreeMap<String, Seen>,
     ztunnel: Ztunnel,
+    bypasses: bypass::Bypasses,
     round: u64,
 }
 
 impl Notices {
     pub(crate) fn new(notify: Notify) -> Notices {
-        Notices { notify, pods: BTreeMap::new(), ztunnel: Ztunnel::default(), round: 0 }
+        let bypasses = bypass::Bypasses::default();
+        Notices { notify, pods: BTreeMap::new(), ztunnel: Ztunnel::default(), bypasses, round: 0 }
     }
 
     /// A look at all pods begins.

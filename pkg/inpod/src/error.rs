@@ -2,8 +2,6 @@
 
 use std::{io, path::PathBuf};
 
-use rules::inpod::PRIORITY;
-
 /// Why a pod could not be captured, compared, released or found; one variant per step.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -31,9 +29,6 @@ pub enum Error {
     /// What was put in place is not there.
     #[error("it does not stay as it was made: {0}")]
     Unstable(String),
-    /// Somebody else's policy rule leads our packets elsewhere, before ours is asked.
-    #[error("the policy rule \"{0}\" takes what ours, at {PRIORITY}, is for")]
-    Overruled(String),
     /// The sockets of a namespace cannot be listed.
     #[error("cannot list the sockets of the network namespace in {}: {source}", path.display())]
     Sockets {

@@ -9,6 +9,7 @@ mod error;
 mod find;
 mod listener;
 mod node;
+mod overrule;
 mod peer;
 mod pod;
 mod process;

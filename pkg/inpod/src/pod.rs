@@ -2,14 +2,14 @@
 
 use hostnet::{Handle, LinkIndex, LocalDelivery};
 use model::Family;
-use netfilter::{Changes, Firewall, Observation, Options, inside};
+use netfilter::{Changes, Firewall, Observation, Options, foreign, inside};
 use netns::Netns;
 use rules::{
     Owner, RuleSet,
     inpod::{self, Config, PRIORITY},
 };
 
-use crate::Error;
+use crate::{Error, overrule::overruling};
 
 /// What a pod shall have.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,10 @@ pub struct Glance {
     rules: netfilter::Glance,
     /// What is missing of the policy route, in words.
     missing: Vec<String>,
+    /// Policy rules of other components that precede ours, in words.
+    overruling: Vec<String>,
+    /// What firewall rules of other components do ahead of ours, in words.
+    foreign: Vec<String>,
 }
 
 impl Glance {
@@ -47,7 +51,13 @@ impl Glance {
     #[must_use]
     pub fn is_still(&self, later: &Glance) -> bool {
         let whole = self.missing.is_empty() && later.missing.is_empty();
-        whole && self.rules.is_still(&later.rules)
+        let unruled = self.overruling == later.overruling && self.foreign == later.foreign;
+        whole && unruled && self.rules.is_still(&later.rules)
+    }
+
+    /// What rules of other components do to traffic before ours are asked, so that it bypasses the mesh, or can; in words.
+    pub fn bypasses(&self) -> impl Iterator<Item = &str> {
+        self.foreign.iter().chain(&self.overruling).map(String::as_str)
     }
 }
 
@@ -222,12 +232,18 @@ fn undeliver(config: &Config) -> Result<Vec<String>, Error> {
 
 fn look(wanted: &Wanted<'_>, before: Option<&Glance>) -> Result<Glance, Error> {
     let mut handle = Handle::open_in_pod()?;
-    let mut missing = Vec::new();
+    let (mut missing, mut overruled) = (Vec::new(), Vec::new());
     for family in deliverable(wanted.families)? {
         missing.extend(handle.missing_local_delivery(family, &delivery(wanted.config))?);
+        overruled.extend(overruling(&handle.rules(family)?, wanted.config));
     }
     let rules = netfilter::Glance::take(&of_pod(&rules_of(wanted)), before.map(|before| &before.rules));
-    Ok(Glance { rules, missing })
+    let untouched = before.filter(|before| before.rules.is_untouched(&rules));
+    let foreign = match untouched {
+        Some(before) => before.foreign.clone(),
+        None => foreign(Owner::IN_POD, &[wanted.config.proxy, wanted.config.connection])?,
+    };
+    Ok(Glance { rules, missing, overruling: overruled, foreign })
 }
 
 /// Without IPv6 on `lo`, its route is refused, and no packet could use it.

@@ -8,6 +8,7 @@ mod go_bool;
 mod net;
 mod node;
 mod pod;
+mod privilege;
 mod status;
 
 pub use go_bool::parse_go_bool;
@@ -18,4 +19,5 @@ pub use node::{
     NodeSpec, Placement, PodTemplate, Requirement, Taint, TemplateContainer, Toleration,
 };
 pub use pod::{Container, EnvVar, Namespace, ObjectMeta, Pod, PodName, PodSpec, SecurityContext};
+pub use privilege::{Capabilities, NetworkPrivilege};
 pub use status::{Condition, ContainerStatus, PodIp, PodStatus};

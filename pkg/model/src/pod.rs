@@ -6,7 +6,10 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use crate::status::PodStatus;
+use crate::{
+    privilege::{Capabilities, NetworkPrivilege},
+    status::PodStatus,
+};
 
 /// A pod's namespace and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
@@ -81,6 +84,9 @@ pub struct PodSpec {
     /// Init containers, native sidecars among them.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
+    /// Those that were added while the pod runs, for debugging.
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    pub ephemeral_containers: Vec<Container>,
     /// The pod lives in the node's network namespace.
     pub host_network: bool,
     /// The node that it was scheduled to; empty before.
@@ -119,7 +125,7 @@ pub struct EnvVar {
     pub value: Option<String>,
 }
 
-/// The user and group that a container runs as.
+/// The user and group that a container runs as, and what it may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SecurityContext {
@@ -129,6 +135,12 @@ pub struct SecurityContext {
     /// `runAsGroup`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as_group: Option<i64>,
+    /// `privileged`; for the agent alone, and so not written
+    #[serde(deserialize_with = "null_is_empty", skip_serializing)]
+    pub privileged: bool,
+    /// `capabilities`; the same
+    #[serde(deserialize_with = "null_is_empty", skip_serializing)]
+    pub capabilities: Capabilities,
 }
 
 /// What we need of a namespace.
@@ -160,6 +172,13 @@ impl Pod {
         self.runtime_uids().iter().any(|known| known == uid)
     }
 
+    /// What the strongest of all its containers may do in its network namespace.
+    #[must_use]
+    pub fn network_privilege(&self) -> NetworkPrivilege {
+        let all = self.all_containers().chain(&self.spec.ephemeral_containers);
+        all.map(|container| container.security_context.network_privilege()).max().unwrap_or_default()
+    }
+
     /// Regular and init containers, init containers last.
     pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.spec.containers.iter().chain(&self.spec.init_containers)
@@ -167,6 +186,10 @@ impl Pod {
 }
 
 impl SecurityContext {
+    fn network_privilege(&self) -> NetworkPrivilege {
+        if self.privileged { NetworkPrivilege::Privileged } else { self.capabilities.privilege() }
+    }
+
     fn is_empty(&self) -> bool {
         *self == SecurityContext::default()
     }

@@ -40,6 +40,12 @@ impl Glance {
         Ok((Glance { rules: None, own: Some(own) }, lack))
     }
 
+    /// Nobody has changed any rule between `self` and `later`, as far as the kernel can tell.
+    #[must_use]
+    pub fn is_untouched(&self, later: &Glance) -> bool {
+        self.rules.is_some() && self.rules == later.rules
+    }
+
     /// Neither the owner's rules nor what leads to them was changed between `self` and `later`. Where the kernel cannot tell, it
     /// is `false`: whoever wants to know has to ask the tools.
     #[must_use]

@@ -107,6 +107,11 @@ pub(crate) fn is_longer_than_any_pods() -> Result<bool, Error> {
 /// The rules of all legacy tables of a family in the calling thread's namespace, each with its table. Only tables that exist
 /// are asked for.
 pub(crate) fn rules(family: Family, mut note: impl FnMut(&str, Seen)) -> Result<(), Error> {
+    targets(family, |table, rule, _, _| note(table, rule))
+}
+
+/// The same, each with its target's name and data.
+pub(crate) fn targets(family: Family, mut note: impl FnMut(&str, Seen, &str, &[u8])) -> Result<(), Error> {
     let tables = legacy_tables(family)?;
     if tables.is_empty() {
         return Ok(());
@@ -116,9 +121,9 @@ pub(crate) fn rules(family: Family, mut note: impl FnMut(&str, Seen)) -> Result<
         let content = read(&socket, family, &table, LONGEST).map_err(|trouble| trouble.of(family, &table))?;
         let (info, answer) = content.split_at_checked(size_of::<Info>()).unwrap_or_default();
         let entries = answer.get(offset_of!(Head, entries)..).unwrap_or_default();
-        let rules = chains::read(info, entries, &Layout::of(family));
-        let rules = rules.map_err(|what| Trouble::Malformed(what).of(family, &table))?;
-        rules.into_iter().for_each(|rule| note(&table, rule));
+        let each = |rule, name: &str, info: &[u8]| note(&table, rule, name, info);
+        let read = chains::read_targets(info, entries, &Layout::of(family), each);
+        read.map_err(|what| Trouble::Malformed(what).of(family, &table))?;
     }
     Ok(())
 }

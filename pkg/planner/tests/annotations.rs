@@ -275,7 +275,8 @@ fn proxy(change: impl Fn(&mut model::Container)) -> Pod {
 }
 
 fn ids(user: Option<i64>, group: Option<i64>) -> Pod {
-    proxy(|proxy| proxy.security_context = SecurityContext { run_as_user: user, run_as_group: group })
+    let context = SecurityContext { run_as_user: user, run_as_group: group, ..SecurityContext::default() };
+    proxy(|proxy| proxy.security_context = context.clone())
 }
 
 #[test]

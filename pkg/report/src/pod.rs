@@ -37,6 +37,10 @@ pub struct PodState {
     pub doubt: Option<String>,
     /// What failed last, in a sentence; none: nothing, or it was overcome.
     pub trouble: Option<String>,
+    /// With capture from within: what its strongest container may do in its network namespace, such as `net-admin`; none: it is
+    /// not captured so, or nobody says.
+    #[serde(default)]
+    pub privilege: Option<String>,
 }
 
 /// Whether a pod is captured.
@@ -93,6 +97,10 @@ pub struct KernelView {
     pub differences: Vec<String>,
     /// What was seen in place, each in a clause ("10.0.0.7 is in the set of enrolled addresses").
     pub seen: Vec<String>,
+    /// Rules of other components in its network namespace that precede ours, so that traffic bypasses the mesh, or can; each
+    /// in a clause.
+    #[serde(default)]
+    pub overruling: Vec<String>,
     /// Why it could not be looked at; none: it was, or it is none of our business.
     pub blind: Option<String>,
 }

@@ -22,6 +22,8 @@ fn whole() -> Vec<State> {
     let pod: &mut PodState = &mut state.pods[0];
     pod.trouble = Some("words".into());
     pod.kernel.blind = Some("words".into());
+    pod.kernel.overruling = vec!["words".into()];
+    pod.privilege = Some("none".into());
     fixtures::all().into_iter().map(|(_, state)| state).chain([state]).collect()
 }
 

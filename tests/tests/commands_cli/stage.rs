@@ -116,6 +116,7 @@ pub(super) fn pod(namespace: &str, name: &str, capture: Capture) -> PodState {
         ztunnel: None,
         doubt: None,
         trouble: None,
+        privilege: None,
     }
 }
 

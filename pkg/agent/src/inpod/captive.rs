@@ -7,7 +7,7 @@ use std::{
 };
 
 use inpod::Glance;
-use model::{Pod, PodName};
+use model::{NetworkPrivilege, Pod, PodName};
 use netns::{Netns, NetnsId};
 use tracing::info;
 use zds::Workload;
@@ -49,6 +49,8 @@ pub(super) struct Captive {
     pub(super) options: rules::inpod::Pod,
     /// When its options were changed last.
     changed: Option<Instant>,
+    /// What it may do to its own network namespace.
+    pub(super) privilege: NetworkPrivilege,
     /// The container of its last ADD; empty if its namespace was found.
     pub(super) container: String,
     pub(super) netns: Option<Arc<Netns>>,
@@ -97,6 +99,7 @@ impl Captive {
             ips: pod.status.ips(),
             options,
             changed: None,
+            privilege: pod.network_privilege(),
             container: String::new(),
             netns: None,
             step: Step::Bare,
@@ -174,6 +177,11 @@ impl Captive {
         !self.leaving && if self.netns.is_some() { self.adopted } else { self.marked }
     }
 
+    /// Rules of other components that precede ours, as they were seen last.
+    pub(super) fn bypasses(&self) -> impl Iterator<Item = &str> {
+        self.seen.iter().flat_map(Glance::bypasses)
+    }
+
     /// Its rules are there, as far as is known.
     pub(super) fn is_ruled(&self) -> bool {
         self.step != Step::Bare
@@ -221,6 +229,7 @@ impl Captive {
             looked: self.looked,
             seen: self.seen.clone(),
             trouble: self.trouble.clone(),
+            overruling: self.bypasses().map(str::to_owned).collect(),
             awaited: !self.waiting.is_empty(),
         }
     }

@@ -32,6 +32,7 @@ impl InPodWay {
             Done::Looked { uid, netns, result } => {
                 self.note_looked(core, &uid, &result);
                 self.looked(&uid, netns, result);
+                self.tell_bypasses(core);
             }
             Done::Released { uid, result } => {
                 let done = result.as_ref().map(|_| ()).map_err(String::as_str);

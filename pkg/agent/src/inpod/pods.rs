@@ -35,6 +35,7 @@ impl InPodWay {
         let dns = self.chosen.dns_capture;
         let captive = self.captive_of(core, pod);
         let returns = std::mem::take(&mut captive.leaving);
+        captive.privilege = pod.network_privilege(); // a container for debugging may have come
         // The plugin knows its addresses before the API does.
         if !ips.is_empty() {
             captive.ips = ips;

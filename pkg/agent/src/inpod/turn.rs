@@ -47,6 +47,7 @@ impl InPodWay {
         self.work();
         self.give_up();
         self.tell(core, &addresses);
+        self.tell_bypasses(core);
         self.addresses = addresses;
         self.due = self.next_due();
         Ok(self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(core)))

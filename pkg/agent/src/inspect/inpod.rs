@@ -39,6 +39,8 @@ pub(crate) struct CaptiveView {
     /// What was seen then.
     pub(crate) seen: Option<Glance>,
     pub(crate) trouble: Option<String>,
+    /// Rules of other components that precede ours.
+    pub(crate) overruling: Vec<String>,
     /// An ADD waits.
     pub(crate) awaited: bool,
 }
@@ -151,6 +153,7 @@ pub(super) fn view(captive: &CaptiveView) -> KernelView {
     let mut view = KernelView {
         looked: captive.looked.map(timestamp_of),
         netns: captive.netns.as_ref().map(|netns| netns_ref(netns.id())),
+        overruling: captive.overruling.clone(),
         ..KernelView::default()
     };
     if captive.netns.is_none() {
@@ -186,6 +189,14 @@ pub(super) fn verify(captive: &CaptiveView, chosen: &InPod, tools: &netfilter::O
                     .seen
                     .push(format!("its rules and its policy route are in place ({})", names.join(", ")));
             }
+            let found = report.seen.bypasses().map(str::to_owned).collect();
+            let before = std::mem::replace(&mut pod.kernel.overruling, found);
+            pod.capture = match (pod.capture, pod.kernel.overruling.is_empty()) {
+                (Capture::Captured, false) => Capture::Bypassing,
+                // What was found at the last look was the only thing wrong with it, and is gone.
+                (Capture::Bypassing, true) if !before.is_empty() => Capture::Captured,
+                (other, _) => other,
+            };
             if !report.differences.is_empty() {
                 pod.capture = Capture::Bypassing;
                 pod.since = None; // nobody saw it change

@@ -175,6 +175,7 @@ fn pod(
         ztunnel: None,
         doubt: known.doubted.then(|| DOUBT.to_owned()),
         trouble: None,
+        privilege: None,
     };
     if known.ended && meta.deleted.is_some() {
         shown.reason = Reason {
@@ -200,6 +201,9 @@ fn pod(
             }
         }
         WaySnapshot::InPod { captives, ztunnels, .. } => {
+            if shown.way == Some(Way::InPod) {
+                shown.privilege = Some(known.pod.network_privilege().word().to_owned());
+            }
             if let Some(captive) = captives.get(&shown.uid) {
                 from_within(captive, !ztunnels.is_empty(), &mut shown);
             } else if shown.way == Some(Way::InPod) {
@@ -353,6 +357,7 @@ fn from_within(captive: &CaptiveView, connected: bool, shown: &mut PodState) {
         return;
     }
     shown.capture = match () {
+        () if captive.ruled && served && !captive.overruling.is_empty() => Capture::Bypassing,
         () if captive.ruled && served => Capture::Captured,
         () if captive.awaited => Capture::Pending,
         () if captive.ruled => Capture::Held,

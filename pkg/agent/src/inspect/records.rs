@@ -139,6 +139,7 @@ fn from(record: &PodRecord) -> PodState {
         ztunnel: None,
         doubt: None,
         trouble: None,
+        privilege: None,
     }
 }
 

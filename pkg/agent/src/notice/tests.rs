@@ -297,3 +297,41 @@ fn a_repair_is_told_about_the_agent() {
         "Somebody changed what leads traffic of shop/web to ztunnel; it was put back: a rule; a route."
     );
 }
+
+#[test]
+fn pods_that_bypass_or_could_are_told_of_once_and_bypasses_again_after_half_an_hour() {
+    use model::NetworkPrivilege::{NetAdmin, NetRaw, None, Privileged, RuntimeDefault};
+    let mut desk = Desk::new();
+    let pod = pod("web", "Running");
+    let (name, uid) = (pod.name(), pod.metadata.uid.clone());
+    for (privilege, told) in [
+        (None, false),
+        (RuntimeDefault, false),
+        (NetRaw, false),
+        (NetAdmin, true),
+        (NetAdmin, false),
+        (Privileged, true),
+    ] {
+        desk.notices.can_bypass(&name, &uid, privilege);
+        assert_eq!(desk.said.try_iter().count(), usize::from(told), "{privilege:?}");
+    }
+    let long = "x".repeat(5000);
+    for (second, what, told) in [
+        (0, "", false),
+        (1, "a rule", true),
+        (40, "a rule", false),
+        (80, &long, true),
+        (1879, &long, false),
+        (1881, &long, true),
+        (1900, "", false),
+        (1940, "a rule", true),
+    ] {
+        desk.notices.overruled(&name, &uid, what, desk.start + Duration::from_secs(second));
+        let said: Vec<Notice> = desk.said.try_iter().collect();
+        assert_eq!(said.len(), usize::from(told), "{second}");
+        assert!(said.iter().all(|notice| notice.reason == "CaptureOverruled" && notice.message.len() < 1024));
+    }
+    desk.notices.forget_bypasses(|_| false);
+    desk.notices.can_bypass(&name, &uid, Privileged);
+    assert_eq!(desk.said.try_iter().count(), 1);
+}

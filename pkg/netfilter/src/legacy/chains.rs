@@ -19,7 +19,20 @@ type Failed = &'static str;
 
 /// All rules but the chains' policies, in their order. `info` is the answer to `IPT_SO_GET_INFO`, `entries` what the kernel
 /// gives out of the table, without its counters. An error says what is wrong with them.
+#[cfg(test)]
 pub(super) fn read(info: &[u8], entries: &[u8], layout: &Layout) -> Result<Vec<Seen>, Failed> {
+    let mut rules = Vec::new();
+    read_targets(info, entries, layout, |rule, _, _| rules.push(rule))?;
+    Ok(rules)
+}
+
+/// The same, each with its target's name and data.
+pub(super) fn read_targets(
+    info: &[u8],
+    entries: &[u8],
+    layout: &Layout,
+    mut note: impl FnMut(Seen, &str, &[u8]),
+) -> Result<(), Failed> {
     let list = split(entries, layout)?;
     let mut chains: Vec<(usize, String)> = built_in(info)?;
     for entry in &list {
@@ -29,7 +42,6 @@ pub(super) fn read(info: &[u8], entries: &[u8], layout: &Layout) -> Result<Vec<S
     chains.sort();
     let chain_at = |at: usize| chains.iter().rfind(|(begin, _)| *begin <= at).map(|(_, name)| name);
     let begins = |at: usize| chains.iter().find(|(begin, _)| *begin == at).map(|(_, name)| name.clone());
-    let mut rules = Vec::new();
     for (entry, next) in list.iter().zip(list.iter().skip(1)) {
         // Each chain ends in its policy, which is no rule: what follows is another chain, or the end.
         let is_policy = next.names_chain()?.is_some() || begins(next.begin).is_some();
@@ -42,9 +54,10 @@ pub(super) fn read(info: &[u8], entries: &[u8], layout: &Layout) -> Result<Vec<S
             _ => None,
         };
         let hash = entry.hash(jumps_to.as_deref(), layout)?;
-        rules.push(Seen { chain, jumps_to, hash });
+        let data = entry.target.get(TARGET_DATA..).unwrap_or_default();
+        note(Seen { chain, jumps_to, hash }, entry.target_name()?, data);
     }
-    Ok(rules)
+    Ok(())
 }
 
 struct Entry<'a> {

@@ -61,7 +61,7 @@ pub fn trim(pod: &mut Pod) {
     });
     trim_labels(&mut metadata.labels);
     let spec = &mut pod.spec;
-    for containers in [&mut spec.containers, &mut spec.init_containers] {
+    for containers in [&mut spec.containers, &mut spec.init_containers, &mut spec.ephemeral_containers] {
         let mut others = 0;
         containers.retain(|container| {
             let known = container.name == PROXY || container.name == INIT;

@@ -88,8 +88,11 @@ fn any_container() -> impl Strategy<Value = Container> {
     let env = (variable.prop_map(str::to_owned), option::of(value()))
         .prop_map(|(name, value)| EnvVar { name, value });
     let id = || option::of(prop_oneof![Just(0), Just(1337), any::<i64>()]);
-    let security =
-        (id(), id()).prop_map(|(run_as_user, run_as_group)| SecurityContext { run_as_user, run_as_group });
+    let security = (id(), id()).prop_map(|(run_as_user, run_as_group)| SecurityContext {
+        run_as_user,
+        run_as_group,
+        ..SecurityContext::default()
+    });
     (name, args, vec(env, 0..2), option::weighted(0.2, security)).prop_map(|(name, args, env, security)| {
         Container { name: name.to_owned(), args, env, security_context: security.unwrap_or_default() }
     })

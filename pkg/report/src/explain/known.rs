@@ -50,6 +50,7 @@ fn member(state: &State, pod: &PodState) -> Finding {
         no_address,
         not_in_set,
         no_namespace,
+        overruled,
         drifted,
         failed,
         unannounced,
@@ -211,6 +212,24 @@ fn no_namespace(_: &State, pod: &PodState) -> Option<Finding> {
         RESTART,
     ];
     Some(Finding::wrong("netns-not-found", says, &advice))
+}
+
+/// Its rules are in place, and others come first.
+fn overruled(_: &State, pod: &PodState) -> Option<Finding> {
+    let first = clause(pod.kernel.overruling.first()?);
+    let number = pod.kernel.overruling.len();
+    let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
+    let says = format!(
+        "The rules of the pod {} are in place, but rules of another component in its network namespace precede them, so its \
+         traffic, or some of it, bypasses the mesh ({first}{more}).",
+        title(pod)
+    );
+    let advice = [
+        "Find out which container of the pod made these rules, and remove them: the agent leaves rules of other components \
+         alone.",
+        "Take NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
+    ];
+    Some(Finding::wrong("overruled", says, &advice))
 }
 
 fn drifted(state: &State, pod: &PodState) -> Option<Finding> {

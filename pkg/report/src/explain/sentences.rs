@@ -16,6 +16,7 @@ pub(super) fn of_pod(state: &State, pod: &PodState, answer: &str) -> Vec<String>
     all.extend(pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel_says(ztunnel, pod.capture, answer)));
     all.extend(annotation(state, pod));
     all.extend(pod.doubt.as_ref().map(|doubt| format!("It is doubted: {}.", clause(doubt))));
+    all.extend(privilege(pod));
     let trouble = pod.trouble.as_ref().filter(is_new);
     all.extend(trouble.map(|trouble| format!("What failed last: {}.", clause(trouble))));
     all.extend(
@@ -98,6 +99,17 @@ fn ztunnel_says(ztunnel: &ZtunnelView, capture: Capture, answer: &str) -> Option
         }
         (None, false) => "The pod is not served by ztunnel: it has not acknowledged it.".to_owned(),
     })
+}
+
+/// Nobody could keep such a pod in the mesh.
+fn privilege(pod: &PodState) -> Option<String> {
+    let may = match pod.privilege.as_deref()? {
+        "privileged" => "One of its containers is privileged",
+        "net-admin" => "One of its containers has NET_ADMIN",
+        "net-raw" => "One of its containers asks for NET_RAW",
+        _ => return None,
+    };
+    Some(format!("{may}: by that, it can bypass the mesh."))
 }
 
 fn annotation(state: &State, pod: &PodState) -> Option<String> {

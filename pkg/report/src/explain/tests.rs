@@ -45,6 +45,7 @@ pub(crate) fn node(way: Way) -> State {
         ztunnel: (way == Way::InPod).then_some(ZtunnelView { serves: true, refused: None }),
         doubt: None,
         trouble: None,
+        privilege: None,
     };
     pod.kernel.looked = Some("2026-11-21T03:00:00Z".into());
     pod.kernel.netns = Some(NetnsRef { device: 4, inode: 17 });
@@ -124,6 +125,17 @@ fn pods_that_should_be_captured() {
             "sidecar-rules-missing",
             Verdict::Wrong,
             "missing or incomplete (the rules of IPv4 are missing). Its traffic, or some of it, gets past",
+        ),
+        (
+            Way::InPod,
+            |pod| {
+                pod.capture = Bypassing;
+                pod.kernel.overruling =
+                    vec!["nf_tables inet x out sets the mark 0x539".into(), "a rule".into()];
+            },
+            "overruled",
+            Verdict::Wrong,
+            "so its traffic, or some of it, bypasses the mesh (nf_tables inet x out sets the mark 0x539, and 1 more)",
         ),
         (
             Way::InPod,

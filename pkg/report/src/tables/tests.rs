@@ -19,6 +19,7 @@ fn pod(name: &str, capture: Capture) -> PodState {
         ztunnel: None,
         doubt: None,
         trouble: None,
+        privilege: None,
     }
 }
 

@@ -197,11 +197,13 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
             netns: Some(NetnsRef { device: 4, inode: 4_026_532_000 + place as u64 }),
             differences: Vec::new(),
             seen: vec![format!("{ip} is in the set of enrolled addresses"), format!("a route leads to {ip}")],
+            overruling: Vec::new(),
             blind: None,
         },
         ztunnel: None,
         doubt: None,
         trouble: None,
+        privilege: None,
     }
 }
 

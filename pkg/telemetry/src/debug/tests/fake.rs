@@ -77,6 +77,7 @@ fn pod(number: usize) -> PodState {
         ztunnel: None,
         doubt: None,
         trouble: None,
+        privilege: None,
     }
 }
 

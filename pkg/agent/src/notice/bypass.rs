@@ -1,0 +1,73 @@
+//! Pods that can bypass the mesh, and those that do by rules of their own.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use model::{NetworkPrivilege, PodName};
+
+use super::{AGAIN, About, NoticeLevel, Notices};
+
+/// So many characters of what was found are told.
+const LONGEST: usize = 500;
+
+/// What was said of them, by UID.
+#[derive(Debug, Default)]
+pub(super) struct Bypasses {
+    privileges: BTreeMap<String, NetworkPrivilege>,
+    overruled: BTreeMap<String, Overruled>,
+}
+
+#[derive(Debug)]
+struct Overruled {
+    what: String,
+    next: Instant,
+}
+
+impl Notices {
+    /// What a pod may do to its network namespace. Only what is uncommon is worth a notice.
+    pub(crate) fn can_bypass(&mut self, pod: &PodName, uid: &str, privilege: NetworkPrivilege) {
+        let by = match privilege {
+            NetworkPrivilege::Privileged => "is privileged",
+            NetworkPrivilege::NetAdmin => "has NET_ADMIN",
+            _ => return,
+        };
+        if self.bypasses.privileges.get(uid) == Some(&privilege) {
+            return;
+        }
+        self.bypasses.privileges.insert(uid.to_owned(), privilege);
+        let message = format!(
+            "One of its containers {by}: by that, the pod can take its traffic past the mesh. Rules that do so are reported."
+        );
+        self.say(about(pod, uid), (NoticeLevel::Warning, "CanBypassMesh", message));
+    }
+
+    /// Rules of other components that precede ours in a pod, in words; empty: none.
+    pub(crate) fn overruled(&mut self, pod: &PodName, uid: &str, what: &str, now: Instant) {
+        if what.is_empty() {
+            self.bypasses.overruled.remove(uid);
+            return;
+        }
+        let known = self.bypasses.overruled.get(uid);
+        if known.is_some_and(|known| known.what == what && now < known.next) {
+            return;
+        }
+        let entry = Overruled { what: what.to_owned(), next: now + AGAIN };
+        self.bypasses.overruled.insert(uid.to_owned(), entry);
+        // The API server refuses longer messages than 1 KiB.
+        let shown: String = what.chars().take(LONGEST).collect();
+        let message = format!(
+            "Rules of another component in its network namespace precede those of the mesh, so its traffic, or some of it, \
+             bypasses the mesh: {shown}. On the node, `install-cni explain {pod}` tells more."
+        );
+        self.say(about(pod, uid), (NoticeLevel::Warning, "CaptureOverruled", message));
+    }
+
+    /// Of all other pods nothing is remembered.
+    pub(crate) fn forget_bypasses(&mut self, is_known: impl Fn(&str) -> bool) {
+        self.bypasses.privileges.retain(|uid, _| is_known(uid));
+        self.bypasses.overruled.retain(|uid, _| is_known(uid));
+    }
+}
+
+fn about(pod: &PodName, uid: &str) -> About {
+    About::Pod { name: pod.clone(), uid: uid.to_owned() }
+}

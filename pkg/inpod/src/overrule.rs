@@ -1,0 +1,86 @@
+//! Policy rules of other components in a pod that take packets before ours is asked.
+
+use hostnet::{PolicyRule, RuleAction};
+use model::TableId;
+use rules::inpod::{Config, PRIORITY};
+
+/// Of the kernel: what is delivered locally.
+const LOCAL: TableId = TableId(255);
+const TCP: u8 = 6;
+/// So many are reported: a pod may have any number.
+const MOST: usize = 8;
+
+/// Those of these rules that do, in words.
+pub(crate) fn overruling<'a>(
+    rules: impl IntoIterator<Item = &'a PolicyRule>,
+    config: &Config,
+) -> Vec<String> {
+    let overrules = rules.into_iter().filter(|rule| overrules(rule, config)).take(MOST);
+    overrules
+        .map(|rule| format!("policy rule \"{rule}\" ({}) precedes ours at {PRIORITY}", rule.family))
+        .collect()
+}
+
+/// A rule that asks for our mark, or for nothing at all, and leads elsewhere. One with other conditions, such as the source
+/// address of another network, is not about what ours is for.
+fn overrules(rule: &PolicyRule, config: &Config) -> bool {
+    let ours = config.local_route();
+    let is_first = rule.priority.unwrap_or_default() < PRIORITY;
+    let leads_elsewhere = match rule.action {
+        RuleAction::Lookup(table) => ![ours.table, LOCAL].contains(&table),
+        RuleAction::Goto(priority) => priority > PRIORITY,
+        _ => false,
+    };
+    let takes_ours = match rule.fwmark {
+        Some(mark) => {
+            let bits = mark.mask & ours.mark.mask;
+            bits != 0 && (mark.value ^ ours.mark.value) & bits == 0
+        }
+        None => {
+            let any_link = rule.iif.as_deref().is_none_or(|name| name == "lo");
+            let any_protocol = rule.ip_proto.is_none_or(|protocol| protocol.0 == TCP);
+            !rule.unmodelled && any_link && any_protocol && rule.dest.is_none()
+        }
+    };
+    is_first && leads_elsewhere && takes_ours
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Family, Mark};
+
+    use super::*;
+
+    #[test]
+    fn only_rules_that_take_what_ours_is_for_count() {
+        let main = RuleAction::Lookup(TableId(254));
+        let rule = |priority, action| PolicyRule::new(Family::V4, Some(priority), action);
+        let marked = |value, mask| PolicyRule { fwmark: Some(Mark { value, mask }), ..rule(1, main) };
+        let cases = [
+            (marked(0x111, u32::MAX), true),
+            (marked(0x111, 0xfff), true),
+            (marked(0x1, 0x1), true),
+            (PolicyRule { unmodelled: true, ..marked(0x111, 0xfff) }, true),
+            (rule(1, main), true),
+            (rule(1, RuleAction::Goto(32766)), true),
+            // The kernel's own, ours, and those that come later or are for others.
+            (rule(0, RuleAction::Lookup(LOCAL)), false),
+            (rule(100, RuleAction::Goto(200)), false),
+            (rule(32766, main), false),
+            (
+                PolicyRule {
+                    fwmark: Some(Mark { value: 0x111, mask: 0xfff }),
+                    ..rule(5, RuleAction::Lookup(TableId(100)))
+                },
+                false,
+            ),
+            (marked(0xca6c, u32::MAX), false),
+            (marked(0x4_0000, 0xff_0000), false),
+            (PolicyRule { unmodelled: true, ..rule(1, main) }, false),
+            (PolicyRule { iif: Some("net1".to_owned()), ..rule(1, main) }, false),
+        ];
+        for (rule, expected) in cases {
+            assert_eq!(overrules(&rule, &Config::default()), expected, "{rule}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What a pod's containers may do to its network namespace, as far as their security contexts tell.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+
+/// What the strongest container of a pod may do in the pod's network namespace; later ones include those before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NetworkPrivilege {
+    /// All containers drop `NET_RAW`.
+    #[default]
+    None,
+    /// What the container runtime gives when nobody says anything: of containerd and Docker `NET_RAW`, of CRI-O nothing.
+    RuntimeDefault,
+    /// `NET_RAW` is asked for: raw sockets, and marks on sockets since Linux 5.17.
+    NetRaw,
+    /// `NET_ADMIN`: firewall rules, routes, links.
+    NetAdmin,
+    /// Everything, on the node as well.
+    Privileged,
+}
+
+impl NetworkPrivilege {
+    /// All of them, weakest first.
+    pub const ALL: [NetworkPrivilege; 5] = [
+        NetworkPrivilege::None,
+        NetworkPrivilege::RuntimeDefault,
+        NetworkPrivilege::NetRaw,
+        NetworkPrivilege::NetAdmin,
+        NetworkPrivilege::Privileged,
+    ];
+
+    /// A short, stable name.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            NetworkPrivilege::None => "none",
+            NetworkPrivilege::RuntimeDefault => "runtime-default",
+            NetworkPrivilege::NetRaw => "net-raw",
+            NetworkPrivilege::NetAdmin => "net-admin",
+            NetworkPrivilege::Privileged => "privileged",
+        }
+    }
+}
+
+/// `securityContext.capabilities` of a container: which of the few that matter are added or dropped. What is read is not kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    add: Few,
+    drop: Few,
+}
+
+/// Of a list of capabilities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Few {
+    all: bool,
+    net_admin: bool,
+    net_raw: bool,
+}
+
+impl Capabilities {
+    /// What a container that is not privileged gets: `ALL` counts first, then what is added, then what is dropped, as
+    /// containerd and CRI-O have it.
+    #[must_use]
+    pub fn privilege(self) -> NetworkPrivilege {
+        let Capabilities { add, drop } = self;
+        let all = add.all && !drop.all;
+        match () {
+            () if (all || add.net_admin) && !drop.net_admin => NetworkPrivilege::NetAdmin,
+            () if drop.net_raw => NetworkPrivilege::None,
+            () if all || add.net_raw => NetworkPrivilege::NetRaw,
+            () if drop.all => NetworkPrivilege::None,
+            () => NetworkPrivilege::RuntimeDefault,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Capabilities {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Capabilities, D::Error> {
+        deserializer.deserialize_map(CapabilitiesVisitor)
+    }
+}
+
+struct CapabilitiesVisitor;
+
+impl<'de> Visitor<'de> for CapabilitiesVisitor {
+    type Value = Capabilities;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("capabilities")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Capabilities, A::Error> {
+        let mut found = Capabilities::default();
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "add" => found.add = map.next_value::<Option<Few>>()?.unwrap_or_default(),
+                "drop" => found.drop = map.next_value::<Option<Few>>()?.unwrap_or_default(),
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl<'de> Deserialize<'de> for Few {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Few, D::Error> {
+        deserializer.deserialize_seq(FewVisitor)
+    }
+}
+
+struct FewVisitor;
+
+impl<'de> Visitor<'de> for FewVisitor {
+    type Value = Few;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of capabilities")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Few, A::Error> {
+        let mut few = Few::default();
+        while let Some(name) = names.next_element::<String>()? {
+            // Runtimes take them in any case, and some with the kernel's prefix.
+            let name = name.to_ascii_uppercase();
+            match name.strip_prefix("CAP_").unwrap_or(&name) {
+                "ALL" => few.all = true,
+                "NET_ADMIN" => few.net_admin = true,
+                "NET_RAW" => few.net_raw = true,
+                _ => {}
+            }
+        }
+        Ok(few)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pod;
+
+    #[test]
+    fn the_strongest_container_decides() {
+        use NetworkPrivilege::{NetAdmin, NetRaw, None, Privileged, RuntimeDefault};
+        let cases = [
+            (r"[]", None),
+            (r"[{}]", RuntimeDefault),
+            (r#"[{"securityContext":{"capabilities":{"drop":["ALL"]}}}]"#, None),
+            (r#"[{"securityContext":{"capabilities":{"drop":["NET_RAW"],"add":null}}}]"#, None),
+            (r#"[{"securityContext":{"capabilities":{"drop":["ALL"],"add":["NET_BIND_SERVICE"]}}}]"#, None),
+            (r#"[{"securityContext":{"capabilities":{"drop":["ALL"],"add":["net_raw"]}}}]"#, NetRaw),
+            (r#"[{"securityContext":{"capabilities":{"drop":["ALL"],"add":["CAP_NET_ADMIN"]}}}]"#, NetAdmin),
+            (r#"[{"securityContext":{"capabilities":{"add":["ALL"]}}}]"#, NetAdmin),
+            (r#"[{"securityContext":{"capabilities":{"add":["ALL"],"drop":["NET_ADMIN"]}}}]"#, NetRaw),
+            (r#"[{"securityContext":{"capabilities":null,"privileged":true}}]"#, Privileged),
+            (r#"[{"securityContext":null}]"#, RuntimeDefault),
+        ];
+        for (containers, expected) in cases {
+            for list in ["containers", "initContainers", "ephemeralContainers"] {
+                let text = format!(r#"{{"spec":{{"{list}":{containers}}}}}"#);
+                let pod: Pod = serde_json::from_str(&text).unwrap();
+                assert_eq!(pod.network_privilege(), expected, "{text}");
+            }
+        }
+        let two =
+            r#"{"spec":{"containers":[{"securityContext":{"privileged":true}}],"initContainers":[{}]}}"#;
+        assert_eq!(serde_json::from_str::<Pod>(two).unwrap().network_privilege(), Privileged);
+    }
+}

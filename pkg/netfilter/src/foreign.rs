@@ -1,0 +1,259 @@
+//! Rules of other components that meet a packet before ours do and change what ours decide on: the packet's mark, whether its
+//! connection is tracked, or where it goes. Whoever may administer a network namespace can make such rules, and they leave
+//! ours as they are, so no comparison of our own rules finds them.
+//!
+//! Only the kernel is asked, without any tool. Rules are read only where a chain of another component meets packets before
+//! ours, and only up to a number: more cannot be looked at, and are reported as such.
+
+mod effect;
+mod legacy;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Family, Mark};
+use netlink::{Attribute, Attributes, Flags, Malformed, Message, Protocol, Received, Socket};
+use rules::Owner;
+
+use crate::{
+    Error,
+    presence::{SUBSYSTEM, has_no_nf_tables},
+};
+use effect::{Effect, Found};
+
+/// `NFT_MSG_*` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
+const GET_CHAIN: u16 = SUBSYSTEM | 4;
+const GET_RULE: u16 = SUBSYSTEM | 7;
+/// `NFTA_CHAIN_*`.
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_USE: u16 = 6;
+/// `NFTA_HOOK_*`.
+const HOOK_NUMBER: u16 = 1;
+const HOOK_PRIORITY: u16 = 2;
+/// `NFTA_RULE_*`.
+const RULE_TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+const RULE_EXPRESSIONS: u16 = 4;
+/// `NFPROTO_*`.
+const INET: u8 = 1;
+const IPV4: u8 = 2;
+const NETDEV: u8 = 5;
+const IPV6: u8 = 10;
+/// `NF_INET_PRE_ROUTING`, `NF_INET_LOCAL_OUT`, `NF_INET_INGRESS`.
+const HOOKS: [(u32, &str); 3] = [(0, "prerouting"), (3, "output"), (5, "ingress")];
+/// `NF_IP_PRI_NAT_DST`: where a packet's destination is decided. Of chains of one priority the one that was made last comes
+/// first.
+const DECIDED: i32 = -100;
+/// Tables with more rules of other components ahead of ours are not read.
+const MOST_RULES: u32 = 512;
+/// So much is reported of one namespace.
+const MOST: usize = 8;
+/// Of a name, so many characters are shown.
+const LONGEST_NAME: usize = 32;
+/// Tables of iptables in which we have rules ahead of all others there.
+const NAT: &str = "nat";
+const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
+
+/// What rules of other components do ahead of ours in the calling thread's network namespace, in words; empty: nothing.
+/// `owner`: whose chains are ours; `marks`: those that ours ask for.
+///
+/// # Errors
+/// The kernel could not be asked, or its answer makes no sense.
+pub fn foreign(owner: Owner, marks: &[Mark]) -> Result<Vec<String>, Error> {
+    let mut found = nf_tables(owner, marks)?;
+    for family in Family::BOTH {
+        found.extend(legacy::look(owner, marks, family)?);
+    }
+    let mut all: Vec<String> = Vec::new();
+    for one in found {
+        let words = one.to_string();
+        if !all.contains(&words) {
+            all.push(words);
+        }
+    }
+    let more = all.len().saturating_sub(MOST);
+    all.truncate(MOST);
+    all.extend((more > 0).then(|| format!("and {more} more")));
+    Ok(all)
+}
+
+fn nf_tables(owner: Owner, marks: &[Mark]) -> Result<Vec<Found>, Error> {
+    match Tables::read(owner).and_then(|tables| tables.look(marks)) {
+        Ok(found) => Ok(found),
+        Err(error) if has_no_nf_tables(&error) => Ok(Vec::new()),
+        Err(source) => Err(Error::Presence(source)),
+    }
+}
+
+/// Family and name.
+type Table = (u8, String);
+
+/// What matters of one table.
+#[derive(Debug, Default)]
+struct Chains {
+    /// Chains of other components that packets meet before ours, and where.
+    early: BTreeMap<String, String>,
+    /// Rules outside of our chains, and jumps to other chains: at least as many as there are rules.
+    rules: u32,
+    /// It has chains of ours.
+    is_shared: bool,
+}
+
+struct Tables {
+    socket: Socket,
+    owner: Owner,
+    tables: BTreeMap<Table, Chains>,
+}
+
+/// A rule, as far as it matters here.
+#[derive(Debug)]
+struct Rule {
+    chain: String,
+    effects: Vec<Effect>,
+    jumps: effect::Jumps,
+}
+
+impl Tables {
+    fn read(owner: Owner) -> Result<Tables, netlink::Error> {
+        let mut socket = Socket::open(Protocol::Netfilter)?;
+        // struct nfgenmsg: any family, version 0, resource 0
+        let replies = socket.dump(&Message::new(GET_CHAIN, Flags::NONE, &[0; 4]))?;
+        let mut tables = BTreeMap::new();
+        for reply in replies.iter() {
+            take_chain(&mut tables, owner, &reply)?;
+        }
+        for ((family, table), chains) in &mut tables {
+            // Our jumps come before all else in the chains of iptables, so what follows there in `nat` decides nothing.
+            if chains.is_shared && table == NAT && [IPV4, IPV6].contains(family) {
+                chains.early.retain(|name, _| !["PREROUTING", "OUTPUT"].contains(&name.as_str()));
+            }
+        }
+        tables.retain(|_, chains: &mut Chains| !chains.early.is_empty());
+        Ok(Tables { socket, owner, tables })
+    }
+
+    fn look(mut self, marks: &[Mark]) -> Result<Vec<Found>, netlink::Error> {
+        let mut found = Vec::new();
+        for ((family, table), chains) in std::mem::take(&mut self.tables) {
+            let place = format!("nf_tables {} {}", family_name(family), shown(&table));
+            if chains.rules > MOST_RULES {
+                found.push(Found { place, effect: Effect::TooMany(chains.rules) });
+                continue;
+            }
+            let rules = self.rules(family, &table, marks)?;
+            let reached = reached(&rules, chains.early.keys().cloned().collect());
+            for rule in rules.into_iter().filter(|rule| reached.contains(&rule.chain)) {
+                let hook =
+                    chains.early.get(&rule.chain).map_or_else(String::new, |hook| format!(" ({hook})"));
+                let place = format!("{place} {}{hook}", shown(&rule.chain));
+                found.extend(rule.effects.into_iter().map(|effect| Found { place: place.clone(), effect }));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The rules of a table outside of our chains.
+    fn rules(&mut self, family: u8, table: &str, marks: &[Mark]) -> Result<Vec<Rule>, netlink::Error> {
+        let mut question = Message::new(GET_RULE, Flags::NONE, &[family, 0, 0, 0]);
+        question.str(RULE_TABLE, table);
+        let mut rules = Vec::new();
+        for reply in self.socket.dump(&question)?.iter() {
+            let (_, attributes) = reply.header::<4>()?;
+            let chain = text(&attributes, RULE_CHAIN)?;
+            // Kernels before Linux 4.15 do not leave out other tables.
+            if text(&attributes, RULE_TABLE)? != table || is_ours(self.owner, family, table, chain) {
+                continue;
+            }
+            let expressions = attributes.find(RULE_EXPRESSIONS);
+            let (effects, jumps) = effect::of(expressions.iter().flat_map(Attribute::nested), marks)?;
+            rules.push(Rule { chain: chain.to_owned(), effects, jumps });
+        }
+        Ok(rules)
+    }
+}
+
+/// Chains of iptables tables with a name of ours are compared rule by rule elsewhere.
+fn is_ours(owner: Owner, family: u8, table: &str, chain: &str) -> bool {
+    [IPV4, IPV6].contains(&family) && IPTABLES.contains(&table) && owner.owns(chain)
+}
+
+fn take_chain(
+    tables: &mut BTreeMap<Table, Chains>,
+    owner: Owner,
+    reply: &Received<'_>,
+) -> Result<(), netlink::Error> {
+    let family = reply.payload.first().copied().unwrap_or_default();
+    let (_, attributes) = reply.header::<4>()?;
+    let (table, name) = (text(&attributes, CHAIN_TABLE)?, text(&attributes, CHAIN_NAME)?);
+    let chains = tables.entry((family, table.to_owned())).or_default();
+    if is_ours(owner, family, table, name) {
+        chains.is_shared = true;
+        return Ok(());
+    }
+    let number =
+        |kind| Ok::<_, Malformed>(attributes.find(kind).map(|found| found.be32()).transpose()?.unwrap_or(0));
+    let rules = number(CHAIN_USE)?;
+    chains.rules = chains.rules.saturating_add(rules);
+    if let Some(hook) = attributes.find(CHAIN_HOOK).filter(|_| rules > 0)
+        && let Some(words) = early(family, &hook.nested())?
+    {
+        chains.early.insert(name.to_owned(), words);
+    }
+    Ok(())
+}
+
+/// Where a chain with this hook meets packets, if that is before ours decide on them.
+fn early(family: u8, hook: &Attributes<'_>) -> Result<Option<String>, Malformed> {
+    let number =
+        |kind| Ok::<_, Malformed>(hook.find(kind).map(|found| found.be32()).transpose()?.unwrap_or(0));
+    let (hook, priority) = (number(HOOK_NUMBER)?, number(HOOK_PRIORITY)?.cast_signed());
+    let name = match family {
+        NETDEV => Some("device"),
+        INET | IPV4 | IPV6 => HOOKS.iter().find(|(of, _)| *of == hook).map(|(_, name)| *name),
+        _ => None,
+    };
+    // A device's chains have priorities of their own, and come before all others.
+    let is_early = family == NETDEV || hook == 5 || priority <= DECIDED;
+    Ok(name.filter(|_| is_early).map(|name| format!("hook {name}, priority {priority}")))
+}
+
+fn text<'a>(attributes: &Attributes<'a>, kind: u16) -> Result<&'a str, Malformed> {
+    attributes.find(kind).ok_or(Malformed("an object of nf_tables without a name"))?.str()
+}
+
+/// The chains that packets meet which enter these.
+fn reached(rules: &[Rule], early: BTreeSet<String>) -> BTreeSet<String> {
+    let mut reached = early;
+    loop {
+        let before = reached.len();
+        for rule in rules.iter().filter(|rule| reached.contains(&rule.chain)).collect::<Vec<_>>() {
+            match &rule.jumps {
+                effect::Jumps::Nowhere => {}
+                effect::Jumps::To(chain) => {
+                    reached.insert(chain.clone());
+                }
+                effect::Jumps::Anywhere => reached.extend(rules.iter().map(|rule| rule.chain.clone())),
+            }
+        }
+        if reached.len() == before {
+            return reached;
+        }
+    }
+}
+
+/// A name that a pod chose, for people: of one line, and not long.
+fn shown(name: &str) -> String {
+    let clean = |c: char| if c.is_ascii_graphic() { c } else { '?' };
+    name.chars().take(LONGEST_NAME).map(clean).collect()
+}
+
+fn family_name(family: u8) -> &'static str {
+    match family {
+        INET => "inet",
+        IPV4 => "ip",
+        IPV6 => "ip6",
+        NETDEV => "netdev",
+        _ => "other",
+    }
+}

@@ -1,0 +1,292 @@
+//! What a rule does to a packet that ours see later.
+
+use std::{collections::BTreeMap, fmt};
+
+use model::Mark;
+use netlink::{Attribute, Attributes, Malformed};
+
+/// `NFTA_EXPR_*`.
+const NAME: u16 = 1;
+const DATA: u16 = 2;
+/// `NFTA_META_*`, `NFTA_CT_*`: what is set, and from which register. `NFT_META_MARK` and `NFT_CT_MARK` are both 3.
+const KEY: u16 = 2;
+const META_SOURCE: u16 = 3;
+const CT_SOURCE: u16 = 4;
+const MARK: u32 = 3;
+/// Where they put what they read.
+const DESTINATION: u16 = 1;
+/// `NFTA_IMMEDIATE_*`, `NFTA_DATA_*`, `NFTA_VERDICT_CHAIN`.
+const IMMEDIATE_DESTINATION: u16 = 1;
+const IMMEDIATE_DATA: u16 = 2;
+const VALUE: u16 = 1;
+const VERDICT: u16 = 2;
+const VERDICT_CHAIN: u16 = 2;
+/// `NFTA_BITWISE_*`.
+const BITWISE_SOURCE: u16 = 1;
+const BITWISE_DESTINATION: u16 = 2;
+const BITWISE_MASK: u16 = 4;
+const BITWISE_XOR: u16 = 5;
+/// `NFTA_LOOKUP_DREG`; 0 is the register of the verdict.
+const LOOKUP_DESTINATION: u16 = 3;
+/// `NFTA_PAYLOAD_SREG`.
+const PAYLOAD_SOURCE: u16 = 5;
+/// `NFTA_TARGET_*`: a target of iptables.
+const TARGET_NAME: u16 = 1;
+const TARGET_INFO: u16 = 3;
+/// Targets of iptables that change nothing that our rules decide on.
+const HARMLESS: [&str; 24] = [
+    "",
+    "standard",
+    "ERROR",
+    "LOG",
+    "NFLOG",
+    "ULOG",
+    "REJECT",
+    "DROP",
+    "ACCEPT",
+    "SNAT",
+    "MASQUERADE",
+    "TCPMSS",
+    "TTL",
+    "HL",
+    "DSCP",
+    "TOS",
+    "CLASSIFY",
+    "AUDIT",
+    "TRACE",
+    "SET",
+    "CHECKSUM",
+    "SECMARK",
+    "CONNSECMARK",
+    "IDLETIMER",
+];
+/// `XT_CONNMARK_SET`, and `XT_CT_NOTRACK`.
+const CONNMARK_SET: u8 = 0;
+const NOTRACK: u16 = 1;
+
+/// A rule of another component.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Table and chain.
+    pub(super) place: String,
+    pub(super) effect: Effect,
+}
+
+/// Why it matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// The mark of packets or connections becomes one of ours.
+    Marks(u32),
+    /// It becomes something that cannot be told.
+    AnyMark,
+    /// Without a tracked connection no packet is redirected.
+    Untracked,
+    /// Packets go elsewhere, or are rewritten; the word of the kernel for it.
+    Diverts(String),
+    /// There are too many rules to look at.
+    TooMany(u32),
+}
+
+/// Where a rule leads.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Jumps {
+    Nowhere,
+    To(String),
+    /// As a map says.
+    Anywhere,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.place)?;
+        match &self.effect {
+            Effect::Marks(mark) => write!(f, "sets the mark {mark:#x}, which is ztunnel's"),
+            Effect::AnyMark => f.write_str("sets a mark whose value cannot be determined"),
+            Effect::Untracked => f.write_str("exempts packets from connection tracking"),
+            Effect::Diverts(how) => write!(f, "diverts packets ({how})"),
+            Effect::TooMany(rules) => write!(f, "has {rules} rules ahead of ours, too many to be examined"),
+        }
+    }
+}
+
+/// What is known of a register with a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Register {
+    /// What the packet, or its connection, has, with these bits replaced by those of the value.
+    Kept {
+        replaced: u32,
+        value: u32,
+    },
+    Unknown,
+}
+
+impl Register {
+    const UNTOUCHED: Register = Register::Kept { replaced: 0, value: 0 };
+
+    const fn constant(value: u32) -> Register {
+        Register::Kept { replaced: u32::MAX, value }
+    }
+
+    /// `(register & mask) ^ xor`
+    fn bitwise(self, mask: u32, xor: u32) -> Register {
+        match self {
+            // A bit that is turned over is neither kept nor known.
+            Register::Kept { replaced, .. } if xor & mask & !replaced != 0 => Register::Unknown,
+            Register::Kept { replaced, value } => {
+                Register::Kept { replaced: replaced | !mask, value: (value & mask) ^ xor }
+            }
+            Register::Unknown if mask == 0 => Register::constant(xor),
+            Register::Unknown => Register::Unknown,
+        }
+    }
+
+    /// What it means that this becomes the mark: nothing, if none of our bits is changed, or to others than ours.
+    fn effect(self, marks: &[Mark]) -> Option<Effect> {
+        let Register::Kept { replaced, value } = self else { return Some(Effect::AnyMark) };
+        let ours = |mark: &&Mark| {
+            let bits = replaced & mark.mask;
+            value & bits != 0 && (value ^ mark.value) & bits == 0
+        };
+        marks.iter().find(ours).map(|mark| Effect::Marks(mark.value))
+    }
+}
+
+/// The effects of a rule of nf_tables, and where it leads.
+pub(super) fn of<'a>(
+    expressions: impl Iterator<Item = Result<Attribute<'a>, Malformed>>,
+    marks: &[Mark],
+) -> Result<(Vec<Effect>, Jumps), Malformed> {
+    let mut rule = Rule { registers: BTreeMap::new(), effects: Vec::new(), jumps: Jumps::Nowhere };
+    for expression in expressions {
+        let parts = expression?.nested();
+        let name = parts.find(NAME).ok_or(Malformed("an expression without a name"))?.str()?;
+        let data = parts.find(DATA).map_or(Attributes::new(&[]), |data| data.nested());
+        rule.take(name, &data, marks)?;
+    }
+    Ok((rule.effects, rule.jumps))
+}
+
+struct Rule {
+    registers: BTreeMap<u32, Register>,
+    effects: Vec<Effect>,
+    jumps: Jumps,
+}
+
+impl Rule {
+    fn take(&mut self, name: &str, data: &Attributes<'_>, marks: &[Mark]) -> Result<(), Malformed> {
+        let number = |kind| data.find(kind).map(|found| found.be32()).transpose();
+        match name {
+            "immediate" => self.immediate(data)?,
+            "bitwise" => self.bitwise(data)?,
+            "meta" | "ct" => {
+                let source = number(if name == "ct" { CT_SOURCE } else { META_SOURCE })?;
+                let is_mark = number(KEY)? == Some(MARK);
+                match (source, number(DESTINATION)?) {
+                    (Some(register), _) if is_mark => {
+                        self.effects.extend(self.register(register).effect(marks));
+                    }
+                    (None, Some(register)) => {
+                        let read = if is_mark { Register::UNTOUCHED } else { Register::Unknown };
+                        self.registers.insert(place(register), read);
+                    }
+                    _ => {}
+                }
+            }
+            "lookup" => match number(LOOKUP_DESTINATION)? {
+                Some(0) => self.jumps = Jumps::Anywhere,
+                Some(register) => drop(self.registers.insert(place(register), Register::Unknown)),
+                None => {}
+            },
+            "payload" if data.find(PAYLOAD_SOURCE).is_some() => self.diverts("payload set"),
+            "notrack" => self.effects.push(Effect::Untracked),
+            "nat" | "redir" | "tproxy" | "fwd" | "dup" | "queue" => self.diverts(name),
+            "target" => {
+                let name = data.find(TARGET_NAME).map(|name| name.str()).transpose()?.unwrap_or_default();
+                let info = data.find(TARGET_INFO).map(|info| info.payload).unwrap_or_default();
+                self.effects.extend(of_target(name, info, marks));
+            }
+            "cmp" | "counter" | "limit" | "log" | "match" | "quota" | "range" => {}
+            // What others leave in a register is not taken for something known.
+            _ => self.registers.clear(),
+        }
+        Ok(())
+    }
+
+    fn diverts(&mut self, how: &str) {
+        self.effects.push(Effect::Diverts(how.to_owned()));
+    }
+
+    fn register(&self, number: u32) -> Register {
+        self.registers.get(&place(number)).copied().unwrap_or(Register::Unknown)
+    }
+
+    fn immediate(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
+        let content = data.find(IMMEDIATE_DATA).map_or(Attributes::new(&[]), |found| found.nested());
+        if let Some(verdict) = content.find(VERDICT) {
+            if let Some(chain) = verdict.nested().find(VERDICT_CHAIN) {
+                self.jumps = Jumps::To(chain.str()?.to_owned());
+            }
+        } else if let Some(register) = data.find(IMMEDIATE_DESTINATION) {
+            let value = content.find(VALUE).and_then(|value| value.u32().ok());
+            let known = value.map_or(Register::Unknown, Register::constant);
+            self.registers.insert(place(register.be32()?), known);
+        }
+        Ok(())
+    }
+
+    fn bitwise(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
+        let number = |kind| data.find(kind).map(|found| found.be32()).transpose();
+        let value = |kind| {
+            let found = data.find(kind).and_then(|found| found.nested().find(VALUE));
+            found.and_then(|value| value.u32().ok())
+        };
+        let (Some(from), Some(to)) = (number(BITWISE_SOURCE)?, number(BITWISE_DESTINATION)?) else {
+            return Ok(());
+        };
+        let result = match (value(BITWISE_MASK), value(BITWISE_XOR)) {
+            (Some(mask), Some(xor)) => self.register(from).bitwise(mask, xor),
+            _ => Register::Unknown,
+        };
+        self.registers.insert(place(to), result);
+        Ok(())
+    }
+}
+
+/// The kernel counts registers in 16 bytes (1 to 4), or, the same ones, in 4 (8 to 23: `NFT_REG32_00`).
+fn place(register: u32) -> u32 {
+    match register {
+        1..=4 => 8 + (register - 1) * 4,
+        other => other,
+    }
+}
+
+/// The effect of a target of iptables with this data, of either backend.
+pub(super) fn of_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<Effect> {
+    let number = |at: usize| info.get(at..).and_then(<[u8]>::first_chunk).copied().map(u32::from_ne_bytes);
+    match name {
+        // struct xt_mark_tginfo2: mark, mask
+        "MARK" => match (number(0), number(4)) {
+            (Some(mark), Some(mask)) => Register::UNTOUCHED.bitwise(!mask, mark).effect(marks),
+            _ => Some(Effect::AnyMark),
+        },
+        // struct xt_connmark_tginfo1: ctmark, ctmask, nfmask, mode
+        "CONNMARK" => match (number(0), number(4), info.get(12)) {
+            (Some(mark), Some(mask), Some(&CONNMARK_SET)) => {
+                Register::UNTOUCHED.bitwise(!mask, mark).effect(marks)
+            }
+            (_, _, Some(_)) => None,
+            _ => Some(Effect::AnyMark),
+        },
+        // struct xt_ct_target_info: flags
+        "CT" => {
+            let flags = info.first_chunk().copied().map(u16::from_ne_bytes).unwrap_or(NOTRACK);
+            (flags & NOTRACK != 0).then_some(Effect::Untracked)
+        }
+        "NOTRACK" => Some(Effect::Untracked),
+        harmless if HARMLESS.contains(&harmless) => None,
+        other => Some(Effect::Diverts(super::shown(other))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

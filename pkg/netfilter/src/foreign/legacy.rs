@@ -1,0 +1,31 @@
+//! The same in the tables of the kernel's ip_tables.
+
+use model::{Family, Mark};
+use rules::Owner;
+
+use super::{
+    IPTABLES, NAT,
+    effect::{Found, of_target},
+};
+use crate::{Error, legacy};
+
+/// What rules of other components do in these tables. Ahead of ours are those of `raw` and `mangle`, and those of `nat` if
+/// ours are of the other backend.
+pub(super) fn look(owner: Owner, marks: &[Mark], family: Family) -> Result<Vec<Found>, Error> {
+    let (mut found, mut in_nat, mut is_ours) = (Vec::new(), Vec::new(), false);
+    legacy::targets(family, |table, rule, name, info| {
+        is_ours |= table == NAT && owner.owns(&rule.chain);
+        // What leaves the namespace is decided on by then, and what passes through it was when it came.
+        let is_late = ["INPUT", "FORWARD", "POSTROUTING"].contains(&rule.chain.as_str());
+        if is_late || owner.owns(&rule.chain) || !IPTABLES.contains(&table) {
+            return;
+        }
+        let of = if table == NAT { &mut in_nat } else { &mut found };
+        let place = format!("{family} {table} {} of the legacy tables", super::shown(&rule.chain));
+        of.extend(of_target(name, info, marks).map(|effect| Found { place, effect }));
+    })?;
+    if !is_ours {
+        found.extend(in_nat);
+    }
+    Ok(found)
+}
