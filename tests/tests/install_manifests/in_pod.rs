@@ -51,6 +51,7 @@ fn the_pods_have_no_more_than_istios_have() {
     let context = &container()["securityContext"];
     assert_eq!(context["privileged"], json!(false));
     assert_eq!(context["readOnlyRootFilesystem"], json!(true));
+    assert_eq!(context["seccompProfile"], json!({"type": "RuntimeDefault"}));
     let added = json!(["NET_ADMIN", "NET_RAW", "SYS_PTRACE", "SYS_ADMIN", "DAC_OVERRIDE"]);
     assert_eq!(context["capabilities"], json!({"drop": ["ALL"], "add": added}), "those of Istio's chart");
     let metadata = &document(IN_POD, "DaemonSet")["spec"]["template"]["metadata"];

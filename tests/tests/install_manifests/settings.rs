@@ -57,6 +57,22 @@ fn every_volume_is_mounted_where_the_daemon_looks_and_none_else_is_there() {
     assert_eq!(netns["mountPropagation"], "HostToContainer", "namespaces come and go while it runs");
 }
 
+/// The pods are critical: without a limit all others of the node would be ended before them.
+#[test]
+fn memory_is_limited_with_room() {
+    for (file, limit) in [(SIDECAR, "256Mi"), (AMBIENT, "512Mi"), (IN_POD, "512Mi")] {
+        let daemon_set =
+            documents_of(file).into_iter().find(|document| document["kind"] == "DaemonSet").unwrap();
+        let resources = &daemon_set["spec"]["template"]["spec"]["containers"][0]["resources"];
+        assert_eq!(
+            resources["limits"],
+            json!({"memory": limit}),
+            "{file}: and no limit of CPU, which slows ADDs"
+        );
+        assert_eq!(resources["requests"], json!({"cpu": "100m", "memory": "100Mi"}), "{file}: as Istio's");
+    }
+}
+
 #[test]
 fn the_pods_are_where_and_what_istios_are() {
     let daemon_set = document("DaemonSet");
