@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use netns::NetnsId;
+use tracing::warn;
 
 use crate::ledger::Ledger;
 use crate::peer::{Peer, ZtunnelPod};
@@ -82,9 +83,21 @@ impl Hub {
     }
 
     /// The node's ztunnel pods: by their addresses a connection is known to be one's, and by their creation times which one
-    /// is the newest. Where that cannot be determined of each connection, the last one to connect counts as the newest.
+    /// is the newest. One of which that cannot be determined counts only while none of those is connected that stay; of several
+    /// such ones, the last to connect does.
     pub fn set_ztunnels(&self, pods: Vec<ZtunnelPod>) {
         self.ledger().set_pods(pods);
+        self.report_strangers();
+    }
+
+    fn report_strangers(&self) {
+        let strangers = self.ledger().strangers();
+        for id in strangers {
+            warn!(
+                target: "zds",
+                "ztunnel {id} runs in none of the node's ztunnel pods: it is told what is new only while none of these is connected"
+            );
+        }
     }
 
     /// Since when a ztunnel waits for the end of its snapshot, and the UID of its pod, if it is known; none: none does. One
@@ -126,6 +139,7 @@ impl Hub {
         let peer = Peer::new((self.shared.locate)(socket.as_fd()));
         let id = self.ledger().join(version, peer, event);
         let seat = Seat { hub: self, id };
+        self.report_strangers();
         self.tell_connections();
         seat
     }

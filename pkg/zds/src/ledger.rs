@@ -127,12 +127,20 @@ impl Ledger {
         self.wake_all();
     }
 
-    /// The ztunnel of the newest pod, or, where it is not known of each in which pod it runs, the last one that
+    /// The ztunnel of the newest pod, or, where no connected one runs in a pod that is known and stays, the last one that
     /// connected.
     pub(crate) fn newest(&self) -> Option<(u64, &Connection)> {
         let all = self.connections.iter().map(|(&id, connection)| (id, connection));
-        let are_known = self.connections.values().all(|connection| connection.peer.age().is_some());
-        all.max_by_key(|(id, connection)| (connection.peer.age().filter(|_| are_known), *id))
+        all.max_by_key(|(id, connection)| (connection.peer.standing(), *id))
+    }
+
+    /// Those of whom is not known in which pod they run although the node's ztunnel pods are; each once.
+    pub(crate) fn strangers(&mut self) -> Vec<u64> {
+        if self.pods.is_empty() {
+            return Vec::new();
+        }
+        let news = |(id, one): (&u64, &mut Connection)| one.peer.is_news_as_stranger().then_some(*id);
+        self.connections.iter_mut().filter_map(news).collect()
     }
 
     pub(crate) fn is_newest(&self, id: u64) -> bool {
@@ -153,11 +161,7 @@ impl Ledger {
 
     /// Whether one connection counts as newer than another.
     fn is_newer(&self, one: u64, other: u64) -> bool {
-        let are_known = self.connections.values().all(|connection| connection.peer.age().is_some());
-        let rank = |id: u64| {
-            let age = self.connections.get(&id).and_then(|connection| connection.peer.age());
-            (age.filter(|_| are_known), id)
-        };
+        let rank = |id: u64| (self.connections.get(&id).map(|connection| connection.peer.standing()), id);
         rank(one) > rank(other)
     }
 

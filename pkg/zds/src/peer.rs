@@ -22,13 +22,25 @@ pub(crate) struct Peer {
     pub(crate) addresses: BTreeSet<IpAddr>,
     /// Its pod, once it was found: a process stays in its pod.
     pub(crate) pod: Option<ZtunnelPod>,
+    /// That it is a stranger was told.
+    told: bool,
+}
+
+/// How much a ztunnel counts as the newest; the greatest does. Any process of root can dial: one that runs in no ztunnel pod
+/// must not take the place of one that does.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// Its pod is being deleted.
+    Leaving(Age),
+    /// In which pod it runs is not known.
+    Unknown,
+    /// Its pod stays.
+    Staying(Age),
 }
 
 /// How new a ztunnel pod is; the greatest is the newest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Age {
-    /// One that is being deleted comes after all others.
-    stays: bool,
     created: String,
     /// Of two of the same second, always the same one.
     uid: String,
@@ -36,7 +48,7 @@ pub(crate) struct Age {
 
 impl Peer {
     pub(crate) fn new(addresses: BTreeSet<IpAddr>) -> Peer {
-        Peer { addresses, pod: None }
+        Peer { addresses, pod: None, told: false }
     }
 
     /// Looks for its pod among these.
@@ -53,10 +65,15 @@ impl Peer {
         self.pod = fitting.next().filter(|_| fitting.next().is_none()).cloned();
     }
 
-    /// None: in which pod it runs is not known.
-    pub(crate) fn age(&self) -> Option<Age> {
-        let pod = self.pod.as_ref()?;
-        Some(Age { stays: !pod.terminating, created: pod.created.clone(), uid: pod.uid.clone() })
+    pub(crate) fn standing(&self) -> Standing {
+        let Some(pod) = &self.pod else { return Standing::Unknown };
+        let age = Age { created: pod.created.clone(), uid: pod.uid.clone() };
+        if pod.terminating { Standing::Leaving(age) } else { Standing::Staying(age) }
+    }
+
+    /// Whether its pod is not known, and nobody was told so.
+    pub(crate) fn is_news_as_stranger(&mut self) -> bool {
+        self.pod.is_none() && !std::mem::replace(&mut self.told, true)
     }
 }
 
@@ -79,13 +96,14 @@ mod tests {
         let (mut one, mut two) = (peer(1), peer(2));
         let pods = [old.clone(), new.clone()];
         [&mut one, &mut two].into_iter().for_each(|peer| peer.identify(&pods));
-        assert!(two.age() > one.age());
+        assert!(two.standing() > one.standing());
+        assert!(one.standing() > peer(3).standing() && !one.is_news_as_stranger());
         // A rollback: the newer pod is being deleted.
         two.identify(&[old.clone(), ZtunnelPod { terminating: true, ..new }]);
-        assert!(one.age() > two.age());
+        assert!(one.standing() > two.standing() && peer(3).standing() > two.standing());
         // The API has removed the object, the process still drains.
         two.identify(&[old]);
-        assert!(two.age().is_some() && one.age() > two.age());
+        assert!(one.standing() > two.standing());
     }
 
     #[test]
@@ -93,7 +111,8 @@ mod tests {
         let pods = [pod("a", "2026-01-01T00:00:00Z", 1), pod("b", "2026-01-02T00:00:00Z", 1)];
         for mut unknown in [peer(1), peer(2), Peer::default()] {
             unknown.identify(&pods);
-            assert_eq!(unknown.age(), None);
+            assert_eq!(unknown.standing(), Standing::Unknown);
+            assert!(unknown.is_news_as_stranger() && !unknown.is_news_as_stranger(), "told once");
         }
     }
 }

@@ -182,7 +182,7 @@ impl Life {
         let conflist: Value = serde_json::from_slice(&fs::read(scene.conflist()).unwrap()).unwrap();
         match scene.node.add_pod(&runtime, &conflist, Pod::from_object(&object)) {
             Ok(pod) => {
-                self.expects("a pod's start", || pod.netns.sh("iptables-save").contains("ISTIO_OUTPUT"))
+                self.expects("a pod's start", || pod.netns.sh("iptables-save").contains("ISTIO_OUTPUT"));
             }
             Err(error) => {
                 self.log += &error.to_string();

@@ -94,19 +94,41 @@ fn the_newest_is_known_by_its_pod_and_not_by_its_connection() {
 
 /// The API may show the address of a ztunnel only after it has connected.
 #[test]
-fn without_its_pod_the_last_to_connect_is_the_newest() {
+fn without_their_pods_the_last_to_connect_is_the_newest() {
     let agent = Agent::open();
-    agent.hub.set_ztunnels(vec![pod(1, 3)]);
-    let one = agent.ztunnel_at(1);
-    one.acks(&Asked::SnapshotSent);
-    let two = agent.ztunnel_at(2);
-    two.acks(&Asked::SnapshotSent);
+    let (one, two) = (agent.ztunnel_at(1), agent.ztunnel_at(2));
+    for ztunnel in [&one, &two] {
+        ztunnel.acks(&Asked::SnapshotSent);
+    }
     agent.wait_synced();
     agent.hub.put(workload("a", 0));
     two.acks(&add("a", 0));
     agent.hub.set_ztunnels(vec![pod(1, 3), pod(2, 2)]);
     one.acks(&add("a", 0));
     two.hears_nothing();
+}
+
+/// Any process of root on the node can dial. It must not keep what is new from the ztunnel that serves the pods.
+#[test]
+fn who_runs_in_no_ztunnel_pod_takes_nothing_from_one_that_does() {
+    let agent = Agent::open();
+    agent.hub.set_ztunnels(vec![pod(1, 1)]);
+    let ztunnel = agent.ztunnel_at(1);
+    ztunnel.acks(&Asked::SnapshotSent);
+    let stranger = agent.ztunnel_at(9);
+    stranger.acks(&Asked::SnapshotSent);
+    agent.wait_synced();
+    agent.hub.put(workload("a", 0));
+    ztunnel.acks(&add("a", 0));
+    stranger.hears_nothing();
+    let known = agent.hub.state().connections;
+    let known: Vec<_> = known.iter().map(|one| (one.pod.as_deref(), one.newest)).collect();
+    assert_eq!(known, [(Some("ztunnel-1"), true), (None, false)]);
+    // The ztunnel is on its way out, and its successor has connected before anything is known of its pod.
+    agent.hub.set_ztunnels(vec![ZtunnelPod { terminating: true, ..pod(1, 1) }]);
+    stranger.acks(&add("a", 0));
+    agent.hub.put(workload("b", 1));
+    stranger.acks(&add("b", 1));
 }
 
 /// A new version that cannot serve a pod keeps it from nothing that the old one can give.
