@@ -5,13 +5,25 @@
 mod annotations;
 mod cni;
 mod conflist;
+mod dns;
+mod http_response;
+mod kernel;
 mod kubeconfig;
+mod pods;
 mod saved_rules;
 mod set_replies;
+mod sockets;
+mod zds;
 
+pub use self::zds::zds_messages;
 pub use annotations::annotations;
 pub use cni::{cni_args, cni_stdin};
 pub use conflist::conflist;
+pub use dns::dns_answer;
+pub use http_response::http_response;
+pub use kernel::{legacy_tables, nft_replies, route_replies};
 pub use kubeconfig::kubeconfig;
+pub use pods::pod_object;
 pub use saved_rules::saved_rules;
 pub use set_replies::set_replies;
+pub use sockets::{agent_messages, log_post, plugin_event};

@@ -10,6 +10,8 @@
 mod base64;
 mod client;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod kubeconfig;
 mod names;

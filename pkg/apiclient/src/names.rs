@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::retry::random_bits;
 use crate::transport::Deadline;
-use files::ResolvConf;
-use message::{Answer, Kind};
+pub(crate) use files::{ResolvConf, in_hosts};
+pub(crate) use message::{Answer, Kind, parse, query};
 
 /// Which files say how names are looked up, and where name servers listen.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Default for Resolver {
 impl Resolver {
     /// The addresses of a name, IPv4 first, within the deadline. Files that are missing or cannot be read are empty.
     pub(crate) fn resolve(&self, name: &str, deadline: Deadline) -> io::Result<Vec<IpAddr>> {
-        let known = files::in_hosts(&text(&self.hosts), name);
+        let known = in_hosts(&text(&self.hosts), name);
         if !known.is_empty() {
             return Ok(known);
         }
@@ -85,7 +85,7 @@ fn ask(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpA
     let ids = [u16::from_be_bytes([bits[0], bits[1]]), u16::from_be_bytes([bits[2], bits[3]])];
     let mut open = vec![(Kind::A, ids[0]), (Kind::Aaaa, ids[1])];
     for (kind, id) in &open {
-        let query = message::query(*id, name, *kind)
+        let query = query(*id, name, *kind)
             .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the name is too long"))?;
         socket.send(&query)?;
     }
@@ -104,7 +104,7 @@ fn ask(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpA
             }
             Err(error) => return Err(error),
         };
-        let answered = |(kind, id): &(Kind, u16)| message::parse(datagram, *id, name, *kind);
+        let answered = |(kind, id): &(Kind, u16)| parse(datagram, *id, name, *kind);
         let Some((at, answer)) = open.iter().enumerate().find_map(|(at, asked)| Some((at, answered(asked)?)))
         else {
             continue;

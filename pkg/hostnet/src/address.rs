@@ -142,7 +142,7 @@ fn message(kind: u16, flags: Flags, index: LinkIndex, address: IpNet, state: Add
     message
 }
 
-fn parse(reply: &Received<'_>) -> Result<Option<Address>, Malformed> {
+pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<Address>, Malformed> {
     if reply.kind != RTM_NEWADDR {
         return Ok(None);
     }

@@ -10,6 +10,8 @@
 
 mod address;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 mod link;
 mod local;

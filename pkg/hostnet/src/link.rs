@@ -148,7 +148,7 @@ fn query(index: LinkIndex) -> Message {
     message
 }
 
-fn parse(reply: &Received<'_>) -> Result<Option<Link>, Malformed> {
+pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<Link>, Malformed> {
     if reply.kind != RTM_NEWLINK {
         return Ok(None);
     }

@@ -9,7 +9,7 @@ use crate::{Changed, Error, Family, Handle, IpNet, LinkIndex, Scope, TableId};
 
 mod bulk;
 mod change;
-mod message;
+pub(crate) mod message;
 
 pub use bulk::RouteChange;
 

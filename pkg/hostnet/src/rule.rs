@@ -7,7 +7,7 @@ use netlink::{Errno, Flags};
 use crate::wire::CREATE;
 use crate::{Changed, Error, Family, Handle, IpNet, IpProtocol, Mark, RouteProtocol, TableId};
 
-mod message;
+pub(crate) mod message;
 
 /// How often an equal rule is deleted before giving up: who adds it again that fast does not stop.
 const DELETIONS: u32 = 64;

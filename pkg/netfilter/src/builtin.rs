@@ -5,7 +5,7 @@
 use std::fmt;
 
 use model::Family;
-use netlink::{Errno, Flags, Message, Protocol, Received, Socket};
+use netlink::{Errno, Flags, Malformed, Message, Protocol, Received, Socket};
 
 use crate::{
     Error,
@@ -98,14 +98,24 @@ impl fmt::Display for BuiltIn {
 
 /// What the kernel tells of a chain.
 #[derive(Debug)]
-struct Chain {
+pub(crate) struct Chain {
     has_hook: bool,
     policy: Option<u32>,
     users: u32,
 }
 
 impl Chain {
-    fn is_unused(&self) -> bool {
+    pub(crate) fn told(message: &Received<'_>) -> Result<Chain, Malformed> {
+        let (_, attributes) = message.header::<4>()?;
+        let number = |kind| attributes.find(kind).map(|found| found.be32()).transpose();
+        Ok(Chain {
+            has_hook: attributes.find(CHAIN_HOOK).is_some(),
+            policy: number(CHAIN_POLICY)?,
+            users: number(CHAIN_USE)?.unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn is_unused(&self) -> bool {
         self.has_hook && self.policy == Some(ACCEPT) && self.users == 0
     }
 }
@@ -126,15 +136,7 @@ impl Tables {
     fn chain(&mut self, table: &str, name: &str) -> Result<Option<Chain>, Error> {
         let mut question = Message::new(GET_CHAIN, Flags::NONE, &self.header);
         question.str(CHAIN_TABLE, table).str(CHAIN_NAME, name);
-        self.ask(question, |reply| {
-            let (_, attributes) = reply.header::<4>()?;
-            let number = |kind| attributes.find(kind).map(|found| found.be32()).transpose();
-            Ok(Chain {
-                has_hook: attributes.find(CHAIN_HOOK).is_some(),
-                policy: number(CHAIN_POLICY)?,
-                users: number(CHAIN_USE)?.unwrap_or_default(),
-            })
-        })
+        self.ask(question, |reply| Ok(Chain::told(reply)?))
     }
 
     /// How many chains and other things there are in a table, if there is one.

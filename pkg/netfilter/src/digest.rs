@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use model::Family;
-use netlink::{Attribute, Attributes, Flags, Malformed, Message, Protocol, Socket};
+use netlink::{Attribute, Attributes, Flags, Malformed, Message, Protocol, Received, Socket};
 use rules::Owner;
 
 use crate::{
@@ -124,15 +124,17 @@ fn nf_tables(family: u8, mut note: impl FnMut(&str, Seen)) -> Result<(), Error> 
         Err(source) => return Err(Error::Presence(source)),
     };
     for reply in replies.iter() {
-        let read = || {
-            let (_, attributes) = reply.header::<4>()?;
-            let text = |kind| attributes.find(kind).ok_or(Malformed("rule without a place"))?.str();
-            Ok((text(RULE_TABLE)?, rule(text(RULE_CHAIN)?, &attributes)?))
-        };
-        let (table, rule) = read().map_err(|malformed: Malformed| Error::Presence(malformed.into()))?;
+        let (table, rule) = told(&reply).map_err(|malformed| Error::Presence(malformed.into()))?;
         note(table, rule);
     }
     Ok(())
+}
+
+/// A rule as the kernel tells it, with its table.
+pub(crate) fn told<'a>(message: &Received<'a>) -> Result<(&'a str, Seen), Malformed> {
+    let (_, attributes) = message.header::<4>()?;
+    let text = |kind| attributes.find(kind).ok_or(Malformed("rule without a place"))?.str();
+    Ok((text(RULE_TABLE)?, rule(text(RULE_CHAIN)?, &attributes)?))
 }
 
 pub(crate) fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<Seen, Malformed> {

@@ -128,6 +128,13 @@ pub(crate) fn targets(family: Family, mut note: impl FnMut(&str, Seen, &str, &[u
     Ok(())
 }
 
+/// What a table holds, by the kernel's two answers; counters are taken out of the second.
+pub(crate) fn told(family: Family, info: &[u8], entries: &mut [u8]) -> Result<Vec<Seen>, &'static str> {
+    let layout = Layout::of(family);
+    entries::clear_counters(entries, &layout)?;
+    chains::read(info, entries, &layout)
+}
+
 impl Trouble {
     fn of(self, family: Family, table: &str) -> Error {
         let source = match self {

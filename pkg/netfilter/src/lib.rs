@@ -17,6 +17,8 @@ mod error;
 mod fingerprint;
 mod firewall;
 mod foreign;
+#[doc(hidden)]
+pub mod fuzzing;
 mod glance;
 mod inside;
 mod legacy;

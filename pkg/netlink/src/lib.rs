@@ -12,6 +12,8 @@
 mod errno;
 mod error;
 mod exchange;
+#[doc(hidden)]
+pub mod fuzzing;
 mod message;
 mod parse;
 mod socket;

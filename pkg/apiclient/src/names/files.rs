@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 /// The addresses that a hosts file gives a name, in their order.
-pub(super) fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
+pub(crate) fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or_default();
@@ -18,15 +18,15 @@ pub(super) fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
 
 /// What we heed of resolv.conf.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ResolvConf {
+pub(crate) struct ResolvConf {
     /// `nameserver`: the first three, as glibc has it (`MAXNS`).
-    pub(super) servers: Vec<IpAddr>,
+    pub(crate) servers: Vec<IpAddr>,
     search: Vec<String>,
     ndots: usize,
 }
 
 impl ResolvConf {
-    pub(super) fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut conf = ResolvConf { servers: Vec::new(), search: Vec::new(), ndots: 1 };
         for line in text.lines() {
             let mut words = line.split_whitespace();
@@ -56,7 +56,7 @@ impl ResolvConf {
     }
 
     /// The full names to ask for, in their order: a name with fewer dots than `ndots` first within the search domains.
-    pub(super) fn candidates(&self, name: &str) -> Vec<String> {
+    pub(crate) fn candidates(&self, name: &str) -> Vec<String> {
         let within = self.search.iter().map(|domain| format!("{name}.{domain}"));
         let bare = std::iter::once(name.to_owned());
         if name.matches('.').count() < self.ndots {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// IPv4 addresses (RFC 1035, section 3.4.1).
     A,
     /// IPv6 addresses (RFC 3596, section 2.1).
@@ -29,7 +29,7 @@ const MAX_ALIASES: usize = 8;
 
 /// What a server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// These; none when the name or its addresses of the kind do not exist.
     Addresses(Vec<IpAddr>),
     /// An RCODE other than 0 and 3.
@@ -39,7 +39,7 @@ pub(super) enum Answer {
 }
 
 /// A recursive query; none for a name that does not fit.
-pub(super) fn query(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
+pub(crate) fn query(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
     let mut message = Vec::with_capacity(name.len() + 18);
     message.extend(id.to_be_bytes());
     // Flags: recursion desired. One question.
@@ -59,7 +59,7 @@ pub(super) fn query(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
 }
 
 /// Reads an answer to that query; none when it is not one, or is malformed. A truncated answer gives what is in it.
-pub(super) fn parse(message: &[u8], id: u16, name: &str, kind: Kind) -> Option<Answer> {
+pub(crate) fn parse(message: &[u8], id: u16, name: &str, kind: Kind) -> Option<Answer> {
     let mut reader = Reader { message, at: 0 };
     let (given, flags) = (reader.number()?, reader.number()?);
     let (questions, answers) = (reader.number()?, reader.number()?);

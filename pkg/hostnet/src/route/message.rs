@@ -70,7 +70,7 @@ pub(super) fn query(family: Family, table: Option<TableId>) -> Message {
     message
 }
 
-pub(super) fn add(route: &Route, flags: Flags) -> Message {
+pub(crate) fn add(route: &Route, flags: Flags) -> Message {
     whole(RTM_NEWROUTE, flags, route, route.metric)
 }
 
@@ -112,7 +112,7 @@ fn whole(kind: u16, flags: Flags, route: &Route, metric: Option<u32>) -> Message
 }
 
 /// A route that a dump answered; none for what is not a route of a table.
-pub(super) fn parse(reply: &Received<'_>) -> Result<Option<Route>, Malformed> {
+pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<Route>, Malformed> {
     if reply.kind != RTM_NEWROUTE {
         return Ok(None);
     }

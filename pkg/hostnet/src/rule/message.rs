@@ -37,7 +37,7 @@ pub(super) fn query(family: Family) -> Message {
     Message::new(RTM_GETRULE, Flags::NONE, &header)
 }
 
-pub(super) fn add(rule: &PolicyRule, flags: Flags) -> Message {
+pub(crate) fn add(rule: &PolicyRule, flags: Flags) -> Message {
     whole(RTM_NEWRULE, flags, rule)
 }
 
@@ -107,7 +107,7 @@ struct Parts {
 }
 
 /// A rule that a dump answered; none for other messages and families.
-pub(super) fn parse(reply: &Received<'_>) -> Result<Option<PolicyRule>, Malformed> {
+pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<PolicyRule>, Malformed> {
     if reply.kind != RTM_NEWRULE {
         return Ok(None);
     }

@@ -1,0 +1,79 @@
+//! What the kernel answers about links, addresses, routes, policy rules and firewall rules. Others choose how many of them
+//! there are, and what they are called.
+
+use hostnet::fuzzing::{Object, parse, request};
+use model::Family;
+use netfilter::fuzzing::{legacy_table, nft_chain, nft_rule};
+use netlink::{Flags, Messages};
+
+/// Of the questions in the seeds.
+const SEQUENCE: u32 = 7;
+/// `RTM_NEWLINK`, `RTM_NEWADDR`, `RTM_NEWROUTE`, `RTM_NEWRULE`.
+const KINDS: [u16; 4] = [16, 20, 24, 32];
+
+/// Any datagram answers a question, or some changes, or is an error in words; each message in it is an object or malformed,
+/// whatever its type says; and what is asked of the kernel for a route or rule that was understood, it would tell again.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn route_replies(data: &[u8]) {
+    match netlink::fuzzing::exchange(data, SEQUENCE) {
+        Ok((replies, _)) => assert!(replies <= data.len() / 16),
+        Err(error) => assert!(!error.is_empty()),
+    }
+    for count in [0, 1, 3] {
+        let outcomes = netlink::fuzzing::batch(data, SEQUENCE, count);
+        assert!(outcomes.iter().flat_map(|outcome| outcome.as_ref().err()).all(|error| !error.is_empty()));
+    }
+    for message in Messages::new(data).map_while(Result::ok) {
+        for kind in KINDS.into_iter().chain([message.kind]) {
+            if let Ok(Some(object)) = parse(&netlink::Received { kind, ..message }) {
+                asked_as_told(&object);
+            }
+        }
+    }
+}
+
+/// Once more, because a request says less than an answer can.
+fn asked_as_told(object: &Object) {
+    let Some(once) = told_again(object) else { return };
+    assert_eq!(told_again(&once).as_ref(), Some(&once), "of {object:?}");
+}
+
+fn told_again(object: &Object) -> Option<Object> {
+    let mut request = request(object)?;
+    let bytes = request.finish(SEQUENCE, Flags::NONE).ok()?;
+    let message = Messages::new(bytes).next()?.ok()?;
+    parse(&message).ok()?
+}
+
+/// Any message is a rule and a chain of nf_tables, or malformed; the same each time.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn nft_replies(data: &[u8]) {
+    for message in Messages::new(data).map_while(Result::ok) {
+        let rule = nft_rule(&message);
+        assert_eq!(rule, nft_rule(&message));
+        if let Ok((chain, jumps_to)) = &rule {
+            let names = chain.len() + jumps_to.as_ref().map_or(0, String::len);
+            assert!(names <= message.payload.len());
+        }
+        assert_eq!(nft_chain(&message), nft_chain(&message));
+    }
+}
+
+/// Any bytes, of which the first 84 are what the kernel tells of a table and the others are its entries, are rules or an
+/// error in words; no more rules than there is room for.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn legacy_tables(data: &[u8]) {
+    let (info, entries) = data.split_at_checked(84).unwrap_or((data, &[]));
+    for (family, least) in [(Family::V4, 112), (Family::V6, 168)] {
+        match legacy_table(family, info, &mut entries.to_vec()) {
+            Ok(rules) => assert!(rules.len() <= entries.len() / least),
+            Err(error) => assert!(!error.is_empty()),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Pods and namespaces as the API server gives them, or a directory of manifests.
+
+use model::{Namespace, Pod};
+use planner::{AmbientPolicy, Fact, Index, Policy, ambient, decide, facts};
+
+/// Any text is a pod, a namespace, a list of manifests in YAML, or none of them. A pod that was understood reads back as
+/// itself; nothing that is decided on it is another thing once it is trimmed, which takes nothing away the second time;
+/// the index has it as it was trimmed, and knows that it is the same pod when it comes again.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn pod_object(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Err(error) = ::facts::parse_yaml(&text) {
+        assert!(!error.is_empty());
+    }
+    let namespace: Namespace = serde_json::from_slice(data).unwrap_or_default();
+    let Ok(pod) = serde_json::from_slice::<Pod>(data) else { return };
+    let line = serde_json::to_string(&pod).unwrap_or_default();
+    assert_eq!(serde_json::from_str::<Pod>(&line).ok().as_ref(), Some(&pod), "{line}");
+    let mut trimmed = pod.clone();
+    facts::trim(&mut trimmed);
+    same_decisions(&pod, &trimmed, &namespace);
+    let mut index = Index::default();
+    assert!(index.apply(Fact::Pod(Box::new(pod.clone()))));
+    assert_eq!(index.pod(&pod.name()), Some(&trimmed));
+    assert!(!index.apply(Fact::Pod(Box::new(trimmed))), "it is no news");
+}
+
+fn same_decisions(pod: &Pod, trimmed: &Pod, namespace: &Namespace) {
+    for ambient in [false, true] {
+        let policy = Policy { ambient, ..Policy::default() };
+        let [whole, small] = [pod, trimmed].map(|pod| decide(pod, Some(namespace), &policy));
+        assert_eq!(whole, small);
+    }
+    let policy = AmbientPolicy::default();
+    let [whole, small] = [pod, trimmed].map(|pod| ambient::standing(pod, Some(namespace), &policy));
+    assert_eq!(whole, small);
+    let [whole, small] = [pod, trimmed].map(|pod| planner::inpod::options(pod, true));
+    assert_eq!(whole, small);
+}

@@ -1,0 +1,25 @@
+//! What a ztunnel sends.
+
+use ::zds::message::{Message, WorkloadRequest, WorkloadResponse, ZdsHello};
+
+/// Any packet is a message of each kind or an error; what was understood is no longer when it is sent again, and reads back
+/// as itself.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn zds_messages(data: &[u8]) {
+    reads_back::<ZdsHello>(data);
+    reads_back::<WorkloadResponse>(data);
+    reads_back::<WorkloadRequest>(data);
+}
+
+fn reads_back<T: Message + Default + PartialEq + std::fmt::Debug>(data: &[u8]) {
+    match T::decode(data) {
+        Err(error) => assert!(!error.to_string().is_empty()),
+        Ok(message) => {
+            let bytes = message.encode_to_vec();
+            assert!(bytes.len() <= data.len().max(16), "{} from {}", bytes.len(), data.len());
+            assert_eq!(T::decode(&*bytes).ok(), Some(message));
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What fuzz targets feed; nobody else calls it.
+
+use std::io::Read;
+use std::net::IpAddr;
+
+use crate::http;
+use crate::names::{Answer, Kind, ResolvConf, in_hosts, parse, query};
+
+/// An answer over HTTP that comes in whatever pieces the stream gives: its status and body.
+///
+/// # Errors
+/// Why it is none.
+pub fn http_response(stream: &mut impl Read) -> Result<(u16, Vec<u8>), String> {
+    let response = http::receive(stream).map_err(|error| error.to_string())?;
+    Ok((response.status, response.body))
+}
+
+/// A question for the addresses of a name, of IPv6 or IPv4.
+#[must_use]
+pub fn dns_query(id: u16, name: &str, v6: bool) -> Option<Vec<u8>> {
+    query(id, name, kind(v6))
+}
+
+/// The addresses in the answer to that question; none if it is not the answer, or says that it failed.
+#[must_use]
+pub fn dns_answer(message: &[u8], id: u16, name: &str, v6: bool) -> Option<Vec<IpAddr>> {
+    match parse(message, id, name, kind(v6))? {
+        Answer::Addresses(addresses) => Some(addresses),
+        Answer::Failed(_) | Answer::Truncated => None,
+    }
+}
+
+/// What a hosts file says of a name, and of a `resolv.conf` its servers and the names to ask for.
+#[must_use]
+pub fn name_files(text: &str, name: &str) -> (Vec<IpAddr>, Vec<IpAddr>, Vec<String>) {
+    let conf = ResolvConf::parse(text);
+    let candidates = conf.candidates(name);
+    (in_hosts(text, name), conf.servers, candidates)
+}
+
+fn kind(v6: bool) -> Kind {
+    if v6 { Kind::Aaaa } else { Kind::A }
+}

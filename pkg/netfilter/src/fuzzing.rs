@@ -1,0 +1,37 @@
+//! What fuzz targets feed; nobody else calls it.
+
+use model::Family;
+use netlink::{Malformed, Received};
+
+use crate::{builtin, digest, legacy};
+
+/// A rule of nf_tables as the kernel tells it: its chain, and the chain that it jumps to.
+///
+/// # Errors
+/// It makes no sense.
+pub fn nft_rule(message: &Received<'_>) -> Result<(String, Option<String>), Malformed> {
+    let (_, rule) = digest::told(message)?;
+    Ok((rule.chain, rule.jumps_to))
+}
+
+/// A chain of nf_tables as the kernel tells it: whether it is built in, and nothing is in it.
+///
+/// # Errors
+/// It makes no sense.
+pub fn nft_chain(message: &Received<'_>) -> Result<bool, Malformed> {
+    builtin::Chain::told(message).map(|chain| chain.is_unused())
+}
+
+/// The rules of a legacy table, from the answers to `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`: the chain of each, and the
+/// chain that it jumps to.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn legacy_table(
+    family: Family,
+    info: &[u8],
+    entries: &mut [u8],
+) -> Result<Vec<(String, Option<String>)>, &'static str> {
+    let rules = legacy::told(family, info, entries)?;
+    Ok(rules.into_iter().map(|rule| (rule.chain, rule.jumps_to)).collect())
+}
