@@ -13,6 +13,7 @@ use std::{
 use model::Family;
 use netfilter::BuiltIn;
 use netns::NetnsId;
+use serde_json::{Value, json};
 
 /// A journal is small; a larger file is none.
 const MAX: usize = 1 << 20;
@@ -34,6 +35,16 @@ pub enum Error {
 
 /// Old values by name, by namespace.
 type Entries = BTreeMap<String, BTreeMap<String, String>>;
+
+/// What the file holds.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Contents {
+    entries: Entries,
+    /// What another version noted that means nothing to us. It stays for that version.
+    foreign: BTreeMap<String, Value>,
+    /// The file is none that we can read.
+    unread: bool,
+}
 
 /// What is noted, in a file.
 #[derive(Debug, Clone)]
@@ -65,13 +76,13 @@ impl Journal {
     /// What is noted, by name.
     #[must_use]
     pub fn entries(&self, page: Page) -> BTreeMap<String, String> {
-        self.read().remove(&key(page)).unwrap_or_default()
+        self.read().entries.remove(&key(page)).unwrap_or_default()
     }
 
     /// Whether anything is.
     #[must_use]
     pub fn has(&self, page: Page) -> bool {
-        self.read().contains_key(&key(page))
+        self.read().entries.contains_key(&key(page))
     }
 
     /// Notes old values by name, except where an older one is noted: the first is what was there before us.
@@ -112,7 +123,7 @@ impl Journal {
             .chain([Page::ProbeChains])
             .map(key)
             .collect();
-        self.change(|entries| entries.retain(|key, _| kept.contains(key)))
+        self.change(|entries| entries.retain(|key, _| kept.contains(key) || !is_ours(key)))
     }
 
     /// Notes which built-in chains the calling thread's namespace has in these tables, where it is not noted yet. What the
@@ -153,29 +164,56 @@ impl Journal {
         Ok(())
     }
 
-    /// One that is missing or unreadable is empty, because nothing in it is worth stopping for.
-    fn read(&self) -> Entries {
+    /// One that is missing or unreadable is empty, because nothing in it is worth stopping for. What cannot be read, as a newer
+    /// version may have written it before this one was put in its place, is kept.
+    fn read(&self) -> Contents {
         let text = hostfs::read(&self.path, MAX).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
+        let all: Option<BTreeMap<String, Value>> = serde_json::from_slice(&text).ok();
+        let mut contents = Contents { unread: all.is_none() && !text.is_empty(), ..Contents::default() };
+        for (key, value) in all.unwrap_or_default() {
+            match serde_json::from_value(value.clone()) {
+                Ok(noted) => drop(contents.entries.insert(key, noted)),
+                Err(_) => drop(contents.foreign.insert(key, value)),
+            }
+        }
+        contents
     }
 
     fn change(&self, change: impl FnOnce(&mut Entries)) -> Result<(), Error> {
         let _turn = CHANGES.lock().unwrap_or_else(PoisonError::into_inner); // the file is old or new, never half
-        let before = self.read();
+        let Contents { entries: before, foreign, unread } = self.read();
         let mut entries = before.clone();
         change(&mut entries);
         entries.retain(|_, noted| !noted.is_empty());
         if entries == before {
             return Ok(());
         }
-        if entries.is_empty() {
+        if unread {
+            self.set_aside()?;
+        }
+        if entries.is_empty() && foreign.is_empty() {
             let _ = hostfs::remove(&self.path).map_err(Error::File)?;
             return Ok(());
         }
-        let text = serde_json::to_vec(&entries).unwrap_or_default(); // maps of strings always print
+        let ours = entries.into_iter().map(|(key, noted)| (key, json!(noted)));
+        let all: BTreeMap<String, Value> = foreign.into_iter().chain(ours).collect();
+        let text = serde_json::to_vec(&all).unwrap_or_default(); // values with texts as keys always print
         let _ = hostfs::write(&self.path, &text, 0o600).map_err(Error::File)?;
         Ok(())
     }
+
+    /// Keeps a file that is not ours to read, beside the one that is.
+    fn set_aside(&self) -> Result<(), Error> {
+        let text = hostfs::read(&self.path, MAX).unwrap_or_default();
+        let _ = hostfs::write(&self.path.with_extension("unread"), &text, 0o600).map_err(Error::File)?;
+        Ok(())
+    }
+}
+
+/// Whether a key is of the form that ours have.
+fn is_ours(key: &str) -> bool {
+    let name = [" probe chains", " chains"].iter().find_map(|end| key.strip_suffix(end)).unwrap_or(key);
+    name == NODE || name.strip_prefix("net:[").and_then(|rest| rest.strip_suffix(']')).is_some()
 }
 
 /// The page of the same tables in the other capture mode.
@@ -211,6 +249,43 @@ mod tests {
     use super::*;
 
     const NODES: Page = Page::Settings(None);
+
+    fn directory(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("journal-{name}-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        directory
+    }
+
+    #[test]
+    fn what_a_newer_version_noted_stays() {
+        let directory = directory("newer");
+        let path = directory.join("settings");
+        std::fs::write(&path, r#"{"node":{"a":"1"},"net:[5]":{"b":"2"},"version":9,"links":{"c":{"mtu":1500}},"net:[5] sets":{"d":"3"}}"#)
+            .unwrap();
+        let read = || serde_json::from_slice::<Value>(&std::fs::read(&path).unwrap()).unwrap();
+        let journal = Journal::at(&path);
+        journal.keep_only(&[]).unwrap();
+        let newer = json!({"version": 9, "links": {"c": {"mtu": 1500}}, "net:[5] sets": {"d": "3"}});
+        let mut with_ours = newer.clone();
+        with_ours["node"] = json!({"a": "1"});
+        assert_eq!(read(), with_ours, "only the namespace that has ended is forgotten");
+        journal.forget(NODES, "a").unwrap();
+        assert_eq!(read(), newer);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_kept_beside_ours() {
+        let directory = directory("unread");
+        let path = directory.join("settings.json");
+        std::fs::write(&path, "[9]").unwrap();
+        let journal = Journal::at(&path);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "[9]", "reading changes nothing");
+        journal.note(NODES, [("a".to_owned(), "1".to_owned())].into_iter()).unwrap();
+        assert_eq!(std::fs::read_to_string(path.with_extension("unread")).unwrap(), "[9]");
+        assert_eq!(Journal::at(&path).entries(NODES), BTreeMap::from([("a".to_owned(), "1".to_owned())]));
+        std::fs::remove_dir_all(directory).unwrap();
+    }
 
     #[test]
     fn the_oldest_value_stays_and_what_could_not_be_written_is_not_remembered() {

@@ -19,7 +19,6 @@ type Failed = &'static str;
 
 /// All rules but the chains' policies, in their order. `info` is the answer to `IPT_SO_GET_INFO`, `entries` what the kernel
 /// gives out of the table, without its counters. An error says what is wrong with them.
-#[cfg(test)]
 pub(super) fn read(info: &[u8], entries: &[u8], layout: &Layout) -> Result<Vec<Seen>, Failed> {
     let mut rules = Vec::new();
     read_targets(info, entries, layout, |rule, _, _| rules.push(rule))?;
