@@ -58,6 +58,12 @@ mod events_api;
 mod explain_cli;
 #[path = "tests/facts_api.rs"]
 mod facts_api;
+#[path = "tests/faults_descriptors.rs"]
+mod faults_descriptors;
+#[path = "tests/faults_no_ipv6.rs"]
+mod faults_no_ipv6;
+#[path = "tests/faults_pods.rs"]
+mod faults_pods;
 #[path = "tests/inpod_api.rs"]
 mod inpod_api;
 #[path = "tests/inpod_auto.rs"]

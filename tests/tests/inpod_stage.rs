@@ -38,20 +38,29 @@ impl Processes {
 
     /// A process of a pod in a namespace; each one that is told is younger than those before. Answers with its number.
     pub(crate) fn add(&mut self, uid: &str, netns: &Netns) -> u32 {
-        self.last += 1;
-        let slice = uid.replace('-', "_");
-        let cgroup = format!("0::/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-0123.scope\n");
-        self.write(self.last, &cgroup, netns);
+        self.add_named(uid, Path::new(netns.name()));
         self.last
     }
 
+    /// The same in a namespace that is only a name.
+    pub(crate) fn add_named(&mut self, uid: &str, netns: &Path) {
+        self.last += 1;
+        let slice = uid.replace('-', "_");
+        let cgroup = format!("0::/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-0123.scope\n");
+        self.write_named(self.last, &cgroup, netns);
+    }
+
     pub(crate) fn write(&mut self, pid: u32, cgroup: &str, netns: &Netns) {
+        self.write_named(pid, cgroup, Path::new(netns.name()));
+    }
+
+    fn write_named(&mut self, pid: u32, cgroup: &str, netns: &Path) {
         let building = self.path().join(format!("new-{pid}"));
         std::fs::create_dir_all(building.join("ns")).unwrap();
         std::fs::write(building.join("cgroup"), cgroup).unwrap();
         let fields = (4..22).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
         std::fs::write(building.join("stat"), format!("{pid} (app) S {fields} {pid}00 0\n")).unwrap();
-        symlink(Path::new("/var/run/netns").join(netns.name()), building.join("ns/net")).unwrap();
+        symlink(Path::new("/var/run/netns").join(netns), building.join("ns/net")).unwrap();
         std::fs::rename(building, self.path().join(pid.to_string())).unwrap();
     }
 

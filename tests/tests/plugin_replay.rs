@@ -32,6 +32,22 @@ fn containerd_2_1_with_cni_1_1_0() {
     assert_eq!(replay(CONTAINERD_2_1_CNI_1_1_0), told);
 }
 
+/// As a runtime calls that has no container but the pod's own (CRI-O with `drop_infra_ctr`): nobody names one, nor hands
+/// annotations over.
+#[test]
+fn a_runtime_without_infra_containers() {
+    let told = ["ADD one", "ADD two", "DEL one", "DEL two", "ADD two", "DEL two", "DEL two"];
+    let calls = CONTAINERD_1_6_CNI_1_0_0.lines().map(|line| {
+        let mut call: Value = serde_json::from_str(line).unwrap();
+        let args = call["env"]["CNI_ARGS"].as_str().unwrap_or_default();
+        let left = args.split(';').filter(|pair| !pair.starts_with("K8S_POD_INFRA_CONTAINER_ID="));
+        call["env"]["CNI_ARGS"] = left.collect::<Vec<_>>().join(";").into();
+        call["stdin"].as_object_mut().unwrap().remove("runtimeConfig");
+        call.to_string() + "\n"
+    });
+    assert_eq!(replay(&calls.collect::<String>()), told);
+}
+
 /// One recording's story; returns it in words.
 fn replay(recording: &str) -> Vec<String> {
     let mut story = Story { stage: Stage::new(), sandboxes: BTreeMap::new(), told: Vec::new() };

@@ -240,8 +240,8 @@ impl Handle {
             other => other?,
         };
         for reply in replies.iter() {
-            // Kernels before 4.20 ignore the filter of the request.
-            let found = message::parse(&reply)?;
+            // Kernels before 4.20 ignore the filter of the request, and those without the family ignore that.
+            let found = message::parse(&reply)?.filter(|route| route.family == family);
             routes.extend(found.filter(|route| table.is_none_or(|table| route.table == table)));
         }
         Ok(())

@@ -167,7 +167,11 @@ impl Handle {
     /// [`Error::List`].
     pub fn rules(&mut self, family: Family) -> Result<Vec<PolicyRule>, Error> {
         let list = |source| Error::List { what: format!("{family} rules"), source };
-        let replies = self.socket.dump(&message::query(family)).map_err(list)?;
+        let replies = match self.socket.dump(&message::query(family)) {
+            // A kernel without IPv6 (`ipv6.disable=1`) has no rules of it (`fib_nl_dumprule`).
+            Err(refused) if refused.errno() == Some(Errno::AFNOSUPPORT) => return Ok(Vec::new()),
+            other => other.map_err(list)?,
+        };
         let rules: Result<_, _> =
             replies.iter().filter_map(|reply| message::parse(&reply).transpose()).collect();
         rules.map_err(|malformed: netlink::Malformed| list(malformed.into()))

@@ -47,6 +47,13 @@ pub fn write_script(path: &Path, text: &str) {
     assert!(written.is_ok_and(|status| status.success()), "cannot write {}", path.display());
 }
 
+/// Writes a script that runs a program and its children without sockets of IPv6, as on a kernel that was started with
+/// `ipv6.disable=1`.
+pub fn write_without_ipv6(path: &Path, program: &Path) {
+    let text = format!("#!/bin/sh\nexec {} no-ipv6 {} \"$@\"\n", kit_traffic().display(), program.display());
+    write_script(path, &text);
+}
+
 /// The directory of binaries under test.
 pub(crate) fn binary_dir() -> PathBuf {
     std::env::var_os("MILLRACE_BIN_DIR").map_or_else(cargo_dir, PathBuf::from)

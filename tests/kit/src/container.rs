@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::artefacts::{binary, copy_program};
+use crate::artefacts::{binary, copy_program, kit_traffic};
 use crate::{ApiServer, Netns, Node};
 
 /// A container for `install-cni` on a node.
@@ -29,6 +29,8 @@ pub struct Container {
     program: PathBuf,
     /// A file below `/proc/sys/user` and its value.
     limit: Option<(String, u32)>,
+    /// It sees a kernel without IPv6.
+    no_ipv6: bool,
     /// Further directories of the node, and where they are in the container.
     mounts: Vec<(PathBuf, String)>,
 }
@@ -118,6 +120,7 @@ impl Container {
             env: Vec::new(),
             program: binary("install-cni"),
             limit: None,
+            no_ipv6: false,
             mounts: Vec::new(),
             files,
         };
@@ -162,6 +165,12 @@ impl Container {
     pub fn with_user_limit(mut self, limit: &str, value: u32) -> Self {
         self.limit = Some((limit.to_owned(), value));
         self
+    }
+
+    /// The next daemon and its tools cannot make a socket of IPv6, as on a kernel that was started without; nothing else
+    /// of such a kernel is imitated.
+    pub fn set_without_ipv6(&mut self) {
+        self.no_ipv6 = true;
     }
 
     /// Another daemon.
@@ -278,7 +287,8 @@ impl Container {
     }
 
     fn command(&self, arguments: &[&str], read_only: &[&str], started: &Path) -> Command {
-        let mut command = Command::new("unshare");
+        let mut command = Command::new(if self.no_ipv6 { kit_traffic() } else { "unshare".into() });
+        command.args(if self.no_ipv6 { &["no-ipv6", "unshare"][..] } else { &[] });
         let limit = self.limit.as_ref().map(|(name, value)| format!("{name} {value}"));
         command.args(limit.iter().flat_map(|_| ["--user", "--map-root-user"]));
         command.args(["--mount", "--propagation", "slave", "bash", "-c", ENTER, "enter"]);

@@ -37,7 +37,9 @@ mod watch;
 mod ztunnel;
 
 pub use api::{ApiServer, Auth, Request, kubeconfig};
-pub use artefacts::{binary, copy_program, has_other_users, sandboxed, skip, write_script};
+pub use artefacts::{
+    binary, copy_program, has_other_users, sandboxed, skip, write_script, write_without_ipv6,
+};
 pub use attack::{HalfOpen, LegacyLock, fill_with_services};
 pub use client::{Answer, Client};
 pub use container::{Container, Daemon, NETWORK_CONFIG};

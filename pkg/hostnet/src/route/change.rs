@@ -28,8 +28,8 @@ impl Verb {
         match self {
             Self::Add => &[Errno::EXIST],
             Self::Replace => &[],
-            // No such route; no such table.
-            Self::Delete => &[Errno::SRCH, Errno::NOENT],
+            // No such route; no such table; nothing of the family at all, as with `ipv6.disable=1` (`rtnetlink_rcv_msg`).
+            Self::Delete => &[Errno::SRCH, Errno::NOENT, Errno::OPNOTSUPP],
         }
     }
 

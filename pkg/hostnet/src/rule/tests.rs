@@ -47,6 +47,20 @@ fn a_rule_is_read_as_it_was_written() {
     }
 }
 
+/// A kernel without IPv6 cannot be had here, but what it says to a family that it lacks can: there has been none of DECnet
+/// since 6.1, and older ones have it as a module.
+#[test]
+fn what_a_kernel_says_without_a_family_is_as_we_take_it() {
+    const DECNET: u8 = 12;
+    let mut header = [0; 12];
+    header[0] = DECNET;
+    let mut socket = netlink::Socket::open(netlink::Protocol::Route).unwrap();
+    let rules = socket.dump(&netlink::Message::new(34, Flags::NONE, &header));
+    assert_eq!(rules.unwrap_err().errno(), Some(Errno::AFNOSUPPORT));
+    let deleted = socket.request(netlink::Message::new(25, Flags::NONE, &header));
+    assert_eq!(deleted.unwrap_err().errno(), Some(Errno::OPNOTSUPP));
+}
+
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(kind in 16..40_u16, payload in prop::collection::vec(any::<u8>(), 0..120)) {

@@ -1,0 +1,109 @@
+//! Pods whose namespaces are not as most pods' are: captured from within like any other.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use kit::{InpodOptions, Netns, Pod};
+
+use crate::ambient_stage::MESH;
+use crate::inpod_stage::InPod;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Waits until all rules of both families are there: jumps into our two chains, and policy routes.
+fn wait_ruled(stage: &InPod, inside: impl Fn(&str) -> String) {
+    let began = Instant::now();
+    loop {
+        let rules = inside("iptables-nft-save") + &inside("ip6tables-nft-save");
+        let routes = inside("ip -4 rule") + &inside("ip -6 rule");
+        let jumps = rules.matches("-j ISTIO_OUTPUT").count() + rules.matches("-j ISTIO_PRERT").count();
+        if (jumps, routes.matches("fwmark 0x111/0xfff lookup 100").count()) == (8, 2) {
+            return;
+        }
+        assert!(began.elapsed() < MINUTE, "{rules}\n{routes}\n{}", stage.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    }
+}
+
+/// A device of its own, as a virtual function of SR-IOV is, or one on another's network: no link of it leads to the node.
+/// Here a veth pair whose other end is a machine outside, for a virtual function wants hardware.
+#[test]
+fn a_pod_whose_link_leads_past_the_node_is_found_and_captured() {
+    let mut stage = InPod::new(&[]);
+    let ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let (netns, pod) = (Netns::new("vf"), Pod::new(MESH, "vf"));
+    let (own, far) = (netns.name().to_owned(), stage.node.outside().name().to_owned());
+    stage.node.netns().sh(&format!("ip link add eth0 netns {own} type veth peer name vf0 netns {far}"));
+    netns.pipe(
+        "ip -batch -",
+        "address add 10.77.0.2/24 dev eth0\naddress add fd00:77::2/64 dev eth0 nodad\nlink set eth0 up\n",
+    );
+    stage.node.outside().sh("ip link set vf0 up");
+    let _ = stage.processes.add(&pod.uid, &netns);
+    stage.manifests.put_pod(&pod.manifest(&["10.77.0.2".parse().unwrap(), "fd00:77::2".parse().unwrap()]));
+    wait_ruled(&stage, |command| netns.sh(command));
+    let _ = ztunnel.wait_for_workload(&pod.uid);
+    assert_eq!(ztunnel.protocol_error(), None);
+}
+
+/// A pod with `hostUsers: false`: its network namespace belongs to a user namespace of its own.
+struct UserPod {
+    process: Child,
+    name: String,
+}
+
+impl UserPod {
+    fn new() -> UserPod {
+        let own = fs::read_link("/proc/self/ns/user").unwrap();
+        let mut command = Command::new("unshare");
+        let process = command.args(["--user", "--net", "sleep", "600"]).spawn().unwrap();
+        let proc = PathBuf::from(format!("/proc/{}", process.id()));
+        let deadline = Instant::now() + MINUTE;
+        while fs::read_link(proc.join("ns/user")).is_ok_and(|now| now == own) {
+            assert!(Instant::now() < deadline, "unshare does not come to its namespaces");
+            std::thread::sleep(Duration::from_millis(2)); // between two looks at another process
+        }
+        for map in ["uid_map", "gid_map"] {
+            fs::write(proc.join(map), "0 100000 65536").unwrap();
+        }
+        let name = format!("users-{}", process.id());
+        sh(&format!("ip netns attach {name} {}", process.id()));
+        UserPod { process, name }
+    }
+}
+
+impl Drop for UserPod {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+        sh(&format!("ip netns delete {}", self.name));
+    }
+}
+
+fn sh(line: &str) -> String {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_pod_with_users_of_its_own_is_captured_from_within() {
+    let mut stage = InPod::new(&[]);
+    let ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let (inside, pod) = (UserPod::new(), Pod::new(MESH, "users"));
+    let (own, node) = (inside.name.clone(), stage.node.netns().name().to_owned());
+    sh(&format!("ip link add eth0 netns {own} type veth peer name users0 netns {node}"));
+    for line in ["link set lo up", "address add 10.77.0.2/24 dev eth0", "link set eth0 up"] {
+        sh(&format!("ip -n {own} {line}"));
+    }
+    sh(&format!("ip -n {own} address add fd00:77::2/64 dev eth0 nodad"));
+    stage.node.netns().sh("ip link set users0 up");
+    stage.processes.add_named(&pod.uid, Path::new(&own));
+    stage.manifests.put_pod(&pod.manifest(&["10.77.0.2".parse().unwrap(), "fd00:77::2".parse().unwrap()]));
+    wait_ruled(&stage, |command| sh(&format!("ip netns exec {own} {command}")));
+    let _ = ztunnel.wait_for_workload(&pod.uid);
+    assert_eq!(ztunnel.protocol_error(), None);
+}
