@@ -76,37 +76,43 @@ impl Run {
 fn smoke(target: &str, run: fn(&[u8])) {
     let seeds = seeds(target);
     assert!(seeds.len() >= 3, "{target} has {} seeds", seeds.len());
-    for input in seeds.iter().map(Vec::as_slice).chain([&b""[..], b"\0", &[0xff; 64], &[b'"'; 9]]) {
-        one(target, run, input);
-    }
     let (start, Run { limit, inputs, mut random }) = (Instant::now(), Run::asked_for());
     let (begin, mut count) = (random.0, 0);
+    for input in seeds.iter().map(Vec::as_slice).chain([&b""[..], b"\0", &[0xff; 64], &[b'"'; 9]]) {
+        one(Report { target, begin, count, input }, run);
+    }
     while count < inputs && start.elapsed() < limit {
-        one(target, run, &mutated(&seeds, &mut random));
         count += 1;
+        one(Report { target, begin, count, input: &mutated(&seeds, &mut random) }, run);
     }
     println!("{target}: {count} inputs in {:.0?}, from {begin} on: none fails", start.elapsed());
 }
 
 /// A panic shows the input: the message is the only thing that a failing run leaves behind.
-fn one(target: &str, run: fn(&[u8]), input: &[u8]) {
-    let report = Report { target, input };
-    within_limits(run, input);
+fn one(report: Report<'_>, run: fn(&[u8])) {
+    within_limits(run, report.input);
     drop(report);
 }
+
+/// As much is shown of an input; a longer one is the so-and-so-many-th from where the run began.
+const SHOWN: usize = 4096;
 
 /// Says, when dropped in a panic, which input it was.
 struct Report<'a> {
     target: &'a str,
+    begin: u64,
+    count: usize,
     input: &'a [u8],
 }
 
 impl Drop for Report<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            let Report { target, begin, count, input } = self;
+            let shown = input[..input.len().min(SHOWN)].escape_ascii();
             #[expect(clippy::print_stderr, reason = "a failing test says what it was given")]
             {
-                eprintln!("{} failed on b\"{}\"", self.target, self.input.escape_ascii());
+                eprintln!("{target}, input {count} from {begin} on, {} bytes: b\"{shown}\"", input.len());
             }
         }
     }
