@@ -151,3 +151,31 @@ fn words(record: &PodRecord) -> String {
     let reason = record.words.split_once(": ").map_or(record.words.as_str(), |(_, reason)| reason);
     reason.to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the wall clock, which is all that outlives a boot: a record of a time that has not come yet is a new one.
+    #[test]
+    fn old_failures_are_forgotten_and_those_of_the_future_are_not() {
+        let directory = std::env::temp_dir().join(format!("records-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let day = Duration::from_secs(24 * 3600);
+        let now = SystemTime::now();
+        for (name, time) in [
+            ("failed_a_old", now - 2 * day),
+            ("failed_a_new", now - day / 2),
+            ("failed_a_future", now + 400 * day),
+            ("done", now - 400 * day),
+        ] {
+            let record = PodRecord { name: name.to_owned(), ..PodRecord::default() };
+            fs::write(directory.join(name), serde_json::to_string(&record).unwrap()).unwrap();
+            fs::File::options().write(true).open(directory.join(name)).unwrap().set_modified(time).unwrap();
+        }
+        let mut names: Vec<String> = read(&directory).into_iter().map(|record| record.name).collect();
+        names.sort();
+        assert_eq!(names, ["done", "failed_a_future", "failed_a_new"]);
+        fs::remove_dir_all(directory).unwrap();
+    }
+}
