@@ -14,6 +14,7 @@ use kit::{
 use serde_json::{Value, json};
 
 use crate::ambient_stage::{Ambient, MESH, PORT, Peer};
+use crate::inpod_modern;
 use crate::inpod_stage::{InPod, relayed};
 
 const OWN: &str = "agent-x7k2p";
@@ -218,6 +219,10 @@ fn is_served(stage: &InPod, ztunnel: &InpodZtunnel, peer: &Peer, what: &str) {
     assert_eq!(state, Some(WorkloadState::Up), "{what}: ztunnel was told that it is gone\n{}", stage.log());
 }
 
+fn is_released(ztunnel: &InpodZtunnel, peer: &Peer) -> bool {
+    ztunnel.workload(&peer.sandbox.pod.uid).is_none_or(|workload| workload.state != WorkloadState::Up)
+}
+
 #[test]
 fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     let mut stage = InPod::stopped(NodeOptions::default(), &[]);
@@ -250,9 +255,7 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     assert!(told.contains("It is doubted: the API server's list lacks it"), "{told}");
     stage.manifests.remove_pod(MESH, "two");
-    ztunnel.wait_for("it is released", |_| {
-        ztunnel.workload(&two.sandbox.pod.uid).is_none_or(|one| one.state != WorkloadState::Up)
-    });
+    stage.eventually("it is released", |_| is_released(&ztunnel, &two));
     is_served(&stage, &ztunnel, &one, "the other one");
     // An API server that denies our own pod, too, is not believed; a DEL is.
     stage.manifests.remove_pod("istio-system", OWN);
@@ -263,9 +266,7 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
         std::thread::sleep(Duration::from_millis(100)); // between two looks
     }
     one.sandbox.delete().unwrap();
-    ztunnel.wait_for("it is released", |_| {
-        ztunnel.workload(&one.sandbox.pod.uid).is_none_or(|one| one.state != WorkloadState::Up)
-    });
+    stage.eventually("it is released", |_| is_released(&ztunnel, &one));
 }
 
 #[test]
@@ -314,4 +315,23 @@ fn a_first_list_without_our_own_pod_is_not_used() {
     store.tell_the_truth();
     stage.daemon().wait_until_ready();
     assert!(stage.is_captured(&one));
+}
+
+/// Istio's own plugin tells no UID, and the list may show a predecessor that runs still.
+#[test]
+fn a_pod_without_a_uid_is_not_taken_for_its_predecessor() {
+    let mut stage = InPod::stopped(NodeOptions::default(), &[]);
+    let (_api, store) = serve(&mut stage);
+    stage.start();
+    let ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
+    let old = stage.running_pod(MESH, "web");
+    let _ = ztunnel.wait_for_workload(&old.sandbox.pod.uid);
+    store.lie("Pod", store.truth("Pod"));
+    let new = inpod_modern::unfinished(&stage, MESH, "web");
+    assert_ne!(new.sandbox.pod.uid, old.sandbox.pod.uid);
+    let told = inpod_modern::tell(&inpod_modern::socket(&stage), &new.sandbox);
+    assert_eq!(told, (200, String::new()), "{}", stage.log());
+    assert!(ztunnel.workload(&new.sandbox.pod.uid).is_some(), "{}", stage.log());
+    assert!(stage.is_ruled(&new));
+    is_served(&stage, &ztunnel, &old, "its predecessor, until it ends");
 }

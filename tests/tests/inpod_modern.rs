@@ -52,17 +52,17 @@ fn post(socket: &Path, event: &Value) -> (u16, String) {
 }
 
 /// The same for a pod whose sandbox has its addresses.
-fn tell(socket: &Path, sandbox: &PodSandbox) -> (u16, String) {
+pub(crate) fn tell(socket: &Path, sandbox: &PodSandbox) -> (u16, String) {
     let Pod { namespace, name, .. } = &sandbox.pod;
     post(socket, &event(namespace, name, &sandbox.netns_path(), &sandbox.ips()))
 }
 
-fn socket(stage: &InPod) -> PathBuf {
+pub(crate) fn socket(stage: &InPod) -> PathBuf {
     stage.node.run_dir().join("pluginevent.sock")
 }
 
 /// A pod whose runtime has called all plugins but Istio's.
-fn unfinished(stage: &InPod, namespace: &str, name: &str) -> Peer {
+pub(crate) fn unfinished(stage: &InPod, namespace: &str, name: &str) -> Peer {
     let pod = Pod::new(namespace, name);
     stage.manifests.put_pod(&starting(&pod));
     Peer::new(stage.node.pod(pod, &[]))

@@ -111,6 +111,18 @@ impl Core {
         }
     }
 
+    /// The pod that an ADD is about, which gave it these addresses. Whoever tells no UID, as Istio's own plugin, may mean a
+    /// successor of the pod of this name that is known: one that has ended, or has other addresses, is not taken for it.
+    pub(crate) fn arriving(&self, name: &PodName, uid: &str, ips: &[IpAddr]) -> Option<owner::Known> {
+        let known = self.known(name, uid)?;
+        let (pod, _) = &known;
+        let shown = pod.status.ips();
+        let is_other = !shown.is_empty() && !ips.iter().any(|ip| shown.contains(ip));
+        let has_ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+        let is_before = pod.metadata.deleted.is_some() || has_ended || self.has_ended(pod) || is_other;
+        (!uid.is_empty() || !is_before).then_some(known)
+    }
+
     pub(crate) fn known(&self, name: &PodName, uid: &str) -> Option<owner::Known> {
         let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
         let namespace = self.index.namespace(&name.namespace)?;

@@ -66,6 +66,8 @@ pub(crate) struct InPodWay {
     captives: BTreeMap<String, Captive>,
     /// Namespaces of running pods are being looked for.
     seeking: bool,
+    /// Whose processes are being looked for, by UID.
+    sought: BTreeSet<String>,
     /// When to look for them again among processes.
     processes: Pace,
     /// And among the plugin's records.
@@ -124,6 +126,7 @@ impl InPodWay {
             node: id,
             captives: BTreeMap::new(),
             seeking: false,
+            sought: BTreeSet::new(),
             processes: Pace::new(now),
             records: Pace::new(now),
             unplaced: BTreeSet::new(),

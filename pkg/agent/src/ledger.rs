@@ -132,6 +132,11 @@ impl Ledger {
         Attachment { ips, ..attachment }
     }
 
+    /// The pod with this UID has no process, and the API never showed it: its DEL was lost.
+    pub fn lost(&mut self, uid: &str) {
+        self.records.retain(|_, record| record.seen || record.attachment.uid != uid);
+    }
+
     /// The containers that are known and not among these; none that was never told.
     #[must_use]
     pub fn without(&self, attachments: &BTreeSet<String>) -> Vec<String> {

@@ -345,7 +345,9 @@ impl Owner {
         mut arrival: Box<Arrival>,
         reply: Reply<Result<(), String>>,
     ) -> Result<Decided, Box<Arrival>> {
-        let known = arrival.known.take().or_else(|| self.core.known(&arrival.name, &arrival.uid));
+        let Arrival { name, uid, ips, .. } = arrival.as_ref();
+        let arriving = self.core.arriving(name, uid, ips);
+        let known = arrival.known.take().or(arriving);
         let Some(known) = known else { return Err(arrival) };
         let Arrival { container, ips, netns, deadline, .. } = *arrival;
         let container = if container.is_empty() { ledger::unnamed(&known.0.metadata.uid) } else { container };

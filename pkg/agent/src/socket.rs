@@ -290,7 +290,9 @@ fn decide(
         Ok(decided) => return Ok(decided),
         Err(arrival) => arrival,
     };
-    unknown.known = Some(facts(&unknown.name, &unknown.uid, shared)?);
+    // Without a UID, a pod of this name that is known may be a predecessor; the API server has only one.
+    let asked = unknown.uid.is_empty().then(|| look_up(&unknown.name, shared)).and_then(Result::ok);
+    unknown.known = Some(asked.map_or_else(|| facts(&unknown.name, &unknown.uid, shared), Ok)?);
     decided(unknown)?.map_err(|_| LATE.to_owned())
 }
 
@@ -317,6 +319,13 @@ fn facts(name: &PodName, uid: &str, shared: &Shared) -> Result<Known, String> {
         return Ok(known);
     }
     drop(answer); // who is answered no more is forgotten at the next fact
-    let (pod, namespace) = (shared.lookup)(name)?;
+    look_up(name, shared)
+}
+
+/// Nothing of it is kept that the index would not keep.
+fn look_up(name: &PodName, shared: &Shared) -> Result<Known, String> {
+    let (mut pod, mut namespace) = (shared.lookup)(name)?;
+    planner::facts::trim(&mut pod);
+    planner::facts::trim_namespace(&mut namespace);
     Ok((Box::new(pod), Some(namespace)))
 }

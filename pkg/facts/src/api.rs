@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Between two questions, so that a node whose list lacks all of its pods asks for no more than ten in a second.
 const PACE: Duration = Duration::from_millis(100);
 /// So long it counts that our own pod was there.
-const WITNESSED: Duration = Duration::from_secs(10);
+const WITNESSED: Duration = Duration::from_secs(1);
 /// After a list that cannot be believed at all, the next one; twice as long after each further one, up to the last.
 const RELIST: Duration = Duration::from_secs(1);
 const LAST_RELIST: Duration = Duration::from_secs(30);

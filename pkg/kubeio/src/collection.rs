@@ -8,13 +8,15 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
     runtime::{
         WatchStreamExt as _,
-        watcher::{self, Config, Event, InitialListStrategy, watcher},
+        utils::StreamBackoff,
+        watcher::{self, Config, DefaultBackoff, Event, InitialListStrategy, watcher},
     },
 };
 use serde::de::DeserializeOwned;
 
 use crate::{
     Client, Error,
+    listed::Followed,
     slim::{Slim, Versioned},
     watch::failed,
 };
@@ -49,8 +51,8 @@ impl Client {
     /// It never ends.
     ///
     /// Objects come one by one (a streaming list), so that a list is never in memory as a whole, but as what `T` keeps
-    /// of it. API servers without that are asked for ordinary lists: it is an option before Kubernetes 1.34, and needs
-    /// etcd 3.5. Both are answered from the server's cache.
+    /// of it. API servers without that are asked for ordinary lists, which are cut into their objects as they come: it is an
+    /// option before Kubernetes 1.34, and needs etcd 3.5. Both are answered from the server's cache, and so not in pages.
     ///
     /// A list with an object that `T` cannot read is an error, and told as no other than that: whoever took it for
     /// complete would take that object for gone.
@@ -67,15 +69,21 @@ impl Client {
             None => Api::all_with(self.kube.clone(), &resource),
         };
         let mut config = Config::default().any_semantic();
-        config.page_size = None; // pages are not answered from the cache
         config.field_selector.clone_from(&collection.field_selector);
         let doing = format!("watch objects of kind {}", collection.kind);
-        let streaming =
-            Config { initial_list_strategy: InitialListStrategy::StreamingList, ..config.clone() };
-        let streamed = watcher(api.clone(), streaming).default_backoff();
+        config.initial_list_strategy = InitialListStrategy::StreamingList;
+        let streamed = watcher(api.clone(), config).default_backoff();
         let streamed = streamed.take_while(|seen| future::ready(!cannot_stream(seen)));
         let mut gathered = Gathered::default();
-        let seen = streamed.chain(watcher(api, config).default_backoff());
+        let followed = Followed {
+            client: self.kube.clone(),
+            api,
+            resource,
+            namespace: collection.namespace.clone(),
+            field_selector: collection.field_selector.clone(),
+        };
+        let listed = StreamBackoff::new(followed.events(), DefaultBackoff::default());
+        let seen = streamed.chain(listed);
         seen.filter_map(move |seen| future::ready(gathered.take(seen, &doing)))
     }
 }

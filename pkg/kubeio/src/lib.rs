@@ -10,6 +10,8 @@ mod collection;
 mod condition;
 mod error;
 mod event;
+mod listed;
+mod pieces;
 mod reread;
 mod slim;
 mod transport;

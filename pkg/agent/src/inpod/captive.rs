@@ -17,6 +17,8 @@ use crate::{inspect::CaptiveView, owner::Reply, pause};
 /// After a failure, the next try; twice as long after each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(30);
+/// A pod's first process may be that late, while its image is pulled and without one that holds its namespace.
+const EMPTY: Duration = Duration::from_secs(600);
 /// Whoever may write a pod's annotations may have its rules made anew no more often than this.
 const CHANGES: Duration = Duration::from_secs(2);
 
@@ -67,6 +69,8 @@ pub(super) struct Captive {
     pub(super) marked: bool,
     /// The API shows it as captured and served, and this agent knows nothing else yet.
     pub(super) announced: bool,
+    /// Since when searches have found no process of it.
+    pub(super) empty: Option<Instant>,
     /// Its namespace was found with rules of ours.
     pub(super) adopted: bool,
     /// The namespace in which ztunnel serves it.
@@ -109,6 +113,7 @@ impl Captive {
             leaving: false,
             marked: false,
             announced: false,
+            empty: None,
             adopted: false,
             served: None,
             refused: None,
@@ -146,6 +151,11 @@ impl Captive {
         self.refused = None;
         self.said = false;
         true
+    }
+
+    /// No process of it was there for long, and no ADD waits: it has ended, if the API knows nothing of it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.empty.is_some_and(|since| since.elapsed() >= EMPTY)
     }
 
     /// Its options may be others from now on.

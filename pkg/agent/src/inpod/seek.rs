@@ -76,7 +76,9 @@ impl InPodWay {
         let (mut processes, mut records) = (BTreeMap::new(), BTreeMap::new());
         if by_processes {
             let own = self.captives.iter().filter(|(_, captive)| captive.waiting.is_empty());
+            self.sought.clear();
             for (uid, captive) in own.filter(|(_, captive)| !captive.ips.is_empty()) {
+                self.sought.insert(uid.clone());
                 processes.insert(uid.clone(), sought(captive));
                 if captive.netns.is_none() {
                     records.insert(uid.clone(), sought(captive));
@@ -130,6 +132,12 @@ impl InPodWay {
         };
         self.searched = true;
         self.search_trouble = None;
+        for uid in std::mem::take(&mut self.sought) {
+            let is_there = finds.processes.contains_key(&uid);
+            if let Some(captive) = self.captives.get_mut(&uid) {
+                captive.empty = captive.empty.or_else(|| Some(Instant::now())).filter(|_| !is_there);
+            }
+        }
         for (uid, found) in finds.processes {
             self.found_one(core, &uid, found);
         }

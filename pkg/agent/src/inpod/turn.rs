@@ -35,6 +35,7 @@ impl InPodWay {
             self.exempt_probes(core);
         }
         self.announce_ztunnels(core);
+        self.give_up_lost(core);
         self.take_in(core);
         // Ahead of all work on rules, and with those that leave: a captured pod's probes are always exempt.
         let addresses = self.wanted_addresses(core)?;
@@ -91,6 +92,16 @@ impl InPodWay {
         let families = self.chosen.families();
         members.retain(|ip, _| families.contains(&Family::of(*ip)));
         Ok(members)
+    }
+
+    /// Pods that were added, that the API never showed, and that have no process: their DEL was lost.
+    fn give_up_lost(&mut self, core: &mut Core) {
+        for (uid, captive) in self.captives.iter().filter(|(_, captive)| captive.is_empty()) {
+            if core.ledger.is_expected(uid) && !core.index.pods().any(|pod| pod.metadata.uid == *uid) {
+                info!(target: "ambient", "{} was added, and never seen: it counts as gone", captive.name);
+                core.ledger.lost(uid);
+            }
+        }
     }
 
     /// Pods that belong to the mesh become captives; those that do not any more are to leave.

@@ -351,6 +351,19 @@ fn a_pod_whose_container_nobody_named_goes_with_the_api_and_not_with_a_list_of_c
     assert!(!node.ledger.records.contains_key(&unnamed("c")), "the API shows it no more");
 }
 
+#[test]
+fn a_pod_that_nobody_has_seen_can_be_given_up_and_no_other() {
+    let mut node = Node::new(vec![shown("a", &[X])]);
+    node.add("c1", "a", &[X]);
+    node.add("c2", "b", &[Y]);
+    assert!(node.members().contains_key(&Y) && node.ledger.is_expected("b"));
+    node.ledger.lost("a");
+    node.ledger.lost("b");
+    assert!(node.members().contains_key(&X), "the API has shown it");
+    assert!(!node.members().contains_key(&Y) && !node.ledger.is_expected("b"));
+    assert_eq!(node.ledger.without(&BTreeSet::new()), ["c1"]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -1,0 +1,201 @@
+//! Watches that begin with an ordinary list, for API servers without streaming lists. The list is read object by object as it
+//! comes, which kube's own watcher does not.
+
+use std::{collections::VecDeque, future, pin::Pin, time::Duration};
+
+use futures_util::{
+    Stream, StreamExt as _,
+    stream::{self, BoxStream},
+};
+use hyper::body::Body as _;
+use kube::{
+    Api, Resource as _,
+    api::{ListParams, VersionMatch, WatchParams},
+    client::Body,
+    core::{ApiResource, Request, Status, WatchEvent},
+    runtime::watcher::{Error, Event},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::{
+    pieces::Pieces,
+    slim::{Slim, Versioned},
+};
+
+/// The server ends a watch before this time, and says something each minute.
+const SILENCE: Duration = Duration::from_secs(295);
+/// Within a list.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Of an answer that is an error, in bytes.
+const MAX_ERROR: usize = 64 * 1024;
+
+/// What is followed.
+pub(crate) struct Followed<T> {
+    pub(crate) client: kube::Client,
+    pub(crate) api: Api<Slim<T>>,
+    pub(crate) resource: ApiResource,
+    pub(crate) namespace: Option<String>,
+    pub(crate) field_selector: Option<String>,
+}
+
+type Seen<T> = Result<Event<Slim<T>>, Error>;
+type Changes<T> = BoxStream<'static, kube::Result<WatchEvent<Slim<T>>>>;
+
+enum State<T> {
+    Begin,
+    Listed(String),
+    Watching(String, Changes<T>),
+}
+
+#[derive(Deserialize)]
+struct Head {
+    metadata: HeadMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HeadMeta {
+    #[serde(default)]
+    resource_version: String,
+}
+
+impl<T> Followed<T>
+where
+    T: DeserializeOwned + Versioned + Send + 'static,
+{
+    /// A list, then each change, and a list again when changes are lost. Errors are told; the next step tries again.
+    pub(crate) fn events(self) -> impl Stream<Item = Seen<T>> + Send {
+        let begin = (self, State::Begin, VecDeque::new());
+        stream::unfold(begin, |(followed, mut state, mut due)| async move {
+            loop {
+                if let Some(event) = due.pop_front() {
+                    return Some((event, (followed, state, due)));
+                }
+                state = followed.step(state, &mut due).await;
+            }
+        })
+    }
+
+    async fn step(&self, state: State<T>, due: &mut VecDeque<Seen<T>>) -> State<T> {
+        match state {
+            State::Begin => match self.list().await {
+                Ok((objects, version)) => {
+                    due.push_back(Ok(Event::Init));
+                    due.extend(objects.into_iter().map(|object| Ok(Event::InitApply(object))));
+                    due.push_back(Ok(Event::InitDone));
+                    State::Listed(version)
+                }
+                Err(error) => {
+                    due.push_back(Err(Error::InitialListFailed(error)));
+                    State::Begin
+                }
+            },
+            State::Listed(version) => {
+                let params =
+                    WatchParams { field_selector: self.field_selector.clone(), ..WatchParams::default() };
+                match self.api.watch(&params, &version).await {
+                    Ok(changes) => State::Watching(version, changes.boxed()),
+                    Err(error) => {
+                        due.push_back(Err(Error::WatchStartFailed(error)));
+                        State::Listed(version)
+                    }
+                }
+            }
+            State::Watching(version, mut changes) => {
+                let Ok(Some(change)) = tokio::time::timeout(SILENCE, changes.next()).await else {
+                    return State::Listed(version);
+                };
+                let (event, version) = changed(change, version);
+                due.extend(event);
+                version.map_or(State::Begin, |version| State::Watching(version, changes))
+            }
+        }
+    }
+
+    async fn list(&self) -> kube::Result<(Vec<Slim<T>>, String)> {
+        let params = ListParams {
+            field_selector: self.field_selector.clone(),
+            resource_version: Some("0".to_owned()),
+            version_match: Some(VersionMatch::NotOlderThan),
+            ..ListParams::default()
+        };
+        let path = Slim::<T>::url_path(&self.resource, self.namespace.as_deref());
+        let request = Request::new(path).list(&params).map_err(kube::Error::BuildRequest)?;
+        let answer = self.client.send(request.map(Body::from)).await?;
+        let (head, mut body) = answer.into_parts();
+        if !head.status.is_success() {
+            return Err(refusal(head.status.as_u16(), &mut body).await);
+        }
+        let (mut pieces, mut objects) = (Pieces::default(), Vec::new());
+        while let Some(bytes) = next(&mut body).await? {
+            let read = |object: &[u8]| {
+                objects.push(serde_json::from_slice(object).map_err(|cause| cause.to_string())?);
+                Ok(())
+            };
+            pieces.take(&bytes, read).map_err(unreadable)?;
+        }
+        let rest = pieces.rest().map_err(unreadable)?;
+        let head: Head = serde_json::from_slice(&rest).map_err(kube::Error::SerdeError)?;
+        if head.metadata.resource_version.is_empty() {
+            return Err(unreadable("the list has no resource version".to_owned()));
+        }
+        Ok((objects, head.metadata.resource_version))
+    }
+}
+
+/// What a watch says, and the version that it goes on from; none: only a list goes on.
+fn changed<T>(
+    change: kube::Result<WatchEvent<Slim<T>>>,
+    version: String,
+) -> (Option<Seen<T>>, Option<String>) {
+    let of = |object: &Slim<T>| object.meta().resource_version.clone().filter(|version| !version.is_empty());
+    match change {
+        Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => match of(&object) {
+            Some(version) => (Some(Ok(Event::Apply(object))), Some(version)),
+            None => (Some(Err(Error::NoResourceVersion)), None),
+        },
+        Ok(WatchEvent::Deleted(object)) => match of(&object) {
+            Some(version) => (Some(Ok(Event::Delete(object))), Some(version)),
+            None => (Some(Err(Error::NoResourceVersion)), None),
+        },
+        Ok(WatchEvent::Bookmark(mark)) => (None, Some(mark.metadata.resource_version)),
+        Ok(WatchEvent::Error(status)) => {
+            let is_lost = status.code == 410;
+            (Some(Err(Error::WatchError(status.boxed()))), (!is_lost).then_some(version))
+        }
+        Err(error) => (Some(Err(Error::WatchFailed(error))), Some(version)),
+    }
+}
+
+async fn next(body: &mut Body) -> kube::Result<Option<hyper::body::Bytes>> {
+    loop {
+        let frame = future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
+        let frame = tokio::time::timeout(PAUSE, frame).await;
+        match frame.map_err(|_| unreadable(format!("it has not gone on for {} s", PAUSE.as_secs())))? {
+            None => return Ok(None),
+            Some(frame) => {
+                if let Ok(bytes) = frame?.into_data() {
+                    return Ok(Some(bytes));
+                }
+            }
+        }
+    }
+}
+
+async fn refusal(code: u16, body: &mut Body) -> kube::Error {
+    let mut text = Vec::new();
+    while text.len() < MAX_ERROR
+        && let Ok(Some(bytes)) = next(body).await
+    {
+        text.extend_from_slice(&bytes);
+    }
+    let status = serde_json::from_slice::<Status>(&text);
+    let status = status.unwrap_or_else(|_| {
+        Status::failure(&format!("the API server answers {code}"), "Unknown").with_code(code)
+    });
+    kube::Error::Api(status.boxed())
+}
+
+fn unreadable(why: String) -> kube::Error {
+    kube::Error::Service(why.into())
+}

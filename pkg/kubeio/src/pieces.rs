@@ -1,0 +1,153 @@
+//! A list as it comes over the wire, cut into its objects: so many of them, with whatever their authors wrote into them, are
+//! never in memory at a time.
+//!
+//! Pure.
+
+/// Larger than the API server stores any object, in bytes.
+const MAX_OBJECT: usize = 8 * 1024 * 1024;
+/// And than what a list has beside its objects.
+const MAX_REST: usize = 1024 * 1024;
+
+/// Cuts the JSON text of a list.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    in_items: bool,
+    /// The object that is coming in.
+    object: Vec<u8>,
+    /// All but the objects: JSON too, when the list is complete.
+    rest: Vec<u8>,
+}
+
+impl Pieces {
+    /// Takes in what came; answers with the objects that are complete by it.
+    ///
+    /// # Errors
+    /// In words: the list, or an object of it, is too large.
+    pub(crate) fn take(
+        &mut self,
+        bytes: &[u8],
+        mut each: impl FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        for byte in bytes {
+            if self.in_items {
+                self.in_items(*byte, &mut each)?;
+            } else {
+                self.rest.push(*byte);
+                self.step(*byte);
+                self.in_items =
+                    *byte == b'[' && !self.in_string && self.depth == 2 && names_items(&self.rest);
+                if self.rest.len() > MAX_REST {
+                    return Err("the list is none".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn in_items(
+        &mut self,
+        byte: u8,
+        each: &mut impl FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let before = self.depth;
+        self.step(byte);
+        if before > 2 || self.depth > 2 {
+            self.object.push(byte);
+            if self.depth == 2 {
+                each(&self.object)?;
+                self.object.clear();
+                self.object.shrink_to(64 * 1024);
+            } else if self.object.len() > MAX_OBJECT {
+                return Err(format!("an object has more than {MAX_OBJECT} bytes"));
+            }
+        } else if self.depth < 2 {
+            self.in_items = false;
+            self.rest.push(byte);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, byte: u8) {
+        if self.in_string {
+            let escaped = std::mem::take(&mut self.escaped);
+            match byte {
+                _ if escaped => {}
+                b'\\' => self.escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return;
+        }
+        match byte {
+            b'"' => self.in_string = true,
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    /// The list without its objects, when all of it has come.
+    ///
+    /// # Errors
+    /// In words: it has not.
+    pub(crate) fn rest(self) -> Result<Vec<u8>, String> {
+        if self.depth == 0 && !self.rest.is_empty() {
+            Ok(self.rest)
+        } else {
+            Err("the list breaks off".to_owned())
+        }
+    }
+}
+
+/// The list that begins here is that of the objects.
+fn names_items(rest: &[u8]) -> bool {
+    let text: Vec<u8> =
+        rest.iter().rev().filter(|byte| !byte.is_ascii_whitespace()).take(9).copied().collect();
+    text.iter().rev().eq(b"\"items\":[")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(text: &str, size: usize) -> Result<(Vec<String>, String), String> {
+        let (mut pieces, mut objects) = (Pieces::default(), Vec::new());
+        for part in text.as_bytes().chunks(size) {
+            pieces.take(part, |object| {
+                objects.push(String::from_utf8_lossy(object).into_owned());
+                Ok(())
+            })?;
+        }
+        Ok((objects, String::from_utf8_lossy(&pieces.rest()?).into_owned()))
+    }
+
+    #[test]
+    fn a_list_is_cut_into_its_objects_however_it_comes() {
+        let hard = r#"{"a":"}],\"\\","items":[{"x":[1,{"y":"{["}]}]}"#;
+        let text = format!(
+            "{{\"kind\":\"PodList\",\"metadata\":{{\"resourceVersion\":\"5\"}},\n \"items\" : [\n{hard} , {{}}] }}"
+        );
+        for size in [1, 2, 3, 7, 1000] {
+            let (objects, rest) = cut(&text, size).unwrap();
+            assert_eq!(objects, [hard, "{}"], "{size}");
+            let rest: serde_json::Value = serde_json::from_str(&rest).unwrap();
+            assert_eq!(rest["metadata"]["resourceVersion"], "5");
+            assert_eq!(rest["items"], serde_json::json!([]));
+        }
+        assert_eq!(cut(r#"{"items":[]}"#, 4).unwrap().0, Vec::<String>::new());
+        assert_eq!(cut(r#"{"items":null,"x":[{}]}"#, 4).unwrap().0, Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_no_whole_list_is_an_error() {
+        for text in ["", r#"{"items":[{"a":1}"#, r#"{"items":[{"a":"#] {
+            assert!(cut(text, 5).is_err(), "{text}");
+        }
+        let endless = format!(r#"{{"items":[{{"a":"{}"#, "x".repeat(MAX_OBJECT + 1));
+        assert!(cut(&endless, 65536).unwrap_err().contains("an object has more than"));
+        assert!(cut(&"x".repeat(MAX_REST + 1), 65536).is_err());
+    }
+}
