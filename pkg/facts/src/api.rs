@@ -51,9 +51,12 @@ pub async fn follow_api(client: Client, node: &str, own: Option<PodName>, tell: 
             let events = future::poll_fn(|context| {
                 // Either may be ready; both are told soon.
                 if let Poll::Ready(event) = pods.as_mut().poll_next(context) {
-                    return Poll::Ready(event.map(Event::Pods));
+                    return Poll::Ready(event.map(|event| Event::Pods(Box::new(event))));
                 }
-                namespaces.as_mut().poll_next(context).map(|event| event.map(Event::Namespaces))
+                namespaces
+                    .as_mut()
+                    .poll_next(context)
+                    .map(|event| event.map(|event| Event::Namespaces(Box::new(event))))
             });
             let question = asking.get_or_insert_with(|| following.next_question());
             match futures_util::future::select(events, question).await {
@@ -62,10 +65,10 @@ pub async fn follow_api(client: Client, node: &str, own: Option<PodName>, tell: 
                     if !following.is_credible(&event).await {
                         break;
                     }
-                    asking = asking.filter(|_| !following.take_pods(event));
+                    asking = asking.filter(|_| !following.take_pods(*event));
                 }
                 Either::Left((Some(Event::Namespaces(event)), _)) => {
-                    asking = asking.filter(|_| !following.take_namespaces(event));
+                    asking = asking.filter(|_| !following.take_namespaces(*event));
                 }
                 Either::Right((answered, _)) => {
                     following.answered(answered);
@@ -82,8 +85,8 @@ pub async fn follow_api(client: Client, node: &str, own: Option<PodName>, tell: 
 type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;
 
 enum Event {
-    Pods(ListEvent<Slim<Pod>>),
-    Namespaces(ListEvent<Slim<Namespace>>),
+    Pods(Box<ListEvent<Slim<Pod>>>),
+    Namespaces(Box<ListEvent<Slim<Namespace>>>),
 }
 
 /// What the API server said of one object.
@@ -95,7 +98,7 @@ enum Answered {
 /// An object, or what it means that there is none; and whether our own pod is there.
 struct Reply<T> {
     answer: Answer,
-    object: Option<T>,
+    object: Option<Box<T>>,
     witnessed: Option<Instant>,
 }
 
@@ -298,7 +301,7 @@ impl<F: Fn(Fact) + Send> Following<F> {
                     (self.tell)(Fact::PodGone { name, uid });
                 }
                 if let (Settled::There | Settled::Replaced, Some(pod)) = (settled, object) {
-                    (self.tell)(Fact::Pod(Box::new(pod)));
+                    (self.tell)(Fact::Pod(pod));
                 }
             }
             Answered::Namespace(name, uid, Reply { answer, object, witnessed }) => {
@@ -308,7 +311,7 @@ impl<F: Fn(Fact) + Send> Following<F> {
                     (self.tell)(Fact::NamespaceGone(name));
                 }
                 if let (Settled::There | Settled::Replaced, Some(namespace)) = (settled, object) {
-                    (self.tell)(Fact::Namespace(Box::new(namespace)));
+                    (self.tell)(Fact::Namespace(namespace));
                 }
             }
         }
@@ -345,7 +348,11 @@ where
             version if version.uid.is_empty() => {
                 Reply { answer: Answer::Unknown, object: None, witnessed: before }
             }
-            version => Reply { answer: Answer::There(version), object: Some(slim.object), witnessed: before },
+            version => Reply {
+                answer: Answer::There(version),
+                object: Some(Box::new(slim.object)),
+                witnessed: before,
+            },
         },
         Err(error) if error.kind() == Kind::NotFound => {
             let witnessed = witness.look(client).await;
