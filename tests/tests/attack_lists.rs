@@ -198,10 +198,10 @@ fn lies(store: &Store) -> Vec<(&'static str, &'static str, Vec<Value>)> {
 }
 
 /// For some seconds after such a list.
-fn hold(store: &Store, kind: &'static str, list: Vec<Value>, mut still: impl FnMut()) {
-    store.lie(kind, list.clone());
+fn hold(store: &Store, kind: &'static str, list: &[Value], still: impl Fn()) {
+    store.lie(kind, list.to_vec());
     let deadline = Instant::now() + Duration::from_secs(20);
-    while !store.has_listed(kind, &list) {
+    while !store.has_listed(kind, list) {
         assert!(Instant::now() < deadline, "it was never listed");
         std::thread::sleep(Duration::from_millis(20)); // between two looks at another thread
     }
@@ -235,7 +235,7 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     stage.wait_captured(&two);
     let outside: SocketAddr = (stage.node.outside_ip(false), PORT).into();
     for (what, kind, list) in lies(&store) {
-        hold(&store, kind, list, || is_served(&stage, &ztunnel, &one, what));
+        hold(&store, kind, &list, || is_served(&stage, &ztunnel, &one, what));
         let doubted = stage.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects");
         let is_settled = what.contains("before it had") || what.contains("predecessor");
         assert!(is_settled || doubted.is_some_and(|number| number >= 1.0), "{what}: {doubted:?}");
@@ -250,7 +250,7 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     // Few questions: each pod that was lacking, and not again and again.
     assert!((1..30).contains(&store.asked_for("/pods/one")), "{}", store.asked_for("/pods/one"));
     // One that is really gone, though its DEL never came: the list lacks all, the API server denies only this one.
-    hold(&store, "Pod", Vec::new(), || is_served(&stage, &ztunnel, &two, "before it is gone"));
+    hold(&store, "Pod", &[], || is_served(&stage, &ztunnel, &two, "before it is gone"));
     let told = stage.container.exec(&["explain", "mesh/two"]);
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     assert!(told.contains("It is doubted: the API server's list lacks it"), "{told}");
@@ -279,8 +279,8 @@ fn on_the_node_traffic_stays_captured_whatever_is_listed() {
     let one = stage.pod(MESH, "one");
     stage.wait_enrolled(&one, true);
     for (what, kind, list) in lies(&store) {
-        hold(&store, kind, list, || {
-            assert!(stage.is_captured(&one), "{what}: in the clear\n{}", stage.log())
+        hold(&store, kind, &list, || {
+            assert!(stage.is_captured(&one), "{what}: in the clear\n{}", stage.log());
         });
         store.tell_the_truth();
         stage.eventually("nothing is doubted", |stage| {
@@ -288,7 +288,7 @@ fn on_the_node_traffic_stays_captured_whatever_is_listed() {
         });
     }
     stage.assert_owned(&one);
-    hold(&store, "Pod", Vec::new(), || assert!(stage.is_captured(&one)));
+    hold(&store, "Pod", &[], || assert!(stage.is_captured(&one)));
     stage.manifests.remove_pod(MESH, "one");
     stage.wait_enrolled(&one, false);
 }
@@ -307,7 +307,7 @@ fn a_first_list_without_our_own_pod_is_not_used() {
     drop(stage.daemon.take());
     store.lie("Pod", Vec::new());
     stage.daemon = Some(stage.container.start());
-    hold(&store, "Pod", Vec::new(), || {
+    hold(&store, "Pod", &[], || {
         assert!(stage.is_captured(&one), "in the clear: {}", stage.log());
         assert!(!stage.daemon.as_ref().unwrap().is_ready());
     });
