@@ -1,6 +1,6 @@
 //! Events about pods, for both ways of capture, and about the agent's own pod.
 
-use kit::{InpodOptions, InpodZtunnel, Pod};
+use kit::{ApiServer, InpodOptions, InpodZtunnel, Pod};
 use serde_json::json;
 
 use super::{allowed, event, events, message};
@@ -111,6 +111,39 @@ fn a_running_pod_that_is_not_captured_has_an_event_that_says_why() {
     let _ztunnel = InpodZtunnel::start(&cluster.scene.node, "ztunnel-a", &socket, InpodOptions::default());
     let _ = event(&cluster.scene, &web.pod.uid, "JoinedMesh", 1);
     assert_eq!(events(&cluster.scene, &lost.pod.uid, "JoinedMesh").len(), 0);
+    let log = daemon.log();
+    assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
+}
+
+#[test]
+fn a_pod_that_can_bypass_the_mesh_and_one_that_does_have_events() {
+    let Some(cluster) = inpod_api::Cluster::allowed("events-bypass", &allowed(IN_POD, false)) else {
+        return;
+    };
+    let daemon = cluster.scene.daemon();
+    let socket = cluster.sockets.path().join("ztunnel.sock");
+    let _ztunnel = InpodZtunnel::start(&cluster.scene.node, "ztunnel-a", &socket, InpodOptions::default());
+    let mut spec = ApiServer::pod(cluster.scene.name, "vpn");
+    spec["spec"]["nodeName"] = json!(cluster.scene.name);
+    spec["spec"]["containers"][0]["securityContext"] = json!({"capabilities": {"add": ["NET_ADMIN"]}});
+    let vpn = cluster.scene.node.pod(Pod::from_object(&cluster.scene.api.create_pod(&spec)), &[]);
+    let web = cluster.scene.node.pod(cluster.create("web"), &[]);
+    vpn.netns.pipe(
+        "nft -f -",
+        "table inet vpn { chain out { type route hook output priority -400; meta mark set 0x539; }; }",
+    );
+    cluster.runs(&vpn, 11);
+    cluster.runs(&web, 12);
+    cluster.label("ambient");
+    let can = event(&cluster.scene, &vpn.pod.uid, "CanBypassMesh", 1);
+    assert!(message(&can).contains("NET_ADMIN"), "{can}");
+    let does = event(&cluster.scene, &vpn.pod.uid, "CaptureOverruled", 1);
+    let words = ["inet vpn out", "sets the mark 0x539", "install-cni explain events-bypass/vpn"];
+    assert!(words.iter().all(|words| message(&does).contains(words)), "{does}");
+    let _ = event(&cluster.scene, &web.pod.uid, "JoinedMesh", 1);
+    for reason in ["CanBypassMesh", "CaptureOverruled"] {
+        assert_eq!(events(&cluster.scene, &web.pod.uid, reason).len(), 0, "{reason}");
+    }
     let log = daemon.log();
     assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
 }

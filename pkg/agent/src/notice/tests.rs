@@ -303,7 +303,7 @@ fn pods_that_bypass_or_could_are_told_of_once_and_bypasses_again_after_half_an_h
     use model::NetworkPrivilege::{NetAdmin, NetRaw, None, Privileged, RuntimeDefault};
     let mut desk = Desk::new();
     let pod = pod("web", "Running");
-    let (name, uid) = (pod.name(), pod.metadata.uid.clone());
+    let (name, uid) = (pod.name(), pod.metadata.uid);
     for (privilege, told) in [
         (None, false),
         (RuntimeDefault, false),

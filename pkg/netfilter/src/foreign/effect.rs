@@ -279,7 +279,7 @@ pub(super) fn of_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<Effec
         },
         // struct xt_ct_target_info: flags
         "CT" => {
-            let flags = info.first_chunk().copied().map(u16::from_ne_bytes).unwrap_or(NOTRACK);
+            let flags = info.first_chunk().copied().map_or(NOTRACK, u16::from_ne_bytes);
             (flags & NOTRACK != 0).then_some(Effect::Untracked)
         }
         "NOTRACK" => Some(Effect::Untracked),
