@@ -34,8 +34,12 @@ mod attack_annotations;
 mod attack_bypass;
 #[path = "tests/attack_lists.rs"]
 mod attack_lists;
+#[path = "tests/attack_locks.rs"]
+mod attack_locks;
 #[path = "tests/attack_probe_source.rs"]
 mod attack_probe_source;
+#[path = "tests/attack_rules.rs"]
+mod attack_rules;
 #[path = "tests/attack_second_agent.rs"]
 mod attack_second_agent;
 #[path = "tests/attack_sockets.rs"]

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use cni_types::{CniError, Code};
+use cni_types::{CniError, Code, run_dir};
 use model::PodName;
 use netfilter::{Options, RuleDigest};
 use netns::Netns;
@@ -24,7 +24,7 @@ use crate::{
     call::Call,
     facts::{Facts, Unknown},
     log::Log,
-    refusal, turn,
+    record, refusal, turn,
 };
 
 /// ADD: brings the pod into the mesh, if it belongs there, and hands on the result so far.
@@ -368,7 +368,8 @@ fn in_pod<T: Send>(
     };
     let netns = pods_netns(call)?;
     let owner = netns.foreign_owner().map_err(|error| CniError::new(Code::Other, what(&error)))?;
-    let options = Options { user_namespace: owner.map(Arc::new), ..Options::default() };
+    let lock_directory = record::run_dir(call).map(|directory| directory.join(run_dir::LOCKS));
+    let options = Options { user_namespace: owner.map(Arc::new), lock_directory, ..Options::default() };
     netfilter::inside(&netns, &options, act).map_err(|failure| match failure {
         Failure::Turn(error) => CniError::new(Code::TryAgainLater, what(&error)),
         Failure::Redirect(error) => CniError::new(Code::Other, what(&error)),

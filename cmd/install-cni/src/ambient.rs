@@ -19,6 +19,7 @@ use prometheus_client::registry::Registry;
 use tokio::{
     runtime,
     sync::{mpsc, oneshot},
+    time::sleep,
 };
 use tracing::{info, warn};
 
@@ -26,6 +27,7 @@ use crate::{
     cluster::{Cluster, connect},
     events::{EventSettings, Events},
     settings::Settings,
+    supervise::{begun_again, restarted},
 };
 
 /// Where pods are read from.
@@ -80,6 +82,8 @@ const NOTICES: usize = 256;
 const LIMIT: Duration = Duration::from_secs(5);
 /// A file with one word.
 const MAX_WORD: usize = 4096;
+/// Until a list that could not be followed is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
 /// The file is read this often whatever the watch says.
 const REGULAR: Duration = Duration::from_secs(60);
 
@@ -141,7 +145,7 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
     )?;
     if let Some(file) = ambient.fallback_file.clone() {
         let handle = handle.clone();
-        let body = move || follow_fallback(&file, &handle);
+        let body = move || begun_again("the policy without ztunnel", || follow_fallback(&file, &handle));
         thread::Builder::new().name("fallback".to_owned()).spawn(body).context("cannot start a thread")?;
     }
     let notices = Some(notices);
@@ -184,6 +188,17 @@ async fn look_up(cluster: &Cluster, name: &PodName) -> Result<(Pod, Namespace)> 
 
 /// Follows pods and namespaces, until it is dropped.
 pub(crate) async fn follow(settings: Arc<Settings>, handle: Handle) {
+    loop {
+        restarted("the list of pods", (settings.clone(), handle.clone()), |(settings, handle)| {
+            Box::pin(follow_once(Arc::clone(settings), handle.clone()))
+        })
+        .await;
+        // It ends only where there is nothing that can be followed, or not yet.
+        sleep(AGAIN).await;
+    }
+}
+
+async fn follow_once(settings: Arc<Settings>, handle: Handle) {
     let tell = move |fact| handle.tell(fact);
     let node = settings.identity.node.clone();
     match settings.ambient.as_ref().map(|ambient| &ambient.source) {
@@ -204,7 +219,11 @@ pub(crate) async fn follow(settings: Arc<Settings>, handle: Handle) {
 }
 
 /// Marks pods until there is nobody who could say which. What cannot be marked now is told again by the owner.
-pub(crate) async fn mark(settings: Arc<Settings>, mut marks: mpsc::Receiver<Mark>) {
+pub(crate) async fn mark(settings: Arc<Settings>, marks: mpsc::Receiver<Mark>) {
+    restarted("marking pods", marks, |marks| Box::pin(mark_all(Arc::clone(&settings), marks))).await;
+}
+
+async fn mark_all(settings: Arc<Settings>, marks: &mut mpsc::Receiver<Mark>) {
     let source = settings.ambient.as_ref().map(|ambient| &ambient.source);
     let (Some(PodSource::Api), Some(connection)) = (source, &settings.api) else {
         while marks.recv().await.is_some() {} // there is nobody to tell

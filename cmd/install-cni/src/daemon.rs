@@ -35,6 +35,7 @@ use crate::{
     patrol::{Patrol, PatrolMetrics},
     settings::{DebugAddress, Settings},
     shutdown::{self, Verdict},
+    supervise::{self, Vital, restarted},
     version,
 };
 
@@ -51,6 +52,7 @@ const LAST_PASS: Duration = Duration::from_secs(2);
 /// Something that cannot do without fails at the start, or the installer ends by itself.
 pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     let logger = logging::install(log).context("cannot set up logging")?;
+    supervise::log_panics();
     info!(target: "install", "install-cni {} (Millrace) on node {}", env!("CARGO_PKG_VERSION"), settings.identity.node);
     if !settings.chosen.is_empty() {
         info!(target: "install", "settings: {}", settings.chosen.join(", "));
@@ -188,28 +190,39 @@ impl Daemon {
         let condition = self.follow_condition(probe.clone());
         let (tell, patrolled) = mpsc::channel(NOTICES);
         let desk = self.desk(ambient.as_mut(), probe.clone());
-        tokio::spawn(Arc::clone(&desk).keep_watch(patrol, tell));
-        self.serve_debug(desk, &stopped);
+        let (vital, mut dead) = Vital::new();
+        let watched = Arc::clone(&desk);
+        tokio::spawn(async move {
+            restarted("the watch over the node", patrol, |patrol| {
+                Box::pin(Arc::clone(&watched).keep_watch(patrol, tell.clone()))
+            })
+            .await;
+        });
+        self.serve_debug(desk, &stopped, &vital);
         let health = http::health_router(Arc::new(probe));
-        tokio::spawn(listen(HEALTH_PORT, health, until(stopped.clone())));
+        let health = listen(HEALTH_PORT, health, until(stopped.clone()));
+        tokio::spawn(vital.clone().watch("the server of /healthz", health));
         if let Some(port) = self.settings.monitoring_port {
             let metrics = http::metrics_router(Arc::clone(&self.registry));
-            tokio::spawn(listen(port, metrics, until(stopped.clone())));
+            let metrics = listen(port, metrics, until(stopped.clone()));
+            tokio::spawn(vital.clone().watch("the server of /metrics", metrics));
         }
         let logs = log_server.map(|(server, metrics)| {
             let run = server.run(self.logger.clone(), metrics, until(stopped.clone()));
-            tokio::spawn(async { drop(run.await) })
+            tokio::spawn(vital.clone().watch("the log server", async { drop(run.await) }))
         });
         let events = ambient.as_mut().and_then(|running| running.events.take());
-        let events = events.map(|events| tokio::spawn(events.run(until(stopped.clone()))));
+        let events = events.map(|events| events.run(until(stopped.clone())));
+        let events = events.map(|run| tokio::spawn(vital.clone().watch("the server of Istio's plugin", run)));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
         let told = ambient.as_mut().and_then(|running| running.notices.take());
         let sources = Sources { installer: notices, agent: told, patrol: patrolled };
-        tokio::spawn(cluster::follow(settings, cluster, work.handle.clone(), sources));
+        let follow = cluster::follow(settings, cluster, work.handle.clone(), sources);
+        tokio::spawn(vital.clone().watch("the connection to the API server", follow));
 
         let ambient = ambient.map(|running| self.start_ambient(running));
 
-        let name = told_to_end(&mut work.ended).await?;
+        let name = told_to_end(&mut work.ended, &mut dead).await?;
         info!(target: "install", "{name}: ending");
         if let Some(condition) = condition {
             condition.abort(); // an end is no trouble of the node's
@@ -232,25 +245,32 @@ impl Daemon {
     }
 
     /// Serves the debug state: over HTTP, and to root on a socket.
-    fn serve_debug(&self, desk: Arc<Desk>, stopped: &watch::Receiver<()>) {
+    fn serve_debug(&self, desk: Arc<Desk>, stopped: &watch::Receiver<()>, vital: &Vital) {
         let shared = Arc::new(desk::Shared(desk));
         let router = debug::debug_router(shared, report::page, self.logger.clone(), version::BUILD);
         match RootServer::bind(&self.settings.debug_socket) {
             Ok(server) => {
                 let run = server.run(router.clone(), debug::MAX_CONNECTIONS, until(stopped.clone()));
-                drop(tokio::spawn(run));
+                drop(tokio::spawn(vital.clone().watch("the server of the debug state", async {
+                    drop(run.await); // its error is logged there
+                })));
             }
             Err(error) => error!(target: "install", "the debug state is not served to commands: {error}"),
         }
         if let Some(chosen) = self.settings.debug.clone() {
-            tokio::spawn(listen_debug(chosen, router, until(stopped.clone())));
+            let run = listen_debug(chosen, router, until(stopped.clone()));
+            tokio::spawn(vital.clone().watch("the HTTP server of the debug state", run));
         }
     }
 
     /// Keeps the node's condition, if somebody wants it.
     fn follow_condition(&self, probe: Probe) -> Option<tokio::task::JoinHandle<()>> {
         let (cluster, node) = (Arc::clone(&self.cluster), self.settings.identity.node.clone());
-        self.settings.node_condition.then(|| tokio::spawn(condition::follow(probe, cluster, node)))
+        self.settings.node_condition.then(|| {
+            tokio::spawn(restarted("the node's condition", (), move |()| {
+                Box::pin(condition::follow(probe.clone(), Arc::clone(&cluster), node.clone()))
+            }))
+        })
     }
 
     /// Follows the cluster for the owner, and tells the cluster what the owner says.
@@ -348,13 +368,17 @@ async fn until(mut stopped: watch::Receiver<()>) {
 }
 
 /// The name of the signal that came.
-async fn told_to_end(ended: &mut oneshot::Receiver<Installer>) -> Result<&'static str> {
+async fn told_to_end(
+    ended: &mut oneshot::Receiver<Installer>,
+    dead: &mut mpsc::Receiver<String>,
+) -> Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
     tokio::select! {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),
         _ = ended => bail!("the installer has ended by itself, which it never should"),
+        Some(what) = dead.recv() => bail!("{what}: the process ends, to begin anew"),
     }
 }
 

@@ -6,6 +6,7 @@
 use std::{
     fs::{self, File},
     io::{self, BufWriter, Write as _},
+    panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -141,6 +142,10 @@ impl Desk {
 
     /// Looks for all who wait, until nobody does.
     fn work(&self) {
+        self.answer_all(|| self.look());
+    }
+
+    fn answer_all(&self, look: impl Fn() -> Answer) {
         loop {
             let rest = self.queue().rest_until.map(|until| until.saturating_duration_since(Instant::now()));
             // On a thread for blocking work; whoever comes meanwhile shares the next look.
@@ -153,7 +158,9 @@ impl Desk {
             }
             drop(queue);
             let began = Instant::now();
-            let answer = self.look();
+            // Whoever asks next is to have an answer, whatever became of this one.
+            let looked = panic::catch_unwind(AssertUnwindSafe(&look));
+            let answer = looked.unwrap_or_else(|_| Err("a defect of the agent; its log has more".to_owned()));
             let rest = (began.elapsed() * REST).min(LONGEST_REST);
             self.queue().rest_until = Some(Instant::now() + rest);
             for reply in waiting {
@@ -210,7 +217,7 @@ impl Desk {
     }
 
     /// Looks now and then, tells what should be known, and writes the state down for commands that find no agent.
-    pub(crate) async fn keep_watch(self: Arc<Desk>, mut patrol: Patrol, tell: mpsc::Sender<Notice>) {
+    pub(crate) async fn keep_watch(self: Arc<Desk>, patrol: &mut Patrol, tell: mpsc::Sender<Notice>) {
         let mut said = String::new();
         sleep(FIRST_WRITE).await;
         let mut regular = Instant::now();
@@ -299,10 +306,12 @@ pub(crate) fn shared_config(settings: &Settings) -> Option<InstalledFile> {
 pub(crate) fn remove_records(settings: &Settings) -> Vec<String> {
     let (state, records) = (settings.last_state(), settings.records());
     let refused = settings.refused_credential();
+    let locks = state.with_file_name(cni_types::run_dir::LOCKS);
     let done = [
         (fs::remove_file(&state), state),
         (fs::remove_file(&refused), refused),
         (fs::remove_dir_all(&records), records),
+        (fs::remove_dir_all(&locks), locks),
     ];
     let sockets = sockets(settings).into_iter().map(|path| (remove_socket(&path), path));
     let logs = plugin_logs(settings).into_iter().map(|path| (fs::remove_file(&path), path));

@@ -20,6 +20,7 @@ mod patrol;
 mod settings;
 mod shutdown;
 mod standalone;
+mod supervise;
 mod uninstall;
 mod version;
 

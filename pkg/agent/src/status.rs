@@ -14,6 +14,8 @@ const STUCK: Duration = Duration::from_secs(90);
 #[derive(Debug)]
 struct State {
     turned: Instant,
+    /// The workers do nothing any more.
+    standstill: bool,
     trouble: Option<String>,
 }
 
@@ -24,7 +26,7 @@ pub struct Status(Mutex<State>, AtomicU64);
 impl Default for Status {
     fn default() -> Status {
         let trouble = Some("the node has not been looked at yet".to_owned());
-        Status(Mutex::new(State { turned: Instant::now(), trouble }), AtomicU64::new(0))
+        Status(Mutex::new(State { turned: Instant::now(), standstill: false, trouble }), AtomicU64::new(0))
     }
 }
 
@@ -35,6 +37,10 @@ impl Status {
 
     pub(crate) fn turned(&self) {
         self.state().turned = Instant::now();
+    }
+
+    pub(crate) fn workers(&self, standstill: bool) {
+        self.state().standstill = standstill;
     }
 
     pub(crate) fn set(&self, trouble: Option<String>) {
@@ -56,12 +62,18 @@ impl Status {
         self.1.load(Ordering::Relaxed)
     }
 
-    /// The loop has turned recently.
+    /// The loop has turned recently, and the workers work.
     ///
     /// # Errors
     /// It has not, in a sentence.
     pub fn live(&self) -> Result<(), String> {
-        let since = self.state().turned.elapsed();
+        let (since, standstill) = {
+            let state = self.state();
+            (state.turned.elapsed(), state.standstill)
+        };
+        if standstill {
+            return Err("the agent's workers have stood still for minutes".to_owned());
+        }
         if since < STUCK { Ok(()) } else { Err(format!("the agent's loop has stood still for {since:?}")) }
     }
 

@@ -1,4 +1,4 @@
-//! Names in the directory that plugin and agent share, `/var/run/istio-cni`. All but the first are Istio's (1.29 to 1.31).
+//! Names in the directory that plugin and agent share, `/var/run/istio-cni`. All but the first and the last are Istio's (1.29 to 1.31).
 
 use std::path::Path;
 
@@ -12,6 +12,8 @@ pub const EVENT_SOCKET: &str = "pluginevent.sock";
 pub const KUBECONFIG: &str = "istio-cni-kubeconfig";
 /// The plugin's log lines while the agent is away.
 pub const LOG_FILE: &str = "istio-cni.log";
+/// Locks of pods' legacy tables: a directory.
+pub const LOCKS: &str = "locks";
 
 /// The path of one of these names.
 #[must_use]

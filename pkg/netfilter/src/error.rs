@@ -60,6 +60,12 @@ pub enum Error {
         /// The end of what it said.
         stderr: String,
     },
+    /// There is no file to lock a pod's legacy tables by.
+    #[error("cannot make a lock for a pod's legacy tables: {source}")]
+    Lock {
+        /// Why.
+        source: io::Error,
+    },
     /// Somebody else holds the lock of the legacy tables.
     #[error("{} could not get the lock {} within {} s; held by {holder}", tool.display(), lock.display(), waited.as_secs())]
     Locked {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -28,6 +28,9 @@ pub struct Options {
     pub forced: Option<Backend>,
     /// Whose lock to take for legacy tables.
     pub lock: Lock,
+    /// Where [`inside`](crate::inside) keeps the locks of pods' legacy tables: a directory that it makes, for root alone, in one
+    /// that all programs of ours see. None: each process has locks of its own.
+    pub lock_directory: Option<PathBuf>,
     /// How long to wait for that lock; whole seconds, at least 1.
     pub lock_wait: Duration,
     /// How long a tool may take in all.
@@ -46,6 +49,7 @@ impl Default for Options {
         Options {
             forced: None,
             lock: Lock::Host,
+            lock_directory: None,
             lock_wait: Duration::from_secs(10),
             tool_timeout: Duration::from_secs(30),
             limits: None,

@@ -56,6 +56,12 @@ impl Glance {
         then == now || (then.same_legacy(now) && same_own())
     }
 
+    /// No rules at all, of nobody, were changed between the fingerprint and this.
+    #[must_use]
+    pub fn is_of(&self, fingerprint: &Fingerprint) -> bool {
+        self.rules.as_ref() == Some(fingerprint)
+    }
+
     /// The owner's rules, where they could be read.
     #[must_use]
     pub fn own(&self) -> Option<&OwnRules> {

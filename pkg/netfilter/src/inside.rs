@@ -1,14 +1,25 @@
 //! Work in a pod's namespace.
 
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io,
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
 use netns::{MountSandbox, Netns};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{Error, Limits, Lock, Options, may_use_legacy, private_mounts};
 
-/// A pod's lock for its legacy tables: the file of its own namespace, as a child in that namespace sees it.
-const NETNS_FILE: &str = "/proc/thread-self/ns/net";
+/// How many files stand for the locks of all pods: there is nothing to be tidied up, and two pods seldom share one.
+const LOCKS: u64 = 256;
 
-/// Runs `act` in a pod's namespace, with options that fit a pod: its own lock for the legacy tables, and
-/// no name lookups over the network. When the private mounts for these cannot be made, it goes on without them and
+/// Runs `act` in a pod's namespace, with options that fit a pod: its own lock for the legacy tables, limits for what is read,
+/// and no name lookups over the network. When the private mounts for these cannot be made, it goes on without them and
 /// says why in the second value.
 ///
 /// # Errors
@@ -18,22 +29,22 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
     options: &Options,
     act: impl Fn(&Options) -> Result<T, E> + Send + Sync,
 ) -> Result<(T, Option<String>), E> {
-    let options = Options {
-        lock: Lock::Private(NETNS_FILE.into()),
-        limits: options.limits.or(Some(Limits::POD)),
-        ..options.clone()
-    };
+    let limited = Options { limits: options.limits.or(Some(Limits::POD)), ..options.clone() };
     let attempt = || -> Result<Attempt<T>, E> {
-        let legacy = may_use_legacy(&options)?;
+        let legacy = may_use_legacy(&limited)?;
+        let lock = legacy.then(|| PodLock::of(netns, options.lock_directory.as_deref())).transpose();
+        let lock = lock.map_err(|source| Error::Lock { source })?;
+        let options = Options { lock: lock.as_ref().map_or(Lock::Host, PodLock::lock), ..limited.clone() };
         match private_mounts(&options.lock, legacy) {
-            Some(mounts) => Ok(Attempt::Needs(mounts)),
+            Some(mounts) => Ok(Attempt::Needs(mounts, lock)),
             None => act(&options).map(Attempt::Done),
         }
     };
-    let mounts = match netns.run_in(attempt)?? {
+    let (mounts, lock) = match netns.run_in(attempt)?? {
         Attempt::Done(done) => return Ok((done, None)),
-        Attempt::Needs(mounts) => mounts,
+        Attempt::Needs(mounts, lock) => (mounts, lock),
     };
+    let options = Options { lock: lock.as_ref().map_or(Lock::Host, PodLock::lock), ..limited };
     match netns.run_in_sandbox(&mounts, || act(&options)) {
         Err(error @ netns::Error::Sandbox { .. }) => {
             Ok((netns.run_in(|| act(&options))??, Some(error.to_string())))
@@ -44,5 +55,43 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
 
 enum Attempt<T> {
     Done(T),
-    Needs(MountSandbox),
+    Needs(MountSandbox, Option<PodLock>),
+}
+
+/// A pod's lock for its legacy tables. Whatever a process of the pod can open, the file of its namespace for one, it can
+/// lock, and hold for ever; so it is a file in a directory of root's.
+struct PodLock {
+    path: PathBuf,
+    /// A file of this process alone, where there is no such directory. It lasts as long as this.
+    _own: Option<File>,
+}
+
+impl PodLock {
+    fn of(netns: &Netns, directory: Option<&Path>) -> io::Result<PodLock> {
+        let shared = directory.map(|directory| shared(directory, netns.id().ino));
+        if let Some(Ok(path)) = shared {
+            return Ok(PodLock { path, _own: None });
+        }
+        let own = File::from(memfd_create("lock", MemfdFlags::CLOEXEC)?);
+        let path = format!("/proc/{}/fd/{}", std::process::id(), own.as_raw_fd());
+        Ok(PodLock { path: path.into(), _own: Some(own) })
+    }
+
+    fn lock(&self) -> Lock {
+        Lock::Private(self.path.clone())
+    }
+}
+
+/// The file in that directory, which is made.
+fn shared(directory: &Path, number: u64) -> io::Result<PathBuf> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    if !fs::symlink_metadata(directory)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    let path = directory.join((number % LOCKS).to_string());
+    OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+    Ok(path)
 }

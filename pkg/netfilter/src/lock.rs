@@ -17,7 +17,7 @@ pub enum Lock {
     /// The host's: for changes of the node's own namespace.
     Host,
     /// This file instead: a pod's namespace shares no tables with the host, so it must not hold the host's lock,
-    /// nor wait for it. Usually the namespace's own file.
+    /// nor wait for it. No process of the pod may be able to open it, for whoever can may hold it.
     Private(PathBuf),
 }
 

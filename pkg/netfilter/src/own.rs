@@ -62,9 +62,14 @@ struct Jumps {
 }
 
 impl Jumps {
-    /// Nothing further down can matter: all was read, or the first rule is a jump that takes everything.
+    /// Nothing further down can matter: all was read, or the first rule is the one.
     fn is_certain(&self) -> bool {
-        self.whole || (self.leads && self.found.first().is_some_and(|(_, plain, _)| *plain))
+        self.whole || self.leads
+    }
+
+    /// The first rule is a jump that takes everything.
+    fn takes_all(&self) -> bool {
+        self.leads && self.found.first().is_some_and(|(_, plain, _)| *plain)
     }
 }
 
@@ -161,11 +166,11 @@ impl Jumps {
     /// to be read, further jumps stay: they do what the first has done.
     fn fill(&self, hook: &str, table: &mut SavedTable) {
         table.chains.push(hook.to_owned());
-        if !self.leads {
+        if !self.takes_all() {
             table.rules.push(unread(hook));
         }
         let plain = self.found.iter().filter(|(_, plain, _)| *plain);
-        let known = if self.whole { usize::MAX } else { usize::from(self.leads) };
+        let known = if self.whole { usize::MAX } else { usize::from(self.takes_all()) };
         for (chain, ..) in plain.take(known) {
             table.rules.push(in_save(hook, &Rule::jump(Chain(chain.clone().into()))));
         }

@@ -6,6 +6,7 @@
 mod apply;
 mod convert;
 mod error;
+mod firewall;
 mod inside;
 mod locate;
 mod members;

@@ -17,7 +17,12 @@ use planner::node::{
     watched_sysctls,
 };
 
-use crate::{Error, Located, convert, convert::Names, inside, locate, members};
+use crate::{
+    Error, Located, convert,
+    convert::Names,
+    firewall::{self, Kept},
+    inside, locate, members,
+};
 
 /// The node's network namespace, seen from a thread in it, and those of its ztunnels.
 #[derive(Debug)]
@@ -27,6 +32,7 @@ pub struct NodePath {
     pub(crate) net: Handle,
     pub(crate) sets: ipset::Handle,
     pub(crate) firewall: Option<Firewall>,
+    kept: Option<Kept>,
     pub(crate) journal: Journal,
     pub(crate) located: BTreeMap<String, Located>,
     pub(crate) slots: [Option<Generation>; 2],
@@ -51,6 +57,7 @@ impl NodePath {
             net: Handle::open()?,
             sets: ipset::Handle::open()?,
             firewall: None,
+            kept: None,
             journal: Journal::at(journal),
             located: BTreeMap::new(),
             slots: [None, None],
@@ -170,10 +177,15 @@ impl NodePath {
     /// # Errors
     /// A tool failed.
     pub fn observe_firewall(&mut self, observed: &mut Observed) -> Result<(), Error> {
-        let (firewall, found) = Firewall::open(&self.options)?;
-        self.firewall = Some(firewall);
-        observed.firewall = found.families;
+        let kept = firewall::read(self.kept.take(), &self.options)?;
+        self.add_firewall(kept, observed);
         Ok(())
+    }
+
+    fn add_firewall(&mut self, kept: Kept, observed: &mut Observed) {
+        self.firewall = Some(kept.firewall.clone());
+        observed.firewall.clone_from(&kept.families);
+        self.kept = Some(kept);
     }
 
     /// Adds both, the node's firewall and what depends on the slots, side by side: most of it is waiting for tools.
@@ -185,17 +197,15 @@ impl NodePath {
         observed: &mut Observed,
         slots: &[Option<Generation>; 2],
     ) -> Result<(), Error> {
-        let options = self.options.clone();
+        let (options, kept) = (self.options.clone(), self.kept.take());
         thread::scope(|scope| {
             // A thread is of the network namespace of the one that makes it. Without one, nothing is side by side.
-            let look = move || Firewall::open(&options);
+            let look = move || firewall::read(kept, &options);
             let beside = thread::Builder::new().name("observe".to_owned()).spawn_scoped(scope, look);
             self.observe_slots(observed, slots)?;
             let Ok(beside) = beside else { return self.observe_firewall(observed) };
-            let (firewall, found) =
-                beside.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))?;
-            self.firewall = Some(firewall);
-            observed.firewall = found.families;
+            let kept = beside.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))?;
+            self.add_firewall(kept, observed);
             Ok(())
         })
     }

@@ -244,6 +244,7 @@ impl Reader<'_> {
                 }
             },
         };
-        Some(netfilter::Options { forced, ..netfilter::Options::default() })
+        let lock_directory = Some(self.debug_socket().with_file_name(run_dir::LOCKS));
+        Some(netfilter::Options { forced, lock_directory, ..netfilter::Options::default() })
     }
 }

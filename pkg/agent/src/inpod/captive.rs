@@ -87,6 +87,8 @@ pub(super) struct Captive {
     /// That it is captured was said.
     said: bool,
     pub(super) failures: u32,
+    /// How often in a row its rules could not be looked at, or not be kept.
+    doubts: u32,
     /// Not before; after a failure.
     pub(super) due: Instant,
     /// What failed last.
@@ -123,6 +125,7 @@ impl Captive {
             waiting: Vec::new(),
             said: false,
             failures: 0,
+            doubts: 0,
             due: now,
             trouble: None,
         }
@@ -255,6 +258,26 @@ impl Captive {
         self.failures = self.failures.saturating_add(1);
         self.due = Instant::now() + pause::after(self.failures, FIRST_RETRY, LAST_RETRY);
         self.trouble = Some(why);
+    }
+
+    /// Its rules could not be looked at, or not be kept. That they can be made does not end it.
+    pub(super) fn doubted(&mut self, why: String) {
+        self.step = Step::Bare;
+        self.failed(why);
+        self.doubts = self.doubts.saturating_add(1);
+        self.due = self.due.max(Instant::now() + pause::after(self.doubts, FIRST_RETRY, LAST_RETRY));
+    }
+
+    /// Its rules were seen.
+    pub(super) fn seen_well(&mut self) {
+        self.step = Step::Verified;
+        self.doubts = 0;
+        self.succeeded();
+    }
+
+    /// It may bypass the mesh, or be cut off. Once is no news: it is tried again at once.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.doubts > 1 || (self.failures > 1 && !self.is_ruled())
     }
 
     pub(super) fn succeeded(&mut self) {

@@ -204,16 +204,14 @@ impl InPodWay {
                 }
                 captive.seen = Some(glance);
                 captive.looked = Some(Instant::now());
-                captive.step = Step::Verified;
-                captive.succeeded();
+                captive.seen_well();
                 captive.say();
             }
             Err(why) => {
                 if captive.trouble.as_ref() != Some(&why) {
                     warn!(target: "ambient", "{}: its rules cannot be kept: {why}", captive.name);
                 }
-                captive.step = Step::Bare;
-                captive.failed(why);
+                captive.doubted(why);
             }
         }
     }

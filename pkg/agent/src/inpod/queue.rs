@@ -1,38 +1,51 @@
 //! What waits for workers, and how many of them are at work.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
-/// A queue of jobs with a fast lane.
+/// A queue of jobs with a fast lane, on which some of the workers wait for nothing else.
 #[derive(Debug)]
 pub(super) struct Queue<J> {
     state: Mutex<State<J>>,
     more: Condvar,
     idle: Condvar,
+    /// How many jobs that are not urgent may run at a time.
+    others: usize,
 }
 
 #[derive(Debug)]
 struct State<J> {
     urgent: VecDeque<J>,
     other: VecDeque<J>,
-    running: usize,
+    /// When those that run began, by their numbers.
+    running: BTreeMap<u64, Instant>,
+    last: u64,
+    /// How many of these are not urgent.
+    running_others: usize,
     ended: bool,
 }
 
 /// A job that was taken; it counts as running until this is dropped, also by a panic.
 #[derive(Debug)]
-pub(super) struct Running<'a, J>(&'a Queue<J>);
-
-impl<J> Default for Queue<J> {
-    fn default() -> Queue<J> {
-        let state = State { urgent: VecDeque::new(), other: VecDeque::new(), running: 0, ended: false };
-        Queue { state: Mutex::new(state), more: Condvar::new(), idle: Condvar::new() }
-    }
+pub(super) struct Running<'a, J> {
+    queue: &'a Queue<J>,
+    number: u64,
+    is_urgent: bool,
 }
 
 impl<J> Queue<J> {
+    /// An empty one, of which at most so many jobs run at a time that are not urgent: what takes long in one pod keeps no
+    /// pod from starting.
+    pub(super) fn new(others: usize) -> Queue<J> {
+        let (urgent, other) = (VecDeque::new(), VecDeque::new());
+        let running = BTreeMap::new();
+        let state = State { urgent, other, running, last: 0, running_others: 0, ended: false };
+        Queue { state: Mutex::new(state), more: Condvar::new(), idle: Condvar::new(), others }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -53,13 +66,28 @@ impl<J> Queue<J> {
             if state.ended {
                 return None;
             }
-            let job = state.urgent.pop_front();
-            if let Some(job) = job.or_else(|| state.other.pop_front()) {
-                state.running += 1;
-                return Some((job, Running(self)));
+            if let Some(job) = state.urgent.pop_front() {
+                return Some((job, self.begin(&mut state, true)));
+            }
+            if state.running_others < self.others
+                && let Some(job) = state.other.pop_front()
+            {
+                state.running_others += 1;
+                return Some((job, self.begin(&mut state, false)));
             }
             state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn begin(&self, state: &mut State<J>, is_urgent: bool) -> Running<'_, J> {
+        state.last += 1;
+        let _ = state.running.insert(state.last, Instant::now());
+        Running { queue: self, number: state.last, is_urgent }
+    }
+
+    /// How many jobs run longer than this.
+    pub(super) fn longer_than(&self, time: Duration) -> usize {
+        self.lock().running.values().filter(|began| began.elapsed() > time).count()
     }
 
     /// Drops what was not begun, and waits for what was.
@@ -67,7 +95,7 @@ impl<J> Queue<J> {
         let mut state = self.lock();
         state.urgent.clear();
         state.other.clear();
-        while state.running > 0 {
+        while !state.running.is_empty() {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -81,10 +109,14 @@ impl<J> Queue<J> {
 
 impl<J> Drop for Running<'_, J> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.running = state.running.saturating_sub(1);
+        let mut state = self.queue.lock();
+        let _ = state.running.remove(&self.number);
+        if !self.is_urgent {
+            state.running_others = state.running_others.saturating_sub(1);
+        }
         drop(state);
-        self.0.idle.notify_all();
+        self.queue.more.notify_one(); // what had to wait for this one may be taken by another
+        self.queue.idle.notify_all();
     }
 }
 
@@ -93,14 +125,13 @@ mod tests {
     use std::{
         sync::mpsc::{self, RecvTimeoutError},
         thread,
-        time::Duration,
     };
 
     use super::*;
 
     #[test]
     fn what_is_urgent_comes_first() {
-        let queue = Queue::default();
+        let queue = Queue::new(4);
         for (job, urgent) in [(1, false), (2, true), (3, false), (4, true)] {
             queue.push(job, urgent);
         }
@@ -112,11 +143,12 @@ mod tests {
 
     #[test]
     fn settled_means_that_nothing_runs_and_nothing_waits() {
-        let queue = Queue::default();
+        let queue = Queue::new(4);
         queue.push("runs", false);
         let (_, running) = queue.next().unwrap();
         queue.push("waits", false);
         queue.push("waits, too", true);
+        assert_eq!((queue.longer_than(Duration::ZERO), queue.longer_than(Duration::from_secs(60))), (1, 0));
         let (say, settled) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -134,8 +166,32 @@ mod tests {
     }
 
     #[test]
+    fn whatever_takes_long_leaves_workers_for_what_is_urgent() {
+        let queue = Queue::new(1);
+        queue.push("long", false);
+        queue.push("waits", false);
+        let (_, long) = queue.next().unwrap();
+        thread::scope(|scope| {
+            let (say, taken) = mpsc::channel();
+            let worker = &queue;
+            let _worker = scope.spawn(move || {
+                while let Some((job, _running)) = worker.next() {
+                    say.send(job).unwrap();
+                }
+            });
+            queue.push("urgent", true);
+            assert_eq!(taken.recv_timeout(Duration::from_secs(10)), Ok("urgent"));
+            // Long enough for what must not happen.
+            assert_eq!(taken.recv_timeout(Duration::from_millis(100)), Err(RecvTimeoutError::Timeout));
+            drop(long);
+            assert_eq!(taken.recv_timeout(Duration::from_secs(10)), Ok("waits"));
+            queue.end();
+        });
+    }
+
+    #[test]
     fn a_job_that_panics_is_over() {
-        let queue = Queue::default();
+        let queue = Queue::new(4);
         queue.push((), false);
         let panics = || {
             let _taken = queue.next().unwrap();

@@ -34,6 +34,7 @@ impl InPodWay {
         if level == Level::Whole {
             self.exempt_probes(core);
         }
+        core.status.workers(self.workers.stand_still());
         self.announce_ztunnels(core);
         self.give_up_lost(core);
         self.take_in(core);
@@ -212,6 +213,8 @@ impl InPodWay {
                 let Some(captive) = captive else { return ips.is_none().then_some(Redirection::None) };
                 match captive.step {
                     _ if captive.leaving => None,
+                    // Who sends it HBONE might find nobody.
+                    _ if captive.is_doubtful() && captive.waiting.is_empty() => Some(Redirection::Pending),
                     Step::Verified if captive.is_served() => Some(Redirection::Enabled),
                     Step::Ruled if captive.is_served() => None, // a second look is on its way
                     // As an agent before this one left it; nothing is known to be wrong.

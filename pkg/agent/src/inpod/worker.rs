@@ -1,8 +1,10 @@
 //! Work that takes longer than a message: in pods' namespaces, and on the list of processes.
 
 use std::{
+    any::Any,
     collections::BTreeMap,
     io,
+    panic::{self, AssertUnwindSafe},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -22,8 +24,12 @@ use crate::{
     settings::{InPod, Settings},
 };
 
-/// How many work at a time: children of two families run side by side already.
-const WORKERS: usize = 4;
+/// How many work at a time: children of two families run side by side already. Two are there for ADDs alone, however long
+/// others take.
+const WORKERS: usize = 6;
+const OTHERS: usize = 4;
+/// A look, a change and another look, each in both families and with a lock to wait for, take a minute at most.
+const STANDSTILL: Duration = Duration::from_secs(180);
 
 /// What is to be done.
 #[derive(Debug)]
@@ -46,6 +52,47 @@ pub(super) enum Job {
     Exempt { before: Option<netfilter::Glance> },
     /// Find namespaces by processes, and by what the plugin noted.
     Search { processes: BTreeMap<String, Sought>, records: BTreeMap<String, Sought> },
+}
+
+/// What the owner is told if a job ends in nothing, with the reason.
+type Otherwise = Box<dyn FnOnce(String) -> Done>;
+
+impl Job {
+    /// None: nobody but who asked wants to know, and hears that there is no answer.
+    fn otherwise(&self) -> Option<Otherwise> {
+        Some(match self {
+            Job::Capture { uid, netns, .. } => {
+                let (uid, netns) = (uid.clone(), netns.id());
+                Box::new(move |why| Done::Captured { uid, netns, result: Err(why) })
+            }
+            Job::Look { uid, netns, .. } => {
+                let (uid, netns) = (uid.clone(), netns.id());
+                Box::new(move |why| Done::Looked { uid, netns, result: Err(why) })
+            }
+            Job::Release { uid, .. } => {
+                let uid = uid.clone();
+                Box::new(move |why| Done::Released { uid, result: Err(why) })
+            }
+            Job::Check { .. } => return None,
+            Job::Exempt { .. } => Box::new(|why| Done::Exempted { took: Duration::ZERO, result: Err(why) }),
+            Job::Search { .. } => Box::new(|why| Done::Searched(Err(why))),
+        })
+    }
+}
+
+/// Runs a job. One that panics has failed: its pod is not busy for ever, and its worker goes on.
+fn guarded(run: impl FnOnce() -> Option<Done>, otherwise: Option<Otherwise>) -> Option<Done> {
+    // What a job leaves half done is in the kernel, where the next one looks first.
+    match panic::catch_unwind(AssertUnwindSafe(run)) {
+        Ok(done) => done,
+        Err(payload) => otherwise.map(|done| done(format!("a defect of the agent: {}", words_of(&*payload)))),
+    }
+}
+
+/// What a panic said.
+fn words_of(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
 }
 
 /// What was done, or said.
@@ -93,7 +140,7 @@ impl Workers {
         probes: &ProbeRules,
         owner: &Handle,
     ) -> io::Result<Workers> {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Queue::new(OTHERS));
         let workers = Workers(Arc::clone(&queue)); // so that those that run end if another cannot be started
         let tools = Tools {
             config: chosen.rules.clone(),
@@ -108,7 +155,8 @@ impl Workers {
             let (queue, tools, owner) = (Arc::clone(&queue), Arc::clone(&tools), owner.clone());
             let body = move || {
                 while let Some((job, _running)) = queue.next() {
-                    if let Some(done) = tools.run(job) {
+                    let otherwise = job.otherwise();
+                    if let Some(done) = guarded(|| tools.run(job), otherwise) {
                         owner.send(Message::Done(Box::new(done)));
                     }
                 }
@@ -121,6 +169,11 @@ impl Workers {
     /// Has something done; what is urgent goes before all else.
     pub(super) fn send(&self, job: Job, urgent: bool) {
         self.0.push(job, urgent);
+    }
+
+    /// Those for all but ADDs are at their jobs longer than any of their tools may take.
+    pub(super) fn stand_still(&self) -> bool {
+        self.0.longer_than(STANDSTILL) >= OTHERS
     }
 
     /// Drops what was not begun, and waits for what was, which takes no longer than its tools may. Of all that has ended
@@ -227,5 +280,21 @@ impl Tools {
 
     fn wanted<'a>(&'a self, pod: &'a rules::inpod::Pod) -> Wanted<'a> {
         Wanted { config: &self.config, pod, families: &self.families }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_panics_has_failed_with_a_reason() {
+        let netns = Arc::new(Netns::current().unwrap());
+        let job = Job::Release { uid: "u1".to_owned(), netns };
+        let done = guarded(|| panic!("out of {}", "bounds"), job.otherwise());
+        let Some(Done::Released { uid, result: Err(why) }) = done else { panic!("{done:?}") };
+        assert_eq!((uid.as_str(), why.as_str()), ("u1", "a defect of the agent: out of bounds"));
+        let fine = guarded(|| Some(Done::Searched(Ok(Finds::default()))), None);
+        assert!(matches!(fine, Some(Done::Searched(Ok(_)))));
     }
 }

@@ -1,0 +1,151 @@
+//! What becomes of a thread or task that panics: it is logged, and it begins again, or the process ends. None is silently
+//! gone.
+
+use std::{
+    any::Any,
+    future::{Future, poll_fn},
+    panic::{self, AssertUnwindSafe},
+    pin::{Pin, pin},
+    task::Poll,
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    sync::mpsc::{self, Receiver, Sender},
+    time::{Instant, sleep},
+};
+use tracing::error;
+
+/// Before it begins again: at first, and at most; twice as long each time, unless it has run for long meanwhile.
+const FIRST: Duration = Duration::from_secs(1);
+const LAST: Duration = Duration::from_secs(60);
+
+/// A task that borrows what it keeps.
+pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// Has panics logged as all else is, instead of on stderr, in another form.
+pub(crate) fn log_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let thread = thread::current().name().unwrap_or("without a name").to_owned();
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        error!(target: "install", "defect: thread {thread} panicked at {place}: {}", words_of(panic.payload()));
+    }));
+}
+
+/// What a panic said.
+fn words_of(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    text.unwrap_or("without words").to_owned()
+}
+
+/// Waits for a task; an error: it panicked, and what it said.
+async fn caught(task: impl Future<Output = ()>) -> Result<(), String> {
+    let mut task = pin!(task);
+    poll_fn(|context| {
+        // After a panic it is not polled once more.
+        match panic::catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
+            Err(payload) => Poll::Ready(Err(words_of(&*payload))),
+        }
+    })
+    .await
+}
+
+/// Runs a task until it ends. One that panics begins again with what it `keeps`, after a pause.
+pub(crate) async fn restarted<K>(
+    name: &str,
+    mut keeps: K,
+    mut run: impl for<'a> FnMut(&'a mut K) -> Task<'a>,
+) {
+    let mut pause = FIRST;
+    loop {
+        let began = Instant::now();
+        // The task may be wherever it panicked; what it keeps are queues and handles, of which none is half changed.
+        let Err(why) = caught(run(&mut keeps)).await else { return };
+        if began.elapsed() > LAST {
+            pause = FIRST;
+        }
+        error!(target: "install", "{name} has panicked ({why}) and begins again in {} s", pause.as_secs());
+        sleep(pause).await;
+        pause = (pause * 2).min(LAST);
+    }
+}
+
+/// Tells of tasks without which the process is of no use, and that cannot begin again.
+#[derive(Clone)]
+pub(crate) struct Vital(Sender<String>);
+
+impl Vital {
+    pub(crate) fn new() -> (Vital, Receiver<String>) {
+        let (tell, told) = mpsc::channel(1);
+        (Vital(tell), told)
+    }
+
+    /// Runs such a task.
+    pub(crate) async fn watch(self, name: &'static str, task: impl Future<Output = ()>) {
+        if let Err(why) = caught(task).await {
+            drop(self.0.send(format!("{name} has panicked: {why}")).await); // the process may be ending anyway
+        }
+    }
+}
+
+/// The same for what blocks a thread of its own, and ends only if something is wrong.
+pub(crate) fn begun_again(name: &str, mut run: impl FnMut()) {
+    let mut pause = FIRST;
+    loop {
+        let began = std::time::Instant::now();
+        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(&mut run)) {
+            error!(target: "install", "{name} has panicked ({})", words_of(&*payload));
+        }
+        if began.elapsed() > LAST {
+            pause = FIRST;
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(LAST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_begins_again_with_what_it_keeps_until_it_ends() {
+        let (tell, told) = mpsc::channel(8);
+        for number in 0..5 {
+            tell.send(number).await.unwrap();
+        }
+        drop(tell);
+        let (say, mut said) = mpsc::channel(8);
+        let began = Instant::now();
+        restarted("the task", told, |told| {
+            let say = say.clone();
+            Box::pin(async move {
+                while let Some(number) = told.recv().await {
+                    assert!(number != 1 && number != 3, "as it should");
+                    say.send(number).await.unwrap();
+                }
+            })
+        })
+        .await;
+        drop(say);
+        let mut seen = Vec::new();
+        while let Some(number) = said.recv().await {
+            seen.push(number);
+        }
+        assert_eq!(seen, [0, 2, 4]);
+        assert!(began.elapsed() >= Duration::from_secs(3)); // one second, and two
+    }
+
+    #[tokio::test]
+    async fn a_vital_task_that_panics_is_told_of_and_one_that_ends_is_not() {
+        let (vital, mut told) = Vital::new();
+        vital.clone().watch("one", async {}).await;
+        vital.watch("another", async { panic!("as it {}", "should") }).await;
+        assert_eq!(told.recv().await.unwrap(), "another has panicked: as it should");
+        assert!(told.recv().await.is_none());
+    }
+}

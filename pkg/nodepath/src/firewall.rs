@@ -1,0 +1,68 @@
+//! The node's firewall, read by tools only when something of ours was changed: they read all that others have there, too,
+//! which takes seconds where that is tens of thousands of rules.
+
+use std::collections::BTreeMap;
+
+use model::Family;
+use netfilter::{Fingerprint, Firewall, Glance, Options, Wanted};
+use rules::{Hook, Jump, Owner, Place, Rule, RuleSet, Saved, SavedRule, Table, Target};
+
+use crate::Error;
+
+/// What was read last, and how it can be told that it is still so.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) firewall: Firewall,
+    pub(crate) families: BTreeMap<Family, Saved>,
+    /// None: it was changed while it was read.
+    glance: Option<Glance>,
+}
+
+/// Reads it in the calling thread's namespace, or finds that nothing of ours was changed since.
+pub(crate) fn read(kept: Option<Kept>, options: &Options) -> Result<Kept, Error> {
+    if let Some(Kept { firewall, families, glance: Some(before) }) = kept {
+        let now = look(&families, Some(&before));
+        if before.is_still(&now) {
+            return Ok(Kept { firewall, families, glance: Some(now) });
+        }
+    }
+    let before = Fingerprint::of_node().ok();
+    let (firewall, found) = Firewall::open(options)?;
+    let mut families = found.families;
+    families.values_mut().for_each(keep_ours);
+    let glance =
+        Some(look(&families, None)).filter(|glance| before.is_some_and(|before| glance.is_of(&before)));
+    Ok(Kept { firewall, families, glance })
+}
+
+fn look(families: &BTreeMap<Family, Saved>, before: Option<&Glance>) -> Glance {
+    let rules = |family| families.get(&family).map(jumps).unwrap_or_default();
+    Glance::of_node(&Wanted { owner: Owner::NODE, rules: &rules }, before)
+}
+
+/// Where our jumps stand.
+fn jumps(saved: &Saved) -> RuleSet {
+    let mut rules = RuleSet::default();
+    for (table, saved) in &saved.tables {
+        let hooks = Hook::ALL.into_iter().filter(|hook| saved.rules_of(hook.name()).any(leads_to_ours));
+        for hook in hooks {
+            let jump = Jump { hook, rule: Rule::new(Target::Return), place: Place::First };
+            rules.table(*table).jumps.push(jump);
+        }
+    }
+    rules
+}
+
+/// Leaves out the chains of others, whose rules nothing asks for. In built-in chains the place of a rule counts.
+fn keep_ours(saved: &mut Saved) {
+    let is_ours = |chain: &str| Owner::NODE.owns(chain) || Hook::ALL.iter().any(|hook| hook.name() == chain);
+    for table in Table::ALL {
+        let Some(saved) = saved.tables.get_mut(&table) else { continue };
+        saved.chains.retain(|chain| is_ours(chain));
+        saved.rules.retain(|rule| is_ours(&rule.chain) || leads_to_ours(rule));
+    }
+}
+
+fn leads_to_ours(rule: &SavedRule) -> bool {
+    Owner::NODE.chains.iter().any(|chain| rule.text.contains(chain))
+}
