@@ -212,6 +212,11 @@ fn hold(store: &Store, kind: &'static str, list: &[Value], still: impl Fn()) {
     }
 }
 
+/// The agent has got a list of all that is true: what was only told by an ADD is kept anyhow.
+fn wait_listed(stage: &Ambient, store: &Store) {
+    stage.eventually("all is listed", |_| store.has_listed("Pod", &store.truth("Pod")));
+}
+
 /// It was connected, and is served.
 fn is_served(stage: &InPod, ztunnel: &InpodZtunnel, peer: &Peer, what: &str) {
     let workload = ztunnel.workload(&peer.sandbox.pod.uid);
@@ -234,6 +239,7 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     stage.wait_captured(&one);
     stage.wait_captured(&two);
     let outside: SocketAddr = (stage.node.outside_ip(false), PORT).into();
+    wait_listed(&stage, &store);
     for (what, kind, list) in lies(&store) {
         hold(&store, kind, &list, || is_served(&stage, &ztunnel, &one, what));
         let doubted = stage.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects");
@@ -278,6 +284,7 @@ fn on_the_node_traffic_stays_captured_whatever_is_listed() {
     let _echo = Echo::tcp(stage.node.outside(), PORT);
     let one = stage.pod(MESH, "one");
     stage.wait_enrolled(&one, true);
+    wait_listed(&stage, &store);
     for (what, kind, list) in lies(&store) {
         hold(&store, kind, &list, || {
             assert!(stage.is_captured(&one), "{what}: in the clear\n{}", stage.log());
