@@ -131,7 +131,10 @@ fn pods_that_nothing_may_capture_are_left_alone() {
     let fine = manifest(MESH, "fine");
     let pods = [
         annotate(manifest(MESH, "opted-out"), "ambient.istio.io/redirection", "disabled"),
-        annotate(manifest(MESH, "sidecar"), "sidecar.istio.io/status", "{}"),
+        changed(annotate(manifest(MESH, "sidecar"), "sidecar.istio.io/status", "{}"), |pod| {
+            pod["spec"]["containers"][0]["name"] = json!("istio-proxy");
+        }),
+        annotate(manifest(MESH, "claims-one"), "sidecar.istio.io/status", "{}"),
         changed(manifest(MESH, "host"), |pod| pod["spec"]["hostNetwork"] = json!(true)),
         changed(manifest(MESH, "done"), |pod| pod["status"]["phase"] = json!("Succeeded")),
         changed(manifest(MESH, "failed"), |pod| pod["status"]["phase"] = json!("Failed")),
@@ -153,7 +156,7 @@ fn pods_that_nothing_may_capture_are_left_alone() {
     assert!(ztunnel.pod().ips().into_iter().all(|ip| !stage.has_member(ip)));
     assert!(enrolled(&stage, &fine));
     // Those that ask for it and must not are counted by reason.
-    for reason in ["opted-out", "sidecar", "host-network", "terminated", "agent-pod", "ztunnel"] {
+    for reason in ["opted-out", "sidecar", "no-proxy", "host-network", "terminated", "agent-pod", "ztunnel"] {
         let sample = format!("istio_cni_ambient_refused_pods{{reason=\"{reason}\"}}");
         assert!(stage.daemon().metric(&sample).is_some_and(|count| count >= 1.0), "{reason}");
     }
