@@ -124,6 +124,34 @@ fn a_pod_is_marked_pending_until_ztunnel_serves_it_and_not_at_all_when_it_left()
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
+/// A pod with CAP_NET_ADMIN decides how much there is to be read of it. istiod has clients use HBONE for a pod that is `enabled`.
+#[test]
+fn a_pod_that_cannot_be_looked_at_does_not_stay_enabled() {
+    let Some(cluster) = Cluster::start("in-pod-vast") else { return };
+    let mut daemon = cluster.scene.daemon();
+    daemon.wait_until_ready();
+    let socket = cluster.sockets.path().join("ztunnel.sock");
+    let _ztunnel = InpodZtunnel::start(&cluster.scene.node, "ztunnel-a", &socket, InpodOptions::default());
+    let web = cluster.scene.node.pod(cluster.create("web"), &[]);
+    cluster.runs(&web, 11);
+    cluster.label("ambient");
+    eventually("it is captured", || cluster.mark_of("web") == json!("enabled"));
+    let marked = |value: &str| {
+        let began = std::time::Instant::now();
+        while cluster.mark_of("web") != json!(value) {
+            assert!(began.elapsed() < std::time::Duration::from_secs(75), "never {value}: {}", daemon.log());
+            std::thread::sleep(std::time::Duration::from_millis(100)); // between two questions
+        }
+    };
+    let routes: String = (0..120_000)
+        .map(|i| format!("route add 10.{}.{}.{}/32 dev lo table 100\n", i >> 16, i >> 8 & 255, i & 255))
+        .collect();
+    let _ = web.netns.pipe("ip -batch -", &routes);
+    marked("pending");
+    web.netns.sh("ip route flush table 100 type unicast");
+    marked("enabled");
+}
+
 /// istiod has clients use plaintext for a pod that is not `enabled`; and each agent of a cluster that sends one patch for each
 /// of its pods is a load for the API server.
 #[test]

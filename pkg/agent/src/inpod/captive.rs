@@ -285,3 +285,23 @@ impl Captive {
         self.trouble = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_cannot_be_looked_at_is_doubtful_until_it_can_whatever_is_made_there() {
+        let mut captive = Captive::new(&Pod::default(), rules::inpod::Pod::default());
+        for doubtful in [false, true, true] {
+            captive.doubted("too many routes".to_owned());
+            assert_eq!(captive.is_doubtful(), doubtful);
+            captive.succeeded(); // its rules were made anew
+            captive.step = Step::Ruled;
+            assert_eq!(captive.is_doubtful(), doubtful);
+        }
+        assert!(captive.due > Instant::now() + FIRST_RETRY, "the next look is not at once");
+        captive.seen_well();
+        assert!(!captive.is_doubtful());
+    }
+}
