@@ -15,6 +15,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{Error, Limits, Lock, Options, may_use_legacy, private_mounts};
 
+/// The file of the namespace itself, for a tool that is in a pod's user namespace and can open nothing of the node's root:
+/// only the plugin has such, at an ADD, before the pod has any process that could hold it.
+const NETNS_FILE: &str = "/proc/thread-self/ns/net";
 /// How many files stand for the locks of all pods: there is nothing to be tidied up, and two pods seldom share one.
 const LOCKS: u64 = 256;
 
@@ -32,7 +35,7 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
     let limited = Options { limits: options.limits.or(Some(Limits::POD)), ..options.clone() };
     let attempt = || -> Result<Attempt<T>, E> {
         let legacy = may_use_legacy(&limited)?;
-        let lock = legacy.then(|| PodLock::of(netns, options.lock_directory.as_deref())).transpose();
+        let lock = legacy.then(|| PodLock::of(netns, options)).transpose();
         let lock = lock.map_err(|source| Error::Lock { source })?;
         let options = Options { lock: lock.as_ref().map_or(Lock::Host, PodLock::lock), ..limited.clone() };
         match private_mounts(&options.lock, legacy) {
@@ -67,7 +70,11 @@ struct PodLock {
 }
 
 impl PodLock {
-    fn of(netns: &Netns, directory: Option<&Path>) -> io::Result<PodLock> {
+    fn of(netns: &Netns, options: &Options) -> io::Result<PodLock> {
+        if options.user_namespace.is_some() {
+            return Ok(PodLock { path: NETNS_FILE.into(), _own: None });
+        }
+        let directory = options.lock_directory.as_deref();
         let shared = directory.map(|directory| shared(directory, netns.id().ino));
         if let Some(Ok(path)) = shared {
             return Ok(PodLock { path, _own: None });

@@ -71,20 +71,24 @@ fn a_held_lock_stops_the_host_with_a_name_and_a_pod_not_at_all() {
 }
 
 /// iptables before 1.8.6 knows no other lock than the host's file. In a pod it finds the pod's own file there, not one
-/// that all pods of the node share.
+/// that all pods of the node share; and not one that a process of the pod can open.
 #[test]
 fn an_old_tool_in_a_pod_finds_the_pods_own_file_in_the_place_of_the_hosts() {
     let pods = [pod_netns("one"), pod_netns("two")];
     // The file of the host, which exists as soon as anybody used the legacy tables.
     pods[0].sh("iptables-legacy -t filter -S");
+    let directory = kit::TempDir::new().unwrap();
+    let locks = directory.path().join("locks");
     let identity = |path: &std::path::Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).unwrap();
     let seen = pods.each_ref().map(|pod| {
         let netns = netns::Netns::open(pod.path()).unwrap();
-        let options = forced(Backend::Legacy);
+        let options = Options { lock_directory: Some(locks.clone()), ..forced(Backend::Legacy) };
         let look = |_: &Options| Ok::<_, redirect::Error>(identity(LOCK.as_ref()));
         netfilter::inside(&netns, &options, look).unwrap()
     });
     for (pod, (file, warning)) in pods.iter().zip(seen) {
-        assert_eq!((file, warning), (identity(&pod.path()), None));
+        let number = fs::metadata(pod.path()).unwrap().ino() % 256;
+        assert_eq!((file, warning), (identity(&locks.join(number.to_string())), None));
     }
+    assert_eq!(fs::metadata(&locks).unwrap().mode() & 0o777, 0o700);
 }
