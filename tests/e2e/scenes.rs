@@ -39,9 +39,9 @@ pub(crate) fn install(lab: &mut Lab, agent: &Agent) -> Footprint {
         agent.pods(&lab.control).iter().for_each(|pod| lab.explain(pod));
     }
     if agent.is_chained() {
-        installed(lab)
+        installed(lab);
     } else {
-        installed_alone(lab, agent)
+        installed_alone(lab, agent);
     }
     before
 }
