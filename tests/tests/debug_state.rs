@@ -334,7 +334,7 @@ fn what_somebody_took_away_is_a_difference_and_a_step_of_the_plan() {
             "routes" | "links" => "held", // by the route that lies under the missing one
             _ => "captured",
         };
-        assert_eq!(pod(&seen, MESH, "web")["capture"], capture, "{damage}");
+        assert_eq!(pod(&seen, MESH, "web")["capture"], capture, "{damage}: {}", seen["network"]);
         stage.settle();
         stage.eventually("it is repaired", |stage| {
             state(stage)["network"][kind]["difference"] == Value::Array(Vec::new())

@@ -38,6 +38,8 @@ use crate::{
 
 /// Without any event, everything is looked at this often.
 const REGULAR: Duration = Duration::from_secs(30);
+/// What is new brings that forward, but not to sooner than this after the last time: whoever makes news must not make work.
+const AFTER_NEWS: Duration = Duration::from_secs(5);
 /// After a failure, the next try; twice as long after each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
@@ -153,6 +155,8 @@ pub struct Owner {
     way: Box<dyn Way>,
     failures: u32,
     due: Instant,
+    /// When everything was looked at last.
+    whole: Option<Instant>,
     oldest: Option<Instant>,
     inbox: Receiver<Message>,
     started: Instant,
@@ -194,6 +198,7 @@ impl Owner {
             way,
             failures: 0,
             due: Instant::now(),
+            whole: None,
             oldest: None,
             inbox: inbox.receiver,
             started: Instant::now(),
@@ -251,6 +256,7 @@ impl Owner {
                 self.failures = 0;
                 // A turn over some things does not put off the one over all.
                 if level == Level::Whole || self.due <= now {
+                    self.whole = Some(Instant::now());
                     self.due = Instant::now() + REGULAR;
                 }
             }
@@ -313,10 +319,10 @@ impl Owner {
                 if core.index.apply(*fact) {
                     core.history.because(|| cause);
                     core.is_dirty(Level::Members);
-                    // What failed may have failed for want of this. Otherwise there is no need to look at everything.
-                    if self.failures > 0 {
-                        self.due = self.due.min(Instant::now() + FIRST_RETRY);
-                    }
+                    // What failed may have failed for want of this.
+                    let soonest = Instant::now() + FIRST_RETRY;
+                    let calm = self.whole.filter(|_| self.failures == 0).map(|whole| whole + AFTER_NEWS);
+                    self.due = self.due.min(calm.map_or(soonest, |calm| soonest.max(calm)));
                     core.answer_waiting();
                 }
             }

@@ -38,7 +38,8 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
         let lock = legacy.then(|| PodLock::of(netns, options)).transpose();
         let lock = lock.map_err(|source| Error::Lock { source })?;
         let options = Options { lock: lock.as_ref().map_or(Lock::Host, PodLock::lock), ..limited.clone() };
-        match private_mounts(&options.lock, legacy) {
+        let bound = legacy && lock.as_ref().is_none_or(PodLock::can_be_bound);
+        match private_mounts(&options.lock, bound) {
             Some(mounts) => Ok(Attempt::Needs(mounts, lock)),
             None => act(&options).map(Attempt::Done),
         }
@@ -82,6 +83,12 @@ impl PodLock {
         let own = File::from(memfd_create("lock", MemfdFlags::CLOEXEC)?);
         let path = format!("/proc/{}/fd/{}", std::process::id(), own.as_raw_fd());
         Ok(PodLock { path: path.into(), _own: Some(own) })
+    }
+
+    /// The kernel mounts no file that only a descriptor names. Tools before 1.8.6, which take the path from nobody, then wait for
+    /// the host's lock.
+    fn can_be_bound(&self) -> bool {
+        self._own.is_none()
     }
 
     fn lock(&self) -> Lock {

@@ -1,11 +1,11 @@
 //! The node's firewall, read by tools only when something of ours was changed: they read all that others have there, too,
 //! which takes seconds where that is tens of thousands of rules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
 use netfilter::{Fingerprint, Firewall, Glance, Options, Wanted};
-use rules::{Hook, Jump, Owner, Place, Rule, RuleSet, Saved, SavedRule, Table, Target};
+use rules::{Hook, Jump, Owner, Place, Rule, RuleSet, Saved, SavedRule, Table, Target, node};
 
 use crate::Error;
 
@@ -36,19 +36,21 @@ pub(crate) fn read(kept: Option<Kept>, options: &Options) -> Result<Kept, Error>
 }
 
 fn look(families: &BTreeMap<Family, Saved>, before: Option<&Glance>) -> Glance {
-    let rules = |family| families.get(&family).map(jumps).unwrap_or_default();
+    let rules = |family| jumps(families.get(&family));
     Glance::of_node(&Wanted { owner: Owner::NODE, rules: &rules }, before)
 }
 
-/// Where our jumps stand.
-fn jumps(saved: &Saved) -> RuleSet {
-    let mut rules = RuleSet::default();
-    for (table, saved) in &saved.tables {
+/// Where our jumps are, or belong: one that comes is a change as well as one that goes.
+fn jumps(saved: Option<&Saved>) -> RuleSet {
+    let mut places: BTreeSet<_> = node::HOOKS.into_iter().collect();
+    for (table, saved) in saved.iter().flat_map(|saved| &saved.tables) {
         let hooks = Hook::ALL.into_iter().filter(|hook| saved.rules_of(hook.name()).any(leads_to_ours));
-        for hook in hooks {
-            let jump = Jump { hook, rule: Rule::new(Target::Return), place: Place::First };
-            rules.table(*table).jumps.push(jump);
-        }
+        places.extend(hooks.map(|hook| (*table, hook)));
+    }
+    let mut rules = RuleSet::default();
+    for (table, hook) in places {
+        let jump = Jump { hook, rule: Rule::new(Target::Return), place: Place::First };
+        rules.table(table).jumps.push(jump);
     }
     rules
 }

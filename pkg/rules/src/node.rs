@@ -43,6 +43,15 @@ pub const KNOWN: Chain = Chain::named("ztunnel-KNOWN");
 /// In the ztunnel's namespace: what arrives by the pod's own interface (mangle).
 pub const UPLINK: Chain = Chain::named("ztunnel-UPLINK");
 
+/// Where the jumps into these chains are.
+pub const HOOKS: [(Table, Hook); 5] = [
+    (Table::Mangle, Hook::Prerouting),
+    (Table::Mangle, Hook::Output),
+    (Table::Filter, Hook::Forward),
+    (Table::Nat, Hook::Prerouting),
+    (Table::Nat, Hook::Postrouting),
+];
+
 /// How many ztunnels a node has room for.
 pub const SLOTS: usize = 2;
 

@@ -369,4 +369,7 @@ fn everything_is_as_configured() {
     assert!(text.contains("--to-destination 10.0.0.1:5353"), "{text}");
     let hooks: Vec<Hook> = rules.tables[&Table::Mangle].jumps.iter().map(|jump| jump.hook).collect();
     assert_eq!(hooks, [Hook::Prerouting, Hook::Output]);
+    let all = rules.tables.iter();
+    let places = all.flat_map(|(table, rules)| rules.jumps.iter().map(|jump| (*table, jump.hook)));
+    assert_eq!(places.collect::<BTreeSet<_>>(), node::HOOKS.into_iter().collect());
 }

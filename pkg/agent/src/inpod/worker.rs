@@ -263,7 +263,7 @@ impl Tools {
         if let Some(before) = before {
             let glance = inpod::glance(netns, &wanted, Some(before))?;
             if before.is_still(&glance) {
-                return Ok(Look { glance: before.clone(), repaired: Vec::new() });
+                return Ok(Look { glance, repaired: Vec::new() });
             }
         }
         let seen = inpod::verify(netns, &wanted, before, &self.options)?;
