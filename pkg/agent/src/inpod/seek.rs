@@ -74,9 +74,9 @@ impl InPodWay {
             return;
         }
         let (mut processes, mut records) = (BTreeMap::new(), BTreeMap::new());
+        self.sought.clear();
         if by_processes {
             let own = self.captives.iter().filter(|(_, captive)| captive.waiting.is_empty());
-            self.sought.clear();
             for (uid, captive) in own.filter(|(_, captive)| !captive.ips.is_empty()) {
                 self.sought.insert(uid.clone());
                 processes.insert(uid.clone(), sought(captive));
@@ -121,12 +121,16 @@ impl InPodWay {
         if !std::mem::take(&mut self.seeking) {
             return; // all was settled meanwhile
         }
+        // One among records alone must not put off the next one among processes.
+        let by_processes = !self.sought.is_empty() || !self.searched;
         let finds = match result {
             Ok(finds) => finds,
             Err(error) => {
                 self.search_trouble =
                     Some(format!("cannot look for the network namespaces of running pods: {error}"));
-                self.processes.later();
+                if by_processes {
+                    self.processes.later();
+                }
                 return;
             }
         };
@@ -145,7 +149,7 @@ impl InPodWay {
         for (uid, recorded) in finds.records {
             self.inherit(core, &uid, recorded);
         }
-        if self.captives.values().any(|captive| captive.netns.is_none()) {
+        if by_processes && self.captives.values().any(|captive| captive.netns.is_none()) {
             self.processes.later();
         }
         self.unplaced.retain(|uid| !self.captives.contains_key(uid));
