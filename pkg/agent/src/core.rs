@@ -9,6 +9,7 @@ use std::{
 
 use model::{Pod, PodName};
 use planner::{
+    Doubted,
     ambient::{AMBIENT_REDIRECTION, Left, Standing, standing},
     facts::Index,
     node::Members,
@@ -58,7 +59,7 @@ pub(crate) struct Core {
     since: BTreeMap<String, (Option<Redirection>, SystemTime)>,
     began: SystemTime,
     /// Whom the API server's lists were not believed of, at the last turn.
-    doubted: BTreeSet<String>,
+    doubted: Doubted,
 }
 
 impl Core {
@@ -87,7 +88,7 @@ impl Core {
             trouble: None,
             since: BTreeMap::new(),
             began: SystemTime::now(),
-            doubted: BTreeSet::new(),
+            doubted: Doubted::default(),
         }
     }
 
@@ -184,6 +185,17 @@ impl Core {
         (pod.metadata.deleted.is_some() || self.is_doubted(pod)) && self.has_ended(pod)
     }
 
+    fn count_doubts(&mut self) {
+        let doubted = self.index.doubted();
+        if *doubted == self.doubted {
+            return;
+        }
+        let new = doubted.pods.difference(&self.doubted.pods).count()
+            + doubted.namespaces.difference(&self.doubted.namespaces).count();
+        self.metrics.doubted(doubted.pods.len() + doubted.namespaces.len(), new);
+        self.doubted = doubted.clone();
+    }
+
     /// It stays as it is known, though the API server's list says otherwise.
     fn is_doubted(&self, pod: &Pod) -> bool {
         self.index.doubted().pods.contains(&pod.name())
@@ -230,13 +242,7 @@ impl Core {
         self.remember(states);
         self.notices.end();
         self.metrics.pods(enrolled, pending);
-        let doubted: BTreeSet<String> = {
-            let doubted = self.index.doubted();
-            let pods = doubted.pods.iter().map(|name| format!("pod {name}"));
-            pods.chain(doubted.namespaces.iter().map(|name| format!("namespace {name}"))).collect()
-        };
-        self.metrics.doubted(doubted.len(), doubted.difference(&self.doubted).count());
-        self.doubted = doubted;
+        self.count_doubts();
         self.metrics.refused(&refused);
         self.tell_marks(marks);
     }

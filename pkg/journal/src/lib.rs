@@ -66,6 +66,24 @@ pub enum Page {
     ProbeChains,
 }
 
+/// What a journal held when it was read.
+#[derive(Debug, Clone)]
+pub struct Noted(Entries);
+
+impl Noted {
+    /// What is noted on a page, by name.
+    #[must_use]
+    pub fn entries(&self, page: Page) -> BTreeMap<String, String> {
+        self.0.get(&key(page)).cloned().unwrap_or_default()
+    }
+
+    /// Whether anything is.
+    #[must_use]
+    pub fn has(&self, page: Page) -> bool {
+        self.0.contains_key(&key(page))
+    }
+}
+
 impl Journal {
     /// The journal in a file of ours, which exists as long as anything is noted.
     #[must_use]
@@ -73,16 +91,10 @@ impl Journal {
         Journal { path: path.to_owned() }
     }
 
-    /// What is noted, by name.
+    /// All that is noted now, for several questions after one look at the file.
     #[must_use]
-    pub fn entries(&self, page: Page) -> BTreeMap<String, String> {
-        self.read().entries.remove(&key(page)).unwrap_or_default()
-    }
-
-    /// Whether anything is.
-    #[must_use]
-    pub fn has(&self, page: Page) -> bool {
-        self.read().entries.contains_key(&key(page))
+    pub fn noted(&self) -> Noted {
+        Noted(self.read().entries)
     }
 
     /// Notes old values by name, except where an older one is noted: the first is what was there before us.
@@ -132,8 +144,9 @@ impl Journal {
     /// # Errors
     /// The kernel refuses to answer, or the file cannot be written.
     pub fn note_chains(&self, page: Page, tables: &[(Family, &str)]) -> Result<(), Error> {
+        let all = self.noted();
         let (noted, earlier) =
-            (self.entries(page), other(page).map(|other| self.entries(other)).unwrap_or_default());
+            (all.entries(page), other(page).map(|other| all.entries(other)).unwrap_or_default());
         let mut seen = Vec::new();
         for (family, table) in tables {
             let name = entry(*family, table);
@@ -155,7 +168,7 @@ impl Journal {
     /// # Errors
     /// The kernel refuses, or the file cannot be written.
     pub fn remove_chains(&self, page: Page) -> Result<(), Error> {
-        for (name, before) in self.entries(page) {
+        for (name, before) in self.noted().entries(page) {
             if let Some((family, table)) = parse_entry(&name) {
                 BuiltIn::parse(&before).put_back(family, table)?;
             }
@@ -283,7 +296,10 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "[9]", "reading changes nothing");
         journal.note(NODES, [("a".to_owned(), "1".to_owned())].into_iter()).unwrap();
         assert_eq!(std::fs::read_to_string(path.with_extension("unread")).unwrap(), "[9]");
-        assert_eq!(Journal::at(&path).entries(NODES), BTreeMap::from([("a".to_owned(), "1".to_owned())]));
+        assert_eq!(
+            Journal::at(&path).noted().entries(NODES),
+            BTreeMap::from([("a".to_owned(), "1".to_owned())])
+        );
         std::fs::remove_dir_all(directory).unwrap();
     }
 
@@ -300,13 +316,13 @@ mod tests {
             let refused = note(&journal, &[("a", "1")]);
             assert!(matches!(refused, Err(Error::File(_))), "{refused:?}");
         }
-        assert!(journal.entries(NODES).is_empty());
+        assert!(journal.noted().entries(NODES).is_empty());
         std::fs::create_dir(&directory).unwrap();
         note(&journal, &[("a", "1"), ("b", "2")]).unwrap();
         note(&journal, &[("b", "3"), ("c", "4")]).unwrap();
         let wanted =
             [("a", "1"), ("b", "2"), ("c", "4")].map(|(name, old)| (name.to_owned(), old.to_owned()));
-        assert_eq!(Journal::at(&path).entries(NODES), wanted.into());
+        assert_eq!(Journal::at(&path).noted().entries(NODES), wanted.into());
         for name in ["a", "b", "c"] {
             assert!(path.exists(), "{name} is noted");
             journal.forget(NODES, name).unwrap();
@@ -326,7 +342,7 @@ mod tests {
             journal.note(page, std::iter::once(("a".to_owned(), "1".to_owned()))).unwrap();
         }
         journal.keep_only(&[NetnsId { dev: 4, ino: 7 }]).unwrap();
-        let kept: Vec<_> = pages.into_iter().filter(|page| journal.has(*page)).collect();
+        let kept: Vec<_> = pages.into_iter().filter(|page| journal.noted().has(*page)).collect();
         assert_eq!(kept, pages[..4]);
         std::fs::remove_file(path).unwrap();
     }

@@ -101,9 +101,10 @@ impl NodePath {
     /// # Errors
     /// What could not be listed.
     pub fn observe_network(&mut self) -> Result<Observed, Error> {
+        let noted = self.journal.noted();
         let mut observed = Observed {
-            journal: self.journal.entries(Page::Settings(None)),
-            chains_noted: self.journal.has(Page::Chains(None)),
+            journal: noted.entries(Page::Settings(None)),
+            chains_noted: noted.has(Page::Chains(None)),
             ..Observed::default()
         };
         for family in Family::BOTH {
@@ -221,6 +222,7 @@ impl NodePath {
     ) -> Result<(), Error> {
         self.slots = slots.clone();
         let known = Known::from(&self.config, observed);
+        let noted = self.journal.noted();
         for slot in Slot::BOTH {
             let Some(generation) = slot.of(slots) else { continue };
             observed.sysctls.extend(inside::read_sysctls(&watched_sysctls(slot, &generation.veth))?);
@@ -239,8 +241,8 @@ impl NodePath {
             }
             let mut seen = inside::observe(slot, located, &self.options)?;
             let whose = Some(located.netns.id());
-            seen.journal = self.journal.entries(Page::Settings(whose));
-            seen.chains_noted = self.journal.has(Page::Chains(whose));
+            seen.journal = noted.entries(Page::Settings(whose));
+            seen.chains_noted = noted.has(Page::Chains(whose));
             *slot.of_mut(&mut observed.inside) = Some(seen);
         }
         Ok(())

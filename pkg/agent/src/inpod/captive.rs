@@ -242,7 +242,6 @@ impl Captive {
             looked: self.looked,
             seen: self.seen.clone(),
             trouble: self.trouble.clone(),
-            overruling: self.bypasses().map(str::to_owned).collect(),
             awaited: !self.waiting.is_empty(),
         }
     }

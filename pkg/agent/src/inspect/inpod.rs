@@ -39,10 +39,15 @@ pub(crate) struct CaptiveView {
     /// What was seen then.
     pub(crate) seen: Option<Glance>,
     pub(crate) trouble: Option<String>,
-    /// Rules of other components that precede ours.
-    pub(crate) overruling: Vec<String>,
     /// An ADD waits.
     pub(crate) awaited: bool,
+}
+
+impl CaptiveView {
+    /// Rules of other components that precede ours, as they were seen.
+    pub(crate) fn overruling(&self) -> impl Iterator<Item = &str> {
+        self.seen.iter().flat_map(Glance::bypasses)
+    }
 }
 
 /// Fills in the node's part.
@@ -153,7 +158,7 @@ pub(super) fn view(captive: &CaptiveView) -> KernelView {
     let mut view = KernelView {
         looked: captive.looked.map(timestamp_of),
         netns: captive.netns.as_ref().map(|netns| netns_ref(netns.id())),
-        overruling: captive.overruling.clone(),
+        overruling: captive.overruling().map(str::to_owned).collect(),
         ..KernelView::default()
     };
     if captive.netns.is_none() {

@@ -357,7 +357,7 @@ fn from_within(captive: &CaptiveView, connected: bool, shown: &mut PodState) {
         return;
     }
     shown.capture = match () {
-        () if captive.ruled && served && !captive.overruling.is_empty() => Capture::Bypassing,
+        () if captive.ruled && served && captive.overruling().next().is_some() => Capture::Bypassing,
         () if captive.ruled && served => Capture::Captured,
         () if captive.awaited => Capture::Pending,
         () if captive.ruled => Capture::Held,
