@@ -212,6 +212,16 @@ fn hold(store: &Store, kind: &'static str, list: &[Value], still: impl Fn()) {
     }
 }
 
+fn doubted(stage: &Ambient) -> Option<f64> {
+    stage.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects")
+}
+
+/// The API server lists what is true again, and nothing is doubted any more.
+fn recovers(stage: &Ambient, store: &Store) {
+    store.tell_the_truth();
+    stage.eventually("nothing is doubted", |stage| doubted(stage) == Some(0.0));
+}
+
 /// The agent has got a list of all that is true: what was only told by an ADD is kept anyhow.
 fn wait_listed(stage: &Ambient, store: &Store) {
     stage.eventually("all is listed", |_| store.has_listed("Pod", &store.truth("Pod")));
@@ -242,15 +252,12 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     wait_listed(&stage, &store);
     for (what, kind, list) in lies(&store) {
         hold(&store, kind, &list, || is_served(&stage, &ztunnel, &one, what));
-        let doubted = stage.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects");
+        let doubted = doubted(&stage);
         let is_settled = what.contains("before it had") || what.contains("predecessor");
         assert!(is_settled || doubted.is_some_and(|number| number >= 1.0), "{what}: {doubted:?}");
         let _ = one.tcp(outside).unwrap();
         let _ = ztunnel.wait_seen(|seen| seen.src.ip() == one.ip(false) && seen.dst == outside);
-        store.tell_the_truth();
-        stage.eventually("nothing is doubted", |stage| {
-            stage.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects") == Some(0.0)
-        });
+        recovers(&stage, &store);
     }
     assert!(relayed(&ztunnel, one.ip(false), outside));
     // Few questions: each pod that was lacking, and not again and again.
@@ -289,10 +296,7 @@ fn on_the_node_traffic_stays_captured_whatever_is_listed() {
         hold(&store, kind, &list, || {
             assert!(stage.is_captured(&one), "{what}: in the clear\n{}", stage.log());
         });
-        store.tell_the_truth();
-        stage.eventually("nothing is doubted", |stage| {
-            stage.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects") == Some(0.0)
-        });
+        recovers(&stage, &store);
     }
     stage.assert_owned(&one);
     hold(&store, "Pod", &[], || assert!(stage.is_captured(&one)));

@@ -1,43 +1,27 @@
 //! A process of a pod, without any privilege, that locks whatever it can open: no work on legacy tables waits for it.
 
 use std::{
-    process::{Child, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
-use kit::{InpodOptions, Netns};
+use kit::{InpodOptions, LockHolder, Netns};
 
 use crate::ambient_stage::PLAIN;
 use crate::inpod_stage::{InPod, ours};
 
 /// A process of a pod that holds the lock of its namespace's file until it is dropped.
-struct Holder(Child);
-
-impl Holder {
-    fn new(netns: &Netns) -> Holder {
-        let mut command = Command::new("setpriv");
-        command.args([
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            "--bounding-set=-all",
-            "--no-new-privs",
-        ]);
-        command.args(["flock", "--no-fork", "/proc/self/ns/net", "sh", "-c", "echo held; exec cat"]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = netns.spawn(&mut command);
-        let mut line = [0; 5];
-        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
-        assert_eq!(&line, b"held\n");
-        Holder(child)
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn hold(netns: &Netns) -> LockHolder {
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--bounding-set=-all",
+        "--no-new-privs",
+        "flock",
+    ]);
+    LockHolder::start(netns, command, "/proc/self/ns/net")
 }
 
 /// Much less than a tool waits for a lock.
@@ -48,7 +32,7 @@ fn a_process_of_a_pod_that_holds_its_namespaces_lock_keeps_nobody_waiting() {
     let mut stage = InPod::new(&[("FORCE_IPTABLES_BINARY", "legacy")]);
     let _ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
     let pods: Vec<_> = (0..4).map(|at| stage.running_pod(PLAIN, &format!("holder-{at}"))).collect();
-    let held: Vec<_> = pods.iter().map(|pod| Holder::new(&pod.sandbox.netns)).collect();
+    let held: Vec<_> = pods.iter().map(|pod| hold(&pod.sandbox.netns)).collect();
     let began = Instant::now();
     stage.manifests.put_namespace(PLAIN, &[("istio.io/dataplane-mode", "ambient")]);
     let one = Instant::now();

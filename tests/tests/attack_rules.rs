@@ -96,6 +96,11 @@ fn a_pod_that_drops_our_rules_among_very_many_of_its_own_is_captured_again() {
     assert!(told.status.success() && words.contains("in place"), "{words}");
 }
 
+/// One more foreign rule, as kube-proxy adds them all the time.
+fn add_service(node: &Netns, at: usize) {
+    let _ = node.sh(&format!("iptables-nft -t nat -A FOREIGN -d 10.255.{}.{} -j ACCEPT", at >> 8, at & 255));
+}
+
 #[test]
 fn very_many_rules_on_the_node_keep_no_pod_from_starting_with_capture_in_pods() {
     let mut stage = InPod::stopped(kit::NodeOptions::default(), &[]);
@@ -104,12 +109,7 @@ fn very_many_rules_on_the_node_keep_no_pod_from_starting_with_capture_in_pods() 
     let _ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
     let took = adds(Duration::from_secs(40), |at| {
         let peer = stage.mesh_pod(&format!("pod-{at}"));
-        // As kube-proxy does all the time.
-        stage.node.netns().sh(&format!(
-            "iptables-nft -t nat -A FOREIGN -d 10.255.{}.{} -j ACCEPT",
-            at >> 8,
-            at & 255
-        ));
+        add_service(stage.node.netns(), at);
         peer
     });
     assert!(took[took.len() / 100] < ADD, "{took:?}");
@@ -124,11 +124,7 @@ fn very_many_rules_on_the_node_keep_no_pod_from_starting_with_capture_on_the_nod
     let _ztunnel = stage.ztunnel("ztunnel-a");
     let took = adds(Duration::from_secs(40), |at| {
         let peer = stage.pod(MESH, &format!("pod-{at}"));
-        stage.node.netns().sh(&format!(
-            "iptables-nft -t nat -A FOREIGN -d 10.255.{}.{} -j ACCEPT",
-            at >> 8,
-            at & 255
-        ));
+        add_service(stage.node.netns(), at);
         peer
     });
     assert!(took[took.len() / 100] < ADD, "{took:?}");

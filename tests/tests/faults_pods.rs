@@ -1,11 +1,9 @@
 //! Pods whose namespaces are not as most pods' are: captured from within like any other.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kit::{InpodOptions, Netns, Pod};
+use kit::{InpodOptions, Netns, Pod, UserNetns};
 
 use crate::ambient_stage::MESH;
 use crate::inpod_stage::InPod;
@@ -48,62 +46,22 @@ fn a_pod_whose_link_leads_past_the_node_is_found_and_captured() {
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
-/// A pod with `hostUsers: false`: its network namespace belongs to a user namespace of its own.
-struct UserPod {
-    process: Child,
-    name: String,
-}
-
-impl UserPod {
-    fn new() -> UserPod {
-        let own = fs::read_link("/proc/self/ns/user").unwrap();
-        let mut command = Command::new("unshare");
-        let process = command.args(["--user", "--net", "sleep", "600"]).spawn().unwrap();
-        let proc = PathBuf::from(format!("/proc/{}", process.id()));
-        let deadline = Instant::now() + MINUTE;
-        while fs::read_link(proc.join("ns/user")).is_ok_and(|now| now == own) {
-            assert!(Instant::now() < deadline, "unshare does not come to its namespaces");
-            std::thread::sleep(Duration::from_millis(2)); // between two looks at another process
-        }
-        for map in ["uid_map", "gid_map"] {
-            fs::write(proc.join(map), "0 100000 65536").unwrap();
-        }
-        let name = format!("users-{}", process.id());
-        sh(&format!("ip netns attach {name} {}", process.id()));
-        UserPod { process, name }
-    }
-}
-
-impl Drop for UserPod {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-        sh(&format!("ip netns delete {}", self.name));
-    }
-}
-
-fn sh(line: &str) -> String {
-    let mut words = line.split(' ');
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
+/// A pod with `hostUsers: false`.
 #[test]
 fn a_pod_with_users_of_its_own_is_captured_from_within() {
     let mut stage = InPod::new(&[]);
     let ztunnel = stage.ztunnel("ztunnel-a", InpodOptions::default());
-    let (inside, pod) = (UserPod::new(), Pod::new(MESH, "users"));
-    let (own, node) = (inside.name.clone(), stage.node.netns().name().to_owned());
-    sh(&format!("ip link add eth0 netns {own} type veth peer name users0 netns {node}"));
+    let (inside, pod) = (UserNetns::new("users"), Pod::new(MESH, "users"));
+    let (own, node) = (inside.name(), stage.node.netns().name().to_owned());
+    let _ = inside.ip(&format!("link add eth0 netns {own} type veth peer name users0 netns {node}"));
     for line in ["link set lo up", "address add 10.77.0.2/24 dev eth0", "link set eth0 up"] {
-        sh(&format!("ip -n {own} {line}"));
+        let _ = inside.ip(&format!("-n {own} {line}"));
     }
-    sh(&format!("ip -n {own} address add fd00:77::2/64 dev eth0 nodad"));
+    let _ = inside.ip(&format!("-n {own} address add fd00:77::2/64 dev eth0 nodad"));
     stage.node.netns().sh("ip link set users0 up");
-    stage.processes.add_named(&pod.uid, Path::new(&own));
+    stage.processes.add_named(&pod.uid, Path::new(own));
     stage.manifests.put_pod(&pod.manifest(&["10.77.0.2".parse().unwrap(), "fd00:77::2".parse().unwrap()]));
-    wait_ruled(&stage, |command| sh(&format!("ip netns exec {own} {command}")));
+    wait_ruled(&stage, |command| inside.ip(&format!("netns exec {own} {command}")));
     let _ = ztunnel.wait_for_workload(&pod.uid);
     assert_eq!(ztunnel.protocol_error(), None);
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
@@ -118,5 +119,40 @@ impl LegacyLock {
         let file = File::open(netns.path()).expect("a namespace can be opened");
         flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody else has the lock");
         Self { _file: file }
+    }
+}
+
+/// A process in a network namespace that holds the lock of a file until this is dropped.
+#[derive(Debug)]
+pub struct LockHolder(Child);
+
+impl LockHolder {
+    /// Starts it by way of `command`, which may take its privileges first, and returns when it has the lock. Nothing forks in
+    /// between: the process that takes the lock is the one that keeps it.
+    ///
+    /// # Panics
+    /// If it does not get the lock at once.
+    #[must_use]
+    pub fn start(netns: &Netns, mut command: Command, file: &str) -> Self {
+        command.args(["--no-fork", file, "sh", "-c", "echo held; exec cat"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut holder = Self(netns.spawn(&mut command));
+        let mut line = [0; 5];
+        holder.0.stdout.as_mut().expect("it is piped").read_exact(&mut line).expect("it says so");
+        assert_eq!(&line, b"held\n");
+        holder
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for LockHolder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

@@ -33,6 +33,7 @@ mod process;
 mod runtime;
 mod service;
 mod traffic;
+mod user_netns;
 mod watch;
 mod ztunnel;
 
@@ -40,7 +41,7 @@ pub use api::{ApiServer, Auth, Request, kubeconfig};
 pub use artefacts::{
     binary, copy_program, has_other_users, sandboxed, skip, write_script, write_without_ipv6,
 };
-pub use attack::{HalfOpen, LegacyLock, fill_with_services};
+pub use attack::{HalfOpen, LegacyLock, LockHolder, fill_with_services};
 pub use client::{Answer, Client};
 pub use container::{Container, Daemon, NETWORK_CONFIG};
 pub use fake_api::{FakeApi, FakeReply, FakeRequest};
@@ -56,5 +57,6 @@ pub use runtime::{Added, Call, ChainError, Runtime};
 pub use service::Service;
 pub use tempfile::TempDir;
 pub use traffic::{Client as TrafficClient, Echo, Failure, FailureKind, Proto, Seen, Serve, connect};
+pub use user_netns::UserNetns;
 pub use watch::{Counts, UplinkWatch};
 pub use ztunnel::{Relayed, Via, Ztunnel, ZtunnelOptions};

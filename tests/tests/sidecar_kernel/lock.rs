@@ -3,11 +3,11 @@
 use std::{
     fs,
     os::unix::fs::MetadataExt,
-    process::{Child, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
-use kit::Netns;
+use kit::{LockHolder, Netns};
 use netfilter::{Backend, Lock, Options};
 use redirect::{Families, Form, Report};
 
@@ -18,30 +18,6 @@ use super::{
 
 const LOCK: &str = "/run/xtables.lock";
 
-/// Somebody who holds the host's lock until dropped.
-struct Holder(Child);
-
-impl Holder {
-    fn new(netns: &Netns) -> Holder {
-        // Without a fork, the process that takes the lock is the one that keeps it.
-        let mut command = Command::new("flock");
-        command.args(["--no-fork", LOCK, "sh", "-c", "echo held; exec cat"]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = netns.spawn(&mut command);
-        let mut line = [0; 5];
-        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
-        assert_eq!(&line, b"held\n");
-        Holder(child)
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn apply(netns: &Netns, options: &Options, form: Form) -> Result<Report, redirect::Error> {
     netns.run(|| redirect::apply(&cases::injected(), Families::Dual, options, form))
 }
@@ -49,13 +25,13 @@ fn apply(netns: &Netns, options: &Options, form: Form) -> Result<Report, redirec
 #[test]
 fn a_held_lock_stops_the_host_with_a_name_and_a_pod_not_at_all() {
     let netns = pod_netns("lock");
-    let holder = Holder::new(&netns);
+    let holder = LockHolder::start(&netns, Command::new("flock"), LOCK);
     let host = Options { lock: Lock::Host, lock_wait: Duration::from_secs(1), ..forced(Backend::Legacy) };
     for form in [Form::Restore, Form::Commands] {
         let started = Instant::now();
         let error = apply(&netns, &host, form).unwrap_err().to_string();
         assert!(started.elapsed() >= Duration::from_millis(900), "it waited {:?}", started.elapsed());
-        let pid = holder.0.id();
+        let pid = holder.pid();
         assert!(error.contains(LOCK) && error.contains(&format!("process {pid} (cat)")), "{error}");
         assert!(error.contains("within 1 s"), "{error}");
     }
