@@ -21,6 +21,21 @@ use tracing::error;
 const FIRST: Duration = Duration::from_secs(1);
 const LAST: Duration = Duration::from_secs(60);
 
+/// How long to pause before the next beginning.
+struct Backoff(Duration);
+
+impl Backoff {
+    /// After a run that took so long.
+    fn next(&mut self, ran: Duration) -> Duration {
+        if ran > LAST {
+            self.0 = FIRST;
+        }
+        let pause = self.0;
+        self.0 = (pause * 2).min(LAST);
+        pause
+    }
+}
+
 /// A task that borrows what it keeps.
 pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
@@ -60,17 +75,14 @@ pub(crate) async fn restarted<K>(
     mut keeps: K,
     mut run: impl for<'a> FnMut(&'a mut K) -> Task<'a>,
 ) {
-    let mut pause = FIRST;
+    let mut backoff = Backoff(FIRST);
     loop {
         let began = Instant::now();
         // The task may be wherever it panicked; what it keeps are queues and handles, of which none is half changed.
         let Err(why) = caught(run(&mut keeps)).await else { return };
-        if began.elapsed() > LAST {
-            pause = FIRST;
-        }
+        let pause = backoff.next(began.elapsed());
         error!(target: "install", "{name} has panicked ({why}) and begins again in {} s", pause.as_secs());
         sleep(pause).await;
-        pause = (pause * 2).min(LAST);
     }
 }
 
@@ -94,17 +106,13 @@ impl Vital {
 
 /// The same for what blocks a thread of its own, and ends only if something is wrong.
 pub(crate) fn begun_again(name: &str, mut run: impl FnMut()) {
-    let mut pause = FIRST;
+    let mut backoff = Backoff(FIRST);
     loop {
         let began = std::time::Instant::now();
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(&mut run)) {
             error!(target: "install", "{name} has panicked ({})", words_of(&*payload));
         }
-        if began.elapsed() > LAST {
-            pause = FIRST;
-        }
-        thread::sleep(pause);
-        pause = (pause * 2).min(LAST);
+        thread::sleep(backoff.next(began.elapsed()));
     }
 }
 
