@@ -86,7 +86,7 @@ fn write(
 ) -> Change {
     netns.run(move || {
         let (firewall, observed) = Firewall::open(&forced(backend)).unwrap();
-        let change = plan(&observed.of(family));
+        let change = plan(observed.of(family));
         firewall.restore(&[(family, change.restore_text())], Vec::new()).unwrap();
         change
     })

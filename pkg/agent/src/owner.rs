@@ -214,10 +214,7 @@ impl Owner {
             match self.inbox.recv_timeout(self.rest().saturating_duration_since(Instant::now())) {
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(message) => self.take(message),
-                Err(RecvTimeoutError::Timeout) if Instant::now() >= self.due => {
-                    self.core.is_dirty(Level::Whole);
-                }
-                Err(RecvTimeoutError::Timeout) => self.core.is_dirty(Level::Members),
+                Err(RecvTimeoutError::Timeout) => {}
             }
             // What came meanwhile is one change.
             while let Ok(message) = self.inbox.try_recv() {
@@ -239,9 +236,12 @@ impl Owner {
 
     fn turn_if_due(&mut self) {
         let now = Instant::now();
-        // Also when messages come so often that nothing is ever waited for.
+        // Both also when messages come so often that nothing is ever waited for.
         if self.way.due().is_some_and(|due| due <= now) {
             self.core.is_dirty(Level::Members);
+        }
+        if self.due <= now {
+            self.core.is_dirty(Level::Whole);
         }
         let Some(level) = self.core.dirty else { return };
         // After a failure something new makes it work sooner, but not at once, except what is waited for.
@@ -255,7 +255,7 @@ impl Owner {
             Ok(()) => {
                 self.failures = 0;
                 // A turn over some things does not put off the one over all.
-                if level == Level::Whole || self.due <= now {
+                if level == Level::Whole {
                     self.whole = Some(Instant::now());
                     self.due = Instant::now() + REGULAR;
                 }

@@ -16,7 +16,7 @@ impl Observation {
     /// rule set.
     #[must_use]
     pub fn changes(&self, owner: Owner, wanted: impl Fn(Family) -> RuleSet) -> Changes {
-        let change = |family| (family, owner.apply(&wanted(family), &self.of(family)));
+        let change = |family| (family, owner.apply(&wanted(family), self.of(family)));
         Changes(Family::BOTH.into_iter().map(change).collect())
     }
 

@@ -85,7 +85,7 @@ pub struct Firewall {
     options: Options,
 }
 
-/// What the tables of the chosen backend hold. A family without any table is absent and counts as blank.
+/// What the tables of the chosen backend hold, as far as it concerns one of our owners. A family without any table is absent and counts as blank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
     /// By family.
@@ -122,8 +122,9 @@ const PIPE: usize = 32 * 1024;
 impl Observation {
     /// What `family` holds.
     #[must_use]
-    pub fn of(&self, family: Family) -> Saved {
-        self.families.get(&family).cloned().unwrap_or_default()
+    pub fn of(&self, family: Family) -> &Saved {
+        static NOTHING: Saved = Saved { tables: BTreeMap::new() };
+        self.families.get(&family).unwrap_or(&NOTHING)
     }
 }
 
@@ -230,8 +231,11 @@ impl Firewall {
         for (family, finished) in finish_all(started.collect::<Result<_, Error>>()?, time)? {
             let tool = finished.tool.clone();
             let output = finished.success()?;
-            let saved =
-                Saved::parse(&output.stdout).map_err(|source| Error::Save { tool, family, source })?;
+            let saved = Saved::parse_for(&output.stdout, &OWNERS).map_err(|source| Error::Save {
+                tool,
+                family,
+                source,
+            })?;
             observed.families.insert(family, saved);
         }
         Ok(observed)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
 use netfilter::{Fingerprint, Firewall, Glance, Options, Wanted};
-use rules::{Hook, Jump, Owner, Place, Rule, RuleSet, Saved, SavedRule, Table, Target, node};
+use rules::{Hook, Jump, Owner, Place, Rule, RuleSet, Saved, SavedRule, Target, node};
 
 use crate::Error;
 
@@ -28,8 +28,7 @@ pub(crate) fn read(kept: Option<Kept>, options: &Options) -> Result<Kept, Error>
     }
     let before = Fingerprint::of_node().ok();
     let (firewall, found) = Firewall::open(options)?;
-    let mut families = found.families;
-    families.values_mut().for_each(keep_ours);
+    let families = found.families;
     let glance =
         Some(look(&families, None)).filter(|glance| before.is_some_and(|before| glance.is_of(&before)));
     Ok(Kept { firewall, families, glance })
@@ -53,16 +52,6 @@ fn jumps(saved: Option<&Saved>) -> RuleSet {
         rules.table(table).jumps.push(jump);
     }
     rules
-}
-
-/// Leaves out the chains of others, whose rules nothing asks for. In built-in chains the place of a rule counts.
-fn keep_ours(saved: &mut Saved) {
-    let is_ours = |chain: &str| Owner::NODE.owns(chain) || Hook::ALL.iter().any(|hook| hook.name() == chain);
-    for table in Table::ALL {
-        let Some(saved) = saved.tables.get_mut(&table) else { continue };
-        saved.chains.retain(|chain| is_ours(chain));
-        saved.rules.retain(|rule| is_ours(&rule.chain) || leads_to_ours(rule));
-    }
 }
 
 fn leads_to_ours(rule: &SavedRule) -> bool {

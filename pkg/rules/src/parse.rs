@@ -7,7 +7,10 @@ mod rule;
 
 use std::collections::BTreeMap;
 
-use crate::ir::{Rule, Table};
+use crate::{
+    ir::{Hook, Rule, Table},
+    plan::Owner,
+};
 
 /// All tables of one family as a save shows them. A table that is absent was never looked at by anybody.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub struct SavedTable {
     pub chains: Vec<String>,
     /// All rules, in order.
     pub rules: Vec<SavedRule>,
+    /// There is more, which [`Saved::parse_for`] has left out.
+    pub has_others: bool,
 }
 
 /// One rule of a save.
@@ -61,12 +66,49 @@ impl Saved {
     /// # Errors
     /// A rule outside a table, a line that is no save line, or a table without its `COMMIT` (a save cut short).
     pub fn parse(text: &str) -> Result<Saved, ParseError> {
-        let mut reader = Reader::default();
+        Reader::default().read(text)
+    }
+
+    /// The same without what is no concern of these owners. What remains: built-in chains and the first rule of each, the
+    /// owners' chains and their rules, and rules that lead there. All plans of these owners come out as they would with the
+    /// whole, and a node's firewall of tens of thousands of rules takes no memory to speak of.
+    ///
+    /// # Errors
+    /// As [`Saved::parse`].
+    pub fn parse_for(text: &str, owners: &[Owner]) -> Result<Saved, ParseError> {
+        Reader { owners: Some(owners), ..Reader::default() }.read(text)
+    }
+
+    /// True when no table holds a rule or a chain of anybody's own: only empty built-in chains, if that.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        let blank = |table: &SavedTable| {
+            table.rules.is_empty() && !table.has_others && table.chains.iter().all(|chain| is_built_in(chain))
+        };
+        self.tables.values().all(blank)
+    }
+}
+
+fn is_built_in(chain: &str) -> bool {
+    Hook::ALL.iter().any(|hook| hook.name() == chain)
+}
+
+#[derive(Default)]
+struct Reader<'a> {
+    saved: Saved,
+    /// The section that we are in; `None` inside for a table that we do not know.
+    open: Option<Option<Table>>,
+    /// Whose chains matter; none: all do.
+    owners: Option<&'a [Owner]>,
+}
+
+impl Reader<'_> {
+    fn read(mut self, text: &str) -> Result<Saved, ParseError> {
         for (index, line) in text.lines().enumerate() {
-            reader.line(line.trim_end()).map_err(|what| ParseError { line: index + 1, what })?;
+            self.line(line.trim_end()).map_err(|what| ParseError { line: index + 1, what })?;
         }
-        match reader.open {
-            None => Ok(reader.saved),
+        match self.open {
+            None => Ok(self.saved),
             Some(_) => Err(ParseError {
                 line: text.lines().count(),
                 what: "a table has no COMMIT: the save was cut short",
@@ -74,28 +116,6 @@ impl Saved {
         }
     }
 
-    /// True when no table holds a rule or a chain of anybody's own: only empty built-in chains, if that.
-    #[must_use]
-    pub fn is_blank(&self) -> bool {
-        let blank = |table: &SavedTable| {
-            table.rules.is_empty()
-                && table
-                    .chains
-                    .iter()
-                    .all(|chain| crate::ir::Hook::ALL.iter().any(|hook| hook.name() == chain))
-        };
-        self.tables.values().all(blank)
-    }
-}
-
-#[derive(Default)]
-struct Reader {
-    saved: Saved,
-    /// The section that we are in; `None` inside for a table that we do not know.
-    open: Option<Option<Table>>,
-}
-
-impl Reader {
     fn line(&mut self, line: &str) -> Result<(), &'static str> {
         match line.as_bytes().first() {
             None | Some(b'#') => Ok(()),
@@ -131,8 +151,11 @@ impl Reader {
 
     fn chain(&mut self, rest: &str) -> Result<(), &'static str> {
         let name = rest.split_whitespace().next().ok_or("a chain without a name")?;
-        if let Some(table) = self.table()? {
-            table.chains.push(name.to_owned());
+        let matters = is_built_in(name) || self.owns(name);
+        match self.table()? {
+            Some(table) if matters => table.chains.push(name.to_owned()),
+            Some(table) => table.has_others = true,
+            None => {}
         }
         Ok(())
     }
@@ -140,11 +163,27 @@ impl Reader {
     fn rule(&mut self, line: &str) -> Result<(), &'static str> {
         let rest = line.strip_prefix("-A ").ok_or("a rule that does not begin with -A")?;
         let (chain, text) = rest.split_once(' ').unwrap_or((rest, ""));
-        if let Some(table) = self.table()? {
+        let owned = self.owns(chain) || self.may_lead_to_owned(text);
+        let Some(table) = self.table()? else { return Ok(()) };
+        if owned || (is_built_in(chain) && table.rules_of(chain).next().is_none()) {
             let rule = words(text).and_then(|words| rule::parse(&words));
             table.rules.push(SavedRule { chain: chain.to_owned(), text: text.to_owned(), rule });
+        } else {
+            table.has_others = true;
         }
         Ok(())
+    }
+
+    /// Whether what is in a chain matters.
+    fn owns(&self, chain: &str) -> bool {
+        self.owners.is_none_or(|owners| owners.iter().any(|owner| owner.owns(chain)))
+    }
+
+    /// Also says so of a few that do not, such as one with a comment about it.
+    fn may_lead_to_owned(&self, text: &str) -> bool {
+        let mut before = "";
+        text.split_ascii_whitespace()
+            .any(|word| ["-j", "-g"].contains(&std::mem::replace(&mut before, word)) && self.owns(word))
     }
 }
 

@@ -134,6 +134,19 @@ proptest! {
     }
 
     #[test]
+    fn a_plan_needs_only_what_concerns_its_owner(
+        (owner, desired) in arbitrary::desired(),
+        applied in any::<bool>(),
+        dump in arbitrary::dump(),
+    ) {
+        let text = used(owner, &desired, applied, &dump).save(false);
+        let (whole, part) = (Saved::parse(&text).unwrap(), Saved::parse_for(&text, &[owner]).unwrap());
+        prop_assert_eq!(owner.apply(&desired, &part), owner.apply(&desired, &whole));
+        prop_assert_eq!(owner.remove(&part), owner.remove(&whole));
+        prop_assert_eq!(part.is_blank(), whole.is_blank());
+    }
+
+    #[test]
     fn a_plan_leads_from_any_state_to_the_desired_one(
         (owner, desired) in arbitrary::desired(),
         applied in any::<bool>(),

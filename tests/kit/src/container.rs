@@ -80,6 +80,10 @@ printf %s "$EPOCHREALTIME" >"$started"
 exec chroot root "$@"
 "#;
 
+/// What the image says of the allocator.
+const ALLOCATOR: [(&str, &str); 3] =
+    [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "131072"), ("MALLOC_TRIM_THRESHOLD_", "131072")];
+
 /// How long anything here may take that only depends on this machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -294,7 +298,7 @@ impl Container {
         command.args(["--mount", "--propagation", "slave", "bash", "-c", ENTER, "enter"]);
         command.arg(self.files.path()).arg("/install-cni").args(arguments);
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        command.env("MALLOC_ARENA_MAX", "1").envs(self.env.iter().cloned()); // the image says so
+        command.envs(ALLOCATOR).envs(self.env.iter().cloned());
         command.env("NET_D", &self.net_d).env("RUN_DIR", &self.run_dir).env("READ_ONLY", read_only.join(" "));
         command
             .env("PROGRAM", &self.program)

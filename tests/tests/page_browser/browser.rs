@@ -122,11 +122,18 @@ impl Browser {
 
     /// Waits until an expression is true.
     pub(crate) fn until(&self, expression: &str) {
+        self.until_while(expression, || ());
+    }
+
+    /// The same; before each look something is done once more, since somebody else undoes it.
+    pub(crate) fn until_while(&self, expression: &str, again: impl Fn()) {
+        again();
         let deadline = Instant::now() + PATIENCE;
         while self.eval(expression) != json!(true) {
             assert!(Instant::now() < deadline, "never true: {expression}");
             // Nobody tells when a page has changed, and the page needs the processor for it.
             thread::sleep(Duration::from_millis(50));
+            again();
         }
     }
 

@@ -85,7 +85,7 @@ fn show_firewall(
         lines.into_iter().map(move |line| rule("node", family, &as_seen(line)))
     });
     let seen = Family::BOTH.into_iter().flat_map(|family| {
-        let lines = Owner::PROBES.lines(&observed.of(family));
+        let lines = Owner::PROBES.lines(observed.of(family));
         lines.into_iter().map(move |line| rule("node", family, &line))
     });
     let mut shown = firewall(wanted.collect(), seen.collect());

@@ -221,7 +221,7 @@ pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> Found {
 pub(super) fn rules_there(netns: &Netns, tools: &Options) -> Result<usize, String> {
     let act = |options: &Options| {
         let (_, seen) = Firewall::open(options)?;
-        let of = |family| Owner::SIDECAR.lines(&seen.of(family)).len();
+        let of = |family| Owner::SIDECAR.lines(seen.of(family)).len();
         Ok::<usize, redirect::Error>(Family::BOTH.into_iter().map(of).sum())
     };
     netfilter::inside(netns, tools, act).map(|(number, _)| number).map_err(|error| error.to_string())
