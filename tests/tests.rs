@@ -64,6 +64,8 @@ mod explain_cli;
 mod facts_api;
 #[path = "tests/faults_descriptors.rs"]
 mod faults_descriptors;
+#[path = "tests/faults_netlink.rs"]
+mod faults_netlink;
 #[path = "tests/faults_newer.rs"]
 mod faults_newer;
 #[path = "tests/faults_no_ipv6.rs"]

@@ -257,3 +257,21 @@ fn many_pods_are_announced_at_once() {
     assert_eq!(adds, PODS);
     assert!(took < Duration::from_secs(5), "{took:?}"); // with the start of the stub, and 250 times its listeners
 }
+
+/// Any process of root can dial ztunnel's socket.
+#[test]
+fn a_ztunnel_that_runs_in_no_ztunnel_pod_is_counted_and_takes_no_new_pod() {
+    let mut stage = InPod::new(&[]);
+    let ztunnel = stage.ztunnel("ztunnel-a", options());
+    let unknown = "istio_cni_ambient_unknown_ztunnels";
+    stage.daemon().wait_for("all are known", |daemon| daemon.metric(unknown) == Some(0.0));
+    let mut stranger = InpodZtunnel::start(&stage.node, "stranger", &stage.socket(), options());
+    stranger.wait_for("the end of the snapshot", |all| all.contains(&kit::ZdsMessage::SnapshotSent));
+    stage.daemon().wait_for("it is counted", |daemon| daemon.metric(unknown) == Some(1.0));
+    let web = stage.mesh_pod("web");
+    stage.wait_served(&ztunnel, &web);
+    let taken = stranger.messages().iter().any(|one| matches!(one, kit::ZdsMessage::Add(_)));
+    assert!(!taken, "{:?}", stranger.messages());
+    stranger.kill();
+    stage.daemon().wait_for("it is gone", |daemon| daemon.metric(unknown) == Some(0.0));
+}

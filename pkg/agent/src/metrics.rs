@@ -75,6 +75,7 @@ pub struct Metrics {
     events: Family<Event, Counter>,
     connected: Gauge,
     unsynced: Gauge,
+    unknown_ztunnels: Gauge,
     repairs: Family<Place, Counter>,
     privileges: Family<Privilege, Gauge>,
     overruled: Gauge,
@@ -100,6 +101,7 @@ impl Metrics {
             events: Family::default(),
             connected: Gauge::default(),
             unsynced: Gauge::default(),
+            unknown_ztunnels: Gauge::default(),
             repairs: Family::default(),
             privileges: Family::default(),
             overruled: Gauge::default(),
@@ -146,6 +148,9 @@ impl Metrics {
             "Ztunnels that are connected and have not acknowledged their snapshot of pods",
         );
         registry.register(name, help, metrics.unsynced.clone());
+        let (name, help) =
+            add("unknown_ztunnels", "Connected ztunnels that run in none of the node's ztunnel pods");
+        registry.register(name, help, metrics.unknown_ztunnels.clone());
         let (name, help) = add(
             "privileged_pods",
             "Pods captured from within, by what their strongest container may do in the pod's network namespace",
@@ -179,6 +184,10 @@ impl Metrics {
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.connected.set(number(connected));
         self.unsynced.set(number(connected.saturating_sub(synced)));
+    }
+
+    pub(crate) fn unknown_ztunnels(&self, count: usize) {
+        self.unknown_ztunnels.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn repaired(&self, place: &'static str) {

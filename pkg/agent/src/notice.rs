@@ -90,11 +90,22 @@ struct Ztunnel {
     said: bool,
 }
 
+/// A process that connected as ztunnel and runs in no ztunnel pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum UnknownZtunnel {
+    #[default]
+    Absent,
+    /// When to report it: the API shows the address of a new pod a moment late.
+    Due(Instant),
+    Reported,
+}
+
 /// What was said, and whom to tell.
 pub(crate) struct Notices {
     notify: Notify,
     pods: BTreeMap<String, Seen>,
     ztunnel: Ztunnel,
+    unknown_ztunnel: UnknownZtunnel,
     bypasses: bypass::Bypasses,
     round: u64,
 }
@@ -102,7 +113,8 @@ pub(crate) struct Notices {
 impl Notices {
     pub(crate) fn new(notify: Notify) -> Notices {
         let bypasses = bypass::Bypasses::default();
-        Notices { notify, pods: BTreeMap::new(), ztunnel: Ztunnel::default(), bypasses, round: 0 }
+        let (pods, ztunnel) = (BTreeMap::new(), Ztunnel::default());
+        Notices { notify, pods, ztunnel, unknown_ztunnel: UnknownZtunnel::default(), bypasses, round: 0 }
     }
 
     /// A look at all pods begins.
@@ -189,8 +201,23 @@ impl Notices {
         }
     }
 
+    /// How many connected ztunnels run in none of the node's ztunnel pods.
+    pub(crate) fn unknown_ztunnels(&mut self, count: usize, now: Instant) {
+        self.unknown_ztunnel = match self.unknown_ztunnel {
+            _ if count == 0 => UnknownZtunnel::Absent,
+            UnknownZtunnel::Absent => UnknownZtunnel::Due(now + PATIENCE),
+            other => other,
+        };
+    }
+
     /// Says what is due.
     pub(crate) fn tick(&mut self, now: Instant) {
+        if matches!(self.unknown_ztunnel, UnknownZtunnel::Due(when) if when <= now) {
+            self.unknown_ztunnel = UnknownZtunnel::Reported;
+            let message = "A process that runs in none of the node's ztunnel pods has connected to the ZDS socket. It receives \
+                           the network namespaces of all captured pods in its snapshot. `install-cni state` shows its connection.";
+            self.warn("UnknownZtunnel", message.to_owned());
+        }
         let due = self.ztunnel.gone.take_if(|(when, _)| *when <= now);
         if let Some((_, meanwhile)) = due {
             self.ztunnel.said = true;
@@ -214,7 +241,11 @@ impl Notices {
     /// When something will have to be said.
     pub(crate) fn due(&self) -> Option<Instant> {
         let pods = self.pods.values().filter_map(|seen| seen.missing.as_ref()).map(|missing| missing.next);
-        pods.chain(self.ztunnel.gone.as_ref().map(|(when, _)| *when)).min()
+        let unknown = match self.unknown_ztunnel {
+            UnknownZtunnel::Due(when) => Some(when),
+            UnknownZtunnel::Absent | UnknownZtunnel::Reported => None,
+        };
+        pods.chain(self.ztunnel.gone.as_ref().map(|(when, _)| *when)).chain(unknown).min()
     }
 
     fn warn(&self, reason: &'static str, message: String) {

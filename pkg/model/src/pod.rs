@@ -186,7 +186,9 @@ impl Pod {
 }
 
 impl SecurityContext {
-    fn network_privilege(&self) -> NetworkPrivilege {
+    /// What the container may do in its pod's network namespace.
+    #[must_use]
+    pub fn network_privilege(&self) -> NetworkPrivilege {
         if self.privileged { NetworkPrivilege::Privileged } else { self.capabilities.privilege() }
     }
 

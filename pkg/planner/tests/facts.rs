@@ -244,8 +244,14 @@ fn what_is_kept_of_a_pod_is_bounded() {
     filled.env = names.iter().cycle().take(40).map(|name| fixture::env(name, &long[..2000])).collect();
     filled.args = vec![long[..2000].to_owned(); 9];
     big.spec.containers = std::iter::repeat_n(filled.clone(), 300).collect();
+    let mut privileged = filled.clone();
+    privileged.security_context.privileged = true;
+    big.spec.containers.push(privileged);
     big.spec.containers.push(model::Container { name: "istio-proxy".into(), ..filled });
     trim(&mut big);
+    assert_eq!(big.network_privilege(), model::NetworkPrivilege::Privileged);
+    let again = { let mut again = big.clone(); trim(&mut again); again };
+    assert_eq!(again, big);
     let size = serde_json::to_vec(&big).unwrap().len();
     assert!(size < 100_000, "{size}");
     assert!(big.spec.containers.iter().any(|container| container.name == "istio-proxy"));

@@ -24,6 +24,8 @@ pub enum Event {
         connected: usize,
         /// Of these, so many have acknowledged their snapshot.
         synced: usize,
+        /// So many of the connected ones run in none of the node's ztunnel pods, as far as these are known.
+        unknown: usize,
     },
     /// A ztunnel serves the workload; told by the first that does, and again by the newest.
     Accepted {
@@ -86,8 +88,10 @@ impl Hub {
     /// is the newest. One of which that cannot be determined counts only while none of those is connected that stay; of several
     /// such ones, the last to connect does.
     pub fn set_ztunnels(&self, pods: Vec<ZtunnelPod>) {
-        self.ledger().set_pods(pods);
-        self.report_strangers();
+        if self.ledger().set_pods(pods) {
+            self.report_strangers();
+            self.tell_connections();
+        }
     }
 
     fn report_strangers(&self) {

@@ -77,10 +77,11 @@ impl Ledger {
         self.wake_all();
     }
 
-    /// The node's ztunnel pods; which of the connected ones is the newest follows from them.
-    pub(crate) fn set_pods(&mut self, pods: Vec<ZtunnelPod>) {
+    /// The node's ztunnel pods; which of the connected ones is the newest follows from them. True if they are others than
+    /// before.
+    pub(crate) fn set_pods(&mut self, pods: Vec<ZtunnelPod>) -> bool {
         if self.pods == pods {
-            return;
+            return false;
         }
         self.pods = pods;
         self.changing_newest(|ledger| {
@@ -88,6 +89,7 @@ impl Ledger {
                 connection.peer.identify(&ledger.pods);
             }
         });
+        true
     }
 
     /// A ztunnel has said hello. What it is known by here.
@@ -221,8 +223,9 @@ impl Ledger {
 
     /// How many ztunnels there are.
     pub(crate) fn count(&self) -> Event {
-        let synced = self.connections.values().filter(|connection| connection.in_sync).count();
-        Event::Connections { connected: self.connections.len(), synced }
+        let number = |is: fn(&Connection) -> bool| self.connections.values().filter(|one| is(one)).count();
+        let unknown = if self.pods.is_empty() { 0 } else { number(|one| one.peer.pod.is_none()) };
+        Event::Connections { connected: self.connections.len(), synced: number(|one| one.in_sync), unknown }
     }
 
     /// Since when a ztunnel that is connected, or was a moment ago, waits for the end of its snapshot; and its pod's UID.

@@ -41,12 +41,14 @@ impl InPodWay {
             }
             Done::Searched(result) => self.found(core, result),
             Done::Exempted { took, result } => self.exempted(core, took, result),
-            Done::Zds(Event::Connections { connected, synced }) => {
+            Done::Zds(Event::Connections { connected, synced, unknown }) => {
                 if connected != self.connections {
                     let what = format!("connections of ztunnel: {connected}, before: {}", self.connections);
                     note_ztunnel(core, None, &what, Ok(()));
                 }
                 core.status.changed();
+                core.notices.unknown_ztunnels(unknown, Instant::now());
+                self.metrics.unknown_ztunnels(unknown);
                 self.connected(connected, synced);
             }
             Done::Zds(Event::Accepted { uid, netns }) => {

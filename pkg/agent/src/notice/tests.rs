@@ -287,6 +287,34 @@ fn a_ztunnel_that_was_there_and_has_no_successor_in_time_is_told_of() {
 }
 
 #[test]
+fn an_unknown_ztunnel_is_reported_once_unless_its_pod_becomes_known_in_time() {
+    let nothing: &[&str] = &[];
+    let table: [Row<'_, usize>; 3] = [
+        ("none", &[(0, 0, nothing), (99, 0, nothing)]),
+        ("its pod's address came late", &[(0, 1, nothing), (9, 0, nothing), (99, 0, nothing)]),
+        (
+            "twice",
+            &[
+                (0, 1, nothing),
+                (5, 2, nothing),
+                (10, 2, &["UnknownZtunnel"]),
+                (99, 1, nothing),
+                (100, 0, nothing),
+                (101, 1, nothing),
+                (111, 1, &["UnknownZtunnel"]),
+            ],
+        ),
+    ];
+    for (what, looks) in table {
+        let mut desk = Desk::new();
+        for (second, count, expected) in looks {
+            desk.notices.unknown_ztunnels(*count, desk.at(*second));
+            assert_eq!(desk.reasons(*second), *expected, "{what}: {second}");
+        }
+    }
+}
+
+#[test]
 fn a_repair_is_told_about_the_agent() {
     let mut desk = Desk::new();
     desk.notices.repaired("traffic of shop/web to ztunnel", &["a rule".to_owned(), "a route".to_owned()]);

@@ -46,7 +46,7 @@ const VARIABLES: [&str; 5] =
 const MAX_BOOLEAN: usize = 8;
 
 /// Removes what nothing is decided on, and bounds the rest: of the annotations those that we know, of the labels those of
-/// the mesh and 64 more with 8 KiB in all, 64 containers of each kind, of these a few variables. A value that is longer than
+/// the mesh and 64 more with 8 KiB in all, 64 containers of each kind and the strongest, of these a few variables. A value that is longer than
 /// any that means something is cut to one that is still too long. So no decision of this crate is another one for a trimmed pod,
 /// unless by labels and containers beyond those numbers. It is most of a pod's size, and changes of it are none.
 pub fn trim(pod: &mut Pod) {
@@ -62,12 +62,7 @@ pub fn trim(pod: &mut Pod) {
     trim_labels(&mut metadata.labels);
     let spec = &mut pod.spec;
     for containers in [&mut spec.containers, &mut spec.init_containers, &mut spec.ephemeral_containers] {
-        let mut others = 0;
-        containers.retain(|container| {
-            let known = container.name == PROXY || container.name == INIT;
-            others += usize::from(!known);
-            known || others <= MAX_CONTAINERS
-        });
+        trim_containers(containers);
         containers.iter_mut().for_each(trim_container);
         containers.shrink_to_fit();
     }
@@ -105,6 +100,22 @@ fn trim_labels(labels: &mut BTreeMap<String, String>) {
         number += 1;
         bytes += key.len() + value.len();
         number <= MAX_LABELS && bytes <= MAX_LABEL_BYTES
+    });
+}
+
+/// Whoever wants to hide what a container may do cannot do so behind many others.
+fn trim_containers(containers: &mut Vec<Container>) {
+    let privilege = |container: &Container| container.security_context.network_privilege();
+    let strongest = containers.iter().map(privilege).max();
+    let mut is_strongest_kept = false;
+    let mut others = 0;
+    containers.retain(|container| {
+        let is_known = container.name == PROXY || container.name == INIT;
+        others += usize::from(!is_known);
+        let is_first_strongest = !is_strongest_kept && Some(privilege(container)) == strongest;
+        let is_kept = is_known || others <= MAX_CONTAINERS || is_first_strongest;
+        is_strongest_kept |= is_kept && Some(privilege(container)) == strongest;
+        is_kept
     });
 }
 

@@ -81,6 +81,11 @@ fn the_newest_is_known_by_its_pod_and_not_by_its_connection() {
     agent.hub.put(workload("b", 1));
     new.acks(&add("b", 1));
     old.hears_nothing();
+    let told = agent.events.try_iter().filter_map(|event| match event {
+        Event::Connections { unknown, .. } => Some(unknown),
+        _ => None,
+    });
+    assert_eq!(told.last(), Some(1));
     let known = agent.hub.state().connections;
     let known: Vec<_> = known.iter().map(|one| (one.pod.as_deref(), one.newest, one.in_sync)).collect();
     assert_eq!(known, [(Some("ztunnel-2"), true, true), (Some("ztunnel-1"), false, true)]);

@@ -153,7 +153,7 @@ fn everything_is_told_again_to_one_that_reconnects() {
     let agent = Agent::open();
     agent.hub.put(workload("a", 0));
     let ztunnel = agent.ztunnel_with(&["a"]);
-    let connections = |connected, synced| Ok(Event::Connections { connected, synced });
+    let connections = |connected, synced| Ok(Event::Connections { connected, synced, unknown: 0 });
     assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 0));
     assert_eq!(agent.event(), accepted("a", 0));
     assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 1));
