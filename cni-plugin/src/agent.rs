@@ -18,7 +18,7 @@ use wire::{AgentAnswer, AgentRequest, MAX_ANSWER, Verb};
 
 use crate::{
     call::Call,
-    facts::{ApiServer, Facts, Unknown},
+    facts::{ApiServer, Facts, LookupError},
 };
 
 /// Where the agent listens, unless the configuration says otherwise.
@@ -28,12 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why the agent gave no answer: it is unavailable, or kept busy for too long, or it gave up.
 #[derive(Debug)]
-pub struct Silence {
+pub struct AgentUnavailable {
     socket: PathBuf,
     error: io::Error,
 }
 
-impl fmt::Display for Silence {
+impl fmt::Display for AgentUnavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use io::ErrorKind::{ConnectionRefused, NotFound, TimedOut, UnexpectedEof, WouldBlock};
         let socket = self.socket.display();
@@ -46,7 +46,7 @@ impl fmt::Display for Silence {
     }
 }
 
-impl Silence {
+impl AgentUnavailable {
     /// No agent is there, or it ended before it answered: its successor will answer.
     fn is_gap(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
@@ -72,8 +72,12 @@ impl Agent {
     ///
     /// # Errors
     /// Nobody answers there.
-    pub fn ask(&self, request: &AgentRequest, netns: Option<&Netns>) -> Result<AgentAnswer, Silence> {
-        self.exchange(request, netns).map_err(|error| Silence { socket: self.socket.clone(), error })
+    pub fn ask(
+        &self,
+        request: &AgentRequest,
+        netns: Option<&Netns>,
+    ) -> Result<AgentAnswer, AgentUnavailable> {
+        self.exchange(request, netns).map_err(|error| AgentUnavailable { socket: self.socket.clone(), error })
     }
 
     fn exchange(&self, request: &AgentRequest, netns: Option<&Netns>) -> io::Result<AgentAnswer> {
@@ -124,7 +128,7 @@ pub fn request(verb: Verb, call: &Call, ips: Vec<IpAddr>) -> AgentRequest {
 
 /// First the agent, then the API server. While an agent is being replaced, whoever of the two is there first.
 #[derive(Debug)]
-pub struct Sources {
+pub struct PodLookup {
     agent: Agent,
     request: Option<AgentRequest>,
     /// The pod's network namespace; none for a verb that does nothing in it, or if it cannot be opened, which is told
@@ -132,24 +136,24 @@ pub struct Sources {
     netns: Option<Netns>,
     answer: OnceCell<AgentAnswer>,
     /// Why the first question got no answer.
-    silence: OnceCell<Silence>,
+    silence: OnceCell<AgentUnavailable>,
     /// Asking again may help: of an ADD, while no agent is there.
     asks_again: Cell<bool>,
     api: ApiServer,
 }
 
-impl Sources {
+impl PodLookup {
     /// With a request, the agent is asked by it when something is to be known: once if it answers, or is there and does
     /// not.
     #[must_use]
-    pub fn new(call: &Call, request: Option<AgentRequest>) -> Sources {
+    pub fn new(call: &Call, request: Option<AgentRequest>) -> PodLookup {
         let agent = Agent::new(call.conf.agent_socket.as_deref());
         let adds = request.as_ref().is_some_and(|request| request.verb == Verb::Add);
         let path = call.environment.netns.as_ref().filter(|_| adds);
         let netns = path.and_then(|path| Netns::open(path.as_path()).ok());
         let (answer, silence) = (OnceCell::new(), OnceCell::new());
         let api = ApiServer::new(&call.conf);
-        Sources { agent, request, netns, answer, silence, asks_again: Cell::new(true), api }
+        PodLookup { agent, request, netns, answer, silence, asks_again: Cell::new(true), api }
     }
 
     /// Asks the agent, if it has not answered and may do so now; true: it has answered.
@@ -170,9 +174,9 @@ impl Sources {
     /// What the agent's answer says of it, or else the API server; tried until an agent or another credential is there.
     fn find<T>(
         &self,
-        answered: impl Fn(&AgentAnswer) -> Option<Result<T, Unknown>>,
-        ask_api: impl Fn(&dyn Fn() -> bool) -> Result<T, Unknown>,
-    ) -> Result<T, Unknown> {
+        answered: impl Fn(&AgentAnswer) -> Option<Result<T, LookupError>>,
+        ask_api: impl Fn(&dyn Fn() -> bool) -> Result<T, LookupError>,
+    ) -> Result<T, LookupError> {
         loop {
             if self.is_answered()
                 && let Some(answer) = self.answer.get()
@@ -197,22 +201,22 @@ impl Sources {
     }
 }
 
-impl Facts for Sources {
-    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, Unknown> {
+impl Facts for PodLookup {
+    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError> {
         let answered = |answer: &AgentAnswer| {
             Some(match (&answer.pod, &answer.error) {
                 (Some(pod), _) => Ok((**pod).clone()),
-                (None, Some(error)) => Err(Unknown::Agent(error.clone())),
-                (None, None) => Err(Unknown::Agent("it knows nothing of the pod".to_owned())),
+                (None, Some(error)) => Err(LookupError::Agent(error.clone())),
+                (None, None) => Err(LookupError::Agent("it knows nothing of the pod".to_owned())),
             })
         };
         self.find(answered, |is_answered| self.api.pod(name, uid, is_answered))
     }
 
-    fn namespace(&self, name: &str) -> Result<Namespace, Unknown> {
+    fn namespace(&self, name: &str) -> Result<Namespace, LookupError> {
         let answered = |answer: &AgentAnswer| match (&answer.namespace, &answer.error) {
             (Some(namespace), _) => Some(Ok(namespace.clone())),
-            (None, Some(error)) if answer.pod.is_none() => Some(Err(Unknown::Agent(error.clone()))),
+            (None, Some(error)) if answer.pod.is_none() => Some(Err(LookupError::Agent(error.clone()))),
             (None, _) => None,
         };
         self.find(answered, |is_answered| self.api.namespace(name, is_answered))
@@ -274,7 +278,7 @@ mod tests {
         fs::remove_file(&socket).unwrap();
         let error = io::ErrorKind::WouldBlock.into();
         assert_eq!(
-            Silence { socket, error }.to_string(),
+            AgentUnavailable { socket, error }.to_string(),
             format!("no answer at {} within 10 s", agent.socket.display())
         );
     }

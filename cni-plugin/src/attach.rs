@@ -20,11 +20,12 @@ use wire::Verb;
 
 use crate::{
     agent::{self, Agent},
-    alone::{self, Alone},
     call::Call,
-    facts::{Facts, Unknown},
+    facts::{Facts, LookupError},
     log::Log,
-    record, refusal, turn,
+    netns_lock,
+    offline_enrol::{self, OfflineEnrolment},
+    record, refusal,
 };
 
 /// ADD: brings the pod into the mesh, if it belongs there, and hands on the result so far.
@@ -39,9 +40,9 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
         return Ok(result);
     }
     let (decision, redirected) = if is_injected(call) {
-        prepared_meanwhile(call, facts, log)
+        prepare_while_deciding(call, facts, log)
     } else {
-        one_after_the_other(call, facts, log)
+        decide_then_redirect(call, facts, log)
     };
     let decision = decision?;
     log.decided(&decision);
@@ -72,7 +73,7 @@ struct Redirected {
 type Outcome = (Result<Decision, CniError>, Result<Option<Redirected>, CniError>);
 
 /// First who the pod is, then the work: nothing says that there will be any.
-fn one_after_the_other(call: &Call, facts: &impl Facts, log: &mut Log) -> Outcome {
+fn decide_then_redirect(call: &Call, facts: &impl Facts, log: &mut Log) -> Outcome {
     let decision = decide(call, facts, log);
     let redirected = match &decision {
         Ok(Decision::Redirect(redirect)) => redirect_pod(call, false, || Some(redirect.clone())),
@@ -83,7 +84,7 @@ fn one_after_the_other(call: &Call, facts: &impl Facts, log: &mut Log) -> Outcom
 
 /// The runtime says that the pod was injected: while the answer of who knows the pod is on its way, its namespace is
 /// looked at and the tools are loaded. Both take about as long. If the pod turns out to need nothing, nothing was done.
-fn prepared_meanwhile(call: &Call, facts: &impl Facts, log: &mut Log) -> Outcome {
+fn prepare_while_deciding(call: &Call, facts: &impl Facts, log: &mut Log) -> Outcome {
     let (tell, told) = mpsc::channel();
     let told = Mutex::new(told);
     thread::scope(|scope| {
@@ -108,7 +109,7 @@ fn redirect_pod(
         return order().map_or(Ok(None), |redirect| write_only(call, &redirect, file));
     }
     let (done, warning) = in_pod(call, |options| {
-        let _turn = turn::take()?;
+        let _turn = netns_lock::take()?;
         let mut prepared = Prepared::look(options)?;
         if start_tools {
             prepared.start_tools();
@@ -175,8 +176,9 @@ fn decide_early(call: &Call) -> Option<Decision> {
 /// Decides from the pod itself.
 fn decide(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<Decision, CniError> {
     let policy = policy(call);
-    let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::Passed::NoPod)) };
-    let later = |error: Unknown| CniError::new(Code::TryAgainLater, unknown(name, &error, facts.silence()));
+    let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::Skipped::NoPod)) };
+    let later =
+        |error: LookupError| CniError::new(Code::TryAgainLater, unknown(name, &error, facts.silence()));
     let pod = match facts.pod(name, call.uid.as_deref()) {
         Ok(pod) => pod,
         Err(error) => return decide_without_facts(call, error, later, log),
@@ -200,14 +202,14 @@ fn decide(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<Decision, Cn
 /// Decides on a pod of which neither agent nor API server knows: by the node alone, if the rules of [`refusal`] permit.
 fn decide_without_facts(
     call: &Call,
-    error: Unknown,
-    later: impl Fn(Unknown) -> CniError,
+    error: LookupError,
+    later: impl Fn(LookupError) -> CniError,
     log: &mut Log,
 ) -> Result<Decision, CniError> {
     match refusal::judge(call, &error) {
         Some(Ok(warning)) => {
             log.warn(warning);
-            Ok(Decision::Pass(planner::Passed::NotInjected))
+            Ok(Decision::Pass(planner::Skipped::NotInjected))
         }
         Some(Err(blocked)) => {
             let error = later(error);
@@ -232,10 +234,10 @@ fn policy(call: &Call) -> Policy {
     }
 }
 
-fn unknown(pod: &PodName, error: &Unknown, silence: Option<String>) -> String {
+fn unknown(pod: &PodName, error: &LookupError, silence: Option<String>) -> String {
     match (error, silence) {
         // It may know very well, and not have been able to do what follows.
-        (Unknown::Agent(why), _) => format!("the node agent could not deal with pod {pod}: {why}"),
+        (LookupError::Agent(why), _) => format!("the node agent could not deal with pod {pod}: {why}"),
         (_, None) => format!("cannot find out whether pod {pod} belongs to the mesh: {error}"),
         (_, Some(silence)) => format!(
             "cannot find out whether pod {pod} belongs to the mesh: the node agent is unavailable ({silence}), and {error}"
@@ -291,19 +293,19 @@ fn enrolled_by_agent(
 /// # Errors
 /// It left nothing for this, or the kernel refuses.
 fn enrolled_alone(call: &Call) -> Result<(), String> {
-    let ips = alone::addresses(call).map_err(|error| error.msg)?;
+    let ips = offline_enrol::addresses(call).map_err(|error| error.msg)?;
     if ips.is_empty() {
         return Err("the plugins before this one gave the pod no address".to_owned());
     }
-    Alone::open(call)?.enrol(&ips, call.uid.as_deref().unwrap_or_default())
+    OfflineEnrolment::open(call)?.enrol(&ips, call.uid.as_deref().unwrap_or_default())
 }
 
 /// An ambient pod is as ADD left it.
 fn check_enrolled(call: &Call, facts: &impl Facts) -> Result<(), CniError> {
-    let ips = alone::addresses(call)?;
+    let ips = offline_enrol::addresses(call)?;
     let fine = match facts.checked() {
         Some(found) => found,
-        None => Alone::open(call).and_then(|mut node| node.check(&ips)),
+        None => OfflineEnrolment::open(call).and_then(|mut node| node.check(&ips)),
     };
     let message = || format!("{} is not captured as it should be", subject(call));
     fine.map_err(|why| CniError::new(Code::Other, message()).with_details(why))
@@ -314,13 +316,13 @@ pub fn del(call: &Call, log: &mut Log) {
     if !call.conf.ambient_enabled {
         return;
     }
-    let ips = alone::addresses(call).unwrap_or_default();
+    let ips = offline_enrol::addresses(call).unwrap_or_default();
     let request = agent::request(Verb::Del, call, ips.clone());
     let done = match Agent::new(call.conf.agent_socket.as_deref()).ask(&request, None) {
         Ok(answer) => answer.error.map_or(Ok(()), Err),
         // Without a UID nothing tells whose the addresses are by now; the agent will see.
         Err(_) if ips.is_empty() || request.uid.is_empty() => Ok(()),
-        Err(_) => Alone::open(call).and_then(|mut node| node.release(&ips, &request.uid)),
+        Err(_) => OfflineEnrolment::open(call).and_then(|mut node| node.release(&ips, &request.uid)),
     };
     if let Err(why) = done {
         log.warn(format!("{} is not released yet: {why}", subject(call)));
@@ -342,13 +344,13 @@ fn netns_path(call: &Call) -> &Path {
 /// Why nothing, or not all, was done in the pod's namespace.
 #[derive(Debug)]
 enum Failure {
-    Turn(turn::Busy),
+    NetnsLock(netns_lock::Busy),
     Redirect(redirect::Error),
 }
 
-impl From<turn::Busy> for Failure {
-    fn from(error: turn::Busy) -> Failure {
-        Failure::Turn(error)
+impl From<netns_lock::Busy> for Failure {
+    fn from(error: netns_lock::Busy) -> Failure {
+        Failure::NetnsLock(error)
     }
 }
 
@@ -371,7 +373,7 @@ fn in_pod<T: Send>(
     let lock_directory = record::run_dir(call).map(|directory| directory.join(run_dir::LOCKS));
     let options = Options { user_namespace: owner.map(Arc::new), lock_directory, ..Options::default() };
     netfilter::inside(&netns, &options, act).map_err(|failure| match failure {
-        Failure::Turn(error) => CniError::new(Code::TryAgainLater, what(&error)),
+        Failure::NetnsLock(error) => CniError::new(Code::TryAgainLater, what(&error)),
         Failure::Redirect(error) => CniError::new(Code::Other, what(&error)),
     })
 }

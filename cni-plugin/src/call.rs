@@ -8,11 +8,11 @@ use planner::selector::Enablement;
 use wire::{AgentAnswer, AgentRequest, Verb};
 
 use crate::{
-    agent::{self, Agent, Silence, Sources},
-    alone, attach,
-    facts::Remembering,
+    agent::{self, Agent, AgentUnavailable, PodLookup},
+    attach,
+    facts::CachedLookup,
     log::Log,
-    record,
+    offline_enrol, record,
 };
 
 /// What the process prints, and how it ends.
@@ -37,7 +37,7 @@ pub struct Call {
     pub pod: Option<PodName>,
     /// Its UID, when `CNI_ARGS` has it.
     pub uid: Option<String>,
-    /// `enablement_selectors`, read; none: labels tell who belongs to ambient mode.
+    /// `enablement_selectors`, read; `None`: labels tell who belongs to ambient mode.
     pub enablement: Option<Vec<Enablement>>,
     /// `DRY_RUN_FILE_PATH`: write the restore input there and change nothing.
     pub dry_run: Option<PathBuf>,
@@ -101,9 +101,9 @@ fn about_container(
     }
     let verb = if command == Command::Check { Verb::Check } else { Verb::Add };
     // Addresses that cannot be read are told of when they are needed.
-    let ask = || agent::request(verb, &call, alone::addresses(&call).unwrap_or_default());
+    let ask = || agent::request(verb, &call, offline_enrol::addresses(&call).unwrap_or_default());
     let request = call.conf.ambient_enabled.then(ask);
-    let facts = Remembering::new(Sources::new(&call, request));
+    let facts = CachedLookup::new(PodLookup::new(&call, request));
     let done = match command {
         Command::Check => attach::check(&call, &facts, &mut log),
         _ => attach::add(&call, &facts, &mut log),
@@ -168,7 +168,7 @@ fn attachments(conf: &NetConf) -> Result<(), CniError> {
     error.map_or(Ok(()), |why| Err(CniError::new(Code::Other, why)))
 }
 
-fn ask(conf: &NetConf, request: &AgentRequest) -> Result<AgentAnswer, Silence> {
+fn ask(conf: &NetConf, request: &AgentRequest) -> Result<AgentAnswer, AgentUnavailable> {
     Agent::new(conf.agent_socket.as_deref()).ask(request, None)
 }
 

@@ -27,13 +27,13 @@ pub trait Facts {
     ///
     /// # Errors
     /// It could not be found out.
-    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, Unknown>;
+    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError>;
 
     /// A namespace as it is now.
     ///
     /// # Errors
     /// It could not be found out.
-    fn namespace(&self, name: &str) -> Result<Namespace, Unknown>;
+    fn namespace(&self, name: &str) -> Result<Namespace, LookupError>;
 
     /// Whether the agent has enrolled the pod, or why it could not; none if it is not the agent who knows.
     fn enrolled(&self) -> Option<Result<bool, String>> {
@@ -58,15 +58,15 @@ pub trait Facts {
 
 /// Keeps the pod that was told, for the record.
 #[derive(Debug)]
-pub struct Remembering<F> {
+pub struct CachedLookup<F> {
     facts: F,
     pod: OnceCell<Pod>,
 }
 
-impl<F: Facts> Remembering<F> {
+impl<F: Facts> CachedLookup<F> {
     /// Around those facts.
     pub fn new(facts: F) -> Self {
-        Remembering { facts, pod: OnceCell::new() }
+        CachedLookup { facts, pod: OnceCell::new() }
     }
 
     /// The pod, if anybody asked for it and was told.
@@ -75,13 +75,13 @@ impl<F: Facts> Remembering<F> {
     }
 }
 
-impl<F: Facts> Facts for Remembering<F> {
-    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, Unknown> {
+impl<F: Facts> Facts for CachedLookup<F> {
+    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError> {
         let pod = self.facts.pod(name, uid)?;
         Ok(self.pod.get_or_init(|| pod).clone())
     }
 
-    fn namespace(&self, name: &str) -> Result<Namespace, Unknown> {
+    fn namespace(&self, name: &str) -> Result<Namespace, LookupError> {
         self.facts.namespace(name)
     }
 
@@ -104,7 +104,7 @@ impl<F: Facts> Facts for Remembering<F> {
 
 /// Why a fact is not known.
 #[derive(Debug)]
-pub enum Unknown {
+pub enum LookupError {
     /// The agent did not do its part.
     Agent(String),
     /// The configuration gives the plugin no credential.
@@ -120,38 +120,38 @@ pub enum Unknown {
     },
 }
 
-impl Unknown {
+impl LookupError {
     /// The API server has no such object.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Unknown::Api(error) if matches!(error.reason, Reason::NotFound(_)))
+        matches!(self, LookupError::Api(error) if matches!(error.reason, Reason::NotFound(_)))
     }
 
     /// The API server knows the plugin's credential no more, or permits it nothing.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         let refused = |reason: &Reason| matches!(reason, Reason::Unauthorized(_) | Reason::Forbidden(_));
-        matches!(self, Unknown::Api(error) if refused(&error.reason))
+        matches!(self, LookupError::Api(error) if refused(&error.reason))
     }
 }
 
-impl fmt::Display for Unknown {
+impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unknown::Agent(why) => write!(f, "the node agent says: {why}"),
-            Unknown::NoCredential => f.write_str(
+            LookupError::Agent(why) => write!(f, "the node agent says: {why}"),
+            LookupError::NoCredential => f.write_str(
                 "the plugin's configuration names no kubernetes.kubeconfig, so it cannot ask the API server; \
                  see whether the node agent (DaemonSet istio-cni-node) runs on this node, or let it write a kubeconfig",
             ),
-            Unknown::Api(error) => error.fmt(f),
-            Unknown::Mistaken { asked, given } => {
+            LookupError::Api(error) => error.fmt(f),
+            LookupError::Mistaken { asked, given } => {
                 write!(f, "the API server was asked for {asked} and answered with an object named {given:?}")
             }
         }
     }
 }
 
-impl std::error::Error for Unknown {}
+impl std::error::Error for LookupError {}
 
 /// What a wait ended with before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,8 +224,8 @@ impl ApiServer {
         before.is_some_and(|before| before != now)
     }
 
-    fn path(&self) -> Result<&str, Unknown> {
-        self.kubeconfig.as_deref().ok_or(Unknown::NoCredential)
+    fn path(&self) -> Result<&str, LookupError> {
+        self.kubeconfig.as_deref().ok_or(LookupError::NoCredential)
     }
 
     fn get<T: DeserializeOwned>(
@@ -233,7 +233,7 @@ impl ApiServer {
         path: &[&str],
         freshness: Freshness,
         is_answered: &dyn Fn() -> bool,
-    ) -> Result<T, Unknown> {
+    ) -> Result<T, LookupError> {
         let mut policy = self.policy();
         if freshness == Freshness::Cached {
             policy.not_found_grace = Duration::ZERO; // the newest is asked for then
@@ -243,7 +243,7 @@ impl ApiServer {
             Some(Change::Credential) | None => Next::Try,
         };
         let got = Client::new(self.path()?).get_pausing(path, freshness, &policy, &pause);
-        got.map_err(|error| Unknown::Api(Box::new(error)))
+        got.map_err(|error| LookupError::Api(Box::new(error)))
     }
 
     /// The pod that has this UID, when the server knows it without looking into its store.
@@ -252,7 +252,7 @@ impl ApiServer {
         path: &[&str],
         uid: &str,
         is_answered: &dyn Fn() -> bool,
-    ) -> Result<Option<Pod>, Unknown> {
+    ) -> Result<Option<Pod>, LookupError> {
         match self.get(path, Freshness::Cached, is_answered) {
             Ok(pod) => Ok(Some(pod).filter(|pod: &Pod| pod.has_runtime_uid(uid))),
             Err(error) if error.is_not_found() => Ok(None),
@@ -272,7 +272,7 @@ impl ApiServer {
         name: &PodName,
         uid: Option<&str>,
         is_answered: &dyn Fn() -> bool,
-    ) -> Result<Pod, Unknown> {
+    ) -> Result<Pod, LookupError> {
         let path = ["api", "v1", "namespaces", &name.namespace, "pods", &name.name];
         let known = uid.map_or(Ok(None), |uid| self.known_pod(&path, uid, is_answered))?;
         let pod = known.map_or_else(|| self.get(&path, Freshness::Newest, is_answered), Ok)?;
@@ -283,7 +283,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// It could not be found out.
-    pub fn namespace(&self, name: &str, is_answered: &dyn Fn() -> bool) -> Result<Namespace, Unknown> {
+    pub fn namespace(&self, name: &str, is_answered: &dyn Fn() -> bool) -> Result<Namespace, LookupError> {
         let path = ["api", "v1", "namespaces", name];
         let namespace: Namespace = self.get(&path, Freshness::Newest, is_answered)?;
         same(format!("namespace {name}"), name, &namespace.metadata.name).map(|()| namespace)
@@ -299,9 +299,9 @@ pub fn fingerprint(path: &Path) -> String {
 }
 
 /// Every member that we read may be absent, so any JSON object reads as a pod that is none of ours. The names tell.
-fn same(asked: String, name: &str, given: &str) -> Result<(), Unknown> {
+fn same(asked: String, name: &str, given: &str) -> Result<(), LookupError> {
     if name == given {
         return Ok(());
     }
-    Err(Unknown::Mistaken { asked, given: given.chars().take(100).collect() })
+    Err(LookupError::Mistaken { asked, given: given.chars().take(100).collect() })
 }

@@ -10,13 +10,13 @@
 //! calls for one pod apart. [`refusal`] decides by the node alone when the credential is dead for good.
 
 pub mod agent;
-pub mod alone;
 pub mod attach;
 pub mod call;
 pub mod facts;
 pub mod log;
+pub mod netns_lock;
+pub mod offline_enrol;
 pub mod record;
 pub mod refusal;
-pub mod turn;
 
 pub use call::{Answer, answer};

@@ -77,7 +77,7 @@ impl Log {
         self.has_enrolled = matches!(decision, Decision::Enrol(_));
     }
 
-    /// A short name of the decision, and its words; none: it did not come that far.
+    /// A short name of the decision, and its words; `None`: it did not come that far.
     #[must_use]
     pub fn decision(&self) -> Option<(&'static str, &str)> {
         self.decision.as_ref().map(|(code, words)| (*code, words.as_str()))

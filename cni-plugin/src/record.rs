@@ -15,9 +15,9 @@ use model::Pod;
 use wire::{FAILED, NetnsFile, PodRecord, RECORDS};
 
 use crate::{
-    alone,
     call::Call,
     log::{Log, now},
+    offline_enrol,
 };
 
 /// Notes how an ADD ended.
@@ -34,7 +34,7 @@ pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniErro
         container: container.to_owned(),
         netns: netns.map(|path| path.display().to_string()).unwrap_or_default(),
         netns_file: netns.and_then(netns_file),
-        ips: alone::addresses(call).unwrap_or_default(),
+        ips: offline_enrol::addresses(call).unwrap_or_default(),
         at: now(),
         decision: code.to_owned(),
         words: words.to_owned(),

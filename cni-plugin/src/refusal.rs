@@ -27,7 +27,7 @@ use rustix::{
 
 use crate::{
     call::Call,
-    facts::{Unknown, fingerprint},
+    facts::{LookupError, fingerprint},
     record,
 };
 
@@ -49,9 +49,9 @@ const REMEDY: &str =
     "reinstall the node agent, or remove what it left on this node with `install-cni uninstall`";
 
 /// Whether an ADD of a pod that is unknown because of `error` may succeed: with a warning for the log, or not, with what
-/// there is to add to the error. None: that is another case.
+/// there is to add to the error. `None`: that is another case.
 #[must_use]
-pub fn judge(call: &Call, error: &Unknown) -> Option<Result<String, String>> {
+pub fn judge(call: &Call, error: &LookupError) -> Option<Result<String, String>> {
     if call.environment.command != Command::Add {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Capture from within pods: what an ADD costs beside a bare restore of the same rules, how soon a ztunnel has all pods
+//! In-pod capture: what an ADD costs beside a bare restore of the same rules, how soon a ztunnel has all pods
 //! again after a restart of the agent, and what looking after the pods' rules costs.
 
 mod add;
@@ -14,7 +14,7 @@ pub(crate) const PARTS: [&str; 3] = ["in-pod-add", "in-pod-announce", "in-pod-re
 
 /// Measures the parts for which `wanted` holds.
 pub(crate) fn run(stage: Option<&Stage>, rounds: usize, wanted: impl Fn(&str) -> bool) {
-    println!("Capture from within pods.\n");
+    println!("CaptureState from within pods.\n");
     if let (true, Some(stage)) = (wanted("in-pod-add"), stage) {
         add::run(stage, rounds);
     }

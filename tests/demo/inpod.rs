@@ -1,4 +1,4 @@
-//! A node whose pods are captured from within: two pods of the mesh, one outside of it, a host outside, and stubs of
+//! A node whose pods are captured in-pod: two pods of the mesh, one outside of it, a host outside, and stubs of
 //! ztunnel that speak the real protocol.
 
 mod join;

@@ -1,6 +1,6 @@
 //! `hack/demo`: what the agent and the plugin do, shown and checked, on nodes made of network namespaces.
 //!
-//! By default an ambient node that needs no API server; with `--in-pod` one whose pods are captured from within; with
+//! By default an ambient node that needs no API server; with `--in-pod` one whose pods are captured in-pod; with
 //! `--api` installation, sidecars and the ambient node against a real one. Each thing that is shown is also checked; the last line counts. `--keep` leaves a shell inside.
 #![allow(
     clippy::unwrap_used,
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
             }
         });
         show.note(
-            "\n   Installation, sidecars, and all of this against a real API server: ./hack/demo --api\n   Capture from \
+            "\n   Installation, sidecars, and all of this against a real API server: ./hack/demo --api\n   CaptureState from \
              within pods, for today's ztunnel: ./hack/demo --in-pod",
         );
         return close(show, keep);

@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::machine::Flavour;
 use crate::pods::{injected, injected_at_once, labelled, on_host, plain};
 use crate::scenes::{self, Pods};
-use crate::ztunnel::{self, Capture};
+use crate::ztunnel::{self, CaptureState};
 
 const MODE: &str = "istio.io/dataplane-mode";
 const SHOP: &str = "shop";
@@ -43,15 +43,15 @@ pub(crate) fn play(places: &Places, part: Part, checks: Checks) -> Checks {
     match part {
         Part::Flavour(Flavour::One) => {
             sidecars(&mut lab, places);
-            ambient(&mut lab, places, &Agent::manifest("istio-cni-ambient.yaml"), Capture::Node);
+            ambient(&mut lab, places, &Agent::manifest("istio-cni-ambient.yaml"), CaptureState::Node);
             chart(&mut lab, places, &Agent::chart("1.20.8", "default"), None);
             let ambient = Agent::chart("1.20.8", "ambient");
-            chart(&mut lab, places, &ambient, Some(Capture::Node));
+            chart(&mut lab, places, &ambient, Some(CaptureState::Node));
         }
         Part::Flavour(Flavour::Two) => {
-            ambient(&mut lab, places, &Agent::manifest("istio-cni-in-pod.yaml"), Capture::InPod);
+            ambient(&mut lab, places, &Agent::manifest("istio-cni-in-pod.yaml"), CaptureState::InPod);
             chart(&mut lab, places, &Agent::chart("1.29.1", "default"), None);
-            chart(&mut lab, places, &Agent::chart("1.29.1", "ambient"), Some(Capture::InPod));
+            chart(&mut lab, places, &Agent::chart("1.29.1", "ambient"), Some(CaptureState::InPod));
         }
         Part::Charts => {
             for (version, case) in Agent::distinct_charts() {
@@ -88,7 +88,7 @@ fn sidecar_pods() -> Pods {
 }
 
 /// Sidecars and ambient mode.
-fn ambient(lab: &mut Lab, places: &Places, agent: &Agent, capture: Capture) {
+fn ambient(lab: &mut Lab, places: &Places, agent: &Agent, capture: CaptureState) {
     lab.checks.chapter(&agent.name);
     let before = scenes::install(lab, agent);
     ztunnel::deploy(lab, capture);
@@ -100,7 +100,7 @@ fn ambient(lab: &mut Lab, places: &Places, agent: &Agent, capture: Capture) {
     let make = |name: &str| (plain(MESH, name), Expected::Ztunnel);
     scenes::rollout(lab, agent, MESH, &make);
     scenes::kills(lab, agent, &pods, &make);
-    if capture == Capture::InPod {
+    if capture == CaptureState::InPod {
         scenes::api_down(lab, agent, &pods);
         scenes::many(lab, agent, &[(MODE, "ambient")], Expected::Ztunnel);
     }
@@ -110,14 +110,14 @@ fn ambient(lab: &mut Lab, places: &Places, agent: &Agent, capture: Capture) {
     renew(lab, places, clean);
 }
 
-fn ambient_pods(capture: Capture) -> Pods {
+fn ambient_pods(capture: CaptureState) -> Pods {
     let mut pods = vec![
         (plain(MESH, "by-namespace"), Expected::Ztunnel),
         (on_host(plain(MESH, "host")), Expected::Direct),
         (injected(MESH, "sidecar-in-mesh"), Expected::Sidecar),
     ];
     // Istio 1.20 knows namespaces only.
-    if capture == Capture::InPod {
+    if capture == CaptureState::InPod {
         pods.push((labelled(plain(SHOP, "by-label"), MODE, "ambient"), Expected::Ztunnel));
         pods.push((labelled(plain(MESH, "none"), MODE, "none"), Expected::Direct));
     }
@@ -125,7 +125,7 @@ fn ambient_pods(capture: Capture) -> Pods {
 }
 
 /// Istio's own chart: installed, upgraded, uninstalled.
-fn chart(lab: &mut Lab, places: &Places, agent: &Agent, capture: Option<Capture>) {
+fn chart(lab: &mut Lab, places: &Places, agent: &Agent, capture: Option<CaptureState>) {
     lab.checks.chapter(&agent.name);
     let before = scenes::install(lab, agent);
     let mut pods =
@@ -135,7 +135,7 @@ fn chart(lab: &mut Lab, places: &Places, agent: &Agent, capture: Option<Capture>
         pods.push((plain(MESH, "by-namespace"), Expected::Ztunnel));
     }
     let pods = kinds::check(lab, &pods);
-    if capture == Some(Capture::InPod) {
+    if capture == Some(CaptureState::InPod) {
         // In this layout the plugin's credential is on a tmpfs.
         scenes::reboot(lab, agent, &pods);
     }

@@ -13,7 +13,7 @@ const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/istio-system/daemonsets";
 
 /// How pods are captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Capture {
+pub(crate) enum CaptureState {
     /// The node's rules lead their traffic to ztunnel's pod: up to 1.22.
     Node,
     /// ztunnel listens in their own namespaces: since 1.23.
@@ -21,7 +21,7 @@ pub(crate) enum Capture {
 }
 
 /// Deploys it, and waits until it is ready.
-pub(crate) fn deploy(lab: &mut Lab, capture: Capture) {
+pub(crate) fn deploy(lab: &mut Lab, capture: CaptureState) {
     lab.control.apply(DAEMON_SETS, &daemon_set(capture));
     let ready = until(Duration::from_secs(30), || pod(lab).filter(Lab::is_ready));
     lab.checks.check(ready.is_some(), format!("ztunnel ({capture:?}) is ready"));
@@ -66,13 +66,13 @@ pub(crate) fn log(lab: &Lab) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-fn daemon_set(capture: Capture) -> Value {
+fn daemon_set(capture: CaptureState) -> Value {
     let labels =
         json!({"app": "ztunnel", "istio.io/dataplane-mode": "none", "sidecar.istio.io/inject": "false"});
     let name = "$(POD_NAME)";
     let command = match capture {
-        Capture::Node => json!(["/bin/kit-traffic", "ztunnel", "--name", name, "--dns"]),
-        Capture::InPod => json!([
+        CaptureState::Node => json!(["/bin/kit-traffic", "ztunnel", "--name", name, "--dns"]),
+        CaptureState::InPod => json!([
             "/bin/kit-traffic",
             "inpod-ztunnel",
             "--name",
@@ -88,8 +88,8 @@ fn daemon_set(capture: Capture) -> Value {
     };
     // The real one is not ready before it has a snapshot.
     let probe = match capture {
-        Capture::Node => Value::Null,
-        Capture::InPod => json!({"tcpSocket": {"port": 15021}, "periodSeconds": 1}),
+        CaptureState::Node => Value::Null,
+        CaptureState::InPod => json!({"tcpSocket": {"port": 15021}, "periodSeconds": 1}),
     };
     json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"namespace": NAMESPACE, "name": "ztunnel"},
@@ -110,7 +110,7 @@ fn daemon_set(capture: Capture) -> Value {
                             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                             {"name": "ISTIO_META_DNS_CAPTURE", "value": "true"},
                             // Istio's chart still says so, by which an agent knows the mode before they are connected.
-                            {"name": "INPOD_ENABLED", "value": (capture == Capture::InPod).to_string()},
+                            {"name": "INPOD_ENABLED", "value": (capture == CaptureState::InPod).to_string()},
                         ],
                         "securityContext": {
                             "privileged": false,

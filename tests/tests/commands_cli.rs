@@ -11,7 +11,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use report::{Blind, Capture, Difference, DifferenceKind, State, Step};
+use report::{CaptureState, Difference, DifferenceKind, State, Step, Unobserved};
 use serde_json::Value;
 
 use stage::{Stage, bypassing, document, full, pod};
@@ -94,7 +94,7 @@ fn pods_are_listed_as_asked() {
     assert!(stage.said(1, &["list", "--bypassing"]).contains("store/web"));
     assert_eq!(stage.said(0, &["list", "--bypassing", "-n", "shop"]), "No pods.\n");
     let mut unknown = document();
-    unknown.pods[0].capture = Capture::Unknown;
+    unknown.pods[0].capture = CaptureState::Unknown;
     stage.set(unknown);
     let (status, _, complaint) = stage.call(&["list", "--bypassing"]);
     assert!(status == 2 && complaint.contains("not known: Pod shop/cart"), "{status}: {complaint}");
@@ -106,7 +106,7 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
     assert_eq!(stage.said(0, &["verify"]), "The kernel and the files are as they should be.\n");
     assert_eq!(stage.json(0, &["verify"])["equal"], true);
     let mut blind = document();
-    blind.seen.blind = vec![Blind { what: "the firewall".into(), why: "no iptables-save".into() }];
+    blind.seen.blind = vec![Unobserved { what: "the firewall".into(), why: "no iptables-save".into() }];
     stage.set(blind.clone());
     assert!(stage.said(2, &["verify"]).contains("Not known: The firewall: no iptables-save."));
     let what = "ip -4 rule priority 100 lookup 100".into();
@@ -226,7 +226,7 @@ fn watch_prints_what_changes() {
     let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(next()["words"], "watching node-1: 2 pods, 1 captured");
     let mut changed = document();
-    changed.pods[0].capture = Capture::Bypassing;
+    changed.pods[0].capture = CaptureState::Bypassing;
     stage.set(changed);
     let event = next();
     assert_eq!((&event["kind"], &event["pod"]), (&"pod".into(), &"shop/cart".into()));
@@ -242,7 +242,8 @@ fn watch_prints_what_changes() {
 #[test]
 fn a_reader_that_goes_is_no_error() {
     let mut many = document();
-    many.pods = (0..5000).map(|number| pod("shop", &format!("web-{number}"), Capture::Captured)).collect();
+    many.pods =
+        (0..5000).map(|number| pod("shop", &format!("web-{number}"), CaptureState::Captured)).collect();
     let stage = Stage::new(many);
     let mut child = stage.command(&["list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

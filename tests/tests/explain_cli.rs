@@ -63,8 +63,8 @@ fn says(container: &Container, pod: &str, expected: Expected, words: &[&str]) ->
 }
 
 fn short(answer: &Explanation) -> (&str, &str, &str, i32) {
-    let capture = answer.capture.map_or("-", report::Capture::word);
-    let way = answer.way.map_or("-", report::Way::word);
+    let capture = answer.capture.map_or("-", report::CaptureState::word);
+    let way = answer.way.map_or("-", report::RedirectionMode::word);
     (&answer.code, capture, way, i32::from(answer.verdict.status()))
 }
 

@@ -20,7 +20,15 @@ struct NoBuffers(Child);
 impl NoBuffers {
     fn begin(daemon: &Daemon) -> NoBuffers {
         let mut command = Command::new("strace");
-        command.args(["-f", "-e", "trace=recvfrom", "-e", "inject=recvfrom:error=ENOBUFS", "-o", "/dev/null"]);
+        command.args([
+            "-f",
+            "-e",
+            "trace=recvfrom",
+            "-e",
+            "inject=recvfrom:error=ENOBUFS",
+            "-o",
+            "/dev/null",
+        ]);
         command.args(["-p", &daemon.pid().to_string()]).stderr(Stdio::piped());
         let mut child = command.spawn().expect("strace is there: hack/setup");
         let mut errors = BufReader::new(child.stderr.take().unwrap());

@@ -1,4 +1,4 @@
-//! Pods whose namespaces are not as most pods' are: captured from within like any other.
+//! Pods whose namespaces are not as most pods' are: captured in-pod like any other.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Capture from within, and the real API server: what is marked, and when.
+//! In-pod capture, and the real API server: what is marked, and when.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The way of capture that ztunnel speaks is found out, and changed under running pods.
+//! The capture mode that ztunnel speaks is found out, and changed under running pods.
 
 use kit::{Echo, InpodOptions, InpodZtunnel};
 
@@ -174,7 +174,7 @@ fi
 exit $status
 "#;
 
-/// Rules that were on their way when the way of capture changed would lead a pod's traffic to nobody.
+/// Rules that were on their way when the capture mode changed would lead a pod's traffic to nobody.
 #[test]
 fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     let gate = kit::TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Capture from within: what others change is put back, and a namespace that is replaced is captured again.
+//! In-pod capture: what others change is put back, and a namespace that is replaced is captured again.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Capture from within: ztunnels and agents come, go and die.
+//! In-pod capture: ztunnels and agents come, go and die.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

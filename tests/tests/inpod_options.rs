@@ -1,4 +1,4 @@
-//! Capture from within: what annotations and settings change.
+//! In-pod capture: what annotations and settings change.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +17,7 @@ fn annotated(stage: &InPod, name: &str, annotations: &[(&str, &str)]) -> Peer {
     peer
 }
 
-/// Who answers a question for a name, over this protocol; none: it was asked of nobody.
+/// Who answers a question for a name, over this protocol; `None`: it was asked of nobody.
 fn asks(stage: &InPod, peer: &Peer, proto: Proto, v6: bool) -> Option<String> {
     let server = SocketAddr::new(stage.node.outside_ip(v6), 53);
     kit::connect(&peer.sandbox.netns, proto, server).ok().map(|seen| seen.server)

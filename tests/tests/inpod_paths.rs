@@ -1,4 +1,4 @@
-//! Capture from within: which way each packet takes.
+//! In-pod capture: which way each packet takes.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Capture from within: who comes into the mesh and leaves it, and what the agent says of it.
+//! In-pod capture: who comes into the mesh and leaves it, and what the agent says of it.
 
 use kit::{Echo, InpodOptions, WorkloadState};
 use serde_json::json;

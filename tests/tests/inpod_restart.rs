@@ -1,4 +1,4 @@
-//! Capture from within: the agent is killed at each step of each way of a pod into the mesh and out of it, and started
+//! In-pod capture: the agent is killed at each step of each way of a pod into the mesh and out of it, and started
 //! again. It converges, nobody else notices, and no pod starts that is not captured.
 
 #[path = "inpod_restart/starting.rs"]

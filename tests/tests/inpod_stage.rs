@@ -1,4 +1,4 @@
-//! What tests of capture from within share: a node whose agent captures pods so, ztunnels that speak with it, and a
+//! What tests of in-pod capture share: a node whose agent captures pods so, ztunnels that speak with it, and a
 //! list of processes.
 
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Capture from within: what is left when the agent goes.
+//! In-pod capture: what is left when the agent goes.
 
 use kit::{Echo, InpodOptions, NodeOptions, Pod};
 

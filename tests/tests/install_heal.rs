@@ -1,4 +1,4 @@
-//! What others damage is put right within a second, nothing turns when nothing happens, and `/readyz` never says
+//! What others damage is repaired within a second, nothing turns when nothing happens, and `/readyz` never says
 //! that all is well when it is not.
 
 #[path = "install_heal/damage.rs"]

@@ -12,7 +12,7 @@ mod server;
 use std::path::Path;
 
 use browser::Browser;
-use report::{Capture, State};
+use report::{CaptureState, State};
 use serde_json::{Value, json};
 use server::Server;
 
@@ -85,7 +85,7 @@ fn a_difference_shows_by_itself_and_disturbs_nobody() {
 
     let mut state = fixtures::well();
     fixtures::drift(&mut state);
-    state.pods[3].capture = Capture::Bypassing;
+    state.pods[3].capture = CaptureState::Bypassing;
     state.pods[3].kernel.seen.push("something new".into());
     state.pods.push(fixtures::node_pod(50, "shop", "zebra"));
     server.show(state);

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use kit::Netns;
 use model::Family;
 use netfilter::{Backend, Firewall};
-use rules::{Change, Owner, RuleSet, Saved};
+use rules::{ChainSet, Change, RuleSet, Saved};
 
 use crate::sidecar_kernel::{
     at_once,
@@ -93,11 +93,11 @@ fn write(
 }
 
 fn apply(netns: &Netns, case: &Case, backend: Backend) -> Change {
-    write(netns, backend, case.family, |saved| Owner::NODE.apply(&case.rules, saved))
+    write(netns, backend, case.family, |saved| ChainSet::NODE.apply(&case.rules, saved))
 }
 
 fn remove(netns: &Netns, backend: Backend, family: Family) -> Change {
-    write(netns, backend, family, |saved| Owner::NODE.remove(saved))
+    write(netns, backend, family, |saved| ChainSet::NODE.remove(saved))
 }
 
 /// The lines of a save that are ours, if the tools print what we write: all but the address that TPROXY gets.
@@ -118,7 +118,7 @@ fn reads_back(netns: &Netns, case: &Case, backend: Backend) {
     let what = format!("{} {backend} {}", case.name, case.family);
     let text = save_text(netns, backend, case.family);
     let saved = Saved::parse(&text).unwrap();
-    let change = Owner::NODE.apply(&case.rules, &saved);
+    let change = ChainSet::NODE.apply(&case.rules, &saved);
     assert!(change.is_empty(), "{what}: {:?}", change.reasons().collect::<Vec<_>>());
     let ours =
         |line: &&str| line.starts_with("-A ztunnel-") || line.contains(" -j ztunnel-") && !line.contains('"');

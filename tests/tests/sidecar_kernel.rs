@@ -1,5 +1,5 @@
 //! Every rule set of a sidecar pod, in the kernel, with both backends: it reads back as it was meant, a second time
-//! changes nothing, damage is mended, and after removal the namespace is what it was. What is there is told by the
+//! changes nothing, damage is repaired, and after removal the namespace is what it was. What is there is told by the
 //! host's own tools, never by the code under test.
 
 #[path = "../../pkg/rules/tests/cases.rs"]

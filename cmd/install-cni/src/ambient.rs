@@ -1,4 +1,4 @@
-//! The ambient part: an owner thread for the node's network, the plugin's socket, and what it follows in the API.
+//! The ambient part: a reconciler thread for the node's network, the plugin's socket, and what it follows in the API.
 
 use std::{
     future::pending,
@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use agent::{Handle, Inbox, Inspector, Lookup, Mark, Metrics, Notice, Owner, Server, Service, Status};
+use agent::{
+    AgentHandle, AnnotationUpdate, Inbox, Inspector, Lookup, Metrics, Notice, Reconciler, Server, Service,
+    Status,
+};
 use anyhow::{Context as _, Result, anyhow};
 use facts::follow_api;
 use hostfs::Watcher;
@@ -52,12 +55,12 @@ pub(crate) struct Ambient {
     pub(crate) fallback_file: Option<PathBuf>,
     /// The node's network namespace, if the daemon is in one of its own.
     pub(crate) host_network: Option<PathBuf>,
-    /// For Istio's own plugin; none: it could not be served, because pods are captured on the node.
+    /// For Istio's own plugin; `None`: it could not be served, because pods are captured on the node.
     pub(crate) events: Option<EventSettings>,
 }
 
 impl Ambient {
-    /// The node's network namespace; none: the daemon's own.
+    /// The node's network namespace; `None`: the daemon's own.
     pub(crate) fn node(&self) -> Result<Option<Netns>> {
         let node = self.host_network.as_ref().map(Netns::open).transpose();
         node.context("cannot open the node's network namespace")
@@ -89,12 +92,12 @@ const REGULAR: Duration = Duration::from_secs(60);
 
 /// The ambient part at work.
 pub(crate) struct Running {
-    /// Sends to the owner.
-    pub(crate) handle: Handle,
-    /// The owner, when its loop has ended.
-    pub(crate) ended: oneshot::Receiver<Owner>,
+    /// Sends to the reconciler.
+    pub(crate) handle: AgentHandle,
+    /// The reconciler, when its loop has ended.
+    pub(crate) ended: oneshot::Receiver<Reconciler>,
     /// Pods to be marked.
-    pub(crate) marks: mpsc::Receiver<Mark>,
+    pub(crate) marks: mpsc::Receiver<AnnotationUpdate>,
     /// What people should know, until somebody publishes it.
     pub(crate) notices: Option<mpsc::Receiver<Notice>>,
     /// For probes.
@@ -121,7 +124,7 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
     let (say, ended) = oneshot::channel();
     let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));
     // Sockets and children of the thread that opens them are in its namespace.
-    let work = move || match Owner::open(settings, inbox, of_owner, to_status, tell, notify) {
+    let work = move || match Reconciler::open(settings, inbox, of_owner, to_status, tell, notify) {
         Err(error) => drop(opened.send(Err(error.into()))),
         Ok(mut owner) => {
             drop(opened.send(Ok(())));
@@ -155,7 +158,7 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
 /// Serves our plugin, from now on, and listens for Istio's.
 pub(crate) fn serve(
     ambient: &Ambient,
-    handle: Handle,
+    handle: AgentHandle,
     metrics: Metrics,
     cluster: Arc<Cluster>,
     runtime: runtime::Handle,
@@ -187,7 +190,7 @@ async fn look_up(cluster: &Cluster, name: &PodName) -> Result<(Pod, Namespace)> 
 }
 
 /// Follows pods and namespaces, until it is dropped.
-pub(crate) async fn follow(settings: Arc<Settings>, handle: Handle) {
+pub(crate) async fn follow(settings: Arc<Settings>, handle: AgentHandle) {
     loop {
         restarted("the list of pods", (settings.clone(), handle.clone()), |(settings, handle)| {
             Box::pin(follow_once(Arc::clone(settings), handle.clone()))
@@ -198,7 +201,7 @@ pub(crate) async fn follow(settings: Arc<Settings>, handle: Handle) {
     }
 }
 
-async fn follow_once(settings: Arc<Settings>, handle: Handle) {
+async fn follow_once(settings: Arc<Settings>, handle: AgentHandle) {
     let tell = move |fact| handle.tell(fact);
     let node = settings.identity.node.clone();
     match settings.ambient.as_ref().map(|ambient| &ambient.source) {
@@ -218,19 +221,19 @@ async fn follow_once(settings: Arc<Settings>, handle: Handle) {
     }
 }
 
-/// Marks pods until there is nobody who could say which. What cannot be marked now is told again by the owner.
-pub(crate) async fn mark(settings: Arc<Settings>, marks: mpsc::Receiver<Mark>) {
+/// Marks pods until there is nobody who could say which. What cannot be marked now is told again by the reconciler.
+pub(crate) async fn mark(settings: Arc<Settings>, marks: mpsc::Receiver<AnnotationUpdate>) {
     restarted("marking pods", marks, |marks| Box::pin(mark_all(Arc::clone(&settings), marks))).await;
 }
 
-async fn mark_all(settings: Arc<Settings>, marks: &mut mpsc::Receiver<Mark>) {
+async fn mark_all(settings: Arc<Settings>, marks: &mut mpsc::Receiver<AnnotationUpdate>) {
     let source = settings.ambient.as_ref().map(|ambient| &ambient.source);
     let (Some(PodSource::Api), Some(connection)) = (source, &settings.api) else {
         while marks.recv().await.is_some() {} // there is nobody to tell
         return;
     };
     let client = connect(connection).await;
-    while let Some(Mark { pod, uid, redirection }) = marks.recv().await {
+    while let Some(AnnotationUpdate { pod, uid, redirection }) = marks.recv().await {
         match client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, redirection.value()).await {
             Ok(()) => {
                 // That the pod is captured, or not any more, the agent has logged.
@@ -243,7 +246,7 @@ async fn mark_all(settings: Arc<Settings>, marks: &mut mpsc::Receiver<Mark>) {
 }
 
 /// Reads the policy from a file, and again when it changes. A word that is none leaves the last one.
-fn follow_fallback(file: &Path, handle: &Handle) {
+fn follow_fallback(file: &Path, handle: &AgentHandle) {
     let mut said = String::new();
     let mut watcher = match Watcher::new() {
         Ok(watcher) => watcher,

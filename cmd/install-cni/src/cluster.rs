@@ -69,7 +69,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// Tries until the credential can be read.
 pub(crate) async fn connect(connection: &Connection) -> Client {
     let mut pause = FIRST_PAUSE;
-    let mut said = Said::default();
+    let mut said = WarnOnce::default();
     loop {
         match Client::new(connection) {
             Ok(client) => return client,
@@ -87,7 +87,7 @@ struct ConfigMap {
 }
 
 async fn follow_config_map(client: &Client, object: &Object, key: &str, installer: &Handle) {
-    let mut said = Said::default();
+    let mut said = WarnOnce::default();
     let mut changes = std::pin::pin!(client.watch::<ConfigMap>(object));
     while let Some(change) = changes.next().await {
         let value = match change {
@@ -125,7 +125,7 @@ async fn follow_daemon_set(client: &Client, identity: &Identity, memory: &Memory
     let object = Object { group: "apps", kind: "DaemonSet", namespace: identity.namespace.clone(), name };
     memory.set_daemon_set(object.clone());
     let whole = format!("DaemonSet {}/{}", object.namespace, object.name);
-    let mut said = Said::default();
+    let mut said = WarnOnce::default();
     loop {
         let refusal = watch_daemon_set(client, &object, memory, &mut said).await;
         debug!(target: "install", "{refusal}: our DaemonSet is asked for at shutdown instead");
@@ -139,7 +139,7 @@ async fn follow_daemon_set(client: &Client, identity: &Identity, memory: &Memory
 }
 
 /// Watches until that is refused; returns the refusal.
-async fn watch_daemon_set(client: &Client, object: &Object, memory: &Memory, said: &mut Said) -> Error {
+async fn watch_daemon_set(client: &Client, object: &Object, memory: &Memory, said: &mut WarnOnce) -> Error {
     let whole = format!("DaemonSet {}/{}", object.namespace, object.name);
     let mut changes = std::pin::pin!(client.watch::<DaemonSet>(object));
     loop {
@@ -198,9 +198,9 @@ async fn daemon_set_name(client: &Client, identity: &Identity, memory: &Memory) 
 
 /// Logs a trouble once, not at each try.
 #[derive(Debug, Default)]
-pub(crate) struct Said(Option<String>);
+pub(crate) struct WarnOnce(Option<String>);
 
-impl Said {
+impl WarnOnce {
     pub(crate) fn warn(&mut self, trouble: &dyn std::fmt::Display) {
         let trouble = trouble.to_string();
         if self.0.as_ref() != Some(&trouble) {

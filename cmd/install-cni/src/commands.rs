@@ -228,15 +228,15 @@ fn try_run(command: Command, arguments: Vec<OsString>) -> Result<ExitCode> {
 /// # Errors
 /// Something in them is wrong.
 pub(crate) fn settings(values: &Values) -> Result<Settings> {
-    let (settings, _) = Settings::read(values, &Commander)?;
+    let (settings, _) = Settings::read(values, &CommandEnv)?;
     Ok(settings)
 }
 
 /// A shell on the node has not what the kubelet gives a container: where the API server is. The commands never ask it, so any
 /// address will do.
-struct Commander;
+struct CommandEnv;
 
-impl Surroundings for Commander {
+impl Surroundings for CommandEnv {
     fn variable(&self, name: &str) -> Option<String> {
         Process.variable(name).or_else(|| match name {
             "KUBERNETES_SERVICE_HOST" => Some("kubernetes.default.svc".to_owned()),

@@ -9,7 +9,7 @@ use kubeio::{Client, Condition, ConditionStatus, Error};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    cluster::{Cluster, Said},
+    cluster::{Cluster, WarnOnce},
     daemon::Probe,
 };
 
@@ -45,13 +45,13 @@ fn judge(installer: Result<(), String>, agent: Result<(), String>) -> Condition 
 
 /// What was told last, and when.
 #[derive(Debug, Default)]
-struct Told {
+struct LastReported {
     last: Option<(Condition, Instant)>,
     failures: u32,
     not_before: Option<Instant>,
 }
 
-impl Told {
+impl LastReported {
     /// Whether to tell this now.
     fn is_due(&self, condition: &Condition, now: Instant) -> bool {
         if self.not_before.is_some_and(|not_before| now < not_before) {
@@ -67,7 +67,7 @@ impl Told {
     }
 
     fn done(&mut self, condition: Condition, now: Instant) {
-        *self = Told { last: Some((condition, now)), ..Told::default() };
+        *self = LastReported { last: Some((condition, now)), ..LastReported::default() };
     }
 
     fn failed(&mut self, now: Instant) {
@@ -79,7 +79,7 @@ impl Told {
 
 /// Keeps the condition as it is with us, until it is dropped.
 pub(crate) async fn follow(probe: Probe, cluster: Arc<Cluster>, node: String) {
-    let (mut told, mut said) = (Told::default(), Said::default());
+    let (mut told, mut said) = (LastReported::default(), WarnOnce::default());
     loop {
         let condition = judge(probe.installer(), probe.agent().unwrap_or(Ok(())));
         if let Some(client) = cluster.client()
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn changes_are_told_at_once_and_the_rest_seldom() {
         let start = Instant::now();
-        let mut told = Told::default();
+        let mut told = LastReported::default();
         let table = [
             (0, ready(), true),
             (1, ready(), false),
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn after_failures_the_pauses_grow_to_a_minute() {
         let start = Instant::now();
-        let mut told = Told::default();
+        let mut told = LastReported::default();
         let mut now = start;
         let mut pauses = Vec::new();
         for _ in 0..9 {

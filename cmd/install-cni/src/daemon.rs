@@ -29,12 +29,12 @@ use crate::{
     ambient,
     cluster::{self, Cluster},
     condition,
-    desk::{self, Desk},
     node_lock::NodeLock,
     notices::Sources,
-    patrol::{Patrol, PatrolMetrics},
     settings::{DebugAddress, Settings},
     shutdown::{self, Verdict},
+    sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics},
+    state_collector::{self, StateCollector},
     supervise::{self, Vital, restarted},
     version,
 };
@@ -67,7 +67,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     metrics::register_process(&mut registry);
     let installer_metrics = Metrics::register(&mut registry);
     let log_metrics = LogMetrics::register(&mut registry);
-    let patrol = Patrol::new(PatrolMetrics::register(&mut registry));
+    let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry));
     let ambient =
         settings.ambient.as_ref().map(|ambient| ambient::start(ambient, &mut registry)).transpose()?;
     let log_server = settings.log_socket.as_deref().map(bind).transpose()?;
@@ -96,7 +96,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
         work,
         ambient,
         notices,
-        patrol,
+        checker,
         log_server.map(|server| (server, log_metrics)),
     ));
     runtime.shutdown_background(); // who still waits for the agent, waits in vain
@@ -181,24 +181,24 @@ impl Daemon {
         mut work: Work,
         mut ambient: Option<ambient::Running>,
         notices: mpsc::Receiver<Notice>,
-        patrol: Patrol,
+        checker: SidecarDriftChecker,
         log_server: Option<(LogServer, LogMetrics)>,
     ) -> Result<ExitCode> {
         let (stop, stopped) = watch::channel(());
         let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
         let probe = Probe(Arc::clone(&self.status), agent);
         let condition = self.follow_condition(probe.clone());
-        let (tell, patrolled) = mpsc::channel(NOTICES);
-        let desk = self.desk(ambient.as_mut(), probe.clone());
+        let (tell, drift_notices) = mpsc::channel(NOTICES);
+        let collector = self.collector(ambient.as_mut(), probe.clone());
         let (vital, mut dead) = Vital::new();
-        let watched = Arc::clone(&desk);
+        let watched = Arc::clone(&collector);
         tokio::spawn(async move {
-            restarted("the watch over the node", patrol, |patrol| {
-                Box::pin(Arc::clone(&watched).keep_watch(patrol, tell.clone()))
+            restarted("the watch over the node", checker, |checker| {
+                Box::pin(Arc::clone(&watched).keep_watch(checker, tell.clone()))
             })
             .await;
         });
-        self.serve_debug(desk, &stopped, &vital);
+        self.serve_debug(collector, &stopped, &vital);
         let health = http::health_router(Arc::new(probe));
         let health = listen(HEALTH_PORT, health, until(stopped.clone()));
         tokio::spawn(vital.clone().watch("the server of /healthz", health));
@@ -216,7 +216,7 @@ impl Daemon {
         let events = events.map(|run| tokio::spawn(vital.clone().watch("the server of Istio's plugin", run)));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
         let told = ambient.as_mut().and_then(|running| running.notices.take());
-        let sources = Sources { installer: notices, agent: told, patrol: patrolled };
+        let sources = Sources { installer: notices, agent: told, sidecar_drift: drift_notices };
         let follow = cluster::follow(settings, cluster, work.handle.clone(), sources);
         tokio::spawn(vital.clone().watch("the connection to the API server", follow));
 
@@ -238,15 +238,15 @@ impl Daemon {
         done
     }
 
-    fn desk(&self, ambient: Option<&mut ambient::Running>, probe: Probe) -> Arc<Desk> {
+    fn collector(&self, ambient: Option<&mut ambient::Running>, probe: Probe) -> Arc<StateCollector> {
         let inspector = ambient.and_then(|running| running.inspector.take());
         let (settings, installer) = (Arc::clone(&self.settings), Arc::clone(&self.status));
-        Arc::new(Desk::new(settings, installer, probe, inspector))
+        Arc::new(StateCollector::new(settings, installer, probe, inspector))
     }
 
     /// Serves the debug state: over HTTP, and to root on a socket.
-    fn serve_debug(&self, desk: Arc<Desk>, stopped: &watch::Receiver<()>, vital: &Vital) {
-        let shared = Arc::new(desk::Shared(desk));
+    fn serve_debug(&self, collector: Arc<StateCollector>, stopped: &watch::Receiver<()>, vital: &Vital) {
+        let shared = Arc::new(state_collector::SharedCollector(collector));
         let router = debug::debug_router(shared, report::page, self.logger.clone(), version::BUILD);
         match RootServer::bind(&self.settings.debug_socket) {
             Ok(server) => {
@@ -273,7 +273,7 @@ impl Daemon {
         })
     }
 
-    /// Follows the cluster for the owner, and tells the cluster what the owner says.
+    /// Follows the cluster for the reconciler, and tells the cluster what the reconciler says.
     fn start_ambient(&self, running: ambient::Running) -> Agent {
         let ambient::Running { handle, ended, marks, .. } = running;
         let facts = ambient::follow(Arc::clone(&self.settings), handle.clone());
@@ -324,9 +324,9 @@ impl Daemon {
                     errors.extend(self.release_node(agent).await);
                 }
                 if errors.is_empty() {
-                    errors.extend(desk::remove_journal(&self.settings));
+                    errors.extend(state_collector::remove_journal(&self.settings));
                 }
-                errors.extend(desk::remove_records(&self.settings));
+                errors.extend(state_collector::remove_records(&self.settings));
                 errors.extend(self.lock.remove().err().map(|error| format!("agent.lock: {error}")));
                 errors.iter().for_each(|error| error!(target: "install", "not removed: {error}"));
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
@@ -357,8 +357,8 @@ impl Daemon {
 
 /// The ambient part, as far as its end is concerned.
 struct Agent {
-    handle: agent::Handle,
-    ended: oneshot::Receiver<agent::Owner>,
+    handle: agent::AgentHandle,
+    ended: oneshot::Receiver<agent::Reconciler>,
     marker: tokio::task::JoinHandle<()>,
 }
 

@@ -59,7 +59,7 @@ pub(crate) struct Places {
 
 /// Answers requests; clones are the same one.
 #[derive(Clone)]
-struct Desk {
+struct PluginEventHandler {
     service: Service,
     places: Places,
     metrics: Metrics,
@@ -83,8 +83,8 @@ impl Events {
     pub(crate) fn bind(settings: &EventSettings, service: Service, metrics: Metrics) -> Result<Events> {
         let server = RootServer::bind(&settings.socket).context("cannot serve Istio's own plugin")?;
         let room = Arc::new(Semaphore::new(MAX_PODS));
-        let desk = Desk { service, places: settings.places.clone(), metrics, room };
-        let router = Router::new().route(EVENT_PATH, post(add)).with_state(desk);
+        let handler = PluginEventHandler { service, places: settings.places.clone(), metrics, room };
+        let router = Router::new().route(EVENT_PATH, post(add)).with_state(handler);
         Ok(Events { server, router })
     }
 
@@ -96,10 +96,10 @@ impl Events {
     }
 }
 
-async fn add(State(desk): State<Desk>, body: Body) -> Refusal {
+async fn add(State(handler): State<PluginEventHandler>, body: Body) -> Refusal {
     let late = || Err(failed(&format!("the agent did not get to it within {LIMIT:?}")));
-    let metrics = desk.metrics.clone();
-    let done = timeout(LIMIT, enrol(desk, body)).await.unwrap_or_else(|_| late());
+    let metrics = handler.metrics.clone();
+    let done = timeout(LIMIT, enrol(handler, body)).await.unwrap_or_else(|_| late());
     let (status, why) = done.map_or_else(|refusal| refusal, |()| (StatusCode::OK, String::new()));
     metrics.plugin_request(status.as_u16());
     if status != StatusCode::OK {
@@ -108,7 +108,7 @@ async fn add(State(desk): State<Desk>, body: Body) -> Refusal {
     (status, why)
 }
 
-async fn enrol(desk: Desk, body: Body) -> Result<(), Refusal> {
+async fn enrol(handler: PluginEventHandler, body: Body) -> Result<(), Refusal> {
     let deadline = Instant::now() + DEADLINE;
     let bytes = to_bytes(body, MAX_BODY).await.map_err(|error| wrong(&format!("no body: {error}")))?;
     if bytes.is_empty() {
@@ -117,7 +117,7 @@ async fn enrol(desk: Desk, body: Body) -> Result<(), Refusal> {
     let event = PluginEvent::parse(&bytes).map_err(|error| wrong(&error))?;
     Namespace::new(&event.namespace).map_err(|error| wrong(&format!("PodNamespace: {error}")))?;
     PodName::new(&event.name).map_err(|error| wrong(&format!("PodName: {error}")))?;
-    let Desk { service, places, room, .. } = desk;
+    let PluginEventHandler { service, places, room, .. } = handler;
     let permit = room.acquire_owned().await.map_err(|error| failed(&error))?;
     let work = move || {
         let _permit = permit;

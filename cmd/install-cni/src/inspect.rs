@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use report::{Blind, Explanation, SCHEMA, State};
+use report::{Explanation, SCHEMA, State, Unobserved};
 
 use crate::{settings::Settings, standalone};
 
@@ -80,7 +80,7 @@ fn without_agent(settings: &Settings, error: FetchError) -> Result<State> {
     let error = anyhow::Error::new(error);
     let why = crate::in_words(&error);
     let mut state = standalone::state(settings).context(error)?;
-    state.seen.blind.push(Blind { what: "the agent's own view".to_owned(), why });
+    state.seen.blind.push(Unobserved { what: "the agent's own view".to_owned(), why });
     Ok(state)
 }
 

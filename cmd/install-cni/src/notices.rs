@@ -8,7 +8,7 @@ use kubeio::{Client, Event, EventLevel, Kind, Publisher, Subject};
 use model::{Pod, PodName};
 use tokio::sync::mpsc::Receiver;
 
-use crate::{ambient::PodSource, cluster::Said, settings::Settings};
+use crate::{ambient::PodSource, cluster::WarnOnce, settings::Settings};
 
 /// For the question who we are.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -20,11 +20,11 @@ pub(crate) struct Sources {
     /// The agent; none without ambient mode.
     pub(crate) agent: Option<Receiver<agent::Notice>>,
     /// Those who watch pods with a sidecar.
-    pub(crate) patrol: Receiver<agent::Notice>,
+    pub(crate) sidecar_drift: Receiver<agent::Notice>,
 }
 
 /// Something to be published, and about whom.
-enum Told {
+enum PublishedEvent {
     /// The installation: about the node, and our pod.
     Installer(installer::Notice),
     Agent(agent::Notice),
@@ -32,8 +32,8 @@ enum Told {
 
 impl Sources {
     /// The next notice; none when nobody is left who could tell one.
-    async fn next(&mut self) -> Option<Told> {
-        let Sources { installer, agent, patrol } = self;
+    async fn next(&mut self) -> Option<PublishedEvent> {
+        let Sources { installer, agent, sidecar_drift } = self;
         let of_agent = async {
             match agent {
                 Some(agent) => agent.recv().await,
@@ -41,9 +41,9 @@ impl Sources {
             }
         };
         tokio::select! {
-            Some(notice) = installer.recv() => Some(Told::Installer(notice)),
-            Some(notice) = of_agent => Some(Told::Agent(notice)),
-            Some(notice) = patrol.recv() => Some(Told::Agent(notice)),
+            Some(notice) = installer.recv() => Some(PublishedEvent::Installer(notice)),
+            Some(notice) = of_agent => Some(PublishedEvent::Agent(notice)),
+            Some(notice) = sidecar_drift.recv() => Some(PublishedEvent::Agent(notice)),
             else => None,
         }
     }
@@ -52,24 +52,24 @@ impl Sources {
 /// Publishes until nobody is left who could tell.
 pub(crate) async fn publish(client: &Client, settings: &Settings, mut sources: Sources) {
     let identity = &settings.identity;
-    let mut desk = Desk {
+    let mut publisher = EventPublisher {
         publisher: Publisher::new(client.clone(), &identity.node),
         client,
         node: Subject::Node(identity.node.clone()),
         own: PodName { namespace: identity.namespace.clone(), name: identity.pod.clone() },
         known: None,
         has_pods: settings.ambient.as_ref().is_none_or(|ambient| ambient.source == PodSource::Api),
-        said: Said::default(),
+        said: WarnOnce::default(),
     };
     while let Some(told) = sources.next().await {
         match told {
-            Told::Installer(notice) => desk.installer(notice).await,
-            Told::Agent(notice) => desk.agent(notice).await,
+            PublishedEvent::Installer(notice) => publisher.installer(notice).await,
+            PublishedEvent::Agent(notice) => publisher.agent(notice).await,
         }
     }
 }
 
-struct Desk<'a> {
+struct EventPublisher<'a> {
     publisher: Publisher,
     client: &'a Client,
     node: Subject,
@@ -78,10 +78,10 @@ struct Desk<'a> {
     known: Option<Option<Subject>>,
     /// The API server has the pods that the agent speaks of.
     has_pods: bool,
-    said: Said,
+    said: WarnOnce,
 }
 
-impl Desk<'_> {
+impl EventPublisher<'_> {
     async fn installer(&mut self, notice: installer::Notice) {
         let installer::Notice { reason, message } = notice;
         let event = Event { level: EventLevel::Warning, reason, message };

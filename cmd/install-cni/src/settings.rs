@@ -58,7 +58,7 @@ pub(crate) struct Settings {
     pub(crate) node_condition: bool,
     /// Ambient mode; none when it is off.
     pub(crate) ambient: Option<Ambient>,
-    /// Where the debug state is served over HTTP; none: nowhere.
+    /// Where the debug state is served over HTTP; `None`: nowhere.
     pub(crate) debug: Option<DebugAddress>,
     /// Where the container runtime binds network namespaces.
     pub(crate) netns_directory: PathBuf,

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use agent::Plain;
 use anyhow::{Context as _, Result};
-use report::{Blind, Network, NodeState, Observer, Seen, State};
+use report::{Network, NodeState, Observer, Provenance, State, Unobserved};
 
 use crate::{
     ambient::Ambient,
-    desk,
     inspect::{self, MAX_DOCUMENT},
     settings::Settings,
+    state_collector,
 };
 
 /// What the kernel and the files of this node show, beside what the last agent wanted of them. Blocks.
@@ -38,17 +38,17 @@ pub(crate) fn state(settings: &Settings) -> Result<State> {
                 settings.host_proc.clone(),
                 netfilter::Options::default(),
             );
-            desk::look_plain(&plain, &records)
+            state_collector::look_plain(&plain, &records)
         }
     };
     agent::add_failures(&records, &mut state.pods);
     state.seen.by = Observer::Command;
     if is_ambient || !is_recorded {
-        state.seen.blind.push(Blind { what: "what is wanted by now".to_owned(), why });
+        state.seen.blind.push(Unobserved { what: "what is wanted by now".to_owned(), why });
     }
     state.health.clear();
     judge_files(settings, &mut state);
-    desk::complete(&mut state, settings);
+    state_collector::complete(&mut state, settings);
     state.node.ambient = is_ambient;
     Ok(state)
 }
@@ -58,21 +58,21 @@ fn judge_files(settings: &Settings, state: &mut State) {
     let directory = &settings.installer.conf_dir;
     if directory.is_dir() {
         state.installation = installer::look(&settings.installer, settings.config_map.is_none());
-        state.installation.extend(desk::shared_config(settings));
+        state.installation.extend(state_collector::shared_config(settings));
         return;
     }
     state.installation.clear();
     let why = format!("{} is not there, so this is not the agent's container", directory.display());
-    state.seen.blind.push(Blind { what: "the files of the installation".to_owned(), why });
+    state.seen.blind.push(Unobserved { what: "the files of the installation".to_owned(), why });
 }
 
 fn alone(ambient: &Ambient, last: Option<State>) -> State {
     match ambient.node() {
         Ok(node) => agent::look_alone(&ambient.agent, node.as_ref(), last),
         Err(error) => {
-            let mut state = last.unwrap_or_else(desk::empty);
-            let blind = Blind { what: "the node's network".to_owned(), why: format!("{error:#}") };
-            state.seen = Seen { at: agent::now(), blind: vec![blind], ..Seen::default() };
+            let mut state = last.unwrap_or_else(state_collector::empty);
+            let blind = Unobserved { what: "the node's network".to_owned(), why: format!("{error:#}") };
+            state.seen = Provenance { at: agent::now(), blind: vec![blind], ..Provenance::default() };
             state
         }
     }
@@ -82,9 +82,9 @@ fn alone(ambient: &Ambient, last: Option<State>) -> State {
 fn told(last: State) -> State {
     let why = "the command was called without the agent's settings (ambient-enabled), so it has not looked"
         .to_owned();
-    let blind = vec![Blind { what: "the kernel".to_owned(), why }];
+    let blind = vec![Unobserved { what: "the kernel".to_owned(), why }];
     let node = NodeState { started: None, ..last.node };
-    let seen = Seen { at: agent::now(), blind, ..Seen::default() };
+    let seen = Provenance { at: agent::now(), blind, ..Provenance::default() };
     State { seen, node, network: Network::default(), plan: Vec::new(), ..last }
 }
 

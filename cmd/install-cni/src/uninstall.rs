@@ -12,9 +12,10 @@ use tracing::{error, info};
 
 use crate::{
     commands::{self, Output},
-    desk, inspect,
+    inspect,
     node_lock::NodeLock,
     settings::Settings,
+    state_collector,
 };
 
 /// What the command says about itself.
@@ -61,7 +62,7 @@ pub(crate) fn run(settings: &Settings, log: LogOptions) -> Result<ExitCode> {
         }
     }
     let lock = NodeLock::acquire(&settings.lock_file())?;
-    let records = desk::remove_records(settings);
+    let records = state_collector::remove_records(settings);
     let metrics = Metrics::register(&mut Registry::default());
     let (mut installer, _handle) =
         Installer::new(settings.installer.clone(), metrics, Arc::new(Status::default()), Box::new(drop))?;
@@ -70,7 +71,7 @@ pub(crate) fn run(settings: &Settings, log: LogOptions) -> Result<ExitCode> {
         troubles.extend(ambient.uninstall());
     }
     if troubles.is_empty() {
-        troubles.extend(desk::remove_journal(settings));
+        troubles.extend(state_collector::remove_journal(settings));
     }
     troubles.extend(records);
     troubles.extend(lock.remove().err().map(|error| format!("agent.lock: {error}")));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::{Container, EnvVar, Family, Namespace, ObjectMeta, Pod, PodName};
-use planner::{Call, Decision, Passed, Policy, decide, decide_early, enrolment};
+use planner::{Call, Decision, Policy, Skipped, decide, decide_early, enrolment};
 use rules::{RuleSet, Saved, Target, plan, sidecar};
 
 /// A pod, one fact per line, each a letter, a blank and a text:
@@ -75,7 +75,7 @@ fn early_agrees(pod: &Pod, policy: &Policy, late: Option<&Decision>) {
     let annotations: &BTreeMap<String, String> = &meta.annotations;
     let call = Call { pod: Some(&name), annotations: Some(annotations) };
     if let Some(early) = decide_early(&call, policy) {
-        let known = matches!(early, Decision::Pass(Passed::NotInjected | Passed::InterceptionNone));
+        let known = matches!(early, Decision::Pass(Skipped::NotInjected | Skipped::InterceptionNone));
         assert!(known && matches!(late, Some(Decision::Pass(_))), "{early:?} early, {late:?} late");
     }
 }

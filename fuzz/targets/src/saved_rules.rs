@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use model::Family;
-use rules::{Owner, Saved, plan, sidecar};
+use rules::{ChainSet, Saved, plan, sidecar};
 
 /// Any text parses or is an error; what was parsed prints as a save that parses to the same; and every plan made from
 /// it is the same each time, and has a reason for each edit.
@@ -25,7 +25,7 @@ pub fn saved_rules(data: &[u8]) {
         let desired = sidecar::rule_set(&sidecar::Config::default(), family);
         check(&plan::apply(&desired, &saved), &plan::apply(&desired, &saved));
     }
-    for owner in [Owner::SIDECAR, Owner::NODE] {
+    for owner in [ChainSet::SIDECAR, ChainSet::NODE] {
         check(&owner.remove(&saved), &owner.remove(&saved));
     }
 }

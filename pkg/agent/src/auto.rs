@@ -1,4 +1,4 @@
-//! The way of capture that the node's ztunnel speaks: one that is connected speaks from within; else the newest ztunnel
+//! The capture mode that the node's ztunnel speaks: one that is connected speaks from within; else the newest ztunnel
 //! pod decides. Until there is one, [`Settings::starts_in_pod`] does.
 //!
 //! A change of the mode lets nothing bypass the mesh: the new mode is in place before the old one goes, on the node as a
@@ -15,18 +15,18 @@ use planner::{node::Fallback, ztunnel};
 use tracing::{info, warn};
 
 use crate::{
-    core::Core,
+    agent_state::AgentState,
+    capture_mode::{CaptureMode, Enrolment, Trouble},
     error::Error,
     history::Entry,
-    inpod::{self, Done, InPodWay},
-    inspect::WaySnapshot,
+    inpod::{self, Done, InPodCapture},
+    inspect::CaptureSnapshot,
     ledger::Attachment,
     metrics::Metrics,
-    node::{self, NodeWay},
-    owner::{Handle, Level, Reply},
-    settings::{InPod, Settings},
+    node::{self, NodeCapture},
+    reconciler::{AgentHandle, Reply, Scope},
+    settings::{InPodConfig, Settings},
     uninstall,
-    way::{Enrolment, Trouble, Way},
 };
 
 /// How long one that was connected counts more than what pods say of themselves.
@@ -49,13 +49,13 @@ impl HandOver {
 }
 
 /// Both ways, of which one is in use.
-pub(crate) struct AutoWay {
+pub(crate) struct AutoCapture {
     settings: Arc<Settings>,
-    node: Option<NodeWay>,
+    node: Option<NodeCapture>,
     /// Once opened, it stays: ztunnels may be connected.
-    in_pod: Option<InPodWay>,
-    chosen: InPod,
-    owner: Handle,
+    in_pod: Option<InPodCapture>,
+    chosen: InPodConfig,
+    owner: AgentHandle,
     metrics: Metrics,
     is_in_pod: bool,
     /// From the node to within pods.
@@ -63,15 +63,15 @@ pub(crate) struct AutoWay {
     fallback: Fallback,
 }
 
-impl AutoWay {
+impl AutoCapture {
     /// Opens the mode that the settings start with.
     pub(crate) fn open(
         settings: &Arc<Settings>,
-        chosen: &InPod,
-        owner: Handle,
+        chosen: &InPodConfig,
+        owner: AgentHandle,
         metrics: Metrics,
-    ) -> Result<AutoWay, Error> {
-        let mut auto = AutoWay {
+    ) -> Result<AutoCapture, Error> {
+        let mut auto = AutoCapture {
             settings: Arc::clone(settings),
             node: None,
             in_pod: None,
@@ -91,7 +91,7 @@ impl AutoWay {
     }
 
     fn open_node(&mut self) -> Result<(), Error> {
-        let mut node = NodeWay::open(&self.settings)?;
+        let mut node = NodeCapture::open(&self.settings)?;
         let _ = node.set_fallback(self.fallback);
         self.node = Some(node);
         Ok(())
@@ -100,14 +100,14 @@ impl AutoWay {
     fn open_in_pod(&mut self) -> Result<(), Error> {
         if self.in_pod.is_none() {
             let metrics = self.metrics.clone();
-            self.in_pod = Some(InPodWay::open(&self.settings, &self.chosen, &self.owner, metrics)?);
+            self.in_pod = Some(InPodCapture::open(&self.settings, &self.chosen, &self.owner, metrics)?);
         }
         Ok(())
     }
 
     /// Goes on with the other capture mode. The new one comes first, so that no packet of a captured pod bypasses the mesh in
     /// between: until what the old one has made is gone, a pod's traffic goes through the new one, or nowhere.
-    fn turn_to(&mut self, core: &mut Core, is_in_pod: bool) -> Result<(), Trouble> {
+    fn turn_to(&mut self, core: &mut AgentState, is_in_pod: bool) -> Result<(), Trouble> {
         if is_in_pod {
             self.open_in_pod().map_err(|error| error.to_string())?;
             self.handing_over = Some(HandOver::new());
@@ -117,18 +117,18 @@ impl AutoWay {
             self.handing_over = None;
         }
         self.is_in_pod = is_in_pod;
-        core.is_dirty(Level::Whole);
+        core.mark_dirty(Scope::Full);
         Ok(())
     }
 
     /// Makes the node path first; then the pods' own rules are removed.
-    fn take_over_on_node(&mut self, core: &mut Core) -> Result<(), Trouble> {
+    fn take_over_on_node(&mut self, core: &mut AgentState) -> Result<(), Trouble> {
         let began = Instant::now();
         if self.node.is_none() {
             self.open_node().map_err(|error| error.to_string())?;
         }
         if let Some(node) = &mut self.node {
-            drop(node.turn(core, Level::Whole)?);
+            drop(node.reconcile(core, Scope::Full)?);
         }
         announce(false);
         if let Some(in_pod) = &mut self.in_pod {
@@ -142,7 +142,7 @@ impl AutoWay {
 
     /// Takes those pods off the node path whose own rules are in place, and at last the node path itself. Answers with what
     /// is still wrong.
-    fn hand_over(&mut self, core: &mut Core) -> Option<Trouble> {
+    fn hand_over(&mut self, core: &mut AgentState) -> Option<Trouble> {
         let (Some(in_pod), Some(node), Some(handing)) =
             (&self.in_pod, &mut self.node, &mut self.handing_over)
         else {
@@ -174,43 +174,43 @@ impl AutoWay {
 
     /// Who speaks with us is the best evidence, and was until a moment ago: a ztunnel that starts again is not ready
     /// meanwhile.
-    fn spoken(&self, core: &Core) -> Option<bool> {
-        let connected = self.in_pod.as_ref().and_then(InPodWay::last_connected);
+    fn spoken(&self, core: &AgentState) -> Option<bool> {
+        let connected = self.in_pod.as_ref().and_then(InPodCapture::last_connected);
         if connected.is_some_and(|last| last.elapsed() < BELIEVED) {
             return Some(true);
         }
         ztunnel::newest_speaks_in_pod(&core.index, &core.settings.policy.ztunnel)
     }
 
-    fn way(&mut self) -> Result<&mut dyn Way, Trouble> {
+    fn way(&mut self) -> Result<&mut dyn CaptureMode, Trouble> {
         let way = match (self.is_in_pod, &mut self.node, &mut self.in_pod) {
-            (false, Some(node), _) => Some(node as &mut dyn Way),
-            (true, _, Some(in_pod)) => Some(in_pod as &mut dyn Way),
+            (false, Some(node), _) => Some(node as &mut dyn CaptureMode),
+            (true, _, Some(in_pod)) => Some(in_pod as &mut dyn CaptureMode),
             _ => None,
         };
         way.ok_or_else(|| "the way of capture that ztunnel speaks could not be opened".to_owned())
     }
 }
 
-impl Way for AutoWay {
-    fn turn(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
-        let level = match self.spoken(core) {
+impl CaptureMode for AutoCapture {
+    fn reconcile(&mut self, core: &mut AgentState, scope: Scope) -> Result<Option<Trouble>, Trouble> {
+        let scope = match self.spoken(core) {
             Some(is_in_pod) if is_in_pod != self.is_in_pod => {
                 self.turn_to(core, is_in_pod)?;
-                Level::Whole
+                Scope::Full
             }
-            _ => level,
+            _ => scope,
         };
         if self.way().is_err() {
             self.open_current().map_err(|error| error.to_string())?;
         }
-        let trouble = self.way()?.turn(core, level)?;
+        let trouble = self.way()?.reconcile(core, scope)?;
         Ok(self.hand_over(core).or(trouble))
     }
 
     fn is_awaited(&self) -> bool {
-        let in_pod = self.in_pod.as_ref().is_some_and(Way::is_awaited);
-        in_pod || self.node.as_ref().is_some_and(Way::is_awaited)
+        let in_pod = self.in_pod.as_ref().is_some_and(CaptureMode::is_awaited);
+        in_pod || self.node.as_ref().is_some_and(CaptureMode::is_awaited)
     }
 
     fn answer(&mut self, trouble: Option<&str>) {
@@ -219,7 +219,7 @@ impl Way for AutoWay {
         }
     }
 
-    fn enrol(&mut self, core: &mut Core, enrolment: Enrolment, reply: Reply<Result<(), String>>) {
+    fn enrol(&mut self, core: &mut AgentState, enrolment: Enrolment, reply: Reply<Result<(), String>>) {
         match self.way() {
             Ok(way) => way.enrol(core, enrolment, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
@@ -228,7 +228,7 @@ impl Way for AutoWay {
 
     fn pass_by(
         &mut self,
-        core: &mut Core,
+        core: &mut AgentState,
         container: &str,
         attachment: Attachment,
         reply: Reply<Result<(), String>>,
@@ -239,14 +239,14 @@ impl Way for AutoWay {
         }
     }
 
-    fn release(&mut self, core: &mut Core, container: &str, gone: Attachment) -> Result<(), String> {
+    fn release(&mut self, core: &mut AgentState, container: &str, gone: Attachment) -> Result<(), String> {
         if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
             node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may be another pod's soon
         }
         self.way()?.release(core, container, gone)
     }
 
-    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>) {
+    fn check(&mut self, core: &mut AgentState, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>) {
         match self.way() {
             Ok(way) => way.check(core, uid, ips, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
@@ -264,23 +264,23 @@ impl Way for AutoWay {
         self.node.as_mut().is_some_and(|node| node.set_fallback(fallback))
     }
 
-    fn done(&mut self, core: &mut Core, done: Done) {
+    fn done(&mut self, core: &mut AgentState, done: Done) {
         if let Some(in_pod) = &mut self.in_pod {
             in_pod.done(core, done);
         }
     }
 
-    fn snapshot(&self) -> WaySnapshot {
+    fn snapshot(&self) -> CaptureSnapshot {
         match (self.is_in_pod, &self.node, &self.in_pod) {
             (false, Some(node), _) => node.snapshot(),
             (true, _, Some(in_pod)) => in_pod.snapshot(),
-            _ => WaySnapshot::None,
+            _ => CaptureSnapshot::None,
         }
     }
 
     fn due(&self) -> Option<Instant> {
         let Some(in_pod) = self.in_pod.as_ref().filter(|_| self.is_in_pod) else {
-            return self.node.as_ref().and_then(Way::due);
+            return self.node.as_ref().and_then(CaptureMode::due);
         };
         // When who was connected is believed no more, somebody has to look.
         let believed = in_pod.last_connected().map(|last| last + BELIEVED);
@@ -297,7 +297,7 @@ fn place(is_in_pod: bool) -> &'static str {
     if is_in_pod { "from within each pod" } else { "on the node" }
 }
 
-fn note(core: &mut Core, is_in_pod: bool, took: Duration) {
+fn note(core: &mut AgentState, is_in_pod: bool, took: Duration) {
     let what = format!(
         "pods are captured {} from now on; what the other capture mode had made was removed after that",
         place(is_in_pod)

@@ -1,4 +1,4 @@
-//! Why an owner cannot work.
+//! Why a reconciler cannot work.
 
 /// What cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -6,7 +6,7 @@ pub enum Error {
     /// What the node path needs.
     #[error(transparent)]
     Node(#[from] nodepath::Error),
-    /// What capture from within pods needs.
+    /// What in-pod capture needs.
     #[error(transparent)]
     InPod(#[from] inpod::Error),
     /// The node's network namespace.

@@ -1,19 +1,19 @@
-//! Capture from within: rules in each pod's own network namespace, which is handed to ztunnel.
+//! In-pod capture: rules in each pod's own network namespace, which is handed to ztunnel.
 //!
-//! The owner decides; what takes time is done elsewhere and comes back as [`Done`]: work in pods' namespaces by a few
+//! The reconciler decides; what takes time is done elsewhere and comes back as [`Done`]: work in pods' namespaces by a few
 //! workers, ztunnel's answers by the threads of its connections. So a pod that is refused, or a tool that hangs, keeps
 //! nobody else waiting. A pod's way into the mesh: its addresses into the set of probes, its rules, ztunnel, the answer
 //! to an ADD; then a second look at its rules, and its annotation. And out of it: rules, ztunnel, set, annotation.
 
 mod bypass;
-mod captive;
 mod done;
+mod enrolled_pod;
 mod exempt;
+mod netns_discovery;
 mod pods;
 mod queue;
+mod reconcile;
 mod recorded;
-mod seek;
-mod turn;
 mod uninstall;
 mod worker;
 
@@ -32,20 +32,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zds::{Hub, Server};
 
 use crate::{
-    core::Core,
+    agent_state::AgentState,
+    capture_mode::{CaptureMode, Enrolment, Trouble},
     error::Error,
-    inspect::WaySnapshot,
+    inspect::CaptureSnapshot,
     ledger::Attachment,
     metrics::Metrics,
-    owner::{Handle, Level, Message, Reply},
-    settings::{InPod, Settings},
-    way::{Enrolment, Trouble, Way},
+    reconciler::{AgentHandle, Message, Reply, Scope},
+    settings::{InPodConfig, Settings},
 };
 
-use captive::{Captive, Waiter};
+use enrolled_pod::{EnrolledPod, Waiter};
 use exempt::Exemption;
+use netns_discovery::SearchSchedule;
 use pods::served_in;
-use seek::Pace;
 use worker::{Job, Workers};
 
 pub(crate) use uninstall::uninstall;
@@ -54,24 +54,24 @@ pub(crate) use worker::Done;
 /// How long an ADD waits for ztunnel. The plugin, and whoever asks for it, wait a little longer.
 const PATIENCE: Duration = Duration::from_secs(7);
 
-/// Pods that are captured from within.
-pub(crate) struct InPodWay {
-    chosen: InPod,
+/// Pods that are captured in-pod.
+pub(crate) struct InPodCapture {
+    chosen: InPodConfig,
     hub: Hub,
     probes: Probes,
     workers: Workers,
     metrics: Metrics,
     /// The node's own namespace.
     node: NetnsId,
-    captives: BTreeMap<String, Captive>,
+    enrolled: BTreeMap<String, EnrolledPod>,
     /// Namespaces of running pods are being looked for.
     seeking: bool,
     /// Whose processes are being looked for, by UID.
     sought: BTreeSet<String>,
     /// When to look for them again among processes.
-    processes: Pace,
+    processes: SearchSchedule,
     /// And among the plugin's records.
-    records: Pace,
+    records: SearchSchedule,
     /// Pods of the mesh of which neither address nor namespace is known, by UID.
     unplaced: BTreeSet<String>,
     /// The first search is over: ztunnels can be told of all pods.
@@ -93,14 +93,14 @@ pub(crate) struct InPodWay {
     addresses: Members,
 }
 
-impl InPodWay {
+impl InPodCapture {
     /// Opens it for the calling thread's network namespace, and serves ztunnels.
     pub(crate) fn open(
         settings: &Settings,
-        chosen: &InPod,
-        owner: &Handle,
+        chosen: &InPodConfig,
+        owner: &AgentHandle,
         metrics: Metrics,
-    ) -> Result<InPodWay, Error> {
+    ) -> Result<InPodCapture, Error> {
         let probes =
             Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone(), &settings.journal)?;
         let to_owner = owner.clone();
@@ -117,18 +117,18 @@ impl InPodWay {
         let id = node.id();
         let workers = Workers::start(settings, chosen, node, probes.rules(), owner).map_err(Error::Thread)?;
         let now = Instant::now();
-        Ok(InPodWay {
+        Ok(InPodCapture {
             chosen: chosen.clone(),
             hub,
             probes,
             workers,
             metrics,
             node: id,
-            captives: BTreeMap::new(),
+            enrolled: BTreeMap::new(),
             seeking: false,
             sought: BTreeSet::new(),
-            processes: Pace::new(now),
-            records: Pace::new(now),
+            processes: SearchSchedule::new(now),
+            records: SearchSchedule::new(now),
             unplaced: BTreeSet::new(),
             searched: false,
             open: false,
@@ -150,15 +150,16 @@ impl InPodWay {
 
     /// Pods that belong to the mesh and whose rules are in place: all of their traffic goes to ztunnel, or nowhere.
     pub(crate) fn ruled(&self) -> impl Iterator<Item = Attachment> {
-        let ruled = self.captives.iter().filter(|(_, captive)| captive.is_ruled() && !captive.leaving);
-        ruled.map(|(uid, captive)| Attachment { uid: uid.clone(), ips: captive.ips.clone() })
+        let ruled =
+            self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.is_ruled() && !enrolled_pod.leaving);
+        ruled.map(|(uid, enrolled_pod)| Attachment { uid: uid.clone(), ips: enrolled_pod.ips.clone() })
     }
 
-    /// Pods that belong to the mesh, and whose rules are not in place yet; none: that is not known yet. Those that wait for
+    /// Pods that belong to the mesh, and whose rules are not in place yet; `None`: that is not known yet. Those that wait for
     /// their ADD do not run.
     pub(crate) fn bare(&self) -> Option<usize> {
-        let runs = |captive: &&Captive| captive.waiting.is_empty() && !captive.leaving;
-        let bare = self.captives.values().filter(runs).filter(|captive| !captive.is_ruled());
+        let runs = |enrolled_pod: &&EnrolledPod| enrolled_pod.waiting.is_empty() && !enrolled_pod.leaving;
+        let bare = self.enrolled.values().filter(runs).filter(|enrolled_pod| !enrolled_pod.is_ruled());
         self.searched.then(|| bare.count())
     }
 
@@ -196,18 +197,18 @@ fn allow_many_files() {
     }
 }
 
-impl Way for InPodWay {
-    fn turn(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
-        self.look_and_do(core, level)
+impl CaptureMode for InPodCapture {
+    fn reconcile(&mut self, core: &mut AgentState, scope: Scope) -> Result<Option<Trouble>, Trouble> {
+        self.reconcile_pods(core, scope)
     }
 
     fn is_awaited(&self) -> bool {
-        self.captives.values().any(|captive| !captive.waiting.is_empty())
+        self.enrolled.values().any(|enrolled_pod| !enrolled_pod.waiting.is_empty())
     }
 
     fn answer(&mut self, _trouble: Option<&str>) {}
 
-    fn enrol(&mut self, core: &mut Core, mut enrolment: Enrolment, reply: Reply<Result<(), String>>) {
+    fn enrol(&mut self, core: &mut AgentState, mut enrolment: Enrolment, reply: Reply<Result<(), String>>) {
         if let Err(why) = self.refuse(&enrolment) {
             drop(reply.send(Err(why)));
             return;
@@ -222,7 +223,7 @@ impl Way for InPodWay {
         let latest = Instant::now() + PATIENCE;
         let deadline = enrolment.deadline.map_or(latest, |told| told.min(latest));
         let waiter = Waiter { deadline, reply };
-        self.captive_of(core, &enrolment.pod).added(&enrolment.container, ips, netns, waiter);
+        self.enrolled_pod_of(core, &enrolment.pod).added(&enrolment.container, ips, netns, waiter);
         core.ledger.added(&enrolment.container, enrolment.attachment);
         self.capture(&uid);
         self.answer_served(&uid);
@@ -232,31 +233,32 @@ impl Way for InPodWay {
 
     fn pass_by(
         &mut self,
-        core: &mut Core,
+        core: &mut AgentState,
         container: &str,
         attachment: Attachment,
         reply: Reply<Result<(), String>>,
     ) {
         // The set of probes follows with the next turn; nothing else knows pods by their addresses.
         core.ledger.added(container, attachment);
-        core.is_dirty(Level::Members);
+        core.mark_dirty(Scope::Membership);
         drop(reply.send(Ok(())));
     }
 
-    fn release(&mut self, _core: &mut Core, container: &str, gone: Attachment) -> Result<(), String> {
+    fn release(&mut self, _core: &mut AgentState, container: &str, gone: Attachment) -> Result<(), String> {
         // A successor with the same UID has another container.
-        let ended = self.captives.get(&gone.uid).is_some_and(|captive| captive.ends_with(container));
+        let ended =
+            self.enrolled.get(&gone.uid).is_some_and(|enrolled_pod| enrolled_pod.ends_with(container));
         if ended {
             self.forget(&gone.uid, "its container has ended");
         }
         Ok(())
     }
 
-    fn check(&mut self, core: &mut Core, uid: &str, _ips: &[IpAddr], reply: Reply<Result<(), String>>) {
-        let captive = self.captives.get(uid).ok_or_else(|| "it is not enrolled".to_owned());
-        let known = captive.and_then(|captive| {
+    fn check(&mut self, core: &mut AgentState, uid: &str, _ips: &[IpAddr], reply: Reply<Result<(), String>>) {
+        let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| "it is not enrolled".to_owned());
+        let known = enrolled_pod.and_then(|enrolled_pod| {
             core.status.ready()?;
-            Ok((served_in(captive)?, captive.options.clone(), captive.seen.clone()))
+            Ok((served_in(enrolled_pod)?, enrolled_pod.options.clone(), enrolled_pod.seen.clone()))
         });
         match known {
             // Its rules are compared by tools, for which nobody else is to wait.
@@ -277,14 +279,18 @@ impl Way for InPodWay {
         false // a pod's own rules hold its traffic while ztunnel is away
     }
 
-    fn done(&mut self, core: &mut Core, done: Done) {
+    fn done(&mut self, core: &mut AgentState, done: Done) {
         self.take(core, done);
     }
 
-    fn snapshot(&self) -> WaySnapshot {
-        WaySnapshot::InPod {
+    fn snapshot(&self) -> CaptureSnapshot {
+        CaptureSnapshot::InPod {
             members: self.addresses.clone(),
-            captives: self.captives.iter().map(|(uid, captive)| (uid.clone(), captive.view())).collect(),
+            enrolled: self
+                .enrolled
+                .iter()
+                .map(|(uid, enrolled_pod)| (uid.clone(), enrolled_pod.view()))
+                .collect(),
             ztunnels: self.hub.state().connections,
         }
     }

@@ -1,6 +1,6 @@
 //! What the agent knows and what the kernel shows, side by side, for people who ask.
 //!
-//! The owner only hands over a copy of what it knows ([`Snapshot`]). The kernel is asked on the thread of whoever asks, so
+//! The reconciler only hands over a copy of what it knows ([`Snapshot`]). The kernel is asked on the thread of whoever asks, so
 //! nobody's pod waits for it.
 
 mod alone;
@@ -27,22 +27,22 @@ use planner::{
     node::{Desired, Fallback, Members},
     ztunnel::Candidate,
 };
-use report::{Blind, Change, NodeState, Observer, PodState, Seen, State, Way};
+use report::{Change, NodeState, Observer, PodState, Provenance, RedirectionMode, State, Unobserved};
 use wire::PodRecord;
 
-pub(crate) use inpod::CaptiveView;
+pub(crate) use inpod::EnrolledPodView;
 pub use records::{add_failures, read as read_records};
 
 use crate::{
     history::{milliseconds, timestamp},
-    owner::{Handle, Message},
-    settings::{Capture, Settings},
+    reconciler::{AgentHandle, Message},
+    settings::{CaptureConfig, Settings},
 };
 
-/// The owner answers between two messages; a turn takes less than a second, unless a tool hangs.
+/// The reconciler answers between two messages; a turn takes less than a second, unless a tool hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the owner knows.
+/// What the reconciler knows.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) pods: Vec<Known>,
@@ -52,7 +52,7 @@ pub(crate) struct Snapshot {
     pub(crate) trouble: Option<String>,
     pub(crate) started: SystemTime,
     pub(crate) history: Vec<Change>,
-    pub(crate) way: WaySnapshot,
+    pub(crate) way: CaptureSnapshot,
 }
 
 /// A pod, and what is decided on it.
@@ -67,16 +67,16 @@ pub(crate) struct Known {
     pub(crate) ended: bool,
     /// The API server's list lacks it, or shows it as it was before.
     pub(crate) doubted: bool,
-    /// Since when it is captured, or not, as the owner has it.
+    /// Since when it is captured, or not, as the reconciler has it.
     pub(crate) since: Option<SystemTime>,
 }
 
-/// What a way of capture knows.
+/// What a capture mode knows.
 #[derive(Debug)]
-pub(crate) enum WaySnapshot {
+pub(crate) enum CaptureSnapshot {
     /// On the node.
     Node {
-        /// What the last turn wanted; none: none has come that far.
+        /// What the last turn wanted; `None`: none has come that far.
         desired: Option<Desired>,
         fallback: Fallback,
     },
@@ -84,7 +84,7 @@ pub(crate) enum WaySnapshot {
     InPod {
         /// Whose probes are to be exempt.
         members: Members,
-        captives: BTreeMap<String, CaptiveView>,
+        enrolled: BTreeMap<String, EnrolledPodView>,
         /// Those that are connected.
         ztunnels: Vec<zds::ConnectionState>,
     },
@@ -96,24 +96,24 @@ pub(crate) enum WaySnapshot {
 #[derive(Debug)]
 pub struct Inspector {
     settings: Arc<Settings>,
-    handle: Handle,
+    handle: AgentHandle,
     node: Option<Netns>,
     sidecars: Mutex<sidecar::Cache>,
 }
 
 impl Inspector {
-    /// `node`: the node's network namespace; none: the process's own.
+    /// `node`: the node's network namespace; `None`: the process's own.
     #[must_use]
-    pub fn new(settings: Arc<Settings>, handle: Handle, node: Option<Netns>) -> Inspector {
+    pub fn new(settings: Arc<Settings>, handle: AgentHandle, node: Option<Netns>) -> Inspector {
         Inspector { settings, handle, node, sidecars: Mutex::default() }
     }
 
-    /// What the owner knows, compared with the kernel: everything of [`State`] but for version, health, installation and
+    /// What the reconciler knows, compared with the kernel: everything of [`State`] but for version, health, installation and
     /// configuration, which others know. It takes one look at the node, and at each pod with a sidecar one glance; of
-    /// pods that are captured from within it tells what the owner saw last. Blocks.
+    /// pods that are captured in-pod it tells what the reconciler saw last. Blocks.
     ///
     /// # Errors
-    /// The owner does not answer.
+    /// The reconciler does not answer.
     pub fn look(&self) -> Result<State, String> {
         let (began, at) = (Instant::now(), SystemTime::now());
         let snapshot = self.snapshot()?;
@@ -123,24 +123,25 @@ impl Inspector {
         state.schema = report::SCHEMA.to_owned();
         state.history = snapshot.history;
         let took_ms = milliseconds(began.elapsed());
-        state.seen = Seen { at: timestamp(at), took_ms, by: Observer::Agent, blind };
+        state.seen = Provenance { at: timestamp(at), took_ms, by: Observer::Agent, blind };
         Ok(state)
     }
 
-    /// Looks closely at a pod of a [`Inspector::look`] just now: at its rules, one by one, if it is captured from within; of
+    /// Looks closely at a pod of a [`Inspector::look`] just now: at its rules, one by one, if it is captured in-pod; of
     /// others that look told all. Blocks.
     ///
     /// # Errors
-    /// The owner does not answer.
+    /// The reconciler does not answer.
     pub fn look_closely(&self, pod: &mut PodState) -> Result<(), String> {
-        let Some(chosen) = self.settings.capture.in_pod().filter(|_| pod.way == Some(Way::InPod)) else {
+        let Some(chosen) = self.settings.capture.in_pod().filter(|_| pod.way == Some(RedirectionMode::InPod))
+        else {
             return Ok(());
         };
         let snapshot = self.snapshot()?;
-        if let WaySnapshot::InPod { captives, .. } = &snapshot.way
-            && let Some(captive) = captives.get(&pod.uid)
+        if let CaptureSnapshot::InPod { enrolled, .. } = &snapshot.way
+            && let Some(enrolled_pod) = enrolled.get(&pod.uid)
         {
-            inpod::verify(captive, chosen, &self.settings.tools, pod);
+            inpod::verify(enrolled_pod, chosen, &self.settings.tools, pod);
         }
         Ok(())
     }
@@ -159,11 +160,11 @@ impl Inspector {
         }
     }
 
-    fn observe(&self, snapshot: &Snapshot, state: &mut State, blind: &mut Vec<Blind>) {
+    fn observe(&self, snapshot: &Snapshot, state: &mut State, blind: &mut Vec<Unobserved>) {
         state.node = self.node_state(snapshot);
         let mut holding = None;
         match &snapshot.way {
-            WaySnapshot::Node { desired, .. } => {
+            CaptureSnapshot::Node { desired, .. } => {
                 let seen = node::look(&self.settings, desired.as_ref());
                 let active = seen.observed.as_ref().and_then(|seen| node::active(&self.settings, seen));
                 state.node.active_slot = active.map(planner::node::Slot::number);
@@ -176,16 +177,16 @@ impl Inspector {
                 }
                 node::show(&self.settings, desired.as_ref(), seen, state, blind);
             }
-            WaySnapshot::InPod { members, .. } => {
+            CaptureSnapshot::InPod { members, .. } => {
                 inpod::show(&self.settings, members, state, blind);
             }
-            WaySnapshot::None => {}
+            CaptureSnapshot::None => {}
         }
         state.ztunnels = pods::ztunnels(snapshot, state.node.active_slot);
         let (pods, redirects) = pods::pods(snapshot, state, holding.as_ref(), &self.settings);
         state.pods = pods;
-        if let WaySnapshot::InPod { captives, .. } = &snapshot.way {
-            state.plan = inpod::plan(state, captives);
+        if let CaptureSnapshot::InPod { enrolled, .. } = &snapshot.way {
+            state.plan = inpod::plan(state, enrolled);
         }
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         let Settings { netns_directory, tools, .. } = self.settings.as_ref();
@@ -196,9 +197,11 @@ impl Inspector {
 
     fn node_state(&self, snapshot: &Snapshot) -> NodeState {
         let (way, fallback) = match &snapshot.way {
-            WaySnapshot::Node { fallback, .. } => (Some(Way::Node), Some(fallback.to_string())),
-            WaySnapshot::InPod { .. } => (Some(Way::InPod), None),
-            WaySnapshot::None => (None, None),
+            CaptureSnapshot::Node { fallback, .. } => {
+                (Some(RedirectionMode::Node), Some(fallback.to_string()))
+            }
+            CaptureSnapshot::InPod { .. } => (Some(RedirectionMode::InPod), None),
+            CaptureSnapshot::None => (None, None),
         };
         NodeState {
             name: String::new(),
@@ -216,15 +219,15 @@ impl Inspector {
 
 fn chosen(settings: &Settings) -> &'static str {
     match settings.capture {
-        Capture::Node => "node",
-        Capture::InPod(_) => "in-pod",
-        Capture::Auto(_) => "auto",
+        CaptureConfig::Node => "node",
+        CaptureConfig::InPod(_) => "in-pod",
+        CaptureConfig::Auto(_) => "auto",
     }
 }
 
 /// Notes what could not be looked at.
-fn blind_to(blind: &mut Vec<Blind>, what: &str, why: &dyn std::fmt::Display) {
-    blind.push(Blind { what: what.to_owned(), why: why.to_string() });
+fn blind_to(blind: &mut Vec<Unobserved>, what: &str, why: &dyn std::fmt::Display) {
+    blind.push(Unobserved { what: what.to_owned(), why: why.to_string() });
 }
 
 /// The pods of a node whose agent takes no part in ambient mode: what the plugin noted of its ADDs, and what the kernel
@@ -247,14 +250,14 @@ impl Plain {
 
     /// What is there, and what nobody can know. Blocks.
     #[must_use]
-    pub fn look(&self, records: &[PodRecord]) -> (Vec<PodState>, Option<Blind>) {
+    pub fn look(&self, records: &[PodRecord]) -> (Vec<PodState>, Option<Unobserved>) {
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         records::pods(records, &self.places, &self.tools, &mut cache)
     }
 }
 
 /// Looks at the node without an agent: compares the kernel with what the last agent wrote down, as far as that goes, and
-/// says what it cannot know. `last`: the last agent's document; `node`: the node's network namespace; none: the
+/// says what it cannot know. `last`: the last agent's document; `node`: the node's network namespace; `None`: the
 /// process's own. Blocks.
 #[must_use]
 pub fn look_alone(settings: &Settings, node: Option<&Netns>, last: Option<State>) -> State {

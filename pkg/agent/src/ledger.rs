@@ -12,7 +12,7 @@ use std::{
 };
 
 use planner::{
-    ambient::{AmbientPolicy, Left, Standing, standing},
+    ambient::{AmbientPolicy, NotEnrolled, Standing, standing},
     facts::Index,
     node::Members,
 };
@@ -186,10 +186,10 @@ impl Ledger {
             let ips = match standing(pod, namespace, policy) {
                 Standing::Member { ips, .. } => ips,
                 // Its namespace is told by another source, and may be told later.
-                Standing::Pending(_) | Standing::Out(Left::NamespaceUnknown) => {
+                Standing::Pending(_) | Standing::Out(NotEnrolled::NamespaceUnknown) => {
                     inherited.iter().filter(|(_, uid)| **uid == meta.uid).map(|(ip, _)| *ip).collect()
                 }
-                Standing::Out(Left::HostNetwork | Left::Terminated) => {
+                Standing::Out(NotEnrolled::HostNetwork | NotEnrolled::Terminated) => {
                     gone.insert(meta.uid.as_str());
                     continue;
                 }

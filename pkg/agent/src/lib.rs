@@ -1,12 +1,13 @@
 //! The ambient node's agent: takes in facts and the plugin's requests, and keeps the node's network namespace as they
 //! want it.
 //!
-//! One thread owns that namespace. Everything else sends it messages ([`Handle`]); it looks, plans, does, looks again,
+//! One thread owns that namespace. Everything else sends it messages ([`AgentHandle`]); it looks, plans, does, looks again,
 //! and tells what came of it. It never waits for the API server. The plugin's socket is served by threads of their own,
 //! which wait in its place.
 
+mod agent_state;
 mod auto;
-mod core;
+mod capture_mode;
 mod error;
 mod history;
 mod inpod;
@@ -15,13 +16,12 @@ mod ledger;
 mod metrics;
 mod node;
 mod notice;
-mod owner;
 mod pause;
+mod reconciler;
 mod settings;
 mod socket;
 mod status;
 mod uninstall;
-mod way;
 
 pub use error::Error;
 pub use history::now;
@@ -29,8 +29,8 @@ pub use inspect::{Inspector, Plain, add_failures, look_alone, read_records};
 pub use ledger::{Attachment, Ledger};
 pub use metrics::Metrics;
 pub use notice::{About, Notice, NoticeLevel, Notify};
-pub use owner::{Handle, Inbox, Owner};
-pub use settings::{Capture, InPod, Lookup, Mark, Redirection, Settings, Tell};
+pub use reconciler::{AgentHandle, Inbox, Reconciler};
+pub use settings::{AnnotationUpdate, CaptureConfig, InPodConfig, Lookup, Redirection, Settings, Tell};
 pub use socket::{Server, ServerError, Service};
 pub use status::Status;
 pub use uninstall::uninstall;

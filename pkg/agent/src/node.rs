@@ -1,4 +1,4 @@
-//! Capture at the level of the node: rules, sets, links and routes in its namespace lead the traffic of enrolled pods
+//! Capture at the scope of the node: rules, sets, links and routes in its namespace lead the traffic of enrolled pods
 //! through the ztunnel of a slot.
 
 mod enrol;
@@ -17,9 +17,9 @@ use nodepath::{Members, NodePath};
 use planner::node::{Desired, Fallback, Observed};
 
 use crate::{
-    core::Core,
+    agent_state::AgentState,
     ledger::Attachment,
-    owner::Reply,
+    reconciler::Reply,
     settings::{Redirection, Settings},
 };
 
@@ -33,7 +33,7 @@ struct Verified {
 }
 
 /// The node path.
-pub(crate) struct NodeWay {
+pub(crate) struct NodeCapture {
     path: NodePath,
     members: Members,
     fallback: Fallback,
@@ -50,10 +50,10 @@ pub(crate) struct NodeWay {
     look: Option<Instant>,
 }
 
-impl NodeWay {
+impl NodeCapture {
     /// Opens it for the calling thread's network namespace.
-    pub(crate) fn open(settings: &Settings) -> Result<NodeWay, nodepath::Error> {
-        Ok(NodeWay {
+    pub(crate) fn open(settings: &Settings) -> Result<NodeCapture, nodepath::Error> {
+        Ok(NodeCapture {
             path: open_path(settings)?,
             members: Members::open(settings.node.clone())?,
             fallback: settings.fallback,
@@ -67,7 +67,7 @@ impl NodeWay {
     }
 }
 
-impl NodeWay {
+impl NodeCapture {
     /// A pod's own rules capture it by now, or it has ended: its addresses go off the node path, whose other pods keep theirs.
     pub(crate) fn hand_over(&mut self, pod: &Attachment) -> Result<(), nodepath::Error> {
         self.members.release(&pod.ips, &pod.uid).map(drop)
@@ -85,7 +85,7 @@ pub(crate) fn open_path(settings: &Settings) -> Result<NodePath, nodepath::Error
 }
 
 /// Marks pods by what the kernel showed just now, and counts them.
-fn tell(core: &mut Core, desired: &Desired, observed: &Observed) {
+fn tell(core: &mut AgentState, desired: &Desired, observed: &Observed) {
     core.tell_pods(
         |pod, ips| {
             let captured = ips.is_some_and(|ips| is_captured(ips, &pod.metadata.uid, desired, observed));

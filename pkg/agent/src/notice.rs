@@ -11,7 +11,7 @@ use std::{
 };
 
 use model::{Pod, PodName};
-use planner::ambient::{Left, Standing};
+use planner::ambient::{NotEnrolled, Standing};
 
 use crate::settings::Redirection;
 
@@ -61,13 +61,13 @@ const AGAIN: Duration = Duration::from_secs(1800);
 
 /// What was seen of a pod, and said.
 #[derive(Debug)]
-struct Seen {
+struct PodHistory {
     name: PodName,
     /// It was captured when it was last looked at.
     captured: bool,
     /// It ran outside of the mesh, or bypassed it, and this was known: to join now is news.
     ran_outside: bool,
-    refused: Option<Left>,
+    refused: Option<NotEnrolled>,
     missing: Option<Missing>,
     round: u64,
 }
@@ -103,7 +103,7 @@ enum UnknownZtunnel {
 /// What was said, and whom to tell.
 pub(crate) struct Notices {
     notify: Notify,
-    pods: BTreeMap<String, Seen>,
+    pods: BTreeMap<String, PodHistory>,
     ztunnel: Ztunnel,
     unknown_ztunnel: UnknownZtunnel,
     bypasses: bypass::Bypasses,
@@ -127,7 +127,7 @@ impl Notices {
         self.pods.retain(|_, seen| seen.round == self.round);
     }
 
-    /// A pod, what it should be, and what it is; none: nothing is said of that now. `why` is asked for a pod that should
+    /// A pod, what it should be, and what it is; `None`: nothing is said of that now. `why` is asked for a pod that should
     /// be captured and is not.
     pub(crate) fn saw(
         &mut self,
@@ -141,7 +141,7 @@ impl Notices {
             return;
         }
         let round = self.round;
-        let seen = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(|| Seen {
+        let seen = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(|| PodHistory {
             name: pod.name(),
             captured: false,
             ran_outside: false,
@@ -152,13 +152,13 @@ impl Notices {
         seen.round = round;
         let runs = pod.status.phase == "Running";
         let notice = match (standing, is) {
-            (Standing::Member { .. }, Some(Redirection::Enabled)) => seen.is_captured(),
+            (Standing::Member { .. }, Some(Redirection::Enabled)) => seen.captured_now(),
             (Standing::Member { .. }, is) if runs => {
-                seen.is_missing(is == Some(Redirection::Pending), why, now);
+                seen.missing_now(is == Some(Redirection::Pending), why, now);
                 None
             }
-            (Standing::Out(reason), Some(Redirection::None)) if *reason != Left::NamespaceUnknown => {
-                seen.is_out(*reason, runs)
+            (Standing::Out(reason), Some(Redirection::None)) if *reason != NotEnrolled::NamespaceUnknown => {
+                seen.left_now(*reason, runs)
             }
             _ => None,
         };
@@ -252,15 +252,15 @@ impl Notices {
         self.say(About::Agent, (NoticeLevel::Warning, reason, message));
     }
 
-    fn say(&self, about: About, (level, reason, message): Said) {
+    fn say(&self, about: About, (level, reason, message): EventDraft) {
         (self.notify)(Notice { about, level, reason, message });
     }
 }
 
-type Said = (NoticeLevel, &'static str, String);
+type EventDraft = (NoticeLevel, &'static str, String);
 
-impl Seen {
-    fn is_captured(&mut self) -> Option<Said> {
+impl PodHistory {
+    fn captured_now(&mut self) -> Option<EventDraft> {
         self.captured = true;
         self.refused = None;
         self.missing = None;
@@ -270,7 +270,7 @@ impl Seen {
         })
     }
 
-    fn is_missing(&mut self, is_ruled: bool, why: impl FnOnce() -> String, now: Instant) {
+    fn missing_now(&mut self, is_ruled: bool, why: impl FnOnce() -> String, now: Instant) {
         let reason = if is_ruled { "CaptureFailed" } else { "BypassesMesh" };
         let missing = self.missing.get_or_insert_with(|| Missing {
             reason,
@@ -286,7 +286,7 @@ impl Seen {
         }
     }
 
-    fn is_out(&mut self, reason: Left, runs: bool) -> Option<Said> {
+    fn left_now(&mut self, reason: NotEnrolled, runs: bool) -> Option<EventDraft> {
         let captured = std::mem::take(&mut self.captured);
         self.missing = None;
         self.ran_outside = runs;
@@ -312,13 +312,13 @@ impl Missing {
     }
 }
 
-/// How grave it is that a pod is kept out; none: nobody wants to hear of it.
-fn refusal(reason: Left) -> Option<NoticeLevel> {
+/// How grave it is that a pod is kept out; `None`: nobody wants to hear of it.
+fn refusal(reason: NotEnrolled) -> Option<NoticeLevel> {
     match reason {
         // Whoever writes its annotations says that it has a sidecar, and nothing takes its traffic.
-        Left::HostNetwork | Left::NoProxy => Some(NoticeLevel::Warning),
+        NotEnrolled::HostNetwork | NotEnrolled::NoProxy => Some(NoticeLevel::Warning),
         // Somebody chose so, for the pod or with its sidecar.
-        Left::OptedOut | Left::Sidecar => Some(NoticeLevel::Normal),
+        NotEnrolled::OptedOut | NotEnrolled::Sidecar => Some(NoticeLevel::Normal),
         _ => None,
     }
 }

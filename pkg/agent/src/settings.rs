@@ -10,29 +10,29 @@ use planner::{
 
 /// How pods of ambient mode are captured.
 #[derive(Clone, Debug)]
-pub enum Capture {
+pub enum CaptureConfig {
     /// By rules and links of the node; ztunnel up to 1.22.
     Node,
     /// From within each pod; ztunnel since 1.23.
-    InPod(InPod),
+    InPod(InPodConfig),
     /// As the node's ztunnel has it: see `auto`.
-    Auto(InPod),
+    Auto(InPodConfig),
 }
 
-impl Capture {
-    /// What was chosen for capture from within, if it may come to that.
+impl CaptureConfig {
+    /// What was chosen for in-pod capture, if it may come to that.
     #[must_use]
-    pub fn in_pod(&self) -> Option<&InPod> {
+    pub fn in_pod(&self) -> Option<&InPodConfig> {
         match self {
-            Capture::Node => None,
-            Capture::InPod(chosen) | Capture::Auto(chosen) => Some(chosen),
+            CaptureConfig::Node => None,
+            CaptureConfig::InPod(chosen) | CaptureConfig::Auto(chosen) => Some(chosen),
         }
     }
 }
 
-/// What the operator chose for capture from within pods.
+/// What the operator chose for in-pod capture.
 #[derive(Clone, Debug)]
-pub struct InPod {
+pub struct InPodConfig {
     /// Marks, ports and addresses.
     pub rules: rules::inpod::Config,
     /// Where ztunnel connects to.
@@ -45,7 +45,7 @@ pub struct InPod {
     pub proc: PathBuf,
 }
 
-impl InPod {
+impl InPodConfig {
     /// The families that are captured.
     #[must_use]
     pub fn families(&self) -> Vec<model::Family> {
@@ -58,8 +58,8 @@ impl InPod {
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How pods are captured.
-    pub capture: Capture,
-    /// With [`Capture::Auto`]: until the node has a ztunnel, pods are captured in the pod, and not on the node.
+    pub capture: CaptureConfig,
+    /// With [`CaptureConfig::Auto`]: until the node has a ztunnel, pods are captured in the pod, and not on the node.
     pub starts_in_pod: bool,
     /// Names, numbers and marks of the node path.
     pub node: NodeConfig,
@@ -94,7 +94,7 @@ impl Redirection {
     /// The values that only we write.
     pub(crate) const VALUES: [&'static str; 2] = ["enabled", "pending"];
 
-    /// The annotation's value; none: no annotation.
+    /// The annotation's value; `None`: no annotation.
     #[must_use]
     pub fn value(self) -> Option<&'static str> {
         match self {
@@ -107,7 +107,7 @@ impl Redirection {
 
 /// A pod whose annotation should say how it is captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct AnnotationUpdate {
     /// Its name.
     pub pod: PodName,
     /// Its UID: of another pod of this name nothing is known.
@@ -117,7 +117,7 @@ pub struct Mark {
 }
 
 /// Takes marks to the API server; must not wait.
-pub type Tell = Box<dyn Fn(Mark) + Send>;
+pub type Tell = Box<dyn Fn(AnnotationUpdate) + Send>;
 
 /// Asks the API server for a pod and its namespace, with a deadline. The error is a sentence.
 pub type Lookup = Box<dyn Fn(&PodName) -> Result<(Pod, Namespace), String> + Send + Sync>;

@@ -1,4 +1,4 @@
-//! `agent.sock`: the plugin's requests. Each connection has a thread, which waits in the place of the owner.
+//! `agent.sock`: the plugin's requests. Each connection has a thread, which waits in the place of the reconciler.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ use wire::{AgentAnswer, AgentRequest, MAX_REQUEST, Verb};
 use crate::{
     ledger::Attachment,
     metrics::Metrics,
-    owner::{Arrival, Decided, Handle, Known, Message},
+    reconciler::{AgentHandle, Arrival, Decided, Known, Message},
     settings::{Lookup, Settings},
 };
 
@@ -43,7 +43,7 @@ const REQUEST: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a pod is waited for that the API has not told of; then it is asked.
 const UNSEEN: Duration = Duration::from_millis(300);
-/// How long the owner may take: it may be switching ztunnels, or starting.
+/// How long the reconciler may take: it may be switching ztunnels, or starting.
 const DECISION: Duration = Duration::from_secs(8);
 
 const LATE: &str = "the agent did not get to it in time";
@@ -60,40 +60,40 @@ pub struct Server {
 
 /// Answers the plugin's requests, from whatever socket they come; clones are the same one.
 #[derive(Clone)]
-pub struct Service(Arc<Shared>);
+pub struct Service(Arc<ConnectionContext>);
 
 impl Service {
     /// `lookup`: asks the API server about a pod that nobody has told of.
     #[must_use]
-    pub fn new(owner: Handle, settings: Arc<Settings>, lookup: Lookup, metrics: Metrics) -> Service {
+    pub fn new(owner: AgentHandle, settings: Arc<Settings>, lookup: Lookup, metrics: Metrics) -> Service {
         let connections = AtomicUsize::new(0);
-        Service(Arc::new(Shared { owner, settings, lookup, metrics, connections }))
+        Service(Arc::new(ConnectionContext { owner, settings, lookup, metrics, connections }))
     }
 
     /// Answers one request; waits for as long as that takes, at most some seconds. `netns`: the namespace of the pod that
     /// it is about, for an ADD.
     #[must_use]
     pub fn answer(&self, request: AgentRequest, netns: Option<Netns>) -> AgentAnswer {
-        answer(request, Told { netns, deadline: None }, || false, &self.0)
+        answer(request, RequestContext { netns, deadline: None }, || false, &self.0)
     }
 
     /// The same for somebody who does not wait as long: what is not done by then has failed, and the answer says why.
     /// Questions to the API server may take longer.
     #[must_use]
     pub fn answer_by(&self, request: AgentRequest, netns: Option<Netns>, deadline: Instant) -> AgentAnswer {
-        answer(request, Told { netns, deadline: Some(deadline) }, || false, &self.0)
+        answer(request, RequestContext { netns, deadline: Some(deadline) }, || false, &self.0)
     }
 }
 
 /// What comes with a request, beside its text.
-struct Told {
+struct RequestContext {
     netns: Option<Netns>,
     deadline: Option<Instant>,
 }
 
 /// What each connection's thread shares.
-struct Shared {
-    owner: Handle,
+struct ConnectionContext {
+    owner: AgentHandle,
     settings: Arc<Settings>,
     lookup: Lookup,
     metrics: Metrics,
@@ -119,7 +119,7 @@ impl Server {
         thread::Builder::new().name("agent.sock".to_owned()).spawn(body).map(drop)
     }
 
-    fn accept(&self, shared: &Arc<Shared>) {
+    fn accept(&self, shared: &Arc<ConnectionContext>) {
         loop {
             let mut ready = [PollFd::new(&self.listener, PollFlags::IN)];
             let full = shared.connections.load(Ordering::Relaxed) >= MAX_CONNECTIONS;
@@ -145,7 +145,7 @@ impl Server {
     }
 }
 
-fn start(client: UnixStream, shared: Arc<Shared>) {
+fn start(client: UnixStream, shared: Arc<ConnectionContext>) {
     shared.connections.fetch_add(1, Ordering::Relaxed);
     let counted = Arc::clone(&shared);
     let body = move || {
@@ -160,7 +160,7 @@ fn start(client: UnixStream, shared: Arc<Shared>) {
     }
 }
 
-fn converse(client: &UnixStream, shared: &Shared) -> io::Result<()> {
+fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
     client.set_nonblocking(false)?;
     client.set_write_timeout(Some(PATIENCE))?;
     let user = socketfile::peer_user(client)?;
@@ -169,7 +169,7 @@ fn converse(client: &UnixStream, shared: &Shared) -> io::Result<()> {
     }
     let (line, netns) = read_line(client, Instant::now() + REQUEST)?;
     let answer = match serde_json::from_slice(&line) {
-        Ok(request) => answer(request, Told { netns, deadline: None }, || is_gone(client), shared),
+        Ok(request) => answer(request, RequestContext { netns, deadline: None }, || is_gone(client), shared),
         Err(error) => AgentAnswer::failed(format!("the request cannot be read: {error}")),
     };
     let mut text = serde_json::to_vec(&answer)?;
@@ -213,7 +213,12 @@ fn is_gone(client: &UnixStream) -> bool {
 }
 
 /// `is_gone`: nobody waits for the answer any more.
-fn answer(request: AgentRequest, with: Told, is_gone: impl Fn() -> bool, shared: &Shared) -> AgentAnswer {
+fn answer(
+    request: AgentRequest,
+    with: RequestContext,
+    is_gone: impl Fn() -> bool,
+    shared: &ConnectionContext,
+) -> AgentAnswer {
     let began = Instant::now();
     match request.verb {
         Verb::Add => {
@@ -238,17 +243,22 @@ fn told_by(done: Result<Result<(), String>, String>) -> AgentAnswer {
     AgentAnswer { error: done.and_then(|done| done).err(), ..AgentAnswer::default() }
 }
 
-fn ask<T>(shared: &Shared, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, String> {
+fn ask<T>(shared: &ConnectionContext, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, String> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(message(reply));
     answer.recv_timeout(DECISION).map_err(|_| LATE.to_owned())
 }
 
-/// Facts, decision, enrolment: by one message, if the owner knows the pod.
-fn add(request: AgentRequest, with: Told, is_gone: impl Fn() -> bool, shared: &Shared) -> AgentAnswer {
+/// Facts, decision, enrolment: by one message, if the reconciler knows the pod.
+fn add(
+    request: AgentRequest,
+    with: RequestContext,
+    is_gone: impl Fn() -> bool,
+    shared: &ConnectionContext,
+) -> AgentAnswer {
     let name = PodName { namespace: request.namespace, name: request.name };
     let AgentRequest { uid, container, ips, .. } = request;
-    let Told { netns, deadline } = with;
+    let RequestContext { netns, deadline } = with;
     let arrival = Arrival { name: name.clone(), uid, container, ips, netns, deadline, known: None };
     let (reply, done) = mpsc::channel();
     let began = Instant::now();
@@ -273,12 +283,12 @@ fn add(request: AgentRequest, with: Told, is_gone: impl Fn() -> bool, shared: &S
     AgentAnswer { pod: Some(pod), namespace, enrolled, error: None }
 }
 
-/// Has the owner decide on a pod and begin what follows. One that it does not know is waited for, and asked for.
+/// Has the reconciler decide on a pod and begin what follows. One that it does not know is waited for, and asked for.
 fn decide(
     arrival: Box<Arrival>,
     reply: &mpsc::Sender<Result<(), String>>,
     is_gone: impl Fn() -> bool,
-    shared: &Shared,
+    shared: &ConnectionContext,
 ) -> Result<Decided, String> {
     let decided = |arrival| {
         if is_gone() {
@@ -297,7 +307,7 @@ fn decide(
 }
 
 /// Facts, and whether a pod that belongs to ambient mode is captured.
-fn check(request: AgentRequest, shared: &Shared) -> AgentAnswer {
+fn check(request: AgentRequest, shared: &ConnectionContext) -> AgentAnswer {
     let name = PodName { namespace: request.namespace, name: request.name };
     let (pod, namespace) = match facts(&name, &request.uid, shared) {
         Ok(known) => known,
@@ -312,7 +322,7 @@ fn check(request: AgentRequest, shared: &Shared) -> AgentAnswer {
     AgentAnswer { pod: Some(pod), namespace, ..answer }
 }
 
-fn facts(name: &PodName, uid: &str, shared: &Shared) -> Result<Known, String> {
+fn facts(name: &PodName, uid: &str, shared: &ConnectionContext) -> Result<Known, String> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(Message::Pod(name.clone(), uid.to_owned(), reply));
     if let Ok(known) = answer.recv_timeout(UNSEEN) {
@@ -323,7 +333,7 @@ fn facts(name: &PodName, uid: &str, shared: &Shared) -> Result<Known, String> {
 }
 
 /// Nothing of it is kept that the index would not keep.
-fn look_up(name: &PodName, shared: &Shared) -> Result<Known, String> {
+fn look_up(name: &PodName, shared: &ConnectionContext) -> Result<Known, String> {
     let (mut pod, mut namespace) = (shared.lookup)(name)?;
     planner::facts::trim(&mut pod);
     planner::facts::trim_namespace(&mut namespace);

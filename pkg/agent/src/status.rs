@@ -19,7 +19,7 @@ struct State {
     trouble: Option<String>,
 }
 
-/// Shared by the owner, which writes, and probes, which read.
+/// Shared by the reconciler, which writes, and probes, which read.
 #[derive(Debug)]
 pub struct Status(Mutex<State>, AtomicU64);
 

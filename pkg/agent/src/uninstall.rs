@@ -4,7 +4,7 @@ use tracing::warn;
 
 use crate::{Settings, inpod, node};
 
-/// Removes all that an agent, of whatever version of ours and with whatever way of capture, has made. It needs neither
+/// Removes all that an agent, of whatever version of ours and with whatever capture mode, has made. It needs neither
 /// facts nor API server. Repeating it changes nothing. Answers with what could not be removed, in sentences.
 pub fn uninstall(settings: &Settings) -> Vec<String> {
     let mut troubles = node::uninstall(settings);
@@ -12,7 +12,7 @@ pub fn uninstall(settings: &Settings) -> Vec<String> {
     troubles
 }
 
-/// Says what could not be removed of a way of capture that is not used any more.
+/// Says what could not be removed of a capture mode that is not used any more.
 pub(crate) fn tell(left: &[String]) {
     left.iter().for_each(|left| warn!(target: "ambient", "not removed: {left}"));
 }

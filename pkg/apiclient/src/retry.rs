@@ -46,7 +46,7 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// The pause after a try that failed at `elapsed` since the call; none: give up. `random` is of 0 to 1.
+    /// The pause after a try that failed at `elapsed` since the call; `None`: give up. `random` is of 0 to 1.
     pub(crate) fn pause(
         &mut self,
         policy: &RetryPolicy,

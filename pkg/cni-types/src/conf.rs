@@ -46,7 +46,7 @@ pub struct NetConf {
     pub log_file: Option<String>,
     /// `ambient_enabled`: decide about ambient mode too.
     pub ambient_enabled: bool,
-    /// `enablement_selectors`, a list, byte for byte: which pods belong to ambient mode; none: those labelled so.
+    /// `enablement_selectors`, a list, byte for byte: which pods belong to ambient mode; `None`: those labelled so.
     pub enablement_selectors: Option<Box<RawValue>>,
     /// `native_nftables`.
     pub native_nftables: bool,
@@ -72,7 +72,7 @@ pub struct Attachment {
 /// The `kubernetes` part of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// `kubeconfig`, else in `cni_agent_run_dir`: path of the file with the credential; none: the plugin asks only the
+    /// `kubeconfig`, else in `cni_agent_run_dir`: path of the file with the credential; `None`: the plugin asks only the
     /// agent.
     pub kubeconfig: Option<String>,
     /// `exclude_namespaces`, else the key of that name beside `kubernetes`: exact names.

@@ -16,8 +16,8 @@ use tracing::warn;
 
 use crate::{
     belief::{Answer, Belief, Settled},
-    said::Said,
     slim::{Object, Slim},
+    warn_once::WarnOnce,
 };
 
 /// How long the API server may take for one object.
@@ -115,7 +115,7 @@ struct Following<F> {
     has_own: bool,
     witnessed: Option<Instant>,
     asked: Instant,
-    said: Said,
+    said: WarnOnce,
 }
 
 impl<F: Fn(Fact) + Send> Following<F> {
@@ -132,7 +132,7 @@ impl<F: Fn(Fact) + Send> Following<F> {
             has_own: false,
             witnessed: None,
             asked: Instant::now(),
-            said: Said::default(),
+            said: WarnOnce::default(),
         }
     }
 
@@ -379,7 +379,7 @@ fn without_errors<T>(
     events: impl Stream<Item = Result<ListEvent<T>, Error>>,
     what: &'static str,
 ) -> impl Stream<Item = ListEvent<T>> {
-    let mut said = Said::default();
+    let mut said = WarnOnce::default();
     events.filter_map(move |event| {
         let event = event.map_err(|error| said.warn(&error)).ok();
         if event.is_some() {

@@ -19,7 +19,7 @@ use planner::Fact;
 
 use crate::{
     document::{self, Objects},
-    said::Said,
+    warn_once::WarnOnce,
 };
 
 /// Larger than any manifest, of many pods too.
@@ -84,7 +84,7 @@ struct Manifests {
     path: PathBuf,
     node: String,
     files: BTreeMap<OsString, Manifest>,
-    said: Said,
+    said: WarnOnce,
     told: bool,
 }
 
@@ -97,13 +97,13 @@ struct Manifest {
     hash: Option<u64>,
     /// When it was good last.
     objects: Objects,
-    said: Said,
+    said: WarnOnce,
 }
 
 impl Manifests {
     fn new(path: &Path, node: &str) -> Self {
         let (path, node) = (path.to_owned(), node.to_owned());
-        Self { path, node, files: BTreeMap::new(), said: Said::default(), told: false }
+        Self { path, node, files: BTreeMap::new(), said: WarnOnce::default(), told: false }
     }
 
     /// Looks at every file. All that is known, if that is not what was told last.

@@ -7,8 +7,8 @@ mod api;
 mod belief;
 mod dir;
 mod document;
-mod said;
 mod slim;
+mod warn_once;
 mod yaml;
 
 pub use api::follow_api;

@@ -29,7 +29,7 @@ pub struct Finder {
 
 /// A pod that is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sought {
+pub struct NetnsQuery {
     /// The UIDs by which its processes are known: its own, or the hash of its manifest.
     pub uids: Vec<String>,
     /// Its addresses.
@@ -40,7 +40,7 @@ pub struct Sought {
 
 /// A pod's namespace.
 #[derive(Debug)]
-pub struct Found {
+pub struct NetnsMatch {
     /// It.
     pub netns: Netns,
     /// How many other namespaces processes of the pod were in.
@@ -70,7 +70,10 @@ impl Finder {
     ///
     /// # Errors
     /// The processes cannot be listed. One that ends meanwhile, or cannot be looked at, is passed over.
-    pub fn find<K: Ord + Clone>(&self, sought: &BTreeMap<K, Sought>) -> Result<BTreeMap<K, Found>, Error> {
+    pub fn find<K: Ord + Clone>(
+        &self,
+        sought: &BTreeMap<K, NetnsQuery>,
+    ) -> Result<BTreeMap<K, NetnsMatch>, Error> {
         let mut candidates = self.candidates(sought)?;
         let mut found = BTreeMap::new();
         for (key, pod) in sought {
@@ -87,7 +90,7 @@ impl Finder {
 
     fn candidates<K: Ord + Clone>(
         &self,
-        sought: &BTreeMap<K, Sought>,
+        sought: &BTreeMap<K, NetnsQuery>,
     ) -> Result<BTreeMap<K, BTreeMap<NetnsId, Candidate>>, Error> {
         let keys = sought.iter().flat_map(|(key, pod)| {
             pod.uids.iter().filter_map(|uid| digits(uid)).map(move |digits| (digits, key))
@@ -110,7 +113,7 @@ impl Finder {
         Ok(candidates)
     }
 
-    fn choose(&self, candidates: BTreeMap<NetnsId, Candidate>, ips: &[IpAddr]) -> Option<Found> {
+    fn choose(&self, candidates: BTreeMap<NetnsId, Candidate>, ips: &[IpAddr]) -> Option<NetnsMatch> {
         let others = candidates.len().saturating_sub(1);
         let fitting = candidates.into_values().filter_map(|candidate| {
             let leads_to_node = self.has_one(&candidate.netns, ips).ok()??;
@@ -121,16 +124,16 @@ impl Finder {
         best.map(|(_, _, netns)| self.found(netns, others))
     }
 
-    fn found(&self, netns: Netns, others: usize) -> Found {
+    fn found(&self, netns: Netns, others: usize) -> NetnsMatch {
         // What cannot be found out is made anew.
         let captured = is_captured(&netns, &self.config).unwrap_or(false);
-        Found { netns, others, captured }
+        NetnsMatch { netns, others, captured }
     }
 
     /// A namespace that somebody names as that of a pod with these addresses. None if it is the node's own, or has none of
     /// them.
     #[must_use]
-    pub fn confirm(&self, netns: Netns, ips: &[IpAddr]) -> Option<Found> {
+    pub fn confirm(&self, netns: Netns, ips: &[IpAddr]) -> Option<NetnsMatch> {
         if netns.id() == self.node.id() {
             return None;
         }

@@ -15,8 +15,10 @@ mod pod;
 mod process;
 
 pub use error::Error;
-pub use find::{Finder, Found, Sought, namespaces, namespaces_of_pods};
+pub use find::{Finder, NetnsMatch, NetnsQuery, namespaces, namespaces_of_pods};
 pub use listener::has_listener;
 pub use node::{Ensured, ProbeRules, Probes, set};
 pub use peer::peer_addresses;
-pub use pod::{Glance, Report, Wanted, capture, captured_families, glance, is_captured, release, verify};
+pub use pod::{
+    Report, RulesSnapshot, Wanted, capture, captured_families, glance, is_captured, release, verify,
+};

@@ -7,8 +7,8 @@ use std::path::Path;
 use ipset::{SetName, SetSpec};
 use journal::{Journal, Page};
 use model::Family;
-use netfilter::{Backend, Changes, Firewall, Glance, Observation, Options};
-use rules::{Owner, RuleSet, inpod};
+use netfilter::{Backend, Changes, Firewall, Observation, Options, RulesSnapshot};
+use rules::{ChainSet, RuleSet, inpod};
 
 use crate::{Error, branch::Branches};
 
@@ -37,7 +37,7 @@ pub struct Ensured {
     /// What was missing, in words.
     pub missing: Vec<String>,
     /// For the next time.
-    pub seen: Glance,
+    pub seen: RulesSnapshot,
 }
 
 impl ProbeRules {
@@ -46,11 +46,11 @@ impl ProbeRules {
     ///
     /// # Errors
     /// The step that failed; the rules are as they were.
-    pub fn ensure(&self, before: Option<&Glance>) -> Result<Ensured, Error> {
+    pub fn ensure(&self, before: Option<&RulesSnapshot>) -> Result<Ensured, Error> {
         let rules = |family| self.wanted(family);
-        let wanted = netfilter::Wanted { owner: Owner::PROBES, rules: &rules };
-        let seen = Glance::of_node(&wanted, before);
-        if before.is_some_and(|before| before.is_still(&seen)) {
+        let wanted = netfilter::Wanted { owner: ChainSet::PROBES, rules: &rules };
+        let seen = RulesSnapshot::of_node(&wanted, before);
+        if before.is_some_and(|before| before.is_unchanged(&seen)) {
             return Ok(Ensured { missing: Vec::new(), seen });
         }
         let (firewall, observed) = Firewall::open(&self.options)?;
@@ -63,7 +63,7 @@ impl ProbeRules {
         firewall.restore(&texts, Vec::new())?;
         let missing = changes.words();
         // What was just made is compared the next time.
-        let seen = if missing.is_empty() { seen } else { Glance::default() };
+        let seen = if missing.is_empty() { seen } else { RulesSnapshot::default() };
         Ok(Ensured { missing, seen })
     }
 
@@ -85,7 +85,7 @@ impl ProbeRules {
     /// What leads from what was seen to what is wanted.
     #[must_use]
     pub fn changes(&self, observed: &Observation) -> Changes {
-        observed.changes(Owner::PROBES, |family| self.wanted(family))
+        observed.changes(ChainSet::PROBES, |family| self.wanted(family))
     }
 }
 
@@ -196,9 +196,9 @@ impl Probes {
     /// The step that failed.
     pub fn remove(&mut self) -> Result<Vec<String>, Error> {
         let (firewall, observed) = Firewall::open(&self.rules.options)?;
-        let changes = observed.removal(Owner::PROBES);
+        let changes = observed.removal(ChainSet::PROBES);
         firewall.apply(&changes, Vec::new())?;
-        let mut taken = [changes.words(), firewall.remove_elsewhere(Owner::PROBES)?].concat();
+        let mut taken = [changes.words(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
         self.rules.journal.remove_chains(Page::ProbeChains)?;
         taken.extend(Branches::remove()?);
         for family in Family::BOTH {

@@ -5,7 +5,7 @@ use model::Family;
 use netfilter::{Changes, Firewall, Observation, Options, foreign, inside};
 use netns::Netns;
 use rules::{
-    Owner, RuleSet,
+    ChainSet, RuleSet,
     inpod::{self, Config, PRIORITY},
 };
 
@@ -28,15 +28,15 @@ pub struct Report {
     /// What differed from what was wanted, in words; empty when nothing did.
     pub differences: Vec<String>,
     /// For a [`glance`] later; what [`verify`] saw.
-    pub seen: Glance,
+    pub seen: RulesSnapshot,
     /// What did not work as well as it could, in words.
     pub warning: Option<String>,
 }
 
 /// What can be seen of a namespace at next to no cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Glance {
-    rules: netfilter::Glance,
+pub struct RulesSnapshot {
+    rules: netfilter::RulesSnapshot,
     /// What is missing of the policy route, in words.
     missing: Vec<String>,
     /// Policy rules of other components that precede ours, in words.
@@ -45,14 +45,14 @@ pub struct Glance {
     foreign: Vec<String>,
 }
 
-impl Glance {
+impl RulesSnapshot {
     /// Nothing of ours was changed between `self` and `later`, and nothing is missing. Where the kernel cannot tell, it is
     /// `false`: whoever wants to know has to ask the tools.
     #[must_use]
-    pub fn is_still(&self, later: &Glance) -> bool {
+    pub fn is_unchanged(&self, later: &RulesSnapshot) -> bool {
         let whole = self.missing.is_empty() && later.missing.is_empty();
         let unruled = self.overruling == later.overruling && self.foreign == later.foreign;
-        whole && unruled && self.rules.is_still(&later.rules)
+        whole && unruled && self.rules.is_unchanged(&later.rules)
     }
 
     /// What rules of other components do to traffic before ours are asked, so that it bypasses the mesh, or can; in words.
@@ -70,7 +70,7 @@ impl Glance {
 pub fn capture(
     netns: &Netns,
     wanted: &Wanted<'_>,
-    before: Option<&Glance>,
+    before: Option<&RulesSnapshot>,
     options: &Options,
 ) -> Result<Report, Error> {
     in_pod(netns, options, |options| {
@@ -85,7 +85,7 @@ pub fn capture(
         differences.extend(changes.words());
         let mut report = Report { differences, ..Report::default() };
         if observed.coarse {
-            let (rules, lack) = netfilter::Glance::of_made(&of_pod(&rules_of(wanted)))?;
+            let (rules, lack) = netfilter::RulesSnapshot::of_made(&of_pod(&rules_of(wanted)))?;
             lack.map_or(Ok(()), |lack| Err(Error::Unstable(lack)))?;
             report.seen.rules = rules;
         }
@@ -100,7 +100,7 @@ pub fn capture(
 pub fn verify(
     netns: &Netns,
     wanted: &Wanted<'_>,
-    before: Option<&Glance>,
+    before: Option<&RulesSnapshot>,
     options: &Options,
 ) -> Result<Report, Error> {
     in_pod(netns, options, |options| {
@@ -143,7 +143,11 @@ pub fn captured_families(netns: &Netns, config: &Config) -> Result<Vec<Family>, 
 ///
 /// # Errors
 /// The kernel could not be asked.
-pub fn glance(netns: &Netns, wanted: &Wanted<'_>, before: Option<&Glance>) -> Result<Glance, Error> {
+pub fn glance(
+    netns: &Netns,
+    wanted: &Wanted<'_>,
+    before: Option<&RulesSnapshot>,
+) -> Result<RulesSnapshot, Error> {
     netns.run_in(|| look(wanted, before))?
 }
 
@@ -173,16 +177,16 @@ fn release_rules(options: &Options) -> Result<Vec<String>, Error> {
     // The jumps to look for are those that capture makes, with every option.
     let (config, pod) = (Config::default(), inpod::Pod { dns: true, ..inpod::Pod::default() });
     let jumps = |family| inpod::pod(&config, &pod, family);
-    let wanted = netfilter::Wanted { owner: Owner::IN_POD, rules: &jumps };
+    let wanted = netfilter::Wanted { owner: ChainSet::IN_POD, rules: &jumps };
     let (firewall, observed) = Firewall::open_for(options, &wanted, None)?;
-    let changes = observed.removal(Owner::IN_POD);
+    let changes = observed.removal(ChainSet::IN_POD);
     firewall.apply(&changes, Vec::new())?;
     Ok([changes.words(), firewall.remove_elsewhere_of(&wanted)?].concat())
 }
 
 fn open(
     wanted: &Wanted<'_>,
-    before: Option<&Glance>,
+    before: Option<&RulesSnapshot>,
     options: &Options,
 ) -> Result<(Firewall, Observation), Error> {
     let verified = before.and_then(|before| before.rules.own());
@@ -198,11 +202,11 @@ fn rules_of<'a>(wanted: &'a Wanted<'_>) -> impl Fn(Family) -> RuleSet + 'a {
 }
 
 fn of_pod(rules: &dyn Fn(Family) -> RuleSet) -> netfilter::Wanted<'_> {
-    netfilter::Wanted { owner: Owner::IN_POD, rules }
+    netfilter::Wanted { owner: ChainSet::IN_POD, rules }
 }
 
 fn changes(wanted: &Wanted<'_>, observed: &Observation) -> Changes {
-    observed.changes(Owner::IN_POD, rules_of(wanted))
+    observed.changes(ChainSet::IN_POD, rules_of(wanted))
 }
 
 fn delivery(config: &Config) -> LocalDelivery {
@@ -230,20 +234,21 @@ fn undeliver(config: &Config) -> Result<Vec<String>, Error> {
     Ok(taken)
 }
 
-fn look(wanted: &Wanted<'_>, before: Option<&Glance>) -> Result<Glance, Error> {
+fn look(wanted: &Wanted<'_>, before: Option<&RulesSnapshot>) -> Result<RulesSnapshot, Error> {
     let mut handle = Handle::open_in_pod()?;
     let (mut missing, mut overruled) = (Vec::new(), Vec::new());
     for family in deliverable(wanted.families)? {
         missing.extend(handle.missing_local_delivery(family, &delivery(wanted.config))?);
         overruled.extend(overruling(&handle.rules(family)?, wanted.config));
     }
-    let rules = netfilter::Glance::take(&of_pod(&rules_of(wanted)), before.map(|before| &before.rules));
+    let rules =
+        netfilter::RulesSnapshot::take(&of_pod(&rules_of(wanted)), before.map(|before| &before.rules));
     let untouched = before.filter(|before| before.rules.is_untouched(&rules));
     let foreign = match untouched {
         Some(before) => before.foreign.clone(),
-        None => foreign(Owner::IN_POD, &[wanted.config.proxy, wanted.config.connection])?,
+        None => foreign(ChainSet::IN_POD, &[wanted.config.proxy, wanted.config.connection])?,
     };
-    Ok(Glance { rules, missing, overruling: overruled, foreign })
+    Ok(RulesSnapshot { rules, missing, overruling: overruled, foreign })
 }
 
 /// Without IPv6 on `lo`, its route is refused, and no packet could use it.

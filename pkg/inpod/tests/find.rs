@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use inpod::{Finder, Found, Sought, Wanted, capture, is_captured, release};
+use inpod::{Finder, NetnsMatch, NetnsQuery, Wanted, capture, is_captured, release};
 use model::Family;
 use netfilter::{Backend, Options};
 use netns::Netns;
@@ -80,10 +80,10 @@ impl Scene {
         symlink(netns, directory.join("ns/net")).unwrap();
     }
 
-    fn find(&self, known: Option<netns::NetnsId>) -> Option<Found> {
+    fn find(&self, known: Option<netns::NetnsId>) -> Option<NetnsMatch> {
         let finder = Finder::new(&self.proc, Netns::open(&self.node.0).unwrap(), Config::default());
         let ips: Vec<IpAddr> = vec![IP.parse().unwrap(), "fd00::2".parse().unwrap()];
-        let sought = Sought { uids: vec![UID.to_owned()], ips, known };
+        let sought = NetnsQuery { uids: vec![UID.to_owned()], ips, known };
         finder.find(&BTreeMap::from([("it", sought)])).unwrap().remove("it")
     }
 }
@@ -171,22 +171,22 @@ fn a_glance_tells_changes_in_tables_of_both_backends() {
         let seen = inpod::verify(netns, &wanted, None, &options).unwrap();
         assert_eq!(seen.differences, Vec::<String>::new());
         let glance = || inpod::glance(netns, &wanted, None).unwrap();
-        assert!(seen.seen.is_still(&glance()), "{backend}");
+        assert!(seen.seen.is_unchanged(&glance()), "{backend}");
         for tool in ["iptables", "ip6tables"] {
             // Neither the number of rules nor their length is another one.
             let rule = "-t nat -R ISTIO_OUTPUT 1 -p tcp -d";
             let [before, after] = if tool == "iptables" { ["1.2.3.4", "1.2.3.5"] } else { ["1::4", "1::5"] };
             scene.pod.sh(&format!("{tool}-{backend} {rule} {before} -j ACCEPT"));
             let first = glance();
-            assert!(!seen.seen.is_still(&first), "{backend} {tool}");
-            assert!(first.is_still(&glance()), "{backend} {tool}");
+            assert!(!seen.seen.is_unchanged(&first), "{backend} {tool}");
+            assert!(first.is_unchanged(&glance()), "{backend} {tool}");
             scene.pod.sh(&format!("{tool}-{backend} {rule} {after} -j ACCEPT"));
-            assert!(!first.is_still(&glance()), "{backend} {tool}");
+            assert!(!first.is_unchanged(&glance()), "{backend} {tool}");
         }
         let differs = inpod::verify(netns, &wanted, None, &options).unwrap();
         assert!(!differs.differences.is_empty());
         scene.pod.sh("ip rule del pref 32764");
-        assert!(!differs.seen.is_still(&glance()), "{backend}");
+        assert!(!differs.seen.is_unchanged(&glance()), "{backend}");
     }
 }
 
@@ -233,7 +233,7 @@ fn traffic_is_no_change() {
         for (before, after) in before.iter().zip(counters()) {
             assert!(rules_of(before) != rules_of(&after), "{backend}: nothing was counted\n{after}");
         }
-        assert!(first.is_still(&glance()), "{backend}");
+        assert!(first.is_unchanged(&glance()), "{backend}");
     }
 }
 
@@ -282,7 +282,7 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
     // What is its own does not count.
     pod.sh("iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT");
     let glance = |before: &_| inpod::glance(&pod.1, &wanted, Some(before)).unwrap();
-    assert!(seen.seen.is_still(&glance(&seen.seen)));
+    assert!(seen.seen.is_unchanged(&glance(&seen.seen)));
     let damages = [
         "iptables-nft -t nat -F ISTIO_OUTPUT",
         "iptables-nft -t nat -D OUTPUT -j ISTIO_OUTPUT",
@@ -294,7 +294,7 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
     let mut seen = seen.seen;
     for damage in damages {
         pod.sh(damage);
-        assert!(!seen.is_still(&glance(&seen)), "{damage}");
+        assert!(!seen.is_unchanged(&glance(&seen)), "{damage}");
         let differs = inpod::verify(&pod.1, &wanted, Some(&seen), &options).unwrap().differences;
         assert!(!differs.is_empty(), "{damage}");
         let made = capture(&pod.1, &wanted, Some(&seen), &options).unwrap();

@@ -1,6 +1,6 @@
 //! Puts the plugin on the node and keeps it there: binaries, kubeconfig, and the entry in the runtime's configuration.
 //!
-//! One plain thread runs [`Installer::run`]: a level-triggered loop that looks at everything, mends what is not as it
+//! One plain thread runs [`Installer::run`]: a level-triggered loop that looks at everything, repairs what is not as it
 //! should be, and waits for the next change of a directory. What to do follows from what is there and nothing else, so that
 //! first installation, restart after a kill, damage by others and a new configuration are one and the same. It writes
 //! only below the directories of its [`Settings`], and it knows nothing of Kubernetes but the files that the kubelet
@@ -9,16 +9,16 @@
 mod binaries;
 mod cleanup;
 mod conf;
+mod conflict;
 mod entry;
 mod error;
-mod fight;
+mod known_writers;
 mod kubeconfig;
 mod leftovers;
 mod look;
 mod metrics;
 mod network;
 mod pass;
-mod rivals;
 mod run;
 mod saved;
 mod settings;

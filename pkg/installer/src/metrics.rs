@@ -29,7 +29,7 @@ pub struct Metrics {
     installs: Family<ResultLabel, Counter>,
     ready: Gauge,
     restores: Family<CauseLabel, Counter>,
-    fights: Family<FileLabel, Counter>,
+    conflicts: Family<FileLabel, Counter>,
     updates: Family<ResultLabel, Counter>,
     rotations: Counter,
     polled: Gauge,
@@ -46,7 +46,7 @@ impl Metrics {
             installs: Family::default(),
             ready: Gauge::default(),
             restores: Family::default(),
-            fights: Family::default(),
+            conflicts: Family::default(),
             updates: Family::default(),
             rotations: Counter::default(),
             polled: Gauge::default(),
@@ -71,7 +71,7 @@ impl Metrics {
         registry.register(
             "istio_cni_fights",
             "Times that another program was found to keep undoing the installation, by file",
-            metrics.fights.clone(),
+            metrics.conflicts.clone(),
         );
         registry.register(
             "istio_cni_config_updates",
@@ -117,8 +117,8 @@ impl Metrics {
         self.restores.get_or_create(&CauseLabel { cause }).inc();
     }
 
-    pub(crate) fn fight(&self, file: &'static str) {
-        self.fights.get_or_create(&FileLabel { file }).inc();
+    pub(crate) fn conflict(&self, file: &'static str) {
+        self.conflicts.get_or_create(&FileLabel { file }).inc();
     }
 
     pub(crate) fn update(&self, applied: bool) {

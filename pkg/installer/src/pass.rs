@@ -13,19 +13,19 @@ use tracing::{info, warn};
 use crate::{
     Error, Installer, KubeconfigSettings, Notice, Step,
     conf::{self, Cause, Change, Plan},
+    conflict::Verdict,
     entry::Look,
-    fight::Verdict,
-    leftovers, rivals,
-    run::{Problem, Turn},
+    known_writers, leftovers,
+    run::{PassResult, Problem},
 };
 
 /// The greatest kubeconfig that is read back.
 const MAX_KUBECONFIG: usize = 4 * 1024 * 1024;
 
 impl Installer {
-    /// Looks at everything and mends it.
-    pub(crate) fn pass(&mut self) -> Turn {
-        let mut turn = Turn::default();
+    /// Looks at everything and repairs it.
+    pub(crate) fn pass(&mut self) -> PassResult {
+        let mut turn = PassResult::default();
         let plugin = self.binaries_step(&mut turn);
         let credential = self.kubeconfig_step(&mut turn);
         // An entry without a plugin that runs, or without the credential that it names, would keep pods from starting.
@@ -50,7 +50,7 @@ impl Installer {
     }
 
     /// Whether the plugin is there and runs.
-    fn binaries_step(&mut self, turn: &mut Turn) -> bool {
+    fn binaries_step(&mut self, turn: &mut PassResult) -> bool {
         if self.complete && self.binaries.are_touched() && !self.may_mend(Step::Binaries, turn) {
             return false;
         }
@@ -66,7 +66,7 @@ impl Installer {
             self.left_out = installed.left_out;
         }
         for path in &installed.replaced {
-            self.mended(Step::Binaries, "binary", &format!("installed {}", path.display()));
+            self.repaired(Step::Binaries, "binary", &format!("installed {}", path.display()));
         }
         turn.changed |= !installed.replaced.is_empty();
         let at_once = |path: PathBuf| Problem::Waiting(format!("{} was changed at once", path.display()));
@@ -76,7 +76,7 @@ impl Installer {
     }
 
     /// Whether there is a credential, if one is wanted. An old one is better than none: it may still be good.
-    fn kubeconfig_step(&mut self, turn: &mut Turn) -> bool {
+    fn kubeconfig_step(&mut self, turn: &mut PassResult) -> bool {
         let path = self.settings.kubeconfig_path.clone();
         let done = match self.settings.kubeconfig.clone() {
             Some(wanted) => self.write_kubeconfig(&path, &wanted, turn),
@@ -95,7 +95,7 @@ impl Installer {
         &mut self,
         path: &Path,
         wanted: &KubeconfigSettings,
-        turn: &mut Turn,
+        turn: &mut PassResult,
     ) -> Result<(), Error> {
         let (text, token) = wanted.render()?;
         let now = (hash(&text), hash(&token));
@@ -111,7 +111,7 @@ impl Installer {
             seen = hostfs::fingerprint(path)?;
             let what = format!("wrote {}", path.display()); // never what is in it
             if is_damage {
-                self.mended(Step::Kubeconfig, "kubeconfig", &what);
+                self.repaired(Step::Kubeconfig, "kubeconfig", &what);
             } else {
                 info!(target: "install", "{what}");
             }
@@ -127,13 +127,13 @@ impl Installer {
         Ok(())
     }
 
-    fn conf_step(&mut self, turn: &mut Turn) {
+    fn conf_step(&mut self, turn: &mut PassResult) {
         if let Err(error) = self.put_entry(turn) {
             turn.problems.push(Problem::Failed(Step::Conf, error));
         }
     }
 
-    fn put_entry(&mut self, turn: &mut Turn) -> Result<(), Error> {
+    fn put_entry(&mut self, turn: &mut PassResult) -> Result<(), Error> {
         let look = self.entries.look(&self.settings)?;
         let is_new = matches!(look, Look::New);
         if let Look::Refused(error) = look {
@@ -183,7 +183,7 @@ impl Installer {
             if is_new {
                 info!(target: "install", "new configuration: {what}");
             } else {
-                self.mended(Step::Conf, cause.label(), &what);
+                self.repaired(Step::Conf, cause.label(), &what);
             }
         }
         Ok(())
@@ -199,27 +199,27 @@ impl Installer {
     }
 
     /// Counts a change of ours, and logs it.
-    fn mended(&mut self, step: Step, cause: &'static str, what: &str) {
+    fn repaired(&mut self, step: Step, cause: &'static str, what: &str) {
         info!(target: "install", "{what}");
         if self.complete {
             self.metrics.restored(cause);
-            self.fights.entry(step).or_default().mended(Instant::now());
+            self.conflicts.entry(step).or_default().repaired(Instant::now());
         }
     }
 
-    /// Whether to mend what is damaged now, or to leave it alone because another program keeps undoing it.
-    fn may_mend(&mut self, step: Step, turn: &mut Turn) -> bool {
-        let fight = self.fights.entry(step).or_default();
-        let (until, is_first) = match fight.damaged(Instant::now()) {
-            Verdict::Mend => return true,
-            Verdict::Fight(until) => (until, true),
-            Verdict::Leave(until) => (until, false),
+    /// Whether to repair what is damaged now, or to leave it alone because another program keeps undoing it.
+    fn may_mend(&mut self, step: Step, turn: &mut PassResult) -> bool {
+        let conflict = self.conflicts.entry(step).or_default();
+        let (until, is_first) = match conflict.damaged(Instant::now()) {
+            Verdict::Repair => return true,
+            Verdict::Conflict(until) => (until, true),
+            Verdict::BackOff(until) => (until, false),
         };
-        let (times, file) = (fight.answers(), step.label());
-        let rival = rivals::describe(&self.settings.conf_dir);
+        let (times, file) = (conflict.answers(), step.label());
+        let rival = known_writers::describe(&self.settings.conf_dir);
         let message = format!("another program undoes our {file} each time that we put it right: {rival}");
         if is_first {
-            self.metrics.fight(file);
+            self.metrics.conflict(file);
             warn!(target: "install", "{message}; {times} times in a row; from now on it is left alone for longer and longer");
             (self.notify)(Notice { reason: "CNIConfigFight", message: message.clone() });
         }

@@ -1,4 +1,4 @@
-//! The loop: look, mend, wait.
+//! The loop: look, repair, wait.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,8 @@ use hostfs::{Waker, Watcher};
 use tracing::{info, warn};
 
 use crate::{
-    Error, Metrics, Settings, Status, Step, binaries::Binaries, cleanup, entry::Entries, fight::Fight,
+    Error, Metrics, Settings, Status, Step, binaries::Binaries, cleanup, conflict::ConflictBackoff,
+    entry::Entries,
 };
 
 /// Something that people who look at the cluster should learn of.
@@ -34,7 +35,7 @@ pub struct Installer {
     pub(crate) notify: Box<dyn Fn(Notice) + Send>,
     pub(crate) binaries: Binaries,
     pub(crate) entries: Entries,
-    pub(crate) fights: BTreeMap<Step, Fight>,
+    pub(crate) conflicts: BTreeMap<Step, ConflictBackoff>,
     /// Hash of the kubeconfig that we wrote or found good last, and of its token.
     pub(crate) credential: Option<(u64, u64)>,
     /// Directories for binaries that were left out, and why, as it was said last.
@@ -86,7 +87,7 @@ impl Handle {
 
 /// What a pass found.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct PassResult {
     /// Everything that is not as it should be; empty: the plugin is installed.
     pub(crate) problems: Vec<Problem>,
     /// Files that this rests on.
@@ -143,7 +144,7 @@ impl Installer {
             notify,
             binaries: Binaries::default(),
             entries: Entries::default(),
-            fights: BTreeMap::new(),
+            conflicts: BTreeMap::new(),
             credential: None,
             left_out: Vec::new(),
             complete: false,
@@ -195,7 +196,7 @@ impl Installer {
     }
 
     /// Tells everybody what came of a pass. Until when to wait, and whether changes may shorten that.
-    fn judge(&mut self, turn: Turn) -> (Duration, bool) {
+    fn judge(&mut self, turn: PassResult) -> (Duration, bool) {
         let ready = turn.problems.is_empty();
         let words: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
         let words = words.join("; ");

@@ -21,7 +21,7 @@ pub struct Settings {
     pub template: Template,
     /// Members of the entry for a template that does not have them.
     pub defaults: Vec<(&'static str, Json)>,
-    /// The plugin's credential; none: it gets none, and depends on the agent.
+    /// The plugin's credential; `None`: it gets none, and depends on the agent.
     pub kubeconfig: Option<KubeconfigSettings>,
     /// Where the kubeconfig is, also one that is not wanted any more.
     pub kubeconfig_path: PathBuf,
@@ -29,7 +29,7 @@ pub struct Settings {
     pub former_kubeconfigs: Vec<PathBuf>,
     /// Name of the file of [`Chaining::Own`], also of one that is not wanted any more.
     pub own_name: String,
-    /// Permission bits of files of our own, which are [`Chaining::Own`]'s and [`Chaining::Standalone`]'s; none: those of the
+    /// Permission bits of files of our own, which are [`Chaining::Own`]'s and [`Chaining::Standalone`]'s; `None`: those of the
     /// primary network, and 0644.
     pub own_mode: Option<u32>,
 }
@@ -39,13 +39,13 @@ pub struct Settings {
 pub enum Chaining {
     /// As the last plugin in the runtime's default network.
     Primary {
-        /// File of that network; none: the first that a runtime would take, and wait until there is one.
+        /// File of that network; `None`: the first that a runtime would take, and wait until there is one.
         name: Option<String>,
     },
     /// In a network of our own: a complete copy of the primary network with our entry at its end, in a file that sorts
     /// before the primary's, which stays as it is.
     Own {
-        /// File of the primary network; none: the first that a runtime would take if ours was not there.
+        /// File of the primary network; `None`: the first that a runtime would take if ours was not there.
         primary: Option<String>,
     },
     /// As a network of its own file, for whoever calls it by name, such as Multus.

@@ -17,7 +17,7 @@ pub struct Status(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// Why the plugin is not installed; none: it is.
+    /// Why the plugin is not installed; `None`: it is.
     missing: Option<String>,
     /// Every file that this rests on, as it was when it was looked at.
     witnesses: Vec<(PathBuf, Fingerprint)>,

@@ -28,7 +28,7 @@ pub struct Collection {
     pub group: &'static str,
     /// Such as `Pod`; of version `v1`.
     pub kind: &'static str,
-    /// Their namespace; none: all, or objects that have none.
+    /// Their namespace; `None`: all, or objects that have none.
     pub namespace: Option<String>,
     /// Such as `spec.nodeName=n1`.
     pub field_selector: Option<String>,

@@ -143,7 +143,7 @@ where
     }
 }
 
-/// What a watch says, and the version that it goes on from; none: only a list goes on.
+/// What a watch says, and the version that it goes on from; `None`: only a list goes on.
 fn changed<T>(
     change: kube::Result<WatchEvent<Slim<T>>>,
     version: String,

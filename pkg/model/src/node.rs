@@ -130,7 +130,7 @@ pub struct Affinity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeAffinity {
-    /// `requiredDuringSchedulingIgnoredDuringExecution`; none: any node.
+    /// `requiredDuringSchedulingIgnoredDuringExecution`; `None`: any node.
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
     pub required: Option<NodeSelector>,
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use rules::{Owner, Saved};
+use rules::{ChainSet, Saved};
 
 /// An implementation of iptables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +41,7 @@ impl fmt::Display for Backend {
 }
 
 /// Whose rules any of our programs may have made, wherever.
-pub(crate) const OWNERS: [Owner; 3] = [Owner::SIDECAR, Owner::NODE, Owner::PROBES];
+pub(crate) const OWNERS: [ChainSet; 3] = [ChainSet::SIDECAR, ChainSet::NODE, ChainSet::PROBES];
 
 /// What a backend holds of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What a namespace's rules need, family by family.
 
 use model::Family;
-use rules::{Change, Owner, RuleSet};
+use rules::{ChainSet, Change, RuleSet};
 
 use crate::{
     Error, Firewall, Observation, OwnRules, Waiting, Wanted, firewall::readable, presence::Presence,
@@ -15,14 +15,14 @@ impl Observation {
     /// What leads from what was seen to what is wanted of an owner's rules. A family that is to have none gets an empty
     /// rule set.
     #[must_use]
-    pub fn changes(&self, owner: Owner, wanted: impl Fn(Family) -> RuleSet) -> Changes {
+    pub fn changes(&self, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> Changes {
         let change = |family| (family, owner.apply(&wanted(family), self.of(family)));
         Changes(Family::BOTH.into_iter().map(change).collect())
     }
 
     /// What takes an owner's rules away.
     #[must_use]
-    pub fn removal(&self, owner: Owner) -> Changes {
+    pub fn removal(&self, owner: ChainSet) -> Changes {
         self.changes(owner, |_| RuleSet::default())
     }
 }
@@ -65,7 +65,7 @@ impl Firewall {
     ///
     /// # Errors
     /// As [`Firewall::open`] and [`Firewall::restore`].
-    pub fn remove_elsewhere(&self, owner: Owner) -> Result<Vec<String>, Error> {
+    pub fn remove_elsewhere(&self, owner: ChainSet) -> Result<Vec<String>, Error> {
         self.remove_elsewhere_of(&Wanted { owner, rules: &|_| RuleSet::default() })
     }
 

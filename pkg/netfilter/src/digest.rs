@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use model::Family;
 use netlink::{Attribute, Attributes, Flags, Malformed, Message, Protocol, Received, Socket};
-use rules::Owner;
+use rules::ChainSet;
 
 use crate::{
     Error, legacy,
@@ -34,7 +34,7 @@ type Place = (Family, String, String);
 
 /// A rule, as far as it matters here.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct DigestedRule {
     /// The chain that it is in.
     pub(crate) chain: String,
     /// The chain that it jumps to.
@@ -53,11 +53,11 @@ impl RuleDigest {
     ///
     /// # Errors
     /// The kernel could not be asked (it wants CAP_NET_ADMIN), or its answer makes no sense.
-    pub fn of_this_netns(owner: Owner) -> Result<RuleDigest, Error> {
+    pub fn of_this_netns(owner: ChainSet) -> Result<RuleDigest, Error> {
         let mut found: BTreeMap<Place, (usize, Hash)> = BTreeMap::new();
-        let mut note = |family: Family, table: &str, rule: Seen| {
-            let is_jump = rule.jumps_to.as_deref().is_some_and(|chain| owner.owns(chain));
-            if is_jump || owner.owns(&rule.chain) {
+        let mut note = |family: Family, table: &str, rule: DigestedRule| {
+            let is_jump = rule.jumps_to.as_deref().is_some_and(|chain| owner.contains(chain));
+            if is_jump || owner.contains(&rule.chain) {
                 let place = (family, table.to_owned(), rule.chain);
                 let (count, hash) = found.entry(place).or_default();
                 *count += 1;
@@ -114,7 +114,7 @@ impl RuleDigest {
 }
 
 /// All rules of a family in nf_tables, in their order, each with its table.
-fn nf_tables(family: u8, mut note: impl FnMut(&str, Seen)) -> Result<(), Error> {
+fn nf_tables(family: u8, mut note: impl FnMut(&str, DigestedRule)) -> Result<(), Error> {
     // struct nfgenmsg: family, version 0, resource 0
     let question = Message::new(GET_RULE, Flags::NONE, &[family, 0, 0, 0]);
     let asked = Socket::open(Protocol::Netfilter).and_then(|mut socket| socket.dump(&question));
@@ -131,13 +131,13 @@ fn nf_tables(family: u8, mut note: impl FnMut(&str, Seen)) -> Result<(), Error> 
 }
 
 /// A rule as the kernel tells it, with its table.
-pub(crate) fn told<'a>(message: &Received<'a>) -> Result<(&'a str, Seen), Malformed> {
+pub(crate) fn told<'a>(message: &Received<'a>) -> Result<(&'a str, DigestedRule), Malformed> {
     let (_, attributes) = message.header::<4>()?;
     let text = |kind| attributes.find(kind).ok_or(Malformed("rule without a place"))?.str();
     Ok((text(RULE_TABLE)?, rule(text(RULE_CHAIN)?, &attributes)?))
 }
 
-pub(crate) fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<Seen, Malformed> {
+pub(crate) fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<DigestedRule, Malformed> {
     let mut hash = Hash::default();
     let mut jumps_to = None;
     for expression in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
@@ -154,7 +154,7 @@ pub(crate) fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<Seen, Mal
         }
     }
     hash.bytes(attributes.find(RULE_COMPAT).map(|compat| compat.payload).unwrap_or_default());
-    Ok(Seen { chain: chain.to_owned(), jumps_to, hash: hash.0 })
+    Ok(DigestedRule { chain: chain.to_owned(), jumps_to, hash: hash.0 })
 }
 
 /// FNV-1a: the plugin that kept a number and the agent that compares it may be of different versions, and std's hash may

@@ -29,13 +29,13 @@ pub struct Options {
     /// Whose lock to take for legacy tables.
     pub lock: Lock,
     /// Where [`inside`](crate::inside) keeps the locks of pods' legacy tables: a directory that it makes, for root alone, in one
-    /// that all programs of ours see. None: each process has locks of its own.
+    /// that all programs of ours see. `None`: each process has locks of its own.
     pub lock_directory: Option<PathBuf>,
     /// How long to wait for that lock; whole seconds, at least 1.
     pub lock_wait: Duration,
     /// How long a tool may take in all.
     pub tool_timeout: Duration,
-    /// What reading may cost, and for changes, a shorter time; none: as much as it takes. [`inside`](crate::inside) sets those
+    /// What reading may cost, and for changes, a shorter time; `None`: as much as it takes. [`inside`](crate::inside) sets those
     /// of pods.
     pub limits: Option<Limits>,
     /// Where the tools that change rules run: the user namespace that owns the network namespace, when it is not our own
@@ -182,7 +182,7 @@ impl Firewall {
         })
     }
 
-    /// Reads the tables of these families, within the limits; none: nf_tables holds too much.
+    /// Reads the tables of these families, within the limits; `None`: nf_tables holds too much.
     pub(crate) fn look(&self, families: &[Family]) -> Result<Option<Observation>, Error> {
         let Some(limits) = self.options.limits.filter(|_| !families.is_empty()) else {
             return self.save(families).map(Some);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Family, Mark};
 use netlink::{Attribute, Attributes, Flags, Malformed, Message, Protocol, Received, Socket};
-use rules::Owner;
+use rules::ChainSet;
 
 use crate::{
     Error,
@@ -60,7 +60,7 @@ const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
 ///
 /// # Errors
 /// The kernel could not be asked, or its answer makes no sense.
-pub fn foreign(owner: Owner, marks: &[Mark]) -> Result<Vec<String>, Error> {
+pub fn foreign(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
     let mut found = nf_tables(owner, marks)?;
     for family in Family::BOTH {
         found.extend(legacy::look(owner, marks, family)?);
@@ -78,7 +78,7 @@ pub fn foreign(owner: Owner, marks: &[Mark]) -> Result<Vec<String>, Error> {
     Ok(all)
 }
 
-fn nf_tables(owner: Owner, marks: &[Mark]) -> Result<Vec<Found>, Error> {
+fn nf_tables(owner: ChainSet, marks: &[Mark]) -> Result<Vec<Found>, Error> {
     match Tables::read(owner).and_then(|tables| tables.look(marks)) {
         Ok(found) => Ok(found),
         Err(error) if has_no_nf_tables(&error) => Ok(Vec::new()),
@@ -102,7 +102,7 @@ struct Chains {
 
 struct Tables {
     socket: Socket,
-    owner: Owner,
+    owner: ChainSet,
     tables: BTreeMap<Table, Chains>,
 }
 
@@ -115,7 +115,7 @@ struct Rule {
 }
 
 impl Tables {
-    fn read(owner: Owner) -> Result<Tables, netlink::Error> {
+    fn read(owner: ChainSet) -> Result<Tables, netlink::Error> {
         let mut socket = Socket::open(Protocol::Netfilter)?;
         // struct nfgenmsg: any family, version 0, resource 0
         let replies = socket.dump(&Message::new(GET_CHAIN, Flags::NONE, &[0; 4]))?;
@@ -174,13 +174,13 @@ impl Tables {
 }
 
 /// Chains of iptables tables with a name of ours are compared rule by rule elsewhere.
-fn is_ours(owner: Owner, family: u8, table: &str, chain: &str) -> bool {
-    [IPV4, IPV6].contains(&family) && IPTABLES.contains(&table) && owner.owns(chain)
+fn is_ours(owner: ChainSet, family: u8, table: &str, chain: &str) -> bool {
+    [IPV4, IPV6].contains(&family) && IPTABLES.contains(&table) && owner.contains(chain)
 }
 
 fn take_chain(
     tables: &mut BTreeMap<Table, Chains>,
-    owner: Owner,
+    owner: ChainSet,
     reply: &Received<'_>,
 ) -> Result<(), netlink::Error> {
     let family = reply.payload.first().copied().unwrap_or_default();

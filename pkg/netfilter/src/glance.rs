@@ -4,52 +4,56 @@ use crate::{Error, Fingerprint, OwnRules, own::Wanted};
 
 /// What can be seen of an owner's rules at little cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Glance {
+pub struct RulesSnapshot {
     /// None: the kernel could not be asked, which tells nothing.
     rules: Option<Fingerprint>,
     own: Option<OwnRules>,
 }
 
-impl Glance {
+impl RulesSnapshot {
     /// Looks at the calling thread's namespace, a pod's. What nobody has changed since `before` is not read once more.
     #[must_use]
-    pub fn take(wanted: &Wanted<'_>, before: Option<&Glance>) -> Glance {
-        Glance::with(Fingerprint::of_this_netns().ok(), wanted, before)
+    pub fn take(wanted: &Wanted<'_>, before: Option<&RulesSnapshot>) -> RulesSnapshot {
+        RulesSnapshot::with(Fingerprint::of_this_netns().ok(), wanted, before)
     }
 
     /// The same on the node.
     #[must_use]
-    pub fn of_node(wanted: &Wanted<'_>, before: Option<&Glance>) -> Glance {
-        Glance::with(Fingerprint::of_node().ok(), wanted, before)
+    pub fn of_node(wanted: &Wanted<'_>, before: Option<&RulesSnapshot>) -> RulesSnapshot {
+        RulesSnapshot::with(Fingerprint::of_node().ok(), wanted, before)
     }
 
-    fn with(rules: Option<Fingerprint>, wanted: &Wanted<'_>, before: Option<&Glance>) -> Glance {
+    fn with(
+        rules: Option<Fingerprint>,
+        wanted: &Wanted<'_>,
+        before: Option<&RulesSnapshot>,
+    ) -> RulesSnapshot {
         let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
         let own = unchanged.and_then(|before| before.own.clone());
         let own = own.or_else(|| OwnRules::of_this_netns(wanted).ok());
-        Glance { rules, own }
+        RulesSnapshot { rules, own }
     }
 
     /// What was just made, and cannot be read rule by rule. The second value: what is wrong with it as far as can be seen.
     ///
     /// # Errors
     /// As [`OwnRules::of_this_netns`].
-    pub fn of_made(wanted: &Wanted<'_>) -> Result<(Glance, Option<String>), Error> {
+    pub fn of_made(wanted: &Wanted<'_>) -> Result<(RulesSnapshot, Option<String>), Error> {
         let own = OwnRules::of_this_netns(wanted)?;
         let lack = own.lacks(wanted);
-        Ok((Glance { rules: None, own: Some(own) }, lack))
+        Ok((RulesSnapshot { rules: None, own: Some(own) }, lack))
     }
 
     /// Nobody has changed any rule between `self` and `later`, as far as the kernel can tell.
     #[must_use]
-    pub fn is_untouched(&self, later: &Glance) -> bool {
+    pub fn is_untouched(&self, later: &RulesSnapshot) -> bool {
         self.rules.is_some() && self.rules == later.rules
     }
 
     /// Neither the owner's rules nor what leads to them was changed between `self` and `later`. Where the kernel cannot tell, it
     /// is `false`: whoever wants to know has to ask the tools.
     #[must_use]
-    pub fn is_still(&self, later: &Glance) -> bool {
+    pub fn is_unchanged(&self, later: &RulesSnapshot) -> bool {
         let (Some(then), Some(now)) = (&self.rules, &later.rules) else { return false };
         let same_own =
             || self.own.as_ref().zip(later.own.as_ref()).is_some_and(|(then, now)| then.is_same(now));

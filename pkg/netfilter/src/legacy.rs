@@ -20,7 +20,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, socket_with},
 };
 
-use crate::{Error, digest::Seen, presence::legacy_tables};
+use crate::{Error, digest::DigestedRule, presence::legacy_tables};
 use entries::Layout;
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6 (kernel:
@@ -106,12 +106,15 @@ pub(crate) fn is_longer_than_any_pods() -> Result<bool, Error> {
 
 /// The rules of all legacy tables of a family in the calling thread's namespace, each with its table. Only tables that exist
 /// are asked for.
-pub(crate) fn rules(family: Family, mut note: impl FnMut(&str, Seen)) -> Result<(), Error> {
+pub(crate) fn rules(family: Family, mut note: impl FnMut(&str, DigestedRule)) -> Result<(), Error> {
     targets(family, |table, rule, _, _| note(table, rule))
 }
 
 /// The same, each with its target's name and data.
-pub(crate) fn targets(family: Family, mut note: impl FnMut(&str, Seen, &str, &[u8])) -> Result<(), Error> {
+pub(crate) fn targets(
+    family: Family,
+    mut note: impl FnMut(&str, DigestedRule, &str, &[u8]),
+) -> Result<(), Error> {
     let tables = legacy_tables(family)?;
     if tables.is_empty() {
         return Ok(());
@@ -129,7 +132,11 @@ pub(crate) fn targets(family: Family, mut note: impl FnMut(&str, Seen, &str, &[u
 }
 
 /// What a table holds, by the kernel's two answers; counters are taken out of the second.
-pub(crate) fn told(family: Family, info: &[u8], entries: &mut [u8]) -> Result<Vec<Seen>, &'static str> {
+pub(crate) fn told(
+    family: Family,
+    info: &[u8],
+    entries: &mut [u8],
+) -> Result<Vec<DigestedRule>, &'static str> {
     let layout = Layout::of(family);
     entries::clear_counters(entries, &layout)?;
     chains::read(info, entries, &layout)

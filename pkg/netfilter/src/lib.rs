@@ -38,7 +38,7 @@ pub use error::Error;
 pub use fingerprint::Fingerprint;
 pub use firewall::{Firewall, Observation, Options, Waiting, may_use_legacy};
 pub use foreign::foreign;
-pub use glance::Glance;
+pub use glance::RulesSnapshot;
 pub use inside::inside;
 pub use lock::Lock;
 pub use names::private_mounts;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
 use netlink::{Attribute, Attributes, Errno, Flags, Message, Protocol, Replies, Socket};
-use rules::{Chain, Hook, Owner, Rule, RuleSet, Saved, SavedRule, SavedTable, Table};
+use rules::{Chain, ChainSet, Hook, Rule, RuleSet, Saved, SavedRule, SavedTable, Table};
 
 use crate::{
     Error, Observation,
@@ -28,7 +28,7 @@ type Place = (Family, Table, String);
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     /// Whose.
-    pub owner: Owner,
+    pub owner: ChainSet,
     /// What each family shall have. Its jumps tell which built-in chains are read.
     pub rules: &'a dyn Fn(Family) -> RuleSet,
 }
@@ -101,7 +101,7 @@ impl OwnRules {
     }
 
     /// Whether any chain of an owner's is in nf_tables.
-    pub(crate) fn has_any(owner: Owner) -> Result<bool, Error> {
+    pub(crate) fn has_any(owner: ChainSet) -> Result<bool, Error> {
         let nothing = |_| RuleSet::default();
         Ok(!OwnRules::of_this_netns(&Wanted { owner, rules: &nothing })?.chains.is_empty())
     }
@@ -215,11 +215,11 @@ fn own_chain(family: u8, table: Table, chain: &str) -> Result<Option<Content>, E
     Ok(is_there.then_some(content))
 }
 
-fn jumps(family: u8, table: Table, hook: Hook, owner: Owner) -> Result<Jumps, Error> {
+fn jumps(family: u8, table: Table, hook: Hook, owner: ChainSet) -> Result<Jumps, Error> {
     let (mut jumps, mut is_first) = (Jumps::default(), true);
     jumps.whole = read(family, table, hook.name(), HOOK, |attributes| {
         let rule = digest::rule(hook.name(), attributes)?;
-        if let Some(chain) = rule.jumps_to.filter(|chain| owner.owns(chain)) {
+        if let Some(chain) = rule.jumps_to.filter(|chain| owner.contains(chain)) {
             jumps.leads |= is_first;
             jumps.found.push((chain, is_plain(attributes)?, rule.hash));
         }

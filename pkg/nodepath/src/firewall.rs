@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
-use netfilter::{Fingerprint, Firewall, Glance, Options, Wanted};
-use rules::{Hook, Jump, Owner, Place, Rule, RuleSet, Saved, SavedRule, Target, node};
+use netfilter::{Fingerprint, Firewall, Options, RulesSnapshot, Wanted};
+use rules::{ChainSet, Hook, Jump, Place, Rule, RuleSet, Saved, SavedRule, Target, node};
 
 use crate::Error;
 
@@ -15,14 +15,14 @@ pub(crate) struct Kept {
     pub(crate) firewall: Firewall,
     pub(crate) families: BTreeMap<Family, Saved>,
     /// None: it was changed while it was read.
-    glance: Option<Glance>,
+    glance: Option<RulesSnapshot>,
 }
 
 /// Reads it in the calling thread's namespace, or finds that nothing of ours was changed since.
 pub(crate) fn read(kept: Option<Kept>, options: &Options) -> Result<Kept, Error> {
     if let Some(Kept { firewall, families, glance: Some(before) }) = kept {
         let now = look(&families, Some(&before));
-        if before.is_still(&now) {
+        if before.is_unchanged(&now) {
             return Ok(Kept { firewall, families, glance: Some(now) });
         }
     }
@@ -34,9 +34,9 @@ pub(crate) fn read(kept: Option<Kept>, options: &Options) -> Result<Kept, Error>
     Ok(Kept { firewall, families, glance })
 }
 
-fn look(families: &BTreeMap<Family, Saved>, before: Option<&Glance>) -> Glance {
+fn look(families: &BTreeMap<Family, Saved>, before: Option<&RulesSnapshot>) -> RulesSnapshot {
     let rules = |family| jumps(families.get(&family));
-    Glance::of_node(&Wanted { owner: Owner::NODE, rules: &rules }, before)
+    RulesSnapshot::of_node(&Wanted { owner: ChainSet::NODE, rules: &rules }, before)
 }
 
 /// Where our jumps are, or belong: one that comes is a change as well as one that goes.
@@ -55,5 +55,5 @@ fn jumps(saved: Option<&Saved>) -> RuleSet {
 }
 
 fn leads_to_ours(rule: &SavedRule) -> bool {
-    Owner::NODE.chains.iter().any(|chain| rule.text.contains(chain))
+    ChainSet::NODE.chains.iter().any(|chain| rule.text.contains(chain))
 }

@@ -13,7 +13,7 @@ use journal::{Journal, Page};
 use model::Family;
 use netfilter::{Firewall, Options};
 use planner::node::{
-    Generation, Known, LinkKind, NodeConfig, Observed, ObservedLink, Slot, is_our_rule, pairs,
+    Known, LinkKind, NodeConfig, Observed, ObservedLink, Slot, ZtunnelInstance, is_our_rule, pairs,
     watched_sysctls,
 };
 
@@ -35,7 +35,7 @@ pub struct NodePath {
     kept: Option<Kept>,
     pub(crate) journal: Journal,
     pub(crate) located: BTreeMap<String, Located>,
-    pub(crate) slots: [Option<Generation>; 2],
+    pub(crate) slots: [Option<ZtunnelInstance>; 2],
     netns_directory: PathBuf,
 }
 
@@ -69,9 +69,9 @@ impl NodePath {
     ///
     /// # Errors
     /// It is not there, or hangs on the node in a way that cannot be captured.
-    pub fn locate(&mut self, uid: &str, ips: &[IpAddr], dns: bool) -> Result<Generation, Error> {
+    pub fn locate(&mut self, uid: &str, ips: &[IpAddr], dns: bool) -> Result<ZtunnelInstance, Error> {
         let located = locate::locate(&mut self.net, ips, &self.netns_directory)?;
-        let generation = Generation {
+        let generation = ZtunnelInstance {
             uid: uid.to_owned(),
             veth: located.veth.clone(),
             uplink: located.uplink.clone(),
@@ -196,7 +196,7 @@ impl NodePath {
     pub fn observe_rest(
         &mut self,
         observed: &mut Observed,
-        slots: &[Option<Generation>; 2],
+        slots: &[Option<ZtunnelInstance>; 2],
     ) -> Result<(), Error> {
         let (options, kept) = (self.options.clone(), self.kept.take());
         thread::scope(|scope| {
@@ -218,7 +218,7 @@ impl NodePath {
     pub fn observe_slots(
         &mut self,
         observed: &mut Observed,
-        slots: &[Option<Generation>; 2],
+        slots: &[Option<ZtunnelInstance>; 2],
     ) -> Result<(), Error> {
         self.slots = slots.clone();
         let known = Known::from(&self.config, observed);

@@ -11,7 +11,7 @@ use model::Family;
 use netfilter::{Backend, Firewall, Waiting};
 use netns::Netns;
 use planner::node::{Operation, Place, Slot};
-use rules::Owner;
+use rules::ChainSet;
 
 use crate::{Error, NodePath};
 
@@ -115,7 +115,7 @@ impl NodePath {
         let mut removed = Vec::new();
         for place in places {
             let Some(firewall) = self.firewall_of(place)?.clone() else { continue };
-            let words = self.run_at(place, || firewall.remove_elsewhere(Owner::NODE))?;
+            let words = self.run_at(place, || firewall.remove_elsewhere(ChainSet::NODE))?;
             removed.extend(words.into_iter().map(|what| format!("{place}: {what}")));
         }
         Ok(removed)

@@ -3,7 +3,7 @@
 //!
 //! First what the mesh's users say, which is the pod's label `istio.io/dataplane-mode` if it is `ambient` or `none`
 //! (as newer versions of Istio have it), else its namespace's label, which must be exactly `ambient`. Then what speaks
-//! against it. So a reason that is [`Left::refused`] always means a pod that somebody wants in the mesh.
+//! against it. So a reason that is [`NotEnrolled::refused`] always means a pod that somebody wants in the mesh.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr};
 
@@ -44,7 +44,7 @@ pub enum Membership {
     /// It does.
     In(Enrolled),
     /// It does not.
-    Out(Left),
+    Out(NotEnrolled),
 }
 
 /// What the agent is to do with a pod that runs.
@@ -61,7 +61,7 @@ pub enum Standing {
     /// did. Nothing may be released because of this.
     Pending(Enrolled),
     /// Nothing of it may go through the proxy.
-    Out(Left),
+    Out(NotEnrolled),
 }
 
 /// Why a pod is enrolled in ambient mode.
@@ -77,7 +77,7 @@ pub enum Enrolled {
 
 /// Why a pod is not enrolled in ambient mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Left {
+pub enum NotEnrolled {
     /// Its own label is `none`.
     PodLabel,
     /// Its namespace is not known.
@@ -108,19 +108,19 @@ pub enum Left {
 pub const ALL_ENROLLED: [Enrolled; 3] = [Enrolled::NamespaceLabel, Enrolled::PodLabel, Enrolled::Selector];
 
 /// Every reason not to be, in the order in which they are looked for.
-pub const ALL_LEFT: [Left; 12] = [
-    Left::PodLabel,
-    Left::NamespaceUnknown,
-    Left::NotLabelled,
-    Left::NotSelected,
-    Left::ExcludedNamespace,
-    Left::AgentPod,
-    Left::Ztunnel,
-    Left::HostNetwork,
-    Left::Terminated,
-    Left::OptedOut,
-    Left::Sidecar,
-    Left::NoProxy,
+pub const ALL_LEFT: [NotEnrolled; 12] = [
+    NotEnrolled::PodLabel,
+    NotEnrolled::NamespaceUnknown,
+    NotEnrolled::NotLabelled,
+    NotEnrolled::NotSelected,
+    NotEnrolled::ExcludedNamespace,
+    NotEnrolled::AgentPod,
+    NotEnrolled::Ztunnel,
+    NotEnrolled::HostNetwork,
+    NotEnrolled::Terminated,
+    NotEnrolled::OptedOut,
+    NotEnrolled::Sidecar,
+    NotEnrolled::NoProxy,
 ];
 
 /// Whether a pod belongs to ambient mode. `namespace`: none if it is not known.
@@ -150,28 +150,36 @@ pub(crate) fn wanted(
     pod: &Pod,
     namespace: Option<&Namespace>,
     policy: &AmbientPolicy,
-) -> Result<Enrolled, Left> {
+) -> Result<Enrolled, NotEnrolled> {
     let reason = asked_for(pod, namespace, policy)?;
     refusal(pod, policy).map_or(Ok(reason), Err)
 }
 
 /// What the operator's selectors say, or the labels.
-fn asked_for(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy) -> Result<Enrolled, Left> {
+fn asked_for(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    policy: &AmbientPolicy,
+) -> Result<Enrolled, NotEnrolled> {
     // Whoever asks why wants to read of the labels, not of selectors that nobody wrote.
     if let Some(selectors) = policy.enablement.as_ref().filter(|selectors| !are_labels(selectors)) {
-        let namespace = namespace.ok_or(Left::NamespaceUnknown)?;
+        let namespace = namespace.ok_or(NotEnrolled::NamespaceUnknown)?;
         let meant = |entry: &Enablement| entry.matches(&pod.metadata.labels, &namespace.metadata.labels);
-        return if selectors.iter().any(meant) { Ok(Enrolled::Selector) } else { Err(Left::NotSelected) };
+        return if selectors.iter().any(meant) {
+            Ok(Enrolled::Selector)
+        } else {
+            Err(NotEnrolled::NotSelected)
+        };
     }
     if has_refused(pod) {
-        return Err(Left::PodLabel);
+        return Err(NotEnrolled::PodLabel);
     }
-    let namespace = namespace.ok_or(Left::NamespaceUnknown)?;
+    let namespace = namespace.ok_or(NotEnrolled::NamespaceUnknown)?;
     if mode(&pod.metadata.labels) == Some("ambient") {
         return Ok(Enrolled::PodLabel);
     }
     let labelled = mode(&namespace.metadata.labels) == Some("ambient");
-    if labelled { Ok(Enrolled::NamespaceLabel) } else { Err(Left::NotLabelled) }
+    if labelled { Ok(Enrolled::NamespaceLabel) } else { Err(NotEnrolled::NotLabelled) }
 }
 
 /// The pod's own label keeps it out, whatever its namespace says.
@@ -183,12 +191,12 @@ fn mode(labels: &BTreeMap<String, String>) -> Option<&str> {
     labels.get(DATAPLANE_MODE).map(String::as_str)
 }
 
-fn exempt(pod: &Pod, policy: &AmbientPolicy) -> Option<Left> {
+fn exempt(pod: &Pod, policy: &AmbientPolicy) -> Option<NotEnrolled> {
     let meta = &pod.metadata;
     if policy.excluded_namespaces.contains(&meta.namespace) {
-        return Some(Left::ExcludedNamespace);
+        return Some(NotEnrolled::ExcludedNamespace);
     }
-    is_agent(&meta.namespace, &meta.name, policy.agent_namespace.as_deref()).then_some(Left::AgentPod)
+    is_agent(&meta.namespace, &meta.name, policy.agent_namespace.as_deref()).then_some(NotEnrolled::AgentPod)
 }
 
 pub(crate) fn is_agent(namespace: &str, name: &str, agent_namespace: Option<&str>) -> bool {
@@ -196,18 +204,18 @@ pub(crate) fn is_agent(namespace: &str, name: &str, agent_namespace: Option<&str
 }
 
 /// What in the pod itself speaks against it.
-fn refusal(pod: &Pod, policy: &AmbientPolicy) -> Option<Left> {
+fn refusal(pod: &Pod, policy: &AmbientPolicy) -> Option<NotEnrolled> {
     let annotations = &pod.metadata.annotations;
     // Istio looks at the annotation alone. So do we, but a pod without any proxy is no pod with a sidecar.
     let injected = annotations.contains_key(STATUS);
     let has_proxy = injected && pod.all_containers().any(|container| container.name == PROXY);
     let rows = [
-        (Left::Ztunnel, policy.ztunnel.matches(pod)),
-        (Left::HostNetwork, pod.spec.host_network),
-        (Left::Terminated, matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")),
-        (Left::OptedOut, !policy.ignores_opt_out && opted_out(annotations)),
-        (Left::Sidecar, has_proxy),
-        (Left::NoProxy, injected),
+        (NotEnrolled::Ztunnel, policy.ztunnel.matches(pod)),
+        (NotEnrolled::HostNetwork, pod.spec.host_network),
+        (NotEnrolled::Terminated, matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")),
+        (NotEnrolled::OptedOut, !policy.ignores_opt_out && opted_out(annotations)),
+        (NotEnrolled::Sidecar, has_proxy),
+        (NotEnrolled::NoProxy, injected),
     ];
     rows.into_iter().find_map(|(reason, holds)| holds.then_some(reason))
 }
@@ -251,30 +259,36 @@ impl Enrolled {
     }
 }
 
-impl Left {
+impl NotEnrolled {
     /// A short, stable name for logs and metrics.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
-            Left::PodLabel => "pod-label-none",
-            Left::NamespaceUnknown => "namespace-unknown",
-            Left::NotLabelled => "not-labelled",
-            Left::NotSelected => "not-selected",
-            Left::ExcludedNamespace => "excluded-namespace",
-            Left::AgentPod => "agent-pod",
-            Left::Ztunnel => "ztunnel",
-            Left::HostNetwork => "host-network",
-            Left::Terminated => "terminated",
-            Left::OptedOut => "opted-out",
-            Left::Sidecar => "sidecar",
-            Left::NoProxy => "no-proxy",
+            NotEnrolled::PodLabel => "pod-label-none",
+            NotEnrolled::NamespaceUnknown => "namespace-unknown",
+            NotEnrolled::NotLabelled => "not-labelled",
+            NotEnrolled::NotSelected => "not-selected",
+            NotEnrolled::ExcludedNamespace => "excluded-namespace",
+            NotEnrolled::AgentPod => "agent-pod",
+            NotEnrolled::Ztunnel => "ztunnel",
+            NotEnrolled::HostNetwork => "host-network",
+            NotEnrolled::Terminated => "terminated",
+            NotEnrolled::OptedOut => "opted-out",
+            NotEnrolled::Sidecar => "sidecar",
+            NotEnrolled::NoProxy => "no-proxy",
         }
     }
 
     /// Its labels, or its namespace's, ask for ambient mode, and something else speaks against it.
     #[must_use]
     pub fn refused(self) -> bool {
-        !matches!(self, Left::PodLabel | Left::NamespaceUnknown | Left::NotLabelled | Left::NotSelected)
+        !matches!(
+            self,
+            NotEnrolled::PodLabel
+                | NotEnrolled::NamespaceUnknown
+                | NotEnrolled::NotLabelled
+                | NotEnrolled::NotSelected
+        )
     }
 }
 
@@ -309,21 +323,21 @@ impl fmt::Display for Enrolled {
     }
 }
 
-impl fmt::Display for Left {
+impl fmt::Display for NotEnrolled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Left::PodLabel => "it is labelled istio.io/dataplane-mode=none itself",
-            Left::NamespaceUnknown => "its namespace is not known yet",
-            Left::NotLabelled => "its namespace is not labelled istio.io/dataplane-mode=ambient",
-            Left::NotSelected => "no selector of the agent's configuration matches it",
-            Left::ExcludedNamespace => "its namespace is in kubernetes.exclude_namespaces",
-            Left::AgentPod => "it is the node agent itself",
-            Left::Ztunnel => "it is the node's ztunnel",
-            Left::HostNetwork => "it lives in the node's network namespace (hostNetwork)",
-            Left::Terminated => "it has ended (its phase is Succeeded or Failed)",
-            Left::OptedOut => "its annotation ambient.istio.io/redirection is disabled",
-            Left::Sidecar => "it has a sidecar (annotation sidecar.istio.io/status)",
-            Left::NoProxy => {
+            NotEnrolled::PodLabel => "it is labelled istio.io/dataplane-mode=none itself",
+            NotEnrolled::NamespaceUnknown => "its namespace is not known yet",
+            NotEnrolled::NotLabelled => "its namespace is not labelled istio.io/dataplane-mode=ambient",
+            NotEnrolled::NotSelected => "no selector of the agent's configuration matches it",
+            NotEnrolled::ExcludedNamespace => "its namespace is in kubernetes.exclude_namespaces",
+            NotEnrolled::AgentPod => "it is the node agent itself",
+            NotEnrolled::Ztunnel => "it is the node's ztunnel",
+            NotEnrolled::HostNetwork => "it lives in the node's network namespace (hostNetwork)",
+            NotEnrolled::Terminated => "it has ended (its phase is Succeeded or Failed)",
+            NotEnrolled::OptedOut => "its annotation ambient.istio.io/redirection is disabled",
+            NotEnrolled::Sidecar => "it has a sidecar (annotation sidecar.istio.io/status)",
+            NotEnrolled::NoProxy => {
                 "its annotation sidecar.istio.io/status says that it has a sidecar, and it has no container istio-proxy"
             }
         })

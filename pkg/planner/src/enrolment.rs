@@ -69,7 +69,7 @@ pub struct Call<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Nothing: it is none of our business.
-    Pass(Passed),
+    Pass(Skipped),
     /// Redirect its traffic to its sidecar.
     Redirect(Box<Redirect>),
     /// Enrol it in ambient mode.
@@ -89,7 +89,7 @@ pub struct Redirect {
 
 /// Why a pod is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Passed {
+pub enum Skipped {
     /// The call names no pod.
     NoPod,
     /// Its namespace is excluded.
@@ -115,54 +115,54 @@ pub enum Passed {
 }
 
 /// Every reason to pass, for tests and documentation.
-pub const ALL_PASSED: [Passed; 11] = [
-    Passed::NoPod,
-    Passed::ExcludedNamespace,
-    Passed::AgentPod,
-    Passed::HostNetwork,
-    Passed::HasIstioInit,
-    Passed::EnvoyDisabled,
-    Passed::NoProxy,
-    Passed::NotSidecarProxy,
-    Passed::InjectionRefused,
-    Passed::NotInjected,
-    Passed::InterceptionNone,
+pub const ALL_PASSED: [Skipped; 11] = [
+    Skipped::NoPod,
+    Skipped::ExcludedNamespace,
+    Skipped::AgentPod,
+    Skipped::HostNetwork,
+    Skipped::HasIstioInit,
+    Skipped::EnvoyDisabled,
+    Skipped::NoProxy,
+    Skipped::NotSidecarProxy,
+    Skipped::InjectionRefused,
+    Skipped::NotInjected,
+    Skipped::InterceptionNone,
 ];
 
-impl Passed {
+impl Skipped {
     /// A short, stable name for logs and metrics.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
-            Passed::NoPod => "no-pod",
-            Passed::ExcludedNamespace => "excluded-namespace",
-            Passed::AgentPod => "agent-pod",
-            Passed::HostNetwork => "host-network",
-            Passed::HasIstioInit => "istio-init",
-            Passed::EnvoyDisabled => "envoy-disabled",
-            Passed::NoProxy => "no-proxy",
-            Passed::NotSidecarProxy => "not-a-sidecar",
-            Passed::InjectionRefused => "injection-refused",
-            Passed::NotInjected => "not-injected",
-            Passed::InterceptionNone => "interception-none",
+            Skipped::NoPod => "no-pod",
+            Skipped::ExcludedNamespace => "excluded-namespace",
+            Skipped::AgentPod => "agent-pod",
+            Skipped::HostNetwork => "host-network",
+            Skipped::HasIstioInit => "istio-init",
+            Skipped::EnvoyDisabled => "envoy-disabled",
+            Skipped::NoProxy => "no-proxy",
+            Skipped::NotSidecarProxy => "not-a-sidecar",
+            Skipped::InjectionRefused => "injection-refused",
+            Skipped::NotInjected => "not-injected",
+            Skipped::InterceptionNone => "interception-none",
         }
     }
 }
 
-impl fmt::Display for Passed {
+impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Passed::NoPod => "the call names no pod (K8S_POD_NAME or K8S_POD_NAMESPACE is empty)",
-            Passed::ExcludedNamespace => "its namespace is in kubernetes.exclude_namespaces",
-            Passed::AgentPod => "it is the node agent itself",
-            Passed::HostNetwork => "it lives in the node's network namespace (hostNetwork)",
-            Passed::HasIstioInit => "its istio-init container sets up redirection",
-            Passed::EnvoyDisabled => "DISABLE_ENVOY is true on its istio-proxy",
-            Passed::NoProxy => "it has no istio-proxy container",
-            Passed::NotSidecarProxy => "its istio-proxy is not a sidecar (second argument)",
-            Passed::InjectionRefused => "sidecar.istio.io/inject is false",
-            Passed::NotInjected => "it was not injected (no annotation sidecar.istio.io/status)",
-            Passed::InterceptionNone => "sidecar.istio.io/interceptionMode is NONE",
+            Skipped::NoPod => "the call names no pod (K8S_POD_NAME or K8S_POD_NAMESPACE is empty)",
+            Skipped::ExcludedNamespace => "its namespace is in kubernetes.exclude_namespaces",
+            Skipped::AgentPod => "it is the node agent itself",
+            Skipped::HostNetwork => "it lives in the node's network namespace (hostNetwork)",
+            Skipped::HasIstioInit => "its istio-init container sets up redirection",
+            Skipped::EnvoyDisabled => "DISABLE_ENVOY is true on its istio-proxy",
+            Skipped::NoProxy => "it has no istio-proxy container",
+            Skipped::NotSidecarProxy => "its istio-proxy is not a sidecar (second argument)",
+            Skipped::InjectionRefused => "sidecar.istio.io/inject is false",
+            Skipped::NotInjected => "it was not injected (no annotation sidecar.istio.io/status)",
+            Skipped::InterceptionNone => "sidecar.istio.io/interceptionMode is NONE",
         })
     }
 }
@@ -194,27 +194,27 @@ impl fmt::Display for Decision {
 #[must_use]
 pub fn decide_early(call: &Call<'_>, policy: &Policy) -> Option<Decision> {
     let pass = |reason| Some(Decision::Pass(reason));
-    let Some(pod) = call.pod else { return pass(Passed::NoPod) };
+    let Some(pod) = call.pod else { return pass(Skipped::NoPod) };
     if let Some(reason) = exempt(&pod.namespace, &pod.name, policy) {
         return pass(reason);
     }
     let annotations = call.annotations?;
     let injected = annotations.contains_key(STATUS);
     if injected && annotations::intercepts_nothing(annotations) {
-        return pass(Passed::InterceptionNone);
+        return pass(Skipped::InterceptionNone);
     }
     if !injected && !policy.may_be_ambient(annotations) {
-        return pass(Passed::NotInjected);
+        return pass(Skipped::NotInjected);
     }
     None
 }
 
 /// Why a pod is none of our business by its name alone.
-fn exempt(namespace: &str, name: &str, policy: &Policy) -> Option<Passed> {
+fn exempt(namespace: &str, name: &str, policy: &Policy) -> Option<Skipped> {
     if policy.excluded_namespaces.iter().any(|excluded| excluded == namespace) {
-        return Some(Passed::ExcludedNamespace);
+        return Some(Skipped::ExcludedNamespace);
     }
-    ambient::is_agent(namespace, name, policy.agent_namespace.as_deref()).then_some(Passed::AgentPod)
+    ambient::is_agent(namespace, name, policy.agent_namespace.as_deref()).then_some(Skipped::AgentPod)
 }
 
 /// True when [`decide`] needs the namespace of `pod`.
@@ -238,7 +238,7 @@ pub fn decide(
         return Ok(Decision::Pass(reason));
     }
     if pod.spec.host_network {
-        return Ok(Decision::Pass(Passed::HostNetwork));
+        return Ok(Decision::Pass(Skipped::HostNetwork));
     }
     if policy.ambient
         && let Ok(reason) = ambient::wanted(pod, namespace, &policy.of_ambient())
@@ -248,34 +248,34 @@ pub fn decide(
     match sidecar_of(pod) {
         Err(reason) => Ok(Decision::Pass(reason)),
         Ok(_) if annotations::intercepts_nothing(&pod.metadata.annotations) => {
-            Ok(Decision::Pass(Passed::InterceptionNone))
+            Ok(Decision::Pass(Skipped::InterceptionNone))
         }
         Ok(proxy) => annotations::redirect(pod, proxy).map(|redirect| Decision::Redirect(Box::new(redirect))),
     }
 }
 
 /// The sidecar that expects this pod's traffic, or why there is none.
-fn sidecar_of(pod: &Pod) -> Result<&Container, Passed> {
+fn sidecar_of(pod: &Pod) -> Result<&Container, Skipped> {
     if pod.all_containers().any(|container| container.name == INIT) {
-        return Err(Passed::HasIstioInit);
+        return Err(Skipped::HasIstioInit);
     }
     let proxy = pod.all_containers().find(|container| container.name == PROXY);
     let disabled = proxy.and_then(|proxy| proxy.env_value("DISABLE_ENVOY")).and_then(parse_go_bool);
     if disabled == Some(true) {
-        return Err(Passed::EnvoyDisabled);
+        return Err(Skipped::EnvoyDisabled);
     }
-    let proxy = proxy.ok_or(Passed::NoProxy)?;
+    let proxy = proxy.ok_or(Skipped::NoProxy)?;
     if let [first, second, ..] = proxy.args.as_slice()
         && first == "proxy"
         && second != "sidecar"
     {
-        return Err(Passed::NotSidecarProxy);
+        return Err(Skipped::NotSidecarProxy);
     }
     if refuses_injection(pod) {
-        return Err(Passed::InjectionRefused);
+        return Err(Skipped::InjectionRefused);
     }
     if !pod.metadata.annotations.contains_key(STATUS) {
-        return Err(Passed::NotInjected);
+        return Err(Skipped::NotInjected);
     }
     Ok(proxy)
 }

@@ -1,4 +1,4 @@
-//! What a pod's annotations ask of capture from within.
+//! What a pod's annotations ask of in-pod capture.
 
 use std::collections::BTreeMap;
 

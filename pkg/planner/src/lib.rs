@@ -17,8 +17,8 @@ pub mod placement;
 pub mod selector;
 pub mod ztunnel;
 
-pub use ambient::{AmbientPolicy, Left, Membership, Standing};
+pub use ambient::{AmbientPolicy, Membership, NotEnrolled, Standing};
 pub use annotations::InvalidAnnotation;
-pub use enrolment::{Call, Decision, Enrolled, Passed, Policy, Redirect, decide, decide_early};
+pub use enrolment::{Call, Decision, Enrolled, Policy, Redirect, Skipped, decide, decide_early};
 pub use facts::{Doubted, Fact, Index};
 pub use ztunnel::{Candidate, ZtunnelSelector};

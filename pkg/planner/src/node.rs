@@ -21,7 +21,8 @@ pub use operation::{Operation, Place, RouteEdit};
 pub use plan::plan;
 pub use slots::{Assignment, Known, assign, prepare};
 pub use state::{
-    Desired, Generation, Members, Observed, ObservedInside, ObservedLink, PathRoute, PathRule, RouteTo, Slot,
+    Desired, Members, Observed, ObservedInside, ObservedLink, PathRoute, PathRule, RouteTo, Slot,
+    ZtunnelInstance,
 };
 pub use want::{
     Direction, Pair, inside_table, is_our_inside_rule, is_our_rule, member_routes, pairs,

@@ -112,7 +112,7 @@ const CONTAINER: &str = "install-cni";
 const VARIABLE: &str = "AMBIENT_ENABLED";
 const FLAG: &str = "--ambient-enabled";
 
-/// Whether the agents that a DaemonSet makes take part in ambient mode. None: it does not say so itself, as when
+/// Whether the agents that a DaemonSet makes take part in ambient mode. `None`: it does not say so itself, as when
 /// variables come from a ConfigMap.
 #[must_use]
 pub fn takes_part_in_ambient(daemon_set: &DaemonSet) -> Option<bool> {

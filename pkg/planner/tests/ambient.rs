@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use fixture::{container, namespace};
 use model::{ObjectMeta, Pod, PodIp, PodSpec};
 use planner::{
-    AmbientPolicy, Enrolled, Left, Membership, Standing,
+    AmbientPolicy, Enrolled, Membership, NotEnrolled, Standing,
     ambient::{ALL_ENROLLED, ALL_LEFT, AMBIENT_REDIRECTION, DATAPLANE_MODE, membership, standing},
     enrolment::STATUS,
     selector::{Enablement, LabelSelector},
@@ -35,32 +35,32 @@ fn is(pod: &Pod) -> Membership {
 }
 
 type Change = fn(&mut Pod);
-type Row = (Left, Change);
+type Row = (NotEnrolled, Change);
 
 /// What keeps a pod of an ambient namespace out. In the order of the table.
 const ROWS: [Row; 10] = [
-    (Left::PodLabel, |pod| drop(pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into()))),
-    (Left::ExcludedNamespace, |pod| pod.metadata.namespace = "kube-system".into()),
-    (Left::AgentPod, |pod| {
+    (NotEnrolled::PodLabel, |pod| drop(pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into()))),
+    (NotEnrolled::ExcludedNamespace, |pod| pod.metadata.namespace = "kube-system".into()),
+    (NotEnrolled::AgentPod, |pod| {
         pod.metadata.namespace = "mesh".into();
         pod.metadata.name = "istio-cni-node-x7k2p".into();
     }),
-    (Left::Ztunnel, |pod| {
+    (NotEnrolled::Ztunnel, |pod| {
         pod.metadata.namespace = "istio-system".into();
         pod.metadata.labels.insert("app".into(), "ztunnel".into());
         pod.spec.service_account_name = "ztunnel".into();
     }),
-    (Left::HostNetwork, |pod| pod.spec.host_network = true),
-    (Left::Terminated, |pod| pod.status.phase = "Succeeded".into()),
-    (Left::Terminated, |pod| pod.status.phase = "Failed".into()),
-    (Left::OptedOut, |pod| {
+    (NotEnrolled::HostNetwork, |pod| pod.spec.host_network = true),
+    (NotEnrolled::Terminated, |pod| pod.status.phase = "Succeeded".into()),
+    (NotEnrolled::Terminated, |pod| pod.status.phase = "Failed".into()),
+    (NotEnrolled::OptedOut, |pod| {
         pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "disabled".into());
     }),
-    (Left::Sidecar, |pod| {
+    (NotEnrolled::Sidecar, |pod| {
         pod.metadata.annotations.insert(STATUS.into(), String::new());
         pod.spec.init_containers.push(container("istio-proxy"));
     }),
-    (Left::NoProxy, |pod| drop(pod.metadata.annotations.insert(STATUS.into(), String::new()))),
+    (NotEnrolled::NoProxy, |pod| drop(pod.metadata.annotations.insert(STATUS.into(), String::new()))),
 ];
 
 #[test]
@@ -70,7 +70,7 @@ fn each_row_alone_keeps_a_pod_out() {
         let mut pod = plain();
         change(&mut pod);
         assert_eq!(is(&pod), Membership::Out(reason));
-        assert_eq!(reason.refused(), reason != Left::PodLabel, "{reason:?}");
+        assert_eq!(reason.refused(), reason != NotEnrolled::PodLabel, "{reason:?}");
         pod.metadata.labels.entry(DATAPLANE_MODE.into()).or_insert_with(|| "ambient".into());
         assert_eq!(is(&pod), Membership::Out(reason), "its own label changes nothing");
     }
@@ -79,7 +79,7 @@ fn each_row_alone_keeps_a_pod_out() {
 /// The three on names exclude each other.
 #[test]
 fn of_two_rows_the_first_is_told() {
-    let on_names = [Left::ExcludedNamespace, Left::AgentPod, Left::Ztunnel];
+    let on_names = [NotEnrolled::ExcludedNamespace, NotEnrolled::AgentPod, NotEnrolled::Ztunnel];
     for (index, (first, change_first)) in ROWS.iter().enumerate() {
         for (second, change_second) in &ROWS[index + 1..] {
             if on_names.contains(first) && on_names.contains(second) {
@@ -99,11 +99,11 @@ fn labels_decide_before_anything_else_does() {
         let mut pod = plain();
         change(&mut pod);
         for (label, expected) in
-            [("", Left::NotLabelled), ("Ambient", Left::NotLabelled), ("ambient", reason)]
+            [("", NotEnrolled::NotLabelled), ("Ambient", NotEnrolled::NotLabelled), ("ambient", reason)]
         {
             assert_eq!(membership(&pod, Some(&namespace(label)), &policy()), Membership::Out(expected));
         }
-        assert_eq!(membership(&pod, None, &policy()), Membership::Out(Left::NamespaceUnknown));
+        assert_eq!(membership(&pod, None, &policy()), Membership::Out(NotEnrolled::NamespaceUnknown));
     }
 }
 
@@ -137,10 +137,10 @@ fn what_does_not_keep_a_pod_out() {
 fn a_pod_label_counts_only_in_a_known_namespace_unless_it_is_none() {
     let mut pod = plain();
     pod.metadata.labels.insert(DATAPLANE_MODE.into(), "ambient".into());
-    assert_eq!(membership(&pod, None, &policy()), Membership::Out(Left::NamespaceUnknown));
+    assert_eq!(membership(&pod, None, &policy()), Membership::Out(NotEnrolled::NamespaceUnknown));
     assert_eq!(membership(&pod, Some(&namespace("")), &policy()), Membership::In(Enrolled::PodLabel));
     pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into());
-    assert_eq!(membership(&pod, None, &policy()), Membership::Out(Left::PodLabel));
+    assert_eq!(membership(&pod, None, &policy()), Membership::Out(NotEnrolled::PodLabel));
 }
 
 #[test]
@@ -154,26 +154,29 @@ fn selectors_take_the_place_of_labels_and_everything_else_stays() {
     };
     let policy = AmbientPolicy { enablement: Some(vec![entry]), ..policy() };
     let decide = |pod: &Pod, label: &str| membership(pod, Some(&namespace(label)), &policy);
-    assert_eq!(decide(&plain(), "ambient"), Membership::Out(Left::NotSelected));
+    assert_eq!(decide(&plain(), "ambient"), Membership::Out(NotEnrolled::NotSelected));
     let mut chosen = plain();
     chosen.metadata.labels.insert("mesh".into(), "yes".into());
     assert_eq!(decide(&chosen, ""), Membership::In(Enrolled::Selector));
-    assert_eq!(membership(&chosen, None, &policy), Membership::Out(Left::NamespaceUnknown));
-    for (reason, change) in ROWS.iter().filter(|(reason, _)| *reason != Left::PodLabel) {
+    assert_eq!(membership(&chosen, None, &policy), Membership::Out(NotEnrolled::NamespaceUnknown));
+    for (reason, change) in ROWS.iter().filter(|(reason, _)| *reason != NotEnrolled::PodLabel) {
         let mut pod = chosen.clone();
         change(&mut pod);
         pod.metadata.labels.insert("mesh".into(), "yes".into());
         assert_eq!(decide(&pod, ""), Membership::Out(*reason));
     }
     let nobody = AmbientPolicy { enablement: Some(Vec::new()), ..policy.clone() };
-    assert_eq!(membership(&chosen, Some(&namespace("ambient")), &nobody), Membership::Out(Left::NotSelected));
+    assert_eq!(
+        membership(&chosen, Some(&namespace("ambient")), &nobody),
+        Membership::Out(NotEnrolled::NotSelected)
+    );
 }
 
 #[test]
 fn opting_out_by_annotation_means_nothing_where_istio_says_so() {
     let mut pod = plain();
     pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "disabled".into());
-    assert_eq!(is(&pod), Membership::Out(Left::OptedOut));
+    assert_eq!(is(&pod), Membership::Out(NotEnrolled::OptedOut));
     let policy = AmbientPolicy { ignores_opt_out: true, ..policy() };
     let decided = membership(&pod, Some(&namespace("ambient")), &policy);
     assert_eq!(decided, Membership::In(Enrolled::NamespaceLabel));
@@ -190,7 +193,7 @@ fn without_an_address_a_member_is_pending() {
     let ips = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
     let member = Standing::Member { reason: Enrolled::NamespaceLabel, ips };
     assert_eq!(standing(&pod, Some(&ambient), &policy()), member);
-    assert_eq!(standing(&pod, Some(&namespace("")), &policy()), Standing::Out(Left::NotLabelled));
+    assert_eq!(standing(&pod, Some(&namespace("")), &policy()), Standing::Out(NotEnrolled::NotLabelled));
 }
 
 #[test]

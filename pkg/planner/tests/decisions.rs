@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use fixture::{annotated, container, env, injected, namespace, with_status};
 use model::{Pod, PodName};
 use planner::{
-    AmbientPolicy, Call, Decision, Enrolled, Membership, Passed, Policy, decide, decide_early, enrolment,
+    AmbientPolicy, Call, Decision, Enrolled, Membership, Policy, Skipped, decide, decide_early, enrolment,
 };
 use proptest::prelude::*;
 
@@ -23,26 +23,26 @@ fn decided(pod: &Pod, policy: &Policy) -> Decision {
     decide(pod, Some(&namespace("ambient")), policy).unwrap()
 }
 
-type Row = (Passed, fn(&mut Pod));
+type Row = (Skipped, fn(&mut Pod));
 
 /// Each row's own change to an injected pod. From top to bottom in the order of the table.
 const ROWS: [Row; 8] = [
-    (Passed::HostNetwork, |pod| pod.spec.host_network = true),
-    (Passed::HasIstioInit, |pod| pod.spec.init_containers.push(container("istio-init"))),
-    (Passed::EnvoyDisabled, |pod| {
+    (Skipped::HostNetwork, |pod| pod.spec.host_network = true),
+    (Skipped::HasIstioInit, |pod| pod.spec.init_containers.push(container("istio-init"))),
+    (Skipped::EnvoyDisabled, |pod| {
         proxies(pod).for_each(|proxy| proxy.env.push(env("DISABLE_ENVOY", "true")));
     }),
-    (Passed::NoProxy, |pod| {
+    (Skipped::NoProxy, |pod| {
         proxies(pod).for_each(|proxy| "envoy".clone_into(&mut proxy.name));
     }),
-    (Passed::NotSidecarProxy, |pod| {
+    (Skipped::NotSidecarProxy, |pod| {
         proxies(pod).for_each(|proxy| proxy.args = vec!["proxy".into(), "router".into()]);
     }),
-    (Passed::InjectionRefused, |pod| {
+    (Skipped::InjectionRefused, |pod| {
         drop(pod.metadata.labels.insert(enrolment::INJECT.into(), "false".into()));
     }),
-    (Passed::NotInjected, |pod| drop(pod.metadata.annotations.remove(enrolment::STATUS))),
-    (Passed::InterceptionNone, |pod| {
+    (Skipped::NotInjected, |pod| drop(pod.metadata.annotations.remove(enrolment::STATUS))),
+    (Skipped::InterceptionNone, |pod| {
         pod.metadata.annotations.insert("sidecar.istio.io/interceptionMode".into(), "NONE".into());
     }),
 ];
@@ -80,7 +80,7 @@ fn of_two_rows_the_first_wins() {
             change_first(&mut pod);
             change_second(&mut pod);
             let expected =
-                if (*first, *second) == (Passed::EnvoyDisabled, Passed::NoProxy) { second } else { first };
+                if (*first, *second) == (Skipped::EnvoyDisabled, Skipped::NoProxy) { second } else { first };
             assert_eq!(decided(&pod, &OFF()), Decision::Pass(*expected), "{first:?} and {second:?}");
         }
     }
@@ -101,7 +101,7 @@ fn every_reason_has_a_code_and_a_sentence_of_its_own() {
 fn istio_init_counts_as_any_kind_of_container() {
     let mut pod = injected();
     pod.spec.containers.push(container("istio-init"));
-    assert_eq!(decided(&pod, &OFF()), Decision::Pass(Passed::HasIstioInit));
+    assert_eq!(decided(&pod, &OFF()), Decision::Pass(Skipped::HasIstioInit));
     let mut pod = injected();
     pod.spec.init_containers.push(container("istio-validation"));
     assert!(matches!(decided(&pod, &OFF()), Decision::Redirect(_)));
@@ -144,7 +144,7 @@ fn disable_envoy_is_a_boolean_of_go() {
     ] {
         let mut pod = injected();
         proxies(&mut pod).for_each(|proxy| proxy.env.push(env("DISABLE_ENVOY", value)));
-        assert_eq!(decided(&pod, &OFF()) == Decision::Pass(Passed::EnvoyDisabled), disabled, "{value:?}");
+        assert_eq!(decided(&pod, &OFF()) == Decision::Pass(Skipped::EnvoyDisabled), disabled, "{value:?}");
     }
 }
 
@@ -157,7 +157,7 @@ fn disable_envoy_counts_on_the_proxy_only_and_the_last_one_wins() {
     for (values, disabled) in [(["true", "false"], false), (["false", "true"], true)] {
         let mut pod = injected();
         proxies(&mut pod).for_each(|proxy| proxy.env.extend(values.map(|value| env("DISABLE_ENVOY", value))));
-        assert_eq!(decided(&pod, &OFF()) == Decision::Pass(Passed::EnvoyDisabled), disabled, "{values:?}");
+        assert_eq!(decided(&pod, &OFF()) == Decision::Pass(Skipped::EnvoyDisabled), disabled, "{values:?}");
     }
 }
 
@@ -177,7 +177,7 @@ fn only_the_first_two_arguments_tell_a_gateway() {
     ] {
         let mut pod = injected();
         proxies(&mut pod).for_each(|proxy| proxy.args = args.iter().map(ToString::to_string).collect());
-        let expected = decided(&pod, &OFF()) != Decision::Pass(Passed::NotSidecarProxy);
+        let expected = decided(&pod, &OFF()) != Decision::Pass(Skipped::NotSidecarProxy);
         assert_eq!(expected, sidecar, "{args:?}");
     }
 }
@@ -202,7 +202,11 @@ fn the_inject_label_goes_before_the_annotation_and_what_cannot_be_read_does_not_
         label.map(|value| pod.metadata.labels.insert(enrolment::INJECT.into(), value.into()));
         annotation.map(|value| pod.metadata.annotations.insert(enrolment::INJECT.into(), value.into()));
         let decision = decided(&pod, &OFF());
-        assert_eq!(decision == Decision::Pass(Passed::InjectionRefused), refused, "{label:?} {annotation:?}");
+        assert_eq!(
+            decision == Decision::Pass(Skipped::InjectionRefused),
+            refused,
+            "{label:?} {annotation:?}"
+        );
     }
 }
 
@@ -234,7 +238,7 @@ fn only_the_exact_none_means_no_interception() {
 fn with_none_no_other_annotation_is_read() {
     let mut pod = annotated("sidecar.istio.io/interceptionMode", "NONE");
     pod.metadata.annotations.insert("traffic.sidecar.istio.io/includeInboundPorts".into(), "nonsense".into());
-    assert_eq!(decided(&pod, &OFF()), Decision::Pass(Passed::InterceptionNone));
+    assert_eq!(decided(&pod, &OFF()), Decision::Pass(Skipped::InterceptionNone));
 }
 
 /// Ambient: a pod without sidecar, the namespace's label, the pod's own refusal.
@@ -248,7 +252,7 @@ fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
     };
     let host = Pod { spec: model::PodSpec { host_network: true, ..plain().spec }, ..plain() };
     let enrolled = Decision::Enrol(Enrolled::NamespaceLabel);
-    let not_injected = Decision::Pass(Passed::NotInjected);
+    let not_injected = Decision::Pass(Skipped::NotInjected);
     for (pod, label, expected) in [
         (plain(), "ambient", enrolled.clone()),
         (plain(), "Ambient", not_injected.clone()),
@@ -256,7 +260,7 @@ fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
         (refused("disabled"), "ambient", not_injected.clone()),
         (refused("enabled"), "ambient", enrolled.clone()),
         (refused("Disabled"), "ambient", enrolled.clone()),
-        (host, "ambient", Decision::Pass(Passed::HostNetwork)),
+        (host, "ambient", Decision::Pass(Skipped::HostNetwork)),
     ] {
         assert_eq!(decide(&pod, Some(&namespace(label)), &ambient()).unwrap(), expected, "{label:?} {pod:?}");
         let off = decide(&pod, Some(&namespace(label)), &OFF()).unwrap();
@@ -276,7 +280,7 @@ fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
 fn a_pods_own_label_overrides_its_namespaces() {
     let (by_pod, by_namespace) =
         (Decision::Enrol(Enrolled::PodLabel), Decision::Enrol(Enrolled::NamespaceLabel));
-    let out = Decision::Pass(Passed::NotInjected);
+    let out = Decision::Pass(Skipped::NotInjected);
     for (own, label, expected) in [
         ("none", "ambient", &out),
         ("none", "", &out),
@@ -310,13 +314,13 @@ fn the_ztunnel_is_not_enrolled() {
     pod.metadata.labels.insert("app".into(), "ztunnel".into());
     assert!(matches!(decided(&pod, &ambient()), Decision::Enrol(_)), "only by its label");
     pod.spec.service_account_name = "ztunnel".into();
-    assert_eq!(decided(&pod, &ambient()), Decision::Pass(Passed::NotInjected));
+    assert_eq!(decided(&pod, &ambient()), Decision::Pass(Skipped::NotInjected));
 }
 
 /// Rows that come later in the table do not keep a pod out of ambient mode.
 #[test]
 fn ambient_comes_before_the_rows_of_the_sidecar() {
-    for (reason, change) in ROWS.into_iter().filter(|(reason, _)| *reason != Passed::HostNetwork) {
+    for (reason, change) in ROWS.into_iter().filter(|(reason, _)| *reason != Skipped::HostNetwork) {
         let mut pod = injected();
         change(&mut pod);
         pod.metadata.annotations.remove(enrolment::STATUS);
@@ -344,25 +348,25 @@ fn the_call_alone_decides_in_this_order() {
     // pod, annotations, with ambient off, with ambient on
     let pass = Some;
     for (pod, annotations, off, on) in [
-        (None, None, pass(Passed::NoPod), pass(Passed::NoPod)),
-        (None, Some(status()), pass(Passed::NoPod), pass(Passed::NoPod)),
+        (None, None, pass(Skipped::NoPod), pass(Skipped::NoPod)),
+        (None, Some(status()), pass(Skipped::NoPod), pass(Skipped::NoPod)),
         (
             Some(name("kube-system", "istio-cni-node-1")),
             Some(none()),
-            pass(Passed::ExcludedNamespace),
-            pass(Passed::ExcludedNamespace),
+            pass(Skipped::ExcludedNamespace),
+            pass(Skipped::ExcludedNamespace),
         ),
         (Some(name("kube-system-2", "dns")), None, None, None),
-        (Some(agent.clone()), None, pass(Passed::AgentPod), pass(Passed::AgentPod)),
-        (Some(agent), Some(none()), pass(Passed::AgentPod), pass(Passed::AgentPod)),
+        (Some(agent.clone()), None, pass(Skipped::AgentPod), pass(Skipped::AgentPod)),
+        (Some(agent), Some(none()), pass(Skipped::AgentPod), pass(Skipped::AgentPod)),
         (Some(name("istio-system-2", "istio-cni-nodes")), None, None, None),
         (Some(name("shop", "istio-cni-node-1")), None, None, None),
         (Some(web.clone()), None, None, None),
-        (Some(web.clone()), Some(BTreeMap::new()), pass(Passed::NotInjected), None),
-        (Some(web.clone()), Some(bare_none()), pass(Passed::NotInjected), None),
-        (Some(web.clone()), Some(opted_out()), pass(Passed::NotInjected), pass(Passed::NotInjected)),
+        (Some(web.clone()), Some(BTreeMap::new()), pass(Skipped::NotInjected), None),
+        (Some(web.clone()), Some(bare_none()), pass(Skipped::NotInjected), None),
+        (Some(web.clone()), Some(opted_out()), pass(Skipped::NotInjected), pass(Skipped::NotInjected)),
         (Some(web.clone()), Some(status()), None, None),
-        (Some(web), Some(none()), pass(Passed::InterceptionNone), pass(Passed::InterceptionNone)),
+        (Some(web), Some(none()), pass(Skipped::InterceptionNone), pass(Skipped::InterceptionNone)),
     ] {
         let call = Call { pod: pod.as_ref(), annotations: annotations.as_ref() };
         assert_eq!(decide_early(&call, &policy(false)), off.map(Decision::Pass), "{call:?}, ambient off");
@@ -392,12 +396,12 @@ fn selectors_take_the_place_of_labels_and_annotation() {
     let name = pod.name();
     let call = Call { pod: Some(&name), annotations: Some(&pod.metadata.annotations) };
     assert_eq!(decide_early(&call, &policy), None, "it may belong there");
-    assert_eq!(decide_early(&call, &ambient()), Some(Decision::Pass(Passed::NotInjected)));
+    assert_eq!(decide_early(&call, &ambient()), Some(Decision::Pass(Skipped::NotInjected)));
     assert!(enrolment::needs_namespace(&pod, &policy) && !enrolment::needs_namespace(&pod, &ambient()));
     assert_eq!(decided(&pod, &policy), Decision::Enrol(Enrolled::Selector));
-    assert_eq!(decided(&pod, &ambient()), Decision::Pass(Passed::NotInjected));
+    assert_eq!(decided(&pod, &ambient()), Decision::Pass(Skipped::NotInjected));
     let other = selecting("app", "other");
-    assert_eq!(decided(&pod, &other), Decision::Pass(Passed::NotInjected), "whatever its namespace says");
+    assert_eq!(decided(&pod, &other), Decision::Pass(Skipped::NotInjected), "whatever its namespace says");
     pod.metadata.annotations.insert(enrolment::STATUS.into(), "{}".into());
     assert!(matches!(decided(&pod, &policy), Decision::Redirect(_)), "a sidecar counts more");
 }
@@ -418,7 +422,7 @@ proptest! {
         match decision {
             Ok(decision) => {
                 prop_assert!(!decision.code().is_empty() && !decision.to_string().is_empty());
-                prop_assert!(!pod.spec.host_network || decision == Decision::Pass(Passed::HostNetwork));
+                prop_assert!(!pod.spec.host_network || decision == Decision::Pass(Skipped::HostNetwork));
                 let enrolled = matches!(decision, Decision::Enrol(_));
                 let injected = pod.metadata.annotations.contains_key(enrolment::STATUS);
                 let own = pod.metadata.labels.get(enrolment::DATAPLANE_MODE).map(String::as_str);
@@ -445,7 +449,7 @@ proptest! {
         let name = name("shop", "web-0");
         let call = Call { pod: Some(&name), annotations: Some(&pod.metadata.annotations) };
         if let Some(early) = decide_early(&call, &policy) {
-            prop_assert!(matches!(early, Decision::Pass(Passed::NotInjected | Passed::InterceptionNone)));
+            prop_assert!(matches!(early, Decision::Pass(Skipped::NotInjected | Skipped::InterceptionNone)));
             let late = decide(&pod, Some(&namespace(&label)), &policy);
             prop_assert!(matches!(late, Ok(Decision::Pass(_))), "{:?} early, {:?} late", early, late);
         }

@@ -250,7 +250,11 @@ fn what_is_kept_of_a_pod_is_bounded() {
     big.spec.containers.push(model::Container { name: "istio-proxy".into(), ..filled });
     trim(&mut big);
     assert_eq!(big.network_privilege(), model::NetworkPrivilege::Privileged);
-    let again = { let mut again = big.clone(); trim(&mut again); again };
+    let again = {
+        let mut again = big.clone();
+        trim(&mut again);
+        again
+    };
     assert_eq!(again, big);
     let size = serde_json::to_vec(&big).unwrap().len();
     assert!(size < 100_000, "{size}");

@@ -26,7 +26,7 @@ use kernel::{Kernel, Words, verdict};
 use model::Family;
 use planner::node::{Desired, Fallback, Observed, Operation, PathRule, Slot};
 use proptest::{prelude::*, sample::select};
-use rules::{Owner, Saved, Table};
+use rules::{ChainSet, Saved, Table};
 use steps::hastened;
 use world::{Netns, World, far_links, node_links};
 
@@ -74,8 +74,8 @@ fn ours(world: &mut World) -> Observed {
 
 fn keep_ours(saved: &mut Saved) {
     for table in saved.tables.values_mut() {
-        table.chains.retain(|chain| Owner::NODE.owns(chain));
-        table.rules.retain(|rule| Owner::NODE.owns(&rule.chain) || rule.text.contains("-j ztunnel-"));
+        table.chains.retain(|chain| ChainSet::NODE.contains(chain));
+        table.rules.retain(|rule| ChainSet::NODE.contains(&rule.chain) || rule.text.contains("-j ztunnel-"));
     }
 }
 
@@ -93,8 +93,8 @@ type Chains = BTreeMap<(Table, String), Vec<Words>>;
 fn foreign_chains(kernel: &Kernel) -> Chains {
     let mut all = Chains::new();
     for (table, chains) in &kernel.tables {
-        for (name, rules) in chains.iter().filter(|(name, _)| !Owner::NODE.owns(name)) {
-            let theirs = |rule: &&Words| !verdict(rule).is_some_and(|chain| Owner::NODE.owns(chain));
+        for (name, rules) in chains.iter().filter(|(name, _)| !ChainSet::NODE.contains(name)) {
+            let theirs = |rule: &&Words| !verdict(rule).is_some_and(|chain| ChainSet::NODE.contains(chain));
             all.insert((*table, name.clone()), rules.iter().filter(theirs).cloned().collect());
         }
     }

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use model::{Family, Mark};
 use netfilter::{Backend, Changes, Firewall, Observation, Options, RuleDigest, Waiting};
-use rules::{Owner, RuleSet, sidecar};
+use rules::{ChainSet, RuleSet, sidecar};
 
 pub use error::Error;
 pub use families::{Families, NoAddress, first_family};
@@ -143,7 +143,7 @@ pub fn compare(
 /// # Errors
 /// The kernel could not be asked.
 pub fn rules_now() -> Result<RuleDigest, Error> {
-    Ok(RuleDigest::of_this_netns(Owner::SIDECAR)?)
+    Ok(RuleDigest::of_this_netns(ChainSet::SIDECAR)?)
 }
 
 /// The families that [`apply`] would redirect in this namespace.
@@ -181,7 +181,7 @@ fn collect(steps: impl Iterator<Item = Result<Vec<String>, Error>>) -> Result<Ve
 
 fn remove_rules(backend: Backend, options: &Options, write_them: bool) -> Result<Vec<String>, Error> {
     let (firewall, observed) = Firewall::open(&Options { forced: Some(backend), ..options.clone() })?;
-    let changes = observed.removal(Owner::SIDECAR);
+    let changes = observed.removal(ChainSet::SIDECAR);
     if write_them {
         firewall.apply(&changes, Vec::new())?;
     }
@@ -190,7 +190,7 @@ fn remove_rules(backend: Backend, options: &Options, write_them: bool) -> Result
 
 /// What each family needs. One that is not redirected must hold nothing of ours either.
 fn changes(config: &sidecar::Config, wanted: &[Family], observed: &Observation) -> Changes {
-    observed.changes(Owner::SIDECAR, |family| {
+    observed.changes(ChainSet::SIDECAR, |family| {
         let redirected = wanted.contains(&family);
         if redirected { sidecar::rule_set(config, family) } else { RuleSet::default() }
     })

@@ -11,7 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    pod::{Capture, Way},
+    pod::{CaptureState, RedirectionMode},
     state::State,
     text::clean,
 };
@@ -24,10 +24,10 @@ pub struct Explanation {
     pub pod: String,
     /// The document has such a pod.
     pub known: bool,
-    /// Whether it is captured; none: nothing is known of it.
-    pub capture: Option<Capture>,
-    /// By which way it is captured, or should be; none: it should not be, or nothing is known of it.
-    pub way: Option<Way>,
+    /// Whether it is captured; `None`: nothing is known of it.
+    pub capture: Option<CaptureState>,
+    /// By which way it is captured, or should be; `None`: it should not be, or nothing is known of it.
+    pub way: Option<RedirectionMode>,
     /// What an exit status tells.
     pub verdict: Verdict,
     /// A short, stable name of the situation, such as `captured`, `host-network` or `ztunnel-refused`.
@@ -119,7 +119,8 @@ pub fn explain(state: &State, namespace: &str, name: &str) -> Explanation {
     };
     let mut found = known::pod(state, pod);
     // A pod that is well by itself suffers from what is wrong below it, or soon will; that is the news then.
-    let can_suffer = matches!(pod.capture, Capture::Captured | Capture::Pending | Capture::Unknown);
+    let can_suffer =
+        matches!(pod.capture, CaptureState::Captured | CaptureState::Pending | CaptureState::Unknown);
     let plain = ["captured", "captured-sidecar", "pending", "unseen"].contains(&found.code.as_str());
     if let (true, true, Some(fault)) = (can_suffer, plain, faults.iter().find(|fault| fault.concerns(pod))) {
         fault.finding.code.clone_into(&mut found.code);
@@ -167,7 +168,7 @@ fn lower(sentence: &str) -> String {
 /// For people: the answer first, then what it rests on, then what to do.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let capture = self.capture.map_or("not known", Capture::word);
+        let capture = self.capture.map_or("not known", CaptureState::word);
         let way = self.way.map_or_else(String::new, |way| format!(", way {way}"));
         writeln!(f, "{}: {capture}{way} [{}]\n\n{}", self.pod, self.code, self.answer)?;
         self.sentences.iter().try_for_each(|sentence| writeln!(f, "{sentence}"))?;

@@ -20,10 +20,10 @@ pub use network::{
     Address, FirewallRule, LinkState, Network, PolicyRuleState, RouteState, SetMember, SysctlState,
 };
 pub use page::page;
-pub use pod::{Capture, KernelView, NetnsRef, PodState, Reason, Way, ZtunnelView};
+pub use pod::{CaptureState, KernelView, NetnsRef, PodState, Reason, RedirectionMode, ZtunnelView};
 pub use state::{
-    Blind, Change, Health, InstalledFile, NodeState, Observer, Outcome, SCHEMA, Seen, Setting, State, Step,
-    ZtunnelState,
+    Change, Health, InstalledFile, NodeState, Observer, Outcome, Provenance, SCHEMA, Setting, State, Step,
+    Unobserved, ZtunnelState,
 };
 pub use text::clean;
 pub use yaml::to_yaml;

@@ -64,7 +64,7 @@ pub struct SetMember {
     pub set: String,
     /// The address.
     pub ip: IpAddr,
-    /// The UID of its pod, which is its comment in the set; none: the kernel shows none.
+    /// The UID of its pod, which is its comment in the set; `None`: the kernel shows none.
     pub uid: Option<String>,
 }
 
@@ -78,7 +78,7 @@ pub struct PolicyRuleState {
     pub family: u8,
     /// Of several that fit, the one with the lowest number counts.
     pub priority: u32,
-    /// Only packets whose mark has this value under [`Self::mask`]; none: all.
+    /// Only packets whose mark has this value under [`Self::mask`]; `None`: all.
     pub mark: Option<u32>,
     /// Which bits of the mark count.
     pub mask: Option<u32>,
@@ -138,7 +138,7 @@ pub struct SysctlState {
     pub name: String,
     /// Its value.
     pub value: String,
-    /// What it was before us; none: it was not changed by us, or nobody knows.
+    /// What it was before us; `None`: it was not changed by us, or nobody knows.
     #[serde(default)]
     pub before: Option<String>,
 }

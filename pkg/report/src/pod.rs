@@ -19,9 +19,9 @@ pub struct PodState {
     /// `Pending`, `Running`, `Succeeded`, `Failed`; empty: nobody says.
     pub phase: String,
     /// Whether it is captured.
-    pub capture: Capture,
-    /// By which way it is captured, or should be; none: it should not be.
-    pub way: Option<Way>,
+    pub capture: CaptureState,
+    /// By which way it is captured, or should be; `None`: it should not be.
+    pub way: Option<RedirectionMode>,
     /// Why it should be captured, or why not.
     pub reason: Reason,
     /// Since when [`Self::capture`] is as it is, RFC 3339, as far as the agent knows; it forgets this at a restart.
@@ -32,12 +32,12 @@ pub struct PodState {
     pub kernel: KernelView,
     /// What ztunnel says of it; none with a sidecar, outside the mesh, and with capture on the node.
     pub ztunnel: Option<ZtunnelView>,
-    /// Why the agent holds on to it although the API server's list says otherwise, in a clause; none: it does not.
+    /// Why the agent holds on to it although the API server's list says otherwise, in a clause; `None`: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
-    /// What failed last, in a sentence; none: nothing, or it was overcome.
+    /// What failed last, in a sentence; `None`: nothing, or it was overcome.
     pub trouble: Option<String>,
-    /// With capture from within: what its strongest container may do in its network namespace, such as `net-admin`; none: it is
+    /// With in-pod capture: what its strongest container may do in its network namespace, such as `net-admin`; `None`: it is
     /// not captured so, or nobody says.
     #[serde(default)]
     pub privilege: Option<String>,
@@ -46,12 +46,12 @@ pub struct PodState {
 /// Whether a pod is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Capture {
+pub enum CaptureState {
     /// It should be, and the kernel shows it.
     Captured,
     /// It should be, and is on its way.
     Pending,
-    /// It should be, runs, and its traffic, or some of it, gets past the mesh.
+    /// It should be, runs, and its traffic, or some of it, bypasses the mesh.
     Bypassing,
     /// It should be, its traffic is held back, and it cannot reach anything through the mesh.
     Held,
@@ -66,7 +66,7 @@ pub enum Capture {
 /// A way into the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum RedirectionMode {
     /// Rules in its network namespace lead to its own proxy.
     Sidecar,
     /// Rules of the node lead its traffic to ztunnel.
@@ -89,9 +89,9 @@ pub struct Reason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KernelView {
-    /// When it was looked at, RFC 3339; none: it was not.
+    /// When it was looked at, RFC 3339; `None`: it was not.
     pub looked: Option<String>,
-    /// Its network namespace; none: it is not known.
+    /// Its network namespace; `None`: it is not known.
     pub netns: Option<NetnsRef>,
     /// What should be there: nothing missing means that the kernel shows what is wanted. In words.
     pub differences: Vec<String>,
@@ -101,7 +101,7 @@ pub struct KernelView {
     /// in a clause.
     #[serde(default)]
     pub overruling: Vec<String>,
-    /// Why it could not be looked at; none: it was, or it is none of our business.
+    /// Why it could not be looked at; `None`: it was, or it is none of our business.
     pub blind: Option<String>,
 }
 
@@ -121,7 +121,7 @@ pub struct NetnsRef {
 pub struct ZtunnelView {
     /// It has acknowledged the pod in the namespace that it has now.
     pub serves: bool,
-    /// What it said when it refused; none: it did not.
+    /// What it said when it refused; `None`: it did not.
     pub refused: Option<String>,
 }
 
@@ -133,58 +133,58 @@ impl PodState {
     }
 }
 
-impl Capture {
+impl CaptureState {
     /// All of them, worst first.
-    pub const ALL: [Capture; 7] = [
-        Capture::Bypassing,
-        Capture::Held,
-        Capture::Unknown,
-        Capture::Leaving,
-        Capture::Pending,
-        Capture::Captured,
-        Capture::Outside,
+    pub const ALL: [CaptureState; 7] = [
+        CaptureState::Bypassing,
+        CaptureState::Held,
+        CaptureState::Unknown,
+        CaptureState::Leaving,
+        CaptureState::Pending,
+        CaptureState::Captured,
+        CaptureState::Outside,
     ];
 
     /// The word that JSON has for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Capture::Captured => "captured",
-            Capture::Pending => "pending",
-            Capture::Bypassing => "bypassing",
-            Capture::Held => "held",
-            Capture::Outside => "outside",
-            Capture::Leaving => "leaving",
-            Capture::Unknown => "unknown",
+            CaptureState::Captured => "captured",
+            CaptureState::Pending => "pending",
+            CaptureState::Bypassing => "bypassing",
+            CaptureState::Held => "held",
+            CaptureState::Outside => "outside",
+            CaptureState::Leaving => "leaving",
+            CaptureState::Unknown => "unknown",
         }
     }
 
     /// Somebody should look.
     #[must_use]
     pub fn is_wrong(self) -> bool {
-        matches!(self, Capture::Bypassing | Capture::Held)
+        matches!(self, CaptureState::Bypassing | CaptureState::Held)
     }
 }
 
-impl fmt::Display for Capture {
+impl fmt::Display for CaptureState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
     }
 }
 
-impl Way {
+impl RedirectionMode {
     /// The word that JSON has for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Way::Sidecar => "sidecar",
-            Way::Node => "node",
-            Way::InPod => "in-pod",
+            RedirectionMode::Sidecar => "sidecar",
+            RedirectionMode::Node => "node",
+            RedirectionMode::InPod => "in-pod",
         }
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for RedirectionMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     network::Network,
-    pod::{PodState, Way},
+    pod::{PodState, RedirectionMode},
 };
 
 /// Name and version of the document's form. A member that is added leaves the version as it is; one that is removed, or
@@ -22,7 +22,7 @@ pub struct State {
     /// Version of the program that made it.
     pub version: String,
     /// Who has looked, and when.
-    pub seen: Seen,
+    pub seen: Provenance,
     /// The node, and how it works.
     pub node: NodeState,
     /// What probes are told, part by part.
@@ -46,7 +46,7 @@ pub struct State {
 /// Who has looked, and when.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Seen {
+pub struct Provenance {
     /// When the kernel was asked.
     pub at: String,
     /// How long that took, in milliseconds.
@@ -54,7 +54,7 @@ pub struct Seen {
     /// Who did.
     pub by: Observer,
     /// What could not be looked at, and why. Nothing is known of it, neither good nor bad.
-    pub blind: Vec<Blind>,
+    pub blind: Vec<Unobserved>,
 }
 
 /// Who has looked.
@@ -71,7 +71,7 @@ pub enum Observer {
 /// What could not be looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Blind {
+pub struct Unobserved {
     /// What.
     pub what: String,
     /// Why, in a sentence.
@@ -84,19 +84,19 @@ pub struct Blind {
 pub struct NodeState {
     /// Its name.
     pub name: String,
-    /// When the agent started; none: there is none.
+    /// When the agent started; `None`: there is none.
     pub started: Option<String>,
     /// The agent takes part in ambient mode.
     pub ambient: bool,
-    /// The way of capture in use for pods of ambient mode; none: ambient mode is off, or no agent says.
-    pub way: Option<Way>,
+    /// The capture mode in use for pods of ambient mode; `None`: ambient mode is off, or no agent says.
+    pub way: Option<RedirectionMode>,
     /// What the operator chose: `node`, `in-pod` or `auto`; empty when ambient mode is off.
     pub chosen: String,
     /// What happens while no ztunnel is ready, with capture on the node: `hold`, `reject` or `open`.
     pub fallback: Option<String>,
-    /// The slot that takes new connections, with capture on the node; none: no ztunnel is ready.
+    /// The slot that takes new connections, with capture on the node; `None`: no ztunnel is ready.
     pub active_slot: Option<u32>,
-    /// Why pods cannot be enrolled, or what else is wrong with the node; none: nothing is.
+    /// Why pods cannot be enrolled, or what else is wrong with the node; `None`: nothing is.
     pub trouble: Option<String>,
     /// Facts about pods and namespaces have been read whole since the agent's start.
     pub synced: bool,
@@ -152,9 +152,9 @@ pub struct ZtunnelState {
     pub link: Option<String>,
     /// It answers DNS for pods of the mesh.
     pub dns: bool,
-    /// It is connected to the agent, with capture from within; none: that is not known of a single one.
+    /// It is connected to the agent, with in-pod capture; `None`: that is not known of a single one.
     pub connected: Option<bool>,
-    /// It has acknowledged its snapshot of pods, before which it is not ready; none: it is not known to be connected.
+    /// It has acknowledged its snapshot of pods, before which it is not ready; `None`: it is not known to be connected.
     pub synced: Option<bool>,
 }
 
@@ -180,13 +180,13 @@ pub struct Change {
     pub cause: String,
     /// What was done, in words.
     pub what: String,
-    /// The pod that it is about, as `NAMESPACE/NAME`; none: the node.
+    /// The pod that it is about, as `NAMESPACE/NAME`; `None`: the node.
     pub pod: Option<String>,
     /// How long it took, in milliseconds.
     pub took_ms: f64,
     /// How it ended.
     pub outcome: Outcome,
-    /// Why it failed; none: it did not.
+    /// Why it failed; `None`: it did not.
     pub error: Option<String>,
 }
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use crate::{
     compare::DifferenceKind,
-    pod::{Capture, PodState},
+    pod::{CaptureState, PodState},
     state::{Observer, State},
     text::{clause, clean, count, sentence},
 };
@@ -25,8 +25,8 @@ pub fn pods(pods: &[&PodState], colour: bool) -> String {
     table(&["POD", "CAPTURE", "WAY", "SINCE", "WHY"], &rows, colour)
 }
 
-fn rank(capture: Capture) -> usize {
-    Capture::ALL.iter().position(|other| *other == capture).unwrap_or(Capture::ALL.len())
+fn rank(capture: CaptureState) -> usize {
+    CaptureState::ALL.iter().position(|other| *other == capture).unwrap_or(CaptureState::ALL.len())
 }
 
 fn pod_row(pod: &PodState) -> Vec<Cell> {
@@ -50,12 +50,12 @@ fn pod_row(pod: &PodState) -> Vec<Cell> {
     ]
 }
 
-fn colour_of(capture: Capture) -> Colour {
+fn colour_of(capture: CaptureState) -> Colour {
     match capture {
-        Capture::Bypassing | Capture::Held => Colour::Red,
-        Capture::Unknown | Capture::Leaving | Capture::Pending => Colour::Yellow,
-        Capture::Captured => Colour::Green,
-        Capture::Outside => Colour::Dim,
+        CaptureState::Bypassing | CaptureState::Held => Colour::Red,
+        CaptureState::Unknown | CaptureState::Leaving | CaptureState::Pending => Colour::Yellow,
+        CaptureState::Captured => Colour::Green,
+        CaptureState::Outside => Colour::Dim,
     }
 }
 
@@ -84,7 +84,7 @@ pub fn summary(state: &State, colour: bool) -> String {
     let differences = state.differences();
     let mut rows = vec![
         vec![Cell::plain("Node"), Cell::plain(&node.name)],
-        vec![Cell::plain("Seen"), Cell::plain(&format!("{} by {by}", seconds(&state.seen.at)))],
+        vec![Cell::plain("Provenance"), Cell::plain(&format!("{} by {by}", seconds(&state.seen.at)))],
         vec![Cell::plain("Ambient mode"), Cell::plain(&way)],
         vec![
             Cell::plain("Pods"),
@@ -142,9 +142,9 @@ pub fn summary(state: &State, colour: bool) -> String {
 }
 
 fn pod_counts(state: &State) -> String {
-    let number = |capture: &Capture| state.pods.iter().filter(|pod| pod.capture == *capture).count();
+    let number = |capture: &CaptureState| state.pods.iter().filter(|pod| pod.capture == *capture).count();
     let counts =
-        Capture::ALL.iter().map(|capture| (number(capture), capture)).filter(|(number, _)| *number > 0);
+        CaptureState::ALL.iter().map(|capture| (number(capture), capture)).filter(|(number, _)| *number > 0);
     let counts: Vec<String> = counts.map(|(number, capture)| format!("{number} {capture}")).collect();
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }
@@ -191,7 +191,8 @@ pub fn not_known(state: &State) -> Vec<String> {
             "which pods belong to the mesh: the agent has not read them whole since its start".to_owned(),
         );
     }
-    let pods = state.pods.iter().filter(|pod| pod.capture == Capture::Unknown || pod.kernel.blind.is_some());
+    let pods =
+        state.pods.iter().filter(|pod| pod.capture == CaptureState::Unknown || pod.kernel.blind.is_some());
     all.extend(pods.map(|pod| {
         let why = pod.kernel.blind.as_deref().map_or_else(|| "nobody has looked at it".to_owned(), clause);
         format!("pod {}: {why}", clean(&pod.title()))

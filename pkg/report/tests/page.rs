@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use markup::{Piece, pieces, text};
 use proptest::prelude::*;
-use report::{Capture, PodState, State, page};
+use report::{CaptureState, PodState, State, page};
 
 /// The part that tells of the node; styles and scripts are reviewed where they stand.
 fn main_of(page: &str) -> &str {
@@ -58,7 +58,7 @@ fn the_headline_says_how_the_node_is() {
     let mut one = fixtures::well();
     one.pods.truncate(1);
     says(&one, "The only pod that belongs to the mesh is captured.");
-    one.pods[0].capture = Capture::Bypassing;
+    one.pods[0].capture = CaptureState::Bypassing;
     says(&one, "The only pod that belongs to the mesh bypasses it.");
     one.node.active_slot = None;
     says(&one, "No ztunnel of this node is ready.");

@@ -11,14 +11,14 @@ use std::{
     path::Path,
 };
 
-use report::{Blind, PodState, State};
+use report::{PodState, State, Unobserved};
 use serde_json::Value;
 
 /// What the fixtures leave out, so that each member has a value in one of them.
 fn whole() -> Vec<State> {
     let mut state = fixtures::well();
     state.node.trouble = Some("words".into());
-    state.seen.blind = vec![Blind { what: "links".into(), why: "words".into() }];
+    state.seen.blind = vec![Unobserved { what: "links".into(), why: "words".into() }];
     let pod: &mut PodState = &mut state.pods[0];
     pod.trouble = Some("words".into());
     pod.kernel.blind = Some("words".into());

@@ -23,4 +23,4 @@ pub use ir::{
 };
 pub use list::{Line, SeenLine};
 pub use parse::{Saved, SavedRule, SavedTable};
-pub use plan::{Change, Edit, Owner};
+pub use plan::{ChainSet, Change, Edit};

@@ -3,7 +3,7 @@
 use crate::{
     ir::{RuleSet, Table},
     parse::Saved,
-    plan::Owner,
+    plan::ChainSet,
 };
 
 /// A rule in its chain.
@@ -44,14 +44,14 @@ impl RuleSet {
     }
 }
 
-impl Owner {
+impl ChainSet {
     /// Those of a namespace's rules that are this owner's: what stands in its chains, and what leads there.
     #[must_use]
     pub fn lines(self, observed: &Saved) -> Vec<SeenLine> {
         let mut lines = Vec::new();
         for (table, saved) in &observed.tables {
             let jumps = saved.rules_into_chains_of(self).map(|(_, rule)| rule);
-            let inside = saved.rules.iter().filter(|rule| self.owns(&rule.chain));
+            let inside = saved.rules.iter().filter(|rule| self.contains(&rule.chain));
             lines.extend(jumps.chain(inside).map(|seen| {
                 let rule = seen.rule.as_ref().map_or_else(|| seen.text.clone(), ToString::to_string);
                 let line = Line { table: *table, chain: seen.chain.clone(), rule };
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn what_is_wanted_and_what_a_save_shows_of_it_are_the_same_lines() {
         let wanted = pod(&Config::default(), &Pod::default(), model::Family::V4);
-        let text = Owner::IN_POD.apply(&wanted, &Saved::default()).restore_text();
+        let text = ChainSet::IN_POD.apply(&wanted, &Saved::default()).restore_text();
         let text: String =
             text.lines().map(|line| line.replace("-I PREROUTING 1", "-A PREROUTING") + "\n").collect();
         let text: String = text.lines().map(|line| line.replace("-I OUTPUT 1", "-A OUTPUT") + "\n").collect();
@@ -81,8 +81,8 @@ mod tests {
             lines
         };
         assert!(wanted.lines().len() > 10);
-        let seen = Owner::IN_POD.lines(&saved).into_iter().map(|seen| seen.line).collect();
+        let seen = ChainSet::IN_POD.lines(&saved).into_iter().map(|seen| seen.line).collect();
         assert_eq!(sorted(seen), sorted(wanted.lines()));
-        assert_eq!(Owner::PROBES.lines(&saved), Vec::new());
+        assert_eq!(ChainSet::PROBES.lines(&saved), Vec::new());
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     ir::{Hook, Rule, Table},
-    plan::Owner,
+    plan::ChainSet,
 };
 
 /// All tables of one family as a save shows them. A table that is absent was never looked at by anybody.
@@ -75,7 +75,7 @@ impl Saved {
     ///
     /// # Errors
     /// As [`Saved::parse`].
-    pub fn parse_for(text: &str, owners: &[Owner]) -> Result<Saved, ParseError> {
+    pub fn parse_for(text: &str, owners: &[ChainSet]) -> Result<Saved, ParseError> {
         Reader { owners: Some(owners), ..Reader::default() }.read(text)
     }
 
@@ -98,8 +98,8 @@ struct Reader<'a> {
     saved: Saved,
     /// The section that we are in; `None` inside for a table that we do not know.
     open: Option<Option<Table>>,
-    /// Whose chains matter; none: all do.
-    owners: Option<&'a [Owner]>,
+    /// Whose chains matter; `None`: all do.
+    owners: Option<&'a [ChainSet]>,
 }
 
 impl Reader<'_> {
@@ -151,7 +151,7 @@ impl Reader<'_> {
 
     fn chain(&mut self, rest: &str) -> Result<(), &'static str> {
         let name = rest.split_whitespace().next().ok_or("a chain without a name")?;
-        let matters = is_built_in(name) || self.owns(name);
+        let matters = is_built_in(name) || self.contains(name);
         match self.table()? {
             Some(table) if matters => table.chains.push(name.to_owned()),
             Some(table) => table.has_others = true,
@@ -163,7 +163,7 @@ impl Reader<'_> {
     fn rule(&mut self, line: &str) -> Result<(), &'static str> {
         let rest = line.strip_prefix("-A ").ok_or("a rule that does not begin with -A")?;
         let (chain, text) = rest.split_once(' ').unwrap_or((rest, ""));
-        let owned = self.owns(chain) || self.may_lead_to_owned(text);
+        let owned = self.contains(chain) || self.may_lead_to_owned(text);
         let Some(table) = self.table()? else { return Ok(()) };
         if owned || (is_built_in(chain) && table.rules_of(chain).next().is_none()) {
             let rule = words(text).and_then(|words| rule::parse(&words));
@@ -175,15 +175,15 @@ impl Reader<'_> {
     }
 
     /// Whether what is in a chain matters.
-    fn owns(&self, chain: &str) -> bool {
-        self.owners.is_none_or(|owners| owners.iter().any(|owner| owner.owns(chain)))
+    fn contains(&self, chain: &str) -> bool {
+        self.owners.is_none_or(|owners| owners.iter().any(|owner| owner.contains(chain)))
     }
 
     /// Also says so of a few that do not, such as one with a comment about it.
     fn may_lead_to_owned(&self, text: &str) -> bool {
         let mut before = "";
         text.split_ascii_whitespace()
-            .any(|word| ["-j", "-g"].contains(&std::mem::replace(&mut before, word)) && self.owns(word))
+            .any(|word| ["-j", "-g"].contains(&std::mem::replace(&mut before, word)) && self.contains(word))
     }
 }
 

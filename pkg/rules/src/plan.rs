@@ -20,14 +20,14 @@ use chain::{Difference, Way, difference};
 /// chain of this list is never anybody else's: what is found in it may be replaced or removed, and a rule that leads
 /// into it, wherever it stands, belongs to the same owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct ChainSet {
     /// The chains' names, whatever the table.
     pub chains: &'static [&'static str],
 }
 
-impl Owner {
+impl ChainSet {
     /// Sidecar redirection, in a pod.
-    pub const SIDECAR: Owner = Owner {
+    pub const SIDECAR: ChainSet = ChainSet {
         chains: &[
             "ISTIO_INBOUND",
             "ISTIO_REDIRECT",
@@ -42,7 +42,7 @@ impl Owner {
     };
 
     /// Ambient redirection, on the node and in the namespace of a ztunnel.
-    pub const NODE: Owner = Owner {
+    pub const NODE: ChainSet = ChainSet {
         chains: &[
             "ztunnel-PREROUTING",
             "ztunnel-INPUT",
@@ -59,14 +59,14 @@ impl Owner {
     };
 
     /// In-pod capture, in a captured pod.
-    pub const IN_POD: Owner = Owner { chains: &["ISTIO_PRERT", "ISTIO_OUTPUT"] };
+    pub const IN_POD: ChainSet = ChainSet { chains: &["ISTIO_PRERT", "ISTIO_OUTPUT"] };
 
     /// In-pod capture, on the node.
-    pub const PROBES: Owner = Owner { chains: &["ISTIO_POSTRT", "ISTIO_PROBES"] };
+    pub const PROBES: ChainSet = ChainSet { chains: &["ISTIO_POSTRT", "ISTIO_PROBES"] };
 
     /// True for a chain of this owner.
     #[must_use]
-    pub fn owns(self, chain: &str) -> bool {
+    pub fn contains(self, chain: &str) -> bool {
         self.chains.contains(&chain)
     }
 
@@ -133,7 +133,7 @@ impl Edit {
     }
 }
 
-/// What a namespace needs: an edit per table that differs. None: it is as desired.
+/// What a namespace needs: an edit per table that differs. `None`: it is as desired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Edits in commit order.
@@ -165,19 +165,19 @@ impl Change {
     }
 }
 
-/// [`Owner::apply`] for sidecar redirection.
+/// [`ChainSet::apply`] for sidecar redirection.
 #[must_use]
 pub fn apply(desired: &RuleSet, observed: &Saved) -> Change {
-    Owner::SIDECAR.apply(desired, observed)
+    ChainSet::SIDECAR.apply(desired, observed)
 }
 
-/// [`Owner::remove`] for sidecar redirection.
+/// [`ChainSet::remove`] for sidecar redirection.
 #[must_use]
 pub fn remove(observed: &Saved) -> Change {
-    Owner::SIDECAR.remove(observed)
+    ChainSet::SIDECAR.remove(observed)
 }
 
-impl Owner {
+impl ChainSet {
     fn edit_table(self, table: Table, want: &TableRules, have: &SavedTable) -> Option<Edit> {
         let differ: Vec<Difference> =
             want.chains.iter().filter_map(|(chain, rules)| difference(table, chain, rules, have)).collect();
@@ -282,18 +282,18 @@ impl Jump {
 }
 
 impl SavedTable {
-    fn chains_of(&self, owner: Owner) -> impl Iterator<Item = &str> {
-        self.chains.iter().map(String::as_str).filter(move |name| owner.owns(name))
+    fn chains_of(&self, owner: ChainSet) -> impl Iterator<Item = &str> {
+        self.chains.iter().map(String::as_str).filter(move |name| owner.contains(name))
     }
 
     /// Rules outside the owner's chains whose verdict is one of them, with their position in their own chain.
-    pub(crate) fn rules_into_chains_of(&self, owner: Owner) -> impl Iterator<Item = (usize, &SavedRule)> {
+    pub(crate) fn rules_into_chains_of(&self, owner: ChainSet) -> impl Iterator<Item = (usize, &SavedRule)> {
         let position =
             |rule: &SavedRule| self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule));
         self.rules
             .iter()
-            .filter(move |rule| !owner.owns(&rule.chain))
-            .filter(move |rule| rule.jump_target().is_some_and(|chain| owner.owns(&chain)))
+            .filter(move |rule| !owner.contains(&rule.chain))
+            .filter(move |rule| rule.jump_target().is_some_and(|chain| owner.contains(&chain)))
             .map(move |rule| (position(rule).unwrap_or(usize::MAX), rule))
     }
 

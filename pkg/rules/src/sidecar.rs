@@ -295,37 +295,37 @@ fn redirect_targets(config: &Config, rules: &mut RuleSet) {
 
 /// A user or a group whose traffic is the proxy's own.
 #[derive(Clone, Copy)]
-enum Owner {
+enum SocketOwner {
     User(u32),
     Group(u32),
 }
 
-impl Owner {
+impl SocketOwner {
     fn is(self) -> Match {
         match self {
-            Owner::User(id) => Match::Uid(crate::ir::Is::eq(id)),
-            Owner::Group(id) => Match::Gid(crate::ir::Is::eq(id)),
+            SocketOwner::User(id) => Match::Uid(crate::ir::Is::eq(id)),
+            SocketOwner::Group(id) => Match::Gid(crate::ir::Is::eq(id)),
         }
     }
 
     fn is_not(self) -> Match {
         match self {
-            Owner::User(id) => Match::Uid(crate::ir::Is::ne(id)),
-            Owner::Group(id) => Match::Gid(crate::ir::Is::ne(id)),
+            SocketOwner::User(id) => Match::Uid(crate::ir::Is::ne(id)),
+            SocketOwner::Group(id) => Match::Gid(crate::ir::Is::ne(id)),
         }
     }
 }
 
 impl Config {
-    fn users(&self) -> impl Iterator<Item = Owner> {
-        self.proxy_uids.iter().copied().map(Owner::User)
+    fn users(&self) -> impl Iterator<Item = SocketOwner> {
+        self.proxy_uids.iter().copied().map(SocketOwner::User)
     }
 
-    fn groups(&self) -> impl Iterator<Item = Owner> {
-        self.proxy_gids.iter().copied().map(Owner::Group)
+    fn groups(&self) -> impl Iterator<Item = SocketOwner> {
+        self.proxy_gids.iter().copied().map(SocketOwner::Group)
     }
 
-    fn owners(&self) -> impl Iterator<Item = Owner> {
+    fn owners(&self) -> impl Iterator<Item = SocketOwner> {
         self.users().chain(self.groups())
     }
 
@@ -333,10 +333,10 @@ impl Config {
     fn owner_group_returns(&self, rule: &Rule) -> Vec<Rule> {
         match &self.owner_groups {
             OwnerGroups::Except(groups) => {
-                groups.iter().map(|gid| rule.clone().when(Owner::Group(*gid).is())).collect()
+                groups.iter().map(|gid| rule.clone().when(SocketOwner::Group(*gid).is())).collect()
             }
             OwnerGroups::Only(groups) => {
-                let none_of = |rule: Rule, gid: &u32| rule.when(Owner::Group(*gid).is_not());
+                let none_of = |rule: Rule, gid: &u32| rule.when(SocketOwner::Group(*gid).is_not());
                 vec![groups.iter().fold(rule.clone(), none_of)]
             }
         }

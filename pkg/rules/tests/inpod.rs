@@ -12,13 +12,13 @@ use std::{collections::BTreeSet, fs, path::Path};
 use kernel::Kernel;
 use model::{Family, IfName};
 use rules::{
-    Owner, Place, RuleSet, Saved, Table,
+    ChainSet, Place, RuleSet, Saved, Table,
     inpod::{self, Config, Pod},
 };
 
 struct Case {
     name: &'static str,
-    owner: Owner,
+    owner: ChainSet,
     rules: fn(Family) -> RuleSet,
 }
 
@@ -32,30 +32,30 @@ fn virtual_machine() -> Pod {
 }
 
 const CASES: [Case; 6] = [
-    Case { name: "pod", owner: Owner::IN_POD, rules: |family| pod(&Pod::default(), family) },
+    Case { name: "pod", owner: ChainSet::IN_POD, rules: |family| pod(&Pod::default(), family) },
     Case {
         name: "pod-dns",
-        owner: Owner::IN_POD,
+        owner: ChainSet::IN_POD,
         rules: |family| pod(&Pod { dns: true, ..Pod::default() }, family),
     },
     Case {
         name: "pod-bypass-inbound",
-        owner: Owner::IN_POD,
+        owner: ChainSet::IN_POD,
         rules: |family| pod(&Pod { bypass_inbound: true, dns: true, ..Pod::default() }, family),
     },
     Case {
         name: "pod-virtual-interfaces",
-        owner: Owner::IN_POD,
+        owner: ChainSet::IN_POD,
         rules: |family| pod(&virtual_machine(), family),
     },
     Case {
         name: "pod-virtual-interfaces-bypass-inbound",
-        owner: Owner::IN_POD,
+        owner: ChainSet::IN_POD,
         rules: |family| pod(&Pod { bypass_inbound: true, ..virtual_machine() }, family),
     },
     Case {
         name: "host",
-        owner: Owner::PROBES,
+        owner: ChainSet::PROBES,
         rules: |family| {
             let set = if family == Family::V4 { "istio-inpod-probes-v4" } else { "istio-inpod-probes-v6" };
             inpod::host(&Config::default(), set, family)

@@ -14,7 +14,7 @@ use kernel::Kernel;
 use model::Family;
 use node_cases::Case;
 use rules::{
-    Change, Hook, Match, Owner, Place, RuleSet, Saved, Table, Target,
+    ChainSet, Change, Hook, Match, Place, RuleSet, Saved, Table, Target,
     node::{self, Config, Host, Links, Marks},
 };
 
@@ -24,7 +24,7 @@ fn saved(kernel: &Kernel) -> Saved {
 
 fn applied(rules: &RuleSet) -> Kernel {
     let mut kernel = Kernel::new();
-    kernel.restore(&Owner::NODE.apply(rules, &Saved::default()).restore_text()).unwrap();
+    kernel.restore(&ChainSet::NODE.apply(rules, &Saved::default()).restore_text()).unwrap();
     kernel
 }
 
@@ -39,7 +39,7 @@ fn every_case_prints_its_golden_text() {
     for name in &names {
         let families = node_cases::all().into_iter().filter(|case| case.name == *name);
         let text = |Case { family, rules, .. }| {
-            format!("# {family}\n{}", Owner::NODE.apply(&rules, &Saved::default()).restore_text())
+            format!("# {family}\n{}", ChainSet::NODE.apply(&rules, &Saved::default()).restore_text())
         };
         let text: String = families.map(text).collect();
         let path = dir.join(name).with_extension("txt");
@@ -54,7 +54,7 @@ fn every_case_prints_its_golden_text() {
 #[test]
 fn what_was_applied_is_what_is_wanted() {
     for Case { name, family, rules } in node_cases::all() {
-        let change = Owner::NODE.apply(&rules, &saved(&applied(&rules)));
+        let change = ChainSet::NODE.apply(&rules, &saved(&applied(&rules)));
         assert!(change.is_empty(), "{name} {family}: {:?}", told(&change));
     }
 }
@@ -64,11 +64,11 @@ fn every_case_follows_every_other_and_nothing_is_left_at_the_end() {
     for one in node_cases::all() {
         for other in node_cases::all().into_iter().filter(|other| other.family == one.family) {
             let mut kernel = applied(&one.rules);
-            let change = Owner::NODE.apply(&other.rules, &saved(&kernel));
+            let change = ChainSet::NODE.apply(&other.rules, &saved(&kernel));
             assert_eq!(change.is_empty(), one.rules == other.rules, "{} to {}", one.name, other.name);
             kernel.restore(&change.restore_text()).unwrap();
             assert_eq!(kernel, applied(&other.rules), "{} to {}", one.name, other.name);
-            kernel.restore(&Owner::NODE.remove(&saved(&kernel)).restore_text()).unwrap();
+            kernel.restore(&ChainSet::NODE.remove(&saved(&kernel)).restore_text()).unwrap();
             assert_eq!(kernel, Kernel::new());
         }
     }
@@ -85,7 +85,7 @@ fn a_chain_that_only_lacks_rules_gets_them_and_keeps_the_others() {
         for (from, to) in [("host-one", "host-two"), ("host-other", "host-two"), ("host-empty", "host-two")] {
             let mut kernel = applied(&of(from, family));
             let there: BTreeSet<String> = kernel.tables[&Table::Mangle].keys().cloned().collect();
-            let text = Owner::NODE.apply(&of(to, family), &saved(&kernel)).restore_text();
+            let text = ChainSet::NODE.apply(&of(to, family), &saved(&kernel)).restore_text();
             let adds = |line: &str| {
                 let made = line.strip_prefix(':').and_then(|rest| rest.split(' ').next());
                 let is_new = made.is_some_and(|chain| !there.contains(chain));
@@ -106,7 +106,7 @@ fn a_chain_that_is_as_it_should_be_is_not_emptied_with_another() {
     let case = node_cases::all().into_iter().find(|case| case.name == "host-two").unwrap();
     let mut kernel = applied(&case.rules);
     kernel.restore("*mangle\n-A ztunnel-PREROUTING -j ACCEPT\nCOMMIT\n").unwrap();
-    let text = Owner::NODE.apply(&case.rules, &saved(&kernel)).restore_text();
+    let text = ChainSet::NODE.apply(&case.rules, &saved(&kernel)).restore_text();
     assert!(text.contains(":ztunnel-PREROUTING ") && !text.contains("ztunnel-OUTPUT"), "{text}");
     kernel.restore(&text).unwrap();
     assert_eq!(kernel, applied(&case.rules));
@@ -164,13 +164,13 @@ fn what_istios_agent_left_goes_and_what_others_have_stays() {
         let mut kernel = Kernel::new();
         kernel.restore(FOREIGN).unwrap();
         kernel.restore(ISTIOS).unwrap();
-        kernel.restore(&Owner::NODE.apply(&rules, &saved(&kernel)).restore_text()).unwrap();
-        let again = Owner::NODE.apply(&rules, &saved(&kernel));
+        kernel.restore(&ChainSet::NODE.apply(&rules, &saved(&kernel)).restore_text()).unwrap();
+        let again = ChainSet::NODE.apply(&rules, &saved(&kernel));
         assert!(again.is_empty(), "{name} {family}: {:?}", told(&again));
         let prerouting = in_own_chain(&kernel, Table::Mangle, "PREROUTING");
         assert_eq!(prerouting, ["-j ztunnel-PREROUTING", "-i cali+ -j CALI-forward", "-j CALI-forward"]);
         assert!(in_own_chain(&kernel, Table::Mangle, "INPUT").is_empty());
-        kernel.restore(&Owner::NODE.remove(&saved(&kernel)).restore_text()).unwrap();
+        kernel.restore(&ChainSet::NODE.remove(&saved(&kernel)).restore_text()).unwrap();
         let mut before = Kernel::new();
         before.restore(FOREIGN).unwrap();
         before.restore("*mangle\n-A PREROUTING -j CALI-forward\nCOMMIT\n*nat\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n").unwrap();
@@ -193,10 +193,10 @@ fn a_jump_that_is_not_first_a_copy_and_a_chain_too_much_are_mended() {
         for damage in damages {
             let mut kernel = applied(&rules);
             kernel.restore(damage).unwrap();
-            let change = Owner::NODE.apply(&rules, &saved(&kernel));
+            let change = ChainSet::NODE.apply(&rules, &saved(&kernel));
             assert!(!change.is_empty(), "{name} {family}: not seen: {damage}");
             kernel.restore(&change.restore_text()).unwrap();
-            let again = Owner::NODE.apply(&rules, &saved(&kernel));
+            let again = ChainSet::NODE.apply(&rules, &saved(&kernel));
             assert!(again.is_empty(), "{name} {family}, {damage}: {:?}", told(&again));
         }
     }
@@ -205,7 +205,7 @@ fn a_jump_that_is_not_first_a_copy_and_a_chain_too_much_are_mended() {
 #[test]
 fn neither_owner_touches_the_others_rules() {
     let sidecar = rules::sidecar::rule_set(&rules::sidecar::Config::default(), Family::V4);
-    let whole = |one: Owner, its: &RuleSet, other: Owner, theirs: &RuleSet| {
+    let whole = |one: ChainSet, its: &RuleSet, other: ChainSet, theirs: &RuleSet| {
         let mut kernel = Kernel::new();
         kernel.restore(&one.apply(its, &Saved::default()).restore_text()).unwrap();
         let alone = kernel.clone();
@@ -214,10 +214,10 @@ fn neither_owner_touches_the_others_rules() {
         assert_eq!(kernel, alone);
     };
     for case in node_cases::all() {
-        whole(Owner::SIDECAR, &sidecar, Owner::NODE, &case.rules);
-        whole(Owner::NODE, &case.rules, Owner::SIDECAR, &sidecar);
+        whole(ChainSet::SIDECAR, &sidecar, ChainSet::NODE, &case.rules);
+        whole(ChainSet::NODE, &case.rules, ChainSet::SIDECAR, &sidecar);
     }
-    assert!(Owner::SIDECAR.chains.iter().all(|chain| !Owner::NODE.owns(chain)));
+    assert!(ChainSet::SIDECAR.chains.iter().all(|chain| !ChainSet::NODE.contains(chain)));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn every_rule_set_is_whole() {
             assert!(rules.jumps.iter().all(|jump| jump.place == Place::First));
             for (chain, rules) in &rules.chains {
                 assert!(
-                    Owner::NODE.owns(&chain.0) && !rules.is_empty(),
+                    ChainSet::NODE.contains(&chain.0) && !rules.is_empty(),
                     "{name} {family}: {table:?} {chain}"
                 );
                 let nets = rules.iter().flat_map(|rule| [&rule.source, &rule.dest]).flatten();
@@ -361,7 +361,7 @@ fn everything_is_as_configured() {
         &config,
         &Host { family: Family::V4, slots: [None, None], set: "s", dns: Some(ip), capture: true },
     );
-    let text = Owner::NODE.apply(&rules, &Saved::default()).restore_text();
+    let text = ChainSet::NODE.apply(&rules, &Saved::default()).restore_text();
     assert!(
         text.contains("-o a1 -j CONNMARK --set-xmark 0x2000/0x3048") && !text.contains("0x100/"),
         "{text}"

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use kernel::{Kernel, Words, verdict};
 use proptest::prelude::*;
-use rules::{Chain, Owner, Place, Rule, RuleSet, Saved, Table, Target, plan, sidecar};
+use rules::{Chain, ChainSet, Place, Rule, RuleSet, Saved, Table, Target, plan, sidecar};
 
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
@@ -26,7 +26,7 @@ fn parse(kernel: &Kernel, counters: bool) -> Saved {
 }
 
 /// A namespace in which `desired` may have been applied before, and others have been at work since.
-fn used(owner: Owner, desired: &RuleSet, applied: bool, dump: &[arbitrary::Lying]) -> Kernel {
+fn used(owner: ChainSet, desired: &RuleSet, applied: bool, dump: &[arbitrary::Lying]) -> Kernel {
     let mut kernel = Kernel::new();
     if applied {
         kernel.restore(&owner.apply(desired, &Saved::default()).restore_text()).unwrap();
@@ -35,15 +35,15 @@ fn used(owner: Owner, desired: &RuleSet, applied: bool, dump: &[arbitrary::Lying
     kernel
 }
 
-fn into_own(owner: Owner, rule: &Words) -> bool {
-    verdict(rule).is_some_and(|chain| owner.owns(chain))
+fn into_own(owner: ChainSet, rule: &Words) -> bool {
+    verdict(rule).is_some_and(|chain| owner.contains(chain))
 }
 
 /// Everything that is not ours: all other chains, and their rules that do not lead into ours, in order.
-fn foreign(owner: Owner, kernel: &Kernel) -> Vec<(Table, String, Vec<Words>)> {
+fn foreign(owner: ChainSet, kernel: &Kernel) -> Vec<(Table, String, Vec<Words>)> {
     let mut all = Vec::new();
     for (table, chains) in &kernel.tables {
-        for (name, rules) in chains.iter().filter(|(name, _)| !owner.owns(name)) {
+        for (name, rules) in chains.iter().filter(|(name, _)| !owner.contains(name)) {
             all.push((
                 *table,
                 name.clone(),
@@ -54,21 +54,21 @@ fn foreign(owner: Owner, kernel: &Kernel) -> Vec<(Table, String, Vec<Words>)> {
     all
 }
 
-fn assert_is(owner: Owner, kernel: &Kernel, desired: &RuleSet) {
+fn assert_is(owner: ChainSet, kernel: &Kernel, desired: &RuleSet) {
     let saved = parse(kernel, false);
     for (table, chains) in &kernel.tables {
         let (want, have) = (desired.tables.get(table), &saved.tables[table]);
         let wanted: BTreeSet<&str> =
             want.iter().flat_map(|want| want.chains.iter().map(|(chain, _)| &*chain.0)).collect();
         let found: BTreeSet<&str> =
-            chains.keys().map(String::as_str).filter(|name| owner.owns(name)).collect();
+            chains.keys().map(String::as_str).filter(|name| owner.contains(name)).collect();
         assert_eq!(found, wanted, "own chains of {table:?}");
         for (chain, rules) in want.iter().flat_map(|want| &want.chains) {
             let found: Vec<_> = have.rules_of(&chain.0).map(|rule| rule.rule.clone()).collect();
             let rules: Vec<_> = rules.iter().cloned().map(Some).collect();
             assert_eq!(found, rules, "{table:?} {chain}");
         }
-        for name in chains.keys().filter(|name| !owner.owns(name)) {
+        for name in chains.keys().filter(|name| !owner.contains(name)) {
             let jump = want.and_then(|want| want.jumps.iter().find(|jump| jump.hook.name() == name));
             let found: Vec<usize> =
                 (0..chains[name].len()).filter(|index| into_own(owner, &chains[name][*index])).collect();
@@ -190,7 +190,7 @@ proptest! {
             let desired = sidecar::rule_set(config, family);
             let change = plan::apply(&desired, &parse(&kernel, false));
             carry_out(&mut kernel, &change);
-            assert_is(Owner::SIDECAR, &kernel, &desired);
+            assert_is(ChainSet::SIDECAR, &kernel, &desired);
         }
     }
 
@@ -210,7 +210,7 @@ proptest! {
             let hooks: BTreeSet<_> = rules.jumps.iter().map(|jump| jump.hook).collect();
             prop_assert_eq!(hooks.len(), rules.jumps.len(), "one jump per built-in chain");
             prop_assert_eq!(jumped.len(), hooks.len(), "every jump goes to a chain of ours");
-            prop_assert!(rules.chains.iter().all(|(chain, _)| Owner::SIDECAR.owns(&chain.0)));
+            prop_assert!(rules.chains.iter().all(|(chain, _)| ChainSet::SIDECAR.contains(&chain.0)));
             prop_assert!(rules.chains.iter().flat_map(|(_, rules)| rules).all(|rule| of_family(rule, family)));
         }
     }
@@ -273,7 +273,7 @@ fn a_first_jump_with_a_copy_behind_others_is_made_anew() {
     let mut kernel = nat(&format!("{jump}-A PREROUTING -j ACCEPT\n{jump}"));
     let change = plan::apply(&desired, &parse(&kernel, false));
     carry_out(&mut kernel, &change);
-    assert_is(Owner::SIDECAR, &kernel, &desired);
+    assert_is(ChainSet::SIDECAR, &kernel, &desired);
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn a_comment_does_not_hide_where_a_rule_leads() {
         let mut kernel = nat(&format!("-A PREROUTING -m comment --comment {comment} -j ISTIO_INBOUND\n"));
         let change = plan::remove(&parse(&kernel, false));
         carry_out(&mut kernel, &change);
-        assert_is(Owner::SIDECAR, &kernel, &RuleSet::default());
+        assert_is(ChainSet::SIDECAR, &kernel, &RuleSet::default());
     }
 }
 
@@ -311,7 +311,7 @@ fn dns_servers_of_the_other_family_alone_make_a_whole_rule_set() {
 #[test]
 fn a_chain_with_a_rule_less_or_more_is_made_anew() {
     let desired = sidecar::rule_set(&sidecar::Config::default(), model::Family::V4);
-    let whole = used(Owner::SIDECAR, &desired, true, &[]);
+    let whole = used(ChainSet::SIDECAR, &desired, true, &[]);
     assert!(plan::apply(&desired, &parse(&whole, false)).is_empty());
     for chain in ["ISTIO_OUTPUT", "ISTIO_REDIRECT"] {
         for more in [true, false] {
@@ -325,7 +325,7 @@ fn a_chain_with_a_rule_less_or_more_is_made_anew() {
             let change = plan::apply(&desired, &parse(&kernel, false));
             assert!(change.reasons().any(|why| why.contains(chain)), "{chain}, {more}");
             carry_out(&mut kernel, &change);
-            assert_is(Owner::SIDECAR, &kernel, &desired);
+            assert_is(ChainSet::SIDECAR, &kernel, &desired);
         }
     }
 }

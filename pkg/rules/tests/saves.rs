@@ -10,7 +10,7 @@ use std::{fs, path::Path, sync::LazyLock};
 
 use model::Family;
 use proptest::{collection::vec, prelude::*, sample};
-use rules::{Hook, Owner, Saved, plan, sidecar};
+use rules::{ChainSet, Hook, Saved, plan, sidecar};
 
 struct Save {
     name: String,
@@ -84,7 +84,7 @@ fn a_removal_from_a_real_save_names_every_chain_and_jump() {
         let saved = Saved::parse(&save.text).unwrap();
         let text = plan::remove(&saved).restore_text();
         for table in saved.tables.values() {
-            for chain in table.chains.iter().filter(|chain| Owner::SIDECAR.owns(chain)) {
+            for chain in table.chains.iter().filter(|chain| ChainSet::SIDECAR.contains(chain)) {
                 assert!(text.contains(&format!("-X {chain}\n")), "{}: {chain}", save.name);
             }
             let hooks =

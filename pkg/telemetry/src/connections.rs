@@ -4,10 +4,10 @@
 //! anybody can connect, a new client gets the place of one that is not being answered when all are taken.
 
 mod loopback;
-mod patience;
 mod places;
 #[cfg(test)]
 pub(crate) mod tests;
+mod write_timeout;
 
 use std::convert::Infallible;
 use std::io::{self, ErrorKind};
@@ -29,8 +29,8 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tower_service::Service as _;
 
-use patience::Patient;
 use places::{InFlight, Places};
+use write_timeout::WriteTimeout;
 
 /// [`Limits::head`] of most servers.
 const HEAD: Duration = Duration::from_secs(10);
@@ -155,7 +155,7 @@ pub(crate) async fn serve(
                 if places.len() >= limits.most {
                     places.evict();
                 }
-                let (stream, in_flight) = (Patient::new(stream, limits.stall), InFlight::default());
+                let (stream, in_flight) = (WriteTimeout::new(stream, limits.stall), InFlight::default());
                 let serve = connection(stream, peer, in_flight.clone(), router.clone(), limits, closed.clone());
                 places.take(peer, in_flight, connections.spawn(serve));
             }

@@ -79,9 +79,9 @@ pub struct Build {
 
 /// What the handlers share; clones are the same one.
 #[derive(Clone)]
-struct Desk(Arc<Shared>);
+struct DebugHandler(Arc<HandlerState>);
 
-struct Shared {
+struct HandlerState {
     inspect: Arc<dyn Inspect>,
     page: fn(&report::State) -> String,
     logger: Logger,
@@ -99,7 +99,7 @@ pub fn debug_router(
     let router = views::routes(Router::new());
     let router = levels::routes(router);
     let router = ctrlz::routes(router);
-    let desk = Desk(Arc::new(Shared { inspect, page, logger, build }));
+    let desk = DebugHandler(Arc::new(HandlerState { inspect, page, logger, build }));
     router.with_state(desk).layer(axum::middleware::from_fn(guard::guard))
 }
 
@@ -117,7 +117,11 @@ pub async fn serve(
 }
 
 /// With and without a slash at the end, as ControlZ has them.
-fn both(router: Router<Desk>, path: &str, methods: MethodRouter<Desk>) -> Router<Desk> {
+fn both(
+    router: Router<DebugHandler>,
+    path: &str,
+    methods: MethodRouter<DebugHandler>,
+) -> Router<DebugHandler> {
     router.route(path, methods.clone()).route(&format!("{path}/"), methods)
 }
 

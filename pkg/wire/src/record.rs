@@ -44,7 +44,7 @@ pub struct PodRecord {
     /// `CNI_NETNS`, as the runtime says it.
     #[serde(default)]
     pub netns: String,
-    /// What was there at the ADD; none: that could not be found out.
+    /// What was there at the ADD; `None`: that could not be found out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns_file: Option<NetnsFile>,
     /// The addresses of the pod's interface.
@@ -58,14 +58,14 @@ pub struct PodRecord {
     /// The decision in words.
     #[serde(default)]
     pub words: String,
-    /// Why the ADD failed; none: it did not.
+    /// Why the ADD failed; `None`: it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The rules that redirect it to its sidecar, as the ADD left them, chain by chain (`netfilter::RuleDigest`); empty: none
     /// were made, or they could not be read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rules: BTreeMap<String, String>,
-    /// The pod as it was known then; none: nobody had to be asked.
+    /// The pod as it was known then; `None`: nobody had to be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Box<Pod>>,
 }

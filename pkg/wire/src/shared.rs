@@ -23,7 +23,7 @@ pub struct SharedConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SharedNode {
-    /// The slot of new connections, 0 or 1; none: there is no ztunnel.
+    /// The slot of new connections, 0 or 1; `None`: there is no ztunnel.
     #[serde(default)]
     pub active: Option<u32>,
     /// `hold`, `reject` or `open`.

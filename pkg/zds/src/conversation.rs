@@ -8,7 +8,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tracing::{debug, info, warn};
 
 use crate::error::Ended;
-use crate::hub::{Hub, Seat};
+use crate::hub::{ConnectionGuard, Hub};
 use crate::message::{Ack, Answer, WorkloadResponse, ZdsHello};
 use crate::packet;
 use crate::plan::{Next, Request, Step};
@@ -25,11 +25,11 @@ pub(crate) fn converse(socket: &OwnedFd, hub: &Hub) -> Result<Infallible, Ended>
     let version = hello(socket, hub)?;
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Ended::Event)?;
     let wake = event.try_clone().map_err(Ended::Wait)?;
-    let seat = hub.join(version, socket, wake);
-    info!(target: "zds", "ztunnel {} is connected, protocol version {version}", seat.id());
+    let guard = hub.join(version, socket, wake);
+    info!(target: "zds", "ztunnel {} is connected, protocol version {version}", guard.id());
     loop {
-        match seat.next() {
-            Next::Send(request) => ask(socket, hub, &seat, request)?,
+        match guard.next() {
+            Next::Send(request) => ask(socket, hub, &guard, request)?,
             Next::Wait(until) => {
                 packet::wait(socket, &event, until)?;
                 packet::expect_silence(socket)?;
@@ -46,15 +46,15 @@ fn hello(socket: &OwnedFd, hub: &Hub) -> Result<i32, Ended> {
     if hello.version == 0 { Err(Ended::NoVersion) } else { Ok(hello.version) }
 }
 
-fn ask(socket: &OwnedFd, hub: &Hub, seat: &Seat<'_>, request: Request) -> Result<(), Ended> {
+fn ask(socket: &OwnedFd, hub: &Hub, guard: &ConnectionGuard<'_>, request: Request) -> Result<(), Ended> {
     let (step, error) = exchange(socket, hub, request)?;
     let error = Some(error).filter(|error| !error.is_empty());
     match (&step, &error) {
-        (_, None) => debug!(target: "zds", "ztunnel {} has acknowledged {step}", seat.id()),
+        (_, None) => debug!(target: "zds", "ztunnel {} has acknowledged {step}", guard.id()),
         (Step::SnapshotSent, Some(error)) => return Err(Ended::Snapshot(error.clone())),
-        (_, Some(error)) => warn!(target: "zds", "ztunnel {} refuses {step}: {error}", seat.id()),
+        (_, Some(error)) => warn!(target: "zds", "ztunnel {} refuses {step}: {error}", guard.id()),
     }
-    seat.acknowledged(step, error.as_deref());
+    guard.acknowledged(step, error.as_deref());
     Ok(())
 }
 

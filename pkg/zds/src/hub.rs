@@ -46,16 +46,16 @@ pub enum Event {
     },
 }
 
-/// The addresses of the network namespace that a ztunnel dialled from, by its connection; none: they are not known.
+/// The addresses of the network namespace that a ztunnel dialled from, by its connection; `None`: they are not known.
 pub type Locate = Box<dyn Fn(BorrowedFd<'_>) -> BTreeSet<IpAddr> + Send + Sync>;
 
 /// Workloads that are wanted, and the ztunnels that are told of them. Clones share everything.
 #[derive(Clone)]
 pub struct Hub {
-    shared: Arc<Shared>,
+    shared: Arc<HubState>,
 }
 
-struct Shared {
+struct HubState {
     /// Never held while sending, waiting or telling.
     ledger: Mutex<Ledger>,
     /// Held while telling how many connections there are, so that the last number told is the right one.
@@ -80,7 +80,8 @@ impl Hub {
         tell: Box<dyn Fn(Event) + Send + Sync>,
         locate: Locate,
     ) -> Hub {
-        let shared = Shared { ledger: Mutex::default(), counting: Mutex::default(), tell, locate, deadlines };
+        let shared =
+            HubState { ledger: Mutex::default(), counting: Mutex::default(), tell, locate, deadlines };
         Hub { shared: Arc::new(shared) }
     }
 
@@ -104,7 +105,7 @@ impl Hub {
         }
     }
 
-    /// Since when a ztunnel waits for the end of its snapshot, and the UID of its pod, if it is known; none: none does. One
+    /// Since when a ztunnel waits for the end of its snapshot, and the UID of its pod, if it is known; `None`: none does. One
     /// that dials again and again waits since its first connection.
     #[must_use]
     pub fn unsynced(&self) -> Option<(Instant, Option<String>)> {
@@ -138,14 +139,14 @@ impl Hub {
         &self.shared.deadlines
     }
 
-    /// A ztunnel has said hello on this connection. It is forgotten when the seat is dropped.
-    pub(crate) fn join(&self, version: i32, socket: &OwnedFd, event: OwnedFd) -> Seat<'_> {
+    /// A ztunnel has said hello on this connection. It is forgotten when the guard is dropped.
+    pub(crate) fn join(&self, version: i32, socket: &OwnedFd, event: OwnedFd) -> ConnectionGuard<'_> {
         let peer = Peer::new((self.shared.locate)(socket.as_fd()));
         let id = self.ledger().join(version, peer, event);
-        let seat = Seat { hub: self, id };
+        let guard = ConnectionGuard { hub: self, id };
         self.report_strangers();
         self.tell_connections();
-        seat
+        guard
     }
 
     fn tell_connections(&self) {
@@ -167,12 +168,12 @@ impl fmt::Debug for Hub {
 }
 
 /// The place of a connected ztunnel.
-pub(crate) struct Seat<'a> {
+pub(crate) struct ConnectionGuard<'a> {
     hub: &'a Hub,
     id: u64,
 }
 
-impl Seat<'_> {
+impl ConnectionGuard<'_> {
     /// What this ztunnel is called in logs.
     pub(crate) fn id(&self) -> u64 {
         self.id
@@ -194,7 +195,7 @@ impl Seat<'_> {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
         let events = self.hub.ledger().leave(self.id);
         self.hub.tell_connections();

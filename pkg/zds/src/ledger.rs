@@ -1,4 +1,4 @@
-//! What is wanted, and who has been told.
+//! What is wanted, and who has been acked.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::{
     Event, Workload,
+    connection_state::Connection,
     peer::{Peer, ZtunnelPod},
     plan::Step,
-    told::Connection,
     unsynced::Unsynced,
 };
 
 /// All that the hub knows.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// Whether ztunnels are told anything.
+    /// Whether ztunnels are acked anything.
     pub(crate) open: bool,
     /// By UID.
     pub(crate) wanted: BTreeMap<String, Wanted>,
@@ -133,7 +133,7 @@ impl Ledger {
     /// connected.
     pub(crate) fn newest(&self) -> Option<(u64, &Connection)> {
         let all = self.connections.iter().map(|(&id, connection)| (id, connection));
-        all.max_by_key(|(id, connection)| (connection.peer.standing(), *id))
+        all.max_by_key(|(id, connection)| (connection.peer.seniority(), *id))
     }
 
     /// Those of whom is not known in which pod they run although the node's ztunnel pods are; each once.
@@ -141,7 +141,7 @@ impl Ledger {
         if self.pods.is_empty() {
             return Vec::new();
         }
-        let news = |(id, one): (&u64, &mut Connection)| one.peer.is_news_as_stranger().then_some(*id);
+        let news = |(id, one): (&u64, &mut Connection)| one.peer.take_stranger_news().then_some(*id);
         self.connections.iter_mut().filter_map(news).collect()
     }
 
@@ -149,7 +149,7 @@ impl Ledger {
         self.newest().is_some_and(|(newest, _)| newest == id)
     }
 
-    /// Whether a ztunnel is to be told of a workload: within its snapshot, and after it the newest is. An older one is
+    /// Whether a ztunnel is to be acked of a workload: within its snapshot, and after it the newest is. An older one is
     /// when each newer one has refused it, or has no whole snapshot yet and so is not ready.
     pub(crate) fn is_for(&self, id: u64, wanted: &Wanted) -> bool {
         let Some(connection) = self.connections.get(&id) else { return false };
@@ -163,7 +163,7 @@ impl Ledger {
 
     /// Whether one connection counts as newer than another.
     fn is_newer(&self, one: u64, other: u64) -> bool {
-        let rank = |id: u64| (self.connections.get(&id).map(|connection| connection.peer.standing()), id);
+        let rank = |id: u64| (self.connections.get(&id).map(|connection| connection.peer.seniority()), id);
         rank(one) > rank(other)
     }
 
@@ -173,12 +173,12 @@ impl Ledger {
     }
 
     /// That nobody serves a workload, and nobody is about to: the newest has refused it, and so has everybody else who was
-    /// told.
+    /// acked.
     fn refusal(&self, uid: &str) -> Option<Event> {
         let wanted = self.wanted.get(uid)?;
         let netns = wanted.workload.netns.as_ref()?.id();
         let (_, newest) = self.newest()?;
-        let refusal = newest.told.get(uid)?.refusal.as_ref()?;
+        let refusal = newest.acked.get(uid)?.refusal.as_ref()?;
         let is_coming =
             |id: &u64, connection: &Connection| connection.lacks(wanted) && self.is_for(*id, wanted);
         let is_open = self.is_served(wanted) || self.connections.iter().any(|(id, one)| is_coming(id, one));
@@ -210,7 +210,7 @@ impl Ledger {
             return None;
         }
         if error.is_some() {
-            self.wake_all(); // an older one may be told of it now
+            self.wake_all(); // an older one may be acked of it now
             return self.refusal(&uid);
         }
         (is_newest || !was_served).then_some(Event::Accepted { uid, netns })

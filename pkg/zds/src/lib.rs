@@ -14,6 +14,7 @@
 //! Called by the agent, which puts and removes workloads and is told what became of them. It must not decide who is in
 //! the mesh, enter a namespace, or keep one open that is not wanted any more.
 
+mod connection_state;
 mod conversation;
 mod deadlines;
 mod error;
@@ -25,7 +26,6 @@ mod peer;
 mod plan;
 mod server;
 mod state;
-mod told;
 mod unsynced;
 mod workload;
 

@@ -18,18 +18,18 @@ pub struct ZtunnelPod {
 /// A connected ztunnel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
-    /// Of its network namespace; none: they could not be determined.
+    /// Of its network namespace; `None`: they could not be determined.
     pub(crate) addresses: BTreeSet<IpAddr>,
     /// Its pod, once it was found: a process stays in its pod.
     pub(crate) pod: Option<ZtunnelPod>,
-    /// That it is a stranger was told.
-    told: bool,
+    /// That it is a stranger was reported.
+    reported: bool,
 }
 
 /// How much a ztunnel counts as the newest; the greatest does. Any process of root can dial: one that runs in no ztunnel pod
 /// must not take the place of one that does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
+pub(crate) enum Seniority {
     /// Its pod is being deleted.
     Leaving(Age),
     /// In which pod it runs is not known.
@@ -48,7 +48,7 @@ pub(crate) struct Age {
 
 impl Peer {
     pub(crate) fn new(addresses: BTreeSet<IpAddr>) -> Peer {
-        Peer { addresses, pod: None, told: false }
+        Peer { addresses, pod: None, reported: false }
     }
 
     /// Looks for its pod among these.
@@ -61,19 +61,19 @@ impl Peer {
             return;
         }
         let mut fitting = pods.iter().filter(|pod| pod.ips.iter().any(|ip| self.addresses.contains(ip)));
-        // Two with one address share the node's network, and cannot be told apart by it.
+        // Two with one address share the node's network, and cannot be reported apart by it.
         self.pod = fitting.next().filter(|_| fitting.next().is_none()).cloned();
     }
 
-    pub(crate) fn standing(&self) -> Standing {
-        let Some(pod) = &self.pod else { return Standing::Unknown };
+    pub(crate) fn seniority(&self) -> Seniority {
+        let Some(pod) = &self.pod else { return Seniority::Unknown };
         let age = Age { created: pod.created.clone(), uid: pod.uid.clone() };
-        if pod.terminating { Standing::Leaving(age) } else { Standing::Staying(age) }
+        if pod.terminating { Seniority::Leaving(age) } else { Seniority::Staying(age) }
     }
 
-    /// Whether its pod is not known, and nobody was told so.
-    pub(crate) fn is_news_as_stranger(&mut self) -> bool {
-        self.pod.is_none() && !std::mem::replace(&mut self.told, true)
+    /// Whether its pod is not known, and nobody was reported so.
+    pub(crate) fn take_stranger_news(&mut self) -> bool {
+        self.pod.is_none() && !std::mem::replace(&mut self.reported, true)
     }
 }
 
@@ -96,14 +96,14 @@ mod tests {
         let (mut one, mut two) = (peer(1), peer(2));
         let pods = [old.clone(), new.clone()];
         [&mut one, &mut two].into_iter().for_each(|peer| peer.identify(&pods));
-        assert!(two.standing() > one.standing());
-        assert!(one.standing() > peer(3).standing() && !one.is_news_as_stranger());
+        assert!(two.seniority() > one.seniority());
+        assert!(one.seniority() > peer(3).seniority() && !one.take_stranger_news());
         // A rollback: the newer pod is being deleted.
         two.identify(&[old.clone(), ZtunnelPod { terminating: true, ..new }]);
-        assert!(one.standing() > two.standing() && peer(3).standing() > two.standing());
+        assert!(one.seniority() > two.seniority() && peer(3).seniority() > two.seniority());
         // The API has removed the object, the process still drains.
         two.identify(&[old]);
-        assert!(one.standing() > two.standing());
+        assert!(one.seniority() > two.seniority());
     }
 
     #[test]
@@ -111,8 +111,8 @@ mod tests {
         let pods = [pod("a", "2026-01-01T00:00:00Z", 1), pod("b", "2026-01-02T00:00:00Z", 1)];
         for mut unknown in [peer(1), peer(2), Peer::default()] {
             unknown.identify(&pods);
-            assert_eq!(unknown.standing(), Standing::Unknown);
-            assert!(unknown.is_news_as_stranger() && !unknown.is_news_as_stranger(), "told once");
+            assert_eq!(unknown.seniority(), Seniority::Unknown);
+            assert!(unknown.take_stranger_news() && !unknown.take_stranger_news(), "reported once");
         }
     }
 }

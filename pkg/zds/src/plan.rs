@@ -1,4 +1,4 @@
-//! What a ztunnel is told next: what is wanted minus what it has acknowledged, in an order that it can bear.
+//! What a ztunnel is acked next: what is wanted minus what it has acknowledged, in an order that it can bear.
 //!
 //! Every ztunnel gets its snapshot: it is not ready before. First to last: what was put since it connected, what is not
 //! wanted any more, the rest, the end of the snapshot (once). After that the newest one gets what is put, and what it
@@ -12,9 +12,9 @@ use std::time::Instant;
 use netns::{Netns, NetnsId};
 use prost::Message as _;
 
+use crate::connection_state::{AckedWorkload, Connection};
 use crate::ledger::{Ledger, Wanted};
 use crate::message::{AddWorkload, DelWorkload, KeepWorkload, Payload, SnapshotSent, WorkloadRequest};
-use crate::told::{Connection, Told};
 
 /// What a ztunnel's thread does next.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Request {
 }
 
 impl Ledger {
-    /// What this ztunnel is told next.
+    /// What this ztunnel is acked next.
     pub(crate) fn next(&self, id: u64, now: Instant) -> Next {
         let Some(connection) = self.connections.get(&id).filter(|_| self.open) else {
             return Next::Wait(None);
@@ -103,7 +103,7 @@ impl Ledger {
         request.map_or_else(|| self.retry(id, connection, now), Next::Send)
     }
 
-    /// The first of those that were put since this ztunnel was to be told of everything.
+    /// The first of those that were put since this ztunnel was to be acked of everything.
     fn fresh(&self, id: u64, connection: &Connection) -> Option<Request> {
         let fresh = self.wanted.values().filter(|wanted| wanted.revision > connection.fresh_after);
         let lacking = fresh.filter(|wanted| connection.lacks(wanted) && self.is_for(id, wanted));
@@ -115,19 +115,19 @@ impl Ledger {
         lacking.find(|wanted| self.is_for(id, wanted)).map(Request::wanted)
     }
 
-    /// One that was told and is not wanted any more, or not as it is and not by this one.
+    /// One that was acked and is not wanted any more, or not as it is and not by this one.
     fn unwanted(&self, id: u64, connection: &Connection) -> Option<Request> {
-        let is_unwanted = |uid: &str, told| {
+        let is_unwanted = |uid: &str, acked| {
             let wanted = self.wanted.get(uid);
-            wanted.is_none_or(|wanted| has_moved(told, wanted) && !self.is_for(id, wanted))
+            wanted.is_none_or(|wanted| has_moved(acked, wanted) && !self.is_for(id, wanted))
         };
-        connection.told.iter().find(|(uid, told)| is_unwanted(uid, told)).map(|(uid, _)| Request::del(uid))
+        connection.acked.iter().find(|(uid, acked)| is_unwanted(uid, acked)).map(|(uid, _)| Request::del(uid))
     }
 
     /// One that was refused and is due, or when that will be.
     fn retry(&self, id: u64, connection: &Connection, now: Instant) -> Next {
         let refused = self.wanted.values().filter_map(|wanted| {
-            let refusal = connection.told.get(&wanted.workload.uid)?.refusal.as_ref()?;
+            let refusal = connection.acked.get(&wanted.workload.uid)?.refusal.as_ref()?;
             let is_due = wanted.workload.netns.is_some() && self.is_for(id, wanted);
             is_due.then_some((refusal.again, wanted))
         });
@@ -139,7 +139,7 @@ impl Ledger {
 }
 
 /// The pod has another network namespace by now: a ztunnel that is about to leave shall not hold the old one open.
-fn has_moved(told: &Told, wanted: &Wanted) -> bool {
+fn has_moved(acked: &AckedWorkload, wanted: &Wanted) -> bool {
     let now = wanted.workload.netns.as_ref().map(|netns| netns.id());
-    told.netns.is_some() && now.is_some() && told.netns != now
+    acked.netns.is_some() && now.is_some() && acked.netns != now
 }

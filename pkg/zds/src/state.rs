@@ -5,13 +5,13 @@ use std::time::SystemTime;
 
 use netns::NetnsId;
 
+use crate::connection_state::{AckedWorkload, Connection};
 use crate::ledger::{Ledger, Wanted};
-use crate::told::{Connection, Told};
 
 /// How things stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Whether ztunnels are told anything yet.
+    /// Whether ztunnels are acked anything yet.
     pub open: bool,
     /// In the order of their hellos.
     pub connections: Vec<ConnectionState>,
@@ -30,9 +30,9 @@ pub struct ConnectionState {
     pub in_sync: bool,
     /// How many workloads it has accepted or keeps.
     pub acknowledged: usize,
-    /// UID of its pod; none: it is not known in which one it runs.
+    /// UID of its pod; `None`: it is not known in which one it runs.
     pub pod: Option<String>,
-    /// It counts as the newest, which is told what comes.
+    /// It counts as the newest, which is acked what comes.
     pub newest: bool,
 }
 
@@ -56,9 +56,9 @@ pub struct WorkloadState {
 /// How far a ztunnel is with a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It has not answered, or has not been told: there is no ztunnel, or the network namespace is not known.
+    /// It has not answered, or has not been acked: there is no ztunnel, or the network namespace is not known.
     Waiting,
-    /// It was told to go on with what it has.
+    /// It was acked to go on with what it has.
     Kept,
     /// It serves the workload.
     Accepted,
@@ -78,20 +78,22 @@ impl Ledger {
     }
 
     fn connection_state(&self, id: u64, connection: &Connection) -> ConnectionState {
-        let acknowledged = connection.told.values().filter(|told| told.refusal.is_none()).count();
+        let acknowledged = connection.acked.values().filter(|acked| acked.refusal.is_none()).count();
         let &Connection { since, version, in_sync, .. } = connection;
         let pod = connection.peer.pod.as_ref().map(|pod| pod.uid.clone());
         ConnectionState { since, version, in_sync, acknowledged, pod, newest: self.is_newest(id) }
     }
 
     fn workload_state(&self, wanted: &Wanted, newest: Option<&Connection>) -> WorkloadState {
-        let told = newest.and_then(|newest| newest.told.get(&wanted.workload.uid));
-        let answered = told.filter(|_| newest.is_some_and(|newest| !newest.lacks(wanted)));
+        let acked = newest.and_then(|newest| newest.acked.get(&wanted.workload.uid));
+        let answered = acked.filter(|_| newest.is_some_and(|newest| !newest.lacks(wanted)));
         let progress = match answered {
-            None | Some(Told { refusal: Some(_), .. }) if self.is_served(wanted) => Progress::Accepted,
+            None | Some(AckedWorkload { refusal: Some(_), .. }) if self.is_served(wanted) => {
+                Progress::Accepted
+            }
             None => Progress::Waiting,
-            Some(Told { refusal: Some(refusal), .. }) => Progress::Refused(refusal.error.clone()),
-            Some(Told { netns: None, .. }) => Progress::Kept,
+            Some(AckedWorkload { refusal: Some(refusal), .. }) => Progress::Refused(refusal.error.clone()),
+            Some(AckedWorkload { netns: None, .. }) => Progress::Kept,
             Some(_) => Progress::Accepted,
         };
         WorkloadState {
@@ -99,8 +101,8 @@ impl Ledger {
             namespace: wanted.workload.namespace.clone(),
             netns: wanted.workload.netns.as_ref().map(|netns| netns.id()),
             progress,
-            since: answered.map_or(wanted.since, |told| told.since),
-            attempts: answered.map_or(0, |told| told.attempts),
+            since: answered.map_or(wanted.since, |acked| acked.since),
+            attempts: answered.map_or(0, |acked| acked.attempts),
         }
     }
 }

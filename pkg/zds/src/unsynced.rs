@@ -22,7 +22,7 @@ struct Entry {
     since: Instant,
     /// UID of its pod, as far as it was known when it left.
     pod: Option<String>,
-    /// When it left; none: it is connected.
+    /// When it left; `None`: it is connected.
     left: Option<Instant>,
 }
 

@@ -18,7 +18,7 @@ const UNITS: [(Load, usize); 3] = [(Load::RoundTrips, 60), (Load::Small, 20), (L
 /// Rounds for each that was asked for: they are short, so that few of them are interrupted.
 const SHORT: usize = 10;
 
-/// A way of capture, with one connection through it.
+/// A capture mode, with one connection through it.
 struct Way {
     name: &'static str,
     flow: Flow,

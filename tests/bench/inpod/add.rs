@@ -1,10 +1,10 @@
-//! ADD of a pod that is captured from within: the plugin, the agent, its tools and ztunnel, beside a bare restore.
+//! ADD of a pod that is captured in-pod: the plugin, the agent, its tools and ztunnel, beside a bare restore.
 
 use std::{fs, thread, time::Duration};
 
 use kit::{Auth, Pod, istio};
 use model::Family;
-use rules::{Owner, Saved, inpod};
+use rules::{ChainSet, Saved, inpod};
 use serde_json::{Value, json};
 
 use super::lab::{Lab, MESH};
@@ -79,7 +79,7 @@ pub(crate) fn run(stage: &Stage, rounds: usize) {
 fn restore(stage: &Stage, tool: &str, family: Family) -> Vec<String> {
     let pod = inpod::Pod { dns: true, ..inpod::Pod::default() };
     let rules = inpod::pod(&inpod::Config::default(), &pod, family);
-    let text = Owner::IN_POD.apply(&rules, &Saved::default()).restore_text();
+    let text = ChainSet::IN_POD.apply(&rules, &Saved::default()).restore_text();
     let path = stage.node.dir().join(format!("rules-{tool}"));
     fs::write(&path, text).unwrap();
     vec![tool.to_owned(), "--noflush".to_owned(), path.to_string_lossy().into_owned()]

@@ -15,8 +15,8 @@ use std::{
 
 use kit::binary;
 use report::{
-    Capture, Comparison, FirewallRule, InstalledFile, KernelView, NodeState, PodState, Reason, SCHEMA,
-    Setting, State, SysctlState, Way,
+    CaptureState, Comparison, FirewallRule, InstalledFile, KernelView, NodeState, PodState, Reason,
+    RedirectionMode, SCHEMA, Setting, State, SysctlState,
 };
 use serde_json::Value;
 
@@ -95,8 +95,8 @@ fn answer(mut stream: UnixStream, document: &Mutex<State>) {
     drop(stream.write_all(format!("{head}{body}").as_bytes()));
 }
 
-pub(super) fn pod(namespace: &str, name: &str, capture: Capture) -> PodState {
-    let outside = capture == Capture::Outside;
+pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodState {
+    let outside = capture == CaptureState::Outside;
     let (code, words) = match outside {
         true => ("opted-out", "its annotation ambient.istio.io/redirection is disabled"),
         false => ("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
@@ -108,7 +108,7 @@ pub(super) fn pod(namespace: &str, name: &str, capture: Capture) -> PodState {
         ips: vec!["10.0.0.7".parse().unwrap()],
         phase: "Running".into(),
         capture,
-        way: (!outside).then_some(Way::Sidecar),
+        way: (!outside).then_some(RedirectionMode::Sidecar),
         reason: Reason { code: code.into(), words: words.into() },
         since: Some("2026-11-21T01:00:00.5Z".into()),
         annotation: None,
@@ -124,13 +124,13 @@ pub(super) fn pod(namespace: &str, name: &str, capture: Capture) -> PodState {
 pub(super) fn document() -> State {
     let mut node = NodeState { name: "node-1".into(), ambient: true, synced: true, ..NodeState::default() };
     node.started = Some("2026-11-21T00:00:00Z".into());
-    let pods = vec![pod("shop", "cart", Capture::Captured), pod("shop", "web", Capture::Outside)];
+    let pods = vec![pod("shop", "cart", CaptureState::Captured), pod("shop", "web", CaptureState::Outside)];
     State { schema: SCHEMA.into(), version: "0.1.0".into(), node, pods, ..State::default() }
 }
 
 pub(super) fn bypassing() -> State {
     let mut document = document();
-    let mut pod = pod("store", "web", Capture::Bypassing);
+    let mut pod = pod("store", "web", CaptureState::Bypassing);
     pod.kernel.differences = vec!["the rules of IPv4 are missing".into()];
     document.pods.push(pod);
     document
@@ -157,7 +157,8 @@ pub(super) fn full() -> State {
         vec![InstalledFile { kind: "entry".into(), path: "/net.d/10.conflist".into(), ok: true, detail }];
     let (name, value) = ("cni-network-config".into(), r#"{"token": "hunter2secret"}"#.into());
     document.config = vec![Setting { name, value, origin: "flag".into() }];
-    let inside = PodState { way: Some(Way::InPod), ..pod("shop", "inside", Capture::Captured) };
+    let inside =
+        PodState { way: Some(RedirectionMode::InPod), ..pod("shop", "inside", CaptureState::Captured) };
     document.pods.push(inside);
     document
 }

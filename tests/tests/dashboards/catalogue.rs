@@ -33,7 +33,7 @@ fn metrics(daemon: &Daemon) -> String {
     text
 }
 
-/// Of a node with each way of capture.
+/// Of a node with each capture mode.
 pub(super) fn exported() -> Catalogue {
     let mut catalogue = Catalogue::new();
     add(&mut catalogue, &on_the_node());

@@ -1,4 +1,4 @@
-//! Events about pods, for both ways of capture, and about the agent's own pod.
+//! Events about pods, for both capture modes, and about the agent's own pod.
 
 use kit::{ApiServer, InpodOptions, InpodZtunnel, Pod};
 use serde_json::json;

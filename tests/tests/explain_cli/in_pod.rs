@@ -1,4 +1,4 @@
-//! With capture from within the pods.
+//! With in-pod capture the pods.
 
 use kit::{InpodOptions, Pod, WorkloadState};
 use serde_json::json;

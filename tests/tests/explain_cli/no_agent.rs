@@ -59,7 +59,7 @@ fn captured_on_the_node_and_what_happens_meanwhile() {
     let (status, text) = verify(&stage.container);
     assert!(status == 2 && text.contains("No difference was found"), "{text}");
 
-    // What the agent put right when it ran.
+    // What the agent repaired when it ran.
     let failed = Pod::new(MESH, "late");
     let _ = stage.add(failed, &stage.node.conflist(&[stage.plugin()])).unwrap_err();
     let failed = ("failed", "pending", "-", 1);
@@ -99,7 +99,7 @@ fn captured_from_within() {
     ztunnel.kill();
     let answer = explain(&stage.container, "mesh/web");
     assert_eq!(
-        (answer.capture.map(report::Capture::word), answer.verdict.status()),
+        (answer.capture.map(report::CaptureState::word), answer.verdict.status()),
         (Some("held"), 1),
         "{answer}"
     );

@@ -101,7 +101,7 @@ fn a_slot_that_cannot_be_built_is_neither_active_nor_a_bypass() {
     stage.announce(&ztunnel, true);
     stage.wait_said("the node is not as it should be");
     let answer = explain(&stage.container, "mesh/web");
-    assert_eq!(answer.capture.map(report::Capture::word), Some("held"), "{answer}");
+    assert_eq!(answer.capture.map(report::CaptureState::word), Some("held"), "{answer}");
     assert!(!answer.answer.contains("No ztunnel is ready"), "{answer}");
     assert_eq!(list(&stage.container, &["--bypassing"]), (0, Vec::new()));
     let (_, text) = call(&stage.container, &["state", "-o", "json"]);

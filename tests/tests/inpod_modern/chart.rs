@@ -221,7 +221,7 @@ fn the_credential_is_where_istio_has_it_now_and_nowhere_else() {
     let mut daemon = container.start();
     daemon.wait_until_ready();
     assert!(!former.exists() && kubeconfig.exists());
-    // A damage is put right here, too.
+    // A damage is repaired here, too.
     fs::write(&kubeconfig, "nothing").unwrap();
     daemon
         .wait_for("it is put right", |_| fs::read_to_string(&kubeconfig).is_ok_and(|text| text != "nothing"));

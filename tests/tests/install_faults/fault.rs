@@ -53,7 +53,7 @@ impl Fault {
         assert!(told(daemon));
     }
 
-    /// It shows, and when it is mended, the installation is completed by itself.
+    /// It shows, and when it is repaired, the installation is completed by itself.
     pub(super) fn shows_and_heals(&self, daemon: &mut Daemon, mend: impl FnOnce()) {
         self.shows(daemon);
         mend();

@@ -1,4 +1,4 @@
-//! What was mended is taken back at the end, too.
+//! What was repaired is taken back at the end, too.
 
 use std::fs;
 use std::time::Instant;

@@ -17,7 +17,7 @@ pub(super) fn repository(path: &str) -> PathBuf {
 pub(crate) const SIDECAR: &str = "istio-cni.yaml";
 /// The one with it, and capture on the node.
 pub(crate) const AMBIENT: &str = "istio-cni-ambient.yaml";
-/// The one with it, and capture from within pods.
+/// The one with it, and in-pod capture.
 pub(crate) const IN_POD: &str = "istio-cni-in-pod.yaml";
 
 /// Every document of a manifest, in its order.

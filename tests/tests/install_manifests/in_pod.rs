@@ -1,4 +1,4 @@
-//! The manifest with capture from within pods: what it gives and what it does not, and that the daemon takes it.
+//! The manifest with in-pod capture: what it gives and what it does not, and that the daemon takes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

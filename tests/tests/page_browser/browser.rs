@@ -43,7 +43,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// A new one; none: there is no Chromium here, and the test is skipped.
+    /// A new one; `None`: there is no Chromium here, and the test is skipped.
     pub(crate) fn start() -> Option<Self> {
         let Some(program) = program() else {
             kit::skip("no chromium: run hack/setup");

@@ -128,7 +128,7 @@ fn first_jumps_are_first(state: &State, case: &Case, backend: Backend) {
     }
 }
 
-/// Does harm to both families and has it mended; tells the state after that.
+/// Does harm to both families and has it repaired; tells the state after that.
 fn mend(netns: &Netns, case: &Case, backend: Backend, good: &State, (what, harm, in_place): Harm) -> State {
     let what = format!("{} with {backend}: {what}", case.name);
     for (family, save) in good.of_backend(backend) {
@@ -201,7 +201,7 @@ fn every_case_survives_damage_and_spares_foreign_rules_with_legacy() {
     at_once(&cases::all(), |case| foreign_rules_stay(case, Backend::Legacy, &[MUCH_HARM]));
 }
 
-/// Routes, policy rules and the address are mended too, and foreign ones stay.
+/// Routes, policy rules and the address are repaired too, and foreign ones stay.
 #[test]
 fn routes_and_addresses_are_mended_and_foreign_ones_stay() {
     let case = cases::all().into_iter().find(|case| case.name == "tproxy").unwrap();

@@ -1,7 +1,7 @@
 //! `uninstall --dry-run`: what an uninstallation would take away.
 
 use anyhow::Result;
-use report::{Capture, Comparison, State, Way, clean, tables};
+use report::{CaptureState, Comparison, RedirectionMode, State, clean, tables};
 use serde::Serialize;
 
 use super::Output;
@@ -40,8 +40,9 @@ impl Removal {
         }
         let files =
             state.installation.iter().map(|file| format!("{} {}: {}", file.kind, file.path, file.detail));
-        let is_left = |capture| !matches!(capture, Capture::Outside | Capture::Pending);
-        let pods = state.pods.iter().filter(|pod| pod.way == Some(Way::InPod) && is_left(pod.capture));
+        let is_left = |capture| !matches!(capture, CaptureState::Outside | CaptureState::Pending);
+        let pods =
+            state.pods.iter().filter(|pod| pod.way == Some(RedirectionMode::InPod) && is_left(pod.capture));
         let pods =
             pods.map(|pod| format!("rules and the policy route in the network namespace of {}", pod.title()));
         let cleaned = |all: Vec<String>| all.iter().map(|text| clean(text)).collect();

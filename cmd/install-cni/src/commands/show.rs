@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use report::{Capture, PodState, State, tables};
+use report::{CaptureState, PodState, State, tables};
 use serde_json::json;
 
 use super::{CANNOT, Call, output::is_on};
@@ -19,7 +19,7 @@ pub(super) fn list(call: &Call) -> Result<ExitCode> {
     let bypassing = is_on(&call.values, "bypassing")?;
     let wanted = match (call.values.text("state"), bypassing) {
         ("", false) => None,
-        ("", true) => Some(Capture::Bypassing),
+        ("", true) => Some(CaptureState::Bypassing),
         (_, true) => bail!("--bypassing and --state cannot be used together"),
         (word, false) => Some(capture(word)?),
     };
@@ -30,7 +30,8 @@ pub(super) fn list(call: &Call) -> Result<ExitCode> {
     let shown: Vec<&PodState> =
         all.iter().copied().filter(|pod| wanted.is_none_or(|wanted| wanted == pod.capture)).collect();
     call.output.print(&shown, |colour| tables::pods(&shown, colour))?;
-    let cannot_tell = || no_pods_are_known(&state) || all.iter().any(|pod| pod.capture == Capture::Unknown);
+    let cannot_tell =
+        || no_pods_are_known(&state) || all.iter().any(|pod| pod.capture == CaptureState::Unknown);
     Ok(match (bypassing, shown.is_empty()) {
         (true, false) => ExitCode::FAILURE,
         (true, true) if cannot_tell() => {
@@ -51,10 +52,12 @@ fn complain_unknown(state: &State) {
     tables::not_known(state).iter().for_each(|what| eprintln!("install-cni: not known: {what}"));
 }
 
-fn capture(word: &str) -> Result<Capture> {
-    match Capture::ALL.into_iter().find(|capture| capture.word() == word) {
+fn capture(word: &str) -> Result<CaptureState> {
+    match CaptureState::ALL.into_iter().find(|capture| capture.word() == word) {
         Some(capture) => Ok(capture),
-        None => bail!("--state: {word:?} is none of {}", Capture::ALL.map(Capture::word).join(", ")),
+        None => {
+            bail!("--state: {word:?} is none of {}", CaptureState::ALL.map(CaptureState::word).join(", "))
+        }
     }
 }
 

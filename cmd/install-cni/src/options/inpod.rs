@@ -1,4 +1,4 @@
-//! Flags of capture from within pods. Variables, and what they mean, are Istio's of 1.30, but for the first and the
+//! Flags of in-pod capture. Variables, and what they mean, are Istio's of 1.30, but for the first and the
 //! last two; Istio has no flags for most of them.
 
 use flags::{Flag, flag, switch};

@@ -1,4 +1,4 @@
-//! Flags of Istio 1.29 to 1.31, beside those of capture from within pods. Istio has no flags for some of them, only the
+//! Flags of Istio 1.29 to 1.31, beside those of in-pod capture. Istio has no flags for some of them, only the
 //! variables. The last one is ours.
 
 use flags::{Flag, flag, switch};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use agent::{Capture, InPod};
+use agent::{CaptureConfig, InPodConfig};
 use cni_types::run_dir;
 use flags::Source;
 use netfilter::Backend;
@@ -68,13 +68,13 @@ impl Reader<'_> {
         Some(on.then_some(Ambient { agent, socket, source: source?, fallback_file, host_network, events }))
     }
 
-    fn capture(&mut self) -> Option<Capture> {
+    fn capture(&mut self) -> Option<CaptureConfig> {
         let chosen = self.in_pod();
         let text = self.text("ambient-capture");
         match text.as_str() {
-            "node" => Some(Capture::Node),
-            "in-pod" => Some(Capture::InPod(chosen?)),
-            "auto" | "" => Some(Capture::Auto(chosen?)),
+            "node" => Some(CaptureConfig::Node),
+            "in-pod" => Some(CaptureConfig::InPod(chosen?)),
+            "auto" | "" => Some(CaptureConfig::Auto(chosen?)),
             _ => {
                 self.mistake("ambient-capture", format!("{text:?} is none of node, in-pod and auto"));
                 None
@@ -82,17 +82,17 @@ impl Reader<'_> {
         }
     }
 
-    /// Nothing but capture from within was asked for.
+    /// Nothing but in-pod capture was asked for.
     pub(super) fn is_always_in_pod(&self) -> bool {
         self.text("ambient-capture") == "in-pod"
     }
 
-    fn in_pod(&mut self) -> Option<InPod> {
+    fn in_pod(&mut self) -> Option<InPodConfig> {
         let v4 = self.address("host-probe-snat-ip");
         let v6 = self.address("host-probe-snat-ipv6");
         let branch_probes = self.boolean("ambient-enable-aws-branch-eni-probe");
         let (dns_capture, ipv6) = (self.boolean("ambient-dns-capture"), self.boolean("ambient-ipv6"));
-        Some(InPod {
+        Some(InPodConfig {
             rules: inpod::Config {
                 probes: Probes { v4: v4?, v6: v6? },
                 branch_probes: branch_probes?,
@@ -125,7 +125,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The operator's selectors, as they are understood and as they were written; none: there are none. Helm renders a
+    /// The operator's selectors, as they are understood and as they were written; `None`: there are none. Helm renders a
     /// value of `null`, which unsets it, as the word.
     pub(super) fn selectors(&self) -> Result<Option<(Vec<Enablement>, serde_json::Value)>, String> {
         let Some(text) = self.optional(SELECTORS) else { return Ok(None) };

@@ -4,25 +4,25 @@ use std::{collections::BTreeMap, time::Instant};
 
 use model::NetworkPrivilege;
 
-use super::InPodWay;
-use crate::core::Core;
+use super::InPodCapture;
+use crate::agent_state::AgentState;
 
-impl InPodWay {
-    /// What is known of all captives by now.
-    pub(super) fn tell_bypasses(&self, core: &mut Core) {
+impl InPodCapture {
+    /// What is known of all enrolled by now.
+    pub(super) fn tell_bypasses(&self, core: &mut AgentState) {
         let (mut privileges, mut overruled) = (BTreeMap::<NetworkPrivilege, usize>::new(), 0);
         let now = Instant::now();
-        for (uid, captive) in self.captives.iter().filter(|(_, captive)| !captive.leaving) {
-            *privileges.entry(captive.privilege).or_default() += 1;
-            core.notices.can_bypass(&captive.name, uid, captive.privilege);
-            if captive.seen.is_none() {
+        for (uid, enrolled_pod) in self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.leaving) {
+            *privileges.entry(enrolled_pod.privilege).or_default() += 1;
+            core.notices.can_bypass(&enrolled_pod.name, uid, enrolled_pod.privilege);
+            if enrolled_pod.seen.is_none() {
                 continue; // what was found before counts until it is looked at again
             }
-            let found: Vec<&str> = captive.bypasses().collect();
+            let found: Vec<&str> = enrolled_pod.bypasses().collect();
             overruled += usize::from(!found.is_empty());
-            core.notices.overruled(&captive.name, uid, &found.join("; "), now);
+            core.notices.overruled(&enrolled_pod.name, uid, &found.join("; "), now);
         }
-        core.notices.forget_bypasses(|uid| self.captives.contains_key(uid));
+        core.notices.forget_bypasses(|uid| self.enrolled.contains_key(uid));
         core.metrics.bypasses(&privileges, overruled);
     }
 }

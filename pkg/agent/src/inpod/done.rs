@@ -8,20 +8,20 @@ use tracing::{debug, info, warn};
 use zds::Event;
 
 use super::{
-    InPodWay,
-    captive::{Captive, Step},
+    InPodCapture,
+    enrolled_pod::{EnrolledPod, RulesState},
     worker::{Done, Look},
 };
 use crate::{
-    core::Core,
+    agent_state::AgentState,
     history::{Entry, summary},
-    owner::Level,
+    reconciler::Scope,
 };
 
-impl InPodWay {
-    pub(super) fn take(&mut self, core: &mut Core, done: Done) {
+impl InPodCapture {
+    pub(super) fn take(&mut self, core: &mut AgentState, done: Done) {
         if !self.is_nothing_new(&done) {
-            core.is_dirty(Level::Members);
+            core.mark_dirty(Scope::Membership);
         }
         self.tell_notices(core, &done);
         match done {
@@ -56,7 +56,8 @@ impl InPodWay {
                 self.accepted(&uid, netns);
             }
             Done::Zds(Event::Refused { uid, netns, error }) => {
-                let is_new = self.captives.get(&uid).is_some_and(|captive| captive.refused.is_none());
+                let is_new =
+                    self.enrolled.get(&uid).is_some_and(|enrolled_pod| enrolled_pod.refused.is_none());
                 if is_new {
                     self.note_said(core, &uid, "it was told of the pod", Err(&error));
                 }
@@ -65,8 +66,8 @@ impl InPodWay {
         }
     }
 
-    fn note_captured(&self, core: &mut Core, uid: &str, result: &Result<Report, String>) {
-        let is_awaited = self.captives.get(uid).is_some_and(|captive| !captive.waiting.is_empty());
+    fn note_captured(&self, core: &mut AgentState, uid: &str, result: &Result<Report, String>) {
+        let is_awaited = self.enrolled.get(uid).is_some_and(|enrolled_pod| !enrolled_pod.waiting.is_empty());
         let cause = if is_awaited { "ADD" } else { "joined the mesh" };
         match result {
             Ok(report) if report.differences.is_empty() => {}
@@ -78,7 +79,7 @@ impl InPodWay {
         }
     }
 
-    fn note_looked(&self, core: &mut Core, uid: &str, result: &Result<Look, String>) {
+    fn note_looked(&self, core: &mut AgentState, uid: &str, result: &Result<Look, String>) {
         match result {
             Ok(look) if look.repaired.is_empty() => {}
             Ok(look) => {
@@ -90,9 +91,9 @@ impl InPodWay {
     }
 
     /// Remembers work on a pod, which ends now.
-    fn note(&self, core: &mut Core, uid: &str, cause: &str, what: &str, done: Result<(), &str>) {
-        if let Some(captive) = self.captives.get(uid) {
-            let (pod, took) = (Some(captive.name.to_string()), captive.begun.elapsed());
+    fn note(&self, core: &mut AgentState, uid: &str, cause: &str, what: &str, done: Result<(), &str>) {
+        if let Some(enrolled_pod) = self.enrolled.get(uid) {
+            let (pod, took) = (Some(enrolled_pod.name.to_string()), enrolled_pod.begun.elapsed());
             core.history.note(Entry {
                 cause: cause.to_owned(),
                 what: what.to_owned(),
@@ -104,31 +105,36 @@ impl InPodWay {
     }
 
     /// Remembers what ztunnel said; how long that took it nobody knows.
-    fn note_said(&self, core: &mut Core, uid: &str, what: &str, done: Result<(), &str>) {
-        if let Some(captive) = self.captives.get(uid) {
-            note_ztunnel(core, Some(captive.name.to_string()), what, done);
+    fn note_said(&self, core: &mut AgentState, uid: &str, what: &str, done: Result<(), &str>) {
+        if let Some(enrolled_pod) = self.enrolled.get(uid) {
+            note_ztunnel(core, Some(enrolled_pod.name.to_string()), what, done);
         }
     }
 
     /// Most looks show what was seen before; and with the rules of a pod that an ADD waits for, ztunnel comes next, whose
     /// answer is not to wait for a turn.
     fn is_nothing_new(&self, done: &Done) -> bool {
-        let of = |uid: &String, holds: fn(&Captive) -> bool| self.captives.get(uid).is_some_and(holds);
+        let of = |uid: &String, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
         match done {
             Done::Looked { uid, result: Ok(look), .. } => {
-                look.repaired.is_empty() && of(uid, |captive| captive.step == Step::Verified)
+                look.repaired.is_empty() && of(uid, |enrolled_pod| enrolled_pod.rules == RulesState::Verified)
             }
-            Done::Captured { uid, result: Ok(_), .. } => of(uid, |captive| !captive.waiting.is_empty()),
+            Done::Captured { uid, result: Ok(_), .. } => {
+                of(uid, |enrolled_pod| !enrolled_pod.waiting.is_empty())
+            }
             Done::Exempted { .. } => true, // a turn follows if it is
             _ => false,
         }
     }
 
-    fn tell_notices(&self, core: &mut Core, done: &Done) {
+    fn tell_notices(&self, core: &mut AgentState, done: &Done) {
         match done {
             Done::Looked { uid, result: Ok(look), .. } if !look.repaired.is_empty() => {
-                if let Some(captive) = self.captives.get(uid).filter(|captive| !captive.leaving) {
-                    core.notices.repaired(&format!("traffic of {} to ztunnel", captive.name), &look.repaired);
+                if let Some(enrolled_pod) =
+                    self.enrolled.get(uid).filter(|enrolled_pod| !enrolled_pod.leaving)
+                {
+                    core.notices
+                        .repaired(&format!("traffic of {} to ztunnel", enrolled_pod.name), &look.repaired);
                 }
             }
             Done::Zds(Event::Connections { connected, .. }) => {
@@ -149,13 +155,13 @@ impl InPodWay {
     }
 
     fn captured(&mut self, uid: &str, netns: NetnsId, result: Result<Report, String>) {
-        let Some(captive) = self.captives.get_mut(uid) else { return };
-        captive.busy = false;
-        let again = std::mem::take(&mut captive.again);
-        if captive.leaving {
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        enrolled_pod.busy = false;
+        let again = std::mem::take(&mut enrolled_pod.again);
+        if enrolled_pod.leaving {
             return; // the next turn takes away what was made
         }
-        if again || captive.id() != Some(netns) {
+        if again || enrolled_pod.id() != Some(netns) {
             self.capture(uid);
             return;
         }
@@ -163,24 +169,24 @@ impl InPodWay {
         match result {
             Ok(report) => {
                 if let Some(warning) = report.warning {
-                    debug!(target: "ambient", "{}: {warning}", captive.name);
+                    debug!(target: "ambient", "{}: {warning}", enrolled_pod.name);
                 }
                 if !report.differences.is_empty() {
-                    captive.seen = Some(report.seen);
-                    captive.step = Step::Ruled;
+                    enrolled_pod.seen = Some(report.seen);
+                    enrolled_pod.rules = RulesState::Applied;
                 }
-                captive.step = captive.step.max(Step::Ruled);
-                captive.succeeded();
-                let workload = captive.workload(uid);
+                enrolled_pod.rules = enrolled_pod.rules.max(RulesState::Applied);
+                enrolled_pod.succeeded();
+                let workload = enrolled_pod.workload(uid);
                 self.hub.put(workload);
                 self.answer_served(uid);
             }
             Err(why) => {
-                if captive.trouble.as_ref() != Some(&why) {
-                    warn!(target: "ambient", "{} cannot be captured: {why}", captive.name);
+                if enrolled_pod.trouble.as_ref() != Some(&why) {
+                    warn!(target: "ambient", "{} cannot be captured: {why}", enrolled_pod.name);
                 }
-                captive.failed(why.clone());
-                if !captive.waiting.is_empty() {
+                enrolled_pod.failed(why.clone());
+                if !enrolled_pod.waiting.is_empty() {
                     self.abandon(uid, why);
                 }
             }
@@ -188,88 +194,90 @@ impl InPodWay {
     }
 
     fn looked(&mut self, uid: &str, netns: NetnsId, result: Result<Look, String>) {
-        let Some(captive) = self.captives.get_mut(uid) else { return };
-        captive.busy = false;
-        let again = std::mem::take(&mut captive.again);
-        if captive.leaving {
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        enrolled_pod.busy = false;
+        let again = std::mem::take(&mut enrolled_pod.again);
+        if enrolled_pod.leaving {
             return;
         }
-        if again || captive.id() != Some(netns) {
+        if again || enrolled_pod.id() != Some(netns) {
             self.capture(uid);
             return;
         }
         match result {
             Ok(Look { glance, repaired }) => {
                 if !repaired.is_empty() {
-                    warn!(target: "ambient", "{}: rules were put back: {}", captive.name, repaired.join("; "));
+                    warn!(target: "ambient", "{}: rules were put back: {}", enrolled_pod.name, repaired.join("; "));
                     self.metrics.repaired("pod");
                 }
-                captive.seen = Some(glance);
-                captive.looked = Some(Instant::now());
-                captive.seen_well();
-                captive.say();
+                enrolled_pod.seen = Some(glance);
+                enrolled_pod.looked = Some(Instant::now());
+                enrolled_pod.seen_well();
+                enrolled_pod.say();
             }
             Err(why) => {
-                if captive.trouble.as_ref() != Some(&why) {
-                    warn!(target: "ambient", "{}: its rules cannot be kept: {why}", captive.name);
+                if enrolled_pod.trouble.as_ref() != Some(&why) {
+                    warn!(target: "ambient", "{}: its rules cannot be kept: {why}", enrolled_pod.name);
                 }
-                captive.doubted(why);
+                enrolled_pod.doubted(why);
             }
         }
     }
 
     fn released(&mut self, uid: &str, result: Result<Vec<String>, String>) {
-        let Some(captive) = self.captives.get_mut(uid) else { return };
-        captive.busy = false;
-        captive.again = false;
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        enrolled_pod.busy = false;
+        enrolled_pod.again = false;
         self.metrics.step("release pod", result.is_ok());
         match result {
-            Ok(_) if !captive.leaving => {
+            Ok(_) if !enrolled_pod.leaving => {
                 // It came back meanwhile.
-                captive.step = Step::Bare;
+                enrolled_pod.rules = RulesState::Absent;
                 self.capture(uid);
             }
             Ok(taken) => {
-                info!(target: "ambient", "{} is not captured any more", captive.name);
-                debug!(target: "ambient", "{}: removed {}", captive.name, taken.join("; "));
+                info!(target: "ambient", "{} is not captured any more", enrolled_pod.name);
+                debug!(target: "ambient", "{}: removed {}", enrolled_pod.name, taken.join("; "));
                 self.forget(uid, "it has left the mesh");
             }
             Err(why) => {
-                warn!(target: "ambient", "{}: its rules cannot be removed: {why}", captive.name);
-                captive.failed(why);
+                warn!(target: "ambient", "{}: its rules cannot be removed: {why}", enrolled_pod.name);
+                enrolled_pod.failed(why);
             }
         }
     }
 
     fn accepted(&mut self, uid: &str, netns: NetnsId) {
-        let Some(captive) = self.captives.get_mut(uid) else { return };
-        captive.served = Some(netns);
-        captive.announced = false;
-        if captive.is_served() {
-            captive.refused = None;
-            captive.say();
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        enrolled_pod.served = Some(netns);
+        enrolled_pod.announced = false;
+        if enrolled_pod.is_served() {
+            enrolled_pod.refused = None;
+            enrolled_pod.say();
             self.answer_served(uid);
         }
     }
 
     fn refused(&mut self, uid: &str, netns: NetnsId, error: &str) {
-        let Some(captive) = self.captives.get_mut(uid).filter(|captive| captive.id() == Some(netns)) else {
+        let Some(enrolled_pod) =
+            self.enrolled.get_mut(uid).filter(|enrolled_pod| enrolled_pod.id() == Some(netns))
+        else {
             return;
         };
         let why = format!("ztunnel refused it: {error}");
-        captive.served = None;
-        captive.announced = false;
-        if captive.refused.as_ref() != Some(&why) {
-            warn!(target: "ambient", "{}: {why}", captive.name);
+        enrolled_pod.served = None;
+        enrolled_pod.announced = false;
+        if enrolled_pod.refused.as_ref() != Some(&why) {
+            warn!(target: "ambient", "{}: {why}", enrolled_pod.name);
         }
-        captive.refused = Some(why.clone());
-        if !captive.waiting.is_empty() {
+        enrolled_pod.refused = Some(why.clone());
+        if !enrolled_pod.waiting.is_empty() {
             self.abandon(uid, why);
         }
     }
 }
 
-fn note_ztunnel(core: &mut Core, pod: Option<String>, what: &str, done: Result<(), &str>) {
+fn note_ztunnel(core: &mut AgentState, pod: Option<String>, what: &str, done: Result<(), &str>) {
     let (cause, what) = ("ztunnel".to_owned(), what.to_owned());
     core.history.note(Entry { cause, what, pod, took: Duration::ZERO, error: done.err() });
 }

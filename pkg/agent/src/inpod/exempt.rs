@@ -4,22 +4,22 @@
 use std::time::Duration;
 
 use inpod::Ensured;
-use netfilter::Glance;
+use netfilter::RulesSnapshot;
 use tracing::warn;
 
-use super::{InPodWay, worker::Job};
+use super::{InPodCapture, worker::Job};
 use crate::{
-    core::Core,
+    agent_state::AgentState,
+    capture_mode::Trouble,
     history::{Entry, summary},
-    owner::Level,
-    way::Trouble,
+    reconciler::Scope,
 };
 
 /// How far the rules are.
 #[derive(Debug, Default)]
 pub(super) struct Exemption {
     /// What a worker saw last.
-    seen: Option<Glance>,
+    seen: Option<RulesSnapshot>,
     /// One is at it.
     busy: bool,
     /// They were looked at, with whatever result.
@@ -41,9 +41,9 @@ impl Exemption {
     }
 }
 
-impl InPodWay {
+impl InPodCapture {
     /// Sees to sets and rules. The first time this waits: no pod is captured before its probes are exempt.
-    pub(super) fn exempt_probes(&mut self, core: &mut Core) {
+    pub(super) fn exempt_probes(&mut self, core: &mut AgentState) {
         self.exemption.sets = self.probes.ensure_sets().err().map(|error| error.to_string());
         if self.exemption.busy {
             return;
@@ -59,7 +59,12 @@ impl InPodWay {
         }
     }
 
-    pub(super) fn exempted(&mut self, core: &mut Core, took: Duration, result: Result<Ensured, String>) {
+    pub(super) fn exempted(
+        &mut self,
+        core: &mut AgentState,
+        took: Duration,
+        result: Result<Ensured, String>,
+    ) {
         self.exemption.busy = false;
         self.exemption.was_tried = true;
         let before = self.exemption.rules.take();
@@ -73,11 +78,11 @@ impl InPodWay {
             Err(error) => self.exemption.rules = Some(error),
         }
         if self.exemption.rules != before {
-            core.is_dirty(Level::Members); // whoever asks is told in the next turn
+            core.mark_dirty(Scope::Membership); // whoever asks is told in the next turn
         }
     }
 
-    fn note_exempted(&self, core: &mut Core, missing: &[String], took: Duration) {
+    fn note_exempted(&self, core: &mut AgentState, missing: &[String], took: Duration) {
         let (cause, what) = (core.history.cause(), format!("put in place: {}", summary(missing)));
         core.history.note(Entry { cause, what, pod: None, took, error: None });
         if self.open {

@@ -59,7 +59,7 @@ impl<J> Queue<J> {
         self.more.notify_one();
     }
 
-    /// Waits for a job; none: there will be no more.
+    /// Waits for a job; `None`: there will be no more.
     pub(super) fn next(&self) -> Option<(J, Running<'_, J>)> {
         let mut state = self.lock();
         loop {

@@ -11,14 +11,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inpod::{Finder, Found, Sought};
+use inpod::{Finder, NetnsMatch, NetnsQuery};
 use netns::{Netns, NetnsId};
-use planner::ambient::{Left, Standing};
+use planner::ambient::{NotEnrolled, Standing};
 use tracing::info;
 use wire::PodRecord;
 
-use super::InPodWay;
-use crate::{core::Core, inspect, ledger::Attachment, settings::Settings};
+use super::InPodCapture;
+use crate::{agent_state::AgentState, inspect, ledger::Attachment, settings::Settings};
 
 /// The plugin's records, and where the namespaces are that they name.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Records {
 /// What a record tells of a pod.
 #[derive(Debug)]
 pub(crate) struct Recorded {
-    found: Found,
+    found: NetnsMatch,
     /// The addresses of its ADD.
     ips: Vec<IpAddr>,
     container: String,
@@ -47,7 +47,7 @@ impl Records {
     pub(super) fn find(
         &self,
         finder: &Finder,
-        sought: &BTreeMap<String, Sought>,
+        sought: &BTreeMap<String, NetnsQuery>,
     ) -> BTreeMap<String, Recorded> {
         let runtime = sought.iter().flat_map(|(uid, pod)| pod.uids.iter().map(move |known| (known, uid)));
         let runtime: BTreeMap<&String, &String> = runtime.collect();
@@ -81,40 +81,42 @@ impl Records {
     }
 }
 
-impl InPodWay {
+impl InPodCapture {
     /// What an ADD told an agent before this one is known from now on, as if it had been told to this one.
-    pub(super) fn inherit(&mut self, core: &mut Core, uid: &str, recorded: Recorded) {
+    pub(super) fn inherit(&mut self, core: &mut AgentState, uid: &str, recorded: Recorded) {
         let Recorded { found, ips, container, file } = recorded;
         // At its DEL the plugin removes the record before it tells us. So either we have not heard of a DEL, and shall, or the
         // record is gone.
         if !file.exists() {
             return;
         }
-        let is_placed = |captive: &super::Captive| captive.netns.is_some() || !captive.waiting.is_empty();
-        if self.captives.get(uid).is_some_and(is_placed) {
+        let is_placed = |enrolled_pod: &super::EnrolledPod| {
+            enrolled_pod.netns.is_some() || !enrolled_pod.waiting.is_empty()
+        };
+        if self.enrolled.get(uid).is_some_and(is_placed) {
             return;
         }
         let Some(pod) = core.index.pods().find(|pod| pod.metadata.uid == uid) else { return };
         let (standing, pod) = (core.standing(pod), pod.clone());
         let told = core.ledger.inherited(&container, Attachment { uid: uid.to_owned(), ips });
         match standing {
-            Standing::Out(Left::NamespaceUnknown | Left::Terminated) => return,
-            Standing::Out(_) if self.captives.contains_key(uid) => {}
+            Standing::Out(NotEnrolled::NamespaceUnknown | NotEnrolled::Terminated) => return,
+            Standing::Out(_) if self.enrolled.contains_key(uid) => {}
             Standing::Out(_) if found.captured => self.left_meanwhile(core, uid),
             Standing::Out(_) => return,
             // Others have its addresses by now, or it has another container.
             Standing::Pending(_) if told.is_empty() => return,
             Standing::Member { .. } | Standing::Pending(_) => {
-                self.captive_of(core, &pod);
+                self.enrolled_pod_of(core, &pod);
             }
         }
-        let Some(captive) = self.captives.get_mut(uid) else { return };
-        if captive.ips.is_empty() {
-            captive.ips = told;
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        if enrolled_pod.ips.is_empty() {
+            enrolled_pod.ips = told;
         }
-        captive.container = container;
-        captive.adopted = found.captured;
-        captive.found(found.netns);
-        info!(target: "ambient", "{} was added before this agent started: its network namespace is known", captive.name);
+        enrolled_pod.container = container;
+        enrolled_pod.adopted = found.captured;
+        enrolled_pod.found(found.netns);
+        info!(target: "ambient", "{} was added before this agent started: its network namespace is known", enrolled_pod.name);
     }
 }

@@ -1,4 +1,4 @@
-//! Takes everything of capture from within off the node and out of its pods, by what the kernel shows.
+//! Takes everything of in-pod capture off the node and out of its pods, by what the kernel shows.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -6,7 +6,7 @@ use inpod::{Probes, is_captured, namespaces, release};
 use model::Family;
 use netns::{Netns, NetnsId};
 
-use crate::{Settings, settings::Capture};
+use crate::{Settings, settings::CaptureConfig};
 
 /// Removes it. Answers with what could not be removed, in sentences.
 pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
@@ -25,9 +25,9 @@ pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
     if settings.capture.in_pod().is_none() && matches!(probes.are_there(), Ok(false)) {
         return troubles;
     }
-    // Only capture from within needs a list of processes: where there is none, the runtime's directory has to do.
+    // Only in-pod capture needs a list of processes: where there is none, the runtime's directory has to do.
     let chosen = settings.capture.in_pod();
-    let optional = !matches!(settings.capture, Capture::InPod(_));
+    let optional = !matches!(settings.capture, CaptureConfig::InPod(_));
     let proc = chosen.map(|chosen| chosen.proc.as_path()).filter(|proc| !optional || proc.exists());
     match pods(proc, &settings.netns_directory) {
         Ok(pods) => {

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inpod::{Ensured, Finder, Found, Glance, ProbeRules, Report, Sought, Wanted};
+use inpod::{Ensured, Finder, NetnsMatch, NetnsQuery, ProbeRules, Report, RulesSnapshot, Wanted};
 use model::Family;
 use netfilter::Options;
 use netns::{Netns, NetnsId};
@@ -20,8 +20,8 @@ use super::{
     recorded::{Recorded, Records},
 };
 use crate::{
-    owner::{Handle, Message, Reply},
-    settings::{InPod, Settings},
+    reconciler::{AgentHandle, Message, Reply},
+    settings::{InPodConfig, Settings},
 };
 
 /// How many work at a time: children of two families run side by side already. Two are there for ADDs alone, however long
@@ -35,26 +35,26 @@ const STANDSTILL: Duration = Duration::from_secs(180);
 #[derive(Debug)]
 pub(super) enum Job {
     /// Put a pod's rules in place.
-    Capture { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Glance> },
+    Capture { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<RulesSnapshot> },
     /// Look at a pod's rules, and put back what is missing. With a glance from before, the tools are asked only if
     /// another glance tells a difference.
-    Look { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Glance> },
+    Look { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<RulesSnapshot> },
     /// Take a pod's rules away.
     Release { uid: String, netns: Arc<Netns> },
     /// Compare a pod's rules, and tell who asked.
     Check {
         netns: Arc<Netns>,
         pod: rules::inpod::Pod,
-        before: Option<Glance>,
+        before: Option<RulesSnapshot>,
         reply: Reply<Result<(), String>>,
     },
     /// Put the rules for the node's probes in place; with what was seen of them the last time.
-    Exempt { before: Option<netfilter::Glance> },
+    Exempt { before: Option<netfilter::RulesSnapshot> },
     /// Find namespaces by processes, and by what the plugin noted.
-    Search { processes: BTreeMap<String, Sought>, records: BTreeMap<String, Sought> },
+    Search { processes: BTreeMap<String, NetnsQuery>, records: BTreeMap<String, NetnsQuery> },
 }
 
-/// What the owner is told if a job ends in nothing, with the reason.
+/// What the reconciler is told if a job ends in nothing, with the reason.
 type Otherwise = Box<dyn FnOnce(String) -> Done>;
 
 impl Job {
@@ -115,14 +115,14 @@ pub(crate) enum Done {
 /// What a search found.
 #[derive(Debug, Default)]
 pub(crate) struct Finds {
-    pub(super) processes: BTreeMap<String, Found>,
+    pub(super) processes: BTreeMap<String, NetnsMatch>,
     pub(super) records: BTreeMap<String, Recorded>,
 }
 
 /// What a look showed.
 #[derive(Debug)]
 pub(crate) struct Look {
-    pub(super) glance: Glance,
+    pub(super) glance: RulesSnapshot,
     /// What was missing, and was put back; in words.
     pub(super) repaired: Vec<String>,
 }
@@ -135,10 +135,10 @@ impl Workers {
     /// Starts them. `node`: the node's own namespace.
     pub(super) fn start(
         settings: &Settings,
-        chosen: &InPod,
+        chosen: &InPodConfig,
         node: Netns,
         probes: &ProbeRules,
-        owner: &Handle,
+        owner: &AgentHandle,
     ) -> io::Result<Workers> {
         let queue = Arc::new(Queue::new(OTHERS));
         let workers = Workers(Arc::clone(&queue)); // so that those that run end if another cannot be started
@@ -177,7 +177,7 @@ impl Workers {
     }
 
     /// Drops what was not begun, and waits for what was, which takes no longer than its tools may. Of all that has ended
-    /// the owner has been told by then.
+    /// the reconciler has been told by then.
     pub(super) fn settle(&self) {
         self.0.settle();
     }
@@ -240,8 +240,8 @@ impl Tools {
 
     fn search(
         &self,
-        processes: &BTreeMap<String, Sought>,
-        records: &BTreeMap<String, Sought>,
+        processes: &BTreeMap<String, NetnsQuery>,
+        records: &BTreeMap<String, NetnsQuery>,
     ) -> Result<Finds, inpod::Error> {
         let mut finds = Finds::default();
         if !processes.is_empty() {
@@ -257,12 +257,12 @@ impl Tools {
         &self,
         netns: &Netns,
         pod: &rules::inpod::Pod,
-        before: Option<&Glance>,
+        before: Option<&RulesSnapshot>,
     ) -> Result<Look, inpod::Error> {
         let wanted = self.wanted(pod);
         if let Some(before) = before {
             let glance = inpod::glance(netns, &wanted, Some(before))?;
-            if before.is_still(&glance) {
+            if before.is_unchanged(&glance) {
                 return Ok(Look { glance, repaired: Vec::new() });
             }
         }

@@ -11,8 +11,8 @@ use model::{Family, Port};
 use netns::Netns;
 use planner::node::{Fallback, Observed, Slot};
 use report::{
-    Blind, Capture, Comparison, FirewallRule, KernelView, Network, NodeState, Observer, PodState, State,
-    SysctlState, Way, ZtunnelView,
+    CaptureState, Comparison, FirewallRule, KernelView, Network, NodeState, Observer, PodState,
+    RedirectionMode, State, SysctlState, Unobserved, ZtunnelView,
 };
 use rules::Saved;
 
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     history::{milliseconds, timestamp},
     node::{found, open_path},
-    settings::{InPod, Settings},
+    settings::{InPodConfig, Settings},
 };
 
 /// See [`super::look_alone`].
@@ -37,7 +37,7 @@ pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>)
     let observe = || observe(settings, way);
     let seen = match at {
         None => observe(),
-        Some(netns) => netns.run_in(observe).unwrap_or_else(|error| Seen::failed(error.to_string())),
+        Some(netns) => netns.run_in(observe).unwrap_or_else(|error| Observation::failed(error.to_string())),
     };
     blind.extend(seen.blind);
     if let Some(active) = seen.active {
@@ -57,7 +57,7 @@ pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>)
         }),
         Err(error) => blind_to(&mut blind, "the network namespaces of pods", &error),
     }
-    state.seen = report::Seen {
+    state.seen = report::Provenance {
         at: timestamp(now),
         took_ms: milliseconds(began.elapsed()),
         by: Observer::Command,
@@ -66,10 +66,10 @@ pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>)
     state
 }
 
-struct Seen {
+struct Observation {
     network: Network,
-    blind: Vec<Blind>,
-    /// The slot that new connections go to, with capture on the node; none: the kernel was not asked.
+    blind: Vec<Unobserved>,
+    /// The slot that new connections go to, with capture on the node; `None`: the kernel was not asked.
     active: Option<Option<u32>>,
 }
 
@@ -81,20 +81,20 @@ fn show_active(state: &mut State, active: Option<u32>) {
     }
 }
 
-impl Seen {
-    fn failed(why: String) -> Seen {
-        Seen {
+impl Observation {
+    fn failed(why: String) -> Observation {
+        Observation {
             network: Network::default(),
-            blind: vec![Blind { what: "the node's network".to_owned(), why }],
+            blind: vec![Unobserved { what: "the node's network".to_owned(), why }],
             active: None,
         }
     }
 }
 
-fn observe(settings: &Settings, way: Option<Way>) -> Seen {
+fn observe(settings: &Settings, way: Option<RedirectionMode>) -> Observation {
     let mut state = State::default();
     let (mut blind, mut active) = (Vec::new(), None);
-    if way == Some(Way::InPod) {
+    if way == Some(RedirectionMode::InPod) {
         inpod::show(settings, &BTreeMap::new(), &mut state, &mut blind);
     } else {
         match all(settings) {
@@ -105,10 +105,10 @@ fn observe(settings: &Settings, way: Option<Way>) -> Seen {
                 node::show(settings, None, look, &mut state, &mut blind);
                 state.network.sysctls.observed = Some(sysctls);
             }
-            Err(error) => return Seen::failed(error),
+            Err(error) => return Observation::failed(error),
         }
     }
-    Seen { network: state.network, blind, active }
+    Observation { network: state.network, blind, active }
 }
 
 /// All settings that were looked at: which of them are ours is told by the last agent's record.
@@ -202,9 +202,9 @@ fn look_at(
     pod.kernel = KernelView { looked: Some(timestamp(SystemTime::now())), ..KernelView::default() };
     pod.kernel.netns = netns.as_ref().map(|netns| inpod::netns_ref(netns.id()));
     match pod.way {
-        Some(Way::Node) => enrolled(node, network, pod),
-        Some(Way::InPod) => captured(settings, netns, pod),
-        Some(Way::Sidecar) => redirected(settings, netns, pod),
+        Some(RedirectionMode::Node) => enrolled(node, network, pod),
+        Some(RedirectionMode::InPod) => captured(settings, netns, pod),
+        Some(RedirectionMode::Sidecar) => redirected(settings, netns, pod),
         None => pod.kernel = before,
     }
     pod.since = pod.since.take().filter(|_| pod.capture == was);
@@ -222,7 +222,7 @@ fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) 
     let Some(netns) = netns else { return without_netns(settings, pod) };
     let chosen = settings.capture.in_pod();
     let config = chosen.map(|chosen| chosen.rules.clone()).unwrap_or_default();
-    let families = chosen.map_or_else(|| Family::BOTH.to_vec(), InPod::families);
+    let families = chosen.map_or_else(|| Family::BOTH.to_vec(), InPodConfig::families);
     match captured_families(&netns, &config) {
         Ok(found) if families.iter().all(|family| found.contains(family)) => {
             pod.kernel.seen.push(
@@ -233,13 +233,13 @@ fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) 
             served(&netns, config.outbound, pod);
         }
         Ok(found) => {
-            pod.capture = Capture::Bypassing;
+            pod.capture = CaptureState::Bypassing;
             let lacking = families.iter().filter(|family| !found.contains(family));
             let words = |family| format!("its network namespace has no policy route to ztunnel for {family}");
             pod.kernel.differences.extend(lacking.map(words));
         }
         Err(error) => {
-            pod.capture = Capture::Unknown;
+            pod.capture = CaptureState::Unknown;
             pod.kernel.blind = Some(error.to_string());
         }
     }
@@ -249,14 +249,14 @@ fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) 
 fn served(netns: &Netns, port: Port, pod: &mut PodState) {
     match has_listener(netns, port) {
         Ok(serves) => {
-            pod.capture = if serves { Capture::Captured } else { Capture::Held };
+            pod.capture = if serves { CaptureState::Captured } else { CaptureState::Held };
             pod.ztunnel = Some(ZtunnelView { serves, refused: None });
             pod.trouble = None; // of then
             let word = if serves { "listens" } else { "does not listen" };
             pod.kernel.seen.push(format!("ztunnel {word} in its network namespace (port {port})"));
         }
         Err(error) => {
-            pod.capture = Capture::Unknown;
+            pod.capture = CaptureState::Unknown;
             pod.kernel.blind = Some(error.to_string());
         }
     }
@@ -266,25 +266,25 @@ fn redirected(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState
     let Some(netns) = netns else { return without_netns(settings, pod) };
     match sidecar::rules_there(&netns, &settings.tools) {
         Ok(0) => {
-            pod.capture = Capture::Bypassing;
+            pod.capture = CaptureState::Bypassing;
             pod.kernel
                 .differences
                 .push("its network namespace has no rules that lead to its sidecar".to_owned());
         }
         Ok(number) => {
-            pod.capture = Capture::Captured;
+            pod.capture = CaptureState::Captured;
             let seen = format!("{number} rules of sidecar redirection; an agent compares them one by one");
             pod.kernel.seen.push(seen);
         }
         Err(why) => {
-            pod.capture = Capture::Unknown;
+            pod.capture = CaptureState::Unknown;
             pod.kernel.blind = Some(why);
         }
     }
 }
 
 fn without_netns(settings: &Settings, pod: &mut PodState) {
-    pod.capture = Capture::Unknown;
+    pod.capture = CaptureState::Unknown;
     let directory = settings.netns_directory.display();
     pod.kernel.blind = Some(format!("no network namespace in {directory} has its address"));
 }

@@ -1,16 +1,16 @@
-//! Capture from within: the node's probes, and single pods.
+//! In-pod capture: the node's probes, and single pods.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
 
-use ::inpod::{Glance, ProbeRules, Probes, Wanted, set};
+use ::inpod::{ProbeRules, Probes, RulesSnapshot, Wanted, set};
 use model::Family;
 use netns::{Netns, NetnsId};
 use planner::node::Members;
 use report::{
-    Blind, Capture, Comparison, Difference, DifferenceKind, KernelView, NetnsRef, Network, PodState, State,
-    Step,
+    CaptureState, Comparison, Difference, DifferenceKind, KernelView, NetnsRef, Network, PodState, State,
+    Step, Unobserved,
 };
-use rules::Owner;
+use rules::ChainSet;
 
 use super::{
     blind_to,
@@ -19,12 +19,12 @@ use super::{
 };
 use crate::{
     history::{timestamp, timestamp_of},
-    settings::{InPod, Settings},
+    settings::{InPodConfig, Settings},
 };
 
-/// What the owner knows of a pod that is captured from within, or is to be.
+/// What the reconciler knows of a pod that is captured in-pod, or is to be.
 #[derive(Clone, Debug)]
-pub(crate) struct CaptiveView {
+pub(crate) struct EnrolledPodView {
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) options: rules::inpod::Pod,
     pub(crate) netns: Option<Arc<Netns>>,
@@ -37,21 +37,21 @@ pub(crate) struct CaptiveView {
     pub(crate) refused: Option<String>,
     pub(crate) looked: Option<Instant>,
     /// What was seen then.
-    pub(crate) seen: Option<Glance>,
+    pub(crate) seen: Option<RulesSnapshot>,
     pub(crate) trouble: Option<String>,
     /// An ADD waits.
     pub(crate) awaited: bool,
 }
 
-impl CaptiveView {
+impl EnrolledPodView {
     /// Rules of other components that precede ours, as they were seen.
     pub(crate) fn overruling(&self) -> impl Iterator<Item = &str> {
-        self.seen.iter().flat_map(Glance::bypasses)
+        self.seen.iter().flat_map(RulesSnapshot::bypasses)
     }
 }
 
 /// Fills in the node's part.
-pub(super) fn show(settings: &Settings, wanted: &Members, state: &mut State, blind: &mut Vec<Blind>) {
+pub(super) fn show(settings: &Settings, wanted: &Members, state: &mut State, blind: &mut Vec<Unobserved>) {
     let Some(chosen) = settings.capture.in_pod() else { return };
     // The node has no links, routes and policy rules for this way, and no settings are changed.
     state.network = Network {
@@ -77,7 +77,7 @@ pub(super) fn show(settings: &Settings, wanted: &Members, state: &mut State, bli
 
 fn show_firewall(
     probes: &ProbeRules,
-    chosen: &InPod,
+    chosen: &InPodConfig,
 ) -> Result<Comparison<report::FirewallRule>, ::inpod::Error> {
     let observed = probes.observe()?;
     let wanted = chosen.families().into_iter().flat_map(|family| {
@@ -85,7 +85,7 @@ fn show_firewall(
         lines.into_iter().map(move |line| rule("node", family, &as_seen(line)))
     });
     let seen = Family::BOTH.into_iter().flat_map(|family| {
-        let lines = Owner::PROBES.lines(observed.of(family));
+        let lines = ChainSet::PROBES.lines(observed.of(family));
         lines.into_iter().map(move |line| rule("node", family, &line))
     });
     let mut shown = firewall(wanted.collect(), seen.collect());
@@ -98,8 +98,8 @@ fn show_firewall(
     Ok(shown)
 }
 
-/// What the owner would do now: on the node, and pod by pod.
-pub(super) fn plan(state: &State, captives: &BTreeMap<String, CaptiveView>) -> Vec<Step> {
+/// What the reconciler would do now: on the node, and pod by pod.
+pub(super) fn plan(state: &State, enrolled: &BTreeMap<String, EnrolledPodView>) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut step = |kind: &str, words: String, operations: Vec<String>| {
         steps.push(Step { kind: kind.to_owned(), words, operations });
@@ -118,26 +118,26 @@ pub(super) fn plan(state: &State, captives: &BTreeMap<String, CaptiveView>) -> V
         );
     }
     for pod in &state.pods {
-        let Some(captive) = captives.get(&pod.uid) else { continue };
+        let Some(enrolled_pod) = enrolled.get(&pod.uid) else { continue };
         let title = pod.title();
-        match captive {
-            CaptiveView { netns: None, .. } => {
+        match enrolled_pod {
+            EnrolledPodView { netns: None, .. } => {
                 step("search", format!("look for the network namespace of {title}"), Vec::new());
             }
-            CaptiveView { leaving: true, .. } => {
+            EnrolledPodView { leaving: true, .. } => {
                 step("release-pod", format!("take the rules of {title} away, then tell ztunnel"), Vec::new());
             }
-            CaptiveView { ruled: false, .. } => {
+            EnrolledPodView { ruled: false, .. } => {
                 step(
                     "capture-pod",
                     format!("put the rules of {title} in place, then tell ztunnel"),
                     Vec::new(),
                 );
             }
-            CaptiveView { served: false, .. } => {
+            EnrolledPodView { served: false, .. } => {
                 step("tell-ztunnel", format!("have ztunnel serve {title}"), Vec::new());
             }
-            CaptiveView { verified: false, .. } => {
+            EnrolledPodView { verified: false, .. } => {
                 step("look", format!("look at the rules of {title} once more"), Vec::new());
             }
             _ if !pod.kernel.differences.is_empty() => {
@@ -153,36 +153,44 @@ pub(super) fn netns_ref(id: NetnsId) -> NetnsRef {
     NetnsRef { device: id.dev, inode: id.ino }
 }
 
-/// What the owner saw last.
-pub(super) fn view(captive: &CaptiveView) -> KernelView {
+/// What the reconciler saw last.
+pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
-        looked: captive.looked.map(timestamp_of),
-        netns: captive.netns.as_ref().map(|netns| netns_ref(netns.id())),
-        overruling: captive.overruling().map(str::to_owned).collect(),
+        looked: enrolled_pod.looked.map(timestamp_of),
+        netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
+        overruling: enrolled_pod.overruling().map(str::to_owned).collect(),
         ..KernelView::default()
     };
-    if captive.netns.is_none() {
+    if enrolled_pod.netns.is_none() {
         view.blind = Some(
             "the plugin did not hand over its network namespace, and no process of the pod was found in one that has its \
              address"
                 .to_owned(),
         );
-    } else if captive.verified {
+    } else if enrolled_pod.verified {
         view.seen.push("its rules and its policy route were in place".to_owned());
-    } else if captive.ruled {
+    } else if enrolled_pod.ruled {
         view.seen.push("its rules were put in place, and will be looked at once more".to_owned());
     }
     view
 }
 
 /// Looks closely: rule by rule.
-pub(super) fn verify(captive: &CaptiveView, chosen: &InPod, tools: &netfilter::Options, pod: &mut PodState) {
+pub(super) fn verify(
+    enrolled_pod: &EnrolledPodView,
+    chosen: &InPodConfig,
+    tools: &netfilter::Options,
+    pod: &mut PodState,
+) {
     // One that is on its way in or out has none of them, or not all, and that is no news.
-    let Some(netns) = captive.netns.as_ref().filter(|_| captive.ruled && !captive.leaving) else { return };
+    let Some(netns) = enrolled_pod.netns.as_ref().filter(|_| enrolled_pod.ruled && !enrolled_pod.leaving)
+    else {
+        return;
+    };
     let families = chosen.families();
-    let wanted = Wanted { config: &chosen.rules, pod: &captive.options, families: &families };
+    let wanted = Wanted { config: &chosen.rules, pod: &enrolled_pod.options, families: &families };
     let now = timestamp(std::time::SystemTime::now());
-    match ::inpod::verify(netns, &wanted, captive.seen.as_ref(), tools) {
+    match ::inpod::verify(netns, &wanted, enrolled_pod.seen.as_ref(), tools) {
         Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be looked at: {error}")),
         Ok(report) => {
             pod.kernel.looked = Some(now);
@@ -197,13 +205,13 @@ pub(super) fn verify(captive: &CaptiveView, chosen: &InPod, tools: &netfilter::O
             let found = report.seen.bypasses().map(str::to_owned).collect();
             let before = std::mem::replace(&mut pod.kernel.overruling, found);
             pod.capture = match (pod.capture, pod.kernel.overruling.is_empty()) {
-                (Capture::Captured, false) => Capture::Bypassing,
+                (CaptureState::Captured, false) => CaptureState::Bypassing,
                 // What was found at the last look was the only thing wrong with it, and is gone.
-                (Capture::Bypassing, true) if !before.is_empty() => Capture::Captured,
+                (CaptureState::Bypassing, true) if !before.is_empty() => CaptureState::Captured,
                 (other, _) => other,
             };
             if !report.differences.is_empty() {
-                pod.capture = Capture::Bypassing;
+                pod.capture = CaptureState::Bypassing;
                 pod.since = None; // nobody saw it change
             }
             pod.kernel.differences.splice(..0, report.differences);

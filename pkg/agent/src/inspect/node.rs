@@ -11,10 +11,10 @@ use planner::node::{
     Wanted, WantedInside, plan, wanted,
 };
 use report::{
-    Blind, Comparison, Difference, DifferenceKind, LinkState, Network, PolicyRuleState, RouteState,
-    SetMember, State, SysctlState,
+    Comparison, Difference, DifferenceKind, LinkState, Network, PolicyRuleState, RouteState, SetMember,
+    State, SysctlState, Unobserved,
 };
-use rules::{Owner, RuleSet, Saved, SeenLine};
+use rules::{ChainSet, RuleSet, Saved, SeenLine};
 
 use super::{
     blind_to,
@@ -63,7 +63,7 @@ pub(super) fn show(
     desired: Option<&Desired>,
     look: Look,
     state: &mut State,
-    blind: &mut Vec<Blind>,
+    blind: &mut Vec<Unobserved>,
 ) {
     look.troubles.iter().for_each(|(what, why)| blind_to(blind, what, why));
     let complete = look.troubles.is_empty();
@@ -220,7 +220,7 @@ fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, SeenLine)> {
 
 fn seen_lines(saved: &BTreeMap<Family, Saved>) -> Vec<(Family, SeenLine)> {
     let of = |(family, saved): (&Family, &Saved)| {
-        Owner::NODE.lines(saved).into_iter().map(|line| (*family, line)).collect()
+        ChainSet::NODE.lines(saved).into_iter().map(|line| (*family, line)).collect()
     };
     saved.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
 }

@@ -7,19 +7,19 @@ use std::{
 
 use model::Family;
 use planner::{
-    Decision, Passed, Policy, Redirect,
-    ambient::{AMBIENT_REDIRECTION, AmbientPolicy, Enrolled, Left, Standing},
+    Decision, Policy, Redirect, Skipped,
+    ambient::{AMBIENT_REDIRECTION, AmbientPolicy, Enrolled, NotEnrolled, Standing},
     enrolment::STATUS,
     node::Slot,
     ztunnel::Candidate,
 };
 use report::{
-    Capture, Comparison, Difference, DifferenceKind, KernelView, PodState, Reason, RouteState, SetMember,
-    State, Way, ZtunnelState, ZtunnelView,
+    CaptureState, Comparison, Difference, DifferenceKind, KernelView, PodState, Reason, RedirectionMode,
+    RouteState, SetMember, State, ZtunnelState, ZtunnelView,
 };
 use zds::ConnectionState;
 
-use super::{CaptiveView, Known, Snapshot, WaySnapshot, inpod, node::number};
+use super::{CaptureSnapshot, EnrolledPodView, Known, Snapshot, inpod, node::number};
 use crate::{history::timestamp, settings::Settings};
 
 /// The node's ztunnels. `active`: the slot that the kernel sends new connections to.
@@ -37,7 +37,7 @@ pub(super) fn ztunnels(snapshot: &Snapshot, active: Option<u32>) -> Vec<ZtunnelS
             ..ZtunnelState::default()
         };
         match &snapshot.way {
-            WaySnapshot::Node { desired: Some(desired), .. } => {
+            CaptureSnapshot::Node { desired: Some(desired), .. } => {
                 let slot = Slot::BOTH
                     .into_iter()
                     .find(|slot| desired.slot(*slot).is_some_and(|generation| generation.uid == one.uid));
@@ -46,7 +46,7 @@ pub(super) fn ztunnels(snapshot: &Snapshot, active: Option<u32>) -> Vec<ZtunnelS
                     slot.and_then(|slot| desired.slot(slot)).map(|generation| generation.veth.clone());
                 shown.active = shown.slot.is_some() && shown.slot == active;
             }
-            WaySnapshot::InPod { ztunnels, .. } => connection(ztunnels, only, &mut shown),
+            CaptureSnapshot::InPod { ztunnels, .. } => connection(ztunnels, only, &mut shown),
             _ => {}
         }
         shown
@@ -166,7 +166,7 @@ fn pod(
         uid: meta.uid.clone(),
         ips,
         phase: known.pod.status.phase.clone(),
-        capture: Capture::Outside,
+        capture: CaptureState::Outside,
         way: None,
         reason: reason(&known.standing),
         since: known.since.map(timestamp),
@@ -179,7 +179,7 @@ fn pod(
     };
     if known.ended && meta.deleted.is_some() {
         shown.reason = Reason {
-            code: Left::Terminated.code().to_owned(),
+            code: NotEnrolled::Terminated.code().to_owned(),
             words: "its containers have ended, and the API server is about to remove it".to_owned(),
         };
         return shown;
@@ -189,39 +189,40 @@ fn pod(
             let redirect = outside(*left, known, &settings.policy, &mut shown);
             redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
         }
-        (_, WaySnapshot::Node { .. }) => shown.way = Some(Way::Node),
-        (_, WaySnapshot::InPod { .. }) => shown.way = Some(Way::InPod),
-        (_, WaySnapshot::None) => shown.capture = Capture::Unknown,
+        (_, CaptureSnapshot::Node { .. }) => shown.way = Some(RedirectionMode::Node),
+        (_, CaptureSnapshot::InPod { .. }) => shown.way = Some(RedirectionMode::InPod),
+        (_, CaptureSnapshot::None) => shown.capture = CaptureState::Unknown,
     }
     match &snapshot.way {
-        WaySnapshot::Node { .. } => {
+        CaptureSnapshot::Node { .. } => {
             on_node(seen, is_open(snapshot), &mut shown);
-            if shown.way == Some(Way::Node) && shown.capture.is_wrong() {
+            if shown.way == Some(RedirectionMode::Node) && shown.capture.is_wrong() {
                 shown.trouble.clone_from(&snapshot.trouble);
             }
         }
-        WaySnapshot::InPod { captives, ztunnels, .. } => {
-            if shown.way == Some(Way::InPod) {
+        CaptureSnapshot::InPod { enrolled, ztunnels, .. } => {
+            if shown.way == Some(RedirectionMode::InPod) {
                 shown.privilege = Some(known.pod.network_privilege().word().to_owned());
             }
-            if let Some(captive) = captives.get(&shown.uid) {
-                from_within(captive, !ztunnels.is_empty(), &mut shown);
-            } else if shown.way == Some(Way::InPod) {
-                shown.capture = Capture::Pending;
+            if let Some(enrolled_pod) = enrolled.get(&shown.uid) {
+                from_within(enrolled_pod, !ztunnels.is_empty(), &mut shown);
+            } else if shown.way == Some(RedirectionMode::InPod) {
+                shown.capture = CaptureState::Pending;
             }
             of_probes(seen, settings, &mut shown);
         }
-        WaySnapshot::None => {}
+        CaptureSnapshot::None => {}
     }
     // Without a sandbox it has no traffic: it waits for the next one, or for its end.
-    let is_leaving = meta.deleted.is_some() && shown.kernel.netns.is_none() && shown.way == Some(Way::InPod);
-    if (known.ended || is_leaving) && shown.capture == Capture::Bypassing {
-        shown.capture = Capture::Pending;
+    let is_leaving =
+        meta.deleted.is_some() && shown.kernel.netns.is_none() && shown.way == Some(RedirectionMode::InPod);
+    if (known.ended || is_leaving) && shown.capture == CaptureState::Bypassing {
+        shown.capture = CaptureState::Pending;
     }
-    // The owner knows since when a pod is enrolled, and not since when something is wrong with it.
+    // The reconciler knows since when a pod is enrolled, and not since when something is wrong with it.
     let is_owners = match shown.capture {
-        Capture::Captured | Capture::Pending | Capture::Outside => true,
-        Capture::Held => shown.way == Some(Way::InPod),
+        CaptureState::Captured | CaptureState::Pending | CaptureState::Outside => true,
+        CaptureState::Held => shown.way == Some(RedirectionMode::InPod),
         _ => false,
     };
     shown.since = shown.since.filter(|_| is_owners);
@@ -231,7 +232,7 @@ fn pod(
 fn reason(standing: &Standing) -> Reason {
     let words = match standing {
         Standing::Member { reason, .. } | Standing::Pending(reason) => Enrolled::to_string(reason),
-        Standing::Out(left) => Left::to_string(left),
+        Standing::Out(left) => NotEnrolled::to_string(left),
     };
     let code = match standing {
         Standing::Member { reason, .. } | Standing::Pending(reason) => reason.code(),
@@ -242,17 +243,22 @@ fn reason(standing: &Standing) -> Reason {
 
 /// A pod that is none of ambient mode's: it may have a sidecar. What the plugin decides at its ADD is decided here from
 /// the same facts; if that is to redirect it, how.
-fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodState) -> Option<Box<Redirect>> {
+fn outside(
+    left: NotEnrolled,
+    known: &Known,
+    policy: &AmbientPolicy,
+    shown: &mut PodState,
+) -> Option<Box<Redirect>> {
     // Labels are looked at first. Who is advised to change them shall not find that it was of no use.
     let never = match () {
-        () if matches!(shown.phase.as_str(), "Succeeded" | "Failed") => Some(Left::Terminated),
-        () if policy.ztunnel.matches(&known.pod) => Some(Left::Ztunnel),
+        () if matches!(shown.phase.as_str(), "Succeeded" | "Failed") => Some(NotEnrolled::Terminated),
+        () if policy.ztunnel.matches(&known.pod) => Some(NotEnrolled::Ztunnel),
         () => None,
     };
     let left = never.unwrap_or(left);
     shown.reason = Reason { code: left.code().to_owned(), words: left.to_string() };
-    if matches!(left, Left::ExcludedNamespace | Left::AgentPod | Left::HostNetwork)
-        || matches!(left, Left::Terminated | Left::Ztunnel | Left::NoProxy)
+    if matches!(left, NotEnrolled::ExcludedNamespace | NotEnrolled::AgentPod | NotEnrolled::HostNetwork)
+        || matches!(left, NotEnrolled::Terminated | NotEnrolled::Ztunnel | NotEnrolled::NoProxy)
     {
         return None;
     }
@@ -263,8 +269,8 @@ fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodSta
     };
     match planner::decide(&known.pod, known.namespace.as_ref(), &policy) {
         Ok(Decision::Redirect(redirect)) => {
-            shown.way = Some(Way::Sidecar);
-            shown.capture = Capture::Unknown;
+            shown.way = Some(RedirectionMode::Sidecar);
+            shown.capture = CaptureState::Unknown;
             shown.reason = Reason {
                 code: "sidecar".to_owned(),
                 words: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
@@ -272,15 +278,15 @@ fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodSta
             return Some(redirect);
         }
         // What ambient mode says of one that was not injected is the better answer.
-        Ok(Decision::Pass(Passed::NotInjected | Passed::NoProxy | Passed::InjectionRefused))
+        Ok(Decision::Pass(Skipped::NotInjected | Skipped::NoProxy | Skipped::InjectionRefused))
             if !known.pod.metadata.annotations.contains_key(STATUS) => {}
         Ok(Decision::Pass(passed)) => {
             shown.reason = Reason { code: passed.code().to_owned(), words: passed.to_string() };
         }
         Ok(Decision::Enrol(_)) => {}
         Err(error) => {
-            shown.way = Some(Way::Sidecar);
-            shown.capture = Capture::Bypassing;
+            shown.way = Some(RedirectionMode::Sidecar);
+            shown.capture = CaptureState::Bypassing;
             shown.trouble =
                 Some(format!("its annotations cannot be read, so it cannot start again: {error}"));
         }
@@ -294,16 +300,16 @@ fn outside(left: Left, known: &Known, policy: &AmbientPolicy, shown: &mut PodSta
 pub(super) fn on_node(seen: &Network<'_>, open: bool, shown: &mut PodState) {
     let active = seen.active;
     let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
-    if shown.way != Some(Way::Node) {
+    if shown.way != Some(RedirectionMode::Node) {
         if !inside.is_empty() && shown.way.is_none() {
-            shown.capture = Capture::Leaving;
+            shown.capture = CaptureState::Leaving;
             let left = inside.iter().map(|ip| format!("{ip} is still in the set of enrolled addresses"));
             shown.kernel.differences.extend(left);
         }
         return;
     }
     if seen.members.is_none() {
-        shown.capture = Capture::Unknown;
+        shown.capture = CaptureState::Unknown;
         shown.kernel.blind = Some("the node's network could not be looked at".to_owned());
         return;
     }
@@ -329,46 +335,48 @@ pub(super) fn on_node(seen: &Network<'_>, open: bool, shown: &mut PodState) {
     }
     let differs = !shown.kernel.differences.is_empty();
     shown.capture = match () {
-        () if shown.ips.is_empty() || (differs && shown.phase != "Running") => Capture::Pending,
-        () if leaks || (differs && open) => Capture::Bypassing,
-        () if differs => Capture::Held,
-        () if active => Capture::Captured,
-        () if open => Capture::Bypassing,
-        () => Capture::Held,
+        () if shown.ips.is_empty() || (differs && shown.phase != "Running") => CaptureState::Pending,
+        () if leaks || (differs && open) => CaptureState::Bypassing,
+        () if differs => CaptureState::Held,
+        () if active => CaptureState::Captured,
+        () if open => CaptureState::Bypassing,
+        () => CaptureState::Held,
     };
 }
 
 fn is_open(snapshot: &Snapshot) -> bool {
-    matches!(snapshot.way, WaySnapshot::Node { fallback: planner::node::Fallback::Open, .. })
+    matches!(snapshot.way, CaptureSnapshot::Node { fallback: planner::node::Fallback::Open, .. })
 }
 
-/// With capture from within the owner knows how far a pod is.
-fn from_within(captive: &CaptiveView, connected: bool, shown: &mut PodState) {
+/// With in-pod capture the reconciler knows how far a pod is.
+fn from_within(enrolled_pod: &EnrolledPodView, connected: bool, shown: &mut PodState) {
     if shown.ips.is_empty() {
-        shown.ips.clone_from(&captive.ips);
+        shown.ips.clone_from(&enrolled_pod.ips);
     }
-    shown.kernel = inpod::view(captive);
+    shown.kernel = inpod::view(enrolled_pod);
     // What one had acknowledged that is gone is of no use.
-    let served = captive.served && connected;
-    shown.ztunnel = Some(ZtunnelView { serves: served, refused: captive.refused.clone() });
-    shown.trouble.clone_from(&captive.trouble);
-    if captive.leaving {
-        shown.capture = Capture::Leaving;
+    let served = enrolled_pod.served && connected;
+    shown.ztunnel = Some(ZtunnelView { serves: served, refused: enrolled_pod.refused.clone() });
+    shown.trouble.clone_from(&enrolled_pod.trouble);
+    if enrolled_pod.leaving {
+        shown.capture = CaptureState::Leaving;
         return;
     }
     shown.capture = match () {
-        () if captive.ruled && served && captive.overruling().next().is_some() => Capture::Bypassing,
-        () if captive.ruled && served => Capture::Captured,
-        () if captive.awaited => Capture::Pending,
-        () if captive.ruled => Capture::Held,
-        () if shown.phase == "Running" => Capture::Bypassing,
-        () => Capture::Pending,
+        () if enrolled_pod.ruled && served && enrolled_pod.overruling().next().is_some() => {
+            CaptureState::Bypassing
+        }
+        () if enrolled_pod.ruled && served => CaptureState::Captured,
+        () if enrolled_pod.awaited => CaptureState::Pending,
+        () if enrolled_pod.ruled => CaptureState::Held,
+        () if shown.phase == "Running" => CaptureState::Bypassing,
+        () => CaptureState::Pending,
     };
 }
 
 /// An address that is missing in the set of probed pods keeps the kubelet's probes out, and nothing else.
 fn of_probes(seen: &Network<'_>, settings: &Settings, shown: &mut PodState) {
-    let captured = matches!(shown.capture, Capture::Captured | Capture::Held);
+    let captured = matches!(shown.capture, CaptureState::Captured | CaptureState::Held);
     let Some(chosen) = settings.capture.in_pod().filter(|_| captured && seen.members.is_some()) else {
         return;
     };

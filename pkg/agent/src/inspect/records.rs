@@ -10,7 +10,7 @@ use std::{
 use netfilter::{Options, RuleDigest};
 use netns::{Netns, NetnsId};
 use planner::{Decision, Policy, ambient::ALL_ENROLLED};
-use report::{Blind, Capture, KernelView, PodState, Reason, Way};
+use report::{CaptureState, KernelView, PodState, Reason, RedirectionMode, Unobserved};
 use wire::{FAILED, MAX_RECORD, NetnsFile, PodRecord};
 
 use super::sidecar::{self, Places};
@@ -49,11 +49,11 @@ pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
         let why = format!("its last ADD failed at {}: {error}", record.at);
         let known = pods.iter_mut().find(|pod| pod.namespace == record.namespace && pod.name == record.name);
         match known {
-            Some(pod) if pod.capture == Capture::Captured => {}
+            Some(pod) if pod.capture == CaptureState::Captured => {}
             Some(pod) => pod.trouble = pod.trouble.take().or(Some(why)),
             None => {
                 let mut pod = from(record);
-                pod.capture = Capture::Pending;
+                pod.capture = CaptureState::Pending;
                 pod.trouble = Some(why);
                 pods.push(pod);
             }
@@ -62,20 +62,20 @@ pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
 }
 
 /// A pod that has a network namespace and no record started before the plugin was there, or was one of another version's.
-fn unrecorded(records: &[PodRecord], places: &Places) -> Option<Blind> {
+fn unrecorded(records: &[PodRecord], places: &Places) -> Option<Unobserved> {
     let netns_directory = &places.netns_directory;
     let what = "pods that started before this plugin was there".to_owned();
     if places.are_unknown() {
         let why =
             format!("{} is not there, so they cannot be told from the others", netns_directory.display());
-        return Some(Blind { what, why });
+        return Some(Unobserved { what, why });
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
     let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
     let ids: BTreeSet<_> = records.iter().filter_map(|record| record.netns_file.as_ref()).map(id).collect();
     let found = match places.namespaces() {
         Ok(found) => found,
-        Err(error) => return Some(Blind { what, why: error.to_string() }),
+        Err(error) => return Some(Unobserved { what, why: error.to_string() }),
     };
     let is_known = |(path, netns): &(PathBuf, Netns)| {
         ids.contains(&netns.id()) || name(path).is_some_and(|name| known.contains(&name))
@@ -86,7 +86,7 @@ fn unrecorded(records: &[PodRecord], places: &Places) -> Option<Blind> {
          API server could tell",
         places.used().display()
     );
-    (number > 0).then_some(Blind { what, why })
+    (number > 0).then_some(Unobserved { what, why })
 }
 
 /// The pods of a node whose agent takes no part in ambient mode, by what the plugin noted, compared with the kernel.
@@ -95,7 +95,7 @@ pub(super) fn pods(
     places: &Places,
     tools: &Options,
     cache: &mut sidecar::Cache,
-) -> (Vec<PodState>, Option<Blind>) {
+) -> (Vec<PodState>, Option<Unobserved>) {
     let done = records.iter().filter(|record| record.error.is_none());
     let mut pods: Vec<PodState> = done.map(from).collect();
     let redirects = records.iter().filter_map(|record| {
@@ -130,8 +130,8 @@ fn from(record: &PodRecord) -> PodState {
         ips: record.ips.clone(),
         // It was about to run then; that it has ended its DEL would have told.
         phase: "Running".to_owned(),
-        capture: if is_sidecar { Capture::Unknown } else { Capture::Outside },
-        way: is_sidecar.then_some(Way::Sidecar),
+        capture: if is_sidecar { CaptureState::Unknown } else { CaptureState::Outside },
+        way: is_sidecar.then_some(RedirectionMode::Sidecar),
         reason: Reason { code: record.decision.clone(), words: words(record) },
         since: Some(record.at.clone()),
         annotation: None,

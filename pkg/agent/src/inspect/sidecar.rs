@@ -14,8 +14,8 @@ use netfilter::{Fingerprint, Firewall, Options, RuleDigest};
 use netns::{Netns, NetnsId};
 use planner::Redirect;
 use redirect::Families;
-use report::{Capture, PodState, Way};
-use rules::Owner;
+use report::{CaptureState, PodState, RedirectionMode};
+use rules::ChainSet;
 
 use super::{inpod::netns_ref, pods::Redirects};
 use crate::history::timestamp;
@@ -78,7 +78,8 @@ pub(super) struct Means<'a> {
 
 /// Fills in what the kernel shows of pods with a sidecar.
 pub(super) fn show(means: Means<'_>, redirects: &Redirects, cache: &mut Cache, pods: &mut [PodState]) {
-    let is_one = |pod: &PodState| pod.way == Some(Way::Sidecar) && redirects.contains_key(&pod.uid);
+    let is_one =
+        |pod: &PodState| pod.way == Some(RedirectionMode::Sidecar) && redirects.contains_key(&pod.uid);
     if !pods.iter().any(is_one) {
         return;
     }
@@ -90,7 +91,7 @@ pub(super) fn show(means: Means<'_>, redirects: &Redirects, cache: &mut Cache, p
         let outcome = match &found {
             Err(error) => Err(format!("network namespaces of pods cannot be listed: {error}")),
             Ok(_) if pod.phase != "Running" || pod.ips.is_empty() => {
-                pod.capture = Capture::Pending;
+                pod.capture = CaptureState::Pending;
                 continue;
             }
             Ok(all) => {
@@ -111,17 +112,17 @@ pub(super) fn show(means: Means<'_>, redirects: &Redirects, cache: &mut Cache, p
 fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
     match seen {
         Err(why) => {
-            pod.capture = Capture::Unknown;
+            pod.capture = CaptureState::Unknown;
             pod.kernel.blind = Some(why);
         }
         Ok(differences) => {
             pod.kernel.looked = Some(timestamp(SystemTime::now()));
             pod.kernel.blind = None;
             if differences.is_empty() {
-                pod.capture = Capture::Captured;
+                pod.capture = CaptureState::Captured;
                 pod.kernel.seen.push("all rules that lead to its sidecar are in place".to_owned());
             } else {
-                pod.capture = Capture::Bypassing;
+                pod.capture = CaptureState::Bypassing;
                 pod.since = None; // nobody saw the rules go
             }
             pod.kernel.differences = differences;
@@ -221,7 +222,7 @@ pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> Found {
 pub(super) fn rules_there(netns: &Netns, tools: &Options) -> Result<usize, String> {
     let act = |options: &Options| {
         let (_, seen) = Firewall::open(options)?;
-        let of = |family| Owner::SIDECAR.lines(seen.of(family)).len();
+        let of = |family| ChainSet::SIDECAR.lines(seen.of(family)).len();
         Ok::<usize, redirect::Error>(Family::BOTH.into_iter().map(of).sum())
     };
     netfilter::inside(netns, tools, act).map(|(number, _)| number).map_err(|error| error.to_string())

@@ -8,23 +8,23 @@ use std::{
 use model::Family;
 use planner::node::{Fallback, Slot};
 
-use super::NodeWay;
+use super::NodeCapture;
 use crate::{
-    core::Core,
+    agent_state::AgentState,
+    capture_mode::{CaptureMode, Enrolment, Trouble},
     inpod::Done,
-    inspect::WaySnapshot,
+    inspect::CaptureSnapshot,
     ledger::Attachment,
-    owner::{Level, Reply},
-    way::{Enrolment, Trouble, Way},
+    reconciler::{Reply, Scope},
 };
 
 /// A pod that was enrolled at once is looked at again after this time, with all that came meanwhile: with many pods that
 /// look takes longer than an enrolment, and pods often start several at a time.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-impl Way for NodeWay {
-    fn turn(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
-        self.pass(core, level)
+impl CaptureMode for NodeCapture {
+    fn reconcile(&mut self, core: &mut AgentState, scope: Scope) -> Result<Option<Trouble>, Trouble> {
+        self.pass(core, scope)
     }
 
     fn is_awaited(&self) -> bool {
@@ -38,7 +38,7 @@ impl Way for NodeWay {
     }
 
     /// Enrols at once where everything stands ready, else with the next turn, which makes it so.
-    fn enrol(&mut self, core: &mut Core, enrolment: Enrolment, reply: Reply<Result<(), String>>) {
+    fn enrol(&mut self, core: &mut AgentState, enrolment: Enrolment, reply: Reply<Result<(), String>>) {
         let Enrolment { container, attachment, .. } = enrolment;
         if let Some(active) = self.ready_for(&attachment.ips) {
             self.look.get_or_insert_with(|| Instant::now() + LOOK_AGAIN);
@@ -46,7 +46,7 @@ impl Way for NodeWay {
             let done = self.members.enrol(&attachment.ips, &attachment.uid, active, self.fallback);
             drop(reply.send(done.map_err(|error| error.to_string())));
         } else {
-            core.is_dirty(Level::Whole);
+            core.mark_dirty(Scope::Full);
             self.joining.push(reply);
         }
         core.ledger.added(&container, attachment);
@@ -55,7 +55,7 @@ impl Way for NodeWay {
     /// If an earlier pod is still captured by one of the addresses, the next turn ends that, and is waited for.
     fn pass_by(
         &mut self,
-        core: &mut Core,
+        core: &mut AgentState,
         container: &str,
         attachment: Attachment,
         reply: Reply<Result<(), String>>,
@@ -65,7 +65,7 @@ impl Way for NodeWay {
             self.fresh.contains(ip) || verified.is_some_and(|seen| seen.desired.members.contains_key(ip))
         };
         if attachment.ips.iter().any(captured) {
-            core.is_dirty(Level::Members);
+            core.mark_dirty(Scope::Membership);
             self.joining.push(reply);
         } else {
             drop(reply.send(Ok(())));
@@ -73,11 +73,11 @@ impl Way for NodeWay {
         core.ledger.added(container, attachment);
     }
 
-    fn release(&mut self, _core: &mut Core, _container: &str, gone: Attachment) -> Result<(), String> {
+    fn release(&mut self, _core: &mut AgentState, _container: &str, gone: Attachment) -> Result<(), String> {
         self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string())
     }
 
-    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>) {
+    fn check(&mut self, core: &mut AgentState, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>) {
         drop(reply.send(self.members.check(ips, uid).and_then(|()| core.status.ready())));
     }
 
@@ -87,10 +87,10 @@ impl Way for NodeWay {
         std::mem::replace(&mut self.fallback, fallback) != fallback
     }
 
-    fn done(&mut self, _core: &mut Core, _done: Done) {}
+    fn done(&mut self, _core: &mut AgentState, _done: Done) {}
 
-    fn snapshot(&self) -> WaySnapshot {
-        WaySnapshot::Node { desired: self.wanted.clone(), fallback: self.fallback }
+    fn snapshot(&self) -> CaptureSnapshot {
+        CaptureSnapshot::Node { desired: self.wanted.clone(), fallback: self.fallback }
     }
 
     fn due(&self) -> Option<Instant> {
@@ -98,7 +98,7 @@ impl Way for NodeWay {
     }
 }
 
-impl NodeWay {
+impl NodeCapture {
     /// Whether rules, sets and ways of these addresses' families were there when last looked: the active slot, then.
     fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<Slot>> {
         let verified = self.verified.as_ref()?;

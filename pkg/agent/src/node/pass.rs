@@ -4,19 +4,19 @@ use std::time::Instant;
 
 use planner::{
     node::{
-        Assignment, Desired, Fallback, Generation, Known, Members, Observed, Operation, Slot, assign, plan,
-        prepare,
+        Assignment, Desired, Fallback, Known, Members, Observed, Operation, Slot, ZtunnelInstance, assign,
+        plan, prepare,
     },
     ztunnel::{self, Candidate},
 };
 use tracing::{debug, info, warn};
 
-use super::{NodeWay, Verified, shared, tell};
+use super::{NodeCapture, Verified, shared, tell};
 use crate::{
-    core::Core,
+    agent_state::AgentState,
+    capture_mode::Trouble,
     history::{Entry, summary},
-    owner::Level,
-    way::Trouble,
+    reconciler::Scope,
 };
 
 /// Numbers that others use are not taken; once we have them, what others add there is theirs to answer for.
@@ -29,23 +29,23 @@ fn refuse_to_share(observed: &Observed) -> Result<(), Trouble> {
     ))
 }
 
-impl NodeWay {
+impl NodeCapture {
     /// What is wrong although the kernel shows what is wanted, if anything.
-    pub(super) fn pass(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
+    pub(super) fn pass(&mut self, core: &mut AgentState, scope: Scope) -> Result<Option<Trouble>, Trouble> {
         let words = |error: nodepath::Error| error.to_string();
         self.look = None; // a turn that fails is followed by others
         let mut observed = self.path.observe_network().map_err(words)?;
         refuse_to_share(&observed)?;
-        let (living, lost) = self.living(core, level);
+        let (living, lost) = self.living(core, scope);
         let desired = self.desired(core, &observed, &living);
         self.wanted = Some(desired.clone());
-        let level = if self.only_members_differ(&desired) { level } else { Level::Whole };
-        self.complete(level, &mut observed, &desired)?;
+        let scope = if self.only_members_differ(&desired) { scope } else { Scope::Full };
+        self.complete(scope, &mut observed, &desired)?;
         let steps = plan(&core.settings.node, Some(&desired), &observed);
         if !steps.is_empty() {
             self.apply(core, &steps, &desired)?;
             observed = self.path.observe_network().map_err(words)?;
-            self.complete(level, &mut observed, &desired)?;
+            self.complete(scope, &mut observed, &desired)?;
             let left = plan(&core.settings.node, Some(&desired), &observed);
             if let Some(step) = left.first() {
                 return Err(format!("it does not stay as it was made; next would be: {step}"));
@@ -68,12 +68,16 @@ impl NodeWay {
     }
 
     /// The ztunnels that are there, and what is wrong with one that should be.
-    fn living(&mut self, core: &Core, level: Level) -> (Vec<(Candidate, Generation)>, Option<Trouble>) {
+    fn living(
+        &mut self,
+        core: &AgentState,
+        scope: Scope,
+    ) -> (Vec<(Candidate, ZtunnelInstance)>, Option<Trouble>) {
         let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel);
         let chosen = ztunnel::active(&candidates).map(|active| active.uid.clone());
         let (mut living, mut trouble) = (Vec::new(), None);
         for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
-            match self.generation(level, candidate) {
+            match self.generation(scope, candidate) {
                 Ok(generation) => living.push((candidate.clone(), generation)),
                 Err(error) if Some(&candidate.uid) == chosen.as_ref() => {
                     trouble = Some(format!("ztunnel {} cannot be used: {error}", candidate.name));
@@ -85,12 +89,16 @@ impl NodeWay {
         (living, trouble)
     }
 
-    fn generation(&mut self, level: Level, candidate: &Candidate) -> Result<Generation, nodepath::Error> {
+    fn generation(
+        &mut self,
+        scope: Scope,
+        candidate: &Candidate,
+    ) -> Result<ZtunnelInstance, nodepath::Error> {
         let slots = self.verified.as_ref().map(|verified| &verified.desired.slots);
         let before = slots.into_iter().flatten().flatten().find(|slot| slot.uid == candidate.uid);
         match before {
-            Some(before) if level == Level::Members => {
-                Ok(Generation { dns: candidate.dns_capture, ..before.clone() })
+            Some(before) if scope == Scope::Membership => {
+                Ok(ZtunnelInstance { dns: candidate.dns_capture, ..before.clone() })
             }
             _ => self.path.locate(&candidate.uid, &candidate.ips, candidate.dns_capture),
         }
@@ -98,12 +106,13 @@ impl NodeWay {
 
     fn desired(
         &mut self,
-        core: &mut Core,
+        core: &mut AgentState,
         observed: &Observed,
-        living: &[(Candidate, Generation)],
+        living: &[(Candidate, ZtunnelInstance)],
     ) -> Desired {
         let candidates: Vec<Candidate> = living.iter().map(|(candidate, _)| candidate.clone()).collect();
-        let generations: Vec<Generation> = living.iter().map(|(_, generation)| generation.clone()).collect();
+        let generations: Vec<ZtunnelInstance> =
+            living.iter().map(|(_, generation)| generation.clone()).collect();
         let active = ztunnel::active(&candidates).map(|active| active.uid.as_str());
         let known = Known::from(&core.settings.node, observed);
         let assigned = assign(&known, &generations, active);
@@ -124,8 +133,8 @@ impl NodeWay {
     }
 
     /// Adds what tools and other namespaces tell, afresh or from the last time that all was as it should be.
-    fn complete(&mut self, level: Level, observed: &mut Observed, desired: &Desired) -> Result<(), Trouble> {
-        if let (Level::Members, Some(Verified { seen, .. })) = (level, &self.verified) {
+    fn complete(&mut self, scope: Scope, observed: &mut Observed, desired: &Desired) -> Result<(), Trouble> {
+        if let (Scope::Membership, Some(Verified { seen, .. })) = (scope, &self.verified) {
             observed.firewall.clone_from(&seen.firewall);
             observed.sysctls.clone_from(&seen.sysctls);
             observed.inside.clone_from(&seen.inside);
@@ -138,7 +147,12 @@ impl NodeWay {
     }
 
     /// Does the steps, up to the first that fails.
-    fn apply(&mut self, core: &mut Core, steps: &[Operation], desired: &Desired) -> Result<(), Trouble> {
+    fn apply(
+        &mut self,
+        core: &mut AgentState,
+        steps: &[Operation],
+        desired: &Desired,
+    ) -> Result<(), Trouble> {
         // Not only the slot counts: a successor takes the place of one that died.
         let ztunnel = |desired: &Desired| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
         let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
@@ -169,7 +183,7 @@ impl NodeWay {
     }
 
     /// What was done although nothing else is wanted than before: somebody had changed it.
-    fn tell_repairs(&self, core: &Core, steps: &[Operation], desired: &Desired) {
+    fn tell_repairs(&self, core: &AgentState, steps: &[Operation], desired: &Desired) {
         if self.verified.as_ref().is_some_and(|verified| verified.desired == *desired) {
             let words: Vec<String> = steps.iter().map(ToString::to_string).collect();
             core.metrics.repaired("node");

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use nodepath::NodePath;
-use planner::node::{Generation, Known, Observed, Operation, Slot, plan};
+use planner::node::{Known, Observed, Operation, Slot, ZtunnelInstance, plan};
 use tracing::warn;
 
 use super::open_path;
@@ -62,6 +62,6 @@ pub(crate) fn found(settings: &Settings, path: &mut NodePath) -> Result<Observed
     Ok(observed)
 }
 
-fn has_one_of(ztunnel: &Generation, ips: &[IpAddr]) -> bool {
+fn has_one_of(ztunnel: &ZtunnelInstance, ips: &[IpAddr]) -> bool {
     ztunnel.ips.iter().any(|ip| ips.contains(ip))
 }

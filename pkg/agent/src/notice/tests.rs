@@ -30,7 +30,7 @@ fn member(is: Option<Redirection>) -> Look {
     (Standing::Member { reason: Enrolled::NamespaceLabel, ips: vec![] }, is)
 }
 
-fn out(reason: Left) -> Look {
+fn out(reason: NotEnrolled) -> Look {
     (Standing::Out(reason), Some(Redirection::None))
 }
 
@@ -89,43 +89,43 @@ fn changes_of_a_running_pod_are_told_once() {
         (
             "labelled while it runs, and back",
             &[
-                (0, out(Left::NotLabelled), nothing),
+                (0, out(NotEnrolled::NotLabelled), nothing),
                 (1, member(None), nothing),
                 (2, member(CAPTURED), &["JoinedMesh"]),
                 (3, member(CAPTURED), nothing),
-                (4, (Standing::Out(Left::NotLabelled), None), nothing),
-                (5, out(Left::NotLabelled), &["ReleasedFromMesh"]),
-                (6, out(Left::NotLabelled), nothing),
+                (4, (Standing::Out(NotEnrolled::NotLabelled), None), nothing),
+                (5, out(NotEnrolled::NotLabelled), &["ReleasedFromMesh"]),
+                (6, out(NotEnrolled::NotLabelled), nothing),
             ],
         ),
         (
             "opted out while it runs",
             &[
                 (0, member(CAPTURED), nothing),
-                (1, out(Left::OptedOut), &["ReleasedFromMesh"]),
-                (2, out(Left::OptedOut), nothing),
+                (1, out(NotEnrolled::OptedOut), &["ReleasedFromMesh"]),
+                (2, out(NotEnrolled::OptedOut), nothing),
             ],
         ),
         (
             "refused for one reason, and then for another",
             &[
-                (0, out(Left::HostNetwork), &["RefusedByMesh"]),
-                (1, out(Left::HostNetwork), nothing),
-                (2, out(Left::Sidecar), &["RefusedByMesh"]),
-                (3, out(Left::Sidecar), nothing),
+                (0, out(NotEnrolled::HostNetwork), &["RefusedByMesh"]),
+                (1, out(NotEnrolled::HostNetwork), nothing),
+                (2, out(NotEnrolled::Sidecar), &["RefusedByMesh"]),
+                (3, out(NotEnrolled::Sidecar), nothing),
             ],
         ),
         (
             "kept out for reasons that nobody wants to hear of",
             &[
-                (0, out(Left::NotLabelled), nothing),
-                (1, out(Left::PodLabel), nothing),
-                (2, out(Left::NotSelected), nothing),
-                (3, out(Left::ExcludedNamespace), nothing),
-                (4, out(Left::AgentPod), nothing),
-                (5, out(Left::Ztunnel), nothing),
-                (6, out(Left::NamespaceUnknown), nothing),
-                (7, out(Left::Terminated), nothing),
+                (0, out(NotEnrolled::NotLabelled), nothing),
+                (1, out(NotEnrolled::PodLabel), nothing),
+                (2, out(NotEnrolled::NotSelected), nothing),
+                (3, out(NotEnrolled::ExcludedNamespace), nothing),
+                (4, out(NotEnrolled::AgentPod), nothing),
+                (5, out(NotEnrolled::Ztunnel), nothing),
+                (6, out(NotEnrolled::NamespaceUnknown), nothing),
+                (7, out(NotEnrolled::Terminated), nothing),
             ],
         ),
         (
@@ -163,15 +163,15 @@ fn changes_of_a_running_pod_are_told_once() {
             "released while it was missing",
             &[
                 (0, member(BARE), nothing),
-                (5, out(Left::NotLabelled), nothing),
-                (30, out(Left::NotLabelled), nothing),
+                (5, out(NotEnrolled::NotLabelled), nothing),
+                (30, out(NotEnrolled::NotLabelled), nothing),
             ],
         ),
         (
             "its namespace is not known for a moment",
             &[
                 (0, member(CAPTURED), nothing),
-                (1, out(Left::NamespaceUnknown), nothing),
+                (1, out(NotEnrolled::NamespaceUnknown), nothing),
                 (2, member(CAPTURED), nothing),
             ],
         ),
@@ -192,7 +192,7 @@ fn pods_that_start_or_end_are_not_told_of() {
     }
     assert_eq!(desk.turn(61, &pod("web", "Running"), &member(CAPTURED)), [""; 0]);
     assert_eq!(
-        desk.turn(61, &pod("web", "Pending"), &out(Left::NotLabelled)),
+        desk.turn(61, &pod("web", "Pending"), &out(NotEnrolled::NotLabelled)),
         [""; 0],
         "it does not run yet"
     );
@@ -200,8 +200,8 @@ fn pods_that_start_or_end_are_not_told_of() {
     leaving.metadata.deleted = Some("2026-01-01T00:00:00Z".to_owned());
     for ended in [leaving, pod("web", "Succeeded"), pod("web", "Failed")] {
         assert_eq!(desk.turn(62, &pod("web", "Running"), &member(CAPTURED)), [""; 0]);
-        assert_eq!(desk.turn(63, &ended, &out(Left::NotLabelled)), [""; 0], "{ended:?}");
-        assert_eq!(desk.turn(64, &ended, &out(Left::HostNetwork)), [""; 0], "{ended:?}");
+        assert_eq!(desk.turn(63, &ended, &out(NotEnrolled::NotLabelled)), [""; 0], "{ended:?}");
+        assert_eq!(desk.turn(64, &ended, &out(NotEnrolled::HostNetwork)), [""; 0], "{ended:?}");
         assert!(desk.notices.pods.is_empty(), "nothing is remembered of it");
     }
 }
@@ -226,7 +226,7 @@ fn after_a_failed_turn_only_those_count_as_missing_that_were_not_captured() {
     let mut desk = Desk::new();
     let [captured, new, plain] = ["captured", "new", "plain"].map(|name| pod(name, "Running"));
     desk.turn(0, &captured, &member(CAPTURED));
-    let looks = [(&captured, member(None)), (&new, member(None)), (&plain, out(Left::NotLabelled))];
+    let looks = [(&captured, member(None)), (&new, member(None)), (&plain, out(NotEnrolled::NotLabelled))];
     desk.fail(1, &looks);
     desk.fail(2, &looks);
     assert_eq!(desk.notices.due(), Some(desk.at(11)));
@@ -234,7 +234,7 @@ fn after_a_failed_turn_only_those_count_as_missing_that_were_not_captured() {
     assert_eq!(notice.reason, "BypassesMesh");
     assert!(notice.message.contains("no tool"), "{}", notice.message);
     // What was captured is still remembered as such.
-    assert_eq!(desk.turn(12, &captured, &out(Left::NotLabelled)), ["ReleasedFromMesh"]);
+    assert_eq!(desk.turn(12, &captured, &out(NotEnrolled::NotLabelled)), ["ReleasedFromMesh"]);
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Directory {
 /// What can be told of a directory without events: which one it is, and what of its entries would change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Listing {
-    /// With its times, because one made anew may get the same inode number. None: missing.
+    /// With its times, because one made anew may get the same inode number. `None`: missing.
     directory: Option<Fingerprint>,
     /// Sorted by name.
     entries: Vec<(OsString, Fingerprint)>,

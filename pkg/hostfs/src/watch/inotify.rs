@@ -31,7 +31,7 @@ const MOST: usize = 16 * 1024;
 
 /// What a look at pending events told.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct PendingEvents {
     pub(super) changed: bool,
     /// Watches may have ended.
     pub(super) unsure: bool,
@@ -60,10 +60,10 @@ impl Inotify {
     }
 
     /// Takes in pending events, as far as they are of `watches`. Lost ones count as a change.
-    pub(super) fn drain(&self, watches: &[i32]) -> Result<Seen, String> {
+    pub(super) fn drain(&self, watches: &[i32]) -> Result<PendingEvents, String> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.0, &mut buffer);
-        let mut seen = Seen::default();
+        let mut seen = PendingEvents::default();
         let mut taken = 0;
         while taken < MOST || !reader.is_buffer_empty() {
             let (flags, watch) = match reader.next() {

@@ -37,7 +37,7 @@ pub enum NewLink<'a> {
         name: &'a str,
         /// Name of the other one.
         peer_name: &'a str,
-        /// Where the other one is made; none: in the handle's netns too.
+        /// Where the other one is made; `None`: in the handle's netns too.
         peer_netns: Option<BorrowedFd<'a>>,
     },
     /// A tunnel to one host, Ethernet in UDP (RFC 8926).
@@ -61,7 +61,7 @@ pub enum NewLink<'a> {
         remote: IpAddr,
         /// UDP port of both ends; assigned is 4789.
         port: u16,
-        /// Address of this end; none: what the route to the other end says.
+        /// Address of this end; `None`: what the route to the other end says.
         local: Option<IpAddr>,
     },
 }

@@ -36,7 +36,7 @@ pub(super) enum Verdict {
 }
 
 #[derive(Debug)]
-struct Told {
+struct SentEvent {
     name: String,
     count: u32,
     last: Instant,
@@ -45,7 +45,7 @@ struct Told {
 /// What was told. Its memory and its rate are bounded, whatever happens on the node.
 #[derive(Debug)]
 pub(super) struct Series {
-    told: BTreeMap<Key, Told>,
+    told: BTreeMap<Key, SentEvent>,
     tokens: u32,
     refilled: Instant,
 }
@@ -79,7 +79,7 @@ impl Series {
             let oldest = self.told.iter().min_by_key(|(_, told)| told.last).map(|(key, _)| key.clone());
             oldest.map(|key| self.told.remove(&key));
         }
-        self.told.insert(key, Told { name, count: 1, last: now });
+        self.told.insert(key, SentEvent { name, count: 1, last: now });
     }
 
     /// Whether one more may be told.

@@ -1,7 +1,7 @@
 //! The same in the tables of the kernel's ip_tables.
 
 use model::{Family, Mark};
-use rules::Owner;
+use rules::ChainSet;
 
 use super::{
     IPTABLES, NAT,
@@ -11,13 +11,13 @@ use crate::{Error, legacy};
 
 /// What rules of other components do in these tables. Ahead of ours are those of `raw` and `mangle`, and those of `nat` if
 /// ours are of the other backend.
-pub(super) fn look(owner: Owner, marks: &[Mark], family: Family) -> Result<Vec<Found>, Error> {
+pub(super) fn look(owner: ChainSet, marks: &[Mark], family: Family) -> Result<Vec<Found>, Error> {
     let (mut found, mut in_nat, mut is_ours) = (Vec::new(), Vec::new(), false);
     legacy::targets(family, |table, rule, name, info| {
-        is_ours |= table == NAT && owner.owns(&rule.chain);
+        is_ours |= table == NAT && owner.contains(&rule.chain);
         // What leaves the namespace is decided on by then, and what passes through it was when it came.
         let is_late = ["INPUT", "FORWARD", "POSTROUTING"].contains(&rule.chain.as_str());
-        if is_late || owner.owns(&rule.chain) || !IPTABLES.contains(&table) {
+        if is_late || owner.contains(&rule.chain) || !IPTABLES.contains(&table) {
             return;
         }
         let of = if table == NAT { &mut in_nat } else { &mut found };

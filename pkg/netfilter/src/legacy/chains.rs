@@ -1,7 +1,7 @@
 //! The rules of a legacy table by their chains. The kernel has one list of entries: a built-in chain begins where its hook
 //! enters, a user's chain behind an entry with its name, and a jump is a place in the list.
 
-use crate::digest::{Hash, Seen};
+use crate::digest::{DigestedRule, Hash};
 
 use super::entries::Layout;
 
@@ -19,7 +19,7 @@ type Failed = &'static str;
 
 /// All rules but the chains' policies, in their order. `info` is the answer to `IPT_SO_GET_INFO`, `entries` what the kernel
 /// gives out of the table, without its counters. An error says what is wrong with them.
-pub(super) fn read(info: &[u8], entries: &[u8], layout: &Layout) -> Result<Vec<Seen>, Failed> {
+pub(super) fn read(info: &[u8], entries: &[u8], layout: &Layout) -> Result<Vec<DigestedRule>, Failed> {
     let mut rules = Vec::new();
     read_targets(info, entries, layout, |rule, _, _| rules.push(rule))?;
     Ok(rules)
@@ -30,7 +30,7 @@ pub(super) fn read_targets(
     info: &[u8],
     entries: &[u8],
     layout: &Layout,
-    mut note: impl FnMut(Seen, &str, &[u8]),
+    mut note: impl FnMut(DigestedRule, &str, &[u8]),
 ) -> Result<(), Failed> {
     let list = split(entries, layout)?;
     let mut chains: Vec<(usize, String)> = built_in(info)?;
@@ -61,7 +61,7 @@ pub(super) fn read_targets(
         };
         let hash = entry.hash(jumps_to.as_deref(), layout)?;
         let data = entry.target.get(TARGET_DATA..).unwrap_or_default();
-        note(Seen { chain, jumps_to, hash }, entry.target_name()?, data);
+        note(DigestedRule { chain, jumps_to, hash }, entry.target_name()?, data);
     }
     Ok(())
 }
@@ -210,7 +210,8 @@ mod tests {
             assert_eq!(chains, [("OUTPUT", Some("OURS")), ("OURS", None)], "policies are no rules");
             let more = read(3);
             assert_eq!(more.len(), 5);
-            let hash = |rules: &[Seen]| rules.iter().find(|rule| rule.jumps_to.is_some()).unwrap().hash;
+            let hash =
+                |rules: &[DigestedRule]| rules.iter().find(|rule| rule.jumps_to.is_some()).unwrap().hash;
             assert_eq!(hash(&few), hash(&more), "other rules move what it leads to");
         }
     }

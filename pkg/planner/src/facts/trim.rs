@@ -81,7 +81,7 @@ pub fn trim_namespace(namespace: &mut Namespace) {
     trim_labels(&mut namespace.metadata.labels);
 }
 
-/// How many bytes of an annotation can mean something; none: nothing is decided on it.
+/// How many bytes of an annotation can mean something; `None`: nothing is decided on it.
 fn limit(annotation: &str) -> Option<usize> {
     if annotation == STATUS {
         return Some(0); // that it is there is all that counts

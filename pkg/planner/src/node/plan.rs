@@ -9,13 +9,13 @@ use std::{
 };
 
 use model::{Family, IfName, IpNet, TableId};
-use rules::{RuleSet, Saved, node as rule_sets, plan::Owner};
+use rules::{RuleSet, Saved, node as rule_sets, plan::ChainSet};
 
 use super::{
     config::{Fallback, NodeConfig},
     diff,
     operation::{Operation, Place, RouteEdit},
-    state::{Desired, Generation, Observed, ObservedInside, PathRoute, PathRule, RouteTo, Slot},
+    state::{Desired, Observed, ObservedInside, PathRoute, PathRule, RouteTo, Slot, ZtunnelInstance},
     want::{self, Pair},
 };
 
@@ -51,7 +51,12 @@ fn build(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Ope
 }
 
 /// Links of a slot and everything in its ztunnel's namespace, before any packet is sent there.
-fn slot_steps(config: &NodeConfig, slot: Slot, ztunnel: &Generation, observed: &Observed) -> Vec<Operation> {
+fn slot_steps(
+    config: &NodeConfig,
+    slot: Slot,
+    ztunnel: &ZtunnelInstance,
+    observed: &Observed,
+) -> Vec<Operation> {
     let place = Place::Ztunnel(slot);
     let nothing = ObservedInside::default();
     let inside = slot.of(&observed.inside).as_ref().unwrap_or(&nothing);
@@ -174,7 +179,7 @@ fn only_new_slots(config: &NodeConfig, desired: &Desired, observed: &Observed) -
     let lacks_nothing_else = |family: &Family| {
         let nothing = Saved::default();
         let found = observed.firewall.get(family).unwrap_or(&nothing);
-        Owner::NODE.apply(&rules_of_slots(config, desired, *family, made), found).is_empty()
+        ChainSet::NODE.apply(&rules_of_slots(config, desired, *family, made), found).is_empty()
     };
     desired.families().iter().all(lacks_nothing_else)
 }
@@ -315,7 +320,7 @@ fn firewall_step(
     for family in Family::BOTH {
         let nothing = Saved::default();
         let found = observed.get(&family).unwrap_or(&nothing);
-        let change = Owner::NODE.apply(&wanted(family), found);
+        let change = ChainSet::NODE.apply(&wanted(family), found);
         if !change.is_empty() {
             why.extend(change.reasons().map(|reason| format!("{family}: {reason}")));
             texts.push((family, change.restore_text()));
@@ -350,7 +355,7 @@ fn rules_of_slots(config: &NodeConfig, desired: &Desired, family: Family, these:
     rule_sets::host(&config.rules, &host)
 }
 
-pub(super) fn inside_rules(config: &NodeConfig, ztunnel: &Generation, family: Family) -> RuleSet {
+pub(super) fn inside_rules(config: &NodeConfig, ztunnel: &ZtunnelInstance, family: Family) -> RuleSet {
     let (Some(ip), Ok(uplink)) = (ztunnel.ip(family), IfName::new(&ztunnel.uplink)) else {
         return RuleSet::default();
     };

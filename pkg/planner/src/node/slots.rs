@@ -6,7 +6,7 @@ use model::TableId;
 
 use super::{
     config::NodeConfig,
-    state::{Generation, Observed, RouteTo, Slot},
+    state::{Observed, RouteTo, Slot, ZtunnelInstance},
     want::{Direction, node_link},
 };
 
@@ -45,7 +45,7 @@ impl Known {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assignment {
     /// The ztunnels, by slot.
-    pub slots: [Option<Generation>; 2],
+    pub slots: [Option<ZtunnelInstance>; 2],
     /// The slot of new connections.
     pub active: Option<Slot>,
 }
@@ -54,7 +54,7 @@ pub struct Assignment {
 /// one that is not used for new connections loses its own, and its connections with it: a third ztunnel on one node
 /// means that the first should have ended long ago.
 #[must_use]
-pub fn assign(known: &Known, living: &[Generation], active: Option<&str>) -> Assignment {
+pub fn assign(known: &Known, living: &[ZtunnelInstance], active: Option<&str>) -> Assignment {
     let kept = |slot: Slot| {
         let ips = slot.of(&known.ips);
         living.iter().find(|ztunnel| ztunnel.ips.iter().any(|ip| ips.contains(ip))).cloned()
@@ -80,8 +80,8 @@ pub fn assign(known: &Known, living: &[Generation], active: Option<&str>) -> Ass
 /// Gives a slot that nobody has to the ztunnel that is coming: all that it needs is made before it is ready, and a
 /// switch has only to lead new connections there.
 #[must_use]
-pub fn prepare(mut assigned: Assignment, living: &[Generation], coming: Option<&str>) -> Assignment {
-    let has = |ztunnel: &Generation| assigned.slots.iter().flatten().any(|slot| slot.uid == ztunnel.uid);
+pub fn prepare(mut assigned: Assignment, living: &[ZtunnelInstance], coming: Option<&str>) -> Assignment {
+    let has = |ztunnel: &ZtunnelInstance| assigned.slots.iter().flatten().any(|slot| slot.uid == ztunnel.uid);
     let next = living.iter().find(|ztunnel| Some(ztunnel.uid.as_str()) == coming && !has(ztunnel));
     if let (Some(next), Some(free)) = (next.cloned(), assigned.slots.iter_mut().find(|slot| slot.is_none())) {
         *free = Some(next);
@@ -93,8 +93,8 @@ pub fn prepare(mut assigned: Assignment, living: &[Generation], coming: Option<&
 mod tests {
     use super::*;
 
-    fn ztunnel(number: u8) -> Generation {
-        Generation {
+    fn ztunnel(number: u8) -> ZtunnelInstance {
+        ZtunnelInstance {
             uid: format!("z{number}"),
             veth: format!("veth{number}"),
             uplink: "eth0".to_owned(),
@@ -133,7 +133,7 @@ mod tests {
             case(([&[1], &[1]], ONE), &[1], Some(1), ([Some(1), None], ZERO)),
         ];
         for (number, Case { known: (ips, at), living, active, wanted }) in table.into_iter().enumerate() {
-            let living: Vec<Generation> = living.iter().copied().map(ztunnel).collect();
+            let living: Vec<ZtunnelInstance> = living.iter().copied().map(ztunnel).collect();
             let active = active.map(|number| format!("z{number}"));
             let assigned = assign(&known(ips[0], ips[1], at), &living, active.as_deref());
             let slots = wanted.0.map(|slot| slot.map(ztunnel));
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn one_that_is_coming_gets_a_slot_only_if_nobody_has_it() {
-        let living: Vec<Generation> = [1, 2, 3].map(ztunnel).to_vec();
+        let living: Vec<ZtunnelInstance> = [1, 2, 3].map(ztunnel).to_vec();
         let with = |zero: Option<u8>, one: Option<u8>, active| Assignment {
             slots: [zero, one].map(|number| number.map(ztunnel)),
             active,

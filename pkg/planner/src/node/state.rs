@@ -67,7 +67,7 @@ impl fmt::Display for Slot {
 
 /// A ztunnel pod, and how it hangs on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Generation {
+pub struct ZtunnelInstance {
     /// Its pod's UID.
     pub uid: String,
     /// The node's end of its veth pair.
@@ -80,7 +80,7 @@ pub struct Generation {
     pub dns: bool,
 }
 
-impl Generation {
+impl ZtunnelInstance {
     /// Its address of a family.
     #[must_use]
     pub fn ip(&self, family: Family) -> Option<IpAddr> {
@@ -95,7 +95,7 @@ pub type Members = BTreeMap<IpAddr, String>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// The ztunnels with a path, by slot.
-    pub slots: [Option<Generation>; 2],
+    pub slots: [Option<ZtunnelInstance>; 2],
     /// Where new connections go.
     pub active: Option<Slot>,
     /// Who is enrolled.
@@ -114,19 +114,19 @@ impl Desired {
 
     /// The generation of a slot.
     #[must_use]
-    pub fn slot(&self, slot: Slot) -> Option<&Generation> {
+    pub fn slot(&self, slot: Slot) -> Option<&ZtunnelInstance> {
         slot.of(&self.slots).as_ref()
     }
 
     /// Where new connections go.
     #[must_use]
-    pub fn active_ztunnel(&self) -> Option<&Generation> {
+    pub fn active_ztunnel(&self) -> Option<&ZtunnelInstance> {
         self.active.and_then(|slot| self.slot(slot))
     }
 
     /// The active slot, if it serves a family.
     #[must_use]
-    pub fn active_for(&self, family: Family) -> Option<(Slot, &Generation)> {
+    pub fn active_for(&self, family: Family) -> Option<(Slot, &ZtunnelInstance)> {
         let slot = self.active?;
         let generation = self.slot(slot)?;
         generation.ip(family).map(|_| (slot, generation))
@@ -155,7 +155,7 @@ pub struct PathRoute {
     pub family: Family,
     /// Its table.
     pub table: TableId,
-    /// Its destination; none: everything.
+    /// Its destination; `None`: everything.
     pub dst: Option<IpNet>,
     /// Its metric: of two with one destination, the lower one counts.
     pub metric: u32,

@@ -9,7 +9,7 @@ use model::{Family, IpNet, Mark, TableId};
 
 use super::{
     config::{Fallback, LinkKind, NodeConfig, Tables, host},
-    state::{Desired, Generation, PathRoute, PathRule, RouteTo, Slot},
+    state::{Desired, PathRoute, PathRule, RouteTo, Slot, ZtunnelInstance},
 };
 
 /// Metric of the routes that carry traffic.
@@ -73,7 +73,7 @@ pub(super) fn node_link(direction: Direction, slot: Slot) -> String {
 pub(super) fn addresses(
     config: &NodeConfig,
     slot: Slot,
-    generation: &Generation,
+    generation: &ZtunnelInstance,
     on_node: bool,
 ) -> BTreeSet<(String, IpNet)> {
     let of = |pair: Pair, family| {
@@ -144,7 +144,12 @@ fn fallback(table: u32, family: Family, dst: Option<IpNet>, policy: Fallback) ->
 }
 
 /// What a tunnel sends has the mark of what is in it, and must not go into the tunnel again.
-fn carrier_routes(config: &NodeConfig, slot: Slot, ztunnel: &Generation, family: Family) -> Vec<PathRoute> {
+fn carrier_routes(
+    config: &NodeConfig,
+    slot: Slot,
+    ztunnel: &ZtunnelInstance,
+    family: Family,
+) -> Vec<PathRoute> {
     let remote = ztunnel.ips.first().copied().filter(|ip| Family::of(*ip) == family);
     let Some(ip) = remote.filter(|_| config.links != LinkKind::Veth) else { return Vec::new() };
     let Tables { outbound, slot_inbound, slot_outbound, .. } = config.tables;
@@ -160,7 +165,7 @@ fn carrier_routes(config: &NodeConfig, slot: Slot, ztunnel: &Generation, family:
 /// connection would, so that the connections of a ztunnel that is gone are reset by the next one instead of hanging. An
 /// answer to a ztunnel is not so: its destination is a client's address, and it would leave the node. So both slots'
 /// tables of answers have one, whether or not a ztunnel is there.
-fn slot_routes(config: &NodeConfig, slot: Slot, ztunnel: &Generation, family: Family) -> Vec<PathRoute> {
+fn slot_routes(config: &NodeConfig, slot: Slot, ztunnel: &ZtunnelInstance, family: Family) -> Vec<PathRoute> {
     let Some(ip) = ztunnel.ip(family) else { return Vec::new() };
     let tables = config.tables;
     let ways = [
@@ -212,7 +217,7 @@ pub(super) fn rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
 pub(super) const RULES: u32 = 10;
 
 /// Rules and routes in a ztunnel's namespace: what TPROXY and the return path mark is delivered there.
-pub(super) fn inside(config: &NodeConfig, ztunnel: &Generation) -> (Vec<PathRule>, Vec<PathRoute>) {
+pub(super) fn inside(config: &NodeConfig, ztunnel: &ZtunnelInstance) -> (Vec<PathRule>, Vec<PathRoute>) {
     let (mut rules, mut routes) = (Vec::new(), Vec::new());
     for family in Family::BOTH.into_iter().filter(|family| ztunnel.ip(*family).is_some()) {
         let marks = [config.rules.marks.tproxy, config.rules.marks.original_source];
@@ -234,7 +239,7 @@ pub(super) fn inside(config: &NodeConfig, ztunnel: &Generation) -> (Vec<PathRule
 /// connections of this host.
 pub(super) fn node_sysctls(
     slot: Slot,
-    ztunnel: &Generation,
+    ztunnel: &ZtunnelInstance,
     observed: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
     let key = |link: &str, name: &str| format!("net/ipv4/conf/{link}/{name}");

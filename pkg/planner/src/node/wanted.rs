@@ -9,7 +9,7 @@ use rules::RuleSet;
 use super::{
     config::NodeConfig,
     plan::{inside_rules, node_rules},
-    state::{Desired, Generation, Observed, PathRoute, PathRule, Slot},
+    state::{Desired, Observed, PathRoute, PathRule, Slot, ZtunnelInstance},
     want::{self, Pair},
 };
 
@@ -80,7 +80,7 @@ fn node_sysctls(desired: &Desired, observed: &Observed) -> BTreeMap<String, Stri
     wanted
 }
 
-fn wanted_inside(config: &NodeConfig, slot: Slot, ztunnel: &Generation) -> WantedInside {
+fn wanted_inside(config: &NodeConfig, slot: Slot, ztunnel: &ZtunnelInstance) -> WantedInside {
     let (rules, routes) = want::inside(config, ztunnel);
     WantedInside {
         rules,

@@ -16,7 +16,7 @@ use crate::{
 /// What is wanted; ztunnels that are dead by then are left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Aim {
-    /// Who shall have the slots whatever the kernel shows; none: as the agent decides.
+    /// Who shall have the slots whatever the kernel shows; `None`: as the agent decides.
     forced: Option<[u8; 2]>,
     living: BTreeSet<u8>,
     active: Option<u8>,

@@ -7,7 +7,7 @@ use std::{
 
 use model::{Family, IpNet};
 use planner::node::{Desired, PathRoute, PathRule, wanted};
-use rules::{Line, Owner, RuleSet, Saved};
+use rules::{ChainSet, Line, RuleSet, Saved};
 
 use crate::world::World;
 
@@ -98,7 +98,7 @@ fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> BTreeMap<Family, Vec<Line>>
 }
 
 fn seen_lines(saved: &BTreeMap<Family, Saved>) -> BTreeMap<Family, Vec<Line>> {
-    let lines = |saved: &Saved| Owner::NODE.lines(saved).into_iter().map(|seen| seen.line).collect();
+    let lines = |saved: &Saved| ChainSet::NODE.lines(saved).into_iter().map(|seen| seen.line).collect();
     let of = |(family, saved): (&Family, &Saved)| (*family, in_chains(lines(saved)));
     saved.iter().map(of).filter(|(_, lines)| !lines.is_empty()).collect()
 }

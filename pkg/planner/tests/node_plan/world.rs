@@ -8,9 +8,9 @@ use std::{
 
 use model::{Family, IpNet, TableId};
 use planner::node::{
-    Desired, Generation, NodeConfig, Observed, ObservedInside, ObservedLink, Operation, PathRoute, PathRule,
-    RouteTo, Slot, inside_table, is_our_inside_rule, is_our_rule, pairs, plan, watched_inside_sysctls,
-    watched_sysctls,
+    Desired, NodeConfig, Observed, ObservedInside, ObservedLink, Operation, PathRoute, PathRule, RouteTo,
+    Slot, ZtunnelInstance, inside_table, is_our_inside_rule, is_our_rule, pairs, plan,
+    watched_inside_sysctls, watched_sysctls,
 };
 use rules::Saved;
 
@@ -79,7 +79,7 @@ pub(crate) struct World {
 /// Four ztunnels: two of both families, one of each alone.
 pub(crate) const ZTUNNELS: [u8; 4] = [1, 2, 3, 4];
 
-pub(crate) fn ztunnel(number: u8) -> Generation {
+pub(crate) fn ztunnel(number: u8) -> ZtunnelInstance {
     let v4: IpAddr = [10, 0, 0, number].into();
     let v6: IpAddr = [0xfd00, 0, 0, 0, 0, 0, 0, u16::from(number)].into();
     let ips = match number {
@@ -87,7 +87,7 @@ pub(crate) fn ztunnel(number: u8) -> Generation {
         4 => vec![v6],
         _ => vec![v4, v6],
     };
-    Generation {
+    ZtunnelInstance {
         uid: format!("z{number}"),
         veth: format!("veth{number}"),
         uplink: "eth0".to_owned(),

@@ -5,7 +5,7 @@ use super::{
     known::{repairs, where_to_ask},
 };
 use crate::{
-    pod::{PodState, Way},
+    pod::{PodState, RedirectionMode},
     state::{Health, InstalledFile, Observer, State},
     text::{clause, clean, count},
 };
@@ -22,7 +22,7 @@ pub(super) struct Fault {
 
 impl Fault {
     pub(super) fn concerns(&self, pod: &PodState) -> bool {
-        !(self.ambient_only && pod.way == Some(Way::Sidecar))
+        !(self.ambient_only && pod.way == Some(RedirectionMode::Sidecar))
     }
 }
 

@@ -4,7 +4,7 @@ use super::{Finding, outside};
 use crate::{
     compare::Comparison,
     network::SetMember,
-    pod::{Capture, PodState, Way},
+    pod::{CaptureState, PodState, RedirectionMode},
     state::{Observer, State},
     text::{clause, clean, count},
 };
@@ -33,10 +33,12 @@ pub(super) fn repairs(state: &State) -> &'static [&'static str] {
 
 pub(super) fn pod(state: &State, pod: &PodState) -> Finding {
     match pod.capture {
-        Capture::Outside => outside::pod(state, pod),
-        Capture::Leaving => leaving(pod),
-        Capture::Unknown => unseen(state, pod),
-        Capture::Captured | Capture::Pending | Capture::Bypassing | Capture::Held => member(state, pod),
+        CaptureState::Outside => outside::pod(state, pod),
+        CaptureState::Leaving => leaving(pod),
+        CaptureState::Unknown => unseen(state, pod),
+        CaptureState::Captured | CaptureState::Pending | CaptureState::Bypassing | CaptureState::Held => {
+            member(state, pod)
+        }
     }
 }
 
@@ -65,9 +67,9 @@ fn title(pod: &PodState) -> String {
 /// What this means for its traffic.
 fn traffic(pod: &PodState) -> &'static str {
     match pod.capture {
-        Capture::Bypassing => "Its traffic, or some of it, gets past the mesh.",
-        Capture::Held => "Its traffic is held back until that changes.",
-        Capture::Pending => "It is not captured yet.",
+        CaptureState::Bypassing => "Its traffic, or some of it, gets past the mesh.",
+        CaptureState::Held => "Its traffic is held back until that changes.",
+        CaptureState::Pending => "It is not captured yet.",
         _ => "It is captured as it was before.",
     }
 }
@@ -81,7 +83,7 @@ fn refused(_: &State, pod: &PodState) -> Option<Finding> {
 
 /// With capture on the node.
 fn no_ztunnel(state: &State, pod: &PodState) -> Option<Finding> {
-    let is_node = pod.way == Some(Way::Node);
+    let is_node = pod.way == Some(RedirectionMode::Node);
     if !is_node || state.node.active_slot.is_some() || state.ztunnels.iter().any(|ztunnel| ztunnel.active) {
         return None;
     }
@@ -90,7 +92,7 @@ fn no_ztunnel(state: &State, pod: &PodState) -> Option<Finding> {
         return None;
     }
     // A document that was made without an agent cannot say which ztunnel is ready.
-    if state.seen.by == Observer::Command && pod.capture == Capture::Captured {
+    if state.seen.by == Observer::Command && pod.capture == CaptureState::Captured {
         return None;
     }
     let (code, then) = match state.node.fallback.as_deref() {
@@ -116,10 +118,10 @@ const ZTUNNEL: [&str; 2] = [
     "If there is none, see whether its DaemonSet tolerates this node's taints.",
 ];
 
-/// With capture from within: no ztunnel talks to the agent.
+/// With in-pod capture: no ztunnel talks to the agent.
 fn not_connected(state: &State, pod: &PodState) -> Option<Finding> {
     let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.serves);
-    let is_in_pod = pod.way == Some(Way::InPod);
+    let is_in_pod = pod.way == Some(RedirectionMode::InPod);
     if !is_in_pod || serves || state.ztunnels.iter().any(|ztunnel| ztunnel.connected == Some(true)) {
         return None;
     }
@@ -147,11 +149,11 @@ fn not_connected(state: &State, pod: &PodState) -> Option<Finding> {
 
 /// A start that failed is why it has no address, or no rules.
 fn not_started(state: &State, pod: &PodState) -> Option<Finding> {
-    if pod.capture == Capture::Pending { failed(state, pod) } else { None }
+    if pod.capture == CaptureState::Pending { failed(state, pod) } else { None }
 }
 
 fn no_address(_: &State, pod: &PodState) -> Option<Finding> {
-    if !pod.ips.is_empty() || pod.capture != Capture::Pending {
+    if !pod.ips.is_empty() || pod.capture != CaptureState::Pending {
         return None;
     }
     let says = format!("The pod {} has no address yet, so there is nothing to capture.", title(pod));
@@ -160,10 +162,10 @@ fn no_address(_: &State, pod: &PodState) -> Option<Finding> {
 }
 
 fn not_in_set(state: &State, pod: &PodState) -> Option<Finding> {
-    // With capture from within, what is wrong inside is worse than a probe that fails.
+    // With in-pod capture, what is wrong inside is worse than a probe that fails.
     let matters = match pod.way {
-        Some(Way::Node) => pod.capture != Capture::Pending,
-        Some(Way::InPod) => matches!(pod.capture, Capture::Captured | Capture::Held),
+        Some(RedirectionMode::Node) => pod.capture != CaptureState::Pending,
+        Some(RedirectionMode::InPod) => matches!(pod.capture, CaptureState::Captured | CaptureState::Held),
         _ => false,
     };
     if !matters {
@@ -172,7 +174,7 @@ fn not_in_set(state: &State, pod: &PodState) -> Option<Finding> {
     let out = outside_the_set(&state.network.ipsets, pod)?;
     let title = title(pod);
     let (code, says) = match pod.way {
-        Some(Way::InPod) => (
+        Some(RedirectionMode::InPod) => (
             "probe-address-missing",
             format!(
                 "The address {out} of the pod {title} is missing in the set of probed pods, so the node's probes of it may fail."
@@ -199,7 +201,9 @@ fn outside_the_set(sets: &Comparison<SetMember>, pod: &PodState) -> Option<Strin
 /// Where rules would stand is not known.
 fn no_namespace(_: &State, pod: &PodState) -> Option<Finding> {
     let is_missing = pod.kernel.netns.is_none() && pod.kernel.differences.is_empty();
-    if !is_missing || !matches!(pod.way, Some(Way::InPod | Way::Sidecar)) || pod.capture == Capture::Captured
+    if !is_missing
+        || !matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar))
+        || pod.capture == CaptureState::Captured
     {
         return None;
     }
@@ -236,7 +240,7 @@ fn drifted(state: &State, pod: &PodState) -> Option<Finding> {
     let first = clause(pod.kernel.differences.first()?);
     let (title, number) = (title(pod), pod.kernel.differences.len());
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
-    if pod.way == Some(Way::Sidecar) && pod.capture == Capture::Bypassing {
+    if pod.way == Some(RedirectionMode::Sidecar) && pod.capture == CaptureState::Bypassing {
         let says = format!(
             "The pod {title} has a sidecar, and the rules that lead its traffic there are missing or incomplete ({first}{more}). \
              {}",
@@ -253,7 +257,7 @@ fn drifted(state: &State, pod: &PodState) -> Option<Finding> {
         count(number, "place"),
         traffic(pod)
     );
-    let advice = if pod.way == Some(Way::Sidecar) { &[RESTART] } else { repairs(state) };
+    let advice = if pod.way == Some(RedirectionMode::Sidecar) { &[RESTART] } else { repairs(state) };
     Some(Finding::wrong("drifted", says, advice))
 }
 
@@ -271,9 +275,9 @@ fn failed(_: &State, pod: &PodState) -> Option<Finding> {
 
 /// It is captured, and the control plane has not been told.
 fn unannounced(state: &State, pod: &PodState) -> Option<Finding> {
-    let is_ambient = matches!(pod.way, Some(Way::Node | Way::InPod));
+    let is_ambient = matches!(pod.way, Some(RedirectionMode::Node | RedirectionMode::InPod));
     let is_told = pod.annotation.as_deref() == Some("enabled");
-    if !is_ambient || is_told || pod.capture != Capture::Captured || has_no_api(state) {
+    if !is_ambient || is_told || pod.capture != CaptureState::Captured || has_no_api(state) {
         return None;
     }
     let says = format!(
@@ -294,11 +298,13 @@ pub(super) fn has_no_api(state: &State) -> bool {
 }
 
 /// By which way, in words.
-pub(super) fn by_way(way: Option<Way>) -> &'static str {
+pub(super) fn by_way(way: Option<RedirectionMode>) -> &'static str {
     match way {
-        Some(Way::Sidecar) => ": rules in its network namespace lead its traffic to its own sidecar",
-        Some(Way::Node) => ": rules of the node lead its traffic to ztunnel",
-        Some(Way::InPod) => {
+        Some(RedirectionMode::Sidecar) => {
+            ": rules in its network namespace lead its traffic to its own sidecar"
+        }
+        Some(RedirectionMode::Node) => ": rules of the node lead its traffic to ztunnel",
+        Some(RedirectionMode::InPod) => {
             ": rules in its network namespace lead its traffic to ztunnel, which listens there"
         }
         None => "",
@@ -309,17 +315,18 @@ pub(super) fn by_way(way: Option<Way>) -> &'static str {
 fn plain(_: &State, pod: &PodState) -> Finding {
     let title = title(pod);
     match pod.capture {
-        Capture::Captured => {
-            let code = if pod.way == Some(Way::Sidecar) { "captured-sidecar" } else { "captured" };
+        CaptureState::Captured => {
+            let code =
+                if pod.way == Some(RedirectionMode::Sidecar) { "captured-sidecar" } else { "captured" };
             Finding::well(code, format!("The pod {title} is captured{}.", by_way(pod.way)), &[])
         }
-        Capture::Bypassing => {
+        CaptureState::Bypassing => {
             let says = format!(
                 "The pod {title} should be captured, and its traffic, or some of it, gets past the mesh."
             );
             Finding::wrong("bypassing", says, &[WAIT, RESTART])
         }
-        Capture::Held => {
+        CaptureState::Held => {
             let says = format!(
                 "The pod {title} should be captured, and its traffic is held back: it reaches nothing through the mesh."
             );
@@ -362,7 +369,8 @@ fn unseen(state: &State, pod: &PodState) -> Finding {
         "Whether the pod {title} is captured cannot be said, because the kernel could not be asked: {why}."
     );
     let advice = where_to_ask(state);
-    let has_namespace = pod.kernel.netns.is_some() || !matches!(pod.way, Some(Way::InPod | Way::Sidecar));
+    let has_namespace = pod.kernel.netns.is_some()
+        || !matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar));
     let code = match has_namespace {
         _ if pod.kernel.blind.is_none() => "unseen",
         true => "kernel-blind",

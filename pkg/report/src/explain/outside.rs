@@ -124,8 +124,8 @@ fn advice(pod: &PodState, state: &State) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use planner::{
-        ambient::{ALL_LEFT, Left},
-        enrolment::{ALL_PASSED, Passed},
+        ambient::{ALL_LEFT, NotEnrolled},
+        enrolment::{ALL_PASSED, Skipped},
     };
 
     use super::*;
@@ -133,8 +133,9 @@ mod tests {
     /// Whoever invents a reason has to find words for it here.
     #[test]
     fn every_reason_to_be_outside_has_words() {
-        let left = ALL_LEFT.into_iter().filter(|left| *left != Left::NamespaceUnknown).map(Left::code);
-        let passed = ALL_PASSED.into_iter().filter(|passed| *passed != Passed::NoPod).map(Passed::code);
+        let left =
+            ALL_LEFT.into_iter().filter(|left| *left != NotEnrolled::NamespaceUnknown).map(NotEnrolled::code);
+        let passed = ALL_PASSED.into_iter().filter(|passed| *passed != Skipped::NoPod).map(Skipped::code);
         for code in left.chain(passed) {
             assert!(then(code).is_some(), "{code}");
         }

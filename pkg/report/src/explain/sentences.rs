@@ -2,7 +2,7 @@
 
 use super::known::has_no_api;
 use crate::{
-    pod::{Capture, PodState, Way, ZtunnelView},
+    pod::{CaptureState, PodState, RedirectionMode, ZtunnelView},
     state::{Change, Outcome, State},
     text::{clause, sentence},
 };
@@ -39,7 +39,7 @@ fn since(state: &State, pod: &PodState) -> String {
 
 /// None where the answer is the reason.
 fn why(pod: &PodState) -> Option<String> {
-    if matches!(pod.capture, Capture::Outside | Capture::Leaving) {
+    if matches!(pod.capture, CaptureState::Outside | CaptureState::Leaving) {
         return None;
     }
     let words = match clause(&pod.reason.words) {
@@ -49,16 +49,16 @@ fn why(pod: &PodState) -> Option<String> {
         words => words,
     };
     Some(match pod.capture {
-        Capture::Unknown if pod.way.is_none() => format!("It should not be captured: {words}."),
+        CaptureState::Unknown if pod.way.is_none() => format!("It should not be captured: {words}."),
         _ => format!("It should be captured{}: {words}.", by(pod.way)),
     })
 }
 
-fn by(way: Option<Way>) -> &'static str {
+fn by(way: Option<RedirectionMode>) -> &'static str {
     match way {
-        Some(Way::Sidecar) => " by its own sidecar",
-        Some(Way::Node) => " on the node",
-        Some(Way::InPod) => " from within its network namespace",
+        Some(RedirectionMode::Sidecar) => " by its own sidecar",
+        Some(RedirectionMode::Node) => " on the node",
+        Some(RedirectionMode::InPod) => " from within its network namespace",
         None => "",
     }
 }
@@ -78,7 +78,7 @@ fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
     match (&kernel.blind, &kernel.looked) {
         (Some(why), _) if answer.contains(&clause(why)) => {}
         (Some(why), _) => all.push(format!("What the kernel has for it is not known: {}.", clause(why))),
-        (None, None) if pod.capture != Capture::Outside => {
+        (None, None) if pod.capture != CaptureState::Outside => {
             all.push("The kernel has not been asked about it yet.".to_owned());
         }
         (None, Some(at)) if kernel.seen.is_empty() && kernel.differences.is_empty() => {
@@ -89,12 +89,12 @@ fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
     all
 }
 
-fn ztunnel_says(ztunnel: &ZtunnelView, capture: Capture, answer: &str) -> Option<String> {
+fn ztunnel_says(ztunnel: &ZtunnelView, capture: CaptureState, answer: &str) -> Option<String> {
     Some(match (&ztunnel.refused, ztunnel.serves) {
         (Some(why), _) if answer.contains(&clause(why)) => return None,
         (Some(why), _) => format!("ztunnel's words: {}.", clause(why)),
         (None, true) => "The pod is served by ztunnel, which has acknowledged it.".to_owned(),
-        (None, false) if capture == Capture::Leaving => {
+        (None, false) if capture == CaptureState::Leaving => {
             "The pod is not served by ztunnel any more.".to_owned()
         }
         (None, false) => "The pod is not served by ztunnel: it has not acknowledged it.".to_owned(),
@@ -113,7 +113,7 @@ fn privilege(pod: &PodState) -> Option<String> {
 }
 
 fn annotation(state: &State, pod: &PodState) -> Option<String> {
-    let ambient = matches!(pod.way, Some(Way::Node | Way::InPod));
+    let ambient = matches!(pod.way, Some(RedirectionMode::Node | RedirectionMode::InPod));
     match &pod.annotation {
         _ if pod.reason.code == "opted-out" => None, // that is the answer
         Some(value) => Some(format!("Its annotation ambient.istio.io/redirection is {value}.")),

@@ -4,12 +4,12 @@ mod faults;
 
 use super::{Explanation, Verdict, explain};
 use crate::{
-    Blind, Capture, Change, Comparison, NetnsRef, Observer, Outcome, PodState, Reason, SCHEMA, SetMember,
-    Setting, State, Way, ZtunnelState, ZtunnelView, tables,
+    CaptureState, Change, Comparison, NetnsRef, Observer, Outcome, PodState, Reason, RedirectionMode, SCHEMA,
+    SetMember, Setting, State, Unobserved, ZtunnelState, ZtunnelView, tables,
 };
 
 /// A node on which all is well, with one pod `shop/web` that is captured by this way.
-pub(crate) fn node(way: Way) -> State {
+pub(crate) fn node(way: RedirectionMode) -> State {
     let ip = "10.0.0.7".parse().unwrap();
     let member = SetMember { set: "ztunnel-pods-ips".into(), ip, uid: Some("u-1".into()) };
     let mut state = State { schema: SCHEMA.into(), version: "0.1.0".into(), ..State::default() };
@@ -18,15 +18,15 @@ pub(crate) fn node(way: Way) -> State {
     state.node.ambient = true;
     state.node.synced = true;
     state.node.way = Some(way);
-    state.node.fallback = (way == Way::Node).then(|| "hold".into());
-    state.node.active_slot = (way == Way::Node).then_some(0);
+    state.node.fallback = (way == RedirectionMode::Node).then(|| "hold".into());
+    state.node.active_slot = (way == RedirectionMode::Node).then_some(0);
     state.seen.at = "2026-11-21T03:00:00.5Z".into();
     state.ztunnels = vec![ZtunnelState {
         namespace: "istio-system".into(),
         name: "ztunnel-x".into(),
         ready: true,
         active: true,
-        connected: (way == Way::InPod).then_some(true),
+        connected: (way == RedirectionMode::InPod).then_some(true),
         ..ZtunnelState::default()
     }];
     state.network.ipsets = Comparison::of(vec![member.clone()], vec![member]);
@@ -36,13 +36,13 @@ pub(crate) fn node(way: Way) -> State {
         uid: "u-1".into(),
         ips: vec![ip],
         phase: "Running".into(),
-        capture: Capture::Captured,
+        capture: CaptureState::Captured,
         way: Some(way),
         reason: reason("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
         since: Some("2026-11-21T01:00:00Z".into()),
-        annotation: (way != Way::Sidecar).then(|| "enabled".into()),
+        annotation: (way != RedirectionMode::Sidecar).then(|| "enabled".into()),
         kernel: crate::KernelView::default(),
-        ztunnel: (way == Way::InPod).then_some(ZtunnelView { serves: true, refused: None }),
+        ztunnel: (way == RedirectionMode::InPod).then_some(ZtunnelView { serves: true, refused: None }),
         doubt: None,
         trouble: None,
         privilege: None,
@@ -83,30 +83,48 @@ fn checked(answer: Explanation) -> Explanation {
 }
 
 /// A change of the whole document.
-type NodeCase = (Way, fn(&mut State), &'static str, Verdict, &'static str);
+type NodeCase = (RedirectionMode, fn(&mut State), &'static str, Verdict, &'static str);
 
 /// A pod's change, the code and verdict that follow, and words of the answer.
-type Case = (Way, fn(&mut PodState), &'static str, Verdict, &'static str);
+type Case = (RedirectionMode, fn(&mut PodState), &'static str, Verdict, &'static str);
 
 #[test]
 fn pods_that_should_be_captured() {
-    use Capture::{Bypassing, Held, Pending, Unknown};
+    use CaptureState::{Bypassing, Held, Pending, Unknown};
     let cases: &[Case] = &[
-        (Way::Node, |_| (), "captured", Verdict::Well, "rules of the node lead its traffic to ztunnel"),
-        (Way::InPod, |_| (), "captured", Verdict::Well, "ztunnel, which listens there"),
-        (Way::Sidecar, |_| (), "captured-sidecar", Verdict::Well, "to its own sidecar"),
-        (Way::Node, |pod| pod.capture = Pending, "pending", Verdict::Wrong, "on its way into the mesh"),
-        (Way::Node, |pod| pod.capture = Held, "held", Verdict::Wrong, "its traffic is held back"),
-        (Way::Node, |pod| pod.capture = Bypassing, "bypassing", Verdict::Wrong, "gets past the mesh"),
         (
-            Way::Node,
+            RedirectionMode::Node,
+            |_| (),
+            "captured",
+            Verdict::Well,
+            "rules of the node lead its traffic to ztunnel",
+        ),
+        (RedirectionMode::InPod, |_| (), "captured", Verdict::Well, "ztunnel, which listens there"),
+        (RedirectionMode::Sidecar, |_| (), "captured-sidecar", Verdict::Well, "to its own sidecar"),
+        (
+            RedirectionMode::Node,
+            |pod| pod.capture = Pending,
+            "pending",
+            Verdict::Wrong,
+            "on its way into the mesh",
+        ),
+        (RedirectionMode::Node, |pod| pod.capture = Held, "held", Verdict::Wrong, "its traffic is held back"),
+        (
+            RedirectionMode::Node,
+            |pod| pod.capture = Bypassing,
+            "bypassing",
+            Verdict::Wrong,
+            "gets past the mesh",
+        ),
+        (
+            RedirectionMode::Node,
             |pod| (pod.capture, pod.ips) = (Pending, Vec::new()),
             "no-address",
             Verdict::Wrong,
             "has no address yet",
         ),
         (
-            Way::InPod,
+            RedirectionMode::InPod,
             |pod| {
                 pod.capture = Held;
                 pod.ztunnel =
@@ -117,7 +135,7 @@ fn pods_that_should_be_captured() {
             "ztunnel refused the pod shop/web: no listeners: EMFILE. Its traffic is held back",
         ),
         (
-            Way::Sidecar,
+            RedirectionMode::Sidecar,
             |pod| {
                 pod.capture = Bypassing;
                 pod.kernel.differences = vec!["the rules of IPv4 are missing".into()];
@@ -127,7 +145,7 @@ fn pods_that_should_be_captured() {
             "missing or incomplete (the rules of IPv4 are missing). Its traffic, or some of it, gets past",
         ),
         (
-            Way::InPod,
+            RedirectionMode::InPod,
             |pod| {
                 pod.capture = Bypassing;
                 pod.kernel.overruling =
@@ -138,7 +156,7 @@ fn pods_that_should_be_captured() {
             "so its traffic, or some of it, bypasses the mesh (nf_tables inet x out sets the mark 0x539, and 1 more)",
         ),
         (
-            Way::InPod,
+            RedirectionMode::InPod,
             |pod| {
                 pod.capture = Bypassing;
                 pod.kernel.differences = vec!["a rule was changed".into(), "a route is missing".into()];
@@ -148,7 +166,7 @@ fn pods_that_should_be_captured() {
             "differs from what it should be in 2 places (a rule was changed, and 1 more)",
         ),
         (
-            Way::InPod,
+            RedirectionMode::InPod,
             |pod| {
                 (pod.capture, pod.kernel.netns) = (Bypassing, None);
                 pod.kernel.blind = Some("no process of it was found".into());
@@ -158,7 +176,7 @@ fn pods_that_should_be_captured() {
             "was not found (no process of it was found)",
         ),
         (
-            Way::Sidecar,
+            RedirectionMode::Sidecar,
             |pod| {
                 (pod.capture, pod.kernel.netns) = (Unknown, None);
                 pod.kernel.blind = Some("the agent sees no processes of the node".into());
@@ -168,7 +186,7 @@ fn pods_that_should_be_captured() {
             "cannot be said, because the kernel could not be asked: the agent sees no processes of the node.",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |pod| {
                 pod.capture = Unknown;
                 pod.kernel.blind = Some("Operation not permitted".into());
@@ -177,9 +195,15 @@ fn pods_that_should_be_captured() {
             Verdict::Unknown,
             "Operation not permitted",
         ),
-        (Way::Node, |pod| pod.capture = Unknown, "unseen", Verdict::Unknown, "nobody has looked yet"),
         (
-            Way::InPod,
+            RedirectionMode::Node,
+            |pod| pod.capture = Unknown,
+            "unseen",
+            Verdict::Unknown,
+            "nobody has looked yet",
+        ),
+        (
+            RedirectionMode::InPod,
             |pod| {
                 pod.capture = Pending;
                 pod.trouble = Some("the last ADD failed: iptables-restore: exit status 4".into());
@@ -189,16 +213,16 @@ fn pods_that_should_be_captured() {
             "could not be brought into the mesh: the last ADD failed: iptables-restore: exit status 4.",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |pod| pod.annotation = None,
             "annotation-missing",
             Verdict::Wrong,
             "istiod does not know",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |pod| {
-                (pod.capture, pod.way) = (Capture::Leaving, None);
+                (pod.capture, pod.way) = (CaptureState::Leaving, None);
                 pod.reason = reason("pod-label-none", "it is labelled none itself");
                 pod.kernel.differences = vec!["10.0.0.7 is still in the set".into()];
             },
@@ -239,9 +263,9 @@ fn pods_that_should_be_outside() {
         ("interception-none", "interceptionMode is NONE"),
         ("something-new", "the clause of the document"),
     ] {
-        let mut state = node(Way::Node);
+        let mut state = node(RedirectionMode::Node);
         let pod = &mut state.pods[0];
-        (pod.capture, pod.way, pod.kernel) = (Capture::Outside, None, crate::KernelView::default());
+        (pod.capture, pod.way, pod.kernel) = (CaptureState::Outside, None, crate::KernelView::default());
         pod.reason = reason(code, "the clause of the document");
         state.seen.by = Observer::Command; // is no fault of a pod that is outside
         let answer = asked(&state);
@@ -250,8 +274,8 @@ fn pods_that_should_be_outside() {
         let said = answer.to_string().matches("the clause of the document").count();
         assert_eq!(said, usize::from(code == "something-new"), "one reason is enough: {answer}");
     }
-    let mut state = node(Way::Node);
-    (state.pods[0].capture, state.pods[0].way) = (Capture::Outside, None);
+    let mut state = node(RedirectionMode::Node);
+    (state.pods[0].capture, state.pods[0].way) = (CaptureState::Outside, None);
     state.pods[0].reason = reason("namespace-unknown", "its namespace is not known yet");
     assert_eq!(asked(&state).verdict, Verdict::Unknown);
 }
@@ -259,24 +283,36 @@ fn pods_that_should_be_outside() {
 #[test]
 fn pods_that_nobody_knows() {
     let cases: &[NodeCase] = &[
-        (Way::Node, |_| (), "no-such-pod", Verdict::NoSuchPod, "The node node-1 has no pod shop/we"),
         (
-            Way::Node,
+            RedirectionMode::Node,
+            |_| (),
+            "no-such-pod",
+            Verdict::NoSuchPod,
+            "The node node-1 has no pod shop/we",
+        ),
+        (
+            RedirectionMode::Node,
             |state| state.node.synced = false,
             "not-synced",
             Verdict::Unknown,
             "has not been able to read",
         ),
-        (Way::Node, |state| state.node.ambient = false, "no-record", Verdict::Unknown, "ambient mode is off"),
         (
-            Way::Node,
+            RedirectionMode::Node,
+            |state| state.node.ambient = false,
+            "no-record",
+            Verdict::Unknown,
+            "ambient mode is off",
+        ),
+        (
+            RedirectionMode::Node,
             |state| state.seen.by = Observer::Command,
             "agent-down",
             Verdict::Unknown,
             "nothing that it left behind tells of this pod",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |state| {
                 let (name, value) = ("exclude-namespaces".into(), "kube-system, shop".into());
                 state.config = vec![Setting { name, value, origin: "flag".into() }];
@@ -298,16 +334,16 @@ fn pods_that_nobody_knows() {
         assert!(answer.answer.contains(words), "{words}: {answer}");
         assert!(answer.sentences.contains(&"Perhaps this was meant: shop/web.".to_owned()), "{answer}");
     }
-    let answer = checked(explain(&node(Way::Node), "store", "web"));
+    let answer = checked(explain(&node(RedirectionMode::Node), "store", "web"));
     assert_eq!(answer.sentences, ["Perhaps this was meant: shop/web."]);
     assert_eq!(Verdict::NoSuchPod.status(), 3);
 }
 
 #[test]
 fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known() {
-    let mut state = node(Way::Node);
+    let mut state = node(RedirectionMode::Node);
     state.seen.blind =
-        vec![Blind { what: "legacy tables".into(), why: "there is no iptables-legacy".into() }];
+        vec![Unobserved { what: "legacy tables".into(), why: "there is no iptables-legacy".into() }];
     state.history = vec![Change {
         at: "2026-11-21T01:00:00Z".into(),
         cause: "pod shop/web joined".into(),
@@ -333,7 +369,7 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
 
 #[test]
 fn it_is_written_as_json_and_steers_no_terminal() {
-    let mut state = node(Way::InPod);
+    let mut state = node(RedirectionMode::InPod);
     state.pods[0].ztunnel = Some(ZtunnelView { serves: false, refused: Some("\x1b[31mred\nlines".into()) });
     let answer = asked(&state);
     assert!(

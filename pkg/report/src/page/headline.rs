@@ -1,7 +1,7 @@
 //! How the node is, in a sentence, and what there is to say besides.
 
 use super::{html::Html, when};
-use crate::{Capture, Observer, State, Way};
+use crate::{CaptureState, Observer, RedirectionMode, State};
 
 /// How much somebody should care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,7 +76,7 @@ fn item(html: &mut Html, (level, words): &Said) {
 /// How the node's pods are, in a sentence: the worst that can be said.
 pub(super) fn sentence(state: &State) -> Said {
     let count = |capture| state.pods.iter().filter(|pod| pod.capture == capture).count();
-    let members = Capture::ALL.into_iter().filter(|it| is_member(*it)).map(count).sum();
+    let members = CaptureState::ALL.into_iter().filter(|it| is_member(*it)).map(count).sum();
     let of = |some: usize| match (some, members) {
         (1, 1) => "The only pod that belongs to the mesh".to_owned(),
         (all, total) if all == total => format!("All {all} pods that belong to the mesh"),
@@ -84,20 +84,20 @@ pub(super) fn sentence(state: &State) -> Said {
     };
     let is = |some: usize| if some == 1 { "is" } else { "are" };
     match worst(state) {
-        Some(Capture::Bypassing) => {
-            let some = count(Capture::Bypassing);
+        Some(CaptureState::Bypassing) => {
+            let some = count(CaptureState::Bypassing);
             (Level::Wrong, format!("{} {} it.", of(some), if some == 1 { "bypasses" } else { "bypass" }))
         }
-        Some(Capture::Held) => {
-            let some = count(Capture::Held);
+        Some(CaptureState::Held) => {
+            let some = count(CaptureState::Held);
             (Level::Wrong, format!("{} {} held back, and can reach nothing through it.", of(some), is(some)))
         }
-        Some(Capture::Unknown) => {
-            let some = count(Capture::Unknown);
+        Some(CaptureState::Unknown) => {
+            let some = count(CaptureState::Unknown);
             (Level::Watch, format!("It is not known whether {} captured.", pods(some, "is", "are")))
         }
-        Some(Capture::Pending) => {
-            let some = count(Capture::Pending);
+        Some(CaptureState::Pending) => {
+            let some = count(CaptureState::Pending);
             (Level::Watch, format!("{} {} on the way into it.", of(some), is(some)))
         }
         Some(_) => (Level::Well, format!("{} {} captured.", of(members), is(members))),
@@ -113,7 +113,7 @@ fn besides(state: &State) -> Vec<Said> {
     if let Some(trouble) = &state.node.trouble {
         say(Level::Wrong, format!("The node: {trouble}"));
     }
-    if state.node.way == Some(Way::Node) && state.node.active_slot.is_none() {
+    if state.node.way == Some(RedirectionMode::Node) && state.node.active_slot.is_none() {
         say(Level::Wrong, "No ztunnel of this node is ready.".to_owned());
     }
     if state.node.started.is_none() {
@@ -144,11 +144,11 @@ fn others(state: &State) -> Vec<Said> {
     let headline = worst(state);
     let count = |capture| state.pods.iter().filter(|pod| pod.capture == capture).count();
     let states = [
-        (Capture::Held, Level::Wrong, "is held back", "are held back"),
-        (Capture::Unknown, Level::Watch, "could not be looked at", "could not be looked at"),
-        (Capture::Pending, Level::Watch, "is on the way into the mesh", "are on the way into the mesh"),
+        (CaptureState::Held, Level::Wrong, "is held back", "are held back"),
+        (CaptureState::Unknown, Level::Watch, "could not be looked at", "could not be looked at"),
+        (CaptureState::Pending, Level::Watch, "is on the way into the mesh", "are on the way into the mesh"),
         (
-            Capture::Leaving,
+            CaptureState::Leaving,
             Level::Watch,
             "has left the mesh and is not released yet",
             "have left the mesh and are not released yet",
@@ -169,15 +169,15 @@ fn things(some: usize) -> String {
     if some == 1 { "one thing".to_owned() } else { format!("{some} things") }
 }
 
-/// The worst state that a pod of the mesh is in; none: there is no such pod.
-fn worst(state: &State) -> Option<Capture> {
-    let members = Capture::ALL.into_iter().filter(|capture| is_member(*capture));
+/// The worst state that a pod of the mesh is in; `None`: there is no such pod.
+fn worst(state: &State) -> Option<CaptureState> {
+    let members = CaptureState::ALL.into_iter().filter(|capture| is_member(*capture));
     members.into_iter().find(|capture| state.pods.iter().any(|pod| pod.capture == *capture))
 }
 
 /// Whether a pod in this state belongs to the mesh, or may.
-fn is_member(capture: Capture) -> bool {
-    !matches!(capture, Capture::Outside | Capture::Leaving)
+fn is_member(capture: CaptureState) -> bool {
+    !matches!(capture, CaptureState::Outside | CaptureState::Leaving)
 }
 
 /// Who has looked, when, and how the node works.
@@ -214,16 +214,18 @@ fn mode(state: &State) -> String {
         return "Ambient mode is off.".to_owned();
     }
     let way = match node.way {
-        Some(Way::Node) => "by rules of the node",
-        Some(Way::InPod) => "from within their own network namespaces",
-        Some(Way::Sidecar) => "by sidecars",
+        Some(RedirectionMode::Node) => "by rules of the node",
+        Some(RedirectionMode::InPod) => "from within their own network namespaces",
+        Some(RedirectionMode::Sidecar) => "by sidecars",
         None => return "Ambient mode is on; the way of capture is not known yet.".to_owned(),
     };
     let chosen = if node.chosen == "auto" { " (chosen by what ztunnel speaks)" } else { "" };
     let fallback = match (node.way, node.fallback.as_deref()) {
-        (Some(Way::Node), Some("hold")) => " Without a ztunnel, their connections wait.",
-        (Some(Way::Node), Some("reject")) => " Without a ztunnel, their connections are refused.",
-        (Some(Way::Node), Some("open")) => " Without a ztunnel, their connections go past the mesh.",
+        (Some(RedirectionMode::Node), Some("hold")) => " Without a ztunnel, their connections wait.",
+        (Some(RedirectionMode::Node), Some("reject")) => " Without a ztunnel, their connections are refused.",
+        (Some(RedirectionMode::Node), Some("open")) => {
+            " Without a ztunnel, their connections go past the mesh."
+        }
         _ => "",
     };
     format!("Pods of ambient mode are captured {way}{chosen}.{fallback}")

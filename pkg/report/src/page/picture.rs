@@ -6,7 +6,7 @@ use super::{
     shapes::{self, Area, WIDTH},
     way,
 };
-use crate::{Capture, PodState, State};
+use crate::{CaptureState, PodState, State};
 
 /// A tile and the space behind it.
 const PITCH: usize = 13;
@@ -28,7 +28,7 @@ pub(super) fn section(html: &mut Html, state: &State) {
 
 /// Pods as tiles, one row of them for each state that there is.
 fn by_state(html: &mut Html, state: &State) {
-    let groups: Vec<(Capture, Vec<&PodState>)> = Capture::ALL
+    let groups: Vec<(CaptureState, Vec<&PodState>)> = CaptureState::ALL
         .into_iter()
         .map(|capture| (capture, state.pods.iter().filter(|pod| pod.capture == capture).collect::<Vec<_>>()))
         .filter(|(_, pods)| !pods.is_empty())
@@ -58,7 +58,7 @@ fn row_height(pods: usize) -> usize {
     pods.min(MOST).div_ceil(PER_LINE) * PITCH + 14
 }
 
-fn row(html: &mut Html, y: usize, capture: Capture, pods: &[&PodState]) {
+fn row(html: &mut Html, y: usize, capture: CaptureState, pods: &[&PodState]) {
     let (sign, word) = pods::words(capture);
     let class = format!("tiles s-{}", capture.word());
     html.element("g", &[("class", &class)], |html| {

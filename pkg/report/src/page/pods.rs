@@ -1,18 +1,18 @@
 //! The table of pods, worst first.
 
 use super::{html::Html, parts, when};
-use crate::{Capture, PodState, State, Way};
+use crate::{CaptureState, PodState, RedirectionMode, State};
 
 /// What people call a pod's state, and its sign.
-pub(super) fn words(capture: Capture) -> (&'static str, &'static str) {
+pub(super) fn words(capture: CaptureState) -> (&'static str, &'static str) {
     match capture {
-        Capture::Captured => ("✓", "captured"),
-        Capture::Pending => ("…", "on its way"),
-        Capture::Bypassing => ("✗", "bypassing"),
-        Capture::Held => ("‖", "held back"),
-        Capture::Outside => ("○", "outside"),
-        Capture::Leaving => ("←", "leaving"),
-        Capture::Unknown => ("?", "unknown"),
+        CaptureState::Captured => ("✓", "captured"),
+        CaptureState::Pending => ("…", "on its way"),
+        CaptureState::Bypassing => ("✗", "bypassing"),
+        CaptureState::Held => ("‖", "held back"),
+        CaptureState::Outside => ("○", "outside"),
+        CaptureState::Leaving => ("←", "leaving"),
+        CaptureState::Unknown => ("?", "unknown"),
     }
 }
 
@@ -24,7 +24,7 @@ pub(super) fn anchor(pod: &PodState) -> String {
 /// Worst first; among equals those with something to say.
 fn order(state: &State) -> Vec<&PodState> {
     let rank = |pod: &PodState| {
-        let state = Capture::ALL.iter().position(|capture| *capture == pod.capture);
+        let state = CaptureState::ALL.iter().position(|capture| *capture == pod.capture);
         (state, pod.trouble.is_none(), pod.kernel.differences.is_empty())
     };
     let mut pods: Vec<&PodState> = state.pods.iter().collect();
@@ -41,8 +41,16 @@ pub(super) fn section(html: &mut Html, state: &State) {
             return html.text_element("p", &[], "No pod of this node is known.");
         }
         filter(html);
-        let columns =
-            ["Pod", "State", "Why, and what is wrong", "Kernel", "Way", "Since", "Addresses", "ztunnel"];
+        let columns = [
+            "Pod",
+            "State",
+            "Why, and what is wrong",
+            "Kernel",
+            "RedirectionMode",
+            "Since",
+            "Addresses",
+            "ztunnel",
+        ];
         parts::table(html, "pods-table", "Pods of this node, worst first", &columns, |html| {
             order(state).into_iter().for_each(|pod| row(html, pod, &state.seen.at));
         });
@@ -56,7 +64,7 @@ fn filter(html: &mut Html) {
             html.text("State ");
             html.element("select", &[("data-select", "")], |html| {
                 html.text_element("option", &[("value", "")], "all");
-                for capture in Capture::ALL {
+                for capture in CaptureState::ALL {
                     html.text_element("option", &[("value", capture.word())], words(capture).1);
                 }
             });
@@ -77,7 +85,7 @@ fn row(html: &mut Html, pod: &PodState, now: &str) {
         html.element("td", &[], |html| badge(html, pod.capture));
         html.element("td", &[], |html| why(html, pod));
         html.element("td", &[], |html| kernel(html, pod));
-        html.text_element("td", &[], pod.way.map_or("–", Way::word));
+        html.text_element("td", &[], pod.way.map_or("–", RedirectionMode::word));
         html.element("td", &[], |html| match &pod.since {
             Some(since) => when::time(html, since, now),
             None => html.text("–"),
@@ -88,7 +96,7 @@ fn row(html: &mut Html, pod: &PodState, now: &str) {
 }
 
 /// A state, as sign and word in its colour.
-pub(super) fn badge(html: &mut Html, capture: Capture) {
+pub(super) fn badge(html: &mut Html, capture: CaptureState) {
     let (sign, word) = words(capture);
     html.element("span", &[("class", class(capture))], |html| {
         html.text_element("span", &[("class", "sign"), ("aria-hidden", "true")], sign);
@@ -97,15 +105,15 @@ pub(super) fn badge(html: &mut Html, capture: Capture) {
 }
 
 /// The class that gives a state its colour.
-fn class(capture: Capture) -> &'static str {
+fn class(capture: CaptureState) -> &'static str {
     match capture {
-        Capture::Captured => "badge s-captured",
-        Capture::Pending => "badge s-pending",
-        Capture::Bypassing => "badge s-bypassing",
-        Capture::Held => "badge s-held",
-        Capture::Outside => "badge s-outside",
-        Capture::Leaving => "badge s-leaving",
-        Capture::Unknown => "badge s-unknown",
+        CaptureState::Captured => "badge s-captured",
+        CaptureState::Pending => "badge s-pending",
+        CaptureState::Bypassing => "badge s-bypassing",
+        CaptureState::Held => "badge s-held",
+        CaptureState::Outside => "badge s-outside",
+        CaptureState::Leaving => "badge s-leaving",
+        CaptureState::Unknown => "badge s-unknown",
     }
 }
 

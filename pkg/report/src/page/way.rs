@@ -4,11 +4,11 @@ use super::{
     html::Html,
     shapes::{self, Area, WIDTH},
 };
-use crate::{Capture, LinkState, Network, PodState, State, Way, ZtunnelState};
+use crate::{CaptureState, LinkState, Network, PodState, RedirectionMode, State, ZtunnelState};
 
-/// One way of capture on this node.
+/// One capture mode on this node.
 pub(super) struct Drawing {
-    way: Way,
+    way: RedirectionMode,
     title: &'static str,
     /// Label around the rows that are in pods' namespaces.
     frame: Option<&'static str>,
@@ -72,13 +72,13 @@ impl Block {
 pub(super) fn ways(state: &State) -> Vec<Drawing> {
     let used = |way| state.node.way == Some(way) || state.pods.iter().any(|pod| pod.way == Some(way));
     let mut ways = Vec::new();
-    if used(Way::Node) {
+    if used(RedirectionMode::Node) {
         ways.push(node(state));
     }
-    if used(Way::InPod) {
+    if used(RedirectionMode::InPod) {
         ways.push(in_pod(state));
     }
-    if used(Way::Sidecar) {
+    if used(RedirectionMode::Sidecar) {
         ways.push(sidecar(state));
     }
     ways
@@ -93,9 +93,9 @@ fn open(boxes: Vec<Block>) -> Row {
 }
 
 /// Those of its pods that go this way, and how they are.
-fn pods(state: &State, way: Way) -> Block {
+fn pods(state: &State, way: RedirectionMode) -> Block {
     let count = |capture| of(state, way).filter(|pod| pod.capture == capture).count();
-    let said: Vec<_> = Capture::ALL
+    let said: Vec<_> = CaptureState::ALL
         .into_iter()
         .filter(|capture| count(*capture) > 0)
         .map(|capture| format!("{} {}", count(capture), super::pods::words(capture).1))
@@ -105,12 +105,12 @@ fn pods(state: &State, way: Way) -> Block {
     Block::new("Pods", said, if wrong { Tone::Wrong } else { Tone::Plain })
 }
 
-fn of(state: &State, way: Way) -> impl Iterator<Item = &PodState> {
+fn of(state: &State, way: RedirectionMode) -> impl Iterator<Item = &PodState> {
     state.pods.iter().filter(move |pod| pod.way == Some(way))
 }
 
 /// What the kernel shows inside of the namespaces of pods that go this way.
-fn within(state: &State, way: Way) -> Found {
+fn within(state: &State, way: RedirectionMode) -> Found {
     Found {
         differences: of(state, way).map(|pod| pod.kernel.differences.len()).sum(),
         unseen: of(state, way).filter(|pod| pod.kernel.blind.is_some()).count(),
@@ -134,7 +134,7 @@ fn on_node(network: &Network) -> Found {
 
 fn node(state: &State) -> Drawing {
     let rules = Block::judged("The node's rules", on_node(&state.network), "mark, policy rules, routes");
-    let mut rows = vec![open(vec![pods(state, Way::Node)]), open(vec![rules])];
+    let mut rows = vec![open(vec![pods(state, RedirectionMode::Node)]), open(vec![rules])];
     let slots: Vec<_> = state.ztunnels.iter().filter(|one| one.slot.is_some()).take(2).collect();
     if slots.is_empty() {
         let detail = match state.node.fallback.as_deref() {
@@ -149,7 +149,12 @@ fn node(state: &State) -> Drawing {
         rows.push(open(slots.iter().map(|one| ztunnel(one)).collect()));
     }
     rows.push(open(vec![Block::new("The node's uplink", "to pods of other nodes, as HBONE", Tone::Plain)]));
-    Drawing { way: Way::Node, title: "Way of a packet, captured on the node", frame: None, rows }
+    Drawing {
+        way: RedirectionMode::Node,
+        title: "RedirectionMode of a packet, captured on the node",
+        frame: None,
+        rows,
+    }
 }
 
 /// The link by which pods' connections come to a ztunnel.
@@ -179,16 +184,21 @@ fn ztunnel(one: &ZtunnelState) -> Block {
 }
 
 fn in_pod(state: &State) -> Drawing {
-    let rules = Block::judged("The pod's rules", within(state, Way::InPod), "as they should be");
+    let rules = Block::judged("The pod's rules", within(state, RedirectionMode::InPod), "as they should be");
     let out = Block::new("The pod's own link", "to other pods, as HBONE", Tone::Plain);
     let rows = vec![
-        framed(pods(state, Way::InPod)),
+        framed(pods(state, RedirectionMode::InPod)),
         framed(rules),
         Row { boxes: listeners(state), framed: true },
         open(vec![out]),
     ];
     let frame = Some("network namespace of each pod");
-    Drawing { way: Way::InPod, title: "Way of a packet, captured from within the pod", frame, rows }
+    Drawing {
+        way: RedirectionMode::InPod,
+        title: "RedirectionMode of a packet, captured from within the pod",
+        frame,
+        rows,
+    }
 }
 
 /// Sockets that ztunnels have opened in pods' namespaces.
@@ -208,15 +218,21 @@ fn listeners(state: &State) -> Vec<Block> {
 }
 
 fn sidecar(state: &State) -> Drawing {
-    let rules = Block::judged("The pod's rules", within(state, Way::Sidecar), "as they should be");
+    let rules =
+        Block::judged("The pod's rules", within(state, RedirectionMode::Sidecar), "as they should be");
     let rows = vec![
-        framed(pods(state, Way::Sidecar)),
+        framed(pods(state, RedirectionMode::Sidecar)),
         framed(rules),
         framed(Block::new("istio-proxy", "15001 out, 15006 in", Tone::Plain)),
         open(vec![Block::new("The pod's own link", "to other pods, by mutual TLS", Tone::Plain)]),
     ];
     let frame = Some("network namespace of each pod");
-    Drawing { way: Way::Sidecar, title: "Way of a packet, with a sidecar", frame, rows }
+    Drawing {
+        way: RedirectionMode::Sidecar,
+        title: "RedirectionMode of a packet, with a sidecar",
+        frame,
+        rows,
+    }
 }
 
 const BOX: usize = 46;
@@ -270,7 +286,7 @@ fn rows(html: &mut Html, drawing: &Drawing) {
     }
 }
 
-/// Left edge and width of a box among its row.
+/// NotEnrolled edge and width of a box among its row.
 fn span(row: &Row, place: usize) -> (usize, usize) {
     let edge = if row.framed { 10 } else { 1 };
     let count = row.boxes.len().max(1);

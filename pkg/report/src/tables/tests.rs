@@ -1,9 +1,10 @@
 use super::*;
 use crate::{
-    Blind, Comparison, Difference, InstalledFile, KernelView, NodeState, Reason, Step, Way, ZtunnelState,
+    Comparison, Difference, InstalledFile, KernelView, NodeState, Reason, RedirectionMode, Step, Unobserved,
+    ZtunnelState,
 };
 
-fn pod(name: &str, capture: Capture) -> PodState {
+fn pod(name: &str, capture: CaptureState) -> PodState {
     PodState {
         namespace: "shop".into(),
         name: name.into(),
@@ -11,7 +12,7 @@ fn pod(name: &str, capture: Capture) -> PodState {
         ips: Vec::new(),
         phase: "Running".into(),
         capture,
-        way: Some(Way::Node),
+        way: Some(RedirectionMode::Node),
         reason: Reason { code: "c".into(), words: "its namespace is labelled".into() },
         since: Some("2026-11-21T01:00:00.123456Z".into()),
         annotation: None,
@@ -24,7 +25,7 @@ fn pod(name: &str, capture: Capture) -> PodState {
 }
 
 fn node() -> State {
-    let mut bad = pod("bad", Capture::Bypassing);
+    let mut bad = pod("bad", CaptureState::Bypassing);
     bad.kernel.differences = vec!["a rule is missing.".into(), "é\x1b".into()];
     State {
         node: NodeState { name: "node-1".into(), ambient: true, synced: true, ..NodeState::default() },
@@ -35,9 +36,9 @@ fn node() -> State {
             ..ZtunnelState::default()
         }],
         pods: vec![
-            pod("a", Capture::Captured),
+            pod("a", CaptureState::Captured),
             bad,
-            PodState { way: None, since: None, ..pod("b", Capture::Outside) },
+            PodState { way: None, since: None, ..pod("b", CaptureState::Outside) },
         ],
         ..State::default()
     }
@@ -89,7 +90,7 @@ fn the_summary_has_all_that_is_wrong() {
 fn differences_and_what_is_not_known_are_told_apart() {
     let mut state = State::default();
     assert_eq!(differences(&state, false), "The kernel and the files are as they should be.\n");
-    state.seen.blind = vec![Blind { what: "the firewall".into(), why: "no iptables-save.".into() }];
+    state.seen.blind = vec![Unobserved { what: "the firewall".into(), why: "no iptables-save.".into() }];
     let text = differences(&state, false);
     assert!(
         text.contains("not everything could be seen.\nNot known: The firewall: no iptables-save.\n"),
@@ -115,7 +116,7 @@ fn what_was_wanted_and_not_looked_at_is_not_known() {
         value: "1".into(),
         before: None,
     }]);
-    state.pods = vec![pod("web", Capture::Unknown)];
+    state.pods = vec![pod("web", CaptureState::Unknown)];
     state.node.ambient = true;
     let all = not_known(&state);
     assert_eq!(all[0], "Sysctls: the kernel could not be asked.");

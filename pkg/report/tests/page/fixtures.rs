@@ -4,10 +4,10 @@
 use std::net::IpAddr;
 
 use report::{
-    Blind, Capture, Change, Comparison, Difference, DifferenceKind, FirewallRule, Health, InstalledFile,
+    CaptureState, Change, Comparison, Difference, DifferenceKind, FirewallRule, Health, InstalledFile,
     KernelView, LinkState, NetnsRef, Network, NodeState, Observer, Outcome, PodState, PolicyRuleState,
-    Reason, RouteState, SCHEMA, Seen, SetMember, Setting, State, Step, SysctlState, Way, ZtunnelState,
-    ZtunnelView,
+    Provenance, Reason, RedirectionMode, RouteState, SCHEMA, SetMember, Setting, State, Step, SysctlState,
+    Unobserved, ZtunnelState, ZtunnelView,
 };
 
 /// When the kernel was looked at, in all of them.
@@ -37,12 +37,12 @@ pub(crate) fn well() -> State {
     State {
         schema: SCHEMA.into(),
         version: "1.0.0".into(),
-        seen: Seen { at: NOW.into(), took_ms: 3.4, by: Observer::Agent, blind: Vec::new() },
+        seen: Provenance { at: NOW.into(), took_ms: 3.4, by: Observer::Agent, blind: Vec::new() },
         node: NodeState {
             name: "worker-3".into(),
             started: Some("2026-11-20T09:00:00Z".into()),
             ambient: true,
-            way: Some(Way::Node),
+            way: Some(RedirectionMode::Node),
             chosen: "auto".into(),
             fallback: Some("hold".into()),
             active_slot: Some(0),
@@ -74,7 +74,7 @@ pub(crate) fn bypassing() -> State {
         ),
     ] {
         let pod = &mut state.pods[place];
-        pod.capture = Capture::Bypassing;
+        pod.capture = CaptureState::Bypassing;
         pod.since = Some("2026-11-22T03:12:40Z".into());
         pod.kernel.differences = vec![difference.into()];
         pod.kernel.seen.truncate(1);
@@ -115,16 +115,16 @@ pub(crate) fn rollout() -> State {
     state.ztunnels.push(ztunnel("ztunnel-m9p4d", 1, true));
     state.node.active_slot = Some(1);
     state.network.links = Comparison::of(links(2), links(2));
-    state.pods[2].capture = Capture::Pending;
-    state.pods[5].capture = Capture::Leaving;
+    state.pods[2].capture = CaptureState::Pending;
+    state.pods[5].capture = CaptureState::Leaving;
     state.pods[5].reason = reason("not-labelled", "neither it nor its namespace is labelled ambient");
     state
 }
 
-/// Capture from within: one pod is refused by ztunnel and held, one has a sidecar.
+/// In-pod capture: one pod is refused by ztunnel and held, one has a sidecar.
 pub(crate) fn in_pod() -> State {
     let mut state = well();
-    state.node.way = Some(Way::InPod);
+    state.node.way = Some(RedirectionMode::InPod);
     state.node.fallback = None;
     state.node.active_slot = None;
     state.network = Network::default();
@@ -136,15 +136,15 @@ pub(crate) fn in_pod() -> State {
         ..state.ztunnels[0].clone()
     };
     for pod in state.pods.iter_mut().filter(|pod| pod.way.is_some()) {
-        pod.way = Some(Way::InPod);
+        pod.way = Some(RedirectionMode::InPod);
         pod.ztunnel = Some(ZtunnelView { serves: true, refused: None });
         pod.kernel.seen = vec!["its rules are in place, of both families".into()];
     }
     let held = &mut state.pods[4];
-    held.capture = Capture::Held;
+    held.capture = CaptureState::Held;
     held.ztunnel = Some(ZtunnelView { serves: false, refused: Some("no identity for this pod".into()) });
     let sidecar = &mut state.pods[7];
-    sidecar.way = Some(Way::Sidecar);
+    sidecar.way = Some(RedirectionMode::Sidecar);
     sidecar.ztunnel = None;
     sidecar.reason = reason("sidecar", "it was injected");
     state
@@ -154,15 +154,17 @@ pub(crate) fn in_pod() -> State {
 pub(crate) fn no_agent() -> State {
     let mut state = well();
     state.seen.by = Observer::Command;
-    state.seen.blind =
-        vec![Blind { what: "firewall rules".into(), why: "iptables-save is not installed here.".into() }];
+    state.seen.blind = vec![Unobserved {
+        what: "firewall rules".into(),
+        why: "iptables-save is not installed here.".into(),
+    }];
     state.node.started = None;
     state.node.synced = false;
     state.network.firewall = Comparison::unseen(state.network.firewall.desired);
     state.health.clear();
     state.history.clear();
     for pod in &mut state.pods[8..11] {
-        pod.capture = Capture::Unknown;
+        pod.capture = CaptureState::Unknown;
         pod.since = None;
         pod.kernel =
             KernelView { blind: Some("its namespace was not found".into()), ..KernelView::default() };
@@ -187,8 +189,8 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
         uid: uid(place),
         ips: vec![ip],
         phase: "Running".into(),
-        capture: Capture::Captured,
-        way: Some(Way::Node),
+        capture: CaptureState::Captured,
+        way: Some(RedirectionMode::Node),
         reason: reason("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
         since: Some("2026-11-21T17:02:10Z".into()),
         annotation: Some("enabled".into()),
@@ -210,7 +212,7 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
 fn host_network() -> PodState {
     PodState {
         ips: vec![IpAddr::from([192, 168, 7, 3])],
-        capture: Capture::Outside,
+        capture: CaptureState::Outside,
         way: None,
         reason: reason("host-network", "it lives in the node's network namespace (hostNetwork)"),
         annotation: None,
@@ -268,7 +270,7 @@ fn same<T: Clone>(objects: Vec<T>) -> Comparison<T> {
 
 /// All in order, for these pods.
 fn network(pods: &[PodState]) -> Network {
-    let enrolled = pods.iter().filter(|pod| pod.way == Some(Way::Node));
+    let enrolled = pods.iter().filter(|pod| pod.way == Some(RedirectionMode::Node));
     let member = |pod: &PodState| SetMember {
         set: "istio-node-pods-v4".into(),
         ip: pod.ips[0],

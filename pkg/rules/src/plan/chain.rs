@@ -23,7 +23,7 @@ pub(super) struct Difference {
     pub(super) chain: Chain,
     /// It is there.
     pub(super) exists: bool,
-    /// How it is put right.
+    /// How it is repaired.
     pub(super) way: Way,
     /// What is wrong, in words.
     pub(super) why: String,

@@ -2,7 +2,9 @@
 
 use model::{Family, IfName};
 
-use super::{Config, DNS, DNS_PORT, Dns, IN_REDIRECT, Networks, OUTPUT, OUTPUT_DNS, Owner, Ports, REDIRECT};
+use super::{
+    Config, DNS, DNS_PORT, Dns, IN_REDIRECT, Networks, OUTPUT, OUTPUT_DNS, Ports, REDIRECT, SocketOwner,
+};
 use super::{jump, localhost, passthrough_source, trace};
 use crate::ir::{Hook, Is, Match, Place, Rule, RuleSet, Table, TableRules, Target, host_net};
 
@@ -52,12 +54,12 @@ fn skip_ports(config: &Config, nat: &mut TableRules) {
 
 /// What the proxy sends is not captured, except when it calls its own pod by the pod's address: then the call
 /// has to come in again through the inbound listener.
-fn own_traffic(config: &Config, family: Family, owner: Owner, nat: &mut TableRules) {
+fn own_traffic(config: &Config, family: Family, owner: SocketOwner, nat: &mut TableRules) {
     let lo = IfName::lo();
     let dns = config.dns != Dns::Off;
     let to_self = Rule::jump(IN_REDIRECT).not_dest(localhost(family)).output(&lo).tcp();
     let not_tunnel = match owner {
-        Owner::User(_) if dns => Match::DestPorts(Is::ne(vec![DNS, config.tunnel_port])),
+        SocketOwner::User(_) if dns => Match::DestPorts(Is::ne(vec![DNS, config.tunnel_port])),
         _ => Match::DestPort(Is::ne(config.tunnel_port)),
     };
     nat.push(&OUTPUT, to_self.when(not_tunnel).when(owner.is()));

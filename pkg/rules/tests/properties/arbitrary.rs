@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use model::{Family, IfName, IpNet, Mark, Port, TableId};
 use proptest::{collection::vec, option, prelude::*, sample};
 use rules::{
-    Chain, Hook, Is, Jump, Match, Owner, Place, Proto, Rule, RuleSet, Side, States, Table, TableRules,
+    Chain, ChainSet, Hook, Is, Jump, Match, Place, Proto, Rule, RuleSet, Side, States, Table, TableRules,
     Target,
     sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports},
 };
@@ -67,14 +67,14 @@ fn is<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<Valu
 }
 
 /// Both owners.
-pub(crate) const OWNERS: [Owner; 2] = [Owner::SIDECAR, Owner::NODE];
+pub(crate) const OWNERS: [ChainSet; 2] = [ChainSet::SIDECAR, ChainSet::NODE];
 
 /// The chains of both.
 fn own_chains() -> Vec<&'static str> {
     OWNERS.iter().flat_map(|owner| owner.chains).copied().collect()
 }
 
-pub(crate) fn owner() -> impl Strategy<Value = Owner> {
+pub(crate) fn owner() -> impl Strategy<Value = ChainSet> {
     sample::select(OWNERS.to_vec())
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn rule(chains: Vec<Chain>) -> impl Strategy<Value = Rule> {
 }
 
 /// Some of our chains with any rules, jumps only to chains behind (no loops), and at most one jump per hook.
-fn table_rules(owner: Owner, table: Table) -> impl Strategy<Value = TableRules> {
+fn table_rules(owner: ChainSet, table: Table) -> impl Strategy<Value = TableRules> {
     let names = sample::subsequence(owner.chains.to_vec(), 1..5).prop_shuffle();
     names.prop_flat_map(move |names| {
         let names: Vec<Chain> = names.into_iter().map(Chain::named).collect();
@@ -177,7 +177,7 @@ fn table_rules(owner: Owner, table: Table) -> impl Strategy<Value = TableRules> 
 }
 
 /// Any rule set in chains of its owner.
-pub(crate) fn rule_set(owner: Owner) -> impl Strategy<Value = RuleSet> {
+pub(crate) fn rule_set(owner: ChainSet) -> impl Strategy<Value = RuleSet> {
     Table::ALL.map(|table| option::weighted(0.4, table_rules(owner, table))).prop_map(|tables| RuleSet {
         tables: Table::ALL
             .into_iter()
@@ -228,12 +228,12 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
 }
 
 /// What we may be asked for, and for whom: a rule set of any shape, or that of a configuration.
-pub(crate) fn desired() -> impl Strategy<Value = (Owner, RuleSet)> {
+pub(crate) fn desired() -> impl Strategy<Value = (ChainSet, RuleSet)> {
     prop_oneof![
         owner().prop_flat_map(|owner| (Just(owner), rule_set(owner))),
         (config(), family())
-            .prop_map(|(config, family)| (Owner::SIDECAR, rules::sidecar::rule_set(&config, family))),
-        sample::select(node_cases::all()).prop_map(|case| (Owner::NODE, case.rules)),
+            .prop_map(|(config, family)| (ChainSet::SIDECAR, rules::sidecar::rule_set(&config, family))),
+        sample::select(node_cases::all()).prop_map(|case| (ChainSet::NODE, case.rules)),
     ]
 }
 /// Something that stands in a table before we come.

@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::process::{Memory, arguments, groups, host_name, local_ip, now, threads, variables};
-use super::{Build, Desk, both, compact};
+use super::{Build, DebugHandler, both, compact};
 
-pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
-    let version = get(async |State(desk): State<Desk>| compact(&version(desk.0.build)));
+pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
+    let version = get(async |State(desk): State<DebugHandler>| compact(&version(desk.0.build)));
     let router = both(router, "/versionj", version);
     let router = both(router, "/memj", get(async || compact(&memory(Memory::read()))));
     let router = both(router, "/procj", get(async || compact(&process())));

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::query::parameter;
-use super::{Desk, MAX_BODY, both, compact, pretty, refuse};
+use super::{DebugHandler, MAX_BODY, both, compact, pretty, refuse};
 use crate::logging::{ALL_SCOPES, LevelError, Logger, OutputLevel, Scope};
 
 pub(super) const ABOUT: &str = "log levels; PUT ?scope=SCOPE&level=LEVEL, or JSON with these members, changes one; \
                                 /debug/log/SCOPE is one alone";
 
-pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
+pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
     let router = both(router, "/debug/log", get(list).put(change));
     let router = router.route("/debug/log/{scope}", get(one).put(change_one));
     let router = both(router, "/debug/lines", get(lines));
@@ -26,7 +26,7 @@ pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
 
 pub(super) const ABOUT_LINES: &str = "the agent's last log lines";
 
-async fn lines(State(desk): State<Desk>) -> Response {
+async fn lines(State(desk): State<DebugHandler>) -> Response {
     super::answer(
         StatusCode::OK,
         HeaderValue::from_static("text/plain; charset=utf-8"),
@@ -88,24 +88,34 @@ struct CtrlzWanted {
     output_level: Option<String>,
 }
 
-async fn list(State(desk): State<Desk>) -> Response {
+async fn list(State(desk): State<DebugHandler>) -> Response {
     all(&desk.0.logger)
 }
 
-async fn one(State(desk): State<Desk>, Path(name): Path<String>) -> Response {
+async fn one(State(desk): State<DebugHandler>, Path(name): Path<String>) -> Response {
     show(&desk.0.logger, &name).unwrap_or_else(answer)
 }
 
-async fn change(State(desk): State<Desk>, uri: Uri, body: Body) -> Response {
+async fn change(State(desk): State<DebugHandler>, uri: Uri, body: Body) -> Response {
     changed(&desk, None, &uri, body).await.unwrap_or_else(answer)
 }
 
-async fn change_one(State(desk): State<Desk>, Path(name): Path<String>, uri: Uri, body: Body) -> Response {
+async fn change_one(
+    State(desk): State<DebugHandler>,
+    Path(name): Path<String>,
+    uri: Uri,
+    body: Body,
+) -> Response {
     changed(&desk, Some(name), &uri, body).await.unwrap_or_else(answer)
 }
 
 /// The path names the scope, or the query, or the body.
-async fn changed(desk: &Desk, named: Option<String>, uri: &Uri, body: Body) -> Result<Response, Refusal> {
+async fn changed(
+    desk: &DebugHandler,
+    named: Option<String>,
+    uri: &Uri,
+    body: Body,
+) -> Result<Response, Refusal> {
     let sent: Wanted = read(body).await?;
     let scope = named.or_else(|| parameter(uri, "scope")).or(sent.scope);
     let level = parameter(uri, "level").or(sent.level);
@@ -116,17 +126,17 @@ async fn changed(desk: &Desk, named: Option<String>, uri: &Uri, body: Body) -> R
     if scope == ALL_SCOPES { Ok(all(&desk.0.logger)) } else { show(&desk.0.logger, &scope) }
 }
 
-async fn ctrlz_list(State(desk): State<Desk>) -> Response {
+async fn ctrlz_list(State(desk): State<DebugHandler>) -> Response {
     let scopes: Vec<CtrlzScope> = desk.0.logger.scopes().into_iter().map(CtrlzScope::from).collect();
     compact(&scopes)
 }
 
-async fn ctrlz_one(State(desk): State<Desk>, Path(name): Path<String>) -> Response {
+async fn ctrlz_one(State(desk): State<DebugHandler>, Path(name): Path<String>) -> Response {
     let scope = desk.0.logger.scope(&name).map_err(mistake);
     scope.map_or_else(answer, |scope| compact(&CtrlzScope::from(scope)))
 }
 
-async fn ctrlz_change(State(desk): State<Desk>, Path(name): Path<String>, body: Body) -> Response {
+async fn ctrlz_change(State(desk): State<DebugHandler>, Path(name): Path<String>, body: Body) -> Response {
     let change = async {
         let sent: CtrlzWanted = read(body).await?;
         match sent.output_level.filter(|level| !level.is_empty()) {

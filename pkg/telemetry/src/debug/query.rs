@@ -2,7 +2,7 @@
 
 use axum::http::Uri;
 
-/// The first value of that name; none: it is not there. What is no percent-encoding stays as it is.
+/// The first value of that name; `None`: it is not there. What is no percent-encoding stays as it is.
 pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs

@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::task::spawn_blocking;
 
 use super::query::parameter;
-use super::{Desk, HTML, JSON, answer, both, levels, pretty, refuse};
+use super::{DebugHandler, HTML, JSON, answer, both, levels, pretty, refuse};
 
 /// A part of the state as text.
 type Render = fn(&report::State) -> serde_json::Result<String>;
@@ -36,9 +36,9 @@ const VIEWS: [(&str, &str, Render); 13] = [
     ("config", "effective settings, and where each came from", |state| text(&state.config)),
 ];
 
-pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
+pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
     let router = VIEWS.into_iter().fold(router, |router, (name, _, render)| {
-        let handler = get(move |State(desk): State<Desk>| json(desk, render));
+        let handler = get(move |State(desk): State<DebugHandler>| json(desk, render));
         both(router, &format!("/debug/{name}"), handler)
     });
     let router = both(router, "/debug", get(async || pretty(&index())));
@@ -61,17 +61,17 @@ fn text(value: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(value).map(|text| text + "\n")
 }
 
-async fn json(desk: Desk, render: Render) -> Response {
+async fn json(desk: DebugHandler, render: Render) -> Response {
     view(&desk, JSON, move |state| render(state).map_err(|error| error.to_string())).await
 }
 
-async fn page(State(desk): State<Desk>) -> Response {
+async fn page(State(desk): State<DebugHandler>) -> Response {
     let page = desk.0.page;
     view(&desk, HTML, move |state| Ok(page(state))).await
 }
 
 async fn view(
-    desk: &Desk,
+    desk: &DebugHandler,
     kind: HeaderValue,
     render: impl FnOnce(&report::State) -> Result<String, String> + Send + 'static,
 ) -> Response {
@@ -87,7 +87,7 @@ async fn view(
     }
 }
 
-async fn explain(State(desk): State<Desk>, uri: Uri) -> Response {
+async fn explain(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     let asked = parameter(&uri, "pod").unwrap_or_default();
     let Some((namespace, name)) = asked.split_once('/').filter(|(_, name)| !name.contains('/')) else {
         return refuse(StatusCode::BAD_REQUEST, "ask for ?pod=NAMESPACE/NAME");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 pub(super) struct Event {
     /// `node`, `agent`, `pod`, `ztunnel`, `difference` or `history`.
     kind: &'static str,
-    /// As `NAMESPACE/NAME`; none: the node.
+    /// As `NAMESPACE/NAME`; `None`: the node.
     pod: Option<String>,
     words: String,
 }
@@ -49,7 +49,7 @@ pub(super) fn changes(before: Option<&State>, now: &State) -> Vec<Event> {
 }
 
 fn beginning(now: &State) -> Vec<Event> {
-    let count = now.pods.iter().filter(|pod| pod.capture == report::Capture::Captured).count();
+    let count = now.pods.iter().filter(|pod| pod.capture == report::CaptureState::Captured).count();
     let words = format!("watching {}: {} pods, {count} captured", now.node.name, now.pods.len());
     let mut all = vec![Event::node("node", words)];
     all.extend(now.node.trouble.iter().map(|trouble| Event::node("node", format!("trouble: {trouble}"))));

@@ -2,8 +2,8 @@
 
 use super::{NodeCase, asked, explain, node};
 use crate::{
-    Blind, Capture, Comparison, Difference, DifferenceKind, Health, InstalledFile, Observer, State, Verdict,
-    Way, ZtunnelView,
+    CaptureState, Comparison, Difference, DifferenceKind, Health, InstalledFile, Observer, RedirectionMode,
+    State, Unobserved, Verdict, ZtunnelView,
 };
 
 fn file(kind: &str) -> InstalledFile {
@@ -13,9 +13,15 @@ fn file(kind: &str) -> InstalledFile {
 #[test]
 fn faults_of_the_node_are_told_with_the_pod() {
     let cases: &[NodeCase] = &[
-        (Way::Node, no_ztunnel, "no-ztunnel-hold", Verdict::Wrong, "connections are held back until one is"),
         (
-            Way::Node,
+            RedirectionMode::Node,
+            no_ztunnel,
+            "no-ztunnel-hold",
+            Verdict::Wrong,
+            "connections are held back until one is",
+        ),
+        (
+            RedirectionMode::Node,
             |state| {
                 no_ztunnel(state);
                 state.node.fallback = Some("reject".into());
@@ -25,21 +31,21 @@ fn faults_of_the_node_are_told_with_the_pod() {
             "connections are refused",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |state| {
                 no_ztunnel(state);
                 state.node.fallback = Some("open".into());
-                state.pods[0].capture = Capture::Bypassing;
+                state.pods[0].capture = CaptureState::Bypassing;
             },
             "no-ztunnel-open",
             Verdict::Wrong,
             "its traffic gets past the mesh until one is",
         ),
         (
-            Way::InPod,
+            RedirectionMode::InPod,
             |state| {
                 state.ztunnels[0].connected = Some(false);
-                state.pods[0].capture = Capture::Held;
+                state.pods[0].capture = CaptureState::Held;
                 state.pods[0].ztunnel = Some(ZtunnelView::default());
             },
             "ztunnel-not-connected",
@@ -47,10 +53,10 @@ fn faults_of_the_node_are_told_with_the_pod() {
             "No ztunnel is connected to the agent, so nobody serves the pod shop/web.",
         ),
         (
-            Way::InPod,
+            RedirectionMode::InPod,
             |state| {
                 state.ztunnels.clear();
-                state.pods[0].capture = Capture::Pending;
+                state.pods[0].capture = CaptureState::Pending;
                 state.pods[0].ztunnel = Some(ZtunnelView::default());
             },
             "ztunnel-not-connected",
@@ -58,99 +64,111 @@ fn faults_of_the_node_are_told_with_the_pod() {
             "There is no ztunnel on this node",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |state| {
                 out_of_set(state);
-                state.pods[0].capture = Capture::Bypassing;
+                state.pods[0].capture = CaptureState::Bypassing;
             },
             "address-not-in-set",
             Verdict::Wrong,
             "The address 10.0.0.7 of the pod shop/web is missing in the set",
         ),
-        (Way::InPod, out_of_set, "probe-address-missing", Verdict::Wrong, "probes of it may fail"),
         (
-            Way::Node,
+            RedirectionMode::InPod,
+            out_of_set,
+            "probe-address-missing",
+            Verdict::Wrong,
+            "probes of it may fail",
+        ),
+        (
+            RedirectionMode::Node,
             |state| state.network.rules.difference = vec![missing("ip -4 rule priority 100")],
             "node-drift",
             Verdict::Wrong,
             "differs from what it should be in 1 place (rules, missing: ip -4 rule priority 100).",
         ),
         (
-            Way::Sidecar,
+            RedirectionMode::Sidecar,
             |state| state.network.rules.difference = vec![missing("x")],
             "captured-sidecar",
             Verdict::Well,
             "is captured",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |state| state.node.synced = false,
             "not-synced",
             Verdict::Wrong,
             "list of pods and namespaces",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |state| state.node.trouble = Some("ipset is not in this kernel".into()),
             "node-trouble",
             Verdict::Wrong,
             "ipset is not in this kernel",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |state| state.network.foreign = vec!["table 100 has routes of others".into()],
             "foreign",
             Verdict::Wrong,
             "Another program stands where the agent wants to be: table 100 has routes of others.",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |state| state.seen.by = Observer::Command,
             "agent-down",
             Verdict::Wrong,
             "agent does not run",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |state| {
                 state.seen.by = Observer::Command;
-                state.pods[0].capture = Capture::Unknown;
+                state.pods[0].capture = CaptureState::Unknown;
             },
             "agent-down",
             Verdict::Unknown,
             "cannot be said",
         ),
         (
-            Way::Sidecar,
+            RedirectionMode::Sidecar,
             |state| state.installation = vec![file("kubeconfig")],
             "kubeconfig",
             Verdict::Wrong,
             "missing or stale",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |state| state.installation = vec![file("entry")],
             "entry",
             Verdict::Wrong,
             "outside of the mesh",
         ),
         (
-            Way::InPod,
+            RedirectionMode::InPod,
             |state| state.installation = vec![file("plugin")],
             "plugin",
             Verdict::Wrong,
             "new pods will not start (/f: it is stale).",
         ),
         (
-            Way::Node,
+            RedirectionMode::Node,
             |state| state.installation = vec![file("shared-config")],
             "shared-config",
             Verdict::Wrong,
             "share",
         ),
-        (Way::Node, |state| state.installation = vec![file("socket")], "socket", Verdict::Wrong, "socket"),
         (
-            Way::Node,
+            RedirectionMode::Node,
+            |state| state.installation = vec![file("socket")],
+            "socket",
+            Verdict::Wrong,
+            "socket",
+        ),
+        (
+            RedirectionMode::Node,
             |state| {
                 state.health =
                     vec![Health { part: "installer".into(), ok: false, why: "the disk is full".into() }];
@@ -171,7 +189,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
 
 fn no_ztunnel(state: &mut State) {
     (state.node.active_slot, state.ztunnels[0].active, state.ztunnels[0].ready) = (None, false, false);
-    state.pods[0].capture = Capture::Held;
+    state.pods[0].capture = CaptureState::Held;
 }
 
 fn out_of_set(state: &mut State) {
@@ -186,16 +204,16 @@ fn missing(what: &str) -> Difference {
 /// Advice to go where one is helps nobody.
 #[test]
 fn the_agents_container_is_advised_only_from_elsewhere() {
-    let mut state = node(Way::Node);
+    let mut state = node(RedirectionMode::Node);
     state.seen.by = Observer::Command;
-    state.pods[0].capture = Capture::Unknown;
+    state.pods[0].capture = CaptureState::Unknown;
     state.pods[0].kernel.blind = Some("Operation not permitted".into());
     let advised = |state: &State| {
         let answer = explain(state, &state.pods[0].namespace, &state.pods[0].name);
         answer.advice.iter().any(|advice| advice.contains("in the agent's container"))
     };
     assert!(!advised(&state));
-    let blind = Blind { what: "the files of the installation".into(), why: "no such directory".into() };
+    let blind = Unobserved { what: "the files of the installation".into(), why: "no such directory".into() };
     state.seen.blind.push(blind);
     assert!(advised(&state));
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use axum::body::Body;
 use axum::http::{HeaderMap, Request};
 use http_body_util::BodyExt as _;
-use report::{Capture, Comparison, KernelView, PodState, Reason, RouteState, State, Way};
+use report::{CaptureState, Comparison, KernelView, PodState, Reason, RedirectionMode, RouteState, State};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tower_service::Service as _;
@@ -65,8 +65,8 @@ fn pod(number: usize) -> PodState {
         uid: String::new(),
         ips: vec![[10, 0, 0, 1].into()],
         phase: "Running".to_owned(),
-        capture: Capture::Captured,
-        way: Some(Way::Node),
+        capture: CaptureState::Captured,
+        way: Some(RedirectionMode::Node),
         reason: Reason {
             code: "ambient-namespace".to_owned(),
             words: "its namespace is labelled".to_owned(),

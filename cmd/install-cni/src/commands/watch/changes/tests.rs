@@ -1,8 +1,8 @@
-use report::{Capture, Difference, DifferenceKind, KernelView, Reason, Way, ZtunnelState};
+use report::{CaptureState, Difference, DifferenceKind, KernelView, Reason, RedirectionMode, ZtunnelState};
 
 use super::*;
 
-fn pod(name: &str, capture: Capture) -> PodState {
+fn pod(name: &str, capture: CaptureState) -> PodState {
     PodState {
         namespace: "shop".into(),
         name: name.into(),
@@ -10,7 +10,7 @@ fn pod(name: &str, capture: Capture) -> PodState {
         ips: Vec::new(),
         phase: "Running".into(),
         capture,
-        way: Some(Way::Node),
+        way: Some(RedirectionMode::Node),
         reason: Reason { code: "c".into(), words: "its namespace is labelled".into() },
         since: None,
         annotation: None,
@@ -41,17 +41,20 @@ fn lines(before: Option<&State>, now: &State) -> Vec<String> {
 
 #[test]
 fn nothing_is_said_of_what_is_the_same() {
-    let mut state = State { pods: vec![pod("a", Capture::Captured)], ..State::default() };
+    let mut state = State { pods: vec![pod("a", CaptureState::Captured)], ..State::default() };
     state.history = vec![change("x", None)];
     assert_eq!(lines(Some(&state), &state), Vec::<String>::new());
-    let later = State { seen: report::Seen { at: "later".into(), ..Default::default() }, ..state.clone() };
+    let later =
+        State { seen: report::Provenance { at: "later".into(), ..Default::default() }, ..state.clone() };
     assert_eq!(lines(Some(&state), &later), Vec::<String>::new());
 }
 
 #[test]
 fn it_begins_with_what_is_wrong() {
-    let mut state =
-        State { pods: vec![pod("a", Capture::Captured), pod("b", Capture::Held)], ..State::default() };
+    let mut state = State {
+        pods: vec![pod("a", CaptureState::Captured), pod("b", CaptureState::Held)],
+        ..State::default()
+    };
     state.node.name = "n".into();
     state.node.trouble = Some("no ipset".into());
     let said = lines(None, &state);
@@ -67,19 +70,20 @@ fn it_begins_with_what_is_wrong() {
 
 #[test]
 fn every_change_has_its_line() {
-    let names = |names: &[&str]| names.iter().map(|name| pod(name, Capture::Captured)).collect::<Vec<_>>();
+    let names =
+        |names: &[&str]| names.iter().map(|name| pod(name, CaptureState::Captured)).collect::<Vec<_>>();
     let mut before =
         State { pods: names(&["same", "worse", "gone", "again", "why", "ill"]), ..State::default() };
     before.ztunnels = vec![ZtunnelState { name: "z".into(), ready: true, ..ZtunnelState::default() }];
     before.history = vec![change("old", None)];
     let mut now = before.clone();
     now.pods.remove(2);
-    now.pods[1].capture = Capture::Bypassing;
+    now.pods[1].capture = CaptureState::Bypassing;
     now.pods[1].kernel.differences = vec!["a rule is missing".into()];
     now.pods[2].uid = "v".into();
     now.pods[3].reason.words = "it is labelled itself".into();
     now.pods[4].trouble = Some("refused".into());
-    now.pods.push(pod("new\x1b", Capture::Pending));
+    now.pods.push(pod("new\x1b", CaptureState::Pending));
     now.ztunnels[0].active = true;
     now.network.links.difference = vec![Difference { kind: DifferenceKind::Missing, what: "link x".into() }];
     now.history = vec![change("newer", Some("no")), change("new", None), change("old", None)];

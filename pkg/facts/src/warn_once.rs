@@ -6,9 +6,9 @@ use tracing::{info, warn};
 
 /// Logs a trouble when it is new, and its end.
 #[derive(Debug, Default)]
-pub(crate) struct Said(Option<String>);
+pub(crate) struct WarnOnce(Option<String>);
 
-impl Said {
+impl WarnOnce {
     /// Something does not work.
     pub(crate) fn warn(&mut self, trouble: &dyn fmt::Display) {
         let trouble = trouble.to_string();

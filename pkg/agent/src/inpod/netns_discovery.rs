@@ -5,17 +5,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inpod::{Found, Sought};
+use inpod::{NetnsMatch, NetnsQuery};
 use model::Pod;
-use planner::ambient::{Left, Standing};
+use planner::ambient::{NotEnrolled, Standing};
 use tracing::{debug, info};
 
 use super::{
-    InPodWay,
-    captive::Captive,
+    InPodCapture,
+    enrolled_pod::EnrolledPod,
     worker::{Finds, Job},
 };
-use crate::{core::Core, pause};
+use crate::{agent_state::AgentState, pause};
 
 /// Until the next search when a pod has none, at first, and when all have one.
 const SOON: Duration = Duration::from_secs(1);
@@ -23,16 +23,16 @@ const REGULAR: Duration = Duration::from_secs(30);
 
 /// When to search again.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct SearchSchedule {
     next: Instant,
     /// Searches in a row that did not find all.
     fruitless: u32,
 }
 
-impl Pace {
+impl SearchSchedule {
     /// At first at once.
-    pub(super) fn new(now: Instant) -> Pace {
-        Pace { next: now, fruitless: 0 }
+    pub(super) fn new(now: Instant) -> SearchSchedule {
+        SearchSchedule { next: now, fruitless: 0 }
     }
 
     fn is_due(&self) -> bool {
@@ -57,15 +57,15 @@ impl Pace {
     }
 }
 
-impl InPodWay {
+impl InPodCapture {
     /// When a search is to begin, if there is anything to search for.
     pub(super) fn search_due(&self) -> Option<Instant> {
-        let processes = (!self.searched || !self.captives.is_empty()).then_some(self.processes.next);
+        let processes = (!self.searched || !self.enrolled.is_empty()).then_some(self.processes.next);
         let records = (self.searched && !self.unplaced.is_empty()).then_some(self.records.next);
         processes.into_iter().chain(records).min().filter(|_| !self.seeking)
     }
 
-    pub(super) fn search_if_due(&mut self, core: &Core) {
+    pub(super) fn search_if_due(&mut self, core: &AgentState) {
         let by_processes = self.processes.is_due();
         // The first search is for all.
         let by_records = if self.searched { self.records.is_due() } else { by_processes };
@@ -76,12 +76,12 @@ impl InPodWay {
         let (mut processes, mut records) = (BTreeMap::new(), BTreeMap::new());
         self.sought.clear();
         if by_processes {
-            let own = self.captives.iter().filter(|(_, captive)| captive.waiting.is_empty());
-            for (uid, captive) in own.filter(|(_, captive)| !captive.ips.is_empty()) {
+            let own = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.waiting.is_empty());
+            for (uid, enrolled_pod) in own.filter(|(_, enrolled_pod)| !enrolled_pod.ips.is_empty()) {
                 self.sought.insert(uid.clone());
-                processes.insert(uid.clone(), sought(captive));
-                if captive.netns.is_none() {
-                    records.insert(uid.clone(), sought(captive));
+                processes.insert(uid.clone(), sought(enrolled_pod));
+                if enrolled_pod.netns.is_none() {
+                    records.insert(uid.clone(), sought(enrolled_pod));
                 }
             }
             self.processes.regular();
@@ -110,14 +110,14 @@ impl InPodWay {
 
     /// These pods belong to the mesh, and neither an ADD nor the API has told where they are. One that starts just now
     /// will have an ADD in a moment; of another the plugin may have noted its ADD, or be about to.
-    pub(super) fn are_unplaced(&mut self, uids: BTreeSet<String>) {
+    pub(super) fn set_without_netns(&mut self, uids: BTreeSet<String>) {
         if !uids.is_subset(&self.unplaced) {
             self.records.within(SOON, self.unplaced.is_empty());
         }
         self.unplaced = uids;
     }
 
-    pub(super) fn found(&mut self, core: &mut Core, result: Result<Finds, String>) {
+    pub(super) fn found(&mut self, core: &mut AgentState, result: Result<Finds, String>) {
         if !std::mem::take(&mut self.seeking) {
             return; // all was settled meanwhile
         }
@@ -138,8 +138,9 @@ impl InPodWay {
         self.search_trouble = None;
         for uid in std::mem::take(&mut self.sought) {
             let is_there = finds.processes.contains_key(&uid);
-            if let Some(captive) = self.captives.get_mut(&uid) {
-                captive.empty = captive.empty.or_else(|| Some(Instant::now())).filter(|_| !is_there);
+            if let Some(enrolled_pod) = self.enrolled.get_mut(&uid) {
+                enrolled_pod.empty =
+                    enrolled_pod.empty.or_else(|| Some(Instant::now())).filter(|_| !is_there);
             }
         }
         for (uid, found) in finds.processes {
@@ -149,49 +150,51 @@ impl InPodWay {
         for (uid, recorded) in finds.records {
             self.inherit(core, &uid, recorded);
         }
-        if by_processes && self.captives.values().any(|captive| captive.netns.is_none()) {
+        if by_processes && self.enrolled.values().any(|enrolled_pod| enrolled_pod.netns.is_none()) {
             self.processes.later();
         }
-        self.unplaced.retain(|uid| !self.captives.contains_key(uid));
+        self.unplaced.retain(|uid| !self.enrolled.contains_key(uid));
     }
 
-    fn found_one(&mut self, core: &Core, uid: &str, found: Found) {
-        let Found { netns, others, captured } = found;
-        if captured && !self.captives.contains_key(uid) {
+    fn found_one(&mut self, core: &AgentState, uid: &str, found: NetnsMatch) {
+        let NetnsMatch { netns, others, captured } = found;
+        if captured && !self.enrolled.contains_key(uid) {
             self.left_meanwhile(core, uid);
         }
-        let Some(captive) = self.captives.get_mut(uid).filter(|captive| captive.waiting.is_empty()) else {
+        let Some(enrolled_pod) =
+            self.enrolled.get_mut(uid).filter(|enrolled_pod| enrolled_pod.waiting.is_empty())
+        else {
             return;
         };
         if others > 0 {
-            debug!(target: "ambient", "{}: its processes are in {} namespaces", captive.name, others + 1);
+            debug!(target: "ambient", "{}: its processes are in {} namespaces", enrolled_pod.name, others + 1);
         }
-        let before = captive.id();
-        captive.adopted = captured;
-        if captive.found(netns) && before.is_some() {
-            info!(target: "ambient", "{} has another network namespace: it is captured again", captive.name);
-            captive.container.clear();
+        let before = enrolled_pod.id();
+        enrolled_pod.adopted = captured;
+        if enrolled_pod.found(netns) && before.is_some() {
+            info!(target: "ambient", "{} has another network namespace: it is captured again", enrolled_pod.name);
+            enrolled_pod.container.clear();
             self.metrics.repaired("namespace");
         }
     }
 }
 
 /// Pods outside of the mesh that may have left it while no agent was here.
-fn suspects(core: &Core) -> impl Iterator<Item = &Pod> {
+fn suspects(core: &AgentState) -> impl Iterator<Item = &Pod> {
     let out = |pod: &&Pod| match core.standing(pod) {
-        Standing::Out(Left::HostNetwork | Left::Terminated | Left::Sidecar) => false,
-        Standing::Out(Left::NamespaceUnknown) => false, // its labels may be told later
+        Standing::Out(NotEnrolled::HostNetwork | NotEnrolled::Terminated | NotEnrolled::Sidecar) => false,
+        Standing::Out(NotEnrolled::NamespaceUnknown) => false, // its labels may be told later
         Standing::Out(_) => true,
         _ => false,
     };
     core.index.pods().filter(out)
 }
 
-fn sought_anew(pod: &Pod) -> (String, Sought) {
-    let sought = Sought { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
+fn sought_anew(pod: &Pod) -> (String, NetnsQuery) {
+    let sought = NetnsQuery { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
     (pod.metadata.uid.clone(), sought)
 }
 
-fn sought(captive: &Captive) -> Sought {
-    Sought { uids: captive.uids.clone(), ips: captive.ips.clone(), known: captive.id() }
+fn sought(enrolled_pod: &EnrolledPod) -> NetnsQuery {
+    NetnsQuery { uids: enrolled_pod.uids.clone(), ips: enrolled_pod.ips.clone(), known: enrolled_pod.id() }
 }

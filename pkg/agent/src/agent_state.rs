@@ -1,4 +1,4 @@
-//! What the owner knows and tells, whatever the way of capture.
+//! What the reconciler knows and tells, whatever the capture mode.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
 use model::{Pod, PodName};
 use planner::{
     Doubted,
-    ambient::{AMBIENT_REDIRECTION, Left, Standing, standing},
+    ambient::{AMBIENT_REDIRECTION, NotEnrolled, Standing, standing},
     facts::Index,
     node::Members,
     ztunnel,
@@ -18,12 +18,12 @@ use planner::{
 
 use crate::{
     history::History,
-    inspect::{Known, Snapshot, WaySnapshot},
+    inspect::{CaptureSnapshot, Known, Snapshot},
     ledger::Ledger,
     metrics::Metrics,
     notice::{Notices, Notify},
-    owner::{self, Level, Waiting},
-    settings::{Mark, Redirection, Settings, Tell},
+    reconciler::{self, Scope, Waiting},
+    settings::{AnnotationUpdate, Redirection, Settings, Tell},
     status::Status,
 };
 
@@ -36,7 +36,7 @@ const AGAIN: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(60);
 
 /// Facts, ledger, and whom to tell.
-pub(crate) struct Core {
+pub(crate) struct AgentState {
     pub(crate) settings: Arc<Settings>,
     pub(crate) index: Index,
     pub(crate) ledger: Ledger,
@@ -51,7 +51,7 @@ pub(crate) struct Core {
     ended: BTreeSet<String>,
     /// UIDs of all pods that were known at a turn soon after the start.
     seen: BTreeSet<String>,
-    pub(crate) dirty: Option<Level>,
+    pub(crate) dirty: Option<Scope>,
     pub(crate) history: History,
     /// What is wrong with the node.
     pub(crate) trouble: Option<String>,
@@ -62,15 +62,15 @@ pub(crate) struct Core {
     doubted: Doubted,
 }
 
-impl Core {
+impl AgentState {
     pub(crate) fn new(
         settings: Arc<Settings>,
         metrics: Metrics,
         status: Arc<Status>,
         tell: Tell,
         notify: Notify,
-    ) -> Core {
-        Core {
+    ) -> AgentState {
+        AgentState {
             settings,
             index: Index::default(),
             ledger: Ledger::default(),
@@ -83,7 +83,7 @@ impl Core {
             started: Instant::now(),
             ended: BTreeSet::new(),
             seen: BTreeSet::new(),
-            dirty: Some(Level::Whole),
+            dirty: Some(Scope::Full),
             history: History::default(),
             trouble: None,
             since: BTreeMap::new(),
@@ -92,8 +92,8 @@ impl Core {
         }
     }
 
-    pub(crate) fn is_dirty(&mut self, level: Level) {
-        self.dirty = self.dirty.max(Some(level));
+    pub(crate) fn mark_dirty(&mut self, scope: Scope) {
+        self.dirty = self.dirty.max(Some(scope));
     }
 
     pub(crate) fn wait_for_pod(&mut self, who: Waiting) {
@@ -114,7 +114,7 @@ impl Core {
 
     /// The pod that an ADD is about, which gave it these addresses. Whoever tells no UID, as Istio's own plugin, may mean a
     /// successor of the pod of this name that is known: one that has ended, or has other addresses, is not taken for it.
-    pub(crate) fn arriving(&self, name: &PodName, uid: &str, ips: &[IpAddr]) -> Option<owner::Known> {
+    pub(crate) fn arriving(&self, name: &PodName, uid: &str, ips: &[IpAddr]) -> Option<reconciler::Known> {
         let known = self.known(name, uid)?;
         let (pod, _) = &known;
         let shown = pod.status.ips();
@@ -124,7 +124,7 @@ impl Core {
         (!uid.is_empty() || !is_before).then_some(known)
     }
 
-    pub(crate) fn known(&self, name: &PodName, uid: &str) -> Option<owner::Known> {
+    pub(crate) fn known(&self, name: &PodName, uid: &str) -> Option<reconciler::Known> {
         let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
         let namespace = self.index.namespace(&name.namespace)?;
         Some((Box::new(pod.clone()), Some(namespace.clone())))
@@ -152,7 +152,7 @@ impl Core {
     pub(crate) fn standing(&self, pod: &Pod) -> Standing {
         match standing(pod, self.index.namespace(&pod.metadata.namespace), &self.settings.policy) {
             Standing::Member { .. } | Standing::Pending(_) if self.is_gone(pod) => {
-                Standing::Out(Left::Terminated)
+                Standing::Out(NotEnrolled::Terminated)
             }
             standing => standing,
         }
@@ -202,7 +202,7 @@ impl Core {
     }
 
     /// Marks pods as `state` says of each, and counts them. It is given the addresses of one that belongs to ambient
-    /// mode; none: nothing is said of it now. `why` tells of a pod's UID why it is not captured.
+    /// mode; `None`: nothing is said of it now. `why` tells of a pod's UID why it is not captured.
     pub(crate) fn tell_pods(
         &mut self,
         state: impl Fn(&Pod, Option<&[IpAddr]>) -> Option<Redirection>,
@@ -267,7 +267,7 @@ impl Core {
     }
 
     /// A copy of all that people may ask for.
-    pub(crate) fn snapshot(&self, way: WaySnapshot) -> Snapshot {
+    pub(crate) fn snapshot(&self, way: CaptureSnapshot) -> Snapshot {
         let known = |pod: &Pod| Known {
             standing: self.standing(pod),
             namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
@@ -289,7 +289,7 @@ impl Core {
     }
 
     /// Tells marks that the API does not show, each once, and again when it still does not.
-    fn tell_marks(&mut self, marks: Vec<Mark>) {
+    fn tell_marks(&mut self, marks: Vec<AnnotationUpdate>) {
         let wanted: BTreeMap<&str, Redirection> =
             marks.iter().map(|mark| (mark.uid.as_str(), mark.redirection)).collect();
         self.told.retain(|uid, (redirection, _)| wanted.get(uid.as_str()) == Some(redirection));
@@ -320,11 +320,11 @@ impl Core {
 }
 
 /// None if the annotation says so already.
-fn mark(pod: &Pod, redirection: Redirection) -> Option<Mark> {
+fn mark(pod: &Pod, redirection: Redirection) -> Option<AnnotationUpdate> {
     let shown = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
     // A value that is not ours is the user's, and says something else.
     let shown = shown.filter(|value| Redirection::VALUES.contains(value));
-    (shown != redirection.value()).then(|| Mark {
+    (shown != redirection.value()).then(|| AnnotationUpdate {
         pod: pod.name(),
         uid: pod.metadata.uid.clone(),
         redirection,

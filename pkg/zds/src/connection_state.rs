@@ -20,20 +20,20 @@ pub(crate) struct Connection {
     pub(crate) in_sync: bool,
     /// What is put after this revision goes before everything else.
     pub(crate) fresh_after: u64,
-    /// By UID. Whoever is missing has never been told, or has been taken back.
-    pub(crate) told: BTreeMap<String, Told>,
+    /// By UID. Whoever is missing has never been acked, or has been taken back.
+    pub(crate) acked: BTreeMap<String, AckedWorkload>,
     /// Wakes its thread.
     event: OwnedFd,
 }
 
 /// What it has said about one workload.
 #[derive(Debug)]
-pub(crate) struct Told {
-    /// Which put it was told of.
+pub(crate) struct AckedWorkload {
+    /// Which put it was acked of.
     pub(crate) revision: u64,
-    /// `None`: it was told to keep what it has.
+    /// `None`: it was acked to keep what it has.
     pub(crate) netns: Option<NetnsId>,
-    /// How often it was told of this network namespace.
+    /// How often it was acked of this network namespace.
     pub(crate) attempts: u32,
     pub(crate) refusal: Option<Refusal>,
     /// Accepted, kept or refused since.
@@ -51,7 +51,7 @@ pub(crate) struct Refusal {
 impl Connection {
     pub(crate) fn new(version: i32, fresh_after: u64, peer: Peer, event: OwnedFd) -> Self {
         let since = SystemTime::now();
-        Self { since, version, peer, in_sync: false, fresh_after, told: BTreeMap::new(), event }
+        Self { since, version, peer, in_sync: false, fresh_after, acked: BTreeMap::new(), event }
     }
 
     /// Never waits: the event counts.
@@ -59,30 +59,30 @@ impl Connection {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it has to be told of a workload, apart from asking again.
+    /// Whether it has to be acked of a workload, apart from asking again.
     pub(crate) fn lacks(&self, wanted: &Wanted) -> bool {
-        let told = self.told.get(&wanted.workload.uid);
-        match (told, &wanted.workload.netns) {
+        let acked = self.acked.get(&wanted.workload.uid);
+        match (acked, &wanted.workload.netns) {
             (None, Some(_)) => true,
             // To keep something can be asked within the snapshot only: ztunnel would end its process.
             (None, None) => !self.in_sync,
             (Some(_), None) => false,
             // Kept: it goes on with what it has until the snapshot is complete.
-            (Some(Told { netns: None, .. }), Some(_)) => self.in_sync,
-            (Some(told), Some(_)) => told.revision != wanted.revision,
+            (Some(AckedWorkload { netns: None, .. }), Some(_)) => self.in_sync,
+            (Some(acked), Some(_)) => acked.revision != wanted.revision,
         }
     }
 
     /// It has acknowledged the workload in the network namespace that it has now.
     pub(crate) fn serves(&self, wanted: &Wanted) -> bool {
         let netns = wanted.workload.netns.as_ref().map(|netns| netns.id());
-        let told = self.told.get(&wanted.workload.uid);
-        netns.is_some() && told.is_some_and(|told| told.netns == netns && told.refusal.is_none())
+        let acked = self.acked.get(&wanted.workload.uid);
+        netns.is_some() && acked.is_some_and(|acked| acked.netns == netns && acked.refusal.is_none())
     }
 
-    /// It has refused the workload when it was last told.
+    /// It has refused the workload when it was last acked.
     pub(crate) fn refuses(&self, uid: &str) -> bool {
-        self.told.get(uid).is_some_and(|told| told.refusal.is_some())
+        self.acked.get(uid).is_some_and(|acked| acked.refusal.is_some())
     }
 
     /// Notes that a request was acknowledged. Whether somebody should know.
@@ -90,11 +90,11 @@ impl Connection {
         match step {
             Step::SnapshotSent => self.in_sync = true,
             // Nothing more can be done if it refuses one of these.
-            Step::Del { uid } => drop(self.told.remove(&uid)),
+            Step::Del { uid } => drop(self.acked.remove(&uid)),
             Step::Keep { uid, revision } => {
                 let since = SystemTime::now();
-                let kept = Told { revision, netns: None, attempts: 0, refusal: None, since };
-                self.told.insert(uid, kept);
+                let kept = AckedWorkload { revision, netns: None, attempts: 0, refusal: None, since };
+                self.acked.insert(uid, kept);
             }
             Step::Add { uid, revision, netns } => {
                 return self.note_add(uid, revision, netns, error, retry);
@@ -111,16 +111,18 @@ impl Connection {
         error: Option<&str>,
         retry: impl Fn(u32) -> Duration,
     ) -> bool {
-        let before = self.told.remove(&uid).filter(|told| told.netns == Some(netns));
-        let attempts = before.as_ref().map_or(0, |told| told.attempts).saturating_add(1);
+        let before = self.acked.remove(&uid).filter(|acked| acked.netns == Some(netns));
+        let attempts = before.as_ref().map_or(0, |acked| acked.attempts).saturating_add(1);
         let refusal =
             error.map(|error| Refusal { error: error.to_owned(), again: Instant::now() + retry(attempts) });
-        let is_news = before.as_ref().is_none_or(|told| {
-            error.is_none() || told.revision != revision || told.refusal.as_ref().map(|r| &*r.error) != error
+        let is_news = before.as_ref().is_none_or(|acked| {
+            error.is_none()
+                || acked.revision != revision
+                || acked.refusal.as_ref().map(|r| &*r.error) != error
         });
-        let unchanged = before.filter(|told| told.refusal.is_some() == refusal.is_some());
-        let since = unchanged.map_or_else(SystemTime::now, |told| told.since);
-        self.told.insert(uid, Told { revision, netns: Some(netns), attempts, refusal, since });
+        let unchanged = before.filter(|acked| acked.refusal.is_some() == refusal.is_some());
+        let since = unchanged.map_or_else(SystemTime::now, |acked| acked.since);
+        self.acked.insert(uid, AckedWorkload { revision, netns: Some(netns), attempts, refusal, since });
         is_news
     }
 }

@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inpod::Glance;
+use inpod::RulesSnapshot;
 use model::{NetworkPrivilege, Pod, PodName};
 use netns::{Netns, NetnsId};
 use tracing::info;
 use zds::Workload;
 
-use crate::{inspect::CaptiveView, owner::Reply, pause};
+use crate::{inspect::EnrolledPodView, pause, reconciler::Reply};
 
 /// After a failure, the next try; twice as long after each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
@@ -31,18 +31,18 @@ pub(super) struct Waiter {
 
 /// How far its network namespace is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Step {
+pub(super) enum RulesState {
     /// Nothing is known of its rules.
-    Bare,
+    Absent,
     /// Its rules were put in place.
-    Ruled,
+    Applied,
     /// They were seen there.
     Verified,
 }
 
 /// The pod.
 #[derive(Debug)]
-pub(super) struct Captive {
+pub(super) struct EnrolledPod {
     pub(super) name: PodName,
     pub(super) service_account: String,
     /// UIDs by which its processes are known.
@@ -56,7 +56,7 @@ pub(super) struct Captive {
     /// The container of its last ADD; empty if its namespace was found.
     pub(super) container: String,
     pub(super) netns: Option<Arc<Netns>>,
-    pub(super) step: Step,
+    pub(super) rules: RulesState,
     /// A worker is at it.
     pub(super) busy: bool,
     /// When the last work on it began.
@@ -78,7 +78,7 @@ pub(super) struct Captive {
     /// Why ztunnel does not.
     pub(super) refused: Option<String>,
     /// What was last seen of its rules.
-    pub(super) seen: Option<Glance>,
+    pub(super) seen: Option<RulesSnapshot>,
     /// When its rules were last looked at.
     pub(super) looked: Option<Instant>,
     /// When its rules are to be looked at.
@@ -95,10 +95,10 @@ pub(super) struct Captive {
     pub(super) trouble: Option<String>,
 }
 
-impl Captive {
-    pub(super) fn new(pod: &Pod, options: rules::inpod::Pod) -> Captive {
+impl EnrolledPod {
+    pub(super) fn new(pod: &Pod, options: rules::inpod::Pod) -> EnrolledPod {
         let now = Instant::now();
-        Captive {
+        EnrolledPod {
             name: pod.name(),
             service_account: pod.spec.service_account_name.clone(),
             uids: pod.runtime_uids(),
@@ -108,7 +108,7 @@ impl Captive {
             privilege: pod.network_privilege(),
             container: String::new(),
             netns: None,
-            step: Step::Bare,
+            rules: RulesState::Absent,
             busy: false,
             begun: now,
             again: false,
@@ -149,7 +149,7 @@ impl Captive {
             return false;
         }
         self.netns = Some(Arc::new(netns));
-        self.step = Step::Bare;
+        self.rules = RulesState::Absent;
         self.seen = None;
         self.refused = None;
         self.said = false;
@@ -192,12 +192,12 @@ impl Captive {
 
     /// Rules of other components that precede ours, as they were seen last.
     pub(super) fn bypasses(&self) -> impl Iterator<Item = &str> {
-        self.seen.iter().flat_map(Glance::bypasses)
+        self.seen.iter().flat_map(RulesSnapshot::bypasses)
     }
 
     /// Its rules are there, as far as is known.
     pub(super) fn is_ruled(&self) -> bool {
-        self.step != Step::Bare
+        self.rules != RulesState::Absent
     }
 
     /// Whether it ends with a container.
@@ -217,7 +217,8 @@ impl Captive {
 
     /// Says once that it is captured, when its rules were seen and ztunnel serves it.
     pub(super) fn say(&mut self) {
-        if self.step == Step::Verified && self.is_served() && !std::mem::replace(&mut self.said, true) {
+        if self.rules == RulesState::Verified && self.is_served() && !std::mem::replace(&mut self.said, true)
+        {
             info!(target: "ambient", "{} is captured", self.name);
         }
     }
@@ -229,13 +230,13 @@ impl Captive {
     }
 
     /// For people who ask.
-    pub(super) fn view(&self) -> CaptiveView {
-        CaptiveView {
+    pub(super) fn view(&self) -> EnrolledPodView {
+        EnrolledPodView {
             ips: self.ips.clone(),
             options: self.options.clone(),
             netns: self.netns.clone(),
             ruled: self.is_ruled(),
-            verified: self.step == Step::Verified,
+            verified: self.rules == RulesState::Verified,
             leaving: self.leaving,
             served: self.is_served(),
             refused: self.refused.clone(),
@@ -261,7 +262,7 @@ impl Captive {
 
     /// Its rules could not be looked at, or not be kept. That they can be made does not end it.
     pub(super) fn doubted(&mut self, why: String) {
-        self.step = Step::Bare;
+        self.rules = RulesState::Absent;
         self.failed(why);
         self.doubts = self.doubts.saturating_add(1);
         self.due = self.due.max(Instant::now() + pause::after(self.doubts, FIRST_RETRY, LAST_RETRY));
@@ -269,7 +270,7 @@ impl Captive {
 
     /// Its rules were seen.
     pub(super) fn seen_well(&mut self) {
-        self.step = Step::Verified;
+        self.rules = RulesState::Verified;
         self.doubts = 0;
         self.succeeded();
     }
@@ -291,16 +292,16 @@ mod tests {
 
     #[test]
     fn a_pod_that_cannot_be_looked_at_is_doubtful_until_it_can_whatever_is_made_there() {
-        let mut captive = Captive::new(&Pod::default(), rules::inpod::Pod::default());
+        let mut enrolled_pod = EnrolledPod::new(&Pod::default(), rules::inpod::Pod::default());
         for doubtful in [false, true, true] {
-            captive.doubted("too many routes".to_owned());
-            assert_eq!(captive.is_doubtful(), doubtful);
-            captive.succeeded(); // its rules were made anew
-            captive.step = Step::Ruled;
-            assert_eq!(captive.is_doubtful(), doubtful);
+            enrolled_pod.doubted("too many routes".to_owned());
+            assert_eq!(enrolled_pod.is_doubtful(), doubtful);
+            enrolled_pod.succeeded(); // its rules were made anew
+            enrolled_pod.rules = RulesState::Applied;
+            assert_eq!(enrolled_pod.is_doubtful(), doubtful);
         }
-        assert!(captive.due > Instant::now() + FIRST_RETRY, "the next look is not at once");
-        captive.seen_well();
-        assert!(!captive.is_doubtful());
+        assert!(enrolled_pod.due > Instant::now() + FIRST_RETRY, "the next look is not at once");
+        enrolled_pod.seen_well();
+        assert!(!enrolled_pod.is_doubtful());
     }
 }

@@ -14,7 +14,9 @@ use std::{
 };
 
 use agent::{About, Inspector, Notice, Plain};
-use report::{Capture, Health, InstalledFile, KernelView, Network, Observer, PodState, Reason, Seen, State};
+use report::{
+    CaptureState, Health, InstalledFile, KernelView, Network, Observer, PodState, Provenance, Reason, State,
+};
 use telemetry::debug::{Inspect, Inspection};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -25,8 +27,8 @@ use tracing::warn;
 
 use crate::{
     daemon::Probe,
-    patrol::Patrol,
     settings::{Identity, Settings},
+    sidecar_drift::SidecarDriftChecker,
 };
 
 /// After a look of this length, a pause of so many times its length, and at most so long.
@@ -44,7 +46,7 @@ const FIRST_WRITE: Duration = Duration::from_secs(5);
 type Answer = Result<Arc<State>, String>;
 
 /// Answers questions about the state.
-pub(crate) struct Desk {
+pub(crate) struct StateCollector {
     settings: Arc<Settings>,
     installer: Arc<installer::Status>,
     probe: Probe,
@@ -56,10 +58,10 @@ pub(crate) struct Desk {
     started: String,
 }
 
-/// The desk, as those who ask hold it.
-pub(crate) struct Shared(pub(crate) Arc<Desk>);
+/// The collector, as those who ask hold it.
+pub(crate) struct SharedCollector(pub(crate) Arc<StateCollector>);
 
-impl Inspect for Shared {
+impl Inspect for SharedCollector {
     fn state(&self) -> Inspection<'_, Arc<State>> {
         Box::pin(self.0.state())
     }
@@ -77,19 +79,27 @@ struct Queue {
     rest_until: Option<Instant>,
 }
 
-impl Desk {
+impl StateCollector {
     pub(crate) fn new(
         settings: Arc<Settings>,
         installer: Arc<installer::Status>,
         probe: Probe,
         agent: Option<Inspector>,
-    ) -> Desk {
+    ) -> StateCollector {
         let plain = Plain::new(
             settings.netns_directory.clone(),
             settings.host_proc.clone(),
             netfilter::Options::default(),
         );
-        Desk { settings, installer, probe, agent, plain, queue: Mutex::default(), started: agent::now() }
+        StateCollector {
+            settings,
+            installer,
+            probe,
+            agent,
+            plain,
+            queue: Mutex::default(),
+            started: agent::now(),
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -100,17 +110,17 @@ impl Desk {
     ///
     /// # Errors
     /// The agent's loop does not answer.
-    pub(crate) async fn state(self: &Arc<Desk>) -> Answer {
+    pub(crate) async fn state(self: &Arc<StateCollector>) -> Answer {
         self.ask().await.unwrap_or_else(|_| Err("the daemon is ending".to_owned()))
     }
 
-    fn ask(self: &Arc<Desk>) -> oneshot::Receiver<Answer> {
+    fn ask(self: &Arc<StateCollector>) -> oneshot::Receiver<Answer> {
         let (reply, answer) = oneshot::channel();
         let mut queue = self.queue();
         queue.waiting.push(reply);
         if !std::mem::replace(&mut queue.busy, true) {
-            let desk = Arc::clone(self);
-            drop(spawn_blocking(move || desk.work()));
+            let collector = Arc::clone(self);
+            drop(spawn_blocking(move || collector.work()));
         }
         answer
     }
@@ -118,18 +128,18 @@ impl Desk {
     /// What is known of one pod, by a close look; in the form of [`report::Explanation`].
     ///
     /// # Errors
-    /// As [`Desk::state`].
+    /// As [`StateCollector::state`].
     pub(crate) async fn explain(
-        self: &Arc<Desk>,
+        self: &Arc<StateCollector>,
         namespace: String,
         name: String,
     ) -> Result<serde_json::Value, String> {
         let state = self.state().await?;
-        let desk = Arc::clone(self);
+        let collector = Arc::clone(self);
         let close = spawn_blocking(move || {
             let mut state = State::clone(&state);
             let mut pods = state.pods.iter_mut();
-            if let Some(agent) = &desk.agent
+            if let Some(agent) = &collector.agent
                 && let Some(pod) = pods.find(|pod| pod.namespace == namespace && pod.name == name)
             {
                 agent.look_closely(pod)?;
@@ -196,14 +206,14 @@ impl Desk {
         if self.agent.is_some() || namespace.is_empty() || state.pod(namespace, pod).is_some() {
             return;
         }
-        let reason = planner::ambient::Left::AgentPod;
+        let reason = planner::ambient::NotEnrolled::AgentPod;
         state.pods.push(PodState {
             namespace: namespace.clone(),
             name: pod.clone(),
             uid: String::new(),
             ips: Vec::new(),
             phase: "Running".to_owned(),
-            capture: Capture::Outside,
+            capture: CaptureState::Outside,
             way: None,
             reason: Reason { code: reason.code().to_owned(), words: reason.to_string() },
             since: None,
@@ -217,7 +227,11 @@ impl Desk {
     }
 
     /// Looks now and then, tells what should be known, and writes the state down for commands that find no agent.
-    pub(crate) async fn keep_watch(self: Arc<Desk>, patrol: &mut Patrol, tell: mpsc::Sender<Notice>) {
+    pub(crate) async fn keep_watch(
+        self: Arc<StateCollector>,
+        checker: &mut SidecarDriftChecker,
+        tell: mpsc::Sender<Notice>,
+    ) {
         let mut said = String::new();
         sleep(FIRST_WRITE).await;
         let mut regular = Instant::now();
@@ -227,7 +241,7 @@ impl Desk {
                 // What is wrong with a pod is told by looks that are a minute apart.
                 if regular <= Instant::now() {
                     regular = Instant::now() + WRITE;
-                    for notice in patrol.look(&state, Instant::now()) {
+                    for notice in checker.look(&state, Instant::now()) {
                         if let About::Pod { name, .. } = &notice.about {
                             warn!(target: "install", "{name}: {}", notice.message);
                         }
@@ -264,7 +278,7 @@ pub(crate) fn look_plain(plain: &Plain, records: &[wire::PodRecord]) -> State {
     let (began, at) = (Instant::now(), agent::now());
     let (pods, blind) = plain.look(records);
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
-    let seen = Seen { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
+    let seen = Provenance { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
     State { seen, pods, network: Network::unwanted(), ..empty() }
 }
 

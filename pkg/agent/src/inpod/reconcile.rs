@@ -7,15 +7,15 @@ use std::{
 
 use model::Family;
 use planner::{
-    ambient::{Left, Standing},
+    ambient::{NotEnrolled, Standing},
     node::Members,
     ztunnel,
 };
 use tracing::info;
 use zds::ZtunnelPod;
 
-use super::{InPodWay, captive::Step, worker::Job};
-use crate::{core::Core, owner::Level, settings::Redirection, way::Trouble};
+use super::{InPodCapture, enrolled_pod::RulesState, worker::Job};
+use crate::{agent_state::AgentState, capture_mode::Trouble, reconciler::Scope, settings::Redirection};
 
 /// Each pod's rules are looked at this often.
 const LOOK: Duration = Duration::from_secs(40);
@@ -29,9 +29,13 @@ const CROWDED: Duration = Duration::from_millis(50);
 /// 250 pods take less than a second, so no rollout comes near it.
 const UNSYNCED: Duration = Duration::from_secs(30);
 
-impl InPodWay {
-    pub(super) fn look_and_do(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble> {
-        if level == Level::Whole {
+impl InPodCapture {
+    pub(super) fn reconcile_pods(
+        &mut self,
+        core: &mut AgentState,
+        scope: Scope,
+    ) -> Result<Option<Trouble>, Trouble> {
+        if scope == Scope::Full {
             self.exempt_probes(core);
         }
         core.status.workers(self.workers.stand_still());
@@ -57,7 +61,7 @@ impl InPodWay {
 
     /// Which of the connected ztunnels is the newest follows from their pods. The plugin knows their addresses before the
     /// API does.
-    fn announce_ztunnels(&self, core: &Core) {
+    fn announce_ztunnels(&self, core: &AgentState) {
         let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel).into_iter();
         let pods = candidates.map(|one| {
             let ips = [core.ledger.told(&one.uid), one.ips].concat();
@@ -67,7 +71,7 @@ impl InPodWay {
     }
 
     /// A ztunnel that is connected and does not become ready.
-    fn unsynced(&self, core: &Core) -> Option<Trouble> {
+    fn unsynced(&self, core: &AgentState) -> Option<Trouble> {
         let (_, pod) = self.hub.unsynced().filter(|(since, _)| since.elapsed() >= UNSYNCED)?;
         let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel);
         let known = candidates.iter().find(|candidate| Some(&candidate.uid) == pod.as_ref());
@@ -80,13 +84,13 @@ impl InPodWay {
     }
 
     /// Whose probes are exempt, address by address.
-    fn wanted_addresses(&mut self, core: &mut Core) -> Result<Members, Trouble> {
+    fn wanted_addresses(&mut self, core: &mut AgentState) -> Result<Members, Trouble> {
         let found = self.probes.members().map_err(|error| error.to_string())?;
         let inherited: Members = found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
         let mut members = core.members(&inherited);
         // One that leaves keeps its exemption until its rules are gone.
-        for (uid, captive) in self.captives.iter().filter(|(_, captive)| captive.leaving) {
-            for ip in &captive.ips {
+        for (uid, enrolled_pod) in self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.leaving) {
+            for ip in &enrolled_pod.ips {
                 members.entry(*ip).or_insert_with(|| uid.clone());
             }
         }
@@ -96,36 +100,36 @@ impl InPodWay {
     }
 
     /// Pods that were added, that the API never showed, and that have no process: their DEL was lost.
-    fn give_up_lost(&mut self, core: &mut Core) {
-        for (uid, captive) in self.captives.iter().filter(|(_, captive)| captive.is_empty()) {
+    fn give_up_lost(&mut self, core: &mut AgentState) {
+        for (uid, enrolled_pod) in self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.is_empty()) {
             if core.ledger.is_expected(uid) && !core.index.pods().any(|pod| pod.metadata.uid == *uid) {
-                info!(target: "ambient", "{} was added, and never seen: it counts as gone", captive.name);
+                info!(target: "ambient", "{} was added, and never seen: it counts as gone", enrolled_pod.name);
                 core.ledger.lost(uid);
             }
         }
     }
 
-    /// Pods that belong to the mesh become captives; those that do not any more are to leave.
-    fn take_in(&mut self, core: &Core) {
+    /// Pods that belong to the mesh become enrolled; those that do not any more are to leave.
+    fn take_in(&mut self, core: &AgentState) {
         let (mut known, mut unplaced) = (BTreeSet::new(), BTreeSet::new());
         for pod in core.index.pods() {
             let uid = &pod.metadata.uid;
             known.insert(uid.as_str());
             match core.standing(pod) {
-                Standing::Member { ips, .. } => self.is_member(core, pod, ips),
+                Standing::Member { ips, .. } => self.pod_joined(core, pod, ips),
                 // Its address, or its namespace's labels, may be told later.
-                Standing::Pending(_) if !self.captives.contains_key(uid) => {
+                Standing::Pending(_) if !self.enrolled.contains_key(uid) => {
                     unplaced.insert(uid.clone());
                 }
-                Standing::Pending(_) | Standing::Out(Left::NamespaceUnknown) => {}
-                Standing::Out(Left::Terminated) => self.forget(uid, "it has ended"),
-                Standing::Out(reason) => self.is_out(core, pod, &reason.to_string()),
+                Standing::Pending(_) | Standing::Out(NotEnrolled::NamespaceUnknown) => {}
+                Standing::Out(NotEnrolled::Terminated) => self.forget(uid, "it has ended"),
+                Standing::Out(reason) => self.pod_left(core, pod, &reason.to_string()),
             }
         }
         let gone = |uid: &String| !known.contains(uid.as_str()) && !core.ledger.is_expected(uid);
-        let gone: Vec<String> = self.captives.keys().filter(|uid| gone(uid)).cloned().collect();
+        let gone: Vec<String> = self.enrolled.keys().filter(|uid| gone(uid)).cloned().collect();
         gone.iter().for_each(|uid| self.forget(uid, "it is gone"));
-        self.are_unplaced(unplaced);
+        self.set_without_netns(unplaced);
     }
 
     /// Before ztunnels are told anything, all pods that they may serve must be known.
@@ -133,31 +137,36 @@ impl InPodWay {
         if self.open || !self.searched {
             return;
         }
-        for (uid, captive) in self.captives.iter().filter(|(_, captive)| captive.is_inherited()) {
-            self.hub.put(captive.workload(uid));
+        for (uid, enrolled_pod) in
+            self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.is_inherited())
+        {
+            self.hub.put(enrolled_pod.workload(uid));
         }
         self.hub.open();
         self.open = true;
-        info!(target: "ambient", "ztunnel can be told of {} pods", self.captives.len());
+        info!(target: "ambient", "ztunnel can be told of {} pods", self.enrolled.len());
     }
 
     /// Begins what can be begun.
     fn work(&mut self) {
         let now = Instant::now();
         let ready = |uid: &&String| {
-            let captive = self.captives.get(*uid);
-            captive.is_some_and(|captive| !captive.busy && captive.netns.is_some() && now >= captive.due)
+            let enrolled_pod = self.enrolled.get(*uid);
+            enrolled_pod.is_some_and(|enrolled_pod| {
+                !enrolled_pod.busy && enrolled_pod.netns.is_some() && now >= enrolled_pod.due
+            })
         };
-        let uids: Vec<String> = self.captives.keys().filter(ready).cloned().collect();
-        let mut looks = self.captives.values().filter(|captive| captive.busy).count();
+        let uids: Vec<String> = self.enrolled.keys().filter(ready).cloned().collect();
+        let mut looks = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.busy).count();
         for uid in uids {
-            let Some(captive) = self.captives.get(&uid) else { continue };
-            if captive.leaving {
+            let Some(enrolled_pod) = self.enrolled.get(&uid) else { continue };
+            if enrolled_pod.leaving {
                 self.let_go(&uid);
-            } else if captive.step == Step::Bare {
+            } else if enrolled_pod.rules == RulesState::Absent {
                 self.capture(&uid);
             } else if looks < LOOKS
-                && (captive.step == Step::Ruled && captive.is_served() || now >= captive.next_look)
+                && (enrolled_pod.rules == RulesState::Applied && enrolled_pod.is_served()
+                    || now >= enrolled_pod.next_look)
             {
                 looks += 1;
                 self.look(&uid);
@@ -167,11 +176,11 @@ impl InPodWay {
 
     fn look(&mut self, uid: &str) {
         let next_look = self.batched(Instant::now() + LOOK);
-        let Some(captive) = self.captives.get_mut(uid) else { return };
-        let Some(netns) = captive.netns.clone() else { return };
-        captive.begin();
-        captive.next_look = next_look;
-        let (pod, before) = (captive.options.clone(), captive.seen.clone());
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        let Some(netns) = enrolled_pod.netns.clone() else { return };
+        enrolled_pod.begin();
+        enrolled_pod.next_look = next_look;
+        let (pod, before) = (enrolled_pod.options.clone(), enrolled_pod.seen.clone());
         self.workers.send(Job::Look { uid: uid.to_owned(), netns, pod, before }, false);
     }
 
@@ -183,9 +192,15 @@ impl InPodWay {
     /// ADDs whose time is up are told why.
     fn give_up(&mut self) {
         let now = Instant::now();
-        let late = |captive: &super::Captive| captive.waiting.iter().any(|waiter| waiter.deadline <= now);
-        let late: Vec<String> =
-            self.captives.iter().filter(|(_, captive)| late(captive)).map(|(uid, _)| uid.clone()).collect();
+        let late = |enrolled_pod: &super::EnrolledPod| {
+            enrolled_pod.waiting.iter().any(|waiter| waiter.deadline <= now)
+        };
+        let late: Vec<String> = self
+            .enrolled
+            .iter()
+            .filter(|(_, enrolled_pod)| late(enrolled_pod))
+            .map(|(uid, _)| uid.clone())
+            .collect();
         for uid in late {
             let why = self.why_not(&uid);
             self.abandon(&uid, why);
@@ -193,12 +208,14 @@ impl InPodWay {
     }
 
     fn why_not(&self, uid: &str) -> String {
-        let captive = self.captives.get(uid);
-        match captive {
-            Some(captive) if !captive.is_ruled() => {
-                captive.trouble.clone().unwrap_or_else(|| "its rules are not in place yet".to_owned())
+        let enrolled_pod = self.enrolled.get(uid);
+        match enrolled_pod {
+            Some(enrolled_pod) if !enrolled_pod.is_ruled() => {
+                enrolled_pod.trouble.clone().unwrap_or_else(|| "its rules are not in place yet".to_owned())
             }
-            Some(captive) if captive.refused.is_some() => captive.refused.clone().unwrap_or_default(),
+            Some(enrolled_pod) if enrolled_pod.refused.is_some() => {
+                enrolled_pod.refused.clone().unwrap_or_default()
+            }
             _ if self.connections == 0 => "no ztunnel is connected to the agent on this node".to_owned(),
             _ if !self.open => "the agent does not know the node's pods yet".to_owned(),
             _ => "ztunnel did not answer in time".to_owned(),
@@ -206,20 +223,26 @@ impl InPodWay {
     }
 
     /// Marks pods by what is known of the kernel and of ztunnel.
-    fn tell(&self, core: &mut Core, addresses: &Members) {
+    fn tell(&self, core: &mut AgentState, addresses: &Members) {
         core.tell_pods(
             |pod, ips| {
-                let captive = self.captives.get(&pod.metadata.uid);
-                let Some(captive) = captive else { return ips.is_none().then_some(Redirection::None) };
-                match captive.step {
-                    _ if captive.leaving => None,
+                let enrolled_pod = self.enrolled.get(&pod.metadata.uid);
+                let Some(enrolled_pod) = enrolled_pod else {
+                    return ips.is_none().then_some(Redirection::None);
+                };
+                match enrolled_pod.rules {
+                    _ if enrolled_pod.leaving => None,
                     // Who sends it HBONE might find nobody.
-                    _ if captive.is_doubtful() && captive.waiting.is_empty() => Some(Redirection::Pending),
-                    Step::Verified if captive.is_served() => Some(Redirection::Enabled),
-                    Step::Ruled if captive.is_served() => None, // a second look is on its way
+                    _ if enrolled_pod.is_doubtful() && enrolled_pod.waiting.is_empty() => {
+                        Some(Redirection::Pending)
+                    }
+                    RulesState::Verified if enrolled_pod.is_served() => Some(Redirection::Enabled),
+                    RulesState::Applied if enrolled_pod.is_served() => None, // a second look is on its way
                     // As an agent before this one left it; nothing is known to be wrong.
-                    Step::Ruled | Step::Verified if captive.announced => None,
-                    Step::Ruled | Step::Verified if captive.waiting.is_empty() => Some(Redirection::Pending),
+                    RulesState::Applied | RulesState::Verified if enrolled_pod.announced => None,
+                    RulesState::Applied | RulesState::Verified if enrolled_pod.waiting.is_empty() => {
+                        Some(Redirection::Pending)
+                    }
                     _ => None,
                 }
             },
@@ -234,18 +257,18 @@ impl InPodWay {
     fn next_due(&self) -> Option<Instant> {
         // What could not be begun is begun when others have ended.
         let soon = Instant::now() + CROWDED;
-        let of = |captive: &super::Captive| {
-            let waits = captive.waiting.iter().map(|waiter| waiter.deadline).min();
-            let works = captive.netns.is_some() && !captive.busy;
-            let work = match captive.step {
+        let of = |enrolled_pod: &super::EnrolledPod| {
+            let waits = enrolled_pod.waiting.iter().map(|waiter| waiter.deadline).min();
+            let works = enrolled_pod.netns.is_some() && !enrolled_pod.busy;
+            let work = match enrolled_pod.rules {
                 _ if !works => None,
-                Step::Bare => Some(captive.due),
-                _ if captive.leaving => Some(captive.due),
-                _ => Some(captive.next_look.max(captive.due).max(soon)),
+                RulesState::Absent => Some(enrolled_pod.due),
+                _ if enrolled_pod.leaving => Some(enrolled_pod.due),
+                _ => Some(enrolled_pod.next_look.max(enrolled_pod.due).max(soon)),
             };
-            waits.into_iter().chain(work).chain(captive.change_due()).min()
+            waits.into_iter().chain(work).chain(enrolled_pod.change_due()).min()
         };
-        let pods = self.captives.values().filter_map(of).min();
+        let pods = self.enrolled.values().filter_map(of).min();
         let now = Instant::now();
         let unsynced = self.hub.unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
         pods.into_iter().chain(self.search_due()).chain(unsynced).min()

@@ -6,12 +6,12 @@ use cni_types::plugin_types;
 
 use crate::network::{self, Network};
 
-const CILIUM: Rival = ("cilium-cni", "Cilium", "set its Helm value cni.exclusive=false");
+const CILIUM: KnownWriter = ("cilium-cni", "Cilium", "set its Helm value cni.exclusive=false");
 
 /// Plugin type, name, advice.
-type Rival = (&'static str, &'static str, &'static str);
+type KnownWriter = (&'static str, &'static str, &'static str);
 
-const KNOWN: [Rival; 6] = [
+const KNOWN: [KnownWriter; 6] = [
     CILIUM,
     ("multus", "Multus", "let Multus call istio-cni by name: CHAINED_CNI_PLUGIN=false (provider multus)"),
     (
@@ -50,6 +50,6 @@ pub(crate) fn describe(directory: &Path) -> String {
     }
 }
 
-fn hint((plugin, name, advice): &Rival) -> String {
+fn hint((plugin, name, advice): &KnownWriter) -> String {
     format!("this looks like {name} ({plugin}): {advice}")
 }

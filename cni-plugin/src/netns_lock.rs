@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Ours until it is dropped and no process that we started is left.
 #[derive(Debug)]
-pub struct Turn {
+pub struct NetnsLock {
     _name: UnixDatagram,
 }
 
@@ -45,11 +45,11 @@ impl std::error::Error for Busy {}
 ///
 /// # Errors
 /// [`Busy`] when another call, or what it left behind, does not come to its end.
-pub fn take() -> Result<Turn, Busy> {
+pub fn take() -> Result<NetnsLock, Busy> {
     take_within(PATIENCE).map_err(Busy)
 }
 
-fn take_within(patience: Duration) -> io::Result<Turn> {
+fn take_within(patience: Duration) -> io::Result<NetnsLock> {
     let address = SocketAddr::from_abstract_name(NAME)?;
     let deadline = Instant::now() + patience;
     loop {
@@ -60,7 +60,7 @@ fn take_within(patience: Duration) -> io::Result<Turn> {
             bound => {
                 let name = bound?;
                 fcntl_setfd(&name, FdFlags::empty())?; // children keep it
-                return Ok(Turn { _name: name });
+                return Ok(NetnsLock { _name: name });
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A way of capture: what the owner does with pods that belong to ambient mode.
+//! A capture mode: what the reconciler does with pods that belong to ambient mode.
 
 use std::{net::IpAddr, time::Instant};
 
@@ -6,11 +6,11 @@ use netns::Netns;
 use planner::node::Fallback;
 
 use crate::{
-    core::Core,
+    agent_state::AgentState,
     inpod::Done,
-    inspect::WaySnapshot,
+    inspect::CaptureSnapshot,
     ledger::Attachment,
-    owner::{Level, Reply},
+    reconciler::{Reply, Scope},
 };
 
 /// Why something is not as it should be, in a sentence.
@@ -31,11 +31,11 @@ pub(crate) struct Enrolment {
     pub(crate) pod: Box<model::Pod>,
 }
 
-/// A way of capture. All runs on the owner's thread, in the node's network namespace.
-pub(crate) trait Way: Send {
+/// A capture mode. All runs on the reconciler's thread, in the node's network namespace.
+pub(crate) trait CaptureMode: Send {
     /// Looks, does, and looks again. Answers with what is wrong although pods can be enrolled, if anything; an error
     /// means that they cannot.
-    fn turn(&mut self, core: &mut Core, level: Level) -> Result<Option<Trouble>, Trouble>;
+    fn reconcile(&mut self, core: &mut AgentState, scope: Scope) -> Result<Option<Trouble>, Trouble>;
 
     /// Whether somebody waits for the next turn.
     fn is_awaited(&self) -> bool;
@@ -44,23 +44,23 @@ pub(crate) trait Way: Send {
     fn answer(&mut self, trouble: Option<&str>);
 
     /// Enrols a pod.
-    fn enrol(&mut self, core: &mut Core, enrolment: Enrolment, reply: Reply<Result<(), String>>);
+    fn enrol(&mut self, core: &mut AgentState, enrolment: Enrolment, reply: Reply<Result<(), String>>);
 
     /// Notes the addresses of a pod outside of ambient mode. If an earlier pod is still captured by one of them, this
     /// ends that.
     fn pass_by(
         &mut self,
-        core: &mut Core,
+        core: &mut AgentState,
         container: &str,
         attachment: Attachment,
         reply: Reply<Result<(), String>>,
     );
 
     /// A container has gone, and these addresses are nobody's any more.
-    fn release(&mut self, core: &mut Core, container: &str, gone: Attachment) -> Result<(), String>;
+    fn release(&mut self, core: &mut AgentState, container: &str, gone: Attachment) -> Result<(), String>;
 
     /// Compares with the kernel.
-    fn check(&mut self, core: &mut Core, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>);
+    fn check(&mut self, core: &mut AgentState, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>);
 
     /// Ends what was begun: when this returns, nothing changes the kernel any more. After it, the way is only dropped, or
     /// forgets all pods.
@@ -70,10 +70,10 @@ pub(crate) trait Way: Send {
     fn set_fallback(&mut self, fallback: Fallback) -> bool;
 
     /// Something that was begun has ended, or ztunnel said something.
-    fn done(&mut self, core: &mut Core, done: Done);
+    fn done(&mut self, core: &mut AgentState, done: Done);
 
     /// What it knows, for people who ask.
-    fn snapshot(&self) -> WaySnapshot;
+    fn snapshot(&self) -> CaptureSnapshot;
 
     /// When it wants a turn without anything having come.
     fn due(&self) -> Option<Instant>;

@@ -20,20 +20,20 @@ use planner::{
 use tracing::{info, warn};
 
 use crate::{
-    auto::AutoWay,
-    core::Core,
+    agent_state::AgentState,
+    auto::AutoCapture,
+    capture_mode::{CaptureMode, Enrolment},
     error::Error,
-    inpod::{self, Done, InPodWay},
+    inpod::{self, Done, InPodCapture},
     inspect::Snapshot,
     ledger::{self, Attachment},
     metrics::Metrics,
-    node::{self, NodeWay},
+    node::{self, NodeCapture},
     notice::Notify,
     pause,
-    settings::{Capture, Settings, Tell},
+    settings::{CaptureConfig, Settings, Tell},
     status::Status,
     uninstall,
-    way::{Enrolment, Way},
 };
 
 /// Without any event, everything is looked at this often.
@@ -98,14 +98,14 @@ pub(crate) enum Message {
     Stop,
 }
 
-/// Sends to the owner; clones send to the same one. When the owner has ended, what is sent is lost, and questions get
+/// Sends to the reconciler; clones send to the same one. When the reconciler has ended, what is sent is lost, and questions get
 /// no answer.
 #[derive(Clone, Debug)]
-pub struct Handle(Sender<Message>);
+pub struct AgentHandle(Sender<Message>);
 
-impl Handle {
+impl AgentHandle {
     pub(crate) fn send(&self, message: Message) {
-        drop(self.0.send(message)); // the process ends when the owner has
+        drop(self.0.send(message)); // the process ends when the reconciler has
     }
 
     /// Tells a fact.
@@ -124,35 +124,35 @@ impl Handle {
     }
 }
 
-/// The inbox of an owner that is opened later, on the thread that it will run on.
+/// The inbox of a reconciler that is opened later, on the thread that it will run on.
 #[derive(Debug)]
 pub struct Inbox {
-    handle: Handle,
+    handle: AgentHandle,
     receiver: Receiver<Message>,
 }
 
 impl Inbox {
     /// An empty one, and what sends to it.
     #[must_use]
-    pub fn new() -> (Handle, Inbox) {
+    pub fn new() -> (AgentHandle, Inbox) {
         let (sender, receiver) = mpsc::channel();
-        (Handle(sender.clone()), Inbox { handle: Handle(sender), receiver })
+        (AgentHandle(sender.clone()), Inbox { handle: AgentHandle(sender), receiver })
     }
 }
 
 /// How much there is to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+pub(crate) enum Scope {
     /// Addresses, their sets and routes.
-    Members,
+    Membership,
     /// Everything.
-    Whole,
+    Full,
 }
 
-/// The owner, and all that it knows.
-pub struct Owner {
-    core: Core,
-    way: Box<dyn Way>,
+/// The reconciler, and all that it knows.
+pub struct Reconciler {
+    core: AgentState,
+    way: Box<dyn CaptureMode>,
     failures: u32,
     due: Instant,
     /// When everything was looked at last.
@@ -164,7 +164,7 @@ pub struct Owner {
     logged: Option<String>,
 }
 
-impl Owner {
+impl Reconciler {
     /// Opens everything for the calling thread's network namespace, the node's; the thread that runs it must be in the
     /// same.
     ///
@@ -177,24 +177,24 @@ impl Owner {
         status: Arc<Status>,
         tell: Tell,
         notify: Notify,
-    ) -> Result<Owner, Error> {
-        let way: Box<dyn Way> = match &settings.capture {
-            Capture::Node => {
+    ) -> Result<Reconciler, Error> {
+        let way: Box<dyn CaptureMode> = match &settings.capture {
+            CaptureConfig::Node => {
                 // The same the other way round: without ztunnel in there, a pod's own rules cut it off.
                 uninstall::tell(&inpod::uninstall(&settings));
-                Box::new(NodeWay::open(&settings)?)
+                Box::new(NodeCapture::open(&settings)?)
             }
-            Capture::InPod(chosen) => {
+            CaptureConfig::InPod(chosen) => {
                 // An agent before this one may have captured on the node: its way leads nowhere now.
                 uninstall::tell(&node::uninstall(&settings));
-                Box::new(InPodWay::open(&settings, chosen, &inbox.handle, metrics.clone())?)
+                Box::new(InPodCapture::open(&settings, chosen, &inbox.handle, metrics.clone())?)
             }
-            Capture::Auto(chosen) => {
-                Box::new(AutoWay::open(&settings, chosen, inbox.handle, metrics.clone())?)
+            CaptureConfig::Auto(chosen) => {
+                Box::new(AutoCapture::open(&settings, chosen, inbox.handle, metrics.clone())?)
             }
         };
-        Ok(Owner {
-            core: Core::new(settings, metrics, status, tell, notify),
+        Ok(Reconciler {
+            core: AgentState::new(settings, metrics, status, tell, notify),
             way,
             failures: 0,
             due: Instant::now(),
@@ -223,7 +223,7 @@ impl Owner {
                 }
                 self.take(message);
             }
-            self.turn_if_due();
+            self.reconcile_if_due();
         }
     }
 
@@ -234,16 +234,16 @@ impl Owner {
         [way, self.core.notices.due()].into_iter().flatten().fold(self.due, Instant::min)
     }
 
-    fn turn_if_due(&mut self) {
+    fn reconcile_if_due(&mut self) {
         let now = Instant::now();
         // Both also when messages come so often that nothing is ever waited for.
         if self.way.due().is_some_and(|due| due <= now) {
-            self.core.is_dirty(Level::Members);
+            self.core.mark_dirty(Scope::Membership);
         }
         if self.due <= now {
-            self.core.is_dirty(Level::Whole);
+            self.core.mark_dirty(Scope::Full);
         }
-        let Some(level) = self.core.dirty else { return };
+        let Some(scope) = self.core.dirty else { return };
         // After a failure something new makes it work sooner, but not at once, except what is waited for.
         if self.failures > 0 && now < self.due && !self.way.is_awaited() {
             return;
@@ -251,17 +251,17 @@ impl Owner {
         self.core.dirty = None;
         let age = self.oldest.take().map(|oldest| now.duration_since(oldest)).unwrap_or_default();
         self.core.metrics.age(age);
-        match self.turn(level) {
+        match self.reconcile(scope) {
             Ok(()) => {
                 self.failures = 0;
                 // A turn over some things does not put off the one over all.
-                if level == Level::Whole {
+                if scope == Scope::Full {
                     self.whole = Some(Instant::now());
                     self.due = Instant::now() + REGULAR;
                 }
             }
             Err(()) => {
-                self.core.is_dirty(Level::Whole);
+                self.core.mark_dirty(Scope::Full);
                 self.failures = self.failures.saturating_add(1);
                 self.due = Instant::now() + pause::after(self.failures, FIRST_RETRY, LAST_RETRY);
             }
@@ -269,9 +269,9 @@ impl Owner {
     }
 
     /// One turn, and everybody is told what came of it.
-    fn turn(&mut self, level: Level) -> Result<(), ()> {
+    fn reconcile(&mut self, scope: Scope) -> Result<(), ()> {
         let done = if self.core.index.is_synced() {
-            self.way.turn(&mut self.core, level)
+            self.way.reconcile(&mut self.core, scope)
         } else {
             Err("pods and namespaces are not known yet".to_owned())
         };
@@ -318,7 +318,7 @@ impl Owner {
                 let cause = cause(&fact);
                 if core.index.apply(*fact) {
                     core.history.because(|| cause);
-                    core.is_dirty(Level::Members);
+                    core.mark_dirty(Scope::Membership);
                     // What failed may have failed for want of this.
                     let soonest = Instant::now() + FIRST_RETRY;
                     let calm = self.whole.filter(|_| self.failures == 0).map(|whole| whole + AFTER_NEWS);
@@ -336,7 +336,7 @@ impl Owner {
             Message::Fallback(fallback) => {
                 if way.set_fallback(fallback) {
                     core.history.because(|| format!("policy without ztunnel: {fallback}"));
-                    core.is_dirty(Level::Whole);
+                    core.mark_dirty(Scope::Full);
                 }
             }
             Message::Inspect(reply) => drop(reply.send(Box::new(core.snapshot(way.snapshot())))),
@@ -383,7 +383,7 @@ impl Owner {
         let gone = self.core.ledger.deleted(container, told);
         self.core.ends(&gone.uid);
         self.core.history.because(|| format!("DEL of container {container}"));
-        self.core.is_dirty(Level::Members);
+        self.core.mark_dirty(Scope::Membership);
         self.way.release(&mut self.core, container, gone)
     }
 

@@ -13,7 +13,7 @@ use prometheus_client::{
     metrics::{family::Family, gauge::Gauge},
     registry::Registry,
 };
-use report::{Capture, PodState, State, Way};
+use report::{CaptureState, PodState, RedirectionMode, State};
 
 /// A pod is told of when it was seen so in as many looks in a row: one that starts or ends is seen half made.
 const LOOKS: u32 = 2;
@@ -27,26 +27,26 @@ pub(crate) struct Label {
 
 /// How many pods with a sidecar are captured, are not, or could not be looked at.
 #[derive(Clone, Debug)]
-pub(crate) struct PatrolMetrics(Family<Label, Gauge>);
+pub(crate) struct SidecarDriftMetrics(Family<Label, Gauge>);
 
-impl PatrolMetrics {
+impl SidecarDriftMetrics {
     /// Registers them; 0 before the first look.
-    pub(crate) fn register(registry: &mut Registry) -> PatrolMetrics {
-        let metrics = PatrolMetrics(Family::default());
+    pub(crate) fn register(registry: &mut Registry) -> SidecarDriftMetrics {
+        let metrics = SidecarDriftMetrics(Family::default());
         let help = "Pods with a sidecar on this node, by whether all rules that lead to it are in place";
         registry.register("istio_cni_sidecar_pods", help, metrics.0.clone());
         STATES.iter().for_each(|state| metrics.set(*state, 0));
         metrics
     }
 
-    fn set(&self, state: Capture, number: usize) {
+    fn set(&self, state: CaptureState, number: usize) {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
         self.0.get_or_create(&Label { state: state.word() }).set(number);
     }
 }
 
 /// What a pod with a sidecar can be, but for one that is starting.
-const STATES: [Capture; 3] = [Capture::Captured, Capture::Bypassing, Capture::Unknown];
+const STATES: [CaptureState; 3] = [CaptureState::Captured, CaptureState::Bypassing, CaptureState::Unknown];
 
 /// What was seen of a pod that bypasses the mesh.
 #[derive(Debug, Default)]
@@ -57,26 +57,26 @@ struct Watched {
 
 /// Remembers what was seen, and said.
 #[derive(Debug)]
-pub(crate) struct Patrol {
-    metrics: PatrolMetrics,
+pub(crate) struct SidecarDriftChecker {
+    metrics: SidecarDriftMetrics,
     watched: BTreeMap<String, Watched>,
 }
 
-impl Patrol {
-    pub(crate) fn new(metrics: PatrolMetrics) -> Patrol {
-        Patrol { metrics, watched: BTreeMap::new() }
+impl SidecarDriftChecker {
+    pub(crate) fn new(metrics: SidecarDriftMetrics) -> SidecarDriftChecker {
+        SidecarDriftChecker { metrics, watched: BTreeMap::new() }
     }
 
     /// Takes in a look at the node, and answers with what people should be told.
     pub(crate) fn look(&mut self, state: &State, now: Instant) -> Vec<Notice> {
         let sidecars: Vec<&PodState> =
-            state.pods.iter().filter(|pod| pod.way == Some(Way::Sidecar)).collect();
+            state.pods.iter().filter(|pod| pod.way == Some(RedirectionMode::Sidecar)).collect();
         for state in STATES {
             self.metrics.set(state, sidecars.iter().filter(|pod| pod.capture == state).count());
         }
         let mut before = std::mem::take(&mut self.watched);
         let mut notices = Vec::new();
-        for pod in sidecars.into_iter().filter(|pod| pod.capture == Capture::Bypassing) {
+        for pod in sidecars.into_iter().filter(|pod| pod.capture == CaptureState::Bypassing) {
             let mut watched = before.remove(&pod.uid).unwrap_or_default();
             watched.looks = watched.looks.saturating_add(1);
             let is_due = watched.said.is_none_or(|said| now.saturating_duration_since(said) >= AGAIN);
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use report::{KernelView, Reason};
 
-    fn pod(uid: &str, capture: Capture) -> PodState {
+    fn pod(uid: &str, capture: CaptureState) -> PodState {
         PodState {
             namespace: "shop".into(),
             name: uid.into(),
@@ -120,7 +120,7 @@ mod tests {
             ips: Vec::new(),
             phase: "Running".into(),
             capture,
-            way: Some(Way::Sidecar),
+            way: Some(RedirectionMode::Sidecar),
             reason: Reason::default(),
             since: None,
             annotation: None,
@@ -141,39 +141,40 @@ mod tests {
 
     #[test]
     fn a_pod_is_told_of_when_it_stays_so_and_again_after_half_an_hour() {
-        let mut patrol = Patrol::new(PatrolMetrics::register(&mut Registry::default()));
+        let mut checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut Registry::default()));
         let start = Instant::now();
         let minutes = |count: u64| start + Duration::from_secs(60 * count);
-        let gone = state(vec![pod("web", Capture::Bypassing)]);
-        let told = |patrol: &mut Patrol, state: &State, at| patrol.look(state, at).len();
-        assert_eq!(told(&mut patrol, &gone, minutes(0)), 0);
-        let notices = patrol.look(&gone, minutes(1));
+        let gone = state(vec![pod("web", CaptureState::Bypassing)]);
+        let told = |checker: &mut SidecarDriftChecker, state: &State, at| checker.look(state, at).len();
+        assert_eq!(told(&mut checker, &gone, minutes(0)), 0);
+        let notices = checker.look(&gone, minutes(1));
         assert_eq!((notices.len(), notices[0].reason), (1, "BypassesMesh"));
         assert!(notices[0].message.contains("chain X is missing"), "{}", notices[0].message);
-        assert_eq!(told(&mut patrol, &gone, minutes(2)), 0);
-        assert_eq!(told(&mut patrol, &gone, minutes(30)), 0);
-        assert_eq!(told(&mut patrol, &gone, minutes(31)), 1);
+        assert_eq!(told(&mut checker, &gone, minutes(2)), 0);
+        assert_eq!(told(&mut checker, &gone, minutes(30)), 0);
+        assert_eq!(told(&mut checker, &gone, minutes(31)), 1);
         // It was well in between: that counts anew.
-        assert_eq!(told(&mut patrol, &state(vec![pod("web", Capture::Captured)]), minutes(32)), 0);
-        assert_eq!(told(&mut patrol, &gone, minutes(33)), 0);
-        assert_eq!(told(&mut patrol, &gone, minutes(34)), 1);
+        assert_eq!(told(&mut checker, &state(vec![pod("web", CaptureState::Captured)]), minutes(32)), 0);
+        assert_eq!(told(&mut checker, &gone, minutes(33)), 0);
+        assert_eq!(told(&mut checker, &gone, minutes(34)), 1);
     }
 
     #[test]
     fn only_pods_with_a_sidecar_are_counted() {
-        let metrics = PatrolMetrics::register(&mut Registry::default());
-        let mut patrol = Patrol::new(metrics.clone());
-        let ambient = PodState { way: Some(Way::Node), ..pod("ambient", Capture::Bypassing) };
+        let metrics = SidecarDriftMetrics::register(&mut Registry::default());
+        let mut checker = SidecarDriftChecker::new(metrics.clone());
+        let ambient =
+            PodState { way: Some(RedirectionMode::Node), ..pod("ambient", CaptureState::Bypassing) };
         let pods = vec![
-            pod("a", Capture::Captured),
-            pod("b", Capture::Captured),
-            pod("c", Capture::Bypassing),
+            pod("a", CaptureState::Captured),
+            pod("b", CaptureState::Captured),
+            pod("c", CaptureState::Bypassing),
             ambient,
         ];
-        assert_eq!(patrol.look(&state(pods), Instant::now()), Vec::new());
-        let number = |state: Capture| metrics.0.get_or_create(&Label { state: state.word() }).get();
+        assert_eq!(checker.look(&state(pods), Instant::now()), Vec::new());
+        let number = |state: CaptureState| metrics.0.get_or_create(&Label { state: state.word() }).get();
         assert_eq!(STATES.map(number), [2, 1, 0]);
-        patrol.look(&state(Vec::new()), Instant::now());
+        checker.look(&state(Vec::new()), Instant::now());
         assert_eq!(STATES.map(number), [0, 0, 0]);
     }
 }

@@ -16,19 +16,19 @@ const MAX_CONFIG: u64 = 1 << 20;
 
 /// The node path as the agent left it.
 #[derive(Debug)]
-pub struct Alone {
+pub struct OfflineEnrolment {
     members: Members,
     active: Option<Slot>,
     fallback: Fallback,
     families: Vec<Family>,
 }
 
-impl Alone {
+impl OfflineEnrolment {
     /// Reads the file and opens what it names.
     ///
     /// # Errors
     /// There is no agent, and there has been none that left a node path, in words.
-    pub fn open(call: &Call) -> Result<Alone, String> {
+    pub fn open(call: &Call) -> Result<OfflineEnrolment, String> {
         let path = Path::new(call.conf.ambient_config.as_deref().unwrap_or(CONFIG));
         let node = read(path).map_err(|why| format!("{}: {why}", path.display()))?;
         let config: NodeConfig = serde_json::from_value(node.config.clone())
@@ -40,7 +40,7 @@ impl Alone {
         let families =
             families.filter(|(number, _)| node.families.contains(number)).map(|(_, family)| family);
         let members = Members::open(config).map_err(|error| error.to_string())?;
-        Ok(Alone { members, active, fallback, families: families.collect() })
+        Ok(OfflineEnrolment { members, active, fallback, families: families.collect() })
     }
 
     /// Enrols a pod.

@@ -1,0 +1,170 @@
+//! Whether another program keeps undoing what we do.
+//!
+//! To repair at once is right for an accident and wrong for a conflict: two programs that answer each other wear out disk and
+//! logs, and nobody learns of it. So a file that is damaged as fast as it is repaired is left alone for a while, longer
+//! each time, and somebody is told.
+
+use std::time::{Duration, Instant};
+
+/// A damage sooner than this after we repaired the last is an answer to it.
+const ANSWER: Duration = Duration::from_millis(250);
+/// Answers in a row that make a conflict.
+const ANSWERS: u32 = 6;
+/// A slower rival is one too, when it keeps on: so many damages within [`LONG`].
+const MANY: u32 = 200;
+const LONG: Duration = Duration::from_secs(600);
+/// How long a file is left alone at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(64);
+/// What stood for so long after we repaired it stands.
+const PEACE: Duration = Duration::from_secs(60);
+
+/// One thing that others may damage.
+#[derive(Debug, Default)]
+pub(crate) struct ConflictBackoff {
+    /// When we last repaired it.
+    repaired: Option<Instant>,
+    answers: u32,
+    /// Beginning of the long count, and how many there were.
+    long: Option<(Instant, u32)>,
+    /// How long it is left alone the next time; `None`: no conflict.
+    pause: Option<Duration>,
+    /// Left alone until then.
+    until: Option<Instant>,
+}
+
+/// What to do about a damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Repair it.
+    Repair,
+    /// It is a conflict, since now: somebody should be told. Leave it alone until then.
+    Conflict(Instant),
+    /// Leave it alone until then.
+    BackOff(Instant),
+}
+
+impl ConflictBackoff {
+    /// It is damaged.
+    pub(crate) fn damaged(&mut self, now: Instant) -> Verdict {
+        if let Some(until) = self.until {
+            if now < until {
+                return Verdict::BackOff(until);
+            }
+            self.until = None;
+            return Verdict::Repair; // the pause is over: try
+        }
+        let Some(since) = self.repaired.map(|repaired| now.saturating_duration_since(repaired)) else {
+            return Verdict::Repair;
+        };
+        if since > self.peace() {
+            *self = ConflictBackoff::default();
+            return Verdict::Repair;
+        }
+        self.answers = if since <= ANSWER { self.answers + 1 } else { 0 };
+        let many = self.count(now) >= MANY;
+        match self.pause {
+            None if self.answers < ANSWERS && !many => Verdict::Repair,
+            None => Verdict::Conflict(self.leave(now, FIRST_PAUSE)),
+            Some(last) => Verdict::BackOff(self.leave(now, (last * 2).min(LAST_PAUSE))),
+        }
+    }
+
+    /// It has been repaired.
+    pub(crate) fn repaired(&mut self, now: Instant) {
+        self.repaired = Some(now);
+    }
+
+    /// Answers in a row so far, for messages.
+    pub(crate) fn answers(&self) -> u32 {
+        self.answers.max(self.long.map_or(0, |(_, count)| if count >= MANY { count } else { 0 }))
+    }
+
+    fn peace(&self) -> Duration {
+        self.pause.map_or(PEACE, |pause| PEACE.max(pause * 2))
+    }
+
+    fn leave(&mut self, now: Instant, pause: Duration) -> Instant {
+        self.pause = Some(pause);
+        let until = now + pause;
+        self.until = Some(until);
+        until
+    }
+
+    fn count(&mut self, now: Instant) -> u32 {
+        let long = self.long.filter(|(began, _)| now.saturating_duration_since(*began) <= LONG);
+        let (began, count) = long.unwrap_or((now, 0));
+        self.long = Some((began, count + 1));
+        count + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rival that answers `after` each time that we repair; the moments at which we did, in milliseconds.
+    fn against(after: Duration, damages: usize) -> (Vec<u128>, usize) {
+        let start = Instant::now();
+        let (mut conflict, mut now) = (ConflictBackoff::default(), start);
+        let (mut repaired, mut told) = (Vec::new(), 0);
+        while repaired.len() < damages {
+            match conflict.damaged(now) {
+                Verdict::Repair => {
+                    conflict.repaired(now);
+                    repaired.push((now - start).as_millis());
+                    now += after;
+                }
+                Verdict::Conflict(until) => {
+                    told += 1;
+                    now = until;
+                }
+                Verdict::BackOff(until) => now = until,
+            }
+        }
+        (repaired, told)
+    }
+
+    #[test]
+    fn a_rival_that_answers_at_once_is_left_alone_longer_each_time_and_told_once() {
+        let (repaired, told) = against(Duration::from_millis(20), 16);
+        assert_eq!(repaired[..7], [0, 20, 40, 60, 80, 100, 1120]);
+        let pauses: Vec<u128> = repaired.windows(2).skip(5).map(|pair| (pair[1] - pair[0]) / 1000).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64, 64]);
+        assert_eq!(told, 1);
+    }
+
+    #[test]
+    fn accidents_are_mended_at_once_however_often() {
+        let (repaired, told) = against(Duration::from_millis(300), 150);
+        assert_eq!((repaired[149], told), (149 * 300, 0));
+        let (repaired, told) = against(Duration::from_secs(61), 1000);
+        assert_eq!((repaired[999], told), (999 * 61_000, 0), "each long after the last");
+    }
+
+    #[test]
+    fn a_slow_rival_that_keeps_on_is_one_too() {
+        let (repaired, told) = against(Duration::from_secs(1), 300);
+        assert_eq!(told, 1);
+        assert!(repaired[299] > 300 * 1000 + 64_000, "{}", repaired[299]);
+    }
+
+    #[test]
+    fn peace_ends_a_fight() {
+        let (mut conflict, mut now) = (ConflictBackoff::default(), Instant::now());
+        conflict.repaired(now);
+        for _ in 0..ANSWERS - 1 {
+            assert_eq!(conflict.damaged(now), Verdict::Repair);
+            conflict.repaired(now);
+        }
+        let Verdict::Conflict(until) = conflict.damaged(now) else { panic!("a conflict") };
+        assert_eq!(conflict.damaged(now), Verdict::BackOff(until));
+        now = until;
+        assert_eq!(conflict.damaged(now), Verdict::Repair);
+        conflict.repaired(now);
+        now += PEACE + Duration::from_secs(1);
+        assert_eq!(conflict.damaged(now), Verdict::Repair);
+        conflict.repaired(now);
+        assert_eq!(conflict.damaged(now), Verdict::Repair, "it begins anew");
+    }
+}
