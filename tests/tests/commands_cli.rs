@@ -110,7 +110,7 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
     stage.set(blind.clone());
     assert!(stage.said(2, &["verify"]).contains("Not known: The firewall: no iptables-save."));
     let what = "ip -4 rule priority 100 lookup 100".into();
-    blind.network.rules.difference = vec![Difference { kind: DifferenceKind::Missing, what }];
+    blind.network.rules.difference = vec![Difference { kind: DifferenceKind::Missing, family: None, what }];
     stage.set(blind);
     let text = stage.said(1, &["verify"]);
     assert!(text.contains("missing     rules  ip -4 rule priority 100 lookup 100\n"), "{text}");

@@ -241,6 +241,8 @@ impl StateCollector {
                 // What is wrong with a pod is told by looks that are a minute apart.
                 if regular <= Instant::now() {
                     regular = Instant::now() + WRITE;
+                    let records = self.settings.records();
+                    drop(spawn_blocking(move || agent::prune_records(&records)).await); // a panic is logged where it is
                     for notice in checker.look(&state, Instant::now()) {
                         if let About::Pod { name, .. } = &notice.about {
                             warn!(target: "install", "{name}: {}", notice.message);

@@ -61,6 +61,8 @@ pub(crate) struct AutoCapture {
     /// From the node to within pods.
     handing_over: Option<HandOver>,
     fallback: Fallback,
+    /// When the last pass began: it has decided on the mode.
+    reconciled: Instant,
 }
 
 impl AutoCapture {
@@ -81,6 +83,7 @@ impl AutoCapture {
             is_in_pod: settings.starts_in_pod,
             handing_over: None,
             fallback: settings.fallback,
+            reconciled: Instant::now(),
         };
         auto.open_current()?;
         Ok(auto)
@@ -194,6 +197,7 @@ impl AutoCapture {
 
 impl CaptureMode for AutoCapture {
     fn reconcile(&mut self, core: &mut AgentState, scope: Scope) -> Result<Option<Trouble>, Trouble> {
+        self.reconciled = Instant::now();
         let scope = match self.spoken(core) {
             Some(is_in_pod) if is_in_pod != self.is_in_pod => {
                 self.turn_to(core, is_in_pod)?;
@@ -282,9 +286,9 @@ impl CaptureMode for AutoCapture {
         let Some(in_pod) = self.in_pod.as_ref().filter(|_| self.is_in_pod) else {
             return self.node.as_ref().and_then(CaptureMode::due);
         };
-        // When who was connected is believed no more, somebody has to look.
+        // When who was connected is believed no more, the mode has to be decided on once more.
         let believed = in_pod.last_connected().map(|last| last + BELIEVED);
-        let again = believed.filter(|until| *until > Instant::now());
+        let again = believed.filter(|until| *until > self.reconciled);
         in_pod.due().into_iter().chain(again).min()
     }
 }

@@ -31,7 +31,7 @@ use report::{Change, NodeState, Observer, PodState, Provenance, RedirectionMode,
 use wire::PodRecord;
 
 pub(crate) use inpod::EnrolledPodView;
-pub use records::{add_failures, read as read_records};
+pub use records::{add_failures, prune as prune_records, read as read_records};
 
 use crate::{
     history::{milliseconds, timestamp},

@@ -25,7 +25,7 @@ mod uninstall;
 
 pub use error::Error;
 pub use history::now;
-pub use inspect::{Inspector, Plain, add_failures, look_alone, read_records};
+pub use inspect::{Inspector, Plain, add_failures, look_alone, prune_records, read_records};
 pub use ledger::{Attachment, Ledger};
 pub use metrics::Metrics;
 pub use notice::{About, Notice, NoticeLevel, Notify};

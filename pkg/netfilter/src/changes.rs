@@ -28,13 +28,15 @@ impl Observation {
 }
 
 impl Changes {
-    /// Every difference in words.
+    /// Every difference, for people, with its family.
+    pub fn reasons(&self) -> impl Iterator<Item = (Family, &str)> {
+        self.0.iter().flat_map(|(family, change)| change.reasons().map(|reason| (*family, reason)))
+    }
+
+    /// The same, each with its family in front.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
-        let of = |(family, change): &(Family, Change)| {
-            change.reasons().map(|reason| format!("{family} {reason}")).collect::<Vec<_>>()
-        };
-        self.0.iter().flat_map(of).collect()
+        self.reasons().map(|(family, reason)| format!("{family} {reason}")).collect()
     }
 
     /// The texts for `iptables-restore --noflush`; empty for a family that needs no change.

@@ -29,8 +29,19 @@ impl<T> Default for Comparison<T> {
 pub struct Difference {
     /// In which way.
     pub kind: DifferenceKind,
+    /// The IP family that it concerns, 4 or 6; `None`: both, or none in particular.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<u8>,
     /// What, in the words of the kernel's own tools where it has any.
     pub what: String,
+}
+
+impl Difference {
+    /// It matters for packets of this family, 4 or 6.
+    #[must_use]
+    pub fn concerns(&self, family: u8) -> bool {
+        self.family.is_none_or(|of| of == family)
+    }
 }
 
 /// In which way something is not as it should be.
@@ -61,13 +72,19 @@ impl fmt::Display for Difference {
     }
 }
 
-impl<T: Ord + fmt::Display> Comparison<T> {
+/// An object that may concern one IP family only.
+pub trait OfFamily {
+    /// 4 or 6; `None`: both, or none in particular.
+    fn family(&self) -> Option<u8>;
+}
+
+impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
     /// Compares two lists as sets; each list keeps its order.
     #[must_use]
     pub fn of(desired: Vec<T>, observed: Vec<T>) -> Comparison<T> {
         let (want, have): (BTreeSet<&T>, BTreeSet<&T>) =
             (desired.iter().collect(), observed.iter().collect());
-        let say = |kind| move |what: &&T| Difference { kind, what: what.to_string() };
+        let say = |kind| move |what: &&T| Difference { kind, family: what.family(), what: what.to_string() };
         let missing = want.difference(&have).map(say(DifferenceKind::Missing));
         let unexpected = have.difference(&want).map(say(DifferenceKind::Unexpected));
         let difference = missing.chain(unexpected).collect();

@@ -14,7 +14,7 @@ pub mod tables;
 mod text;
 mod yaml;
 
-pub use compare::{Comparison, Difference, DifferenceKind};
+pub use compare::{Comparison, Difference, DifferenceKind, OfFamily};
 pub use explain::{Explanation, Verdict, explain};
 pub use network::{
     Address, FirewallRule, LinkState, Network, PolicyRuleState, RouteState, SetMember, SysctlState,

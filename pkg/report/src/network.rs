@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::{Comparison, Difference};
+use crate::compare::{Comparison, Difference, OfFamily};
 
 /// All of them, by kind. Where a field is named `place`, it says in whose network namespace an object is: `node`,
 /// `ztunnel 0`, `ztunnel 1` (the ztunnel of that slot).
@@ -157,6 +157,42 @@ pub struct FirewallRule {
     pub chain: String,
     /// Its arguments, behind `-A CHAIN`; as `iptables-save` prints them where it was observed.
     pub rule: String,
+}
+
+impl OfFamily for SetMember {
+    fn family(&self) -> Option<u8> {
+        Some(if self.ip.is_ipv4() { 4 } else { 6 })
+    }
+}
+
+impl OfFamily for PolicyRuleState {
+    fn family(&self) -> Option<u8> {
+        Some(self.family)
+    }
+}
+
+impl OfFamily for RouteState {
+    fn family(&self) -> Option<u8> {
+        Some(self.family)
+    }
+}
+
+impl OfFamily for FirewallRule {
+    fn family(&self) -> Option<u8> {
+        Some(self.family)
+    }
+}
+
+impl OfFamily for LinkState {
+    fn family(&self) -> Option<u8> {
+        None
+    }
+}
+
+impl OfFamily for SysctlState {
+    fn family(&self) -> Option<u8> {
+        None
+    }
 }
 
 impl fmt::Display for SetMember {

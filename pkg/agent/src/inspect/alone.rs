@@ -163,7 +163,10 @@ fn compare(network: &mut Network, seen: Network) {
     network.foreign = seen.foreign;
 }
 
-fn against<T: Ord + std::fmt::Display>(before: &mut Comparison<T>, seen: Comparison<T>) -> Comparison<T> {
+fn against<T: Ord + report::OfFamily + std::fmt::Display>(
+    before: &mut Comparison<T>,
+    seen: Comparison<T>,
+) -> Comparison<T> {
     let desired = std::mem::take(&mut before.desired);
     match seen.observed {
         Some(observed) => Comparison::of(desired, observed),

@@ -91,9 +91,14 @@ fn show_firewall(
     let mut shown = firewall(wanted.collect(), seen.collect());
     if shown.difference.is_empty() {
         // What stands in the wrong place is no other rule.
-        let words = probes.changes(&observed).words();
-        shown.difference =
-            words.into_iter().map(|what| Difference { kind: DifferenceKind::Changed, what }).collect();
+        let kind = DifferenceKind::Changed;
+        let changes = probes.changes(&observed);
+        let differs = changes.reasons().map(|(family, reason)| Difference {
+            kind,
+            family: Some(number(family)),
+            what: format!("{family} {reason}"),
+        });
+        shown.difference = differs.collect();
     }
     Ok(shown)
 }

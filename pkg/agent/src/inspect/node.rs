@@ -86,8 +86,14 @@ fn judge_firewall(steps: &[Operation], network: &mut Network) {
         _ => None,
     });
     let found: Vec<Difference> = reasons
-        .flat_map(|(at, why)| why.iter().map(move |why| format!("{}: {why}", place(at))))
-        .map(|what| Difference { kind: DifferenceKind::Changed, what })
+        .flat_map(|(at, why)| {
+            why.iter().map(move |(family, why)| (*family, format!("{}: {family}: {why}", place(at))))
+        })
+        .map(|(family, what)| Difference {
+            kind: DifferenceKind::Changed,
+            family: Some(number(family)),
+            what,
+        })
         .collect();
     if network.firewall.difference.is_empty() {
         network.firewall.difference = found;

@@ -90,8 +90,8 @@ pub(super) fn pods(
 /// What matters of the node's network for single pods.
 pub(super) struct Network<'a> {
     members: Option<&'a [SetMember]>,
-    /// Families in which rules of the node are missing, and what.
-    broken: Vec<(u8, String)>,
+    /// Rules of the node that are missing or changed.
+    broken: Vec<&'a Difference>,
     /// Routes of the node that are missing.
     lost: Vec<&'a RouteState>,
     /// A ztunnel takes new connections.
@@ -104,12 +104,9 @@ impl<'a> Network<'a> {
     pub(super) fn of(network: &'a report::Network) -> Network<'a> {
         let missing = |found: &&Difference| found.kind != DifferenceKind::Unexpected;
         let rules = network.rules.difference.iter().chain(&network.firewall.difference);
-        let family = |what: &str| {
-            if what.contains("-6 ") || what.contains("ip6") || what.contains("IPv6") { 6 } else { 4 }
-        };
         Network {
             members: network.ipsets.observed.as_deref(),
-            broken: rules.filter(missing).map(|found| (family(&found.what), found.to_string())).collect(),
+            broken: rules.filter(missing).collect(),
             lost: lost(&network.routes),
             active: false,
             holding: None,
@@ -128,7 +125,7 @@ impl<'a> Network<'a> {
     /// Something is missing that keeps an address's traffic from going past the mesh.
     fn leaks(&self, ip: IpAddr) -> bool {
         let of = number(Family::of(ip));
-        self.broken.iter().any(|(family, _)| *family == of)
+        self.broken.iter().any(|rule| rule.concerns(of))
             || self.lost_for(ip).any(|route| route.gateway.is_none())
     }
 
@@ -318,8 +315,8 @@ pub(super) fn on_node(seen: &Network<'_>, open: bool, shown: &mut PodState) {
     for ip in shown.ips.clone() {
         let KernelView { differences, seen: in_place, .. } = &mut shown.kernel;
         let of = number(Family::of(ip));
-        let broken = seen.broken.iter().filter(|(family, _)| *family == of);
-        let broken: Vec<String> = broken.map(|(_, what)| format!("on the node: {what}")).collect();
+        let broken = seen.broken.iter().filter(|rule| rule.concerns(of));
+        let broken: Vec<String> = broken.map(|rule| format!("on the node: {rule}")).collect();
         let lost: Vec<&RouteState> = seen.lost_for(ip).collect();
         // Under a way that is missing lies what holds its traffic, unless that is missing, too.
         leaks |= !inside.contains(&ip) || seen.holding.as_deref().unwrap_or(seen).leaks(ip);

@@ -20,26 +20,29 @@ const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 /// No node has more pods, and a directory full of something else is not read whole.
 const MOST: usize = 2000;
 
-/// All records of a directory; what cannot be read is passed over. Those of old failures are removed.
+/// All records of a directory; what cannot be read is skipped, and so are records of failures older than a day.
 #[must_use]
 pub fn read(directory: &Path) -> Vec<PodRecord> {
-    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
-    let read = |entry: fs::DirEntry| {
-        let failed = entry.file_name().to_string_lossy().starts_with(FAILED);
-        let age = entry
-            .metadata()
-            .ok()?
-            .modified()
-            .ok()
-            .and_then(|then| SystemTime::now().duration_since(then).ok());
-        if failed && age.is_some_and(|age| age > FORGOTTEN) {
-            drop(fs::remove_file(entry.path())); // the next reader tries again
-            return None;
-        }
-        let text = hostfs::read(&entry.path(), MAX_RECORD).ok()?;
-        serde_json::from_slice(&text).ok()
-    };
-    entries.filter_map(Result::ok).take(MOST).filter_map(read).collect()
+    let read = |path: PathBuf| serde_json::from_slice(&hostfs::read(&path, MAX_RECORD).ok()?).ok();
+    files(directory).filter(|(_, is_stale)| !is_stale).filter_map(|(path, _)| read(path)).collect()
+}
+
+/// Removes the records of failures that are older than a day.
+pub fn prune(directory: &Path) {
+    for (path, _) in files(directory).filter(|(_, is_stale)| *is_stale) {
+        drop(fs::remove_file(path)); // the next pass tries again
+    }
+}
+
+/// The files of the directory, and whether each is of a failure so old that nobody tries any more to start the pod.
+fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, bool)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok).take(MOST);
+    entries.map(|entry| {
+        let is_failure = entry.file_name().to_string_lossy().starts_with(FAILED);
+        let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+        let age = modified.and_then(|then| SystemTime::now().duration_since(then).ok());
+        (entry.path(), is_failure && age.is_some_and(|age| age > FORGOTTEN))
+    })
 }
 
 /// Adds to each pod why its last ADD failed, if it did; a pod that nobody else tells of is added.
@@ -176,6 +179,10 @@ mod tests {
         let mut names: Vec<String> = read(&directory).into_iter().map(|record| record.name).collect();
         names.sort();
         assert_eq!(names, ["done", "failed_a_future", "failed_a_new"]);
+        let old = directory.join("failed_a_old");
+        assert!(old.exists(), "reading deletes nothing");
+        prune(&directory);
+        assert!(!old.exists() && fs::read_dir(&directory).unwrap().count() == 3);
         fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -62,8 +62,8 @@ pub enum Operation {
         place: Place,
         /// Text for one restore of each family.
         texts: Vec<(Family, String)>,
-        /// Why.
-        why: Vec<String>,
+        /// Why, by family.
+        why: Vec<(Family, String)>,
         /// It may be done at any time before its turn, too, and beside other steps: whenever it is done, no packet of an
         /// enrolled pod gets out.
         ahead: bool,
@@ -129,7 +129,11 @@ impl fmt::Display for Operation {
                 [RouteEdit::Delete(route)] => write!(f, "{place}: delete route {route}"),
                 many => write!(f, "{place}: change {} routes", many.len()),
             },
-            Operation::Firewall { place, why, .. } => write!(f, "{place}: firewall: {}", why.join(", ")),
+            Operation::Firewall { place, why, .. } => {
+                let why: Vec<String> =
+                    why.iter().map(|(family, reason)| format!("{family}: {reason}")).collect();
+                write!(f, "{place}: firewall: {}", why.join(", "))
+            }
             Operation::RemoveChains(place) => write!(f, "{place}: remove built-in chains that nobody needs"),
         }
     }

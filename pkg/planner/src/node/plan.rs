@@ -322,7 +322,7 @@ fn firewall_step(
         let found = observed.get(&family).unwrap_or(&nothing);
         let change = ChainSet::NODE.apply(&wanted(family), found);
         if !change.is_empty() {
-            why.extend(change.reasons().map(|reason| format!("{family}: {reason}")));
+            why.extend(change.reasons().map(|reason| (family, reason.to_owned())));
             texts.push((family, change.restore_text()));
         }
     }

@@ -97,7 +97,7 @@ fn differences_and_what_is_not_known_are_told_apart() {
         "{text}"
     );
     state.network.links.difference =
-        vec![Difference { kind: DifferenceKind::Missing, what: "link x".into() }];
+        vec![Difference { kind: DifferenceKind::Missing, family: None, what: "link x".into() }];
     state.pods = node().pods;
     let text = differences(&state, false);
     let lines: Vec<&str> = text.lines().collect();

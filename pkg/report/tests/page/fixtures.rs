@@ -320,8 +320,11 @@ fn network(pods: &[PodState]) -> Network {
 
 /// One object that is not as it should be.
 pub(crate) fn drift(state: &mut State) {
-    let found =
-        Difference { kind: DifferenceKind::Missing, what: state.network.rules.desired[1].to_string() };
+    let found = Difference {
+        kind: DifferenceKind::Missing,
+        family: None,
+        what: state.network.rules.desired[1].to_string(),
+    };
     state.network.rules.observed.as_mut().unwrap().truncate(1);
     state.network.rules.difference = vec![found];
 }

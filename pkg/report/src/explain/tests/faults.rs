@@ -198,7 +198,7 @@ fn out_of_set(state: &mut State) {
 }
 
 fn missing(what: &str) -> Difference {
-    Difference { kind: DifferenceKind::Missing, what: what.into() }
+    Difference { kind: DifferenceKind::Missing, family: None, what: what.into() }
 }
 
 /// Advice to go where one is helps nobody.

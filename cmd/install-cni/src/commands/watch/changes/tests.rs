@@ -85,7 +85,8 @@ fn every_change_has_its_line() {
     now.pods[4].trouble = Some("refused".into());
     now.pods.push(pod("new\x1b", CaptureState::Pending));
     now.ztunnels[0].active = true;
-    now.network.links.difference = vec![Difference { kind: DifferenceKind::Missing, what: "link x".into() }];
+    now.network.links.difference =
+        vec![Difference { kind: DifferenceKind::Missing, family: None, what: "link x".into() }];
     now.history = vec![change("newer", Some("no")), change("new", None), change("old", None)];
     now.node.started = Some("S".into());
     assert_eq!(
