@@ -14,7 +14,7 @@ pub(crate) const PARTS: [&str; 3] = ["in-pod-add", "in-pod-announce", "in-pod-re
 
 /// Measures the parts for which `wanted` holds.
 pub(crate) fn run(stage: Option<&Stage>, rounds: usize, wanted: impl Fn(&str) -> bool) {
-    println!("CaptureState from within pods.\n");
+    println!("In-pod capture.\n");
     if let (true, Some(stage)) = (wanted("in-pod-add"), stage) {
         add::run(stage, rounds);
     }

@@ -84,7 +84,7 @@ pub fn summary(state: &State, colour: bool) -> String {
     let differences = state.differences();
     let mut rows = vec![
         vec![Cell::plain("Node"), Cell::plain(&node.name)],
-        vec![Cell::plain("Provenance"), Cell::plain(&format!("{} by {by}", seconds(&state.seen.at)))],
+        vec![Cell::plain("Seen"), Cell::plain(&format!("{} by {by}", seconds(&state.seen.at)))],
         vec![Cell::plain("Ambient mode"), Cell::plain(&way)],
         vec![
             Cell::plain("Pods"),

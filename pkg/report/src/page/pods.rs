@@ -46,7 +46,7 @@ pub(super) fn section(html: &mut Html, state: &State) {
             "State",
             "Why, and what is wrong",
             "Kernel",
-            "RedirectionMode",
+            "Mode",
             "Since",
             "Addresses",
             "ztunnel",

@@ -151,7 +151,7 @@ fn node(state: &State) -> Drawing {
     rows.push(open(vec![Block::new("The node's uplink", "to pods of other nodes, as HBONE", Tone::Plain)]));
     Drawing {
         way: RedirectionMode::Node,
-        title: "RedirectionMode of a packet, captured on the node",
+        title: "Packet flow, node-level capture",
         frame: None,
         rows,
     }
@@ -195,7 +195,7 @@ fn in_pod(state: &State) -> Drawing {
     let frame = Some("network namespace of each pod");
     Drawing {
         way: RedirectionMode::InPod,
-        title: "RedirectionMode of a packet, captured from within the pod",
+        title: "Packet flow, in-pod capture",
         frame,
         rows,
     }
@@ -229,7 +229,7 @@ fn sidecar(state: &State) -> Drawing {
     let frame = Some("network namespace of each pod");
     Drawing {
         way: RedirectionMode::Sidecar,
-        title: "RedirectionMode of a packet, with a sidecar",
+        title: "Packet flow, sidecar",
         frame,
         rows,
     }
