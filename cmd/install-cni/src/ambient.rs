@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use agent::{
@@ -165,12 +165,12 @@ pub(crate) fn serve(
 ) -> Result<Option<Events>> {
     let server = Server::bind(&ambient.socket).context("cannot serve the plugin")?;
     let lookup: Lookup = match &ambient.source {
-        PodSource::Api => Box::new(move |name: &PodName| {
-            runtime.block_on(look_up(&cluster, name)).map_err(|error| format!("{error:#}"))
+        PodSource::Api => Box::new(move |name: &PodName, deadline| {
+            runtime.block_on(look_up(&cluster, name, deadline)).map_err(|error| format!("{error:#}"))
         }),
         PodSource::Directory(path) => {
             let path = path.display().to_string();
-            Box::new(move |name: &PodName| Err(format!("there is no pod {name} in {path}")))
+            Box::new(move |name: &PodName, _| Err(format!("there is no pod {name} in {path}")))
         }
     };
     let service = Service::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics.clone());
@@ -180,12 +180,13 @@ pub(crate) fn serve(
     Ok(events)
 }
 
-async fn look_up(cluster: &Cluster, name: &PodName) -> Result<(Pod, Namespace)> {
+async fn look_up(cluster: &Cluster, name: &PodName, deadline: Instant) -> Result<(Pod, Namespace)> {
     let client = cluster.client().ok_or_else(|| anyhow!("there is no credential for the API server yet"))?;
     let pod = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
     let namespace = format!("/api/v1/namespaces/{}", name.namespace);
-    let pod = client.get(&format!("pod {name}"), &pod, LIMIT).await?;
-    let namespace = client.get(&format!("namespace {}", name.namespace), &namespace, LIMIT).await?;
+    let limit = || deadline.saturating_duration_since(Instant::now()).min(LIMIT);
+    let pod = client.get(&format!("pod {name}"), &pod, limit()).await?;
+    let namespace = client.get(&format!("namespace {}", name.namespace), &namespace, limit()).await?;
     Ok((pod, namespace))
 }
 

@@ -25,8 +25,8 @@ pub(crate) struct Enrolment {
     pub(crate) attachment: Attachment,
     /// The pod's network namespace, where the caller told it.
     pub(crate) netns: Option<Netns>,
-    /// Until when the caller waits, if not as long as the plugin.
-    pub(crate) deadline: Option<Instant>,
+    /// When it has failed if it is not done.
+    pub(crate) deadline: Instant,
     /// The pod, as the API knows it.
     pub(crate) pod: Box<model::Pod>,
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use report::{Change, Outcome};
@@ -121,12 +121,6 @@ pub fn now() -> String {
 pub(crate) fn timestamp(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     wire::rfc3339_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
-}
-
-/// When it was, by the clock of today.
-pub(crate) fn timestamp_of(when: Instant) -> String {
-    let time = SystemTime::now().checked_sub(when.elapsed());
-    timestamp(time.unwrap_or(SystemTime::UNIX_EPOCH))
 }
 
 #[cfg(test)]

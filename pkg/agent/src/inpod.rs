@@ -221,7 +221,7 @@ impl CaptureMode for InPodCapture {
         }
         let netns = enrolment.netns.take();
         let latest = Instant::now() + PATIENCE;
-        let deadline = enrolment.deadline.map_or(latest, |told| told.min(latest));
+        let deadline = enrolment.deadline.min(latest);
         let waiter = Waiter { deadline, reply };
         self.enrolled_pod_of(core, &enrolment.pod).added(&enrolment.container, ips, netns, waiter);
         core.ledger.added(&enrolment.container, enrolment.attachment);

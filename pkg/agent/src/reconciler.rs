@@ -70,8 +70,8 @@ pub(crate) struct Arrival {
     pub(crate) container: String,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) netns: Option<Netns>,
-    /// Until when the caller waits, if not as long as the plugin.
-    pub(crate) deadline: Option<Instant>,
+    /// When it has failed if it is not done.
+    pub(crate) deadline: Instant,
     /// The pod, if somebody else was asked for it.
     pub(crate) known: Option<Known>,
 }

@@ -1,6 +1,6 @@
 //! How an agent is told to work.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Instant};
 
 use model::{Namespace, Pod, PodName};
 use planner::{
@@ -119,5 +119,5 @@ pub struct AnnotationUpdate {
 /// Takes marks to the API server; must not wait.
 pub type Tell = Box<dyn Fn(AnnotationUpdate) + Send>;
 
-/// Asks the API server for a pod and its namespace, with a deadline. The error is a sentence.
-pub type Lookup = Box<dyn Fn(&PodName) -> Result<(Pod, Namespace), String> + Send + Sync>;
+/// Asks the API server for a pod and its namespace; returns by the deadline. The error is a sentence.
+pub type Lookup = Box<dyn Fn(&PodName, Instant) -> Result<(Pod, Namespace), String> + Send + Sync>;

@@ -43,8 +43,11 @@ const REQUEST: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a pod is waited for that the API has not told of; then it is asked.
 const UNSEEN: Duration = Duration::from_millis(300);
-/// How long the reconciler may take: it may be switching ztunnels, or starting.
-const DECISION: Duration = Duration::from_secs(8);
+/// How long a request may take in all, from the moment when its connection is accepted: the plugin waits 10 s. The agent may
+/// be switching ztunnels, or starting.
+const ANSWER: Duration = Duration::from_secs(9);
+/// A pod's capture is given up so long before that, so that the answer can say why.
+const MARGIN: Duration = Duration::from_millis(200);
 
 const LATE: &str = "the agent did not get to it in time";
 
@@ -74,21 +77,20 @@ impl Service {
     /// it is about, for an ADD.
     #[must_use]
     pub fn answer(&self, request: AgentRequest, netns: Option<Netns>) -> AgentAnswer {
-        answer(request, RequestContext { netns, deadline: None }, || false, &self.0)
+        self.answer_by(request, netns, Instant::now() + ANSWER)
     }
 
-    /// The same for somebody who does not wait as long: what is not done by then has failed, and the answer says why.
-    /// Questions to the API server may take longer.
+    /// The same for a caller that does not wait as long: what is not done by then has failed, and the answer says why.
     #[must_use]
     pub fn answer_by(&self, request: AgentRequest, netns: Option<Netns>, deadline: Instant) -> AgentAnswer {
-        answer(request, RequestContext { netns, deadline: Some(deadline) }, || false, &self.0)
+        answer(request, RequestContext { netns, deadline }, || false, &self.0)
     }
 }
 
 /// What comes with a request, beside its text.
 struct RequestContext {
     netns: Option<Netns>,
-    deadline: Option<Instant>,
+    deadline: Instant,
 }
 
 /// What each connection's thread shares.
@@ -161,6 +163,7 @@ fn start(client: UnixStream, shared: Arc<ConnectionContext>) {
 }
 
 fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
+    let deadline = Instant::now() + ANSWER;
     client.set_nonblocking(false)?;
     client.set_write_timeout(Some(PATIENCE))?;
     let user = socketfile::peer_user(client)?;
@@ -169,7 +172,7 @@ fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
     }
     let (line, netns) = read_line(client, Instant::now() + REQUEST)?;
     let answer = match serde_json::from_slice(&line) {
-        Ok(request) => answer(request, RequestContext { netns, deadline: None }, || is_gone(client), shared),
+        Ok(request) => answer(request, RequestContext { netns, deadline }, || is_gone(client), shared),
         Err(error) => AgentAnswer::failed(format!("the request cannot be read: {error}")),
     };
     let mut text = serde_json::to_vec(&answer)?;
@@ -228,12 +231,12 @@ fn answer(
         }
         Verb::Del => {
             let told = Attachment { uid: request.uid, ips: request.ips };
-            told_by(ask(shared, |reply| Message::Release(request.container, told, reply)))
+            told_by(ask(shared, with.deadline, |reply| Message::Release(request.container, told, reply)))
         }
-        Verb::Check => check(request, shared),
+        Verb::Check => check(request, with.deadline, shared),
         Verb::Gc => {
             let attachments: BTreeSet<String> = request.attachments.into_iter().collect();
-            told_by(ask(shared, |reply| Message::Collect(attachments, reply)))
+            told_by(ask(shared, with.deadline, |reply| Message::Collect(attachments, reply)))
         }
         Verb::Status => AgentAnswer::default(),
     }
@@ -243,10 +246,18 @@ fn told_by(done: Result<Result<(), String>, String>) -> AgentAnswer {
     AgentAnswer { error: done.and_then(|done| done).err(), ..AgentAnswer::default() }
 }
 
-fn ask<T>(shared: &ConnectionContext, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, String> {
+fn ask<T>(
+    shared: &ConnectionContext,
+    deadline: Instant,
+    message: impl FnOnce(mpsc::Sender<T>) -> Message,
+) -> Result<T, String> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(message(reply));
-    answer.recv_timeout(DECISION).map_err(|_| LATE.to_owned())
+    receive(&answer, deadline)
+}
+
+fn receive<T>(answer: &mpsc::Receiver<T>, deadline: Instant) -> Result<T, String> {
+    answer.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| LATE.to_owned())
 }
 
 /// Facts, decision, enrolment: by one message, if the reconciler knows the pod.
@@ -259,17 +270,18 @@ fn add(
     let name = PodName { namespace: request.namespace, name: request.name };
     let AgentRequest { uid, container, ips, .. } = request;
     let RequestContext { netns, deadline } = with;
-    let arrival = Arrival { name: name.clone(), uid, container, ips, netns, deadline, known: None };
+    let give_up = deadline.checked_sub(MARGIN).unwrap_or(deadline);
+    let arrival = Arrival { name: name.clone(), uid, container, ips, netns, deadline: give_up, known: None };
     let (reply, done) = mpsc::channel();
     let began = Instant::now();
-    let decided = decide(Box::new(arrival), &reply, is_gone, shared);
+    let decided = decide(Box::new(arrival), &reply, is_gone, deadline, shared);
     shared.metrics.add("facts", began.elapsed());
     let Decided { known: (pod, namespace), membership } = match decided {
         Ok(decided) => decided,
         Err(error) => return AgentAnswer::failed(error),
     };
     let began = Instant::now();
-    let done = done.recv_timeout(DECISION).map_err(|_| LATE.to_owned()).and_then(|done| done);
+    let done = receive(&done, deadline).and_then(|done| done);
     match (membership, done) {
         (Membership::In(reason), Ok(())) => info!(target: "ambient", "enrolled {name}: {reason}"),
         (Membership::In(_), Err(error)) => return AgentAnswer::failed(error),
@@ -288,54 +300,110 @@ fn decide(
     arrival: Box<Arrival>,
     reply: &mpsc::Sender<Result<(), String>>,
     is_gone: impl Fn() -> bool,
+    deadline: Instant,
     shared: &ConnectionContext,
 ) -> Result<Decided, String> {
     let decided = |arrival| {
         if is_gone() {
             return Err("nobody waits for the answer any more".to_owned());
         }
-        ask(shared, |told| Message::Add(arrival, told, reply.clone()))
+        ask(shared, deadline, |told| Message::Add(arrival, told, reply.clone()))
     };
     let mut unknown = match decided(arrival)? {
         Ok(decided) => return Ok(decided),
         Err(arrival) => arrival,
     };
     // Without a UID, a pod of this name that is known may be a predecessor; the API server has only one.
-    let asked = unknown.uid.is_empty().then(|| look_up(&unknown.name, shared)).and_then(Result::ok);
-    unknown.known = Some(asked.map_or_else(|| facts(&unknown.name, &unknown.uid, shared), Ok)?);
+    let asked = unknown.uid.is_empty().then(|| look_up(&unknown.name, deadline, shared)).and_then(Result::ok);
+    unknown.known = Some(asked.map_or_else(|| facts(&unknown.name, &unknown.uid, deadline, shared), Ok)?);
     decided(unknown)?.map_err(|_| LATE.to_owned())
 }
 
 /// Facts, and whether a pod that belongs to ambient mode is captured.
-fn check(request: AgentRequest, shared: &ConnectionContext) -> AgentAnswer {
+fn check(request: AgentRequest, deadline: Instant, shared: &ConnectionContext) -> AgentAnswer {
     let name = PodName { namespace: request.namespace, name: request.name };
-    let (pod, namespace) = match facts(&name, &request.uid, shared) {
+    let (pod, namespace) = match facts(&name, &request.uid, deadline, shared) {
         Ok(known) => known,
         Err(error) => return AgentAnswer::failed(error),
     };
     let mut answer = AgentAnswer::default();
     if let Membership::In(_) = membership(&pod, namespace.as_ref(), &shared.settings.policy) {
         let uid = pod.metadata.uid.clone();
-        answer = told_by(ask(shared, |reply| Message::Check(uid, request.ips, reply)));
+        answer = told_by(ask(shared, deadline, |reply| Message::Check(uid, request.ips, reply)));
         answer.enrolled = answer.error.is_none();
     }
     AgentAnswer { pod: Some(pod), namespace, ..answer }
 }
 
-fn facts(name: &PodName, uid: &str, shared: &ConnectionContext) -> Result<Known, String> {
+fn facts(name: &PodName, uid: &str, deadline: Instant, shared: &ConnectionContext) -> Result<Known, String> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(Message::Pod(name.clone(), uid.to_owned(), reply));
     if let Ok(known) = answer.recv_timeout(UNSEEN) {
         return Ok(known);
     }
     drop(answer); // who is answered no more is forgotten at the next fact
-    look_up(name, shared)
+    look_up(name, deadline, shared)
 }
 
 /// Nothing of it is kept that the index would not keep.
-fn look_up(name: &PodName, shared: &ConnectionContext) -> Result<Known, String> {
-    let (mut pod, mut namespace) = (shared.lookup)(name)?;
+fn look_up(name: &PodName, deadline: Instant, shared: &ConnectionContext) -> Result<Known, String> {
+    let (mut pod, mut namespace) = (shared.lookup)(name, deadline)?;
     planner::facts::trim(&mut pod);
     planner::facts::trim_namespace(&mut namespace);
     Ok((Box::new(pod), Some(namespace)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use model::{Namespace, Pod};
+    use planner::{ambient::AmbientPolicy, node::NodeConfig};
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::{CaptureConfig, Inbox};
+
+    fn settings() -> Settings {
+        Settings {
+            capture: CaptureConfig::Node,
+            starts_in_pod: false,
+            node: NodeConfig::default(),
+            policy: AmbientPolicy::default(),
+            fallback: planner::node::Fallback::default(),
+            tools: netfilter::Options::default(),
+            netns_directory: PathBuf::new(),
+            records: PathBuf::new(),
+            journal: PathBuf::new(),
+            shared_config: PathBuf::new(),
+        }
+    }
+
+    /// The reconciler is busy, and answers nothing.
+    #[test]
+    fn one_deadline_holds_for_the_look_up_and_all_that_follows() {
+        let (handle, _inbox) = Inbox::new();
+        let (send, asked) = mpsc::channel();
+        let send = std::sync::Mutex::new(send);
+        let lookup: Lookup = Box::new(move |name, deadline| {
+            drop(send.lock().map(|send| send.send(deadline)));
+            let mut pod = Pod::default();
+            pod.metadata.namespace.clone_from(&name.namespace);
+            pod.metadata.name.clone_from(&name.name);
+            pod.metadata.labels.insert("istio.io/dataplane-mode".to_owned(), "ambient".to_owned());
+            Ok((pod, Namespace::default()))
+        });
+        let metrics = Metrics::register(&mut Registry::default());
+        let service = Service::new(handle, Arc::new(settings()), lookup, metrics);
+        let request = AgentRequest {
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+            ..AgentRequest::new(Verb::Check)
+        };
+        let (began, wait) = (Instant::now(), Duration::from_secs(1));
+        let answer = service.answer_by(request, None, began + wait);
+        assert_eq!(answer.error.as_deref(), Some(LATE));
+        assert_eq!(asked.try_recv(), Ok(began + wait));
+        assert!(began.elapsed() >= wait && began.elapsed() < 2 * wait, "{:?}", began.elapsed());
+    }
 }

@@ -18,7 +18,8 @@ use chain::{Difference, Way, difference};
 
 /// Whose rules a plan is about: the chains by which they are known, those that Istio's own programs make among them. A
 /// chain of this list is never anybody else's: what is found in it may be replaced or removed, and a rule that leads
-/// into it, wherever it stands, belongs to the same owner.
+/// into it, wherever it stands, belongs to the same owner. ([`ChainSet::IN_POD`] is part of [`ChainSet::SIDECAR`], because
+/// Istio gave the chains the same names: no pod has both.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainSet {
     /// The chains' names, whatever the table.

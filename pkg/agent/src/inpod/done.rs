@@ -1,6 +1,6 @@
 //! What workers and ztunnels say.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use inpod::Report;
 use netns::NetnsId;
@@ -211,7 +211,7 @@ impl InPodCapture {
                     self.metrics.repaired("pod");
                 }
                 enrolled_pod.seen = Some(glance);
-                enrolled_pod.looked = Some(Instant::now());
+                enrolled_pod.looked = Some(SystemTime::now());
                 enrolled_pod.seen_well();
                 enrolled_pod.say();
             }

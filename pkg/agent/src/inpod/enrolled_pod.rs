@@ -3,7 +3,7 @@
 use std::{
     net::IpAddr,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use inpod::RulesSnapshot;
@@ -80,7 +80,7 @@ pub(super) struct EnrolledPod {
     /// What was last seen of its rules.
     pub(super) seen: Option<RulesSnapshot>,
     /// When its rules were last looked at.
-    pub(super) looked: Option<Instant>,
+    pub(super) looked: Option<SystemTime>,
     /// When its rules are to be looked at.
     pub(super) next_look: Instant,
     pub(super) waiting: Vec<Waiter>,

@@ -1,6 +1,6 @@
 //! In-pod capture: the node's probes, and single pods.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::SystemTime};
 
 use ::inpod::{ProbeRules, Probes, RulesSnapshot, Wanted, set};
 use model::Family;
@@ -18,7 +18,7 @@ use super::{
     node::{members, number},
 };
 use crate::{
-    history::{timestamp, timestamp_of},
+    history::timestamp,
     settings::{InPodConfig, Settings},
 };
 
@@ -35,7 +35,7 @@ pub(crate) struct EnrolledPodView {
     pub(crate) leaving: bool,
     pub(crate) served: bool,
     pub(crate) refused: Option<String>,
-    pub(crate) looked: Option<Instant>,
+    pub(crate) looked: Option<SystemTime>,
     /// What was seen then.
     pub(crate) seen: Option<RulesSnapshot>,
     pub(crate) trouble: Option<String>,
@@ -161,7 +161,7 @@ pub(super) fn netns_ref(id: NetnsId) -> NetnsRef {
 /// What the reconciler saw last.
 pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
-        looked: enrolled_pod.looked.map(timestamp_of),
+        looked: enrolled_pod.looked.map(timestamp),
         netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
         overruling: enrolled_pod.overruling().map(str::to_owned).collect(),
         ..KernelView::default()
@@ -194,7 +194,7 @@ pub(super) fn verify(
     };
     let families = chosen.families();
     let wanted = Wanted { config: &chosen.rules, pod: &enrolled_pod.options, families: &families };
-    let now = timestamp(std::time::SystemTime::now());
+    let now = timestamp(SystemTime::now());
     match ::inpod::verify(netns, &wanted, enrolled_pod.seen.as_ref(), tools) {
         Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be looked at: {error}")),
         Ok(report) => {

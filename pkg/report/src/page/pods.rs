@@ -41,16 +41,8 @@ pub(super) fn section(html: &mut Html, state: &State) {
             return html.text_element("p", &[], "No pod of this node is known.");
         }
         filter(html);
-        let columns = [
-            "Pod",
-            "State",
-            "Why, and what is wrong",
-            "Kernel",
-            "Mode",
-            "Since",
-            "Addresses",
-            "ztunnel",
-        ];
+        let columns =
+            ["Pod", "State", "Why, and what is wrong", "Kernel", "Mode", "Since", "Addresses", "ztunnel"];
         parts::table(html, "pods-table", "Pods of this node, worst first", &columns, |html| {
             order(state).into_iter().for_each(|pod| row(html, pod, &state.seen.at));
         });

@@ -149,12 +149,7 @@ fn node(state: &State) -> Drawing {
         rows.push(open(slots.iter().map(|one| ztunnel(one)).collect()));
     }
     rows.push(open(vec![Block::new("The node's uplink", "to pods of other nodes, as HBONE", Tone::Plain)]));
-    Drawing {
-        way: RedirectionMode::Node,
-        title: "Packet flow, node-level capture",
-        frame: None,
-        rows,
-    }
+    Drawing { way: RedirectionMode::Node, title: "Packet flow, node-level capture", frame: None, rows }
 }
 
 /// The link by which pods' connections come to a ztunnel.
@@ -193,12 +188,7 @@ fn in_pod(state: &State) -> Drawing {
         open(vec![out]),
     ];
     let frame = Some("network namespace of each pod");
-    Drawing {
-        way: RedirectionMode::InPod,
-        title: "Packet flow, in-pod capture",
-        frame,
-        rows,
-    }
+    Drawing { way: RedirectionMode::InPod, title: "Packet flow, in-pod capture", frame, rows }
 }
 
 /// Sockets that ztunnels have opened in pods' namespaces.
@@ -227,12 +217,7 @@ fn sidecar(state: &State) -> Drawing {
         open(vec![Block::new("The pod's own link", "to other pods, by mutual TLS", Tone::Plain)]),
     ];
     let frame = Some("network namespace of each pod");
-    Drawing {
-        way: RedirectionMode::Sidecar,
-        title: "Packet flow, sidecar",
-        frame,
-        rows,
-    }
+    Drawing { way: RedirectionMode::Sidecar, title: "Packet flow, sidecar", frame, rows }
 }
 
 const BOX: usize = 46;
