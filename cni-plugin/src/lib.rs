@@ -5,9 +5,10 @@
 //! no async runtime and no Kubernetes library, opens nothing that a decision does not need, and answers every call,
 //! also a hostile one, with a result or a CNI error object.
 //!
-//! The way of a call: [`call`] reads and answers, [`attach`] does ADD and CHECK, [`facts`] finds out about the pod,
-//! [`agent`] asks the node's agent, [`alone`] enrols an ambient pod without it, [`log`] tells the agent, [`record`] notes it for people. [`turn`] keeps two
-//! calls for one pod apart. [`refusal`] decides by the node alone when the credential is dead for good.
+//! The path of a call: [`call`] reads and answers it, [`attach`] does ADD and CHECK, [`facts`] looks the pod up,
+//! [`agent`] asks the node's agent, [`offline_enrol`] enrols an ambient pod without it, [`log`] posts to the agent's log,
+//! [`record`] notes each ADD for people. [`netns_lock`] serializes two calls for one namespace. [`refusal`] decides
+//! from the node alone when the API server refuses the credential for good.
 
 pub mod agent;
 pub mod attach;

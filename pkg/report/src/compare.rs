@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Comparison<T> {
     /// What should be.
     pub desired: Vec<T>,
-    /// What the kernel shows; `None`: it could not be asked, see [`crate::Seen::blind`].
+    /// What the kernel shows; `None`: it could not be queried, see [`crate::Provenance::blind`].
     pub observed: Option<Vec<T>>,
     /// What has to change so that the two agree; empty as well when the kernel could not be asked.
     pub difference: Vec<Difference>,
