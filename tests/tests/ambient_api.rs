@@ -79,7 +79,7 @@ impl Cluster {
         let ztunnel = Ztunnel::start_in(self.scene.node.pod(pod, &[]), ZtunnelOptions::default());
         self.tell("ztunnel-a", &ztunnel.pod_manifest(true, "2026-01-01T00:00:00Z"));
         daemon.wait_for("the ztunnel is used", |daemon| {
-            daemon.log().contains("new connections go through ztunnel") && daemon.is_ready()
+            daemon.logged(crate::ambient_stage::SWITCHED, "") > 0 && daemon.is_ready()
         });
         ztunnel
     }
@@ -178,7 +178,7 @@ fn pods_are_followed_and_marked_when_the_kernel_captures_them() {
     cluster.scene.api.admin().patch(&cluster.path("new"), &word(Value::Null));
     eventually("the mark of the new one again", || cluster.mark_of("new") == json!("enabled"));
     let log = daemon.log();
-    assert!(!log.contains("cannot mark"), "{log}");
+    assert!(!log.contains("cannot annotate"), "{log}");
     // Of pods on other nodes it knows nothing.
     let watches = cluster.scene.requests();
     let of_pods: Vec<_> =

@@ -176,7 +176,7 @@ fn traffic_is_rejected_where_that_is_wanted() {
         scene.first.tcp(scene.outside(v6)).unwrap();
     }
     scene.stage.announce(&ztunnel, false);
-    scene.stage.wait_said("no ztunnel is ready: TCP of enrolled pods is rejected");
+    scene.stage.wait_logged("no ztunnel is ready", "TCP of enrolled pods is rejected");
     scene.stage.daemon().wait_until_ready();
     scene.all_are_rejected();
     assert_eq!(watch.total().direct, 0, "{:?}", watch.total());
@@ -195,7 +195,7 @@ fn traffic_goes_its_ordinary_way_where_that_is_wanted() {
         }
     }
     scene.stage.announce(&watched.ztunnel, false);
-    scene.stage.wait_said("no ztunnel is ready: TCP of enrolled pods goes outside");
+    scene.stage.wait_logged("no ztunnel is ready", "TCP of enrolled pods goes outside");
     scene.stage.daemon().wait_until_ready();
     scene.all_go_directly();
     watched.expect("no ztunnel is ready", None, &[]);
@@ -313,10 +313,7 @@ fn a_ztunnel_whose_process_dies_leaks_nothing() {
     scene.others_go_on();
     ztunnel.restart();
     scene.stage.announce(&ztunnel, true);
-    scene
-        .stage
-        .daemon()
-        .wait_for("again", |daemon| daemon.log().matches("new connections go through").count() >= 2);
+    scene.stage.daemon().wait_for("again", |daemon| daemon.logged(crate::ambient_stage::SWITCHED, "") >= 2);
     for id in ids {
         attempts.outcome(id).unwrap_or_else(|error| panic!("{error}"));
     }

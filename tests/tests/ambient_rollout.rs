@@ -157,8 +157,8 @@ fn a_ztunnel_that_refuses_its_rules_is_not_switched_to() {
     stage.daemon().wait_for("it is refused, with the tool's words", refused);
     pod.tcp(outside).unwrap();
     first.wait_seen(|relayed| relayed.dst == outside);
-    let switched = format!("new connections go through ztunnel {}", next.pod().pod.uid);
-    assert!(!stage.log().contains(&switched), "{}", stage.log());
+    let switched = format!("ztunnel={}", next.pod().pod.uid);
+    assert_eq!(stage.daemon().logged(crate::ambient_stage::SWITCHED, &switched), 0, "{}", stage.log());
     assert_eq!(next.seen(), []);
     std::fs::remove_file(tools.path().join("broken")).unwrap();
     stage.wait_active(&next);

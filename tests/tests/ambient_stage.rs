@@ -18,6 +18,8 @@ use kit::{
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 
+/// The message when another ztunnel takes new connections.
+pub(crate) const SWITCHED: &str = "new connections go through ztunnel";
 /// Port of the echo server in each pod and outside.
 pub(crate) const PORT: u16 = 8080;
 /// Namespace of the pods of the mesh.
@@ -137,14 +139,14 @@ impl Ambient {
     /// Waits until the agent says that new connections go through this ztunnel.
     pub(crate) fn wait_active(&mut self, ztunnel: &Ztunnel) {
         let uid = ztunnel.pod().pod.uid.clone();
-        let words = format!("new connections go through ztunnel {uid}");
-        self.daemon().wait_for(&words, |daemon| daemon.log().contains(&words) && daemon.is_ready());
+        let field = format!("ztunnel={uid}");
+        self.daemon().wait_for(&field, |daemon| daemon.logged(SWITCHED, &field) > 0 && daemon.is_ready());
     }
 
     /// Waits until there were this many switches since the two that [`Ambient::ztunnel`] makes of two ztunnels.
     pub(crate) fn wait_switches(&mut self, count: usize) {
         let wanted = 2 + count;
-        let lines = |daemon: &Daemon| daemon.log().matches("new connections go through").count();
+        let lines = |daemon: &Daemon| daemon.logged(SWITCHED, "");
         self.daemon().wait_for("a switch", |daemon| lines(daemon) >= wanted && daemon.is_ready());
     }
 
@@ -461,9 +463,8 @@ impl Ambient {
 
     /// Waits until new connections go through a ztunnel once more.
     pub(crate) fn wait_active_again(&mut self, ztunnel: &Ztunnel) {
-        let words = format!("new connections go through ztunnel {}", ztunnel.pod().pod.uid);
-        self.daemon()
-            .wait_for(&words, |daemon| daemon.log().matches(&words).count() >= 2 && daemon.is_ready());
+        let field = format!("ztunnel={}", ztunnel.pod().pod.uid);
+        self.daemon().wait_for(&field, |daemon| daemon.logged(SWITCHED, &field) >= 2 && daemon.is_ready());
     }
 
     /// Waits until two dumps in a row are the same.
@@ -508,9 +509,14 @@ impl Ambient {
         assert!(told.as_ref().map_or(true, String::is_empty), "{told:?}");
     }
 
-    /// Waits until the daemon has said this, and is ready.
+    /// Waits until the daemon's log has these words.
     pub(crate) fn wait_said(&mut self, words: &str) {
         self.daemon().wait_for(words, |daemon| daemon.log().contains(words));
+    }
+
+    /// Waits until the daemon's log has a line with this message and this field.
+    pub(crate) fn wait_logged(&mut self, message: &str, field: &str) {
+        self.daemon().wait_for(message, |daemon| daemon.logged(message, field) > 0);
     }
 }
 

@@ -77,7 +77,7 @@ fn a_pod_is_captured_from_within() {
     let sandbox = add(&stage.node, stage.plugin(), pod);
     let _ = stage.processes.add(&sandbox.pod.uid, &sandbox.netns);
     stage.manifests.put_pod(&sandbox.manifest());
-    stage.wait_said("mesh/web is captured");
+    stage.wait_logged("pod captured", "pod=web");
     let _ = kit::connect(&sandbox.netns, Proto::Tcp, outside).unwrap();
     wait_relayed(&ztunnel, sandbox.ip(false), outside);
     // Rules of IPv6 are there in case it is switched on; a route that nothing could use is refused.

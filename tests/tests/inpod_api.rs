@@ -182,16 +182,18 @@ fn a_restart_that_changes_nothing_sends_no_patch() {
     drop(daemon);
     let mut daemon = cluster.scene.daemon();
     daemon.wait_until_ready();
-    daemon.wait_for("pods are found", |daemon| daemon.log().contains("ztunnel can be told of 4 pods"));
+    daemon.wait_for("pods are found", |daemon| {
+        daemon.logged("initial netns discovery complete; opening the ZDS snapshot", "pods=4") > 0
+    });
     // Long enough for what must not come.
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert_eq!(versions(), before, "before ztunnel is back");
     ztunnel.connect();
     ztunnel.wait_for_snapshots(2);
-    let captured = |name: &&str| format!("in-pod-restart/{name} is captured");
-    daemon.wait_for("they are captured again", |daemon| {
-        PODS.iter().all(|name| daemon.log().contains(&captured(name)))
-    });
+    let captured = |daemon: &kit::Daemon, name: &str| {
+        daemon.logged("pod captured", &format!("namespace=in-pod-restart pod={name}"))
+    };
+    daemon.wait_for("they are captured again", |daemon| PODS.iter().all(|name| captured(daemon, name) > 0));
     // Long enough for what must not come.
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(versions(), before, "nothing else writes to them");
@@ -200,7 +202,7 @@ fn a_restart_that_changes_nothing_sends_no_patch() {
     let is_loud = |line: &&str| line.contains("\twarn\t") || line.contains("\terror\t");
     let loud = log.lines().filter(is_loud).filter(|line| !line.contains("ConfigMap")); // here there is none
     assert_eq!(loud.collect::<Vec<_>>(), Vec::<&str>::new(), "a normal start");
-    assert_eq!(log.matches("a is captured").count(), 1, "said once: {log}");
+    assert_eq!(captured(&daemon, PODS[0]), 1, "said once: {log}");
     // What is known to be wrong is told.
     drop(daemon);
     ztunnel.kill();

@@ -34,7 +34,7 @@ fn ztunnel_decides_and_may_change_its_mind() {
     assert!(stage.is_bare(&peer));
     // It is replaced by one of today.
     let mut new = modern(&mut stage, "ztunnel-new", "2026-06-01T00:00:00Z");
-    stage.wait_said("captured from within each pod");
+    stage.wait_logged("capture mode changed", "mode=in-pod");
     new.wait_for_snapshots(1);
     stage.wait_served(&new, &peer);
     stage.eventually("its rules are there", |_| stage.is_ruled(&peer));
@@ -50,7 +50,7 @@ fn ztunnel_decides_and_may_change_its_mind() {
     assert_eq!(new.protocol_error(), None);
     new.kill();
     stage.manifests.remove_pod("istio-system", "ztunnel-new");
-    stage.wait_said("captured on the node");
+    stage.wait_logged("capture mode changed", "mode=node-level");
     stage.eventually("the pods are bare", |_| stage.is_bare(&peer) && stage.is_bare(&added));
     stage.wait_enrolled(&peer, true);
     assert!(stage.is_captured(&peer));
@@ -105,7 +105,7 @@ fn nothing_bypasses_the_mesh_while_the_capture_mode_changes() {
             let there = watch.counts();
             new.kill();
             stage.manifests.remove_pod("istio-system", "ztunnel-new");
-            stage.wait_said("captured on the node");
+            stage.wait_logged("capture mode changed", "mode=node-level");
             stage.eventually("the pods are bare", |stage| {
                 peers.iter().all(|peer| ours(peer) == [0, 0, 0] && stage.has_member(peer.ip(false)))
             });
@@ -188,7 +188,7 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     stage.start();
     let _old = stage.ambient_ztunnel("ztunnel-old");
     let mut new = modern(&mut stage, "ztunnel-new", "2026-06-01T00:00:00Z");
-    stage.wait_said("captured from within each pod");
+    stage.wait_logged("capture mode changed", "mode=in-pod");
     new.wait_for_snapshots(1);
     let peer = Peer::new(stage.node.pod(kit::Pod::new(MESH, "app"), &[]));
     let netns = &peer.sandbox.netns;
@@ -200,7 +200,7 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     stage.eventually("its rules are on their way", |_| at("shut").exists());
     new.kill();
     stage.manifests.remove_pod("istio-system", "ztunnel-new");
-    stage.wait_said("captured on the node");
+    stage.wait_logged("capture mode changed", "mode=node-level");
     // Long enough for what must not happen: that it goes on without them.
     std::thread::sleep(std::time::Duration::from_secs(1));
     std::fs::remove_file(at("shut")).unwrap();

@@ -131,7 +131,7 @@ fn a_namespace_that_is_replaced_is_captured_again() {
         std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
     }
     println!("it was found within {:?}", began.elapsed());
-    stage.wait_said("mesh/app has another network namespace");
+    stage.wait_logged("pod has another network namespace; capturing it again", "pod=app");
     stage.eventually("ztunnel serves it there", |_| {
         second.tcp((stage.node.outside_ip(false), PORT).into()).is_ok()
             && ztunnel.seen().iter().any(|one| one.src.ip() == second.ip(false))

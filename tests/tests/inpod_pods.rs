@@ -131,7 +131,7 @@ fn a_ztunnel_that_does_not_answer_keeps_nobody_waiting_for_ever() {
     let mut stage = InPod::new(&[]);
     let options = InpodOptions { mute: true, ..InpodOptions::default() };
     let _mute = kit::InpodZtunnel::start(&stage.node, "ztunnel-a", &stage.socket(), options);
-    stage.wait_said("is connected");
+    stage.wait_logged("ztunnel connected", "");
     let began = std::time::Instant::now();
     let error = stage.add(kit::Pod::new(MESH, "app"), &stage.node.conflist(&[stage.plugin()])).unwrap_err();
     assert_eq!(error.code(), Some(11), "{error}");

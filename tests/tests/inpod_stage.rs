@@ -167,8 +167,8 @@ impl InPod {
 
     /// Waits until the agent has said of a pod that it is captured.
     pub(crate) fn wait_captured(&mut self, peer: &Peer) {
-        let words = format!("{}/{} is captured", peer.sandbox.pod.namespace, peer.sandbox.pod.name);
-        self.wait_said(&words);
+        let pod = &peer.sandbox.pod;
+        self.wait_logged("pod captured", &format!("namespace={} pod={}", pod.namespace, pod.name));
     }
 
     /// Waits until ztunnel serves a pod where it is now.

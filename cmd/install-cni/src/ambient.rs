@@ -209,7 +209,7 @@ async fn follow_once(settings: Arc<Settings>, handle: AgentHandle) {
         Some(PodSource::Directory(path)) => match facts::follow_dir(path, &node, tell) {
             // It follows until it is dropped.
             Ok(_follower) => pending().await,
-            Err(error) => warn!(target: "ambient", "cannot follow {}: {error}", path.display()),
+            Err(error) => warn!(target: "ambient", path = %path.display(), %error, "cannot watch"),
         },
         Some(PodSource::Api) => {
             let Some(connection) = &settings.api else { return };
@@ -239,9 +239,11 @@ async fn mark_all(settings: Arc<Settings>, marks: &mut mpsc::Receiver<Annotation
             Ok(()) => {
                 // That the pod is captured, or not any more, the agent has logged.
                 let value = redirection.value().unwrap_or("removed");
-                info!(target: "ambient", "{pod}: annotation {AMBIENT_REDIRECTION}: {value}");
+                info!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, annotation = AMBIENT_REDIRECTION, value, "pod annotated");
             }
-            Err(error) => warn!(target: "ambient", "cannot mark {pod}: {error}"),
+            Err(error) => {
+                warn!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, %error, "cannot annotate the pod");
+            }
         }
     }
 }
@@ -252,7 +254,7 @@ fn follow_fallback(file: &Path, handle: &AgentHandle) {
     let mut watcher = match Watcher::new() {
         Ok(watcher) => watcher,
         Err(error) => {
-            warn!(target: "ambient", "cannot follow {}: {error}", file.display());
+            warn!(target: "ambient", path = %file.display(), %error, "cannot watch");
             return;
         }
     };
@@ -265,13 +267,13 @@ fn follow_fallback(file: &Path, handle: &AgentHandle) {
                 handle.set_fallback(fallback);
             }
             Err(error) if error != said => {
-                warn!(target: "ambient", "{}: {error}; what was chosen before stays", file.display());
+                warn!(target: "ambient", path = %file.display(), error, "invalid policy; keeping the last one");
                 said = error;
             }
             Err(_) => {}
         }
         if let Err(error) = watcher.wait(REGULAR) {
-            warn!(target: "ambient", "cannot follow {} any more: {error}", file.display());
+            warn!(target: "ambient", path = %file.display(), %error, "cannot watch any more");
             return;
         }
     }

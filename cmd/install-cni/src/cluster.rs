@@ -211,7 +211,7 @@ impl WarnOnce {
 
     pub(crate) fn forget(&mut self) {
         if self.0.take().is_some() {
-            info!(target: "install", "the API server answers again");
+            info!(target: "install", "the API server is available again");
         }
     }
 }

@@ -53,9 +53,9 @@ const LAST_PASS: Duration = Duration::from_secs(2);
 pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     let logger = logging::install(log).context("cannot set up logging")?;
     supervise::log_panics();
-    info!(target: "install", "install-cni {} (Millrace) on node {}", env!("CARGO_PKG_VERSION"), settings.identity.node);
+    info!(target: "install", version = env!("CARGO_PKG_VERSION"), node = settings.identity.node, "install-cni (Millrace) starts");
     if !settings.chosen.is_empty() {
-        info!(target: "install", "settings: {}", settings.chosen.join(", "));
+        info!(target: "install", settings = settings.chosen.join(", "), "settings that differ from the defaults");
     }
     settings.warnings.iter().for_each(|warning| warn!(target: "install", "{warning}"));
 
@@ -223,7 +223,7 @@ impl Daemon {
         let ambient = ambient.map(|running| self.start_ambient(running));
 
         let name = told_to_end(&mut work.ended, &mut dead).await?;
-        info!(target: "install", "{name}: ending");
+        info!(target: "install", signal = name, "shutting down");
         if let Some(condition) = condition {
             condition.abort(); // an end is no trouble of the node's
         }
@@ -255,7 +255,7 @@ impl Daemon {
                     drop(run.await); // its error is logged there
                 })));
             }
-            Err(error) => error!(target: "install", "the debug state is not served to commands: {error}"),
+            Err(error) => error!(target: "install", %error, "cannot serve the debug state to commands"),
         }
         if let Some(chosen) = self.settings.debug.clone() {
             let run = listen_debug(chosen, router, until(stopped.clone()));
@@ -301,21 +301,21 @@ impl Daemon {
         let installer = timeout(LAST_PASS, work.ended).await;
         match verdict {
             Verdict::Keep(why) => {
-                info!(target: "install", "the plugin stays installed: {why}");
+                info!(target: "install", reason = why, "the plugin stays installed");
                 if ambient.is_some() {
                     info!(target: "ambient", "enrolled pods stay captured");
                 }
                 Ok(ExitCode::SUCCESS)
             }
             Verdict::EndAmbient(why) => {
-                info!(target: "install", "the plugin stays installed: {why}");
+                info!(target: "install", reason = why, "the plugin stays installed");
                 let Some(agent) = ambient else { return Ok(ExitCode::SUCCESS) };
                 let errors = self.release_node(agent).await;
-                errors.iter().for_each(|error| error!(target: "ambient", "not removed: {error}"));
+                errors.iter().for_each(|error| error!(target: "ambient", %error, "not removed"));
                 Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
             Verdict::CleanUp(why) => {
-                info!(target: "install", "the plugin is removed: {why}");
+                info!(target: "install", reason = why, "the plugin is removed");
                 let Ok(Ok(mut installer)) = installer else {
                     bail!("the installer does not stop: nothing is removed")
                 };
@@ -328,7 +328,7 @@ impl Daemon {
                 }
                 errors.extend(state_collector::remove_records(&self.settings));
                 errors.extend(self.lock.remove().err().map(|error| format!("agent.lock: {error}")));
-                errors.iter().for_each(|error| error!(target: "install", "not removed: {error}"));
+                errors.iter().for_each(|error| error!(target: "install", %error, "not removed"));
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
                     && let Err(error) = condition::uninstalled(&client, &identity.node).await
                 {
@@ -410,7 +410,7 @@ async fn open(port: u16, bind: impl Fn() -> io::Result<TcpListener>) -> TcpListe
             Ok(listener) => return listener,
             Err(error) => {
                 if said.replace(error.kind()) != Some(error.kind()) {
-                    error!(target: "install", "cannot listen on port {port}: {error}; trying again");
+                    error!(target: "install", port, %error, "cannot listen; trying again");
                 }
                 sleep(AGAIN).await;
             }
@@ -420,6 +420,6 @@ async fn open(port: u16, bind: impl Fn() -> io::Result<TcpListener>) -> TcpListe
 
 fn told(port: u16, served: io::Result<()>) {
     if let Err(error) = served {
-        error!(target: "install", "cannot serve port {port}: {error}");
+        error!(target: "install", port, %error, "cannot serve");
     }
 }

@@ -91,7 +91,7 @@ impl Events {
     /// Serves until `shutdown`.
     pub(crate) async fn run(self, shutdown: impl Future<Output = ()>) {
         if let Err(error) = self.server.run(self.router, MAX_CONNECTIONS, shutdown).await {
-            error!(target: "ambient", "cannot serve Istio's own plugin: {error}");
+            error!(target: "ambient", %error, "cannot serve Istio's own plugin");
         }
     }
 }
@@ -103,7 +103,7 @@ async fn add(State(handler): State<PluginEventHandler>, body: Body) -> Refusal {
     let (status, why) = done.map_or_else(|refusal| refusal, |()| (StatusCode::OK, String::new()));
     metrics.plugin_request(status.as_u16());
     if status != StatusCode::OK {
-        warn!(target: "ambient", "Istio's own plugin is told {}: {why}", status.as_u16());
+        warn!(target: "ambient", status = status.as_u16(), reason = why, "CNI event rejected");
     }
     (status, why)
 }

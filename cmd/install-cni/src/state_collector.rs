@@ -245,7 +245,7 @@ impl StateCollector {
                     drop(spawn_blocking(move || agent::prune_records(&records)).await); // a panic is logged where it is
                     for notice in checker.look(&state, Instant::now()) {
                         if let About::Pod { name, .. } = &notice.about {
-                            warn!(target: "install", "{name}: {}", notice.message);
+                            warn!(target: "install", namespace = %name.namespace, pod = %name.name, "{}", notice.message);
                         }
                         drop(tell.try_send(notice)); // more than can be published are in the log
                     }
@@ -269,7 +269,7 @@ impl StateCollector {
         if let Err(error) = error
             && error != *said
         {
-            warn!(target: "install", "the debug state is not written down: {error}");
+            warn!(target: "install", error, "cannot write the debug state to its file");
             *said = error;
         }
     }

@@ -81,7 +81,7 @@ pub(crate) async fn restarted<K>(
         // The task may be wherever it panicked; what it keeps are queues and handles, of which none is half changed.
         let Err(why) = caught(run(&mut keeps)).await else { return };
         let pause = backoff.next(began.elapsed());
-        error!(target: "install", "{name} has panicked ({why}) and begins again in {} s", pause.as_secs());
+        error!(target: "install", task = %name, error = why, pause_s = pause.as_secs(), "task panicked; restarting");
         sleep(pause).await;
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn begun_again(name: &str, mut run: impl FnMut()) {
     loop {
         let began = std::time::Instant::now();
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(&mut run)) {
-            error!(target: "install", "{name} has panicked ({})", words_of(&*payload));
+            error!(target: "install", task = %name, error = words_of(&*payload), "task panicked");
         }
         thread::sleep(backoff.next(began.elapsed()));
     }

@@ -75,7 +75,7 @@ pub(crate) fn run(settings: &Settings, log: LogOptions) -> Result<ExitCode> {
     }
     troubles.extend(records);
     troubles.extend(lock.remove().err().map(|error| format!("agent.lock: {error}")));
-    troubles.iter().for_each(|trouble| error!(target: "install", "not removed: {trouble}"));
+    troubles.iter().for_each(|trouble| error!(target: "install", error = trouble, "not removed"));
     if troubles.is_empty() {
         info!(target: "install", "nothing of ours is left on this node");
         return Ok(ExitCode::SUCCESS);

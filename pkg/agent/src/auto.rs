@@ -157,7 +157,7 @@ impl AutoCapture {
             }
             match node.hand_over(&pod) {
                 Ok(()) => drop(handing.done.insert(pod.uid)),
-                Err(error) => warn!(target: "ambient", "a pod stays on the node path: {error}"),
+                Err(error) => warn!(target: "ambient", %error, "a pod stays on the node path"),
             }
         }
         let left = in_pod.bare();
@@ -294,7 +294,7 @@ impl CaptureMode for AutoCapture {
 }
 
 fn announce(is_in_pod: bool) {
-    info!(target: "ambient", "ztunnel has pods captured {} from now on", place(is_in_pod));
+    info!(target: "ambient", mode = if is_in_pod { "in-pod" } else { "node-level" }, "capture mode changed");
 }
 
 fn place(is_in_pod: bool) -> &'static str {

@@ -108,7 +108,7 @@ impl InPodCapture {
         allow_many_files();
         // Of capture on the node: by it, the plugin would enrol pods alone while no agent runs.
         if let Err(error) = hostfs::remove(&settings.shared_config) {
-            tracing::warn!(target: "ambient", "{error}");
+            tracing::warn!(target: "ambient", %error, "cannot remove the shared configuration of node-level capture");
         }
         let hub = Hub::new(Box::new(tell), Box::new(locate));
         let server = Server::bind(&chosen.socket)?;
@@ -183,7 +183,7 @@ impl InPodCapture {
 /// Where the peer of a connection is.
 fn locate(connection: BorrowedFd<'_>) -> BTreeSet<IpAddr> {
     peer_addresses(&connection).unwrap_or_else(|error| {
-        tracing::warn!(target: "zds", "cannot determine in which pod a ztunnel runs that has connected: {error}");
+        tracing::warn!(target: "zds", %error, "cannot determine the pod of a connected ztunnel");
         BTreeSet::new()
     })
 }
@@ -193,7 +193,7 @@ fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(target: "ambient", "cannot allow as many open files as may be: {error}");
+        tracing::debug!(target: "ambient", %error, "cannot raise the limit of open files");
     }
 }
 

@@ -300,10 +300,10 @@ impl Reconciler {
         }
         match trouble {
             Some(trouble) if self.logged.as_deref() != Some(trouble) => {
-                warn!(target: "ambient", "the node is not as it should be: {trouble}");
+                warn!(target: "ambient", error = trouble, "reconcile failed");
             }
             None if self.logged.is_some() || self.core.trouble.is_some() => {
-                info!(target: "ambient", "the node is as it should be");
+                info!(target: "ambient", "reconcile succeeded");
             }
             _ => {}
         }

@@ -131,7 +131,7 @@ impl Server {
             }
             // Without a time limit: a new connection is all that there is to wait for.
             if let Err(error) = poll(&mut ready, None::<&Timespec>) {
-                warn!(target: "ambient", "cannot wait for the plugin: {error}");
+                warn!(target: "ambient", %error, "cannot wait for the plugin");
                 thread::sleep(PATIENCE); // nothing else can be done about it
                 continue;
             }
@@ -139,7 +139,7 @@ impl Server {
                 Ok((client, _)) => start(client, Arc::clone(shared)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
-                    warn!(target: "ambient", "cannot accept a connection of the plugin: {error}");
+                    warn!(target: "ambient", %error, "cannot accept a connection of the plugin");
                     thread::sleep(Duration::from_millis(100)); // out of descriptors, most likely
                 }
             }
@@ -152,12 +152,12 @@ fn start(client: UnixStream, shared: Arc<ConnectionContext>) {
     let counted = Arc::clone(&shared);
     let body = move || {
         if let Err(error) = converse(&client, &shared) {
-            warn!(target: "ambient", "a request of the plugin was not answered: {error}");
+            warn!(target: "ambient", %error, "a request of the plugin was not answered");
         }
         shared.connections.fetch_sub(1, Ordering::Relaxed);
     };
     if let Err(error) = thread::Builder::new().name("plugin".to_owned()).stack_size(256 * 1024).spawn(body) {
-        warn!(target: "ambient", "cannot start a thread for a request of the plugin: {error}");
+        warn!(target: "ambient", %error, "cannot start a thread for a request of the plugin");
         counted.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -283,11 +283,13 @@ fn add(
     let began = Instant::now();
     let done = receive(&done, deadline).and_then(|done| done);
     match (membership, done) {
-        (Membership::In(reason), Ok(())) => info!(target: "ambient", "enrolled {name}: {reason}"),
+        (Membership::In(reason), Ok(())) => {
+            info!(target: "ambient", namespace = %name.namespace, pod = %name.name, %reason, "pod enrolled");
+        }
         (Membership::In(_), Err(error)) => return AgentAnswer::failed(error),
         (Membership::Out(_), Ok(())) => {}
         (Membership::Out(_), Err(error)) => {
-            warn!(target: "ambient", "addresses of {name} may still be captured: {error}");
+            warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error, "addresses of the pod may still be captured");
         }
     }
     shared.metrics.add("enrol", began.elapsed());

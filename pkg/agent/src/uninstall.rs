@@ -14,5 +14,5 @@ pub fn uninstall(settings: &Settings) -> Vec<String> {
 
 /// Says what could not be removed of a capture mode that is not used any more.
 pub(crate) fn tell(left: &[String]) {
-    left.iter().for_each(|left| warn!(target: "ambient", "not removed: {left}"));
+    left.iter().for_each(|left| warn!(target: "ambient", error = left, "not removed"));
 }

@@ -24,8 +24,10 @@ pub(crate) fn remove(settings: &Settings, holder: &Path) {
             continue;
         };
         match hostfs::remove_stale(directory, name) {
-            Ok(gone) => gone.iter().for_each(|path| info!(target: "install", "removed {}", path.display())),
-            Err(error) => warn!(target: "install", "{error}"),
+            Ok(gone) => {
+                gone.iter().for_each(|path| info!(target: "install", path = %path.display(), "removed"));
+            }
+            Err(error) => warn!(target: "install", %error, "cannot remove leftovers"),
         }
     }
 }

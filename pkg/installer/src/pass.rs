@@ -42,9 +42,9 @@ impl Installer {
     fn remove_former_kubeconfigs(&self) {
         for path in &self.settings.former_kubeconfigs {
             match hostfs::remove(path) {
-                Ok(true) => info!(target: "install", "removed {}", path.display()),
+                Ok(true) => info!(target: "install", path = %path.display(), "removed"),
                 Ok(false) => {}
-                Err(error) => warn!(target: "install", "an old credential stays: {error}"),
+                Err(error) => warn!(target: "install", %error, "cannot remove an old credential"),
             }
         }
     }
@@ -62,7 +62,10 @@ impl Installer {
             }
         };
         if installed.left_out != self.left_out {
-            installed.left_out.iter().for_each(|why| info!(target: "install", "left out: {why}"));
+            installed
+                .left_out
+                .iter()
+                .for_each(|why| info!(target: "install", reason = why, "directory skipped"));
             self.left_out = installed.left_out;
         }
         for path in &installed.replaced {

@@ -236,7 +236,7 @@ impl Installer {
         if words.is_empty() && !self.ready {
             info!(target: "install", "the plugin is installed");
         } else if !words.is_empty() && words != self.said {
-            warn!(target: "install", "the plugin is not installed as it should be: {words}");
+            warn!(target: "install", error = words, "the plugin is not installed correctly");
         }
     }
 
@@ -250,7 +250,7 @@ impl Installer {
                 Ok(_) if Instant::now() >= until => return,
                 Ok(_) => {}
                 Err(error) => {
-                    warn!(target: "install", "cannot wait for changes: {error}");
+                    warn!(target: "install", %error, "cannot wait for changes");
                     std::thread::sleep(left.min(LAST_RETRY)); // else this would be a busy loop
                     return;
                 }

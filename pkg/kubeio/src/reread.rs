@@ -48,7 +48,7 @@ impl<T: Clone> Reread<T> {
                 Ok(value) => *last = Last { value, settled, trouble: None },
                 Err(why) if last.trouble.as_ref() == Some(&why) => {}
                 Err(why) => {
-                    warn!(target: "api", "what this file said last still counts: {why}");
+                    warn!(target: "api", error = why, "cannot reload a credential file; using the last contents");
                     last.trouble = Some(why);
                 }
             }

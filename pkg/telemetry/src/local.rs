@@ -72,7 +72,7 @@ impl RootOnly {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|told| told.elapsed() >= TELL) {
             *told = Some(Instant::now());
-            warn!(target: "install", "user {user} connects to a socket of root's, and is not answered");
+            warn!(target: "install", uid = user, "rejected a connection to a socket for root only");
         }
     }
 }

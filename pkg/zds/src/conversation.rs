@@ -26,7 +26,7 @@ pub(crate) fn converse(socket: &OwnedFd, hub: &Hub) -> Result<Infallible, Ended>
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Ended::Event)?;
     let wake = event.try_clone().map_err(Ended::Wait)?;
     let guard = hub.join(version, socket, wake);
-    info!(target: "zds", "ztunnel {} is connected, protocol version {version}", guard.id());
+    info!(target: "zds", connection = guard.id(), version, "ztunnel connected");
     loop {
         match guard.next() {
             Next::Send(request) => ask(socket, hub, &guard, request)?,
@@ -50,9 +50,9 @@ fn ask(socket: &OwnedFd, hub: &Hub, guard: &ConnectionGuard<'_>, request: Reques
     let (step, error) = exchange(socket, hub, request)?;
     let error = Some(error).filter(|error| !error.is_empty());
     match (&step, &error) {
-        (_, None) => debug!(target: "zds", "ztunnel {} has acknowledged {step}", guard.id()),
+        (_, None) => debug!(target: "zds", connection = guard.id(), %step, "ztunnel acknowledged"),
         (Step::SnapshotSent, Some(error)) => return Err(Ended::Snapshot(error.clone())),
-        (_, Some(error)) => warn!(target: "zds", "ztunnel {} refuses {step}: {error}", guard.id()),
+        (_, Some(error)) => warn!(target: "zds", connection = guard.id(), %step, error, "ztunnel refused"),
     }
     guard.acknowledged(step, error.as_deref());
     Ok(())

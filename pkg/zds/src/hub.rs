@@ -100,7 +100,8 @@ impl Hub {
         for id in strangers {
             warn!(
                 target: "zds",
-                "ztunnel {id} runs in none of the node's ztunnel pods: it is told what is new only while none of these is connected"
+                connection = id,
+                "connected ztunnel runs in none of the node's ztunnel pods: it receives new pods only while none of these is connected"
             );
         }
     }

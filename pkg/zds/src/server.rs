@@ -59,7 +59,7 @@ impl Server {
                 // It has gone already, or nobody came.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {
-                    warn!(target: "zds", "cannot accept a connection of ztunnel: {error}");
+                    warn!(target: "zds", %error, "cannot accept a connection of ztunnel");
                     thread::sleep(PAUSE); // the next one may find what this one lacked
                 }
             }
@@ -86,19 +86,19 @@ fn start(socket: OwnedFd, hub: &Hub, connected: &Arc<AtomicUsize>) {
     let before = connected.fetch_add(1, Ordering::Relaxed);
     let counted = Counted(Arc::clone(connected));
     if before >= MAX_CONNECTIONS {
-        warn!(target: "zds", "a ztunnel is refused: {before} are connected");
+        warn!(target: "zds", connected = before, "connection of a ztunnel refused: too many are connected");
         return;
     }
     let hub = hub.clone();
     let body = move || {
         let _counted = counted;
         match converse(&socket, &hub) {
-            Err(Ended::Closed) => info!(target: "zds", "a ztunnel has closed its connection"),
-            Err(error) => warn!(target: "zds", "the connection of a ztunnel is closed: {error}"),
+            Err(Ended::Closed) => info!(target: "zds", "ztunnel closed its connection"),
+            Err(error) => warn!(target: "zds", %error, "closing the connection of a ztunnel"),
             Ok(never) => match never {},
         }
     };
     if let Err(error) = thread::Builder::new().name("ztunnel".to_owned()).stack_size(256 * 1024).spawn(body) {
-        warn!(target: "zds", "cannot start a thread for a ztunnel: {error}");
+        warn!(target: "zds", %error, "cannot start a thread for a ztunnel");
     }
 }

@@ -106,8 +106,9 @@ impl Lab {
     }
 
     pub(crate) fn wait_active(&mut self, ztunnel: &Ztunnel) {
-        let words = format!("new connections go through ztunnel {}", ztunnel.pod().pod.uid);
-        self.daemon.wait_for(&words, |daemon| daemon.log().contains(&words) && daemon.is_ready());
+        let field = format!("ztunnel={}", ztunnel.pod().pod.uid);
+        let switched = |daemon: &Daemon| daemon.logged("new connections go through ztunnel", &field) > 0;
+        self.daemon.wait_for(&field, |daemon| switched(daemon) && daemon.is_ready());
     }
 
     /// Sum and count of the agent's histogram of switches, in seconds.

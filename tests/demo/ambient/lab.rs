@@ -85,8 +85,9 @@ impl Lab {
             object: actor.object,
             ztunnel: Ztunnel::start_in(actor.sandbox, ZtunnelOptions::default()),
         };
-        let words = format!("new connections go through ztunnel {uid}");
-        self.daemon.wait_for(&words, |daemon| daemon.log().contains(&words) && daemon.is_ready());
+        let field = format!("ztunnel={uid}");
+        let switched = |daemon: &Daemon| daemon.logged("new connections go through ztunnel", &field) > 0;
+        self.daemon.wait_for(&field, |daemon| switched(daemon) && daemon.is_ready());
         proxy
     }
 

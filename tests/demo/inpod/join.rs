@@ -21,7 +21,7 @@ pub(crate) fn join_and_leave(lab: &mut Lab, actors: &Actors, show: &mut Show) {
     let mut old = LiveConnections::start(netns, Live::default());
     old.open(outside, 2);
     lab.manifests.put_namespace(LATE, &[LABEL]);
-    lab.wait_said("late/three is captured", 1);
+    lab.wait_logged("pod captured", "pod=three", 1);
     let remark = " (labelled, and not restarted)";
     Way::new(netns, "late/three", outside, &[Via::Outbound]).check(&actors.ztunnel, remark, show);
     // Its packets are new to the kernel's connection tracking, which begins with the rules.
@@ -31,7 +31,7 @@ pub(crate) fn join_and_leave(lab: &mut Lab, actors: &Actors, show: &mut Show) {
         "of its 2 connections from before, {broken} broke: their packets are taken for new connections"
     ));
     lab.manifests.put_namespace(LATE, &[]);
-    lab.wait_said("late/three is not captured any more", 1);
+    lab.wait_logged("pod released", "pod=three", 1);
     Way::new(netns, "late/three", outside, &[]).check(&actors.ztunnel, " (the label is gone)", show);
     show.check(
         !is_ruled(&three.sandbox) && dump(netns) == before,

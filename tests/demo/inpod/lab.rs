@@ -98,9 +98,9 @@ impl Lab {
         ztunnel
     }
 
-    /// Waits until the daemon has said this so often.
-    pub(crate) fn wait_said(&mut self, words: &str, times: usize) {
-        self.daemon.wait_for(words, |daemon| daemon.log().matches(words).count() >= times);
+    /// Waits until the daemon's log has so many lines with this message and this field.
+    pub(crate) fn wait_logged(&mut self, message: &str, field: &str, times: usize) {
+        self.daemon.wait_for(message, |daemon| daemon.logged(message, field) >= times);
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn without_ztunnel(lab: &mut Lab, actors: &mut Actors, show: &mut Sho
     let node = std::sync::Arc::clone(&lab.node);
     let watch = UplinkWatch::start(&node, &addresses(actors));
     actors.ztunnel.kill();
-    lab.wait_said("no ztunnel is connected", 1);
+    lab.wait_logged("no ztunnel is connected", "", 1);
     for (from, who, to) in [
         (&actors.one.sandbox.netns, "mesh/one", lab.outside(false)),
         (&actors.one.sandbox.netns, "mesh/one", actors.two.at(true)),

@@ -50,7 +50,7 @@ pub(crate) fn rollout(lab: &mut Lab, actors: &mut Actors, show: &mut Show) {
     let outside = lab.outside(false);
     let (attempts, failures) = while_attempting(actors, outside, || {
         actors.ztunnel.stop();
-        lab.wait_said("a ztunnel has closed its connection", 1);
+        lab.wait_logged("ztunnel closed its connection", "", 1);
     });
     let mut old = std::mem::replace(&mut actors.ztunnel, next);
     crowd.iter_mut().for_each(LiveConnections::wait_round);

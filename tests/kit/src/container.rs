@@ -388,6 +388,14 @@ impl Daemon {
         }
     }
 
+    /// How many lines of its log have this message and this field, such as `pod=web`; an empty field: any.
+    #[must_use]
+    pub fn logged(&self, message: &str, field: &str) -> usize {
+        let log = self.log();
+        let is_one = |line: &&str| line.split('\t').any(|column| column == message) && line.contains(field);
+        log.lines().filter(is_one).count()
+    }
+
     /// The value of a sample of `/metrics`, by its whole name, such as `istio_cni_installs_total{result="SUCCESS"}`.
     #[must_use]
     pub fn metric(&self, sample: &str) -> Option<f64> {

@@ -99,7 +99,7 @@ fn a_slot_that_cannot_be_built_is_neither_active_nor_a_bypass() {
     // No link that is new there gets an address of IPv6.
     ztunnel.pod().netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1");
     stage.announce(&ztunnel, true);
-    stage.wait_said("the node is not as it should be");
+    stage.wait_logged("reconcile failed", "");
     let answer = explain(&stage.container, "mesh/web");
     assert_eq!(answer.capture.map(report::CaptureState::word), Some("held"), "{answer}");
     assert!(!answer.answer.contains("No ztunnel is ready"), "{answer}");

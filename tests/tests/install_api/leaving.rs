@@ -18,9 +18,9 @@ pub(super) fn end(scene: &Scene, daemon: Daemon, stays: bool) -> String {
     assert!(status.success(), "{status}: {log}");
     assert!(took < END, "{took:?}: {log}");
     assert_eq!(scene.is_installed(), stays, "{log}");
-    let words = if stays { "the plugin stays installed: " } else { "the plugin is removed: " };
+    let words = if stays { "the plugin stays installed\treason=" } else { "the plugin is removed\treason=" };
     let (_, why) = log.rsplit_once(words).unwrap_or_else(|| panic!("it does not say why: {log}"));
-    why.lines().next().unwrap().to_owned()
+    why.lines().next().unwrap().trim_matches('"').replace("\\\"", "\"")
 }
 
 #[test]

@@ -148,7 +148,7 @@ impl InPodCapture {
     fn connected(&mut self, number: usize, synced: usize) {
         if number == 0 && self.connections > 0 {
             self.disconnected = Some(Instant::now());
-            warn!(target: "ambient", "no ztunnel is connected: new connections of captured pods fail until one is");
+            warn!(target: "ambient", effect = "new connections of captured pods fail", "no ztunnel is connected");
         }
         (self.connections, self.synced) = (number, synced);
         self.metrics.ztunnels(number, synced);
@@ -169,7 +169,7 @@ impl InPodCapture {
         match result {
             Ok(report) => {
                 if let Some(warning) = report.warning {
-                    debug!(target: "ambient", "{}: {warning}", enrolled_pod.name);
+                    debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, warning, "capturing without private mounts");
                 }
                 if !report.differences.is_empty() {
                     enrolled_pod.seen = Some(report.seen);
@@ -183,7 +183,7 @@ impl InPodCapture {
             }
             Err(why) => {
                 if enrolled_pod.trouble.as_ref() != Some(&why) {
-                    warn!(target: "ambient", "{} cannot be captured: {why}", enrolled_pod.name);
+                    warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error = why, "pod cannot be captured");
                 }
                 enrolled_pod.failed(why.clone());
                 if !enrolled_pod.waiting.is_empty() {
@@ -207,7 +207,7 @@ impl InPodCapture {
         match result {
             Ok(Look { glance, repaired }) => {
                 if !repaired.is_empty() {
-                    warn!(target: "ambient", "{}: rules were put back: {}", enrolled_pod.name, repaired.join("; "));
+                    warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, rules = repaired.join("; "), "rules of the pod restored");
                     self.metrics.repaired("pod");
                 }
                 enrolled_pod.seen = Some(glance);
@@ -217,7 +217,7 @@ impl InPodCapture {
             }
             Err(why) => {
                 if enrolled_pod.trouble.as_ref() != Some(&why) {
-                    warn!(target: "ambient", "{}: its rules cannot be kept: {why}", enrolled_pod.name);
+                    warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error = why, "rules of the pod cannot be verified");
                 }
                 enrolled_pod.doubted(why);
             }
@@ -236,12 +236,12 @@ impl InPodCapture {
                 self.capture(uid);
             }
             Ok(taken) => {
-                info!(target: "ambient", "{} is not captured any more", enrolled_pod.name);
-                debug!(target: "ambient", "{}: removed {}", enrolled_pod.name, taken.join("; "));
+                info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "pod released");
+                debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, rules = taken.join("; "), "rules removed");
                 self.forget(uid, "it has left the mesh");
             }
             Err(why) => {
-                warn!(target: "ambient", "{}: its rules cannot be removed: {why}", enrolled_pod.name);
+                warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error = why, "rules of the pod cannot be removed");
                 enrolled_pod.failed(why);
             }
         }
@@ -268,7 +268,7 @@ impl InPodCapture {
         enrolled_pod.served = None;
         enrolled_pod.announced = false;
         if enrolled_pod.refused.as_ref() != Some(&why) {
-            warn!(target: "ambient", "{}: {why}", enrolled_pod.name);
+            warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error, "ztunnel refused the pod");
         }
         enrolled_pod.refused = Some(why.clone());
         if !enrolled_pod.waiting.is_empty() {

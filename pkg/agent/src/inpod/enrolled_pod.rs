@@ -219,7 +219,7 @@ impl EnrolledPod {
     pub(super) fn say(&mut self) {
         if self.rules == RulesState::Verified && self.is_served() && !std::mem::replace(&mut self.said, true)
         {
-            info!(target: "ambient", "{} is captured", self.name);
+            info!(target: "ambient", namespace = %self.name.namespace, pod = %self.name.name, "pod captured");
         }
     }
 

@@ -86,7 +86,7 @@ impl InPodCapture {
         let (cause, what) = (core.history.cause(), format!("put in place: {}", summary(missing)));
         core.history.note(Entry { cause, what, pod: None, took, error: None });
         if self.open {
-            warn!(target: "ambient", "the node's probes were not exempt: {}", missing.join("; "));
+            warn!(target: "ambient", rules = missing.join("; "), "probe rules of the node restored");
             self.metrics.repaired("node");
             core.notices.repaired("probes of the node past ztunnel", missing);
         }

@@ -167,12 +167,12 @@ impl InPodCapture {
             return;
         };
         if others > 0 {
-            debug!(target: "ambient", "{}: its processes are in {} namespaces", enrolled_pod.name, others + 1);
+            debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, namespaces = others + 1, "processes of the pod are in several network namespaces");
         }
         let before = enrolled_pod.id();
         enrolled_pod.adopted = captured;
         if enrolled_pod.found(netns) && before.is_some() {
-            info!(target: "ambient", "{} has another network namespace: it is captured again", enrolled_pod.name);
+            info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "pod has another network namespace; capturing it again");
             enrolled_pod.container.clear();
             self.metrics.repaired("namespace");
         }

@@ -20,7 +20,8 @@ impl InPodCapture {
         self.enrolled.entry(pod.metadata.uid.clone()).or_insert_with(|| {
             let asked = Asked::of(pod);
             for warning in &asked.warnings {
-                warn!(target: "ambient", "{}: {warning}; it counts as absent", pod.name());
+                let name = pod.name();
+                warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error = %warning, "invalid annotation ignored");
             }
             core.metrics.event("add");
             let mut enrolled_pod = EnrolledPod::new(pod, asked.options(dns));
@@ -72,7 +73,7 @@ impl InPodCapture {
             return;
         }
         core.metrics.event("delete");
-        info!(target: "ambient", "{} leaves the mesh: {why}", enrolled_pod.name);
+        info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod leaves the mesh");
     }
 
     /// A pod outside of the mesh has rules of ours: it left while no agent was here.
@@ -111,7 +112,7 @@ impl InPodCapture {
         let Some(mut enrolled_pod) = self.enrolled.remove(uid) else { return };
         enrolled_pod.answer(&Err(why.to_owned()));
         self.hub.remove(uid);
-        tracing::debug!(target: "ambient", "{}: {why}", enrolled_pod.name);
+        tracing::debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod forgotten");
     }
 
     /// All pods are captured in another way from now on.
@@ -124,7 +125,7 @@ impl InPodCapture {
     /// the mesh; should it run nevertheless, it is found, and captured, as any running pod.
     pub(super) fn abandon(&mut self, uid: &str, why: String) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        warn!(target: "ambient", "{} could not be enrolled: {why}", enrolled_pod.name);
+        warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error = why, "pod could not be enrolled");
         enrolled_pod.answer(&Err(why.clone()));
         enrolled_pod.failed(why);
         if !enrolled_pod.is_served() {

@@ -46,7 +46,7 @@ impl InPodCapture {
         let addresses = self.wanted_addresses(core)?;
         let (added, left) = self.probes.settle(&addresses).map_err(|error| error.to_string())?;
         if added + left > 0 {
-            tracing::debug!(target: "ambient", "addresses of probed pods: {added} added, {left} removed");
+            tracing::debug!(target: "ambient", added, removed = left, "probe sets changed");
         }
         self.search_if_due(core);
         self.open_if_searched();
@@ -103,7 +103,7 @@ impl InPodCapture {
     fn give_up_lost(&mut self, core: &mut AgentState) {
         for (uid, enrolled_pod) in self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.is_empty()) {
             if core.ledger.is_expected(uid) && !core.index.pods().any(|pod| pod.metadata.uid == *uid) {
-                info!(target: "ambient", "{} was added, and never seen: it counts as gone", enrolled_pod.name);
+                info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "pod was added and never appeared; treating it as gone");
                 core.ledger.lost(uid);
             }
         }
@@ -144,7 +144,7 @@ impl InPodCapture {
         }
         self.hub.open();
         self.open = true;
-        info!(target: "ambient", "ztunnel can be told of {} pods", self.enrolled.len());
+        info!(target: "ambient", pods = self.enrolled.len(), "initial netns discovery complete; opening the ZDS snapshot");
     }
 
     /// Begins what can be begun.

@@ -117,6 +117,6 @@ impl InPodCapture {
         enrolled_pod.container = container;
         enrolled_pod.adopted = found.captured;
         enrolled_pod.found(found.netns);
-        info!(target: "ambient", "{} was added before this agent started: its network namespace is known", enrolled_pod.name);
+        info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "network namespace known from the record of the pod's ADD");
     }
 }

@@ -54,7 +54,7 @@ impl NodeCapture {
         }
         if !self.alone {
             for what in self.path.remove_elsewhere().map_err(words)? {
-                info!(target: "ambient", "an agent that used another iptables has left, and now gone: {what}");
+                info!(target: "ambient", rules = what, "removed stale rules from the other iptables backend");
             }
             self.alone = true;
         }
@@ -83,7 +83,9 @@ impl NodeCapture {
                     trouble = Some(format!("ztunnel {} cannot be used: {error}", candidate.name));
                 }
                 // One that is coming or going has no network, or none any more.
-                Err(error) => debug!(target: "ambient", "ztunnel {}: {error}", candidate.name),
+                Err(error) => {
+                    debug!(target: "ambient", ztunnel = %candidate.name, %error, "ztunnel cannot be located");
+                }
             }
         }
         (living, trouble)
@@ -161,7 +163,7 @@ impl NodeCapture {
         let done = steps.iter().try_for_each(|step| {
             let done = self.path.apply(step, &mut begun);
             core.metrics.step(step.kind(), done.is_ok());
-            debug!(target: "ambient", "{step}");
+            debug!(target: "ambient", %step, "applying");
             done.map_err(|error| format!("{step}: {error}"))
         });
         let (cause, error) = (core.history.cause(), done.as_ref().err().map(String::as_str));
@@ -174,9 +176,9 @@ impl NodeCapture {
             match active.and_then(|slot| desired.slot(slot)) {
                 Some(ztunnel) => {
                     let number = active.map_or(0, Slot::number);
-                    info!(target: "ambient", "new connections go through ztunnel {} in slot {number}", ztunnel.uid);
+                    info!(target: "ambient", ztunnel = %ztunnel.uid, slot = number, "new connections go through ztunnel");
                 }
-                None => warn!(target: "ambient", "no ztunnel is ready: {}", self.meanwhile()),
+                None => warn!(target: "ambient", effect = self.meanwhile(), "no ztunnel is ready"),
             }
         }
         Ok(())

@@ -55,7 +55,7 @@ pub(crate) fn found(settings: &Settings, path: &mut NodePath) -> Result<Observed
         match path.locate(&format!("slot {slot}"), ips, false) {
             Ok(generation) => *slot.of_mut(&mut slots) = Some(generation),
             // Its namespace is gone, and with it what we made there.
-            Err(error) => warn!(target: "ambient", "the ztunnel of slot {slot}: {error}"),
+            Err(error) => warn!(target: "ambient", %slot, %error, "ztunnel cannot be entered"),
         }
     }
     path.observe_slots(&mut observed, &slots).map_err(words)?;
