@@ -15,6 +15,7 @@ use planner::{
     node::Members,
     ztunnel,
 };
+use pod_status::{CaptureState, Life, PodStatus, Redirection};
 
 use crate::{
     history::History,
@@ -23,7 +24,7 @@ use crate::{
     metrics::Metrics,
     notice::{Notices, Notify},
     reconciler::{self, Scope, Waiting},
-    settings::{AnnotationUpdate, Redirection, Settings, Tell},
+    settings::{AnnotationUpdate, Settings, Tell},
     status::Status,
 };
 
@@ -55,8 +56,8 @@ pub(crate) struct AgentState {
     pub(crate) history: History,
     /// What is wrong with the node.
     pub(crate) trouble: Option<String>,
-    /// What was told of each pod last, by UID, and since when.
-    since: BTreeMap<String, (Option<Redirection>, SystemTime)>,
+    /// The state of each pod, by UID, and since when.
+    since: BTreeMap<String, (CaptureState, SystemTime)>,
     began: SystemTime,
     /// Whom the API server's lists were not believed of, at the last turn.
     doubted: Doubted,
@@ -201,11 +202,11 @@ impl AgentState {
         self.index.doubted().pods.contains(&pod.name())
     }
 
-    /// Marks pods as `state` says of each, and counts them. It is given the addresses of one that belongs to ambient
-    /// mode; `None`: nothing is said of it now. `why` tells of a pod's UID why it is not captured.
+    /// Publishes the status of all pods: annotations, Events and metrics. `status` is given the addresses of a pod that
+    /// belongs to ambient mode; `why`, given a pod's UID, returns why it is not captured.
     pub(crate) fn tell_pods(
         &mut self,
-        state: impl Fn(&Pod, Option<&[IpAddr]>) -> Option<Redirection>,
+        status: impl Fn(&Pod, Option<&[IpAddr]>) -> PodStatus,
         why: impl Fn(&str) -> String,
     ) {
         let (mut enrolled, mut pending) = (0, 0);
@@ -217,18 +218,19 @@ impl AgentState {
                 continue; // nobody asks about it any more
             }
             let standing = self.standing(pod);
-            let (is_member, redirection) = match &standing {
-                Standing::Member { ips, .. } => (true, state(pod, Some(ips))),
-                Standing::Pending(_) => (true, None), // its address is not known yet
+            let (is_member, status) = match &standing {
+                Standing::Member { ips, .. } => (true, status(pod, Some(ips))),
+                // Its address is not known yet.
+                Standing::Pending(_) => (true, PodStatus { state: CaptureState::Pending, annotation: None }),
                 Standing::Out(reason) => {
                     if reason.refused() {
                         *refused.entry(reason.code()).or_default() += 1;
                     }
-                    (false, state(pod, None))
+                    (false, status(pod, None))
                 }
             };
-            self.notices.saw(pod, &standing, redirection, || why(&pod.metadata.uid), Instant::now());
-            match redirection {
+            self.notices.saw(pod, &standing, status, || why(&pod.metadata.uid), Instant::now());
+            match status.annotation {
                 Some(Redirection::Enabled) => enrolled += 1,
                 // One that is deleted will not come.
                 None | Some(Redirection::Pending) if is_member && pod.metadata.deleted.is_none() => {
@@ -236,8 +238,8 @@ impl AgentState {
                 }
                 _ => {}
             }
-            marks.extend(redirection.and_then(|redirection| mark(pod, redirection)));
-            states.push((pod.metadata.uid.clone(), redirection));
+            marks.extend(status.annotation.and_then(|redirection| mark(pod, redirection)));
+            states.push((pod.metadata.uid.clone(), status.state));
         }
         self.remember(states);
         self.notices.end();
@@ -247,8 +249,8 @@ impl AgentState {
         self.tell_marks(marks);
     }
 
-    /// Since when each pod is as it is. What is not said of a pod now is as it was.
-    fn remember(&mut self, states: Vec<(String, Option<Redirection>)>) {
+    /// Since when each pod is in its state.
+    fn remember(&mut self, states: Vec<(String, CaptureState)>) {
         let now = SystemTime::now();
         let mut before = std::mem::take(&mut self.since);
         let mut differs = false;
@@ -256,7 +258,7 @@ impl AgentState {
             .into_iter()
             .map(|(uid, state)| {
                 let known = before.remove(&uid);
-                let same = known.filter(|(was, _)| state.is_none() || *was == state);
+                let same = known.filter(|(was, _)| *was == state);
                 differs |= same.is_none();
                 (uid, same.unwrap_or((state, now)))
             })
@@ -317,6 +319,11 @@ impl AgentState {
         let unmark = |pod: &Pod| mark(pod, Redirection::None);
         self.index.pods().filter_map(unmark).for_each(|mark| (self.tell)(mark));
     }
+}
+
+/// How far a pod's life is, by the API server. One whose sandbox is gone is not asked about.
+pub(crate) fn life(pod: &Pod) -> Life {
+    if pod.status.phase == "Running" { Life::Running } else { Life::Starting }
 }
 
 /// None if the annotation says so already.

@@ -289,7 +289,7 @@ impl CaptureMode for InPodCapture {
             enrolled: self
                 .enrolled
                 .iter()
-                .map(|(uid, enrolled_pod)| (uid.clone(), enrolled_pod.view()))
+                .map(|(uid, enrolled_pod)| (uid.clone(), enrolled_pod.view(self.connections > 0)))
                 .collect(),
             ztunnels: self.hub.state().connections,
         }

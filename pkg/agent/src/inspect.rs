@@ -27,6 +27,7 @@ use planner::{
     node::{Desired, Fallback, Members},
     ztunnel::Candidate,
 };
+use pod_status::Life;
 use report::{Change, NodeState, Observer, PodState, Provenance, RedirectionMode, State, Unobserved};
 use wire::PodRecord;
 
@@ -141,7 +142,9 @@ impl Inspector {
         if let CaptureSnapshot::InPod { enrolled, .. } = &snapshot.way
             && let Some(enrolled_pod) = enrolled.get(&pod.uid)
         {
-            inpod::verify(enrolled_pod, chosen, &self.settings.tools, pod);
+            let known = snapshot.pods.iter().find(|known| known.pod.metadata.uid == pod.uid);
+            let life = known.map_or(Life::Ending, pods::life_of);
+            inpod::verify(enrolled_pod, chosen, &self.settings.tools, life, pod);
         }
         Ok(())
     }

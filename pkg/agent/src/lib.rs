@@ -29,8 +29,9 @@ pub use inspect::{Inspector, Plain, add_failures, look_alone, prune_records, rea
 pub use ledger::{Attachment, Ledger};
 pub use metrics::Metrics;
 pub use notice::{About, Notice, NoticeLevel, Notify};
+pub use pod_status::Redirection;
 pub use reconciler::{AgentHandle, Inbox, Reconciler};
-pub use settings::{AnnotationUpdate, CaptureConfig, InPodConfig, Lookup, Redirection, Settings, Tell};
+pub use settings::{AnnotationUpdate, CaptureConfig, InPodConfig, Lookup, Settings, Tell};
 pub use socket::{Server, ServerError, Service};
 pub use status::Status;
 pub use uninstall::uninstall;

@@ -15,12 +15,13 @@ use std::{
 use model::Family;
 use nodepath::{Members, NodePath};
 use planner::node::{Desired, Fallback, Observed};
+use pod_status::{Evidence, Proxy, Rules};
 
 use crate::{
-    agent_state::AgentState,
+    agent_state::{AgentState, life},
     ledger::Attachment,
     reconciler::Reply,
-    settings::{Redirection, Settings},
+    settings::Settings,
 };
 
 pub(crate) use uninstall::{found, uninstall};
@@ -88,8 +89,16 @@ pub(crate) fn open_path(settings: &Settings) -> Result<NodePath, nodepath::Error
 fn tell(core: &mut AgentState, desired: &Desired, observed: &Observed) {
     core.tell_pods(
         |pod, ips| {
-            let captured = ips.is_some_and(|ips| is_captured(ips, &pod.metadata.uid, desired, observed));
-            Some(if captured { Redirection::Enabled } else { Redirection::None })
+            let Some(ips) = ips else { return Evidence::OUTSIDE.classify() };
+            let redirected = is_redirected(ips, &pod.metadata.uid, desired, observed);
+            let evidence = Evidence {
+                life: life(pod),
+                rules: if redirected { Rules::Verified } else { Rules::Incomplete { holds: false } },
+                proxy: if desired.active.is_some() { Proxy::Serves } else { Proxy::Unavailable },
+                fails_open: desired.fallback == Fallback::Open,
+                ..Evidence::UNKNOWN
+            };
+            evidence.classify()
         },
         |_| "the node's sets do not have its addresses as its own".to_owned(),
     );
@@ -98,7 +107,8 @@ fn tell(core: &mut AgentState, desired: &Desired, observed: &Observed) {
     }
 }
 
-fn is_captured(ips: &[IpAddr], uid: &str, desired: &Desired, observed: &Observed) -> bool {
+/// The pass has just verified all rules and routes: what is left to compare are the sets.
+fn is_redirected(ips: &[IpAddr], uid: &str, desired: &Desired, observed: &Observed) -> bool {
     ips.iter().all(|ip| {
         let in_set = observed.sets.get(&Family::of(*ip)).is_some_and(|members| members.contains_key(ip));
         in_set && desired.members.get(ip).is_some_and(|owner| owner == uid)

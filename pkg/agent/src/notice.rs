@@ -12,8 +12,9 @@ use std::{
 
 use model::{Pod, PodName};
 use planner::ambient::{NotEnrolled, Standing};
+use pod_status::{CaptureState, Evidence, PodStatus, Redirection, Rules};
 
-use crate::settings::Redirection;
+use crate::agent_state::life;
 
 /// How grave a notice is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,13 +128,12 @@ impl Notices {
         self.pods.retain(|_, seen| seen.round == self.round);
     }
 
-    /// A pod, what it should be, and what it is; `None`: nothing is said of that now. `why` is asked for a pod that should
-    /// be captured and is not.
+    /// A pod, and its status. `why` is asked for a pod that should be captured and is not.
     pub(crate) fn saw(
         &mut self,
         pod: &Pod,
         standing: &Standing,
-        is: Option<Redirection>,
+        status: PodStatus,
         why: impl FnOnce() -> String,
         now: Instant,
     ) {
@@ -151,13 +151,17 @@ impl Notices {
         });
         seen.round = round;
         let runs = pod.status.phase == "Running";
-        let notice = match (standing, is) {
-            (Standing::Member { .. }, Some(Redirection::Enabled)) => seen.captured_now(),
-            (Standing::Member { .. }, is) if runs => {
-                seen.missing_now(is == Some(Redirection::Pending), why, now);
+        // An outage of ztunnel is the node's news, not that of each of its pods.
+        let captured =
+            status.state == CaptureState::Captured || status.annotation == Some(Redirection::Enabled);
+        let notice = match (standing, status.state) {
+            (Standing::Member { .. }, _) if captured => seen.captured_now(),
+            (Standing::Member { .. }, state) if runs => {
+                let is_ruled = matches!(state, CaptureState::Held | CaptureState::Unknown);
+                seen.missing_now(is_ruled, why, now);
                 None
             }
-            (Standing::Out(reason), Some(Redirection::None)) if *reason != NotEnrolled::NamespaceUnknown => {
+            (Standing::Out(reason), CaptureState::Outside) if *reason != NotEnrolled::NamespaceUnknown => {
                 seen.left_now(*reason, runs)
             }
             _ => None,
@@ -175,7 +179,13 @@ impl Notices {
             seen.round = self.round;
             return;
         }
-        self.saw(pod, standing, None, || why.to_owned(), now);
+        let evidence =
+            Evidence { life: life(pod), rules: Rules::Absent { failing: true }, ..Evidence::UNKNOWN };
+        let status = match standing {
+            Standing::Out(_) => PodStatus { state: CaptureState::Unknown, annotation: None },
+            _ => evidence.classify(),
+        };
+        self.saw(pod, standing, status, || why.to_owned(), now);
     }
 
     /// What somebody had changed was put back. `led`: what it leads, such as a pod's traffic, and where.

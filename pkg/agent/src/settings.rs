@@ -7,6 +7,7 @@ use planner::{
     ambient::AmbientPolicy,
     node::{Fallback, NodeConfig},
 };
+use pod_status::Redirection;
 
 /// How pods of ambient mode are captured.
 #[derive(Clone, Debug)]
@@ -77,32 +78,6 @@ pub struct Settings {
     pub journal: PathBuf,
     /// The file that plugin and agent share.
     pub shared_config: PathBuf,
-}
-
-/// What a pod's annotation `ambient.istio.io/redirection` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Redirection {
-    /// Nothing: it is not captured.
-    None,
-    /// Its traffic is led to ztunnel, which does not take it yet.
-    Pending,
-    /// It is captured.
-    Enabled,
-}
-
-impl Redirection {
-    /// The values that only we write.
-    pub(crate) const VALUES: [&'static str; 2] = ["enabled", "pending"];
-
-    /// The annotation's value; `None`: no annotation.
-    #[must_use]
-    pub fn value(self) -> Option<&'static str> {
-        match self {
-            Redirection::None => None,
-            Redirection::Pending => Some("pending"),
-            Redirection::Enabled => Some("enabled"),
-        }
-    }
 }
 
 /// A pod whose annotation should say how it is captured.

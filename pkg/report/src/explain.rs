@@ -8,13 +8,10 @@ mod unknown;
 
 use std::fmt;
 
+use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    pod::{CaptureState, RedirectionMode},
-    state::State,
-    text::clean,
-};
+use crate::{state::State, text::clean};
 
 /// The answer. Each of its texts is one or more whole sentences on one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -20,7 +20,8 @@ pub use network::{
     Address, FirewallRule, LinkState, Network, PolicyRuleState, RouteState, SetMember, SysctlState,
 };
 pub use page::page;
-pub use pod::{CaptureState, KernelView, NetnsRef, PodState, Reason, RedirectionMode, ZtunnelView};
+pub use pod::{KernelView, NetnsRef, PodState, Reason, ZtunnelView};
+pub use pod_status::{CaptureState, RedirectionMode};
 pub use state::{
     Change, Health, InstalledFile, NodeState, Observer, Outcome, Provenance, SCHEMA, Setting, State, Step,
     Unobserved, ZtunnelState,

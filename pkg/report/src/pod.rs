@@ -1,7 +1,8 @@
 //! One pod of the node.
 
-use std::{fmt, net::IpAddr};
+use std::net::IpAddr;
 
+use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
 /// What is known of a pod.
@@ -41,38 +42,6 @@ pub struct PodState {
     /// not captured so, or nobody says.
     #[serde(default)]
     pub privilege: Option<String>,
-}
-
-/// Whether a pod is captured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CaptureState {
-    /// It should be, and the kernel shows it.
-    Captured,
-    /// It should be, and is on its way.
-    Pending,
-    /// It should be, runs, and its traffic, or some of it, bypasses the mesh.
-    Bypassing,
-    /// It should be, its traffic is held back, and it cannot reach anything through the mesh.
-    Held,
-    /// It should not be, and is not.
-    Outside,
-    /// It should not be, and the kernel shows rules or addresses of ours for it.
-    Leaving,
-    /// The kernel could not be asked.
-    Unknown,
-}
-
-/// A way into the mesh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RedirectionMode {
-    /// Rules in its network namespace lead to its own proxy.
-    Sidecar,
-    /// Rules of the node lead its traffic to ztunnel.
-    Node,
-    /// Rules in its network namespace lead to ztunnel, which listens in there.
-    InPod,
 }
 
 /// Why.
@@ -130,62 +99,5 @@ impl PodState {
     #[must_use]
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
-    }
-}
-
-impl CaptureState {
-    /// All of them, worst first.
-    pub const ALL: [CaptureState; 7] = [
-        CaptureState::Bypassing,
-        CaptureState::Held,
-        CaptureState::Unknown,
-        CaptureState::Leaving,
-        CaptureState::Pending,
-        CaptureState::Captured,
-        CaptureState::Outside,
-    ];
-
-    /// The word that JSON has for it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            CaptureState::Captured => "captured",
-            CaptureState::Pending => "pending",
-            CaptureState::Bypassing => "bypassing",
-            CaptureState::Held => "held",
-            CaptureState::Outside => "outside",
-            CaptureState::Leaving => "leaving",
-            CaptureState::Unknown => "unknown",
-        }
-    }
-
-    /// Somebody should look.
-    #[must_use]
-    pub fn is_wrong(self) -> bool {
-        matches!(self, CaptureState::Bypassing | CaptureState::Held)
-    }
-}
-
-impl fmt::Display for CaptureState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
-    }
-}
-
-impl RedirectionMode {
-    /// The word that JSON has for it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            RedirectionMode::Sidecar => "sidecar",
-            RedirectionMode::Node => "node",
-            RedirectionMode::InPod => "in-pod",
-        }
-    }
-}
-
-impl fmt::Display for RedirectionMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
     }
 }

@@ -2,12 +2,10 @@
 
 use std::net::IpAddr;
 
+use pod_status::RedirectionMode;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    network::Network,
-    pod::{PodState, RedirectionMode},
-};
+use crate::{network::Network, pod::PodState};
 
 /// Name and version of the document's form. A member that is added leaves the version as it is; one that is removed, or
 /// means another thing, raises it.

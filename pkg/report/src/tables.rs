@@ -5,9 +5,11 @@ mod layout;
 
 use std::fmt::Write as _;
 
+use pod_status::CaptureState;
+
 use crate::{
     compare::DifferenceKind,
-    pod::{CaptureState, PodState},
+    pod::PodState,
     state::{Observer, State},
     text::{clause, clean, count, sentence},
 };

@@ -9,6 +9,7 @@ use std::{
 use inpod::RulesSnapshot;
 use model::{NetworkPrivilege, Pod, PodName};
 use netns::{Netns, NetnsId};
+use pod_status::{Evidence, Life, Membership, Proxy, Rules};
 use tracing::info;
 use zds::Workload;
 
@@ -190,6 +191,29 @@ impl EnrolledPod {
         !self.leaving && if self.netns.is_some() { self.adopted } else { self.marked }
     }
 
+    /// What is known of it, from which all that anybody is told of it follows. `connected`: a ztunnel is.
+    pub(super) fn evidence(&self, life: Life, connected: bool) -> Evidence {
+        Evidence {
+            membership: if self.leaving { Membership::Leaving } else { Membership::Member },
+            life,
+            rules: match self.rules {
+                RulesState::Absent => Rules::Absent { failing: self.is_doubtful() },
+                _ if self.is_doubtful() => Rules::Doubtful,
+                RulesState::Applied => Rules::Applied,
+                RulesState::Verified => Rules::Verified,
+            },
+            proxy: match () {
+                () if self.is_served() && connected => Proxy::Serves,
+                () if self.is_served() => Proxy::Unavailable,
+                () if self.announced => Proxy::Announced,
+                () => Proxy::Absent,
+            },
+            overruled: self.bypasses().next().is_some(),
+            fails_open: false, // its own rules hold its traffic while no ztunnel is there
+            awaited: !self.waiting.is_empty(),
+        }
+    }
+
     /// Rules of other components that precede ours, as they were seen last.
     pub(super) fn bypasses(&self) -> impl Iterator<Item = &str> {
         self.seen.iter().flat_map(RulesSnapshot::bypasses)
@@ -230,20 +254,19 @@ impl EnrolledPod {
     }
 
     /// For people who ask.
-    pub(super) fn view(&self) -> EnrolledPodView {
+    pub(super) fn view(&self, connected: bool) -> EnrolledPodView {
         EnrolledPodView {
+            evidence: self.evidence(Life::Running, connected),
             ips: self.ips.clone(),
             options: self.options.clone(),
             netns: self.netns.clone(),
             ruled: self.is_ruled(),
             verified: self.rules == RulesState::Verified,
             leaving: self.leaving,
-            served: self.is_served(),
             refused: self.refused.clone(),
             looked: self.looked,
             seen: self.seen.clone(),
             trouble: self.trouble.clone(),
-            awaited: !self.waiting.is_empty(),
         }
     }
 

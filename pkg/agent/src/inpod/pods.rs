@@ -8,10 +8,11 @@ use planner::{
     ambient::{AMBIENT_REDIRECTION, Standing},
     inpod::Asked,
 };
+use pod_status::Redirection;
 use tracing::{info, warn};
 
 use super::{InPodCapture, enrolled_pod::EnrolledPod, worker::Job};
-use crate::{agent_state::AgentState, settings::Redirection};
+use crate::agent_state::AgentState;
 
 impl InPodCapture {
     /// The enrolled_pod that a pod is, or becomes.

@@ -11,11 +11,16 @@ use planner::{
     node::Members,
     ztunnel,
 };
+use pod_status::{Evidence, Rules};
 use tracing::info;
 use zds::ZtunnelPod;
 
 use super::{InPodCapture, enrolled_pod::RulesState, worker::Job};
-use crate::{agent_state::AgentState, capture_mode::Trouble, reconciler::Scope, settings::Redirection};
+use crate::{
+    agent_state::{AgentState, life},
+    capture_mode::Trouble,
+    reconciler::Scope,
+};
 
 /// Each pod's rules are looked at this often.
 const LOOK: Duration = Duration::from_secs(40);
@@ -222,29 +227,19 @@ impl InPodCapture {
         }
     }
 
-    /// Marks pods by what is known of the kernel and of ztunnel.
+    /// Reports the status of all pods.
     fn tell(&self, core: &mut AgentState, addresses: &Members) {
         core.tell_pods(
             |pod, ips| {
-                let enrolled_pod = self.enrolled.get(&pod.metadata.uid);
-                let Some(enrolled_pod) = enrolled_pod else {
-                    return ips.is_none().then_some(Redirection::None);
+                let life = life(pod);
+                let evidence = match (self.enrolled.get(&pod.metadata.uid), ips) {
+                    (Some(enrolled_pod), _) => enrolled_pod.evidence(life, self.connections > 0),
+                    (None, Some(_)) => {
+                        Evidence { life, rules: Rules::Absent { failing: false }, ..Evidence::UNKNOWN }
+                    }
+                    (None, None) => Evidence::OUTSIDE,
                 };
-                match enrolled_pod.rules {
-                    _ if enrolled_pod.leaving => None,
-                    // Who sends it HBONE might find nobody.
-                    _ if enrolled_pod.is_doubtful() && enrolled_pod.waiting.is_empty() => {
-                        Some(Redirection::Pending)
-                    }
-                    RulesState::Verified if enrolled_pod.is_served() => Some(Redirection::Enabled),
-                    RulesState::Applied if enrolled_pod.is_served() => None, // a second look is on its way
-                    // As an agent before this one left it; nothing is known to be wrong.
-                    RulesState::Applied | RulesState::Verified if enrolled_pod.announced => None,
-                    RulesState::Applied | RulesState::Verified if enrolled_pod.waiting.is_empty() => {
-                        Some(Redirection::Pending)
-                    }
-                    _ => None,
-                }
+                evidence.classify()
             },
             |uid| self.why_not(uid),
         );

@@ -10,16 +10,17 @@ use ::inpod::{captured_families, has_listener};
 use model::{Family, Port};
 use netns::Netns;
 use planner::node::{Fallback, Observed, Slot};
+use pod_status::{Evidence, Life, Proxy, Rules};
 use report::{
-    CaptureState, Comparison, FirewallRule, KernelView, Network, NodeState, Observer, PodState,
-    RedirectionMode, State, SysctlState, Unobserved, ZtunnelView,
+    Comparison, FirewallRule, KernelView, Network, NodeState, Observer, PodState, RedirectionMode, State,
+    SysctlState, Unobserved, ZtunnelView,
 };
 use rules::Saved;
 
 use super::{
     blind_to, inpod, node,
     pods::{Network as NodeView, on_node},
-    sidecar,
+    sidecar::{self, SIDECAR},
 };
 use crate::{
     history::{milliseconds, timestamp},
@@ -218,7 +219,14 @@ fn enrolled(node: &NodeState, network: &Network, pod: &mut PodState) {
     let open = node.fallback == Some(Fallback::Open.to_string());
     let mut seen = NodeView::of(network);
     seen.active = node.active_slot.is_some();
-    on_node(&seen, open, pod);
+    let mut evidence = Evidence { life: life(pod), ..Evidence::OUTSIDE };
+    on_node(&seen, open, pod, &mut evidence);
+    pod.capture = evidence.classify().state;
+}
+
+/// As the last agent noted it.
+fn life(pod: &PodState) -> Life {
+    if pod.phase == "Running" { Life::Running } else { Life::Starting }
 }
 
 fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
@@ -236,13 +244,14 @@ fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) 
             served(&netns, config.outbound, pod);
         }
         Ok(found) => {
-            pod.capture = CaptureState::Bypassing;
+            let rules = Rules::Incomplete { holds: false };
+            pod.capture = Evidence { life: life(pod), rules, ..Evidence::UNKNOWN }.classify().state;
             let lacking = families.iter().filter(|family| !found.contains(family));
             let words = |family| format!("its network namespace has no policy route to ztunnel for {family}");
             pod.kernel.differences.extend(lacking.map(words));
         }
         Err(error) => {
-            pod.capture = CaptureState::Unknown;
+            pod.capture = Evidence::UNKNOWN.classify().state;
             pod.kernel.blind = Some(error.to_string());
         }
     }
@@ -252,14 +261,16 @@ fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) 
 fn served(netns: &Netns, port: Port, pod: &mut PodState) {
     match has_listener(netns, port) {
         Ok(serves) => {
-            pod.capture = if serves { CaptureState::Captured } else { CaptureState::Held };
+            let proxy = if serves { Proxy::Serves } else { Proxy::Absent };
+            let rules = Rules::Verified;
+            pod.capture = Evidence { life: life(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
             pod.ztunnel = Some(ZtunnelView { serves, refused: None });
             pod.trouble = None; // of then
             let word = if serves { "listens" } else { "does not listen" };
             pod.kernel.seen.push(format!("ztunnel {word} in its network namespace (port {port})"));
         }
         Err(error) => {
-            pod.capture = CaptureState::Unknown;
+            pod.capture = Evidence::UNKNOWN.classify().state;
             pod.kernel.blind = Some(error.to_string());
         }
     }
@@ -269,25 +280,26 @@ fn redirected(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState
     let Some(netns) = netns else { return without_netns(settings, pod) };
     match sidecar::rules_there(&netns, &settings.tools) {
         Ok(0) => {
-            pod.capture = CaptureState::Bypassing;
+            let rules = Rules::Incomplete { holds: false };
+            pod.capture = Evidence { life: life(pod), rules, ..SIDECAR }.classify().state;
             pod.kernel
                 .differences
                 .push("its network namespace has no rules that lead to its sidecar".to_owned());
         }
         Ok(number) => {
-            pod.capture = CaptureState::Captured;
+            pod.capture = Evidence { rules: Rules::Verified, ..SIDECAR }.classify().state;
             let seen = format!("{number} rules of sidecar redirection; an agent compares them one by one");
             pod.kernel.seen.push(seen);
         }
         Err(why) => {
-            pod.capture = CaptureState::Unknown;
+            pod.capture = Evidence::UNKNOWN.classify().state;
             pod.kernel.blind = Some(why);
         }
     }
 }
 
 fn without_netns(settings: &Settings, pod: &mut PodState) {
-    pod.capture = CaptureState::Unknown;
+    pod.capture = Evidence::UNKNOWN.classify().state;
     let directory = settings.netns_directory.display();
     pod.kernel.blind = Some(format!("no network namespace in {directory} has its address"));
 }

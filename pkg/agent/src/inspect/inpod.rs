@@ -6,9 +6,9 @@ use ::inpod::{ProbeRules, Probes, RulesSnapshot, Wanted, set};
 use model::Family;
 use netns::{Netns, NetnsId};
 use planner::node::Members;
+use pod_status::{Evidence, Life, Proxy, Rules};
 use report::{
-    CaptureState, Comparison, Difference, DifferenceKind, KernelView, NetnsRef, Network, PodState, State,
-    Step, Unobserved,
+    Comparison, Difference, DifferenceKind, KernelView, NetnsRef, Network, PodState, State, Step, Unobserved,
 };
 use rules::ChainSet;
 
@@ -33,14 +33,13 @@ pub(crate) struct EnrolledPodView {
     /// They were seen there.
     pub(crate) verified: bool,
     pub(crate) leaving: bool,
-    pub(crate) served: bool,
     pub(crate) refused: Option<String>,
     pub(crate) looked: Option<SystemTime>,
     /// What was seen then.
     pub(crate) seen: Option<RulesSnapshot>,
     pub(crate) trouble: Option<String>,
-    /// An ADD waits.
-    pub(crate) awaited: bool,
+    /// The same, as evidence of whether it is captured; its life is filled in by who knows it.
+    pub(crate) evidence: Evidence,
 }
 
 impl EnrolledPodView {
@@ -139,7 +138,7 @@ pub(super) fn plan(state: &State, enrolled: &BTreeMap<String, EnrolledPodView>) 
                     Vec::new(),
                 );
             }
-            EnrolledPodView { served: false, .. } => {
+            _ if matches!(enrolled_pod.evidence.proxy, Proxy::Announced | Proxy::Absent) => {
                 step("tell-ztunnel", format!("have ztunnel serve {title}"), Vec::new());
             }
             EnrolledPodView { verified: false, .. } => {
@@ -185,6 +184,7 @@ pub(super) fn verify(
     enrolled_pod: &EnrolledPodView,
     chosen: &InPodConfig,
     tools: &netfilter::Options,
+    life: Life,
     pod: &mut PodState,
 ) {
     // One that is on its way in or out has none of them, or not all, and that is no news.
@@ -207,16 +207,13 @@ pub(super) fn verify(
                     .seen
                     .push(format!("its rules and its policy route are in place ({})", names.join(", ")));
             }
-            let found = report.seen.bypasses().map(str::to_owned).collect();
-            let before = std::mem::replace(&mut pod.kernel.overruling, found);
-            pod.capture = match (pod.capture, pod.kernel.overruling.is_empty()) {
-                (CaptureState::Captured, false) => CaptureState::Bypassing,
-                // What was found at the last look was the only thing wrong with it, and is gone.
-                (CaptureState::Bypassing, true) if !before.is_empty() => CaptureState::Captured,
-                (other, _) => other,
-            };
-            if !report.differences.is_empty() {
-                pod.capture = CaptureState::Bypassing;
+            pod.kernel.overruling = report.seen.bypasses().map(str::to_owned).collect();
+            let is_complete = report.differences.is_empty();
+            let rules = if is_complete { Rules::Verified } else { Rules::Incomplete { holds: false } };
+            let overruled = !pod.kernel.overruling.is_empty();
+            let evidence = Evidence { life, rules, overruled, ..enrolled_pod.evidence };
+            pod.capture = evidence.classify().state;
+            if !is_complete {
                 pod.since = None; // nobody saw it change
             }
             pod.kernel.differences.splice(..0, report.differences);

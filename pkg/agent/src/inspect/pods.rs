@@ -13,6 +13,7 @@ use planner::{
     node::Slot,
     ztunnel::Candidate,
 };
+use pod_status::{Evidence, Life, Membership, Proxy, Rules};
 use report::{
     CaptureState, Comparison, Difference, DifferenceKind, KernelView, PodState, Reason, RedirectionMode,
     RouteState, SetMember, State, ZtunnelState, ZtunnelView,
@@ -20,7 +21,7 @@ use report::{
 use zds::ConnectionState;
 
 use super::{CaptureSnapshot, EnrolledPodView, Known, Snapshot, inpod, node::number};
-use crate::{history::timestamp, settings::Settings};
+use crate::{agent_state::life, history::timestamp, settings::Settings};
 
 /// The node's ztunnels. `active`: the slot that the kernel sends new connections to.
 pub(super) fn ztunnels(snapshot: &Snapshot, active: Option<u32>) -> Vec<ZtunnelState> {
@@ -163,7 +164,7 @@ fn pod(
         uid: meta.uid.clone(),
         ips,
         phase: known.pod.status.phase.clone(),
-        capture: CaptureState::Outside,
+        capture: CaptureState::Unknown,
         way: None,
         reason: reason(&known.standing),
         since: known.since.map(timestamp),
@@ -179,42 +180,51 @@ fn pod(
             code: NotEnrolled::Terminated.code().to_owned(),
             words: "its containers have ended, and the API server is about to remove it".to_owned(),
         };
+        shown.capture = Evidence::OUTSIDE.classify().state;
         return shown;
     }
+    let mut evidence = Evidence { life: life_of(known), ..Evidence::OUTSIDE };
     match (&known.standing, &snapshot.way) {
         (Standing::Out(left), _) => {
-            let redirect = outside(*left, known, &settings.policy, &mut shown);
+            let redirect = outside(*left, known, &settings.policy, &mut shown, &mut evidence);
             redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
         }
         (_, CaptureSnapshot::Node { .. }) => shown.way = Some(RedirectionMode::Node),
         (_, CaptureSnapshot::InPod { .. }) => shown.way = Some(RedirectionMode::InPod),
-        (_, CaptureSnapshot::None) => shown.capture = CaptureState::Unknown,
+        (_, CaptureSnapshot::None) => evidence.membership = Membership::Undetermined,
     }
     match &snapshot.way {
-        CaptureSnapshot::Node { .. } => {
-            on_node(seen, is_open(snapshot), &mut shown);
-            if shown.way == Some(RedirectionMode::Node) && shown.capture.is_wrong() {
-                shown.trouble.clone_from(&snapshot.trouble);
-            }
-        }
-        CaptureSnapshot::InPod { enrolled, ztunnels, .. } => {
+        CaptureSnapshot::Node { .. } => on_node(seen, is_open(snapshot), &mut shown, &mut evidence),
+        CaptureSnapshot::InPod { enrolled, .. } => {
             if shown.way == Some(RedirectionMode::InPod) {
                 shown.privilege = Some(known.pod.network_privilege().word().to_owned());
             }
             if let Some(enrolled_pod) = enrolled.get(&shown.uid) {
-                from_within(enrolled_pod, !ztunnels.is_empty(), &mut shown);
+                evidence = Evidence { life: evidence.life, ..enrolled_pod.evidence };
+                from_within(enrolled_pod, &mut shown);
             } else if shown.way == Some(RedirectionMode::InPod) {
-                shown.capture = CaptureState::Pending;
+                evidence.membership = Membership::Member;
+                evidence.rules = Rules::Absent { failing: false };
+                evidence.awaited = true; // the next pass takes it in
             }
-            of_probes(seen, settings, &mut shown);
         }
         CaptureSnapshot::None => {}
     }
-    // Without a sandbox it has no traffic: it waits for the next one, or for its end.
+    // Without a sandbox it waits for the next one, or for its end.
     let is_leaving =
         meta.deleted.is_some() && shown.kernel.netns.is_none() && shown.way == Some(RedirectionMode::InPod);
-    if (known.ended || is_leaving) && shown.capture == CaptureState::Bypassing {
-        shown.capture = CaptureState::Pending;
+    if is_leaving {
+        evidence.life = Life::Ending;
+    }
+    shown.capture = evidence.classify().state;
+    match &snapshot.way {
+        CaptureSnapshot::Node { .. }
+            if shown.way == Some(RedirectionMode::Node) && shown.capture.is_wrong() =>
+        {
+            shown.trouble.clone_from(&snapshot.trouble);
+        }
+        CaptureSnapshot::InPod { .. } => of_probes(seen, settings, &mut shown),
+        _ => {}
     }
     // The reconciler knows since when a pod is enrolled, and not since when something is wrong with it.
     let is_owners = match shown.capture {
@@ -224,6 +234,11 @@ fn pod(
     };
     shown.since = shown.since.filter(|_| is_owners);
     shown
+}
+
+/// How far its life is, by the API server and its sandbox.
+pub(super) fn life_of(known: &Known) -> Life {
+    if known.ended { Life::Ending } else { life(&known.pod) }
 }
 
 fn reason(standing: &Standing) -> Reason {
@@ -245,6 +260,7 @@ fn outside(
     known: &Known,
     policy: &AmbientPolicy,
     shown: &mut PodState,
+    evidence: &mut Evidence,
 ) -> Option<Box<Redirect>> {
     // Labels are looked at first. Who is advised to change them shall not find that it was of no use.
     let never = match () {
@@ -267,7 +283,7 @@ fn outside(
     match planner::decide(&known.pod, known.namespace.as_ref(), &policy) {
         Ok(Decision::Redirect(redirect)) => {
             shown.way = Some(RedirectionMode::Sidecar);
-            shown.capture = CaptureState::Unknown;
+            evidence.membership = Membership::Member; // `sidecar::show` observes its rules
             shown.reason = Reason {
                 code: "sidecar".to_owned(),
                 words: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
@@ -283,7 +299,8 @@ fn outside(
         Ok(Decision::Enrol(_)) => {}
         Err(error) => {
             shown.way = Some(RedirectionMode::Sidecar);
-            shown.capture = CaptureState::Bypassing;
+            evidence.membership = Membership::Member;
+            evidence.rules = Rules::Absent { failing: true };
             shown.trouble =
                 Some(format!("its annotations cannot be read, so it cannot start again: {error}"));
         }
@@ -294,19 +311,20 @@ fn outside(
 /// With capture on the node the sets, routes and rules there are all that there is.
 ///
 /// `open`: without a ztunnel, traffic goes past the mesh.
-pub(super) fn on_node(seen: &Network<'_>, open: bool, shown: &mut PodState) {
+pub(super) fn on_node(seen: &Network<'_>, open: bool, shown: &mut PodState, evidence: &mut Evidence) {
     let active = seen.active;
     let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
     if shown.way != Some(RedirectionMode::Node) {
         if !inside.is_empty() && shown.way.is_none() {
-            shown.capture = CaptureState::Leaving;
+            evidence.membership = Membership::Outside { remains: true };
             let left = inside.iter().map(|ip| format!("{ip} is still in the set of enrolled addresses"));
             shown.kernel.differences.extend(left);
         }
         return;
     }
+    evidence.membership = Membership::Member;
     if seen.members.is_none() {
-        shown.capture = CaptureState::Unknown;
+        evidence.rules = Rules::Unobserved;
         shown.kernel.blind = Some("the node's network could not be looked at".to_owned());
         return;
     }
@@ -330,15 +348,16 @@ pub(super) fn on_node(seen: &Network<'_>, open: bool, shown: &mut PodState) {
         differences.extend(lost.iter().map(|route| format!("missing: {route}")));
         differences.extend(broken);
     }
-    let differs = !shown.kernel.differences.is_empty();
-    shown.capture = match () {
-        () if shown.ips.is_empty() || (differs && shown.phase != "Running") => CaptureState::Pending,
-        () if leaks || (differs && open) => CaptureState::Bypassing,
-        () if differs => CaptureState::Held,
-        () if active => CaptureState::Captured,
-        () if open => CaptureState::Bypassing,
-        () => CaptureState::Held,
+    evidence.rules = match () {
+        () if shown.ips.is_empty() => Rules::Absent { failing: false },
+        () if shown.kernel.differences.is_empty() => Rules::Verified,
+        () => Rules::Incomplete { holds: !leaks },
     };
+    evidence.proxy = if active { Proxy::Serves } else { Proxy::Unavailable };
+    evidence.fails_open = open;
+    if shown.ips.is_empty() {
+        evidence.life = Life::Starting;
+    }
 }
 
 fn is_open(snapshot: &Snapshot) -> bool {
@@ -346,29 +365,14 @@ fn is_open(snapshot: &Snapshot) -> bool {
 }
 
 /// With in-pod capture the reconciler knows how far a pod is.
-fn from_within(enrolled_pod: &EnrolledPodView, connected: bool, shown: &mut PodState) {
+fn from_within(enrolled_pod: &EnrolledPodView, shown: &mut PodState) {
     if shown.ips.is_empty() {
         shown.ips.clone_from(&enrolled_pod.ips);
     }
     shown.kernel = inpod::view(enrolled_pod);
-    // What one had acknowledged that is gone is of no use.
-    let served = enrolled_pod.served && connected;
-    shown.ztunnel = Some(ZtunnelView { serves: served, refused: enrolled_pod.refused.clone() });
+    let serves = enrolled_pod.evidence.proxy == Proxy::Serves;
+    shown.ztunnel = Some(ZtunnelView { serves, refused: enrolled_pod.refused.clone() });
     shown.trouble.clone_from(&enrolled_pod.trouble);
-    if enrolled_pod.leaving {
-        shown.capture = CaptureState::Leaving;
-        return;
-    }
-    shown.capture = match () {
-        () if enrolled_pod.ruled && served && enrolled_pod.overruling().next().is_some() => {
-            CaptureState::Bypassing
-        }
-        () if enrolled_pod.ruled && served => CaptureState::Captured,
-        () if enrolled_pod.awaited => CaptureState::Pending,
-        () if enrolled_pod.ruled => CaptureState::Held,
-        () if shown.phase == "Running" => CaptureState::Bypassing,
-        () => CaptureState::Pending,
-    };
 }
 
 /// An address that is missing in the set of probed pods keeps the kubelet's probes out, and nothing else.

@@ -10,10 +10,11 @@ use std::{
 use netfilter::{Options, RuleDigest};
 use netns::{Netns, NetnsId};
 use planner::{Decision, Policy, ambient::ALL_ENROLLED};
+use pod_status::{Evidence, Rules};
 use report::{CaptureState, KernelView, PodState, Reason, RedirectionMode, Unobserved};
 use wire::{FAILED, MAX_RECORD, NetnsFile, PodRecord};
 
-use super::sidecar::{self, Places};
+use super::sidecar::{self, Places, SIDECAR};
 
 /// After this time nobody tries any more to start a pod whose ADD failed.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
@@ -56,7 +57,8 @@ pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
             Some(pod) => pod.trouble = pod.trouble.take().or(Some(why)),
             None => {
                 let mut pod = from(record);
-                pod.capture = CaptureState::Pending;
+                let rules = Rules::Absent { failing: true };
+                pod.capture = Evidence { rules, awaited: true, ..Evidence::UNKNOWN }.classify().state;
                 pod.trouble = Some(why);
                 pods.push(pod);
             }
@@ -133,7 +135,7 @@ fn from(record: &PodRecord) -> PodState {
         ips: record.ips.clone(),
         // It was about to run then; that it has ended its DEL would have told.
         phase: "Running".to_owned(),
-        capture: if is_sidecar { CaptureState::Unknown } else { CaptureState::Outside },
+        capture: if is_sidecar { SIDECAR } else { Evidence::OUTSIDE }.classify().state,
         way: is_sidecar.then_some(RedirectionMode::Sidecar),
         reason: Reason { code: record.decision.clone(), words: words(record) },
         since: Some(record.at.clone()),

@@ -13,8 +13,9 @@ use model::Family;
 use netfilter::{Fingerprint, Firewall, Options, RuleDigest};
 use netns::{Netns, NetnsId};
 use planner::Redirect;
+use pod_status::{Evidence, Life, Proxy, Rules};
 use redirect::Families;
-use report::{CaptureState, PodState, RedirectionMode};
+use report::{PodState, RedirectionMode};
 use rules::ChainSet;
 
 use super::{inpod::netns_ref, pods::Redirects};
@@ -26,6 +27,9 @@ const LIMIT: Duration = Duration::from_secs(4);
 /// Why nothing can be said of a pod that an earlier version of the plugin redirected.
 const UNRECORDED: &str = "its ADD left no record of its rules, as earlier versions of the plugin do, and there are no iptables tools \
                           here to compare them with its annotations; a restart of the pod leaves one";
+
+/// A pod that has a sidecar and runs: its sidecar is not asked, and its rules are yet to be observed.
+pub(super) const SIDECAR: Evidence = Evidence { proxy: Proxy::Serves, ..Evidence::UNKNOWN };
 
 /// What was seen before, namespace by namespace.
 #[derive(Debug, Default)]
@@ -91,7 +95,8 @@ pub(super) fn show(means: Means<'_>, redirects: &Redirects, cache: &mut Cache, p
         let outcome = match &found {
             Err(error) => Err(format!("network namespaces of pods cannot be listed: {error}")),
             Ok(_) if pod.phase != "Running" || pod.ips.is_empty() => {
-                pod.capture = CaptureState::Pending;
+                let rules = Rules::Absent { failing: false };
+                pod.capture = Evidence { life: Life::Starting, rules, ..SIDECAR }.classify().state;
                 continue;
             }
             Ok(all) => {
@@ -112,17 +117,18 @@ pub(super) fn show(means: Means<'_>, redirects: &Redirects, cache: &mut Cache, p
 fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
     match seen {
         Err(why) => {
-            pod.capture = CaptureState::Unknown;
+            pod.capture = SIDECAR.classify().state;
             pod.kernel.blind = Some(why);
         }
         Ok(differences) => {
+            let is_complete = differences.is_empty();
+            let rules = if is_complete { Rules::Verified } else { Rules::Incomplete { holds: false } };
+            pod.capture = Evidence { rules, ..SIDECAR }.classify().state;
             pod.kernel.looked = Some(timestamp(SystemTime::now()));
             pod.kernel.blind = None;
-            if differences.is_empty() {
-                pod.capture = CaptureState::Captured;
+            if is_complete {
                 pod.kernel.seen.push("all rules that lead to its sidecar are in place".to_owned());
             } else {
-                pod.capture = CaptureState::Bypassing;
                 pod.since = None; // nobody saw the rules go
             }
             pod.kernel.differences = differences;

@@ -13,7 +13,7 @@ struct Desk {
 }
 
 /// What a pod is, and what is seen of it.
-type Look = (Standing, Option<Redirection>);
+type Look = (Standing, PodStatus);
 /// A case: at which second what is seen, and which reasons are told then.
 type Row<'a, T> = (&'a str, &'a [(u64, T, &'a [&'a str])]);
 
@@ -26,17 +26,21 @@ fn pod(name: &str, phase: &str) -> Pod {
     pod
 }
 
-fn member(is: Option<Redirection>) -> Look {
+fn member(is: PodStatus) -> Look {
     (Standing::Member { reason: Enrolled::NamespaceLabel, ips: vec![] }, is)
 }
 
 fn out(reason: NotEnrolled) -> Look {
-    (Standing::Out(reason), Some(Redirection::None))
+    (Standing::Out(reason), Evidence::OUTSIDE.classify())
 }
 
-const CAPTURED: Option<Redirection> = Some(Redirection::Enabled);
-const RULED: Option<Redirection> = Some(Redirection::Pending);
-const BARE: Option<Redirection> = Some(Redirection::None);
+const CAPTURED: PodStatus =
+    PodStatus { state: CaptureState::Captured, annotation: Some(Redirection::Enabled) };
+const HELD: PodStatus = PodStatus { state: CaptureState::Held, annotation: Some(Redirection::Pending) };
+const BYPASSING: PodStatus =
+    PodStatus { state: CaptureState::Bypassing, annotation: Some(Redirection::None) };
+const LEAVING: PodStatus = PodStatus { state: CaptureState::Leaving, annotation: None };
+const STARTING: PodStatus = PodStatus { state: CaptureState::Pending, annotation: None };
 
 impl Desk {
     fn new() -> Desk {
@@ -84,16 +88,20 @@ fn changes_of_a_running_pod_are_told_once() {
     let table: [Row<'_, Look>; 10] = [
         (
             "captured from its start on",
-            &[(0, member(None), nothing), (1, member(CAPTURED), nothing), (99, member(CAPTURED), nothing)],
+            &[
+                (0, member(STARTING), nothing),
+                (1, member(CAPTURED), nothing),
+                (99, member(CAPTURED), nothing),
+            ],
         ),
         (
             "labelled while it runs, and back",
             &[
                 (0, out(NotEnrolled::NotLabelled), nothing),
-                (1, member(None), nothing),
+                (1, member(STARTING), nothing),
                 (2, member(CAPTURED), &["JoinedMesh"]),
                 (3, member(CAPTURED), nothing),
-                (4, (Standing::Out(NotEnrolled::NotLabelled), None), nothing),
+                (4, (Standing::Out(NotEnrolled::NotLabelled), LEAVING), nothing),
                 (5, out(NotEnrolled::NotLabelled), &["ReleasedFromMesh"]),
                 (6, out(NotEnrolled::NotLabelled), nothing),
             ],
@@ -131,38 +139,38 @@ fn changes_of_a_running_pod_are_told_once() {
         (
             "bypassing for ten seconds, said again after half an hour, and captured then",
             &[
-                (0, member(BARE), nothing),
-                (9, member(None), nothing),
-                (10, member(BARE), &["BypassesMesh"]),
-                (11, member(BARE), nothing),
-                (1809, member(BARE), nothing),
-                (1810, member(BARE), &["BypassesMesh"]),
+                (0, member(BYPASSING), nothing),
+                (9, member(STARTING), nothing),
+                (10, member(BYPASSING), &["BypassesMesh"]),
+                (11, member(BYPASSING), nothing),
+                (1809, member(BYPASSING), nothing),
+                (1810, member(BYPASSING), &["BypassesMesh"]),
                 (1811, member(CAPTURED), &["JoinedMesh"]),
             ],
         ),
         (
             "not taken by ztunnel, and then not led there any more",
             &[
-                (0, member(RULED), nothing),
-                (10, member(RULED), &["CaptureFailed"]),
-                (20, member(BARE), nothing),
-                (29, member(BARE), nothing),
-                (30, member(BARE), &["BypassesMesh"]),
+                (0, member(HELD), nothing),
+                (10, member(HELD), &["CaptureFailed"]),
+                (20, member(BYPASSING), nothing),
+                (29, member(BYPASSING), nothing),
+                (30, member(BYPASSING), &["BypassesMesh"]),
             ],
         ),
         (
             "captured just in time",
             &[
-                (0, member(BARE), nothing),
+                (0, member(BYPASSING), nothing),
                 (9, member(CAPTURED), nothing),
-                (15, member(BARE), nothing),
+                (15, member(BYPASSING), nothing),
                 (24, member(CAPTURED), nothing),
             ],
         ),
         (
             "released while it was missing",
             &[
-                (0, member(BARE), nothing),
+                (0, member(BYPASSING), nothing),
                 (5, out(NotEnrolled::NotLabelled), nothing),
                 (30, out(NotEnrolled::NotLabelled), nothing),
             ],
@@ -188,7 +196,7 @@ fn changes_of_a_running_pod_are_told_once() {
 fn pods_that_start_or_end_are_not_told_of() {
     let mut desk = Desk::new();
     for second in [0, 60] {
-        assert_eq!(desk.turn(second, &pod("web", "Pending"), &member(BARE)), [""; 0]);
+        assert_eq!(desk.turn(second, &pod("web", "Pending"), &member(BYPASSING)), [""; 0]);
     }
     assert_eq!(desk.turn(61, &pod("web", "Running"), &member(CAPTURED)), [""; 0]);
     assert_eq!(
@@ -209,7 +217,7 @@ fn pods_that_start_or_end_are_not_told_of() {
 #[test]
 fn a_notice_says_of_whom_and_why() {
     let mut desk = Desk::new();
-    desk.turn(0, &pod("web", "Running"), &member(BARE));
+    desk.turn(0, &pod("web", "Running"), &member(BYPASSING));
     let [notice] = &desk.all(10)[..] else { panic!("one") };
     let name = PodName { namespace: "shop".to_owned(), name: "web".to_owned() };
     assert_eq!(notice.about, About::Pod { name, uid: "uid-web".to_owned() });
@@ -226,7 +234,8 @@ fn after_a_failed_turn_only_those_count_as_missing_that_were_not_captured() {
     let mut desk = Desk::new();
     let [captured, new, plain] = ["captured", "new", "plain"].map(|name| pod(name, "Running"));
     desk.turn(0, &captured, &member(CAPTURED));
-    let looks = [(&captured, member(None)), (&new, member(None)), (&plain, out(NotEnrolled::NotLabelled))];
+    let looks =
+        [(&captured, member(STARTING)), (&new, member(STARTING)), (&plain, out(NotEnrolled::NotLabelled))];
     desk.fail(1, &looks);
     desk.fail(2, &looks);
     assert_eq!(desk.notices.due(), Some(desk.at(11)));
@@ -241,8 +250,8 @@ fn after_a_failed_turn_only_those_count_as_missing_that_were_not_captured() {
 fn of_a_pod_that_goes_while_all_turns_fail_nothing_is_said() {
     let mut desk = Desk::new();
     let [new, gone] = ["new", "gone"].map(|name| pod(name, "Running"));
-    desk.fail(0, &[(&new, member(None)), (&gone, member(None))]);
-    desk.fail(5, &[(&new, member(None))]);
+    desk.fail(0, &[(&new, member(STARTING)), (&gone, member(STARTING))]);
+    desk.fail(5, &[(&new, member(STARTING))]);
     let told: Vec<_> = desk.all(10).into_iter().map(|notice| notice.about).collect();
     let name = PodName { namespace: "shop".to_owned(), name: "new".to_owned() };
     assert_eq!(told, [About::Pod { name, uid: "uid-new".to_owned() }]);

@@ -1,11 +1,13 @@
 //! What is wrong with the node, whichever pod is asked about.
 
+use pod_status::RedirectionMode;
+
 use super::{
     Finding,
     known::{repairs, where_to_ask},
 };
 use crate::{
-    pod::{PodState, RedirectionMode},
+    pod::PodState,
     state::{Health, InstalledFile, Observer, State},
     text::{clause, clean, count},
 };

@@ -1,10 +1,12 @@
 //! The situation of a pod, by what the document says of it.
 
+use pod_status::{CaptureState, RedirectionMode};
+
 use super::{Finding, outside};
 use crate::{
     compare::Comparison,
     network::SetMember,
-    pod::{CaptureState, PodState, RedirectionMode},
+    pod::PodState,
     state::{Observer, State},
     text::{clause, clean, count},
 };

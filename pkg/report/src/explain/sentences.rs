@@ -1,8 +1,10 @@
 //! What an answer rests on: since when, why, what the kernel shows, and what is not known.
 
+use pod_status::{CaptureState, RedirectionMode};
+
 use super::known::has_no_api;
 use crate::{
-    pod::{CaptureState, PodState, RedirectionMode, ZtunnelView},
+    pod::{PodState, ZtunnelView},
     state::{Change, Outcome, State},
     text::{clause, sentence},
 };

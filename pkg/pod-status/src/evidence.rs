@@ -1,0 +1,167 @@
+//! What is known of a pod, and what follows from it.
+
+use crate::state::{CaptureState, PodStatus, Redirection};
+
+/// Whether the pod belongs to the mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Membership {
+    /// It should be captured.
+    Member,
+    /// It should not be captured. `remains`: rules or addresses of ours are still there for it.
+    Outside {
+        /// Something of ours is still there.
+        remains: bool,
+    },
+    /// It should not be captured any more, and its release has not ended.
+    Leaving,
+    /// It should be captured, and nobody knows yet how this node captures pods.
+    Undetermined,
+}
+
+/// How far the pod's life is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Life {
+    /// Its containers do not run yet, or it has no address.
+    Starting,
+    /// Its containers run.
+    Running,
+    /// Its sandbox is gone, and the API object is about to be: it has no traffic.
+    Ending,
+}
+
+/// What redirects its traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rules {
+    /// It could not be observed.
+    Unobserved,
+    /// It was not put in place yet, as far as is known. `failing`: more than one attempt has failed.
+    Absent {
+        /// More than one attempt has failed.
+        failing: bool,
+    },
+    /// It was observed, and something is missing or changed. `holds`: what is left keeps its traffic from bypassing the mesh.
+    Incomplete {
+        /// Nothing leaks.
+        holds: bool,
+    },
+    /// It was put in place, and not observed since.
+    Applied,
+    /// It was put in place, and observing it, or keeping it, has failed more than once.
+    Doubtful,
+    /// It was observed in place.
+    Verified,
+}
+
+/// What serves its traffic: the sidecar, or ztunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Proxy {
+    /// It serves the pod. A sidecar is not asked, and counts as serving.
+    Serves,
+    /// It served the pod, or would, and no ztunnel is available now.
+    Unavailable,
+    /// Another agent, before this one, announced the pod as captured; this one has not heard of ztunnel yet.
+    Announced,
+    /// It has not acknowledged the pod, or has refused it.
+    Absent,
+}
+
+/// What is known of a pod at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// Whether it belongs to the mesh.
+    pub membership: Membership,
+    /// How far its life is.
+    pub life: Life,
+    /// What redirects its traffic.
+    pub rules: Rules,
+    /// What serves its traffic.
+    pub proxy: Proxy,
+    /// Rules of another component in its network namespace precede ours.
+    pub overruled: bool,
+    /// Without a proxy its traffic bypasses the mesh (`--ambient-fallback=open`); else it is held back.
+    pub fails_open: bool,
+    /// An ADD for it has not been answered: it does not run yet, whatever the API shows.
+    pub awaited: bool,
+}
+
+impl Evidence {
+    /// A pod that should be captured and of which nothing else is known.
+    pub const UNKNOWN: Evidence = Evidence {
+        membership: Membership::Member,
+        life: Life::Running,
+        rules: Rules::Unobserved,
+        proxy: Proxy::Absent,
+        overruled: false,
+        fails_open: false,
+        awaited: false,
+    };
+
+    /// A pod that should not be captured, and is not.
+    pub const OUTSIDE: Evidence =
+        Evidence { membership: Membership::Outside { remains: false }, ..Evidence::UNKNOWN };
+
+    /// What follows from it.
+    #[must_use]
+    pub fn classify(&self) -> PodStatus {
+        PodStatus { state: self.state(), annotation: self.annotation() }
+    }
+
+    fn state(&self) -> CaptureState {
+        match self.membership {
+            Membership::Outside { remains: false } => CaptureState::Outside,
+            Membership::Outside { remains: true } | Membership::Leaving => CaptureState::Leaving,
+            Membership::Undetermined => CaptureState::Unknown,
+            Membership::Member => match self.member() {
+                // It sends nothing any more.
+                CaptureState::Bypassing if self.life == Life::Ending => CaptureState::Pending,
+                state => state,
+            },
+        }
+    }
+
+    fn member(&self) -> CaptureState {
+        match (self.rules, self.proxy) {
+            (Rules::Unobserved | Rules::Doubtful, _) => CaptureState::Unknown,
+            (Rules::Absent { .. } | Rules::Incomplete { .. }, _)
+                if self.awaited || self.life != Life::Running =>
+            {
+                CaptureState::Pending
+            }
+            (Rules::Incomplete { holds: true }, _) if !self.fails_open => CaptureState::Held,
+            (Rules::Absent { .. } | Rules::Incomplete { .. }, _) => CaptureState::Bypassing,
+            (Rules::Applied | Rules::Verified, Proxy::Serves) if self.overruled => CaptureState::Bypassing,
+            (Rules::Applied | Rules::Verified, Proxy::Serves) => CaptureState::Captured,
+            (Rules::Applied | Rules::Verified, _) if self.awaited => CaptureState::Pending,
+            (Rules::Applied | Rules::Verified, _) if self.fails_open => CaptureState::Bypassing,
+            (Rules::Applied | Rules::Verified, _) => CaptureState::Held,
+        }
+    }
+
+    /// `Enabled` stays while no ztunnel is available: a restart of ztunnel must not make istiod tell clients to use
+    /// plaintext. Rules of another component do not change it either: whoever may add some would choose plaintext for
+    /// the pod's clients.
+    fn annotation(&self) -> Option<Redirection> {
+        match (self.membership, self.rules, self.proxy) {
+            (Membership::Outside { .. }, ..) => Some(Redirection::None),
+            (Membership::Leaving | Membership::Undetermined, ..) => None,
+            (Membership::Member, Rules::Incomplete { .. }, _) => Some(Redirection::None),
+            // Clients that use HBONE might reach nothing.
+            (Membership::Member, Rules::Doubtful | Rules::Absent { failing: true }, _) => {
+                (!self.awaited).then_some(Redirection::Pending)
+            }
+            (Membership::Member, Rules::Absent { failing: false } | Rules::Unobserved, _) => None,
+            (Membership::Member, Rules::Verified, Proxy::Serves | Proxy::Unavailable) => {
+                Some(Redirection::Enabled)
+            }
+            // It is about to be observed, or an earlier agent has done so; nothing is known to be wrong.
+            (Membership::Member, Rules::Applied, Proxy::Serves | Proxy::Unavailable)
+            | (Membership::Member, Rules::Applied | Rules::Verified, Proxy::Announced) => None,
+            (Membership::Member, Rules::Applied | Rules::Verified, Proxy::Absent) => {
+                (!self.awaited).then_some(Redirection::Pending)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

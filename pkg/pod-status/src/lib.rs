@@ -1,0 +1,14 @@
+//! Is this pod captured? The one answer.
+//!
+//! [`Evidence`] is what is known of a pod at one moment, as plain values; [`Evidence::classify`] turns it into a
+//! [`PodStatus`]. The agent fills in the evidence from its own state and the kernel, a command without an agent from the
+//! kernel and from records. The annotation `ambient.istio.io/redirection`, Events, metrics, `explain`, `list`, `verify`, the
+//! page and exit statuses are derived from the status, so none of them can contradict another.
+//!
+//! Pure: no clock, kernel, file or message is read here, and no text is interpreted.
+
+mod evidence;
+mod state;
+
+pub use evidence::{Evidence, Life, Membership, Proxy, Rules};
+pub use state::{CaptureState, PodStatus, Redirection, RedirectionMode};
