@@ -28,6 +28,7 @@ use inpod::{Probes, peer_addresses};
 use model::Family;
 use netns::{Netns, NetnsId};
 use planner::node::{Fallback, Members};
+use pod_status::lifecycle::Event;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zds::{Hub, Server};
 
@@ -42,7 +43,7 @@ use crate::{
     settings::{InPodConfig, Settings},
 };
 
-use enrolled_pod::{EnrolledPod, Waiter};
+use enrolled_pod::EnrolledPod;
 use exempt::Exemption;
 use netns_discovery::SearchSchedule;
 use pods::served_in;
@@ -150,17 +151,20 @@ impl InPodCapture {
 
     /// Pods that belong to the mesh and whose rules are in place: all of their traffic goes to ztunnel, or nowhere.
     pub(crate) fn ruled(&self) -> impl Iterator<Item = Attachment> {
-        let ruled =
-            self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.is_ruled() && !enrolled_pod.leaving);
+        let ruled = self.enrolled.iter().filter(|(_, enrolled_pod)| {
+            enrolled_pod.lifecycle.is_ruled() && !enrolled_pod.lifecycle.is_leaving()
+        });
         ruled.map(|(uid, enrolled_pod)| Attachment { uid: uid.clone(), ips: enrolled_pod.ips.clone() })
     }
 
     /// Pods that belong to the mesh, and whose rules are not in place yet; `None`: that is not known yet. Those that wait for
     /// their ADD do not run.
     pub(crate) fn bare(&self) -> Option<usize> {
-        let runs = |enrolled_pod: &&EnrolledPod| enrolled_pod.waiting.is_empty() && !enrolled_pod.leaving;
-        let bare = self.enrolled.values().filter(runs).filter(|enrolled_pod| !enrolled_pod.is_ruled());
-        self.searched.then(|| bare.count())
+        let is_bare = |enrolled_pod: &&EnrolledPod| {
+            let lifecycle = &enrolled_pod.lifecycle;
+            !lifecycle.is_awaited() && !lifecycle.is_leaving() && !lifecycle.is_ruled()
+        };
+        self.searched.then(|| self.enrolled.values().filter(is_bare).count())
     }
 
     fn refuse(&self, enrolment: &Enrolment) -> Result<(), String> {
@@ -203,7 +207,7 @@ impl CaptureMode for InPodCapture {
     }
 
     fn is_awaited(&self) -> bool {
-        self.enrolled.values().any(|enrolled_pod| !enrolled_pod.waiting.is_empty())
+        self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_awaited())
     }
 
     fn answer(&mut self, _trouble: Option<&str>) {}
@@ -219,14 +223,16 @@ impl CaptureMode for InPodCapture {
             drop(reply.send(Err(error.to_string())));
             return;
         }
-        let netns = enrolment.netns.take();
         let latest = Instant::now() + PATIENCE;
         let deadline = enrolment.deadline.min(latest);
-        let waiter = Waiter { deadline, reply };
-        self.enrolled_pod_of(core, &enrolment.pod).added(&enrolment.container, ips, netns, waiter);
+        let enrolled_pod = self.enrolled_pod_of(core, &enrolment.pod);
+        enrolled_pod.container.clone_from(&enrolment.container);
+        enrolled_pod.ips = ips;
+        enrolled_pod.waiting.push(reply);
+        let netns = enrolment.netns.take().map(|netns| enrolled_pod.settle_in(netns));
         core.ledger.added(&enrolment.container, enrolment.attachment);
-        self.capture(&uid);
-        self.answer_served(&uid);
+        let until = deadline.saturating_duration_since(self.started);
+        self.handle(&uid, Event::Added { netns, deadline: until });
         // Nothing else is to be done before ztunnel has answered, or its time is up.
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
     }

@@ -5,9 +5,12 @@
 //! kernel and from records. The annotation `ambient.istio.io/redirection`, Events, metrics, `explain`, `list`, `verify`, the
 //! page and exit statuses are derived from the status, so none of them can contradict another.
 //!
+//! [`lifecycle`] is the life of a pod that is captured in-pod, as a state machine that yields such evidence.
+//!
 //! Pure: no clock, kernel, file or message is read here, and no text is interpreted.
 
 mod evidence;
+pub mod lifecycle;
 mod state;
 
 pub use evidence::{Evidence, Life, Membership, Proxy, Rules};

@@ -12,7 +12,9 @@ impl InPodCapture {
     pub(super) fn tell_bypasses(&self, core: &mut AgentState) {
         let (mut privileges, mut overruled) = (BTreeMap::<NetworkPrivilege, usize>::new(), 0);
         let now = Instant::now();
-        for (uid, enrolled_pod) in self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.leaving) {
+        for (uid, enrolled_pod) in
+            self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_leaving())
+        {
             *privileges.entry(enrolled_pod.privilege).or_default() += 1;
             core.notices.can_bypass(&enrolled_pod.name, uid, enrolled_pod.privilege);
             if enrolled_pod.seen.is_none() {

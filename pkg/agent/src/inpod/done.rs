@@ -3,13 +3,15 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use inpod::Report;
+use model::PodName;
 use netns::NetnsId;
+use pod_status::lifecycle::{Event as PodEvent, RulesState};
 use tracing::{debug, info, warn};
 use zds::Event;
 
 use super::{
     InPodCapture,
-    enrolled_pod::{EnrolledPod, RulesState},
+    enrolled_pod::EnrolledPod,
     worker::{Done, Look},
 };
 use crate::{
@@ -53,11 +55,13 @@ impl InPodCapture {
             }
             Done::Zds(Event::Accepted { uid, netns }) => {
                 self.note_said(core, &uid, "ztunnel serves the pod", Ok(()));
-                self.accepted(&uid, netns);
+                self.handle(&uid, PodEvent::Accepted(netns));
             }
             Done::Zds(Event::Refused { uid, netns, error }) => {
-                let is_new =
-                    self.enrolled.get(&uid).is_some_and(|enrolled_pod| enrolled_pod.refused.is_none());
+                let is_new = self
+                    .enrolled
+                    .get(&uid)
+                    .is_some_and(|enrolled_pod| enrolled_pod.lifecycle.refused().is_none());
                 if is_new {
                     self.note_said(core, &uid, "it was told of the pod", Err(&error));
                 }
@@ -67,7 +71,8 @@ impl InPodCapture {
     }
 
     fn note_captured(&self, core: &mut AgentState, uid: &str, result: &Result<Report, String>) {
-        let is_awaited = self.enrolled.get(uid).is_some_and(|enrolled_pod| !enrolled_pod.waiting.is_empty());
+        let is_awaited =
+            self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.lifecycle.is_awaited());
         let cause = if is_awaited { "ADD" } else { "joined the mesh" };
         match result {
             Ok(report) if report.differences.is_empty() => {}
@@ -117,10 +122,11 @@ impl InPodCapture {
         let of = |uid: &String, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
         match done {
             Done::Looked { uid, result: Ok(look), .. } => {
-                look.repaired.is_empty() && of(uid, |enrolled_pod| enrolled_pod.rules == RulesState::Verified)
+                let is_verified = |pod: &EnrolledPod| pod.lifecycle.rules() == RulesState::Verified;
+                look.repaired.is_empty() && of(uid, is_verified)
             }
             Done::Captured { uid, result: Ok(_), .. } => {
-                of(uid, |enrolled_pod| !enrolled_pod.waiting.is_empty())
+                of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
             }
             Done::Exempted { .. } => true, // a turn follows if it is
             _ => false,
@@ -131,7 +137,7 @@ impl InPodCapture {
         match done {
             Done::Looked { uid, result: Ok(look), .. } if !look.repaired.is_empty() => {
                 if let Some(enrolled_pod) =
-                    self.enrolled.get(uid).filter(|enrolled_pod| !enrolled_pod.leaving)
+                    self.enrolled.get(uid).filter(|enrolled_pod| !enrolled_pod.lifecycle.is_leaving())
                 {
                     core.notices
                         .repaired(&format!("traffic of {} to ztunnel", enrolled_pod.name), &look.repaired);
@@ -156,124 +162,77 @@ impl InPodCapture {
 
     fn captured(&mut self, uid: &str, netns: NetnsId, result: Result<Report, String>) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        enrolled_pod.busy = false;
-        let again = std::mem::take(&mut enrolled_pod.again);
-        if enrolled_pod.leaving {
-            return; // the next turn takes away what was made
-        }
-        if again || enrolled_pod.id() != Some(netns) {
-            self.capture(uid);
-            return;
-        }
         self.metrics.step("capture pod", result.is_ok());
-        match result {
+        let PodName { namespace, name } = &enrolled_pod.name;
+        match &result {
             Ok(report) => {
-                if let Some(warning) = report.warning {
-                    debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, warning, "capturing without private mounts");
+                if let Some(warning) = &report.warning {
+                    debug!(target: "ambient", %namespace, pod = %name, warning, "capturing without private mounts");
                 }
-                if !report.differences.is_empty() {
-                    enrolled_pod.seen = Some(report.seen);
-                    enrolled_pod.rules = RulesState::Applied;
-                }
-                enrolled_pod.rules = enrolled_pod.rules.max(RulesState::Applied);
-                enrolled_pod.succeeded();
-                let workload = enrolled_pod.workload(uid);
-                self.hub.put(workload);
-                self.answer_served(uid);
-            }
-            Err(why) => {
-                if enrolled_pod.trouble.as_ref() != Some(&why) {
-                    warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error = why, "pod cannot be captured");
-                }
-                enrolled_pod.failed(why.clone());
-                if !enrolled_pod.waiting.is_empty() {
-                    self.abandon(uid, why);
+                if !report.differences.is_empty() && enrolled_pod.id() == Some(netns) {
+                    enrolled_pod.seen = Some(report.seen.clone());
                 }
             }
+            Err(error) if enrolled_pod.lifecycle.trouble() != Some(error) => {
+                warn!(target: "ambient", %namespace, pod = %name, error, "pod cannot be captured");
+            }
+            Err(_) => {}
         }
+        let changed = result.map(|report| !report.differences.is_empty());
+        self.handle(uid, PodEvent::Captured(netns, changed));
     }
 
     fn looked(&mut self, uid: &str, netns: NetnsId, result: Result<Look, String>) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        enrolled_pod.busy = false;
-        let again = std::mem::take(&mut enrolled_pod.again);
-        if enrolled_pod.leaving {
-            return;
-        }
-        if again || enrolled_pod.id() != Some(netns) {
-            self.capture(uid);
-            return;
-        }
-        match result {
+        let PodName { namespace, name } = &enrolled_pod.name;
+        let is_there = enrolled_pod.id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
+        let result = match result {
             Ok(Look { glance, repaired }) => {
                 if !repaired.is_empty() {
-                    warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, rules = repaired.join("; "), "rules of the pod restored");
+                    warn!(target: "ambient", %namespace, pod = %name, rules = repaired.join("; "), "rules of the pod restored");
                     self.metrics.repaired("pod");
                 }
-                enrolled_pod.seen = Some(glance);
-                enrolled_pod.looked = Some(SystemTime::now());
-                enrolled_pod.seen_well();
-                enrolled_pod.say();
-            }
-            Err(why) => {
-                if enrolled_pod.trouble.as_ref() != Some(&why) {
-                    warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error = why, "rules of the pod cannot be verified");
+                if is_there {
+                    enrolled_pod.seen = Some(glance);
+                    enrolled_pod.looked = Some(SystemTime::now());
                 }
-                enrolled_pod.doubted(why);
+                Ok(())
             }
-        }
+            Err(error) => {
+                if is_there && enrolled_pod.lifecycle.trouble() != Some(error.as_str()) {
+                    warn!(target: "ambient", %namespace, pod = %name, error, "rules of the pod cannot be verified");
+                }
+                Err(error)
+            }
+        };
+        self.handle(uid, PodEvent::Observed(netns, result));
     }
 
     fn released(&mut self, uid: &str, result: Result<Vec<String>, String>) {
-        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        enrolled_pod.busy = false;
-        enrolled_pod.again = false;
+        let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
         self.metrics.step("release pod", result.is_ok());
-        match result {
-            Ok(_) if !enrolled_pod.leaving => {
-                // It came back meanwhile.
-                enrolled_pod.rules = RulesState::Absent;
-                self.capture(uid);
+        let PodName { namespace, name } = &enrolled_pod.name;
+        match &result {
+            Ok(taken) if enrolled_pod.lifecycle.is_leaving() => {
+                info!(target: "ambient", %namespace, pod = %name, "pod released");
+                debug!(target: "ambient", %namespace, pod = %name, rules = taken.join("; "), "rules removed");
             }
-            Ok(taken) => {
-                info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "pod released");
-                debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, rules = taken.join("; "), "rules removed");
-                self.forget(uid, "it has left the mesh");
-            }
-            Err(why) => {
-                warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error = why, "rules of the pod cannot be removed");
-                enrolled_pod.failed(why);
+            Ok(_) => {} // it came back meanwhile
+            Err(error) => {
+                warn!(target: "ambient", %namespace, pod = %name, error, "rules of the pod cannot be removed");
             }
         }
-    }
-
-    fn accepted(&mut self, uid: &str, netns: NetnsId) {
-        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        enrolled_pod.served = Some(netns);
-        enrolled_pod.announced = false;
-        if enrolled_pod.is_served() {
-            enrolled_pod.refused = None;
-            enrolled_pod.say();
-            self.answer_served(uid);
-        }
+        self.handle(uid, PodEvent::Released(result.map(drop)));
     }
 
     fn refused(&mut self, uid: &str, netns: NetnsId, error: &str) {
-        let Some(enrolled_pod) =
-            self.enrolled.get_mut(uid).filter(|enrolled_pod| enrolled_pod.id() == Some(netns))
-        else {
-            return;
-        };
+        let here = self.enrolled.get(uid).filter(|enrolled_pod| enrolled_pod.id() == Some(netns));
+        let Some(enrolled_pod) = here else { return };
         let why = format!("ztunnel refused it: {error}");
-        enrolled_pod.served = None;
-        enrolled_pod.announced = false;
-        if enrolled_pod.refused.as_ref() != Some(&why) {
+        if enrolled_pod.lifecycle.refused() != Some(&why) {
             warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error, "ztunnel refused the pod");
         }
-        enrolled_pod.refused = Some(why.clone());
-        if !enrolled_pod.waiting.is_empty() {
-            self.abandon(uid, why);
-        }
+        self.handle(uid, PodEvent::Refused(netns, why));
     }
 }
 

@@ -8,7 +8,8 @@ use std::{
 use inpod::{NetnsMatch, NetnsQuery};
 use model::Pod;
 use planner::ambient::{NotEnrolled, Standing};
-use tracing::{debug, info};
+use pod_status::lifecycle::Event;
+use tracing::debug;
 
 use super::{
     InPodCapture,
@@ -76,7 +77,7 @@ impl InPodCapture {
         let (mut processes, mut records) = (BTreeMap::new(), BTreeMap::new());
         self.sought.clear();
         if by_processes {
-            let own = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.waiting.is_empty());
+            let own = self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_awaited());
             for (uid, enrolled_pod) in own.filter(|(_, enrolled_pod)| !enrolled_pod.ips.is_empty()) {
                 self.sought.insert(uid.clone());
                 processes.insert(uid.clone(), sought(enrolled_pod));
@@ -137,11 +138,8 @@ impl InPodCapture {
         self.searched = true;
         self.search_trouble = None;
         for uid in std::mem::take(&mut self.sought) {
-            let is_there = finds.processes.contains_key(&uid);
-            if let Some(enrolled_pod) = self.enrolled.get_mut(&uid) {
-                enrolled_pod.empty =
-                    enrolled_pod.empty.or_else(|| Some(Instant::now())).filter(|_| !is_there);
-            }
+            let there = finds.processes.contains_key(&uid);
+            self.handle(&uid, Event::Searched { there });
         }
         for (uid, found) in finds.processes {
             self.found_one(core, &uid, found);
@@ -162,20 +160,15 @@ impl InPodCapture {
             self.left_meanwhile(core, uid);
         }
         let Some(enrolled_pod) =
-            self.enrolled.get_mut(uid).filter(|enrolled_pod| enrolled_pod.waiting.is_empty())
+            self.enrolled.get_mut(uid).filter(|enrolled_pod| !enrolled_pod.lifecycle.is_awaited())
         else {
             return;
         };
         if others > 0 {
             debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, namespaces = others + 1, "processes of the pod are in several network namespaces");
         }
-        let before = enrolled_pod.id();
-        enrolled_pod.adopted = captured;
-        if enrolled_pod.found(netns) && before.is_some() {
-            info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "pod has another network namespace; capturing it again");
-            enrolled_pod.container.clear();
-            self.metrics.repaired("namespace");
-        }
+        let netns = enrolled_pod.settle_in(netns);
+        self.handle(uid, Event::Found { netns, captured });
     }
 }
 

@@ -11,19 +11,20 @@ use planner::{
     node::Members,
     ztunnel,
 };
-use pod_status::{Evidence, Rules};
+use pod_status::{
+    Evidence, Rules,
+    lifecycle::{Action, Event, OBSERVE, Time},
+};
 use tracing::info;
 use zds::ZtunnelPod;
 
-use super::{InPodCapture, enrolled_pod::RulesState, worker::Job};
+use super::{EnrolledPod, InPodCapture};
 use crate::{
     agent_state::{AgentState, life},
     capture_mode::Trouble,
     reconciler::Scope,
 };
 
-/// Each pod's rules are looked at this often.
-const LOOK: Duration = Duration::from_secs(40);
 /// How many looks may be on their way at a time: a turn after a long sleep must not bring them all.
 const LOOKS: usize = 16;
 /// Looks are begun together, for each turn costs something, too.
@@ -94,7 +95,9 @@ impl InPodCapture {
         let inherited: Members = found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
         let mut members = core.members(&inherited);
         // One that leaves keeps its exemption until its rules are gone.
-        for (uid, enrolled_pod) in self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.leaving) {
+        for (uid, enrolled_pod) in
+            self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_leaving())
+        {
             for ip in &enrolled_pod.ips {
                 members.entry(*ip).or_insert_with(|| uid.clone());
             }
@@ -106,7 +109,9 @@ impl InPodCapture {
 
     /// Pods that were added, that the API never showed, and that have no process: their DEL was lost.
     fn give_up_lost(&mut self, core: &mut AgentState) {
-        for (uid, enrolled_pod) in self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.is_empty()) {
+        let now = self.now();
+        let empty = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_empty(now));
+        for (uid, enrolled_pod) in empty {
             if core.ledger.is_expected(uid) && !core.index.pods().any(|pod| pod.metadata.uid == *uid) {
                 info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "pod was added and never appeared; treating it as gone");
                 core.ledger.lost(uid);
@@ -143,7 +148,7 @@ impl InPodCapture {
             return;
         }
         for (uid, enrolled_pod) in
-            self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.is_inherited())
+            self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_inherited())
         {
             self.hub.put(enrolled_pod.workload(uid));
         }
@@ -154,73 +159,44 @@ impl InPodCapture {
 
     /// Begins what can be begun.
     fn work(&mut self) {
-        let now = Instant::now();
-        let ready = |uid: &&String| {
-            let enrolled_pod = self.enrolled.get(*uid);
-            enrolled_pod.is_some_and(|enrolled_pod| {
-                !enrolled_pod.busy && enrolled_pod.netns.is_some() && now >= enrolled_pod.due
-            })
+        let now = self.now();
+        let ready = |(uid, enrolled_pod): (&String, &EnrolledPod)| {
+            Some((uid.clone(), enrolled_pod.lifecycle.work(now)?))
         };
-        let uids: Vec<String> = self.enrolled.keys().filter(ready).cloned().collect();
-        let mut looks = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.busy).count();
-        for uid in uids {
-            let Some(enrolled_pod) = self.enrolled.get(&uid) else { continue };
-            if enrolled_pod.leaving {
-                self.let_go(&uid);
-            } else if enrolled_pod.rules == RulesState::Absent {
-                self.capture(&uid);
-            } else if looks < LOOKS
-                && (enrolled_pod.rules == RulesState::Applied && enrolled_pod.is_served()
-                    || now >= enrolled_pod.next_look)
-            {
-                looks += 1;
-                self.look(&uid);
+        let ready: Vec<(String, Action)> = self.enrolled.iter().filter_map(ready).collect();
+        let mut busy = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.lifecycle.is_busy()).count();
+        let next = batched(now + OBSERVE);
+        for (uid, action) in ready {
+            if action == Action::Observe && busy >= LOOKS {
+                continue;
+            }
+            busy += usize::from(action == Action::Observe);
+            if let Some(enrolled_pod) = self.enrolled.get_mut(&uid) {
+                enrolled_pod.lifecycle.begin(&action, next);
+                self.perform(&uid, action);
             }
         }
-    }
-
-    fn look(&mut self, uid: &str) {
-        let next_look = self.batched(Instant::now() + LOOK);
-        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        let Some(netns) = enrolled_pod.netns.clone() else { return };
-        enrolled_pod.begin();
-        enrolled_pod.next_look = next_look;
-        let (pod, before) = (enrolled_pod.options.clone(), enrolled_pod.seen.clone());
-        self.workers.send(Job::Look { uid: uid.to_owned(), netns, pod, before }, false);
-    }
-
-    fn batched(&self, when: Instant) -> Instant {
-        let batches = when.saturating_duration_since(self.started).as_secs().div_ceil(BATCH.as_secs());
-        self.started + BATCH.saturating_mul(u32::try_from(batches).unwrap_or(u32::MAX))
     }
 
     /// ADDs whose time is up are told why.
     fn give_up(&mut self) {
-        let now = Instant::now();
-        let late = |enrolled_pod: &super::EnrolledPod| {
-            enrolled_pod.waiting.iter().any(|waiter| waiter.deadline <= now)
-        };
-        let late: Vec<String> = self
-            .enrolled
-            .iter()
-            .filter(|(_, enrolled_pod)| late(enrolled_pod))
-            .map(|(uid, _)| uid.clone())
-            .collect();
+        let now = self.now();
+        let late = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_late(now));
+        let late: Vec<String> = late.map(|(uid, _)| uid.clone()).collect();
         for uid in late {
             let why = self.why_not(&uid);
-            self.abandon(&uid, why);
+            self.handle(&uid, Event::Expired(why));
         }
     }
 
     fn why_not(&self, uid: &str) -> String {
-        let enrolled_pod = self.enrolled.get(uid);
-        match enrolled_pod {
-            Some(enrolled_pod) if !enrolled_pod.is_ruled() => {
-                enrolled_pod.trouble.clone().unwrap_or_else(|| "its rules are not in place yet".to_owned())
+        let lifecycle = self.enrolled.get(uid).map(|enrolled_pod| &enrolled_pod.lifecycle);
+        let refused = lifecycle.and_then(|lifecycle| lifecycle.refused());
+        match lifecycle {
+            Some(lifecycle) if !lifecycle.is_ruled() => {
+                lifecycle.trouble().unwrap_or("its rules are not in place yet").to_owned()
             }
-            Some(enrolled_pod) if enrolled_pod.refused.is_some() => {
-                enrolled_pod.refused.clone().unwrap_or_default()
-            }
+            _ if refused.is_some() => refused.unwrap_or_default().to_owned(),
             _ if self.connections == 0 => "no ztunnel is connected to the agent on this node".to_owned(),
             _ if !self.open => "the agent does not know the node's pods yet".to_owned(),
             _ => "ztunnel did not answer in time".to_owned(),
@@ -250,22 +226,18 @@ impl InPodCapture {
     }
 
     fn next_due(&self) -> Option<Instant> {
+        let now = self.now();
         // What could not be begun is begun when others have ended.
-        let soon = Instant::now() + CROWDED;
-        let of = |enrolled_pod: &super::EnrolledPod| {
-            let waits = enrolled_pod.waiting.iter().map(|waiter| waiter.deadline).min();
-            let works = enrolled_pod.netns.is_some() && !enrolled_pod.busy;
-            let work = match enrolled_pod.rules {
-                _ if !works => None,
-                RulesState::Absent => Some(enrolled_pod.due),
-                _ if enrolled_pod.leaving => Some(enrolled_pod.due),
-                _ => Some(enrolled_pod.next_look.max(enrolled_pod.due).max(soon)),
-            };
-            waits.into_iter().chain(work).chain(enrolled_pod.change_due()).min()
-        };
-        let pods = self.enrolled.values().filter_map(of).min();
+        let of = |enrolled_pod: &EnrolledPod| enrolled_pod.lifecycle.next(now, now + CROWDED);
+        let pods = self.enrolled.values().filter_map(of).min().map(|due| self.started + due);
         let now = Instant::now();
         let unsynced = self.hub.unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
         pods.into_iter().chain(self.search_due()).chain(unsynced).min()
     }
+}
+
+/// Looks are begun together.
+fn batched(when: Time) -> Time {
+    let batches = when.as_secs().div_ceil(BATCH.as_secs());
+    BATCH.saturating_mul(u32::try_from(batches).unwrap_or(u32::MAX))
 }

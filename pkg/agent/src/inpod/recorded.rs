@@ -14,6 +14,7 @@ use std::{
 use inpod::{Finder, NetnsMatch, NetnsQuery};
 use netns::{Netns, NetnsId};
 use planner::ambient::{NotEnrolled, Standing};
+use pod_status::lifecycle::Event;
 use tracing::info;
 use wire::PodRecord;
 
@@ -91,7 +92,7 @@ impl InPodCapture {
             return;
         }
         let is_placed = |enrolled_pod: &super::EnrolledPod| {
-            enrolled_pod.netns.is_some() || !enrolled_pod.waiting.is_empty()
+            enrolled_pod.netns.is_some() || enrolled_pod.lifecycle.is_awaited()
         };
         if self.enrolled.get(uid).is_some_and(is_placed) {
             return;
@@ -115,8 +116,8 @@ impl InPodCapture {
             enrolled_pod.ips = told;
         }
         enrolled_pod.container = container;
-        enrolled_pod.adopted = found.captured;
-        enrolled_pod.found(found.netns);
+        let netns = enrolled_pod.settle_in(found.netns);
         info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "network namespace known from the record of the pod's ADD");
+        self.handle(uid, Event::Found { netns, captured: found.captured });
     }
 }

@@ -1,0 +1,515 @@
+//! The life of a pod that is captured in-pod, from its enrolment to its end, as a state machine.
+//!
+//! What happens to the pod comes in as an [`Event`], and what is to be done about it goes out as [`Action`]s, which somebody
+//! else carries out. Time is told with each event. The table of transitions is in docs/in-pod.md.
+
+use std::time::Duration;
+
+use crate::{Evidence, Life, Membership, Proxy, Rules};
+
+/// Time since the agent's start.
+pub type Time = Duration;
+
+/// After a failure, the next attempt; twice as long after each further one, up to the last.
+pub const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// The longest time between attempts.
+pub const LAST_RETRY: Duration = Duration::from_secs(30);
+/// How often a pod's rules are observed.
+pub const OBSERVE: Duration = Duration::from_secs(40);
+/// A pod's first process may be that late, while its image is pulled and without one that holds its namespace.
+pub const EMPTY: Duration = Duration::from_secs(600);
+/// Whoever may write a pod's annotations may have its rules made anew no more often than this.
+pub const OPTIONS: Duration = Duration::from_secs(2);
+
+/// How far its rules are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RulesState {
+    /// Nothing is known of its rules.
+    Absent,
+    /// They were put in place.
+    Applied,
+    /// They were observed in place.
+    Verified,
+}
+
+/// Something that happens to the pod. `N` identifies a network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<N> {
+    /// The plugin's ADD waits for an answer until the deadline.
+    Added {
+        /// The namespace that the plugin handed over.
+        netns: Option<N>,
+        /// When the ADD has failed if it is not answered.
+        deadline: Time,
+    },
+    /// It belongs to the mesh, maybe again. `changed`: it asks for other rules than before.
+    Joined {
+        /// Other rules than before.
+        changed: bool,
+    },
+    /// It does not belong to the mesh any more, and why.
+    Left(String),
+    /// It is outside of the mesh, and rules of ours are in its namespace: it left while no agent was here.
+    LeftMeanwhile,
+    /// Its namespace was found. `captured`: with rules of ours in it.
+    Found {
+        /// The namespace.
+        netns: N,
+        /// Rules of ours are in it.
+        captured: bool,
+    },
+    /// A search has ended. `there`: it found a process of the pod.
+    Searched {
+        /// A process of it was found.
+        there: bool,
+    },
+    /// [`Action::Capture`] has ended, in that namespace; `Ok(true)`: something had to be changed.
+    Captured(N, Result<bool, String>),
+    /// [`Action::Observe`] has ended, in that namespace; by now its rules are in place.
+    Observed(N, Result<(), String>),
+    /// [`Action::Release`] has ended.
+    Released(Result<(), String>),
+    /// ztunnel serves it in that namespace.
+    Accepted(N),
+    /// ztunnel refuses to serve it in that namespace, and why.
+    Refused(N, String),
+    /// The deadline of an ADD has passed, and what it waited for.
+    Expired(String),
+}
+
+/// Something to be done for the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Put its rules in place.
+    Capture,
+    /// Observe its rules, and restore what is missing.
+    Observe,
+    /// Remove its rules.
+    Release,
+    /// Have ztunnel serve it.
+    Serve,
+    /// Answer the ADDs that wait.
+    Answer(Result<(), String>),
+    /// Another namespace than before is its namespace now.
+    Moved,
+    /// It is captured, and was not before.
+    Announce,
+    /// Forget it, and have ztunnel drop it.
+    Forget(String),
+}
+
+/// How far a pod is.
+#[derive(Clone, Debug)]
+pub struct Lifecycle<N> {
+    netns: Option<N>,
+    rules: RulesState,
+    /// Something is being done in its namespace.
+    busy: bool,
+    /// What is desired has changed meanwhile.
+    again: bool,
+    leaving: bool,
+    /// The API shows it as captured, by an agent before this one.
+    marked: bool,
+    /// The API shows it as captured and served, and this agent knows nothing else yet.
+    announced: bool,
+    /// Its namespace was found with rules of ours.
+    adopted: bool,
+    /// The namespace in which ztunnel serves it.
+    served: Option<N>,
+    refused: Option<String>,
+    /// The first deadline of the ADDs that wait.
+    deadline: Option<Time>,
+    /// Since when searches have found no process of it.
+    empty: Option<Time>,
+    /// When the rules that it asks for were changed last.
+    changed: Option<Time>,
+    /// [`Action::Announce`] was given.
+    announce: bool,
+    failures: u32,
+    /// How often in a row its rules could not be observed, or not be kept.
+    doubts: u32,
+    /// No attempt before; after a failure.
+    due: Time,
+    /// When its rules are to be observed.
+    observe: Time,
+    trouble: Option<String>,
+}
+
+impl<N: Copy + PartialEq> Lifecycle<N> {
+    /// A pod that belongs to the mesh. `annotation`: what the API shows of it, by an agent before this one.
+    #[must_use]
+    pub fn new(annotation: Option<&str>, now: Time) -> Lifecycle<N> {
+        use crate::Redirection;
+        Lifecycle {
+            netns: None,
+            rules: RulesState::Absent,
+            busy: false,
+            again: false,
+            leaving: false,
+            marked: annotation.is_some_and(|value| Redirection::VALUES.contains(&value)),
+            announced: annotation.is_some() && annotation == Redirection::Enabled.value(),
+            adopted: false,
+            served: None,
+            refused: None,
+            deadline: None,
+            empty: None,
+            changed: None,
+            announce: false,
+            failures: 0,
+            doubts: 0,
+            due: now,
+            observe: now,
+            trouble: None,
+        }
+    }
+
+    /// What is to be done about an event, in this order.
+    #[must_use]
+    pub fn handle(&mut self, event: Event<N>, now: Time) -> Vec<Action> {
+        match event {
+            Event::Added { netns, deadline } => {
+                self.leaving = false;
+                self.due = now;
+                self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
+                if let Some(netns) = netns {
+                    self.settle_in(netns);
+                }
+                self.capture().into_iter().chain(self.answer_served()).collect()
+            }
+            Event::Joined { changed } => {
+                if changed {
+                    self.changed = Some(now);
+                }
+                let returns = std::mem::take(&mut self.leaving);
+                if (changed || returns) && self.is_ruled() { self.capture() } else { Vec::new() }
+            }
+            Event::Left(why) => self.left(&why, now),
+            Event::LeftMeanwhile => {
+                self.leaving = true;
+                Vec::new()
+            }
+            Event::Found { netns, captured } if !self.is_awaited() => {
+                self.adopted = captured;
+                let had_other = self.netns.is_some();
+                if self.settle_in(netns) && had_other { vec![Action::Moved] } else { Vec::new() }
+            }
+            Event::Found { .. } => Vec::new(), // the ADD knows better
+            Event::Searched { there } => {
+                self.empty = self.empty.or(Some(now)).filter(|_| !there);
+                Vec::new()
+            }
+            Event::Captured(netns, result) => self.captured(netns, result, now),
+            Event::Observed(netns, result) => self.observed(netns, result, now),
+            Event::Released(result) => self.released(result, now),
+            Event::Accepted(netns) => {
+                self.served = Some(netns);
+                self.announced = false;
+                if !self.is_served() {
+                    return Vec::new();
+                }
+                self.refused = None;
+                self.announce().into_iter().chain(self.answer_served()).collect()
+            }
+            Event::Refused(netns, why) if self.netns == Some(netns) => {
+                self.served = None;
+                self.announced = false;
+                self.refused = Some(why.clone());
+                if self.is_awaited() { self.abandon(why, now) } else { Vec::new() }
+            }
+            Event::Refused(..) => Vec::new(), // it is somewhere else by now
+            Event::Expired(why) => self.abandon(why, now),
+        }
+    }
+
+    /// What there is to do now without anything having happened. Of [`Action::Observe`] there may be many at a time:
+    /// whoever carries it out may let it wait. [`Self::begin`] follows.
+    #[must_use]
+    pub fn work(&self, now: Time) -> Option<Action> {
+        if self.busy || self.netns.is_none() || now < self.due {
+            return None;
+        }
+        match self.rules {
+            _ if self.leaving => Some(Action::Release),
+            RulesState::Absent => Some(Action::Capture),
+            RulesState::Applied if self.is_served() => Some(Action::Observe),
+            _ => (now >= self.observe).then_some(Action::Observe),
+        }
+    }
+
+    /// [`Self::work`] is begun. `observe`: when its rules are to be observed the next time.
+    pub fn begin(&mut self, action: &Action, observe: Time) {
+        self.busy = true;
+        if *action == Action::Observe {
+            self.observe = observe;
+        }
+    }
+
+    /// When [`Self::work`] has something, an ADD expires, or a change of options may be taken in. `soon`: when what could
+    /// not be begun is to be tried again.
+    #[must_use]
+    pub fn next(&self, now: Time, soon: Time) -> Option<Time> {
+        let works = self.netns.is_some() && !self.busy;
+        let work = match self.rules {
+            _ if !works => None,
+            RulesState::Absent => Some(self.due),
+            _ if self.leaving => Some(self.due),
+            _ => Some(self.observe.max(self.due).max(soon)),
+        };
+        let options = self.changed.map(|changed| changed + OPTIONS).filter(|due| *due > now);
+        self.deadline.into_iter().chain(work).chain(options).min()
+    }
+
+    /// What is known of it, from which all that is reported of it follows. `connected`: a ztunnel is. `overruled`: rules of
+    /// another component in its namespace precede ours.
+    #[must_use]
+    pub fn evidence(&self, life: Life, connected: bool, overruled: bool) -> Evidence {
+        Evidence {
+            membership: if self.leaving { Membership::Leaving } else { Membership::Member },
+            life,
+            rules: match self.rules {
+                RulesState::Absent => Rules::Absent { failing: self.is_doubtful() },
+                _ if self.is_doubtful() => Rules::Doubtful,
+                RulesState::Applied => Rules::Applied,
+                RulesState::Verified => Rules::Verified,
+            },
+            proxy: match () {
+                () if self.is_served() && connected => Proxy::Serves,
+                () if self.is_served() => Proxy::Unavailable,
+                () if self.announced => Proxy::Announced,
+                () => Proxy::Absent,
+            },
+            overruled,
+            fails_open: false, // its own rules hold its traffic while no ztunnel is there
+            awaited: self.is_awaited(),
+        }
+    }
+
+    /// How far its rules are.
+    #[must_use]
+    pub fn rules(&self) -> RulesState {
+        self.rules
+    }
+
+    /// Its rules are in place, as far as is known.
+    #[must_use]
+    pub fn is_ruled(&self) -> bool {
+        self.rules != RulesState::Absent
+    }
+
+    /// ztunnel serves it where it is now.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        self.served.is_some() && self.served == self.netns
+    }
+
+    /// It is to leave the mesh.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
+    /// An ADD waits.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// The deadline of an ADD has passed.
+    #[must_use]
+    pub fn is_late(&self, now: Time) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Something is being done in its namespace.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// A ztunnel that runs longer than this agent may serve it already.
+    #[must_use]
+    pub fn is_inherited(&self) -> bool {
+        !self.leaving && if self.netns.is_some() { self.adopted } else { self.marked }
+    }
+
+    /// No process of it was there for long, and no ADD waits: it has ended, if the API knows nothing of it.
+    #[must_use]
+    pub fn is_empty(&self, now: Time) -> bool {
+        !self.is_awaited() && self.empty.is_some_and(|since| now.saturating_sub(since) >= EMPTY)
+    }
+
+    /// Other rules may be made for it now.
+    #[must_use]
+    pub fn may_change(&self, now: Time) -> bool {
+        self.changed.is_none_or(|changed| now.saturating_sub(changed) >= OPTIONS)
+    }
+
+    /// Why ztunnel does not serve it; `None`: it has not refused.
+    #[must_use]
+    pub fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// What failed last, unless it has succeeded since.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// It may bypass the mesh, or be cut off. Once is no news: it is tried again at once.
+    fn is_doubtful(&self) -> bool {
+        self.doubts > 1 || (self.failures > 1 && !self.is_ruled())
+    }
+
+    /// Its namespace is this one. True if that is another one than before.
+    fn settle_in(&mut self, netns: N) -> bool {
+        if self.netns == Some(netns) {
+            return false;
+        }
+        self.netns = Some(netns);
+        self.rules = RulesState::Absent;
+        self.refused = None;
+        self.announce = false;
+        true
+    }
+
+    fn left(&mut self, why: &str, now: Time) -> Vec<Action> {
+        if std::mem::replace(&mut self.leaving, true) {
+            return Vec::new();
+        }
+        self.due = now;
+        let mut actions = self.answer(Err(format!("it does not belong to the mesh: {why}")));
+        // Nothing was ever made in a namespace that was not found, unless an agent before this one did.
+        if self.netns.is_none() && !self.marked {
+            actions.push(Action::Forget(why.to_owned()));
+        }
+        actions
+    }
+
+    fn captured(&mut self, netns: N, result: Result<bool, String>, now: Time) -> Vec<Action> {
+        if let Some(actions) = self.overtaken(netns) {
+            return actions;
+        }
+        match result {
+            Ok(changed) => {
+                // What was observed before is not what was made just now.
+                self.rules = if changed { RulesState::Applied } else { self.rules.max(RulesState::Applied) };
+                self.succeeded();
+                [Action::Serve].into_iter().chain(self.answer_served()).collect()
+            }
+            Err(why) if self.is_awaited() => self.abandon(why, now),
+            Err(why) => {
+                self.failed(why, now);
+                Vec::new()
+            }
+        }
+    }
+
+    fn observed(&mut self, netns: N, result: Result<(), String>, now: Time) -> Vec<Action> {
+        if let Some(actions) = self.overtaken(netns) {
+            return actions;
+        }
+        match result {
+            Ok(()) => {
+                self.rules = RulesState::Verified;
+                self.doubts = 0;
+                self.succeeded();
+                self.announce()
+            }
+            // That they can be made does not end a doubt.
+            Err(why) => {
+                self.rules = RulesState::Absent;
+                self.failed(why, now);
+                self.doubts = self.doubts.saturating_add(1);
+                self.due = self.due.max(now + pause(self.doubts));
+                Vec::new()
+            }
+        }
+    }
+
+    /// What has ended concerns another namespace, or other options, than those of now.
+    fn overtaken(&mut self, netns: N) -> Option<Vec<Action>> {
+        self.busy = false;
+        let again = std::mem::take(&mut self.again);
+        if self.leaving {
+            return Some(Vec::new()); // its release is what there is to do next
+        }
+        (again || self.netns != Some(netns)).then(|| self.capture())
+    }
+
+    fn released(&mut self, result: Result<(), String>, now: Time) -> Vec<Action> {
+        self.busy = false;
+        self.again = false;
+        match result {
+            Ok(()) if !self.leaving => {
+                // It came back meanwhile.
+                self.rules = RulesState::Absent;
+                self.capture()
+            }
+            Ok(()) => vec![Action::Forget("it has left the mesh".to_owned())],
+            Err(why) => {
+                self.failed(why, now);
+                Vec::new()
+            }
+        }
+    }
+
+    fn capture(&mut self) -> Vec<Action> {
+        if self.netns.is_none() {
+            return Vec::new();
+        }
+        if self.busy {
+            self.again = true;
+            return Vec::new();
+        }
+        self.busy = true;
+        vec![Action::Capture]
+    }
+
+    fn answer(&mut self, result: Result<(), String>) -> Vec<Action> {
+        self.deadline.take().map(|_| Action::Answer(result)).into_iter().collect()
+    }
+
+    fn answer_served(&mut self) -> Vec<Action> {
+        if self.is_ruled() && self.is_served() { self.answer(Ok(())) } else { Vec::new() }
+    }
+
+    fn announce(&mut self) -> Vec<Action> {
+        let captured = self.rules == RulesState::Verified && self.is_served() && !self.leaving;
+        if captured && !std::mem::replace(&mut self.announce, true) {
+            vec![Action::Announce]
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// An ADD that failed: what it began ends with its sandbox. The pod's rules stay, so that nothing of it bypasses the
+    /// mesh; should it run nevertheless, it is found, and captured, as any running pod.
+    fn abandon(&mut self, why: String, now: Time) -> Vec<Action> {
+        let mut actions = self.answer(Err(why.clone()));
+        self.failed(why.clone(), now);
+        if !self.is_served() {
+            actions.push(Action::Forget(why));
+        }
+        actions
+    }
+
+    fn failed(&mut self, why: String, now: Time) {
+        self.failures = self.failures.saturating_add(1);
+        self.due = now + pause(self.failures);
+        self.trouble = Some(why);
+    }
+
+    fn succeeded(&mut self) {
+        self.failures = 0;
+        self.trouble = None;
+    }
+}
+
+/// The pause after so many failures in a row, at least one.
+fn pause(failures: u32) -> Duration {
+    FIRST_RETRY.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LAST_RETRY)
+}
+
+#[cfg(test)]
+mod tests;

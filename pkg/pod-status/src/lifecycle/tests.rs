@@ -1,0 +1,412 @@
+//! Each row of the table in docs/in-pod.md, and what holds whatever happens.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{CaptureState, Redirection};
+
+type Pod = Lifecycle<u8>;
+
+const HERE: u8 = 1;
+const THERE: u8 = 2;
+
+fn seconds(seconds: u64) -> Time {
+    Duration::from_secs(seconds)
+}
+
+fn failure() -> String {
+    "a tool failed".to_owned()
+}
+
+fn added(netns: u8) -> Event<u8> {
+    Event::Added { netns: Some(netns), deadline: seconds(7) }
+}
+
+/// What the pod has gone through, and what is to be done about the last of it.
+fn after(events: &[Event<u8>]) -> (Pod, Vec<Action>) {
+    let mut pod = Pod::new(None, Time::ZERO);
+    let mut actions = Vec::new();
+    for event in events {
+        actions = pod.handle(event.clone(), Time::ZERO);
+    }
+    (pod, actions)
+}
+
+fn state(pod: &Pod) -> CaptureState {
+    pod.evidence(Life::Running, true, false).classify().state
+}
+
+#[test]
+fn each_event_leads_to_its_actions_and_its_state() {
+    use Action::{Announce, Answer, Capture, Forget, Moved, Serve};
+    use CaptureState::{Bypassing, Captured, Held, Leaving, Pending};
+    let found = |netns, captured| Event::Found { netns, captured };
+    let applied = [added(HERE), Event::Captured(HERE, Ok(true))];
+    let served = [&applied[..], &[Event::Accepted(HERE)]].concat();
+    let verified = [&served[..], &[Event::Observed(HERE, Ok(()))]].concat();
+    let then = |before: &[Event<u8>], event| [before, &[event]].concat();
+    let forget = |why: &str| Forget(why.to_owned());
+    let refused = || Err("no certificate".to_owned());
+    let no_member = || Err("it does not belong to the mesh: it has a sidecar".to_owned());
+    let leaves = Event::Left("it has a sidecar".to_owned());
+    let left = then(&verified, leaves.clone());
+    let cases = [
+        ("an ADD comes", vec![added(HERE)], vec![Capture], Pending),
+        (
+            "an ADD without a namespace",
+            vec![Event::Added { netns: None, deadline: seconds(7) }],
+            vec![],
+            Pending,
+        ),
+        ("its rules are made", applied.to_vec(), vec![Serve], Pending),
+        ("ztunnel serves it", served.clone(), vec![Answer(Ok(()))], Captured),
+        ("its rules are seen", verified.clone(), vec![Announce], Captured),
+        ("its rules are seen again", then(&verified, Event::Observed(HERE, Ok(()))), vec![], Captured),
+        ("ztunnel acknowledges it again", then(&verified, Event::Accepted(HERE)), vec![], Captured),
+        (
+            "a second ADD of a captured pod",
+            then(&verified, added(HERE)),
+            vec![Capture, Answer(Ok(()))],
+            Captured,
+        ),
+        ("a second ADD with another sandbox", then(&verified, added(THERE)), vec![Capture], Pending),
+        (
+            "what ended concerns the sandbox before",
+            vec![added(HERE), added(THERE), Event::Captured(HERE, Ok(true))],
+            vec![Capture],
+            Pending,
+        ),
+        (
+            "its rules cannot be made",
+            vec![added(HERE), Event::Captured(HERE, Err(failure()))],
+            vec![Answer(Err(failure())), Forget(failure())],
+            Bypassing,
+        ),
+        (
+            "ztunnel refuses it while its ADD waits",
+            then(&applied, Event::Refused(HERE, "no certificate".to_owned())),
+            vec![Answer(refused()), forget("no certificate")],
+            Held,
+        ),
+        (
+            "ztunnel refuses one that runs",
+            then(&verified, Event::Refused(HERE, "no certificate".to_owned())),
+            vec![],
+            Held,
+        ),
+        (
+            "ztunnel refuses its sandbox before",
+            then(&verified, Event::Refused(THERE, failure())),
+            vec![],
+            Captured,
+        ),
+        (
+            "its ADD expires",
+            then(&applied, Event::Expired("no ztunnel is connected".to_owned())),
+            vec![Answer(Err("no ztunnel is connected".to_owned())), forget("no ztunnel is connected")],
+            Held,
+        ),
+        ("found at a start", vec![found(HERE, true)], vec![], Bypassing),
+        ("found in another namespace", then(&verified, found(THERE, false)), vec![Moved], Bypassing),
+        ("found while its ADD waits", then(&applied, found(THERE, false)), vec![], Pending),
+        (
+            "it asks for other rules",
+            then(&verified, Event::Joined { changed: true }),
+            vec![Capture],
+            Captured,
+        ),
+        ("nothing has changed", then(&verified, Event::Joined { changed: false }), vec![], Captured),
+        ("its rules cannot be seen", then(&served, Event::Observed(HERE, Err(failure()))), vec![], Bypassing),
+        ("it leaves", left.clone(), vec![], Leaving),
+        ("it leaves again", then(&left, leaves.clone()), vec![], Leaving),
+        ("it left, and comes back", then(&left, Event::Joined { changed: false }), vec![Capture], Captured),
+        (
+            "its rules are gone",
+            then(&left, Event::Released(Ok(()))),
+            vec![forget("it has left the mesh")],
+            Leaving,
+        ),
+        ("its rules cannot be removed", then(&left, Event::Released(Err(failure()))), vec![], Leaving),
+        ("it leaves while its ADD waits", then(&applied, leaves.clone()), vec![Answer(no_member())], Leaving),
+        (
+            "it leaves before its namespace is known",
+            vec![Event::Joined { changed: false }, leaves],
+            vec![forget("it has a sidecar")],
+            Leaving,
+        ),
+        ("it left while no agent was here", vec![Event::LeftMeanwhile, found(HERE, true)], vec![], Leaving),
+    ];
+    for (what, events, actions, expected) in cases {
+        let (pod, done) = after(&events);
+        assert_eq!(done, actions, "{what}");
+        assert_eq!(state(&pod), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_pod_that_comes_back_during_its_release_is_captured_again() {
+    let (mut pod, _) = after(&[added(HERE), Event::Captured(HERE, Ok(true)), Event::Accepted(HERE)]);
+    let _ = pod.handle(Event::Left("its label".to_owned()), seconds(1));
+    assert_eq!(pod.work(seconds(1)), Some(Action::Release));
+    pod.begin(&Action::Release, Time::ZERO);
+    assert_eq!(pod.handle(Event::Joined { changed: false }, seconds(1)), []);
+    assert_eq!(pod.handle(Event::Released(Ok(())), seconds(2)), [Action::Capture]);
+    assert_eq!(state(&pod), CaptureState::Bypassing, "its rules were removed");
+}
+
+#[test]
+fn attempts_that_fail_are_made_less_and_less_often() {
+    let (mut pod, _) = after(&[Event::Found { netns: HERE, captured: false }]);
+    let mut now = Time::ZERO;
+    let mut pauses = Vec::new();
+    for _ in 0..10 {
+        assert_eq!(pod.work(now), Some(Action::Capture));
+        pod.begin(&Action::Capture, Time::ZERO);
+        assert_eq!(pod.next(now, now), None, "busy");
+        let _ = pod.handle(Event::Captured(HERE, Err(failure())), now);
+        let next = pod.next(now, now).unwrap();
+        pauses.push((next - now).as_millis());
+        assert_eq!(pod.work(next - Duration::from_millis(1)), None);
+        now = next;
+    }
+    assert_eq!(pauses, [200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
+    assert_eq!(state(&pod), CaptureState::Bypassing);
+    let annotation = pod.evidence(Life::Running, true, false).classify().annotation;
+    assert_eq!(annotation, Some(Redirection::Pending), "clients must not use HBONE");
+}
+
+#[test]
+fn rules_that_can_be_made_and_not_be_observed_leave_it_unknown() {
+    let (mut pod, _) = after(&[Event::Found { netns: HERE, captured: false }, Event::Accepted(HERE)]);
+    for (round, expected) in
+        [(1, CaptureState::Captured), (2, CaptureState::Unknown), (3, CaptureState::Unknown)]
+    {
+        let _ = pod.handle(Event::Observed(HERE, Err(failure())), seconds(round));
+        let _ = pod.handle(Event::Captured(HERE, Ok(true)), seconds(round));
+        assert_eq!(state(&pod), expected, "{round}");
+    }
+    assert!(pod.work(seconds(3)).is_none(), "the next attempt is not made at once");
+    let _ = pod.handle(Event::Observed(HERE, Ok(())), seconds(4));
+    assert_eq!(state(&pod), CaptureState::Captured);
+}
+
+#[test]
+fn options_change_no_more_often_than_allowed() {
+    let (mut pod, _) = after(&[added(HERE)]);
+    assert!(pod.may_change(Time::ZERO));
+    let _ = pod.handle(Event::Joined { changed: true }, seconds(10));
+    let soon = seconds(10) + OPTIONS;
+    assert!(!pod.may_change(soon - Duration::from_millis(1)) && pod.may_change(soon));
+    assert_eq!(pod.next(seconds(10), seconds(10)), Some(seconds(7)), "its ADD comes first");
+    let _ = pod.handle(Event::Expired(failure()), seconds(10));
+    assert_eq!(pod.next(seconds(10), seconds(10)), Some(soon));
+}
+
+#[test]
+fn an_annotation_of_an_agent_before_this_one_is_kept_until_ztunnel_is_heard() {
+    for (annotation, announced, inherited) in [
+        (None, false, false),
+        (Some("pending"), false, true),
+        (Some("enabled"), true, true),
+        (Some("no"), false, false),
+    ] {
+        let mut pod = Pod::new(annotation, Time::ZERO);
+        assert_eq!(pod.is_inherited(), inherited, "{annotation:?}");
+        let _ = pod.handle(Event::Found { netns: HERE, captured: true }, Time::ZERO);
+        let _ = pod.handle(Event::Captured(HERE, Ok(false)), Time::ZERO);
+        let status = pod.evidence(Life::Running, false, false).classify();
+        let expected = if announced { None } else { Some(Redirection::Pending) };
+        assert_eq!(status.annotation, expected, "{annotation:?}");
+        let _ = pod.handle(Event::Refused(HERE, failure()), Time::ZERO);
+        let status = pod.evidence(Life::Running, true, false).classify();
+        assert_eq!(status.annotation, Some(Redirection::Pending), "{annotation:?}");
+    }
+}
+
+/// A node with one pod: what is in its namespaces, and what is being done there.
+#[derive(Debug, Default)]
+struct World {
+    rules: [bool; 3],
+    job: Option<(Action, u8)>,
+    /// ADDs that wait.
+    waiting: usize,
+    forgotten: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Event(Event<u8>),
+    /// What is being done ends; `Some`: it fails.
+    End(Option<String>),
+    /// Somebody removes the rules.
+    Tamper,
+    Pass(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let netns = 1..3_u8;
+    let event = prop_oneof![
+        (proptest::option::of(netns.clone()), 1..9_u64)
+            .prop_map(|(netns, time)| Event::Added { netns, deadline: seconds(time * 20) }),
+        any::<bool>().prop_map(|changed| Event::Joined { changed }),
+        Just(Event::Left("its label".to_owned())),
+        (netns.clone(), any::<bool>()).prop_map(|(netns, captured)| Event::Found { netns, captured }),
+        any::<bool>().prop_map(|there| Event::Searched { there }),
+        netns.clone().prop_map(Event::Accepted),
+        netns.prop_map(|netns| Event::Refused(netns, failure())),
+    ];
+    let step = prop_oneof![
+        5 => event.prop_map(Step::Event),
+        5 => proptest::option::weighted(0.2, Just(failure())).prop_map(Step::End),
+        1 => Just(Step::Tamper),
+        3 => (0..60_u64).prop_map(Step::Pass),
+    ];
+    proptest::collection::vec(step, 0..60)
+}
+
+impl World {
+    fn event(&mut self, pod: &mut Pod, event: Event<u8>, now: Time) {
+        if matches!(event, Event::Added { .. }) {
+            self.waiting += 1;
+        }
+        for action in pod.handle(event, now) {
+            self.act(pod, action);
+        }
+    }
+
+    fn act(&mut self, pod: &Pod, action: Action) {
+        match action {
+            Action::Capture | Action::Observe | Action::Release => {
+                assert!(self.job.is_none(), "one thing at a time");
+                self.job = Some((action, pod.netns.expect("where")));
+            }
+            Action::Answer(result) => {
+                assert!(self.waiting > 0, "somebody has asked");
+                assert!(
+                    result.is_err() || (pod.is_ruled() && pod.is_served()),
+                    "enrolled only if it is captured"
+                );
+                self.waiting = 0;
+            }
+            Action::Announce => assert_eq!(state(pod), CaptureState::Captured),
+            Action::Forget(_) => self.forgotten = true,
+            Action::Serve | Action::Moved => {}
+        }
+    }
+
+    /// What was begun ends. It works in the namespace that it was begun in.
+    fn end(&mut self, pod: &mut Pod, failure: Option<String>, now: Time) {
+        let Some((action, netns)) = self.job.take() else { return };
+        let rules = &mut self.rules[usize::from(netns)];
+        let event = match (action, failure) {
+            (Action::Capture, None) => {
+                let changed = !std::mem::replace(rules, true);
+                Event::Captured(netns, Ok(changed))
+            }
+            (Action::Capture, Some(why)) => Event::Captured(netns, Err(why)),
+            (Action::Observe, None) => {
+                *rules = true; // what is missing is restored
+                Event::Observed(netns, Ok(()))
+            }
+            (Action::Observe, Some(why)) => Event::Observed(netns, Err(why)),
+            (_, None) => {
+                *rules = false;
+                Event::Released(Ok(()))
+            }
+            (_, Some(why)) => Event::Released(Err(why)),
+        };
+        self.event(pod, event, now);
+    }
+
+    /// A pass of the reconciler.
+    fn pass(&mut self, pod: &mut Pod, now: Time) {
+        if let Some(action) = pod.work(now) {
+            pod.begin(&action, now + OBSERVE);
+            self.act(pod, action);
+        }
+        if pod.is_late(now) {
+            self.event(pod, Event::Expired(failure()), now);
+        }
+    }
+}
+
+proptest! {
+    /// Whatever happens, in whatever order: one thing at a time is done in the pod's namespace, every ADD is answered by
+    /// its deadline and with success only if the pod is captured, and what is called captured has rules in the namespace
+    /// where it is now, unless somebody has removed them since they were last observed.
+    #[test]
+    fn whatever_happens_a_pod_is_done_justice(steps in steps()) {
+        let (mut pod, mut world, mut now) = (Pod::new(None, Time::ZERO), World::default(), Time::ZERO);
+        let mut tampered = false;
+        for step in steps {
+            match step {
+                Step::Event(event) => world.event(&mut pod, event, now),
+                Step::End(failure) => world.end(&mut pod, failure, now),
+                Step::Tamper => {
+                    world.rules = [false; 3];
+                    tampered = true;
+                }
+                Step::Pass(time) => now += seconds(time),
+            }
+            if world.forgotten {
+                prop_assert_eq!(world.waiting, 0, "nobody waits for a pod that is forgotten");
+                return Ok(());
+            }
+            world.pass(&mut pod, now);
+            if world.forgotten {
+                return Ok(());
+            }
+            prop_assert_eq!(world.waiting > 0, pod.is_awaited());
+            prop_assert!(!pod.is_late(now), "an ADD is answered by its deadline");
+            prop_assert_eq!(world.job.is_some(), pod.is_busy());
+            if state(&pod) == CaptureState::Captured && !tampered {
+                let netns = pod.netns.expect("a captured pod is somewhere");
+                prop_assert!(world.rules[usize::from(netns)], "{:?}", pod);
+            }
+        }
+    }
+
+    /// Once nothing happens any more, a pod that belongs to the mesh and is served comes to be captured, whatever somebody
+    /// did to its rules, and one that has left has no rules.
+    #[test]
+    fn in_the_end_it_is_as_desired(steps in steps(), leaves in any::<bool>()) {
+        let (mut pod, mut world, mut now) = (Pod::new(None, Time::ZERO), World::default(), Time::ZERO);
+        for step in steps {
+            match step {
+                Step::Event(event) => world.event(&mut pod, event, now),
+                Step::End(failure) => world.end(&mut pod, failure, now),
+                Step::Tamper => world.rules = [false; 3],
+                Step::Pass(time) => now += seconds(time),
+            }
+            if world.forgotten {
+                return Ok(());
+            }
+        }
+        world.event(&mut pod, Event::Joined { changed: false }, now);
+        world.event(&mut pod, Event::Expired(failure()), now);
+        if world.forgotten {
+            return Ok(()); // its rules stay, so that nothing of it bypasses the mesh
+        }
+        world.event(&mut pod, Event::Found { netns: THERE, captured: false }, now);
+        world.event(&mut pod, Event::Accepted(THERE), now);
+        if leaves {
+            world.event(&mut pod, Event::Left("its label".to_owned()), now);
+        }
+        for _ in 0..10 {
+            if world.forgotten {
+                break;
+            }
+            world.end(&mut pod, None, now);
+            now += LAST_RETRY + OBSERVE;
+            if !world.forgotten {
+                world.pass(&mut pod, now);
+            }
+        }
+        if leaves {
+            prop_assert!(world.forgotten && !world.rules[usize::from(THERE)], "{:?}", world);
+        } else if !world.forgotten {
+            prop_assert_eq!(state(&pod), CaptureState::Captured);
+            prop_assert!(world.rules[usize::from(THERE)]);
+        }
+    }
+}
