@@ -9,14 +9,14 @@ use std::{
 };
 
 use agent::{
-    AgentHandle, AnnotationUpdate, Inbox, Inspector, Lookup, Metrics, Notice, Reconciler, Server, Service,
-    Status,
+    AgentHandle, AnnotationUpdate, Inbox, Lookup, Metrics, Notice, Reconciler, Server, Service, Status,
 };
 use anyhow::{Context as _, Result, anyhow};
 use facts::follow_api;
 use hostfs::Watcher;
 use model::{Namespace, Pod, PodName};
 use netns::Netns;
+use node_status::Inspector;
 use planner::{ambient::AMBIENT_REDIRECTION, node::Fallback};
 use prometheus_client::registry::Registry;
 use tokio::{

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use agent::Plain;
 use anyhow::{Context as _, Result};
+use node_status::Plain;
 use report::{Network, NodeState, Observer, Provenance, State, Unobserved};
 
 use crate::{
@@ -41,7 +41,7 @@ pub(crate) fn state(settings: &Settings) -> Result<State> {
             state_collector::look_plain(&plain, &records)
         }
     };
-    agent::add_failures(&records, &mut state.pods);
+    node_status::add_failures(&records, &mut state.pods);
     state.seen.by = Observer::Command;
     if is_ambient || !is_recorded {
         state.seen.blind.push(Unobserved { what: "what is wanted by now".to_owned(), why });
@@ -68,7 +68,7 @@ fn judge_files(settings: &Settings, state: &mut State) {
 
 fn alone(ambient: &Ambient, last: Option<State>) -> State {
     match ambient.node() {
-        Ok(node) => agent::look_alone(&ambient.agent, node.as_ref(), last),
+        Ok(node) => node_status::look_alone(&ambient.agent, node.as_ref(), last),
         Err(error) => {
             let mut state = last.unwrap_or_else(state_collector::empty);
             let blind = Unobserved { what: "the node's network".to_owned(), why: format!("{error:#}") };

@@ -13,7 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{About, Inspector, Notice, Plain};
+use agent::{About, Notice};
+use node_status::{Inspector, Plain};
 use report::{
     CaptureState, Health, InstalledFile, KernelView, Network, Observer, PodState, Provenance, Reason, State,
 };
@@ -187,7 +188,7 @@ impl StateCollector {
         };
         state.node.started.get_or_insert_with(|| self.started.clone());
         self.add_self(&mut state);
-        agent::add_failures(&records, &mut state.pods);
+        node_status::add_failures(&records, &mut state.pods);
         let template_known = self.settings.config_map.is_none() || self.installer.template().is_some();
         let mut installer = self.settings.installer.clone();
         installer.template.live = self.installer.template().or(installer.template.live);

@@ -19,12 +19,12 @@ use pod_status::{CaptureState, Life, PodStatus, Redirection};
 
 use crate::{
     history::History,
-    inspect::{CaptureSnapshot, Known, Snapshot},
     ledger::Ledger,
     metrics::Metrics,
     notice::{Notices, Notify},
     reconciler::{self, Scope, Waiting},
     settings::{AnnotationUpdate, Settings, Tell},
+    snapshot::{CaptureSnapshot, Known, Snapshot},
     status::Status,
 };
 
@@ -321,8 +321,9 @@ impl AgentState {
     }
 }
 
-/// How far a pod's life is, by the API server. One whose sandbox is gone is not asked about.
-pub(crate) fn life(pod: &Pod) -> Life {
+/// How far a pod's life is, by the API server; it does not know of a sandbox that is gone.
+#[must_use]
+pub fn life(pod: &Pod) -> Life {
     if pod.status.phase == "Running" { Life::Running } else { Life::Starting }
 }
 

@@ -20,12 +20,12 @@ use crate::{
     error::Error,
     history::Entry,
     inpod::{self, Done, InPodCapture},
-    inspect::CaptureSnapshot,
     ledger::Attachment,
     metrics::Metrics,
     node::{self, NodeCapture},
     reconciler::{AgentHandle, Reply, Scope},
     settings::{InPodConfig, Settings},
+    snapshot::CaptureSnapshot,
     uninstall,
 };
 

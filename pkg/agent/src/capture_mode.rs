@@ -8,9 +8,9 @@ use planner::node::Fallback;
 use crate::{
     agent_state::AgentState,
     inpod::Done,
-    inspect::CaptureSnapshot,
     ledger::Attachment,
     reconciler::{Reply, Scope},
+    snapshot::CaptureSnapshot,
 };
 
 /// Why something is not as it should be, in a sentence.

@@ -107,7 +107,9 @@ pub(crate) fn summary(steps: &[impl ToString]) -> String {
     }
 }
 
-pub(crate) fn milliseconds(took: Duration) -> f64 {
+/// Milliseconds, to the microsecond.
+#[must_use]
+pub fn milliseconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }
 
@@ -118,7 +120,8 @@ pub fn now() -> String {
 }
 
 /// RFC 3339, in UTC.
-pub(crate) fn timestamp(time: SystemTime) -> String {
+#[must_use]
+pub fn timestamp(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     wire::rfc3339_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }

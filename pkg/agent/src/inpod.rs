@@ -36,11 +36,11 @@ use crate::{
     agent_state::AgentState,
     capture_mode::{CaptureMode, Enrolment, Trouble},
     error::Error,
-    inspect::CaptureSnapshot,
     ledger::Attachment,
     metrics::Metrics,
     reconciler::{AgentHandle, Message, Reply, Scope},
     settings::{InPodConfig, Settings},
+    snapshot::CaptureSnapshot,
 };
 
 use enrolled_pod::EnrolledPod;

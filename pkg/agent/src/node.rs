@@ -24,7 +24,8 @@ use crate::{
     settings::Settings,
 };
 
-pub(crate) use uninstall::{found, uninstall};
+pub use uninstall::found;
+pub(crate) use uninstall::uninstall;
 
 /// What the kernel showed when it last was as desired.
 #[derive(Debug)]
@@ -76,7 +77,10 @@ impl NodeCapture {
 }
 
 /// The node path as it is chosen, for the calling thread's network namespace.
-pub(crate) fn open_path(settings: &Settings) -> Result<NodePath, nodepath::Error> {
+///
+/// # Errors
+/// It cannot be opened, and why.
+pub fn open_path(settings: &Settings) -> Result<NodePath, nodepath::Error> {
     NodePath::open(
         settings.node.clone(),
         settings.tools.clone(),

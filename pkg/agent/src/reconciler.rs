@@ -25,13 +25,13 @@ use crate::{
     capture_mode::{CaptureMode, Enrolment},
     error::Error,
     inpod::{self, Done, InPodCapture},
-    inspect::Snapshot,
     ledger::{self, Attachment},
     metrics::Metrics,
     node::{self, NodeCapture},
     notice::Notify,
     pause,
     settings::{CaptureConfig, Settings, Tell},
+    snapshot::Snapshot,
     status::Status,
     uninstall,
 };
@@ -116,6 +116,14 @@ impl AgentHandle {
     /// Changes what happens while no ztunnel is ready.
     pub fn set_fallback(&self, fallback: Fallback) {
         self.send(Message::Fallback(fallback));
+    }
+
+    /// A copy of what the reconciler knows. It answers between two messages; `None`: not within that time. Blocks.
+    #[must_use]
+    pub fn snapshot(&self, within: Duration) -> Option<Box<Snapshot>> {
+        let (reply, answer) = mpsc::channel();
+        self.send(Message::Inspect(reply));
+        answer.recv_timeout(within).ok()
     }
 
     /// Ends the loop after what it is doing. Nothing is taken away.

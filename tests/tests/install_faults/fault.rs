@@ -25,7 +25,7 @@ const WATCHED: Duration = Duration::from_secs(3);
 /// Of that time, what it may compute.
 const IDLE: Duration = Duration::from_millis(150);
 /// Beginning of a line about a fault.
-const COMPLAINT: &str = "the plugin is not installed as it should be";
+const COMPLAINT: &str = "the plugin is not installed correctly";
 /// Until it has noticed that a fault is gone: the longest pause is two seconds, and then it has to work.
 const NOTICED: Duration = Duration::from_secs(4);
 

@@ -15,7 +15,7 @@ use pod_status::{
 };
 use zds::Workload;
 
-use crate::{inspect::EnrolledPodView, reconciler::Reply};
+use crate::{reconciler::Reply, snapshot::EnrolledPodView};
 
 /// The pod.
 #[derive(Debug)]

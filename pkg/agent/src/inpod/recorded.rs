@@ -19,7 +19,7 @@ use tracing::info;
 use wire::PodRecord;
 
 use super::InPodCapture;
-use crate::{agent_state::AgentState, inspect, ledger::Attachment, settings::Settings};
+use crate::{agent_state::AgentState, ledger::Attachment, records, settings::Settings};
 
 /// The plugin's records, and where the namespaces are that they name.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Records {
     ) -> BTreeMap<String, Recorded> {
         let runtime = sought.iter().flat_map(|(uid, pod)| pod.uids.iter().map(move |known| (known, uid)));
         let runtime: BTreeMap<&String, &String> = runtime.collect();
-        let mut records = inspect::read_records(&self.directory);
+        let mut records = records::read(&self.directory);
         records.retain(|record| record.error.is_none());
         records.sort_by(|a, b| a.at.cmp(&b.at));
         let mut found = BTreeMap::new();

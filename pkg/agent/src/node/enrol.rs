@@ -13,9 +13,9 @@ use crate::{
     agent_state::AgentState,
     capture_mode::{CaptureMode, Enrolment, Trouble},
     inpod::Done,
-    inspect::CaptureSnapshot,
     ledger::Attachment,
     reconciler::{Reply, Scope},
+    snapshot::CaptureSnapshot,
 };
 
 /// A pod that was enrolled at once is looked at again after this time, with all that came meanwhile: with many pods that

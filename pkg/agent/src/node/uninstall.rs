@@ -39,7 +39,10 @@ fn steps(settings: &Settings, path: &mut NodePath) -> Result<Vec<Operation>, Str
 }
 
 /// Everything of ours on the node, and in those ztunnels that its routes lead to.
-pub(crate) fn found(settings: &Settings, path: &mut NodePath) -> Result<Observed, String> {
+///
+/// # Errors
+/// The kernel cannot be queried, and why.
+pub fn found(settings: &Settings, path: &mut NodePath) -> Result<Observed, String> {
     let words = |error: nodepath::Error| error.to_string();
     let mut observed = path.observe_network().map_err(words)?;
     path.observe_firewall(&mut observed).map_err(words)?;

@@ -1,7 +1,7 @@
-//! What the agent knows and what the kernel shows, side by side, for people who ask.
+//! What the agent knows and what the kernel shows, side by side: the document that all diagnostics show.
 //!
-//! The reconciler only hands over a copy of what it knows ([`Snapshot`]). The kernel is asked on the thread of whoever asks, so
-//! nobody's pod waits for it.
+//! The reconciler only hands over a copy of what it knows (`agent::Snapshot`). The kernel is queried on the thread of whoever
+//! asks, so nobody's pod waits for it. Reading changes nothing: no rule, no file. Called by `install-cni` alone.
 
 mod alone;
 mod firewall;
@@ -14,86 +14,24 @@ mod steps;
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
-use model::{Namespace, Pod};
+use agent::{AgentHandle, CaptureConfig, CaptureSnapshot, Settings, Snapshot, milliseconds, timestamp};
 use netns::Netns;
-use planner::{
-    ambient::Standing,
-    node::{Desired, Fallback, Members},
-    ztunnel::Candidate,
-};
+use planner::node::Desired;
 use pod_status::Life;
-use report::{Change, NodeState, Observer, PodState, Provenance, RedirectionMode, State, Unobserved};
+use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, State, Unobserved};
 use wire::PodRecord;
 
-pub(crate) use inpod::EnrolledPodView;
-pub use records::{add_failures, prune as prune_records, read as read_records};
-
-use crate::{
-    history::{milliseconds, timestamp},
-    reconciler::{AgentHandle, Message},
-    settings::{CaptureConfig, Settings},
-};
+pub use records::add_failures;
 
 /// The reconciler answers between two messages; a turn takes less than a second, unless a tool hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the reconciler knows.
-#[derive(Debug)]
-pub(crate) struct Snapshot {
-    pub(crate) pods: Vec<Known>,
-    pub(crate) ztunnels: Vec<Candidate>,
-    pub(crate) synced: bool,
-    /// What is wrong with the node.
-    pub(crate) trouble: Option<String>,
-    pub(crate) started: SystemTime,
-    pub(crate) history: Vec<Change>,
-    pub(crate) way: CaptureSnapshot,
-}
-
-/// A pod, and what is decided on it.
-#[derive(Debug)]
-pub(crate) struct Known {
-    pub(crate) pod: Pod,
-    pub(crate) namespace: Option<Namespace>,
-    pub(crate) standing: Standing,
-    /// Addresses that the plugin told.
-    pub(crate) told: Vec<IpAddr>,
-    /// Its sandbox was deleted, and there is no other.
-    pub(crate) ended: bool,
-    /// The API server's list lacks it, or shows it as it was before.
-    pub(crate) doubted: bool,
-    /// Since when it is captured, or not, as the reconciler has it.
-    pub(crate) since: Option<SystemTime>,
-}
-
-/// What a capture mode knows.
-#[derive(Debug)]
-pub(crate) enum CaptureSnapshot {
-    /// On the node.
-    Node {
-        /// What the last turn wanted; `None`: none has come that far.
-        desired: Option<Desired>,
-        fallback: Fallback,
-    },
-    /// From within.
-    InPod {
-        /// Whose probes are to be exempt.
-        members: Members,
-        enrolled: BTreeMap<String, EnrolledPodView>,
-        /// Those that are connected.
-        ztunnels: Vec<zds::ConnectionState>,
-    },
-    /// The way that ztunnel speaks could not be opened.
-    None,
-}
-
-/// Makes the debug state. Looks for one at a time.
+/// Collects the state of a node that has an agent, one look at a time.
 #[derive(Debug)]
 pub struct Inspector {
     settings: Arc<Settings>,
@@ -150,10 +88,10 @@ impl Inspector {
     }
 
     fn snapshot(&self) -> Result<Box<Snapshot>, String> {
-        let (reply, answer) = mpsc::channel();
-        self.handle.send(Message::Inspect(reply));
-        let answer = answer.recv_timeout(PATIENCE);
-        answer.map_err(|_| format!("the agent's loop has not answered for {} s", PATIENCE.as_secs()))
+        let limit = PATIENCE.as_secs();
+        self.handle
+            .snapshot(PATIENCE)
+            .ok_or_else(|| format!("the agent's loop has not answered for {limit} s"))
     }
 
     fn in_node<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T, String> {

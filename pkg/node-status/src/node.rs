@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
 };
 
+use agent::{Settings, open_path};
 use model::{Family, IpNet};
 use planner::node::{
     Desired, Known, Members, Observed, ObservedInside, Operation, PathRoute, PathRule, Place, RouteTo, Slot,
@@ -16,12 +17,11 @@ use report::{
 };
 use rules::{ChainSet, RuleSet, Saved, SeenLine};
 
-use super::{
+use crate::{
     blind_to,
     firewall::{Rule, as_seen, firewall, rule},
     steps,
 };
-use crate::{node::open_path, settings::Settings};
 
 /// The slot that the kernel sends new connections to.
 pub(super) fn active(settings: &Settings, observed: &Observed) -> Option<Slot> {

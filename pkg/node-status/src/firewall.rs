@@ -4,7 +4,7 @@ use model::Family;
 use report::{Comparison, FirewallRule};
 use rules::{Line, SeenLine};
 
-use super::node::number;
+use crate::node::number;
 
 /// A rule of the firewall in the words of a save, and in ours.
 pub(super) struct Rule {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use ::inpod::{captured_families, has_listener};
+use agent::{InPodConfig, Settings, found_on_node as found, milliseconds, open_path, timestamp};
 use model::{Family, Port};
 use netns::Netns;
 use planner::node::{Fallback, Observed, Slot};
@@ -17,18 +18,13 @@ use report::{
 };
 use rules::Saved;
 
-use super::{
+use crate::{
     blind_to, inpod, node,
     pods::{Network as NodeView, on_node},
     sidecar::{self, SIDECAR},
 };
-use crate::{
-    history::{milliseconds, timestamp},
-    node::{found, open_path},
-    settings::{InPodConfig, Settings},
-};
 
-/// See [`super::look_alone`].
+/// See [`crate::look_alone`].
 pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>) -> State {
     let (began, now) = (Instant::now(), SystemTime::now());
     let mut blind = Vec::new();

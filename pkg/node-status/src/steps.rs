@@ -6,7 +6,7 @@ use model::Family;
 use planner::node::{NodeConfig, Operation, PathRule, Place, RouteEdit};
 use report::Step;
 
-use super::node::{place, policy_rule};
+use crate::node::{place, policy_rule};
 
 pub(super) fn step(operation: &Operation, config: &NodeConfig) -> Step {
     Step {

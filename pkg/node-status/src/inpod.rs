@@ -1,10 +1,11 @@
 //! In-pod capture: the node's probes, and single pods.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::SystemTime};
+use std::{collections::BTreeMap, time::SystemTime};
 
-use ::inpod::{ProbeRules, Probes, RulesSnapshot, Wanted, set};
+use ::inpod::{ProbeRules, Probes, Wanted, set};
+use agent::{EnrolledPodView, InPodConfig, Settings, timestamp};
 use model::Family;
-use netns::{Netns, NetnsId};
+use netns::NetnsId;
 use planner::node::Members;
 use pod_status::{Evidence, Life, Proxy, Rules};
 use report::{
@@ -12,42 +13,11 @@ use report::{
 };
 use rules::ChainSet;
 
-use super::{
+use crate::{
     blind_to,
     firewall::{as_seen, firewall, rule},
     node::{members, number},
 };
-use crate::{
-    history::timestamp,
-    settings::{InPodConfig, Settings},
-};
-
-/// What the reconciler knows of a pod that is captured in-pod, or is to be.
-#[derive(Clone, Debug)]
-pub(crate) struct EnrolledPodView {
-    pub(crate) ips: Vec<IpAddr>,
-    pub(crate) options: rules::inpod::Pod,
-    pub(crate) netns: Option<Arc<Netns>>,
-    /// Its rules were put in place, and not found otherwise since.
-    pub(crate) ruled: bool,
-    /// They were seen there.
-    pub(crate) verified: bool,
-    pub(crate) leaving: bool,
-    pub(crate) refused: Option<String>,
-    pub(crate) looked: Option<SystemTime>,
-    /// What was seen then.
-    pub(crate) seen: Option<RulesSnapshot>,
-    pub(crate) trouble: Option<String>,
-    /// The same, as evidence of whether it is captured; its life is filled in by who knows it.
-    pub(crate) evidence: Evidence,
-}
-
-impl EnrolledPodView {
-    /// Rules of other components that precede ours, as they were seen.
-    pub(crate) fn overruling(&self) -> impl Iterator<Item = &str> {
-        self.seen.iter().flat_map(RulesSnapshot::bypasses)
-    }
-}
 
 /// Fills in the node's part.
 pub(super) fn show(settings: &Settings, wanted: &Members, state: &mut State, blind: &mut Vec<Unobserved>) {

@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
 };
 
+use agent::{CaptureSnapshot, EnrolledPodView, Known, Settings, Snapshot, life, timestamp};
 use model::Family;
 use planner::{
     Decision, Policy, Redirect, Skipped,
@@ -20,8 +21,7 @@ use report::{
 };
 use zds::ConnectionState;
 
-use super::{CaptureSnapshot, EnrolledPodView, Known, Snapshot, inpod, node::number};
-use crate::{agent_state::life, history::timestamp, settings::Settings};
+use crate::{inpod, node::number};
 
 /// The node's ztunnels. `active`: the slot that the kernel sends new connections to.
 pub(super) fn ztunnels(snapshot: &Snapshot, active: Option<u32>) -> Vec<ZtunnelState> {

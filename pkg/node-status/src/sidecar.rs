@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use agent::timestamp;
 use hostnet::Handle;
 use model::Family;
 use netfilter::{Fingerprint, Firewall, Options, RuleDigest};
@@ -18,8 +19,7 @@ use redirect::Families;
 use report::{PodState, RedirectionMode};
 use rules::ChainSet;
 
-use super::{inpod::netns_ref, pods::Redirects};
-use crate::history::timestamp;
+use crate::{inpod::netns_ref, pods::Redirects};
 
 /// A look at rules starts two tools. On a node with very many such pods the first look does not get to all of them.
 const LIMIT: Duration = Duration::from_secs(4);
