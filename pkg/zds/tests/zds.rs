@@ -116,6 +116,15 @@ impl Agent {
         self.hub.state().workloads[uid].progress.clone()
     }
 
+    /// How many ztunnels run in none of the node's ztunnel pods, by the last event that tells.
+    fn unknown(&self) -> usize {
+        let told = self.events.try_iter().filter_map(|event| match event {
+            Event::Connections { unknown, .. } => Some(unknown),
+            _ => None,
+        });
+        told.last().unwrap()
+    }
+
     /// The next event that is not about connections.
     fn event(&self) -> Event {
         loop {

@@ -108,8 +108,12 @@ impl Life {
 
     /// ConfigMap, DaemonSet, Events.
     fn follows(&mut self, scene: &Scene, ambient: bool, daemon: &Daemon) {
+        // What it asked for once, at its start, may already show the DaemonSet: only a watch shows that it is deleted.
         scene.create_daemon_set(DAEMON_SET);
         self.expects("its DaemonSet", || daemon.log().contains(&format!("{DAEMON_SET} is ours")));
+        scene.api.admin().delete(&scene.daemon_set());
+        self.expects("its DaemonSet", || daemon.log().contains("has been deleted or is being deleted"));
+        scene.create_daemon_set(DAEMON_SET);
         let level = || {
             let text = fs::read(scene.conflist()).unwrap_or_default();
             let conflist: Value = serde_json::from_slice(&text).unwrap_or_default();
