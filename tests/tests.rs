@@ -28,6 +28,8 @@ mod ambient_rollout;
 mod ambient_stage;
 #[path = "tests/ambient_uninstall.rs"]
 mod ambient_uninstall;
+#[path = "tests/architecture.rs"]
+mod architecture;
 #[path = "tests/attack_annotations.rs"]
 mod attack_annotations;
 #[path = "tests/attack_bypass.rs"]

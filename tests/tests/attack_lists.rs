@@ -266,7 +266,7 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     hold(&store, "Pod", &[], || is_served(&stage, &ztunnel, &two, "before it is gone"));
     let told = stage.container.exec(&["explain", "mesh/two"]);
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert!(told.contains("It is doubted: the API server's list lacks it"), "{told}");
+    assert!(told.contains("It is in doubt: the API server's list lacks it"), "{told}");
     stage.manifests.remove_pod(MESH, "two");
     stage.eventually("it is released", |_| is_released(&ztunnel, &two));
     is_served(&stage, &ztunnel, &one, "the other one");

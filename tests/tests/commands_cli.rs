@@ -26,7 +26,7 @@ fn explain_answers_with_sentences_and_a_status() {
         ),
         "{text}"
     );
-    assert!(text.contains("\nIt has been so since 2026-11-21T01:00:00.5Z.\n"), "{text}");
+    assert!(text.contains("\nThis has been so since 2026-11-21T01:00:00.5Z.\n"), "{text}");
     assert_eq!(stage.said(0, &["explain", "shop", "cart"]), text);
     assert_eq!(stage.said(0, &["explain", "cart"]), text, "only one has this name");
     assert_eq!(stage.said(0, &["explain", "-n", "shop", "cart"]), text);
@@ -34,7 +34,7 @@ fn explain_answers_with_sentences_and_a_status() {
     assert!(stage.said(1, &["explain", "store/web"]).contains("[sidecar-rules-missing]"));
     let absent = stage.said(3, &["explain", "shop/car"]);
     assert!(
-        absent.contains("[no-such-pod]") && absent.contains("Perhaps this was meant: shop/cart."),
+        absent.contains("[no-such-pod]") && absent.contains("Similar names: shop/cart."),
         "{absent}"
     );
     assert_eq!(stage.json(1, &["explain", "store/web"])["code"], "sidecar-rules-missing");

@@ -141,7 +141,7 @@ impl Command {
                     None,
                     &[],
                     "false",
-                    "only pods whose traffic gets past the mesh, and should not",
+                    "only pods whose traffic bypasses the mesh, and should not",
                 ),
                 flag(
                     "state",

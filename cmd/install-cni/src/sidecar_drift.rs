@@ -25,7 +25,7 @@ pub(crate) struct Label {
     state: &'static str,
 }
 
-/// How many pods with a sidecar are captured, are not, or could not be looked at.
+/// How many pods with a sidecar are captured, are not, or could not be observed.
 #[derive(Clone, Debug)]
 pub(crate) struct SidecarDriftMetrics(Family<Label, Gauge>);
 
@@ -101,7 +101,7 @@ fn notice(pod: &PodState) -> Notice {
         level: NoticeLevel::Warning,
         reason: "BypassesMesh",
         message: format!(
-            "The rules that lead its traffic to its sidecar are not in place, so some of it gets past the mesh: {what}. \
+            "The rules that redirect its traffic to its sidecar are not in place, so some of it bypasses the mesh: {what}. \
              Restart the pod"
         ),
     }

@@ -48,7 +48,7 @@ pub(crate) fn pretend(settings: &Settings, values: &Values) -> Result<ExitCode> 
 /// Removes everything.
 ///
 /// # Errors
-/// An agent runs, which would put it back, or what is there cannot be looked at.
+/// An agent runs, which would put it back, or what is there cannot be observed.
 pub(crate) fn run(settings: &Settings, log: LogOptions) -> Result<ExitCode> {
     let _logger = logging::install(log).context("cannot set up logging")?;
     let sockets = settings.log_socket.iter().chain(settings.ambient.as_ref().map(|ambient| &ambient.socket));

@@ -304,7 +304,7 @@ impl AgentState {
         }
     }
 
-    /// Pods could not be looked at, or not be captured.
+    /// Pods could not be observed, or not be captured.
     pub(crate) fn tell_failure(&mut self, trouble: &str) {
         self.notices.begin();
         for pod in self.index.pods() {

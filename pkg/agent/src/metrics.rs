@@ -113,35 +113,35 @@ impl Metrics {
         registry.register(name, help, metrics.pods.clone());
         let (name, help) = add(
             "refused_pods",
-            "Pods whose labels ask for ambient mode and that are not enrolled, by reason",
+            "Pods whose labels request ambient mode and that are not enrolled, by reason",
         );
         registry.register(name, help, metrics.refused.clone());
         let (name, help) =
-            add("active_slot", "Slot of the ztunnel that takes new connections, -1 when there is none");
+            add("active_slot", "Slot of the ztunnel that accepts new connections, or -1");
         registry.register(name, help, metrics.active.clone());
-        let (name, help) = add("ztunnel_switches", "How often new connections went to another ztunnel");
+        let (name, help) = add("ztunnel_switches", "Switches of new connections to another ztunnel");
         registry.register(name, help, metrics.switches.clone());
         let (name, help) =
-            add("ztunnel_switch_seconds", "Time from the first to the last step of such a switch");
+            add("ztunnel_switch_seconds", "Duration of such a switch, from its first to its last step");
         registry.register(name, help, metrics.switching.clone());
-        let (name, help) = add("plan_steps", "Steps done on the node's network, by kind and result");
+        let (name, help) = add("plan_steps", "Steps applied to the node's network, by kind and result");
         registry.register(name, help, metrics.steps.clone());
-        let (name, help) = add("add_seconds", "Time of the plugin's ADD requests, by phase");
+        let (name, help) = add("add_seconds", "Duration of the plugin's ADD requests, by phase");
         registry.register(name, help, metrics.adds.clone());
-        let (name, help) = add("queue_age_seconds", "Age of the oldest change that the last turn took in");
+        let (name, help) = add("queue_age_seconds", "Age of the oldest change that the last reconcile pass handled");
         registry.register(name, help, metrics.age.clone());
         let (name, help) = add(
             "doubted_objects",
-            "Pods and namespaces that stay as they are known though the API server's list lacks them or is older",
+            "Pods and namespaces that are kept although the API server's list lacks them or is older",
         );
         registry.register(name, help, metrics.doubted.clone());
-        let (name, help) = add("doubted", "How often that began");
+        let (name, help) = add("doubted", "Times that this began");
         registry.register(name, help, metrics.doubts.clone());
         let (name, help) = add("set_size", "Addresses in the node's sets");
         registry.register(name, help, metrics.members.clone());
-        let (name, help) = add("ready", "Whether the kernel shows what is wanted: 1 or 0");
+        let (name, help) = add("ready", "Whether the kernel matches the desired state: 1 or 0");
         registry.register(name, help, metrics.ready.clone());
-        let (name, help) = add("repairs", "What others changed or removed and was put back, by where");
+        let (name, help) = add("repairs", "Repairs of what other components changed or removed, by place");
         registry.register(name, help, metrics.repairs.clone());
         let (name, help) = add(
             "unsynced_ztunnels",
@@ -153,7 +153,7 @@ impl Metrics {
         registry.register(name, help, metrics.unknown_ztunnels.clone());
         let (name, help) = add(
             "privileged_pods",
-            "Pods captured from within, by what their strongest container may do in the pod's network namespace",
+            "Pods with in-pod redirection, by what their strongest container may do in the pod's network namespace",
         );
         registry.register(name, help, metrics.privileges.clone());
         let (name, help) = add(
@@ -162,10 +162,10 @@ impl Metrics {
         );
         registry.register(name, help, metrics.overruled.clone());
         // Istio's own names.
-        let help = "Pods that came to ambient mode, changed, or left it, with capture from within";
+        let help = "Pods that joined ambient mode, changed, or left it, with in-pod redirection";
         registry.register("nodeagent_reconcile_events", help, metrics.events.clone());
         registry.register("ztunnel_connected", "Connections from ztunnel", metrics.connected.clone());
-        let help = "Requests of Istio's own plugin, by the status that they were answered with";
+        let help = "Requests of Istio's own plugin, by response status";
         registry.register("istio_cni_plugin_requests", help, metrics.plugin_requests.clone());
         metrics.active.set(-1);
         metrics

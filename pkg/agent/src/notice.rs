@@ -188,11 +188,11 @@ impl Notices {
         self.saw(pod, standing, status, || why.to_owned(), now);
     }
 
-    /// What somebody had changed was put back. `led`: what it leads, such as a pod's traffic, and where.
+    /// Rules that another component had changed were restored. `led`: what they redirect, and where.
     pub(crate) fn repaired(&self, led: &str, what: &[String]) {
         self.warn(
             "DriftRepaired",
-            format!("Somebody changed what leads {led}; it was put back: {}.", what.join("; ")),
+            format!("Rules that redirect {led} were changed externally and have been restored: {}.", what.join("; ")),
         );
     }
 
@@ -203,7 +203,7 @@ impl Notices {
             ztunnel.known = true;
             ztunnel.gone = None;
             if std::mem::take(&mut ztunnel.said) {
-                let message = "A ztunnel takes new connections again.".to_owned();
+                let message = "A ztunnel accepts new connections again.".to_owned();
                 self.say(About::Agent, (NoticeLevel::Normal, "ZtunnelReady", message));
             }
         } else if ztunnel.known && ztunnel.gone.is_none() && !ztunnel.said {
@@ -233,7 +233,7 @@ impl Notices {
             self.ztunnel.said = true;
             self.warn(
                 "NoZtunnel",
-                format!("The node's ztunnel is gone, and there is no other: {meanwhile}."),
+                format!("No ztunnel is available on the node: {meanwhile}."),
             );
         }
         let mut due = Vec::new();
@@ -275,7 +275,7 @@ impl PodHistory {
         self.refused = None;
         self.missing = None;
         std::mem::take(&mut self.ran_outside).then(|| {
-            let message = "It is captured from now on; it was running before.".to_owned();
+            let message = "The running pod joined the mesh: its new connections are captured from now on.".to_owned();
             (NoticeLevel::Normal, "JoinedMesh", message)
         })
     }
@@ -302,12 +302,12 @@ impl PodHistory {
         self.ran_outside = runs;
         let known = self.refused.replace(reason) == Some(reason);
         if captured && runs {
-            let message = format!("It runs on outside of the mesh: {reason}.");
+            let message = format!("The pod left the mesh and keeps running outside of it: {reason}.");
             return Some((NoticeLevel::Normal, "ReleasedFromMesh", message));
         }
         let level = refusal(reason).filter(|_| !known)?;
         let message =
-            format!("Labels or selectors ask for it to be in the mesh, and it is not captured: {reason}.");
+            format!("Labels or selectors request ambient mode, but the pod is not enrolled: {reason}.");
         Some((level, "RefusedByMesh", message))
     }
 }
@@ -315,10 +315,10 @@ impl PodHistory {
 impl Missing {
     fn message(&self, pod: &PodName) -> String {
         let what = match self.reason {
-            "CaptureFailed" => "Its traffic is led to ztunnel, which does not take it",
-            _ => "It should be captured and is not: its traffic may bypass the mesh",
+            "CaptureFailed" => "Its traffic is redirected to ztunnel, but ztunnel does not serve the pod",
+            _ => "The pod should be captured and is not: its traffic may bypass the mesh",
         };
-        format!("{what}: {}. On the node, `install-cni explain {pod}` tells more.", self.why)
+        format!("{what}: {}. Run `install-cni explain {pod}` on the node for details.", self.why)
     }
 }
 

@@ -220,7 +220,7 @@ impl Installer {
         };
         let (times, file) = (conflict.answers(), step.label());
         let rival = known_writers::describe(&self.settings.conf_dir);
-        let message = format!("another program undoes our {file} each time that we put it right: {rival}");
+        let message = format!("another program keeps reverting our {file}: {rival}");
         if is_first {
             self.metrics.conflict(file);
             warn!(target: "install", "{message}; {times} times in a row; from now on it is left alone for longer and longer");

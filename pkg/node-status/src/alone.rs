@@ -280,7 +280,7 @@ fn redirected(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState
             pod.capture = Evidence { life: life(pod), rules, ..SIDECAR }.classify().state;
             pod.kernel
                 .differences
-                .push("its network namespace has no rules that lead to its sidecar".to_owned());
+                .push("its network namespace has no rules that redirect to its sidecar".to_owned());
         }
         Ok(number) => {
             pod.capture = Evidence { rules: Rules::Verified, ..SIDECAR }.classify().state;

@@ -81,7 +81,7 @@ pub(super) fn plan(state: &State, enrolled: &BTreeMap<String, EnrolledPodView>) 
     let network = &state.network;
     let differs = |found: &[Difference]| found.iter().map(ToString::to_string).collect::<Vec<_>>();
     if !network.firewall.difference.is_empty() {
-        let words = "put the rules in place that let the node's probes past ztunnel".to_owned();
+        let words = "add the rules that exempt the node's probes from capture".to_owned();
         step("firewall", words, differs(&network.firewall.difference));
     }
     if !network.ipsets.difference.is_empty() {
@@ -96,26 +96,26 @@ pub(super) fn plan(state: &State, enrolled: &BTreeMap<String, EnrolledPodView>) 
         let title = pod.title();
         match enrolled_pod {
             EnrolledPodView { netns: None, .. } => {
-                step("search", format!("look for the network namespace of {title}"), Vec::new());
+                step("search", format!("find the network namespace of {title}"), Vec::new());
             }
             EnrolledPodView { leaving: true, .. } => {
-                step("release-pod", format!("take the rules of {title} away, then tell ztunnel"), Vec::new());
+                step("release-pod", format!("remove the rules of {title}, then notify ztunnel"), Vec::new());
             }
             EnrolledPodView { ruled: false, .. } => {
                 step(
                     "capture-pod",
-                    format!("put the rules of {title} in place, then tell ztunnel"),
+                    format!("add the rules of {title}, then notify ztunnel"),
                     Vec::new(),
                 );
             }
             _ if matches!(enrolled_pod.evidence.proxy, Proxy::Announced | Proxy::Absent) => {
-                step("tell-ztunnel", format!("have ztunnel serve {title}"), Vec::new());
+                step("tell-ztunnel", format!("send {title} to ztunnel"), Vec::new());
             }
             EnrolledPodView { verified: false, .. } => {
-                step("look", format!("look at the rules of {title} once more"), Vec::new());
+                step("look", format!("verify the rules of {title}"), Vec::new());
             }
             _ if !pod.kernel.differences.is_empty() => {
-                step("capture-pod", format!("put back what {title} lacks"), pod.kernel.differences.clone());
+                step("capture-pod", format!("restore what {title} lacks"), pod.kernel.differences.clone());
             }
             _ => {}
         }
@@ -137,14 +137,14 @@ pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
     };
     if enrolled_pod.netns.is_none() {
         view.blind = Some(
-            "the plugin did not hand over its network namespace, and no process of the pod was found in one that has its \
+            "the plugin did not pass its network namespace, and no process of the pod was found in one that has its \
              address"
                 .to_owned(),
         );
     } else if enrolled_pod.verified {
         view.seen.push("its rules and its policy route were in place".to_owned());
     } else if enrolled_pod.ruled {
-        view.seen.push("its rules were put in place, and will be looked at once more".to_owned());
+        view.seen.push("its rules were put in place, and will be verified".to_owned());
     }
     view
 }
@@ -166,7 +166,7 @@ pub(super) fn verify(
     let wanted = Wanted { config: &chosen.rules, pod: &enrolled_pod.options, families: &families };
     let now = timestamp(SystemTime::now());
     match ::inpod::verify(netns, &wanted, enrolled_pod.seen.as_ref(), tools) {
-        Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be looked at: {error}")),
+        Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be observed: {error}")),
         Ok(report) => {
             pod.kernel.looked = Some(now);
             pod.kernel.seen.clear();

@@ -166,7 +166,7 @@ fn chosen(settings: &Settings) -> &'static str {
     }
 }
 
-/// Notes what could not be looked at.
+/// Notes what could not be observed.
 fn blind_to(blind: &mut Vec<Unobserved>, what: &str, why: &dyn std::fmt::Display) {
     blind.push(Unobserved { what: what.to_owned(), why: why.to_string() });
 }

@@ -32,7 +32,7 @@ pub(super) fn active(settings: &Settings, observed: &Observed) -> Option<Slot> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Look {
     pub(super) observed: Option<Observed>,
-    /// What could not be looked at.
+    /// What could not be observed.
     pub(super) troubles: Vec<(&'static str, String)>,
 }
 

@@ -325,7 +325,7 @@ pub(super) fn on_node(seen: &Network<'_>, open: bool, shown: &mut PodState, evid
     evidence.membership = Membership::Member;
     if seen.members.is_none() {
         evidence.rules = Rules::Unobserved;
-        shown.kernel.blind = Some("the node's network could not be looked at".to_owned());
+        shown.kernel.blind = Some("the node's network could not be observed".to_owned());
         return;
     }
     shown.kernel.looked = Some(timestamp(std::time::SystemTime::now()));

@@ -40,7 +40,7 @@ fn unrecorded(records: &[PodRecord], places: &Places) -> Option<Unobserved> {
     let what = "pods that started before this plugin was there".to_owned();
     if places.are_unknown() {
         let why =
-            format!("{} is not there, so they cannot be told from the others", netns_directory.display());
+            format!("{} is not there, so they cannot be distinguished from the others", netns_directory.display());
         return Some(Unobserved { what, why });
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);

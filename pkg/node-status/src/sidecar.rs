@@ -127,7 +127,7 @@ fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
             pod.kernel.looked = Some(timestamp(SystemTime::now()));
             pod.kernel.blind = None;
             if is_complete {
-                pod.kernel.seen.push("all rules that lead to its sidecar are in place".to_owned());
+                pod.kernel.seen.push("all rules that redirect to its sidecar are in place".to_owned());
             } else {
                 pod.since = None; // nobody saw the rules go
             }
@@ -155,7 +155,7 @@ impl Cache {
         found
     }
 
-    /// What is not as it should be. Where nothing was changed since the last look, that tells. What the policy route of
+    /// Differences from the desired state. Where nothing was changed since the last look, that tells. What the policy route of
     /// TPROXY needs is no part of it, so a look at a pod that uses it may be as old as its rules.
     fn differences(
         &mut self,
@@ -170,7 +170,7 @@ impl Cache {
             return Ok(differences.clone());
         }
         if late() {
-            return Err("there was no time to look at it; the next look goes on from here".to_owned());
+            return Err("there was no time to observe it; the next attempt continues from here".to_owned());
         }
         let differences = compare(netns)?;
         if let Some(now) = now {
@@ -180,7 +180,7 @@ impl Cache {
     }
 }
 
-/// What is not as it should be in a pod's namespace.
+/// Differences from the desired state in a pod's namespace.
 fn compare(
     netns: &Netns,
     redirect: &Redirect,
@@ -205,7 +205,7 @@ fn compare(
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) by_address: BTreeMap<IpAddr, Arc<Netns>>,
-    /// Why one of them could not be looked at, at least.
+    /// Why one of them could not be observed, at least.
     refused: Option<String>,
 }
 
@@ -213,7 +213,7 @@ impl Found {
     fn not_found(&self, places: &Places) -> String {
         let place = places.used().display();
         match &self.refused {
-            Some(why) => format!("network namespaces in {place} cannot be looked at: {why}"),
+            Some(why) => format!("network namespaces in {place} cannot be observed: {why}"),
             None => format!("no network namespace in {place} has its address"),
         }
     }

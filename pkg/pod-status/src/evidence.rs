@@ -78,7 +78,7 @@ pub struct Evidence {
     pub proxy: Proxy,
     /// Rules of another component in its network namespace precede ours.
     pub overruled: bool,
-    /// Without a proxy its traffic bypasses the mesh (`--ambient-fallback=open`); else it is held back.
+    /// Without a proxy its traffic bypasses the mesh (`--no-ztunnel-policy=open`); else it is held back.
     pub fails_open: bool,
     /// An ADD for it has not been answered: it does not run yet, whatever the API shows.
     pub awaited: bool,

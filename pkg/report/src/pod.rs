@@ -70,7 +70,7 @@ pub struct KernelView {
     /// in a clause.
     #[serde(default)]
     pub overruling: Vec<String>,
-    /// Why it could not be looked at; `None`: it was, or it is none of our business.
+    /// Why it could not be observed; `None`: it was, or it is none of our business.
     pub blind: Option<String>,
 }
 

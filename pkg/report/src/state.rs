@@ -51,7 +51,7 @@ pub struct Provenance {
     pub took_ms: f64,
     /// Who did.
     pub by: Observer,
-    /// What could not be looked at, and why. Nothing is known of it, neither good nor bad.
+    /// What could not be observed, and why. Nothing is known of it, neither good nor bad.
     pub blind: Vec<Unobserved>,
 }
 
@@ -66,7 +66,7 @@ pub enum Observer {
     Command,
 }
 
-/// What could not be looked at.
+/// What could not be observed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unobserved {

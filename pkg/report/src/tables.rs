@@ -202,7 +202,7 @@ pub fn not_known(state: &State) -> Vec<String> {
     all.iter().map(|text| sentence(text)).collect()
 }
 
-/// What is not as it should be, and what is not known.
+/// Differences from the desired state, and what is not known.
 #[must_use]
 pub fn differences(state: &State, colour: bool) -> String {
     let files = state.installation.iter().filter(|file| !file.ok);

@@ -53,7 +53,7 @@ fn the_headline_says_how_the_node_is() {
         "1 of 11 pods that belong to the mesh is held back, and can reach nothing through it.",
     );
     says(&fixtures::no_agent(), "It is not known whether 3 pods are captured.");
-    says(&fixtures::no_agent(), "Could not be looked at: one thing.");
+    says(&fixtures::no_agent(), "Could not be observed: one thing.");
 
     let mut one = fixtures::well();
     one.pods.truncate(1);

@@ -24,7 +24,7 @@ fn captured_damaged_and_refused() {
 
     web.sandbox.netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
     let drifted = ("drifted", "bypassing", "in-pod", 1);
-    let answer = says(&stage.container, "mesh/web", drifted, &["ISTIO_OUTPUT", "gets past the mesh"]);
+    let answer = says(&stage.container, "mesh/web", drifted, &["ISTIO_OUTPUT", "bypasses the mesh"]);
     assert!(answer.advice[0].contains("the agent repairs this by itself"), "{answer}");
 
     let ip = probed.ip(false);

@@ -53,7 +53,7 @@ fn captured_on_the_node_and_what_happens_meanwhile() {
         &stage.container,
         "mesh/other",
         ("agent-down", "-", "-", 2),
-        &["nothing that it left behind tells of this pod"],
+        &["no record that it left mentions this pod"],
     );
     assert_eq!(list(&stage.container, &["--bypassing"]), (0, Vec::new()));
     let (status, text) = verify(&stage.container);
@@ -155,7 +155,7 @@ fn nobody_has_ever_run_here() {
         &stage.container,
         "mesh/web",
         ("agent-down", "-", "-", 2),
-        &["nothing that it left behind tells of this pod"],
+        &["no record that it left mentions this pod"],
     );
     assert!(answer.trouble.iter().any(|text| text.contains(DOWN)), "{answer}");
     assert_eq!((list(&stage.container, &["--bypassing"]).0, verify(&stage.container).0), (2, 1));

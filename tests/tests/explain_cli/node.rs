@@ -61,7 +61,7 @@ fn each_pod_of_a_node_has_its_reason() {
 
     let outside = |code| (code, "outside", "-", 0);
     for (pod, expected, words) in [
-        ("mesh/web", ("captured", "captured", "node", 0), "rules of the node lead its traffic to ztunnel"),
+        ("mesh/web", ("captured", "captured", "node", 0), "rules of the node redirect its traffic to ztunnel"),
         ("plain/plain", outside("not-labelled"), "neither it nor its namespace carries the label"),
         ("mesh/asks-out", outside("opted-out"), "its annotation ambient.istio.io/redirection is disabled"),
         ("mesh/label-none", outside("pod-label-none"), "it carries the label istio.io/dataplane-mode=none"),
@@ -163,7 +163,7 @@ fn without_a_ztunnel_it_depends_on_the_policy() {
     for (policy, expected, words, bypassing) in [
         ("hold", ("no-ztunnel-hold", "held", "node", 1), "its connections are held back until one is", 0),
         ("reject", ("no-ztunnel-reject", "held", "node", 1), "its connections are refused until one is", 0),
-        ("open", ("no-ztunnel-open", "bypassing", "node", 1), "gets past the mesh until one is", 1),
+        ("open", ("no-ztunnel-open", "bypassing", "node", 1), "bypasses the mesh until one is", 1),
     ] {
         let stage = Ambient::new(&[("NO_ZTUNNEL_POLICY", policy)]);
         let web = stage.pod(MESH, "web");

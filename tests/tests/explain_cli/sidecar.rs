@@ -30,7 +30,7 @@ const LEFT_ALONE: [(&str, Change, &str, &str); 5] = [
         "envoy-disabled",
         "DISABLE_ENVOY=true",
     ),
-    ("unwilling", unwilling, "injection-refused", "it says itself that it wants no sidecar"),
+    ("unwilling", unwilling, "injection-refused", "it requests no sidecar"),
     ("gateway", gateway, "not-a-sidecar", "its istio-proxy is a gateway or a waypoint"),
     ("stripped", stripped, "no-proxy", "it was injected but has no container named istio-proxy"),
 ];
@@ -292,7 +292,7 @@ fn with_ambient_mode_the_pods_objects_tell() {
         says(&stage.container, "plain/new", ("no-address", "pending", "sidecar", 1), &["has no address yet"]);
     web.sandbox.netns.sh("nft flush ruleset");
     let answer =
-        says(&stage.container, "plain/web", BROKEN, &["Its traffic, or some of it, gets past the mesh"]);
+        says(&stage.container, "plain/web", BROKEN, &["Its traffic, or some of it, bypasses the mesh"]);
     assert!(answer.advice[0].starts_with("Delete the pod"), "{answer}");
     let (status, text) = call(&stage.container, &["list", "--bypassing"]);
     assert!(status == 1 && text.contains("plain/web  bypassing  sidecar"), "{text}");

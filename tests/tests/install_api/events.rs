@@ -50,7 +50,7 @@ fn a_fight_is_told_once_and_names_the_likely_rival() {
         stop.store(true, Ordering::Relaxed); // also after a failure, or the scope would never end
         let event = event.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let message = event["message"].as_str().unwrap();
-        assert!(message.contains("another program undoes our network configuration"), "{message}");
+        assert!(message.contains("another program keeps reverting our network configuration"), "{message}");
         assert!(message.contains("this looks like Calico (calico): "), "{message}");
         assert_eq!(event["involvedObject"]["name"], json!(scene.name));
     });

@@ -37,7 +37,7 @@ fn a_rival_is_left_alone_for_longer_and_longer_and_named() {
     assert!(pauses.len() >= 2 && pauses.windows(2).all(|two| *two[1] > *two[0] * 3 / 2), "{gaps:?}");
 
     assert_eq!(scene.daemon.metric(FIGHTS), Some(1.0));
-    let reason = "another program undoes our network configuration";
+    let reason = "another program keeps reverting our network configuration";
     let says_why = |answer: Option<(u16, String)>| {
         answer.is_some_and(|(status, body)| status == 503 && body.contains(reason))
     };

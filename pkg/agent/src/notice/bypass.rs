@@ -35,7 +35,7 @@ impl Notices {
         }
         self.bypasses.privileges.insert(uid.to_owned(), privilege);
         let message = format!(
-            "One of its containers {by}: by that, the pod can take its traffic past the mesh. Rules that do so are reported."
+            "One of its containers {by}: with that, the pod can redirect its traffic past the mesh. Rules that do so are reported."
         );
         self.say(about(pod, uid), (NoticeLevel::Warning, "CanBypassMesh", message));
     }
@@ -55,8 +55,8 @@ impl Notices {
         // The API server refuses longer messages than 1 KiB.
         let shown: String = what.chars().take(LONGEST).collect();
         let message = format!(
-            "Rules of another component in its network namespace precede those of the mesh, so its traffic, or some of it, \
-             bypasses the mesh: {shown}. On the node, `install-cni explain {pod}` tells more."
+            "Rules of another component in its network namespace precede those of the mesh, so all or some of its traffic \
+             bypasses the mesh: {shown}. Run `install-cni explain {pod}` on the node for details."
         );
         self.say(about(pod, uid), (NoticeLevel::Warning, "CaptureOverruled", message));
     }

@@ -224,8 +224,8 @@ fn a_notice_says_of_whom_and_why() {
     assert_eq!(notice.level, NoticeLevel::Warning);
     assert_eq!(
         notice.message,
-        "It should be captured and is not: its traffic may bypass the mesh: a tool failed. On the node, `install-cni \
-         explain shop/web` tells more."
+        "The pod should be captured and is not: its traffic may bypass the mesh: a tool failed. Run `install-cni explain \
+         shop/web` on the node for details."
     );
 }
 
@@ -331,7 +331,7 @@ fn a_repair_is_told_about_the_agent() {
     assert_eq!((&notice.about, notice.reason), (&About::Agent, "DriftRepaired"));
     assert_eq!(
         notice.message,
-        "Somebody changed what leads traffic of shop/web to ztunnel; it was put back: a rule; a route."
+        "Rules that redirect traffic of shop/web to ztunnel were changed externally and have been restored: a rule; a route."
     );
 }
 

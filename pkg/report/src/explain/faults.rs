@@ -45,7 +45,7 @@ pub(super) fn of(state: &State) -> Vec<Fault> {
 
 fn agent_down(state: &State) -> Option<Finding> {
     if let Some(blind) = state.seen.blind.iter().find(|blind| blind.what == AGENT) {
-        let says = format!("The agent of this node could not be asked: {}.", clause(&blind.why));
+        let says = format!("The agent of this node could not be queried: {}.", clause(&blind.why));
         return Some(Finding::wrong("agent-down", says, where_to_ask(state)));
     }
     let says = "The agent does not run on this node: pods that are captured stay so, nothing is repaired, and new pods may \
@@ -64,7 +64,7 @@ fn not_synced(state: &State) -> Option<Finding> {
     let says = "The agent has not been able to read the list of pods and namespaces since it started: which pods belong to \
                 the mesh is not known, so nothing is released and only new pods are added.";
     let advice = [
-        "See whether the API server can be reached from this node, and whether the agent's service account may list pods and namespaces.",
+        "Check whether the API server can be reached from this node, and whether the agent's service account may list pods and namespaces.",
         "The agent's log names the error (scope kube or ambient).",
     ];
     Some(Finding::wrong("not-synced", says, &advice))
@@ -72,11 +72,11 @@ fn not_synced(state: &State) -> Option<Finding> {
 
 fn trouble(state: &State) -> Option<Finding> {
     let trouble = state.node.trouble.as_ref()?;
-    let says = format!("Something is wrong with the node: {}.", clause(trouble));
+    let says = format!("The node is degraded: {}.", clause(trouble));
     Some(Finding::wrong(
         "node-trouble",
         says,
-        &["Put right what the sentence names; the agent goes on by itself."],
+        &["Fix what the message names; the agent goes on by itself."],
     ))
 }
 
@@ -93,7 +93,7 @@ fn drift(state: &State) -> Option<Finding> {
         more => format!(", and {more} more"),
     };
     let says = format!(
-        "The node's network differs from what it should be in {} ({first}{more}).",
+        "The node's network differs from the desired state in {} ({first}{more}).",
         count(all.len(), "place")
     );
     Some(Finding::wrong("node-drift", says, repairs(state)))
@@ -105,9 +105,9 @@ fn foreign(state: &State) -> Option<Finding> {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    let says = format!("Another program stands where the agent wants to be: {}{more}.", clause(first));
+    let says = format!("Another program uses what the agent needs: {}{more}.", clause(first));
     let advice =
-        ["Move one of the two out of the way: see the settings ambient-tables and ambient-rule-priority."];
+        ["Change one of the two; see the settings ambient-tables and ambient-rule-priority."];
     Some(Finding::wrong("foreign", says, &advice))
 }
 
@@ -126,17 +126,17 @@ fn of_file(file: &InstalledFile) -> Finding {
     let (code, then, advice): (&str, &str, &[&str]) = match file.kind.as_str() {
         "plugin" => (
             "plugin",
-            "The plugin's program is not as it should be, so new pods will not start",
+            "The plugin's binary is missing or damaged, so new pods will not start",
             &[
-                "See whether the agent may write to the node's directory of plugins, and whether its disk is full.",
+                "Check whether the agent may write to the node's directory of plugins, and whether its disk is full.",
             ],
         ),
         "entry" => (
             "entry",
-            "The container runtime's network configuration does not have our entry as it should, so new pods will start \
+            "The container runtime's network configuration lacks our entry, or has it changed, so new pods will start \
              outside of the mesh, or not at all",
             &[
-                "See who else writes to the node's directory of network configurations.",
+                "Find out who else writes to the node's directory of network configurations.",
                 "Pods that started meanwhile have to be restarted if they have a sidecar.",
             ],
         ),
@@ -144,19 +144,19 @@ fn of_file(file: &InstalledFile) -> Finding {
             "kubeconfig",
             "The plugin's credential for the API server is missing or stale, so new pods may not start while the agent \
              does not answer",
-            &["See whether the agent's service account token is there and may be written to the node."],
+            &["Check whether the agent's service account token is there and may be written to the node."],
         ),
         "shared-config" => (
             "shared-config",
-            "The file that agent and plugin share is not as it should be, so the plugin cannot enrol pods without the agent",
-            &["See whether the agent may write to its directory."],
+            "The file that agent and plugin share is missing or damaged, so the plugin cannot enrol pods without the agent",
+            &["Check whether the agent may write to its directory."],
         ),
         "socket" => (
             "socket",
             "The socket on which the plugin asks the agent is not there, so new pods may not start",
             &["Restart the agent's pod of this node."],
         ),
-        _ => ("installation", "A file of ours on the node is not as it should be", &[]),
+        _ => ("installation", "A file of ours on the node is missing or damaged", &[]),
     };
     Finding::wrong(code, format!("{then} ({}: {}).", clean(&file.path), clause(&file.detail)), advice)
 }

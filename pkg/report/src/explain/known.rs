@@ -69,7 +69,7 @@ fn title(pod: &PodState) -> String {
 /// What this means for its traffic.
 fn traffic(pod: &PodState) -> &'static str {
     match pod.capture {
-        CaptureState::Bypassing => "Its traffic, or some of it, gets past the mesh.",
+        CaptureState::Bypassing => "All or some of its traffic bypasses the mesh.",
         CaptureState::Held => "Its traffic is held back until that changes.",
         CaptureState::Pending => "It is not captured yet.",
         _ => "It is captured as it was before.",
@@ -104,19 +104,19 @@ fn no_ztunnel(state: &State, pod: &PodState) -> Option<Finding> {
         ),
         Some("open") => (
             "no-ztunnel-open",
-            "its traffic gets past the mesh until one is, as the setting no-ztunnel-policy says",
+            "its traffic bypasses the mesh until one is, as the setting no-ztunnel-policy says",
         ),
         _ => ("no-ztunnel-hold", "its connections are held back until one is"),
     };
     let says = format!(
-        "No ztunnel is ready on this node, so the pod {} has nothing to go through: {then}.",
+        "No ztunnel is ready on this node, so the pod {} has no proxy: {then}.",
         title(pod)
     );
     Some(Finding::wrong(code, says, &ZTUNNEL))
 }
 
 const ZTUNNEL: [&str; 2] = [
-    "See why no ztunnel of this node is ready: kubectl get pods -A -o wide -l app=ztunnel, and its log.",
+    "Find out why no ztunnel of this node is ready: kubectl get pods -A -o wide -l app=ztunnel, and its log.",
     "If there is none, see whether its DaemonSet tolerates this node's taints.",
 ];
 
@@ -139,12 +139,12 @@ fn not_connected(state: &State, pod: &PodState) -> Option<Finding> {
     } else {
         "No ztunnel is connected to the agent"
     };
-    let says = format!("{there}, so nobody serves the pod {}. {}", title(pod), traffic(pod));
+    let says = format!("{there}, so ztunnel does not serve the pod {}. {}", title(pod), traffic(pod));
     let [first, second] = ZTUNNEL;
     let advice = [
         first,
         second,
-        "See whether agent and ztunnel share the socket that the setting ztunnel-uds-address names.",
+        "Check whether agent and ztunnel share the socket that the setting ztunnel-uds-address names.",
     ];
     Some(Finding::wrong("ztunnel-not-connected", says, &advice))
 }
@@ -185,7 +185,7 @@ fn not_in_set(state: &State, pod: &PodState) -> Option<Finding> {
         _ => (
             "address-not-in-set",
             format!(
-                "The address {out} of the pod {title} is missing in the set of captured addresses, so its traffic gets past the mesh."
+                "The address {out} of the pod {title} is missing in the set of captured addresses, so its traffic bypasses the mesh."
             ),
         ),
     };
@@ -213,8 +213,8 @@ fn no_namespace(_: &State, pod: &PodState) -> Option<Finding> {
     let says =
         format!("The network namespace of the pod {} was not found{why}. {}", title(pod), traffic(pod));
     let advice = [
-        "See whether the pod's containers run on this node, for instance with crictl ps.",
-        "See whether the agent sees the processes of the whole node (setting host-proc).",
+        "Check whether the pod's containers run on this node, for instance with crictl ps.",
+        "Check whether the agent sees the processes of the whole node (setting host-proc).",
         RESTART,
     ];
     Some(Finding::wrong("netns-not-found", says, &advice))
@@ -226,14 +226,14 @@ fn overruled(_: &State, pod: &PodState) -> Option<Finding> {
     let number = pod.kernel.overruling.len();
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
     let says = format!(
-        "The rules of the pod {} are in place, but rules of another component in its network namespace precede them, so its \
-         traffic, or some of it, bypasses the mesh ({first}{more}).",
+        "The rules of the pod {} are in place, but rules of another component in its network namespace precede them, so all or \
+         some of its traffic bypasses the mesh ({first}{more}).",
         title(pod)
     );
     let advice = [
         "Find out which container of the pod made these rules, and remove them: the agent leaves rules of other components \
          alone.",
-        "Take NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
+        "Remove NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
     ];
     Some(Finding::wrong("overruled", says, &advice))
 }
@@ -244,7 +244,7 @@ fn drifted(state: &State, pod: &PodState) -> Option<Finding> {
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
     if pod.way == Some(RedirectionMode::Sidecar) && pod.capture == CaptureState::Bypassing {
         let says = format!(
-            "The pod {title} has a sidecar, and the rules that lead its traffic there are missing or incomplete ({first}{more}). \
+            "The pod {title} has a sidecar, and the rules that redirect its traffic there are missing or incomplete ({first}{more}). \
              {}",
             traffic(pod)
         );
@@ -255,7 +255,7 @@ fn drifted(state: &State, pod: &PodState) -> Option<Finding> {
         return Some(Finding::wrong("sidecar-rules-missing", says, &advice));
     }
     let says = format!(
-        "What the kernel shows for the pod {title} differs from what it should be in {} ({first}{more}). {}",
+        "What the kernel shows for the pod {title} differs from the desired state in {} ({first}{more}). {}",
         count(number, "place"),
         traffic(pod)
     );
@@ -266,10 +266,10 @@ fn drifted(state: &State, pod: &PodState) -> Option<Finding> {
 /// The last try failed.
 fn failed(_: &State, pod: &PodState) -> Option<Finding> {
     let trouble = pod.trouble.as_ref()?;
-    let what = if pod.way.is_some() { "could not be brought into the mesh" } else { "could not start" };
+    let what = if pod.way.is_some() { "could not be enrolled" } else { "could not start" };
     let says = format!("The pod {} {what}: {}. {}", title(pod), clause(trouble), traffic(pod));
     let advice = [
-        "Put right what the sentence names; the agent, or the kubelet at the next start, tries again.",
+        "Fix what the message names; the agent, or the kubelet at the next start, tries again.",
         RESTART,
     ];
     Some(Finding::wrong("failed", says, &advice))
@@ -303,11 +303,11 @@ pub(super) fn has_no_api(state: &State) -> bool {
 pub(super) fn by_way(way: Option<RedirectionMode>) -> &'static str {
     match way {
         Some(RedirectionMode::Sidecar) => {
-            ": rules in its network namespace lead its traffic to its own sidecar"
+            ": rules in its network namespace redirect its traffic to its own sidecar"
         }
-        Some(RedirectionMode::Node) => ": rules of the node lead its traffic to ztunnel",
+        Some(RedirectionMode::Node) => ": rules of the node redirect its traffic to ztunnel",
         Some(RedirectionMode::InPod) => {
-            ": rules in its network namespace lead its traffic to ztunnel, which listens there"
+            ": rules in its network namespace redirect its traffic to ztunnel, which listens there"
         }
         None => "",
     }
@@ -324,7 +324,7 @@ fn plain(_: &State, pod: &PodState) -> Finding {
         }
         CaptureState::Bypassing => {
             let says = format!(
-                "The pod {title} should be captured, and its traffic, or some of it, gets past the mesh."
+                "The pod {title} should be captured, and all or some of its traffic bypasses the mesh."
             );
             Finding::wrong("bypassing", says, &[WAIT, RESTART])
         }
@@ -332,7 +332,7 @@ fn plain(_: &State, pod: &PodState) -> Finding {
             let says = format!(
                 "The pod {title} should be captured, and its traffic is held back: it reaches nothing through the mesh."
             );
-            Finding::wrong("held", says, &["See whether a ztunnel of this node is ready and well.", WAIT])
+            Finding::wrong("held", says, &["Check whether a ztunnel of this node is ready and well.", WAIT])
         }
         _ => {
             let says = format!("The pod {title} is on its way into the mesh and not captured yet.");
@@ -353,7 +353,7 @@ fn leaving(pod: &PodState) -> Finding {
         outside::because(pod)
     );
     let advice = [
-        "Wait a minute and ask again: the agent takes them away by itself.",
+        "Wait a minute and ask again: the agent removes them by itself.",
         "If they stay, the agent's log says why; install-cni plan shows what it would do.",
     ];
     Finding::wrong("leaving", says, &advice)
@@ -365,10 +365,10 @@ fn unseen(state: &State, pod: &PodState) -> Finding {
     let why = match &pod.kernel.blind {
         Some(why) => clause(why),
         None if state.seen.by == Observer::Command => "the agent does not run".to_owned(),
-        None => "nobody has looked yet".to_owned(),
+        None => "it has not been observed yet".to_owned(),
     };
     let says = format!(
-        "Whether the pod {title} is captured cannot be said, because the kernel could not be asked: {why}."
+        "Whether the pod {title} is captured is unknown, because the kernel could not be queried: {why}."
     );
     let advice = where_to_ask(state);
     let has_namespace = pod.kernel.netns.is_some()

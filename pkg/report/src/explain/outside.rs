@@ -24,7 +24,7 @@ pub(super) fn pod(state: &State, pod: &PodState) -> Finding {
             clean(&pod.namespace)
         );
         let advice = [
-            "See whether the agent's service account may list namespaces, and whether the API server can be reached.",
+            "Check whether the agent's service account may list namespaces, and whether the API server can be reached.",
         ];
         return Finding::unknown("namespace-unknown", says, &advice);
     }
@@ -52,24 +52,24 @@ fn then(code: &str) -> Option<&'static str> {
             "its namespace is excluded by the agent's settings, so its pods are never touched"
         }
         "agent-pod" => "it is the agent itself, which is never captured",
-        "ztunnel" => "it is ztunnel, through which the others go",
-        "host-network" => "it lives in the network of the node itself (hostNetwork), which is never captured",
+        "ztunnel" => "it is ztunnel itself",
+        "host-network" => "it uses the node's own network (hostNetwork), which is never captured",
         "terminated" => "it has ended and has no traffic any more",
         "opted-out" => "its annotation ambient.istio.io/redirection is disabled, which keeps it out",
-        "sidecar" => "it has a sidecar, so ambient mode leaves it alone",
+        "sidecar" => "it has a sidecar, so ambient mode skips it",
         "istio-init" => {
-            "its own init container istio-init sets up the redirection to its sidecar, so the plugin leaves it alone"
+            "its own init container istio-init sets up the redirection to its sidecar, so the plugin skips it"
         }
         "envoy-disabled" => {
-            "its container istio-proxy has DISABLE_ENVOY=true, so no proxy would take its traffic"
+            "its container istio-proxy has DISABLE_ENVOY=true, so no proxy would accept its traffic"
         }
         "no-proxy" => {
-            "it was injected but has no container named istio-proxy, so nobody would take its traffic"
+            "it was injected but has no container named istio-proxy, so no proxy would accept its traffic"
         }
         "not-a-sidecar" => {
             "its istio-proxy is a gateway or a waypoint and not a sidecar, so its traffic needs no redirection"
         }
-        "injection-refused" => "it says itself that it wants no sidecar (sidecar.istio.io/inject is false)",
+        "injection-refused" => "it requests no sidecar (sidecar.istio.io/inject is false)",
         "not-injected" => {
             "it has no sidecar: the injector has not marked it (annotation sidecar.istio.io/status)"
         }
@@ -84,7 +84,7 @@ fn then(code: &str) -> Option<&'static str> {
 fn advice(pod: &PodState, state: &State) -> Vec<&'static str> {
     let ambient = state.node.ambient;
     match pod.reason.code.as_str() {
-        "pod-label-none" => vec!["To capture it, take that label off the pod's template."],
+        "pod-label-none" => vec!["To capture it, remove that label from the pod's template."],
         "not-labelled" if !ambient => {
             vec!["This node's agent takes no part in ambient mode (setting ambient-enabled)."]
         }
@@ -95,27 +95,27 @@ fn advice(pod: &PodState, state: &State) -> Vec<&'static str> {
             vec!["To capture it, give it or its namespace the labels that a selector asks for."]
         }
         "excluded-namespace" => {
-            vec!["To capture it, take its namespace out of exclude-namespaces and restart the agent."]
+            vec!["To capture it, remove its namespace from exclude-namespaces and restart the agent."]
         }
         "host-network" => vec!["To capture it, run it without hostNetwork."],
-        "opted-out" => vec!["To capture it, take that annotation off the pod's template and the pod."],
+        "opted-out" => vec!["To capture it, remove that annotation from the pod's template and from the pod."],
         "sidecar" => vec!["To bring it into ambient mode, switch its injection off and restart it."],
         "istio-init" => vec![
             "To let the plugin do that, have istiod inject without istio-init (setting pilot.cni.enabled), and restart the pod.",
         ],
-        "envoy-disabled" => vec!["To capture it, take DISABLE_ENVOY away and restart the pod."],
+        "envoy-disabled" => vec!["To capture it, remove DISABLE_ENVOY and restart the pod."],
         "no-proxy" => {
-            vec!["See whether the injection succeeded, and whether somebody removed the container."]
+            vec!["Check whether the injection succeeded, and whether somebody removed the container."]
         }
         "injection-refused" => {
-            vec!["To capture it, take that label or annotation off the pod's template and restart it."]
+            vec!["To capture it, remove that label or annotation from the pod's template and restart it."]
         }
         "not-injected" => vec![
             "To give it a sidecar, label its namespace for injection and restart the pod.",
             "If it should have one, see whether istiod's webhook was reachable when the pod was made.",
         ],
         "interception-none" => {
-            vec!["To capture it, take that annotation off the pod's template and restart it."]
+            vec!["To capture it, remove that annotation from the pod's template and restart it."]
         }
         _ => Vec::new(),
     }

@@ -17,7 +17,7 @@ pub(super) fn of_pod(state: &State, pod: &PodState, answer: &str) -> Vec<String>
     all.extend(kernel(pod, answer));
     all.extend(pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel_says(ztunnel, pod.capture, answer)));
     all.extend(annotation(state, pod));
-    all.extend(pod.doubt.as_ref().map(|doubt| format!("It is doubted: {}.", clause(doubt))));
+    all.extend(pod.doubt.as_ref().map(|doubt| format!("It is in doubt: {}.", clause(doubt))));
     all.extend(privilege(pod));
     let trouble = pod.trouble.as_ref().filter(is_new);
     all.extend(trouble.map(|trouble| format!("What failed last: {}.", clause(trouble))));
@@ -29,13 +29,13 @@ pub(super) fn of_pod(state: &State, pod: &PodState, answer: &str) -> Vec<String>
 
 fn since(state: &State, pod: &PodState) -> String {
     match (&pod.since, &state.node.started) {
-        (Some(since), _) => format!("It has been so since {since}."),
+        (Some(since), _) => format!("This has been so since {since}."),
         (None, Some(started)) => {
             format!(
-                "Since when is not known: it was so when the agent started at {started}, or nobody has seen it change."
+                "Since when is unknown: unchanged since the agent started at {started}, or the change was not observed."
             )
         }
-        (None, None) => "Since when is not known, because only the agent remembers that.".to_owned(),
+        (None, None) => "Since when is unknown: only the agent keeps this history.".to_owned(),
     }
 }
 
@@ -60,7 +60,7 @@ fn by(way: Option<RedirectionMode>) -> &'static str {
     match way {
         Some(RedirectionMode::Sidecar) => " by its own sidecar",
         Some(RedirectionMode::Node) => " on the node",
-        Some(RedirectionMode::InPod) => " from within its network namespace",
+        Some(RedirectionMode::InPod) => " in its network namespace",
         None => "",
     }
 }
@@ -75,13 +75,13 @@ fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
     }
     let is_said = |differences: &[String]| matches!(differences, [one] if answer.contains(&clause(one)));
     if !kernel.differences.is_empty() && !is_said(&kernel.differences) {
-        all.push(format!("What is not as it should be{when}: {}.", list(&kernel.differences)));
+        all.push(format!("Differences from the desired state{when}: {}.", list(&kernel.differences)));
     }
     match (&kernel.blind, &kernel.looked) {
         (Some(why), _) if answer.contains(&clause(why)) => {}
-        (Some(why), _) => all.push(format!("What the kernel has for it is not known: {}.", clause(why))),
+        (Some(why), _) => all.push(format!("What the kernel has for it is unknown: {}.", clause(why))),
         (None, None) if pod.capture != CaptureState::Outside => {
-            all.push("The kernel has not been asked about it yet.".to_owned());
+            all.push("The kernel has not been queried for it yet.".to_owned());
         }
         (None, Some(at)) if kernel.seen.is_empty() && kernel.differences.is_empty() => {
             all.push(format!("The kernel showed nothing of ours for it at {at}."));
@@ -94,7 +94,7 @@ fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
 fn ztunnel_says(ztunnel: &ZtunnelView, capture: CaptureState, answer: &str) -> Option<String> {
     Some(match (&ztunnel.refused, ztunnel.serves) {
         (Some(why), _) if answer.contains(&clause(why)) => return None,
-        (Some(why), _) => format!("ztunnel's words: {}.", clause(why)),
+        (Some(why), _) => format!("ztunnel reported: {}.", clause(why)),
         (None, true) => "The pod is served by ztunnel, which has acknowledged it.".to_owned(),
         (None, false) if capture == CaptureState::Leaving => {
             "The pod is not served by ztunnel any more.".to_owned()
@@ -111,7 +111,7 @@ fn privilege(pod: &PodState) -> Option<String> {
         "net-raw" => "One of its containers asks for NET_RAW",
         _ => return None,
     };
-    Some(format!("{may}: by that, it can bypass the mesh."))
+    Some(format!("{may}: with that, it can bypass the mesh."))
 }
 
 fn annotation(state: &State, pod: &PodState) -> Option<String> {
@@ -143,7 +143,7 @@ pub(super) fn of_seeing(state: &State) -> Vec<String> {
     let blind = state.seen.blind.iter();
     blind
         .map(|blind| {
-            sentence(&format!("Not known: {}, because: {}", clause(&blind.what), clause(&blind.why)))
+            sentence(&format!("Unknown: {}, because: {}", clause(&blind.what), clause(&blind.why)))
         })
         .collect()
 }

@@ -97,7 +97,7 @@ fn pods_that_should_be_captured() {
             |_| (),
             "captured",
             Verdict::Well,
-            "rules of the node lead its traffic to ztunnel",
+            "rules of the node redirect its traffic to ztunnel",
         ),
         (RedirectionMode::InPod, |_| (), "captured", Verdict::Well, "ztunnel, which listens there"),
         (RedirectionMode::Sidecar, |_| (), "captured-sidecar", Verdict::Well, "to its own sidecar"),
@@ -114,7 +114,7 @@ fn pods_that_should_be_captured() {
             |pod| pod.capture = Bypassing,
             "bypassing",
             Verdict::Wrong,
-            "gets past the mesh",
+            "bypasses the mesh",
         ),
         (
             RedirectionMode::Node,
@@ -142,7 +142,7 @@ fn pods_that_should_be_captured() {
             },
             "sidecar-rules-missing",
             Verdict::Wrong,
-            "missing or incomplete (the rules of IPv4 are missing). Its traffic, or some of it, gets past",
+            "missing or incomplete (the rules of IPv4 are missing). All or some of its traffic bypasses",
         ),
         (
             RedirectionMode::InPod,
@@ -153,7 +153,7 @@ fn pods_that_should_be_captured() {
             },
             "overruled",
             Verdict::Wrong,
-            "so its traffic, or some of it, bypasses the mesh (nf_tables inet x out sets the mark 0x539, and 1 more)",
+            "so all or some of its traffic bypasses the mesh (nf_tables inet x out sets the mark 0x539, and 1 more)",
         ),
         (
             RedirectionMode::InPod,
@@ -163,7 +163,7 @@ fn pods_that_should_be_captured() {
             },
             "drifted",
             Verdict::Wrong,
-            "differs from what it should be in 2 places (a rule was changed, and 1 more)",
+            "differs from the desired state in 2 places (a rule was changed, and 1 more)",
         ),
         (
             RedirectionMode::InPod,
@@ -183,7 +183,7 @@ fn pods_that_should_be_captured() {
             },
             "netns-not-found",
             Verdict::Unknown,
-            "cannot be said, because the kernel could not be asked: the agent sees no processes of the node.",
+            "is unknown, because the kernel could not be queried: the agent sees no processes of the node.",
         ),
         (
             RedirectionMode::Node,
@@ -200,7 +200,7 @@ fn pods_that_should_be_captured() {
             |pod| pod.capture = Unknown,
             "unseen",
             Verdict::Unknown,
-            "nobody has looked yet",
+            "it has not been observed yet",
         ),
         (
             RedirectionMode::InPod,
@@ -210,7 +210,7 @@ fn pods_that_should_be_captured() {
             },
             "failed",
             Verdict::Wrong,
-            "could not be brought into the mesh: the last ADD failed: iptables-restore: exit status 4.",
+            "could not be enrolled: the last ADD failed: iptables-restore: exit status 4.",
         ),
         (
             RedirectionMode::Node,
@@ -250,7 +250,7 @@ fn pods_that_should_be_outside() {
         ("excluded-namespace", "its namespace is excluded"),
         ("agent-pod", "the agent itself"),
         ("ztunnel", "it is ztunnel"),
-        ("host-network", "network of the node itself"),
+        ("host-network", "node's own network"),
         ("terminated", "it has ended"),
         ("opted-out", "annotation ambient.istio.io/redirection is disabled"),
         ("sidecar", "it has a sidecar"),
@@ -309,7 +309,7 @@ fn pods_that_nobody_knows() {
             |state| state.seen.by = Observer::Command,
             "agent-down",
             Verdict::Unknown,
-            "nothing that it left behind tells of this pod",
+            "no record that it left mentions this pod",
         ),
         (
             RedirectionMode::Node,
@@ -332,10 +332,10 @@ fn pods_that_nobody_knows() {
             "{answer}"
         );
         assert!(answer.answer.contains(words), "{words}: {answer}");
-        assert!(answer.sentences.contains(&"Perhaps this was meant: shop/web.".to_owned()), "{answer}");
+        assert!(answer.sentences.contains(&"Similar names: shop/web.".to_owned()), "{answer}");
     }
     let answer = checked(explain(&node(RedirectionMode::Node), "store", "web"));
-    assert_eq!(answer.sentences, ["Perhaps this was meant: shop/web."]);
+    assert_eq!(answer.sentences, ["Similar names: shop/web."]);
     assert_eq!(Verdict::NoSuchPod.status(), 3);
 }
 
@@ -355,12 +355,12 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
     }];
     let text = asked(&state).to_string();
     for part in [
-        "It has been so since 2026-11-21T01:00:00Z.",
+        "This has been so since 2026-11-21T01:00:00Z.",
         "It should be captured on the node: its namespace is labelled istio.io/dataplane-mode=ambient.",
         "The kernel showed at 2026-11-21T03:00:00Z: 10.0.0.7 is in the set of enrolled addresses.",
         "Its annotation ambient.istio.io/redirection is enabled.",
         "The last change, at 2026-11-21T01:00:00Z: its address was added, because of: pod shop/web joined (1.2 ms).",
-        "Not known: legacy tables, because: there is no iptables-legacy.",
+        "Unknown: legacy tables, because: there is no iptables-legacy.",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

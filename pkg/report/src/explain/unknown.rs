@@ -20,13 +20,13 @@ pub(super) fn pod(state: &State, namespace: &str, name: &str) -> Finding {
              by the setting exclude-namespaces."
         );
         let advice = format!(
-            "If its pods shall be in the mesh, take {namespace} out of exclude-namespaces and restart the agent."
+            "To bring its pods into the mesh, remove {namespace} from exclude-namespaces and restart the agent."
         );
         return Finding::new("no-such-pod-excluded", Verdict::NoSuchPod, says, &[&advice]);
     }
     if state.seen.by == Observer::Command {
         let says = format!(
-            "Nothing is known of the pod {title}: the agent does not answer, and nothing that it left behind tells of this pod."
+            "Nothing is known of the pod {title}: the agent does not answer, and no record that it left mentions this pod."
         );
         return Finding::unknown("agent-down", says, &[]);
     }
@@ -35,7 +35,7 @@ pub(super) fn pod(state: &State, namespace: &str, name: &str) -> Finding {
             "Nothing is known of the pod {title}: ambient mode is off, so the agent knows only pods that the plugin noted at their start, and it passes over \
              excluded namespaces."
         );
-        let advice = format!("See whether it runs on this node: kubectl get pods -n {namespace} -o wide.");
+        let advice = format!("Check whether it runs on this node: kubectl get pods -n {namespace} -o wide.");
         return Finding::unknown("no-record", says, &[&advice]);
     }
     if !state.node.synced {
@@ -45,7 +45,7 @@ pub(super) fn pod(state: &State, namespace: &str, name: &str) -> Finding {
         return Finding::unknown("not-synced", says, &[]);
     }
     let says = format!(
-        "The node{on} has no pod {title}: its name is another, it is on another node, or it is gone."
+        "The node{on} has no pod {title}: its name is different, it is on another node, or it is gone."
     );
     let find = format!("Find its name and its node with: kubectl get pods -n {namespace} -o wide.");
     Finding::new(
@@ -77,5 +77,5 @@ pub(super) fn others(state: &State, namespace: &str, name: &str) -> Vec<String> 
         more => format!(", and {more} more"),
     };
     let named: Vec<String> = titles.into_iter().take(NAMED).collect();
-    vec![format!("Perhaps this was meant: {}{more}.", named.join(", "))]
+    vec![format!("Similar names: {}{more}.", named.join(", "))]
 }

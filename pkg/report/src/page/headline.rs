@@ -125,7 +125,7 @@ fn besides(state: &State) -> Vec<Said> {
     }
     match state.network.differences().count() {
         0 => {}
-        1 => say(Level::Wrong, "1 object of the node's network is not as it should be.".to_owned()),
+        1 => say(Level::Wrong, "1 object of the node's network differs from the desired state.".to_owned()),
         some => say(Level::Wrong, format!("{some} objects of the node's network are not as they should be.")),
     }
     let files = state.installation.iter().filter(|file| !file.ok).count();
@@ -134,7 +134,7 @@ fn besides(state: &State) -> Vec<Said> {
         say(Level::Wrong, format!("{are} not as they should be."));
     }
     if !state.seen.blind.is_empty() {
-        say(Level::Watch, format!("Could not be looked at: {}.", things(state.seen.blind.len())));
+        say(Level::Watch, format!("Could not be observed: {}.", things(state.seen.blind.len())));
     }
     said
 }
@@ -145,7 +145,7 @@ fn others(state: &State) -> Vec<Said> {
     let count = |capture| state.pods.iter().filter(|pod| pod.capture == capture).count();
     let states = [
         (CaptureState::Held, Level::Wrong, "is held back", "are held back"),
-        (CaptureState::Unknown, Level::Watch, "could not be looked at", "could not be looked at"),
+        (CaptureState::Unknown, Level::Watch, "could not be observed", "could not be observed"),
         (CaptureState::Pending, Level::Watch, "is on the way into the mesh", "are on the way into the mesh"),
         (
             CaptureState::Leaving,

@@ -181,7 +181,7 @@ pub(super) fn installation(html: &mut Html, state: &State) {
                         html.text_element("code", &[], &file.path);
                     });
                     html.text_element("td", &[], &file.kind);
-                    html.text_element("td", &[], if file.ok { "✓ as it should be" } else { "≠ different" });
+                    html.text_element("td", &[], if file.ok { "✓ as desired" } else { "≠ different" });
                     html.text_element("td", &[], &file.detail);
                 });
             }

@@ -165,7 +165,7 @@ fn ztunnel(pod: &PodState) -> &'static str {
 
 fn kernel(html: &mut Html, pod: &PodState) {
     if let Some(blind) = &pod.kernel.blind {
-        html.text_element("p", &[("class", "dim")], &format!("? Not looked at: {blind}"));
+        html.text_element("p", &[("class", "dim")], &format!("? Not observed: {blind}"));
     }
     more(html, pod);
 }

@@ -31,7 +31,7 @@ struct Block {
 /// What a look at something showed.
 struct Found {
     differences: usize,
-    /// Kinds of objects, or pods, that could not be looked at.
+    /// Kinds of objects, or pods, that could not be observed.
     unseen: usize,
 }
 

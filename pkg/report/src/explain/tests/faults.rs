@@ -39,7 +39,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
             },
             "no-ztunnel-open",
             Verdict::Wrong,
-            "its traffic gets past the mesh until one is",
+            "its traffic bypasses the mesh until one is",
         ),
         (
             RedirectionMode::InPod,
@@ -50,7 +50,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
             },
             "ztunnel-not-connected",
             Verdict::Wrong,
-            "No ztunnel is connected to the agent, so nobody serves the pod shop/web.",
+            "No ztunnel is connected to the agent, so ztunnel does not serve the pod shop/web.",
         ),
         (
             RedirectionMode::InPod,
@@ -85,7 +85,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
             |state| state.network.rules.difference = vec![missing("ip -4 rule priority 100")],
             "node-drift",
             Verdict::Wrong,
-            "differs from what it should be in 1 place (rules, missing: ip -4 rule priority 100).",
+            "differs from the desired state in 1 place (rules, missing: ip -4 rule priority 100).",
         ),
         (
             RedirectionMode::Sidecar,
@@ -113,7 +113,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
             |state| state.network.foreign = vec!["table 100 has routes of others".into()],
             "foreign",
             Verdict::Wrong,
-            "Another program stands where the agent wants to be: table 100 has routes of others.",
+            "Another program uses what the agent needs: table 100 has routes of others.",
         ),
         (
             RedirectionMode::Node,
@@ -130,7 +130,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
             },
             "agent-down",
             Verdict::Unknown,
-            "cannot be said",
+            "is unknown",
         ),
         (
             RedirectionMode::Sidecar,
@@ -175,7 +175,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
             },
             "installer-unwell",
             Verdict::Wrong,
-            "The pod shop/web is captured: rules of the node lead its traffic to ztunnel. But the installer is not well: the disk is full.",
+            "The pod shop/web is captured: rules of the node redirect its traffic to ztunnel. But the installer is not well: the disk is full.",
         ),
     ];
     for (way, change, code, verdict, words) in cases {

@@ -1,0 +1,37 @@
+//! What ARCHITECTURE.md claims, where a machine can tell.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Manifests of what is shipped.
+fn manifests() -> Vec<String> {
+    let crates = ["pkg", "cmd"].map(|directory| fs::read_dir(repository().join(directory)).unwrap());
+    let crates = crates.into_iter().flatten().map(|entry| entry.unwrap().path());
+    let all = crates.chain([repository().join("cni-plugin")]).map(|path| path.join("Cargo.toml"));
+    all.filter_map(|path| fs::read_to_string(path).ok()).collect()
+}
+
+/// Crates below `[dependencies]` that are not in this repository.
+fn external(manifest: &str) -> BTreeSet<&str> {
+    let section = manifest.split("\n[").find(|section| section.starts_with("dependencies]"));
+    let lines = section.into_iter().flat_map(str::lines);
+    let names = lines.filter_map(|line| Some(line.split_once('=')?.0.trim().trim_end_matches(".workspace")));
+    names.filter(|name| !["pkg", "cmd"].iter().any(|at| repository().join(at).join(name).is_dir())).collect()
+}
+
+/// A dependency without a reason, and a reason for what is gone, are both news to a reader.
+#[test]
+fn every_direct_dependency_has_its_reason() {
+    let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).unwrap();
+    let section = text.split("\n## ").find(|section| section.starts_with("Dependencies\n")).unwrap();
+    let table = section.split("| Ours |").next().unwrap();
+    let first_cells = table.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let named: BTreeSet<&str> =
+        first_cells.flat_map(|cell| cell.split(", ")).map(|name| name.trim_matches('`')).collect();
+    let manifests = manifests();
+    let used: BTreeSet<&str> = manifests.iter().flat_map(|manifest| external(manifest)).collect();
+    assert_eq!(named, used);
+}
