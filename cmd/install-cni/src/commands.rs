@@ -11,7 +11,7 @@ mod watch;
 use std::{ffi::OsString, process::ExitCode};
 
 use anyhow::Result;
-use flags::{Flag, Request, Values, flag, switch};
+use flags::{Flag, Request, Values};
 
 use crate::settings::{Process, Settings, Surroundings};
 pub(crate) use output::{Output, is_on};
@@ -39,23 +39,48 @@ pub(crate) enum Command {
     Watch,
 }
 
-const OUTPUT: [Flag; 2] = [
-    flag("output", Some('o'), &[], "table", "table, json or yaml"),
-    switch(
-        "no-color",
-        None,
-        &[],
-        "false",
-        "no colours, as with the variable NO_COLOR; only a terminal gets any",
-    ),
-];
-const NAMESPACE: Flag = flag("namespace", Some('n'), &[], "", "only pods of this namespace");
+const OUTPUT: Flag =
+    Flag { long: "output", short: Some('o'), default: "table", help: "table, json or yaml", ..Flag::VALUE };
+const NO_COLOR: Flag = Flag {
+    long: "no-color",
+    help: "no colours, as with the variable NO_COLOR; only a terminal gets any",
+    ..Flag::SWITCH
+};
+/// Of `list`.
+const NAMESPACE: Flag =
+    Flag { long: "namespace", short: Some('n'), help: "only pods of this namespace", ..Flag::VALUE };
+const BYPASSING: Flag = Flag {
+    long: "bypassing",
+    help: "only pods whose traffic gets past the mesh, and should not",
+    ..Flag::SWITCH
+};
+const WITH_STATE: Flag = Flag {
+    long: "state",
+    help: "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown",
+    ..Flag::VALUE
+};
+/// Of `explain`.
+const POD_NAMESPACE: Flag =
+    Flag { long: "namespace", short: Some('n'), help: "the pod's namespace", ..Flag::VALUE };
+/// Of `bundle`.
+const FILE: Flag = Flag {
+    long: "file",
+    short: Some('f'),
+    help: "the file, which must not be there; -: standard output; empty: standard output unless that is a \
+           terminal, else a new file in this directory",
+    ..Flag::VALUE
+};
+/// Of `watch`.
+const FOR: Flag = Flag {
+    long: "for",
+    help: "end after this time, such as 500ms, 30s, 5m, 1h; empty: never",
+    ..Flag::VALUE
+};
 /// Of `uninstall`.
-pub(crate) const REMOVAL: [Flag; 3] = [
-    switch("dry-run", None, &[], "false", "print what would be taken away, and change nothing"),
-    OUTPUT[0],
-    OUTPUT[1],
-];
+pub(crate) const DRY_RUN: Flag =
+    Flag { long: "dry-run", help: "print what would be taken away, and change nothing", ..Flag::SWITCH };
+/// All of `uninstall`.
+pub(crate) const REMOVAL: [Flag; 3] = [DRY_RUN, OUTPUT, NO_COLOR];
 
 const STATE: &str =
     "install-cni state shows the node at one glance; with -o json everything that the agent knows of it.
@@ -131,48 +156,14 @@ impl Command {
     }
 
     /// Its own flags, before those of the daemon.
-    fn flags(self) -> Vec<Flag> {
-        let own = match self {
-            Command::State | Command::Verify | Command::Plan => Vec::new(),
-            Command::Explain => vec![flag("namespace", Some('n'), &[], "", "the pod's namespace")],
-            Command::List => vec![
-                switch(
-                    "bypassing",
-                    None,
-                    &[],
-                    "false",
-                    "only pods whose traffic gets past the mesh, and should not",
-                ),
-                flag(
-                    "state",
-                    None,
-                    &[],
-                    "",
-                    "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown",
-                ),
-                NAMESPACE,
-            ],
-            Command::Bundle => {
-                return vec![flag(
-                    "file",
-                    Some('f'),
-                    &[],
-                    "",
-                    "the file, which must not be there; -: standard output; empty: standard output unless that is a \
-                     terminal, else a new file in this directory",
-                )];
-            }
-            Command::Watch => {
-                vec![flag(
-                    "for",
-                    None,
-                    &[],
-                    "",
-                    "end after this time, such as 500ms, 30s, 5m, 1h; empty: never",
-                )]
-            }
-        };
-        [own, OUTPUT.to_vec()].concat()
+    fn flags(self) -> &'static [Flag] {
+        match self {
+            Command::State | Command::Verify | Command::Plan => &[OUTPUT, NO_COLOR],
+            Command::Explain => &[POD_NAMESPACE, OUTPUT, NO_COLOR],
+            Command::List => &[BYPASSING, WITH_STATE, NAMESPACE, OUTPUT, NO_COLOR],
+            Command::Bundle => &[FILE],
+            Command::Watch => &[FOR, OUTPUT, NO_COLOR],
+        }
     }
 }
 
@@ -196,7 +187,7 @@ pub(crate) fn run(command: Command, arguments: Vec<OsString>) -> ExitCode {
 
 fn try_run(command: Command, arguments: Vec<OsString>) -> Result<ExitCode> {
     // One command is read in the life of a process.
-    let table: &'static [Flag] = [command.flags(), crate::FLAGS.clone()].concat().leak();
+    let table: &'static [Flag] = [command.flags(), crate::FLAGS.as_slice()].concat().leak();
     let around = |name: &str| Process.variable(name);
     let request = match command {
         Command::Explain => flags::parse_with_words(table, crate::STYLE, arguments, around)?,

@@ -172,7 +172,11 @@ fn a_flag_wins_over_each_of_its_variables_and_these_over_the_default() {
         }
     }
     let both = [("ISTIO_OWNED_CNI_CONF_FILENAME", "b"), ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "a")];
-    assert_eq!(values(&[], &both).text("istio-owned-cni-config-filename"), "a", "the documented one first");
+    assert_eq!(
+        values(&[], &both).text(&options::ISTIO_OWNED_CNI_CONFIG_FILENAME),
+        "a",
+        "the documented one first"
+    );
 }
 
 #[test]
