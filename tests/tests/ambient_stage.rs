@@ -116,7 +116,7 @@ impl Ambient {
         })
     }
 
-    /// The file that agent and plugin share.
+    /// The configuration file shared by agent and plugin.
     pub(crate) fn config_file(&self) -> PathBuf {
         self.config.path().join("config.json")
     }

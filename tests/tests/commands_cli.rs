@@ -33,10 +33,7 @@ fn explain_answers_with_sentences_and_a_status() {
     assert!(stage.said(0, &["explain", "shop/web"]).contains("[opted-out]"));
     assert!(stage.said(1, &["explain", "store/web"]).contains("[sidecar-rules-missing]"));
     let absent = stage.said(3, &["explain", "shop/car"]);
-    assert!(
-        absent.contains("[no-such-pod]") && absent.contains("Similar names: shop/cart."),
-        "{absent}"
-    );
+    assert!(absent.contains("[no-such-pod]") && absent.contains("Similar names: shop/cart."), "{absent}");
     assert_eq!(stage.json(1, &["explain", "store/web"])["code"], "sidecar-rules-missing");
     let yaml = stage.said(1, &["explain", "store/web", "-o", "yaml"]);
     assert!(
@@ -73,7 +70,12 @@ fn help_names_exit_statuses_and_flags() {
     let stage = Stage::without_agent();
     for word in ["state", "explain", "list", "verify", "plan", "bundle", "watch"] {
         let help = stage.said(0, &[word, "--help"]);
-        assert!(help.contains("Exit status 0: ") && help.contains("--cni-agent-run-dir"), "{help}");
+        let own = if word == "bundle" { "--file" } else { "--output" };
+        assert!(help.contains("Exit status 0: ") && help.contains(own), "{help}");
+        assert!(
+            !help.contains("--cni-net-dir") && help.contains("see install-cni --help"),
+            "the agent's: {help}"
+        );
     }
     assert!(stage.said(0, &["--help"]).contains("install-cni explain NAMESPACE/POD [flags]"));
     assert!(stage.said(0, &["uninstall", "--help"]).contains("--dry-run"));

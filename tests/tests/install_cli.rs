@@ -29,7 +29,7 @@ fn help_names_every_flag_with_variable_and_default() {
     for part in [
         "install-cni [flags]",
         "install-cni version [flags]",
-        "--cni-net-dir string\n        the directory of network configurations, on the host (default /etc/cni/net.d) [CNI_NET_DIR]\n",
+        "--cni-net-dir string\n        CNI configuration directory on the host (default /etc/cni/net.d) [CNI_NET_DIR]\n",
         "--chained-cni-plugin\n",
         "[ISTIO_OWNED_CNI_CONFIG_FILENAME, ISTIO_OWNED_CNI_CONF_FILENAME]",
         "--log_output_level string\n",

@@ -11,7 +11,7 @@ mod watch;
 use std::{ffi::OsString, process::ExitCode};
 
 use anyhow::Result;
-use flags::{Flag, Request, Values, flag, switch};
+use flags::{Flag, Request, Values};
 
 use crate::settings::{Process, Settings, Surroundings};
 pub(crate) use output::{Output, is_on};
@@ -39,68 +39,96 @@ pub(crate) enum Command {
     Watch,
 }
 
-const OUTPUT: [Flag; 2] = [
-    flag("output", Some('o'), &[], "table", "table, json or yaml"),
-    switch(
-        "no-color",
-        None,
-        &[],
-        "false",
-        "no colours, as with the variable NO_COLOR; only a terminal gets any",
-    ),
-];
-const NAMESPACE: Flag = flag("namespace", Some('n'), &[], "", "only pods of this namespace");
+const OUTPUT: Flag =
+    Flag { long: "output", short: Some('o'), default: "table", help: "table, json or yaml", ..Flag::VALUE };
+const NO_COLOR: Flag = Flag {
+    long: "no-color",
+    help: "no colours, as with the variable NO_COLOR; only a terminal gets any",
+    ..Flag::SWITCH
+};
+/// Of `list`.
+const NAMESPACE: Flag =
+    Flag { long: "namespace", short: Some('n'), help: "only pods of this namespace", ..Flag::VALUE };
+const BYPASSING: Flag = Flag {
+    long: "bypassing",
+    help: "only pods whose traffic bypasses the mesh, and should not",
+    ..Flag::SWITCH
+};
+const WITH_STATE: Flag = Flag {
+    long: "state",
+    help: "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown",
+    ..Flag::VALUE
+};
+/// Of `explain`.
+const POD_NAMESPACE: Flag =
+    Flag { long: "namespace", short: Some('n'), help: "the pod's namespace", ..Flag::VALUE };
+/// Of `bundle`.
+const FILE: Flag = Flag {
+    long: "file",
+    short: Some('f'),
+    help: "the file, which must not be there; -: standard output; empty: standard output unless that is a \
+           terminal, else a new file in this directory",
+    ..Flag::VALUE
+};
+/// Of `watch`.
+const FOR: Flag = Flag {
+    long: "for",
+    help: "end after this time, such as 500ms, 30s, 5m, 1h; empty: never",
+    ..Flag::VALUE
+};
 /// Of `uninstall`.
-pub(crate) const REMOVAL: [Flag; 3] = [
-    switch("dry-run", None, &[], "false", "print what would be taken away, and change nothing"),
-    OUTPUT[0],
-    OUTPUT[1],
-];
+pub(crate) const DRY_RUN: Flag =
+    Flag { long: "dry-run", help: "print what would be removed, and change nothing", ..Flag::SWITCH };
+/// All of `uninstall`.
+pub(crate) const REMOVAL: [Flag; 3] = [DRY_RUN, OUTPUT, NO_COLOR];
 
 const STATE: &str =
     "install-cni state shows the node at one glance; with -o json everything that the agent knows of it.
 
 Usage: install-cni state [flags]
 
-Exit status 0: shown; 2: it cannot be found out.";
-const EXPLAIN: &str = "install-cni explain says whether a pod is captured, by which way, since when, why or why not, what the kernel
-shows now, and what to do about it.
+Exit status 0: shown; 2: the state could not be determined.";
+const EXPLAIN: &str = "install-cni explain says whether a pod is captured, by which capture mode, since when, why or why not, what
+the kernel shows now, and what to do about it.
 
 Usage: install-cni explain NAMESPACE/POD [flags]
        install-cni explain NAMESPACE POD [flags]
        install-cni explain POD [flags]        if only one namespace of the node has such a pod
 
-Exit status 0: it is captured as it should be, or rightly outside; 1: something is wrong, or not finished yet;
-2: it cannot be found out, or the call is wrong; 3: the node has no such pod.";
+Exit status 0: it is captured, or outside of the mesh as it should be; 1: something is wrong, or not finished yet;
+2: the state could not be determined, or the call is wrong; 3: the node has no such pod.";
 const LIST: &str = "install-cni list shows the node's pods, the worst first.
 
 Usage: install-cni list [--bypassing] [--state STATE] [-n NAMESPACE] [flags]
 
 Exit status 0: shown, and with --bypassing there is none; 1: with --bypassing there are some;
-2: it cannot be found out, also whether there is none, or the call is wrong.";
-const VERIFY: &str = "install-cni verify compares what should be on the node with what is there.
+2: the state could not be determined, not even that there is none, or the call is wrong.";
+const VERIFY: &str = "install-cni verify compares the desired with the observed state of the node.
 
 Usage: install-cni verify [flags]
 
-Exit status 0: everything could be seen, and is as it should be; 1: there are differences;
-2: there are none, but not everything could be seen, or it cannot be found out.";
-const PLAN: &str = "install-cni plan shows what the agent would do now, in words and as operations.
+Exit status 0: everything was observed and is as desired; 1: there are differences;
+2: there are none, but not everything could be observed, or the state could not be determined.";
+const PLAN: &str = "install-cni plan shows what the agent would do now, as steps and as operations.
 
 Usage: install-cni plan [flags]
 
-Exit status 0: nothing is to be done; 1: something is; 2: it cannot be found out.";
+Exit status 0: there is nothing to do; 1: there is; 2: the state could not be determined.";
 const BUNDLE: &str = "install-cni bundle writes one archive (tar.gz) for a bug report: state, explanations, the network's objects,
-logs, versions. It has names and addresses of pods in it, and nothing secret.
+logs, versions. It contains names and addresses of pods, and no secrets.
 
 Usage: install-cni bundle [-f FILE|-] [flags]
 
-Exit status 0: written; 2: it cannot be.";
+Exit status 0: written; 2: it could not be written.";
 const WATCH: &str = "install-cni watch prints a line for each change of a pod, of differences and of the agent's history, until it
-is interrupted. It asks the agent once a second.
+is interrupted. It queries the agent once a second.
 
 Usage: install-cni watch [--for DURATION] [flags]
 
-Exit status 0: the time is over; 2: the agent has never answered, or the call is wrong.";
+Exit status 0: the time is up; 2: the agent never answered, or the call is wrong.";
+
+/// Follows a command's own flags.
+const DAEMONS_FLAGS: &str = "\nThe flags and variables of the agent are accepted, too, and locate its sockets and files: see install-cni --help.\n";
 
 impl Command {
     /// By its name on the command line.
@@ -131,48 +159,14 @@ impl Command {
     }
 
     /// Its own flags, before those of the daemon.
-    fn flags(self) -> Vec<Flag> {
-        let own = match self {
-            Command::State | Command::Verify | Command::Plan => Vec::new(),
-            Command::Explain => vec![flag("namespace", Some('n'), &[], "", "the pod's namespace")],
-            Command::List => vec![
-                switch(
-                    "bypassing",
-                    None,
-                    &[],
-                    "false",
-                    "only pods whose traffic bypasses the mesh, and should not",
-                ),
-                flag(
-                    "state",
-                    None,
-                    &[],
-                    "",
-                    "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown",
-                ),
-                NAMESPACE,
-            ],
-            Command::Bundle => {
-                return vec![flag(
-                    "file",
-                    Some('f'),
-                    &[],
-                    "",
-                    "the file, which must not be there; -: standard output; empty: standard output unless that is a \
-                     terminal, else a new file in this directory",
-                )];
-            }
-            Command::Watch => {
-                vec![flag(
-                    "for",
-                    None,
-                    &[],
-                    "",
-                    "end after this time, such as 500ms, 30s, 5m, 1h; empty: never",
-                )]
-            }
-        };
-        [own, OUTPUT.to_vec()].concat()
+    fn flags(self) -> &'static [Flag] {
+        match self {
+            Command::State | Command::Verify | Command::Plan => &[OUTPUT, NO_COLOR],
+            Command::Explain => &[POD_NAMESPACE, OUTPUT, NO_COLOR],
+            Command::List => &[BYPASSING, WITH_STATE, NAMESPACE, OUTPUT, NO_COLOR],
+            Command::Bundle => &[FILE],
+            Command::Watch => &[FOR, OUTPUT, NO_COLOR],
+        }
     }
 }
 
@@ -196,7 +190,7 @@ pub(crate) fn run(command: Command, arguments: Vec<OsString>) -> ExitCode {
 
 fn try_run(command: Command, arguments: Vec<OsString>) -> Result<ExitCode> {
     // One command is read in the life of a process.
-    let table: &'static [Flag] = [command.flags(), crate::FLAGS.clone()].concat().leak();
+    let table: &'static [Flag] = [command.flags(), crate::FLAGS.as_slice()].concat().leak();
     let around = |name: &str| Process.variable(name);
     let request = match command {
         Command::Explain => flags::parse_with_words(table, crate::STYLE, arguments, around)?,
@@ -205,7 +199,8 @@ fn try_run(command: Command, arguments: Vec<OsString>) -> Result<ExitCode> {
     let values = match request {
         Request::Run(values) => values,
         Request::Help => {
-            output::write(flags::help(command.usage(), table).as_bytes())?;
+            let help = flags::help(command.usage(), command.flags());
+            output::write(format!("{help}{DAEMONS_FLAGS}").as_bytes())?;
             return Ok(ExitCode::SUCCESS);
         }
     };

@@ -3,287 +3,457 @@
 mod inpod;
 mod newer;
 
-use flags::{Flag, flag, switch};
+use flags::Flag;
 
-pub(crate) use inpod::IN_POD;
-pub(crate) use newer::NEWER;
+pub(crate) use inpod::*;
+pub(crate) use newer::*;
+
+pub(crate) const CNI_NET_DIR: Flag = Flag {
+    long: "cni-net-dir",
+    env: &["CNI_NET_DIR"],
+    default: "/etc/cni/net.d",
+    help: "CNI configuration directory on the host",
+    ..Flag::VALUE
+};
+pub(crate) const MOUNTED_CNI_NET_DIR: Flag = Flag {
+    long: "mounted-cni-net-dir",
+    env: &["MOUNTED_CNI_NET_DIR"],
+    default: "/host/etc/cni/net.d",
+    help: "that directory as mounted in the container",
+    ..Flag::VALUE
+};
+pub(crate) const CNI_CONF_NAME: Flag = Flag {
+    long: "cni-conf-name",
+    env: &["CNI_CONF_NAME"],
+    help: "configuration file to add the istio-cni entry to; empty: the first one",
+    ..Flag::VALUE
+};
+pub(crate) const CHAINED_CNI_PLUGIN: Flag = Flag {
+    long: "chained-cni-plugin",
+    env: &["CHAINED_CNI_PLUGIN"],
+    default: "true",
+    help: "chain istio-cni after the existing plugins; false: write a standalone configuration",
+    ..Flag::SWITCH
+};
+pub(crate) const CNI_NETWORK_CONFIG: Flag = Flag {
+    long: "cni-network-config",
+    env: &["CNI_NETWORK_CONFIG"],
+    help: "template of the istio-cni entry; without any template, the entry is built from the settings, as in Istio 1.29 to 1.31",
+    ..Flag::VALUE
+};
+pub(crate) const CNI_NETWORK_CONFIG_FILE: Flag = Flag {
+    long: "cni-network-config-file",
+    env: &["CNI_NETWORK_CONFIG_FILE"],
+    help: "file with the template; overrides --cni-network-config if it exists",
+    ..Flag::VALUE
+};
+pub(crate) const LOG_LEVEL: Flag = Flag {
+    long: "log-level",
+    env: &["LOG_LEVEL"],
+    default: "warn",
+    help: "value of __LOG_LEVEL__ in the template",
+    ..Flag::VALUE
+};
+pub(crate) const KUBECFG_FILE_NAME: Flag = Flag {
+    long: "kubecfg-file-name",
+    env: &["KUBECFG_FILE_NAME"],
+    default: "ZZZ-istio-cni-kubeconfig",
+    help: "file name of the plugin's kubeconfig in the CNI configuration directory (with a template)",
+    ..Flag::VALUE
+};
+pub(crate) const KUBECONFIG_MODE: Flag = Flag {
+    long: "kubeconfig-mode",
+    env: &["KUBECONFIG_MODE"],
+    default: "0600",
+    help: "permission bits of the kubeconfig",
+    ..Flag::VALUE
+};
+pub(crate) const KUBE_CA_FILE: Flag = Flag {
+    long: "kube-ca-file",
+    env: &["KUBE_CA_FILE"],
+    help: "CA certificates of the API server; empty: the service account's",
+    ..Flag::VALUE
+};
+pub(crate) const SKIP_TLS_VERIFY: Flag = Flag {
+    long: "skip-tls-verify",
+    env: &["SKIP_TLS_VERIFY"],
+    help: "do not verify the API server's certificate (insecure)",
+    ..Flag::SWITCH
+};
+pub(crate) const MONITORING_PORT: Flag = Flag {
+    long: "monitoring-port",
+    env: &["MONITORING_PORT"],
+    default: "15014",
+    help: "port of /metrics; 0 or less disables it",
+    ..Flag::VALUE
+};
+pub(crate) const LOG_UDS_ADDRESS: Flag = Flag {
+    long: "log-uds-address",
+    env: &["LOG_UDS_ADDRESS"],
+    default: "/var/run/istio-cni/log.sock",
+    help: "socket that receives the plugin's log lines; empty disables it; default in --cni-agent-run-dir",
+    ..Flag::VALUE
+};
+pub(crate) const AMBIENT_ENABLED: Flag = Flag {
+    long: "ambient-enabled",
+    env: &["AMBIENT_ENABLED"],
+    help: "enable ambient mode on this node",
+    ..Flag::SWITCH
+};
+pub(crate) const EBPF_ENABLED: Flag = Flag {
+    long: "ebpf-enabled",
+    env: &["EBPF_ENABLED"],
+    help: "accepted for compatibility; there is no eBPF mode",
+    ..Flag::SWITCH
+};
+pub(crate) const REPAIR_ENABLED: Flag = Flag {
+    long: "repair-enabled",
+    env: &["REPAIR_ENABLED"],
+    default: "true",
+    help: "repair pods that started before the plugin was installed",
+    ..Flag::SWITCH
+};
+pub(crate) const REPAIR_DELETE_PODS: Flag = Flag {
+    long: "repair-delete-pods",
+    env: &["REPAIR_DELETE_PODS"],
+    help: "repair broken pods by deleting them",
+    ..Flag::SWITCH
+};
+pub(crate) const REPAIR_LABEL_PODS: Flag = Flag {
+    long: "repair-label-pods",
+    env: &["REPAIR_LABEL_PODS"],
+    help: "label broken pods",
+    ..Flag::SWITCH
+};
+pub(crate) const REPAIR_REPAIR_PODS: Flag = Flag {
+    long: "repair-repair-pods",
+    env: &["REPAIR_REPAIR_PODS"],
+    help: "repair broken pods in place",
+    ..Flag::SWITCH
+};
+pub(crate) const REPAIR_BROKEN_POD_LABEL_KEY: Flag = Flag {
+    long: "repair-broken-pod-label-key",
+    env: &["REPAIR_BROKEN_POD_LABEL_KEY"],
+    default: "cni.istio.io/uninitialized",
+    help: "key of the label for broken pods",
+    ..Flag::VALUE
+};
+pub(crate) const REPAIR_BROKEN_POD_LABEL_VALUE: Flag = Flag {
+    long: "repair-broken-pod-label-value",
+    env: &["REPAIR_BROKEN_POD_LABEL_VALUE"],
+    default: "true",
+    help: "its value",
+    ..Flag::VALUE
+};
+pub(crate) const REPAIR_NODE_NAME: Flag = Flag {
+    long: "repair-node-name",
+    env: &["REPAIR_NODE_NAME"],
+    help: "node whose pods are checked for repair",
+    ..Flag::VALUE
+};
+pub(crate) const REPAIR_SIDECAR_ANNOTATION: Flag = Flag {
+    long: "repair-sidecar-annotation",
+    env: &["REPAIR_SIDECAR_ANNOTATION"],
+    default: "sidecar.istio.io/status",
+    help: "annotation that identifies injected pods",
+    ..Flag::VALUE
+};
+pub(crate) const REPAIR_INIT_CONTAINER_NAME: Flag = Flag {
+    long: "repair-init-container-name",
+    env: &["REPAIR_INIT_CONTAINER_NAME"],
+    default: "istio-validation",
+    help: "init container whose failure marks a pod as broken",
+    ..Flag::VALUE
+};
+pub(crate) const REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE: Flag = Flag {
+    long: "repair-init-container-termination-message",
+    env: &["REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE"],
+    help: "its termination message to match; empty matches any",
+    ..Flag::VALUE
+};
+pub(crate) const REPAIR_INIT_CONTAINER_EXIT_CODE: Flag = Flag {
+    long: "repair-init-container-exit-code",
+    env: &["REPAIR_INIT_CONTAINER_EXIT_CODE"],
+    default: "126",
+    help: "its exit code to match; 0 matches any",
+    ..Flag::VALUE
+};
+pub(crate) const REPAIR_LABEL_SELECTORS: Flag = Flag {
+    long: "repair-label-selectors",
+    env: &["REPAIR_LABEL_SELECTORS"],
+    help: "label selector of pods to check",
+    ..Flag::VALUE
+};
+pub(crate) const REPAIR_FIELD_SELECTORS: Flag = Flag {
+    long: "repair-field-selectors",
+    env: &["REPAIR_FIELD_SELECTORS"],
+    help: "field selector of pods to check",
+    ..Flag::VALUE
+};
+pub(crate) const CTRLZ_PORT: Flag = Flag {
+    long: "ctrlz_port",
+    default: "9876",
+    help: "port of the node's debug page and state JSON; 0 or less disables it",
+    ..Flag::VALUE
+};
+pub(crate) const CTRLZ_ADDRESS: Flag = Flag {
+    long: "ctrlz_address",
+    default: "localhost",
+    help: "address to listen on; * listens on all",
+    ..Flag::VALUE
+};
+// Istio's newer releases have these two.
+pub(crate) const ISTIO_OWNED_CNI_CONFIG: Flag = Flag {
+    long: "istio-owned-cni-config",
+    env: &["ISTIO_OWNED_CNI_CONFIG"],
+    help: "write a complete copy of the configuration, with the istio-cni entry, to a file that sorts first",
+    ..Flag::SWITCH
+};
+pub(crate) const ISTIO_OWNED_CNI_CONFIG_FILENAME: Flag = Flag {
+    long: "istio-owned-cni-config-filename",
+    env: &["ISTIO_OWNED_CNI_CONFIG_FILENAME", "ISTIO_OWNED_CNI_CONF_FILENAME"],
+    default: "02-istio-cni.conflist",
+    help: "file name of that copy",
+    ..Flag::VALUE
+};
+// And Millrace has these.
+pub(crate) const CNI_CONFIG_MAP: Flag = Flag {
+    long: "cni-config-map",
+    env: &["CNI_CONFIG_MAP"],
+    help: "ConfigMap ([namespace/]name) with the template, watched for changes; empty disables it",
+    ..Flag::VALUE
+};
+pub(crate) const CNI_CONFIG_MAP_KEY: Flag = Flag {
+    long: "cni-config-map-key",
+    env: &["CNI_CONFIG_MAP_KEY"],
+    default: "cni_network_config",
+    help: "key of the template in the ConfigMap",
+    ..Flag::VALUE
+};
+pub(crate) const WRITE_KUBECONFIG: Flag = Flag {
+    long: "write-kubeconfig",
+    env: &["WRITE_KUBECONFIG"],
+    default: "true",
+    help: "write the plugin's kubeconfig; false: the plugin queries only the agent",
+    ..Flag::SWITCH
+};
+pub(crate) const CLEANUP_ON_EXIT: Flag = Flag {
+    long: "cleanup-on-exit",
+    env: &["CLEANUP_ON_EXIT"],
+    default: "auto",
+    help: "when to remove everything at shutdown: auto (the DaemonSet is deleted or no longer selects this node), always, never",
+    ..Flag::VALUE
+};
+pub(crate) const DAEMON_SET: Flag = Flag {
+    long: "daemon-set",
+    env: &["DAEMON_SET"],
+    help: "name of the agent's DaemonSet; empty: the owner of the agent's pod, else istio-cni-node",
+    ..Flag::VALUE
+};
+pub(crate) const NODE_CONDITION: Flag = Flag {
+    long: "node-condition",
+    env: &["NODE_CONDITION"],
+    help: "maintain the node condition IstioCNIReady (requires permission to patch nodes/status)",
+    ..Flag::SWITCH
+};
+pub(crate) const POD_NAMESPACE: Flag = Flag {
+    long: "pod-namespace",
+    env: &["POD_NAMESPACE"],
+    help: "the agent's namespace; empty: the service account's",
+    ..Flag::VALUE
+};
+pub(crate) const POD_NAME: Flag = Flag {
+    long: "pod-name",
+    env: &["POD_NAME"],
+    help: "the agent's pod; empty: the host name",
+    ..Flag::VALUE
+};
+pub(crate) const NODE_NAME: Flag = Flag {
+    long: "node-name",
+    env: &["NODE_NAME", "KUBERNETES_NODE_NAME"],
+    help: "the agent's node; empty: --repair-node-name, else the host name",
+    ..Flag::VALUE
+};
+// Ambient mode.
+pub(crate) const POD_SOURCE: Flag = Flag {
+    long: "pod-source",
+    env: &["POD_SOURCE"],
+    default: "api",
+    help: "source of pods and namespaces: api, or dir:<path> for a directory of manifests",
+    ..Flag::VALUE
+};
+pub(crate) const AGENT_SOCKET: Flag = Flag {
+    long: "agent-socket",
+    env: &["AGENT_SOCKET"],
+    default: "/var/run/istio-cni/agent.sock",
+    help: "socket for requests of the plugin; default in --cni-agent-run-dir",
+    ..Flag::VALUE
+};
+pub(crate) const AMBIENT_CONFIG_FILE: Flag = Flag {
+    long: "ambient-config-file",
+    env: &["AMBIENT_CONFIG_FILE"],
+    default: "/etc/ambient-config/config.json",
+    help: "configuration file shared by agent and plugin",
+    ..Flag::VALUE
+};
+pub(crate) const NO_ZTUNNEL_POLICY: Flag = Flag {
+    long: "no-ztunnel-policy",
+    env: &["NO_ZTUNNEL_POLICY"],
+    default: "hold",
+    help: "policy for TCP of enrolled pods while no ztunnel is ready: hold, reject or open",
+    ..Flag::VALUE
+};
+pub(crate) const NO_ZTUNNEL_POLICY_FILE: Flag = Flag {
+    long: "no-ztunnel-policy-file",
+    env: &["NO_ZTUNNEL_POLICY_FILE"],
+    help: "file with the policy, watched for changes, such as a mounted ConfigMap; empty disables it",
+    ..Flag::VALUE
+};
+pub(crate) const SYSTEM_NAMESPACE: Flag = Flag {
+    long: "system-namespace",
+    env: &["SYSTEM_NAMESPACE"],
+    default: "istio-system",
+    help: "namespace of ztunnel's pods; by default also the agent's own",
+    ..Flag::VALUE
+};
+pub(crate) const ZTUNNEL_SERVICE_ACCOUNT: Flag = Flag {
+    long: "ztunnel-service-account",
+    env: &["ZTUNNEL_SERVICE_ACCOUNT"],
+    default: "ztunnel",
+    help: "service account of ztunnel's pods",
+    ..Flag::VALUE
+};
+pub(crate) const ZTUNNEL_LABEL: Flag = Flag {
+    long: "ztunnel-label",
+    env: &["ZTUNNEL_LABEL"],
+    default: "app=ztunnel",
+    help: "label of ztunnel's pods",
+    ..Flag::VALUE
+};
+pub(crate) const AMBIENT_LINKS: Flag = Flag {
+    long: "ambient-links",
+    env: &["AMBIENT_LINKS"],
+    default: "veth",
+    help: "kind of the links to ztunnel: veth, geneve or vxlan",
+    ..Flag::VALUE
+};
+pub(crate) const AMBIENT_TABLES: Flag = Flag {
+    long: "ambient-tables",
+    env: &["AMBIENT_TABLES"],
+    default: "100,101,110,120,130",
+    help: "routing tables: inbound, outbound, and the first of two each for inbound, outbound and return of a slot",
+    ..Flag::VALUE
+};
+pub(crate) const AMBIENT_RULE_PRIORITY: Flag = Flag {
+    long: "ambient-rule-priority",
+    env: &["AMBIENT_RULE_PRIORITY"],
+    default: "100",
+    help: "priority of the first of ten policy rules",
+    ..Flag::VALUE
+};
+pub(crate) const NETNS_DIR: Flag = Flag {
+    long: "netns-dir",
+    env: &["NETNS_DIR"],
+    default: "/var/run/netns",
+    help: "where the container runtime mounts network namespaces; also searched below --host-root",
+    ..Flag::VALUE
+};
+pub(crate) const FORCE_IPTABLES_BINARY: Flag = Flag {
+    long: "force-iptables-binary",
+    env: &["FORCE_IPTABLES_BINARY"],
+    help: "iptables backend of the node: nft or legacy; empty: the one in use",
+    ..Flag::VALUE
+};
 
 /// What the daemon takes. Logging flags come in addition ([`flags::LOGGING`]).
 pub(crate) const FLAGS: &[Flag] = &[
-    flag(
-        "cni-net-dir",
-        None,
-        &["CNI_NET_DIR"],
-        "/etc/cni/net.d",
-        "the directory of network configurations, on the host",
-    ),
-    flag(
-        "mounted-cni-net-dir",
-        None,
-        &["MOUNTED_CNI_NET_DIR"],
-        "/host/etc/cni/net.d",
-        "the same directory, as it is mounted in the container",
-    ),
-    flag("cni-conf-name", None, &["CNI_CONF_NAME"], "", "the file to add our entry to; empty: the first one"),
-    switch(
-        "chained-cni-plugin",
-        None,
-        &["CHAINED_CNI_PLUGIN"],
-        "true",
-        "add our entry to the network that is there; false: write a network of our own",
-    ),
-    flag(
-        "cni-network-config",
-        None,
-        &["CNI_NETWORK_CONFIG"],
-        "",
-        "our entry (template), as text; without any template it is made from the settings, as Istio 1.29 to 1.31 does",
-    ),
-    flag(
-        "cni-network-config-file",
-        None,
-        &["CNI_NETWORK_CONFIG_FILE"],
-        "",
-        "file with our entry (template); wins over the text if it exists",
-    ),
-    flag("log-level", None, &["LOG_LEVEL"], "warn", "value of __LOG_LEVEL__ in the template"),
-    flag(
-        "kubecfg-file-name",
-        None,
-        &["KUBECFG_FILE_NAME"],
-        "ZZZ-istio-cni-kubeconfig",
-        "name of the plugin's kubeconfig in the directory of network configurations, with a template",
-    ),
-    flag("kubeconfig-mode", None, &["KUBECONFIG_MODE"], "0600", "permission bits of that file"),
-    flag(
-        "kube-ca-file",
-        None,
-        &["KUBE_CA_FILE"],
-        "",
-        "certificates of the API server's authority; empty: the service account's",
-    ),
-    switch("skip-tls-verify", None, &["SKIP_TLS_VERIFY"], "false", "believe anybody to be the API server"),
-    flag("monitoring-port", None, &["MONITORING_PORT"], "15014", "port of /metrics; 0 or less: none"),
-    flag(
-        "log-uds-address",
-        None,
-        &["LOG_UDS_ADDRESS"],
-        "/var/run/istio-cni/log.sock",
-        "socket for the plugin's log lines; empty: none; by default in --cni-agent-run-dir",
-    ),
-    switch("ambient-enabled", None, &["AMBIENT_ENABLED"], "false", "take part in ambient mode"),
-    switch(
-        "ebpf-enabled",
-        None,
-        &["EBPF_ENABLED"],
-        "false",
-        "accepted for compatibility; there is no eBPF mode",
-    ),
-    switch(
-        "repair-enabled",
-        None,
-        &["REPAIR_ENABLED"],
-        "true",
-        "repair pods that started before the plugin was there",
-    ),
-    switch("repair-delete-pods", None, &["REPAIR_DELETE_PODS"], "false", "repair by deleting"),
-    switch("repair-label-pods", None, &["REPAIR_LABEL_PODS"], "false", "repair by labelling"),
-    switch("repair-repair-pods", None, &["REPAIR_REPAIR_PODS"], "false", "repair in place"),
-    flag(
-        "repair-broken-pod-label-key",
-        None,
-        &["REPAIR_BROKEN_POD_LABEL_KEY"],
-        "cni.istio.io/uninitialized",
-        "label of broken pods",
-    ),
-    flag("repair-broken-pod-label-value", None, &["REPAIR_BROKEN_POD_LABEL_VALUE"], "true", "its value"),
-    flag("repair-node-name", None, &["REPAIR_NODE_NAME"], "", "node whose pods are repaired"),
-    flag(
-        "repair-sidecar-annotation",
-        None,
-        &["REPAIR_SIDECAR_ANNOTATION"],
-        "sidecar.istio.io/status",
-        "annotation of injected pods",
-    ),
-    flag(
-        "repair-init-container-name",
-        None,
-        &["REPAIR_INIT_CONTAINER_NAME"],
-        "istio-validation",
-        "init container that tells",
-    ),
-    flag(
-        "repair-init-container-termination-message",
-        None,
-        &["REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE"],
-        "",
-        "its last words; empty: any",
-    ),
-    flag(
-        "repair-init-container-exit-code",
-        None,
-        &["REPAIR_INIT_CONTAINER_EXIT_CODE"],
-        "126",
-        "its exit status; 0: any",
-    ),
-    flag("repair-label-selectors", None, &["REPAIR_LABEL_SELECTORS"], "", "only pods with these labels"),
-    flag("repair-field-selectors", None, &["REPAIR_FIELD_SELECTORS"], "", "only pods with these fields"),
-    flag("ctrlz_port", None, &[], "9876", "port of the node's page and its state as JSON; 0 or less: none"),
-    flag("ctrlz_address", None, &[], "localhost", "their address; *: all"),
+    CNI_NET_DIR,
+    MOUNTED_CNI_NET_DIR,
+    CNI_CONF_NAME,
+    CHAINED_CNI_PLUGIN,
+    CNI_NETWORK_CONFIG,
+    CNI_NETWORK_CONFIG_FILE,
+    LOG_LEVEL,
+    KUBECFG_FILE_NAME,
+    KUBECONFIG_MODE,
+    KUBE_CA_FILE,
+    SKIP_TLS_VERIFY,
+    MONITORING_PORT,
+    LOG_UDS_ADDRESS,
+    AMBIENT_ENABLED,
+    EBPF_ENABLED,
+    REPAIR_ENABLED,
+    REPAIR_DELETE_PODS,
+    REPAIR_LABEL_PODS,
+    REPAIR_REPAIR_PODS,
+    REPAIR_BROKEN_POD_LABEL_KEY,
+    REPAIR_BROKEN_POD_LABEL_VALUE,
+    REPAIR_NODE_NAME,
+    REPAIR_SIDECAR_ANNOTATION,
+    REPAIR_INIT_CONTAINER_NAME,
+    REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE,
+    REPAIR_INIT_CONTAINER_EXIT_CODE,
+    REPAIR_LABEL_SELECTORS,
+    REPAIR_FIELD_SELECTORS,
+    CTRLZ_PORT,
+    CTRLZ_ADDRESS,
     // Istio's newer releases have these two.
-    switch(
-        "istio-owned-cni-config",
-        None,
-        &["ISTIO_OWNED_CNI_CONFIG"],
-        "false",
-        "write a complete copy of the network, with our entry, in a file that comes first",
-    ),
-    flag(
-        "istio-owned-cni-config-filename",
-        None,
-        &["ISTIO_OWNED_CNI_CONFIG_FILENAME", "ISTIO_OWNED_CNI_CONF_FILENAME"],
-        "02-istio-cni.conflist",
-        "name of that file",
-    ),
+    ISTIO_OWNED_CNI_CONFIG,
+    ISTIO_OWNED_CNI_CONFIG_FILENAME,
     // And Millrace has these.
-    flag(
-        "cni-config-map",
-        None,
-        &["CNI_CONFIG_MAP"],
-        "",
-        "ConfigMap ([namespace/]name) with our entry (template), followed while the daemon runs; empty: none",
-    ),
-    flag(
-        "cni-config-map-key",
-        None,
-        &["CNI_CONFIG_MAP_KEY"],
-        "cni_network_config",
-        "key of the template in the ConfigMap",
-    ),
-    switch(
-        "write-kubeconfig",
-        None,
-        &["WRITE_KUBECONFIG"],
-        "true",
-        "write the plugin's kubeconfig; false: the plugin asks only the agent",
-    ),
-    flag(
-        "cleanup-on-exit",
-        None,
-        &["CLEANUP_ON_EXIT"],
-        "auto",
-        "auto: clean up when the DaemonSet is gone or does not want this node any more; always; never",
-    ),
-    flag(
-        "daemon-set",
-        None,
-        &["DAEMON_SET"],
-        "",
-        "name of the DaemonSet that we belong to; empty: our pod's owner, else istio-cni-node",
-    ),
-    switch(
-        "node-condition",
-        None,
-        &["NODE_CONDITION"],
-        "false",
-        "keep the condition IstioCNIReady of our node, which needs the permission to patch nodes/status",
-    ),
-    flag("pod-namespace", None, &["POD_NAMESPACE"], "", "our namespace; empty: the service account's"),
-    flag("pod-name", None, &["POD_NAME"], "", "our pod; empty: the host name"),
-    flag(
-        "node-name",
-        None,
-        &["NODE_NAME", "KUBERNETES_NODE_NAME"],
-        "",
-        "our node; empty: --repair-node-name, else the host name",
-    ),
+    CNI_CONFIG_MAP,
+    CNI_CONFIG_MAP_KEY,
+    WRITE_KUBECONFIG,
+    CLEANUP_ON_EXIT,
+    DAEMON_SET,
+    NODE_CONDITION,
+    POD_NAMESPACE,
+    POD_NAME,
+    NODE_NAME,
     // Ambient mode.
-    flag(
-        "pod-source",
-        None,
-        &["POD_SOURCE"],
-        "api",
-        "where pods and namespaces are read from: api, or dir:<path> for a directory of manifests",
-    ),
-    flag(
-        "agent-socket",
-        None,
-        &["AGENT_SOCKET"],
-        "/var/run/istio-cni/agent.sock",
-        "socket for the plugin's questions; by default in --cni-agent-run-dir",
-    ),
-    flag(
-        "ambient-config-file",
-        None,
-        &["AMBIENT_CONFIG_FILE"],
-        "/etc/ambient-config/config.json",
-        "file that agent and plugin share",
-    ),
-    flag(
-        "no-ztunnel-policy",
-        None,
-        &["NO_ZTUNNEL_POLICY"],
-        "hold",
-        "what happens to enrolled pods' TCP while no ztunnel is ready: hold, reject or open",
-    ),
-    flag(
-        "no-ztunnel-policy-file",
-        None,
-        &["NO_ZTUNNEL_POLICY_FILE"],
-        "",
-        "file with that word, followed while the daemon runs, such as a mounted ConfigMap; empty: none",
-    ),
-    flag(
-        "system-namespace",
-        None,
-        &["SYSTEM_NAMESPACE"],
-        "istio-system",
-        "namespace that ztunnel's pods must be in; by default our own, too",
-    ),
-    flag(
-        "ztunnel-service-account",
-        None,
-        &["ZTUNNEL_SERVICE_ACCOUNT"],
-        "ztunnel",
-        "service account that ztunnel's pods must run as",
-    ),
-    flag("ztunnel-label", None, &["ZTUNNEL_LABEL"], "app=ztunnel", "label that ztunnel's pods must have"),
-    flag("ambient-links", None, &["AMBIENT_LINKS"], "veth", "links to ztunnel: veth, geneve or vxlan"),
-    flag(
-        "ambient-tables",
-        None,
-        &["AMBIENT_TABLES"],
-        "100,101,110,120,130",
-        "routing tables: inbound, outbound, and the first of two each for inbound, outbound and return of a slot",
-    ),
-    flag(
-        "ambient-rule-priority",
-        None,
-        &["AMBIENT_RULE_PRIORITY"],
-        "100",
-        "priority of the first of ten policy rules",
-    ),
-    flag(
-        "netns-dir",
-        None,
-        &["NETNS_DIR"],
-        "/var/run/netns",
-        "where the container runtime binds network namespaces, also below --host-root",
-    ),
-    flag(
-        "force-iptables-binary",
-        None,
-        &["FORCE_IPTABLES_BINARY"],
-        "",
-        "backend of the node's firewall: nft or legacy; empty: the one in use",
-    ),
+    POD_SOURCE,
+    AGENT_SOCKET,
+    AMBIENT_CONFIG_FILE,
+    NO_ZTUNNEL_POLICY,
+    NO_ZTUNNEL_POLICY_FILE,
+    SYSTEM_NAMESPACE,
+    ZTUNNEL_SERVICE_ACCOUNT,
+    ZTUNNEL_LABEL,
+    AMBIENT_LINKS,
+    AMBIENT_TABLES,
+    AMBIENT_RULE_PRIORITY,
+    NETNS_DIR,
+    FORCE_IPTABLES_BINARY,
 ];
 
 /// What Istio removed with 1.19: accepted, without effect.
 pub(crate) const REMOVED: &[Flag] = &[
-    switch("update-cni-binaries", None, &["UPDATE_CNI_BINARIES"], "true", ""),
-    flag("skip-cni-binaries", None, &["SKIP_CNI_BINARIES"], "", ""),
-    switch("cni-enable-install", None, &["CNI_ENABLE_INSTALL"], "true", ""),
-    switch("cni-enable-reinstall", None, &["CNI_ENABLE_REINSTALL"], "true", ""),
-    switch("repair-run-as-daemon", None, &[], "true", ""), // Istio's chart sets the variable to this day
+    Flag { long: "update-cni-binaries", env: &["UPDATE_CNI_BINARIES"], default: "true", ..Flag::SWITCH },
+    Flag { long: "skip-cni-binaries", env: &["SKIP_CNI_BINARIES"], ..Flag::VALUE },
+    Flag { long: "cni-enable-install", env: &["CNI_ENABLE_INSTALL"], default: "true", ..Flag::SWITCH },
+    Flag { long: "cni-enable-reinstall", env: &["CNI_ENABLE_REINSTALL"], default: "true", ..Flag::SWITCH },
+    Flag { long: "repair-run-as-daemon", default: "true", ..Flag::SWITCH }, // Istio's chart sets the variable to this day
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many flags a source file defines.
+    fn defined(source: &str) -> usize {
+        source
+            .lines()
+            .filter(|line| line.starts_with("pub(crate) const") && line.contains(": Flag = "))
+            .count()
+    }
+
+    #[test]
+    fn every_flag_is_in_its_table_once() {
+        assert_eq!(defined(include_str!("options.rs")), FLAGS.len());
+        assert_eq!(defined(include_str!("options/inpod.rs")), IN_POD.len());
+        assert_eq!(defined(include_str!("options/newer.rs")), NEWER.len());
+        let all = [FLAGS, IN_POD, NEWER, flags::LOGGING].concat();
+        let names: std::collections::BTreeSet<_> = all.iter().map(|flag| flag.long).collect();
+        assert_eq!(names.len(), all.len());
+    }
+}

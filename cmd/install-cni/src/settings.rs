@@ -2,7 +2,7 @@
 
 use std::{fmt, fs, path::PathBuf};
 
-use flags::{Source, Values};
+use flags::{Flag, Source, Values};
 use installer::Authority;
 use kubeio::{Connection, Object, Trust};
 use model::parse_go_bool;
@@ -15,7 +15,7 @@ mod entry;
 mod installation;
 mod token;
 
-use crate::ambient::Ambient;
+use crate::{ambient::Ambient, options};
 
 pub(crate) use debug::DebugAddress;
 use debug::{TEMPLATE, config};
@@ -182,9 +182,9 @@ impl Reader<'_> {
         let config_map = self.config_map(&identity);
         let installer = self.installer(server.clone(), &authority, config_map.is_some(), &identity);
         let cleanup = self.cleanup();
-        let monitoring_port = self.port("monitoring-port");
+        let monitoring_port = self.port(&options::MONITORING_PORT);
         let debug = self.debug();
-        let node_condition = self.boolean("node-condition");
+        let node_condition = self.boolean(&options::NODE_CONDITION);
         self.other_parts();
         let ambient = self.ambient(&identity);
         let api = server.map(|server| connection(server, authority));
@@ -201,22 +201,22 @@ impl Reader<'_> {
             ambient: ambient?,
             debug: debug?,
             netns_directory: self.netns_directory(),
-            host_proc: self.text("host-proc").into(),
+            host_proc: self.text(&options::HOST_PROC).into(),
             config: config(self.values),
             warnings: std::mem::take(&mut self.warnings),
             chosen: chosen(self.values),
         })
     }
 
-    fn text(&self, flag: &str) -> String {
+    fn text(&self, flag: &Flag) -> String {
         self.values.text(flag).to_owned()
     }
 
-    fn optional(&self, flag: &str) -> Option<String> {
+    fn optional(&self, flag: &Flag) -> Option<String> {
         Some(self.text(flag)).filter(|text| !text.is_empty())
     }
 
-    fn mistake(&mut self, flag: &str, what: impl fmt::Display) {
+    fn mistake(&mut self, flag: &Flag, what: impl fmt::Display) {
         let name = match self.values.get(flag) {
             (_, Source::Variable(variable)) => format!("{variable} (--{flag})"),
             _ => format!("--{flag}"),
@@ -225,7 +225,7 @@ impl Reader<'_> {
     }
 
     /// Empty counts as false, as in Istio.
-    fn boolean(&mut self, flag: &str) -> Option<bool> {
+    fn boolean(&mut self, flag: &Flag) -> Option<bool> {
         let text = self.text(flag);
         if text.is_empty() {
             return Some(false);
@@ -238,7 +238,7 @@ impl Reader<'_> {
     }
 
     /// The outer value is none after a mistake, the inner one when the port is switched off.
-    fn port(&mut self, flag: &str) -> Option<Option<u16>> {
+    fn port(&mut self, flag: &Flag) -> Option<Option<u16>> {
         let text = self.text(flag);
         let number = if text.is_empty() { Ok(0) } else { text.parse::<i64>() };
         match number.ok().map(|number| (number <= 0, u16::try_from(number))) {
@@ -254,38 +254,41 @@ impl Reader<'_> {
     fn log(&mut self) -> Option<LogOptions> {
         let text = |flag| self.values.text(flag);
         let parsed = LogOptions::parse(&LogFlags {
-            log_target: text("log_target"),
-            log_rotate: text("log_rotate"),
-            log_rotate_max_age: text("log_rotate_max_age"),
-            log_rotate_max_size: text("log_rotate_max_size"),
-            log_rotate_max_backups: text("log_rotate_max_backups"),
-            log_as_json: text("log_as_json"),
-            log_output_level: text("log_output_level"),
-            log_stacktrace_level: text("log_stacktrace_level"),
-            log_caller: text("log_caller"),
+            log_target: text(&flags::LOG_TARGET),
+            log_rotate: text(&flags::LOG_ROTATE),
+            log_rotate_max_age: text(&flags::LOG_ROTATE_MAX_AGE),
+            log_rotate_max_size: text(&flags::LOG_ROTATE_MAX_SIZE),
+            log_rotate_max_backups: text(&flags::LOG_ROTATE_MAX_BACKUPS),
+            log_as_json: text(&flags::LOG_AS_JSON),
+            log_output_level: text(&flags::LOG_OUTPUT_LEVEL),
+            log_stacktrace_level: text(&flags::LOG_STACKTRACE_LEVEL),
+            log_caller: text(&flags::LOG_CALLER),
         });
         parsed.map_err(|mistakes| self.mistakes.extend(mistakes)).ok()
     }
 
     fn identity(&self) -> Identity {
         let host_name = || self.around.host_name();
-        let node = self.optional("node-name").or_else(|| self.optional("repair-node-name"));
+        let node = self.optional(&options::NODE_NAME).or_else(|| self.optional(&options::REPAIR_NODE_NAME));
         Identity {
-            namespace: self.optional("pod-namespace").or_else(|| self.around.namespace()).unwrap_or_default(),
+            namespace: self
+                .optional(&options::POD_NAMESPACE)
+                .or_else(|| self.around.namespace())
+                .unwrap_or_default(),
             // Old charts set no POD_NAME, and with hostNetwork the host name is the node's.
-            pod: self.optional("pod-name").or_else(|| self.around.pod()).unwrap_or_else(host_name),
+            pod: self.optional(&options::POD_NAME).or_else(|| self.around.pod()).unwrap_or_else(host_name),
             node: node.unwrap_or_else(host_name),
-            daemon_set: self.text("daemon-set"),
+            daemon_set: self.text(&options::DAEMON_SET),
         }
     }
 
     /// Where this container sees the directory in which the host's runtime binds network namespaces: which path it is mounted
     /// at depends on the manifest. Istio's charts have it at the host's own path up to 1.20, and below `/host` since.
     fn netns_directory(&self) -> PathBuf {
-        let (text, source) = self.values.get("netns-dir");
+        let (text, source) = self.values.get(&options::NETNS_DIR);
         let chosen = PathBuf::from(text);
         let Ok(below) = chosen.strip_prefix("/") else { return chosen };
-        let below = PathBuf::from(self.text("host-root")).join(below);
+        let below = PathBuf::from(self.text(&options::HOST_ROOT)).join(below);
         // What somebody chose comes first, and nothing but a mount can be below the root of the host.
         let places = match source {
             Source::Default => [&below, &chosen],
@@ -307,30 +310,34 @@ impl Reader<'_> {
     }
 
     fn authority(&mut self) -> Authority {
-        if self.boolean("skip-tls-verify") == Some(true) {
+        if self.boolean(&options::SKIP_TLS_VERIFY) == Some(true) {
             return Authority::Anybody;
         }
-        let file = self.optional("kube-ca-file");
+        let file = self.optional(&options::KUBE_CA_FILE);
         Authority::File(file.unwrap_or_else(|| format!("{SERVICE_ACCOUNT}/ca.crt")).into())
     }
 
     fn config_map(&mut self, identity: &Identity) -> Option<(Object, String)> {
-        let reference = self.optional("cni-config-map")?;
+        let reference = self.optional(&options::CNI_CONFIG_MAP)?;
         let (namespace, name) = match reference.split_once('/') {
             Some((namespace, name)) => (namespace.to_owned(), name.to_owned()),
             None => (identity.namespace.clone(), reference.clone()),
         };
         if namespace.is_empty() || name.is_empty() || name.contains('/') {
             let what = format!("{reference:?} is no [namespace/]name, or our own namespace is not known");
-            self.mistake("cni-config-map", what);
+            self.mistake(&options::CNI_CONFIG_MAP, what);
             return None;
         }
-        Some((Object { group: "", kind: "ConfigMap", namespace, name }, self.text("cni-config-map-key")))
+        Some((
+            Object { group: "", kind: "ConfigMap", namespace, name },
+            self.text(&options::CNI_CONFIG_MAP_KEY),
+        ))
     }
 
     fn cleanup(&mut self) -> Option<CleanupOnExit> {
-        let (text, source) = (self.text("cleanup-on-exit"), self.values.get("cleanup-on-exit").1);
-        if self.boolean("ambient-disable-safe-upgrade")? && source == Source::Default {
+        let (text, source) =
+            (self.text(&options::CLEANUP_ON_EXIT), self.values.get(&options::CLEANUP_ON_EXIT).1);
+        if self.boolean(&options::AMBIENT_DISABLE_SAFE_UPGRADE)? && source == Source::Default {
             return Some(CleanupOnExit::Always);
         }
         match text.as_str() {
@@ -338,7 +345,7 @@ impl Reader<'_> {
             "always" => Some(CleanupOnExit::Always),
             "never" => Some(CleanupOnExit::Never),
             _ => {
-                self.mistake("cleanup-on-exit", format!("{text:?} is none of auto, always, never"));
+                self.mistake(&options::CLEANUP_ON_EXIT, format!("{text:?} is none of auto, always, never"));
                 None
             }
         }
@@ -347,29 +354,29 @@ impl Reader<'_> {
     /// What other parts of the agent will need is checked too, so that a mistake shows now.
     fn other_parts(&mut self) {
         for flag in [
-            "repair-delete-pods",
-            "repair-label-pods",
-            "repair-repair-pods",
-            "enable-ambient-detection-retry",
+            &options::REPAIR_DELETE_PODS,
+            &options::REPAIR_LABEL_PODS,
+            &options::REPAIR_REPAIR_PODS,
+            &options::ENABLE_AMBIENT_DETECTION_RETRY,
         ] {
             self.boolean(flag);
         }
-        let status = self.text("repair-init-container-exit-code");
+        let status = self.text(&options::REPAIR_INIT_CONTAINER_EXIT_CODE);
         if !status.is_empty() && status.parse::<i32>().is_err() {
-            self.mistake("repair-init-container-exit-code", format!("{status:?} is no exit status"));
+            self.mistake(&options::REPAIR_INIT_CONTAINER_EXIT_CODE, format!("{status:?} is no exit status"));
         }
-        if self.boolean("repair-enabled") == Some(true) {
+        if self.boolean(&options::REPAIR_ENABLED) == Some(true) {
             self.warnings
                 .push("race repair is not part of this version: --repair-enabled has no effect".to_owned());
         }
-        if self.boolean("ebpf-enabled") == Some(true) {
+        if self.boolean(&options::EBPF_ENABLED) == Some(true) {
             self.warnings.push("there is no eBPF mode: --ebpf-enabled has no effect".to_owned());
         }
-        if self.boolean("native-nftables") == Some(true) {
+        if self.boolean(&options::NATIVE_NFTABLES) == Some(true) {
             let what = "rules always go through the iptables tools: --native-nftables has no effect";
             self.warnings.push(what.to_owned());
         }
-        if self.boolean("ambient-reconcile-pod-rules-on-startup") == Some(false) {
+        if self.boolean(&options::AMBIENT_RECONCILE_POD_RULES_ON_STARTUP) == Some(false) {
             let what = "pods' rules are always kept as they should be: \
                         --ambient-reconcile-pod-rules-on-startup=false has no effect";
             self.warnings.push(what.to_owned());
@@ -402,7 +409,7 @@ fn connection(server: String, authority: Authority) -> Connection {
 
 /// Values that are not the defaults, but for the template, which is long and shows in the conflist.
 fn chosen(values: &Values) -> Vec<String> {
-    let all = values.iter().filter(|(flag, _, source)| *source != Source::Default && *flag != TEMPLATE);
+    let all = values.iter().filter(|(flag, _, source)| *source != Source::Default && *flag != TEMPLATE.long);
     all.map(|(flag, text, source)| match source {
         Source::Variable(variable) => format!("{flag}={text:?} ({variable})"),
         _ => format!("{flag}={text:?}"),

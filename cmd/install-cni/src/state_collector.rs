@@ -302,7 +302,7 @@ pub(crate) fn complete(state: &mut State, settings: &Settings) {
     state.config.clone_from(&settings.config);
 }
 
-/// The file that agent and plugin share, with capture on the node.
+/// The configuration file shared by agent and plugin, with capture on the node.
 pub(crate) fn shared_config(settings: &Settings) -> Option<InstalledFile> {
     let path = &settings.ambient.as_ref()?.agent.shared_config;
     let text = fs::read(path).ok()?;

@@ -32,7 +32,7 @@ Usage: install-cni uninstall [--dry-run] [flags]";
 /// # Errors
 /// The flag is neither true nor false.
 pub(crate) fn is_dry(values: &Values) -> Result<bool> {
-    commands::is_on(values, "dry-run")
+    commands::is_on(values, &commands::DRY_RUN)
 }
 
 /// Prints what would be taken away.

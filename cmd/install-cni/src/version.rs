@@ -1,13 +1,13 @@
 //! `install-cni version`, in the shapes of Istio's.
 
-use flags::{Flag, Values, flag, switch};
+use flags::{Flag, Values};
 use telemetry::debug::Build;
 
+const SHORT: Flag = Flag { long: "short", short: Some('s'), help: "one line", ..Flag::SWITCH };
+const OUTPUT: Flag = Flag { long: "output", short: Some('o'), help: "json or yaml", ..Flag::VALUE };
+
 /// Flags of the sub-command.
-pub(crate) const FLAGS: &[Flag] = &[
-    switch("short", Some('s'), &[], "false", "one line"),
-    flag("output", Some('o'), &[], "", "json or yaml"),
-];
+pub(crate) const FLAGS: &[Flag] = &[SHORT, OUTPUT];
 
 /// What `--help` says of it.
 pub(crate) const USAGE: &str = "Prints build version information.\n\nUsage: install-cni version [flags]";
@@ -39,7 +39,7 @@ pub(crate) fn text(values: &Values) -> Result<String, String> {
         ("status", STATUS),
         ("tag", VERSION),
     ];
-    match (values.text("output"), values.text("short")) {
+    match (values.text(&OUTPUT), values.text(&SHORT)) {
         ("json", _) => {
             let lines = members.map(|(name, value)| format!("    \"{name}\": \"{value}\""));
             Ok(format!("{{\n  \"clientVersion\": {{\n{}\n  }}\n}}\n", lines.join(",\n")))

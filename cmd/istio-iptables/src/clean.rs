@@ -3,7 +3,7 @@
 use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use anyhow::Result;
-use flags::{Flag, flag, switch};
+use flags::Flag;
 use model::Mark;
 use netfilter::Options;
 
@@ -12,34 +12,55 @@ use crate::{
     settings::{backend, boolean, tproxy_mark},
 };
 
+const DRY_RUN: Flag = Flag {
+    long: "dry-run",
+    short: Some('n'),
+    env: &["DRY_RUN"],
+    help: "only print what would be removed",
+    ..Flag::SWITCH
+};
+const ISTIO_INBOUND_TPROXY_MARK: Flag = Flag {
+    long: "istio-inbound-tproxy-mark",
+    short: Some('t'),
+    env: &["ISTIO_INBOUND_TPROXY_MARK", "INBOUND_TPROXY_MARK"],
+    default: "1337",
+    help: "mark of the policy rules to remove",
+    ..Flag::VALUE
+};
+const IPTABLES_BACKEND: Flag = Flag {
+    long: "iptables-backend",
+    env: &["IPTABLES_BACKEND", "FORCE_IPTABLES_BINARY"],
+    help: "nft or legacy; empty: both",
+    ..Flag::VALUE
+};
+const PROXY_UID: Flag =
+    Flag { long: "proxy-uid", short: Some('u'), env: &["PROXY_UID"], help: NO_EFFECT, ..Flag::VALUE };
+const PROXY_GID: Flag =
+    Flag { long: "proxy-gid", short: Some('g'), env: &["PROXY_GID"], help: NO_EFFECT, ..Flag::VALUE };
+const REDIRECT_DNS: Flag = Flag {
+    long: "redirect-dns",
+    env: &["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"],
+    help: NO_EFFECT,
+    ..Flag::SWITCH
+};
+const ISTIO_INBOUND_INTERCEPTION_MODE: Flag = Flag {
+    long: "istio-inbound-interception-mode",
+    short: Some('m'),
+    env: &["ISTIO_INBOUND_INTERCEPTION_MODE", "INBOUND_INTERCEPTION_MODE"],
+    help: NO_EFFECT,
+    ..Flag::VALUE
+};
+
 /// All flags of `istio-clean-iptables`. What a run made is found by looking, so that those which described it to
 /// Istio's tool change nothing here.
 pub const FLAGS: &[Flag] = &[
-    switch("dry-run", Some('n'), &["DRY_RUN"], "false", "only print what would be removed"),
-    flag(
-        "istio-inbound-tproxy-mark",
-        Some('t'),
-        &["ISTIO_INBOUND_TPROXY_MARK", "INBOUND_TPROXY_MARK"],
-        "1337",
-        "mark of the policy rules to remove",
-    ),
-    flag(
-        "iptables-backend",
-        None,
-        &["IPTABLES_BACKEND", "FORCE_IPTABLES_BINARY"],
-        "",
-        "nft or legacy; empty: both",
-    ),
-    flag("proxy-uid", Some('u'), &["PROXY_UID"], "", NO_EFFECT),
-    flag("proxy-gid", Some('g'), &["PROXY_GID"], "", NO_EFFECT),
-    switch("redirect-dns", None, &["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"], "false", NO_EFFECT),
-    flag(
-        "istio-inbound-interception-mode",
-        Some('m'),
-        &["ISTIO_INBOUND_INTERCEPTION_MODE", "INBOUND_INTERCEPTION_MODE"],
-        "",
-        NO_EFFECT,
-    ),
+    DRY_RUN,
+    ISTIO_INBOUND_TPROXY_MARK,
+    IPTABLES_BACKEND,
+    PROXY_UID,
+    PROXY_GID,
+    REDIRECT_DNS,
+    ISTIO_INBOUND_INTERCEPTION_MODE,
 ];
 
 const NO_EFFECT: &str = "accepted for compatibility, without effect";
@@ -58,7 +79,7 @@ Exit status: 0 nothing of ours is left; 1 wrong flags, or something could not be
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
     let Some(values) = arguments::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
     let options = Options { forced: backend(&values)?, ..Options::default() };
-    clean(tproxy_mark(&values)?, &options, boolean(&values, "dry-run")?, out)?;
+    clean(tproxy_mark(&values)?, &options, boolean(&values, &DRY_RUN)?, out)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, str::FromStr, time::Duration};
 
-use flags::{Flag, Values, flag, switch};
+use flags::{Flag, Values};
 use model::{IfName, Mark, Port, TableId, parse_go_bool};
 use netfilter::{Backend, Options};
 use redirect::Families;
@@ -10,207 +10,284 @@ use rules::sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports};
 
 use crate::host;
 
+pub(crate) const ENVOY_PORT: Flag = Flag {
+    long: "envoy-port",
+    short: Some('p'),
+    default: "15001",
+    help: "port of the proxy's outbound listener",
+    ..Flag::VALUE
+};
+pub(crate) const INBOUND_CAPTURE_PORT: Flag = Flag {
+    long: "inbound-capture-port",
+    short: Some('z'),
+    env: &["INBOUND_CAPTURE_PORT"],
+    default: "15006",
+    help: "port of the proxy's inbound listener",
+    ..Flag::VALUE
+};
+pub(crate) const INBOUND_TUNNEL_PORT: Flag = Flag {
+    long: "inbound-tunnel-port",
+    short: Some('e'),
+    env: &["INBOUND_TUNNEL_PORT"],
+    default: "15008",
+    help: "HBONE port, never redirected",
+    ..Flag::VALUE
+};
+pub(crate) const PROXY_UID: Flag = Flag {
+    long: "proxy-uid",
+    short: Some('u'),
+    env: &["PROXY_UID"],
+    help: "comma-separated users whose traffic is the proxy's own; empty: user $ENVOY_USER, else 1337",
+    ..Flag::VALUE
+};
+pub(crate) const PROXY_GID: Flag = Flag {
+    long: "proxy-gid",
+    short: Some('g'),
+    env: &["PROXY_GID"],
+    help: "comma-separated groups whose traffic is the proxy's own; empty: as --proxy-uid",
+    ..Flag::VALUE
+};
+pub(crate) const ISTIO_INBOUND_INTERCEPTION_MODE: Flag = Flag {
+    long: "istio-inbound-interception-mode",
+    short: Some('m'),
+    env: &["ISTIO_INBOUND_INTERCEPTION_MODE"],
+    help: "REDIRECT or TPROXY",
+    ..Flag::VALUE
+};
+pub(crate) const ISTIO_INBOUND_PORTS: Flag = Flag {
+    long: "istio-inbound-ports",
+    short: Some('b'),
+    env: &["ISTIO_INBOUND_PORTS"],
+    help: "inbound ports to capture, or *",
+    ..Flag::VALUE
+};
+pub(crate) const ISTIO_LOCAL_EXCLUDE_PORTS: Flag = Flag {
+    long: "istio-local-exclude-ports",
+    short: Some('d'),
+    env: &["ISTIO_LOCAL_EXCLUDE_PORTS"],
+    help: "inbound ports to leave alone; only with *",
+    ..Flag::VALUE
+};
+pub(crate) const ISTIO_EXCLUDE_INTERFACES: Flag = Flag {
+    long: "istio-exclude-interfaces",
+    short: Some('c'),
+    env: &["ISTIO_EXCLUDE_INTERFACES"],
+    help: "interfaces to leave alone",
+    ..Flag::VALUE
+};
+pub(crate) const ISTIO_SERVICE_CIDR: Flag = Flag {
+    long: "istio-service-cidr",
+    short: Some('i'),
+    env: &["ISTIO_SERVICE_CIDR"],
+    help: "outbound networks to capture, or *",
+    ..Flag::VALUE
+};
+pub(crate) const ISTIO_SERVICE_EXCLUDE_CIDR: Flag = Flag {
+    long: "istio-service-exclude-cidr",
+    short: Some('x'),
+    env: &["ISTIO_SERVICE_EXCLUDE_CIDR"],
+    help: "outbound networks to leave alone",
+    ..Flag::VALUE
+};
+pub(crate) const ISTIO_OUTBOUND_PORTS: Flag = Flag {
+    long: "istio-outbound-ports",
+    short: Some('q'),
+    env: &["ISTIO_OUTBOUND_PORTS"],
+    help: "outbound ports to capture whatever the network",
+    ..Flag::VALUE
+};
+pub(crate) const ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE: Flag = Flag {
+    long: "istio-local-outbound-ports-exclude",
+    short: Some('o'),
+    env: &["ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE"],
+    help: "outbound ports to leave alone",
+    ..Flag::VALUE
+};
+pub(crate) const KUBE_VIRT_INTERFACES: Flag = Flag {
+    long: "kube-virt-interfaces",
+    short: Some('k'),
+    env: &["KUBE_VIRT_INTERFACES"],
+    help: "interfaces of virtual machines, whose traffic is outbound",
+    ..Flag::VALUE
+};
+pub(crate) const ISTIO_INBOUND_TPROXY_MARK: Flag = Flag {
+    long: "istio-inbound-tproxy-mark",
+    short: Some('t'),
+    env: &["ISTIO_INBOUND_TPROXY_MARK"],
+    default: "1337",
+    help: "mark of TPROXY connections",
+    ..Flag::VALUE
+};
+pub(crate) const ISTIO_INBOUND_TPROXY_ROUTE_TABLE: Flag = Flag {
+    long: "istio-inbound-tproxy-route-table",
+    short: Some('r'),
+    env: &["ISTIO_INBOUND_TPROXY_ROUTE_TABLE"],
+    default: "133",
+    help: "routing table of TPROXY",
+    ..Flag::VALUE
+};
+pub(crate) const DRY_RUN: Flag = Flag {
+    long: "dry-run",
+    short: Some('n'),
+    env: &["DRY_RUN"],
+    help: "only print what would be done",
+    ..Flag::SWITCH
+};
+pub(crate) const IPTABLES_TRACE_LOGGING: Flag = Flag {
+    long: "iptables-trace-logging",
+    env: &["IPTABLES_TRACE_LOGGING"],
+    help: "add NFLOG rules (group 1337)",
+    ..Flag::SWITCH
+};
+pub(crate) const RESTORE_FORMAT: Flag = Flag {
+    long: "restore-format",
+    short: Some('f'),
+    env: &["RESTORE_FORMAT"],
+    default: "true",
+    help: "one iptables-restore instead of one command per rule",
+    ..Flag::SWITCH
+};
+pub(crate) const IPTABLES_PROBE_PORT: Flag = Flag {
+    long: "iptables-probe-port",
+    env: &["IPTABLES_PROBE_PORT"],
+    default: "15002",
+    help: "port that the validation calls",
+    ..Flag::VALUE
+};
+pub(crate) const PROBE_TIMEOUT: Flag = Flag {
+    long: "probe-timeout",
+    env: &["PROBE_TIMEOUT"],
+    default: "5s",
+    help: "how long the validation tries",
+    ..Flag::VALUE
+};
+pub(crate) const SKIP_RULE_APPLY: Flag =
+    Flag { long: "skip-rule-apply", env: &["SKIP_RULE_APPLY"], help: "change nothing", ..Flag::SWITCH };
+pub(crate) const RUN_VALIDATION: Flag = Flag {
+    long: "run-validation",
+    env: &["RUN_VALIDATION"],
+    help: "prove the redirection with a connection; exit status 126 when it is not there",
+    ..Flag::SWITCH
+};
+pub(crate) const REDIRECT_DNS: Flag = Flag {
+    long: "redirect-dns",
+    env: &["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"],
+    help: "capture DNS",
+    ..Flag::SWITCH
+};
+pub(crate) const DROP_INVALID: Flag = Flag {
+    long: "drop-invalid",
+    env: &["DROP_INVALID", "INVALID_DROP"],
+    help: "discard packets that belong to no connection",
+    ..Flag::SWITCH
+};
+pub(crate) const DUAL_STACK: Flag = Flag {
+    long: "dual-stack",
+    env: &["DUAL_STACK", "ISTIO_DUAL_STACK"],
+    help: "redirect both address families",
+    ..Flag::SWITCH
+};
+pub(crate) const CAPTURE_ALL_DNS: Flag = Flag {
+    long: "capture-all-dns",
+    env: &["CAPTURE_ALL_DNS"],
+    help: "capture DNS to any server, not only those of /etc/resolv.conf",
+    ..Flag::SWITCH
+};
+pub(crate) const NETWORK_NAMESPACE: Flag = Flag {
+    long: "network-namespace",
+    env: &["NETWORK_NAMESPACE"],
+    help: "accepted for compatibility: with --cni-mode the file of this namespace is the lock",
+    ..Flag::VALUE
+};
+pub(crate) const CNI_MODE: Flag = Flag {
+    long: "cni-mode",
+    env: &["CNI_MODE"],
+    help: "work in the pod's namespace without the host's lock and name services",
+    ..Flag::SWITCH
+};
+pub(crate) const IPTABLES_VERSION: Flag = Flag {
+    long: "iptables-version",
+    env: &["IPTABLES_VERSION"],
+    help: "accepted for compatibility: iptables' version text; 'nf_tables' in it selects that backend",
+    ..Flag::VALUE
+};
+pub(crate) const IPTABLES_BACKEND: Flag = Flag {
+    long: "iptables-backend",
+    env: &["IPTABLES_BACKEND"],
+    help: "nft or legacy; empty: as the namespace and the host use",
+    ..Flag::VALUE
+};
+// Of Istio 1.24 and newer.
+pub(crate) const FORCE_IPTABLES_BINARY: Flag = Flag {
+    long: "force-iptables-binary",
+    env: &["FORCE_IPTABLES_BINARY"],
+    help: "the same, with the names that Istio has: iptables-nft or iptables-legacy, nft or legacy",
+    ..Flag::VALUE
+};
+pub(crate) const CLEANUP_ONLY: Flag = Flag {
+    long: "cleanup-only",
+    env: &["CLEANUP_ONLY"],
+    help: "remove everything, as istio-clean-iptables does, and make nothing",
+    ..Flag::SWITCH
+};
+pub(crate) const RECONCILE: Flag = Flag {
+    long: "reconcile",
+    env: &["RECONCILE"],
+    help: "accepted for compatibility; rules that differ are always repaired",
+    ..Flag::SWITCH
+};
+pub(crate) const FORCE_APPLY: Flag = Flag {
+    long: "force-apply",
+    env: &["FORCE_APPLY"],
+    help: "accepted for compatibility; each rule is always compared with the kernel's",
+    ..Flag::SWITCH
+};
+pub(crate) const NATIVE_NFTABLES: Flag = Flag {
+    long: "native-nftables",
+    env: &["NATIVE_NFTABLES"],
+    help: "accepted for compatibility, with a warning; rules always go through the iptables tools",
+    ..Flag::SWITCH
+};
+
 /// All flags of `istio-iptables`.
 pub const FLAGS: &[Flag] = &[
-    flag("envoy-port", Some('p'), &[], "15001", "port of the proxy's outbound listener"),
-    flag(
-        "inbound-capture-port",
-        Some('z'),
-        &["INBOUND_CAPTURE_PORT"],
-        "15006",
-        "port of the proxy's inbound listener",
-    ),
-    flag("inbound-tunnel-port", Some('e'), &["INBOUND_TUNNEL_PORT"], "15008", "HBONE port, never redirected"),
-    flag(
-        "proxy-uid",
-        Some('u'),
-        &["PROXY_UID"],
-        "",
-        "comma-separated users whose traffic is the proxy's own; empty: user $ENVOY_USER, else 1337",
-    ),
-    flag(
-        "proxy-gid",
-        Some('g'),
-        &["PROXY_GID"],
-        "",
-        "comma-separated groups whose traffic is the proxy's own; empty: as --proxy-uid",
-    ),
-    flag(
-        "istio-inbound-interception-mode",
-        Some('m'),
-        &["ISTIO_INBOUND_INTERCEPTION_MODE"],
-        "",
-        "REDIRECT or TPROXY",
-    ),
-    flag("istio-inbound-ports", Some('b'), &["ISTIO_INBOUND_PORTS"], "", "inbound ports to capture, or *"),
-    flag(
-        "istio-local-exclude-ports",
-        Some('d'),
-        &["ISTIO_LOCAL_EXCLUDE_PORTS"],
-        "",
-        "inbound ports to leave alone; only with *",
-    ),
-    flag(
-        "istio-exclude-interfaces",
-        Some('c'),
-        &["ISTIO_EXCLUDE_INTERFACES"],
-        "",
-        "interfaces to leave alone",
-    ),
-    flag("istio-service-cidr", Some('i'), &["ISTIO_SERVICE_CIDR"], "", "outbound networks to capture, or *"),
-    flag(
-        "istio-service-exclude-cidr",
-        Some('x'),
-        &["ISTIO_SERVICE_EXCLUDE_CIDR"],
-        "",
-        "outbound networks to leave alone",
-    ),
-    flag(
-        "istio-outbound-ports",
-        Some('q'),
-        &["ISTIO_OUTBOUND_PORTS"],
-        "",
-        "outbound ports to capture whatever the network",
-    ),
-    flag(
-        "istio-local-outbound-ports-exclude",
-        Some('o'),
-        &["ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE"],
-        "",
-        "outbound ports to leave alone",
-    ),
-    flag(
-        "kube-virt-interfaces",
-        Some('k'),
-        &["KUBE_VIRT_INTERFACES"],
-        "",
-        "interfaces of virtual machines, whose traffic is outbound",
-    ),
-    flag(
-        "istio-inbound-tproxy-mark",
-        Some('t'),
-        &["ISTIO_INBOUND_TPROXY_MARK"],
-        "1337",
-        "mark of TPROXY connections",
-    ),
-    flag(
-        "istio-inbound-tproxy-route-table",
-        Some('r'),
-        &["ISTIO_INBOUND_TPROXY_ROUTE_TABLE"],
-        "133",
-        "routing table of TPROXY",
-    ),
-    switch("dry-run", Some('n'), &["DRY_RUN"], "false", "only print what would be done"),
-    switch(
-        "iptables-trace-logging",
-        None,
-        &["IPTABLES_TRACE_LOGGING"],
-        "false",
-        "add NFLOG rules (group 1337)",
-    ),
-    switch(
-        "restore-format",
-        Some('f'),
-        &["RESTORE_FORMAT"],
-        "true",
-        "one iptables-restore instead of one command per rule",
-    ),
-    flag("iptables-probe-port", None, &["IPTABLES_PROBE_PORT"], "15002", "port that the validation calls"),
-    flag("probe-timeout", None, &["PROBE_TIMEOUT"], "5s", "how long the validation tries"),
-    switch("skip-rule-apply", None, &["SKIP_RULE_APPLY"], "false", "change nothing"),
-    switch(
-        "run-validation",
-        None,
-        &["RUN_VALIDATION"],
-        "false",
-        "prove the redirection with a connection; exit status 126 when it is not there",
-    ),
-    switch("redirect-dns", None, &["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"], "false", "capture DNS"),
-    switch(
-        "drop-invalid",
-        None,
-        &["DROP_INVALID", "INVALID_DROP"],
-        "false",
-        "discard packets that belong to no connection",
-    ),
-    switch(
-        "dual-stack",
-        None,
-        &["DUAL_STACK", "ISTIO_DUAL_STACK"],
-        "false",
-        "redirect both address families",
-    ),
-    switch(
-        "capture-all-dns",
-        None,
-        &["CAPTURE_ALL_DNS"],
-        "false",
-        "capture DNS to any server, not only those of /etc/resolv.conf",
-    ),
-    flag(
-        "network-namespace",
-        None,
-        &["NETWORK_NAMESPACE"],
-        "",
-        "accepted for compatibility: with --cni-mode the file of this namespace is the lock",
-    ),
-    switch(
-        "cni-mode",
-        None,
-        &["CNI_MODE"],
-        "false",
-        "work in the pod's namespace without the host's lock and name services",
-    ),
-    flag(
-        "iptables-version",
-        None,
-        &["IPTABLES_VERSION"],
-        "",
-        "accepted for compatibility: iptables' version text; 'nf_tables' in it selects that backend",
-    ),
-    flag(
-        "iptables-backend",
-        None,
-        &["IPTABLES_BACKEND"],
-        "",
-        "nft or legacy; empty: as the namespace and the host use",
-    ),
+    ENVOY_PORT,
+    INBOUND_CAPTURE_PORT,
+    INBOUND_TUNNEL_PORT,
+    PROXY_UID,
+    PROXY_GID,
+    ISTIO_INBOUND_INTERCEPTION_MODE,
+    ISTIO_INBOUND_PORTS,
+    ISTIO_LOCAL_EXCLUDE_PORTS,
+    ISTIO_EXCLUDE_INTERFACES,
+    ISTIO_SERVICE_CIDR,
+    ISTIO_SERVICE_EXCLUDE_CIDR,
+    ISTIO_OUTBOUND_PORTS,
+    ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE,
+    KUBE_VIRT_INTERFACES,
+    ISTIO_INBOUND_TPROXY_MARK,
+    ISTIO_INBOUND_TPROXY_ROUTE_TABLE,
+    DRY_RUN,
+    IPTABLES_TRACE_LOGGING,
+    RESTORE_FORMAT,
+    IPTABLES_PROBE_PORT,
+    PROBE_TIMEOUT,
+    SKIP_RULE_APPLY,
+    RUN_VALIDATION,
+    REDIRECT_DNS,
+    DROP_INVALID,
+    DUAL_STACK,
+    CAPTURE_ALL_DNS,
+    NETWORK_NAMESPACE,
+    CNI_MODE,
+    IPTABLES_VERSION,
+    IPTABLES_BACKEND,
     // Of Istio 1.24 and newer.
-    flag(
-        "force-iptables-binary",
-        None,
-        &["FORCE_IPTABLES_BINARY"],
-        "",
-        "the same, with the names that Istio has: iptables-nft or iptables-legacy, nft or legacy",
-    ),
-    switch(
-        "cleanup-only",
-        None,
-        &["CLEANUP_ONLY"],
-        "false",
-        "remove everything, as istio-clean-iptables does, and make nothing",
-    ),
-    switch(
-        "reconcile",
-        None,
-        &["RECONCILE"],
-        "false",
-        "accepted for compatibility; rules that differ are always repaired",
-    ),
-    switch(
-        "force-apply",
-        None,
-        &["FORCE_APPLY"],
-        "false",
-        "accepted for compatibility; each rule is always compared with the kernel's",
-    ),
-    switch(
-        "native-nftables",
-        None,
-        &["NATIVE_NFTABLES"],
-        "false",
-        "accepted for compatibility, with a warning; rules always go through the iptables tools",
-    ),
+    FORCE_IPTABLES_BINARY,
+    CLEANUP_ONLY,
+    RECONCILE,
+    FORCE_APPLY,
+    NATIVE_NFTABLES,
 ];
 
 /// Most groups that may be captured (as in Istio).
@@ -280,13 +357,13 @@ impl Settings {
     pub fn new(values: &Values, sources: &Sources<'_>) -> Result<Settings, InvalidValue> {
         Ok(Settings {
             config: config(values, sources)?,
-            families: if boolean(values, "dual-stack")? { Families::Dual } else { Families::First },
+            families: if boolean(values, &DUAL_STACK)? { Families::Dual } else { Families::First },
             options: Options { forced: backend(values)?, ..Options::default() },
-            cni_mode: boolean(values, "cni-mode")?,
-            dry_run: boolean(values, "dry-run")?,
-            restore_format: boolean(values, "restore-format")?,
-            skip_apply: boolean(values, "skip-rule-apply")?,
-            cleanup_only: boolean(values, "cleanup-only")?,
+            cni_mode: boolean(values, &CNI_MODE)?,
+            dry_run: boolean(values, &DRY_RUN)?,
+            restore_format: boolean(values, &RESTORE_FORMAT)?,
+            skip_apply: boolean(values, &SKIP_RULE_APPLY)?,
+            cleanup_only: boolean(values, &CLEANUP_ONLY)?,
             warnings: warnings(values)?,
             validation: validation(values)?,
         })
@@ -294,54 +371,54 @@ impl Settings {
 }
 
 fn warnings(values: &Values) -> Result<Vec<String>, InvalidValue> {
-    boolean(values, "reconcile")?;
+    boolean(values, &RECONCILE)?;
     let mut warnings = Vec::new();
-    if boolean(values, "force-apply")? {
+    if boolean(values, &FORCE_APPLY)? {
         let what = "--force-apply has no effect: each rule is compared with the kernel's, and what differs is repaired";
         warnings.push(what.to_owned());
     }
-    if boolean(values, "native-nftables")? {
+    if boolean(values, &NATIVE_NFTABLES)? {
         let what = "--native-nftables is not supported yet: rules go through the iptables tools";
         warnings.push(what.to_owned());
     }
     Ok(warnings)
 }
 
-fn invalid(flag: &str, value: &str, why: impl Into<String>) -> InvalidValue {
-    InvalidValue { flag: flag.to_owned(), value: value.to_owned(), why: why.into() }
+fn invalid(flag: impl Into<String>, value: &str, why: impl Into<String>) -> InvalidValue {
+    InvalidValue { flag: flag.into(), value: value.to_owned(), why: why.into() }
 }
 
-pub(crate) fn parsed<T: FromStr<Err: ToString>>(values: &Values, flag: &str) -> Result<T, InvalidValue> {
+pub(crate) fn parsed<T: FromStr<Err: ToString>>(values: &Values, flag: &Flag) -> Result<T, InvalidValue> {
     let text = values.text(flag);
-    text.parse().map_err(|error: T::Err| invalid(flag, text, error.to_string()))
+    text.parse().map_err(|error: T::Err| invalid(flag.long, text, error.to_string()))
 }
 
-pub(crate) fn boolean(values: &Values, flag: &str) -> Result<bool, InvalidValue> {
+pub(crate) fn boolean(values: &Values, flag: &Flag) -> Result<bool, InvalidValue> {
     let text = values.text(flag);
-    parse_go_bool(text).ok_or_else(|| invalid(flag, text, "allowed: true, false"))
+    parse_go_bool(text).ok_or_else(|| invalid(flag.long, text, "allowed: true, false"))
 }
 
 fn config(values: &Values, sources: &Sources<'_>) -> Result<Config, InvalidValue> {
     let (proxy_uids, proxy_gids) = owners(values, sources)?;
     Ok(Config {
-        outbound_port: Port(parsed(values, "envoy-port")?),
-        inbound_port: Port(parsed(values, "inbound-capture-port")?),
-        tunnel_port: Port(parsed(values, "inbound-tunnel-port")?),
+        outbound_port: Port(parsed(values, &ENVOY_PORT)?),
+        inbound_port: Port(parsed(values, &INBOUND_CAPTURE_PORT)?),
+        tunnel_port: Port(parsed(values, &INBOUND_TUNNEL_PORT)?),
         proxy_uids,
         proxy_gids,
         inbound_mode: inbound_mode(values)?,
-        include_inbound: parsed(values, "istio-inbound-ports")?,
-        exclude_inbound: parsed(values, "istio-local-exclude-ports")?,
-        include_networks: parsed(values, "istio-service-cidr")?,
+        include_inbound: parsed(values, &ISTIO_INBOUND_PORTS)?,
+        exclude_inbound: parsed(values, &ISTIO_LOCAL_EXCLUDE_PORTS)?,
+        include_networks: parsed(values, &ISTIO_SERVICE_CIDR)?,
         exclude_networks: exclude_networks(values)?,
-        include_outbound: parsed(values, "istio-outbound-ports")?,
-        exclude_outbound: parsed::<Ports>(values, "istio-local-outbound-ports-exclude")?,
+        include_outbound: parsed(values, &ISTIO_OUTBOUND_PORTS)?,
+        exclude_outbound: parsed::<Ports>(values, &ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE)?,
         owner_groups: owner_groups(sources)?,
-        exclude_interfaces: interfaces(values, "istio-exclude-interfaces")?,
-        kubevirt_interfaces: interfaces(values, "kube-virt-interfaces")?,
+        exclude_interfaces: interfaces(values, &ISTIO_EXCLUDE_INTERFACES)?,
+        kubevirt_interfaces: interfaces(values, &KUBE_VIRT_INTERFACES)?,
         dns: dns(values, sources)?,
-        drop_invalid: boolean(values, "drop-invalid")?,
-        trace: boolean(values, "iptables-trace-logging")?,
+        drop_invalid: boolean(values, &DROP_INVALID)?,
+        trace: boolean(values, &IPTABLES_TRACE_LOGGING)?,
     })
 }
 
@@ -349,13 +426,13 @@ fn config(values: &Values, sources: &Sources<'_>) -> Result<Config, InvalidValue
 pub(crate) fn owners(values: &Values, sources: &Sources<'_>) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
     let default =
         host::id_of(sources.envoy_user.unwrap_or("istio-proxy"), sources.passwd).unwrap_or(PROXY_ID);
-    let uids = match values.text("proxy-uid") {
+    let uids = match values.text(&PROXY_UID) {
         "" => vec![default],
-        list => ids("proxy-uid", list, sources.passwd)?,
+        list => ids(PROXY_UID.long, list, sources.passwd)?,
     };
-    let gids = match values.text("proxy-gid") {
+    let gids = match values.text(&PROXY_GID) {
         "" => uids.clone(),
-        list => ids("proxy-gid", list, sources.group)?,
+        list => ids(PROXY_GID.long, list, sources.group)?,
     };
     Ok((uids, gids))
 }
@@ -369,34 +446,34 @@ fn ids(flag: &str, list: &str, file: &str) -> Result<Vec<u32>, InvalidValue> {
 }
 
 fn inbound_mode(values: &Values) -> Result<InboundMode, InvalidValue> {
-    match values.text("istio-inbound-interception-mode") {
+    match values.text(&ISTIO_INBOUND_INTERCEPTION_MODE) {
         "TPROXY" => Ok(InboundMode::Tproxy {
             mark: tproxy_mark(values)?,
-            table: TableId(parsed(values, "istio-inbound-tproxy-route-table")?),
+            table: TableId(parsed(values, &ISTIO_INBOUND_TPROXY_ROUTE_TABLE)?),
         }),
         _ => Ok(InboundMode::Redirect),
     }
 }
 
 pub(crate) fn tproxy_mark(values: &Values) -> Result<Mark, InvalidValue> {
-    match parsed(values, "istio-inbound-tproxy-mark")? {
-        0 => Err(invalid("istio-inbound-tproxy-mark", "0", "unmarked packets have the mark 0")),
+    match parsed(values, &ISTIO_INBOUND_TPROXY_MARK)? {
+        0 => Err(invalid(ISTIO_INBOUND_TPROXY_MARK.long, "0", "unmarked packets have the mark 0")),
         mark => Ok(Mark::exact(mark)),
     }
 }
 
 fn exclude_networks(values: &Values) -> Result<Vec<model::IpNet>, InvalidValue> {
-    let flag = "istio-service-exclude-cidr";
+    let flag = &ISTIO_SERVICE_EXCLUDE_CIDR;
     match parsed(values, flag)? {
         Networks::List(list) => Ok(list),
-        Networks::All => Err(invalid(flag, "*", "cannot exclude every network")),
+        Networks::All => Err(invalid(flag.long, "*", "cannot exclude every network")),
     }
 }
 
-fn interfaces(values: &Values, flag: &str) -> Result<Vec<IfName>, InvalidValue> {
+fn interfaces(values: &Values, flag: &Flag) -> Result<Vec<IfName>, InvalidValue> {
     let text = values.text(flag);
     let names = text.split(',').map(str::trim).filter(|_| !text.is_empty());
-    names.map(|name| IfName::new(name).map_err(|error| invalid(flag, text, error.to_string()))).collect()
+    names.map(|name| IfName::new(name).map_err(|error| invalid(flag.long, text, error.to_string()))).collect()
 }
 
 /// `*` (or nothing) includes every group but the excluded ones; otherwise only the listed ones.
@@ -418,25 +495,26 @@ fn owner_groups(sources: &Sources<'_>) -> Result<OwnerGroups, InvalidValue> {
 }
 
 fn dns(values: &Values, sources: &Sources<'_>) -> Result<Dns, InvalidValue> {
-    if !boolean(values, "redirect-dns")? {
+    if !boolean(values, &REDIRECT_DNS)? {
         return Ok(Dns::Off);
     }
-    if boolean(values, "capture-all-dns")? {
+    if boolean(values, &CAPTURE_ALL_DNS)? {
         return Ok(Dns::All);
     }
-    let unreadable =
-        || invalid("redirect-dns", "true", "cannot read /etc/resolv.conf, whose servers are to be captured");
+    let unreadable = || {
+        invalid(REDIRECT_DNS.long, "true", "cannot read /etc/resolv.conf, whose servers are to be captured")
+    };
     let servers: Vec<IpAddr> = host::name_servers(sources.resolv_conf.ok_or_else(unreadable)?);
     Ok(Dns::Servers(servers))
 }
 
 pub(crate) fn backend(values: &Values) -> Result<Option<Backend>, InvalidValue> {
-    for flag in ["iptables-backend", "force-iptables-binary"] {
+    for flag in [&IPTABLES_BACKEND, &FORCE_IPTABLES_BINARY] {
         if !values.text(flag).is_empty() {
             return parsed(values, flag).map(Some);
         }
     }
-    Ok(match values.text("iptables-version") {
+    Ok(match values.text(&IPTABLES_VERSION) {
         "" => None,
         version if version.contains("nf_tables") => Some(Backend::Nft),
         _ => Some(Backend::Legacy),
@@ -444,13 +522,13 @@ pub(crate) fn backend(values: &Values) -> Result<Option<Backend>, InvalidValue> 
 }
 
 fn validation(values: &Values) -> Result<Option<(Port, Duration)>, InvalidValue> {
-    if !boolean(values, "run-validation")? {
+    if !boolean(values, &RUN_VALIDATION)? {
         return Ok(None);
     }
-    let text = values.text("probe-timeout");
+    let text = values.text(&PROBE_TIMEOUT);
     let timeout =
-        duration(text).ok_or_else(|| invalid("probe-timeout", text, "allowed: as 500ms, 5s or 1m"))?;
-    Ok(Some((Port(parsed(values, "iptables-probe-port")?), timeout)))
+        duration(text).ok_or_else(|| invalid(PROBE_TIMEOUT.long, text, "allowed: as 500ms, 5s or 1m"))?;
+    Ok(Some((Port(parsed(values, &IPTABLES_PROBE_PORT)?), timeout)))
 }
 
 /// A duration as Go writes it, of one unit.

@@ -116,8 +116,7 @@ impl Metrics {
             "Pods whose labels request ambient mode and that are not enrolled, by reason",
         );
         registry.register(name, help, metrics.refused.clone());
-        let (name, help) =
-            add("active_slot", "Slot of the ztunnel that accepts new connections, or -1");
+        let (name, help) = add("active_slot", "Slot of the ztunnel that accepts new connections, or -1");
         registry.register(name, help, metrics.active.clone());
         let (name, help) = add("ztunnel_switches", "Switches of new connections to another ztunnel");
         registry.register(name, help, metrics.switches.clone());
@@ -128,7 +127,8 @@ impl Metrics {
         registry.register(name, help, metrics.steps.clone());
         let (name, help) = add("add_seconds", "Duration of the plugin's ADD requests, by phase");
         registry.register(name, help, metrics.adds.clone());
-        let (name, help) = add("queue_age_seconds", "Age of the oldest change that the last reconcile pass handled");
+        let (name, help) =
+            add("queue_age_seconds", "Age of the oldest change that the last reconcile pass handled");
         registry.register(name, help, metrics.age.clone());
         let (name, help) = add(
             "doubted_objects",

@@ -192,7 +192,10 @@ impl Notices {
     pub(crate) fn repaired(&self, led: &str, what: &[String]) {
         self.warn(
             "DriftRepaired",
-            format!("Rules that redirect {led} were changed externally and have been restored: {}.", what.join("; ")),
+            format!(
+                "Rules that redirect {led} were changed externally and have been restored: {}.",
+                what.join("; ")
+            ),
         );
     }
 
@@ -231,10 +234,7 @@ impl Notices {
         let due = self.ztunnel.gone.take_if(|(when, _)| *when <= now);
         if let Some((_, meanwhile)) = due {
             self.ztunnel.said = true;
-            self.warn(
-                "NoZtunnel",
-                format!("No ztunnel is available on the node: {meanwhile}."),
-            );
+            self.warn("NoZtunnel", format!("No ztunnel is available on the node: {meanwhile}."));
         }
         let mut due = Vec::new();
         for (uid, seen) in &mut self.pods {
@@ -275,7 +275,8 @@ impl PodHistory {
         self.refused = None;
         self.missing = None;
         std::mem::take(&mut self.ran_outside).then(|| {
-            let message = "The running pod joined the mesh: its new connections are captured from now on.".to_owned();
+            let message =
+                "The running pod joined the mesh: its new connections are captured from now on.".to_owned();
             (NoticeLevel::Normal, "JoinedMesh", message)
         })
     }

@@ -30,54 +30,89 @@ pub struct Flag {
     pub help: &'static str,
 }
 
-/// A flag with a value.
-#[must_use]
-pub const fn flag(
-    long: &'static str,
-    short: Option<char>,
-    env: &'static [&'static str],
-    default: &'static str,
-    help: &'static str,
-) -> Flag {
-    Flag { long, short, env, default, switch: false, help }
+impl Flag {
+    /// What a flag with a value has unless its literal says otherwise: no default.
+    pub const VALUE: Flag = Flag { long: "", short: None, env: &[], default: "", switch: false, help: "" };
+    /// What a flag without a value, or with an optional one, has unless its literal says otherwise: it is off.
+    pub const SWITCH: Flag = Flag { default: "false", switch: true, ..Flag::VALUE };
 }
 
-/// A flag without, or with an optional one.
-#[must_use]
-pub const fn switch(
-    long: &'static str,
-    short: Option<char>,
-    env: &'static [&'static str],
-    default: &'static str,
-    help: &'static str,
-) -> Flag {
-    Flag { switch: true, ..flag(long, short, env, default, help) }
+/// Its long name, without dashes.
+impl fmt::Display for Flag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.long)
+    }
 }
+
+/// Istio's `--log_target`.
+pub const LOG_TARGET: Flag = Flag {
+    long: "log_target",
+    default: "stdout",
+    help: "comma-separated outputs: stdout, stderr, or file paths",
+    ..Flag::VALUE
+};
+/// Istio's `--log_rotate`.
+pub const LOG_ROTATE: Flag = Flag { long: "log_rotate", help: "path of a log file to rotate", ..Flag::VALUE };
+/// Istio's `--log_rotate_max_age`.
+pub const LOG_ROTATE_MAX_AGE: Flag = Flag {
+    long: "log_rotate_max_age",
+    default: "30",
+    help: "days to keep rotated files; 0 keeps them forever",
+    ..Flag::VALUE
+};
+/// Istio's `--log_rotate_max_size`.
+pub const LOG_ROTATE_MAX_SIZE: Flag = Flag {
+    long: "log_rotate_max_size",
+    default: "104857600",
+    help: "size in megabytes at which the file is rotated",
+    ..Flag::VALUE
+};
+/// Istio's `--log_rotate_max_backups`.
+pub const LOG_ROTATE_MAX_BACKUPS: Flag = Flag {
+    long: "log_rotate_max_backups",
+    default: "1000",
+    help: "number of rotated files to keep; 0 keeps all",
+    ..Flag::VALUE
+};
+/// Istio's `--log_as_json`.
+pub const LOG_AS_JSON: Flag =
+    Flag { long: "log_as_json", help: "log one JSON object per line", ..Flag::SWITCH };
+/// Istio's `--log_output_level`.
+pub const LOG_OUTPUT_LEVEL: Flag = Flag {
+    long: "log_output_level",
+    default: "default:info",
+    help: "comma-separated scope:level; levels: debug, info, warn, error, fatal, none",
+    ..Flag::VALUE
+};
+/// Istio's `--log_stacktrace_level`.
+pub const LOG_STACKTRACE_LEVEL: Flag = Flag {
+    long: "log_stacktrace_level",
+    default: "default:none",
+    help: "accepted for compatibility, without effect",
+    ..Flag::VALUE
+};
+/// Istio's `--log_caller`.
+pub const LOG_CALLER: Flag = Flag {
+    long: "log_caller",
+    help: "comma-separated scopes whose lines include the source location",
+    ..Flag::VALUE
+};
+/// Istio's `--vklog`.
+pub const VKLOG: Flag =
+    Flag { long: "vklog", default: "0", help: "accepted for compatibility, without effect", ..Flag::VALUE };
 
 /// The logging flags that every program of Istio takes, with its defaults.
 pub const LOGGING: &[Flag] = &[
-    flag("log_target", None, &[], "stdout", "comma-separated: stdout, stderr, or paths of files"),
-    flag("log_rotate", None, &[], "", "path of a log file that is rotated"),
-    flag("log_rotate_max_age", None, &[], "30", "days after which rotated files are removed; 0: never"),
-    flag("log_rotate_max_size", None, &[], "104857600", "megabytes at which the file is rotated"),
-    flag("log_rotate_max_backups", None, &[], "1000", "rotated files to keep; 0: all"),
-    switch("log_as_json", None, &[], "false", "one JSON object per line"),
-    flag(
-        "log_output_level",
-        None,
-        &[],
-        "default:info",
-        "scope:level,... with debug, info, warn, error, fatal, none",
-    ),
-    flag("log_stacktrace_level", None, &[], "default:none", "accepted for compatibility, without effect"),
-    flag(
-        "log_caller",
-        None,
-        &[],
-        "",
-        "comma-separated scopes whose lines tell where in the source they are from",
-    ),
-    flag("vklog", None, &[], "0", "accepted for compatibility, without effect"),
+    LOG_TARGET,
+    LOG_ROTATE,
+    LOG_ROTATE_MAX_AGE,
+    LOG_ROTATE_MAX_SIZE,
+    LOG_ROTATE_MAX_BACKUPS,
+    LOG_AS_JSON,
+    LOG_OUTPUT_LEVEL,
+    LOG_STACKTRACE_LEVEL,
+    LOG_CALLER,
+    VKLOG,
 ];
 
 /// How a program takes its flags.
@@ -147,20 +182,18 @@ pub struct Values {
     words: Vec<String>,
 }
 
-/// What a flag has that was not asked for.
-const NOTHING: (&str, Source) = ("", Source::Default);
-
 impl Values {
-    /// The text of a flag. Empty for one that is not in the table.
+    /// The text of a flag; the flag's own default when it is not in the command's table.
     #[must_use]
-    pub fn text(&self, long: &str) -> &str {
-        self.get(long).0
+    pub fn text(&self, flag: &Flag) -> &str {
+        self.get(flag).0
     }
 
-    /// The text of a flag, and where it is from. Empty and the default for one that is not in the table.
+    /// The text of a flag, and where it is from; its own default when it is not in the command's table.
     #[must_use]
-    pub fn get(&self, long: &str) -> (&str, Source) {
-        self.values.get(long).map_or(NOTHING, |(text, source)| (text.as_str(), *source))
+    pub fn get(&self, flag: &Flag) -> (&str, Source) {
+        let found = self.values.get(flag.long);
+        found.map_or((flag.default, Source::Default), |(text, source)| (text.as_str(), *source))
     }
 
     /// All flags with their texts, by name.
@@ -319,30 +352,17 @@ pub fn help(usage: &str, table: &[Flag]) -> String {
 mod tests {
     use super::*;
 
-    const TABLE: &[Flag] = &[
-        Flag { long: "envoy-port", short: Some('p'), env: &[], default: "15001", switch: false, help: "" },
-        Flag {
-            long: "proxy-uid",
-            short: Some('u'),
-            env: &["PROXY_UID"],
-            default: "",
-            switch: false,
-            help: "",
-        },
-        Flag {
-            long: "redirect-dns",
-            short: None,
-            env: &["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"],
-            default: "false",
-            switch: true,
-            help: "",
-        },
-    ];
+    const ENVOY_PORT: Flag = Flag { long: "envoy-port", short: Some('p'), default: "15001", ..Flag::VALUE };
+    const PROXY_UID: Flag = Flag { long: "proxy-uid", short: Some('u'), env: &["PROXY_UID"], ..Flag::VALUE };
+    const REDIRECT_DNS: Flag =
+        Flag { long: "redirect-dns", env: &["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"], ..Flag::SWITCH };
+
+    const TABLE: &[Flag] = &[ENVOY_PORT, PROXY_UID, REDIRECT_DNS];
 
     const IGNORED: &[Flag] = &[
-        switch("log_as_json", None, &[], "false", ""),
-        flag("log_target", None, &[], "stdout", ""),
-        flag("log_output_level", None, &["LOG_OUTPUT_LEVEL"], "", ""),
+        Flag { long: "log_as_json", ..Flag::SWITCH },
+        Flag { long: "log_target", default: "stdout", ..Flag::VALUE },
+        Flag { long: "log_output_level", env: &["LOG_OUTPUT_LEVEL"], ..Flag::VALUE },
     ];
 
     fn values(arguments: &[&str], env: &[(&str, &str)]) -> Result<Values, FlagErrors> {
@@ -359,24 +379,24 @@ mod tests {
     fn a_flag_wins_over_the_environment_and_that_over_the_default() {
         let env = [("PROXY_UID", "1"), ("ISTIO_META_DNS_CAPTURE", "true"), ("ENVOY_PORT", "9")];
         let read = values(&["-u", "2"], &env).unwrap();
-        assert_eq!(read.text("proxy-uid"), "2");
-        assert_eq!(read.text("redirect-dns"), "true");
-        assert_eq!(read.text("envoy-port"), "15001", "--envoy-port has no variable");
-        assert_eq!(values(&[], &env).unwrap().text("proxy-uid"), "1");
+        assert_eq!(read.text(&PROXY_UID), "2");
+        assert_eq!(read.text(&REDIRECT_DNS), "true");
+        assert_eq!(read.text(&ENVOY_PORT), "15001", "--envoy-port has no variable");
+        assert_eq!(values(&[], &env).unwrap().text(&PROXY_UID), "1");
     }
 
     #[test]
     fn every_form_of_a_flag_is_read() {
         for form in [&["-p16001"][..], &["-p", "16001"], &["--envoy-port=16001"], &["--envoy-port", "16001"]]
         {
-            assert_eq!(values(form, &[]).unwrap().text("envoy-port"), "16001", "{form:?}");
+            assert_eq!(values(form, &[]).unwrap().text(&ENVOY_PORT), "16001", "{form:?}");
         }
-        assert_eq!(values(&["--redirect-dns"], &[]).unwrap().text("redirect-dns"), "true");
+        assert_eq!(values(&["--redirect-dns"], &[]).unwrap().text(&REDIRECT_DNS), "true");
         assert_eq!(
-            values(&["--redirect-dns=false"], &[("REDIRECT_DNS", "1")]).unwrap().text("redirect-dns"),
+            values(&["--redirect-dns=false"], &[("REDIRECT_DNS", "1")]).unwrap().text(&REDIRECT_DNS),
             "false"
         );
-        assert_eq!(values(&["-u", ""], &[("PROXY_UID", "1")]).unwrap().text("proxy-uid"), "");
+        assert_eq!(values(&["-u", ""], &[("PROXY_UID", "1")]).unwrap().text(&PROXY_UID), "");
         let read =
             values(&["--log_output_level=default:info", "--log_as_json", "--log_target", "x"], &[]).unwrap();
         assert_eq!(read.ignored().collect::<Vec<_>>(), ["log_as_json", "log_output_level", "log_target"]);
@@ -386,12 +406,18 @@ mod tests {
     fn an_empty_variable_counts_as_unset_and_an_empty_flag_does_not() {
         let env = [("PROXY_UID", ""), ("REDIRECT_DNS", ""), ("ISTIO_META_DNS_CAPTURE", "true")];
         let read = values(&[], &env).unwrap();
-        assert_eq!(read.get("proxy-uid"), ("", Source::Default));
+        assert_eq!(read.get(&PROXY_UID), ("", Source::Default));
         let next = ("true", Source::Variable("ISTIO_META_DNS_CAPTURE"));
-        assert_eq!(read.get("redirect-dns"), next, "the next variable of the flag");
-        assert_eq!(values(&["--envoy-port="], &env).unwrap().get("envoy-port"), ("", Source::Flag));
+        assert_eq!(read.get(&REDIRECT_DNS), next, "the next variable of the flag");
+        assert_eq!(values(&["--envoy-port="], &env).unwrap().get(&ENVOY_PORT), ("", Source::Flag));
         assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "x")]).unwrap().ignored().count(), 1);
         assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "")]).unwrap().ignored().count(), 0);
+    }
+
+    #[test]
+    fn a_flag_of_another_command_has_its_own_default() {
+        let elsewhere = Flag { long: "output", env: &["OUTPUT"], default: "table", ..Flag::VALUE };
+        assert_eq!(values(&[], &[("OUTPUT", "json")]).unwrap().get(&elsewhere), ("table", Source::Default));
     }
 
     #[test]
@@ -401,7 +427,7 @@ mod tests {
         match parse_with_words(TABLE, style, arguments, |_| None).unwrap() {
             Request::Run(values) => {
                 assert_eq!(values.words(), ["shop/web", "b", "-c"]);
-                assert_eq!(values.text("proxy-uid"), "3");
+                assert_eq!(values.text(&PROXY_UID), "3");
             }
             Request::Help => panic!("help"),
         }

@@ -7,7 +7,6 @@ use netlink::{Errno, Malformed};
 
 pub(crate) const FIND_TYPE: Errno = Errno(4098);
 pub(crate) const BUSY: Errno = Errno(4100);
-pub(crate) const SECOND_NAME: Errno = Errno(4101);
 pub(crate) const MEMBER: Errno = Errno(4103);
 pub(crate) const REFERENCED: Errno = Errno(4108);
 pub(crate) const COMMENT: Errno = Errno(4112);

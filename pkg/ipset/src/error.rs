@@ -99,39 +99,11 @@ pub enum Error {
     /// The sets could not be listed.
     #[error("cannot list sets: {0}")]
     ListSets(#[source] Cause),
-    /// A set was not emptied.
-    #[error("cannot flush set {set}: {source}")]
-    Flush {
-        /// The set.
-        set: SetName,
-        /// Why.
-        source: Cause,
-    },
     /// A set was not destroyed.
     #[error("cannot destroy set {set}: {source}")]
     Destroy {
         /// The set.
         set: SetName,
-        /// Why.
-        source: Cause,
-    },
-    /// Two sets did not change places.
-    #[error("cannot swap sets {one} and {other}: {source}")]
-    Swap {
-        /// The one.
-        one: SetName,
-        /// The other.
-        other: SetName,
-        /// Why.
-        source: Cause,
-    },
-    /// A set was not renamed.
-    #[error("cannot rename set {from} to {to}: {source}")]
-    Rename {
-        /// Its name.
-        from: SetName,
-        /// What it was to be called.
-        to: SetName,
         /// Why.
         source: Cause,
     },
@@ -150,10 +122,7 @@ impl Error {
             | Self::AddAll { source, .. }
             | Self::Remove { source, .. }
             | Self::List { source, .. }
-            | Self::Flush { source, .. }
-            | Self::Destroy { source, .. }
-            | Self::Swap { source, .. }
-            | Self::Rename { source, .. } => source.errno(),
+            | Self::Destroy { source, .. } => source.errno(),
             Self::Protocol { .. }
             | Self::Different { .. }
             | Self::NoComments { .. }
@@ -161,14 +130,10 @@ impl Error {
         }
     }
 
-    /// Whether the set, or one of two, does not exist.
+    /// Whether the set does not exist.
     #[must_use]
     pub fn is_missing_set(&self) -> bool {
-        match self.errno() {
-            Some(Errno::NOENT) => !matches!(self, Self::Open(_) | Self::NoIpset(_)),
-            Some(cause::SECOND_NAME) => matches!(self, Self::Swap { .. }),
-            _ => false,
-        }
+        self.errno() == Some(Errno::NOENT) && !matches!(self, Self::Open(_) | Self::NoIpset(_))
     }
 
     /// Whether the set is in use: by a firewall rule, by another set, or for the moment by somebody who lists it.

@@ -102,16 +102,6 @@ impl Handle {
         Ok(Some(members))
     }
 
-    /// Removes all members of a set.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Flush`], also if there is no such set.
-    pub fn flush(&mut self, set: &SetName) -> Result<(), Error> {
-        let flushed = self.socket.request(self.requests.flush(set));
-        flushed.map_err(|source| Error::Flush { set: set.clone(), source: source.into() })
-    }
-
     /// Destroys a set with its members, if it exists.
     ///
     /// # Errors
@@ -123,30 +113,6 @@ impl Handle {
             Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(Removed::Missing),
             Err(other) => Err(Error::Destroy { set: set.clone(), source: other.into() }),
         }
-    }
-
-    /// Lets two sets of one type and family change names, at one moment: rules that refer to the one name find the
-    /// other's members under it from then on.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Swap`], also if one of them does not exist.
-    pub fn swap(&mut self, one: &SetName, other: &SetName) -> Result<(), Error> {
-        let swapped = self.socket.request(self.requests.swap(one, other));
-        swapped.map_err(|source| {
-            let (one, other) = (one.clone(), other.clone());
-            Error::Swap { one, other, source: source.into() }
-        })
-    }
-
-    /// Gives a set that nothing refers to another name.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Rename`], also if it does not exist or the other name is taken.
-    pub fn rename(&mut self, from: &SetName, to: &SetName) -> Result<(), Error> {
-        let renamed = self.socket.request(self.requests.rename(from, to));
-        renamed.map_err(|source| Error::Rename { from: from.clone(), to: to.clone(), source: source.into() })
     }
 
     /// The revision of the type to ask for: the newest that both know.

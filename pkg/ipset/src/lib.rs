@@ -1,4 +1,4 @@
-//! Sets of IP addresses in the kernel (ipset, type `hash:ip`) of one network namespace: make, fill, list, swap.
+//! Sets of IP addresses in the kernel (ipset, type `hash:ip`) of one network namespace: make, fill, list.
 //!
 //! For the agent, which keeps the addresses of enrolled pods in two of them, one per family, for firewall rules to
 //! match on. A [`Handle`] works in the netns in which it was opened (enter one through `netns`). Every change is

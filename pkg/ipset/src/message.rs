@@ -14,9 +14,6 @@ const NET_ORDER: u16 = 0x4000;
 pub(crate) const PROTOCOL: u16 = SUBSYSTEM | 1;
 const CREATE: u16 = SUBSYSTEM | 2;
 const DESTROY: u16 = SUBSYSTEM | 3;
-const FLUSH: u16 = SUBSYSTEM | 4;
-const RENAME: u16 = SUBSYSTEM | 5;
-const SWAP: u16 = SUBSYSTEM | 6;
 pub(crate) const LIST: u16 = SUBSYSTEM | 7;
 const ADD: u16 = SUBSYSTEM | 9;
 const DELETE: u16 = SUBSYSTEM | 10;
@@ -27,8 +24,6 @@ pub(crate) mod attr {
     pub(crate) const PROTOCOL: u16 = 1;
     pub(crate) const SETNAME: u16 = 2;
     pub(crate) const TYPENAME: u16 = 3;
-    /// In a request with two sets.
-    pub(crate) const SETNAME2: u16 = 3;
     pub(crate) const REVISION: u16 = 4;
     pub(crate) const FAMILY: u16 = 5;
     pub(crate) const FLAGS: u16 = 6;
@@ -102,22 +97,6 @@ impl Requests {
     /// Refused if there is none: without the flag, newer kernels call that success.
     pub(crate) fn destroy(self, set: &SetName) -> Message {
         self.named(DESTROY, Flags::EXCLUSIVE, set)
-    }
-
-    pub(crate) fn flush(self, set: &SetName) -> Message {
-        self.named(FLUSH, Flags::NONE, set)
-    }
-
-    pub(crate) fn swap(self, one: &SetName, other: &SetName) -> Message {
-        let mut message = self.named(SWAP, Flags::NONE, one);
-        message.str(attr::SETNAME2, other.as_str());
-        message
-    }
-
-    pub(crate) fn rename(self, from: &SetName, to: &SetName) -> Message {
-        let mut message = self.named(RENAME, Flags::NONE, from);
-        message.str(attr::SETNAME2, to.as_str());
-        message
     }
 
     pub(crate) fn list(self, set: &SetName) -> Message {

@@ -102,11 +102,7 @@ pub(super) fn plan(state: &State, enrolled: &BTreeMap<String, EnrolledPodView>) 
                 step("release-pod", format!("remove the rules of {title}, then notify ztunnel"), Vec::new());
             }
             EnrolledPodView { ruled: false, .. } => {
-                step(
-                    "capture-pod",
-                    format!("add the rules of {title}, then notify ztunnel"),
-                    Vec::new(),
-                );
+                step("capture-pod", format!("add the rules of {title}, then notify ztunnel"), Vec::new());
             }
             _ if matches!(enrolled_pod.evidence.proxy, Proxy::Announced | Proxy::Absent) => {
                 step("tell-ztunnel", format!("send {title} to ztunnel"), Vec::new());

@@ -39,8 +39,10 @@ fn unrecorded(records: &[PodRecord], places: &Places) -> Option<Unobserved> {
     let netns_directory = &places.netns_directory;
     let what = "pods that started before this plugin was there".to_owned();
     if places.are_unknown() {
-        let why =
-            format!("{} is not there, so they cannot be distinguished from the others", netns_directory.display());
+        let why = format!(
+            "{} is not there, so they cannot be distinguished from the others",
+            netns_directory.display()
+        );
         return Some(Unobserved { what, why });
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);

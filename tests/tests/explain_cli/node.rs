@@ -61,7 +61,11 @@ fn each_pod_of_a_node_has_its_reason() {
 
     let outside = |code| (code, "outside", "-", 0);
     for (pod, expected, words) in [
-        ("mesh/web", ("captured", "captured", "node", 0), "rules of the node redirect its traffic to ztunnel"),
+        (
+            "mesh/web",
+            ("captured", "captured", "node", 0),
+            "rules of the node redirect its traffic to ztunnel",
+        ),
         ("plain/plain", outside("not-labelled"), "neither it nor its namespace carries the label"),
         ("mesh/asks-out", outside("opted-out"), "its annotation ambient.istio.io/redirection is disabled"),
         ("mesh/label-none", outside("pod-label-none"), "it carries the label istio.io/dataplane-mode=none"),

@@ -24,9 +24,11 @@ pub(super) fn run(call: &Call) -> Result<ExitCode> {
     let to_terminal = io::stdout().is_terminal();
     let state = inspect::obtain(&call.settings)?;
     let name = directory(&state.node.name, &time);
-    let file = match call.values.text("file") {
+    let file = match call.values.text(&super::FILE) {
         "-" if to_terminal => {
-            bail!("an archive is nothing for a terminal: redirect the output, or name a file with -f")
+            bail!(
+                "refusing to write a binary archive to a terminal: redirect the output, or name a file with -f"
+            )
         }
         "" if to_terminal => Some(format!("{name}.tar.gz")),
         "-" | "" => None,

@@ -9,7 +9,7 @@ use super::Call;
 use crate::inspect;
 
 pub(super) fn run(call: &Call) -> Result<ExitCode> {
-    let asked = asked(call.values.words(), call.values.text("namespace"))?;
+    let asked = asked(call.values.words(), call.values.text(&super::POD_NAMESPACE))?;
     let (namespace, name) = match asked {
         Asked::Pod(namespace, name) => (namespace, name),
         Asked::Name(name) => (namespace_of(&inspect::obtain(&call.settings)?, &name)?, name),

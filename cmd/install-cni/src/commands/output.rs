@@ -6,9 +6,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flags::Values;
+use flags::{Flag, Values};
 use model::parse_go_bool;
 use serde::Serialize;
+
+use super::{NO_COLOR, OUTPUT};
 
 /// What stands on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +38,14 @@ impl Output {
     /// # Errors
     /// There is no such form.
     pub(crate) fn read(values: &Values) -> Result<Output> {
-        let form = match values.text("output") {
+        let form = match values.text(&OUTPUT) {
             "table" | "" => Form::Table,
             "json" => Form::Json,
             "yaml" => Form::Yaml,
             other => bail!("--output: {other:?} is none of table, json and yaml"),
         };
         let unwanted =
-            is_on(values, "no-color")? || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            is_on(values, &NO_COLOR)? || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
         Ok(Output { form, colour: !unwanted && !dumb && io::stdout().is_terminal() })
     }
@@ -70,7 +72,7 @@ impl Output {
 ///
 /// # Errors
 /// It is neither true nor false.
-pub(crate) fn is_on(values: &Values, flag: &str) -> Result<bool> {
+pub(crate) fn is_on(values: &Values, flag: &Flag) -> Result<bool> {
     let text = values.text(flag);
     if text.is_empty() {
         return Ok(false);

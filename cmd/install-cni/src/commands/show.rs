@@ -16,15 +16,15 @@ pub(super) fn state(call: &Call) -> Result<ExitCode> {
 }
 
 pub(super) fn list(call: &Call) -> Result<ExitCode> {
-    let bypassing = is_on(&call.values, "bypassing")?;
-    let wanted = match (call.values.text("state"), bypassing) {
+    let bypassing = is_on(&call.values, &super::BYPASSING)?;
+    let wanted = match (call.values.text(&super::WITH_STATE), bypassing) {
         ("", false) => None,
         ("", true) => Some(CaptureState::Bypassing),
         (_, true) => bail!("--bypassing and --state cannot be used together"),
         (word, false) => Some(capture(word)?),
     };
     let state = inspect::obtain(&call.settings)?;
-    let namespace = call.values.text("namespace");
+    let namespace = call.values.text(&super::NAMESPACE);
     let of_namespace = |pod: &&PodState| namespace.is_empty() || pod.namespace == namespace;
     let all: Vec<&PodState> = state.pods.iter().filter(of_namespace).collect();
     let shown: Vec<&PodState> =

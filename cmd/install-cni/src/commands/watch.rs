@@ -22,7 +22,7 @@ use changes::{Event, changes};
 const PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn run(call: &Call) -> Result<ExitCode> {
-    let end = match call.values.text("for") {
+    let end = match call.values.text(&super::FOR) {
         "" => None,
         text => Some(Instant::now() + duration(text)?),
     };

@@ -1,65 +1,84 @@
 //! Flags of in-pod capture. Variables, and what they mean, are Istio's of 1.30, but for the first and the
 //! last two; Istio has no flags for most of them.
 
-use flags::{Flag, flag, switch};
+use flags::Flag;
+
+pub(crate) const AMBIENT_CAPTURE: Flag = Flag {
+    long: "ambient-capture",
+    env: &["AMBIENT_CAPTURE"],
+    default: "auto",
+    help: "capture mode: node (ztunnel up to 1.22), in-pod (ztunnel 1.23 and newer), or auto (what ztunnel supports)",
+    ..Flag::VALUE
+};
+pub(crate) const ZTUNNEL_UDS_ADDRESS: Flag = Flag {
+    long: "ztunnel-uds-address",
+    env: &["ZTUNNEL_UDS_ADDRESS"],
+    default: "/var/run/ztunnel/ztunnel.sock",
+    help: "socket that ztunnel connects to",
+    ..Flag::VALUE
+};
+pub(crate) const AMBIENT_ENABLEMENT_SELECTOR: Flag = Flag {
+    long: "ambient-enablement-selector",
+    env: &["AMBIENT_ENABLEMENT_SELECTOR"],
+    help: "YAML list of pod and namespace selectors of ambient pods; empty: the labels istio.io/dataplane-mode",
+    ..Flag::VALUE
+};
+pub(crate) const AMBIENT_DNS_CAPTURE: Flag = Flag {
+    long: "ambient-dns-capture",
+    env: &["AMBIENT_DNS_CAPTURE"],
+    help: "redirect DNS of ambient pods to ztunnel, unless a pod opts out",
+    ..Flag::SWITCH
+};
+pub(crate) const AMBIENT_IPV6: Flag = Flag {
+    long: "ambient-ipv6",
+    env: &["AMBIENT_IPV6"],
+    default: "true",
+    help: "also capture IPv6",
+    ..Flag::SWITCH
+};
+pub(crate) const EXCLUDE_NAMESPACES: Flag = Flag {
+    long: "exclude-namespaces",
+    env: &["EXCLUDE_NAMESPACES"],
+    help: "comma-separated namespaces whose pods are never captured",
+    ..Flag::VALUE
+};
+pub(crate) const HOST_PROBE_SNAT_IP: Flag = Flag {
+    long: "host-probe-snat-ip",
+    env: &["HOST_PROBE_SNAT_IP"],
+    default: "169.254.7.127",
+    help: "source address of the node's probes of captured pods, IPv4",
+    ..Flag::VALUE
+};
+pub(crate) const HOST_PROBE_SNAT_IPV6: Flag = Flag {
+    long: "host-probe-snat-ipv6",
+    env: &["HOST_PROBE_SNAT_IPV6"],
+    default: "fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
+    help: "source address of the node's probes of captured pods, IPv6",
+    ..Flag::VALUE
+};
+pub(crate) const ALLOW_SWITCH_TO_HOST_NS: Flag = Flag {
+    long: "allow-switch-to-host-ns",
+    env: &["ALLOW_SWITCH_TO_HOST_NS"],
+    help: "the agent has its own network namespace: work in that of process 1 below --host-proc",
+    ..Flag::SWITCH
+};
+pub(crate) const HOST_PROC: Flag = Flag {
+    long: "host-proc",
+    env: &["HOST_PROC"],
+    default: "/host/proc",
+    help: "/proc of the node's PID namespace",
+    ..Flag::VALUE
+};
 
 pub(crate) const IN_POD: &[Flag] = &[
-    flag(
-        "ambient-capture",
-        None,
-        &["AMBIENT_CAPTURE"],
-        "auto",
-        "how pods are captured: node (ztunnel up to 1.22), in-pod (ztunnel since 1.23), or auto: what ztunnel speaks",
-    ),
-    flag(
-        "ztunnel-uds-address",
-        None,
-        &["ZTUNNEL_UDS_ADDRESS"],
-        "/var/run/ztunnel/ztunnel.sock",
-        "socket that ztunnel connects to",
-    ),
-    flag(
-        "ambient-enablement-selector",
-        None,
-        &["AMBIENT_ENABLEMENT_SELECTOR"],
-        "",
-        "YAML list of pod and namespace selectors: which pods belong to ambient mode; empty: those labelled so",
-    ),
-    switch(
-        "ambient-dns-capture",
-        None,
-        &["AMBIENT_DNS_CAPTURE"],
-        "false",
-        "ztunnel answers the DNS of pods that do not say otherwise",
-    ),
-    switch("ambient-ipv6", None, &["AMBIENT_IPV6"], "true", "capture IPv6, too"),
-    flag(
-        "exclude-namespaces",
-        None,
-        &["EXCLUDE_NAMESPACES"],
-        "",
-        "comma-separated namespaces whose pods are never touched",
-    ),
-    flag(
-        "host-probe-snat-ip",
-        None,
-        &["HOST_PROBE_SNAT_IP"],
-        "169.254.7.127",
-        "source of the node's probes of captured pods, IPv4",
-    ),
-    flag(
-        "host-probe-snat-ipv6",
-        None,
-        &["HOST_PROBE_SNAT_IPV6"],
-        "fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
-        "source of the node's probes of captured pods, IPv6",
-    ),
-    switch(
-        "allow-switch-to-host-ns",
-        None,
-        &["ALLOW_SWITCH_TO_HOST_NS"],
-        "false",
-        "the daemon has a network of its own: work on that of process 1 of --host-proc",
-    ),
-    flag("host-proc", None, &["HOST_PROC"], "/host/proc", "where the processes of the whole node are seen"),
+    AMBIENT_CAPTURE,
+    ZTUNNEL_UDS_ADDRESS,
+    AMBIENT_ENABLEMENT_SELECTOR,
+    AMBIENT_DNS_CAPTURE,
+    AMBIENT_IPV6,
+    EXCLUDE_NAMESPACES,
+    HOST_PROBE_SNAT_IP,
+    HOST_PROBE_SNAT_IPV6,
+    ALLOW_SWITCH_TO_HOST_NS,
+    HOST_PROC,
 ];

@@ -1,63 +1,68 @@
 //! Flags of Istio 1.29 to 1.31, beside those of in-pod capture. Istio has no flags for some of them, only the
 //! variables. The last one is ours.
 
-use flags::{Flag, flag, switch};
+use flags::Flag;
+
+pub(crate) const CNI_AGENT_RUN_DIR: Flag = Flag {
+    long: "cni-agent-run-dir",
+    env: &["CNI_AGENT_RUN_DIR"],
+    default: "/var/run/istio-cni",
+    help: "directory of the sockets, on the host and in the container; without a template also of the plugin's kubeconfig",
+    ..Flag::VALUE
+};
+pub(crate) const CNI_CONF_GROUP_READ: Flag = Flag {
+    long: "cni-conf-group-read",
+    env: &["CNI_CONF_GROUP_READ"],
+    help: "make configurations that the agent owns readable by their group",
+    ..Flag::SWITCH
+};
+pub(crate) const AMBIENT_RECONCILE_POD_RULES_ON_STARTUP: Flag = Flag {
+    long: "ambient-reconcile-pod-rules-on-startup",
+    env: &["AMBIENT_RECONCILE_POD_RULES_ON_STARTUP"],
+    default: "true",
+    help: "accepted for compatibility; rules of pods are always reconciled",
+    ..Flag::SWITCH
+};
+pub(crate) const ENABLE_AMBIENT_DETECTION_RETRY: Flag = Flag {
+    long: "enable-ambient-detection-retry",
+    env: &["ENABLE_AMBIENT_DETECTION_RETRY"],
+    help: "accepted for compatibility; the plugin always retries",
+    ..Flag::SWITCH
+};
+pub(crate) const AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE: Flag = Flag {
+    long: "ambient-enable-aws-branch-eni-probe",
+    env: &["AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE"],
+    default: "true",
+    help: "route the node's probes of pods with an AWS branch ENI through their veth",
+    ..Flag::SWITCH
+};
+pub(crate) const NATIVE_NFTABLES: Flag = Flag {
+    long: "native-nftables",
+    env: &["NATIVE_NFTABLES"],
+    help: "accepted for compatibility; rules always go through the iptables tools",
+    ..Flag::SWITCH
+};
+pub(crate) const AMBIENT_DISABLE_SAFE_UPGRADE: Flag = Flag {
+    long: "ambient-disable-safe-upgrade",
+    env: &["AMBIENT_DISABLE_SAFE_UPGRADE"],
+    help: "clean up at every shutdown, unless --cleanup-on-exit is set",
+    ..Flag::SWITCH
+};
+pub(crate) const HOST_ROOT: Flag = Flag {
+    long: "host-root",
+    env: &["HOST_ROOT"],
+    default: "/host",
+    help: "where the host's root is mounted, for paths that Istio's own plugin sends",
+    ..Flag::VALUE
+};
 
 pub(crate) const NEWER: &[Flag] = &[
-    flag(
-        "cni-agent-run-dir",
-        None,
-        &["CNI_AGENT_RUN_DIR"],
-        "/var/run/istio-cni",
-        "directory of the sockets, on the host and in the container; without a template also of the plugin's kubeconfig",
-    ),
-    switch(
-        "cni-conf-group-read",
-        None,
-        &["CNI_CONF_GROUP_READ"],
-        "false",
-        "network configurations of our own can be read by their group",
-    ),
-    switch(
-        "ambient-reconcile-pod-rules-on-startup",
-        None,
-        &["AMBIENT_RECONCILE_POD_RULES_ON_STARTUP"],
-        "true",
-        "accepted for compatibility; pods' rules are always kept as they should be",
-    ),
-    switch(
-        "enable-ambient-detection-retry",
-        None,
-        &["ENABLE_AMBIENT_DETECTION_RETRY"],
-        "false",
-        "accepted for compatibility, and told the plugin, which always tries again",
-    ),
-    switch(
-        "ambient-enable-aws-branch-eni-probe",
-        None,
-        &["AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE"],
-        "true",
-        "route the node's probes of pods with an AWS branch network interface by their veth links",
-    ),
-    switch(
-        "native-nftables",
-        None,
-        &["NATIVE_NFTABLES"],
-        "false",
-        "accepted for compatibility; rules always go through the iptables tools",
-    ),
-    switch(
-        "ambient-disable-safe-upgrade",
-        None,
-        &["AMBIENT_DISABLE_SAFE_UPGRADE"],
-        "false",
-        "clean up at every end, unless --cleanup-on-exit says something else",
-    ),
-    flag(
-        "host-root",
-        None,
-        &["HOST_ROOT"],
-        "/host",
-        "where paths of the host are seen that Istio's own plugin tells",
-    ),
+    CNI_AGENT_RUN_DIR,
+    CNI_CONF_GROUP_READ,
+    AMBIENT_RECONCILE_POD_RULES_ON_STARTUP,
+    ENABLE_AMBIENT_DETECTION_RETRY,
+    AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE,
+    NATIVE_NFTABLES,
+    AMBIENT_DISABLE_SAFE_UPGRADE,
+    HOST_ROOT,
 ];

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use agent::{CaptureConfig, InPodConfig};
 use cni_types::run_dir;
-use flags::Source;
+use flags::{Flag, Source};
 use netfilter::Backend;
 use planner::{
     ambient::AmbientPolicy,
@@ -19,26 +19,27 @@ use super::{Identity, Reader};
 use crate::{
     ambient::{Ambient, PodSource},
     events::{EventSettings, Places},
+    options,
 };
 
 /// The flag of the operator's selectors.
-const SELECTORS: &str = "ambient-enablement-selector";
+const SELECTORS: Flag = options::AMBIENT_ENABLEMENT_SELECTOR;
 /// Old values of kernel settings, beside the socket.
 const JOURNAL: &str = "settings-before.json";
 
 impl Reader<'_> {
     /// The outer value is none after a mistake, the inner one when ambient mode is off.
     pub(super) fn ambient(&mut self, identity: &Identity) -> Option<Option<Ambient>> {
-        let on = self.boolean("ambient-enabled")?;
+        let on = self.boolean(&options::AMBIENT_ENABLED)?;
         let node = self.node_config();
         let (policy, source) = (self.ambient_policy(identity), self.pod_source());
-        let fallback = self.parsed("no-ztunnel-policy");
+        let fallback = self.parsed(&options::NO_ZTUNNEL_POLICY);
         let tools = self.tools();
-        let socket = PathBuf::from(self.shared("agent-socket", run_dir::AGENT_SOCKET));
+        let socket = PathBuf::from(self.shared(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET));
         let journal = socket.parent().unwrap_or(Path::new("/")).join(JOURNAL);
         let capture = self.capture();
-        let host_network = match self.boolean("allow-switch-to-host-ns") {
-            Some(true) => Some(PathBuf::from(self.text("host-proc")).join("1/ns/net")),
+        let host_network = match self.boolean(&options::ALLOW_SWITCH_TO_HOST_NS) {
+            Some(true) => Some(PathBuf::from(self.text(&options::HOST_PROC)).join("1/ns/net")),
             _ => None,
         };
         let policy = policy?;
@@ -54,15 +55,15 @@ impl Reader<'_> {
             netns_directory: self.netns_directory(),
             records: self.debug_socket().with_file_name(wire::RECORDS),
             journal,
-            shared_config: self.text("ambient-config-file").into(),
+            shared_config: self.text(&options::AMBIENT_CONFIG_FILE).into(),
         };
-        let fallback_file = self.optional("no-ztunnel-policy-file").map(PathBuf::from);
+        let fallback_file = self.optional(&options::NO_ZTUNNEL_POLICY_FILE).map(PathBuf::from);
         let events = agent.capture.in_pod().map(|chosen| EventSettings {
             socket: run_dir::path(&self.run_dir(), run_dir::EVENT_SOCKET).into(),
             places: Places {
-                root: self.text("host-root").into(),
+                root: self.text(&options::HOST_ROOT).into(),
                 proc: chosen.proc.clone(),
-                netns_directory: self.text("netns-dir").into(),
+                netns_directory: self.text(&options::NETNS_DIR).into(),
             },
         });
         Some(on.then_some(Ambient { agent, socket, source: source?, fallback_file, host_network, events }))
@@ -70,13 +71,13 @@ impl Reader<'_> {
 
     fn capture(&mut self) -> Option<CaptureConfig> {
         let chosen = self.in_pod();
-        let text = self.text("ambient-capture");
+        let text = self.text(&options::AMBIENT_CAPTURE);
         match text.as_str() {
             "node" => Some(CaptureConfig::Node),
             "in-pod" => Some(CaptureConfig::InPod(chosen?)),
             "auto" | "" => Some(CaptureConfig::Auto(chosen?)),
             _ => {
-                self.mistake("ambient-capture", format!("{text:?} is none of node, in-pod and auto"));
+                self.mistake(&options::AMBIENT_CAPTURE, format!("{text:?} is none of node, in-pod and auto"));
                 None
             }
         }
@@ -84,28 +85,29 @@ impl Reader<'_> {
 
     /// Nothing but in-pod capture was asked for.
     pub(super) fn is_always_in_pod(&self) -> bool {
-        self.text("ambient-capture") == "in-pod"
+        self.text(&options::AMBIENT_CAPTURE) == "in-pod"
     }
 
     fn in_pod(&mut self) -> Option<InPodConfig> {
-        let v4 = self.address("host-probe-snat-ip");
-        let v6 = self.address("host-probe-snat-ipv6");
-        let branch_probes = self.boolean("ambient-enable-aws-branch-eni-probe");
-        let (dns_capture, ipv6) = (self.boolean("ambient-dns-capture"), self.boolean("ambient-ipv6"));
+        let v4 = self.address(&options::HOST_PROBE_SNAT_IP);
+        let v6 = self.address(&options::HOST_PROBE_SNAT_IPV6);
+        let branch_probes = self.boolean(&options::AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE);
+        let (dns_capture, ipv6) =
+            (self.boolean(&options::AMBIENT_DNS_CAPTURE), self.boolean(&options::AMBIENT_IPV6));
         Some(InPodConfig {
             rules: inpod::Config {
                 probes: Probes { v4: v4?, v6: v6? },
                 branch_probes: branch_probes?,
                 ..inpod::Config::default()
             },
-            socket: self.text("ztunnel-uds-address").into(),
+            socket: self.text(&options::ZTUNNEL_UDS_ADDRESS).into(),
             dns_capture: dns_capture?,
             ipv6: ipv6?,
-            proc: self.text("host-proc").into(),
+            proc: self.text(&options::HOST_PROC).into(),
         })
     }
 
-    fn address<T: std::str::FromStr>(&mut self, flag: &str) -> Option<T> {
+    fn address<T: std::str::FromStr>(&mut self, flag: &Flag) -> Option<T> {
         let text = self.text(flag);
         let address = text.parse().ok();
         if address.is_none() {
@@ -119,7 +121,7 @@ impl Reader<'_> {
         match self.selectors() {
             Ok(selectors) => Some(selectors.map(|(selectors, _)| selectors)),
             Err(error) => {
-                self.mistake(SELECTORS, error);
+                self.mistake(&SELECTORS, error);
                 None
             }
         }
@@ -128,7 +130,7 @@ impl Reader<'_> {
     /// The operator's selectors, as they are understood and as they were written; `None`: there are none. Helm renders a
     /// value of `null`, which unsets it, as the word.
     pub(super) fn selectors(&self) -> Result<Option<(Vec<Enablement>, serde_json::Value)>, String> {
-        let Some(text) = self.optional(SELECTORS) else { return Ok(None) };
+        let Some(text) = self.optional(&SELECTORS) else { return Ok(None) };
         let list = facts::parse_yaml(&text)?.into_iter().next().unwrap_or_default();
         if list.is_null() {
             return Ok(None);
@@ -141,32 +143,32 @@ impl Reader<'_> {
 
     /// The namespaces that are never touched.
     pub(super) fn excluded_namespaces(&self) -> Vec<String> {
-        let excluded = self.text("exclude-namespaces");
+        let excluded = self.text(&options::EXCLUDE_NAMESPACES);
         let excluded = excluded.split(',').map(str::trim).filter(|name| !name.is_empty());
         excluded.map(str::to_owned).collect()
     }
 
-    fn parsed<T: std::str::FromStr<Err = String>>(&mut self, flag: &str) -> Option<T> {
+    fn parsed<T: std::str::FromStr<Err = String>>(&mut self, flag: &Flag) -> Option<T> {
         let parsed = self.text(flag).parse();
         parsed.map_err(|error| self.mistake(flag, error)).ok()
     }
 
     fn pod_source(&mut self) -> Option<PodSource> {
-        let text = self.text("pod-source");
+        let text = self.text(&options::POD_SOURCE);
         match (text.as_str(), text.strip_prefix("dir:")) {
             ("api" | "", _) => Some(PodSource::Api),
             (_, Some(path)) if !path.is_empty() => Some(PodSource::Directory(path.into())),
             _ => {
-                self.mistake("pod-source", format!("{text:?} is neither api nor dir:<path>"));
+                self.mistake(&options::POD_SOURCE, format!("{text:?} is neither api nor dir:<path>"));
                 None
             }
         }
     }
 
     fn ambient_policy(&mut self, identity: &Identity) -> Option<AmbientPolicy> {
-        let text = self.text("ztunnel-label");
+        let text = self.text(&options::ZTUNNEL_LABEL);
         let Some((key, value)) = text.split_once('=').filter(|(key, _)| !key.is_empty()) else {
-            self.mistake("ztunnel-label", format!("{text:?} is no key=value"));
+            self.mistake(&options::ZTUNNEL_LABEL, format!("{text:?} is no key=value"));
             return None;
         };
         let enablement = self.enablement()?;
@@ -176,7 +178,7 @@ impl Reader<'_> {
             ztunnel: ZtunnelSelector {
                 label: (key.to_owned(), value.to_owned()),
                 namespaces: self.ztunnel_namespaces(identity),
-                service_account: self.text("ztunnel-service-account"),
+                service_account: self.text(&options::ZTUNNEL_SERVICE_ACCOUNT),
             },
             excluded_namespaces: self.excluded_namespaces(),
             enablement,
@@ -189,15 +191,15 @@ impl Reader<'_> {
     /// some platforms puts agent and ztunnel into kube-system. No other: whoever may make pods of ztunnel's service account
     /// in our namespace may replace the agent as well.
     fn ztunnel_namespaces(&self, identity: &Identity) -> Vec<String> {
-        let (chosen, source) = self.values.get("system-namespace");
+        let (chosen, source) = self.values.get(&options::SYSTEM_NAMESPACE);
         let own = Some(&identity.namespace)
             .filter(|own| source == Source::Default && !own.is_empty() && own.as_str() != chosen);
         [Some(chosen.to_owned()), own.cloned()].into_iter().flatten().collect()
     }
 
     fn node_config(&mut self) -> Option<NodeConfig> {
-        let links = self.parsed("ambient-links");
-        let (tables, first) = (self.tables(), self.number("ambient-rule-priority"));
+        let links = self.parsed(&options::AMBIENT_LINKS);
+        let (tables, first) = (self.tables(), self.number(&options::AMBIENT_RULE_PRIORITY));
         Some(NodeConfig {
             links: links?,
             tables: tables?,
@@ -206,7 +208,7 @@ impl Reader<'_> {
         })
     }
 
-    fn number(&mut self, flag: &str) -> Option<u32> {
+    fn number(&mut self, flag: &Flag) -> Option<u32> {
         let text = self.text(flag);
         let number = text.parse().ok().filter(|number| (1..32_000).contains(number));
         if number.is_none() {
@@ -216,10 +218,10 @@ impl Reader<'_> {
     }
 
     fn tables(&mut self) -> Option<Tables> {
-        let text = self.text("ambient-tables");
+        let text = self.text(&options::AMBIENT_TABLES);
         let numbers: Vec<u32> = text.split(',').filter_map(|number| number.trim().parse().ok()).collect();
         let [inbound, outbound, slot_inbound, slot_outbound, slot_return] = numbers[..] else {
-            self.mistake("ambient-tables", format!("{text:?} are not five numbers"));
+            self.mistake(&options::AMBIENT_TABLES, format!("{text:?} are not five numbers"));
             return None;
         };
         let tables = Tables { inbound, outbound, slot_inbound, slot_outbound, slot_return };
@@ -227,19 +229,22 @@ impl Reader<'_> {
         let distinct: std::collections::BTreeSet<_> = all.iter().collect();
         let free = |table: &&model::TableId| table.0 > 0 && !(253..=255).contains(&table.0);
         if distinct.len() != all.len() || !all.iter().all(|table| free(&table)) {
-            self.mistake("ambient-tables", "these are not eight different tables, or one is the kernel's");
+            self.mistake(
+                &options::AMBIENT_TABLES,
+                "these are not eight different tables, or one is the kernel's",
+            );
             return None;
         }
         Some(tables)
     }
 
     fn tools(&mut self) -> Option<netfilter::Options> {
-        let forced = match self.optional("force-iptables-binary") {
+        let forced = match self.optional(&options::FORCE_IPTABLES_BINARY) {
             None => None,
             Some(text) => match text.parse::<Backend>() {
                 Ok(backend) => Some(backend),
                 Err(error) => {
-                    self.mistake("force-iptables-binary", error);
+                    self.mistake(&options::FORCE_IPTABLES_BINARY, error);
                     return None;
                 }
             },

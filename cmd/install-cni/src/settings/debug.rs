@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 
 use cni_types::run_dir;
-use flags::{Source, Values};
+use flags::{Flag, Source, Values};
 use report::Setting;
 use telemetry::http::ListenAddress;
 
 use super::{DEBUG_SOCKET, Reader, Settings};
+use crate::options;
 
 /// Name of the file beside it with the last state that an agent has seen.
 const LAST_STATE: &str = "last-state.json";
 /// The one value that is left out: it is long, and shows in the conflist.
-pub(super) const TEMPLATE: &str = "cni-network-config";
+pub(super) const TEMPLATE: Flag = options::CNI_NETWORK_CONFIG;
 
 /// Where the debug state is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,17 +27,17 @@ pub(crate) struct DebugAddress {
 impl Reader<'_> {
     /// The outer value is none after a mistake.
     pub(super) fn debug(&mut self) -> Option<Option<DebugAddress>> {
-        let port = self.port("ctrlz_port")?;
-        let address = self.text("ctrlz_address");
+        let port = self.port(&options::CTRLZ_PORT)?;
+        let address = self.text(&options::CTRLZ_ADDRESS);
         if let Err(error) = address.parse::<ListenAddress>() {
-            self.mistake("ctrlz_address", error);
+            self.mistake(&options::CTRLZ_ADDRESS, error);
             return None;
         }
         Some(port.map(|port| DebugAddress { address, port }))
     }
 
     pub(super) fn log_socket(&self) -> Option<PathBuf> {
-        let path = self.shared("log-uds-address", run_dir::LOG_SOCKET);
+        let path = self.shared(&options::LOG_UDS_ADDRESS, run_dir::LOG_SOCKET);
         Some(path).filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
@@ -50,7 +51,7 @@ impl Reader<'_> {
 
 /// Every value, and where it came from.
 pub(super) fn config(values: &Values) -> Vec<Setting> {
-    let all = values.iter().filter(|(flag, _, _)| *flag != TEMPLATE);
+    let all = values.iter().filter(|(flag, _, _)| *flag != TEMPLATE.long);
     all.map(|(flag, text, source)| Setting {
         name: flag.to_owned(),
         value: text.to_owned(),

@@ -8,11 +8,12 @@ use std::{
 };
 
 use cni_types::{Entry, POD_ANNOTATIONS, run_dir};
-use flags::Source;
+use flags::{Flag, Source};
 use installer::{Json, Template};
 use model::parse_go_bool;
 
 use super::{Identity, Reader};
+use crate::options;
 
 /// Where the plugin asks, unless its entry says otherwise.
 const PLUGINS_SOCKET: &str = "/var/run/istio-cni/agent.sock";
@@ -28,22 +29,23 @@ const LABELS: &str = r#"[
 impl Reader<'_> {
     /// Nobody gives a template: the entry is made here.
     pub(super) fn is_generated(&self) -> bool {
-        let given = ["cni-network-config", "cni-network-config-file", "cni-config-map"];
+        let given =
+            [&options::CNI_NETWORK_CONFIG, &options::CNI_NETWORK_CONFIG_FILE, &options::CNI_CONFIG_MAP];
         given.iter().all(|flag| self.text(flag).trim().is_empty())
     }
 
     /// What is neither true nor false is told elsewhere.
-    fn is_on(&self, flag: &str) -> bool {
+    fn is_on(&self, flag: &Flag) -> bool {
         parse_go_bool(&self.text(flag)) == Some(true)
     }
 
     /// The directory that plugin and agent share.
     pub(super) fn run_dir(&self) -> String {
-        self.text("cni-agent-run-dir")
+        self.text(&options::CNI_AGENT_RUN_DIR)
     }
 
     /// What is in that directory, unless somebody put it elsewhere.
-    pub(super) fn shared(&self, flag: &str, name: &str) -> String {
+    pub(super) fn shared(&self, flag: &Flag, name: &str) -> String {
         match self.values.get(flag).1 {
             Source::Default => run_dir::path(&self.run_dir(), name),
             _ => self.text(flag),
@@ -54,18 +56,19 @@ impl Reader<'_> {
     pub(super) fn kubeconfig_paths(&mut self) -> Option<(PathBuf, PathBuf)> {
         let directory = self.run_dir();
         if !Path::new(&directory).is_absolute() {
-            self.mistake("cni-agent-run-dir", format!("{directory:?} is no absolute path"));
+            self.mistake(&options::CNI_AGENT_RUN_DIR, format!("{directory:?} is no absolute path"));
             return None;
         }
         let newer = PathBuf::from(run_dir::path(&directory, run_dir::KUBECONFIG));
-        let older = Path::new(&self.text("mounted-cni-net-dir")).join(self.file_name("kubecfg-file-name")?);
+        let older = Path::new(&self.text(&options::MOUNTED_CNI_NET_DIR))
+            .join(self.file_name(&options::KUBECFG_FILE_NAME)?);
         Some(if self.is_generated() { (newer, older) } else { (older, newer) })
     }
 
     /// What the plugin's entry says of ambient mode when the template does not: that it is on, who belongs to it, and what
     /// is elsewhere than the plugin expects.
     pub(super) fn entry_defaults(&self) -> Vec<(&'static str, Json)> {
-        if !self.is_on("ambient-enabled") {
+        if !self.is_on(&options::AMBIENT_ENABLED) {
             return Vec::new();
         }
         let mut defaults = vec![("ambient_enabled", Json::Bool(true))];
@@ -73,12 +76,12 @@ impl Reader<'_> {
             true => run_dir::path(&self.run_dir(), run_dir::AGENT_SOCKET),
             false => PLUGINS_SOCKET.to_owned(),
         };
-        let socket = self.shared("agent-socket", run_dir::AGENT_SOCKET);
+        let socket = self.shared(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET);
         if socket != expected {
             defaults.push(("agent_socket", Json::String(socket)));
         }
-        if self.values.get("ambient-config-file").1 != Source::Default {
-            defaults.push(("ambient_config", Json::String(self.text("ambient-config-file"))));
+        if self.values.get(&options::AMBIENT_CONFIG_FILE).1 != Source::Default {
+            defaults.push(("ambient_config", Json::String(self.text(&options::AMBIENT_CONFIG_FILE))));
         }
         defaults.extend(self.selectors_as_json().map(|selectors| ("enablement_selectors", selectors)));
         defaults
@@ -98,9 +101,9 @@ impl Reader<'_> {
     fn generated(&self, identity: &Identity) -> String {
         let text = |text: &str| Json::String(text.to_owned());
         let empty = || Json::Object(BTreeMap::new());
-        let level = match self.values.get("log-level").1 {
+        let level = match self.values.get(&options::LOG_LEVEL).1 {
             Source::Default => self.plugin_level.to_owned(),
-            _ => self.text("log-level"),
+            _ => self.text(&options::LOG_LEVEL),
         };
         let switch = |flag| Json::Bool(self.is_on(flag));
         let excluded = self.excluded_namespaces().into_iter().map(Json::String).collect::<Vec<_>>();
@@ -115,15 +118,16 @@ impl Reader<'_> {
             ("capabilities", Json::Object(BTreeMap::from([(POD_ANNOTATIONS.to_owned(), Json::Bool(true))]))),
             ("plugin_log_level", Json::String(level)),
             ("cni_agent_run_dir", Json::String(self.run_dir())),
-            ("ambient_enabled", switch("ambient-enabled")),
+            ("ambient_enabled", switch(&options::AMBIENT_ENABLED)),
             ("exclude_namespaces", if excluded.is_empty() { Json::Null } else { Json::List(excluded) }),
             ("pod_namespace", text(&identity.namespace)),
-            ("native_nftables", switch("native-nftables")),
-            ("enable_ambient_detection_retry", switch("enable-ambient-detection-retry")),
+            ("native_nftables", switch(&options::NATIVE_NFTABLES)),
+            ("enable_ambient_detection_retry", switch(&options::ENABLE_AMBIENT_DETECTION_RETRY)),
         ];
-        if self.values.get("log-uds-address").1 != Source::Default {
-            members
-                .extend(self.optional("log-uds-address").map(|path| ("log_uds_address", Json::String(path))));
+        if self.values.get(&options::LOG_UDS_ADDRESS).1 != Source::Default {
+            members.extend(
+                self.optional(&options::LOG_UDS_ADDRESS).map(|path| ("log_uds_address", Json::String(path))),
+            );
         }
         members.extend(self.entry_defaults());
         members.extend(self.selectors_as_json().map(|selectors| ("enablement_selectors", selectors)));
@@ -132,21 +136,23 @@ impl Reader<'_> {
     }
 
     pub(super) fn template(&mut self, has_config_map: bool, identity: &Identity) -> Template {
-        let (text, file) = (self.text("cni-network-config"), self.optional("cni-network-config-file"));
+        let (text, file) =
+            (self.text(&options::CNI_NETWORK_CONFIG), self.optional(&options::CNI_NETWORK_CONFIG_FILE));
         let is_there = file.as_ref().is_some_and(|file| fs::exists(file).unwrap_or(true));
         if self.is_generated() {
             return Template { text: self.generated(identity), ..Template::default() };
         }
         if let (true, Some(file), false, false) = (text.trim().is_empty(), &file, is_there, has_config_map) {
             let what = format!("{file} is not there, and --cni-network-config is empty");
-            self.mistake("cni-network-config-file", what);
+            self.mistake(&options::CNI_NETWORK_CONFIG_FILE, what);
         }
-        let (kubeconfig, directory) = (self.text("kubecfg-file-name"), self.text("cni-net-dir"));
+        let (kubeconfig, directory) =
+            (self.text(&options::KUBECFG_FILE_NAME), self.text(&options::CNI_NET_DIR));
         let around = |name: &str| self.around.variable(name).unwrap_or_default();
         let node = Some(around("KUBERNETES_NODE_NAME")).filter(|node| !node.is_empty());
         let variables = vec![
-            ("__LOG_LEVEL__", self.text("log-level")),
-            ("__LOG_UDS_ADDRESS__", self.shared("log-uds-address", run_dir::LOG_SOCKET)),
+            ("__LOG_LEVEL__", self.text(&options::LOG_LEVEL)),
+            ("__LOG_UDS_ADDRESS__", self.shared(&options::LOG_UDS_ADDRESS, run_dir::LOG_SOCKET)),
             ("__KUBECONFIG_FILENAME__", kubeconfig.clone()),
             ("__KUBECONFIG_FILEPATH__", format!("{}/{kubeconfig}", directory.trim_end_matches('/'))),
             ("__KUBERNETES_SERVICE_HOST__", around("KUBERNETES_SERVICE_HOST")),

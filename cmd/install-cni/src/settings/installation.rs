@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use flags::Flag;
 use installer::{Authority, Chaining, KubeconfigSettings};
 
 use super::{Identity, Reader, SERVICE_ACCOUNT};
+use crate::options;
 
 /// Where the image has what is to be installed.
 const SOURCE: &str = "/opt/cni/bin";
@@ -25,13 +27,13 @@ impl Reader<'_> {
         let kubeconfig = self.kubeconfig(server, authority);
         let chaining = self.chaining();
         let template = self.template(has_config_map, identity);
-        let (paths, group_read) = (self.kubeconfig_paths(), self.boolean("cni-conf-group-read"));
-        let own_name = self.file_name("istio-owned-cni-config-filename");
+        let (paths, group_read) = (self.kubeconfig_paths(), self.boolean(&options::CNI_CONF_GROUP_READ));
+        let own_name = self.file_name(&options::ISTIO_OWNED_CNI_CONFIG_FILENAME);
         let (kubeconfig_path, former) = paths?;
         let settings = installer::Settings {
             source: SOURCE.into(),
             targets: TARGETS.map(PathBuf::from).to_vec(),
-            conf_dir: self.text("mounted-cni-net-dir").into(),
+            conf_dir: self.text(&options::MOUNTED_CNI_NET_DIR).into(),
             chaining: chaining?,
             template,
             defaults: self.entry_defaults(),
@@ -49,7 +51,7 @@ impl Reader<'_> {
         let is_fixed =
             !has_config_map && settings.template.file.is_none() && !settings.template.text.is_empty();
         if let (true, Err(error)) = (is_fixed, settings.check_template()) {
-            self.mistake("cni-network-config", error);
+            self.mistake(&options::CNI_NETWORK_CONFIG, error);
         }
         Some(settings)
     }
@@ -60,8 +62,8 @@ impl Reader<'_> {
         server: Option<String>,
         authority: &Authority,
     ) -> Option<Option<KubeconfigSettings>> {
-        let mode = self.mode("kubeconfig-mode");
-        if !self.boolean("write-kubeconfig")? {
+        let mode = self.mode(&options::KUBECONFIG_MODE);
+        if !self.boolean(&options::WRITE_KUBECONFIG)? {
             return Some(None);
         }
         if server.is_none() {
@@ -73,7 +75,7 @@ impl Reader<'_> {
     }
 
     /// Permission bits: as Go reads integers, `0600` is octal and `384` decimal.
-    fn mode(&mut self, flag: &str) -> Option<u32> {
+    fn mode(&mut self, flag: &Flag) -> Option<u32> {
         let text = self.text(flag);
         let octal =
             text.strip_prefix("0o").or_else(|| text.strip_prefix('0').filter(|digits| !digits.is_empty()));
@@ -88,7 +90,7 @@ impl Reader<'_> {
         mode
     }
 
-    pub(super) fn file_name(&mut self, flag: &str) -> Option<String> {
+    pub(super) fn file_name(&mut self, flag: &Flag) -> Option<String> {
         let name = self.text(flag);
         if name.is_empty() || name.contains('/') || name == "." || name == ".." {
             self.mistake(flag, format!("{name:?} is no file name"));
@@ -98,11 +100,12 @@ impl Reader<'_> {
     }
 
     fn chaining(&mut self) -> Option<Chaining> {
-        let name = match self.optional("cni-conf-name") {
-            Some(_) => Some(self.file_name("cni-conf-name")?),
+        let name = match self.optional(&options::CNI_CONF_NAME) {
+            Some(_) => Some(self.file_name(&options::CNI_CONF_NAME)?),
             None => None,
         };
-        let (chained, own) = (self.boolean("chained-cni-plugin")?, self.boolean("istio-owned-cni-config")?);
+        let (chained, own) =
+            (self.boolean(&options::CHAINED_CNI_PLUGIN)?, self.boolean(&options::ISTIO_OWNED_CNI_CONFIG)?);
         match (chained, own) {
             (true, false) => Some(Chaining::Primary { name }),
             (true, true) => Some(Chaining::Own { primary: name }),
@@ -111,7 +114,7 @@ impl Reader<'_> {
             }
             (false, true) => {
                 let what = "a complete copy of the network needs --chained-cni-plugin";
-                self.mistake("istio-owned-cni-config", what);
+                self.mistake(&options::ISTIO_OWNED_CNI_CONFIG, what);
                 None
             }
         }

@@ -161,9 +161,10 @@ fn every_flag_has_its_documented_variables_and_default() {
 
 #[test]
 fn a_flag_wins_over_each_of_its_variables_and_these_over_the_default() {
-    for (flag, variables, default) in DOCUMENTED {
+    for (name, variables, default) in DOCUMENTED {
+        let flag = FLAGS.iter().find(|flag| flag.long == *name).unwrap();
         assert_eq!(values(&[], &[]).get(flag), (*default, Source::Default));
-        let argument = format!("--{flag}=from-flag");
+        let argument = format!("--{name}=from-flag");
         assert_eq!(values(&[&argument], &[]).get(flag), ("from-flag", Source::Flag));
         for variable in *variables {
             let env = [(*variable, "from-variable")];
@@ -172,7 +173,11 @@ fn a_flag_wins_over_each_of_its_variables_and_these_over_the_default() {
         }
     }
     let both = [("ISTIO_OWNED_CNI_CONF_FILENAME", "b"), ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "a")];
-    assert_eq!(values(&[], &both).text("istio-owned-cni-config-filename"), "a", "the documented one first");
+    assert_eq!(
+        values(&[], &both).text(&options::ISTIO_OWNED_CNI_CONFIG_FILENAME),
+        "a",
+        "the documented one first"
+    );
 }
 
 #[test]

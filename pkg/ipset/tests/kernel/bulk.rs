@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ipset::{Comment, Entry, Family, Handle, SetSpec};
+use ipset::{Comment, Entry, Family, Handle, Removed, SetSpec};
 use netns::Netns;
 
 use crate::{addresses, in_fresh_netns, made, name, noted, saved, sorted};
@@ -93,7 +93,8 @@ fn a_thousand_members_are_added_within_ten_milliseconds() {
         let spec = made(handle, SetSpec::new(name("s"), Family::V4).with_comments());
         let entries = entries(&spec, 1000);
         let mut round = || {
-            handle.flush(&spec.name).unwrap();
+            assert_eq!(handle.destroy(&spec.name).unwrap(), Removed::Yes);
+            let spec = made(handle, spec.clone());
             let start = Instant::now();
             assert_eq!(handle.add_all(&spec, &entries).unwrap().added, 1000);
             start.elapsed()

@@ -29,12 +29,10 @@ fn two_sets(handle: &mut Handle) -> [SetSpec; 2] {
 }
 
 #[test]
-fn a_swap_changes_what_a_rule_matches() {
+fn a_rule_matches_the_members_of_its_set() {
     in_fresh_netns(|handle| {
         let [active, next] = two_sets(handle);
         assert!(is_matched("127.0.0.1") && !is_matched("127.0.0.2"));
-        handle.swap(&active.name, &next.name).unwrap();
-        assert!(!is_matched("127.0.0.1") && is_matched("127.0.0.2"));
         let references = |handle: &mut Handle, wanted: &SetSpec| {
             let sets = handle.sets().unwrap();
             sets.iter().find(|set| set.name == wanted.name.as_str()).unwrap().references
@@ -49,18 +47,14 @@ fn a_swap_changes_what_a_rule_matches() {
 fn a_set_in_use_is_busy_and_stays() {
     in_fresh_netns(|handle| {
         let [active, next] = two_sets(handle);
-        let errors =
-            [handle.destroy(&active.name).unwrap_err(), handle.rename(&active.name, &name("x")).unwrap_err()];
-        for error in &errors {
-            assert!(error.is_busy() && !error.is_missing_set() && !error.is_full(), "{error}");
-        }
+        let error = handle.destroy(&active.name).unwrap_err();
+        assert!(error.is_busy() && !error.is_missing_set() && !error.is_full(), "{error}");
         assert_eq!(
-            errors[0].to_string(),
+            error.to_string(),
             "cannot destroy set active: kernel says: in use by a firewall rule, another set or a listing \
              (IPSET_ERR_BUSY)"
         );
         assert_eq!(shown("ipset list -n"), "active\nnext\n");
-        handle.flush(&active.name).unwrap();
         rule("-D");
         assert_eq!(handle.destroy(&active.name).unwrap(), Removed::Yes);
         assert_eq!(handle.destroy(&next.name).unwrap(), Removed::Yes);

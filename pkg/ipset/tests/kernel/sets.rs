@@ -1,7 +1,6 @@
 //! Whole sets.
 
 use ipset::{Created, Entry, Error, Family, Removed, SetInfo, SetSpec};
-use netlink::Errno;
 
 use crate::{addresses, in_fresh_netns, made, name, run, saved, shown};
 
@@ -119,8 +118,8 @@ fn sets_of_other_types_are_not_listed_as_addresses() {
 #[test]
 fn a_missing_set_is_told_in_each_operation() {
     in_fresh_netns(|handle| {
-        let (there, gone) = (SetSpec::new(name("a"), Family::V4), SetSpec::new(name("gone"), Family::V4));
-        let there = made(handle, there);
+        made(handle, SetSpec::new(name("a"), Family::V4));
+        let gone = SetSpec::new(name("gone"), Family::V4);
         let ip = addresses(Family::V4, 1).remove(0);
         assert_eq!(handle.list(&gone.name).unwrap(), None);
         assert_eq!(handle.destroy(&gone.name).unwrap(), Removed::Missing);
@@ -128,52 +127,28 @@ fn a_missing_set_is_told_in_each_operation() {
             handle.add(&gone, &ip.into()).unwrap_err(),
             handle.add_all(&gone, &[ip.into()]).unwrap().failed.remove(0).error,
             handle.remove(&gone, ip).unwrap_err(),
-            handle.flush(&gone.name).unwrap_err(),
-            handle.swap(&there.name, &gone.name).unwrap_err(),
-            handle.swap(&gone.name, &there.name).unwrap_err(),
-            handle.rename(&gone.name, &name("b")).unwrap_err(),
         ];
         for error in errors {
             assert!(error.is_missing_set() && !error.is_busy() && !error.is_full(), "{error}");
         }
-        let error = handle.flush(&gone.name).unwrap_err();
-        assert_eq!(error.to_string(), "cannot flush set gone: kernel says: no such set (ENOENT)");
+        let error = handle.remove(&gone, ip).unwrap_err();
+        let words = format!("cannot remove {ip} from set gone: kernel says: no such set (ENOENT)");
+        assert_eq!(error.to_string(), words);
         assert_eq!(handle.sets().unwrap().len(), 1);
     });
 }
 
 #[test]
-fn flushing_and_destroying_touch_the_one_set_only() {
+fn destroying_touches_the_one_set_only() {
     in_fresh_netns(|handle| {
         let sets = ["a", "b", "c"].map(|text| made(handle, SetSpec::new(name(text), Family::V4)));
         for set in &sets {
             let _ = handle.add(set, &addresses(Family::V4, 1)[0].into()).unwrap();
         }
         let [a, b, c] = sets;
-        handle.flush(&a.name).unwrap();
-        assert_eq!([&a, &b, &c].map(|set| saved(&set.name).len()), [0, 1, 1]);
         assert_eq!(handle.destroy(&b.name).unwrap(), Removed::Yes);
+        assert_eq!([&a, &c].map(|set| saved(&set.name).len()), [1, 1]);
         assert_eq!(shown("ipset list -n"), "a\nc\n");
-    });
-}
-
-#[test]
-fn names_change_and_members_stay() {
-    in_fresh_netns(|handle| {
-        let [a, b] = ["a", "b"].map(|text| made(handle, SetSpec::new(name(text), Family::V4)));
-        let (first, second) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let _ = (handle.add(&a, &Entry::new(first)).unwrap(), handle.add(&b, &Entry::new(second)).unwrap());
-        handle.swap(&a.name, &b.name).unwrap();
-        assert_eq!((saved(&a.name), saved(&b.name)), (vec![second.into()], vec![first.into()]));
-        let taken = handle.rename(&a.name, &b.name).unwrap_err();
-        assert_eq!(taken.errno(), Some(Errno(4101)));
-        assert!(!taken.is_missing_set(), "{taken}");
-        handle.rename(&a.name, &name("c")).unwrap();
-        assert_eq!(handle.list(&name("c")).unwrap(), Some(vec![second.into()]));
-        assert_eq!(handle.list(&a.name).unwrap(), None);
-        shown("ipset create six hash:ip family inet6");
-        let error = handle.swap(&b.name, &name("six")).unwrap_err();
-        assert_eq!(error.errno(), Some(Errno(4102)), "{error}");
     });
 }
 

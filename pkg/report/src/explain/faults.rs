@@ -73,11 +73,7 @@ fn not_synced(state: &State) -> Option<Finding> {
 fn trouble(state: &State) -> Option<Finding> {
     let trouble = state.node.trouble.as_ref()?;
     let says = format!("The node is degraded: {}.", clause(trouble));
-    Some(Finding::wrong(
-        "node-trouble",
-        says,
-        &["Fix what the message names; the agent goes on by itself."],
-    ))
+    Some(Finding::wrong("node-trouble", says, &["Fix what the message names; the agent goes on by itself."]))
 }
 
 /// Objects of ours that are not as they should be; of files there is more to say.
@@ -106,8 +102,7 @@ fn foreign(state: &State) -> Option<Finding> {
         more => format!(" (and {more} more)"),
     };
     let says = format!("Another program uses what the agent needs: {}{more}.", clause(first));
-    let advice =
-        ["Change one of the two; see the settings ambient-tables and ambient-rule-priority."];
+    let advice = ["Change one of the two; see the settings ambient-tables and ambient-rule-priority."];
     Some(Finding::wrong("foreign", says, &advice))
 }
 

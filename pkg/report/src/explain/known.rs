@@ -108,10 +108,7 @@ fn no_ztunnel(state: &State, pod: &PodState) -> Option<Finding> {
         ),
         _ => ("no-ztunnel-hold", "its connections are held back until one is"),
     };
-    let says = format!(
-        "No ztunnel is ready on this node, so the pod {} has no proxy: {then}.",
-        title(pod)
-    );
+    let says = format!("No ztunnel is ready on this node, so the pod {} has no proxy: {then}.", title(pod));
     Some(Finding::wrong(code, says, &ZTUNNEL))
 }
 
@@ -268,10 +265,8 @@ fn failed(_: &State, pod: &PodState) -> Option<Finding> {
     let trouble = pod.trouble.as_ref()?;
     let what = if pod.way.is_some() { "could not be enrolled" } else { "could not start" };
     let says = format!("The pod {} {what}: {}. {}", title(pod), clause(trouble), traffic(pod));
-    let advice = [
-        "Fix what the message names; the agent, or the kubelet at the next start, tries again.",
-        RESTART,
-    ];
+    let advice =
+        ["Fix what the message names; the agent, or the kubelet at the next start, tries again.", RESTART];
     Some(Finding::wrong("failed", says, &advice))
 }
 

@@ -98,7 +98,9 @@ fn advice(pod: &PodState, state: &State) -> Vec<&'static str> {
             vec!["To capture it, remove its namespace from exclude-namespaces and restart the agent."]
         }
         "host-network" => vec!["To capture it, run it without hostNetwork."],
-        "opted-out" => vec!["To capture it, remove that annotation from the pod's template and from the pod."],
+        "opted-out" => {
+            vec!["To capture it, remove that annotation from the pod's template and from the pod."]
+        }
         "sidecar" => vec!["To bring it into ambient mode, switch its injection off and restart it."],
         "istio-init" => vec![
             "To let the plugin do that, have istiod inject without istio-init (setting pilot.cni.enabled), and restart the pod.",

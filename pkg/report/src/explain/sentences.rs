@@ -142,8 +142,6 @@ fn last_change(change: &Change) -> String {
 pub(super) fn of_seeing(state: &State) -> Vec<String> {
     let blind = state.seen.blind.iter();
     blind
-        .map(|blind| {
-            sentence(&format!("Unknown: {}, because: {}", clause(&blind.what), clause(&blind.why)))
-        })
+        .map(|blind| sentence(&format!("Unknown: {}, because: {}", clause(&blind.what), clause(&blind.why))))
         .collect()
 }
