@@ -70,7 +70,7 @@ fn captured_on_the_node_and_what_happens_meanwhile() {
     assert!(answer.trouble.iter().any(|text| text.starts_with(stale)), "{answer}");
     stage.node.write_conflist("10-kit.conflist", &stage.node.conflist(&[]));
     let answer = says(&stage.container, "mesh/web", down, &[]);
-    let entry = "The container runtime's network configuration does not have our entry";
+    let entry = "The container runtime's network configuration lacks our entry";
     assert!(answer.trouble.iter().any(|text| text.starts_with(entry)), "{answer}");
     assert_eq!(verify(&stage.container).0, 1);
 

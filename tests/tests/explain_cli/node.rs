@@ -71,7 +71,7 @@ fn each_pod_of_a_node_has_its_reason() {
         ("mesh/label-none", outside("pod-label-none"), "it carries the label istio.io/dataplane-mode=none"),
         ("backup/labelled", outside("excluded-namespace"), "its namespace is excluded"),
         ("db/injected", outside("excluded-namespace"), "its namespace is excluded"),
-        ("mesh/host", outside("host-network"), "the network of the node itself"),
+        ("mesh/host", outside("host-network"), "the node's own network"),
         ("mesh/done", outside("terminated"), "it has ended"),
         ("plain/job", outside("terminated"), "it has ended"),
         ("istio-system/ztunnel-a", outside("ztunnel"), "it is ztunnel"),

@@ -292,7 +292,7 @@ fn with_ambient_mode_the_pods_objects_tell() {
         says(&stage.container, "plain/new", ("no-address", "pending", "sidecar", 1), &["has no address yet"]);
     web.sandbox.netns.sh("nft flush ruleset");
     let answer =
-        says(&stage.container, "plain/web", BROKEN, &["Its traffic, or some of it, bypasses the mesh"]);
+        says(&stage.container, "plain/web", BROKEN, &["All or some of its traffic bypasses the mesh"]);
     assert!(answer.advice[0].starts_with("Delete the pod"), "{answer}");
     let (status, text) = call(&stage.container, &["list", "--bypassing"]);
     assert!(status == 1 && text.contains("plain/web  bypassing  sidecar"), "{text}");
