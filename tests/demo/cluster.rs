@@ -29,7 +29,7 @@ impl Cluster {
     pub(crate) fn start(show: &mut Show) -> Option<Cluster> {
         show.chapter("a node, and a real API server");
         let Some(api) = ApiServer::shared() else {
-            show.note("no kube-apiserver: Go is needed to build it (see README.md)");
+            show.note("no kube-apiserver: Go is needed to build it (see CONTRIBUTING.md)");
             return None;
         };
         let version = api.admin().get("/version")["gitVersion"].clone();

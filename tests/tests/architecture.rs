@@ -35,3 +35,28 @@ fn every_direct_dependency_has_its_reason() {
     let used: BTreeSet<&str> = manifests.iter().flat_map(|manifest| external(manifest)).collect();
     assert_eq!(named, used);
 }
+
+/// A constant that was renamed or moved is found at its new place.
+#[test]
+fn every_time_limit_stands_where_the_table_says() {
+    let text = fs::read_to_string(repository().join("docs/time-limits.md")).unwrap();
+    let rows = text.lines().filter(|line| line.starts_with("| ") && line.contains(".rs |"));
+    let mut checked = 0;
+    for row in rows {
+        let cell = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
+        for part in cell.split("; ") {
+            let names: Vec<&str> = part.split('`').skip(1).step_by(2).collect();
+            let paths = part.split(", ").filter(|word| !word.starts_with('`'));
+            for path in paths {
+                let source = fs::read_to_string(repository().join(path));
+                let source = source.unwrap_or_else(|error| panic!("{path}: {error}: {row}"));
+                for name in &names {
+                    let constant = name.rsplit("::").next().unwrap();
+                    assert!(source.contains(constant), "{path} has no {constant}: {row}");
+                    checked += 1;
+                }
+            }
+        }
+    }
+    assert!(checked > 100, "the table was read: {checked}");
+}
