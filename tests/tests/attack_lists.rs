@@ -322,7 +322,7 @@ fn a_first_list_without_our_own_pod_is_not_used() {
         assert!(stage.is_captured(&one), "in the clear: {}", stage.log());
         assert!(!stage.daemon.as_ref().unwrap().is_ready());
     });
-    assert!(stage.log().contains("lists pods of this node without our own"), "{}", stage.log());
+    assert!(stage.log().contains("lacks the agent's own pod"), "{}", stage.log());
     store.tell_the_truth();
     stage.daemon().wait_until_ready();
     assert!(stage.is_captured(&one));

@@ -19,6 +19,7 @@ use netns::Netns;
 use node_status::Inspector;
 use planner::{ambient::AMBIENT_REDIRECTION, node::Fallback};
 use prometheus_client::registry::Registry;
+use retry::LastError;
 use tokio::{
     runtime,
     sync::{mpsc, oneshot},
@@ -136,7 +137,7 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
         None => work(),
         Some(node) => {
             if let Err(error) = node.run_in(work) {
-                warn!(target: "ambient", "{error}");
+                warn!(target: "ambient", %error, "cannot enter the node's network namespace");
             }
         }
     };
@@ -250,7 +251,7 @@ async fn mark_all(settings: Arc<Settings>, marks: &mut mpsc::Receiver<Annotation
 
 /// Reads the policy from a file, and again when it changes. A word that is none leaves the last one.
 fn follow_fallback(file: &Path, handle: &AgentHandle) {
-    let mut said = String::new();
+    let mut last = LastError::default();
     let mut watcher = match Watcher::new() {
         Ok(watcher) => watcher,
         Err(error) => {
@@ -263,12 +264,11 @@ fn follow_fallback(file: &Path, handle: &AgentHandle) {
         watcher.watch(&directories);
         match read_fallback(file) {
             Ok(fallback) => {
-                said.clear();
+                last.clear();
                 handle.set_fallback(fallback);
             }
-            Err(error) if error != said => {
+            Err(error) if last.replace(&error) => {
                 warn!(target: "ambient", path = %file.display(), error, "invalid policy; keeping the last one");
-                said = error;
             }
             Err(_) => {}
         }

@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 use installer::Handle;
 use kubeio::{Client, Connection, Error, Kind, Object};
 use model::DaemonSet;
+use retry::{Backoff, LastError};
 use serde::Deserialize;
 use tracing::{debug, info, warn};
 
@@ -65,18 +66,20 @@ pub(crate) async fn follow(
 /// Pauses while something is not there yet.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
+const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
 
 /// Tries until the credential can be read.
 pub(crate) async fn connect(connection: &Connection) -> Client {
-    let mut pause = FIRST_PAUSE;
-    let mut said = WarnOnce::default();
+    let (mut attempts, mut last) = (BACKOFF.attempts(), LastError::default());
     loop {
         match Client::new(connection) {
             Ok(client) => return client,
-            Err(error) => said.warn(&error),
+            Err(error) if last.replace(&error) => {
+                warn!(target: "install", %error, "cannot read the credential for the API server");
+            }
+            Err(_) => {}
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LAST_PAUSE);
+        tokio::time::sleep(attempts.failed()).await;
     }
 }
 
@@ -87,26 +90,30 @@ struct ConfigMap {
 }
 
 async fn follow_config_map(client: &Client, object: &Object, key: &str, installer: &Handle) {
-    let mut said = WarnOnce::default();
+    let mut last = LastError::default();
+    let name = format!("{}/{}", object.namespace, object.name);
     let mut changes = std::pin::pin!(client.watch::<ConfigMap>(object));
     while let Some(change) = changes.next().await {
         let value = match change {
             Ok(config_map) => config_map.and_then(|mut config_map| config_map.data.remove(key)),
             Err(error) => {
-                said.warn(&error);
+                if last.replace(&error) {
+                    warn!(target: "install", config_map = name, %error, "cannot watch the ConfigMap");
+                }
                 continue;
             }
         };
         match value {
             Some(text) => {
-                said.forget();
+                if last.clear() {
+                    info!(target: "install", config_map = name, "ConfigMap available again");
+                }
                 installer.set_template(text);
             }
             None => {
-                let name = format!("{}/{}", object.namespace, object.name);
-                said.warn(&format!(
-                    "ConfigMap {name} or its key {key} is missing: the last configuration stays"
-                ));
+                if last.replace(&format_args!("no key {key}")) {
+                    warn!(target: "install", config_map = name, key, "ConfigMap or its key is missing; keeping the last configuration");
+                }
             }
         }
     }
@@ -118,42 +125,47 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 /// Keeps what the shutdown needs to know up to date: our DaemonSet by a watch, where our role allows one.
 async fn follow_daemon_set(client: &Client, identity: &Identity, memory: &Memory) {
     if identity.namespace.is_empty() {
-        warn!(target: "install", "our namespace is not known, so that an upgrade cannot be distinguished from an uninstallation: nothing is removed at shutdown");
+        warn!(target: "install", "namespace of the agent unknown; nothing will be removed at shutdown");
         return;
     }
     let name = daemon_set_name(client, identity, memory).await;
     let object = Object { group: "apps", kind: "DaemonSet", namespace: identity.namespace.clone(), name };
     memory.set_daemon_set(object.clone());
-    let whole = format!("DaemonSet {}/{}", object.namespace, object.name);
-    let mut said = WarnOnce::default();
+    let name = format!("{}/{}", object.namespace, object.name);
+    let whole = format!("DaemonSet {name}");
+    let mut last = LastError::default();
     loop {
-        let refusal = watch_daemon_set(client, &object, memory, &mut said).await;
-        debug!(target: "install", "{refusal}: our DaemonSet is asked for at shutdown instead");
+        let error = watch_daemon_set(client, &object, memory, &mut last).await;
+        debug!(target: "install", %error, "watch of the DaemonSet refused; reading it at shutdown");
         if let Ok(daemon_set) =
             client.get::<DaemonSet>(&whole, &shutdown::daemon_set_path(&object), LIMIT).await
         {
-            observe(memory, &whole, Some(&daemon_set), false);
+            observe(memory, &name, Some(&daemon_set), false);
         }
         tokio::time::sleep(REFUSED_PAUSE).await;
     }
 }
 
 /// Watches until that is refused; returns the refusal.
-async fn watch_daemon_set(client: &Client, object: &Object, memory: &Memory, said: &mut WarnOnce) -> Error {
-    let whole = format!("DaemonSet {}/{}", object.namespace, object.name);
+async fn watch_daemon_set(client: &Client, object: &Object, memory: &Memory, last: &mut LastError) -> Error {
+    let name = format!("{}/{}", object.namespace, object.name);
     let mut changes = std::pin::pin!(client.watch::<DaemonSet>(object));
     loop {
         match changes.next().await {
             Some(Ok(daemon_set)) => {
-                said.forget();
-                observe(memory, &whole, daemon_set.as_ref(), true);
+                if last.clear() {
+                    info!(target: "install", daemon_set = name, "DaemonSet watched again");
+                }
+                observe(memory, &name, daemon_set.as_ref(), true);
             }
             Some(Err(error)) => {
                 memory.lose_watch();
                 if error.kind() == Kind::Refused {
                     return error;
                 }
-                said.warn(&error);
+                if last.replace(&error) {
+                    warn!(target: "install", daemon_set = name, %error, "cannot watch the DaemonSet");
+                }
             }
             None => std::future::pending().await, // a watch does not end by itself
         }
@@ -162,9 +174,9 @@ async fn watch_daemon_set(client: &Client, object: &Object, memory: &Memory, sai
 
 fn observe(memory: &Memory, name: &str, daemon_set: Option<&DaemonSet>, watched: bool) {
     match memory.observe(daemon_set, watched) {
-        Some(Presence::Present) => info!(target: "install", "{name} is ours"),
+        Some(Presence::Present) => info!(target: "install", daemon_set = name, "found the agent's DaemonSet"),
         Some(Presence::Deleted) => {
-            info!(target: "install", "{name}, which is ours, has been deleted or is being deleted");
+            info!(target: "install", daemon_set = name, "the agent's DaemonSet has been deleted or is being deleted");
         }
         Some(Presence::Unknown) | None => {}
     }
@@ -176,7 +188,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// As configured, or the owner of our pod, or the usual one. Tries until the API server answers.
 async fn daemon_set_name(client: &Client, identity: &Identity, memory: &Memory) -> String {
-    let mut pause = FIRST_PAUSE;
+    let mut attempts = BACKOFF.attempts();
     let owner = loop {
         match client.get::<OwnPod>("our own pod", &shutdown::own_pod_path(identity), LIMIT).await {
             Ok(pod) => {
@@ -188,30 +200,9 @@ async fn daemon_set_name(client: &Client, identity: &Identity, memory: &Memory) 
                 break None;
             }
             Err(error) if error.kind() == Kind::Refused => break None,
-            Err(_) => tokio::time::sleep(pause).await,
+            Err(_) => tokio::time::sleep(attempts.failed()).await,
         }
-        pause = (pause * 2).min(LAST_PAUSE);
     };
     let configured = Some(&identity.daemon_set).filter(|name| !name.is_empty()).cloned();
     configured.or(owner).unwrap_or_else(|| DEFAULT_NAME.to_owned())
-}
-
-/// Logs a trouble once, not at each try.
-#[derive(Debug, Default)]
-pub(crate) struct WarnOnce(Option<String>);
-
-impl WarnOnce {
-    pub(crate) fn warn(&mut self, trouble: &dyn std::fmt::Display) {
-        let trouble = trouble.to_string();
-        if self.0.as_ref() != Some(&trouble) {
-            warn!(target: "install", "{trouble}");
-            self.0 = Some(trouble);
-        }
-    }
-
-    pub(crate) fn forget(&mut self) {
-        if self.0.take().is_some() {
-            info!(target: "install", "the API server is available again");
-        }
-    }
 }

@@ -6,12 +6,11 @@ use std::{
 };
 
 use kubeio::{Client, Condition, ConditionStatus, Error};
+use retry::{Backoff, LastError};
 use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
 
-use crate::{
-    cluster::{Cluster, WarnOnce},
-    daemon::Probe,
-};
+use crate::{cluster::Cluster, daemon::Probe};
 
 /// Its type.
 const KIND: &str = "IstioCNIReady";
@@ -71,15 +70,14 @@ impl LastReported {
     }
 
     fn failed(&mut self, now: Instant) {
-        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures)).min(LAST_PAUSE);
         self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(now + pause);
+        self.not_before = Some(now + Backoff::new(FIRST_PAUSE, LAST_PAUSE).after(self.failures));
     }
 }
 
 /// Keeps the condition as it is with us, until it is dropped.
 pub(crate) async fn follow(probe: Probe, cluster: Arc<Cluster>, node: String) {
-    let (mut told, mut said) = (LastReported::default(), WarnOnce::default());
+    let (mut told, mut said) = (LastReported::default(), LastError::default());
     loop {
         let condition = judge(probe.installer(), probe.agent().unwrap_or(Ok(())));
         if let Some(client) = cluster.client()
@@ -88,11 +86,15 @@ pub(crate) async fn follow(probe: Probe, cluster: Arc<Cluster>, node: String) {
             let before = told.last.as_ref().map(|(last, _)| last.status);
             match tell(&client, &node, before, &condition).await {
                 Ok(()) => {
-                    said.forget();
+                    if said.clear() {
+                        info!(target: "install", "node condition updated again");
+                    }
                     told.done(condition, Instant::now());
                 }
                 Err(error) => {
-                    said.warn(&error);
+                    if said.replace(&error) {
+                        warn!(target: "install", %error, "cannot update the node condition");
+                    }
                     told.failed(Instant::now());
                 }
             }

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use installer::{Handle, Installer, Metrics, Notice, Status};
 use prometheus_client::registry::Registry;
+use retry::LastError;
 use telemetry::{
     debug,
     http::{self, Health},
@@ -57,7 +58,7 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     if !settings.chosen.is_empty() {
         info!(target: "install", settings = settings.chosen.join(", "), "settings that differ from the defaults");
     }
-    settings.warnings.iter().for_each(|warning| warn!(target: "install", "{warning}"));
+    settings.warnings.iter().for_each(|warning| warn!(target: "install", warning, "settings"));
 
     // Before anything is changed, and until the process ends.
     let lock = NodeLock::acquire(&settings.lock_file())?;
@@ -332,7 +333,7 @@ impl Daemon {
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
                     && let Err(error) = condition::uninstalled(&client, &identity.node).await
                 {
-                    warn!(target: "install", "{error}");
+                    warn!(target: "install", %error, "cannot remove the node condition");
                 }
                 Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
@@ -404,12 +405,12 @@ async fn listen_debug(
 
 /// A port that is taken keeps nothing else from working, and is tried again.
 async fn open(port: u16, bind: impl Fn() -> io::Result<TcpListener>) -> TcpListener {
-    let mut said: Option<io::ErrorKind> = None;
+    let mut last = LastError::default();
     loop {
         match bind() {
             Ok(listener) => return listener,
             Err(error) => {
-                if said.replace(error.kind()) != Some(error.kind()) {
+                if last.replace(&error.kind()) {
                     error!(target: "install", port, %error, "cannot listen; trying again");
                 }
                 sleep(AGAIN).await;

@@ -6,9 +6,11 @@ use std::time::Duration;
 use agent::{About, NoticeLevel};
 use kubeio::{Client, Event, EventLevel, Kind, Publisher, Subject};
 use model::{Pod, PodName};
+use retry::LastError;
 use tokio::sync::mpsc::Receiver;
+use tracing::{info, warn};
 
-use crate::{ambient::PodSource, cluster::WarnOnce, settings::Settings};
+use crate::{ambient::PodSource, settings::Settings};
 
 /// For the question who we are.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -59,7 +61,7 @@ pub(crate) async fn publish(client: &Client, settings: &Settings, mut sources: S
         own: PodName { namespace: identity.namespace.clone(), name: identity.pod.clone() },
         known: None,
         has_pods: settings.ambient.as_ref().is_none_or(|ambient| ambient.source == PodSource::Api),
-        said: WarnOnce::default(),
+        said: LastError::default(),
     };
     while let Some(told) = sources.next().await {
         match told {
@@ -78,7 +80,7 @@ struct EventPublisher<'a> {
     known: Option<Option<Subject>>,
     /// The API server has the pods that the agent speaks of.
     has_pods: bool,
-    said: WarnOnce,
+    said: LastError,
 }
 
 impl EventPublisher<'_> {
@@ -107,8 +109,12 @@ impl EventPublisher<'_> {
 
     async fn tell(&mut self, subject: Subject, event: Event) {
         match self.publisher.publish(&subject, event).await {
-            Ok(()) => self.said.forget(),
-            Err(error) => self.said.warn(&error),
+            Ok(()) if self.said.clear() => info!(target: "install", "Events published again"),
+            Ok(()) => {}
+            Err(error) if self.said.replace(&error) => {
+                warn!(target: "install", %error, "cannot publish Events");
+            }
+            Err(_) => {}
         }
     }
 

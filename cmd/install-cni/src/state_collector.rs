@@ -18,6 +18,7 @@ use node_status::{Inspector, Plain};
 use report::{
     CaptureState, Health, InstalledFile, KernelView, Network, Observer, PodState, Provenance, Reason, State,
 };
+use retry::LastError;
 use telemetry::debug::{Inspect, Inspection};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -233,7 +234,7 @@ impl StateCollector {
         checker: &mut SidecarDriftChecker,
         tell: mpsc::Sender<Notice>,
     ) {
-        let mut said = String::new();
+        let mut last = LastError::default();
         sleep(FIRST_WRITE).await;
         let mut regular = Instant::now();
         loop {
@@ -246,12 +247,12 @@ impl StateCollector {
                     drop(spawn_blocking(move || agent::prune_records(&records)).await); // a panic is logged where it is
                     for notice in checker.look(&state, Instant::now()) {
                         if let About::Pod { name, .. } = &notice.about {
-                            warn!(target: "install", namespace = %name.namespace, pod = %name.name, "{}", notice.message);
+                            warn!(target: "install", namespace = %name.namespace, pod = %name.name, reason = notice.reason, error = notice.message, "sidecar pod is not redirected as it should be");
                         }
                         drop(tell.try_send(notice)); // more than can be published are in the log
                     }
                 }
-                self.write_down(state, &mut said).await;
+                self.write_down(state, &mut last).await;
             }
             sleep(WRITE_AGAIN).await;
             while regular > Instant::now() && self.probe.changes() == changes {
@@ -261,17 +262,20 @@ impl StateCollector {
     }
 
     /// Writes the state down for commands that find no agent.
-    async fn write_down(&self, state: Arc<State>, said: &mut String) {
+    async fn write_down(&self, state: Arc<State>, last: &mut LastError) {
         let path = self.settings.last_state();
         let written = spawn_blocking(move || write(&path, &state)).await;
         let error = written
             .map_err(|error| error.to_string())
             .and_then(|done| done.map_err(|error| error.to_string()));
-        if let Err(error) = error
-            && error != *said
-        {
-            warn!(target: "install", error, "cannot write the debug state to its file");
-            *said = error;
+        match error {
+            Ok(()) => {
+                last.clear();
+            }
+            Err(error) if last.replace(&error) => {
+                warn!(target: "install", error, "cannot write the debug state to its file");
+            }
+            Err(_) => {}
         }
     }
 }

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use retry::{Attempts, Backoff};
 use tokio::{
     sync::mpsc::{self, Receiver, Sender},
     time::{Instant, sleep},
@@ -21,19 +22,14 @@ use tracing::error;
 const FIRST: Duration = Duration::from_secs(1);
 const LAST: Duration = Duration::from_secs(60);
 
-/// How long to pause before the next beginning.
-struct Backoff(Duration);
+const BACKOFF: Backoff = Backoff::new(FIRST, LAST);
 
-impl Backoff {
-    /// After a run that took so long.
-    fn next(&mut self, ran: Duration) -> Duration {
-        if ran > LAST {
-            self.0 = FIRST;
-        }
-        let pause = self.0;
-        self.0 = (pause * 2).min(LAST);
-        pause
+/// The delay before a task that ran for so long begins again.
+fn delay(attempts: &mut Attempts, ran: Duration) -> Duration {
+    if ran > LAST {
+        attempts.succeeded();
     }
+    attempts.failed()
 }
 
 /// A task that borrows what it keeps.
@@ -44,7 +40,7 @@ pub(crate) fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let thread = thread::current().name().unwrap_or("without a name").to_owned();
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        error!(target: "install", "defect: thread {thread} panicked at {place}: {}", words_of(panic.payload()));
+        error!(target: "install", thread, at = place, error = words_of(panic.payload()), "defect: a thread panicked");
     }));
 }
 
@@ -75,12 +71,12 @@ pub(crate) async fn restarted<K>(
     mut keeps: K,
     mut run: impl for<'a> FnMut(&'a mut K) -> Task<'a>,
 ) {
-    let mut backoff = Backoff(FIRST);
+    let mut attempts = BACKOFF.attempts();
     loop {
         let began = Instant::now();
         // The task may be wherever it panicked; what it keeps are queues and handles, of which none is half changed.
         let Err(why) = caught(run(&mut keeps)).await else { return };
-        let pause = backoff.next(began.elapsed());
+        let pause = delay(&mut attempts, began.elapsed());
         error!(target: "install", task = %name, error = why, pause_s = pause.as_secs(), "task panicked; restarting");
         sleep(pause).await;
     }
@@ -106,13 +102,13 @@ impl Vital {
 
 /// The same for what blocks a thread of its own, and ends only if something is wrong.
 pub(crate) fn begun_again(name: &str, mut run: impl FnMut()) {
-    let mut backoff = Backoff(FIRST);
+    let mut attempts = BACKOFF.attempts();
     loop {
         let began = std::time::Instant::now();
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(&mut run)) {
             error!(target: "install", task = %name, error = words_of(&*payload), "task panicked");
         }
-        thread::sleep(backoff.next(began.elapsed()));
+        thread::sleep(delay(&mut attempts, began.elapsed()));
     }
 }
 

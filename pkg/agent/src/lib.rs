@@ -15,7 +15,6 @@ mod ledger;
 mod metrics;
 mod node;
 mod notice;
-mod pause;
 mod reconciler;
 mod records;
 mod settings;

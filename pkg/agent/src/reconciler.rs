@@ -17,6 +17,7 @@ use planner::{
     facts::Fact,
     node::Fallback,
 };
+use retry::{Attempts, Backoff};
 use tracing::{info, warn};
 
 use crate::{
@@ -29,7 +30,6 @@ use crate::{
     metrics::Metrics,
     node::{self, NodeCapture},
     notice::Notify,
-    pause,
     settings::{CaptureConfig, Settings, Tell},
     snapshot::Snapshot,
     status::Status,
@@ -43,6 +43,7 @@ const AFTER_NEWS: Duration = Duration::from_secs(5);
 /// After a failure, the next try; twice as long after each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
+const BACKOFF: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
 
 /// After a start, facts may take so long to come.
 const STARTING: Duration = Duration::from_secs(10);
@@ -151,6 +152,8 @@ impl Inbox {
 /// How much there is to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
+    /// What has become due; no fact has changed.
+    Timers,
     /// Addresses, their sets and routes.
     Membership,
     /// Everything.
@@ -161,7 +164,7 @@ pub(crate) enum Scope {
 pub struct Reconciler {
     core: AgentState,
     way: Box<dyn CaptureMode>,
-    failures: u32,
+    attempts: Attempts,
     due: Instant,
     /// When everything was looked at last.
     whole: Option<Instant>,
@@ -204,7 +207,7 @@ impl Reconciler {
         Ok(Reconciler {
             core: AgentState::new(settings, metrics, status, tell, notify),
             way,
-            failures: 0,
+            attempts: BACKOFF.attempts(),
             due: Instant::now(),
             whole: None,
             oldest: None,
@@ -238,7 +241,7 @@ impl Reconciler {
     /// When there is something to do although nothing comes.
     fn rest(&self) -> Instant {
         // After a failure the way has to wait.
-        let way = self.way.due().filter(|_| self.failures == 0);
+        let way = self.way.due().filter(|_| self.attempts.failures() == 0);
         [way, self.core.notices.due()].into_iter().flatten().fold(self.due, Instant::min)
     }
 
@@ -246,14 +249,14 @@ impl Reconciler {
         let now = Instant::now();
         // Both also when messages come so often that nothing is ever waited for.
         if self.way.due().is_some_and(|due| due <= now) {
-            self.core.mark_dirty(Scope::Membership);
+            self.core.mark_dirty(Scope::Timers);
         }
         if self.due <= now {
             self.core.mark_dirty(Scope::Full);
         }
         let Some(scope) = self.core.dirty else { return };
         // After a failure something new makes it work sooner, but not at once, except what is waited for.
-        if self.failures > 0 && now < self.due && !self.way.is_awaited() {
+        if self.attempts.failures() > 0 && now < self.due && !self.way.is_awaited() {
             return;
         }
         self.core.dirty = None;
@@ -261,7 +264,7 @@ impl Reconciler {
         self.core.metrics.age(age);
         match self.reconcile(scope) {
             Ok(()) => {
-                self.failures = 0;
+                self.attempts.succeeded();
                 // A turn over some things does not put off the one over all.
                 if scope == Scope::Full {
                     self.whole = Some(Instant::now());
@@ -270,8 +273,7 @@ impl Reconciler {
             }
             Err(()) => {
                 self.core.mark_dirty(Scope::Full);
-                self.failures = self.failures.saturating_add(1);
-                self.due = Instant::now() + pause::after(self.failures, FIRST_RETRY, LAST_RETRY);
+                self.due = Instant::now() + self.attempts.failed();
             }
         }
     }
@@ -329,7 +331,8 @@ impl Reconciler {
                     core.mark_dirty(Scope::Membership);
                     // What failed may have failed for want of this.
                     let soonest = Instant::now() + FIRST_RETRY;
-                    let calm = self.whole.filter(|_| self.failures == 0).map(|whole| whole + AFTER_NEWS);
+                    let calm =
+                        self.whole.filter(|_| self.attempts.failures() == 0).map(|whole| whole + AFTER_NEWS);
                     self.due = self.due.min(calm.map_or(soonest, |calm| soonest.max(calm)));
                     core.answer_waiting();
                 }

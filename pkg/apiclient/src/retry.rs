@@ -4,6 +4,8 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
+use retry::Backoff;
+
 use crate::Reason;
 
 /// How long and how often one `get` tries.
@@ -65,9 +67,8 @@ impl Series {
                 self.first_refused.get_or_insert(elapsed).saturating_add(policy.unauthorized_grace)
             }
         };
-        let doubled = policy.backoff.saturating_mul(1 << self.tries.saturating_sub(1).min(16));
-        let jittered =
-            doubled.min(policy.backoff_max).min(Duration::from_secs(3600)).mul_f64(random.clamp(0.0, 1.0));
+        let doubled = Backoff::new(policy.backoff, policy.backoff_max).after(self.tries);
+        let jittered = doubled.min(Duration::from_secs(3600)).mul_f64(random.clamp(0.0, 1.0));
         let asked = match reason {
             Reason::Server { retry_after, .. } => retry_after.unwrap_or_default(),
             _ => Duration::ZERO,

@@ -11,13 +11,13 @@ use futures_util::{Stream, StreamExt as _, future::Either};
 use kubeio::{Client, Collection, Error, Kind, ListEvent};
 use model::{Namespace, Pod, PodName};
 use planner::{Doubted, Fact};
+use retry::{Backoff, LastError};
 use serde::de::DeserializeOwned;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::{
     belief::{Answer, Belief, Settled},
     slim::{Object, Slim},
-    warn_once::WarnOnce,
 };
 
 /// How long the API server may take for one object.
@@ -42,7 +42,7 @@ const LAST_RELIST: Duration = Duration::from_secs(30);
 pub async fn follow_api(client: Client, node: &str, own: Option<PodName>, tell: impl Fn(Fact) + Send) {
     let mut following = Following::new(client, node, own, tell);
     let mut namespaces = Box::pin(following.namespaces());
-    let mut tries = 0;
+    let mut attempts = Backoff::new(RELIST, LAST_RELIST).attempts();
     loop {
         // Anew after a first list that is not to be believed.
         let mut pods = Box::pin(following.pods());
@@ -76,9 +76,7 @@ pub async fn follow_api(client: Client, node: &str, own: Option<PodName>, tell: 
                 }
             }
         }
-        let pause = RELIST.saturating_mul(1 << u32::min(tries, 5)).min(LAST_RELIST);
-        tries += 1;
-        kubeio::pause(pause).await;
+        kubeio::pause(attempts.failed()).await;
     }
 }
 
@@ -115,7 +113,7 @@ struct Following<F> {
     has_own: bool,
     witnessed: Option<Instant>,
     asked: Instant,
-    said: WarnOnce,
+    last: LastError,
 }
 
 impl<F: Fn(Fact) + Send> Following<F> {
@@ -132,7 +130,7 @@ impl<F: Fn(Fact) + Send> Following<F> {
             has_own: false,
             witnessed: None,
             asked: Instant::now(),
-            said: WarnOnce::default(),
+            last: LastError::default(),
         }
     }
 
@@ -158,19 +156,24 @@ impl<F: Fn(Fact) + Send> Following<F> {
                 // It was started by hand, or may not ask.
                 Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Refused) => return true,
                 Err(error) => {
-                    self.said.warn(&error);
+                    if self.last.replace(&error) {
+                        warn!(target: "ambient", pod = %own, %error, "cannot read the agent's own pod");
+                    }
                     return false;
                 }
             };
         match here.as_str() {
             "" => return true,
-            here if here == self.node => self.said.warn(&format_args!(
-                "the API server lists pods of this node without our own, {own}: the list is old, and is not used"
-            )),
-            here => self.said.warn(&format_args!(
-                "our own pod, {own}, runs on node {here}, and NODE_NAME is {}: its list of pods is not used",
-                self.node
-            )),
+            here if here == self.node => {
+                if self.last.replace(&"stale") {
+                    warn!(target: "ambient", pod = %own, "the API server's list of pods lacks the agent's own pod; ignoring the stale list");
+                }
+            }
+            here => {
+                if self.last.replace(&here) {
+                    warn!(target: "ambient", pod = %own, runs_on = here, node_name = self.node, "the agent's own pod runs on another node than NODE_NAME; ignoring the list of pods");
+                }
+            }
         }
         false
     }
@@ -249,13 +252,11 @@ impl<F: Fn(Fact) + Send> Following<F> {
         let first = doubted.pods.first().map(|pod| format!("pod {pod}"));
         let first = first.or_else(|| doubted.namespaces.first().map(|name| format!("namespace {name}")));
         match first {
-            Some(first) if self.told == Doubted::default() => warn!(
-                target: "ambient",
-                "the API server's list lacks objects that are known, or is older: {number} stay as they are until it is asked \
-                 for each; the first: {first}"
-            ),
+            Some(first) if self.told == Doubted::default() => {
+                warn!(target: "ambient", objects = number, first, "the API server's list is stale or lacks known objects; keeping them until each is confirmed");
+            }
             Some(_) => {}
-            None => tracing::info!(target: "ambient", "nothing that is known is doubted any more"),
+            None => info!(target: "ambient", "all known objects are confirmed"),
         }
         self.told = doubted.clone();
         (self.tell)(Fact::Doubted(doubted));
@@ -379,12 +380,15 @@ fn without_errors<T>(
     events: impl Stream<Item = Result<ListEvent<T>, Error>>,
     what: &'static str,
 ) -> impl Stream<Item = ListEvent<T>> {
-    let mut said = WarnOnce::default();
+    let mut last = LastError::default();
     events.filter_map(move |event| {
-        let event = event.map_err(|error| said.warn(&error)).ok();
-        if event.is_some() {
-            said.forget(format_args!("the API server tells about {what} again"));
+        match &event {
+            Ok(_) if last.clear() => info!(target: "ambient", resource = what, "watch restored"),
+            Err(error) if last.replace(error) => {
+                warn!(target: "ambient", resource = what, %error, "watch failed");
+            }
+            Ok(_) | Err(_) => {}
         }
-        future::ready(event)
+        future::ready(event.ok())
     })
 }

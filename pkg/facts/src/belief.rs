@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use retry::{Attempts, Backoff};
+
 /// How soon the API server is asked: a cache that lags catches up by then, mostly.
 const FIRST: Duration = Duration::from_secs(1);
 /// After an answer that settles nothing; twice as long after each further one, up to the last.
@@ -59,7 +61,7 @@ struct Known {
 #[derive(Debug)]
 struct Doubt {
     next: Instant,
-    tries: u32,
+    attempts: Attempts,
     /// The list lacks it.
     lacks: bool,
 }
@@ -178,14 +180,17 @@ impl<K: Ord + Clone> Belief<K> {
 
 impl Known {
     fn begin_doubt(&mut self, lacks: bool, now: Instant) {
-        let doubt = self.doubt.get_or_insert(Doubt { next: now + FIRST, tries: 0, lacks });
+        let doubt = self.doubt.get_or_insert(Doubt {
+            next: now + FIRST,
+            attempts: Backoff::new(AGAIN, LAST).attempts(),
+            lacks,
+        });
         doubt.lacks = lacks;
     }
 
     fn ask_later(&mut self, now: Instant) {
         if let Some(doubt) = &mut self.doubt {
-            doubt.next = now + AGAIN.saturating_mul(1 << doubt.tries.min(10)).min(LAST);
-            doubt.tries += 1;
+            doubt.next = now + doubt.attempts.failed();
         }
     }
 }

@@ -16,11 +16,10 @@ use std::{
 
 use hostfs::{Fingerprint, Waker, Watcher};
 use planner::Fact;
+use retry::LastError;
+use tracing::{info, warn};
 
-use crate::{
-    document::{self, Objects},
-    warn_once::WarnOnce,
-};
+use crate::document::{self, Objects};
 
 /// Larger than any manifest, of many pods too.
 const MAX_FILE: usize = 16 * 1024 * 1024;
@@ -84,7 +83,7 @@ struct Manifests {
     path: PathBuf,
     node: String,
     files: BTreeMap<OsString, Manifest>,
-    said: WarnOnce,
+    last: LastError,
     told: bool,
 }
 
@@ -97,13 +96,13 @@ struct Manifest {
     hash: Option<u64>,
     /// When it was good last.
     objects: Objects,
-    said: WarnOnce,
+    last: LastError,
 }
 
 impl Manifests {
     fn new(path: &Path, node: &str) -> Self {
         let (path, node) = (path.to_owned(), node.to_owned());
-        Self { path, node, files: BTreeMap::new(), said: WarnOnce::default(), told: false }
+        Self { path, node, files: BTreeMap::new(), last: LastError::default(), told: false }
     }
 
     /// Looks at every file. All that is known, if that is not what was told last.
@@ -111,11 +110,15 @@ impl Manifests {
         let names = match hostfs::list(&self.path) {
             Ok(names) => names,
             Err(error) => {
-                self.said.warn(&format_args!("pods stay as they were: {error}"));
+                if self.last.replace(&error) {
+                    warn!(target: "ambient", %error, "cannot read the directory of manifests; keeping the pods as they were");
+                }
                 return Vec::new();
             }
         };
-        self.said.forget(format_args!("the directory {} can be read again", self.path.display()));
+        if self.last.clear() {
+            info!(target: "ambient", path = %self.path.display(), "directory of manifests read again");
+        }
         let before = self.files.len();
         self.files.retain(|name, _| names.contains(name));
         let mut changed = self.files.len() != before || !self.told;
@@ -158,7 +161,9 @@ impl Manifest {
             Err(error) if error.is_missing() => return false, // since it was listed; that is told next
             Err(error) => {
                 self.hash = None;
-                self.said.warn(&format_args!("what this file said last still counts: {error}"));
+                if self.last.replace(&error) {
+                    warn!(target: "ambient", %error, "cannot read the manifest; keeping its last content");
+                }
                 return false;
             }
         };
@@ -168,14 +173,17 @@ impl Manifest {
         }
         match document::read(path, &content) {
             Ok(objects) => {
-                self.said.forget(format_args!("{} can be read again", path.display()));
+                if self.last.clear() {
+                    info!(target: "ambient", path = %path.display(), "manifest read again");
+                }
                 let is_new = objects != self.objects;
                 self.objects = objects;
                 is_new
             }
             Err(why) => {
-                let path = path.display();
-                self.said.warn(&format_args!("{path} cannot be read, what it said last still counts: {why}"));
+                if self.last.replace(&why) {
+                    warn!(target: "ambient", path = %path.display(), error = %why, "invalid manifest; keeping its last content");
+                }
                 false
             }
         }

@@ -8,7 +8,6 @@ mod belief;
 mod dir;
 mod document;
 mod slim;
-mod warn_once;
 mod yaml;
 
 pub use api::follow_api;

@@ -270,7 +270,9 @@ impl Subscriber for Lines {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut Line);
+        let mut line = Line::default();
+        event.record(&mut line);
+        log().lock().unwrap().push(line.0);
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -278,12 +280,12 @@ impl Subscriber for Lines {
     fn exit(&self, _: &span::Id) {}
 }
 
-struct Line;
+/// An event's fields.
+#[derive(Default)]
+struct Line(String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" {
-            log().lock().unwrap().push(format!("{value:?}"));
-        }
+        self.0.push_str(&format!("{}={value:?} ", field.name()));
     }
 }

@@ -112,11 +112,11 @@ impl Installer {
             hostfs::write(path, text.as_bytes(), wanted.mode)?;
             turn.changed = true;
             seen = hostfs::fingerprint(path)?;
-            let what = format!("wrote {}", path.display()); // never what is in it
+            // Never its content.
             if is_damage {
-                self.repaired(Step::Kubeconfig, "kubeconfig", &what);
+                self.repaired(Step::Kubeconfig, "kubeconfig", &format!("wrote {}", path.display()));
             } else {
-                info!(target: "install", "{what}");
+                info!(target: "install", path = %path.display(), "kubeconfig written");
             }
             if before.is_some_and(|(_, token)| token != now.1) {
                 self.metrics.rotated();
@@ -182,11 +182,10 @@ impl Installer {
     fn change(&mut self, changes: &[(Cause, Change)], is_new: bool) -> Result<(), Error> {
         for (cause, change) in changes {
             conf::apply(change)?;
-            let what = format!("{} ({})", change.words(), cause.label());
             if is_new {
-                info!(target: "install", "new configuration: {what}");
+                info!(target: "install", cause = cause.label(), change = change.words(), "new CNI network configuration applied");
             } else {
-                self.repaired(Step::Conf, cause.label(), &what);
+                self.repaired(Step::Conf, cause.label(), &change.words());
             }
         }
         Ok(())
@@ -195,15 +194,15 @@ impl Installer {
     /// Told once for each text.
     fn refuse(&mut self, why: &str) {
         self.metrics.update(false);
+        warn!(target: "install", error = why, "new CNI network configuration refused; keeping the last good one");
         let message =
-            format!("the new CNI network configuration cannot be used, the last good one stays: {why}");
-        warn!(target: "install", "{message}");
+            format!("The new CNI network configuration is invalid; keeping the last good one: {why}");
         (self.notify)(Notice { reason: "CNIConfigRefused", message });
     }
 
     /// Counts a change of ours, and logs it.
     fn repaired(&mut self, step: Step, cause: &'static str, what: &str) {
-        info!(target: "install", "{what}");
+        info!(target: "install", cause, change = what, "installation updated");
         if self.complete {
             self.metrics.restored(cause);
             self.conflicts.entry(step).or_default().repaired(Instant::now());
@@ -223,7 +222,7 @@ impl Installer {
         let message = format!("another program keeps reverting our {file}: {rival}");
         if is_first {
             self.metrics.conflict(file);
-            warn!(target: "install", "{message}; {times} times in a row; from now on it is left alone for longer and longer");
+            warn!(target: "install", file, times, rival, "another program keeps reverting the installation; backing off");
             (self.notify)(Notice { reason: "CNIConfigFight", message: message.clone() });
         }
         turn.problems.push(Problem::Fought(message, until));

@@ -11,6 +11,7 @@ use std::{
 };
 
 use hostfs::{Waker, Watcher};
+use retry::Backoff;
 use tracing::{info, warn};
 
 use crate::{
@@ -221,8 +222,7 @@ impl Installer {
         failed.iter().for_each(|step| self.metrics.failed(*step));
         self.failures = if failed.is_empty() { 0 } else { self.failures.saturating_add(1) };
         if self.failures > 0 {
-            let doubled = FIRST_RETRY * 2_u32.saturating_pow(self.failures.min(10) - 1);
-            return (doubled.min(LAST_RETRY), false);
+            return (Backoff::new(FIRST_RETRY, LAST_RETRY).after(self.failures), false);
         }
         let until = turn.problems.iter().filter_map(|problem| match problem {
             Problem::Fought(_, until) => Some(until.saturating_duration_since(Instant::now())),

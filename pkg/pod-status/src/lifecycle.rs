@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use retry::{Attempts, Backoff};
+
 use crate::{Evidence, Life, Membership, Proxy, Rules};
 
 /// Time since the agent's start.
@@ -14,6 +16,7 @@ pub type Time = Duration;
 pub const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// The longest time between attempts.
 pub const LAST_RETRY: Duration = Duration::from_secs(30);
+const BACKOFF: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
 /// How often a pod's rules are observed.
 pub const OBSERVE: Duration = Duration::from_secs(40);
 /// A pod's first process may be that late, while its image is pulled and without one that holds its namespace.
@@ -125,7 +128,7 @@ pub struct Lifecycle<N> {
     changed: Option<Time>,
     /// [`Action::Announce`] was given.
     announce: bool,
-    failures: u32,
+    attempts: Attempts,
     /// How often in a row its rules could not be observed, or not be kept.
     doubts: u32,
     /// No attempt before; after a failure.
@@ -155,7 +158,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             empty: None,
             changed: None,
             announce: false,
-            failures: 0,
+            attempts: BACKOFF.attempts(),
             doubts: 0,
             due: now,
             observe: now,
@@ -358,7 +361,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// It may bypass the mesh, or be cut off. Once is no news: it is tried again at once.
     fn is_doubtful(&self) -> bool {
-        self.doubts > 1 || (self.failures > 1 && !self.is_ruled())
+        self.doubts > 1 || (self.attempts.failures() > 1 && !self.is_ruled())
     }
 
     /// Its namespace is this one. True if that is another one than before.
@@ -421,7 +424,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 self.rules = RulesState::Absent;
                 self.failed(why, now);
                 self.doubts = self.doubts.saturating_add(1);
-                self.due = self.due.max(now + pause(self.doubts));
+                self.due = self.due.max(now + BACKOFF.after(self.doubts));
                 Vec::new()
             }
         }
@@ -495,20 +498,14 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     }
 
     fn failed(&mut self, why: String, now: Time) {
-        self.failures = self.failures.saturating_add(1);
-        self.due = now + pause(self.failures);
+        self.due = now + self.attempts.failed();
         self.trouble = Some(why);
     }
 
     fn succeeded(&mut self) {
-        self.failures = 0;
+        self.attempts.succeeded();
         self.trouble = None;
     }
-}
-
-/// The pause after so many failures in a row, at least one.
-fn pause(failures: u32) -> Duration {
-    FIRST_RETRY.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LAST_RETRY)
 }
 
 #[cfg(test)]

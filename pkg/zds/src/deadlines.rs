@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use retry::Backoff;
+
 /// How long ztunnel is waited for, and when it is asked again what it refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
@@ -29,18 +31,6 @@ impl Default for Deadlines {
 impl Deadlines {
     /// From the refusal of this attempt (the first is 1) to the next one.
     pub(crate) fn retry(&self, attempts: u32) -> Duration {
-        let factor = 1_u32.checked_shl(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.first_retry.saturating_mul(factor).min(self.last_retry)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn retries_double_up_to_a_minute() {
-        let seconds = |attempts| Deadlines::default().retry(attempts).as_secs();
-        assert_eq!([1, 2, 3, 4, 5, 6, 40, u32::MAX].map(seconds), [5, 10, 20, 40, 60, 60, 60, 60]);
+        Backoff::new(self.first_retry, self.last_retry).after(attempts)
     }
 }

@@ -45,8 +45,9 @@ fn a_value_that_cannot_be_used_is_refused_and_told_and_the_last_good_one_stays()
     assert_eq!((&about["kind"], &about["name"]), (&json!("Node"), &json!(scene.name)));
     assert_eq!((&event["type"], &event["source"]["component"]), (&json!("Warning"), &json!("istio-cni")));
     let message = event["message"].as_str().unwrap();
-    assert!(message.contains("the last good one stays: ") && message.contains("JSON"), "{message}");
-    assert!(daemon.log().contains(message), "{}", daemon.log());
+    assert!(message.contains("keeping the last good one: ") && message.contains("JSON"), "{message}");
+    let refused = "new CNI network configuration refused; keeping the last good one";
+    assert_eq!(daemon.logged(refused, "JSON"), 1, "{}", daemon.log());
 
     scene.edit(&template("warn"));
     daemon.wait_for("the value that was put right", |_| scene.entry()["log_level"] == "warn");
@@ -61,8 +62,8 @@ fn a_config_map_that_is_deleted_or_loses_its_key_changes_nothing() {
     let mut daemon = scene.daemon();
     daemon.wait_for("the value", |_| scene.entry()["log_level"] == "info");
     let stays = |what: &str, daemon: &mut kit::Daemon, count: usize| {
-        let words = "ConfigMap config-gone/istio-cni-config or its key cni_network_config is missing";
-        daemon.wait_for(what, |daemon| daemon.log().matches(words).count() == count);
+        let message = "ConfigMap or its key is missing; keeping the last configuration";
+        daemon.wait_for(what, |daemon| daemon.logged(message, "config-gone/istio-cni-config") == count);
         assert_eq!((&scene.entry()["log_level"], daemon.is_ready()), (&json!("info"), true), "{what}");
     };
     scene.api.admin().patch(&scene.config_map(), &json!({"data": {"cni_network_config": null}}));
@@ -84,7 +85,7 @@ fn without_the_api_server_the_variable_counts_until_the_config_map_can_be_read()
     scene.cut_off("REJECT --reject-with tcp-reset");
     let mut daemon = scene.daemon();
     daemon.wait_for("trouble is told", |daemon| {
-        daemon.log().contains("cannot watch ConfigMap config-late/istio-cni-config")
+        daemon.logged("cannot watch the ConfigMap", "config-late/istio-cni-config") > 0
     });
     assert_eq!((&scene.entry()["log_level"], daemon.is_ready()), (&json!("debug"), true));
     scene.connect();
@@ -121,7 +122,7 @@ fn an_edit_while_the_api_server_cannot_be_reached_is_caught_up_on() {
     scene.cut_off("REJECT --reject-with tcp-reset");
     scene.node.netns().sh("ss --kill --tcp state established dport = :6443");
     scene.edit(&template("warn"));
-    daemon.wait_for("trouble is told", |daemon| daemon.log().contains("cannot watch ConfigMap"));
+    daemon.wait_for("trouble is told", |daemon| daemon.logged("cannot watch the ConfigMap", "") > 0);
     assert_eq!((&scene.entry()["log_level"], daemon.is_ready()), (&json!("info"), true));
     scene.connect();
     daemon.wait_for("the new value", |_| scene.entry()["log_level"] == "warn");

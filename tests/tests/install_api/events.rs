@@ -68,8 +68,8 @@ fn what_the_api_server_does_not_take_is_in_the_log_and_changes_nothing() {
     let scene = scene.with_env("CNI_NETWORK_CONFIG_FILE", "/etc/template");
     let mut daemon = scene.daemon();
     fs::write(&file, "{").unwrap();
-    let words = "cannot publish the Event CNIConfigRefused about node event-forbidden: ";
-    daemon.wait_for("the trouble is told", |daemon| daemon.log().contains(words));
+    let error = "cannot publish the Event CNIConfigRefused about node event-forbidden: ";
+    daemon.wait_for("the trouble is told", |daemon| daemon.logged("cannot publish Events", error) > 0);
     assert_eq!((&scene.entry()["log_level"], daemon.is_ready()), (&json!("info"), true));
     assert_eq!(scene.events("CNIConfigRefused"), Vec::<Value>::new());
 }

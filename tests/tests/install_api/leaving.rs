@@ -35,7 +35,7 @@ fn everything_stays_while_the_daemon_set_wants_the_node() {
     assert_eq!(before(), conflist);
     // The next one finds everything in place.
     let next = scene.daemon();
-    assert_eq!((before(), next.log().contains("replaced")), (conflist, false));
+    assert_eq!((before(), next.logged("installation updated", "") > 0), (conflist, false));
 }
 
 #[test]
@@ -164,8 +164,9 @@ fn everything_stays_when_a_deleted_daemon_set_is_there_again() {
     scene.api.admin().delete(&scene.daemon_set());
     daemon.wait_for("it sees that", |daemon| daemon.log().contains("has been deleted or is being deleted"));
     scene.create_daemon_set(DAEMON_SET);
-    let ours = "DaemonSet leave-again/istio-cni-node is ours";
-    daemon.wait_for("it sees that, too", |daemon| daemon.log().matches(ours).count() == 2);
+    let found =
+        |daemon: &Daemon| daemon.logged("found the agent's DaemonSet", "leave-again/istio-cni-node");
+    daemon.wait_for("it sees that, too", |daemon| found(daemon) == 2);
     // Whoever deletes and creates it within a moment, such as `kubectl replace --force`, wants an agent on the node.
     remove_account(&scene);
     end(&scene, daemon, true);

@@ -72,8 +72,10 @@ impl Scene {
     /// The same, and waits until it knows the DaemonSet.
     pub(crate) fn daemon_that_knows(&self, daemon_set: &str) -> Daemon {
         let mut daemon = self.daemon();
-        let line = format!("DaemonSet {}/{daemon_set} is ours", self.name);
-        daemon.wait_for("it knows its DaemonSet", |daemon| daemon.log().contains(&line));
+        let name = format!("{}/{daemon_set}", self.name);
+        daemon.wait_for("it knows its DaemonSet", |daemon| {
+            daemon.logged("found the agent's DaemonSet", &name) > 0
+        });
         daemon
     }
 

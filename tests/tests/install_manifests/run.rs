@@ -103,7 +103,9 @@ fn it_installs_follows_tells_and_uninstalls_in_the_image_with_no_more_than_the_m
     assert_eq!(entry(&node)["type"], "istio-cni", "an upgrade");
 
     daemon = start(&container);
-    daemon.wait_for("it knows its DaemonSet", |daemon| daemon.log().contains("istio-cni-node is ours"));
+    daemon.wait_for("it knows its DaemonSet", |daemon| {
+        daemon.logged("found the agent's DaemonSet", "istio-cni-node") > 0
+    });
     follows_and_tells(api, &node, &mut daemon);
     let log = daemon.log();
     assert!(!log.contains("(403)") && !log.to_lowercase().contains("forbidden"), "{log}");

@@ -95,7 +95,9 @@ fn a_role_that_lets_it_get_the_daemon_set_decides_at_once() {
 #[test]
 fn a_role_that_lets_it_get_the_daemon_set_shows_its_deletion() {
     let Some((release, mut daemon)) = release("1-29-1-ambient", "shutdown-gone") else { return };
-    daemon.wait_for("it has seen the DaemonSet", |daemon| daemon.log().contains("istio-cni-node is ours"));
+    daemon.wait_for("it has seen the DaemonSet", |daemon| {
+        daemon.logged("found the agent's DaemonSet", "istio-cni-node") > 0
+    });
     release.delete_daemon_set();
     release.delete_pod();
     let (log, _) = release.stop(daemon);

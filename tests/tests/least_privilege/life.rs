@@ -110,7 +110,7 @@ impl Life {
     fn follows(&mut self, scene: &Scene, ambient: bool, daemon: &Daemon) {
         // What it asked for once, at its start, may already show the DaemonSet: only a watch shows that it is deleted.
         scene.create_daemon_set(DAEMON_SET);
-        self.expects("its DaemonSet", || daemon.log().contains(&format!("{DAEMON_SET} is ours")));
+        self.expects("its DaemonSet", || daemon.logged("found the agent's DaemonSet", DAEMON_SET) > 0);
         scene.api.admin().delete(&scene.daemon_set());
         self.expects("its DaemonSet", || daemon.log().contains("has been deleted or is being deleted"));
         scene.create_daemon_set(DAEMON_SET);
@@ -200,7 +200,9 @@ impl Life {
         let node = format!("/api/v1/nodes/{}", scene.name);
         scene.api.admin().patch(&node, &json!({"metadata": {"labels": {"kubernetes.io/os": null}}}));
         let daemon = scene.container.start();
-        let _ = comes(LIMIT, || daemon.is_ready() && daemon.log().contains(&format!("{DAEMON_SET} is ours")));
+        let _ = comes(LIMIT, || {
+            daemon.is_ready() && daemon.logged("found the agent's DaemonSet", DAEMON_SET) > 0
+        });
         let (_, log) = daemon.terminate();
         if !log.contains("the plugin is removed") {
             self.failed.insert("its cleanup");

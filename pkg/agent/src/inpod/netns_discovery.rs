@@ -9,6 +9,7 @@ use inpod::{NetnsMatch, NetnsQuery};
 use model::Pod;
 use planner::ambient::{NotEnrolled, Standing};
 use pod_status::lifecycle::Event;
+use retry::{Attempts, Backoff};
 use tracing::debug;
 
 use super::{
@@ -16,24 +17,25 @@ use super::{
     enrolled_pod::EnrolledPod,
     worker::{Finds, Job},
 };
-use crate::{agent_state::AgentState, pause};
+use crate::agent_state::AgentState;
 
 /// Until the next search when a pod has none, at first, and when all have one.
 const SOON: Duration = Duration::from_secs(1);
 const REGULAR: Duration = Duration::from_secs(30);
+const BACKOFF: Backoff = Backoff::new(SOON, REGULAR);
 
 /// When to search again.
 #[derive(Debug)]
 pub(super) struct SearchSchedule {
     next: Instant,
-    /// Searches in a row that did not find all.
-    fruitless: u32,
+    /// Searches that did not find all.
+    attempts: Attempts,
 }
 
 impl SearchSchedule {
     /// At first at once.
     pub(super) fn new(now: Instant) -> SearchSchedule {
-        SearchSchedule { next: now, fruitless: 0 }
+        SearchSchedule { next: now, attempts: BACKOFF.attempts() }
     }
 
     fn is_due(&self) -> bool {
@@ -44,13 +46,12 @@ impl SearchSchedule {
     fn within(&mut self, time: Duration, is_new: bool) {
         let next = Instant::now() + time;
         self.next = if is_new { next } else { self.next.min(next) };
-        self.fruitless = 0;
+        self.attempts.succeeded();
     }
 
     /// Twice as long after each search that found not all.
     fn later(&mut self) {
-        self.fruitless = self.fruitless.saturating_add(1);
-        self.next = Instant::now() + pause::after(self.fruitless, SOON, REGULAR);
+        self.next = Instant::now() + self.attempts.failed();
     }
 
     fn regular(&mut self) {

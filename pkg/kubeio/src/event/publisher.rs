@@ -35,7 +35,7 @@ impl Publisher {
         match self.series.happened(&key, Instant::now()) {
             Verdict::New => self.create(key).await,
             Verdict::Suppressed => {
-                debug!(target: "install", "one Event {} too many about {subject}: {}", key.1.reason, key.1.message);
+                debug!(target: "install", %subject, reason = key.1.reason, message_text = key.1.message, "Event suppressed by the rate limit");
                 Ok(())
             }
             Verdict::Again { name, count } => {

@@ -1,0 +1,113 @@
+//! Retrying: how long to wait between attempts, and which of their errors to log.
+
+use std::{fmt, time::Duration};
+
+/// Delays between attempts: the first, then twice as long after each further failure in a row, up to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// After the first failure.
+    pub first: Duration,
+    /// No delay is longer.
+    pub last: Duration,
+}
+
+impl Backoff {
+    /// From the first delay to the last.
+    #[must_use]
+    pub const fn new(first: Duration, last: Duration) -> Backoff {
+        Backoff { first, last }
+    }
+
+    /// The delay after so many failures in a row; none counts as one.
+    #[must_use]
+    pub fn after(&self, failures: u32) -> Duration {
+        let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.first.saturating_mul(factor).min(self.last)
+    }
+
+    /// No failure yet.
+    #[must_use]
+    pub const fn attempts(self) -> Attempts {
+        Attempts { backoff: self, failures: 0 }
+    }
+}
+
+/// Failures in a row, and the delays after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempts {
+    backoff: Backoff,
+    failures: u32,
+}
+
+impl Attempts {
+    /// An attempt has failed: the delay until the next one.
+    pub fn failed(&mut self) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        self.backoff.after(self.failures)
+    }
+
+    /// An attempt has succeeded.
+    pub fn succeeded(&mut self) {
+        self.failures = 0;
+    }
+
+    /// How many have failed in a row.
+    #[must_use]
+    pub const fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+/// The error of the last attempt, so that one that persists is logged once, and its end too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastError(Option<String>);
+
+impl LastError {
+    /// Remembers an error. True if it says something else than the last one did, or if there was none.
+    pub fn replace(&mut self, error: &dyn fmt::Display) -> bool {
+        let error = error.to_string();
+        let is_other = self.0.as_ref() != Some(&error);
+        self.0 = Some(error);
+        is_other
+    }
+
+    /// There is no error any more. True if there was one.
+    pub fn clear(&mut self) -> bool {
+        self.0.take().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_the_last() {
+        let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+        let delays = [0, 1, 2, 3, 7, 8, 9, 33, u32::MAX].map(|failures| backoff.after(failures).as_millis());
+        assert_eq!(delays, [50, 50, 100, 200, 3200, 5000, 5000, 5000, 5000]);
+    }
+
+    #[test]
+    fn no_delay_overflows() {
+        let backoff = Backoff::new(Duration::MAX, Duration::MAX);
+        assert_eq!(backoff.after(u32::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn a_success_begins_anew() {
+        let mut attempts = Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).attempts();
+        let seconds: Vec<u64> = (0..8).map(|_| attempts.failed().as_secs()).collect();
+        assert_eq!((seconds.as_slice(), attempts.failures()), ([1, 2, 4, 8, 16, 32, 60, 60].as_slice(), 8));
+        attempts.succeeded();
+        assert_eq!((attempts.failed().as_secs(), attempts.failures()), (1, 1));
+    }
+
+    #[test]
+    fn an_error_is_new_until_it_repeats() {
+        let mut last = LastError::default();
+        assert!(!last.clear());
+        assert_eq!(["a", "a", "b", "a"].map(|error| last.replace(&error)), [true, false, true, true]);
+        assert!(last.clear() && !last.clear() && last.replace(&"a"));
+    }
+}
