@@ -94,7 +94,7 @@ pub struct EnrolledPodView {
     /// When its rules were observed last.
     pub looked: Option<SystemTime>,
     /// What was seen then.
-    pub seen: Option<RulesSnapshot>,
+    pub seen: Option<Arc<RulesSnapshot>>,
     /// What failed last.
     pub trouble: Option<String>,
     /// The same, as evidence of whether it is captured; its life is filled in by who knows it.
@@ -104,6 +104,6 @@ pub struct EnrolledPodView {
 impl EnrolledPodView {
     /// Rules of other components that precede ours, as they were seen.
     pub fn overruling(&self) -> impl Iterator<Item = &str> {
-        self.seen.iter().flat_map(RulesSnapshot::bypasses)
+        self.seen.iter().flat_map(|seen| seen.bypasses())
     }
 }

@@ -64,7 +64,7 @@ impl Handle {
         Ok(made)
     }
 
-    /// Tells what is missing.
+    /// Tells what is missing. `rules`: the policy rules of the family, as they were read.
     ///
     /// # Errors
     ///
@@ -72,6 +72,7 @@ impl Handle {
     pub fn missing_local_delivery(
         &mut self,
         family: Family,
+        rules: &[PolicyRule],
         wanted: &LocalDelivery,
     ) -> Result<Vec<String>, Error> {
         let same =
@@ -81,7 +82,7 @@ impl Handle {
             missing.push(wanted.no_route(family));
         }
         let rule = wanted.rule(family);
-        if !self.rules(family)?.iter().any(|found| found.is(&rule)) {
+        if !rules.iter().any(|found| found.is(&rule)) {
             missing.push(wanted.no_rule(family));
         }
         Ok(missing)

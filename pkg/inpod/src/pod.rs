@@ -238,8 +238,9 @@ fn look(wanted: &Wanted<'_>, before: Option<&RulesSnapshot>) -> Result<RulesSnap
     let mut handle = Handle::open_in_pod()?;
     let (mut missing, mut overruled) = (Vec::new(), Vec::new());
     for family in deliverable(wanted.families)? {
-        missing.extend(handle.missing_local_delivery(family, &delivery(wanted.config))?);
-        overruled.extend(overruling(&handle.rules(family)?, wanted.config));
+        let rules = handle.rules(family)?;
+        missing.extend(handle.missing_local_delivery(family, &rules, &delivery(wanted.config))?);
+        overruled.extend(overruling(&rules, wanted.config));
     }
     let rules =
         netfilter::RulesSnapshot::take(&of_pod(&rules_of(wanted)), before.map(|before| &before.rules));

@@ -22,8 +22,6 @@ const OWN_CHAIN: usize = 512 << 10;
 /// Of a built-in chain: a few hundred rules. Our jumps stand at its beginning.
 const HOOK: usize = 64 << 10;
 
-type Place = (Family, Table, String);
-
 /// Which rules are asked for: those of one owner.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
@@ -38,8 +36,8 @@ pub struct Wanted<'a> {
 pub struct OwnRules {
     /// A number for what was wanted then.
     wanted: u64,
-    chains: BTreeMap<Place, Content>,
-    hooks: BTreeMap<Place, Jumps>,
+    chains: BTreeMap<(Family, Table, &'static str), Content>,
+    hooks: BTreeMap<(Family, Table, Hook), Jumps>,
 }
 
 /// A chain of the owner.
@@ -57,7 +55,7 @@ struct Jumps {
     /// Its first rule is one of them.
     leads: bool,
     /// In their order: where each leads to, whether it has no conditions, and a number for all that it says.
-    found: Vec<(String, bool, u64)>,
+    found: Box<[(&'static str, bool, u64)]>,
     whole: bool,
 }
 
@@ -88,12 +86,12 @@ impl OwnRules {
             {
                 for chain in wanted.owner.chains {
                     if let Some(content) = own_chain(number, table, chain)? {
-                        seen.chains.insert((family, table, (*chain).to_owned()), content);
+                        seen.chains.insert((family, table, *chain), content);
                     }
                 }
                 for hook in hooks(&desired, table) {
                     let jumps = jumps(number, table, hook, wanted.owner)?;
-                    seen.hooks.insert((family, table, hook.name().to_owned()), jumps);
+                    seen.hooks.insert((family, table, hook), jumps);
                 }
             }
         }
@@ -121,19 +119,18 @@ impl OwnRules {
             let desired = (wanted.rules)(family);
             let mut saved = Saved::default();
             for ((_, table, chain), content) in self.chains.iter().filter(|((of, ..), _)| *of == family) {
-                let known =
-                    verified.and_then(|verified| verified.chains.get(&(family, *table, chain.clone())));
-                let rules = desired.tables.get(table).map(|rules| rules.chain(&Chain(chain.clone().into())));
+                let known = verified.and_then(|verified| verified.chains.get(&(family, *table, *chain)));
+                let rules = desired.tables.get(table).map(|rules| rules.chain(&Chain((*chain).into())));
                 let rules = rules.filter(|_| known == Some(content)).unwrap_or_default();
                 let into = saved.tables.entry(*table).or_default();
-                into.chains.push(chain.clone());
+                into.chains.push((*chain).to_owned());
                 into.rules.extend(rules.iter().map(|rule| in_save(chain, rule)));
                 if rules.is_empty() && content.rules > 0 {
                     into.rules.push(unread(chain));
                 }
             }
             for ((_, table, hook), jumps) in self.hooks.iter().filter(|((of, ..), _)| *of == family) {
-                jumps.fill(hook, saved.tables.entry(*table).or_default());
+                jumps.fill(hook.name(), saved.tables.entry(*table).or_default());
             }
             observed.families.insert(family, saved);
         }
@@ -146,8 +143,11 @@ impl OwnRules {
             let desired = (wanted.rules)(family);
             desired.tables.iter().find_map(|(table, rules)| {
                 rules.chains.iter().find_map(|(chain, rules)| {
-                    let found = self.chains.get(&(family, *table, chain.0.to_string()));
-                    let found = found.map_or(0, |content| content.rules);
+                    let found = self
+                        .chains
+                        .iter()
+                        .find(|((of, at, name), _)| (*of, at, *name) == (family, table, &*chain.0));
+                    let found = found.map_or(0, |(_, content)| content.rules);
                     (found != rules.len()).then(|| {
                         format!(
                             "{family} {}: chain {chain} has {found} rules, not {}",
@@ -172,7 +172,7 @@ impl Jumps {
         let plain = self.found.iter().filter(|(_, plain, _)| *plain);
         let known = if self.whole { usize::MAX } else { usize::from(self.takes_all()) };
         for (chain, ..) in plain.take(known) {
-            table.rules.push(in_save(hook, &Rule::jump(Chain(chain.clone().into()))));
+            table.rules.push(in_save(hook, &Rule::jump(Chain((*chain).into()))));
         }
     }
 }
@@ -216,16 +216,18 @@ fn own_chain(family: u8, table: Table, chain: &str) -> Result<Option<Content>, E
 }
 
 fn jumps(family: u8, table: Table, hook: Hook, owner: ChainSet) -> Result<Jumps, Error> {
-    let (mut jumps, mut is_first) = (Jumps::default(), true);
+    let (mut jumps, mut found, mut is_first) = (Jumps::default(), Vec::new(), true);
     jumps.whole = read(family, table, hook.name(), HOOK, |attributes| {
         let rule = digest::rule(hook.name(), attributes)?;
-        if let Some(chain) = rule.jumps_to.filter(|chain| owner.contains(chain)) {
+        let chain = rule.jumps_to.and_then(|to| owner.chains.iter().find(|chain| **chain == to));
+        if let Some(chain) = chain {
             jumps.leads |= is_first;
-            jumps.found.push((chain, is_plain(attributes)?, rule.hash));
+            found.push((*chain, is_plain(attributes)?, rule.hash));
         }
         is_first = false;
         Ok(())
     })?;
+    jumps.found = found.into_boxed_slice();
     Ok(jumps)
 }
 

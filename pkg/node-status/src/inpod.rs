@@ -161,7 +161,7 @@ pub(super) fn verify(
     let families = chosen.families();
     let wanted = Wanted { config: &chosen.rules, pod: &enrolled_pod.options, families: &families };
     let now = timestamp(SystemTime::now());
-    match ::inpod::verify(netns, &wanted, enrolled_pod.seen.as_ref(), tools) {
+    match ::inpod::verify(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
         Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be observed: {error}")),
         Ok(report) => {
             pod.kernel.looked = Some(now);

@@ -40,7 +40,8 @@ pub(crate) fn missing(config: &sidecar::Config, families: &[Family]) -> Result<V
     }
     for family in families {
         let Some(local) = config.local_route() else { break };
-        missing.extend(handle.missing_local_delivery(*family, &delivery(local))?);
+        let rules = handle.rules(*family)?;
+        missing.extend(handle.missing_local_delivery(*family, &rules, &delivery(local))?);
     }
     Ok(missing)
 }

@@ -1,6 +1,9 @@
 //! What workers and ztunnels say.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
 
 use inpod::Report;
 use model::PodName;
@@ -33,8 +36,9 @@ impl InPodCapture {
             }
             Done::Looked { uid, netns, result } => {
                 self.note_looked(core, &uid, &result);
-                self.looked(&uid, netns, result);
-                self.tell_bypasses(core);
+                if self.looked(&uid, netns, result) {
+                    self.tell_bypasses(core);
+                }
             }
             Done::Released { uid, result } => {
                 let done = result.as_ref().map(|_| ()).map_err(String::as_str);
@@ -164,26 +168,31 @@ impl InPodCapture {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         self.metrics.step("capture pod", result.is_ok());
         let PodName { namespace, name } = &enrolled_pod.name;
-        match &result {
+        let changed = match result {
             Ok(report) => {
                 if let Some(warning) = &report.warning {
                     debug!(target: "ambient", %namespace, pod = %name, warning, "capturing without private mounts");
                 }
-                if !report.differences.is_empty() && enrolled_pod.id() == Some(netns) {
-                    enrolled_pod.seen = Some(report.seen.clone());
+                let changed = !report.differences.is_empty();
+                if changed && enrolled_pod.id() == Some(netns) {
+                    enrolled_pod.seen = Some(Arc::new(report.seen));
                 }
+                Ok(changed)
             }
-            Err(error) if enrolled_pod.lifecycle.trouble() != Some(error) => {
-                warn!(target: "ambient", %namespace, pod = %name, error, "pod cannot be captured");
+            Err(error) => {
+                if enrolled_pod.lifecycle.trouble() != Some(&error) {
+                    warn!(target: "ambient", %namespace, pod = %name, error, "pod cannot be captured");
+                }
+                Err(error)
             }
-            Err(_) => {}
-        }
-        let changed = result.map(|report| !report.differences.is_empty());
+        };
         self.handle(uid, PodEvent::Captured(netns, changed));
     }
 
-    fn looked(&mut self, uid: &str, netns: NetnsId, result: Result<Look, String>) {
-        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+    /// Whether rules of other components precede ours that did not before, or no longer do.
+    fn looked(&mut self, uid: &str, netns: NetnsId, result: Result<Look, String>) -> bool {
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
+        let mut differs = false;
         let PodName { namespace, name } = &enrolled_pod.name;
         let is_there = enrolled_pod.id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
         let result = match result {
@@ -193,6 +202,7 @@ impl InPodCapture {
                     self.metrics.repaired("pod");
                 }
                 if is_there {
+                    differs = enrolled_pod.seen.is_none() || !enrolled_pod.bypasses().eq(glance.bypasses());
                     enrolled_pod.seen = Some(glance);
                     enrolled_pod.looked = Some(SystemTime::now());
                 }
@@ -206,6 +216,7 @@ impl InPodCapture {
             }
         };
         self.handle(uid, PodEvent::Observed(netns, result));
+        differs
     }
 
     fn released(&mut self, uid: &str, result: Result<Vec<String>, String>) {

@@ -37,7 +37,7 @@ pub(super) struct EnrolledPod {
     /// When the last work on it began.
     pub(super) begun: Instant,
     /// What was last seen of its rules.
-    pub(super) seen: Option<RulesSnapshot>,
+    pub(super) seen: Option<Arc<RulesSnapshot>>,
     /// When its rules were last looked at.
     pub(super) looked: Option<SystemTime>,
     /// Those who wait for its ADD.
@@ -90,7 +90,7 @@ impl EnrolledPod {
 
     /// Rules of other components that precede ours, as they were seen last.
     pub(super) fn bypasses(&self) -> impl Iterator<Item = &str> {
-        self.seen.iter().flat_map(RulesSnapshot::bypasses)
+        self.seen.iter().flat_map(|seen| seen.bypasses())
     }
 
     /// Whether it ends with a container.

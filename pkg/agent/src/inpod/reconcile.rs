@@ -45,6 +45,14 @@ impl InPodCapture {
             self.exempt_probes(core);
         }
         core.status.workers(self.workers.stand_still());
+        let now = self.now();
+        let is_late = self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_late(now));
+        if scope == Scope::Timers && !is_late {
+            self.search_if_due(core);
+            self.work();
+            self.due = self.next_due();
+            return Ok(self.trouble(core));
+        }
         self.announce_ztunnels(core);
         self.give_up_lost(core);
         self.take_in(core);
@@ -62,7 +70,12 @@ impl InPodCapture {
         self.tell_bypasses(core);
         self.addresses = addresses;
         self.due = self.next_due();
-        Ok(self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(core)))
+        Ok(self.trouble(core))
+    }
+
+    /// What is wrong although pods can be enrolled, if anything.
+    fn trouble(&self, core: &AgentState) -> Option<Trouble> {
+        self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(core))
     }
 
     /// Which of the connected ztunnels is the newest follows from their pods. The plugin knows their addresses before the

@@ -35,17 +35,17 @@ const STANDSTILL: Duration = Duration::from_secs(180);
 #[derive(Debug)]
 pub(super) enum Job {
     /// Put a pod's rules in place.
-    Capture { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<RulesSnapshot> },
+    Capture { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Arc<RulesSnapshot>> },
     /// Look at a pod's rules, and put back what is missing. With a glance from before, the tools are asked only if
     /// another glance tells a difference.
-    Look { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<RulesSnapshot> },
+    Look { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Arc<RulesSnapshot>> },
     /// Take a pod's rules away.
     Release { uid: String, netns: Arc<Netns> },
     /// Compare a pod's rules, and tell who asked.
     Check {
         netns: Arc<Netns>,
         pod: rules::inpod::Pod,
-        before: Option<RulesSnapshot>,
+        before: Option<Arc<RulesSnapshot>>,
         reply: Reply<Result<(), String>>,
     },
     /// Put the rules for the node's probes in place; with what was seen of them the last time.
@@ -122,7 +122,7 @@ pub(crate) struct Finds {
 /// What a look showed.
 #[derive(Debug)]
 pub(crate) struct Look {
-    pub(super) glance: RulesSnapshot,
+    pub(super) glance: Arc<RulesSnapshot>,
     /// What was missing, and was put back; in words.
     pub(super) repaired: Vec<String>,
 }
@@ -206,7 +206,7 @@ impl Tools {
         Some(match job {
             Job::Capture { uid, netns, pod, before } => {
                 let wanted = self.wanted(&pod);
-                let result = inpod::capture(&netns, &wanted, before.as_ref(), &self.options).map_err(words);
+                let result = inpod::capture(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
                 Done::Captured { uid, netns: netns.id(), result }
             }
             Job::Look { uid, netns, pod, before } => {
@@ -219,7 +219,7 @@ impl Tools {
             }
             Job::Check { netns, pod, before, reply } => {
                 let wanted = self.wanted(&pod);
-                let seen = inpod::verify(&netns, &wanted, before.as_ref(), &self.options).map_err(words);
+                let seen = inpod::verify(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
                 let fine = |seen: Report| match seen.differences.is_empty() {
                     true => Ok(()),
                     false => Err(seen.differences.join("; ")),
@@ -257,23 +257,25 @@ impl Tools {
         &self,
         netns: &Netns,
         pod: &rules::inpod::Pod,
-        before: Option<&RulesSnapshot>,
+        before: Option<&Arc<RulesSnapshot>>,
     ) -> Result<Look, inpod::Error> {
         let wanted = self.wanted(pod);
         if let Some(before) = before {
             let glance = inpod::glance(netns, &wanted, Some(before))?;
             if before.is_unchanged(&glance) {
+                let glance = if **before == glance { Arc::clone(before) } else { Arc::new(glance) };
                 return Ok(Look { glance, repaired: Vec::new() });
             }
         }
+        let before = before.map(|before| &**before);
         let seen = inpod::verify(netns, &wanted, before, &self.options)?;
         if seen.differences.is_empty() {
-            return Ok(Look { glance: seen.seen, repaired: Vec::new() });
+            return Ok(Look { glance: Arc::new(seen.seen), repaired: Vec::new() });
         }
         let made = inpod::capture(netns, &wanted, before, &self.options)?;
         let after = inpod::verify(netns, &wanted, Some(&made.seen), &self.options)?;
         match after.differences.into_iter().next() {
-            None => Ok(Look { glance: after.seen, repaired: made.differences }),
+            None => Ok(Look { glance: Arc::new(after.seen), repaired: made.differences }),
             Some(difference) => Err(inpod::Error::Unstable(difference)),
         }
     }

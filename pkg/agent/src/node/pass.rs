@@ -99,7 +99,7 @@ impl NodeCapture {
         let slots = self.verified.as_ref().map(|verified| &verified.desired.slots);
         let before = slots.into_iter().flatten().flatten().find(|slot| slot.uid == candidate.uid);
         match before {
-            Some(before) if scope == Scope::Membership => {
+            Some(before) if scope != Scope::Full => {
                 Ok(ZtunnelInstance { dns: candidate.dns_capture, ..before.clone() })
             }
             _ => self.path.locate(&candidate.uid, &candidate.ips, candidate.dns_capture),
@@ -136,7 +136,7 @@ impl NodeCapture {
 
     /// Adds what tools and other namespaces tell, afresh or from the last time that all was as it should be.
     fn complete(&mut self, scope: Scope, observed: &mut Observed, desired: &Desired) -> Result<(), Trouble> {
-        if let (Scope::Membership, Some(Verified { seen, .. })) = (scope, &self.verified) {
+        if let (Scope::Timers | Scope::Membership, Some(Verified { seen, .. })) = (scope, &self.verified) {
             observed.firewall.clone_from(&seen.firewall);
             observed.sysctls.clone_from(&seen.sysctls);
             observed.inside.clone_from(&seen.inside);
