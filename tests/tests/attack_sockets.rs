@@ -80,7 +80,7 @@ fn another_user_of_the_node_reads_no_state_and_changes_no_level() {
     let mut stage = Ambient::new(&[]);
     let netns = std::sync::Arc::clone(stage.node.netns());
     let before = levels(&netns);
-    for line in ["GET /debug/state", "GET /", "GET /envj", "GET /debug/lines"] {
+    for line in ["GET /debug/state", "GET /", "GET /versionj", "GET /debug/lines"] {
         assert_eq!(request(&netns, DEBUG, line).0, 200, "root: {line}");
         let (status, body) = request_of_nobody(&netns, DEBUG, line);
         assert_eq!(status, 403, "{line}: {body}");

@@ -256,14 +256,14 @@ impl Reader<'_> {
         let parsed = LogOptions::parse(&LogFlags {
             log_target: text(&flags::LOG_TARGET),
             log_rotate: text(&flags::LOG_ROTATE),
-            log_rotate_max_age: text(&flags::LOG_ROTATE_MAX_AGE),
-            log_rotate_max_size: text(&flags::LOG_ROTATE_MAX_SIZE),
-            log_rotate_max_backups: text(&flags::LOG_ROTATE_MAX_BACKUPS),
             log_as_json: text(&flags::LOG_AS_JSON),
             log_output_level: text(&flags::LOG_OUTPUT_LEVEL),
             log_stacktrace_level: text(&flags::LOG_STACKTRACE_LEVEL),
             log_caller: text(&flags::LOG_CALLER),
         });
+        if !text(&flags::LOG_ROTATE).is_empty() {
+            self.warnings.push("--log_rotate: the file is appended to, and not rotated".to_owned());
+        }
         parsed.map_err(|mistakes| self.mistakes.extend(mistakes)).ok()
     }
 

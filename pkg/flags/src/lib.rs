@@ -51,27 +51,28 @@ pub const LOG_TARGET: Flag = Flag {
     help: "comma-separated outputs: stdout, stderr, or file paths",
     ..Flag::VALUE
 };
-/// Istio's `--log_rotate`.
-pub const LOG_ROTATE: Flag = Flag { long: "log_rotate", help: "path of a log file to rotate", ..Flag::VALUE };
-/// Istio's `--log_rotate_max_age`.
+/// Istio's `--log_rotate`, of a file that is not rotated.
+pub const LOG_ROTATE: Flag =
+    Flag { long: "log_rotate", help: "path of another log file; never rotated", ..Flag::VALUE };
+/// Istio's `--log_rotate_max_age`, without effect, as are the next two.
 pub const LOG_ROTATE_MAX_AGE: Flag = Flag {
     long: "log_rotate_max_age",
     default: "30",
-    help: "days to keep rotated files; 0 keeps them forever",
+    help: "ignored: log files are not rotated",
     ..Flag::VALUE
 };
 /// Istio's `--log_rotate_max_size`.
 pub const LOG_ROTATE_MAX_SIZE: Flag = Flag {
     long: "log_rotate_max_size",
     default: "104857600",
-    help: "size in megabytes at which the file is rotated",
+    help: "ignored: log files are not rotated",
     ..Flag::VALUE
 };
 /// Istio's `--log_rotate_max_backups`.
 pub const LOG_ROTATE_MAX_BACKUPS: Flag = Flag {
     long: "log_rotate_max_backups",
     default: "1000",
-    help: "number of rotated files to keep; 0 keeps all",
+    help: "ignored: log files are not rotated",
     ..Flag::VALUE
 };
 /// Istio's `--log_as_json`.

@@ -1,19 +1,18 @@
 //! The node's state over HTTP, for people who look for a fault and for their scripts.
 //!
 //! `/` is a page. Paths below `/debug/` answer with JSON made from one [`report::State`]; `/debug` lists them. Paths of
-//! Istio's ControlZ that scripts use (`/scopej/`, `/versionj/`, `/memj/`, `/procj/`, `/envj/`, `/argj/`, `/homej/`) answer
-//! in its JSON shapes, where Rust has something to say under Go's names. Its HTML pages, its profiles (`/debug/pprof/`),
-//! and what ends, signals or collects (`/homej/exit`, `/signalj/`, `/memj/forcecollection`) are not provided.
+//! Istio's ControlZ that scripts use (`/scopej/`, `/versionj/`) answer in its JSON shapes. Its HTML pages, its profiles
+//! (`/debug/pprof/`), what describes a Go process (`/memj/`, `/procj/`, `/envj/`, `/homej/`), and what ends, signals or
+//! collects (`/homej/exit`, `/signalj/`, `/memj/forcecollection`) are not provided.
 //!
 //! Over the loopback root alone is answered, because with hostNetwork it is the node's; from other machines everybody
 //! who gets a connection may read. Only root of this machine may change a level ([`Peer::is_root`]). A request costs
-//! one question to [`Inspect`], at most, and each answer comes within [`DEADLINE`]. Nothing here is a secret: what looks
-//! like one, in the environment and in arguments, is not shown.
+//! one question to [`Inspect`], at most, and each answer comes within [`DEADLINE`]. Nothing here is a secret: neither the
+//! environment nor the command line is shown.
 
 mod ctrlz;
 mod guard;
 mod levels;
-mod process;
 mod query;
 #[cfg(test)]
 mod tests;

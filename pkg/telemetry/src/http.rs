@@ -6,8 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::any;
 use axum::{Extension, Router};
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::connections::{self, Limits};
-use crate::metrics::{negotiate, render};
+use crate::metrics;
 
 pub use crate::connections::Peer;
 
@@ -63,16 +63,13 @@ fn answer(state: Result<(), String>, word: &str, peer: Option<Extension<Peer>>) 
     }
 }
 
-/// `/metrics`, in the form that the client asks for.
+/// `/metrics`.
 pub fn metrics_router(registry: Arc<Registry>) -> Router {
-    Router::new().route("/metrics", any(metrics)).with_state(registry)
+    Router::new().route("/metrics", any(answer_metrics)).with_state(registry)
 }
 
-async fn metrics(State(registry): State<Arc<Registry>>, headers: HeaderMap) -> impl IntoResponse {
-    // A list may come in several headers.
-    let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
-    let format = negotiate(Some(&accept.join(",")));
-    ([(CONTENT_TYPE, format.content_type())], render(&registry, format))
+async fn answer_metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&registry))
 }
 
 /// Listens on all addresses, IPv6 and IPv4 by one socket; on IPv4 alone where the kernel has no IPv6.

@@ -7,7 +7,6 @@ mod format;
 mod level;
 mod options;
 mod output;
-mod rotation;
 mod scopes;
 mod subscriber;
 #[cfg(test)]
@@ -30,7 +29,6 @@ use level::{DEFAULT_SCOPE, Levels};
 use options::Callers;
 pub use options::{LogFlags, LogOptions};
 use output::Output;
-use rotation::RotatingFile;
 pub use scopes::{LevelError, Scope};
 pub use subscriber::LogSubscriber;
 
@@ -68,7 +66,7 @@ struct Inner {
     levels: RwLock<Levels>,
     callers: Callers,
     json: bool,
-    targets: Mutex<Vec<Target>>,
+    targets: Mutex<Vec<Output>>,
     recent: Mutex<Recent>,
     dropped: AtomicU64,
     clock: fn() -> SystemTime,
@@ -96,12 +94,6 @@ impl Recent {
     }
 }
 
-/// A place where lines go.
-enum Target {
-    Plain(Output),
-    Rotating(RotatingFile),
-}
-
 impl Logger {
     /// Opens the targets. Events reach it through [`Logger::subscriber`].
     ///
@@ -115,12 +107,7 @@ impl Logger {
         let mut targets = Vec::new();
         for name in &options.targets {
             let output = Output::open(name).map_err(|source| LogError::Open { path: name.into(), source })?;
-            targets.push(Target::Plain(output));
-        }
-        if let Some(rotation) = options.rotation {
-            let path = rotation.path.clone();
-            let file = RotatingFile::open(rotation, clock());
-            targets.push(Target::Rotating(file.map_err(|source| LogError::Open { path, source })?));
+            targets.push(output);
         }
         Ok(Logger(Arc::new(Inner {
             levels: RwLock::new(options.levels),
@@ -201,20 +188,17 @@ impl Logger {
         self.0.levels.read().unwrap_or_else(PoisonError::into_inner).most()
     }
 
-    fn targets(&self) -> MutexGuard<'_, Vec<Target>> {
+    fn targets(&self) -> MutexGuard<'_, Vec<Output>> {
         self.0.targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, targets: &mut [Target], record: &LogRecord) {
+    fn write(&self, targets: &mut [Output], record: &LogRecord) {
         let now = (self.0.clock)();
         let record = complete(record, now);
         let line = if self.0.json { record.to_line() } else { format::text_line(&record) };
         let mut written = true;
         for target in targets {
-            written &= match target {
-                Target::Plain(output) => output.write(line.as_bytes()),
-                Target::Rotating(file) => file.write(line.as_bytes(), now),
-            };
+            written &= target.write(line.as_bytes());
         }
         if !written {
             self.0.dropped.fetch_add(1, Ordering::Relaxed);

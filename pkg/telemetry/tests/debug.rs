@@ -152,11 +152,9 @@ fn secrets_of_the_environment_and_the_command_line_appear_nowhere() {
     let get = |path: &str| ask(connect(port), &format!("GET {path}"), "localhost");
     let index: Value = serde_json::from_str(&get("/debug").1).unwrap();
     let listed = index.as_object().unwrap().keys().map(|path| path.replace("NAMESPACE/NAME", "a/b"));
-    let others = ["/", "/scopej/", "/versionj/", "/memj/", "/procj/", "/envj/", "/argj/", "/homej/"];
+    let others = ["/", "/scopej/", "/versionj/"];
     for path in listed.chain(others.map(str::to_owned)) {
         let (status, body) = get(&path);
         assert!(status == 200 && !body.contains(SECRET), "{path}: {body}");
     }
-    let shown = format!("{{\"name\":\"{SECRET_NAME}\",\"value\":\"redacted\"}}");
-    assert!(get("/envj").1.contains(&shown) && get("/argj").1.contains("\"redacted\""));
 }

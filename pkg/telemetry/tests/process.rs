@@ -8,10 +8,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant, SystemTime};
 
 use prometheus_client::registry::Registry;
-use telemetry::metrics::{Format, register_process, render};
+use telemetry::metrics::{register_process, render};
 
 fn values(registry: &Registry) -> HashMap<String, f64> {
-    let text = render(registry, Format::Prometheus);
+    let text = render(registry);
     let samples =
         text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split_once(' ').unwrap());
     samples.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()

@@ -164,8 +164,7 @@ fn everything_stays_when_a_deleted_daemon_set_is_there_again() {
     scene.api.admin().delete(&scene.daemon_set());
     daemon.wait_for("it sees that", |daemon| daemon.log().contains("has been deleted or is being deleted"));
     scene.create_daemon_set(DAEMON_SET);
-    let found =
-        |daemon: &Daemon| daemon.logged("found the agent's DaemonSet", "leave-again/istio-cni-node");
+    let found = |daemon: &Daemon| daemon.logged("found the agent's DaemonSet", "leave-again/istio-cni-node");
     daemon.wait_for("it sees that, too", |daemon| found(daemon) == 2);
     // Whoever deletes and creates it within a moment, such as `kubectl replace --force`, wants an agent on the node.
     remove_account(&scene);

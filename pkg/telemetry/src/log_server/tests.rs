@@ -17,7 +17,7 @@ use tower_service::Service as _;
 use super::receive::MAX_BODY;
 use super::*;
 use crate::logging::{LogFlags, LogOptions};
-use crate::metrics::{Format, render};
+use crate::metrics::render;
 
 struct Desk {
     router: axum::Router,
@@ -43,7 +43,7 @@ impl Desk {
     }
 
     fn results(&self) -> BTreeMap<String, u64> {
-        let text = render(&self.registry, Format::Prometheus);
+        let text = render(&self.registry);
         let counted = text.lines().filter_map(|line| {
             let (result, count) =
                 line.strip_prefix("istio_cni_log_requests_total{result=\"")?.split_once("\"} ")?;

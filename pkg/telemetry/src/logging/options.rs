@@ -1,26 +1,17 @@
 //! Istio's logging flags: from text to values.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::str::FromStr;
-use std::time::Duration;
 
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, Levels};
-use super::rotation::Rotation;
 
 /// The values of Istio's logging flags, as text. The default values are Istio's.
 #[derive(Clone, Copy, Debug)]
 pub struct LogFlags<'a> {
     /// `--log_target`: comma-separated `stdout`, `stderr`, or paths of files, which are appended to.
     pub log_target: &'a str,
-    /// `--log_rotate`: path of a file that is rotated, beside the targets; empty for none.
+    /// `--log_rotate`: path of a file, beside the targets; empty for none. It is appended to and never rotated: the
+    /// container runtime or logrotate does that.
     pub log_rotate: &'a str,
-    /// `--log_rotate_max_age`: days after which a rotated file is removed, 0 for never.
-    pub log_rotate_max_age: &'a str,
-    /// `--log_rotate_max_size`: mebibytes at which the file is rotated, 0 for 100.
-    pub log_rotate_max_size: &'a str,
-    /// `--log_rotate_max_backups`: how many rotated files are kept, 0 for all.
-    pub log_rotate_max_backups: &'a str,
     /// `--log_as_json`: a JSON object on each line, not text with tabs.
     pub log_as_json: &'a str,
     /// `--log_output_level`: `scope:level,…`.
@@ -36,9 +27,6 @@ impl Default for LogFlags<'_> {
         LogFlags {
             log_target: "stdout",
             log_rotate: "",
-            log_rotate_max_age: "30",
-            log_rotate_max_size: "104857600",
-            log_rotate_max_backups: "1000",
             log_as_json: "false",
             log_output_level: "default:info",
             log_stacktrace_level: "default:none",
@@ -52,7 +40,6 @@ impl Default for LogFlags<'_> {
 pub struct LogOptions {
     /// `stdout`, `stderr` or paths.
     pub(super) targets: Vec<String>,
-    pub(super) rotation: Option<Rotation>,
     pub(super) json: bool,
     pub(super) levels: Levels,
     pub(super) callers: Callers,
@@ -76,10 +63,8 @@ impl LogOptions {
     /// All mistakes, each with the name of its flag.
     pub fn parse(flags: &LogFlags<'_>) -> Result<LogOptions, Vec<String>> {
         let mut mistakes = Mistakes::default();
-        let rotation = rotation(flags, &mut mistakes);
         let options = LogOptions {
-            targets: targets(flags.log_target, rotation.is_some()),
-            rotation,
+            targets: targets(flags),
             json: mistakes.one("log_as_json", boolean(flags.log_as_json)),
             levels: mistakes.many("log_output_level", Levels::parse(flags.log_output_level)),
             callers: Callers(list(flags.log_caller).collect()),
@@ -116,27 +101,10 @@ fn list(text: &str) -> impl Iterator<Item = String> {
 }
 
 /// Lines always go somewhere.
-fn targets(text: &str, rotated: bool) -> Vec<String> {
-    let named: Vec<String> = list(text).collect();
-    if named.is_empty() && !rotated { vec!["stdout".to_owned()] } else { named }
-}
-
-fn rotation(flags: &LogFlags<'_>, mistakes: &mut Mistakes) -> Option<Rotation> {
-    const MEBIBYTE: u64 = 1024 * 1024;
-    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-    let mebibytes: u64 = mistakes.one("log_rotate_max_size", number(flags.log_rotate_max_size));
-    let days: u32 = mistakes.one("log_rotate_max_age", number(flags.log_rotate_max_age));
-    let backups: usize = mistakes.one("log_rotate_max_backups", number(flags.log_rotate_max_backups));
-    (!flags.log_rotate.is_empty()).then(|| Rotation {
-        path: PathBuf::from(flags.log_rotate),
-        max_bytes: if mebibytes == 0 { 100 } else { mebibytes }.saturating_mul(MEBIBYTE),
-        max_age: (days > 0).then(|| DAY.saturating_mul(days)),
-        max_backups: (backups > 0).then_some(backups),
-    })
-}
-
-fn number<T: FromStr>(text: &str) -> Result<T, String> {
-    text.trim().parse().map_err(|_| format!("{text:?} is no whole number from 0 on, or too large"))
+fn targets(flags: &LogFlags<'_>) -> Vec<String> {
+    let file = Some(flags.log_rotate.to_owned()).filter(|path| !path.is_empty());
+    let named: Vec<String> = list(flags.log_target).chain(file).collect();
+    if named.is_empty() { vec!["stdout".to_owned()] } else { named }
 }
 
 /// As Go reads them. Empty is false.

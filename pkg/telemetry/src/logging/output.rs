@@ -29,12 +29,12 @@ impl Output {
         match name {
             "stdout" => Self::standard(io::stdout().as_fd()),
             "stderr" => Self::standard(io::stderr().as_fd()),
-            path => Self::append(Path::new(path), 0o644),
+            path => Self::append(Path::new(path)),
         }
     }
 
-    pub(super) fn append(path: &Path, mode: u32) -> io::Result<Output> {
-        OpenOptions::new().create(true).append(true).mode(mode).open(path).map(Self::new)
+    pub(super) fn append(path: &Path) -> io::Result<Output> {
+        OpenOptions::new().create(true).append(true).mode(0o644).open(path).map(Self::new)
     }
 
     pub(super) fn new(file: File) -> Output {
@@ -52,10 +52,6 @@ impl Output {
             }
         }
         Ok(Self::new(fd.try_clone_to_owned()?.into()))
-    }
-
-    pub(super) fn len(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
     }
 
     /// Writes the line with one call, as long as the system takes it whole. Whether it was written.

@@ -83,9 +83,6 @@ fn levels_are_read_as_istio_reads_them() {
 #[test]
 fn every_mistake_in_the_flags_is_told_with_its_flag() {
     let flags = LogFlags {
-        log_rotate_max_age: "-1",
-        log_rotate_max_size: "big",
-        log_rotate_max_backups: "1.5",
         log_as_json: "yes",
         log_output_level: "cni:loud,a:b:info,:info,default:debug",
         log_stacktrace_level: "INFO",
@@ -96,9 +93,6 @@ fn every_mistake_in_the_flags_is_told_with_its_flag() {
     assert_eq!(
         flagged,
         [
-            "--log_rotate_max_size",
-            "--log_rotate_max_age",
-            "--log_rotate_max_backups",
             "--log_as_json",
             "--log_output_level",
             "--log_output_level",
@@ -107,10 +101,10 @@ fn every_mistake_in_the_flags_is_told_with_its_flag() {
         ]
     );
     assert_eq!(
-        mistakes[4],
+        mistakes[1],
         "--log_output_level: \"loud\" in \"cni:loud\" is no level (they are none, fatal, error, warn, info, debug)"
     );
-    assert_eq!(mistakes[6], "--log_output_level: \":info\" names no scope");
+    assert_eq!(mistakes[3], "--log_output_level: \":info\" names no scope");
 }
 
 #[test]
@@ -129,16 +123,12 @@ fn booleans_and_targets_are_read() {
         ("stdout", "", &["stdout"][..]),
         ("stderr, /var/log/x.log", "", &["stderr", "/var/log/x.log"]),
         ("", "", &["stdout"]),
-        ("", "/var/log/x.log", &[]),
-        ("stdout", "/var/log/x.log", &["stdout"]),
+        ("", "/var/log/x.log", &["/var/log/x.log"]),
+        ("stdout", "/var/log/x.log", &["stdout", "/var/log/x.log"]),
     ] {
         let options = parse(&|flags| (flags.log_target, flags.log_rotate) = (text, rotate));
         assert_eq!(options.targets, targets, "{text:?}, {rotate:?}");
-        assert_eq!(options.rotation.is_some(), !rotate.is_empty());
     }
-    let rotation = parse(&|flags| flags.log_rotate = "x").rotation.unwrap();
-    assert_eq!((rotation.max_bytes, rotation.max_backups), (104_857_600 << 20, Some(1000)));
-    assert_eq!(rotation.max_age, Some(Duration::from_secs(30 * 86_400)));
 }
 
 #[test]

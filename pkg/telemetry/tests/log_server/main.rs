@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use telemetry::log_server::{LogMetrics, LogServer, LogServerError};
 use telemetry::logging::{LogFlags, LogOptions, Logger, OutputLevel};
-use telemetry::metrics::{Format, render};
+use telemetry::metrics::render;
 use tokio::sync::oneshot;
 use wire::{Level, LogRecord};
 
@@ -94,7 +94,7 @@ impl Server {
     }
 
     fn counted(&self, sample: &str) -> u64 {
-        let text = render(&self.registry, Format::Prometheus);
+        let text = render(&self.registry);
         let value = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
         value.unwrap_or_else(|| panic!("no {sample} in {text}")).parse().unwrap()
     }

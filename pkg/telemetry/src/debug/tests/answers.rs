@@ -92,7 +92,7 @@ async fn without_a_state_the_reason_is_told() {
         assert_eq!((answer.status, answer.body.as_str()), (503, "the owner does not answer\n"), "{path}");
         assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
     }
-    for path in ["/debug", "/debug/log", "/procj"] {
+    for path in ["/debug", "/debug/log", "/versionj"] {
         assert_eq!(ask(&router, &format!("GET {path}"), "").await.status, 200, "{path} needs no state");
     }
 }
@@ -142,7 +142,7 @@ async fn head_is_get_without_a_body_and_other_methods_are_refused() {
         assert_eq!(head.header("content-length"), get.body.len().to_string(), "{path}");
     }
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"] {
-        for path in ["/", "/debug/state", "/debug/explain?pod=a/b", "/procj/"] {
+        for path in ["/", "/debug/state", "/debug/explain?pod=a/b", "/versionj/"] {
             assert_eq!(ask(&router, &format!("{method} {path}"), "").await.status, 405, "{method} {path}");
         }
     }
@@ -235,37 +235,6 @@ async fn controlz_clients_find_what_they_know() {
 }
 
 #[tokio::test]
-async fn controlz_clients_find_the_process() {
-    let (_, router) = node();
-    let get = async |path: &str| {
-        let bare = ask(&router, &format!("GET {path}"), "").await.json();
-        let slash = ask(&router, &format!("GET {path}/"), "").await.json();
-        let names = |value: &Value| -> Vec<String> {
-            value.as_object().map(|object| object.keys().cloned().collect()).unwrap_or_default()
-        };
-        assert_eq!(names(&bare), names(&slash));
-        bare
-    };
-    let process = get("/procj").await;
-    assert_eq!(process["pid"], std::process::id());
-    assert_eq!((&process["goroutines"], process["threads"].as_u64() >= Some(1)), (&json!(0), true));
-    for name in ["egid", "euid", "gid", "groups", "ppid", "uid", "wd", "hostname", "tempdir"] {
-        assert!(!process[name].is_null(), "{name}: {process}");
-    }
-    let memory = get("/memj").await;
-    assert!(memory["HeapAlloc"].as_u64() > Some(0) && memory["Sys"].as_u64() > Some(0), "{memory}");
-    assert_eq!((&memory["NumGC"], memory["BySize"].is_array()), (&json!(0), true));
-    let home = get("/homej").await;
-    let names: Vec<&String> = home.as_object().unwrap().keys().collect();
-    let mut expected = ["ProcessName", "HeapSize", "NumGC", "CurrentTime", "Hostname", "IP"];
-    expected.sort_unstable();
-    assert_eq!(names, expected);
-    assert_eq!(get("/argj").await[0], home["ProcessName"]);
-    let path = get("/envj").await.as_array().unwrap().iter().find(|one| one["name"] == "PATH").cloned();
-    assert_eq!(path.unwrap()["value"], std::env::var("PATH").unwrap());
-}
-
-#[tokio::test]
 async fn only_root_of_this_machine_changes_anything() {
     let (_, router) = node();
     let at = |text: &str| Some(Peer::Address(text.parse().unwrap()));
@@ -275,7 +244,7 @@ async fn only_root_of_this_machine_changes_anything() {
         assert_eq!(ask_as(peer, &router, change, host, "").await.status, 403, "{peer:?}");
         assert_eq!(ask_as(peer, &router, "PUT /scopej/cni", host, "{}").await.status, 403, "{peer:?}");
         assert_eq!(ask_as(peer, &router, "POST /nothing", host, "").await.status, 403, "{peer:?}");
-        for line in ["GET /debug/pods", "HEAD /", "GET /envj"] {
+        for line in ["GET /debug/pods", "HEAD /", "GET /versionj"] {
             assert_eq!(ask_as(peer, &router, line, host, "").await.status, 200, "{line} {peer:?}");
         }
     }
@@ -292,7 +261,7 @@ async fn other_users_of_this_machine_read_and_change_nothing() {
         let lines = [
             "GET /",
             "GET /debug/state",
-            "GET /envj",
+            "GET /versionj",
             "PUT /debug/log?scope=all&level=none",
             "PUT /scopej/cni",
         ];
