@@ -14,11 +14,11 @@ use std::{
 use model::{Namespace, Pod, PodName};
 use netns::Netns;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use wire::{AgentAnswer, AgentRequest, MAX_ANSWER, Verb};
+use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_ANSWER};
 
 use crate::{
-    call::Call,
-    facts::{ApiServer, Facts, LookupError},
+    call::PluginCall,
+    facts::{ApiServer, LookupError, PodFacts},
 };
 
 /// Where the agent listens, unless the configuration says otherwise.
@@ -57,15 +57,15 @@ impl AgentUnavailable {
 
 /// The agent's socket.
 #[derive(Debug)]
-pub struct Agent {
+pub struct AgentClient {
     socket: PathBuf,
 }
 
-impl Agent {
+impl AgentClient {
     /// Opens nothing.
     #[must_use]
-    pub fn new(socket: Option<&str>) -> Agent {
-        Agent { socket: Path::new(socket.unwrap_or(SOCKET)).to_owned() }
+    pub fn new(socket: Option<&str>) -> AgentClient {
+        AgentClient { socket: Path::new(socket.unwrap_or(SOCKET)).to_owned() }
     }
 
     /// Asks; hands over the pod's network namespace, if there is one.
@@ -109,7 +109,7 @@ fn send_with(stream: &UnixStream, text: &[u8], netns: &Netns) -> io::Result<usiz
 
 /// A request about the pod of a call.
 #[must_use]
-pub fn request(verb: Verb, call: &Call, ips: Vec<IpAddr>) -> AgentRequest {
+pub fn request(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> AgentRequest {
     let (namespace, name) =
         call.pod.as_ref().map_or_else(Default::default, |pod| (pod.namespace.clone(), pod.name.clone()));
     AgentRequest {
@@ -129,7 +129,7 @@ pub fn request(verb: Verb, call: &Call, ips: Vec<IpAddr>) -> AgentRequest {
 /// First the agent, then the API server. While an agent is being replaced, whoever of the two is there first.
 #[derive(Debug)]
 pub struct PodLookup {
-    agent: Agent,
+    agent: AgentClient,
     request: Option<AgentRequest>,
     /// The pod's network namespace; none for a verb that does nothing in it, or if it cannot be opened, which is told
     /// when it is needed.
@@ -146,9 +146,9 @@ impl PodLookup {
     /// With a request, the agent is asked by it when something is to be known: once if it answers, or is there and does
     /// not.
     #[must_use]
-    pub fn new(call: &Call, request: Option<AgentRequest>) -> PodLookup {
-        let agent = Agent::new(call.conf.agent_socket.as_deref());
-        let adds = request.as_ref().is_some_and(|request| request.verb == Verb::Add);
+    pub fn new(call: &PluginCall, request: Option<AgentRequest>) -> PodLookup {
+        let agent = AgentClient::new(call.conf.agent_socket.as_deref());
+        let adds = request.as_ref().is_some_and(|request| request.verb == CniVerb::Add);
         let path = call.environment.netns.as_ref().filter(|_| adds);
         let netns = path.and_then(|path| Netns::open(path.as_path()).ok());
         let (answer, silence) = (OnceCell::new(), OnceCell::new());
@@ -163,7 +163,7 @@ impl PodLookup {
             match self.agent.ask(request, self.netns.as_ref()) {
                 Ok(answer) => drop(self.answer.set(answer)), // there was none
                 Err(silence) => {
-                    self.asks_again.set(request.verb == Verb::Add && silence.is_gap());
+                    self.asks_again.set(request.verb == CniVerb::Add && silence.is_gap());
                     self.silence.get_or_init(|| silence);
                 }
             }
@@ -201,7 +201,7 @@ impl PodLookup {
     }
 }
 
-impl Facts for PodLookup {
+impl PodFacts for PodLookup {
     fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError> {
         let answered = |answer: &AgentAnswer| {
             Some(match (&answer.pod, &answer.error) {
@@ -254,8 +254,8 @@ mod tests {
     #[test]
     fn an_agent_that_does_not_answer_is_told_from_one_that_is_not_there() {
         let socket = std::env::temp_dir().join(format!("agent-{}.sock", std::process::id()));
-        let agent = Agent { socket: socket.clone() };
-        let silence = || agent.ask(&AgentRequest::new(Verb::Status), None).unwrap_err().to_string();
+        let agent = AgentClient { socket: socket.clone() };
+        let silence = || agent.ask(&AgentRequest::new(CniVerb::Status), None).unwrap_err().to_string();
         let at = socket.display();
         assert_eq!(silence(), format!("nobody listens at {at}"));
         let listener = UnixListener::bind(&socket).unwrap();

@@ -8,21 +8,21 @@ use std::{
     thread,
 };
 
-use cni_types::{CniError, Code, run_dir};
+use cni_types::{CniError, ErrorCode, run_dir};
 use model::PodName;
-use netfilter::{Options, RuleDigest};
+use netfilter::{FirewallOptions, RuleDigest};
 use netns::Netns;
-use planner::{Call as RuntimeCall, Decision, Enrolled, Policy, Redirect, enrolment};
-use redirect::{Families, Form, Prepared, Report};
+use planner::{Decision, EnrolmentPolicy, EnrolmentReason, RuntimeCall, SidecarRedirect, enrolment};
+use redirect::{FamilyChoice, PreparedNetns, RedirectReport, RuleFormat};
 use rules::sidecar;
 
-use wire::Verb;
+use wire::CniVerb;
 
 use crate::{
-    agent::{self, Agent},
-    call::Call,
-    facts::{Facts, LookupError},
-    log::Log,
+    agent::{self, AgentClient},
+    call::PluginCall,
+    facts::{LookupError, PodFacts},
+    log::CallLog,
     netns_lock,
     offline_enrol::{self, OfflineEnrolment},
     record, refusal,
@@ -32,7 +32,7 @@ use crate::{
 ///
 /// # Errors
 /// The pod must not start: it may belong to the mesh and could not be brought in.
-pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, CniError> {
+pub fn add(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> Result<String, CniError> {
     let result = call.conf.pass_through()?; // before anything is changed: it may be unreadable
     if let Some(decision) = decide_early(call) {
         log.decided(&decision);
@@ -51,7 +51,7 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
         Decision::Enrol(reason) => log.info(enrolled(call, facts, *reason)?),
         Decision::Redirect(redirect) => {
             warn(log, &redirect.warnings);
-            if let Some(Redirected { report, rules, warning }) = redirected? {
+            if let Some(RedirectResult { report, rules, warning }) = redirected? {
                 warn(log, warning.as_slice());
                 log.made(&rules);
                 log.info(format!("{decision}; {}", done(&report)));
@@ -62,18 +62,18 @@ pub fn add(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, Cni
 }
 
 /// What was done in a pod's namespace.
-struct Redirected {
-    report: Report,
+struct RedirectResult {
+    report: RedirectReport,
     /// For the record; empty: nobody will read one.
     rules: RuleDigest,
     warning: Option<String>,
 }
 
 /// A decision, and what was done when it was to redirect.
-type Outcome = (Result<Decision, CniError>, Result<Option<Redirected>, CniError>);
+type AttachOutcome = (Result<Decision, CniError>, Result<Option<RedirectResult>, CniError>);
 
 /// First who the pod is, then the work: nothing says that there will be any.
-fn decide_then_redirect(call: &Call, facts: &impl Facts, log: &mut Log) -> Outcome {
+fn decide_then_redirect(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> AttachOutcome {
     let decision = decide(call, facts, log);
     let redirected = match &decision {
         Ok(Decision::Redirect(redirect)) => redirect_pod(call, false, || Some(redirect.clone())),
@@ -84,7 +84,7 @@ fn decide_then_redirect(call: &Call, facts: &impl Facts, log: &mut Log) -> Outco
 
 /// The runtime says that the pod was injected: while the answer of who knows the pod is on its way, its namespace is
 /// looked at and the tools are loaded. Both take about as long. If the pod turns out to need nothing, nothing was done.
-fn prepare_while_deciding(call: &Call, facts: &impl Facts, log: &mut Log) -> Outcome {
+fn prepare_while_deciding(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> AttachOutcome {
     let (tell, told) = mpsc::channel();
     let told = Mutex::new(told);
     thread::scope(|scope| {
@@ -101,44 +101,48 @@ fn prepare_while_deciding(call: &Call, facts: &impl Facts, log: &mut Log) -> Out
 
 /// Looks at the pod's namespace, waits for `order`, and does it.
 fn redirect_pod(
-    call: &Call,
+    call: &PluginCall,
     start_tools: bool,
-    order: impl Fn() -> Option<Box<Redirect>> + Send + Sync,
-) -> Result<Option<Redirected>, CniError> {
+    order: impl Fn() -> Option<Box<SidecarRedirect>> + Send + Sync,
+) -> Result<Option<RedirectResult>, CniError> {
     if let Some(file) = &call.dry_run {
         return order().map_or(Ok(None), |redirect| write_only(call, &redirect, file));
     }
     let (done, warning) = in_pod(call, |options| {
         let _turn = netns_lock::take()?;
-        let mut prepared = Prepared::look(options)?;
+        let mut prepared = PreparedNetns::look(options)?;
         if start_tools {
             prepared.start_tools();
         }
         let Some(redirect) = order() else { return Ok(None) };
-        let report = prepared.apply(&redirect.config, families(&redirect), Form::Restore)?;
+        let report = prepared.apply(&redirect.config, families(&redirect), RuleFormat::Restore)?;
         // In ambient mode the agent has tools, and compares rules with what the pod's annotations ask for. That rules cannot
         // be read keeps no pod from starting.
         let keep = || redirect::rules_now().unwrap_or_default();
         Ok(Some((report, if call.conf.ambient_enabled { RuleDigest::default() } else { keep() })))
     })?;
-    Ok(done.map(|(report, rules)| Redirected { report, rules, warning }))
+    Ok(done.map(|(report, rules)| RedirectResult { report, rules, warning }))
 }
 
 /// A dry run: what a restore in a blank namespace would read, one family after the other, and no change.
-fn write_only(call: &Call, redirect: &Redirect, file: &Path) -> Result<Option<Redirected>, CniError> {
+fn write_only(
+    call: &PluginCall,
+    redirect: &SidecarRedirect,
+    file: &Path,
+) -> Result<Option<RedirectResult>, CniError> {
     let (families, _) = in_pod(call, |_| Ok(redirect::families(families(redirect))?))?;
     let text: String =
         families.iter().map(|family| sidecar::restore_text(&redirect.config, *family)).collect();
-    let failed = |error| CniError::new(Code::Io, format!("cannot write {}: {error}", file.display()));
+    let failed = |error| CniError::new(ErrorCode::Io, format!("cannot write {}: {error}", file.display()));
     fs::write(file, text).map_err(failed).map(|()| None)
 }
 
 /// The runtime handed over the annotations, and the injector's is among them.
-fn is_injected(call: &Call) -> bool {
+fn is_injected(call: &PluginCall) -> bool {
     call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(enrolment::STATUS))
 }
 
-fn warn(log: &mut Log, warnings: &[String]) {
+fn warn(log: &mut CallLog, warnings: &[String]) {
     warnings.iter().for_each(|warning| log.warn(warning.clone()));
 }
 
@@ -146,9 +150,9 @@ fn warn(log: &mut Log, warnings: &[String]) {
 ///
 /// # Errors
 /// It is not, or that could not be found out.
-pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, CniError> {
+pub fn check(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> Result<String, CniError> {
     if call.conf.prev_result()?.is_none() {
-        return Err(CniError::new(Code::InvalidConfig, "prevResult is missing, which CHECK requires"));
+        return Err(CniError::new(ErrorCode::InvalidConfig, "prevResult is missing, which CHECK requires"));
     }
     let decision = decide_early(call).map_or_else(|| decide(call, facts, log), Ok)?;
     log.decided(&decision);
@@ -157,28 +161,29 @@ pub fn check(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<String, C
         Decision::Enrol(_) => return check_enrolled(call, facts).map(|()| String::new()),
         Decision::Redirect(redirect) => redirect,
     };
-    let act = |options: &Options| Ok(redirect::verify(&redirect.config, families(redirect), options)?);
+    let act =
+        |options: &FirewallOptions| Ok(redirect::verify(&redirect.config, families(redirect), options)?);
     let (report, warning) = in_pod(call, act)?;
     warn(log, warning.as_slice());
     if report.is_unchanged() {
         return Ok(String::new());
     }
     let message = format!("{} is not redirected to its sidecar as it should be", subject(call));
-    Err(CniError::new(Code::Other, message).with_details(report.differences.join("; ")))
+    Err(CniError::new(ErrorCode::Other, message).with_details(report.differences.join("; ")))
 }
 
 /// Decides from the call alone, where that suffices, so that nobody is asked for what is not needed.
-fn decide_early(call: &Call) -> Option<Decision> {
+fn decide_early(call: &PluginCall) -> Option<Decision> {
     let known = RuntimeCall { pod: call.pod.as_ref(), annotations: call.conf.pod_annotations.as_ref() };
     planner::decide_early(&known, &policy(call))
 }
 
 /// Decides from the pod itself.
-fn decide(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<Decision, CniError> {
+fn decide(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> Result<Decision, CniError> {
     let policy = policy(call);
-    let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::Skipped::NoPod)) };
+    let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::SkipReason::NoPod)) };
     let later =
-        |error: LookupError| CniError::new(Code::TryAgainLater, unknown(name, &error, facts.silence()));
+        |error: LookupError| CniError::new(ErrorCode::TryAgainLater, unknown(name, &error, facts.silence()));
     let pod = match facts.pod(name, call.uid.as_deref()) {
         Ok(pod) => pod,
         Err(error) => return decide_without_facts(call, error, later, log),
@@ -189,10 +194,10 @@ fn decide(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<Decision, Cn
         false => None,
     };
     let decision = planner::decide(&pod, namespace.as_ref(), &policy);
-    let decision = decision.map_err(|error| CniError::new(Code::Other, error.to_string()))?;
+    let decision = decision.map_err(|error| CniError::new(ErrorCode::Other, error.to_string()))?;
     match (&decision, call.conf.kubernetes.intercept_type.as_str()) {
         (Decision::Redirect(_), other) if other != INTERCEPT_TYPE => Err(CniError::new(
-            Code::InvalidConfig,
+            ErrorCode::InvalidConfig,
             format!("kubernetes.intercept_type is {other:?}; allowed: {INTERCEPT_TYPE:?}"),
         )),
         _ => Ok(decision),
@@ -201,15 +206,15 @@ fn decide(call: &Call, facts: &impl Facts, log: &mut Log) -> Result<Decision, Cn
 
 /// Decides on a pod of which neither agent nor API server knows: by the node alone, if the rules of [`refusal`] permit.
 fn decide_without_facts(
-    call: &Call,
+    call: &PluginCall,
     error: LookupError,
     later: impl Fn(LookupError) -> CniError,
-    log: &mut Log,
+    log: &mut CallLog,
 ) -> Result<Decision, CniError> {
     match refusal::judge(call, &error) {
         Some(Ok(warning)) => {
             log.warn(warning);
-            Ok(Decision::Pass(planner::Skipped::NotInjected))
+            Ok(Decision::Pass(planner::SkipReason::NotInjected))
         }
         Some(Err(blocked)) => {
             let error = later(error);
@@ -222,15 +227,15 @@ fn decide_without_facts(
 /// The one way of redirecting that there is, as in Istio.
 const INTERCEPT_TYPE: &str = "iptables";
 
-fn policy(call: &Call) -> Policy {
-    Policy {
+fn policy(call: &PluginCall) -> EnrolmentPolicy {
+    EnrolmentPolicy {
         excluded_namespaces: call.conf.kubernetes.exclude_namespaces.clone(),
         agent_namespace: call.conf.pod_namespace.as_ref().map(|namespace| namespace.as_str().to_owned()),
         ambient: call.conf.ambient_enabled,
         enablement: call.enablement.clone(),
         // As the agent has it: selectors are of a version of Istio in which the annotation means nothing.
         ignores_opt_out: call.enablement.is_some(),
-        ..Policy::default()
+        ..EnrolmentPolicy::default()
     }
 }
 
@@ -250,7 +255,7 @@ fn unknown(pod: &PodName, error: &LookupError, silence: Option<String>) -> Strin
 ///
 /// # Errors
 /// It could not be: it must not start outside of the mesh.
-fn enrolled(call: &Call, facts: &impl Facts, reason: Enrolled) -> Result<String, CniError> {
+fn enrolled(call: &PluginCall, facts: &impl PodFacts, reason: EnrolmentReason) -> Result<String, CniError> {
     let decision = Decision::Enrol(reason);
     if let Some(done) = facts.enrolled() {
         return enrolled_by_agent(call, &decision, done);
@@ -268,12 +273,12 @@ fn enrolled(call: &Call, facts: &impl Facts, reason: Enrolled) -> Result<String,
         subject(call),
         unavailable()
     );
-    Err(CniError::new(Code::TryAgainLater, message))
+    Err(CniError::new(ErrorCode::TryAgainLater, message))
 }
 
 /// What the agent has `done`, in a line for the log.
 fn enrolled_by_agent(
-    call: &Call,
+    call: &PluginCall,
     decision: &Decision,
     done: Result<bool, String>,
 ) -> Result<String, CniError> {
@@ -283,7 +288,7 @@ fn enrolled_by_agent(
         Ok(false) => Ok("left alone: the agent says that it is none of ambient mode".to_owned()),
         Err(why) => {
             let message = format!("the node agent could not deal with {}: {why}", subject(call));
-            Err(CniError::new(Code::TryAgainLater, message))
+            Err(CniError::new(ErrorCode::TryAgainLater, message))
         }
     }
 }
@@ -292,7 +297,7 @@ fn enrolled_by_agent(
 ///
 /// # Errors
 /// It left nothing for this, or the kernel refuses.
-fn enrolled_alone(call: &Call) -> Result<(), String> {
+fn enrolled_alone(call: &PluginCall) -> Result<(), String> {
     let ips = offline_enrol::addresses(call).map_err(|error| error.msg)?;
     if ips.is_empty() {
         return Err("the plugins before this one gave the pod no address".to_owned());
@@ -301,24 +306,24 @@ fn enrolled_alone(call: &Call) -> Result<(), String> {
 }
 
 /// An ambient pod is as ADD left it.
-fn check_enrolled(call: &Call, facts: &impl Facts) -> Result<(), CniError> {
+fn check_enrolled(call: &PluginCall, facts: &impl PodFacts) -> Result<(), CniError> {
     let ips = offline_enrol::addresses(call)?;
     let fine = match facts.checked() {
         Some(found) => found,
         None => OfflineEnrolment::open(call).and_then(|mut node| node.check(&ips)),
     };
     let message = || format!("{} is not captured as it should be", subject(call));
-    fine.map_err(|why| CniError::new(Code::Other, message()).with_details(why))
+    fine.map_err(|why| CniError::new(ErrorCode::Other, message()).with_details(why))
 }
 
 /// DEL: an ambient pod's addresses are given back. Nothing can keep a pod from ending, so what fails is only told.
-pub fn del(call: &Call, log: &mut Log) {
+pub fn del(call: &PluginCall, log: &mut CallLog) {
     if !call.conf.ambient_enabled {
         return;
     }
     let ips = offline_enrol::addresses(call).unwrap_or_default();
-    let request = agent::request(Verb::Del, call, ips.clone());
-    let done = match Agent::new(call.conf.agent_socket.as_deref()).ask(&request, None) {
+    let request = agent::request(CniVerb::Del, call, ips.clone());
+    let done = match AgentClient::new(call.conf.agent_socket.as_deref()).ask(&request, None) {
         Ok(answer) => answer.error.map_or(Ok(()), Err),
         // Without a UID nothing tells whose the addresses are by now; the agent will see.
         Err(_) if ips.is_empty() || request.uid.is_empty() => Ok(()),
@@ -329,72 +334,73 @@ pub fn del(call: &Call, log: &mut Log) {
     }
 }
 
-fn families(redirect: &Redirect) -> Families {
-    if redirect.dual_stack { Families::Dual } else { Families::First }
+fn families(redirect: &SidecarRedirect) -> FamilyChoice {
+    if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
 }
 
-fn subject(call: &Call) -> String {
+fn subject(call: &PluginCall) -> String {
     call.pod.as_ref().map_or_else(|| "the pod".to_owned(), |pod| format!("pod {pod}"))
 }
 
-fn netns_path(call: &Call) -> &Path {
+fn netns_path(call: &PluginCall) -> &Path {
     call.environment.netns.as_ref().map_or(Path::new(""), |netns| netns.as_path())
 }
 
 /// Why nothing, or not all, was done in the pod's namespace.
 #[derive(Debug)]
-enum Failure {
-    NetnsLock(netns_lock::Busy),
+enum RedirectFailure {
+    NetnsLock(netns_lock::NetnsBusy),
     Redirect(redirect::Error),
 }
 
-impl From<netns_lock::Busy> for Failure {
-    fn from(error: netns_lock::Busy) -> Failure {
-        Failure::NetnsLock(error)
+impl From<netns_lock::NetnsBusy> for RedirectFailure {
+    fn from(error: netns_lock::NetnsBusy) -> RedirectFailure {
+        RedirectFailure::NetnsLock(error)
     }
 }
 
-impl<E: Into<redirect::Error>> From<E> for Failure {
-    fn from(error: E) -> Failure {
-        Failure::Redirect(error.into())
+impl<E: Into<redirect::Error>> From<E> for RedirectFailure {
+    fn from(error: E) -> RedirectFailure {
+        RedirectFailure::Redirect(error.into())
     }
 }
 
 /// Acts in the pod's namespace; the second value is a warning.
 fn in_pod<T: Send>(
-    call: &Call,
-    act: impl Fn(&Options) -> Result<T, Failure> + Send + Sync,
+    call: &PluginCall,
+    act: impl Fn(&FirewallOptions) -> Result<T, RedirectFailure> + Send + Sync,
 ) -> Result<(T, Option<String>), CniError> {
     let what = |error: &dyn std::fmt::Display| {
         format!("cannot redirect {} in {}: {error}", subject(call), netns_path(call).display())
     };
     let netns = pods_netns(call)?;
-    let owner = netns.foreign_owner().map_err(|error| CniError::new(Code::Other, what(&error)))?;
+    let owner = netns.foreign_owner().map_err(|error| CniError::new(ErrorCode::Other, what(&error)))?;
     let lock_directory = record::run_dir(call).map(|directory| directory.join(run_dir::LOCKS));
-    let options = Options { user_namespace: owner.map(Arc::new), lock_directory, ..Options::default() };
+    let options =
+        FirewallOptions { user_namespace: owner.map(Arc::new), lock_directory, ..FirewallOptions::default() };
     netfilter::inside(&netns, &options, act).map_err(|failure| match failure {
-        Failure::NetnsLock(error) => CniError::new(Code::TryAgainLater, what(&error)),
-        Failure::Redirect(error) => CniError::new(Code::Other, what(&error)),
+        RedirectFailure::NetnsLock(error) => CniError::new(ErrorCode::TryAgainLater, what(&error)),
+        RedirectFailure::Redirect(error) => CniError::new(ErrorCode::Other, what(&error)),
     })
 }
 
 /// The namespace that `CNI_NETNS` names. Never our own, which is the node's: a pod that shares it comes to no CNI
 /// plugin, and a sidecar's rules there would cut off the node.
-fn pods_netns(call: &Call) -> Result<Netns, CniError> {
+fn pods_netns(call: &PluginCall) -> Result<Netns, CniError> {
     let path = netns_path(call);
     let invalid = |why: String| {
         let what = format!("cannot redirect {}: CNI_NETNS: {why}", subject(call));
-        CniError::new(Code::InvalidEnvironment, what)
+        CniError::new(ErrorCode::InvalidEnvironment, what)
     };
     let netns = Netns::open(path).map_err(|error| invalid(error.to_string()))?;
-    let own = Netns::current().map_err(|error| CniError::new(Code::Other, error.to_string()))?;
+    let own = Netns::current().map_err(|error| CniError::new(ErrorCode::Other, error.to_string()))?;
     if own.id() == netns.id() {
         return Err(invalid(format!("{} is the network namespace of the node itself", path.display())));
     }
     Ok(netns)
 }
 
-fn done(report: &Report) -> String {
+fn done(report: &RedirectReport) -> String {
     let families: Vec<String> = report.families.iter().map(ToString::to_string).collect();
     let changed = if report.is_unchanged() { "nothing to change" } else { "rules are in place" };
     format!("{changed} ({}, {} backend)", families.join(" and "), report.backend)

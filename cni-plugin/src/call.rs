@@ -2,22 +2,22 @@
 
 use std::{ffi::OsString, io::Read, path::PathBuf};
 
-use cni_types::{Args, CniError, Code, Command, Environment, MAX_STDIN, NetConf};
+use cni_types::{CniArgs, CniCommand, CniEnvironment, CniError, ErrorCode, MAX_STDIN, NetConf};
 use model::PodName;
 use planner::selector::Enablement;
-use wire::{AgentAnswer, AgentRequest, Verb};
+use wire::{AgentAnswer, AgentRequest, CniVerb};
 
 use crate::{
-    agent::{self, Agent, AgentUnavailable, PodLookup},
+    agent::{self, AgentClient, AgentUnavailable, PodLookup},
     attach,
     facts::CachedLookup,
-    log::Log,
+    log::CallLog,
     offline_enrol, record,
 };
 
 /// What the process prints, and how it ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct PluginOutput {
     /// For the runtime.
     pub stdout: String,
     /// For whoever reads the runtime's log.
@@ -28,9 +28,9 @@ pub struct Answer {
 
 /// A call about one container, understood.
 #[derive(Debug)]
-pub struct Call {
+pub struct PluginCall {
     /// The variables.
-    pub environment: Environment,
+    pub environment: CniEnvironment,
     /// The configuration.
     pub conf: NetConf,
     /// The pod, when `CNI_ARGS` names one.
@@ -46,70 +46,70 @@ pub struct Call {
 const ABOUT: &str = concat!("CNI plugin istio-cni ", env!("CARGO_PKG_VERSION"), " (Millrace)\n");
 
 /// Answers the call that the environment and stdin describe.
-pub fn answer(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> Answer {
-    let command = match Command::from_lookup(&lookup) {
+pub fn answer(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> PluginOutput {
+    let command = match CniCommand::from_lookup(&lookup) {
         Ok(Some(command)) => command,
         Ok(None) => return about(),
         Err(error) => return failed(&error, String::new()),
     };
     match command {
-        Command::Version => succeeded(cni_types::version_output(), String::new()),
-        Command::Del => released(&lookup, stdin),
-        Command::Add | Command::Check => about_container(command, &lookup, stdin),
-        Command::Status | Command::Gc => about_plugin(command, &lookup, stdin),
+        CniCommand::Version => succeeded(cni_types::version_output(), String::new()),
+        CniCommand::Del => released(&lookup, stdin),
+        CniCommand::Add | CniCommand::Check => about_container(command, &lookup, stdin),
+        CniCommand::Status | CniCommand::Gc => about_plugin(command, &lookup, stdin),
     }
 }
 
-fn about() -> Answer {
+fn about() -> PluginOutput {
     let versions: Vec<&str> = cni_types::SUPPORTED.iter().map(|version| version.as_str()).collect();
     let versions = format!("CNI protocol versions supported: {}\n", versions.join(", "));
     succeeded(String::new(), format!("{ABOUT}{versions}"))
 }
 
-fn succeeded(stdout: String, stderr: String) -> Answer {
-    Answer { stdout, stderr, success: true }
+fn succeeded(stdout: String, stderr: String) -> PluginOutput {
+    PluginOutput { stdout, stderr, success: true }
 }
 
-fn failed(error: &CniError, stderr: String) -> Answer {
-    Answer { stdout: error.to_json(), stderr, success: false }
+fn failed(error: &CniError, stderr: String) -> PluginOutput {
+    PluginOutput { stdout: error.to_json(), stderr, success: false }
 }
 
 /// DEL. A sidecar's rules are in the pod's network namespace and end with it; an ambient pod's addresses are given back.
 /// Nothing can keep a pod from ending: not an empty netns, not a configuration that we do not understand.
-fn released(lookup: &impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> Answer {
-    let Ok(call) = Call::read(Command::Del, lookup, stdin) else {
+fn released(lookup: &impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> PluginOutput {
+    let Ok(call) = PluginCall::read(CniCommand::Del, lookup, stdin) else {
         return succeeded(String::new(), String::new());
     };
-    let mut log = Log::new(&call);
+    let mut log = CallLog::new(&call);
     record::forget(&call); // first: an agent that still finds it will hear of the end
     attach::del(&call, &mut log);
     succeeded(String::new(), log.send())
 }
 
 fn about_container(
-    command: Command,
+    command: CniCommand,
     lookup: &impl Fn(&str) -> Option<OsString>,
     stdin: &mut impl Read,
-) -> Answer {
-    let call = match Call::read(command, lookup, stdin) {
+) -> PluginOutput {
+    let call = match PluginCall::read(command, lookup, stdin) {
         Ok(call) => call,
         Err(error) => return failed(&error, String::new()),
     };
-    let mut log = Log::new(&call);
+    let mut log = CallLog::new(&call);
     if call.conf.native_nftables {
         log.debug("native_nftables is set: rules go through the iptables tools all the same".to_owned());
     }
-    let verb = if command == Command::Check { Verb::Check } else { Verb::Add };
+    let verb = if command == CniCommand::Check { CniVerb::Check } else { CniVerb::Add };
     // Addresses that cannot be read are told of when they are needed.
     let ask = || agent::request(verb, &call, offline_enrol::addresses(&call).unwrap_or_default());
     let request = call.conf.ambient_enabled.then(ask);
     let facts = CachedLookup::new(PodLookup::new(&call, request));
     let done = match command {
-        Command::Check => attach::check(&call, &facts, &mut log),
+        CniCommand::Check => attach::check(&call, &facts, &mut log),
         _ => attach::add(&call, &facts, &mut log),
     };
     let done = done.map_err(|error| error.with_version(call.conf.cni_version));
-    if command == Command::Add {
+    if command == CniCommand::Add {
         record::keep(&call, facts.into_pod(), &mut log, done.as_ref().err());
     }
     if let Err(error) = &done {
@@ -124,18 +124,19 @@ fn about_container(
 
 /// STATUS and GC.
 fn about_plugin(
-    command: Command,
+    command: CniCommand,
     lookup: &impl Fn(&str) -> Option<OsString>,
     stdin: &mut impl Read,
-) -> Answer {
-    let checked = Environment::parse(command, lookup).and_then(|_| configuration(stdin)).and_then(|conf| {
-        conf.allows(command)?;
-        match command {
-            Command::Status => available(&conf),
-            _ => attachments(&conf),
-        }
-        .map_err(|error| error.with_version(conf.cni_version))
-    });
+) -> PluginOutput {
+    let checked =
+        CniEnvironment::parse(command, lookup).and_then(|_| configuration(stdin)).and_then(|conf| {
+            conf.allows(command)?;
+            match command {
+                CniCommand::Status => available(&conf),
+                _ => attachments(&conf),
+            }
+            .map_err(|error| error.with_version(conf.cni_version))
+        });
     match checked {
         Ok(()) => succeeded(String::new(), String::new()),
         Err(error) => failed(&error, String::new()),
@@ -150,26 +151,26 @@ fn available(conf: &NetConf) -> Result<(), CniError> {
     if conf.ambient_enabled {
         return Ok(()); // no tool on the node is needed, but for a pod with a sidecar: its ADD reports what is missing
     }
-    let missing = |error: netfilter::Error| CniError::new(Code::NotAvailable, error.to_string());
+    let missing = |error: netfilter::Error| CniError::new(ErrorCode::NotAvailable, error.to_string());
     netfilter::installed_backend().map(drop).map_err(missing)
 }
 
 /// GC: only ambient pods leave something outside of their namespace. Without an agent it is left to the next one.
 fn attachments(conf: &NetConf) -> Result<(), CniError> {
     let missing =
-        || CniError::new(Code::InvalidConfig, format!("{} is missing", cni_types::VALID_ATTACHMENTS));
+        || CniError::new(ErrorCode::InvalidConfig, format!("{} is missing", cni_types::VALID_ATTACHMENTS));
     let valid = conf.valid_attachments.as_ref().ok_or_else(missing)?;
     if !conf.ambient_enabled {
         return Ok(());
     }
     let attachments = valid.iter().map(|attachment| attachment.container_id.clone()).collect();
-    let answer = ask(conf, &AgentRequest { attachments, ..AgentRequest::new(Verb::Gc) });
+    let answer = ask(conf, &AgentRequest { attachments, ..AgentRequest::new(CniVerb::Gc) });
     let error = answer.ok().and_then(|answer| answer.error);
-    error.map_or(Ok(()), |why| Err(CniError::new(Code::Other, why)))
+    error.map_or(Ok(()), |why| Err(CniError::new(ErrorCode::Other, why)))
 }
 
 fn ask(conf: &NetConf, request: &AgentRequest) -> Result<AgentAnswer, AgentUnavailable> {
-    Agent::new(conf.agent_socket.as_deref()).ask(request, None)
+    AgentClient::new(conf.agent_socket.as_deref()).ask(request, None)
 }
 
 /// Reads the configuration, and no more of stdin than one may be long.
@@ -178,25 +179,25 @@ fn configuration(stdin: &mut impl Read) -> Result<NetConf, CniError> {
     let limit = u64::try_from(MAX_STDIN).unwrap_or(u64::MAX).saturating_add(1);
     let read = stdin.take(limit).read_to_end(&mut bytes);
     read.map_err(|error| {
-        CniError::new(Code::Io, format!("cannot read the configuration from stdin: {error}"))
+        CniError::new(ErrorCode::Io, format!("cannot read the configuration from stdin: {error}"))
     })?;
     NetConf::parse(&bytes)
 }
 
-impl Call {
+impl PluginCall {
     fn read(
-        command: Command,
+        command: CniCommand,
         lookup: impl Fn(&str) -> Option<OsString>,
         stdin: &mut impl Read,
-    ) -> Result<Call, CniError> {
+    ) -> Result<PluginCall, CniError> {
         let dry_run = lookup("DRY_RUN_FILE_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let environment = Environment::parse(command, lookup)?;
+        let environment = CniEnvironment::parse(command, lookup)?;
         let conf = configuration(stdin)?;
         conf.allows(command)?;
         let args = environment.args().map_err(|error| error.with_version(conf.cni_version))?;
         let uid = args.pod_uid.as_ref().map(|uid| uid.as_str().to_owned());
         let enablement = enablement(&conf).map_err(|error| error.with_version(conf.cni_version))?;
-        Ok(Call { environment, conf, pod: pod(&args), uid, enablement, dry_run })
+        Ok(PluginCall { environment, conf, pod: pod(&args), uid, enablement, dry_run })
     }
 }
 
@@ -204,13 +205,13 @@ fn enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniError> {
     let Some(raw) = &conf.enablement_selectors else { return Ok(None) };
     let invalid = |code, why: String| CniError::new(code, format!("enablement_selectors: {why}"));
     let selectors: Vec<Enablement> =
-        serde_json::from_str(raw.get()).map_err(|error| invalid(Code::Decode, error.to_string()))?;
-    selectors.iter().try_for_each(Enablement::check).map_err(|why| invalid(Code::InvalidConfig, why))?;
+        serde_json::from_str(raw.get()).map_err(|error| invalid(ErrorCode::Decode, error.to_string()))?;
+    selectors.iter().try_for_each(Enablement::check).map_err(|why| invalid(ErrorCode::InvalidConfig, why))?;
     Ok(Some(selectors))
 }
 
 /// The pod, when both of its names are there.
-fn pod(args: &Args) -> Option<PodName> {
+fn pod(args: &CniArgs) -> Option<PodName> {
     let namespace = args.pod_namespace.as_ref()?.as_str().to_owned();
     Some(PodName { namespace, name: args.pod_name.as_ref()?.as_str().to_owned() })
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use apiclient::{Client, Freshness, Next, Reason, RetryPolicy};
+use apiclient::{ApiClient, FailureReason, Freshness, RetryDecision, RetryPolicy};
 use cni_types::NetConf;
 use model::{Namespace, Pod, PodName};
 use serde::de::DeserializeOwned;
@@ -22,7 +22,7 @@ pub const SUCCESSOR: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Who knows about pods: the node's agent, or else the API server.
-pub trait Facts {
+pub trait PodFacts {
     /// The pod of that name; with `uid`, as the runtime knows it, that very pod or the newest of its name.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ pub struct CachedLookup<F> {
     pod: OnceCell<Pod>,
 }
 
-impl<F: Facts> CachedLookup<F> {
+impl<F: PodFacts> CachedLookup<F> {
     /// Around those facts.
     pub fn new(facts: F) -> Self {
         CachedLookup { facts, pod: OnceCell::new() }
@@ -75,7 +75,7 @@ impl<F: Facts> CachedLookup<F> {
     }
 }
 
-impl<F: Facts> Facts for CachedLookup<F> {
+impl<F: PodFacts> PodFacts for CachedLookup<F> {
     fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError> {
         let pod = self.facts.pod(name, uid)?;
         Ok(self.pod.get_or_init(|| pod).clone())
@@ -124,13 +124,15 @@ impl LookupError {
     /// The API server has no such object.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        matches!(self, LookupError::Api(error) if matches!(error.reason, Reason::NotFound(_)))
+        matches!(self, LookupError::Api(error) if matches!(error.reason, FailureReason::NotFound(_)))
     }
 
     /// The API server knows the plugin's credential no more, or permits it nothing.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
-        let refused = |reason: &Reason| matches!(reason, Reason::Unauthorized(_) | Reason::Forbidden(_));
+        let refused = |reason: &FailureReason| {
+            matches!(reason, FailureReason::Unauthorized(_) | FailureReason::Forbidden(_))
+        };
         matches!(self, LookupError::Api(error) if refused(&error.reason))
     }
 }
@@ -155,7 +157,7 @@ impl std::error::Error for LookupError {}
 
 /// What a wait ended with before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum WaitInterrupt {
     /// The agent has answered.
     Agent,
     /// There is another kubeconfig.
@@ -189,7 +191,7 @@ impl ApiServer {
     }
 
     /// Waits until the call may wait no longer for a successor, or something has changed.
-    pub fn await_change(&self, is_answered: &dyn Fn() -> bool) -> Option<Change> {
+    pub fn await_change(&self, is_answered: &dyn Fn() -> bool) -> Option<WaitInterrupt> {
         let end = self.since + SUCCESSOR.min(self.timeout);
         if Instant::now() < end { self.watch(end, is_answered) } else { None }
     }
@@ -201,13 +203,13 @@ impl ApiServer {
         RetryPolicy { deadline, unauthorized_grace: SUCCESSOR, ..RetryPolicy::default() }
     }
 
-    fn watch(&self, end: Instant, is_answered: &dyn Fn() -> bool) -> Option<Change> {
+    fn watch(&self, end: Instant, is_answered: &dyn Fn() -> bool) -> Option<WaitInterrupt> {
         loop {
             if is_answered() {
-                return Some(Change::Agent);
+                return Some(WaitInterrupt::Agent);
             }
             if self.has_new_credential() {
-                return Some(Change::Credential);
+                return Some(WaitInterrupt::Credential);
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -239,10 +241,10 @@ impl ApiServer {
             policy.not_found_grace = Duration::ZERO; // the newest is asked for then
         }
         let pause = |pause| match self.watch(Instant::now() + pause, is_answered) {
-            Some(Change::Agent) => Next::GiveUp,
-            Some(Change::Credential) | None => Next::Try,
+            Some(WaitInterrupt::Agent) => RetryDecision::GiveUp,
+            Some(WaitInterrupt::Credential) | None => RetryDecision::Try,
         };
-        let got = Client::new(self.path()?).get_pausing(path, freshness, &policy, &pause);
+        let got = ApiClient::new(self.path()?).get_pausing(path, freshness, &policy, &pause);
         got.map_err(|error| LookupError::Api(Box::new(error)))
     }
 
@@ -260,7 +262,7 @@ impl ApiServer {
         }
     }
 
-    /// The pod, as [`Facts::pod`]. `is_answered`: the agent has answered meanwhile, and this need not go on.
+    /// The pod, as [`PodFacts::pod`]. `is_answered`: the agent has answered meanwhile, and this need not go on.
     ///
     /// A runtime that says the pod's UID makes it safe to ask for what the server has in memory: one of the same UID
     /// was made by the same admission, which decides, and of another it is not taken.

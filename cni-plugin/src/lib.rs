@@ -20,4 +20,4 @@ pub mod offline_enrol;
 pub mod record;
 pub mod refusal;
 
-pub use call::{Answer, answer};
+pub use call::{PluginOutput, answer};

@@ -18,9 +18,9 @@ use std::{
 
 use netfilter::RuleDigest;
 use planner::Decision;
-use wire::{Level, LogRecord};
+use wire::{LogLevel, LogRecord};
 
-use crate::call::Call;
+use crate::call::PluginCall;
 
 /// For the whole exchange with the agent: a pod's start must not wait for a log.
 const DEADLINE: Duration = Duration::from_millis(100);
@@ -29,8 +29,8 @@ const MAX_FILE: u64 = 10 * 1024 * 1024;
 
 /// The lines of one call.
 #[derive(Debug)]
-pub struct Log {
-    least: Level,
+pub struct CallLog {
+    least: LogLevel,
     socket: Option<PathBuf>,
     file: Option<PathBuf>,
     labels: BTreeMap<String, String>,
@@ -40,10 +40,10 @@ pub struct Log {
     rules: BTreeMap<String, String>,
 }
 
-impl Log {
+impl CallLog {
     /// Lines that carry the call's pod, container and interface, from the configured level on.
     #[must_use]
-    pub fn new(call: &Call) -> Log {
+    pub fn new(call: &PluginCall) -> CallLog {
         let environment = &call.environment;
         let labels = [
             ("pod", call.pod.as_ref().map(ToString::to_string)),
@@ -53,8 +53,8 @@ impl Log {
         ];
         let labels = labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
         let level = call.conf.log_level.as_deref().unwrap_or_default();
-        Log {
-            least: Level::from_setting(level),
+        CallLog {
+            least: LogLevel::from_setting(level),
             socket: call.conf.log_uds_address.as_ref().map(PathBuf::from),
             file: call.conf.log_file.as_ref().map(PathBuf::from),
             labels,
@@ -70,7 +70,7 @@ impl Log {
         self.labels.insert(key.to_owned(), value.to_owned());
     }
 
-    /// What was decided on the pod: a label on the lines that follow, and kept for [`Log::decision`].
+    /// What was decided on the pod: a label on the lines that follow, and kept for [`CallLog::decision`].
     pub fn decided(&mut self, decision: &Decision) {
         self.label("decision", decision.code());
         self.decision = Some((decision.code(), decision.to_string()));
@@ -89,7 +89,7 @@ impl Log {
         self.has_enrolled
     }
 
-    /// The rules that the pod has now, kept for [`Log::rules`].
+    /// The rules that the pod has now, kept for [`CallLog::rules`].
     pub fn made(&mut self, rules: &RuleDigest) {
         self.rules.clone_from(rules.lines());
     }
@@ -102,25 +102,25 @@ impl Log {
 
     /// Something that only those want to know who search a fault.
     pub fn debug(&mut self, msg: String) {
-        self.push(Level::Debug, msg);
+        self.push(LogLevel::Debug, msg);
     }
 
     /// Something that an operator wants to know of every pod.
     pub fn info(&mut self, msg: String) {
-        self.push(Level::Info, msg);
+        self.push(LogLevel::Info, msg);
     }
 
     /// Something that is odd and did not stop us.
     pub fn warn(&mut self, msg: String) {
-        self.push(Level::Warn, msg);
+        self.push(LogLevel::Warn, msg);
     }
 
     /// Something that stopped us.
     pub fn error(&mut self, msg: String) {
-        self.push(Level::Error, msg);
+        self.push(LogLevel::Error, msg);
     }
 
-    fn push(&mut self, level: Level, msg: String) {
+    fn push(&mut self, level: LogLevel, msg: String) {
         if level >= self.least {
             let labels = self.labels.clone();
             self.records.push(LogRecord { level, time: now(), scope: String::new(), msg, labels });

@@ -7,13 +7,13 @@ use std::{
     process::{self, ExitCode},
 };
 
-use cni_types::{CniError, Code};
+use cni_types::{CniError, ErrorCode};
 use istio_cni::answer;
 
 fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
         // A panic is a bug; the runtime still gets the error object that it can show to a person.
-        let error = CniError::new(Code::Other, format!("istio-cni panicked, which is a bug: {info}"));
+        let error = CniError::new(ErrorCode::Other, format!("istio-cni panicked, which is a bug: {info}"));
         drop(writeln!(io::stdout(), "{}", error.to_json()));
         process::exit(1);
     }));

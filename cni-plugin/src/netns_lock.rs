@@ -31,22 +31,22 @@ pub struct NetnsLock {
 
 /// The turn does not come.
 #[derive(Debug)]
-pub struct Busy(io::Error);
+pub struct NetnsBusy(io::Error);
 
-impl fmt::Display for Busy {
+impl fmt::Display for NetnsBusy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "an earlier call for the same pod, or a tool that it left behind, does not end: {}", self.0)
     }
 }
 
-impl std::error::Error for Busy {}
+impl std::error::Error for NetnsBusy {}
 
 /// Waits for the turn in the calling thread's network namespace.
 ///
 /// # Errors
-/// [`Busy`] when another call, or what it left behind, does not come to its end.
-pub fn take() -> Result<NetnsLock, Busy> {
-    take_within(PATIENCE).map_err(Busy)
+/// [`NetnsBusy`] when another call, or what it left behind, does not come to its end.
+pub fn take() -> Result<NetnsLock, NetnsBusy> {
+    take_within(PATIENCE).map_err(NetnsBusy)
 }
 
 fn take_within(patience: Duration) -> io::Result<NetnsLock> {

@@ -4,11 +4,11 @@ use std::{fs::File, io::Read as _, net::IpAddr, path::Path};
 
 use cni_types::CniError;
 use model::Family;
-use nodepath::Members;
-use planner::node::{Fallback, NodeConfig, Slot};
+use nodepath::EnrolledMembers;
+use planner::node::{NodeConfig, ZtunnelFallback, ZtunnelSlot};
 use wire::{SharedConfig, SharedNode};
 
-use crate::call::Call;
+use crate::call::PluginCall;
 
 /// Where the agent writes, unless the configuration says otherwise.
 const CONFIG: &str = "/etc/ambient-config/config.json";
@@ -17,9 +17,9 @@ const MAX_CONFIG: u64 = 1 << 20;
 /// The node path as the agent left it.
 #[derive(Debug)]
 pub struct OfflineEnrolment {
-    members: Members,
-    active: Option<Slot>,
-    fallback: Fallback,
+    members: EnrolledMembers,
+    active: Option<ZtunnelSlot>,
+    fallback: ZtunnelFallback,
     families: Vec<Family>,
 }
 
@@ -28,18 +28,18 @@ impl OfflineEnrolment {
     ///
     /// # Errors
     /// There is no agent, and there has been none that left a node path, in words.
-    pub fn open(call: &Call) -> Result<OfflineEnrolment, String> {
+    pub fn open(call: &PluginCall) -> Result<OfflineEnrolment, String> {
         let path = Path::new(call.conf.ambient_config.as_deref().unwrap_or(CONFIG));
         let node = read(path).map_err(|why| format!("{}: {why}", path.display()))?;
         let config: NodeConfig = serde_json::from_value(node.config.clone())
             .map_err(|error| format!("{}: {error}", path.display()))?;
         let fallback = node.fallback.parse()?;
         let active =
-            node.active.and_then(|number| Slot::BOTH.into_iter().find(|slot| slot.number() == number));
+            node.active.and_then(|number| ZtunnelSlot::BOTH.into_iter().find(|slot| slot.number() == number));
         let families = [(4, Family::V4), (6, Family::V6)].into_iter();
         let families =
             families.filter(|(number, _)| node.families.contains(number)).map(|(_, family)| family);
-        let members = Members::open(config).map_err(|error| error.to_string())?;
+        let members = EnrolledMembers::open(config).map_err(|error| error.to_string())?;
         Ok(OfflineEnrolment { members, active, fallback, families: families.collect() })
     }
 
@@ -83,7 +83,7 @@ fn read(path: &Path) -> Result<SharedNode, String> {
 ///
 /// # Errors
 /// That result cannot be read.
-pub fn addresses(call: &Call) -> Result<Vec<IpAddr>, CniError> {
+pub fn addresses(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
     let Some(ifname) = &call.environment.ifname else { return Ok(Vec::new()) };
     let previous = call.conf.prev_result()?;
     Ok(previous.map_or_else(Vec::new, |previous| previous.result().pod_ips(ifname)))

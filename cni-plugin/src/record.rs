@@ -15,13 +15,13 @@ use model::Pod;
 use wire::{FAILED, NetnsFile, PodRecord, RECORDS};
 
 use crate::{
-    call::Call,
-    log::{Log, now},
+    call::PluginCall,
+    log::{CallLog, now},
     offline_enrol,
 };
 
 /// Notes how an ADD ended.
-pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniError>) {
+pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Option<&CniError>) {
     let Some(directory) = directory(call) else { return };
     let (Some(name), Some(container)) = (&call.pod, container(call)) else { return };
     let (code, words) = log.decision().unwrap_or_default();
@@ -64,7 +64,7 @@ pub fn keep(call: &Call, pod: Option<Pod>, log: &mut Log, error: Option<&CniErro
 }
 
 /// The container is gone.
-pub fn forget(call: &Call) {
+pub fn forget(call: &PluginCall) {
     if let (Some(directory), Some(container)) = (directory(call), container(call)) {
         drop(fs::remove_file(directory.join(container))); // in ambient mode there is none of most pods
     }
@@ -76,16 +76,16 @@ fn netns_file(path: &Path) -> Option<NetnsFile> {
 }
 
 /// Checked by `cni_types`: letters, digits, and some signs that no path is made of.
-fn container(call: &Call) -> Option<&str> {
+fn container(call: &PluginCall) -> Option<&str> {
     call.environment.container_id.as_ref().map(|id| id.as_str())
 }
 
-fn directory(call: &Call) -> Option<PathBuf> {
+fn directory(call: &PluginCall) -> Option<PathBuf> {
     Some(run_dir(call)?.join(RECORDS))
 }
 
 /// The directory of the sockets; none where the plugin shares no directory with an agent.
-pub(crate) fn run_dir(call: &Call) -> Option<&Path> {
+pub(crate) fn run_dir(call: &PluginCall) -> Option<&Path> {
     let socket = call.conf.log_uds_address.as_ref().or(call.conf.agent_socket.as_ref())?;
     Path::new(socket).parent()
 }

@@ -17,7 +17,7 @@ use std::{
     process,
 };
 
-use cni_types::Command;
+use cni_types::CniCommand;
 use planner::enrolment::STATUS;
 use rustix::{
     io::Errno,
@@ -26,7 +26,7 @@ use rustix::{
 };
 
 use crate::{
-    call::Call,
+    call::PluginCall,
     facts::{LookupError, fingerprint},
     record,
 };
@@ -51,8 +51,8 @@ const REMEDY: &str =
 /// Whether an ADD of a pod that is unknown because of `error` may succeed: with a warning for the log, or not, with what
 /// there is to add to the error. `None`: that is another case.
 #[must_use]
-pub fn judge(call: &Call, error: &LookupError) -> Option<Result<String, String>> {
-    if call.environment.command != Command::Add {
+pub fn judge(call: &PluginCall, error: &LookupError) -> Option<Result<String, String>> {
+    if call.environment.command != CniCommand::Add {
         return None;
     }
     if !error.is_refusal() {
@@ -74,7 +74,7 @@ pub fn judge(call: &Call, error: &LookupError) -> Option<Result<String, String>>
 }
 
 /// What was noted of refusals is past: the API server has accepted the credential, or an agent is there.
-pub fn forget(call: &Call) {
+pub fn forget(call: &PluginCall) {
     if let (false, Some(directory)) = (call.conf.ambient_enabled, record::run_dir(call)) {
         drop(fs::remove_file(directory.join(wire::REFUSED_CREDENTIAL))); // most often there is none
     }
@@ -89,7 +89,7 @@ fn is_deserted(socket: &str) -> bool {
     matches!(connected, Err(Errno::NOENT | Errno::CONNREFUSED))
 }
 
-fn by_the_node(call: &Call, socket: &str) -> Result<String, String> {
+fn by_the_node(call: &PluginCall, socket: &str) -> Result<String, String> {
     let lasted =
         lasted(call, socket).map_err(|error| format!("cannot note the refusal: {error}; {REMEDY}"))?;
     if lasted < LASTING {
@@ -111,7 +111,7 @@ fn by_the_node(call: &Call, socket: &str) -> Result<String, String> {
 }
 
 /// For how many seconds this credential has been refused, by what earlier calls noted; notes it if none did.
-fn lasted(call: &Call, socket: &str) -> io::Result<i64> {
+fn lasted(call: &PluginCall, socket: &str) -> io::Result<i64> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
     let directory = record::run_dir(call).ok_or_else(missing)?;
     let credential = fingerprint(Path::new(call.conf.kubernetes.kubeconfig.as_deref().unwrap_or_default()));
@@ -157,7 +157,7 @@ fn note(directory: &Path, line: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// It has one, or that cannot be excluded.
-fn shows_no_sidecar(call: &Call) -> Result<String, String> {
+fn shows_no_sidecar(call: &PluginCall) -> Result<String, String> {
     if call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(STATUS)) {
         return Err("this pod was injected".to_owned());
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use kit::{Echo, InpodOptions, Pod, Proto, TrafficClient};
-use report::{CaptureState, Explanation, Verdict};
+use report::{CaptureState, Explanation, PodVerdict};
 use serde_json::{Value, json};
 
 use crate::ambient_stage::{Ambient, MESH, PORT, Peer};
@@ -158,7 +158,7 @@ fn rules_of_others_that_precede_ours_are_reported() {
         }
         let answer = explain(&stage, name);
         let state = (answer.code.as_str(), answer.capture, answer.verdict);
-        assert_eq!(state, ("overruled", Some(CaptureState::Bypassing), Verdict::Wrong), "{answer}");
+        assert_eq!(state, ("overruled", Some(CaptureState::Bypassing), PodVerdict::Wrong), "{answer}");
         assert!(answer.answer.contains(words), "{answer}");
     }
     // Without being asked, the agent sees them with its regular look.

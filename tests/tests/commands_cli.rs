@@ -11,7 +11,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use report::{CaptureState, Difference, DifferenceKind, State, Step, Unobserved};
+use report::{CaptureState, DifferenceKind, PlanStep, StateDifference, StateReport, Unobserved};
 use serde_json::Value;
 
 use stage::{Stage, bypassing, document, full, pod};
@@ -112,7 +112,8 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
     stage.set(blind.clone());
     assert!(stage.said(2, &["verify"]).contains("Not known: The firewall: no iptables-save."));
     let what = "ip -4 rule priority 100 lookup 100".into();
-    blind.network.rules.difference = vec![Difference { kind: DifferenceKind::Missing, family: None, what }];
+    blind.network.rules.difference =
+        vec![StateDifference { kind: DifferenceKind::Missing, family: None, what }];
     stage.set(blind);
     let text = stage.said(1, &["verify"]);
     assert!(text.contains("missing     rules  ip -4 rule priority 100 lookup 100\n"), "{text}");
@@ -125,13 +126,13 @@ fn state_and_plan_are_shown_in_three_forms() {
     let stage = Stage::new(document());
     let text = stage.said(0, &["state"]);
     assert!(text.contains("node-1") && text.contains("1 captured, 1 outside"), "{text}");
-    let json = serde_json::from_value::<State>(stage.json(0, &["state"])).unwrap();
+    let json = serde_json::from_value::<StateReport>(stage.json(0, &["state"])).unwrap();
     assert_eq!(json, document());
     assert!(stage.said(0, &["state", "-o", "yaml"]).contains("\nschema: millrace.state/v1\n"));
     assert_eq!(stage.said(0, &["plan"]), "Nothing is to be done.\n");
     let mut planned = document();
     let operations = vec!["ipset add s 10.0.0.7".into()];
-    planned.plan = vec![Step { kind: "members".into(), words: "adds 10.0.0.7".into(), operations }];
+    planned.plan = vec![PlanStep { kind: "members".into(), words: "adds 10.0.0.7".into(), operations }];
     stage.set(planned);
     assert_eq!(stage.said(1, &["plan"]), "1. adds 10.0.0.7 [members]\n     ipset add s 10.0.0.7\n");
     assert_eq!(stage.json(1, &["plan"])[0]["kind"], "members");
@@ -206,7 +207,7 @@ fn a_bundle_has_everything_but_secrets() {
     assert!(text("config.txt").contains("cni-network-config=") && text("pods.txt").contains("store/web"));
     assert!(text("explanations.txt").contains("[sidecar-rules-missing]"));
     assert!(text("versions.txt").contains(fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().trim()));
-    let mut back: State = serde_json::from_str(text("state.json")).unwrap();
+    let mut back: StateReport = serde_json::from_str(text("state.json")).unwrap();
     back.config.clone_from(&full().config);
     assert_eq!(back, full(), "nothing else is lost");
     for (name, text) in &files {

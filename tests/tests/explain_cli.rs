@@ -12,7 +12,7 @@ mod sidecar;
 use std::time::{Duration, Instant};
 
 use kit::Container;
-use report::{Explanation, Verdict};
+use report::{Explanation, PodVerdict};
 use serde_json::Value;
 
 /// How long anything may take here: the agent looks at everything each 30 s.
@@ -52,7 +52,7 @@ fn readable(answer: &Explanation) {
         assert!(ends && !text.contains("  ") && !text.contains('\n'), "{text:?}: {answer:#?}");
         assert_eq!(all.iter().filter(|other| *other == text).count(), 1, "{text:?} twice: {answer:#?}");
     }
-    assert!(answer.verdict != Verdict::Wrong || !answer.advice.is_empty(), "no advice: {answer:#?}");
+    assert!(answer.verdict != PodVerdict::Wrong || !answer.advice.is_empty(), "no advice: {answer:#?}");
 }
 
 /// `explain` says this, and its answer has these words.

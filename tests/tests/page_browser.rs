@@ -12,14 +12,14 @@ mod server;
 use std::path::Path;
 
 use browser::Browser;
-use report::{CaptureState, State};
+use report::{CaptureState, StateReport};
 use serde_json::{Value, json};
 use server::Server;
 
 use crate::ambient_stage::{Ambient, MESH};
 
 /// A browser that shows the state.
-fn showing(state: State) -> Option<(Browser, Server)> {
+fn showing(state: StateReport) -> Option<(Browser, Server)> {
     let browser = Browser::start()?;
     let server = Server::start(state);
     browser.open(&server.url());

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use kit::Netns;
 use model::Family;
 use netfilter::{Backend, Firewall};
-use rules::{ChainSet, Change, RuleSet, Saved};
+use rules::{ChainSet, RuleChange, RuleSet, SavedTables};
 
 use crate::sidecar_kernel::{
     at_once,
@@ -82,8 +82,8 @@ fn write(
     netns: &Netns,
     backend: Backend,
     family: Family,
-    plan: impl FnOnce(&Saved) -> Change + Send,
-) -> Change {
+    plan: impl FnOnce(&SavedTables) -> RuleChange + Send,
+) -> RuleChange {
     netns.run(move || {
         let (firewall, observed) = Firewall::open(&forced(backend)).unwrap();
         let change = plan(observed.of(family));
@@ -92,11 +92,11 @@ fn write(
     })
 }
 
-fn apply(netns: &Netns, case: &Case, backend: Backend) -> Change {
+fn apply(netns: &Netns, case: &Case, backend: Backend) -> RuleChange {
     write(netns, backend, case.family, |saved| ChainSet::NODE.apply(&case.rules, saved))
 }
 
-fn remove(netns: &Netns, backend: Backend, family: Family) -> Change {
+fn remove(netns: &Netns, backend: Backend, family: Family) -> RuleChange {
     write(netns, backend, family, |saved| ChainSet::NODE.remove(saved))
 }
 
@@ -117,7 +117,7 @@ fn lines(rules: &RuleSet, family: Family) -> Vec<String> {
 fn reads_back(netns: &Netns, case: &Case, backend: Backend) {
     let what = format!("{} {backend} {}", case.name, case.family);
     let text = save_text(netns, backend, case.family);
-    let saved = Saved::parse(&text).unwrap();
+    let saved = SavedTables::parse(&text).unwrap();
     let change = ChainSet::NODE.apply(&case.rules, &saved);
     assert!(change.is_empty(), "{what}: {:?}", change.reasons().collect::<Vec<_>>());
     let ours =

@@ -24,8 +24,8 @@ use std::{
 use kit::Netns;
 use model::{Family, Mark};
 use netfilter::Backend;
-use redirect::{Families, Form, Report};
-use rules::{Saved, plan, sidecar};
+use redirect::{FamilyChoice, RedirectReport, RuleFormat};
+use rules::{SavedTables, plan, sidecar};
 
 use cases::Case;
 use state::{State, forced, pod_netns, save_text};
@@ -34,9 +34,9 @@ use state::{State, forced, pod_netns, save_text};
 pub(crate) const MARK: Mark = Mark::exact(1337);
 
 /// Makes the rule set of a case, for both families.
-pub(crate) fn apply(netns: &Netns, case: &Case, backend: Backend) -> Report {
-    let applied =
-        netns.run(|| redirect::apply(&case.config, Families::Dual, &forced(backend), Form::Restore));
+pub(crate) fn apply(netns: &Netns, case: &Case, backend: Backend) -> RedirectReport {
+    let applied = netns
+        .run(|| redirect::apply(&case.config, FamilyChoice::Dual, &forced(backend), RuleFormat::Restore));
     applied.unwrap_or_else(|error| panic!("{} with {backend}: {error}", case.name))
 }
 
@@ -70,7 +70,7 @@ fn other(backend: Backend) -> Backend {
 fn reads_back(netns: &Netns, case: &Case, backend: Backend) {
     for family in Family::BOTH {
         let text = save_text(netns, backend, family);
-        let saved = Saved::parse(&text).unwrap();
+        let saved = SavedTables::parse(&text).unwrap();
         let strange: Vec<_> =
             saved.tables.values().flat_map(|table| &table.rules).filter(|rule| rule.rule.is_none()).collect();
         assert!(strange.is_empty(), "{} {backend} {family}: not understood: {strange:?}", case.name);
@@ -91,7 +91,8 @@ fn comes_and_goes(case: &Case, backend: Backend) {
         there.has_no_table(other(backend)),
         "{name} {backend}: the other backend got a table: {there:#?}"
     );
-    let verified = netns.run(|| redirect::verify(&case.config, Families::Dual, &forced(backend))).unwrap();
+    let verified =
+        netns.run(|| redirect::verify(&case.config, FamilyChoice::Dual, &forced(backend))).unwrap();
     assert!(verified.is_unchanged(), "{name} {backend}: {verified:?}");
     let again = apply(&netns, case, backend);
     assert!(again.is_unchanged(), "{name} {backend}: {again:?}");
@@ -138,7 +139,7 @@ fn single_commands_make_the_same_as_a_restore() {
             let (one, other) = (pod_netns("restore"), pod_netns("commands"));
             apply(&one, &case, backend);
             let by_commands =
-                |config| redirect::apply(config, Families::Dual, &forced(backend), Form::Commands);
+                |config| redirect::apply(config, FamilyChoice::Dual, &forced(backend), RuleFormat::Commands);
             other.run(|| by_commands(&case.config)).unwrap();
             State::of(&other).assert_is(&State::of(&one), &format!("{} {backend}", case.name));
             assert!(other.run(|| by_commands(&case.config)).unwrap().is_unchanged());
@@ -151,22 +152,24 @@ fn single_commands_make_the_same_as_a_restore() {
 fn the_addresses_of_the_pod_decide_the_families() {
     let injected = cases::injected();
     let first = |netns: &Netns, families| {
-        netns.run(|| redirect::apply(&injected, families, &forced(Backend::Nft), Form::Restore)).unwrap()
+        netns
+            .run(|| redirect::apply(&injected, families, &forced(Backend::Nft), RuleFormat::Restore))
+            .unwrap()
     };
     let dual = pod_netns("dual");
-    assert_eq!(first(&dual, Families::Dual).families, Family::BOTH);
+    assert_eq!(first(&dual, FamilyChoice::Dual).families, Family::BOTH);
     // Repeating with IPv4 alone takes IPv6 away again.
-    assert_eq!(first(&dual, Families::First).families, [Family::V4]);
+    assert_eq!(first(&dual, FamilyChoice::First).families, [Family::V4]);
     let v6 = &State::of(&dual).saves[&(Backend::Nft, Family::V6)];
     assert!(v6.keys().all(|chain| !chain.is_ours()), "{v6:#?}");
 
     let only_v6 = pod_netns("v6");
     only_v6.sh("ip address del 10.1.0.2/24 dev eth0");
-    assert_eq!(first(&only_v6, Families::First).families, Family::BOTH);
+    assert_eq!(first(&only_v6, FamilyChoice::First).families, Family::BOTH);
     let none = pod_netns("none");
     none.sh("ip link set eth0 down");
     none.sh("ip address flush dev eth0");
-    let refused =
-        none.run(|| redirect::apply(&injected, Families::Dual, &forced(Backend::Nft), Form::Restore));
+    let refused = none
+        .run(|| redirect::apply(&injected, FamilyChoice::Dual, &forced(Backend::Nft), RuleFormat::Restore));
     assert!(refused.unwrap_err().to_string().contains("has no address"));
 }

@@ -9,15 +9,16 @@ use std::{
 };
 
 use agent::{
-    AgentHandle, AnnotationUpdate, Inbox, Lookup, Metrics, Notice, Reconciler, Server, Service, Status,
+    AgentHandle, AgentMetrics, AgentNotice, AgentServer, AgentService, AgentStatus, AnnotationUpdate,
+    PodFetcher, Reconciler, ReconcilerInbox,
 };
 use anyhow::{Context as _, Result, anyhow};
 use facts::follow_api;
-use hostfs::Watcher;
+use hostfs::DirectoryWatcher;
 use model::{Namespace, Pod, PodName};
 use netns::Netns;
-use node_status::Inspector;
-use planner::{ambient::AMBIENT_REDIRECTION, node::Fallback};
+use node_status::NodeInspector;
+use planner::{ambient::AMBIENT_REDIRECTION, node::ZtunnelFallback};
 use prometheus_client::registry::Registry;
 use retry::LastError;
 use tokio::{
@@ -28,9 +29,9 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    cluster::{Cluster, connect},
-    events::{EventSettings, Events},
-    settings::Settings,
+    cluster::{ClusterAccess, connect},
+    events::{EventServer, EventSettings},
+    settings::DaemonSettings,
     supervise::{begun_again, restarted},
 };
 
@@ -45,9 +46,9 @@ pub(crate) enum PodSource {
 
 /// What the operator chose for ambient mode.
 #[derive(Clone, Debug)]
-pub(crate) struct Ambient {
+pub(crate) struct AmbientOptions {
     /// For the agent.
-    pub(crate) agent: agent::Settings,
+    pub(crate) agent: agent::AgentSettings,
     /// Where the plugin asks.
     pub(crate) socket: PathBuf,
     /// Where pods are read from.
@@ -60,7 +61,7 @@ pub(crate) struct Ambient {
     pub(crate) events: Option<EventSettings>,
 }
 
-impl Ambient {
+impl AmbientOptions {
     /// The node's network namespace; `None`: the daemon's own.
     pub(crate) fn node(&self) -> Result<Option<Netns>> {
         let node = self.host_network.as_ref().map(Netns::open).transpose();
@@ -92,7 +93,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 const REGULAR: Duration = Duration::from_secs(60);
 
 /// The ambient part at work.
-pub(crate) struct Running {
+pub(crate) struct RunningAgent {
     /// Sends to the reconciler.
     pub(crate) handle: AgentHandle,
     /// The reconciler, when its loop has ended.
@@ -100,27 +101,30 @@ pub(crate) struct Running {
     /// Pods to be marked.
     pub(crate) marks: mpsc::Receiver<AnnotationUpdate>,
     /// What people should know, until somebody publishes it.
-    pub(crate) notices: Option<mpsc::Receiver<Notice>>,
+    pub(crate) notices: Option<mpsc::Receiver<AgentNotice>>,
     /// For probes.
-    pub(crate) status: Arc<Status>,
+    pub(crate) status: Arc<AgentStatus>,
     /// For people who ask, until it is taken.
-    pub(crate) inspector: Option<Inspector>,
+    pub(crate) inspector: Option<NodeInspector>,
     /// For Istio's own plugin, once it is served.
-    pub(crate) events: Option<Events>,
+    pub(crate) events: Option<EventServer>,
 }
 
 /// Opens everything and starts the threads.
-pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Running, Metrics)> {
-    let metrics = Metrics::register(registry);
-    let status = Arc::new(Status::default());
+pub(crate) fn start(
+    ambient: &AmbientOptions,
+    registry: &mut Registry,
+) -> Result<(RunningAgent, AgentMetrics)> {
+    let metrics = AgentMetrics::register(registry);
+    let status = Arc::new(AgentStatus::default());
     let (tell, marks) = mpsc::channel(MARKS);
     let tell = Box::new(move |mark| drop(tell.try_send(mark)));
     let (notify, notices) = mpsc::channel(NOTICES);
     let notify = Box::new(move |notice| drop(notify.try_send(notice)));
     let settings = Arc::new(ambient.agent.clone());
     let node = ambient.node()?;
-    let (handle, inbox) = Inbox::new();
-    let inspector = Some(Inspector::new(Arc::clone(&settings), handle.clone(), ambient.node()?));
+    let (handle, inbox) = ReconcilerInbox::new();
+    let inspector = Some(NodeInspector::new(Arc::clone(&settings), handle.clone(), ambient.node()?));
     let (opened, open) = std::sync::mpsc::channel();
     let (say, ended) = oneshot::channel();
     let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));
@@ -153,19 +157,19 @@ pub(crate) fn start(ambient: &Ambient, registry: &mut Registry) -> Result<(Runni
         thread::Builder::new().name("fallback".to_owned()).spawn(body).context("cannot start a thread")?;
     }
     let notices = Some(notices);
-    Ok((Running { handle, ended, marks, notices, status, inspector, events: None }, metrics))
+    Ok((RunningAgent { handle, ended, marks, notices, status, inspector, events: None }, metrics))
 }
 
 /// Serves our plugin, from now on, and listens for Istio's.
 pub(crate) fn serve(
-    ambient: &Ambient,
+    ambient: &AmbientOptions,
     handle: AgentHandle,
-    metrics: Metrics,
-    cluster: Arc<Cluster>,
+    metrics: AgentMetrics,
+    cluster: Arc<ClusterAccess>,
     runtime: runtime::Handle,
-) -> Result<Option<Events>> {
-    let server = Server::bind(&ambient.socket).context("cannot serve the plugin")?;
-    let lookup: Lookup = match &ambient.source {
+) -> Result<Option<EventServer>> {
+    let server = AgentServer::bind(&ambient.socket).context("cannot serve the plugin")?;
+    let lookup: PodFetcher = match &ambient.source {
         PodSource::Api => Box::new(move |name: &PodName, deadline| {
             runtime.block_on(look_up(&cluster, name, deadline)).map_err(|error| format!("{error:#}"))
         }),
@@ -174,14 +178,14 @@ pub(crate) fn serve(
             Box::new(move |name: &PodName, _| Err(format!("there is no pod {name} in {path}")))
         }
     };
-    let service = Service::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics.clone());
+    let service = AgentService::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics.clone());
     let events = ambient.events.as_ref();
-    let events = events.map(|settings| Events::bind(settings, service.clone(), metrics)).transpose()?;
+    let events = events.map(|settings| EventServer::bind(settings, service.clone(), metrics)).transpose()?;
     server.serve(service).context("cannot start a thread")?;
     Ok(events)
 }
 
-async fn look_up(cluster: &Cluster, name: &PodName, deadline: Instant) -> Result<(Pod, Namespace)> {
+async fn look_up(cluster: &ClusterAccess, name: &PodName, deadline: Instant) -> Result<(Pod, Namespace)> {
     let client = cluster.client().ok_or_else(|| anyhow!("there is no credential for the API server yet"))?;
     let pod = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
     let namespace = format!("/api/v1/namespaces/{}", name.namespace);
@@ -192,7 +196,7 @@ async fn look_up(cluster: &Cluster, name: &PodName, deadline: Instant) -> Result
 }
 
 /// Follows pods and namespaces, until it is dropped.
-pub(crate) async fn follow(settings: Arc<Settings>, handle: AgentHandle) {
+pub(crate) async fn follow(settings: Arc<DaemonSettings>, handle: AgentHandle) {
     loop {
         restarted("the list of pods", (settings.clone(), handle.clone()), |(settings, handle)| {
             Box::pin(follow_once(Arc::clone(settings), handle.clone()))
@@ -203,7 +207,7 @@ pub(crate) async fn follow(settings: Arc<Settings>, handle: AgentHandle) {
     }
 }
 
-async fn follow_once(settings: Arc<Settings>, handle: AgentHandle) {
+async fn follow_once(settings: Arc<DaemonSettings>, handle: AgentHandle) {
     let tell = move |fact| handle.tell(fact);
     let node = settings.identity.node.clone();
     match settings.ambient.as_ref().map(|ambient| &ambient.source) {
@@ -224,11 +228,11 @@ async fn follow_once(settings: Arc<Settings>, handle: AgentHandle) {
 }
 
 /// Marks pods until there is nobody who could say which. What cannot be marked now is told again by the reconciler.
-pub(crate) async fn mark(settings: Arc<Settings>, marks: mpsc::Receiver<AnnotationUpdate>) {
+pub(crate) async fn mark(settings: Arc<DaemonSettings>, marks: mpsc::Receiver<AnnotationUpdate>) {
     restarted("marking pods", marks, |marks| Box::pin(mark_all(Arc::clone(&settings), marks))).await;
 }
 
-async fn mark_all(settings: Arc<Settings>, marks: &mut mpsc::Receiver<AnnotationUpdate>) {
+async fn mark_all(settings: Arc<DaemonSettings>, marks: &mut mpsc::Receiver<AnnotationUpdate>) {
     let source = settings.ambient.as_ref().map(|ambient| &ambient.source);
     let (Some(PodSource::Api), Some(connection)) = (source, &settings.api) else {
         while marks.recv().await.is_some() {} // there is nobody to tell
@@ -252,7 +256,7 @@ async fn mark_all(settings: Arc<Settings>, marks: &mut mpsc::Receiver<Annotation
 /// Reads the policy from a file, and again when it changes. A word that is none leaves the last one.
 fn follow_fallback(file: &Path, handle: &AgentHandle) {
     let mut last = LastError::default();
-    let mut watcher = match Watcher::new() {
+    let mut watcher = match DirectoryWatcher::new() {
         Ok(watcher) => watcher,
         Err(error) => {
             warn!(target: "ambient", path = %file.display(), %error, "cannot watch");
@@ -279,7 +283,7 @@ fn follow_fallback(file: &Path, handle: &AgentHandle) {
     }
 }
 
-fn read_fallback(file: &Path) -> Result<Fallback, String> {
+fn read_fallback(file: &Path) -> Result<ZtunnelFallback, String> {
     let bytes = hostfs::read(file, MAX_WORD).map_err(|error| error.to_string())?;
     String::from_utf8_lossy(&bytes).trim().parse()
 }

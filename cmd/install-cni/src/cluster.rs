@@ -9,44 +9,44 @@ use std::{
 };
 
 use futures_util::StreamExt as _;
-use installer::Handle;
-use kubeio::{Client, Connection, Error, Kind, Object};
+use installer::InstallerHandle;
+use kubeio::{ApiConnection, ApiErrorKind, Error, KubeClient, ObjectRef};
 use model::DaemonSet;
 use retry::{Backoff, LastError};
 use serde::Deserialize;
 use tracing::{debug, info, warn};
 
 use crate::{
-    notices::{self, Sources},
-    settings::{Identity, Settings},
-    shutdown::{self, Memory, OwnPod, Presence},
+    notices::{self, NoticeReceivers},
+    settings::{AgentIdentity, DaemonSettings},
+    shutdown::{self, DaemonSetPresence, OwnPod, SharedShutdownFacts},
 };
 
 /// The cluster, as far as it is known.
 #[derive(Default)]
-pub(crate) struct Cluster {
-    client: RwLock<Option<Client>>,
+pub(crate) struct ClusterAccess {
+    client: RwLock<Option<KubeClient>>,
     /// What the shutdown needs to know.
-    pub(crate) memory: Memory,
+    pub(crate) memory: SharedShutdownFacts,
 }
 
-impl Cluster {
+impl ClusterAccess {
     /// The client; none as long as there is no credential for one.
-    pub(crate) fn client(&self) -> Option<Client> {
+    pub(crate) fn client(&self) -> Option<KubeClient> {
         self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_client(&self, client: &Client) {
+    fn set_client(&self, client: &KubeClient) {
         *self.client.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
     }
 }
 
 /// Follows and tells until it is dropped.
 pub(crate) async fn follow(
-    settings: Arc<Settings>,
-    cluster: Arc<Cluster>,
-    installer: Handle,
-    sources: Sources,
+    settings: Arc<DaemonSettings>,
+    cluster: Arc<ClusterAccess>,
+    installer: InstallerHandle,
+    sources: NoticeReceivers,
 ) {
     let Some(connection) = &settings.api else { return };
     let client = connect(connection).await;
@@ -69,10 +69,10 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
 
 /// Tries until the credential can be read.
-pub(crate) async fn connect(connection: &Connection) -> Client {
+pub(crate) async fn connect(connection: &ApiConnection) -> KubeClient {
     let (mut attempts, mut last) = (BACKOFF.attempts(), LastError::default());
     loop {
-        match Client::new(connection) {
+        match KubeClient::new(connection) {
             Ok(client) => return client,
             Err(error) if last.replace(&error) => {
                 warn!(target: "install", %error, "cannot read the credential for the API server");
@@ -89,7 +89,7 @@ struct ConfigMap {
     data: BTreeMap<String, String>,
 }
 
-async fn follow_config_map(client: &Client, object: &Object, key: &str, installer: &Handle) {
+async fn follow_config_map(client: &KubeClient, object: &ObjectRef, key: &str, installer: &InstallerHandle) {
     let mut last = LastError::default();
     let name = format!("{}/{}", object.namespace, object.name);
     let mut changes = std::pin::pin!(client.watch::<ConfigMap>(object));
@@ -123,13 +123,13 @@ async fn follow_config_map(client: &Client, object: &Object, key: &str, installe
 const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 
 /// Keeps what the shutdown needs to know up to date: our DaemonSet by a watch, where our role allows one.
-async fn follow_daemon_set(client: &Client, identity: &Identity, memory: &Memory) {
+async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory: &SharedShutdownFacts) {
     if identity.namespace.is_empty() {
         warn!(target: "install", "namespace of the agent unknown; nothing will be removed at shutdown");
         return;
     }
     let name = daemon_set_name(client, identity, memory).await;
-    let object = Object { group: "apps", kind: "DaemonSet", namespace: identity.namespace.clone(), name };
+    let object = ObjectRef { group: "apps", kind: "DaemonSet", namespace: identity.namespace.clone(), name };
     memory.set_daemon_set(object.clone());
     let name = format!("{}/{}", object.namespace, object.name);
     let whole = format!("DaemonSet {name}");
@@ -147,7 +147,12 @@ async fn follow_daemon_set(client: &Client, identity: &Identity, memory: &Memory
 }
 
 /// Watches until that is refused; returns the refusal.
-async fn watch_daemon_set(client: &Client, object: &Object, memory: &Memory, last: &mut LastError) -> Error {
+async fn watch_daemon_set(
+    client: &KubeClient,
+    object: &ObjectRef,
+    memory: &SharedShutdownFacts,
+    last: &mut LastError,
+) -> Error {
     let name = format!("{}/{}", object.namespace, object.name);
     let mut changes = std::pin::pin!(client.watch::<DaemonSet>(object));
     loop {
@@ -160,7 +165,7 @@ async fn watch_daemon_set(client: &Client, object: &Object, memory: &Memory, las
             }
             Some(Err(error)) => {
                 memory.lose_watch();
-                if error.kind() == Kind::Refused {
+                if error.kind() == ApiErrorKind::Refused {
                     return error;
                 }
                 if last.replace(&error) {
@@ -172,13 +177,15 @@ async fn watch_daemon_set(client: &Client, object: &Object, memory: &Memory, las
     }
 }
 
-fn observe(memory: &Memory, name: &str, daemon_set: Option<&DaemonSet>, watched: bool) {
+fn observe(memory: &SharedShutdownFacts, name: &str, daemon_set: Option<&DaemonSet>, watched: bool) {
     match memory.observe(daemon_set, watched) {
-        Some(Presence::Present) => info!(target: "install", daemon_set = name, "found the agent's DaemonSet"),
-        Some(Presence::Deleted) => {
+        Some(DaemonSetPresence::Present) => {
+            info!(target: "install", daemon_set = name, "found the agent's DaemonSet");
+        }
+        Some(DaemonSetPresence::Deleted) => {
             info!(target: "install", daemon_set = name, "the agent's DaemonSet has been deleted or is being deleted");
         }
-        Some(Presence::Unknown) | None => {}
+        Some(DaemonSetPresence::Unknown) | None => {}
     }
 }
 
@@ -187,7 +194,11 @@ const DEFAULT_NAME: &str = "istio-cni-node";
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// As configured, or the owner of our pod, or the usual one. Tries until the API server answers.
-async fn daemon_set_name(client: &Client, identity: &Identity, memory: &Memory) -> String {
+async fn daemon_set_name(
+    client: &KubeClient,
+    identity: &AgentIdentity,
+    memory: &SharedShutdownFacts,
+) -> String {
     let mut attempts = BACKOFF.attempts();
     let owner = loop {
         match client.get::<OwnPod>("our own pod", &shutdown::own_pod_path(identity), LIMIT).await {
@@ -195,11 +206,11 @@ async fn daemon_set_name(client: &Client, identity: &Identity, memory: &Memory) 
                 memory.set_pod_readable();
                 break pod.daemon_set().map(str::to_owned);
             }
-            Err(error) if error.kind() == Kind::NotFound => {
+            Err(error) if error.kind() == ApiErrorKind::NotFound => {
                 memory.set_pod_readable();
                 break None;
             }
-            Err(error) if error.kind() == Kind::Refused => break None,
+            Err(error) if error.kind() == ApiErrorKind::Refused => break None,
             Err(_) => tokio::time::sleep(attempts.failed()).await,
         }
     };

@@ -11,10 +11,10 @@ mod watch;
 use std::{ffi::OsString, process::ExitCode};
 
 use anyhow::Result;
-use flags::{Flag, Request, Values};
+use flags::{Flag, FlagValues, ParseOutcome};
 
-use crate::settings::{Process, Settings, Surroundings};
-pub(crate) use output::{Output, is_on};
+use crate::settings::{DaemonSettings, HostEnvironment, ProcessEnvironment};
+pub(crate) use output::{OutputOptions, is_on};
 pub(crate) use removal::show as show_removal;
 
 /// Exit status for "that cannot be found out", and for wrong usage.
@@ -22,7 +22,7 @@ const CANNOT: u8 = 2;
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// The node at one glance.
     State,
     /// One pod.
@@ -130,17 +130,17 @@ Exit status 0: the time is up; 2: the agent never answered, or the call is wrong
 /// Follows a command's own flags.
 const DAEMONS_FLAGS: &str = "\nThe flags and variables of the agent are accepted, too, and locate its sockets and files: see install-cni --help.\n";
 
-impl Command {
+impl CliCommand {
     /// By its name on the command line.
-    pub(crate) fn of(word: &str) -> Option<Command> {
+    pub(crate) fn of(word: &str) -> Option<CliCommand> {
         Some(match word {
-            "state" => Command::State,
-            "explain" => Command::Explain,
-            "list" => Command::List,
-            "verify" => Command::Verify,
-            "plan" => Command::Plan,
-            "bundle" => Command::Bundle,
-            "watch" => Command::Watch,
+            "state" => CliCommand::State,
+            "explain" => CliCommand::Explain,
+            "list" => CliCommand::List,
+            "verify" => CliCommand::Verify,
+            "plan" => CliCommand::Plan,
+            "bundle" => CliCommand::Bundle,
+            "watch" => CliCommand::Watch,
             _ => return None,
         })
     }
@@ -148,37 +148,37 @@ impl Command {
     /// What it says about itself.
     fn usage(self) -> &'static str {
         match self {
-            Command::State => STATE,
-            Command::Explain => EXPLAIN,
-            Command::List => LIST,
-            Command::Verify => VERIFY,
-            Command::Plan => PLAN,
-            Command::Bundle => BUNDLE,
-            Command::Watch => WATCH,
+            CliCommand::State => STATE,
+            CliCommand::Explain => EXPLAIN,
+            CliCommand::List => LIST,
+            CliCommand::Verify => VERIFY,
+            CliCommand::Plan => PLAN,
+            CliCommand::Bundle => BUNDLE,
+            CliCommand::Watch => WATCH,
         }
     }
 
     /// Its own flags, before those of the daemon.
     fn flags(self) -> &'static [Flag] {
         match self {
-            Command::State | Command::Verify | Command::Plan => &[OUTPUT, NO_COLOR],
-            Command::Explain => &[POD_NAMESPACE, OUTPUT, NO_COLOR],
-            Command::List => &[BYPASSING, WITH_STATE, NAMESPACE, OUTPUT, NO_COLOR],
-            Command::Bundle => &[FILE],
-            Command::Watch => &[FOR, OUTPUT, NO_COLOR],
+            CliCommand::State | CliCommand::Verify | CliCommand::Plan => &[OUTPUT, NO_COLOR],
+            CliCommand::Explain => &[POD_NAMESPACE, OUTPUT, NO_COLOR],
+            CliCommand::List => &[BYPASSING, WITH_STATE, NAMESPACE, OUTPUT, NO_COLOR],
+            CliCommand::Bundle => &[FILE],
+            CliCommand::Watch => &[FOR, OUTPUT, NO_COLOR],
         }
     }
 }
 
 /// A command that has been read.
-struct Call {
-    values: Values,
-    settings: Settings,
-    output: Output,
+struct CommandInvocation {
+    values: FlagValues,
+    settings: DaemonSettings,
+    output: OutputOptions,
 }
 
 /// Runs one; what stops it is said on stderr.
-pub(crate) fn run(command: Command, arguments: Vec<OsString>) -> ExitCode {
+pub(crate) fn run(command: CliCommand, arguments: Vec<OsString>) -> ExitCode {
     match try_run(command, arguments) {
         Ok(code) => code,
         Err(error) => {
@@ -188,33 +188,33 @@ pub(crate) fn run(command: Command, arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn try_run(command: Command, arguments: Vec<OsString>) -> Result<ExitCode> {
+fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     // One command is read in the life of a process.
     let table: &'static [Flag] = [command.flags(), crate::FLAGS.as_slice()].concat().leak();
-    let around = |name: &str| Process.variable(name);
+    let around = |name: &str| ProcessEnvironment.variable(name);
     let request = match command {
-        Command::Explain => flags::parse_with_words(table, crate::STYLE, arguments, around)?,
+        CliCommand::Explain => flags::parse_with_words(table, crate::STYLE, arguments, around)?,
         _ => flags::parse(table, crate::STYLE, arguments, around)?,
     };
     let values = match request {
-        Request::Run(values) => values,
-        Request::Help => {
+        ParseOutcome::Run(values) => values,
+        ParseOutcome::Help => {
             let help = flags::help(command.usage(), command.flags());
             output::write(format!("{help}{DAEMONS_FLAGS}").as_bytes())?;
             return Ok(ExitCode::SUCCESS);
         }
     };
     let settings = settings(&values)?;
-    let output = Output::read(&values)?;
-    let call = Call { values, settings, output };
+    let output = OutputOptions::read(&values)?;
+    let call = CommandInvocation { values, settings, output };
     match command {
-        Command::State => show::state(&call),
-        Command::Explain => explain::run(&call),
-        Command::List => show::list(&call),
-        Command::Verify => show::verify(&call),
-        Command::Plan => show::plan(&call),
-        Command::Bundle => bundle::run(&call),
-        Command::Watch => watch::run(&call),
+        CliCommand::State => show::state(&call),
+        CliCommand::Explain => explain::run(&call),
+        CliCommand::List => show::list(&call),
+        CliCommand::Verify => show::verify(&call),
+        CliCommand::Plan => show::plan(&call),
+        CliCommand::Bundle => bundle::run(&call),
+        CliCommand::Watch => watch::run(&call),
     }
 }
 
@@ -222,8 +222,8 @@ fn try_run(command: Command, arguments: Vec<OsString>) -> Result<ExitCode> {
 ///
 /// # Errors
 /// Something in them is wrong.
-pub(crate) fn settings(values: &Values) -> Result<Settings> {
-    let (settings, _) = Settings::read(values, &CommandEnv)?;
+pub(crate) fn settings(values: &FlagValues) -> Result<DaemonSettings> {
+    let (settings, _) = DaemonSettings::read(values, &CommandEnv)?;
     Ok(settings)
 }
 
@@ -231,9 +231,9 @@ pub(crate) fn settings(values: &Values) -> Result<Settings> {
 /// address will do.
 struct CommandEnv;
 
-impl Surroundings for CommandEnv {
+impl HostEnvironment for CommandEnv {
     fn variable(&self, name: &str) -> Option<String> {
-        Process.variable(name).or_else(|| match name {
+        ProcessEnvironment.variable(name).or_else(|| match name {
             "KUBERNETES_SERVICE_HOST" => Some("kubernetes.default.svc".to_owned()),
             "KUBERNETES_SERVICE_PORT" => Some("443".to_owned()),
             _ => None,
@@ -241,15 +241,15 @@ impl Surroundings for CommandEnv {
     }
 
     fn host_name(&self) -> String {
-        Process.host_name()
+        ProcessEnvironment.host_name()
     }
 
     fn namespace(&self) -> Option<String> {
-        Process.namespace()
+        ProcessEnvironment.namespace()
     }
 
     fn pod(&self) -> Option<String> {
-        Process.pod()
+        ProcessEnvironment.pod()
     }
 }
 

@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use kubeio::{Client, Condition, ConditionStatus, Error};
+use kubeio::{ConditionStatus, Error, KubeClient, NodeCondition};
 use retry::{Backoff, LastError};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::{cluster::Cluster, daemon::Probe};
+use crate::{cluster::ClusterAccess, daemon::HealthProbe};
 
 /// Its type.
 const KIND: &str = "IstioCNIReady";
@@ -30,7 +30,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// At the end: the kubelet gives us five seconds in all.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-fn judge(installer: Result<(), String>, agent: Result<(), String>) -> Condition {
+fn judge(installer: Result<(), String>, agent: Result<(), String>) -> NodeCondition {
     let (status, reason, message) = match (installer, agent) {
         (Err(why), _) => (ConditionStatus::False, NOT_INSTALLED, why),
         (_, Err(why)) => (ConditionStatus::False, NETWORK_NOT_READY, why),
@@ -39,20 +39,20 @@ fn judge(installer: Result<(), String>, agent: Result<(), String>) -> Condition 
             (ConditionStatus::True, "Ready", message.to_owned())
         }
     };
-    Condition { kind: KIND, status, reason, message }
+    NodeCondition { kind: KIND, status, reason, message }
 }
 
 /// What was told last, and when.
 #[derive(Debug, Default)]
 struct LastReported {
-    last: Option<(Condition, Instant)>,
+    last: Option<(NodeCondition, Instant)>,
     failures: u32,
     not_before: Option<Instant>,
 }
 
 impl LastReported {
     /// Whether to tell this now.
-    fn is_due(&self, condition: &Condition, now: Instant) -> bool {
+    fn is_due(&self, condition: &NodeCondition, now: Instant) -> bool {
         if self.not_before.is_some_and(|not_before| now < not_before) {
             return false;
         }
@@ -65,7 +65,7 @@ impl LastReported {
         }
     }
 
-    fn done(&mut self, condition: Condition, now: Instant) {
+    fn done(&mut self, condition: NodeCondition, now: Instant) {
         *self = LastReported { last: Some((condition, now)), ..LastReported::default() };
     }
 
@@ -76,7 +76,7 @@ impl LastReported {
 }
 
 /// Keeps the condition as it is with us, until it is dropped.
-pub(crate) async fn follow(probe: Probe, cluster: Arc<Cluster>, node: String) {
+pub(crate) async fn follow(probe: HealthProbe, cluster: Arc<ClusterAccess>, node: String) {
     let (mut told, mut said) = (LastReported::default(), LastError::default());
     loop {
         let condition = judge(probe.installer(), probe.agent().unwrap_or(Ok(())));
@@ -105,10 +105,10 @@ pub(crate) async fn follow(probe: Probe, cluster: Arc<Cluster>, node: String) {
 
 /// `before`: what it said, if that is known.
 async fn tell(
-    client: &Client,
+    client: &KubeClient,
     node: &str,
     before: Option<ConditionStatus>,
-    condition: &Condition,
+    condition: &NodeCondition,
 ) -> Result<(), Error> {
     let before = match before {
         Some(before) => Some(before),
@@ -120,8 +120,8 @@ async fn tell(
 }
 
 /// Tells that nothing of us is on the node any more; what went wrong, in a sentence.
-pub(crate) async fn uninstalled(client: &Client, node: &str) -> Result<(), String> {
-    let condition = Condition {
+pub(crate) async fn uninstalled(client: &KubeClient, node: &str) -> Result<(), String> {
+    let condition = NodeCondition {
         kind: KIND,
         status: ConditionStatus::False,
         reason: "Uninstalled",
@@ -139,11 +139,11 @@ pub(crate) async fn uninstalled(client: &Client, node: &str) -> Result<(), Strin
 mod tests {
     use super::*;
 
-    fn ready() -> Condition {
+    fn ready() -> NodeCondition {
         judge(Ok(()), Ok(()))
     }
 
-    fn not_ready(why: &str) -> Condition {
+    fn not_ready(why: &str) -> NodeCondition {
         judge(Ok(()), Err(why.to_owned()))
     }
 

@@ -7,12 +7,12 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
-use installer::{Handle, Installer, Metrics, Notice, Status};
+use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerNotice, InstallerStatus};
 use prometheus_client::registry::Registry;
 use retry::LastError;
 use telemetry::{
     debug,
-    http::{self, Health},
+    http::{self, HealthCheck},
     local::RootServer,
     log_server::{LogMetrics, LogServer},
     logging::{self, LogOptions, Logger},
@@ -28,15 +28,15 @@ use tracing::{error, info, warn};
 
 use crate::{
     ambient,
-    cluster::{self, Cluster},
+    cluster::{self, ClusterAccess},
     condition,
     node_lock::NodeLock,
-    notices::Sources,
-    settings::{DebugAddress, Settings},
-    shutdown::{self, Verdict},
+    notices::NoticeReceivers,
+    settings::{DaemonSettings, DebugAddress},
+    shutdown::{self, ShutdownVerdict},
     sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics},
     state_collector::{self, StateCollector},
-    supervise::{self, Vital, restarted},
+    supervise::{self, VitalTasks, restarted},
     version,
 };
 
@@ -51,7 +51,7 @@ const LAST_PASS: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Something that cannot do without fails at the start, or the installer ends by itself.
-pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
+pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode> {
     let logger = logging::install(log).context("cannot set up logging")?;
     supervise::log_panics();
     info!(target: "install", version = env!("CARGO_PKG_VERSION"), node = settings.identity.node, "install-cni (Millrace) starts");
@@ -66,28 +66,28 @@ pub(crate) fn run(settings: Settings, log: LogOptions) -> Result<ExitCode> {
     drop(fs::remove_file(settings.refused_credential()));
     let mut registry = Registry::default();
     metrics::register_process(&mut registry);
-    let installer_metrics = Metrics::register(&mut registry);
+    let installer_metrics = InstallerMetrics::register(&mut registry);
     let log_metrics = LogMetrics::register(&mut registry);
     let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry));
     let ambient =
         settings.ambient.as_ref().map(|ambient| ambient::start(ambient, &mut registry)).transpose()?;
     let log_server = settings.log_socket.as_deref().map(bind).transpose()?;
     let (tell, notices) = mpsc::channel(NOTICES);
-    let status = Arc::new(Status::default());
-    let notify = Box::new(move |notice: Notice| drop(tell.try_send(notice)));
+    let status = Arc::new(InstallerStatus::default());
+    let notify = Box::new(move |notice: InstallerNotice| drop(tell.try_send(notice)));
     let (installer, handle) =
         Installer::new(settings.installer.clone(), installer_metrics, Arc::clone(&status), notify)?;
     let work = start(installer, handle)?;
 
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
-    let cluster = Arc::new(Cluster::default());
+    let cluster = Arc::new(ClusterAccess::default());
     let ambient = match (&settings.ambient, ambient) {
         (Some(chosen), Some((running, metrics))) => {
             let owner = running.handle.clone();
             let events =
                 ambient::serve(chosen, owner, metrics, Arc::clone(&cluster), runtime.handle().clone())?;
-            Some(ambient::Running { events, ..running })
+            Some(ambient::RunningAgent { events, ..running })
         }
         _ => None,
     };
@@ -109,27 +109,27 @@ fn bind(path: &Path) -> Result<LogServer> {
 }
 
 /// The installer's thread.
-struct Work {
-    handle: Handle,
+struct InstallerThread {
+    handle: InstallerHandle,
     /// The installer, when its loop has ended; an error when it panicked.
     ended: oneshot::Receiver<Installer>,
 }
 
-fn start(mut installer: Installer, handle: Handle) -> Result<Work> {
+fn start(mut installer: Installer, handle: InstallerHandle) -> Result<InstallerThread> {
     let (tell, ended) = oneshot::channel();
     let body = move || {
         installer.run();
         drop(tell.send(installer)); // nobody asks any more when the daemon has ended
     };
     thread::Builder::new().name("installer".to_owned()).spawn(body).context("cannot start a thread")?;
-    Ok(Work { handle, ended })
+    Ok(InstallerThread { handle, ended })
 }
 
 /// What lives as long as the process.
 struct Daemon {
-    settings: Arc<Settings>,
-    cluster: Arc<Cluster>,
-    status: Arc<Status>,
+    settings: Arc<DaemonSettings>,
+    cluster: Arc<ClusterAccess>,
+    status: Arc<InstallerStatus>,
     registry: Arc<Registry>,
     logger: Logger,
     lock: NodeLock,
@@ -137,9 +137,9 @@ struct Daemon {
 
 /// What probes ask: the installer, and the agent in ambient mode.
 #[derive(Clone)]
-pub(crate) struct Probe(Arc<Status>, Option<Arc<agent::Status>>);
+pub(crate) struct HealthProbe(Arc<InstallerStatus>, Option<Arc<agent::AgentStatus>>);
 
-impl Probe {
+impl HealthProbe {
     /// Whether the plugin's files are as they should be, and looked after.
     pub(crate) fn installer(&self) -> Result<(), String> {
         self.0.live().and_then(|()| self.0.ready())
@@ -156,7 +156,7 @@ impl Probe {
     }
 }
 
-impl Health for Probe {
+impl HealthCheck for HealthProbe {
     fn live(&self) -> Result<(), String> {
         self.0.live()?;
         self.1.as_ref().map_or(Ok(()), |agent| agent.live())
@@ -179,19 +179,19 @@ impl Health for Probe {
 impl Daemon {
     async fn serve(
         self,
-        mut work: Work,
-        mut ambient: Option<ambient::Running>,
-        notices: mpsc::Receiver<Notice>,
+        mut work: InstallerThread,
+        mut ambient: Option<ambient::RunningAgent>,
+        notices: mpsc::Receiver<InstallerNotice>,
         checker: SidecarDriftChecker,
         log_server: Option<(LogServer, LogMetrics)>,
     ) -> Result<ExitCode> {
         let (stop, stopped) = watch::channel(());
         let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
-        let probe = Probe(Arc::clone(&self.status), agent);
+        let probe = HealthProbe(Arc::clone(&self.status), agent);
         let condition = self.follow_condition(probe.clone());
         let (tell, drift_notices) = mpsc::channel(NOTICES);
         let collector = self.collector(ambient.as_mut(), probe.clone());
-        let (vital, mut dead) = Vital::new();
+        let (vital, mut dead) = VitalTasks::new();
         let watched = Arc::clone(&collector);
         tokio::spawn(async move {
             restarted("the watch over the node", checker, |checker| {
@@ -217,7 +217,7 @@ impl Daemon {
         let events = events.map(|run| tokio::spawn(vital.clone().watch("the server of Istio's plugin", run)));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
         let told = ambient.as_mut().and_then(|running| running.notices.take());
-        let sources = Sources { installer: notices, agent: told, sidecar_drift: drift_notices };
+        let sources = NoticeReceivers { installer: notices, agent: told, sidecar_drift: drift_notices };
         let follow = cluster::follow(settings, cluster, work.handle.clone(), sources);
         tokio::spawn(vital.clone().watch("the connection to the API server", follow));
 
@@ -239,14 +239,18 @@ impl Daemon {
         done
     }
 
-    fn collector(&self, ambient: Option<&mut ambient::Running>, probe: Probe) -> Arc<StateCollector> {
+    fn collector(
+        &self,
+        ambient: Option<&mut ambient::RunningAgent>,
+        probe: HealthProbe,
+    ) -> Arc<StateCollector> {
         let inspector = ambient.and_then(|running| running.inspector.take());
         let (settings, installer) = (Arc::clone(&self.settings), Arc::clone(&self.status));
         Arc::new(StateCollector::new(settings, installer, probe, inspector))
     }
 
     /// Serves the debug state: over HTTP, and to root on a socket.
-    fn serve_debug(&self, collector: Arc<StateCollector>, stopped: &watch::Receiver<()>, vital: &Vital) {
+    fn serve_debug(&self, collector: Arc<StateCollector>, stopped: &watch::Receiver<()>, vital: &VitalTasks) {
         let shared = Arc::new(state_collector::SharedCollector(collector));
         let router = debug::debug_router(shared, report::page, self.logger.clone(), version::BUILD);
         match RootServer::bind(&self.settings.debug_socket) {
@@ -265,7 +269,7 @@ impl Daemon {
     }
 
     /// Keeps the node's condition, if somebody wants it.
-    fn follow_condition(&self, probe: Probe) -> Option<tokio::task::JoinHandle<()>> {
+    fn follow_condition(&self, probe: HealthProbe) -> Option<tokio::task::JoinHandle<()>> {
         let (cluster, node) = (Arc::clone(&self.cluster), self.settings.identity.node.clone());
         self.settings.node_condition.then(|| {
             tokio::spawn(restarted("the node's condition", (), move |()| {
@@ -275,16 +279,16 @@ impl Daemon {
     }
 
     /// Follows the cluster for the reconciler, and tells the cluster what the reconciler says.
-    fn start_ambient(&self, running: ambient::Running) -> Agent {
-        let ambient::Running { handle, ended, marks, .. } = running;
+    fn start_ambient(&self, running: ambient::RunningAgent) -> AgentThread {
+        let ambient::RunningAgent { handle, ended, marks, .. } = running;
         let facts = ambient::follow(Arc::clone(&self.settings), handle.clone());
         tokio::spawn(facts);
         let marker = tokio::spawn(ambient::mark(Arc::clone(&self.settings), marks));
-        Agent { handle, ended, marker }
+        AgentThread { handle, ended, marker }
     }
 
     /// Stops everything, and removes everything if this is an uninstallation.
-    async fn end(&self, work: Work, ambient: Option<Agent>) -> Result<ExitCode> {
+    async fn end(&self, work: InstallerThread, ambient: Option<AgentThread>) -> Result<ExitCode> {
         let (client, identity) = (self.cluster.client(), &self.settings.identity);
         // The agent still serves meanwhile: an upgrade takes no longer without it than it must.
         let verdict = shutdown::decide(
@@ -301,21 +305,21 @@ impl Daemon {
         }
         let installer = timeout(LAST_PASS, work.ended).await;
         match verdict {
-            Verdict::Keep(why) => {
+            ShutdownVerdict::Keep(why) => {
                 info!(target: "install", reason = why, "the plugin stays installed");
                 if ambient.is_some() {
                     info!(target: "ambient", "enrolled pods stay captured");
                 }
                 Ok(ExitCode::SUCCESS)
             }
-            Verdict::EndAmbient(why) => {
+            ShutdownVerdict::EndAmbient(why) => {
                 info!(target: "install", reason = why, "the plugin stays installed");
                 let Some(agent) = ambient else { return Ok(ExitCode::SUCCESS) };
                 let errors = self.release_node(agent).await;
                 errors.iter().for_each(|error| error!(target: "ambient", %error, "not removed"));
                 Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
-            Verdict::CleanUp(why) => {
+            ShutdownVerdict::CleanUp(why) => {
                 info!(target: "install", reason = why, "the plugin is removed");
                 let Ok(Ok(mut installer)) = installer else {
                     bail!("the installer does not stop: nothing is removed")
@@ -341,14 +345,14 @@ impl Daemon {
     }
 
     /// Takes the node path away, and the marks of pods.
-    async fn release_node(&self, agent: Agent) -> Vec<String> {
+    async fn release_node(&self, agent: AgentThread) -> Vec<String> {
         let Ok(Ok(mut owner)) = timeout(LAST_PASS, agent.ended).await else {
             return vec!["the agent does not stop, so the node path stays".to_owned()];
         };
         owner.settle();
         owner.unmark_all();
         drop(owner); // with it ends the list of marks
-        let errors = self.settings.ambient.as_ref().map_or_else(Vec::new, ambient::Ambient::uninstall);
+        let errors = self.settings.ambient.as_ref().map_or_else(Vec::new, ambient::AmbientOptions::uninstall);
         if timeout(LAST_PASS, agent.marker).await.is_err() {
             warn!(target: "ambient", "not all pods could be told to be outside of the mesh");
         }
@@ -357,7 +361,7 @@ impl Daemon {
 }
 
 /// The ambient part, as far as its end is concerned.
-struct Agent {
+struct AgentThread {
     handle: agent::AgentHandle,
     ended: oneshot::Receiver<agent::Reconciler>,
     marker: tokio::task::JoinHandle<()>,

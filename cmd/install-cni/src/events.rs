@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{Metrics, Service};
+use agent::{AgentMetrics, AgentService};
 use anyhow::{Context as _, Result};
 use axum::{
     Router,
@@ -19,12 +19,12 @@ use axum::{
     http::StatusCode,
     routing::post,
 };
-use cni_types::{Namespace, PodName};
+use cni_types::{K8sNamespace, K8sPodName};
 use netns::Netns;
 use telemetry::local::RootServer;
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 use tracing::{error, warn};
-use wire::{AgentRequest, EVENT_PATH, PluginEvent, Verb};
+use wire::{AgentRequest, CniVerb, EVENT_PATH, PluginEvent};
 
 /// The longest body that is taken, in bytes.
 const MAX_BODY: usize = 1024 * 1024;
@@ -43,12 +43,12 @@ pub(crate) struct EventSettings {
     /// The socket.
     pub(crate) socket: PathBuf,
     /// The namespaces.
-    pub(crate) places: Places,
+    pub(crate) places: HostPaths,
 }
 
 /// Where this container sees namespaces that the host has elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct HostPaths {
     /// The host's directories, as far as they are mounted.
     pub(crate) root: PathBuf,
     /// The host's processes.
@@ -60,32 +60,36 @@ pub(crate) struct Places {
 /// Answers requests; clones are the same one.
 #[derive(Clone)]
 struct PluginEventHandler {
-    service: Service,
-    places: Places,
-    metrics: Metrics,
+    service: AgentService,
+    places: HostPaths,
+    metrics: AgentMetrics,
     room: Arc<Semaphore>,
 }
 
 /// A status and a reason.
-type Refusal = (StatusCode, String);
+type EventRejection = (StatusCode, String);
 
 /// A server that listens.
-pub(crate) struct Events {
+pub(crate) struct EventServer {
     server: RootServer,
     router: Router,
 }
 
-impl Events {
+impl EventServer {
     /// Listens.
     ///
     /// # Errors
     /// Another agent serves the socket, or the system refuses.
-    pub(crate) fn bind(settings: &EventSettings, service: Service, metrics: Metrics) -> Result<Events> {
+    pub(crate) fn bind(
+        settings: &EventSettings,
+        service: AgentService,
+        metrics: AgentMetrics,
+    ) -> Result<EventServer> {
         let server = RootServer::bind(&settings.socket).context("cannot serve Istio's own plugin")?;
         let room = Arc::new(Semaphore::new(MAX_PODS));
         let handler = PluginEventHandler { service, places: settings.places.clone(), metrics, room };
         let router = Router::new().route(EVENT_PATH, post(add)).with_state(handler);
-        Ok(Events { server, router })
+        Ok(EventServer { server, router })
     }
 
     /// Serves until `shutdown`.
@@ -96,7 +100,7 @@ impl Events {
     }
 }
 
-async fn add(State(handler): State<PluginEventHandler>, body: Body) -> Refusal {
+async fn add(State(handler): State<PluginEventHandler>, body: Body) -> EventRejection {
     let late = || Err(failed(&format!("the agent did not get to it within {LIMIT:?}")));
     let metrics = handler.metrics.clone();
     let done = timeout(LIMIT, enrol(handler, body)).await.unwrap_or_else(|_| late());
@@ -108,15 +112,15 @@ async fn add(State(handler): State<PluginEventHandler>, body: Body) -> Refusal {
     (status, why)
 }
 
-async fn enrol(handler: PluginEventHandler, body: Body) -> Result<(), Refusal> {
+async fn enrol(handler: PluginEventHandler, body: Body) -> Result<(), EventRejection> {
     let deadline = Instant::now() + DEADLINE;
     let bytes = to_bytes(body, MAX_BODY).await.map_err(|error| wrong(&format!("no body: {error}")))?;
     if bytes.is_empty() {
         return Err(wrong(&"no body"));
     }
     let event = PluginEvent::parse(&bytes).map_err(|error| wrong(&error))?;
-    Namespace::new(&event.namespace).map_err(|error| wrong(&format!("PodNamespace: {error}")))?;
-    PodName::new(&event.name).map_err(|error| wrong(&format!("PodName: {error}")))?;
+    K8sNamespace::new(&event.namespace).map_err(|error| wrong(&format!("PodNamespace: {error}")))?;
+    K8sPodName::new(&event.name).map_err(|error| wrong(&format!("PodName: {error}")))?;
     let PluginEventHandler { service, places, room, .. } = handler;
     let permit = room.acquire_owned().await.map_err(|error| failed(&error))?;
     let work = move || {
@@ -126,20 +130,25 @@ async fn enrol(handler: PluginEventHandler, body: Body) -> Result<(), Refusal> {
     spawn_blocking(work).await.map_err(|error| failed(&error))?.map_err(|why| failed(&why))
 }
 
-fn wrong(why: &impl ToString) -> Refusal {
+fn wrong(why: &impl ToString) -> EventRejection {
     (StatusCode::BAD_REQUEST, why.to_string())
 }
 
-fn failed(why: &impl ToString) -> Refusal {
+fn failed(why: &impl ToString) -> EventRejection {
     (StatusCode::INTERNAL_SERVER_ERROR, why.to_string())
 }
 
 /// Waits for the agent.
-fn ask(service: &Service, places: &Places, event: PluginEvent, deadline: Instant) -> Result<(), String> {
+fn ask(
+    service: &AgentService,
+    places: &HostPaths,
+    event: PluginEvent,
+    deadline: Instant,
+) -> Result<(), String> {
     let PluginEvent { netns, name, namespace, ips } = event;
     let pod = format!("pod {namespace}/{name}");
     let netns = places.open(&netns).map_err(|why| format!("{pod}: {why}"))?;
-    let request = AgentRequest { namespace, name, ips, ..AgentRequest::new(Verb::Add) };
+    let request = AgentRequest { namespace, name, ips, ..AgentRequest::new(CniVerb::Add) };
     let answer = service.answer_by(request, Some(netns), deadline);
     match answer.error {
         Some(why) => Err(format!("{pod}: {why}")),
@@ -148,7 +157,7 @@ fn ask(service: &Service, places: &Places, event: PluginEvent, deadline: Instant
     }
 }
 
-impl Places {
+impl HostPaths {
     /// Opens the namespace that has this path on the host.
     fn open(&self, path: &str) -> Result<Netns, String> {
         let netns = self.open_any(path)?;
@@ -202,8 +211,8 @@ impl Places {
 mod tests {
     use super::*;
 
-    fn places() -> Places {
-        Places { root: "/host".into(), proc: "/hostproc".into(), netns_directory: "/var/run/netns".into() }
+    fn places() -> HostPaths {
+        HostPaths { root: "/host".into(), proc: "/hostproc".into(), netns_directory: "/var/run/netns".into() }
     }
 
     #[test]

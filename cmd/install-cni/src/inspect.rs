@@ -10,9 +10,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use report::{Explanation, SCHEMA, State, Unobserved};
+use report::{Explanation, SCHEMA, StateReport, Unobserved};
 
-use crate::{settings::Settings, standalone};
+use crate::{settings::DaemonSettings, standalone};
 
 /// For the whole exchange with the agent: it may be in the middle of a pass, and looks at the kernel then.
 pub(crate) const LIMIT: Duration = Duration::from_secs(25);
@@ -66,14 +66,14 @@ pub(crate) enum FetchError {
 ///
 /// # Errors
 /// The document cannot be read, or is of another version.
-pub(crate) fn obtain(settings: &Settings) -> Result<State> {
+pub(crate) fn obtain(settings: &DaemonSettings) -> Result<StateReport> {
     match fetch(&settings.debug_socket, STATE, LIMIT) {
         Ok(body) => parse(&body),
         Err(error) => without_agent(settings, error),
     }
 }
 
-fn without_agent(settings: &Settings, error: FetchError) -> Result<State> {
+fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateReport> {
     if let FetchError::Nobody { .. } = error {
         return standalone::state(settings);
     }
@@ -88,7 +88,7 @@ fn without_agent(settings: &Settings, error: FetchError) -> Result<State> {
 ///
 /// # Errors
 /// There is no agent, it does not answer, or its document is of another version.
-pub(crate) fn from_agent(socket: &Path, limit: Duration) -> Result<State> {
+pub(crate) fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
     parse(&fetch(socket, STATE, limit)?)
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn from_agent(socket: &Path, limit: Duration) -> Result<State> {
 ///
 /// # Errors
 /// As [`obtain`].
-pub(crate) fn explain(settings: &Settings, namespace: &str, name: &str) -> Result<Explanation> {
+pub(crate) fn explain(settings: &DaemonSettings, namespace: &str, name: &str) -> Result<Explanation> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
     let is_name = namespace.bytes().chain(name.bytes()).all(fits);
     let path = format!("/debug/explain?pod={namespace}/{name}");
@@ -116,8 +116,8 @@ pub(crate) fn explain(settings: &Settings, namespace: &str, name: &str) -> Resul
 ///
 /// # Errors
 /// It is none, or of another version.
-pub(crate) fn parse(body: &[u8]) -> Result<State> {
-    let state: State =
+pub(crate) fn parse(body: &[u8]) -> Result<StateReport> {
+    let state: StateReport =
         serde_json::from_slice(body).context("the document of the node's state cannot be read")?;
     if state.schema != SCHEMA {
         bail!(

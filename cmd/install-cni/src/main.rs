@@ -33,8 +33,8 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use flags::{Flag, Request, Style, Values};
-use settings::{Process, Settings, Surroundings as _};
+use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
+use settings::{DaemonSettings, HostEnvironment as _, ProcessEnvironment};
 
 const USAGE: &str = "install-cni installs the CNI plugin istio-cni on this node, and keeps it installed.
 
@@ -46,7 +46,7 @@ Usage: install-cni [flags]
 
 Each flag can also be given by the variable that is shown in brackets; the flag wins.";
 
-const STYLE: Style = Style { ignored: options::REMOVED };
+const STYLE: FlagStyle = FlagStyle { ignored: options::REMOVED };
 
 static FLAGS: LazyLock<Vec<Flag>> =
     LazyLock::new(|| [options::FLAGS, options::IN_POD, options::NEWER, flags::LOGGING].concat());
@@ -80,7 +80,7 @@ fn in_words(error: &anyhow::Error) -> String {
 
 fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
     let word = arguments.first().and_then(|word| word.to_str());
-    if let Some(command) = word.and_then(commands::Command::of) {
+    if let Some(command) = word.and_then(commands::CliCommand::of) {
         arguments.remove(0);
         return Ok(commands::run(command, arguments));
     }
@@ -102,7 +102,7 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
             if uninstall::is_dry(&values)? {
                 return uninstall::pretend(&commands::settings(&values)?, &values);
             }
-            let (settings, log) = Settings::read(&values, &Process)?;
+            let (settings, log) = DaemonSettings::read(&values, &ProcessEnvironment)?;
             return uninstall::run(&settings, log);
         }
         Some("help") => arguments = vec!["--help".into()],
@@ -110,15 +110,15 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
         _ => {}
     }
     let Some(values) = read(USAGE, FLAGS.as_slice(), arguments)? else { return Ok(ExitCode::SUCCESS) };
-    let (settings, log) = Settings::read(&values, &Process)?;
+    let (settings, log) = DaemonSettings::read(&values, &ProcessEnvironment)?;
     daemon::run(settings, log)
 }
 
 /// None when the call only asked for an explanation, which it has then.
-fn read(usage: &str, table: &'static [Flag], arguments: Vec<OsString>) -> Result<Option<Values>> {
-    match flags::parse(table, STYLE, arguments, |name| Process.variable(name))? {
-        Request::Run(values) => Ok(Some(values)),
-        Request::Help => {
+fn read(usage: &str, table: &'static [Flag], arguments: Vec<OsString>) -> Result<Option<FlagValues>> {
+    match flags::parse(table, STYLE, arguments, |name| ProcessEnvironment.variable(name))? {
+        ParseOutcome::Run(values) => Ok(Some(values)),
+        ParseOutcome::Help => {
             io::stdout().write_all(flags::help(usage, table).as_bytes())?;
             Ok(None)
         }

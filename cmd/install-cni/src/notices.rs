@@ -3,39 +3,39 @@
 
 use std::time::Duration;
 
-use agent::{About, NoticeLevel};
-use kubeio::{Client, Event, EventLevel, Kind, Publisher, Subject};
+use agent::{NoticeLevel, NoticeSubject};
+use kubeio::{ApiErrorKind, EventLevel, EventRecorder, EventSubject, KubeClient, KubeEvent};
 use model::{Pod, PodName};
 use retry::LastError;
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
 
-use crate::{ambient::PodSource, settings::Settings};
+use crate::{ambient::PodSource, settings::DaemonSettings};
 
 /// For the question who we are.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Whose notices are published.
-pub(crate) struct Sources {
+pub(crate) struct NoticeReceivers {
     /// The installer.
-    pub(crate) installer: Receiver<installer::Notice>,
+    pub(crate) installer: Receiver<installer::InstallerNotice>,
     /// The agent; none without ambient mode.
-    pub(crate) agent: Option<Receiver<agent::Notice>>,
+    pub(crate) agent: Option<Receiver<agent::AgentNotice>>,
     /// Those who watch pods with a sidecar.
-    pub(crate) sidecar_drift: Receiver<agent::Notice>,
+    pub(crate) sidecar_drift: Receiver<agent::AgentNotice>,
 }
 
 /// Something to be published, and about whom.
 enum PublishedEvent {
     /// The installation: about the node, and our pod.
-    Installer(installer::Notice),
-    Agent(agent::Notice),
+    Installer(installer::InstallerNotice),
+    Agent(agent::AgentNotice),
 }
 
-impl Sources {
+impl NoticeReceivers {
     /// The next notice; none when nobody is left who could tell one.
     async fn next(&mut self) -> Option<PublishedEvent> {
-        let Sources { installer, agent, sidecar_drift } = self;
+        let NoticeReceivers { installer, agent, sidecar_drift } = self;
         let of_agent = async {
             match agent {
                 Some(agent) => agent.recv().await,
@@ -52,12 +52,12 @@ impl Sources {
 }
 
 /// Publishes until nobody is left who could tell.
-pub(crate) async fn publish(client: &Client, settings: &Settings, mut sources: Sources) {
+pub(crate) async fn publish(client: &KubeClient, settings: &DaemonSettings, mut sources: NoticeReceivers) {
     let identity = &settings.identity;
     let mut publisher = EventPublisher {
-        publisher: Publisher::new(client.clone(), &identity.node),
+        publisher: EventRecorder::new(client.clone(), &identity.node),
         client,
-        node: Subject::Node(identity.node.clone()),
+        node: EventSubject::Node(identity.node.clone()),
         own: PodName { namespace: identity.namespace.clone(), name: identity.pod.clone() },
         known: None,
         has_pods: settings.ambient.as_ref().is_none_or(|ambient| ambient.source == PodSource::Api),
@@ -72,42 +72,42 @@ pub(crate) async fn publish(client: &Client, settings: &Settings, mut sources: S
 }
 
 struct EventPublisher<'a> {
-    publisher: Publisher,
-    client: &'a Client,
-    node: Subject,
+    publisher: EventRecorder,
+    client: &'a KubeClient,
+    node: EventSubject,
     own: PodName,
     /// Our own pod, once that was asked; none inside: there is no such pod.
-    known: Option<Option<Subject>>,
+    known: Option<Option<EventSubject>>,
     /// The API server has the pods that the agent speaks of.
     has_pods: bool,
     said: LastError,
 }
 
 impl EventPublisher<'_> {
-    async fn installer(&mut self, notice: installer::Notice) {
-        let installer::Notice { reason, message } = notice;
-        let event = Event { level: EventLevel::Warning, reason, message };
+    async fn installer(&mut self, notice: installer::InstallerNotice) {
+        let installer::InstallerNotice { reason, message } = notice;
+        let event = KubeEvent { level: EventLevel::Warning, reason, message };
         self.tell(self.node.clone(), event.clone()).await;
         if let Some(pod) = self.own_pod().await {
             self.tell(pod, event).await;
         }
     }
 
-    async fn agent(&mut self, notice: agent::Notice) {
-        let agent::Notice { about, level, reason, message } = notice;
+    async fn agent(&mut self, notice: agent::AgentNotice) {
+        let agent::AgentNotice { about, level, reason, message } = notice;
         let level = match level {
             NoticeLevel::Normal => EventLevel::Normal,
             NoticeLevel::Warning => EventLevel::Warning,
         };
         let subject = match about {
-            About::Pod { .. } if !self.has_pods => return,
-            About::Pod { name, uid } => Subject::Pod { name, uid },
-            About::Agent => self.own_pod().await.unwrap_or_else(|| self.node.clone()),
+            NoticeSubject::Pod { .. } if !self.has_pods => return,
+            NoticeSubject::Pod { name, uid } => EventSubject::Pod { name, uid },
+            NoticeSubject::Agent => self.own_pod().await.unwrap_or_else(|| self.node.clone()),
         };
-        self.tell(subject, Event { level, reason, message }).await;
+        self.tell(subject, KubeEvent { level, reason, message }).await;
     }
 
-    async fn tell(&mut self, subject: Subject, event: Event) {
+    async fn tell(&mut self, subject: EventSubject, event: KubeEvent) {
         match self.publisher.publish(&subject, event).await {
             Ok(()) if self.said.clear() => info!(target: "install", "Events published again"),
             Ok(()) => {}
@@ -119,7 +119,7 @@ impl EventPublisher<'_> {
     }
 
     /// Our own pod, if there is one as far as is known.
-    async fn own_pod(&mut self) -> Option<Subject> {
+    async fn own_pod(&mut self) -> Option<EventSubject> {
         if let Some(known) = &self.known {
             return known.clone();
         }
@@ -129,10 +129,10 @@ impl EventPublisher<'_> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", self.own.namespace, self.own.name);
         match self.client.get::<Pod>("our own pod", &path, LIMIT).await {
             Ok(pod) => {
-                let own = Subject::Pod { name: self.own.clone(), uid: pod.metadata.uid };
+                let own = EventSubject::Pod { name: self.own.clone(), uid: pod.metadata.uid };
                 self.known = Some(Some(own));
             }
-            Err(error) if error.kind() == Kind::NotFound => self.known = Some(None),
+            Err(error) if error.kind() == ApiErrorKind::NotFound => self.known = Some(None),
             Err(_) => return None, // the next notice asks again
         }
         self.known.clone().flatten()

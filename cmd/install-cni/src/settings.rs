@@ -2,11 +2,11 @@
 
 use std::{fmt, fs, path::PathBuf};
 
-use flags::{Flag, Source, Values};
-use installer::Authority;
-use kubeio::{Connection, Object, Trust};
+use flags::{Flag, FlagValues, ValueSource};
+use installer::ServerAuthority;
+use kubeio::{ApiConnection, ApiServerTrust, ObjectRef};
 use model::parse_go_bool;
-use report::Setting;
+use report::EffectiveSetting;
 use telemetry::logging::{LogFlags, LogOptions, OutputLevel};
 
 mod ambient;
@@ -15,7 +15,7 @@ mod entry;
 mod installation;
 mod token;
 
-use crate::{ambient::Ambient, options};
+use crate::{ambient::AmbientOptions, options};
 
 pub(crate) use debug::DebugAddress;
 use debug::{TEMPLATE, config};
@@ -37,9 +37,9 @@ pub(crate) enum CleanupOnExit {
 
 /// Everything that the daemon needs to know.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct DaemonSettings {
     /// For the installer.
-    pub(crate) installer: installer::Settings,
+    pub(crate) installer: installer::InstallerSettings,
     /// Port of `/metrics`.
     pub(crate) monitoring_port: Option<u16>,
     /// Socket for the plugin's log lines.
@@ -47,17 +47,17 @@ pub(crate) struct Settings {
     /// Where the agent answers questions about itself, for the commands.
     pub(crate) debug_socket: PathBuf,
     /// The API server; none when the environment names none and nobody needs it.
-    pub(crate) api: Option<Connection>,
+    pub(crate) api: Option<ApiConnection>,
     /// The ConfigMap with the template, and its key.
-    pub(crate) config_map: Option<(Object, String)>,
+    pub(crate) config_map: Option<(ObjectRef, String)>,
     /// Who we are.
-    pub(crate) identity: Identity,
+    pub(crate) identity: AgentIdentity,
     /// What to do at the end.
     pub(crate) cleanup: CleanupOnExit,
     /// The node gets a condition that says whether we are ready.
     pub(crate) node_condition: bool,
     /// Ambient mode; none when it is off.
-    pub(crate) ambient: Option<Ambient>,
+    pub(crate) ambient: Option<AmbientOptions>,
     /// Where the debug state is served over HTTP; `None`: nowhere.
     pub(crate) debug: Option<DebugAddress>,
     /// Where the container runtime binds network namespaces.
@@ -65,7 +65,7 @@ pub(crate) struct Settings {
     /// Where the node's processes are seen, if they are.
     pub(crate) host_proc: PathBuf,
     /// Every value, and where it came from, but for the template, which is long and shows in the conflist.
-    pub(crate) config: Vec<Setting>,
+    pub(crate) config: Vec<EffectiveSetting>,
     /// What the operator should know.
     pub(crate) warnings: Vec<String>,
     /// Values that somebody chose, for the log.
@@ -74,7 +74,7 @@ pub(crate) struct Settings {
 
 /// Who we are to the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct AgentIdentity {
     /// Our namespace; empty when nobody says.
     pub(crate) namespace: String,
     /// Our pod.
@@ -87,18 +87,18 @@ pub(crate) struct Identity {
 
 /// All mistakes of a configuration: never empty. Prints one per line.
 #[derive(Debug)]
-pub(crate) struct Mistakes(pub(crate) Vec<String>);
+pub(crate) struct SettingsErrors(pub(crate) Vec<String>);
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for SettingsErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("\n"))
     }
 }
 
-impl std::error::Error for Mistakes {}
+impl std::error::Error for SettingsErrors {}
 
 /// Where values come from beside flags.
-pub(crate) trait Surroundings {
+pub(crate) trait HostEnvironment {
     /// A variable; none when it is not set or not UTF-8.
     fn variable(&self, name: &str) -> Option<String>;
     /// The host's name.
@@ -111,9 +111,9 @@ pub(crate) trait Surroundings {
 
 /// This process's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Process;
+pub(crate) struct ProcessEnvironment;
 
-impl Surroundings for Process {
+impl HostEnvironment for ProcessEnvironment {
     fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
     }
@@ -134,9 +134,9 @@ impl Surroundings for Process {
 }
 
 /// Reads values and collects mistakes on the way.
-struct Reader<'a> {
-    values: &'a Values,
-    around: &'a dyn Surroundings,
+struct SettingsReader<'a> {
+    values: &'a FlagValues,
+    around: &'a dyn HostEnvironment,
     mistakes: Vec<String>,
     warnings: Vec<String>,
     /// The level from which on the plugin logs.
@@ -146,7 +146,7 @@ struct Reader<'a> {
 /// Name of the file whose lock keeps a second agent off the node, beside the sockets.
 const LOCK_FILE: &str = "agent.lock";
 
-impl Settings {
+impl DaemonSettings {
     /// The file that one agent at a time has locked.
     pub(crate) fn lock_file(&self) -> PathBuf {
         self.debug_socket.with_file_name(LOCK_FILE)
@@ -157,25 +157,30 @@ impl Settings {
     /// # Errors
     /// All mistakes, each with the flag or variable that it was made in.
     pub(crate) fn read(
-        values: &Values,
-        around: &dyn Surroundings,
-    ) -> Result<(Settings, LogOptions), Mistakes> {
-        let mut reader =
-            Reader { values, around, mistakes: Vec::new(), warnings: Vec::new(), plugin_level: "info" };
+        values: &FlagValues,
+        around: &dyn HostEnvironment,
+    ) -> Result<(DaemonSettings, LogOptions), SettingsErrors> {
+        let mut reader = SettingsReader {
+            values,
+            around,
+            mistakes: Vec::new(),
+            warnings: Vec::new(),
+            plugin_level: "info",
+        };
         let log = reader.log();
         if let Some(log) = &log {
             reader.plugin_level = plugin_level(log);
         }
         match (reader.settings(), log) {
             (Some(settings), Some(log)) if reader.mistakes.is_empty() => Ok((settings, log)),
-            _ => Err(Mistakes(reader.mistakes)),
+            _ => Err(SettingsErrors(reader.mistakes)),
         }
     }
 }
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// None only after a mistake.
-    fn settings(&mut self) -> Option<Settings> {
+    fn settings(&mut self) -> Option<DaemonSettings> {
         let identity = self.identity();
         let server = self.server();
         let authority = self.authority();
@@ -188,7 +193,7 @@ impl Reader<'_> {
         self.other_parts();
         let ambient = self.ambient(&identity);
         let api = server.map(|server| connection(server, authority));
-        Some(Settings {
+        Some(DaemonSettings {
             installer: installer?,
             monitoring_port: monitoring_port?,
             debug_socket: self.debug_socket(),
@@ -218,7 +223,7 @@ impl Reader<'_> {
 
     fn mistake(&mut self, flag: &Flag, what: impl fmt::Display) {
         let name = match self.values.get(flag) {
-            (_, Source::Variable(variable)) => format!("{variable} (--{flag})"),
+            (_, ValueSource::Variable(variable)) => format!("{variable} (--{flag})"),
             _ => format!("--{flag}"),
         };
         self.mistakes.push(format!("{name}: {what}"));
@@ -267,10 +272,10 @@ impl Reader<'_> {
         parsed.map_err(|mistakes| self.mistakes.extend(mistakes)).ok()
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> AgentIdentity {
         let host_name = || self.around.host_name();
         let node = self.optional(&options::NODE_NAME).or_else(|| self.optional(&options::REPAIR_NODE_NAME));
-        Identity {
+        AgentIdentity {
             namespace: self
                 .optional(&options::POD_NAMESPACE)
                 .or_else(|| self.around.namespace())
@@ -291,7 +296,7 @@ impl Reader<'_> {
         let below = PathBuf::from(self.text(&options::HOST_ROOT)).join(below);
         // What somebody chose comes first, and nothing but a mount can be below the root of the host.
         let places = match source {
-            Source::Default => [&below, &chosen],
+            ValueSource::Default => [&below, &chosen],
             _ => [&chosen, &below],
         };
         places.into_iter().find(|place| place.is_dir()).unwrap_or(&chosen).clone()
@@ -309,15 +314,15 @@ impl Reader<'_> {
         Some(format!("{protocol}://{host}:{port}"))
     }
 
-    fn authority(&mut self) -> Authority {
+    fn authority(&mut self) -> ServerAuthority {
         if self.boolean(&options::SKIP_TLS_VERIFY) == Some(true) {
-            return Authority::Anybody;
+            return ServerAuthority::Anybody;
         }
         let file = self.optional(&options::KUBE_CA_FILE);
-        Authority::File(file.unwrap_or_else(|| format!("{SERVICE_ACCOUNT}/ca.crt")).into())
+        ServerAuthority::File(file.unwrap_or_else(|| format!("{SERVICE_ACCOUNT}/ca.crt")).into())
     }
 
-    fn config_map(&mut self, identity: &Identity) -> Option<(Object, String)> {
+    fn config_map(&mut self, identity: &AgentIdentity) -> Option<(ObjectRef, String)> {
         let reference = self.optional(&options::CNI_CONFIG_MAP)?;
         let (namespace, name) = match reference.split_once('/') {
             Some((namespace, name)) => (namespace.to_owned(), name.to_owned()),
@@ -329,7 +334,7 @@ impl Reader<'_> {
             return None;
         }
         Some((
-            Object { group: "", kind: "ConfigMap", namespace, name },
+            ObjectRef { group: "", kind: "ConfigMap", namespace, name },
             self.text(&options::CNI_CONFIG_MAP_KEY),
         ))
     }
@@ -337,7 +342,7 @@ impl Reader<'_> {
     fn cleanup(&mut self) -> Option<CleanupOnExit> {
         let (text, source) =
             (self.text(&options::CLEANUP_ON_EXIT), self.values.get(&options::CLEANUP_ON_EXIT).1);
-        if self.boolean(&options::AMBIENT_DISABLE_SAFE_UPGRADE)? && source == Source::Default {
+        if self.boolean(&options::AMBIENT_DISABLE_SAFE_UPGRADE)? && source == ValueSource::Default {
             return Some(CleanupOnExit::Always);
         }
         match text.as_str() {
@@ -395,12 +400,12 @@ fn plugin_level(log: &LogOptions) -> &'static str {
     }
 }
 
-fn connection(server: String, authority: Authority) -> Connection {
-    Connection {
+fn connection(server: String, authority: ServerAuthority) -> ApiConnection {
+    ApiConnection {
         server,
         trust: match authority {
-            Authority::File(file) => Trust::Authority(file),
-            Authority::Anybody => Trust::Anybody,
+            ServerAuthority::File(file) => ApiServerTrust::Authority(file),
+            ServerAuthority::Anybody => ApiServerTrust::Anybody,
         },
         token: format!("{SERVICE_ACCOUNT}/token").into(),
         user_agent: concat!("install-cni/", env!("CARGO_PKG_VERSION"), " (millrace)").to_owned(),
@@ -408,10 +413,11 @@ fn connection(server: String, authority: Authority) -> Connection {
 }
 
 /// Values that are not the defaults, but for the template, which is long and shows in the conflist.
-fn chosen(values: &Values) -> Vec<String> {
-    let all = values.iter().filter(|(flag, _, source)| *source != Source::Default && *flag != TEMPLATE.long);
+fn chosen(values: &FlagValues) -> Vec<String> {
+    let all =
+        values.iter().filter(|(flag, _, source)| *source != ValueSource::Default && *flag != TEMPLATE.long);
     all.map(|(flag, text, source)| match source {
-        Source::Variable(variable) => format!("{flag}={text:?} ({variable})"),
+        ValueSource::Variable(variable) => format!("{flag}={text:?} ({variable})"),
         _ => format!("{flag}={text:?}"),
     })
     .collect()

@@ -10,25 +10,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kubeio::{Client, Error, Kind, Object};
+use kubeio::{ApiErrorKind, Error, KubeClient, ObjectRef};
 use model::{DaemonSet, Namespace, Node};
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time::{sleep, timeout};
 
-use crate::settings::{CleanupOnExit, Identity};
+use crate::settings::{AgentIdentity, CleanupOnExit};
 
 mod verdict;
 
-pub(crate) use verdict::Verdict;
-use verdict::{Answer, Observation, Round};
+pub(crate) use verdict::ShutdownVerdict;
+use verdict::{ApiAnswer, ApiAnswers, RoundOutcome};
 
 /// What the agent has learned about itself while it ran, as far as its shutdown needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct ShutdownFacts {
     /// The DaemonSet that we belong to; `None`: not determined yet.
-    daemon_set: Option<Object>,
+    daemon_set: Option<ObjectRef>,
     /// What the API server last said about it.
-    presence: Presence,
+    presence: DaemonSetPresence,
     /// A watch of it is connected, so that `presence` is up to date.
     watched: bool,
     /// Our role allowed us to read our own pod.
@@ -37,7 +37,7 @@ pub(crate) struct Known {
 
 /// Whether our DaemonSet exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Presence {
+pub(crate) enum DaemonSetPresence {
     /// It has never been seen.
     #[default]
     Unknown,
@@ -47,13 +47,13 @@ pub(crate) enum Presence {
     Deleted,
 }
 
-/// [`Known`], shared between who watches and who decides.
+/// [`ShutdownFacts`], shared between who watches and who decides.
 #[derive(Debug, Default)]
-pub(crate) struct Memory(Mutex<Known>);
+pub(crate) struct SharedShutdownFacts(Mutex<ShutdownFacts>);
 
-impl Memory {
+impl SharedShutdownFacts {
     /// Our DaemonSet is this one.
-    pub(crate) fn set_daemon_set(&self, object: Object) {
+    pub(crate) fn set_daemon_set(&self, object: ObjectRef) {
         self.with(|known| known.daemon_set = Some(object));
     }
 
@@ -63,15 +63,17 @@ impl Memory {
     }
 
     /// The API server answered a request or a watch for our DaemonSet. Returns the presence if that is news.
-    pub(crate) fn observe(&self, daemon_set: Option<&DaemonSet>, watched: bool) -> Option<Presence> {
+    pub(crate) fn observe(&self, daemon_set: Option<&DaemonSet>, watched: bool) -> Option<DaemonSetPresence> {
         self.with(|known| {
             let before = known.presence;
             known.watched = watched;
             known.presence = match (daemon_set, known.presence) {
-                (Some(daemon_set), _) if daemon_set.metadata.deleted.is_none() => Presence::Present,
-                (Some(_), _) | (None, Presence::Present | Presence::Deleted) => Presence::Deleted,
+                (Some(daemon_set), _) if daemon_set.metadata.deleted.is_none() => DaemonSetPresence::Present,
+                (Some(_), _) | (None, DaemonSetPresence::Present | DaemonSetPresence::Deleted) => {
+                    DaemonSetPresence::Deleted
+                }
                 // One that was never seen cannot have been deleted: it may have another name.
-                (None, Presence::Unknown) => Presence::Unknown,
+                (None, DaemonSetPresence::Unknown) => DaemonSetPresence::Unknown,
             };
             (known.presence != before).then_some(known.presence)
         })
@@ -82,11 +84,11 @@ impl Memory {
         self.with(|known| known.watched = false);
     }
 
-    fn known(&self) -> Known {
+    fn known(&self) -> ShutdownFacts {
         self.with(|known| known.clone())
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Known) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut ShutdownFacts) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -105,24 +107,28 @@ const QUESTION: Duration = Duration::from_millis(1500);
 /// Decides what happens to the installation. Takes up to three seconds.
 pub(crate) async fn decide(
     mode: CleanupOnExit,
-    client: Option<&Client>,
-    memory: &Memory,
-    identity: &Identity,
+    client: Option<&KubeClient>,
+    memory: &SharedShutdownFacts,
+    identity: &AgentIdentity,
     ambient: bool,
-) -> Verdict {
+) -> ShutdownVerdict {
     match mode {
-        CleanupOnExit::Always => Verdict::CleanUp("--cleanup-on-exit=always".to_owned()),
-        CleanupOnExit::Never => Verdict::Keep("--cleanup-on-exit=never".to_owned()),
+        CleanupOnExit::Always => ShutdownVerdict::CleanUp("--cleanup-on-exit=always".to_owned()),
+        CleanupOnExit::Never => ShutdownVerdict::Keep("--cleanup-on-exit=never".to_owned()),
         CleanupOnExit::Auto => match ask_until_decided(client, memory, identity).await {
-            Verdict::EndAmbient(why) if !ambient => Verdict::Keep(why),
+            ShutdownVerdict::EndAmbient(why) if !ambient => ShutdownVerdict::Keep(why),
             verdict => verdict,
         },
     }
 }
 
-async fn ask_until_decided(client: Option<&Client>, memory: &Memory, identity: &Identity) -> Verdict {
+async fn ask_until_decided(
+    client: Option<&KubeClient>,
+    memory: &SharedShutdownFacts,
+    identity: &AgentIdentity,
+) -> ShutdownVerdict {
     let Some(client) = client else {
-        return Verdict::Keep("there is no credential for the API server".to_owned());
+        return ShutdownVerdict::Keep("there is no credential for the API server".to_owned());
     };
     let started = Instant::now();
     let mut refused_since = None;
@@ -131,19 +137,19 @@ async fn ask_until_decided(client: Option<&Client>, memory: &Memory, identity: &
         let known = memory.known();
         let left = (WINDOW + CONFIRMATION).saturating_sub(started.elapsed());
         let Ok(round) = timeout(left, ask(client, &known, identity)).await else {
-            return Verdict::Keep(undecided);
+            return ShutdownVerdict::Keep(undecided);
         };
         undecided = match verdict::judge(&known, &round) {
-            Observation::Decided(verdict) => return verdict,
-            Observation::Refused(why) => {
+            RoundOutcome::Decided(verdict) => return verdict,
+            RoundOutcome::Refused(why) => {
                 let since = refused_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= CONFIRMATION {
-                    return Verdict::CleanUp(why);
+                    return ShutdownVerdict::CleanUp(why);
                 }
                 why
             }
-            Observation::Undecided(why) if started.elapsed() >= WINDOW => return Verdict::Keep(why),
-            Observation::Undecided(why) => {
+            RoundOutcome::Undecided(why) if started.elapsed() >= WINDOW => return ShutdownVerdict::Keep(why),
+            RoundOutcome::Undecided(why) => {
                 refused_since = None;
                 why
             }
@@ -186,60 +192,60 @@ impl OwnPod {
 }
 
 /// Path of our own pod.
-pub(crate) fn own_pod_path(identity: &Identity) -> String {
+pub(crate) fn own_pod_path(identity: &AgentIdentity) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", identity.namespace, identity.pod)
 }
 
 /// Path of a DaemonSet.
-pub(crate) fn daemon_set_path(object: &Object) -> String {
+pub(crate) fn daemon_set_path(object: &ObjectRef) -> String {
     format!("/apis/apps/v1/namespaces/{}/daemonsets/{}", object.namespace, object.name)
 }
 
 /// Asks what the verdict may depend on, and nothing beyond what the answers so far leave open.
-async fn ask(client: &Client, known: &Known, identity: &Identity) -> Round {
-    let mut round = Round::default();
+async fn ask(client: &KubeClient, known: &ShutdownFacts, identity: &AgentIdentity) -> ApiAnswers {
+    let mut round = ApiAnswers::default();
     if let Some(object) = &known.daemon_set {
         let name = format!("DaemonSet {}/{}", object.namespace, object.name);
         round.daemon_set = get(client, &name, &daemon_set_path(object)).await;
     }
-    if let Answer::Found(daemon_set) = &round.daemon_set
+    if let ApiAnswer::Found(daemon_set) = &round.daemon_set
         && daemon_set.metadata.deleted.is_none()
     {
         let path = format!("/api/v1/nodes/{}", identity.node);
         round.node = get::<Node>(client, &format!("Node {}", identity.node), &path).await;
         return round;
     }
-    let settled = matches!(round.daemon_set, Answer::Found(_) | Answer::Failed(_));
-    if settled || known.presence == Presence::Deleted || identity.namespace.is_empty() {
+    let settled = matches!(round.daemon_set, ApiAnswer::Found(_) | ApiAnswer::Failed(_));
+    if settled || known.presence == DaemonSetPresence::Deleted || identity.namespace.is_empty() {
         return round;
     }
     let name = format!("our own pod {}/{}", identity.namespace, identity.pod);
     round.pod = get::<OwnPod>(client, &name, &own_pod_path(identity)).await;
     match &round.pod {
-        Answer::Found(pod) if pod.is_being_deleted() => {
+        ApiAnswer::Found(pod) if pod.is_being_deleted() => {
             let path = format!("/api/v1/namespaces/{}", identity.namespace);
             let name = format!("namespace {}", identity.namespace);
             round.namespace = get::<Namespace>(client, &name, &path).await;
         }
-        Answer::Refused(_) => round.server_is_ready = client.server_is_ready(QUESTION).await,
+        ApiAnswer::Refused(_) => round.server_is_ready = client.server_is_ready(QUESTION).await,
         _ => {}
     }
     round
 }
 
-async fn get<T: DeserializeOwned>(client: &Client, name: &str, path: &str) -> Answer<T> {
+async fn get<T: DeserializeOwned>(client: &KubeClient, name: &str, path: &str) -> ApiAnswer<T> {
     match client.get(name, path, QUESTION).await {
-        Ok(object) => Answer::Found(object),
-        Err(error) => Answer::from(error),
+        Ok(object) => ApiAnswer::Found(object),
+        Err(error) => ApiAnswer::from(error),
     }
 }
 
-impl<T> From<Error> for Answer<T> {
-    fn from(error: Error) -> Answer<T> {
+impl<T> From<Error> for ApiAnswer<T> {
+    fn from(error: Error) -> ApiAnswer<T> {
         match error.kind() {
-            Kind::NotFound => Answer::NotFound,
-            Kind::Refused => Answer::Refused(error.to_string()),
-            Kind::Conflict | Kind::Unavailable => Answer::Failed(error.to_string()),
+            ApiErrorKind::NotFound => ApiAnswer::NotFound,
+            ApiErrorKind::Refused => ApiAnswer::Refused(error.to_string()),
+            ApiErrorKind::Conflict | ApiErrorKind::Unavailable => ApiAnswer::Failed(error.to_string()),
         }
     }
 }
@@ -254,15 +260,15 @@ mod tests {
         let mut leaving = DaemonSet::default();
         leaving.metadata.deleted = Some("2026-01-01T00:00:00Z".to_owned());
         for (observed, expected) in [
-            (vec![None], Presence::Unknown),
-            (vec![Some(&there)], Presence::Present),
-            (vec![Some(&there), None], Presence::Deleted),
-            (vec![Some(&there), None, None], Presence::Deleted),
-            (vec![Some(&leaving)], Presence::Deleted),
-            (vec![Some(&there), Some(&leaving)], Presence::Deleted),
-            (vec![Some(&there), None, Some(&there)], Presence::Present),
+            (vec![None], DaemonSetPresence::Unknown),
+            (vec![Some(&there)], DaemonSetPresence::Present),
+            (vec![Some(&there), None], DaemonSetPresence::Deleted),
+            (vec![Some(&there), None, None], DaemonSetPresence::Deleted),
+            (vec![Some(&leaving)], DaemonSetPresence::Deleted),
+            (vec![Some(&there), Some(&leaving)], DaemonSetPresence::Deleted),
+            (vec![Some(&there), None, Some(&there)], DaemonSetPresence::Present),
         ] {
-            let memory = Memory::default();
+            let memory = SharedShutdownFacts::default();
             for daemon_set in &observed {
                 memory.observe(*daemon_set, true);
             }

@@ -6,14 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{About, Notice, NoticeLevel};
+use agent::{AgentNotice, NoticeLevel, NoticeSubject};
 use model::PodName;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
     registry::Registry,
 };
-use report::{CaptureState, PodState, RedirectionMode, State};
+use report::{CaptureState, PodState, RedirectionMode, StateReport};
 
 /// A pod is told of when it was seen so in as many looks in a row: one that starts or ends is seen half made.
 const LOOKS: u32 = 2;
@@ -21,13 +21,13 @@ const LOOKS: u32 = 2;
 const AGAIN: Duration = Duration::from_secs(1800);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Label {
+pub(crate) struct DriftLabel {
     state: &'static str,
 }
 
 /// How many pods with a sidecar are captured, are not, or could not be observed.
 #[derive(Clone, Debug)]
-pub(crate) struct SidecarDriftMetrics(Family<Label, Gauge>);
+pub(crate) struct SidecarDriftMetrics(Family<DriftLabel, Gauge>);
 
 impl SidecarDriftMetrics {
     /// Registers them; 0 before the first look.
@@ -41,7 +41,7 @@ impl SidecarDriftMetrics {
 
     fn set(&self, state: CaptureState, number: usize) {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
-        self.0.get_or_create(&Label { state: state.word() }).set(number);
+        self.0.get_or_create(&DriftLabel { state: state.word() }).set(number);
     }
 }
 
@@ -50,7 +50,7 @@ const STATES: [CaptureState; 3] = [CaptureState::Captured, CaptureState::Bypassi
 
 /// What was seen of a pod that bypasses the mesh.
 #[derive(Debug, Default)]
-struct Watched {
+struct BypassRecord {
     looks: u32,
     said: Option<Instant>,
 }
@@ -59,7 +59,7 @@ struct Watched {
 #[derive(Debug)]
 pub(crate) struct SidecarDriftChecker {
     metrics: SidecarDriftMetrics,
-    watched: BTreeMap<String, Watched>,
+    watched: BTreeMap<String, BypassRecord>,
 }
 
 impl SidecarDriftChecker {
@@ -68,7 +68,7 @@ impl SidecarDriftChecker {
     }
 
     /// Takes in a look at the node, and answers with what people should be told.
-    pub(crate) fn look(&mut self, state: &State, now: Instant) -> Vec<Notice> {
+    pub(crate) fn look(&mut self, state: &StateReport, now: Instant) -> Vec<AgentNotice> {
         let sidecars: Vec<&PodState> =
             state.pods.iter().filter(|pod| pod.way == Some(RedirectionMode::Sidecar)).collect();
         for state in STATES {
@@ -90,11 +90,11 @@ impl SidecarDriftChecker {
     }
 }
 
-fn notice(pod: &PodState) -> Notice {
+fn notice(pod: &PodState) -> AgentNotice {
     let what = pod.kernel.differences.join("; ");
     let what = if what.is_empty() { pod.trouble.clone().unwrap_or_default() } else { what };
-    Notice {
-        about: About::Pod {
+    AgentNotice {
+        about: NoticeSubject::Pod {
             name: PodName { namespace: pod.namespace.clone(), name: pod.name.clone() },
             uid: pod.uid.clone(),
         },
@@ -110,7 +110,7 @@ fn notice(pod: &PodState) -> Notice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use report::{KernelView, Reason};
+    use report::{KernelView, StateReason};
 
     fn pod(uid: &str, capture: CaptureState) -> PodState {
         PodState {
@@ -121,7 +121,7 @@ mod tests {
             phase: "Running".into(),
             capture,
             way: Some(RedirectionMode::Sidecar),
-            reason: Reason::default(),
+            reason: StateReason::default(),
             since: None,
             annotation: None,
             kernel: KernelView {
@@ -135,8 +135,8 @@ mod tests {
         }
     }
 
-    fn state(pods: Vec<PodState>) -> State {
-        State { pods, ..State::default() }
+    fn state(pods: Vec<PodState>) -> StateReport {
+        StateReport { pods, ..StateReport::default() }
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
         let start = Instant::now();
         let minutes = |count: u64| start + Duration::from_secs(60 * count);
         let gone = state(vec![pod("web", CaptureState::Bypassing)]);
-        let told = |checker: &mut SidecarDriftChecker, state: &State, at| checker.look(state, at).len();
+        let told = |checker: &mut SidecarDriftChecker, state: &StateReport, at| checker.look(state, at).len();
         assert_eq!(told(&mut checker, &gone, minutes(0)), 0);
         let notices = checker.look(&gone, minutes(1));
         assert_eq!((notices.len(), notices[0].reason), (1, "BypassesMesh"));
@@ -172,7 +172,7 @@ mod tests {
             ambient,
         ];
         assert_eq!(checker.look(&state(pods), Instant::now()), Vec::new());
-        let number = |state: CaptureState| metrics.0.get_or_create(&Label { state: state.word() }).get();
+        let number = |state: CaptureState| metrics.0.get_or_create(&DriftLabel { state: state.word() }).get();
         assert_eq!(STATES.map(number), [2, 1, 0]);
         checker.look(&state(Vec::new()), Instant::now());
         assert_eq!(STATES.map(number), [0, 0, 0]);

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use node_status::Plain;
-use report::{Network, NodeState, Observer, Provenance, State, Unobserved};
+use node_status::SidecarNodeInspector;
+use report::{NetworkState, NodeState, Observer, Provenance, StateReport, Unobserved};
 
 use crate::{
-    ambient::Ambient,
+    ambient::AmbientOptions,
     inspect::{self, MAX_DOCUMENT},
-    settings::Settings,
+    settings::DaemonSettings,
     state_collector,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 ///
 /// # Errors
 /// There is a record of the last agent, and it cannot be read.
-pub(crate) fn state(settings: &Settings) -> Result<State> {
+pub(crate) fn state(settings: &DaemonSettings) -> Result<StateReport> {
     let path = settings.last_state();
     let last = read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let why = match &last {
@@ -33,10 +33,10 @@ pub(crate) fn state(settings: &Settings) -> Result<State> {
         (Some(ambient), last) => alone(ambient, last),
         (None, Some(last)) if is_ambient => told(last),
         (None, _) => {
-            let plain = Plain::new(
+            let plain = SidecarNodeInspector::new(
                 settings.netns_directory.clone(),
                 settings.host_proc.clone(),
-                netfilter::Options::default(),
+                netfilter::FirewallOptions::default(),
             );
             state_collector::look_plain(&plain, &records)
         }
@@ -54,7 +54,7 @@ pub(crate) fn state(settings: &Settings) -> Result<State> {
 }
 
 /// In a shell on the node the files are elsewhere than in the agent's container.
-fn judge_files(settings: &Settings, state: &mut State) {
+fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
     let directory = &settings.installer.conf_dir;
     if directory.is_dir() {
         state.installation = installer::look(&settings.installer, settings.config_map.is_none());
@@ -66,7 +66,7 @@ fn judge_files(settings: &Settings, state: &mut State) {
     state.seen.blind.push(Unobserved { what: "the files of the installation".to_owned(), why });
 }
 
-fn alone(ambient: &Ambient, last: Option<State>) -> State {
+fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
     match ambient.node() {
         Ok(node) => node_status::look_alone(&ambient.agent, node.as_ref(), last),
         Err(error) => {
@@ -79,17 +79,17 @@ fn alone(ambient: &Ambient, last: Option<State>) -> State {
 }
 
 /// The last agent took part in ambient mode, and here is nothing of its settings: so its record is all that there is.
-fn told(last: State) -> State {
+fn told(last: StateReport) -> StateReport {
     let why = "the command was called without the agent's settings (ambient-enabled), so it has not looked"
         .to_owned();
     let blind = vec![Unobserved { what: "the kernel".to_owned(), why }];
     let node = NodeState { started: None, ..last.node };
     let seen = Provenance { at: agent::now(), blind, ..Provenance::default() };
-    State { seen, node, network: Network::default(), plan: Vec::new(), ..last }
+    StateReport { seen, node, network: NetworkState::default(), plan: Vec::new(), ..last }
 }
 
 /// None: there is no such file.
-fn read(path: &Path) -> Result<Option<State>> {
+fn read(path: &Path) -> Result<Option<StateReport>> {
     let limit = usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX);
     match hostfs::read(path, limit) {
         Err(error) if error.is_missing() => Ok(None),

@@ -13,13 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{About, Notice};
-use node_status::{Inspector, Plain};
+use agent::{AgentNotice, NoticeSubject};
+use node_status::{NodeInspector, SidecarNodeInspector};
 use report::{
-    CaptureState, Health, InstalledFile, KernelView, Network, Observer, PodState, Provenance, Reason, State,
+    CaptureState, InstalledFile, KernelView, NetworkState, Observer, PartHealth, PodState, Provenance,
+    StateReason, StateReport,
 };
 use retry::LastError;
-use telemetry::debug::{Inspect, Inspection};
+use telemetry::debug::{InspectionFuture, StateInspector};
 use tokio::{
     sync::{mpsc, oneshot},
     task::spawn_blocking,
@@ -28,8 +29,8 @@ use tokio::{
 use tracing::warn;
 
 use crate::{
-    daemon::Probe,
-    settings::{Identity, Settings},
+    daemon::HealthProbe,
+    settings::{AgentIdentity, DaemonSettings},
     sidecar_drift::SidecarDriftChecker,
 };
 
@@ -45,17 +46,17 @@ const LOOK: Duration = Duration::from_secs(1);
 const FIRST_WRITE: Duration = Duration::from_secs(5);
 
 /// An answer to one who waits.
-type Answer = Result<Arc<State>, String>;
+type StateAnswer = Result<Arc<StateReport>, String>;
 
 /// Answers questions about the state.
 pub(crate) struct StateCollector {
-    settings: Arc<Settings>,
-    installer: Arc<installer::Status>,
-    probe: Probe,
-    agent: Option<Inspector>,
+    settings: Arc<DaemonSettings>,
+    installer: Arc<installer::InstallerStatus>,
+    probe: HealthProbe,
+    agent: Option<NodeInspector>,
     /// For a node whose agent takes no part in ambient mode.
-    plain: Plain,
-    queue: Mutex<Queue>,
+    plain: SidecarNodeInspector,
+    queue: Mutex<CollectorQueue>,
     /// When the agent started.
     started: String,
 }
@@ -63,19 +64,19 @@ pub(crate) struct StateCollector {
 /// The collector, as those who ask hold it.
 pub(crate) struct SharedCollector(pub(crate) Arc<StateCollector>);
 
-impl Inspect for SharedCollector {
-    fn state(&self) -> Inspection<'_, Arc<State>> {
+impl StateInspector for SharedCollector {
+    fn state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
         Box::pin(self.0.state())
     }
 
-    fn explain(&self, namespace: String, name: String) -> Inspection<'_, serde_json::Value> {
+    fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value> {
         Box::pin(self.0.explain(namespace, name))
     }
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: Vec<oneshot::Sender<Answer>>,
+struct CollectorQueue {
+    waiting: Vec<oneshot::Sender<StateAnswer>>,
     /// Somebody is looking.
     busy: bool,
     rest_until: Option<Instant>,
@@ -83,15 +84,15 @@ struct Queue {
 
 impl StateCollector {
     pub(crate) fn new(
-        settings: Arc<Settings>,
-        installer: Arc<installer::Status>,
-        probe: Probe,
-        agent: Option<Inspector>,
+        settings: Arc<DaemonSettings>,
+        installer: Arc<installer::InstallerStatus>,
+        probe: HealthProbe,
+        agent: Option<NodeInspector>,
     ) -> StateCollector {
-        let plain = Plain::new(
+        let plain = SidecarNodeInspector::new(
             settings.netns_directory.clone(),
             settings.host_proc.clone(),
-            netfilter::Options::default(),
+            netfilter::FirewallOptions::default(),
         );
         StateCollector {
             settings,
@@ -104,7 +105,7 @@ impl StateCollector {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, CollectorQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -112,11 +113,11 @@ impl StateCollector {
     ///
     /// # Errors
     /// The agent's loop does not answer.
-    pub(crate) async fn state(self: &Arc<StateCollector>) -> Answer {
+    pub(crate) async fn state(self: &Arc<StateCollector>) -> StateAnswer {
         self.ask().await.unwrap_or_else(|_| Err("the daemon is ending".to_owned()))
     }
 
-    fn ask(self: &Arc<StateCollector>) -> oneshot::Receiver<Answer> {
+    fn ask(self: &Arc<StateCollector>) -> oneshot::Receiver<StateAnswer> {
         let (reply, answer) = oneshot::channel();
         let mut queue = self.queue();
         queue.waiting.push(reply);
@@ -139,7 +140,7 @@ impl StateCollector {
         let state = self.state().await?;
         let collector = Arc::clone(self);
         let close = spawn_blocking(move || {
-            let mut state = State::clone(&state);
+            let mut state = StateReport::clone(&state);
             let mut pods = state.pods.iter_mut();
             if let Some(agent) = &collector.agent
                 && let Some(pod) = pods.find(|pod| pod.namespace == namespace && pod.name == name)
@@ -157,7 +158,7 @@ impl StateCollector {
         self.answer_all(|| self.look());
     }
 
-    fn answer_all(&self, look: impl Fn() -> Answer) {
+    fn answer_all(&self, look: impl Fn() -> StateAnswer) {
         loop {
             let rest = self.queue().rest_until.map(|until| until.saturating_duration_since(Instant::now()));
             // On a thread for blocking work; whoever comes meanwhile shares the next look.
@@ -181,7 +182,7 @@ impl StateCollector {
         }
     }
 
-    fn look(&self) -> Answer {
+    fn look(&self) -> StateAnswer {
         let records = agent::read_records(&self.settings.records());
         let mut state = match &self.agent {
             Some(agent) => agent.look()?,
@@ -203,8 +204,8 @@ impl StateCollector {
     }
 
     /// Without ambient mode the agent follows no pods, but it knows of one: itself.
-    fn add_self(&self, state: &mut State) {
-        let Identity { namespace, pod, .. } = &self.settings.identity;
+    fn add_self(&self, state: &mut StateReport) {
+        let AgentIdentity { namespace, pod, .. } = &self.settings.identity;
         if self.agent.is_some() || namespace.is_empty() || state.pod(namespace, pod).is_some() {
             return;
         }
@@ -217,7 +218,7 @@ impl StateCollector {
             phase: "Running".to_owned(),
             capture: CaptureState::Outside,
             way: None,
-            reason: Reason { code: reason.code().to_owned(), words: reason.to_string() },
+            reason: StateReason { code: reason.code().to_owned(), words: reason.to_string() },
             since: None,
             annotation: None,
             kernel: KernelView::default(),
@@ -232,7 +233,7 @@ impl StateCollector {
     pub(crate) async fn keep_watch(
         self: Arc<StateCollector>,
         checker: &mut SidecarDriftChecker,
-        tell: mpsc::Sender<Notice>,
+        tell: mpsc::Sender<AgentNotice>,
     ) {
         let mut last = LastError::default();
         sleep(FIRST_WRITE).await;
@@ -246,7 +247,7 @@ impl StateCollector {
                     let records = self.settings.records();
                     drop(spawn_blocking(move || agent::prune_records(&records)).await); // a panic is logged where it is
                     for notice in checker.look(&state, Instant::now()) {
-                        if let About::Pod { name, .. } = &notice.about {
+                        if let NoticeSubject::Pod { name, .. } = &notice.about {
                             warn!(target: "install", namespace = %name.namespace, pod = %name.name, reason = notice.reason, error = notice.message, "sidecar pod is not redirected as it should be");
                         }
                         drop(tell.try_send(notice)); // more than can be published are in the log
@@ -262,7 +263,7 @@ impl StateCollector {
     }
 
     /// Writes the state down for commands that find no agent.
-    async fn write_down(&self, state: Arc<State>, last: &mut LastError) {
+    async fn write_down(&self, state: Arc<StateReport>, last: &mut LastError) {
         let path = self.settings.last_state();
         let written = spawn_blocking(move || write(&path, &state)).await;
         let error = written
@@ -281,25 +282,25 @@ impl StateCollector {
 }
 
 /// Without ambient mode nobody follows pods: the plugin's records tell all that is known of them.
-pub(crate) fn look_plain(plain: &Plain, records: &[wire::PodRecord]) -> State {
+pub(crate) fn look_plain(plain: &SidecarNodeInspector, records: &[wire::PodRecord]) -> StateReport {
     let (began, at) = (Instant::now(), agent::now());
     let (pods, blind) = plain.look(records);
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
     let seen = Provenance { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
-    State { seen, pods, network: Network::unwanted(), ..empty() }
+    StateReport { seen, pods, network: NetworkState::unwanted(), ..empty() }
 }
 
-fn health(part: &str, found: Result<(), String>) -> Health {
-    Health { part: part.to_owned(), ok: found.is_ok(), why: found.err().unwrap_or_default() }
+fn health(part: &str, found: Result<(), String>) -> PartHealth {
+    PartHealth { part: part.to_owned(), ok: found.is_ok(), why: found.err().unwrap_or_default() }
 }
 
 /// A state of which nothing is known yet.
-pub(crate) fn empty() -> State {
-    State { schema: report::SCHEMA.to_owned(), ..State::default() }
+pub(crate) fn empty() -> StateReport {
+    StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() }
 }
 
 /// Adds what the settings tell.
-pub(crate) fn complete(state: &mut State, settings: &Settings) {
+pub(crate) fn complete(state: &mut StateReport, settings: &DaemonSettings) {
     env!("CARGO_PKG_VERSION").clone_into(&mut state.version);
     state.node.name.clone_from(&settings.identity.node);
     state.node.ambient = settings.ambient.is_some();
@@ -307,7 +308,7 @@ pub(crate) fn complete(state: &mut State, settings: &Settings) {
 }
 
 /// The configuration file shared by agent and plugin, with capture on the node.
-pub(crate) fn shared_config(settings: &Settings) -> Option<InstalledFile> {
+pub(crate) fn shared_config(settings: &DaemonSettings) -> Option<InstalledFile> {
     let path = &settings.ambient.as_ref()?.agent.shared_config;
     let text = fs::read(path).ok()?;
     let read: Result<wire::SharedConfig, _> = serde_json::from_slice(&text);
@@ -324,7 +325,7 @@ pub(crate) fn shared_config(settings: &Settings) -> Option<InstalledFile> {
 }
 
 /// Removes what was written down for commands, by the plugin, too. Answers with what could not be removed, in sentences.
-pub(crate) fn remove_records(settings: &Settings) -> Vec<String> {
+pub(crate) fn remove_records(settings: &DaemonSettings) -> Vec<String> {
     let (state, records) = (settings.last_state(), settings.records());
     let refused = settings.refused_credential();
     let locks = state.with_file_name(cni_types::run_dir::LOCKS);
@@ -345,14 +346,14 @@ pub(crate) fn remove_records(settings: &Settings) -> Vec<String> {
 
 /// Removes what was noted of the node before its network was changed, when all of that has been undone. Answers with why it
 /// could not be removed.
-pub(crate) fn remove_journal(settings: &Settings) -> Option<String> {
+pub(crate) fn remove_journal(settings: &DaemonSettings) -> Option<String> {
     let journal = &settings.ambient.as_ref()?.agent.journal;
     let error = fs::remove_file(journal).err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
     Some(format!("{}: {error}", journal.display()))
 }
 
 /// Sockets that the daemon has made. Those that a thread serves until the process ends are there still.
-fn sockets(settings: &Settings) -> Vec<PathBuf> {
+fn sockets(settings: &DaemonSettings) -> Vec<PathBuf> {
     let ambient = settings.ambient.as_ref();
     let events = ambient.and_then(|ambient| ambient.events.as_ref()).map(|events| &events.socket);
     let ztunnel = ambient.and_then(|ambient| ambient.agent.capture.in_pod()).map(|chosen| &chosen.socket);
@@ -368,7 +369,7 @@ fn remove_socket(path: &Path) -> io::Result<()> {
 }
 
 /// Where the plugin wrote while no agent was there to take its lines, and the file before.
-fn plugin_logs(settings: &Settings) -> [PathBuf; 2] {
+fn plugin_logs(settings: &DaemonSettings) -> [PathBuf; 2] {
     let file = settings.debug_socket.with_file_name(cni_types::run_dir::LOG_FILE);
     let mut before = file.clone().into_os_string();
     before.push(".1");
@@ -377,7 +378,7 @@ fn plugin_logs(settings: &Settings) -> [PathBuf; 2] {
 
 /// For root alone: names of pods are nobody else's business. Old or new and complete at every moment. Streamed, where
 /// `hostfs` would have the text in memory twice: it has a good part of a megabyte for 250 pods.
-fn write(path: &Path, state: &State) -> io::Result<()> {
+fn write(path: &Path, state: &StateReport) -> io::Result<()> {
     let fresh = PathBuf::from(format!("{}.new", path.display()));
     let mut options = File::options();
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);

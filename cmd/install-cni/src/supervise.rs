@@ -33,7 +33,7 @@ fn delay(attempts: &mut Attempts, ran: Duration) -> Duration {
 }
 
 /// A task that borrows what it keeps.
-pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub(crate) type TaskFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Has panics logged as all else is, instead of on stderr, in another form.
 pub(crate) fn log_panics() {
@@ -69,7 +69,7 @@ async fn caught(task: impl Future<Output = ()>) -> Result<(), String> {
 pub(crate) async fn restarted<K>(
     name: &str,
     mut keeps: K,
-    mut run: impl for<'a> FnMut(&'a mut K) -> Task<'a>,
+    mut run: impl for<'a> FnMut(&'a mut K) -> TaskFuture<'a>,
 ) {
     let mut attempts = BACKOFF.attempts();
     loop {
@@ -84,12 +84,12 @@ pub(crate) async fn restarted<K>(
 
 /// Tells of tasks without which the process is of no use, and that cannot begin again.
 #[derive(Clone)]
-pub(crate) struct Vital(Sender<String>);
+pub(crate) struct VitalTasks(Sender<String>);
 
-impl Vital {
-    pub(crate) fn new() -> (Vital, Receiver<String>) {
+impl VitalTasks {
+    pub(crate) fn new() -> (VitalTasks, Receiver<String>) {
         let (tell, told) = mpsc::channel(1);
-        (Vital(tell), told)
+        (VitalTasks(tell), told)
     }
 
     /// Runs such a task.
@@ -146,7 +146,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_vital_task_that_panics_is_told_of_and_one_that_ends_is_not() {
-        let (vital, mut told) = Vital::new();
+        let (vital, mut told) = VitalTasks::new();
         vital.clone().watch("one", async {}).await;
         vital.watch("another", async { panic!("as it {}", "should") }).await;
         assert_eq!(told.recv().await.unwrap(), "another has panicked: as it should");

@@ -4,17 +4,17 @@
 use std::{os::unix::net::UnixStream, process::ExitCode, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
-use flags::Values;
-use installer::{Installer, Metrics, Status};
+use flags::FlagValues;
+use installer::{Installer, InstallerMetrics, InstallerStatus};
 use prometheus_client::registry::Registry;
 use telemetry::logging::{self, LogOptions};
 use tracing::{error, info};
 
 use crate::{
-    commands::{self, Output},
+    commands::{self, OutputOptions},
     inspect,
     node_lock::NodeLock,
-    settings::Settings,
+    settings::DaemonSettings,
     state_collector,
 };
 
@@ -31,7 +31,7 @@ Usage: install-cni uninstall [--dry-run] [flags]";
 ///
 /// # Errors
 /// The flag is neither true nor false.
-pub(crate) fn is_dry(values: &Values) -> Result<bool> {
+pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
     commands::is_on(values, &commands::DRY_RUN)
 }
 
@@ -39,8 +39,8 @@ pub(crate) fn is_dry(values: &Values) -> Result<bool> {
 ///
 /// # Errors
 /// That cannot be found out, or printed.
-pub(crate) fn pretend(settings: &Settings, values: &Values) -> Result<ExitCode> {
-    let output = Output::read(values)?;
+pub(crate) fn pretend(settings: &DaemonSettings, values: &FlagValues) -> Result<ExitCode> {
+    let output = OutputOptions::read(values)?;
     commands::show_removal(&inspect::obtain(settings)?, output)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -49,7 +49,7 @@ pub(crate) fn pretend(settings: &Settings, values: &Values) -> Result<ExitCode> 
 ///
 /// # Errors
 /// An agent runs, which would put it back, or what is there cannot be observed.
-pub(crate) fn run(settings: &Settings, log: LogOptions) -> Result<ExitCode> {
+pub(crate) fn run(settings: &DaemonSettings, log: LogOptions) -> Result<ExitCode> {
     let _logger = logging::install(log).context("cannot set up logging")?;
     let sockets = settings.log_socket.iter().chain(settings.ambient.as_ref().map(|ambient| &ambient.socket));
     for socket in sockets {
@@ -63,9 +63,13 @@ pub(crate) fn run(settings: &Settings, log: LogOptions) -> Result<ExitCode> {
     }
     let lock = NodeLock::acquire(&settings.lock_file())?;
     let records = state_collector::remove_records(settings);
-    let metrics = Metrics::register(&mut Registry::default());
-    let (mut installer, _handle) =
-        Installer::new(settings.installer.clone(), metrics, Arc::new(Status::default()), Box::new(drop))?;
+    let metrics = InstallerMetrics::register(&mut Registry::default());
+    let (mut installer, _handle) = Installer::new(
+        settings.installer.clone(),
+        metrics,
+        Arc::new(InstallerStatus::default()),
+        Box::new(drop),
+    )?;
     let mut troubles: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
     if let Some(ambient) = &settings.ambient {
         troubles.extend(ambient.uninstall());

@@ -1,7 +1,7 @@
 //! `install-cni version`, in the shapes of Istio's.
 
-use flags::{Flag, Values};
-use telemetry::debug::Build;
+use flags::{Flag, FlagValues};
+use telemetry::debug::BuildInfo;
 
 const SHORT: Flag = Flag { long: "short", short: Some('s'), help: "one line", ..Flag::SWITCH };
 const OUTPUT: Flag = Flag { long: "output", short: Some('o'), help: "json or yaml", ..Flag::VALUE };
@@ -31,7 +31,7 @@ pub(crate) const STATUS: &str = match option_env!("MILLRACE_STATUS") {
 ///
 /// # Errors
 /// There is no such form.
-pub(crate) fn text(values: &Values) -> Result<String, String> {
+pub(crate) fn text(values: &FlagValues) -> Result<String, String> {
     let members = [
         ("version", VERSION),
         ("revision", REVISION),
@@ -59,4 +59,5 @@ pub(crate) fn text(values: &Values) -> Result<String, String> {
 }
 
 /// What scripts that ask ControlZ get.
-pub(crate) const BUILD: Build = Build { version: VERSION, revision: REVISION, status: STATUS, tag: VERSION };
+pub(crate) const BUILD: BuildInfo =
+    BuildInfo { version: VERSION, revision: REVISION, status: STATUS, tag: VERSION };

@@ -3,10 +3,10 @@
 use std::{env, ffi::OsString, io::Write};
 
 use anyhow::Result;
-use flags::{Flag, Request, Style, Values};
+use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
 
 /// These tools log what they do to standard output and have no levels, so that Istio's logging flags have no effect.
-const STYLE: Style = Style { ignored: flags::LOGGING };
+const STYLE: FlagStyle = FlagStyle { ignored: flags::LOGGING };
 
 /// Reads the flags of this process's call; none when it was only asked to explain itself, which it has then.
 ///
@@ -17,10 +17,10 @@ pub(crate) fn read(
     table: &'static [Flag],
     arguments: impl IntoIterator<Item = OsString>,
     out: &mut impl Write,
-) -> Result<Option<Values>> {
+) -> Result<Option<FlagValues>> {
     match flags::parse(table, STYLE, arguments, |name| env::var(name).ok())? {
-        Request::Run(values) => Ok(Some(values)),
-        Request::Help => {
+        ParseOutcome::Run(values) => Ok(Some(values)),
+        ParseOutcome::Help => {
             write!(out, "{}", flags::help(usage, table))?;
             Ok(None)
         }

@@ -5,7 +5,7 @@ use std::{ffi::OsString, io::Write, process::ExitCode};
 use anyhow::Result;
 use flags::Flag;
 use model::Mark;
-use netfilter::Options;
+use netfilter::FirewallOptions;
 
 use crate::{
     arguments,
@@ -78,13 +78,18 @@ Exit status: 0 nothing of ours is left; 1 wrong flags, or something could not be
 /// Wrong flags, or something that could not be removed: exit status 1.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
     let Some(values) = arguments::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
-    let options = Options { forced: backend(&values)?, ..Options::default() };
+    let options = FirewallOptions { forced: backend(&values)?, ..FirewallOptions::default() };
     clean(tproxy_mark(&values)?, &options, boolean(&values, &DRY_RUN)?, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Removes everything, or only prints what it would remove.
-pub(crate) fn clean(mark: Mark, options: &Options, dry_run: bool, out: &mut impl Write) -> Result<()> {
+pub(crate) fn clean(
+    mark: Mark,
+    options: &FirewallOptions,
+    dry_run: bool,
+    out: &mut impl Write,
+) -> Result<()> {
     let (verb, found) = if dry_run {
         ("would remove", redirect::leftovers(mark, options)?)
     } else {

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use model::Family;
-use rules::{Saved, plan, sidecar};
+use rules::{SavedTables, plan, sidecar};
 
-use crate::settings::Settings;
+use crate::settings::IptablesSettings;
 
 /// What would be run, as a shell would.
 #[must_use]
-pub fn text(settings: &Settings, families: &[Family]) -> String {
+pub fn text(settings: &IptablesSettings, families: &[Family]) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = write!(text, "{}", routes(settings, families));
@@ -23,7 +23,7 @@ pub fn text(settings: &Settings, families: &[Family]) -> String {
             );
             continue;
         }
-        let change = plan::apply(&sidecar::rule_set(&settings.config, *family), &Saved::default());
+        let change = plan::apply(&sidecar::rule_set(&settings.config, *family), &SavedTables::default());
         for call in change.calls() {
             let _ = writeln!(text, "{tool} {}", call.join(" "));
         }
@@ -31,7 +31,7 @@ pub fn text(settings: &Settings, families: &[Family]) -> String {
     text
 }
 
-fn routes(settings: &Settings, families: &[Family]) -> String {
+fn routes(settings: &IptablesSettings, families: &[Family]) -> String {
     let mut text = String::new();
     if families.contains(&Family::V6) {
         let _ = writeln!(text, "ip -6 addr add {}/128 dev lo", sidecar::passthrough_source(Family::V6));

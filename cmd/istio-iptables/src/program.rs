@@ -3,15 +3,15 @@
 use std::{env, ffi::OsString, fs, io::Write, process::ExitCode};
 
 use anyhow::{Context as _, Result};
-use flags::Values;
+use flags::FlagValues;
 use model::Family;
 use netns::Netns;
-use redirect::{Form, Report};
+use redirect::{RedirectReport, RuleFormat};
 use rules::sidecar;
 
 use crate::{
     EXIT_VALIDATION, arguments, clean, dry_run,
-    settings::{FLAGS, Settings, Sources, tproxy_mark},
+    settings::{FLAGS, IptablesSettings, SettingSources, tproxy_mark},
     validation,
 };
 
@@ -59,14 +59,14 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-fn settings(values: &Values) -> Result<Settings> {
+fn settings(values: &FlagValues) -> Result<IptablesSettings> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let (passwd, group) = (read("/etc/passwd"), read("/etc/group"));
     let resolv_conf = fs::read_to_string("/etc/resolv.conf").ok();
     let envoy_user = variable("ENVOY_USER");
     let owner_groups = variable("ISTIO_OUTBOUND_OWNER_GROUPS");
     let owner_groups_exclude = variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
-    let sources = Sources {
+    let sources = SettingSources {
         passwd: &passwd,
         group: &group,
         resolv_conf: resolv_conf.as_deref(),
@@ -74,10 +74,10 @@ fn settings(values: &Values) -> Result<Settings> {
         owner_groups: owner_groups.as_deref(),
         owner_groups_exclude: owner_groups_exclude.as_deref(),
     };
-    Ok(Settings::new(values, &sources)?)
+    Ok(IptablesSettings::new(values, &sources)?)
 }
 
-fn print_only(settings: &Settings, out: &mut impl Write) -> Result<()> {
+fn print_only(settings: &IptablesSettings, out: &mut impl Write) -> Result<()> {
     let families = redirect::families(settings.families)?;
     write!(out, "{}", dry_run::text(settings, &families))?;
     if let Some(path) = env::var_os("DRY_RUN_FILE_PATH").filter(|path| !path.is_empty()) {
@@ -88,10 +88,11 @@ fn print_only(settings: &Settings, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn apply(settings: &Settings, out: &mut impl Write) -> Result<Report> {
-    let form = if settings.restore_format { Form::Restore } else { Form::Commands };
-    let act =
-        |options: &netfilter::Options| redirect::apply(&settings.config, settings.families, options, form);
+fn apply(settings: &IptablesSettings, out: &mut impl Write) -> Result<RedirectReport> {
+    let form = if settings.restore_format { RuleFormat::Restore } else { RuleFormat::Commands };
+    let act = |options: &netfilter::FirewallOptions| {
+        redirect::apply(&settings.config, settings.families, options, form)
+    };
     if !settings.cni_mode {
         return Ok(act(&settings.options)?);
     }
@@ -102,7 +103,7 @@ fn apply(settings: &Settings, out: &mut impl Write) -> Result<Report> {
     Ok(report)
 }
 
-fn report(report: &Report, out: &mut impl Write) -> Result<()> {
+fn report(report: &RedirectReport, out: &mut impl Write) -> Result<()> {
     let families: Vec<String> = report.families.iter().map(Family::to_string).collect();
     let families = families.join(" and ");
     if report.is_unchanged() {

@@ -2,11 +2,11 @@
 
 use std::{net::IpAddr, str::FromStr, time::Duration};
 
-use flags::{Flag, Values};
+use flags::{Flag, FlagValues};
 use model::{IfName, Mark, Port, TableId, parse_go_bool};
-use netfilter::{Backend, Options};
-use redirect::Families;
-use rules::sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports};
+use netfilter::{Backend, FirewallOptions};
+use redirect::FamilyChoice;
+use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig};
 
 use crate::host;
 
@@ -309,7 +309,7 @@ pub struct InvalidValue {
 
 /// What the flags say, and the host's files that give some of them a meaning.
 #[derive(Clone, Copy, Debug)]
-pub struct Sources<'a> {
+pub struct SettingSources<'a> {
     /// `/etc/passwd`
     pub passwd: &'a str,
     /// `/etc/group`
@@ -326,13 +326,13 @@ pub struct Sources<'a> {
 
 /// What to do.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct IptablesSettings {
     /// The rule set.
-    pub config: Config,
+    pub config: SidecarConfig,
     /// Which families.
-    pub families: Families,
+    pub families: FamilyChoice,
     /// How to work with the tools.
-    pub options: Options,
+    pub options: FirewallOptions,
     /// Work as for a pod.
     pub cni_mode: bool,
     /// Only print.
@@ -349,16 +349,16 @@ pub struct Settings {
     pub validation: Option<(Port, Duration)>,
 }
 
-impl Settings {
+impl IptablesSettings {
     /// Checks and types every value.
     ///
     /// # Errors
     /// The first value that cannot be used, with its flag.
-    pub fn new(values: &Values, sources: &Sources<'_>) -> Result<Settings, InvalidValue> {
-        Ok(Settings {
+    pub fn new(values: &FlagValues, sources: &SettingSources<'_>) -> Result<IptablesSettings, InvalidValue> {
+        Ok(IptablesSettings {
             config: config(values, sources)?,
-            families: if boolean(values, &DUAL_STACK)? { Families::Dual } else { Families::First },
-            options: Options { forced: backend(values)?, ..Options::default() },
+            families: if boolean(values, &DUAL_STACK)? { FamilyChoice::Dual } else { FamilyChoice::First },
+            options: FirewallOptions { forced: backend(values)?, ..FirewallOptions::default() },
             cni_mode: boolean(values, &CNI_MODE)?,
             dry_run: boolean(values, &DRY_RUN)?,
             restore_format: boolean(values, &RESTORE_FORMAT)?,
@@ -370,7 +370,7 @@ impl Settings {
     }
 }
 
-fn warnings(values: &Values) -> Result<Vec<String>, InvalidValue> {
+fn warnings(values: &FlagValues) -> Result<Vec<String>, InvalidValue> {
     boolean(values, &RECONCILE)?;
     let mut warnings = Vec::new();
     if boolean(values, &FORCE_APPLY)? {
@@ -388,19 +388,19 @@ fn invalid(flag: impl Into<String>, value: &str, why: impl Into<String>) -> Inva
     InvalidValue { flag: flag.into(), value: value.to_owned(), why: why.into() }
 }
 
-pub(crate) fn parsed<T: FromStr<Err: ToString>>(values: &Values, flag: &Flag) -> Result<T, InvalidValue> {
+pub(crate) fn parsed<T: FromStr<Err: ToString>>(values: &FlagValues, flag: &Flag) -> Result<T, InvalidValue> {
     let text = values.text(flag);
     text.parse().map_err(|error: T::Err| invalid(flag.long, text, error.to_string()))
 }
 
-pub(crate) fn boolean(values: &Values, flag: &Flag) -> Result<bool, InvalidValue> {
+pub(crate) fn boolean(values: &FlagValues, flag: &Flag) -> Result<bool, InvalidValue> {
     let text = values.text(flag);
     parse_go_bool(text).ok_or_else(|| invalid(flag.long, text, "allowed: true, false"))
 }
 
-fn config(values: &Values, sources: &Sources<'_>) -> Result<Config, InvalidValue> {
+fn config(values: &FlagValues, sources: &SettingSources<'_>) -> Result<SidecarConfig, InvalidValue> {
     let (proxy_uids, proxy_gids) = owners(values, sources)?;
-    Ok(Config {
+    Ok(SidecarConfig {
         outbound_port: Port(parsed(values, &ENVOY_PORT)?),
         inbound_port: Port(parsed(values, &INBOUND_CAPTURE_PORT)?),
         tunnel_port: Port(parsed(values, &INBOUND_TUNNEL_PORT)?),
@@ -412,7 +412,7 @@ fn config(values: &Values, sources: &Sources<'_>) -> Result<Config, InvalidValue
         include_networks: parsed(values, &ISTIO_SERVICE_CIDR)?,
         exclude_networks: exclude_networks(values)?,
         include_outbound: parsed(values, &ISTIO_OUTBOUND_PORTS)?,
-        exclude_outbound: parsed::<Ports>(values, &ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE)?,
+        exclude_outbound: parsed::<PortSelection>(values, &ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE)?,
         owner_groups: owner_groups(sources)?,
         exclude_interfaces: interfaces(values, &ISTIO_EXCLUDE_INTERFACES)?,
         kubevirt_interfaces: interfaces(values, &KUBE_VIRT_INTERFACES)?,
@@ -423,7 +423,10 @@ fn config(values: &Values, sources: &Sources<'_>) -> Result<Config, InvalidValue
 }
 
 /// Users and groups of the proxy. Names are looked up in the local files.
-pub(crate) fn owners(values: &Values, sources: &Sources<'_>) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
+pub(crate) fn owners(
+    values: &FlagValues,
+    sources: &SettingSources<'_>,
+) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
     let default =
         host::id_of(sources.envoy_user.unwrap_or("istio-proxy"), sources.passwd).unwrap_or(PROXY_ID);
     let uids = match values.text(&PROXY_UID) {
@@ -445,7 +448,7 @@ fn ids(flag: &str, list: &str, file: &str) -> Result<Vec<u32>, InvalidValue> {
     list.split(',').map(find).collect()
 }
 
-fn inbound_mode(values: &Values) -> Result<InboundMode, InvalidValue> {
+fn inbound_mode(values: &FlagValues) -> Result<InboundMode, InvalidValue> {
     match values.text(&ISTIO_INBOUND_INTERCEPTION_MODE) {
         "TPROXY" => Ok(InboundMode::Tproxy {
             mark: tproxy_mark(values)?,
@@ -455,29 +458,29 @@ fn inbound_mode(values: &Values) -> Result<InboundMode, InvalidValue> {
     }
 }
 
-pub(crate) fn tproxy_mark(values: &Values) -> Result<Mark, InvalidValue> {
+pub(crate) fn tproxy_mark(values: &FlagValues) -> Result<Mark, InvalidValue> {
     match parsed(values, &ISTIO_INBOUND_TPROXY_MARK)? {
         0 => Err(invalid(ISTIO_INBOUND_TPROXY_MARK.long, "0", "unmarked packets have the mark 0")),
         mark => Ok(Mark::exact(mark)),
     }
 }
 
-fn exclude_networks(values: &Values) -> Result<Vec<model::IpNet>, InvalidValue> {
+fn exclude_networks(values: &FlagValues) -> Result<Vec<model::IpNet>, InvalidValue> {
     let flag = &ISTIO_SERVICE_EXCLUDE_CIDR;
     match parsed(values, flag)? {
-        Networks::List(list) => Ok(list),
-        Networks::All => Err(invalid(flag.long, "*", "cannot exclude every network")),
+        NetworkSelection::List(list) => Ok(list),
+        NetworkSelection::All => Err(invalid(flag.long, "*", "cannot exclude every network")),
     }
 }
 
-fn interfaces(values: &Values, flag: &Flag) -> Result<Vec<IfName>, InvalidValue> {
+fn interfaces(values: &FlagValues, flag: &Flag) -> Result<Vec<IfName>, InvalidValue> {
     let text = values.text(flag);
     let names = text.split(',').map(str::trim).filter(|_| !text.is_empty());
     names.map(|name| IfName::new(name).map_err(|error| invalid(flag.long, text, error.to_string()))).collect()
 }
 
 /// `*` (or nothing) includes every group but the excluded ones; otherwise only the listed ones.
-fn owner_groups(sources: &Sources<'_>) -> Result<OwnerGroups, InvalidValue> {
+fn owner_groups(sources: &SettingSources<'_>) -> Result<OwnerGroups, InvalidValue> {
     let (include, exclude) = ("ISTIO_OUTBOUND_OWNER_GROUPS", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
     let groups = |variable: &str, text: Option<&str>| match text.unwrap_or_default() {
         "" => Ok(Vec::new()),
@@ -494,21 +497,21 @@ fn owner_groups(sources: &Sources<'_>) -> Result<OwnerGroups, InvalidValue> {
     Ok(OwnerGroups::Only(list))
 }
 
-fn dns(values: &Values, sources: &Sources<'_>) -> Result<Dns, InvalidValue> {
+fn dns(values: &FlagValues, sources: &SettingSources<'_>) -> Result<DnsCapture, InvalidValue> {
     if !boolean(values, &REDIRECT_DNS)? {
-        return Ok(Dns::Off);
+        return Ok(DnsCapture::Off);
     }
     if boolean(values, &CAPTURE_ALL_DNS)? {
-        return Ok(Dns::All);
+        return Ok(DnsCapture::All);
     }
     let unreadable = || {
         invalid(REDIRECT_DNS.long, "true", "cannot read /etc/resolv.conf, whose servers are to be captured")
     };
     let servers: Vec<IpAddr> = host::name_servers(sources.resolv_conf.ok_or_else(unreadable)?);
-    Ok(Dns::Servers(servers))
+    Ok(DnsCapture::Servers(servers))
 }
 
-pub(crate) fn backend(values: &Values) -> Result<Option<Backend>, InvalidValue> {
+pub(crate) fn backend(values: &FlagValues) -> Result<Option<Backend>, InvalidValue> {
     for flag in [&IPTABLES_BACKEND, &FORCE_IPTABLES_BINARY] {
         if !values.text(flag).is_empty() {
             return parsed(values, flag).map(Some);
@@ -521,7 +524,7 @@ pub(crate) fn backend(values: &Values) -> Result<Option<Backend>, InvalidValue> 
     })
 }
 
-fn validation(values: &Values) -> Result<Option<(Port, Duration)>, InvalidValue> {
+fn validation(values: &FlagValues) -> Result<Option<(Port, Duration)>, InvalidValue> {
     if !boolean(values, &RUN_VALIDATION)? {
         return Ok(None);
     }

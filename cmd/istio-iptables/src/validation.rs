@@ -12,7 +12,7 @@ use std::{
 };
 
 use model::{Family, Port};
-use rules::sidecar::{self, Config};
+use rules::sidecar::{self, SidecarConfig};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -57,7 +57,7 @@ pub enum ValidationError {
 ///
 /// # Errors
 /// [`ValidationError`]
-pub fn run(config: &Config, port: Port, within: Duration) -> Result<(), ValidationError> {
+pub fn run(config: &SidecarConfig, port: Port, within: Duration) -> Result<(), ValidationError> {
     let family = redirect::first_family()?;
     let listeners = listen(config, family)?;
     let source = SocketAddr::new(localhost(family), 0);
@@ -116,7 +116,7 @@ fn family_of(address: SocketAddr) -> AddressFamily {
 }
 
 /// Listeners at the proxy's two ports; one is enough, since the proxy may be there already.
-fn listen(config: &Config, family: Family) -> Result<Vec<TcpListener>, ValidationError> {
+fn listen(config: &SidecarConfig, family: Family) -> Result<Vec<TcpListener>, ValidationError> {
     let at = |port: Port| SocketAddr::new(localhost(family), port.0);
     let (outbound, inbound) = (at(config.outbound_port), at(config.inbound_port));
     let opened = [listener(outbound), listener(inbound)];

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{Container, EnvVar, Family, Namespace, ObjectMeta, Pod, PodName};
-use planner::{Call, Decision, Policy, Skipped, decide, decide_early, enrolment};
-use rules::{RuleSet, Saved, Target, plan, sidecar};
+use planner::{Decision, EnrolmentPolicy, RuntimeCall, SkipReason, decide, decide_early, enrolment};
+use rules::{RuleSet, SavedTables, Target, plan, sidecar};
 
 /// A pod, one fact per line, each a letter, a blank and a text:
 /// `a KEY=VALUE` annotation, `l KEY=VALUE` label, `m VALUE` the namespace's data plane mode, `c NAME` a container,
@@ -38,10 +38,10 @@ pub fn annotations(data: &[u8]) {
     }
 }
 
-fn facts(text: &str) -> (Pod, Namespace, Policy) {
+fn facts(text: &str) -> (Pod, Namespace, EnrolmentPolicy) {
     let meta = ObjectMeta { name: "web-0".into(), namespace: "shop".into(), ..ObjectMeta::default() };
     let mut pod = Pod { metadata: meta, ..Pod::default() };
-    let (mut namespace, mut policy) = (Namespace::default(), Policy::default());
+    let (mut namespace, mut policy) = (Namespace::default(), EnrolmentPolicy::default());
     let mut container = Container::default();
     for line in text.lines().take(200) {
         let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -69,13 +69,13 @@ fn facts(text: &str) -> (Pod, Namespace, Policy) {
     (pod, namespace, policy)
 }
 
-fn early_agrees(pod: &Pod, policy: &Policy, late: Option<&Decision>) {
+fn early_agrees(pod: &Pod, policy: &EnrolmentPolicy, late: Option<&Decision>) {
     let meta = &pod.metadata;
     let name = PodName { namespace: meta.namespace.clone(), name: meta.name.clone() };
     let annotations: &BTreeMap<String, String> = &meta.annotations;
-    let call = Call { pod: Some(&name), annotations: Some(annotations) };
+    let call = RuntimeCall { pod: Some(&name), annotations: Some(annotations) };
     if let Some(early) = decide_early(&call, policy) {
-        let known = matches!(early, Decision::Pass(Skipped::NotInjected | Skipped::InterceptionNone));
+        let known = matches!(early, Decision::Pass(SkipReason::NotInjected | SkipReason::InterceptionNone));
         assert!(known && matches!(late, Some(Decision::Pass(_))), "{early:?} early, {late:?} late");
     }
 }
@@ -91,10 +91,10 @@ fn whole(desired: &RuleSet) {
             }
         }
     }
-    let text = plan::apply(desired, &Saved::default()).restore_text();
+    let text = plan::apply(desired, &SavedTables::default()).restore_text();
     let text: String =
         text.lines().map(|line| line.replacen("-I PREROUTING 1 ", "-A PREROUTING ", 1) + "\n").collect();
-    let saved = Saved::parse(&text);
+    let saved = SavedTables::parse(&text);
     let change = saved.map(|saved| plan::apply(desired, &saved));
-    assert!(change.as_ref().is_ok_and(plan::Change::is_empty), "{change:?}");
+    assert!(change.as_ref().is_ok_and(plan::RuleChange::is_empty), "{change:?}");
 }

@@ -1,6 +1,6 @@
 //! What a container runtime hands to the plugin.
 
-use cni_types::{Args, CniError, NetConf, SUPPORTED};
+use cni_types::{CniArgs, CniError, NetConf, SUPPORTED};
 use serde_json::Value;
 
 /// Any stdin is a configuration, or an error that prints as JSON; and what a pass-through prints is a JSON object with
@@ -47,7 +47,7 @@ fn prints(error: &CniError) {
 /// When one of these does not hold.
 pub fn cni_args(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    match Args::parse(&text) {
+    match CniArgs::parse(&text) {
         Err(error) => prints(&error),
         Ok(args) => {
             let names = [

@@ -1,8 +1,8 @@
 //! Network configuration files on a node, which other people's installers and hands write.
 
 use cni_types::{
-    Entry, FileForm, Json, Standing, check_network, is_conversion_of, merged, plugin_types, standing,
-    without_entry,
+    ConflistEntry, EntryStatus, FileForm, Json, check_network, is_conversion_of, merged, plugin_types,
+    standing, without_entry,
 };
 
 const TEMPLATE: &str = r#"{"cniVersion":"0.3.1","type":"istio-cni","kubernetes":{"kubeconfig":"/k"}}"#;
@@ -17,31 +17,31 @@ pub fn conflist(data: &[u8]) {
     if let Ok(document) = Json::parse(data) {
         assert_eq!(Json::parse(document.to_go_text().as_bytes()), Ok(document));
     }
-    if let Ok(entry) = Entry::parse(TEMPLATE) {
+    if let Ok(entry) = ConflistEntry::parse(TEMPLATE) {
         edited(data, &entry);
     }
     let list = br#"{"name":"n","plugins":[{"type":"bridge"}]}"#;
-    match Entry::parse(&String::from_utf8_lossy(data)) {
+    match ConflistEntry::parse(&String::from_utf8_lossy(data)) {
         Ok(entry) => edited(list, &entry.without_kubeconfig()),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
 
-fn edited(existing: &[u8], entry: &Entry) {
+fn edited(existing: &[u8], entry: &ConflistEntry) {
     let after = match merged(existing, entry) {
         Ok(after) => after,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let (text, bytes) = (&after.text, after.text.as_bytes());
     assert_eq!(merged(bytes, entry).as_ref().map(|again| &again.text), Ok(text));
-    assert_eq!(standing(bytes, entry), Ok(Standing::Current));
+    assert_eq!(standing(bytes, entry), Ok(EntryStatus::Current));
     assert_eq!(is_conversion_of(bytes, existing), after.converted);
     let without = without_entry(bytes);
     assert!(
         matches!(&without, Ok(Some(without)) if others(without.as_bytes()) == others(existing)),
         "{text}"
     );
-    assert_eq!(plugin_types(bytes).last().map(String::as_str), Some(Entry::TYPE));
+    assert_eq!(plugin_types(bytes).last().map(String::as_str), Some(ConflistEntry::TYPE));
     let form = if after.converted { FileForm::Conf } else { FileForm::Conflist };
     if check_network(form, existing).is_ok() {
         assert_eq!(check_network(FileForm::Conflist, bytes), Ok(()), "{text}");
@@ -50,5 +50,5 @@ fn edited(existing: &[u8], entry: &Entry) {
 
 /// The types of the plugins that are not ours.
 fn others(content: &[u8]) -> Vec<String> {
-    plugin_types(content).into_iter().filter(|kind| kind != Entry::TYPE).collect()
+    plugin_types(content).into_iter().filter(|kind| kind != ConflistEntry::TYPE).collect()
 }

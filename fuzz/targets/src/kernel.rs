@@ -1,10 +1,10 @@
 //! What the kernel answers about links, addresses, routes, policy rules and firewall rules. Others choose how many of them
 //! there are, and what they are called.
 
-use hostnet::fuzzing::{Object, parse, request};
+use hostnet::fuzzing::{KernelObject, parse, request};
 use model::Family;
 use netfilter::fuzzing::{legacy_table, nft_chain, nft_rule};
-use netlink::{Flags, Messages};
+use netlink::{MessageFlags, MessageIter};
 
 /// Of the questions in the seeds.
 const SEQUENCE: u32 = 7;
@@ -25,9 +25,9 @@ pub fn route_replies(data: &[u8]) {
         let outcomes = netlink::fuzzing::batch(data, SEQUENCE, count);
         assert!(outcomes.iter().flat_map(|outcome| outcome.as_ref().err()).all(|error| !error.is_empty()));
     }
-    for message in Messages::new(data).map_while(Result::ok) {
+    for message in MessageIter::new(data).map_while(Result::ok) {
         for kind in KINDS.into_iter().chain([message.kind]) {
-            if let Ok(Some(object)) = parse(&netlink::Received { kind, ..message }) {
+            if let Ok(Some(object)) = parse(&netlink::ReceivedMessage { kind, ..message }) {
                 asked_as_told(&object);
             }
         }
@@ -35,15 +35,15 @@ pub fn route_replies(data: &[u8]) {
 }
 
 /// Once more, because a request says less than an answer can.
-fn asked_as_told(object: &Object) {
+fn asked_as_told(object: &KernelObject) {
     let Some(once) = told_again(object) else { return };
     assert_eq!(told_again(&once).as_ref(), Some(&once), "of {object:?}");
 }
 
-fn told_again(object: &Object) -> Option<Object> {
+fn told_again(object: &KernelObject) -> Option<KernelObject> {
     let mut request = request(object)?;
-    let bytes = request.finish(SEQUENCE, Flags::NONE).ok()?;
-    let message = Messages::new(bytes).next()?.ok()?;
+    let bytes = request.finish(SEQUENCE, MessageFlags::NONE).ok()?;
+    let message = MessageIter::new(bytes).next()?.ok()?;
     parse(&message).ok()?
 }
 
@@ -52,7 +52,7 @@ fn told_again(object: &Object) -> Option<Object> {
 /// # Panics
 /// When one of these does not hold.
 pub fn nft_replies(data: &[u8]) {
-    for message in Messages::new(data).map_while(Result::ok) {
+    for message in MessageIter::new(data).map_while(Result::ok) {
         let rule = nft_rule(&message);
         assert_eq!(rule, nft_rule(&message));
         if let Ok((chain, jumps_to)) = &rule {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use apiclient::{Kubeconfig, Source};
+use apiclient::{CredentialSource, Kubeconfig};
 
 /// Any text is a kubeconfig or an error of one readable sentence; the same each time; and no token that was
 /// understood is shown by `Debug`.
@@ -18,7 +18,7 @@ pub fn kubeconfig(data: &[u8]) {
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(config) => {
             assert!(config.server.port > 0);
-            if let Some(Source::File(path)) = &config.token {
+            if let Some(CredentialSource::File(path)) = &config.token {
                 assert!(path.is_absolute(), "{}", path.display());
             }
             hides(&config);
@@ -30,7 +30,7 @@ pub fn kubeconfig(data: &[u8]) {
 const SECRET: &str = "s3cr3t";
 
 fn hides(config: &Kubeconfig) {
-    if matches!(config.token, Some(Source::Inline(_))) {
+    if matches!(config.token, Some(CredentialSource::Inline(_))) {
         let shown = format!("{:?}", config.token);
         assert!(!shown.contains(SECRET), "{shown}");
     }

@@ -1,7 +1,7 @@
 //! Pods and namespaces as the API server gives them, or a directory of manifests.
 
 use model::{Namespace, Pod};
-use planner::{AmbientPolicy, Fact, Index, Policy, ambient, decide, facts};
+use planner::{AmbientPolicy, EnrolmentPolicy, Fact, FactIndex, ambient, decide, facts};
 
 /// Any text is a pod, a namespace, a list of manifests in YAML, or none of them. A pod that was understood reads back as
 /// itself; nothing that is decided on it is another thing once it is trimmed, which takes nothing away the second time;
@@ -21,7 +21,7 @@ pub fn pod_object(data: &[u8]) {
     let mut trimmed = pod.clone();
     facts::trim(&mut trimmed);
     same_decisions(&pod, &trimmed, &namespace);
-    let mut index = Index::default();
+    let mut index = FactIndex::default();
     assert!(index.apply(Fact::Pod(Box::new(pod.clone()))));
     assert_eq!(index.pod(&pod.name()), Some(&trimmed));
     assert!(!index.apply(Fact::Pod(Box::new(trimmed))), "it is no news");
@@ -41,13 +41,13 @@ fn as_written(mut pod: Pod) -> Pod {
 
 fn same_decisions(pod: &Pod, trimmed: &Pod, namespace: &Namespace) {
     for ambient in [false, true] {
-        let policy = Policy { ambient, ..Policy::default() };
+        let policy = EnrolmentPolicy { ambient, ..EnrolmentPolicy::default() };
         let [whole, small] = [pod, trimmed].map(|pod| decide(pod, Some(namespace), &policy));
         assert_eq!(whole, small);
     }
     let policy = AmbientPolicy::default();
     let [whole, small] = [pod, trimmed].map(|pod| ambient::standing(pod, Some(namespace), &policy));
     assert_eq!(whole, small);
-    let [whole, small] = [pod, trimmed].map(|pod| planner::inpod::Asked::of(pod).options(true));
+    let [whole, small] = [pod, trimmed].map(|pod| planner::inpod::InPodAnnotations::of(pod).options(true));
     assert_eq!(whole, small);
 }

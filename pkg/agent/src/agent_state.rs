@@ -9,23 +9,23 @@ use std::{
 
 use model::{Pod, PodName};
 use planner::{
-    Doubted,
-    ambient::{AMBIENT_REDIRECTION, NotEnrolled, Standing, standing},
-    facts::Index,
-    node::Members,
+    DoubtedObjects,
+    ambient::{AMBIENT_REDIRECTION, AmbientStanding, NotEnrolled, standing},
+    facts::FactIndex,
+    node::MemberAddresses,
     ztunnel,
 };
-use pod_status::{CaptureState, Life, PodStatus, Redirection};
+use pod_status::{CaptureState, CaptureStatus, PodLife, Redirection};
 
 use crate::{
-    history::History,
-    ledger::Ledger,
-    metrics::Metrics,
-    notice::{Notices, Notify},
-    reconciler::{self, Scope, Waiting},
-    settings::{AnnotationUpdate, Settings, Tell},
-    snapshot::{CaptureSnapshot, Known, Snapshot},
-    status::Status,
+    history::ChangeHistory,
+    ledger::AttachmentLedger,
+    metrics::AgentMetrics,
+    notice::{NoticeSink, NoticeTracker},
+    reconciler::{self, PodWaiter, ReconcileScope},
+    settings::{AgentSettings, AnnotationSink, AnnotationUpdate},
+    snapshot::{AgentSnapshot, CaptureSnapshot, KnownPod},
+    status::AgentStatus,
 };
 
 /// Nobody waits as long for a pod.
@@ -38,66 +38,66 @@ const GRACE: Duration = Duration::from_secs(60);
 
 /// Facts, ledger, and whom to tell.
 pub(crate) struct AgentState {
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) index: Index,
-    pub(crate) ledger: Ledger,
-    pub(crate) metrics: Metrics,
-    pub(crate) status: Arc<Status>,
-    pub(crate) notices: Notices,
-    tell: Tell,
+    pub(crate) settings: Arc<AgentSettings>,
+    pub(crate) index: FactIndex,
+    pub(crate) ledger: AttachmentLedger,
+    pub(crate) metrics: AgentMetrics,
+    pub(crate) status: Arc<AgentStatus>,
+    pub(crate) notices: NoticeTracker,
+    tell: AnnotationSink,
     told: BTreeMap<String, (Redirection, Instant)>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PodWaiter>,
     started: Instant,
     /// UIDs of pods whose sandbox was deleted, and that have no other.
     ended: BTreeSet<String>,
     /// UIDs of all pods that were known at a turn soon after the start.
     seen: BTreeSet<String>,
-    pub(crate) dirty: Option<Scope>,
-    pub(crate) history: History,
+    pub(crate) dirty: Option<ReconcileScope>,
+    pub(crate) history: ChangeHistory,
     /// What is wrong with the node.
     pub(crate) trouble: Option<String>,
     /// The state of each pod, by UID, and since when.
     since: BTreeMap<String, (CaptureState, SystemTime)>,
     began: SystemTime,
     /// Whom the API server's lists were not believed of, at the last turn.
-    doubted: Doubted,
+    doubted: DoubtedObjects,
 }
 
 impl AgentState {
     pub(crate) fn new(
-        settings: Arc<Settings>,
-        metrics: Metrics,
-        status: Arc<Status>,
-        tell: Tell,
-        notify: Notify,
+        settings: Arc<AgentSettings>,
+        metrics: AgentMetrics,
+        status: Arc<AgentStatus>,
+        tell: AnnotationSink,
+        notify: NoticeSink,
     ) -> AgentState {
         AgentState {
             settings,
-            index: Index::default(),
-            ledger: Ledger::default(),
+            index: FactIndex::default(),
+            ledger: AttachmentLedger::default(),
             metrics,
             status,
-            notices: Notices::new(notify),
+            notices: NoticeTracker::new(notify),
             tell,
             told: BTreeMap::new(),
             waiting: Vec::new(),
             started: Instant::now(),
             ended: BTreeSet::new(),
             seen: BTreeSet::new(),
-            dirty: Some(Scope::Full),
-            history: History::default(),
+            dirty: Some(ReconcileScope::Full),
+            history: ChangeHistory::default(),
             trouble: None,
             since: BTreeMap::new(),
             began: SystemTime::now(),
-            doubted: Doubted::default(),
+            doubted: DoubtedObjects::default(),
         }
     }
 
-    pub(crate) fn mark_dirty(&mut self, scope: Scope) {
+    pub(crate) fn mark_dirty(&mut self, scope: ReconcileScope) {
         self.dirty = self.dirty.max(Some(scope));
     }
 
-    pub(crate) fn wait_for_pod(&mut self, who: Waiting) {
+    pub(crate) fn wait_for_pod(&mut self, who: PodWaiter) {
         self.waiting.push(who);
         self.answer_waiting();
     }
@@ -115,7 +115,12 @@ impl AgentState {
 
     /// The pod that an ADD is about, which gave it these addresses. Whoever tells no UID, as Istio's own plugin, may mean a
     /// successor of the pod of this name that is known: one that has ended, or has other addresses, is not taken for it.
-    pub(crate) fn arriving(&self, name: &PodName, uid: &str, ips: &[IpAddr]) -> Option<reconciler::Known> {
+    pub(crate) fn arriving(
+        &self,
+        name: &PodName,
+        uid: &str,
+        ips: &[IpAddr],
+    ) -> Option<reconciler::PodWithNamespace> {
         let known = self.known(name, uid)?;
         let (pod, _) = &known;
         let shown = pod.status.ips();
@@ -125,14 +130,14 @@ impl AgentState {
         (!uid.is_empty() || !is_before).then_some(known)
     }
 
-    pub(crate) fn known(&self, name: &PodName, uid: &str) -> Option<reconciler::Known> {
+    pub(crate) fn known(&self, name: &PodName, uid: &str) -> Option<reconciler::PodWithNamespace> {
         let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
         let namespace = self.index.namespace(&name.namespace)?;
         Some((Box::new(pod.clone()), Some(namespace.clone())))
     }
 
     /// Who is enrolled, address by address; `inherited` are the addresses that the kernel has, with their pods.
-    pub(crate) fn members(&mut self, inherited: &Members) -> Members {
+    pub(crate) fn members(&mut self, inherited: &MemberAddresses) -> MemberAddresses {
         let mut members = self.ledger.members(&self.index, &self.settings.policy, inherited);
         if self.started.elapsed() >= GRACE {
             self.seen.clear();
@@ -150,10 +155,10 @@ impl AgentState {
 
     /// What to do with a pod as the API knows it now, and its sandbox is. The API shows a pod that is deleted until the
     /// kubelet has seen it end, which its DEL has told before.
-    pub(crate) fn standing(&self, pod: &Pod) -> Standing {
+    pub(crate) fn standing(&self, pod: &Pod) -> AmbientStanding {
         match standing(pod, self.index.namespace(&pod.metadata.namespace), &self.settings.policy) {
-            Standing::Member { .. } | Standing::Pending(_) if self.is_gone(pod) => {
-                Standing::Out(NotEnrolled::Terminated)
+            AmbientStanding::Member { .. } | AmbientStanding::Pending(_) if self.is_gone(pod) => {
+                AmbientStanding::Out(NotEnrolled::Terminated)
             }
             standing => standing,
         }
@@ -206,7 +211,7 @@ impl AgentState {
     /// belongs to ambient mode; `why`, given a pod's UID, returns why it is not captured.
     pub(crate) fn tell_pods(
         &mut self,
-        status: impl Fn(&Pod, Option<&[IpAddr]>) -> PodStatus,
+        status: impl Fn(&Pod, Option<&[IpAddr]>) -> CaptureStatus,
         why: impl Fn(&str) -> String,
     ) {
         let (mut enrolled, mut pending) = (0, 0);
@@ -219,10 +224,12 @@ impl AgentState {
             }
             let standing = self.standing(pod);
             let (is_member, status) = match &standing {
-                Standing::Member { ips, .. } => (true, status(pod, Some(ips))),
+                AmbientStanding::Member { ips, .. } => (true, status(pod, Some(ips))),
                 // Its address is not known yet.
-                Standing::Pending(_) => (true, PodStatus { state: CaptureState::Pending, annotation: None }),
-                Standing::Out(reason) => {
+                AmbientStanding::Pending(_) => {
+                    (true, CaptureStatus { state: CaptureState::Pending, annotation: None })
+                }
+                AmbientStanding::Out(reason) => {
                     if reason.refused() {
                         *refused.entry(reason.code()).or_default() += 1;
                     }
@@ -269,8 +276,8 @@ impl AgentState {
     }
 
     /// A copy of all that people may ask for.
-    pub(crate) fn snapshot(&self, way: CaptureSnapshot) -> Snapshot {
-        let known = |pod: &Pod| Known {
+    pub(crate) fn snapshot(&self, way: CaptureSnapshot) -> AgentSnapshot {
+        let known = |pod: &Pod| KnownPod {
             standing: self.standing(pod),
             namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
             told: self.ledger.told(&pod.metadata.uid),
@@ -279,7 +286,7 @@ impl AgentState {
             since: self.since.get(&pod.metadata.uid).map(|(_, since)| *since),
             pod: pod.clone(),
         };
-        Snapshot {
+        AgentSnapshot {
             pods: self.index.pods().map(known).collect(),
             ztunnels: ztunnel::candidates(&self.index, &self.settings.policy.ztunnel),
             synced: self.index.is_synced(),
@@ -323,8 +330,8 @@ impl AgentState {
 
 /// How far a pod's life is, by the API server; it does not know of a sandbox that is gone.
 #[must_use]
-pub fn life(pod: &Pod) -> Life {
-    if pod.status.phase == "Running" { Life::Running } else { Life::Starting }
+pub fn life(pod: &Pod) -> PodLife {
+    if pod.status.phase == "Running" { PodLife::Running } else { PodLife::Starting }
 }
 
 /// None if the annotation says so already.

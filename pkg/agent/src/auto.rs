@@ -1,5 +1,5 @@
 //! The capture mode that the node's ztunnel speaks: one that is connected speaks from within; else the newest ztunnel
-//! pod decides. Until there is one, [`Settings::starts_in_pod`] does.
+//! pod decides. Until there is one, [`AgentSettings::starts_in_pod`] does.
 //!
 //! A change of the mode lets nothing bypass the mesh: the new mode is in place before the old one goes, on the node as a
 //! whole, in pods one by one.
@@ -11,20 +11,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use planner::{node::Fallback, ztunnel};
+use planner::{node::ZtunnelFallback, ztunnel};
 use tracing::{info, warn};
 
 use crate::{
     agent_state::AgentState,
-    capture_mode::{CaptureMode, Enrolment, Trouble},
+    capture_mode::{CaptureMode, PodEnrolment, TroubleMessage},
     error::Error,
-    history::Entry,
-    inpod::{self, Done, InPodCapture},
-    ledger::Attachment,
-    metrics::Metrics,
+    history::HistoryEntry,
+    inpod::{self, InPodCapture, JobResult},
+    ledger::PodAttachment,
+    metrics::AgentMetrics,
     node::{self, NodeCapture},
-    reconciler::{AgentHandle, Reply, Scope},
-    settings::{InPodConfig, Settings},
+    reconciler::{AgentHandle, ReconcileScope, ReplySender},
+    settings::{AgentSettings, InPodConfig},
     snapshot::CaptureSnapshot,
     uninstall,
 };
@@ -50,17 +50,17 @@ impl HandOver {
 
 /// Both ways, of which one is in use.
 pub(crate) struct AutoCapture {
-    settings: Arc<Settings>,
+    settings: Arc<AgentSettings>,
     node: Option<NodeCapture>,
     /// Once opened, it stays: ztunnels may be connected.
     in_pod: Option<InPodCapture>,
     chosen: InPodConfig,
     owner: AgentHandle,
-    metrics: Metrics,
+    metrics: AgentMetrics,
     is_in_pod: bool,
     /// From the node to within pods.
     handing_over: Option<HandOver>,
-    fallback: Fallback,
+    fallback: ZtunnelFallback,
     /// When the last pass began: it has decided on the mode.
     reconciled: Instant,
 }
@@ -68,10 +68,10 @@ pub(crate) struct AutoCapture {
 impl AutoCapture {
     /// Opens the mode that the settings start with.
     pub(crate) fn open(
-        settings: &Arc<Settings>,
+        settings: &Arc<AgentSettings>,
         chosen: &InPodConfig,
         owner: AgentHandle,
-        metrics: Metrics,
+        metrics: AgentMetrics,
     ) -> Result<AutoCapture, Error> {
         let mut auto = AutoCapture {
             settings: Arc::clone(settings),
@@ -110,7 +110,7 @@ impl AutoCapture {
 
     /// Goes on with the other capture mode. The new one comes first, so that no packet of a captured pod bypasses the mesh in
     /// between: until what the old one has made is gone, a pod's traffic goes through the new one, or nowhere.
-    fn turn_to(&mut self, core: &mut AgentState, is_in_pod: bool) -> Result<(), Trouble> {
+    fn turn_to(&mut self, core: &mut AgentState, is_in_pod: bool) -> Result<(), TroubleMessage> {
         if is_in_pod {
             self.open_in_pod().map_err(|error| error.to_string())?;
             self.handing_over = Some(HandOver::new());
@@ -120,18 +120,18 @@ impl AutoCapture {
             self.handing_over = None;
         }
         self.is_in_pod = is_in_pod;
-        core.mark_dirty(Scope::Full);
+        core.mark_dirty(ReconcileScope::Full);
         Ok(())
     }
 
     /// Makes the node path first; then the pods' own rules are removed.
-    fn take_over_on_node(&mut self, core: &mut AgentState) -> Result<(), Trouble> {
+    fn take_over_on_node(&mut self, core: &mut AgentState) -> Result<(), TroubleMessage> {
         let began = Instant::now();
         if self.node.is_none() {
             self.open_node().map_err(|error| error.to_string())?;
         }
         if let Some(node) = &mut self.node {
-            drop(node.reconcile(core, Scope::Full)?);
+            drop(node.reconcile(core, ReconcileScope::Full)?);
         }
         announce(false);
         if let Some(in_pod) = &mut self.in_pod {
@@ -145,7 +145,7 @@ impl AutoCapture {
 
     /// Takes those pods off the node path whose own rules are in place, and at last the node path itself. Answers with what
     /// is still wrong.
-    fn hand_over(&mut self, core: &mut AgentState) -> Option<Trouble> {
+    fn hand_over(&mut self, core: &mut AgentState) -> Option<TroubleMessage> {
         let (Some(in_pod), Some(node), Some(handing)) =
             (&self.in_pod, &mut self.node, &mut self.handing_over)
         else {
@@ -185,7 +185,7 @@ impl AutoCapture {
         ztunnel::newest_speaks_in_pod(&core.index, &core.settings.policy.ztunnel)
     }
 
-    fn way(&mut self) -> Result<&mut dyn CaptureMode, Trouble> {
+    fn way(&mut self) -> Result<&mut dyn CaptureMode, TroubleMessage> {
         let way = match (self.is_in_pod, &mut self.node, &mut self.in_pod) {
             (false, Some(node), _) => Some(node as &mut dyn CaptureMode),
             (true, _, Some(in_pod)) => Some(in_pod as &mut dyn CaptureMode),
@@ -196,12 +196,16 @@ impl AutoCapture {
 }
 
 impl CaptureMode for AutoCapture {
-    fn reconcile(&mut self, core: &mut AgentState, scope: Scope) -> Result<Option<Trouble>, Trouble> {
+    fn reconcile(
+        &mut self,
+        core: &mut AgentState,
+        scope: ReconcileScope,
+    ) -> Result<Option<TroubleMessage>, TroubleMessage> {
         self.reconciled = Instant::now();
         let scope = match self.spoken(core) {
             Some(is_in_pod) if is_in_pod != self.is_in_pod => {
                 self.turn_to(core, is_in_pod)?;
-                Scope::Full
+                ReconcileScope::Full
             }
             _ => scope,
         };
@@ -223,7 +227,12 @@ impl CaptureMode for AutoCapture {
         }
     }
 
-    fn enrol(&mut self, core: &mut AgentState, enrolment: Enrolment, reply: Reply<Result<(), String>>) {
+    fn enrol(
+        &mut self,
+        core: &mut AgentState,
+        enrolment: PodEnrolment,
+        reply: ReplySender<Result<(), String>>,
+    ) {
         match self.way() {
             Ok(way) => way.enrol(core, enrolment, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
@@ -234,8 +243,8 @@ impl CaptureMode for AutoCapture {
         &mut self,
         core: &mut AgentState,
         container: &str,
-        attachment: Attachment,
-        reply: Reply<Result<(), String>>,
+        attachment: PodAttachment,
+        reply: ReplySender<Result<(), String>>,
     ) {
         match self.way() {
             Ok(way) => way.pass_by(core, container, attachment, reply),
@@ -243,14 +252,20 @@ impl CaptureMode for AutoCapture {
         }
     }
 
-    fn release(&mut self, core: &mut AgentState, container: &str, gone: Attachment) -> Result<(), String> {
+    fn release(&mut self, core: &mut AgentState, container: &str, gone: PodAttachment) -> Result<(), String> {
         if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
             node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may be another pod's soon
         }
         self.way()?.release(core, container, gone)
     }
 
-    fn check(&mut self, core: &mut AgentState, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>) {
+    fn check(
+        &mut self,
+        core: &mut AgentState,
+        uid: &str,
+        ips: &[IpAddr],
+        reply: ReplySender<Result<(), String>>,
+    ) {
         match self.way() {
             Ok(way) => way.check(core, uid, ips, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
@@ -263,12 +278,12 @@ impl CaptureMode for AutoCapture {
         }
     }
 
-    fn set_fallback(&mut self, fallback: Fallback) -> bool {
+    fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool {
         self.fallback = fallback;
         self.node.as_mut().is_some_and(|node| node.set_fallback(fallback))
     }
 
-    fn done(&mut self, core: &mut AgentState, done: Done) {
+    fn done(&mut self, core: &mut AgentState, done: JobResult) {
         if let Some(in_pod) = &mut self.in_pod {
             in_pod.done(core, done);
         }
@@ -306,5 +321,5 @@ fn note(core: &mut AgentState, is_in_pod: bool, took: Duration) {
         "pods are captured {} from now on; what the other capture mode had made was removed after that",
         place(is_in_pod)
     );
-    core.history.note(Entry { cause: "ztunnel".to_owned(), what, pod: None, took, error: None });
+    core.history.note(HistoryEntry { cause: "ztunnel".to_owned(), what, pod: None, took, error: None });
 }

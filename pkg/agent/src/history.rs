@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use report::{Change, Outcome};
+use report::{ChangeRecord, ChangeStatus};
 
 /// As many changes are remembered.
 const MOST: usize = 400;
@@ -16,21 +16,21 @@ const MOST_STEPS: usize = 6;
 
 /// Changes, oldest first, and what has come since the last turn.
 #[derive(Debug)]
-pub(crate) struct History {
-    changes: VecDeque<Change>,
+pub(crate) struct ChangeHistory {
+    changes: VecDeque<ChangeRecord>,
     causes: Vec<String>,
     more: usize,
 }
 
-impl Default for History {
-    fn default() -> History {
-        History { changes: VecDeque::new(), causes: vec!["start".to_owned()], more: 0 }
+impl Default for ChangeHistory {
+    fn default() -> ChangeHistory {
+        ChangeHistory { changes: VecDeque::new(), causes: vec!["start".to_owned()], more: 0 }
     }
 }
 
 /// What is to be remembered.
 #[derive(Debug)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct HistoryEntry<'a> {
     pub(crate) cause: String,
     pub(crate) what: String,
     pub(crate) pod: Option<String>,
@@ -38,7 +38,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) error: Option<&'a str>,
 }
 
-impl History {
+impl ChangeHistory {
     /// Something came that the next turn acts on.
     pub(crate) fn because(&mut self, cause: impl FnOnce() -> String) {
         if self.causes.len() >= MOST_CAUSES {
@@ -67,18 +67,18 @@ impl History {
     }
 
     /// Remembers a change that ends now.
-    pub(crate) fn note(&mut self, entry: Entry<'_>) {
-        let change = Change {
+    pub(crate) fn note(&mut self, entry: HistoryEntry<'_>) {
+        let change = ChangeRecord {
             at: timestamp(SystemTime::now().checked_sub(entry.took).unwrap_or(SystemTime::UNIX_EPOCH)),
             cause: entry.cause,
             what: entry.what,
             pod: entry.pod,
             took_ms: milliseconds(entry.took),
-            outcome: if entry.error.is_some() { Outcome::Failed } else { Outcome::Done },
+            outcome: if entry.error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Done },
             error: entry.error.map(str::to_owned),
         };
         // What fails again and again is one line, with the time of the last attempt.
-        let same = |last: &&mut Change| {
+        let same = |last: &&mut ChangeRecord| {
             last.error.is_some()
                 && (&last.error, &last.what, &last.pod) == (&change.error, &change.what, &change.pod)
         };
@@ -93,7 +93,7 @@ impl History {
     }
 
     /// All, newest first.
-    pub(crate) fn changes(&self) -> Vec<Change> {
+    pub(crate) fn changes(&self) -> Vec<ChangeRecord> {
         self.changes.iter().rev().cloned().collect()
     }
 }
@@ -113,7 +113,7 @@ pub fn milliseconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// The time, as [`report::State`] has it.
+/// The time, as [`report::StateReport`] has it.
 #[must_use]
 pub fn now() -> String {
     timestamp(SystemTime::now())
@@ -130,8 +130,8 @@ pub fn timestamp(time: SystemTime) -> String {
 mod tests {
     use super::*;
 
-    fn entry(what: &str) -> Entry<'_> {
-        Entry {
+    fn entry(what: &str) -> HistoryEntry<'_> {
+        HistoryEntry {
             cause: "start".to_owned(),
             what: what.to_owned(),
             pod: None,
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_newest_comes_first_and_the_oldest_goes() {
-        let mut history = History::default();
+        let mut history = ChangeHistory::default();
         (0..=MOST).for_each(|number| history.note(entry(&number.to_string())));
         let changes = history.changes();
         assert_eq!(changes.len(), MOST);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_turn_that_nothing_set_off_finds_drift() {
-        let mut history = History::default();
+        let mut history = ChangeHistory::default();
         assert_eq!(history.cause(), "start");
         history.turned();
         assert_eq!(history.cause(), "drift");
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn what_fails_again_is_told_once() {
-        let mut history = History::default();
-        (0..3).for_each(|_| history.note(Entry { error: Some("no"), ..entry("try") }));
+        let mut history = ChangeHistory::default();
+        (0..3).for_each(|_| history.note(HistoryEntry { error: Some("no"), ..entry("try") }));
         history.note(entry("try"));
         history.note(entry("try"));
         assert_eq!(history.changes().len(), 3);

@@ -1,6 +1,6 @@
 //! In-pod capture: rules in each pod's own network namespace, which is handed to ztunnel.
 //!
-//! The reconciler decides; what takes time is done elsewhere and comes back as [`Done`]: work in pods' namespaces by a few
+//! The reconciler decides; what takes time is done elsewhere and comes back as [`JobResult`]: work in pods' namespaces by a few
 //! workers, ztunnel's answers by the threads of its connections. So a pod that is refused, or a tool that hangs, keeps
 //! nobody else waiting. A pod's way into the mesh: its addresses into the set of probes, its rules, ztunnel, the answer
 //! to an ADD; then a second look at its rules, and its annotation. And out of it: rules, ztunnel, set, annotation.
@@ -24,33 +24,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inpod::{Probes, peer_addresses};
+use inpod::{NodeProbes, peer_addresses};
 use model::Family;
 use netns::{Netns, NetnsId};
-use planner::node::{Fallback, Members};
-use pod_status::lifecycle::Event;
+use planner::node::{MemberAddresses, ZtunnelFallback};
+use pod_status::lifecycle::PodEvent;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use zds::{Hub, Server};
+use zds::{Hub, ZdsServer};
 
 use crate::{
     agent_state::AgentState,
-    capture_mode::{CaptureMode, Enrolment, Trouble},
+    capture_mode::{CaptureMode, PodEnrolment, TroubleMessage},
     error::Error,
-    ledger::Attachment,
-    metrics::Metrics,
-    reconciler::{AgentHandle, Message, Reply, Scope},
-    settings::{InPodConfig, Settings},
+    ledger::PodAttachment,
+    metrics::AgentMetrics,
+    reconciler::{AgentHandle, ReconcileScope, ReconcilerMessage, ReplySender},
+    settings::{AgentSettings, InPodConfig},
     snapshot::CaptureSnapshot,
 };
 
 use enrolled_pod::EnrolledPod;
-use exempt::Exemption;
+use exempt::ProbeExemption;
 use netns_discovery::SearchSchedule;
 use pods::served_in;
-use worker::{Job, Workers};
+use worker::{CaptureJob, WorkerPool};
 
 pub(crate) use uninstall::uninstall;
-pub(crate) use worker::Done;
+pub(crate) use worker::JobResult;
 
 /// How long an ADD waits for ztunnel. The plugin, and whoever asks for it, wait a little longer.
 const PATIENCE: Duration = Duration::from_secs(7);
@@ -59,9 +59,9 @@ const PATIENCE: Duration = Duration::from_secs(7);
 pub(crate) struct InPodCapture {
     chosen: InPodConfig,
     hub: Hub,
-    probes: Probes,
-    workers: Workers,
-    metrics: Metrics,
+    probes: NodeProbes,
+    workers: WorkerPool,
+    metrics: AgentMetrics,
     /// The node's own namespace.
     node: NetnsId,
     enrolled: BTreeMap<String, EnrolledPod>,
@@ -86,37 +86,42 @@ pub(crate) struct InPodCapture {
     disconnected: Option<Instant>,
     started: Instant,
     /// The rules for the node's probes.
-    exemption: Exemption,
+    exemption: ProbeExemption,
     /// What is wrong with the search for running pods.
-    search_trouble: Option<Trouble>,
+    search_trouble: Option<TroubleMessage>,
     due: Option<Instant>,
     /// Whose probes are to be exempt.
-    addresses: Members,
+    addresses: MemberAddresses,
 }
 
 impl InPodCapture {
     /// Opens it for the calling thread's network namespace, and serves ztunnels.
     pub(crate) fn open(
-        settings: &Settings,
+        settings: &AgentSettings,
         chosen: &InPodConfig,
         owner: &AgentHandle,
-        metrics: Metrics,
+        metrics: AgentMetrics,
     ) -> Result<InPodCapture, Error> {
-        let probes =
-            Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone(), &settings.journal)?;
+        let probes = NodeProbes::open(
+            chosen.rules.clone(),
+            chosen.families(),
+            settings.tools.clone(),
+            &settings.journal,
+        )?;
         let to_owner = owner.clone();
-        let tell = move |event| to_owner.send(Message::Done(Box::new(Done::Zds(event))));
+        let tell = move |event| to_owner.send(ReconcilerMessage::Done(Box::new(JobResult::Zds(event))));
         allow_many_files();
         // Of capture on the node: by it, the plugin would enrol pods alone while no agent runs.
         if let Err(error) = hostfs::remove(&settings.shared_config) {
             tracing::warn!(target: "ambient", %error, "cannot remove the shared configuration of node-level capture");
         }
         let hub = Hub::new(Box::new(tell), Box::new(locate));
-        let server = Server::bind(&chosen.socket)?;
+        let server = ZdsServer::bind(&chosen.socket)?;
         server.serve(hub.clone()).map_err(Error::Thread)?;
         let node = Netns::current()?;
         let id = node.id();
-        let workers = Workers::start(settings, chosen, node, probes.rules(), owner).map_err(Error::Thread)?;
+        let workers =
+            WorkerPool::start(settings, chosen, node, probes.rules(), owner).map_err(Error::Thread)?;
         let now = Instant::now();
         Ok(InPodCapture {
             chosen: chosen.clone(),
@@ -137,10 +142,10 @@ impl InPodCapture {
             synced: 0,
             disconnected: None,
             started: now,
-            exemption: Exemption::default(),
+            exemption: ProbeExemption::default(),
             search_trouble: None,
             due: None,
-            addresses: Members::new(),
+            addresses: MemberAddresses::new(),
         })
     }
 
@@ -150,11 +155,11 @@ impl InPodCapture {
     }
 
     /// Pods that belong to the mesh and whose rules are in place: all of their traffic goes to ztunnel, or nowhere.
-    pub(crate) fn ruled(&self) -> impl Iterator<Item = Attachment> {
+    pub(crate) fn ruled(&self) -> impl Iterator<Item = PodAttachment> {
         let ruled = self.enrolled.iter().filter(|(_, enrolled_pod)| {
             enrolled_pod.lifecycle.is_ruled() && !enrolled_pod.lifecycle.is_leaving()
         });
-        ruled.map(|(uid, enrolled_pod)| Attachment { uid: uid.clone(), ips: enrolled_pod.ips.clone() })
+        ruled.map(|(uid, enrolled_pod)| PodAttachment { uid: uid.clone(), ips: enrolled_pod.ips.clone() })
     }
 
     /// Pods that belong to the mesh, and whose rules are not in place yet; `None`: that is not known yet. Those that wait for
@@ -167,7 +172,7 @@ impl InPodCapture {
         self.searched.then(|| self.enrolled.values().filter(is_bare).count())
     }
 
-    fn refuse(&self, enrolment: &Enrolment) -> Result<(), String> {
+    fn refuse(&self, enrolment: &PodEnrolment) -> Result<(), String> {
         let Some(netns) = &enrolment.netns else {
             return Err(
                 "nobody handed over its network namespace: the plugin is of another version".to_owned()
@@ -202,7 +207,11 @@ fn allow_many_files() {
 }
 
 impl CaptureMode for InPodCapture {
-    fn reconcile(&mut self, core: &mut AgentState, scope: Scope) -> Result<Option<Trouble>, Trouble> {
+    fn reconcile(
+        &mut self,
+        core: &mut AgentState,
+        scope: ReconcileScope,
+    ) -> Result<Option<TroubleMessage>, TroubleMessage> {
         self.reconcile_pods(core, scope)
     }
 
@@ -212,13 +221,18 @@ impl CaptureMode for InPodCapture {
 
     fn answer(&mut self, _trouble: Option<&str>) {}
 
-    fn enrol(&mut self, core: &mut AgentState, mut enrolment: Enrolment, reply: Reply<Result<(), String>>) {
+    fn enrol(
+        &mut self,
+        core: &mut AgentState,
+        mut enrolment: PodEnrolment,
+        reply: ReplySender<Result<(), String>>,
+    ) {
         if let Err(why) = self.refuse(&enrolment) {
             drop(reply.send(Err(why)));
             return;
         }
         // A probe that comes before its exemption would be taken for traffic of the mesh.
-        let Attachment { uid, ips } = enrolment.attachment.clone();
+        let PodAttachment { uid, ips } = enrolment.attachment.clone();
         if let Err(error) = self.probes.add(&ips, &uid) {
             drop(reply.send(Err(error.to_string())));
             return;
@@ -232,7 +246,7 @@ impl CaptureMode for InPodCapture {
         let netns = enrolment.netns.take().map(|netns| enrolled_pod.settle_in(netns));
         core.ledger.added(&enrolment.container, enrolment.attachment);
         let until = deadline.saturating_duration_since(self.started);
-        self.handle(&uid, Event::Added { netns, deadline: until });
+        self.handle(&uid, PodEvent::Added { netns, deadline: until });
         // Nothing else is to be done before ztunnel has answered, or its time is up.
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
     }
@@ -241,16 +255,21 @@ impl CaptureMode for InPodCapture {
         &mut self,
         core: &mut AgentState,
         container: &str,
-        attachment: Attachment,
-        reply: Reply<Result<(), String>>,
+        attachment: PodAttachment,
+        reply: ReplySender<Result<(), String>>,
     ) {
         // The set of probes follows with the next turn; nothing else knows pods by their addresses.
         core.ledger.added(container, attachment);
-        core.mark_dirty(Scope::Membership);
+        core.mark_dirty(ReconcileScope::Membership);
         drop(reply.send(Ok(())));
     }
 
-    fn release(&mut self, _core: &mut AgentState, container: &str, gone: Attachment) -> Result<(), String> {
+    fn release(
+        &mut self,
+        _core: &mut AgentState,
+        container: &str,
+        gone: PodAttachment,
+    ) -> Result<(), String> {
         // A successor with the same UID has another container.
         let ended =
             self.enrolled.get(&gone.uid).is_some_and(|enrolled_pod| enrolled_pod.ends_with(container));
@@ -260,7 +279,13 @@ impl CaptureMode for InPodCapture {
         Ok(())
     }
 
-    fn check(&mut self, core: &mut AgentState, uid: &str, _ips: &[IpAddr], reply: Reply<Result<(), String>>) {
+    fn check(
+        &mut self,
+        core: &mut AgentState,
+        uid: &str,
+        _ips: &[IpAddr],
+        reply: ReplySender<Result<(), String>>,
+    ) {
         let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| "it is not enrolled".to_owned());
         let known = enrolled_pod.and_then(|enrolled_pod| {
             core.status.ready()?;
@@ -269,7 +294,7 @@ impl CaptureMode for InPodCapture {
         match known {
             // Its rules are compared by tools, for which nobody else is to wait.
             Ok((netns, pod, before)) => {
-                self.workers.send(Job::Check { netns, pod, before, reply }, false);
+                self.workers.send(CaptureJob::Check { netns, pod, before, reply }, false);
             }
             Err(why) => drop(reply.send(Err(why))),
         }
@@ -281,11 +306,11 @@ impl CaptureMode for InPodCapture {
         self.exemption.settled();
     }
 
-    fn set_fallback(&mut self, _fallback: Fallback) -> bool {
+    fn set_fallback(&mut self, _fallback: ZtunnelFallback) -> bool {
         false // a pod's own rules hold its traffic while ztunnel is away
     }
 
-    fn done(&mut self, core: &mut AgentState, done: Done) {
+    fn done(&mut self, core: &mut AgentState, done: JobResult) {
         self.take(core, done);
     }
 

@@ -12,14 +12,14 @@ use std::{
 };
 
 use planner::{
-    ambient::{AmbientPolicy, NotEnrolled, Standing, standing},
-    facts::Index,
-    node::Members,
+    ambient::{AmbientPolicy, AmbientStanding, NotEnrolled, standing},
+    facts::FactIndex,
+    node::MemberAddresses,
 };
 
 /// What an ADD told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attachment {
+pub struct PodAttachment {
     /// The pod's UID, as the API knows it.
     pub uid: String,
     /// Its addresses.
@@ -27,8 +27,8 @@ pub struct Attachment {
 }
 
 #[derive(Debug)]
-struct Record {
-    attachment: Attachment,
+struct AttachmentRecord {
+    attachment: PodAttachment,
     order: u64,
     /// The API has shown the pod since.
     seen: bool,
@@ -36,7 +36,7 @@ struct Record {
 
 /// An address that a pod gave back, and that the API may still show it with, or only begin to.
 #[derive(Debug)]
-struct Release {
+struct AddressRelease {
     order: u64,
     /// The API has shown the pod since.
     seen: bool,
@@ -47,7 +47,7 @@ const FORGOTTEN: u64 = 1024;
 
 /// Somebody's claim to an address; the greatest counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Claim {
+struct AddressClaim {
     /// Of the plugin's call; 0 without one.
     order: u64,
     /// The kernel's set has the address with this UID.
@@ -67,22 +67,22 @@ pub(crate) fn unnamed(uid: &str) -> String {
 
 /// What the plugin told, by container.
 #[derive(Debug, Default)]
-pub struct Ledger {
-    records: BTreeMap<String, Record>,
-    released: BTreeMap<(String, IpAddr), Release>,
+pub struct AttachmentLedger {
+    records: BTreeMap<String, AttachmentRecord>,
+    released: BTreeMap<(String, IpAddr), AddressRelease>,
     last: u64,
 }
 
-impl Ledger {
+impl AttachmentLedger {
     /// A container has these addresses, from now on. Another pod that had one has it no more, though its own end may be
     /// told later, or never.
-    pub fn added(&mut self, container: &str, attachment: Attachment) {
+    pub fn added(&mut self, container: &str, attachment: PodAttachment) {
         self.last += 1;
-        let Attachment { uid, ips, .. } = &attachment;
+        let PodAttachment { uid, ips, .. } = &attachment;
         for other in self.records.values_mut().filter(|other| other.attachment.uid != *uid) {
             let lost = other.attachment.ips.extract_if(.., |ip| ips.contains(ip));
             for ip in lost {
-                let release = Release { order: self.last, seen: other.seen };
+                let release = AddressRelease { order: self.last, seen: other.seen };
                 self.released.insert((other.attachment.uid.clone(), ip), release);
             }
         }
@@ -90,23 +90,28 @@ impl Ledger {
             self.released.remove(&(uid.clone(), *ip));
         }
         self.records.remove(&unnamed(uid));
-        let record = Record { attachment, order: self.last, seen: false };
+        let record = AttachmentRecord { attachment, order: self.last, seen: false };
         self.records.insert(container.to_owned(), record);
     }
 
     /// An agent before this one was told that a container has these addresses; the API has shown the pod since. That counts
     /// less than all that was told to this one, and no more than what the API shows. Answers with the addresses that are
     /// the pod's still.
-    pub fn inherited(&mut self, container: &str, attachment: Attachment) -> Vec<IpAddr> {
-        let Attachment { uid, mut ips } = attachment;
-        let is_newer = |(name, known): (&String, &Record)| name == container || known.attachment.uid == uid;
+    pub fn inherited(&mut self, container: &str, attachment: PodAttachment) -> Vec<IpAddr> {
+        let PodAttachment { uid, mut ips } = attachment;
+        let is_newer =
+            |(name, known): (&String, &AttachmentRecord)| name == container || known.attachment.uid == uid;
         if self.records.iter().any(is_newer) {
             return Vec::new();
         }
         let taken = |ip: &IpAddr| self.records.values().any(|other| other.attachment.ips.contains(ip));
         ips.retain(|ip| !taken(ip) && !self.has_released(&uid, *ip));
         if !ips.is_empty() {
-            let record = Record { attachment: Attachment { uid, ips: ips.clone() }, order: 0, seen: true };
+            let record = AttachmentRecord {
+                attachment: PodAttachment { uid, ips: ips.clone() },
+                order: 0,
+                seen: true,
+            };
             self.records.insert(container.to_owned(), record);
         }
         ips
@@ -114,22 +119,22 @@ impl Ledger {
 
     /// A container has gone. Answers with its addresses that are nobody else's, and the UID that they were added with;
     /// `told` is what the call itself says, for an agent that was not there at the ADD.
-    pub fn deleted(&mut self, container: &str, told: Attachment) -> Attachment {
+    pub fn deleted(&mut self, container: &str, told: PodAttachment) -> PodAttachment {
         self.last += 1;
         let record = self.records.remove(container);
         let seen = record.as_ref().is_some_and(|record| record.seen);
         let attachment = record.map_or(told, |record| record.attachment);
-        let holds = |record: &Record, ip: &IpAddr| record.attachment.ips.contains(ip);
+        let holds = |record: &AttachmentRecord, ip: &IpAddr| record.attachment.ips.contains(ip);
         for ip in &attachment.ips {
             let mut own = self.records.values().filter(|record| record.attachment.uid == attachment.uid);
             if !own.any(|record| holds(record, ip)) {
-                let release = Release { order: self.last, seen };
+                let release = AddressRelease { order: self.last, seen };
                 self.released.insert((attachment.uid.clone(), *ip), release);
             }
         }
         let free = |ip: &&IpAddr| !self.records.values().any(|record| holds(record, ip));
         let ips = attachment.ips.iter().filter(free).copied().collect();
-        Attachment { ips, ..attachment }
+        PodAttachment { ips, ..attachment }
     }
 
     /// The pod with this UID has no process, and the API never showed it: its DEL was lost.
@@ -167,13 +172,18 @@ impl Ledger {
     ///
     /// `inherited` are the members that an earlier agent or a plugin left in the kernel, for pods that the API shows
     /// without an address.
-    pub fn members(&mut self, index: &Index, policy: &AmbientPolicy, inherited: &Members) -> Members {
+    pub fn members(
+        &mut self,
+        index: &FactIndex,
+        policy: &AmbientPolicy,
+        inherited: &MemberAddresses,
+    ) -> MemberAddresses {
         self.tidy(index);
-        let mut claims: BTreeMap<IpAddr, Claim> = BTreeMap::new();
+        let mut claims: BTreeMap<IpAddr, AddressClaim> = BTreeMap::new();
         let mut claim = |ip: IpAddr, order: u64, created: &str, uid: &str| {
             // The kernel has it from the plugin, in its order: that counts more than what the API tells.
             let held = inherited.get(&ip).is_some_and(|owner| owner == uid);
-            let new = Claim { order, held, created: created.to_owned(), uid: uid.to_owned() };
+            let new = AddressClaim { order, held, created: created.to_owned(), uid: uid.to_owned() };
             let entry = claims.entry(ip).or_insert_with(|| new.clone());
             if *entry < new {
                 *entry = new;
@@ -184,17 +194,17 @@ impl Ledger {
             let meta = &pod.metadata;
             let namespace = index.namespace(&meta.namespace);
             let ips = match standing(pod, namespace, policy) {
-                Standing::Member { ips, .. } => ips,
+                AmbientStanding::Member { ips, .. } => ips,
                 // Its namespace is told by another source, and may be told later.
-                Standing::Pending(_) | Standing::Out(NotEnrolled::NamespaceUnknown) => {
+                AmbientStanding::Pending(_) | AmbientStanding::Out(NotEnrolled::NamespaceUnknown) => {
                     inherited.iter().filter(|(_, uid)| **uid == meta.uid).map(|(ip, _)| *ip).collect()
                 }
-                Standing::Out(NotEnrolled::HostNetwork | NotEnrolled::Terminated) => {
+                AmbientStanding::Out(NotEnrolled::HostNetwork | NotEnrolled::Terminated) => {
                     gone.insert(meta.uid.as_str());
                     continue;
                 }
                 // Its addresses are no earlier pod's any more, though none of it is captured.
-                Standing::Out(_) => {
+                AmbientStanding::Out(_) => {
                     out.insert(meta.uid.as_str());
                     pod.status.ips()
                 }
@@ -213,7 +223,7 @@ impl Ledger {
     }
 
     /// Drops what the API has overtaken.
-    fn tidy(&mut self, index: &Index) {
+    fn tidy(&mut self, index: &FactIndex) {
         if !index.is_synced() {
             return;
         }

@@ -9,23 +9,23 @@ use prometheus_client::{
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct State {
+pub(crate) struct StateLabel {
     state: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Reason {
+pub(crate) struct ReasonLabel {
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Step {
+pub(crate) struct StepLabel {
     kind: &'static str,
     result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Phase {
+pub(crate) struct PhaseLabel {
     phase: &'static str,
 }
 
@@ -35,22 +35,22 @@ pub(crate) struct SetFamily {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Event {
+pub(crate) struct EventLabel {
     r#type: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Response {
+pub(crate) struct ResponseLabel {
     response_code: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Privilege {
+pub(crate) struct PrivilegeLabel {
     privilege: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Place {
+pub(crate) struct PlaceLabel {
     place: &'static str,
 }
 
@@ -59,33 +59,33 @@ const DURATIONS: [f64; 12] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.
 
 /// The agent's metrics; clones count together.
 #[derive(Clone, Debug)]
-pub struct Metrics {
-    pods: Family<State, Gauge>,
-    refused: Family<Reason, Gauge>,
+pub struct AgentMetrics {
+    pods: Family<StateLabel, Gauge>,
+    refused: Family<ReasonLabel, Gauge>,
     active: Gauge,
     switches: Counter,
     switching: Histogram,
-    steps: Family<Step, Counter>,
-    adds: Family<Phase, Histogram>,
+    steps: Family<StepLabel, Counter>,
+    adds: Family<PhaseLabel, Histogram>,
     doubted: Gauge,
     doubts: Counter,
     age: Gauge<f64, std::sync::atomic::AtomicU64>,
     members: Family<SetFamily, Gauge>,
     ready: Gauge,
-    events: Family<Event, Counter>,
+    events: Family<EventLabel, Counter>,
     connected: Gauge,
     unsynced: Gauge,
     unknown_ztunnels: Gauge,
-    repairs: Family<Place, Counter>,
-    privileges: Family<Privilege, Gauge>,
+    repairs: Family<PlaceLabel, Counter>,
+    privileges: Family<PrivilegeLabel, Gauge>,
     overruled: Gauge,
-    plugin_requests: Family<Response, Counter>,
+    plugin_requests: Family<ResponseLabel, Counter>,
 }
 
-impl Metrics {
+impl AgentMetrics {
     /// Registers everything, so that it is there before the first pass.
-    pub fn register(registry: &mut Registry) -> Metrics {
-        let metrics = Metrics {
+    pub fn register(registry: &mut Registry) -> AgentMetrics {
+        let metrics = AgentMetrics {
             pods: Family::default(),
             refused: Family::default(),
             active: Gauge::default(),
@@ -173,11 +173,11 @@ impl Metrics {
 
     /// A request of Istio's own plugin was answered with this status.
     pub fn plugin_request(&self, response_code: u16) {
-        self.plugin_requests.get_or_create(&Response { response_code }).inc();
+        self.plugin_requests.get_or_create(&ResponseLabel { response_code }).inc();
     }
 
     pub(crate) fn event(&self, kind: &'static str) {
-        self.events.get_or_create(&Event { r#type: kind }).inc();
+        self.events.get_or_create(&EventLabel { r#type: kind }).inc();
     }
 
     pub(crate) fn ztunnels(&self, connected: usize, synced: usize) {
@@ -191,7 +191,7 @@ impl Metrics {
     }
 
     pub(crate) fn repaired(&self, place: &'static str) {
-        self.repairs.get_or_create(&Place { place }).inc();
+        self.repairs.get_or_create(&PlaceLabel { place }).inc();
     }
 
     pub(crate) fn bypasses(
@@ -202,14 +202,14 @@ impl Metrics {
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         for privilege in model::NetworkPrivilege::ALL {
             let pods = privileges.get(&privilege).copied().unwrap_or_default();
-            self.privileges.get_or_create(&Privilege { privilege: privilege.word() }).set(number(pods));
+            self.privileges.get_or_create(&PrivilegeLabel { privilege: privilege.word() }).set(number(pods));
         }
         self.overruled.set(number(overruled));
     }
 
     pub(crate) fn step(&self, kind: &'static str, done: bool) {
         let result = if done { "success" } else { "failure" };
-        self.steps.get_or_create(&Step { kind, result }).inc();
+        self.steps.get_or_create(&StepLabel { kind, result }).inc();
     }
 
     pub(crate) fn switched(&self, slot: Option<u32>, took: Duration) {
@@ -221,7 +221,7 @@ impl Metrics {
     }
 
     pub(crate) fn add(&self, phase: &'static str, took: Duration) {
-        self.adds.get_or_create(&Phase { phase }).observe(took.as_secs_f64());
+        self.adds.get_or_create(&PhaseLabel { phase }).observe(took.as_secs_f64());
     }
 
     pub(crate) fn age(&self, age: Duration) {
@@ -235,7 +235,7 @@ impl Metrics {
     pub(crate) fn pods(&self, enrolled: usize, pending: usize) {
         let set = |state, number: usize| {
             let number = i64::try_from(number).unwrap_or(i64::MAX);
-            self.pods.get_or_create(&State { state }).set(number);
+            self.pods.get_or_create(&StateLabel { state }).set(number);
         };
         set("enrolled", enrolled);
         set("pending", pending);
@@ -251,7 +251,7 @@ impl Metrics {
         self.refused.clear();
         for (reason, number) in reasons {
             let number = i64::try_from(*number).unwrap_or(i64::MAX);
-            self.refused.get_or_create(&Reason { reason }).set(number);
+            self.refused.get_or_create(&ReasonLabel { reason }).set(number);
         }
     }
 

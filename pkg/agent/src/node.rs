@@ -13,15 +13,15 @@ use std::{
 };
 
 use model::Family;
-use nodepath::{Members, NodePath};
-use planner::node::{Desired, Fallback, Observed};
-use pod_status::{Evidence, Proxy, Rules};
+use nodepath::{EnrolledMembers, NodePath};
+use planner::node::{DesiredState, ObservedState, ZtunnelFallback};
+use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
 
 use crate::{
     agent_state::{AgentState, life},
-    ledger::Attachment,
-    reconciler::Reply,
-    settings::Settings,
+    ledger::PodAttachment,
+    reconciler::ReplySender,
+    settings::AgentSettings,
 };
 
 pub use uninstall::found;
@@ -29,23 +29,23 @@ pub(crate) use uninstall::uninstall;
 
 /// What the kernel showed when it last was as desired.
 #[derive(Debug)]
-struct Verified {
-    desired: Desired,
-    seen: Observed,
+struct VerifiedState {
+    desired: DesiredState,
+    seen: ObservedState,
 }
 
 /// The node path.
 pub(crate) struct NodeCapture {
     path: NodePath,
-    members: Members,
-    fallback: Fallback,
-    verified: Option<Verified>,
+    members: EnrolledMembers,
+    fallback: ZtunnelFallback,
+    verified: Option<VerifiedState>,
     /// It was seen to that the iptables backend that is not in use has nothing of ours.
     alone: bool,
     /// What the last turn wanted, whatever came of it.
-    wanted: Option<Desired>,
+    wanted: Option<DesiredState>,
     /// ADDs that wait until the next turn has enrolled their pods.
-    joining: Vec<Reply<Result<(), String>>>,
+    joining: Vec<ReplySender<Result<(), String>>>,
     /// Addresses that were enrolled at once: no turn has looked at them yet.
     fresh: BTreeSet<IpAddr>,
     /// When the next turn is to look at them.
@@ -54,10 +54,10 @@ pub(crate) struct NodeCapture {
 
 impl NodeCapture {
     /// Opens it for the calling thread's network namespace.
-    pub(crate) fn open(settings: &Settings) -> Result<NodeCapture, nodepath::Error> {
+    pub(crate) fn open(settings: &AgentSettings) -> Result<NodeCapture, nodepath::Error> {
         Ok(NodeCapture {
             path: open_path(settings)?,
-            members: Members::open(settings.node.clone())?,
+            members: EnrolledMembers::open(settings.node.clone())?,
             fallback: settings.fallback,
             verified: None,
             alone: false,
@@ -71,7 +71,7 @@ impl NodeCapture {
 
 impl NodeCapture {
     /// A pod's own rules capture it by now, or it has ended: its addresses go off the node path, whose other pods keep theirs.
-    pub(crate) fn hand_over(&mut self, pod: &Attachment) -> Result<(), nodepath::Error> {
+    pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), nodepath::Error> {
         self.members.release(&pod.ips, &pod.uid).map(drop)
     }
 }
@@ -80,7 +80,7 @@ impl NodeCapture {
 ///
 /// # Errors
 /// It cannot be opened, and why.
-pub fn open_path(settings: &Settings) -> Result<NodePath, nodepath::Error> {
+pub fn open_path(settings: &AgentSettings) -> Result<NodePath, nodepath::Error> {
     NodePath::open(
         settings.node.clone(),
         settings.tools.clone(),
@@ -90,16 +90,24 @@ pub fn open_path(settings: &Settings) -> Result<NodePath, nodepath::Error> {
 }
 
 /// Marks pods by what the kernel showed just now, and counts them.
-fn tell(core: &mut AgentState, desired: &Desired, observed: &Observed) {
+fn tell(core: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
     core.tell_pods(
         |pod, ips| {
             let Some(ips) = ips else { return Evidence::OUTSIDE.classify() };
             let redirected = is_redirected(ips, &pod.metadata.uid, desired, observed);
             let evidence = Evidence {
                 life: life(pod),
-                rules: if redirected { Rules::Verified } else { Rules::Incomplete { holds: false } },
-                proxy: if desired.active.is_some() { Proxy::Serves } else { Proxy::Unavailable },
-                fails_open: desired.fallback == Fallback::Open,
+                rules: if redirected {
+                    RulesEvidence::Verified
+                } else {
+                    RulesEvidence::Incomplete { holds: false }
+                },
+                proxy: if desired.active.is_some() {
+                    ProxyEvidence::Serves
+                } else {
+                    ProxyEvidence::Unavailable
+                },
+                fails_open: desired.fallback == ZtunnelFallback::Open,
                 ..Evidence::UNKNOWN
             };
             evidence.classify()
@@ -112,7 +120,7 @@ fn tell(core: &mut AgentState, desired: &Desired, observed: &Observed) {
 }
 
 /// The pass has just verified all rules and routes: what is left to compare are the sets.
-fn is_redirected(ips: &[IpAddr], uid: &str, desired: &Desired, observed: &Observed) -> bool {
+fn is_redirected(ips: &[IpAddr], uid: &str, desired: &DesiredState, observed: &ObservedState) -> bool {
     ips.iter().all(|ip| {
         let in_set = observed.sets.get(&Family::of(*ip)).is_some_and(|members| members.contains_key(ip));
         in_set && desired.members.get(ip).is_some_and(|owner| owner == uid)

@@ -11,8 +11,8 @@ use std::{
 };
 
 use model::{Pod, PodName};
-use planner::ambient::{NotEnrolled, Standing};
-use pod_status::{CaptureState, Evidence, PodStatus, Redirection, Rules};
+use planner::ambient::{AmbientStanding, NotEnrolled};
+use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
 use crate::agent_state::life;
 
@@ -27,7 +27,7 @@ pub enum NoticeLevel {
 
 /// What a notice is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum About {
+pub enum NoticeSubject {
     /// The agent, and with it the node.
     Agent,
     /// A pod of the node.
@@ -41,9 +41,9 @@ pub enum About {
 
 /// Something that people should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct AgentNotice {
     /// What it is about.
-    pub about: About,
+    pub about: NoticeSubject,
     /// How grave it is.
     pub level: NoticeLevel,
     /// One word in CamelCase, for filters.
@@ -53,7 +53,7 @@ pub struct Notice {
 }
 
 /// Takes notices to those who publish them; must not wait.
-pub type Notify = Box<dyn Fn(Notice) + Send>;
+pub type NoticeSink = Box<dyn Fn(AgentNotice) + Send>;
 
 /// A pod that runs may be on its way into the mesh for so long, and the node without a ztunnel.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -69,13 +69,13 @@ struct PodHistory {
     /// It ran outside of the mesh, or bypassed it, and this was known: to join now is news.
     ran_outside: bool,
     refused: Option<NotEnrolled>,
-    missing: Option<Missing>,
+    missing: Option<UncapturedPod>,
     round: u64,
 }
 
 /// A running pod that should be captured and is not.
 #[derive(Debug)]
-struct Missing {
+struct UncapturedPod {
     reason: &'static str,
     why: String,
     said: Option<&'static str>,
@@ -84,7 +84,7 @@ struct Missing {
 
 /// No ztunnel, where there was one.
 #[derive(Debug, Default)]
-struct Ztunnel {
+struct ZtunnelAbsence {
     known: bool,
     /// When to say that it is gone, and what happens meanwhile.
     gone: Option<(Instant, String)>,
@@ -102,20 +102,27 @@ enum UnknownZtunnel {
 }
 
 /// What was said, and whom to tell.
-pub(crate) struct Notices {
-    notify: Notify,
+pub(crate) struct NoticeTracker {
+    notify: NoticeSink,
     pods: BTreeMap<String, PodHistory>,
-    ztunnel: Ztunnel,
+    ztunnel: ZtunnelAbsence,
     unknown_ztunnel: UnknownZtunnel,
-    bypasses: bypass::Bypasses,
+    bypasses: bypass::BypassNotices,
     round: u64,
 }
 
-impl Notices {
-    pub(crate) fn new(notify: Notify) -> Notices {
-        let bypasses = bypass::Bypasses::default();
-        let (pods, ztunnel) = (BTreeMap::new(), Ztunnel::default());
-        Notices { notify, pods, ztunnel, unknown_ztunnel: UnknownZtunnel::default(), bypasses, round: 0 }
+impl NoticeTracker {
+    pub(crate) fn new(notify: NoticeSink) -> NoticeTracker {
+        let bypasses = bypass::BypassNotices::default();
+        let (pods, ztunnel) = (BTreeMap::new(), ZtunnelAbsence::default());
+        NoticeTracker {
+            notify,
+            pods,
+            ztunnel,
+            unknown_ztunnel: UnknownZtunnel::default(),
+            bypasses,
+            round: 0,
+        }
     }
 
     /// A look at all pods begins.
@@ -132,8 +139,8 @@ impl Notices {
     pub(crate) fn saw(
         &mut self,
         pod: &Pod,
-        standing: &Standing,
-        status: PodStatus,
+        standing: &AmbientStanding,
+        status: CaptureStatus,
         why: impl FnOnce() -> String,
         now: Instant,
     ) {
@@ -155,34 +162,36 @@ impl Notices {
         let captured =
             status.state == CaptureState::Captured || status.annotation == Some(Redirection::Enabled);
         let notice = match (standing, status.state) {
-            (Standing::Member { .. }, _) if captured => seen.captured_now(),
-            (Standing::Member { .. }, state) if runs => {
+            (AmbientStanding::Member { .. }, _) if captured => seen.captured_now(),
+            (AmbientStanding::Member { .. }, state) if runs => {
                 let is_ruled = matches!(state, CaptureState::Held | CaptureState::Unknown);
                 seen.missing_now(is_ruled, why, now);
                 None
             }
-            (Standing::Out(reason), CaptureState::Outside) if *reason != NotEnrolled::NamespaceUnknown => {
+            (AmbientStanding::Out(reason), CaptureState::Outside)
+                if *reason != NotEnrolled::NamespaceUnknown =>
+            {
                 seen.left_now(*reason, runs)
             }
             _ => None,
         };
-        let about = || About::Pod { name: pod.name(), uid: pod.metadata.uid.clone() };
+        let about = || NoticeSubject::Pod { name: pod.name(), uid: pod.metadata.uid.clone() };
         if let Some((level, reason, message)) = notice {
-            (self.notify)(Notice { about: about(), level, reason, message });
+            (self.notify)(AgentNotice { about: about(), level, reason, message });
         }
     }
 
     /// The turn failed: who was captured still is, as far as is known, and who was not is not.
-    pub(crate) fn failed(&mut self, pod: &Pod, standing: &Standing, why: &str, now: Instant) {
+    pub(crate) fn failed(&mut self, pod: &Pod, standing: &AmbientStanding, why: &str, now: Instant) {
         let before = self.pods.get_mut(&pod.metadata.uid);
         if let Some(seen) = before.filter(|seen| seen.captured && !has_ended(pod)) {
             seen.round = self.round;
             return;
         }
         let evidence =
-            Evidence { life: life(pod), rules: Rules::Absent { failing: true }, ..Evidence::UNKNOWN };
+            Evidence { life: life(pod), rules: RulesEvidence::Absent { failing: true }, ..Evidence::UNKNOWN };
         let status = match standing {
-            Standing::Out(_) => PodStatus { state: CaptureState::Unknown, annotation: None },
+            AmbientStanding::Out(_) => CaptureStatus { state: CaptureState::Unknown, annotation: None },
             _ => evidence.classify(),
         };
         self.saw(pod, standing, status, || why.to_owned(), now);
@@ -207,7 +216,7 @@ impl Notices {
             ztunnel.gone = None;
             if std::mem::take(&mut ztunnel.said) {
                 let message = "A ztunnel accepts new connections again.".to_owned();
-                self.say(About::Agent, (NoticeLevel::Normal, "ZtunnelReady", message));
+                self.say(NoticeSubject::Agent, (NoticeLevel::Normal, "ZtunnelReady", message));
             }
         } else if ztunnel.known && ztunnel.gone.is_none() && !ztunnel.said {
             ztunnel.gone = Some((now + PATIENCE, meanwhile.to_owned()));
@@ -242,7 +251,7 @@ impl Notices {
             missing.next = now + AGAIN;
             missing.said = Some(missing.reason);
             seen.ran_outside = true;
-            let about = About::Pod { name: seen.name.clone(), uid: uid.clone() };
+            let about = NoticeSubject::Pod { name: seen.name.clone(), uid: uid.clone() };
             due.push((about, (NoticeLevel::Warning, missing.reason, missing.message(&seen.name))));
         }
         due.into_iter().for_each(|(about, what)| self.say(about, what));
@@ -259,11 +268,11 @@ impl Notices {
     }
 
     fn warn(&self, reason: &'static str, message: String) {
-        self.say(About::Agent, (NoticeLevel::Warning, reason, message));
+        self.say(NoticeSubject::Agent, (NoticeLevel::Warning, reason, message));
     }
 
-    fn say(&self, about: About, (level, reason, message): EventDraft) {
-        (self.notify)(Notice { about, level, reason, message });
+    fn say(&self, about: NoticeSubject, (level, reason, message): EventDraft) {
+        (self.notify)(AgentNotice { about, level, reason, message });
     }
 }
 
@@ -283,7 +292,7 @@ impl PodHistory {
 
     fn missing_now(&mut self, is_ruled: bool, why: impl FnOnce() -> String, now: Instant) {
         let reason = if is_ruled { "CaptureFailed" } else { "BypassesMesh" };
-        let missing = self.missing.get_or_insert_with(|| Missing {
+        let missing = self.missing.get_or_insert_with(|| UncapturedPod {
             reason,
             why: String::new(),
             said: None,
@@ -313,7 +322,7 @@ impl PodHistory {
     }
 }
 
-impl Missing {
+impl UncapturedPod {
     fn message(&self, pod: &PodName) -> String {
         let what = match self.reason {
             "CaptureFailed" => "Its traffic is redirected to ztunnel, but ztunnel does not serve the pod",

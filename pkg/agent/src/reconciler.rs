@@ -13,9 +13,9 @@ use std::{
 use model::{Namespace, Pod, PodName};
 use netns::Netns;
 use planner::{
-    ambient::{Membership, membership},
+    ambient::{AmbientMembership, membership},
     facts::Fact,
-    node::Fallback,
+    node::ZtunnelFallback,
 };
 use retry::{Attempts, Backoff};
 use tracing::{info, warn};
@@ -23,16 +23,16 @@ use tracing::{info, warn};
 use crate::{
     agent_state::AgentState,
     auto::AutoCapture,
-    capture_mode::{CaptureMode, Enrolment},
+    capture_mode::{CaptureMode, PodEnrolment},
     error::Error,
-    inpod::{self, Done, InPodCapture},
-    ledger::{self, Attachment},
-    metrics::Metrics,
+    inpod::{self, InPodCapture, JobResult},
+    ledger::{self, PodAttachment},
+    metrics::AgentMetrics,
     node::{self, NodeCapture},
-    notice::Notify,
-    settings::{CaptureConfig, Settings, Tell},
-    snapshot::Snapshot,
-    status::Status,
+    notice::NoticeSink,
+    settings::{AgentSettings, AnnotationSink, CaptureConfig},
+    snapshot::AgentSnapshot,
+    status::AgentStatus,
     uninstall,
 };
 
@@ -49,22 +49,22 @@ const BACKOFF: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
 const STARTING: Duration = Duration::from_secs(10);
 
 /// What an answer is sent through. Nobody may wait for it any more.
-pub(crate) type Reply<T> = Sender<T>;
+pub(crate) type ReplySender<T> = Sender<T>;
 /// A pod with its namespace.
-pub(crate) type Known = (Box<Pod>, Option<Namespace>);
+pub(crate) type PodWithNamespace = (Box<Pod>, Option<Namespace>);
 
 /// Somebody who asked for a pod that was not known, and when.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PodWaiter {
     pub(crate) name: PodName,
     pub(crate) uid: String,
     pub(crate) since: Instant,
-    pub(crate) reply: Reply<Known>,
+    pub(crate) reply: ReplySender<PodWithNamespace>,
 }
 
 /// A pod that starts.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct PodArrival {
     pub(crate) name: PodName,
     /// As the runtime says it.
     pub(crate) uid: String,
@@ -74,84 +74,84 @@ pub(crate) struct Arrival {
     /// When it has failed if it is not done.
     pub(crate) deadline: Instant,
     /// The pod, if somebody else was asked for it.
-    pub(crate) known: Option<Known>,
+    pub(crate) known: Option<PodWithNamespace>,
 }
 
 /// What is done with it.
 #[derive(Debug)]
-pub(crate) struct Decided {
-    pub(crate) known: Known,
-    pub(crate) membership: Membership,
+pub(crate) struct AddDecision {
+    pub(crate) known: PodWithNamespace,
+    pub(crate) membership: AmbientMembership,
 }
 
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum ReconcilerMessage {
     Fact(Box<Fact>, Instant),
-    Pod(PodName, String, Reply<Known>),
+    Pod(PodName, String, ReplySender<PodWithNamespace>),
     /// A pod that is not known comes back.
-    Add(Box<Arrival>, Reply<Result<Decided, Box<Arrival>>>, Reply<Result<(), String>>),
-    Release(String, Attachment, Reply<Result<(), String>>),
-    Check(String, Vec<IpAddr>, Reply<Result<(), String>>),
-    Collect(BTreeSet<String>, Reply<Result<(), String>>),
-    Fallback(Fallback),
-    Inspect(Reply<Box<Snapshot>>),
-    Done(Box<Done>),
+    Add(Box<PodArrival>, ReplySender<Result<AddDecision, Box<PodArrival>>>, ReplySender<Result<(), String>>),
+    Release(String, PodAttachment, ReplySender<Result<(), String>>),
+    Check(String, Vec<IpAddr>, ReplySender<Result<(), String>>),
+    Collect(BTreeSet<String>, ReplySender<Result<(), String>>),
+    Fallback(ZtunnelFallback),
+    Inspect(ReplySender<Box<AgentSnapshot>>),
+    Done(Box<JobResult>),
     Stop,
 }
 
 /// Sends to the reconciler; clones send to the same one. When the reconciler has ended, what is sent is lost, and questions get
 /// no answer.
 #[derive(Clone, Debug)]
-pub struct AgentHandle(Sender<Message>);
+pub struct AgentHandle(Sender<ReconcilerMessage>);
 
 impl AgentHandle {
-    pub(crate) fn send(&self, message: Message) {
+    pub(crate) fn send(&self, message: ReconcilerMessage) {
         drop(self.0.send(message)); // the process ends when the reconciler has
     }
 
     /// Tells a fact.
     pub fn tell(&self, fact: Fact) {
-        self.send(Message::Fact(Box::new(fact), Instant::now()));
+        self.send(ReconcilerMessage::Fact(Box::new(fact), Instant::now()));
     }
 
     /// Changes what happens while no ztunnel is ready.
-    pub fn set_fallback(&self, fallback: Fallback) {
-        self.send(Message::Fallback(fallback));
+    pub fn set_fallback(&self, fallback: ZtunnelFallback) {
+        self.send(ReconcilerMessage::Fallback(fallback));
     }
 
     /// A copy of what the reconciler knows. It answers between two messages; `None`: not within that time. Blocks.
     #[must_use]
-    pub fn snapshot(&self, within: Duration) -> Option<Box<Snapshot>> {
+    pub fn snapshot(&self, within: Duration) -> Option<Box<AgentSnapshot>> {
         let (reply, answer) = mpsc::channel();
-        self.send(Message::Inspect(reply));
+        self.send(ReconcilerMessage::Inspect(reply));
         answer.recv_timeout(within).ok()
     }
 
     /// Ends the loop after what it is doing. Nothing is taken away.
     pub fn stop(&self) {
-        self.send(Message::Stop);
+        self.send(ReconcilerMessage::Stop);
     }
 }
 
 /// The inbox of a reconciler that is opened later, on the thread that it will run on.
 #[derive(Debug)]
-pub struct Inbox {
+pub struct ReconcilerInbox {
     handle: AgentHandle,
-    receiver: Receiver<Message>,
+    receiver: Receiver<ReconcilerMessage>,
 }
 
-impl Inbox {
+impl ReconcilerInbox {
     /// An empty one, and what sends to it.
     #[must_use]
-    pub fn new() -> (AgentHandle, Inbox) {
+    pub fn new() -> (AgentHandle, ReconcilerInbox) {
         let (sender, receiver) = mpsc::channel();
-        (AgentHandle(sender.clone()), Inbox { handle: AgentHandle(sender), receiver })
+        (AgentHandle(sender.clone()), ReconcilerInbox { handle: AgentHandle(sender), receiver })
     }
 }
 
 /// How much there is to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Scope {
+pub(crate) enum ReconcileScope {
     /// What has become due; no fact has changed.
     Timers,
     /// Addresses, their sets and routes.
@@ -169,7 +169,7 @@ pub struct Reconciler {
     /// When everything was looked at last.
     whole: Option<Instant>,
     oldest: Option<Instant>,
-    inbox: Receiver<Message>,
+    inbox: Receiver<ReconcilerMessage>,
     started: Instant,
     /// The trouble that was logged last.
     logged: Option<String>,
@@ -182,12 +182,12 @@ impl Reconciler {
     /// # Errors
     /// The kernel lacks what is needed, or refuses; or a socket cannot be served.
     pub fn open(
-        settings: Arc<Settings>,
-        inbox: Inbox,
-        metrics: Metrics,
-        status: Arc<Status>,
-        tell: Tell,
-        notify: Notify,
+        settings: Arc<AgentSettings>,
+        inbox: ReconcilerInbox,
+        metrics: AgentMetrics,
+        status: Arc<AgentStatus>,
+        tell: AnnotationSink,
+        notify: NoticeSink,
     ) -> Result<Reconciler, Error> {
         let way: Box<dyn CaptureMode> = match &settings.capture {
             CaptureConfig::Node => {
@@ -223,13 +223,13 @@ impl Reconciler {
             self.core.status.turned();
             self.core.notices.tick(Instant::now());
             match self.inbox.recv_timeout(self.rest().saturating_duration_since(Instant::now())) {
-                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(ReconcilerMessage::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             // What came meanwhile is one change.
             while let Ok(message) = self.inbox.try_recv() {
-                if matches!(message, Message::Stop) {
+                if matches!(message, ReconcilerMessage::Stop) {
                     return;
                 }
                 self.take(message);
@@ -249,10 +249,10 @@ impl Reconciler {
         let now = Instant::now();
         // Both also when messages come so often that nothing is ever waited for.
         if self.way.due().is_some_and(|due| due <= now) {
-            self.core.mark_dirty(Scope::Timers);
+            self.core.mark_dirty(ReconcileScope::Timers);
         }
         if self.due <= now {
-            self.core.mark_dirty(Scope::Full);
+            self.core.mark_dirty(ReconcileScope::Full);
         }
         let Some(scope) = self.core.dirty else { return };
         // After a failure something new makes it work sooner, but not at once, except what is waited for.
@@ -266,20 +266,20 @@ impl Reconciler {
             Ok(()) => {
                 self.attempts.succeeded();
                 // A turn over some things does not put off the one over all.
-                if scope == Scope::Full {
+                if scope == ReconcileScope::Full {
                     self.whole = Some(Instant::now());
                     self.due = Instant::now() + REGULAR;
                 }
             }
             Err(()) => {
-                self.core.mark_dirty(Scope::Full);
+                self.core.mark_dirty(ReconcileScope::Full);
                 self.due = Instant::now() + self.attempts.failed();
             }
         }
     }
 
     /// One turn, and everybody is told what came of it.
-    fn reconcile(&mut self, scope: Scope) -> Result<(), ()> {
+    fn reconcile(&mut self, scope: ReconcileScope) -> Result<(), ()> {
         let done = if self.core.index.is_synced() {
             self.way.reconcile(&mut self.core, scope)
         } else {
@@ -320,15 +320,15 @@ impl Reconciler {
         self.logged = trouble.map(str::to_owned);
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: ReconcilerMessage) {
         let (core, way) = (&mut self.core, &mut self.way);
         match message {
-            Message::Fact(fact, came) => {
+            ReconcilerMessage::Fact(fact, came) => {
                 self.oldest = self.oldest.or(Some(came));
                 let cause = cause(&fact);
                 if core.index.apply(*fact) {
                     core.history.because(|| cause);
-                    core.mark_dirty(Scope::Membership);
+                    core.mark_dirty(ReconcileScope::Membership);
                     // What failed may have failed for want of this.
                     let soonest = Instant::now() + FIRST_RETRY;
                     let calm =
@@ -337,70 +337,72 @@ impl Reconciler {
                     core.answer_waiting();
                 }
             }
-            Message::Pod(name, uid, reply) => {
-                core.wait_for_pod(Waiting { name, uid, since: Instant::now(), reply });
+            ReconcilerMessage::Pod(name, uid, reply) => {
+                core.wait_for_pod(PodWaiter { name, uid, since: Instant::now(), reply });
             }
-            Message::Add(arrival, told, reply) => drop(told.send(self.add(arrival, reply))),
-            Message::Release(container, told, reply) => drop(reply.send(self.release(&container, told))),
-            Message::Check(uid, ips, reply) => way.check(core, &uid, &ips, reply),
-            Message::Collect(attachments, reply) => drop(reply.send(self.collect(&attachments))),
-            Message::Fallback(fallback) => {
+            ReconcilerMessage::Add(arrival, told, reply) => drop(told.send(self.add(arrival, reply))),
+            ReconcilerMessage::Release(container, told, reply) => {
+                drop(reply.send(self.release(&container, told)));
+            }
+            ReconcilerMessage::Check(uid, ips, reply) => way.check(core, &uid, &ips, reply),
+            ReconcilerMessage::Collect(attachments, reply) => drop(reply.send(self.collect(&attachments))),
+            ReconcilerMessage::Fallback(fallback) => {
                 if way.set_fallback(fallback) {
                     core.history.because(|| format!("policy without ztunnel: {fallback}"));
-                    core.mark_dirty(Scope::Full);
+                    core.mark_dirty(ReconcileScope::Full);
                 }
             }
-            Message::Inspect(reply) => drop(reply.send(Box::new(core.snapshot(way.snapshot())))),
-            Message::Done(done) => way.done(core, *done),
-            Message::Stop => {}
+            ReconcilerMessage::Inspect(reply) => drop(reply.send(Box::new(core.snapshot(way.snapshot())))),
+            ReconcilerMessage::Done(done) => way.done(core, *done),
+            ReconcilerMessage::Stop => {}
         }
     }
 
     /// Decides on a pod that starts, and begins what follows; `reply` is told when that has ended.
     fn add(
         &mut self,
-        mut arrival: Box<Arrival>,
-        reply: Reply<Result<(), String>>,
-    ) -> Result<Decided, Box<Arrival>> {
-        let Arrival { name, uid, ips, .. } = arrival.as_ref();
+        mut arrival: Box<PodArrival>,
+        reply: ReplySender<Result<(), String>>,
+    ) -> Result<AddDecision, Box<PodArrival>> {
+        let PodArrival { name, uid, ips, .. } = arrival.as_ref();
         let arriving = self.core.arriving(name, uid, ips);
         let known = arrival.known.take().or(arriving);
         let Some(known) = known else { return Err(arrival) };
-        let Arrival { container, ips, netns, deadline, .. } = *arrival;
+        let PodArrival { container, ips, netns, deadline, .. } = *arrival;
         let container = if container.is_empty() { ledger::unnamed(&known.0.metadata.uid) } else { container };
         let membership = membership(&known.0, known.1.as_ref(), &self.core.settings.policy);
-        let attachment = Attachment { uid: known.0.metadata.uid.clone(), ips };
+        let attachment = PodAttachment { uid: known.0.metadata.uid.clone(), ips };
         self.core.history.because(|| format!("ADD of {}", known.0.name()));
         known.0.runtime_uids().iter().for_each(|uid| self.core.begins(uid));
         match membership {
-            Membership::In(_) if attachment.ips.is_empty() => {
+            AmbientMembership::In(_) if attachment.ips.is_empty() => {
                 drop(reply.send(Err("the plugins before this one gave the pod no address".to_owned())));
             }
-            Membership::In(_) => {
+            AmbientMembership::In(_) => {
                 let pod = known.0.clone();
                 self.way.enrol(
                     &mut self.core,
-                    Enrolment { container, attachment, netns, deadline, pod },
+                    PodEnrolment { container, attachment, netns, deadline, pod },
                     reply,
                 );
             }
-            Membership::Out(_) if attachment.ips.is_empty() => drop(reply.send(Ok(()))),
-            Membership::Out(_) => self.way.pass_by(&mut self.core, &container, attachment, reply),
+            AmbientMembership::Out(_) if attachment.ips.is_empty() => drop(reply.send(Ok(()))),
+            AmbientMembership::Out(_) => self.way.pass_by(&mut self.core, &container, attachment, reply),
         }
-        Ok(Decided { known, membership })
+        Ok(AddDecision { known, membership })
     }
 
-    fn release(&mut self, container: &str, told: Attachment) -> Result<(), String> {
+    fn release(&mut self, container: &str, told: PodAttachment) -> Result<(), String> {
         let gone = self.core.ledger.deleted(container, told);
         self.core.ends(&gone.uid);
         self.core.history.because(|| format!("DEL of container {container}"));
-        self.core.mark_dirty(Scope::Membership);
+        self.core.mark_dirty(ReconcileScope::Membership);
         self.way.release(&mut self.core, container, gone)
     }
 
     fn collect(&mut self, attachments: &BTreeSet<String>) -> Result<(), String> {
         for container in self.core.ledger.without(attachments) {
-            self.release(&container, Attachment::default())?;
+            self.release(&container, PodAttachment::default())?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Instant};
 use model::{Namespace, Pod, PodName};
 use planner::{
     ambient::AmbientPolicy,
-    node::{Fallback, NodeConfig},
+    node::{NodeConfig, ZtunnelFallback},
 };
 use pod_status::Redirection;
 
@@ -35,7 +35,7 @@ impl CaptureConfig {
 #[derive(Clone, Debug)]
 pub struct InPodConfig {
     /// Marks, ports and addresses.
-    pub rules: rules::inpod::Config,
+    pub rules: rules::inpod::InPodRulesConfig,
     /// Where ztunnel connects to.
     pub socket: PathBuf,
     /// ztunnel answers the DNS of pods that do not say otherwise.
@@ -57,7 +57,7 @@ impl InPodConfig {
 
 /// What the operator chose, and where things are.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct AgentSettings {
     /// How pods are captured.
     pub capture: CaptureConfig,
     /// With [`CaptureConfig::Auto`]: until the node has a ztunnel, pods are captured in the pod, and not on the node.
@@ -67,9 +67,9 @@ pub struct Settings {
     /// Who is enrolled.
     pub policy: AmbientPolicy,
     /// What happens while no ztunnel is ready, at the start.
-    pub fallback: Fallback,
+    pub fallback: ZtunnelFallback,
     /// How the firewall tools are used.
-    pub tools: netfilter::Options,
+    pub tools: netfilter::FirewallOptions,
     /// Where the container runtime binds network namespaces.
     pub netns_directory: PathBuf,
     /// Where the plugin leaves its records of ADDs.
@@ -92,7 +92,7 @@ pub struct AnnotationUpdate {
 }
 
 /// Takes marks to the API server; must not wait.
-pub type Tell = Box<dyn Fn(AnnotationUpdate) + Send>;
+pub type AnnotationSink = Box<dyn Fn(AnnotationUpdate) + Send>;
 
 /// Asks the API server for a pod and its namespace; returns by the deadline. The error is a sentence.
-pub type Lookup = Box<dyn Fn(&PodName, Instant) -> Result<(Pod, Namespace), String> + Send + Sync>;
+pub type PodFetcher = Box<dyn Fn(&PodName, Instant) -> Result<(Pod, Namespace), String> + Send + Sync>;

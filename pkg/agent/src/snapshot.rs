@@ -2,24 +2,24 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::SystemTime};
 
-use inpod::RulesSnapshot;
+use inpod::PodRulesSnapshot;
 use model::{Namespace, Pod};
 use netns::Netns;
 use planner::{
-    ambient::Standing,
-    node::{Desired, Fallback, Members},
-    ztunnel::Candidate,
+    ambient::AmbientStanding,
+    node::{DesiredState, MemberAddresses, ZtunnelFallback},
+    ztunnel::ZtunnelCandidate,
 };
 use pod_status::Evidence;
-use report::Change;
+use report::ChangeRecord;
 
 /// What the reconciler knows.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct AgentSnapshot {
     /// The node's pods.
-    pub pods: Vec<Known>,
+    pub pods: Vec<KnownPod>,
     /// Its ztunnel pods.
-    pub ztunnels: Vec<Candidate>,
+    pub ztunnels: Vec<ZtunnelCandidate>,
     /// The first lists of the API server have come.
     pub synced: bool,
     /// What is wrong with the node.
@@ -27,20 +27,20 @@ pub struct Snapshot {
     /// When the agent started.
     pub started: SystemTime,
     /// The last changes, newest first.
-    pub history: Vec<Change>,
+    pub history: Vec<ChangeRecord>,
     /// What the capture mode knows.
     pub way: CaptureSnapshot,
 }
 
 /// A pod, and what is decided on it.
 #[derive(Debug)]
-pub struct Known {
+pub struct KnownPod {
     /// The pod, as the API knows it.
     pub pod: Pod,
     /// Its namespace; `None`: not known yet.
     pub namespace: Option<Namespace>,
     /// Whether it belongs to ambient mode, and why.
-    pub standing: Standing,
+    pub standing: AmbientStanding,
     /// Addresses that the plugin told.
     pub told: Vec<IpAddr>,
     /// Its sandbox was deleted, and there is no other.
@@ -57,14 +57,14 @@ pub enum CaptureSnapshot {
     /// On the node.
     Node {
         /// What the last turn wanted; `None`: none has come that far.
-        desired: Option<Desired>,
+        desired: Option<DesiredState>,
         /// What happens while no ztunnel is ready.
-        fallback: Fallback,
+        fallback: ZtunnelFallback,
     },
     /// From within.
     InPod {
         /// Whose probes are to be exempt.
-        members: Members,
+        members: MemberAddresses,
         /// Pods, by UID.
         enrolled: BTreeMap<String, EnrolledPodView>,
         /// Those that are connected.
@@ -80,7 +80,7 @@ pub struct EnrolledPodView {
     /// Its addresses.
     pub ips: Vec<IpAddr>,
     /// The rules that it asks for.
-    pub options: rules::inpod::Pod,
+    pub options: rules::inpod::PodOptions,
     /// Its network namespace, if it is known.
     pub netns: Option<Arc<Netns>>,
     /// Its rules were put in place, and not found otherwise since.
@@ -94,7 +94,7 @@ pub struct EnrolledPodView {
     /// When its rules were observed last.
     pub looked: Option<SystemTime>,
     /// What was seen then.
-    pub seen: Option<Arc<RulesSnapshot>>,
+    pub seen: Option<Arc<PodRulesSnapshot>>,
     /// What failed last.
     pub trouble: Option<String>,
     /// The same, as evidence of whether it is captured; its life is filled in by who knows it.

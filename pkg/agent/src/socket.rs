@@ -17,20 +17,20 @@ use std::{
 
 use model::PodName;
 use netns::Netns;
-use planner::ambient::{Membership, membership};
+use planner::ambient::{AmbientMembership, membership};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
 };
 use socketfile::{SocketError, SocketFile};
 use tracing::{info, warn};
-use wire::{AgentAnswer, AgentRequest, MAX_REQUEST, Verb};
+use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_REQUEST};
 
 use crate::{
-    ledger::Attachment,
-    metrics::Metrics,
-    reconciler::{AgentHandle, Arrival, Decided, Known, Message},
-    settings::{Lookup, Settings},
+    ledger::PodAttachment,
+    metrics::AgentMetrics,
+    reconciler::{AddDecision, AgentHandle, PodArrival, PodWithNamespace, ReconcilerMessage},
+    settings::{AgentSettings, PodFetcher},
 };
 
 /// Only root may ask: an answer holds pods, and a request changes the node.
@@ -56,21 +56,26 @@ pub type ServerError = SocketError;
 
 /// Serves the plugin.
 #[derive(Debug)]
-pub struct Server {
+pub struct AgentServer {
     listener: UnixListener,
     _file: SocketFile,
 }
 
 /// Answers the plugin's requests, from whatever socket they come; clones are the same one.
 #[derive(Clone)]
-pub struct Service(Arc<ConnectionContext>);
+pub struct AgentService(Arc<ConnectionContext>);
 
-impl Service {
+impl AgentService {
     /// `lookup`: asks the API server about a pod that nobody has told of.
     #[must_use]
-    pub fn new(owner: AgentHandle, settings: Arc<Settings>, lookup: Lookup, metrics: Metrics) -> Service {
+    pub fn new(
+        owner: AgentHandle,
+        settings: Arc<AgentSettings>,
+        lookup: PodFetcher,
+        metrics: AgentMetrics,
+    ) -> AgentService {
         let connections = AtomicUsize::new(0);
-        Service(Arc::new(ConnectionContext { owner, settings, lookup, metrics, connections }))
+        AgentService(Arc::new(ConnectionContext { owner, settings, lookup, metrics, connections }))
     }
 
     /// Answers one request; waits for as long as that takes, at most some seconds. `netns`: the namespace of the pod that
@@ -96,27 +101,27 @@ struct RequestContext {
 /// What each connection's thread shares.
 struct ConnectionContext {
     owner: AgentHandle,
-    settings: Arc<Settings>,
-    lookup: Lookup,
-    metrics: Metrics,
+    settings: Arc<AgentSettings>,
+    lookup: PodFetcher,
+    metrics: AgentMetrics,
     connections: AtomicUsize,
 }
 
-impl Server {
+impl AgentServer {
     /// Listens at the path.
     ///
     /// # Errors
     /// Another agent serves it, or the system refuses.
-    pub fn bind(path: &Path) -> Result<Server, ServerError> {
+    pub fn bind(path: &Path) -> Result<AgentServer, ServerError> {
         let (listener, file) = socketfile::bind(path, MODE)?;
-        Ok(Server { listener, _file: file })
+        Ok(AgentServer { listener, _file: file })
     }
 
     /// Serves for as long as the process lives.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn serve(self, service: Service) -> io::Result<()> {
+    pub fn serve(self, service: AgentService) -> io::Result<()> {
         let body = move || self.accept(&service.0);
         thread::Builder::new().name("agent.sock".to_owned()).spawn(body).map(drop)
     }
@@ -224,21 +229,23 @@ fn answer(
 ) -> AgentAnswer {
     let began = Instant::now();
     match request.verb {
-        Verb::Add => {
+        CniVerb::Add => {
             let answer = add(request, with, is_gone, shared);
             shared.metrics.add("total", began.elapsed());
             answer
         }
-        Verb::Del => {
-            let told = Attachment { uid: request.uid, ips: request.ips };
-            told_by(ask(shared, with.deadline, |reply| Message::Release(request.container, told, reply)))
+        CniVerb::Del => {
+            let told = PodAttachment { uid: request.uid, ips: request.ips };
+            told_by(ask(shared, with.deadline, |reply| {
+                ReconcilerMessage::Release(request.container, told, reply)
+            }))
         }
-        Verb::Check => check(request, with.deadline, shared),
-        Verb::Gc => {
+        CniVerb::Check => check(request, with.deadline, shared),
+        CniVerb::Gc => {
             let attachments: BTreeSet<String> = request.attachments.into_iter().collect();
-            told_by(ask(shared, with.deadline, |reply| Message::Collect(attachments, reply)))
+            told_by(ask(shared, with.deadline, |reply| ReconcilerMessage::Collect(attachments, reply)))
         }
-        Verb::Status => AgentAnswer::default(),
+        CniVerb::Status => AgentAnswer::default(),
     }
 }
 
@@ -249,7 +256,7 @@ fn told_by(done: Result<Result<(), String>, String>) -> AgentAnswer {
 fn ask<T>(
     shared: &ConnectionContext,
     deadline: Instant,
-    message: impl FnOnce(mpsc::Sender<T>) -> Message,
+    message: impl FnOnce(mpsc::Sender<T>) -> ReconcilerMessage,
 ) -> Result<T, String> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(message(reply));
@@ -271,45 +278,46 @@ fn add(
     let AgentRequest { uid, container, ips, .. } = request;
     let RequestContext { netns, deadline } = with;
     let give_up = deadline.checked_sub(MARGIN).unwrap_or(deadline);
-    let arrival = Arrival { name: name.clone(), uid, container, ips, netns, deadline: give_up, known: None };
+    let arrival =
+        PodArrival { name: name.clone(), uid, container, ips, netns, deadline: give_up, known: None };
     let (reply, done) = mpsc::channel();
     let began = Instant::now();
     let decided = decide(Box::new(arrival), &reply, is_gone, deadline, shared);
     shared.metrics.add("facts", began.elapsed());
-    let Decided { known: (pod, namespace), membership } = match decided {
+    let AddDecision { known: (pod, namespace), membership } = match decided {
         Ok(decided) => decided,
         Err(error) => return AgentAnswer::failed(error),
     };
     let began = Instant::now();
     let done = receive(&done, deadline).and_then(|done| done);
     match (membership, done) {
-        (Membership::In(reason), Ok(())) => {
+        (AmbientMembership::In(reason), Ok(())) => {
             info!(target: "ambient", namespace = %name.namespace, pod = %name.name, %reason, "pod enrolled");
         }
-        (Membership::In(_), Err(error)) => return AgentAnswer::failed(error),
-        (Membership::Out(_), Ok(())) => {}
-        (Membership::Out(_), Err(error)) => {
+        (AmbientMembership::In(_), Err(error)) => return AgentAnswer::failed(error),
+        (AmbientMembership::Out(_), Ok(())) => {}
+        (AmbientMembership::Out(_), Err(error)) => {
             warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error, "addresses of the pod may still be captured");
         }
     }
     shared.metrics.add("enrol", began.elapsed());
-    let enrolled = matches!(membership, Membership::In(_));
+    let enrolled = matches!(membership, AmbientMembership::In(_));
     AgentAnswer { pod: Some(pod), namespace, enrolled, error: None }
 }
 
 /// Has the reconciler decide on a pod and begin what follows. One that it does not know is waited for, and asked for.
 fn decide(
-    arrival: Box<Arrival>,
+    arrival: Box<PodArrival>,
     reply: &mpsc::Sender<Result<(), String>>,
     is_gone: impl Fn() -> bool,
     deadline: Instant,
     shared: &ConnectionContext,
-) -> Result<Decided, String> {
+) -> Result<AddDecision, String> {
     let decided = |arrival| {
         if is_gone() {
             return Err("nobody waits for the answer any more".to_owned());
         }
-        ask(shared, deadline, |told| Message::Add(arrival, told, reply.clone()))
+        ask(shared, deadline, |told| ReconcilerMessage::Add(arrival, told, reply.clone()))
     };
     let mut unknown = match decided(arrival)? {
         Ok(decided) => return Ok(decided),
@@ -329,17 +337,22 @@ fn check(request: AgentRequest, deadline: Instant, shared: &ConnectionContext) -
         Err(error) => return AgentAnswer::failed(error),
     };
     let mut answer = AgentAnswer::default();
-    if let Membership::In(_) = membership(&pod, namespace.as_ref(), &shared.settings.policy) {
+    if let AmbientMembership::In(_) = membership(&pod, namespace.as_ref(), &shared.settings.policy) {
         let uid = pod.metadata.uid.clone();
-        answer = told_by(ask(shared, deadline, |reply| Message::Check(uid, request.ips, reply)));
+        answer = told_by(ask(shared, deadline, |reply| ReconcilerMessage::Check(uid, request.ips, reply)));
         answer.enrolled = answer.error.is_none();
     }
     AgentAnswer { pod: Some(pod), namespace, ..answer }
 }
 
-fn facts(name: &PodName, uid: &str, deadline: Instant, shared: &ConnectionContext) -> Result<Known, String> {
+fn facts(
+    name: &PodName,
+    uid: &str,
+    deadline: Instant,
+    shared: &ConnectionContext,
+) -> Result<PodWithNamespace, String> {
     let (reply, answer) = mpsc::channel();
-    shared.owner.send(Message::Pod(name.clone(), uid.to_owned(), reply));
+    shared.owner.send(ReconcilerMessage::Pod(name.clone(), uid.to_owned(), reply));
     if let Ok(known) = answer.recv_timeout(UNSEEN) {
         return Ok(known);
     }
@@ -348,7 +361,11 @@ fn facts(name: &PodName, uid: &str, deadline: Instant, shared: &ConnectionContex
 }
 
 /// Nothing of it is kept that the index would not keep.
-fn look_up(name: &PodName, deadline: Instant, shared: &ConnectionContext) -> Result<Known, String> {
+fn look_up(
+    name: &PodName,
+    deadline: Instant,
+    shared: &ConnectionContext,
+) -> Result<PodWithNamespace, String> {
     let (mut pod, mut namespace) = (shared.lookup)(name, deadline)?;
     planner::facts::trim(&mut pod);
     planner::facts::trim_namespace(&mut namespace);
@@ -364,16 +381,16 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::{CaptureConfig, Inbox};
+    use crate::{CaptureConfig, ReconcilerInbox};
 
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> AgentSettings {
+        AgentSettings {
             capture: CaptureConfig::Node,
             starts_in_pod: false,
             node: NodeConfig::default(),
             policy: AmbientPolicy::default(),
-            fallback: planner::node::Fallback::default(),
-            tools: netfilter::Options::default(),
+            fallback: planner::node::ZtunnelFallback::default(),
+            tools: netfilter::FirewallOptions::default(),
             netns_directory: PathBuf::new(),
             records: PathBuf::new(),
             journal: PathBuf::new(),
@@ -384,10 +401,10 @@ mod tests {
     /// The reconciler is busy, and answers nothing.
     #[test]
     fn one_deadline_holds_for_the_look_up_and_all_that_follows() {
-        let (handle, _inbox) = Inbox::new();
+        let (handle, _inbox) = ReconcilerInbox::new();
         let (send, asked) = mpsc::channel();
         let send = std::sync::Mutex::new(send);
-        let lookup: Lookup = Box::new(move |name, deadline| {
+        let lookup: PodFetcher = Box::new(move |name, deadline| {
             drop(send.lock().map(|send| send.send(deadline)));
             let mut pod = Pod::default();
             pod.metadata.namespace.clone_from(&name.namespace);
@@ -395,12 +412,12 @@ mod tests {
             pod.metadata.labels.insert("istio.io/dataplane-mode".to_owned(), "ambient".to_owned());
             Ok((pod, Namespace::default()))
         });
-        let metrics = Metrics::register(&mut Registry::default());
-        let service = Service::new(handle, Arc::new(settings()), lookup, metrics);
+        let metrics = AgentMetrics::register(&mut Registry::default());
+        let service = AgentService::new(handle, Arc::new(settings()), lookup, metrics);
         let request = AgentRequest {
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
-            ..AgentRequest::new(Verb::Check)
+            ..AgentRequest::new(CniVerb::Check)
         };
         let (began, wait) = (Instant::now(), Duration::from_secs(1));
         let answer = service.answer_by(request, None, began + wait);

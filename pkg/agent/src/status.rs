@@ -12,7 +12,7 @@ use std::{
 const STUCK: Duration = Duration::from_secs(90);
 
 #[derive(Debug)]
-struct State {
+struct ReconcilerHealth {
     turned: Instant,
     /// The workers do nothing any more.
     standstill: bool,
@@ -21,17 +21,20 @@ struct State {
 
 /// Shared by the reconciler, which writes, and probes, which read.
 #[derive(Debug)]
-pub struct Status(Mutex<State>, AtomicU64);
+pub struct AgentStatus(Mutex<ReconcilerHealth>, AtomicU64);
 
-impl Default for Status {
-    fn default() -> Status {
+impl Default for AgentStatus {
+    fn default() -> AgentStatus {
         let trouble = Some("the node has not been looked at yet".to_owned());
-        Status(Mutex::new(State { turned: Instant::now(), standstill: false, trouble }), AtomicU64::new(0))
+        AgentStatus(
+            Mutex::new(ReconcilerHealth { turned: Instant::now(), standstill: false, trouble }),
+            AtomicU64::new(0),
+        )
     }
 }
 
-impl Status {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl AgentStatus {
+    fn state(&self) -> MutexGuard<'_, ReconcilerHealth> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -2,11 +2,11 @@
 
 use tracing::warn;
 
-use crate::{Settings, inpod, node};
+use crate::{AgentSettings, inpod, node};
 
 /// Removes all that an agent, of whatever version of ours and with whatever capture mode, has made. It needs neither
 /// facts nor API server. Repeating it changes nothing. Answers with what could not be removed, in sentences.
-pub fn uninstall(settings: &Settings) -> Vec<String> {
+pub fn uninstall(settings: &AgentSettings) -> Vec<String> {
     let mut troubles = node::uninstall(settings);
     troubles.extend(inpod::uninstall(settings));
     troubles

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::http::{self, HttpError, Response};
-use crate::kubeconfig::{Loaded, load};
-use crate::retry::{Series, random};
-use crate::transport::{Connection, Deadline};
-use crate::{Error, Host, Reason, Resolver, RetryPolicy, Secret, tls};
+use crate::http::{self, HttpError, HttpResponse};
+use crate::kubeconfig::{LoadedKubeconfig, load};
+use crate::retry::{RetrySeries, random};
+use crate::transport::{Deadline, DeadlineStream};
+use crate::{Error, FailureReason, Resolver, RetryPolicy, Secret, ServerHost, tls};
 
 /// How new an answer has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Freshness {
 
 /// What a pause between two tries ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum RetryDecision {
     /// Another try.
     Try,
     /// None: the last failure is the answer.
@@ -35,16 +35,16 @@ pub enum Next {
 
 /// Asks the API server that a kubeconfig names. Holds nothing open; making one does nothing yet.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct ApiClient {
     kubeconfig: PathBuf,
     resolver: Resolver,
 }
 
-impl Client {
+impl ApiClient {
     /// A client with that kubeconfig; names are looked up with the system's files.
     #[must_use]
     pub fn new(kubeconfig: impl Into<PathBuf>) -> Self {
-        Client { kubeconfig: kubeconfig.into(), resolver: Resolver::default() }
+        ApiClient { kubeconfig: kubeconfig.into(), resolver: Resolver::default() }
     }
 
     /// The same client with other files for looking up names.
@@ -67,12 +67,12 @@ impl Client {
     ) -> Result<T, Error> {
         let sleep = |pause| {
             sleep(pause);
-            Next::Try
+            RetryDecision::Try
         };
         self.get_pausing(segments, freshness, policy, &sleep)
     }
 
-    /// [`Client::get`], with pauses that the caller makes: it may end one early because something has changed, or give up.
+    /// [`ApiClient::get`], with pauses that the caller makes: it may end one early because something has changed, or give up.
     ///
     /// # Errors
     /// Why the last try failed.
@@ -81,10 +81,10 @@ impl Client {
         segments: &[&str],
         freshness: Freshness,
         policy: &RetryPolicy,
-        pause_for: &dyn Fn(Duration) -> Next,
+        pause_for: &dyn Fn(Duration) -> RetryDecision,
     ) -> Result<T, Error> {
         let start = Instant::now();
-        let mut series = Series::default();
+        let mut series = RetrySeries::default();
         let mut server = None;
         let mut before = None;
         loop {
@@ -96,7 +96,7 @@ impl Client {
                 Err(reason) => telling(reason, before.take(), left < policy.per_try),
             };
             let pause = series.pause(policy, &reason, start.elapsed(), random());
-            if pause.is_none_or(|pause| pause_for(pause) == Next::GiveUp) {
+            if pause.is_none_or(|pause| pause_for(pause) == RetryDecision::GiveUp) {
                 let (tries, elapsed) = (series.tries, start.elapsed());
                 return Err(Error { asked: describe(segments), server, tries, elapsed, reason });
             }
@@ -111,8 +111,9 @@ impl Client {
         freshness: Freshness,
         deadline: Deadline,
         server: &mut Option<String>,
-    ) -> Result<T, Reason> {
-        let mut path = path(segments).ok_or_else(|| Reason::config("the path of the request is invalid"))?;
+    ) -> Result<T, FailureReason> {
+        let mut path =
+            path(segments).ok_or_else(|| FailureReason::config("the path of the request is invalid"))?;
         if freshness == Freshness::Cached {
             path.push_str("?resourceVersion=0");
         }
@@ -125,15 +126,20 @@ impl Client {
         Err(refusal(&response, loaded.authorization.as_ref()))
     }
 
-    fn exchange(&self, loaded: &Loaded, path: &str, deadline: Deadline) -> Result<Response, Reason> {
+    fn exchange(
+        &self,
+        loaded: &LoadedKubeconfig,
+        path: &str,
+        deadline: Deadline,
+    ) -> Result<HttpResponse, FailureReason> {
         let addresses = match &loaded.server.host {
-            Host::Ip(ip) => vec![*ip],
-            Host::Name(name) => self
+            ServerHost::Ip(ip) => vec![*ip],
+            ServerHost::Name(name) => self
                 .resolver
                 .resolve(name, deadline)
                 .map_err(|error| tls::reason(&error, "looking up its name"))?,
         };
-        let mut connection = Connection::open(&addresses, loaded.server.port, deadline)
+        let mut connection = DeadlineStream::open(&addresses, loaded.server.port, deadline)
             .map_err(|error| tls::reason(&error, "connecting"))?;
         let request = request(loaded, path);
         let response = if loaded.server.https {
@@ -144,21 +150,21 @@ impl Client {
         };
         response.map_err(|error| match error {
             HttpError::Io(error) => tls::reason(&error, "the exchange"),
-            HttpError::Malformed(what) => Reason::Malformed(what),
+            HttpError::Malformed(what) => FailureReason::Malformed(what),
         })
     }
 }
 
 /// Of two reasons the one to tell: a last try that had only the rest of the time runs out of it, whatever is wrong; what
 /// an earlier one was told says more.
-fn telling(last: Reason, before: Option<Reason>, cut_short: bool) -> Reason {
+fn telling(last: FailureReason, before: Option<FailureReason>, cut_short: bool) -> FailureReason {
     match (last, before) {
-        (Reason::TimedOut(_), Some(before)) if cut_short => before,
+        (FailureReason::TimedOut(_), Some(before)) if cut_short => before,
         (last, _) => last,
     }
 }
 
-fn request(loaded: &Loaded, path: &str) -> Vec<u8> {
+fn request(loaded: &LoadedKubeconfig, path: &str) -> Vec<u8> {
     let mut request = format!(
         "GET {}{path} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\nUser-Agent: istio-cni\r\nConnection: close\r\n",
         loaded.server.prefix,
@@ -204,39 +210,39 @@ fn describe(segments: &[&str]) -> String {
 }
 
 /// Values do not show in the error: a pod may have secrets in its environment.
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Reason> {
+fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FailureReason> {
     serde_json::from_slice(body).map_err(|error| {
         let what = if error.is_data() { "JSON of another shape than expected" } else { "no JSON" };
-        Reason::Malformed(format!("{what} (line {}, column {})", error.line(), error.column()))
+        FailureReason::Malformed(format!("{what} (line {}, column {})", error.line(), error.column()))
     })
 }
 
-fn refusal(response: &Response, authorization: Option<&Secret>) -> Reason {
+fn refusal(response: &HttpResponse, authorization: Option<&Secret>) -> FailureReason {
     let message = message(response, authorization);
     match response.status {
-        401 => Reason::Unauthorized(message),
-        403 => Reason::Forbidden(message),
-        404 => Reason::NotFound(message),
+        401 => FailureReason::Unauthorized(message),
+        403 => FailureReason::Forbidden(message),
+        404 => FailureReason::NotFound(message),
         status @ 300..=399 => {
             let location = response.header("Location").unwrap_or_default();
-            Reason::Redirected { status, location: shortened(location) }
+            FailureReason::Redirected { status, location: shortened(location) }
         }
-        status => Reason::Server { status, message, retry_after: retry_after(response) },
+        status => FailureReason::Server { status, message, retry_after: retry_after(response) },
     }
 }
 
 /// Seconds only (RFC 9110, section 10.2.3 also has dates, which the API server does not send).
-fn retry_after(response: &Response) -> Option<Duration> {
+fn retry_after(response: &HttpResponse) -> Option<Duration> {
     response.header("Retry-After")?.parse().ok().map(Duration::from_secs)
 }
 
 /// The message of a Kubernetes `Status`, or what there is of text.
-fn message(response: &Response, authorization: Option<&Secret>) -> String {
+fn message(response: &HttpResponse, authorization: Option<&Secret>) -> String {
     #[derive(Deserialize)]
-    struct Status {
+    struct StatusBody {
         message: String,
     }
-    let text = match serde_json::from_slice::<Status>(&response.body) {
+    let text = match serde_json::from_slice::<StatusBody>(&response.body) {
         Ok(status) => status.message,
         Err(_) => String::from_utf8_lossy(response.body.get(..300).unwrap_or(&response.body)).into_owned(),
     };

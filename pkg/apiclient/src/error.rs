@@ -17,7 +17,7 @@ pub struct Error {
     /// For how long.
     pub elapsed: Duration,
     /// Why the last try failed.
-    pub reason: Reason,
+    pub reason: FailureReason,
 }
 
 impl fmt::Display for Error {
@@ -39,7 +39,7 @@ impl std::error::Error for Error {}
 
 /// Why one try failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
+pub enum FailureReason {
     /// The kubeconfig or a file that it names cannot be used.
     #[error("the kubeconfig cannot be used: {0}")]
     Config(String),
@@ -84,14 +84,14 @@ pub enum Reason {
     Malformed(String),
 }
 
-impl Reason {
+impl FailureReason {
     pub(crate) fn config(what: impl Into<String>) -> Self {
-        Reason::Config(what.into())
+        FailureReason::Config(what.into())
     }
 }
 
-impl From<ConfigError> for Reason {
+impl From<ConfigError> for FailureReason {
     fn from(error: ConfigError) -> Self {
-        Reason::Config(error.to_string())
+        FailureReason::Config(error.to_string())
     }
 }

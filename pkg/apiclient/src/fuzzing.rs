@@ -4,7 +4,7 @@ use std::io::Read;
 use std::net::IpAddr;
 
 use crate::http;
-use crate::names::{Answer, Kind, ResolvConf, in_hosts, parse, query};
+use crate::names::{DnsAnswer, RecordType, ResolvConf, in_hosts, parse, query};
 
 /// An answer over HTTP that comes in whatever pieces the stream gives: its status and body.
 ///
@@ -25,8 +25,8 @@ pub fn dns_query(id: u16, name: &str, v6: bool) -> Option<Vec<u8>> {
 #[must_use]
 pub fn dns_answer(message: &[u8], id: u16, name: &str, v6: bool) -> Option<Vec<IpAddr>> {
     match parse(message, id, name, kind(v6))? {
-        Answer::Addresses(addresses) => Some(addresses),
-        Answer::Failed(_) | Answer::Truncated => None,
+        DnsAnswer::Addresses(addresses) => Some(addresses),
+        DnsAnswer::Failed(_) | DnsAnswer::Truncated => None,
     }
 }
 
@@ -38,6 +38,6 @@ pub fn name_files(text: &str, name: &str) -> (Vec<IpAddr>, Vec<IpAddr>, Vec<Stri
     (in_hosts(text, name), conf.servers, candidates)
 }
 
-fn kind(v6: bool) -> Kind {
-    if v6 { Kind::Aaaa } else { Kind::A }
+fn kind(v6: bool) -> RecordType {
+    if v6 { RecordType::Aaaa } else { RecordType::A }
 }

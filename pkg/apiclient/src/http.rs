@@ -12,7 +12,7 @@ const MAX_INTERIM: usize = 4;
 
 /// An answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Response {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
@@ -29,7 +29,7 @@ pub(crate) enum HttpError {
     Malformed(String),
 }
 
-impl Response {
+impl HttpResponse {
     /// The first header of that name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         find(&self.headers, name).next()
@@ -37,8 +37,8 @@ impl Response {
 }
 
 /// Reads the answer to a request that asked for the connection to be closed.
-pub(crate) fn receive(stream: &mut impl Read) -> Result<Response, HttpError> {
-    let mut incoming = Incoming::new(stream);
+pub(crate) fn receive(stream: &mut impl Read) -> Result<HttpResponse, HttpError> {
+    let mut incoming = ResponseReader::new(stream);
     for _ in 0..=MAX_INTERIM {
         let status = status(&incoming.line()?)?;
         let headers = headers(&mut incoming)?;
@@ -48,7 +48,7 @@ pub(crate) fn receive(stream: &mut impl Read) -> Result<Response, HttpError> {
             100..=199 => {}
             _ => {
                 let body = body(&mut incoming, status, &headers)?;
-                return Ok(Response { status, headers, body });
+                return Ok(HttpResponse { status, headers, body });
             }
         }
     }
@@ -67,7 +67,7 @@ fn status(line: &str) -> Result<u16, HttpError> {
         .ok_or_else(|| malformed("it does not speak HTTP/1.1"))
 }
 
-fn headers(incoming: &mut Incoming<'_, impl Read>) -> Result<Vec<(String, String)>, HttpError> {
+fn headers(incoming: &mut ResponseReader<'_, impl Read>) -> Result<Vec<(String, String)>, HttpError> {
     let mut headers = Vec::new();
     loop {
         let line = incoming.line()?;
@@ -89,7 +89,7 @@ fn find<'a>(headers: &'a [(String, String)], name: &str) -> impl Iterator<Item =
 
 /// RFC 9112, section 6.3. A message with both a length and a coding is refused, as are lengths that differ.
 fn body(
-    incoming: &mut Incoming<'_, impl Read>,
+    incoming: &mut ResponseReader<'_, impl Read>,
     status: u16,
     headers: &[(String, String)],
 ) -> Result<Vec<u8>, HttpError> {
@@ -120,7 +120,7 @@ fn content_length(text: &str) -> Result<usize, HttpError> {
 }
 
 /// RFC 9112, section 7.1; extensions and trailers are read over.
-fn chunks(incoming: &mut Incoming<'_, impl Read>) -> Result<Vec<u8>, HttpError> {
+fn chunks(incoming: &mut ResponseReader<'_, impl Read>) -> Result<Vec<u8>, HttpError> {
     let mut body = Vec::new();
     loop {
         let line = incoming.line()?;
@@ -144,16 +144,16 @@ fn chunks(incoming: &mut Incoming<'_, impl Read>) -> Result<Vec<u8>, HttpError> 
 }
 
 /// What has been read and not yet used.
-struct Incoming<'s, S> {
+struct ResponseReader<'s, S> {
     stream: &'s mut S,
     buffer: Vec<u8>,
     /// What lines may still use.
     head_left: usize,
 }
 
-impl<'s, S: Read> Incoming<'s, S> {
+impl<'s, S: Read> ResponseReader<'s, S> {
     fn new(stream: &'s mut S) -> Self {
-        Incoming { stream, buffer: Vec::new(), head_left: MAX_HEAD }
+        ResponseReader { stream, buffer: Vec::new(), head_left: MAX_HEAD }
     }
 
     /// Reads some bytes more; false at the end.

@@ -6,9 +6,9 @@ mod yaml;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::{Secret, Server, base64};
-pub(crate) use load::{Loaded, LoadedTrust, load};
-use yaml::Yaml;
+use crate::{Secret, ServerUrl, base64};
+pub(crate) use load::{LoadedKubeconfig, LoadedTrust, load};
+use yaml::YamlNode;
 
 /// The greatest size of a kubeconfig, token, certificate or key file, in bytes.
 pub const MAX_FILE: usize = 1024 * 1024;
@@ -17,24 +17,24 @@ pub const MAX_FILE: usize = 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubeconfig {
     /// `cluster.server`.
-    pub server: Server,
+    pub server: ServerUrl,
     /// `cluster.certificate-authority(-data)` or `insecure-skip-tls-verify`; matters with https only.
-    pub trust: Trust,
+    pub trust: ServerTrust,
     /// `cluster.tls-server-name`: the name that the certificate must have, in place of the host.
     pub server_name: Option<String>,
     /// `user.tokenFile`, which wins, or `user.token`.
-    pub token: Option<Source>,
+    pub token: Option<CredentialSource>,
     /// `user.username` and `user.password`; used when there is no token.
     pub basic: Option<(String, Secret)>,
     /// `user.client-certificate(-data)` and `user.client-key(-data)`.
-    pub certificate: Option<(Source, Source)>,
+    pub certificate: Option<(CredentialSource, CredentialSource)>,
 }
 
 /// Whom to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum ServerTrust {
     /// Certificates signed by these authorities (PEM), and no others.
-    Authority(Source),
+    Authority(CredentialSource),
     /// Anybody.
     Insecure,
     /// Nobody: the kubeconfig names no authority. An error with https.
@@ -43,7 +43,7 @@ pub enum Trust {
 
 /// Where some bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum CredentialSource {
     /// In the kubeconfig.
     Inline(Secret),
     /// In a file; a relative path has been taken from the kubeconfig's directory.
@@ -93,13 +93,13 @@ impl Kubeconfig {
     /// When the text is no YAML, the current context leads nowhere, or something that is not supported is asked for
     /// (`exec`, `auth-provider`, impersonation, `proxy-url`).
     pub fn parse(text: &str, directory: &Path) -> Result<Self, ConfigError> {
-        let root = Yaml::parse(text).map_err(ConfigError::Syntax)?;
+        let root = YamlNode::parse(text).map_err(ConfigError::Syntax)?;
         let current = required(&root, "current-context", "current-context")?;
         let context = named(&root, "contexts", "context", &current)?;
         let cluster = named(&root, "clusters", "cluster", &required(context, "cluster", "context.cluster")?)?;
         let user = match text_of(context, "user", "context.user")? {
             Some(name) => named(&root, "users", "user", &name)?,
-            None => &Yaml::NOTHING,
+            None => &YamlNode::NOTHING,
         };
         refuse(cluster, "cluster", &["proxy-url"])?;
         refuse(user, "user", &["exec", "auth-provider", "as", "as-uid", "as-groups", "as-user-extra"])?;
@@ -116,27 +116,30 @@ impl Kubeconfig {
     }
 }
 
-fn trust(cluster: &Yaml, directory: &Path) -> Result<Trust, ConfigError> {
+fn trust(cluster: &YamlNode, directory: &Path) -> Result<ServerTrust, ConfigError> {
     if flag(cluster, "insecure-skip-tls-verify", "cluster.insecure-skip-tls-verify")? {
-        return Ok(Trust::Insecure);
+        return Ok(ServerTrust::Insecure);
     }
     let source = source(cluster, "cluster", "certificate-authority", directory)?;
-    Ok(source.map_or(Trust::Nobody, Trust::Authority))
+    Ok(source.map_or(ServerTrust::Nobody, ServerTrust::Authority))
 }
 
-fn token(user: &Yaml, directory: &Path) -> Result<Option<Source>, ConfigError> {
+fn token(user: &YamlNode, directory: &Path) -> Result<Option<CredentialSource>, ConfigError> {
     if let Some(path) = text_of(user, "tokenFile", "user.tokenFile")? {
-        return Ok(Some(Source::File(directory.join(path))));
+        return Ok(Some(CredentialSource::File(directory.join(path))));
     }
-    Ok(text_of(user, "token", "user.token")?.map(|token| Source::Inline(Secret::new(token))))
+    Ok(text_of(user, "token", "user.token")?.map(|token| CredentialSource::Inline(Secret::new(token))))
 }
 
-fn basic(user: &Yaml) -> Result<Option<(String, Secret)>, ConfigError> {
+fn basic(user: &YamlNode) -> Result<Option<(String, Secret)>, ConfigError> {
     let password = text_of(user, "password", "user.password")?.unwrap_or_default();
     Ok(text_of(user, "username", "user.username")?.map(|name| (name, Secret::new(password))))
 }
 
-fn certificate(user: &Yaml, directory: &Path) -> Result<Option<(Source, Source)>, ConfigError> {
+fn certificate(
+    user: &YamlNode,
+    directory: &Path,
+) -> Result<Option<(CredentialSource, CredentialSource)>, ConfigError> {
     let certificate = source(user, "user", "client-certificate", directory)?;
     let key = source(user, "user", "client-key", directory)?;
     match (certificate, key) {
@@ -148,34 +151,39 @@ fn certificate(user: &Yaml, directory: &Path) -> Result<Option<(Source, Source)>
 }
 
 /// `<key>-data`, which wins, or the file `<key>`.
-fn source(map: &Yaml, path: &str, key: &str, directory: &Path) -> Result<Option<Source>, ConfigError> {
+fn source(
+    map: &YamlNode,
+    path: &str,
+    key: &str,
+    directory: &Path,
+) -> Result<Option<CredentialSource>, ConfigError> {
     let data_path = format!("{path}.{key}-data");
     if let Some(data) = text_of(map, &format!("{key}-data"), &data_path)? {
         let bytes = base64::decode(&data).ok_or_else(|| ConfigError::invalid(&data_path, "is no Base64"))?;
-        return Ok(Some(Source::Inline(Secret::new(bytes))));
+        return Ok(Some(CredentialSource::Inline(Secret::new(bytes))));
     }
     let file = text_of(map, key, &format!("{path}.{key}"))?;
-    Ok(file.map(|file| Source::File(directory.join(file))))
+    Ok(file.map(|file| CredentialSource::File(directory.join(file))))
 }
 
 /// The `part` of the element of a list that has this name.
-fn named<'a>(root: &'a Yaml, list: &str, part: &str, name: &str) -> Result<&'a Yaml, ConfigError> {
+fn named<'a>(root: &'a YamlNode, list: &str, part: &str, name: &str) -> Result<&'a YamlNode, ConfigError> {
     let shown: String = name.chars().take(80).collect();
     let entry = root
         .get(list)
         .into_iter()
-        .flat_map(Yaml::elements)
-        .find(|entry| entry.get("name").and_then(Yaml::text).is_some_and(|text| text == name));
+        .flat_map(YamlNode::elements)
+        .find(|entry| entry.get("name").and_then(YamlNode::text).is_some_and(|text| text == name));
     let entry = entry.ok_or_else(|| ConfigError::Missing(format!("the entry {shown:?} of {list}")))?;
-    Ok(entry.get(part).unwrap_or(&Yaml::NOTHING))
+    Ok(entry.get(part).unwrap_or(&YamlNode::NOTHING))
 }
 
-fn required(map: &Yaml, key: &str, path: &str) -> Result<String, ConfigError> {
+fn required(map: &YamlNode, key: &str, path: &str) -> Result<String, ConfigError> {
     text_of(map, key, path)?.ok_or_else(|| ConfigError::Missing(path.to_owned()))
 }
 
 /// A text; none when it is absent, null or empty.
-fn text_of(map: &Yaml, key: &str, path: &str) -> Result<Option<String>, ConfigError> {
+fn text_of(map: &YamlNode, key: &str, path: &str) -> Result<Option<String>, ConfigError> {
     match map.get(key) {
         None => Ok(None),
         Some(value) => {
@@ -185,15 +193,15 @@ fn text_of(map: &Yaml, key: &str, path: &str) -> Result<Option<String>, ConfigEr
     }
 }
 
-fn flag(map: &Yaml, key: &str, path: &str) -> Result<bool, ConfigError> {
-    match map.get(key).map(Yaml::text) {
+fn flag(map: &YamlNode, key: &str, path: &str) -> Result<bool, ConfigError> {
+    match map.get(key).map(YamlNode::text) {
         None | Some(Some("false")) => Ok(false),
         Some(Some("true")) => Ok(true),
         Some(_) => Err(ConfigError::invalid(path, "is neither true nor false")),
     }
 }
 
-fn refuse(map: &Yaml, path: &str, keys: &[&str]) -> Result<(), ConfigError> {
+fn refuse(map: &YamlNode, path: &str, keys: &[&str]) -> Result<(), ConfigError> {
     let used = |key: &&&str| map.get(key).is_some_and(|value| !value.is_empty());
     match keys.iter().find(used) {
         Some(key) => Err(ConfigError::Unsupported(format!("{path}.{key}"))),

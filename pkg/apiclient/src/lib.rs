@@ -21,12 +21,12 @@ mod server;
 mod tls;
 mod transport;
 
-pub use client::{Client, Freshness, Next};
-pub use error::{Error, Reason};
+pub use client::{ApiClient, Freshness, RetryDecision};
+pub use error::{Error, FailureReason};
 pub use http::MAX_BODY;
-pub use kubeconfig::{ConfigError, Kubeconfig, MAX_FILE, Source, Trust};
+pub use kubeconfig::{ConfigError, CredentialSource, Kubeconfig, MAX_FILE, ServerTrust};
 pub use names::Resolver;
 pub use retry::RetryPolicy;
 pub use secret::Secret;
-pub use server::{Host, Server};
+pub use server::{ServerHost, ServerUrl};
 pub use tls::tls_config;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::retry::random_bits;
 use crate::transport::Deadline;
 pub(crate) use files::{ResolvConf, in_hosts};
-pub(crate) use message::{Answer, Kind, parse, query};
+pub(crate) use message::{DnsAnswer, RecordType, parse, query};
 
 /// Which files say how names are looked up, and where name servers listen.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ fn ask(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpA
     socket.connect(server)?;
     let bits = random_bits().to_be_bytes();
     let ids = [u16::from_be_bytes([bits[0], bits[1]]), u16::from_be_bytes([bits[2], bits[3]])];
-    let mut open = vec![(Kind::A, ids[0]), (Kind::Aaaa, ids[1])];
+    let mut open = vec![(RecordType::A, ids[0]), (RecordType::Aaaa, ids[1])];
     for (kind, id) in &open {
         let query = query(*id, name, *kind)
             .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the name is too long"))?;
@@ -104,16 +104,18 @@ fn ask(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpA
             }
             Err(error) => return Err(error),
         };
-        let answered = |(kind, id): &(Kind, u16)| parse(datagram, *id, name, *kind);
+        let answered = |(kind, id): &(RecordType, u16)| parse(datagram, *id, name, *kind);
         let Some((at, answer)) = open.iter().enumerate().find_map(|(at, asked)| Some((at, answered(asked)?)))
         else {
             continue;
         };
         open.remove(at);
         match answer {
-            Answer::Addresses(addresses) => found.extend(addresses),
-            Answer::Truncated => failure = Some(io::Error::other("its answer is too long for UDP")),
-            Answer::Failed(code) => failure = Some(io::Error::other(format!("it failed with code {code}"))),
+            DnsAnswer::Addresses(addresses) => found.extend(addresses),
+            DnsAnswer::Truncated => failure = Some(io::Error::other("its answer is too long for UDP")),
+            DnsAnswer::Failed(code) => {
+                failure = Some(io::Error::other(format!("it failed with code {code}")));
+            }
         }
     }
     found.sort_by_key(IpAddr::is_ipv6);

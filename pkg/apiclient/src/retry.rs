@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use retry::Backoff;
 
-use crate::Reason;
+use crate::FailureReason;
 
 /// How long and how often one `get` tries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,36 +41,40 @@ impl Default for RetryPolicy {
 
 /// The state of one series of tries.
 #[derive(Debug, Default)]
-pub(crate) struct Series {
+pub(crate) struct RetrySeries {
     pub(crate) tries: u32,
     first_not_found: Option<Duration>,
     first_refused: Option<Duration>,
 }
 
-impl Series {
+impl RetrySeries {
     /// The pause after a try that failed at `elapsed` since the call; `None`: give up. `random` is of 0 to 1.
     pub(crate) fn pause(
         &mut self,
         policy: &RetryPolicy,
-        reason: &Reason,
+        reason: &FailureReason,
         elapsed: Duration,
         random: f64,
     ) -> Option<Duration> {
         let end = match reason {
-            Reason::Config(_) | Reason::Redirected { .. } | Reason::Malformed(_) => return None,
-            Reason::Server { status, .. } if *status != 429 && *status < 500 => return None,
-            Reason::Server { .. } | Reason::Unreachable(_) | Reason::TimedOut(_) => policy.deadline,
-            Reason::NotFound(_) => {
+            FailureReason::Config(_) | FailureReason::Redirected { .. } | FailureReason::Malformed(_) => {
+                return None;
+            }
+            FailureReason::Server { status, .. } if *status != 429 && *status < 500 => return None,
+            FailureReason::Server { .. } | FailureReason::Unreachable(_) | FailureReason::TimedOut(_) => {
+                policy.deadline
+            }
+            FailureReason::NotFound(_) => {
                 self.first_not_found.get_or_insert(elapsed).saturating_add(policy.not_found_grace)
             }
-            Reason::Unauthorized(_) | Reason::Forbidden(_) | Reason::Untrusted(_) => {
+            FailureReason::Unauthorized(_) | FailureReason::Forbidden(_) | FailureReason::Untrusted(_) => {
                 self.first_refused.get_or_insert(elapsed).saturating_add(policy.unauthorized_grace)
             }
         };
         let doubled = Backoff::new(policy.backoff, policy.backoff_max).after(self.tries);
         let jittered = doubled.min(Duration::from_secs(3600)).mul_f64(random.clamp(0.0, 1.0));
         let asked = match reason {
-            Reason::Server { retry_after, .. } => retry_after.unwrap_or_default(),
+            FailureReason::Server { retry_after, .. } => retry_after.unwrap_or_default(),
             _ => Duration::ZERO,
         };
         let pause = jittered.max(asked);
@@ -91,8 +95,12 @@ pub(crate) fn random_bits() -> u64 {
 mod tests {
     use super::*;
 
-    fn server(status: u16, retry_after: Option<u64>) -> Reason {
-        Reason::Server { status, message: String::new(), retry_after: retry_after.map(Duration::from_secs) }
+    fn server(status: u16, retry_after: Option<u64>) -> FailureReason {
+        FailureReason::Server {
+            status,
+            message: String::new(),
+            retry_after: retry_after.map(Duration::from_secs),
+        }
     }
 
     #[test]
@@ -100,20 +108,20 @@ mod tests {
         let policy = RetryPolicy::default();
         let text = String::new;
         for (reason, last) in [
-            (Reason::Config(text()), None),
-            (Reason::Malformed(text()), None),
-            (Reason::Redirected { status: 302, location: text() }, None),
+            (FailureReason::Config(text()), None),
+            (FailureReason::Malformed(text()), None),
+            (FailureReason::Redirected { status: 302, location: text() }, None),
             (server(400, None), None),
             (server(429, None), Some(29)),
             (server(503, None), Some(29)),
-            (Reason::Unreachable(text()), Some(29)),
-            (Reason::TimedOut(text()), Some(29)),
-            (Reason::NotFound(text()), Some(1)),
-            (Reason::Unauthorized(text()), Some(4)),
-            (Reason::Forbidden(text()), Some(4)),
-            (Reason::Untrusted(text()), Some(4)),
+            (FailureReason::Unreachable(text()), Some(29)),
+            (FailureReason::TimedOut(text()), Some(29)),
+            (FailureReason::NotFound(text()), Some(1)),
+            (FailureReason::Unauthorized(text()), Some(4)),
+            (FailureReason::Forbidden(text()), Some(4)),
+            (FailureReason::Untrusted(text()), Some(4)),
         ] {
-            let mut series = Series::default();
+            let mut series = RetrySeries::default();
             let retried: Vec<u64> = (0..40)
                 .filter(|second| series.pause(&policy, &reason, Duration::from_secs(*second), 0.0).is_some())
                 .collect();
@@ -123,10 +131,10 @@ mod tests {
 
     #[test]
     fn a_grace_begins_at_the_first_such_answer() {
-        let mut series = Series::default();
+        let mut series = RetrySeries::default();
         let policy = RetryPolicy::default();
         let mut at = |second| {
-            series.pause(&policy, &Reason::NotFound(String::new()), Duration::from_secs(second), 0.0)
+            series.pause(&policy, &FailureReason::NotFound(String::new()), Duration::from_secs(second), 0.0)
         };
         assert!(at(10).is_some() && at(11).is_some() && at(12).is_none());
     }
@@ -136,12 +144,12 @@ mod tests {
         let policy = RetryPolicy::default();
         let millis: Vec<u128> = (1..9)
             .map(|tries| {
-                let mut series = Series { tries, ..Series::default() };
+                let mut series = RetrySeries { tries, ..RetrySeries::default() };
                 series.pause(&policy, &server(500, None), Duration::ZERO, 1.0).unwrap().as_millis()
             })
             .collect();
         assert_eq!(millis, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
-        let mut series = Series { tries: 1, ..Series::default() };
+        let mut series = RetrySeries { tries: 1, ..RetrySeries::default() };
         let pause = series.pause(&policy, &server(429, Some(3)), Duration::ZERO, 0.5);
         assert_eq!(pause, Some(Duration::from_secs(3)));
         assert_eq!(series.pause(&policy, &server(429, Some(31)), Duration::ZERO, 0.5), None);
@@ -159,8 +167,12 @@ mod tests {
             not_found_grace: max,
             unauthorized_grace: max,
         };
-        for reason in [Reason::NotFound(String::new()), Reason::Forbidden(String::new()), server(500, None)] {
-            let mut series = Series { tries: u32::MAX, ..Series::default() };
+        for reason in [
+            FailureReason::NotFound(String::new()),
+            FailureReason::Forbidden(String::new()),
+            server(500, None),
+        ] {
+            let mut series = RetrySeries { tries: u32::MAX, ..RetrySeries::default() };
             assert!(series.pause(&policy, &reason, Duration::from_secs(1), 1.0).is_some());
         }
     }

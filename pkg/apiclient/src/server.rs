@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// The host part of an URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum ServerHost {
     /// An address.
     Ip(IpAddr),
     /// A name to look up, lower-case.
@@ -15,11 +15,11 @@ pub enum Host {
 
 /// The `server` of a kubeconfig: `https://host:port/prefix` (client-go also takes a bare host; we do not).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct ServerUrl {
     /// TLS or not.
     pub https: bool,
     /// Host.
-    pub host: Host,
+    pub host: ServerHost,
     /// Port; 443 or 80 when none is given.
     pub port: u16,
     /// Path before `/api`, without a slash at the end; mostly empty.
@@ -31,7 +31,7 @@ pub struct Server {
 #[error("is no URL of the form https://host:port")]
 pub struct NotAServer;
 
-impl FromStr for Server {
+impl FromStr for ServerUrl {
     type Err = NotAServer;
 
     fn from_str(text: &str) -> Result<Self, NotAServer> {
@@ -39,7 +39,7 @@ impl FromStr for Server {
     }
 }
 
-fn parse(text: &str) -> Option<Server> {
+fn parse(text: &str) -> Option<ServerUrl> {
     let (scheme, rest) = text.split_once("://")?;
     let https = match scheme.to_ascii_lowercase().as_str() {
         "https" => true,
@@ -58,7 +58,7 @@ fn parse(text: &str) -> Option<Server> {
         None => 80,
         Some(port) => port.parse().ok().filter(|port| *port != 0)?,
     };
-    Some(Server { https, host: parse_host(host)?, port, prefix: path.trim_end_matches('/').to_owned() })
+    Some(ServerUrl { https, host: parse_host(host)?, port, prefix: path.trim_end_matches('/').to_owned() })
 }
 
 /// Host, brackets kept, and port. A colon without a port is as none.
@@ -75,31 +75,32 @@ fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
     }
 }
 
-fn parse_host(host: &str) -> Option<Host> {
+fn parse_host(host: &str) -> Option<ServerHost> {
     if let Some(inner) = host.strip_prefix('[') {
-        return inner.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(|ip| Host::Ip(ip.into()));
+        return inner.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(|ip| ServerHost::Ip(ip.into()));
     }
     if let Ok(ip) = host.parse() {
-        return Some(Host::Ip(IpAddr::V4(ip)));
+        return Some(ServerHost::Ip(IpAddr::V4(ip)));
     }
     let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
     let name = host.strip_suffix('.').unwrap_or(host);
     let labels = name.split('.').all(|label| (1..=63).contains(&label.len()));
-    (labels && name.len() <= 253 && name.bytes().all(valid)).then(|| Host::Name(name.to_ascii_lowercase()))
+    (labels && name.len() <= 253 && name.bytes().all(valid))
+        .then(|| ServerHost::Name(name.to_ascii_lowercase()))
 }
 
-impl Server {
+impl ServerUrl {
     /// `host:port`, an IPv6 address in brackets: the `Host` header.
     pub(crate) fn authority(&self) -> String {
         match &self.host {
-            Host::Ip(IpAddr::V6(ip)) => format!("[{ip}]:{}", self.port),
-            Host::Ip(ip) => format!("{ip}:{}", self.port),
-            Host::Name(name) => format!("{name}:{}", self.port),
+            ServerHost::Ip(IpAddr::V6(ip)) => format!("[{ip}]:{}", self.port),
+            ServerHost::Ip(ip) => format!("{ip}:{}", self.port),
+            ServerHost::Name(name) => format!("{name}:{}", self.port),
         }
     }
 }
 
-impl fmt::Display for Server {
+impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.https { "https" } else { "http" };
         write!(f, "{scheme}://{}{}", self.authority(), self.prefix)
@@ -120,7 +121,7 @@ mod tests {
             ("https://rancher/k8s/clusters/c-1:x/", "https://rancher:443/k8s/clusters/c-1:x"),
             ("https://a:", "https://a:443"),
         ] {
-            assert_eq!(text.parse::<Server>().unwrap().to_string(), shown);
+            assert_eq!(text.parse::<ServerUrl>().unwrap().to_string(), shown);
         }
     }
 
@@ -147,7 +148,7 @@ mod tests {
             "https://x[::1]:5",
             "https://a..b",
         ] {
-            assert!(text.parse::<Server>().is_err(), "{text}");
+            assert!(text.parse::<ServerUrl>().is_err(), "{text}");
         }
     }
 }

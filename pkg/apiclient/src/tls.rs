@@ -13,54 +13,58 @@ use rustls::{
     SignatureScheme,
 };
 
-use crate::kubeconfig::{Loaded, LoadedTrust};
-use crate::transport::Connection;
-use crate::{Host, Reason, Secret};
+use crate::kubeconfig::{LoadedKubeconfig, LoadedTrust};
+use crate::transport::DeadlineStream;
+use crate::{FailureReason, Secret, ServerHost};
 
 /// A connection with TLS on it.
-pub(crate) type Stream = rustls::StreamOwned<ClientConnection, Connection>;
+pub(crate) type TlsStream = rustls::StreamOwned<ClientConnection, DeadlineStream>;
 
 /// Makes the handshake and sends `request`, which leaves together with our last words of the handshake: after the
 /// server has proved who it is, and without waiting for another answer.
-pub(crate) fn send(loaded: &Loaded, mut connection: Connection, request: &[u8]) -> Result<Stream, Reason> {
+pub(crate) fn send(
+    loaded: &LoadedKubeconfig,
+    mut connection: DeadlineStream,
+    request: &[u8],
+) -> Result<TlsStream, FailureReason> {
     let config = config(loaded)?;
     let name = server_name(loaded)?;
     let mut client = ClientConnection::new(Arc::new(config), name)
-        .map_err(|error| Reason::config(format!("TLS cannot be set up: {error}")))?;
+        .map_err(|error| FailureReason::config(format!("TLS cannot be set up: {error}")))?;
     let queued = client.writer().write_all(request);
-    queued.map_err(|error| Reason::config(format!("the request cannot be sent: {error}")))?;
+    queued.map_err(|error| FailureReason::config(format!("the request cannot be sent: {error}")))?;
     while client.is_handshaking() || client.wants_write() {
         let moved =
             client.complete_io(&mut connection).map_err(|error| reason(&error, "the TLS handshake"))?;
         if moved == (0, 0) && client.is_handshaking() {
-            return Err(Reason::Unreachable(
+            return Err(FailureReason::Unreachable(
                 "the server closed the connection in the TLS handshake".to_owned(),
             ));
         }
     }
-    Ok(Stream::new(client, connection))
+    Ok(TlsStream::new(client, connection))
 }
 
 /// TLS towards whoever has a certificate of the authority in this PEM text; towards anybody, if there is none.
 ///
 /// # Errors
 /// The text holds no certificate that can be used.
-pub fn tls_config(authority: Option<&[u8]>) -> Result<ClientConfig, Reason> {
+pub fn tls_config(authority: Option<&[u8]>) -> Result<ClientConfig, FailureReason> {
     Ok(trusting(authority)?.with_no_client_auth())
 }
 
-fn trusting(authority: Option<&[u8]>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Reason> {
+fn trusting(authority: Option<&[u8]>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, FailureReason> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| Reason::config(format!("TLS cannot be set up: {error}")))?;
+        .map_err(|error| FailureReason::config(format!("TLS cannot be set up: {error}")))?;
     Ok(match authority {
-        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))),
+        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(InsecureVerifier(provider))),
         Some(pem) => builder.with_root_certificates(roots(pem)?),
     })
 }
 
-fn config(loaded: &Loaded) -> Result<ClientConfig, Reason> {
+fn config(loaded: &LoadedKubeconfig) -> Result<ClientConfig, FailureReason> {
     let builder = trusting(match &loaded.trust {
         LoadedTrust::Insecure => None,
         LoadedTrust::Authority(pem) => Some(pem.bytes()),
@@ -72,54 +76,56 @@ fn config(loaded: &Loaded) -> Result<ClientConfig, Reason> {
                 certificates(certificate.bytes(), "client certificate")?,
                 private_key(key)?,
             )
-            .map_err(|error| Reason::config(format!("the client certificate cannot be used: {error}"))),
+            .map_err(|error| {
+                FailureReason::config(format!("the client certificate cannot be used: {error}"))
+            }),
     }
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, Reason> {
+fn roots(pem: &[u8]) -> Result<RootCertStore, FailureReason> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem, "certificate authority")? {
-        roots
-            .add(certificate)
-            .map_err(|error| Reason::config(format!("the certificate authority cannot be used: {error}")))?;
+        roots.add(certificate).map_err(|error| {
+            FailureReason::config(format!("the certificate authority cannot be used: {error}"))
+        })?;
     }
     Ok(roots)
 }
 
-fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, Reason> {
+fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, FailureReason> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        _ => Err(Reason::config(format!("the {what} is no PEM with a certificate"))),
+        _ => Err(FailureReason::config(format!("the {what} is no PEM with a certificate"))),
     }
 }
 
-fn private_key(pem: &Secret) -> Result<PrivateKeyDer<'static>, Reason> {
+fn private_key(pem: &Secret) -> Result<PrivateKeyDer<'static>, FailureReason> {
     PrivateKeyDer::from_pem_slice(pem.bytes())
-        .map_err(|_| Reason::config("the client key is no PEM with a private key"))
+        .map_err(|_| FailureReason::config("the client key is no PEM with a private key"))
 }
 
-fn server_name(loaded: &Loaded) -> Result<ServerName<'static>, Reason> {
+fn server_name(loaded: &LoadedKubeconfig) -> Result<ServerName<'static>, FailureReason> {
     match (&loaded.server_name, &loaded.server.host) {
-        (None, Host::Ip(ip)) => Ok(ServerName::from(*ip)),
-        (Some(name), _) | (None, Host::Name(name)) => ServerName::try_from(name.clone())
-            .map_err(|_| Reason::config(format!("{name:?} is no name for a certificate"))),
+        (None, ServerHost::Ip(ip)) => Ok(ServerName::from(*ip)),
+        (Some(name), _) | (None, ServerHost::Name(name)) => ServerName::try_from(name.clone())
+            .map_err(|_| FailureReason::config(format!("{name:?} is no name for a certificate"))),
     }
 }
 
 /// What an error on a connection, with TLS or without, means.
-pub(crate) fn reason(error: &io::Error, during: &'static str) -> Reason {
+pub(crate) fn reason(error: &io::Error, during: &'static str) -> FailureReason {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(rustls::Error::InvalidCertificate(_)) => {
-            Reason::Untrusted(tls.map(ToString::to_string).unwrap_or_default())
+            FailureReason::Untrusted(tls.map(ToString::to_string).unwrap_or_default())
         }
         Some(rustls::Error::AlertReceived(alert)) if refuses_client(*alert) => {
-            Reason::Unauthorized(format!("it refused the client certificate ({alert:?})"))
+            FailureReason::Unauthorized(format!("it refused the client certificate ({alert:?})"))
         }
-        Some(other) => Reason::Unreachable(format!("{during} failed: {other}")),
-        None if error.kind() == io::ErrorKind::TimedOut => Reason::TimedOut(during.to_owned()),
-        None => Reason::Unreachable(format!("{during} failed: {error}")),
+        Some(other) => FailureReason::Unreachable(format!("{during} failed: {other}")),
+        None if error.kind() == io::ErrorKind::TimedOut => FailureReason::TimedOut(during.to_owned()),
+        None => FailureReason::Unreachable(format!("{during} failed: {error}")),
     }
 }
 
@@ -142,9 +148,9 @@ fn refuses_client(alert: AlertDescription) -> bool {
 
 /// For `insecure-skip-tls-verify: true`: takes any certificate, still checks that the peer has its key.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct InsecureVerifier(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for InsecureVerifier {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -28,12 +28,12 @@ fn timed_out() -> io::Error {
 /// A connection on which every single read and write gets only what is left of the deadline. A peer that sends a byte
 /// now and then cannot hold it longer.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct DeadlineStream {
     stream: TcpStream,
     deadline: Deadline,
 }
 
-impl Connection {
+impl DeadlineStream {
     /// Tries the addresses in their order, each with its share of what is left.
     pub(crate) fn open(addresses: &[IpAddr], port: u16, deadline: Deadline) -> io::Result<Self> {
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
@@ -42,7 +42,7 @@ impl Connection {
             match TcpStream::connect_timeout(&SocketAddr::new(*address, port), share) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    return Ok(Connection { stream, deadline });
+                    return Ok(DeadlineStream { stream, deadline });
                 }
                 Err(error) => last = error,
             }
@@ -51,14 +51,14 @@ impl Connection {
     }
 }
 
-impl Read for Connection {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(self.deadline.left()?))?;
         self.stream.read(buffer).map_err(as_time_out)
     }
 }
 
-impl Write for Connection {
+impl Write for DeadlineStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(self.deadline.left()?))?;
         self.stream.write(bytes).map_err(as_time_out)

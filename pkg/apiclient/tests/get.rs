@@ -10,7 +10,7 @@ use std::io::Write;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use apiclient::{Client, Error, Freshness, Reason, Resolver, RetryPolicy};
+use apiclient::{ApiClient, Error, FailureReason, Freshness, Resolver, RetryPolicy};
 use serde::Deserialize;
 use stub::{Dir, Stub, Tls, answer, json};
 
@@ -38,7 +38,7 @@ fn policy() -> RetryPolicy {
 }
 
 fn get(dir: &Dir) -> Result<Pod, Error> {
-    Client::new(dir.kubeconfig()).get(&POD, Freshness::Newest, &policy())
+    ApiClient::new(dir.kubeconfig()).get(&POD, Freshness::Newest, &policy())
 }
 
 fn pod() -> Vec<u8> {
@@ -88,7 +88,7 @@ fn a_client_certificate_is_shown_to_the_server() {
     dir.write("client.crt", &certificate);
     dir.write("client.key", &key);
     let error = failure(&dir);
-    assert!(matches!(error.reason, Reason::Unauthorized(_)), "{error}");
+    assert!(matches!(error.reason, FailureReason::Unauthorized(_)), "{error}");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn trust_is_the_authoritys_and_nobody_elses() {
     let wrong = Dir::new(&good.url("127.0.0.1"), &Tls::new().ca_line(), "token: s3cret");
     let start = Instant::now();
     let error = failure(&wrong);
-    assert!(matches!(error.reason, Reason::Untrusted(_)), "{error}");
+    assert!(matches!(error.reason, FailureReason::Untrusted(_)), "{error}");
     assert!(error.tries > 1 && start.elapsed() < millis(1000), "{error}");
     assert_eq!(good.requests(), 0, "no token goes to a server that is not trusted");
 
@@ -117,13 +117,13 @@ fn trust_is_the_authoritys_and_nobody_elses() {
 
     let expired = Stub::tls(tls.expired_server(), |_, _| pod());
     let error = failure(&Dir::new(&expired.url("127.0.0.1"), &tls.ca_line(), "token: s3cret"));
-    assert!(matches!(&error.reason, Reason::Untrusted(why) if why.contains("xpired")), "{error}");
+    assert!(matches!(&error.reason, FailureReason::Untrusted(why) if why.contains("xpired")), "{error}");
 
     let named = Stub::tls(tls.server(&["kubernetes.default"]), |_, _| pod());
     let cluster = format!("{}, tls-server-name: kubernetes.default", tls.ca_line());
     assert!(matches!(
         failure(&Dir::new(&named.url("127.0.0.1"), &tls.ca_line(), "token: s3cret")).reason,
-        Reason::Untrusted(_)
+        FailureReason::Untrusted(_)
     ));
     assert!(get(&Dir::new(&named.url("127.0.0.1"), &cluster, "token: s3cret")).is_ok());
 }
@@ -154,14 +154,14 @@ fn a_hostname_is_looked_up_and_checked() {
     dir.write("hosts", "127.0.0.1 api.example\n");
     dir.write("resolv.conf", "nameserver 127.0.0.1\n");
     let resolver = Resolver { hosts: dir.path("hosts"), resolv_conf: dir.path("resolv.conf"), port: 1 };
-    let client = Client::new(dir.kubeconfig()).with_resolver(resolver);
+    let client = ApiClient::new(dir.kubeconfig()).with_resolver(resolver);
     assert!(client.get::<Pod>(&POD, Freshness::Newest, &policy()).is_ok());
 
     dir.write("hosts", "\n");
     let error = client
         .get::<Pod>(&POD, Freshness::Newest, &RetryPolicy { deadline: millis(100), ..policy() })
         .unwrap_err();
-    assert!(matches!(error.reason, Reason::Unreachable(_) | Reason::TimedOut(_)), "{error}");
+    assert!(matches!(error.reason, FailureReason::Unreachable(_) | FailureReason::TimedOut(_)), "{error}");
     assert!(error.to_string().contains("looking up its name"), "{error}");
 }
 
@@ -184,7 +184,10 @@ fn a_token_that_rotates_is_read_again_after_a_401() {
 
     dir.write("token", "s3cret-old\n");
     let error = failure(&dir);
-    assert!(matches!(error.reason, Reason::Unauthorized(_)) && error.elapsed < millis(1000), "{error}");
+    assert!(
+        matches!(error.reason, FailureReason::Unauthorized(_)) && error.elapsed < millis(1000),
+        "{error}"
+    );
 }
 
 #[test]
@@ -204,8 +207,8 @@ fn a_last_try_that_is_cut_short_does_not_hide_what_the_others_were_told() {
         unauthorized_grace: millis(1000),
         ..policy()
     };
-    let error = Client::new(dir.kubeconfig()).get::<Pod>(&POD, Freshness::Newest, &policy).unwrap_err();
-    assert!(error.tries >= 3 && matches!(error.reason, Reason::Unauthorized(_)), "{error}");
+    let error = ApiClient::new(dir.kubeconfig()).get::<Pod>(&POD, Freshness::Newest, &policy).unwrap_err();
+    assert!(error.tries >= 3 && matches!(error.reason, FailureReason::Unauthorized(_)), "{error}");
 }
 
 #[test]
@@ -216,7 +219,10 @@ fn a_404_is_retried_within_its_grace() {
 
     let never = Stub::plain(|_, _| json(404, r#"{"message":"pods \"web-0\" not found"}"#));
     let error = failure(&Dir::new(&never.url("127.0.0.1"), "x: y", "token: s3cret"));
-    assert!(matches!(&error.reason, Reason::NotFound(why) if why.contains("pods \"web-0\"")), "{error}");
+    assert!(
+        matches!(&error.reason, FailureReason::NotFound(why) if why.contains("pods \"web-0\"")),
+        "{error}"
+    );
     assert!(error.tries > 1 && error.elapsed < millis(1000), "{error}");
 }
 
@@ -234,7 +240,7 @@ fn overload_is_retried_and_retry_after_heeded() {
     let busy =
         Stub::plain(|_, _| answer("429 Too Many Requests", "Retry-After: 60\r\nContent-Length: 0\r\n", b""));
     let error = failure(&Dir::new(&busy.url("127.0.0.1"), "x: y", "token: s3cret"));
-    assert!(matches!(error.reason, Reason::Server { status: 429, .. }) && error.tries == 1, "{error}");
+    assert!(matches!(error.reason, FailureReason::Server { status: 429, .. }) && error.tries == 1, "{error}");
     assert!(error.elapsed < millis(500));
 }
 
@@ -274,7 +280,7 @@ fn a_refused_connection_is_retried_until_the_deadline() {
     let dir =
         Dir::new(&format!("https://127.0.0.1:{port}"), "insecure-skip-tls-verify: true", "token: s3cret");
     let error = failure(&dir);
-    assert!(matches!(error.reason, Reason::Unreachable(_)), "{error}");
+    assert!(matches!(error.reason, FailureReason::Unreachable(_)), "{error}");
     assert!(error.tries > 3, "{error}");
     assert!(error.elapsed > millis(1000) && error.elapsed < millis(2500), "{error}");
 }
@@ -301,7 +307,7 @@ fn a_server_that_hangs_or_drips_costs_no_more_than_the_deadline() {
         );
         let start = Instant::now();
         let error = failure(&dir);
-        assert!(matches!(error.reason, Reason::TimedOut(_)), "{error}");
+        assert!(matches!(error.reason, FailureReason::TimedOut(_)), "{error}");
         assert!(error.tries >= 3, "each try ends by itself: {error}");
         assert!(start.elapsed() < millis(2500), "{error}");
     }
@@ -326,7 +332,7 @@ fn a_kubeconfig_that_cannot_be_used_is_named_and_nothing_else_tried() {
     for text in ["", "a: [", "kind: Config\n"] {
         dir.write("kubeconfig", text);
         let error = failure(&dir);
-        assert!(matches!(error.reason, Reason::Config(_)) && error.tries == 1, "{error}");
+        assert!(matches!(error.reason, FailureReason::Config(_)) && error.tries == 1, "{error}");
         assert!(error.to_string().contains(&*dir.kubeconfig().to_string_lossy()), "{error}");
     }
     fs::remove_file(dir.kubeconfig()).unwrap();
@@ -334,5 +340,5 @@ fn a_kubeconfig_that_cannot_be_used_is_named_and_nothing_else_tried() {
     let dir = Dir::new("https://127.0.0.1:1", "insecure-skip-tls-verify: true", "tokenFile: token");
     assert!(failure(&dir).to_string().contains("/token"));
     dir.write("token", "two\nlines");
-    assert!(matches!(failure(&dir).reason, Reason::Config(_)));
+    assert!(matches!(failure(&dir).reason, FailureReason::Config(_)));
 }

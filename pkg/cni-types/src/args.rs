@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::{CniError, Code, NameError, Namespace, PodName, PodUid};
+use crate::{CniError, ErrorCode, K8sNamespace, K8sPodName, NameError, PodUid};
 
 /// The greatest length of `CNI_ARGS` in bytes. Runtimes send about 300.
 pub const MAX_ARGS: usize = 16 * 1024;
@@ -10,22 +10,22 @@ pub const MAX_ARGS: usize = 16 * 1024;
 /// The parsed `CNI_ARGS` (Istio 1.20; CNI spec 1.1.0, section 2: "alphanumeric key-value pairs separated by semicolons").
 /// An empty value counts as absent. Of a key that comes twice the last one holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Args {
+pub struct CniArgs {
     /// `IgnoreUnknown`: keys that we do not know are no error.
     pub ignore_unknown: bool,
     /// `IP`: an address that the caller wishes.
     pub ip: Option<IpAddr>,
     /// `K8S_POD_NAME`.
-    pub pod_name: Option<PodName>,
+    pub pod_name: Option<K8sPodName>,
     /// `K8S_POD_NAMESPACE`.
-    pub pod_namespace: Option<Namespace>,
+    pub pod_namespace: Option<K8sNamespace>,
     /// `K8S_POD_INFRA_CONTAINER_ID`: the sandbox, as free text.
     pub infra_container_id: Option<String>,
     /// `K8S_POD_UID`.
     pub pod_uid: Option<PodUid>,
 }
 
-impl Args {
+impl CniArgs {
     /// Parses `key=value` pairs separated by `;`, in any order. An empty text has no pairs.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Args {
         if text.len() > MAX_ARGS {
             return Err(invalid(format!("CNI_ARGS is longer than {MAX_ARGS} bytes")));
         }
-        let mut args = Args::default();
+        let mut args = CniArgs::default();
         let mut unknown = Vec::new();
         let pairs = text.split(';').filter(|_| !text.is_empty());
         for pair in pairs {
@@ -55,8 +55,8 @@ impl Args {
         match key {
             "IgnoreUnknown" => self.ignore_unknown = boolean(key, value)?,
             "IP" => self.ip = address(key, value)?,
-            "K8S_POD_NAME" => self.pod_name = name(key, value, PodName::new)?,
-            "K8S_POD_NAMESPACE" => self.pod_namespace = name(key, value, Namespace::new)?,
+            "K8S_POD_NAME" => self.pod_name = name(key, value, K8sPodName::new)?,
+            "K8S_POD_NAMESPACE" => self.pod_namespace = name(key, value, K8sNamespace::new)?,
             "K8S_POD_INFRA_CONTAINER_ID" => {
                 self.infra_container_id = Some(value.to_owned()).filter(|text| !text.is_empty());
             }
@@ -112,7 +112,7 @@ fn shown(text: &str) -> String {
 }
 
 fn invalid(msg: String) -> CniError {
-    CniError::new(Code::InvalidEnvironment, msg)
+    CniError::new(ErrorCode::InvalidEnvironment, msg)
 }
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ mod tests {
         ];
         for _ in 0..pairs.len() {
             pairs.rotate_left(1);
-            let args = Args::parse(&pairs.join(";")).unwrap();
+            let args = CniArgs::parse(&pairs.join(";")).unwrap();
             assert!(args.ignore_unknown);
             assert_eq!(args.ip, Some("fd00::7".parse().unwrap()));
             assert_eq!(args.pod_name.unwrap().as_str(), "web-0");
@@ -145,8 +145,11 @@ mod tests {
 
     #[test]
     fn empty_values_are_absent() {
-        assert_eq!(Args::parse(""), Ok(Args::default()));
-        assert_eq!(Args::parse("K8S_POD_NAME=;K8S_POD_NAMESPACE=;K8S_POD_UID=;IP="), Ok(Args::default()));
+        assert_eq!(CniArgs::parse(""), Ok(CniArgs::default()));
+        assert_eq!(
+            CniArgs::parse("K8S_POD_NAME=;K8S_POD_NAMESPACE=;K8S_POD_UID=;IP="),
+            Ok(CniArgs::default())
+        );
     }
 
     #[test]
@@ -166,27 +169,27 @@ mod tests {
             ("IgnoreUnknown=1;K8S_POD_NAMESPACE=A", "K8S_POD_NAMESPACE"),
             ("K8S_POD_UID=a/b", "K8S_POD_UID"),
         ] {
-            let error = Args::parse(text).unwrap_err();
-            assert_eq!(error.code, Code::InvalidEnvironment, "{text}");
+            let error = CniArgs::parse(text).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidEnvironment, "{text}");
             assert!(error.msg.contains(part), "{text}: {}", error.msg);
         }
-        assert!(Args::parse(&"a".repeat(MAX_ARGS + 1)).is_err());
+        assert!(CniArgs::parse(&"a".repeat(MAX_ARGS + 1)).is_err());
     }
 
     #[test]
     fn booleans_are_those_of_go() {
         for yes in ["1", "t", "T", "true", "TRUE", "True"] {
-            assert!(Args::parse(&format!("X=1;IgnoreUnknown={yes}")).is_ok(), "{yes}");
+            assert!(CniArgs::parse(&format!("X=1;IgnoreUnknown={yes}")).is_ok(), "{yes}");
         }
         for no in ["0", "f", "F", "false", "FALSE", "False"] {
-            assert!(!Args::parse(&format!("IgnoreUnknown={no}")).unwrap().ignore_unknown, "{no}");
+            assert!(!CniArgs::parse(&format!("IgnoreUnknown={no}")).unwrap().ignore_unknown, "{no}");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_panics_and_no_name_leaves_its_form(text in "(K8S_POD_NAME=|K8S_POD_NAMESPACE=|IP=|;|=|\\PC){0,20}") {
-            if let Ok(args) = Args::parse(&text) {
+            if let Ok(args) = CniArgs::parse(&text) {
                 let name = args.pod_name.map(|name| name.as_str().to_owned()).unwrap_or_default();
                 prop_assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.'));
             }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use crate::json::Fields;
+use crate::json::ObjectFields;
 use crate::names::is_cni_name;
-use crate::{CniError, Code, Command, Namespace, PrevResult, Version, run_dir};
+use crate::{CniCommand, CniError, CniVersion, ErrorCode, K8sNamespace, PrevResult, run_dir};
 
 /// The greatest configuration that is read from stdin, in bytes. Annotations, the greatest part, are at most 256 KiB of
 /// keys and values (Kubernetes `TotalAnnotationSizeLimitB`); escaping can double that.
@@ -27,7 +27,7 @@ pub const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
 #[derive(Debug)]
 pub struct NetConf {
     /// `cniVersion`; missing means 0.1.0.
-    pub cni_version: Version,
+    pub cni_version: CniVersion,
     /// `name` of the network: alphanumeric, then alphanumerics, `_`, `.`, `-`.
     pub name: String,
     /// `type`: the name of the plugin's binary.
@@ -37,7 +37,7 @@ pub struct NetConf {
     /// `runtimeConfig` under [`POD_ANNOTATIONS`]; none when the runtime does not deliver it.
     pub pod_annotations: Option<BTreeMap<String, String>>,
     /// [`VALID_ATTACHMENTS`]; none when the key is missing, which is an error at `GC`.
-    pub valid_attachments: Option<Vec<Attachment>>,
+    pub valid_attachments: Option<Vec<ValidAttachment>>,
     /// `log_level`, else `plugin_log_level`, as given.
     pub log_level: Option<String>,
     /// `log_uds_address`, else in `cni_agent_run_dir`: path of the agent's log socket.
@@ -55,14 +55,14 @@ pub struct NetConf {
     /// `ambient_config`: path of the file that plugin and agent share.
     pub ambient_config: Option<String>,
     /// `pod_namespace`: the namespace of the agent.
-    pub pod_namespace: Option<Namespace>,
+    pub pod_namespace: Option<K8sNamespace>,
     /// `kubernetes`.
-    pub kubernetes: Kubernetes,
+    pub kubernetes: KubernetesConf,
 }
 
 /// One attachment that is to stay.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Attachment {
+pub struct ValidAttachment {
     /// `containerID`, as given.
     pub container_id: String,
     /// `ifname`, as given.
@@ -71,7 +71,7 @@ pub struct Attachment {
 
 /// The `kubernetes` part of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kubernetes {
+pub struct KubernetesConf {
     /// `kubeconfig`, else in `cni_agent_run_dir`: path of the file with the credential; `None`: the plugin asks only the
     /// agent.
     pub kubeconfig: Option<String>,
@@ -87,9 +87,9 @@ pub struct Kubernetes {
     pub kubelet_root_dir: String,
 }
 
-impl Default for Kubernetes {
+impl Default for KubernetesConf {
     fn default() -> Self {
-        Kubernetes {
+        KubernetesConf {
             kubeconfig: None,
             exclude_namespaces: Vec::new(),
             intercept_type: "iptables".to_owned(),
@@ -110,21 +110,21 @@ impl NetConf {
     pub fn parse(stdin: &[u8]) -> Result<Self, CniError> {
         if stdin.len() > MAX_STDIN {
             return Err(CniError::new(
-                Code::Decode,
+                ErrorCode::Decode,
                 format!("the configuration is larger than {MAX_STDIN} bytes"),
             ));
         }
         let text = str::from_utf8(stdin).map_err(|error| {
-            CniError::new(Code::Decode, format!("the configuration is not UTF-8: {error}"))
+            CniError::new(ErrorCode::Decode, format!("the configuration is not UTF-8: {error}"))
         })?;
-        let fields = Fields::parse("", text).map_err(|wrong| {
-            CniError::new(Code::Decode, format!("the configuration is no JSON object: {}", wrong.what))
+        let fields = ObjectFields::parse("", text).map_err(|wrong| {
+            CniError::new(ErrorCode::Decode, format!("the configuration is no JSON object: {}", wrong.what))
         })?;
         let version = version(&fields)?;
         Self::checked(&fields, version).map_err(|error| error.with_version(version))
     }
 
-    fn checked(fields: &Fields<'_>, cni_version: Version) -> Result<Self, CniError> {
+    fn checked(fields: &ObjectFields<'_>, cni_version: CniVersion) -> Result<Self, CniError> {
         let directory = fields.text("cni_agent_run_dir")?;
         let shared = |name| directory.as_deref().map(|directory| run_dir::path(directory, name));
         let or_shared = |key, name| Ok::<_, CniError>(fields.text(key)?.or_else(|| shared(name)));
@@ -155,13 +155,13 @@ impl NetConf {
     ///
     /// # Errors
     /// Code 1.
-    pub fn allows(&self, command: Command) -> Result<(), CniError> {
+    pub fn allows(&self, command: CniCommand) -> Result<(), CniError> {
         let since = command.since();
         if self.cni_version >= since {
             return Ok(());
         }
         let msg = format!("cniVersion {} has no {command}; it came with {since}", self.cni_version);
-        Err(CniError::new(Code::IncompatibleVersion, msg).with_version(self.cni_version))
+        Err(CniError::new(ErrorCode::IncompatibleVersion, msg).with_version(self.cni_version))
     }
 
     /// The parsed `prevResult`; none when there is none.
@@ -187,12 +187,13 @@ impl NetConf {
     }
 }
 
-fn version(fields: &Fields<'_>) -> Result<Version, CniError> {
+fn version(fields: &ObjectFields<'_>) -> Result<CniVersion, CniError> {
     let text = fields.text("cniVersion")?.unwrap_or_default();
-    text.parse().map_err(|error| CniError::new(Code::IncompatibleVersion, format!("cniVersion: {error}")))
+    text.parse()
+        .map_err(|error| CniError::new(ErrorCode::IncompatibleVersion, format!("cniVersion: {error}")))
 }
 
-fn name(fields: &Fields<'_>) -> Result<String, CniError> {
+fn name(fields: &ObjectFields<'_>) -> Result<String, CniError> {
     match fields.text("name")? {
         None => Err(invalid("name", "is missing; a network needs one")),
         Some(name) if is_cni_name(&name) => Ok(name),
@@ -206,7 +207,7 @@ fn name(fields: &Fields<'_>) -> Result<String, CniError> {
     }
 }
 
-fn pod_annotations(fields: &Fields<'_>) -> Result<Option<BTreeMap<String, String>>, CniError> {
+fn pod_annotations(fields: &ObjectFields<'_>) -> Result<Option<BTreeMap<String, String>>, CniError> {
     let Some(runtime) = fields.object("runtimeConfig")? else { return Ok(None) };
     let Some(map) = runtime.value::<BTreeMap<String, Option<String>>>(POD_ANNOTATIONS)? else {
         return Ok(None);
@@ -214,12 +215,12 @@ fn pod_annotations(fields: &Fields<'_>) -> Result<Option<BTreeMap<String, String
     Ok(Some(map.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect()))
 }
 
-fn valid_attachments(fields: &Fields<'_>) -> Result<Option<Vec<Attachment>>, CniError> {
+fn valid_attachments(fields: &ObjectFields<'_>) -> Result<Option<Vec<ValidAttachment>>, CniError> {
     if fields.get(VALID_ATTACHMENTS).is_none() {
         return Ok(None);
     }
-    let attachment = |item: &Fields<'_>| {
-        Ok(Attachment {
+    let attachment = |item: &ObjectFields<'_>| {
+        Ok(ValidAttachment {
             container_id: item.text("containerID")?.unwrap_or_default(),
             ifname: item.text("ifname")?.unwrap_or_default(),
         })
@@ -227,22 +228,22 @@ fn valid_attachments(fields: &Fields<'_>) -> Result<Option<Vec<Attachment>>, Cni
     fields.objects(VALID_ATTACHMENTS)?.iter().map(attachment).collect::<Result<_, CniError>>().map(Some)
 }
 
-fn pod_namespace(fields: &Fields<'_>) -> Result<Option<Namespace>, CniError> {
+fn pod_namespace(fields: &ObjectFields<'_>) -> Result<Option<K8sNamespace>, CniError> {
     let parse =
-        |text: String| Namespace::new(&text).map_err(|error| invalid("pod_namespace", &error.to_string()));
+        |text: String| K8sNamespace::new(&text).map_err(|error| invalid("pod_namespace", &error.to_string()));
     fields.text("pod_namespace")?.map(parse).transpose()
 }
 
-fn enablement_selectors(fields: &Fields<'_>) -> Result<Option<Box<RawValue>>, CniError> {
+fn enablement_selectors(fields: &ObjectFields<'_>) -> Result<Option<Box<RawValue>>, CniError> {
     const KEY: &str = "enablement_selectors";
     fields.objects(KEY)?; // that it is a list of objects; what is in them is for those who know selectors
     Ok(fields.get(KEY).map(ToOwned::to_owned))
 }
 
-fn kubernetes(beside: &Fields<'_>) -> Result<Kubernetes, CniError> {
+fn kubernetes(beside: &ObjectFields<'_>) -> Result<KubernetesConf, CniError> {
     const EXCLUDED: &str = "exclude_namespaces";
     let excluded = beside.texts(EXCLUDED)?;
-    let default = Kubernetes { exclude_namespaces: excluded, ..Kubernetes::default() };
+    let default = KubernetesConf { exclude_namespaces: excluded, ..KubernetesConf::default() };
     let Some(fields) = beside.object("kubernetes")? else { return Ok(default) };
     let seconds = match fields.value::<i64>("api_timeout_seconds")? {
         None => default.api_timeout_seconds,
@@ -252,7 +253,7 @@ fn kubernetes(beside: &Fields<'_>) -> Result<Kubernetes, CniError> {
             })?
         }
     };
-    Ok(Kubernetes {
+    Ok(KubernetesConf {
         kubeconfig: fields.text("kubeconfig")?,
         exclude_namespaces: match fields.get(EXCLUDED) {
             Some(_) => fields.texts(EXCLUDED)?,
@@ -266,7 +267,7 @@ fn kubernetes(beside: &Fields<'_>) -> Result<Kubernetes, CniError> {
 }
 
 fn invalid(path: &str, what: &str) -> CniError {
-    CniError::new(Code::InvalidConfig, format!("{path}: {what}"))
+    CniError::new(ErrorCode::InvalidConfig, format!("{path}: {what}"))
 }
 
 #[cfg(test)]

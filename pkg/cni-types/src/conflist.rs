@@ -6,14 +6,14 @@
 //! its unknown members and the text of its numbers. The printed form is the one in which Istio's agent writes, so that
 //! taking turns with it makes no difference.
 
-use crate::document::{Json, JsonError, Members, field_text, fields};
-use crate::version::Version;
+use crate::document::{Json, JsonError, JsonMembers, field_text, fields};
+use crate::version::CniVersion;
 
 mod entry;
 mod network;
 
-pub use entry::{Entry, EntryError};
-pub use network::{FileForm, Unusable, check_network, check_standalone};
+pub use entry::{ConflistEntry, EntryError};
+pub use network::{FileForm, UnusableConf, check_network, check_standalone};
 
 /// The name of a list that a single configuration became, as Istio has it. The configuration's own name stays in its
 /// entry, where no runtime reads it.
@@ -48,7 +48,7 @@ pub enum EditError {
         usize,
     ),
     /// There is no plugin that gives pods a network, after which ours could work.
-    #[error("the file has no plugin besides {}, which gives pods no network by itself", Entry::TYPE)]
+    #[error("the file has no plugin besides {}, which gives pods no network by itself", ConflistEntry::TYPE)]
     NothingToChain,
     /// With our list around it, the configuration could not be read back.
     #[error("the configuration is nested too deep to become part of a list")]
@@ -57,7 +57,7 @@ pub enum EditError {
 
 /// A file with our entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Merged {
+pub struct MergedConflist {
     /// The whole text.
     pub text: String,
     /// The file was a single configuration, and this is a list: its name has to end in `.conflist` now.
@@ -66,7 +66,7 @@ pub struct Merged {
 
 /// How our entry stands in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum EntryStatus {
     /// There is none.
     Absent,
     /// There is one, at the end, and it is what it should be.
@@ -80,23 +80,23 @@ pub enum Standing {
 }
 
 /// The file with our entry at the end of the chain. Other entries of our type are dropped. A single configuration
-/// becomes a list with it, as Istio's agent makes it; see [`Merged::converted`].
+/// becomes a list with it, as Istio's agent makes it; see [`MergedConflist::converted`].
 ///
 /// Doing it again gives the same text. What [`check_network`] takes before, it takes as a list after.
 ///
 /// # Errors
 /// See [`EditError`]. Never because of what foreign entries say.
-pub fn merged(existing: &[u8], entry: &Entry) -> Result<Merged, EditError> {
-    let (mut list, converted) = match Content::read(existing)? {
-        Content::List(list) => (list, false),
-        Content::Single(conf) => (conversion(conf)?, true),
+pub fn merged(existing: &[u8], entry: &ConflistEntry) -> Result<MergedConflist, EditError> {
+    let (mut list, converted) = match ConfigFile::read(existing)? {
+        ConfigFile::List(list) => (list, false),
+        ConfigFile::Single(conf) => (conversion(conf)?, true),
     };
     list.plugins.retain(is_foreign);
     if list.plugins.is_empty() {
         return Err(EditError::NothingToChain);
     }
     list.plugins.push(entry.json().clone());
-    Ok(Merged { text: list.into_json().to_go_text(), converted })
+    Ok(MergedConflist { text: list.into_json().to_go_text(), converted })
 }
 
 /// The file without entries of our type; none when it has none. A single configuration has none, whatever its type. The
@@ -105,7 +105,7 @@ pub fn merged(existing: &[u8], entry: &Entry) -> Result<Merged, EditError> {
 /// # Errors
 /// When the file cannot be read, or is neither configuration nor list.
 pub fn without_entry(existing: &[u8]) -> Result<Option<String>, EditError> {
-    let Content::List(mut list) = Content::read(existing)? else { return Ok(None) };
+    let ConfigFile::List(mut list) = ConfigFile::read(existing)? else { return Ok(None) };
     let before = list.plugins.len();
     list.plugins.retain(is_foreign);
     Ok((list.plugins.len() < before).then(|| list.into_json().to_go_text()))
@@ -116,19 +116,19 @@ pub fn without_entry(existing: &[u8]) -> Result<Option<String>, EditError> {
 ///
 /// # Errors
 /// As for [`merged`].
-pub fn standing(existing: &[u8], entry: &Entry) -> Result<Standing, EditError> {
-    let Content::List(list) = Content::read(existing)? else { return Ok(Standing::Absent) };
+pub fn standing(existing: &[u8], entry: &ConflistEntry) -> Result<EntryStatus, EditError> {
+    let ConfigFile::List(list) = ConfigFile::read(existing)? else { return Ok(EntryStatus::Absent) };
     let foreign = list.plugins.iter().filter(|plugin| is_foreign(plugin)).count();
     if foreign == 0 {
         return Err(EditError::NothingToChain);
     }
     let last = list.plugins.last().filter(|plugin| !is_foreign(plugin));
     Ok(match (list.plugins.len() - foreign, last) {
-        (0, _) => Standing::Absent,
-        (1, None) => Standing::NotLast,
-        (1, Some(ours)) if ours == entry.json() => Standing::Current,
-        (1, Some(_)) => Standing::Differs,
-        _ => Standing::Repeated,
+        (0, _) => EntryStatus::Absent,
+        (1, None) => EntryStatus::NotLast,
+        (1, Some(ours)) if ours == entry.json() => EntryStatus::Current,
+        (1, Some(_)) => EntryStatus::Differs,
+        _ => EntryStatus::Repeated,
     })
 }
 
@@ -136,8 +136,8 @@ pub fn standing(existing: &[u8], entry: &Entry) -> Result<Standing, EditError> {
 /// nobody has changed it since, and the original can be put back in its place. No when one of them cannot be read.
 #[must_use]
 pub fn is_conversion_of(converted: &[u8], original: &[u8]) -> bool {
-    let (Ok(Content::List(mut list)), Ok(Content::Single(conf))) =
-        (Content::read(converted), Content::read(original))
+    let (Ok(ConfigFile::List(mut list)), Ok(ConfigFile::Single(conf))) =
+        (ConfigFile::read(converted), ConfigFile::read(original))
     else {
         return false;
     };
@@ -156,30 +156,30 @@ pub fn plugin_types(content: &[u8]) -> Vec<String> {
 }
 
 /// What a file holds.
-enum Content {
-    Single(Members),
-    List(List),
+enum ConfigFile {
+    Single(JsonMembers),
+    List(PluginList),
 }
 
 /// A list of plugins, at least one.
-struct List {
+struct PluginList {
     /// All but `plugins`.
-    other: Members,
+    other: JsonMembers,
     /// All objects.
     plugins: Vec<Json>,
 }
 
-impl Content {
-    fn read(text: &[u8]) -> Result<Content, EditError> {
+impl ConfigFile {
+    fn read(text: &[u8]) -> Result<ConfigFile, EditError> {
         let Json::Object(mut members) = Json::parse(text)? else { return Err(EditError::NotAnObject) };
         let single = field_text(&members, "type").is_some();
         match members.remove("plugins") {
             Some(Json::List(_)) if single => Err(EditError::Both),
-            Some(Json::List(plugins)) => Ok(Content::List(List::new(members, plugins)?)),
-            None if single => Ok(Content::Single(members)),
+            Some(Json::List(plugins)) => Ok(ConfigFile::List(PluginList::new(members, plugins)?)),
+            None if single => Ok(ConfigFile::Single(members)),
             Some(option) if single => {
                 members.insert("plugins".to_owned(), option);
-                Ok(Content::Single(members))
+                Ok(ConfigFile::Single(members))
             }
             None => Err(EditError::NoPlugins),
             Some(_) => Err(EditError::PluginsNotAList),
@@ -187,14 +187,14 @@ impl Content {
     }
 }
 
-impl List {
-    fn new(other: Members, plugins: Vec<Json>) -> Result<List, EditError> {
+impl PluginList {
+    fn new(other: JsonMembers, plugins: Vec<Json>) -> Result<PluginList, EditError> {
         if plugins.is_empty() {
             return Err(EditError::NothingToChain);
         }
         match plugins.iter().position(|plugin| plugin.as_object().is_none()) {
             Some(at) => Err(EditError::EntryNotAnObject(at)),
-            None => Ok(List { other, plugins }),
+            None => Ok(PluginList { other, plugins }),
         }
     }
 
@@ -206,19 +206,19 @@ impl List {
 }
 
 fn is_foreign(plugin: &Json) -> bool {
-    plugin.as_object().and_then(|members| field_text(members, "type")) != Some(Entry::TYPE)
+    plugin.as_object().and_then(|members| field_text(members, "type")) != Some(ConflistEntry::TYPE)
 }
 
 /// The list that Istio's agent makes of a single configuration, before our entry is in it.
-fn conversion(mut conf: Members) -> Result<List, EditError> {
+fn conversion(mut conf: JsonMembers) -> Result<PluginList, EditError> {
     let version = list_version(&conf);
     conf.retain(|key, _| !key.eq_ignore_ascii_case("cniVersion"));
     if conf.values().map(Json::depth).max().unwrap_or(0) + ENTRY_LEVEL >= Json::MAX_DEPTH {
         return Err(EditError::TooDeep);
     }
     let member = |key: &str, text: &str| (key.to_owned(), Json::String(text.to_owned()));
-    let other = Members::from([member("name", LIST_NAME), member("cniVersion", version.as_str())]);
-    Ok(List { other, plugins: vec![Json::Object(conf)] })
+    let other = JsonMembers::from([member("name", LIST_NAME), member("cniVersion", version.as_str())]);
+    Ok(PluginList { other, plugins: vec![Json::Object(conf)] })
 }
 
 /// The version that a converted configuration's list speaks. Runtimes tell it to every plugin, so it replaces the
@@ -229,9 +229,9 @@ fn conversion(mut conf: Members) -> Result<List, EditError> {
 /// version stays: a plugin of that age need not speak 0.3.1 any more, and then no pod would start; and one of 1.1.0
 /// would lose `STATUS`, `GC` and parts of its result. A version that we do not speak is replaced, since our plugin would
 /// refuse every call of such a list.
-fn list_version(conf: &Members) -> Version {
+fn list_version(conf: &JsonMembers) -> CniVersion {
     let own = fields(conf, "cniVersion").find_map(Json::as_str).and_then(|text| text.parse().ok());
-    own.filter(|version| *version > Version::V0_4_0).unwrap_or(Version::V0_3_1)
+    own.filter(|version| *version > CniVersion::V0_4_0).unwrap_or(CniVersion::V0_3_1)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod print;
 pub use parse::JsonError;
 
 /// The members of an object, by their keys.
-pub(crate) type Members = BTreeMap<String, Json>;
+pub(crate) type JsonMembers = BTreeMap<String, Json>;
 
 /// A JSON value. Two of them are equal when they say the same, whatever the blanks and the order of keys; numbers are
 /// compared by their text, so 1 and 1.0 differ.
@@ -98,14 +98,14 @@ impl Json {
 
 /// The members that Go's decoder takes for a field of a struct: those whose key differs only in ASCII case, the exact
 /// one first.
-pub(crate) fn fields<'a>(members: &'a Members, key: &'a str) -> impl Iterator<Item = &'a Json> {
+pub(crate) fn fields<'a>(members: &'a JsonMembers, key: &'a str) -> impl Iterator<Item = &'a Json> {
     let alike = move |name: &str| name != key && name.eq_ignore_ascii_case(key);
     let others = members.iter().filter(move |(name, _)| alike(name)).map(|(_, value)| value);
     members.get(key).into_iter().chain(others)
 }
 
 /// The text that such a field gets; none when it is missing, empty or no string.
-pub(crate) fn field_text<'a>(members: &'a Members, key: &'a str) -> Option<&'a str> {
+pub(crate) fn field_text<'a>(members: &'a JsonMembers, key: &'a str) -> Option<&'a str> {
     fields(members, key).find_map(Json::as_str).filter(|text| !text.is_empty())
 }
 

@@ -3,11 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-use crate::{Args, CniError, Code, ContainerId, IfName, MAX_ARGS, NameError, NetnsPath, Version};
+use crate::{
+    CniArgs, CniError, CniIfName, CniVersion, ContainerId, ErrorCode, MAX_ARGS, NameError, NetnsPath,
+};
 
 /// What the runtime asks for (`CNI_COMMAND`; CNI spec 1.1.0, section 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Command {
+pub enum CniCommand {
     /// Attach a container, or modify the attachment of the plugins before.
     Add,
     /// Undo an `ADD`; may come often and without a netns.
@@ -22,7 +24,7 @@ pub enum Command {
     Version,
 }
 
-impl Command {
+impl CniCommand {
     /// The command that `CNI_COMMAND` names; none when it is unset or empty (a person runs the plugin by hand).
     ///
     /// # Errors
@@ -30,12 +32,12 @@ impl Command {
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, CniError> {
         let Some(text) = given(&lookup, "CNI_COMMAND") else { return Ok(None) };
         let command = match text.to_str() {
-            Some("ADD") => Command::Add,
-            Some("DEL") => Command::Del,
-            Some("CHECK") => Command::Check,
-            Some("GC") => Command::Gc,
-            Some("STATUS") => Command::Status,
-            Some("VERSION") => Command::Version,
+            Some("ADD") => CniCommand::Add,
+            Some("DEL") => CniCommand::Del,
+            Some("CHECK") => CniCommand::Check,
+            Some("GC") => CniCommand::Gc,
+            Some("STATUS") => CniCommand::Status,
+            Some("VERSION") => CniCommand::Version,
             _ => {
                 let shown: String = text.to_string_lossy().chars().take(64).collect();
                 return Err(invalid(format!("CNI_COMMAND is {shown:?}, which is no CNI command")));
@@ -46,12 +48,12 @@ impl Command {
 
     /// The first version that has the command.
     #[must_use]
-    pub const fn since(self) -> Version {
+    pub const fn since(self) -> CniVersion {
         match self {
-            Command::Add | Command::Del => Version::V0_1_0,
-            Command::Version => Version::V0_2_0,
-            Command::Check => Version::V0_4_0,
-            Command::Gc | Command::Status => Version::V1_1_0,
+            CniCommand::Add | CniCommand::Del => CniVersion::V0_1_0,
+            CniCommand::Version => CniVersion::V0_2_0,
+            CniCommand::Check => CniVersion::V0_4_0,
+            CniCommand::Gc | CniCommand::Status => CniVersion::V1_1_0,
         }
     }
 
@@ -60,50 +62,52 @@ impl Command {
     #[must_use]
     pub const fn required(self) -> &'static [&'static str] {
         match self {
-            Command::Add | Command::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
-            Command::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
-            Command::Gc | Command::Status => &["CNI_PATH"],
-            Command::Version => &[],
+            CniCommand::Add | CniCommand::Check => {
+                &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"]
+            }
+            CniCommand::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
+            CniCommand::Gc | CniCommand::Status => &["CNI_PATH"],
+            CniCommand::Version => &[],
         }
     }
 }
 
-impl fmt::Display for Command {
+impl fmt::Display for CniCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Command::Add => "ADD",
-            Command::Del => "DEL",
-            Command::Check => "CHECK",
-            Command::Gc => "GC",
-            Command::Status => "STATUS",
-            Command::Version => "VERSION",
+            CniCommand::Add => "ADD",
+            CniCommand::Del => "DEL",
+            CniCommand::Check => "CHECK",
+            CniCommand::Gc => "GC",
+            CniCommand::Status => "STATUS",
+            CniCommand::Version => "VERSION",
         })
     }
 }
 
 /// The `CNI_*` variables of one call, checked. What the command requires is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Environment {
+pub struct CniEnvironment {
     /// What to do.
-    pub command: Command,
+    pub command: CniCommand,
     /// `CNI_CONTAINERID`: there at `ADD`, `DEL`, `CHECK`.
     pub container_id: Option<ContainerId>,
     /// `CNI_NETNS`: there at `ADD` and `CHECK`; may be there at `DEL`.
     pub netns: Option<NetnsPath>,
     /// `CNI_IFNAME`: there at `ADD`, `DEL`, `CHECK`.
-    pub ifname: Option<IfName>,
+    pub ifname: Option<CniIfName>,
     /// `CNI_PATH`: directories of plugin binaries, separated by `:`.
     pub path: Option<OsString>,
-    /// `CNI_ARGS`, not parsed yet: see [`Environment::args`]. Empty when unset.
+    /// `CNI_ARGS`, not parsed yet: see [`CniEnvironment::args`]. Empty when unset.
     pub raw_args: String,
 }
 
-impl Environment {
+impl CniEnvironment {
     /// Reads the variables that the command uses. An empty variable counts as unset: runtimes set all of them always.
     ///
     /// # Errors
     /// Code 4: one that is required is missing (all missing ones are named), or one is invalid.
-    pub fn parse(command: Command, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, CniError> {
+    pub fn parse(command: CniCommand, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, CniError> {
         let missing: Vec<&str> =
             command.required().iter().copied().filter(|name| given(&lookup, name).is_none()).collect();
         if !missing.is_empty() {
@@ -112,9 +116,9 @@ impl Environment {
                 missing.join(", ")
             )));
         }
-        let container = matches!(command, Command::Add | Command::Del | Command::Check);
+        let container = matches!(command, CniCommand::Add | CniCommand::Del | CniCommand::Check);
         let of_container = |name: &str| if container { given(&lookup, name) } else { None };
-        Ok(Environment {
+        Ok(CniEnvironment {
             command,
             container_id: checked(
                 "CNI_CONTAINERID",
@@ -122,7 +126,7 @@ impl Environment {
                 as_text(ContainerId::new),
             )?,
             netns: checked("CNI_NETNS", of_container("CNI_NETNS"), NetnsPath::new)?,
-            ifname: checked("CNI_IFNAME", of_container("CNI_IFNAME"), as_text(IfName::new))?,
+            ifname: checked("CNI_IFNAME", of_container("CNI_IFNAME"), as_text(CniIfName::new))?,
             path: given(&lookup, "CNI_PATH"),
             raw_args: checked("CNI_ARGS", of_container("CNI_ARGS"), as_text(bounded_args))?
                 .unwrap_or_default(),
@@ -132,9 +136,9 @@ impl Environment {
     /// The parsed `CNI_ARGS`.
     ///
     /// # Errors
-    /// Code 4, see [`Args::parse`].
-    pub fn args(&self) -> Result<Args, CniError> {
-        Args::parse(&self.raw_args)
+    /// Code 4, see [`CniArgs::parse`].
+    pub fn args(&self) -> Result<CniArgs, CniError> {
+        CniArgs::parse(&self.raw_args)
     }
 }
 
@@ -164,7 +168,7 @@ fn bounded_args(text: &str) -> Result<String, NameError> {
 }
 
 fn invalid(msg: String) -> CniError {
-    CniError::new(Code::InvalidEnvironment, msg)
+    CniError::new(ErrorCode::InvalidEnvironment, msg)
 }
 
 #[cfg(test)]
@@ -185,34 +189,39 @@ mod tests {
 
     #[test]
     fn the_command_is_read_or_absent_or_refused() {
-        let read = |text: &str| Command::from_lookup(lookup(&[("CNI_COMMAND", text)]));
-        for command in
-            [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status, Command::Version]
-        {
+        let read = |text: &str| CniCommand::from_lookup(lookup(&[("CNI_COMMAND", text)]));
+        for command in [
+            CniCommand::Add,
+            CniCommand::Del,
+            CniCommand::Check,
+            CniCommand::Gc,
+            CniCommand::Status,
+            CniCommand::Version,
+        ] {
             assert_eq!(read(&command.to_string()), Ok(Some(command)));
         }
         assert_eq!(read(""), Ok(None));
-        assert_eq!(Command::from_lookup(|_| None), Ok(None));
-        assert_eq!(read("add").unwrap_err().code, Code::InvalidEnvironment);
+        assert_eq!(CniCommand::from_lookup(|_| None), Ok(None));
+        assert_eq!(read("add").unwrap_err().code, ErrorCode::InvalidEnvironment);
     }
 
     #[test]
     fn each_command_names_what_is_missing() {
         for (command, missing) in [
-            (Command::Add, "CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH"),
-            (Command::Check, "CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH"),
-            (Command::Del, "CNI_CONTAINERID, CNI_IFNAME, CNI_PATH"),
-            (Command::Gc, "CNI_PATH"),
-            (Command::Status, "CNI_PATH"),
+            (CniCommand::Add, "CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH"),
+            (CniCommand::Check, "CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH"),
+            (CniCommand::Del, "CNI_CONTAINERID, CNI_IFNAME, CNI_PATH"),
+            (CniCommand::Gc, "CNI_PATH"),
+            (CniCommand::Status, "CNI_PATH"),
         ] {
-            let error = Environment::parse(command, |_| Some(OsString::new())).unwrap_err();
-            assert_eq!(error.code, Code::InvalidEnvironment);
+            let error = CniEnvironment::parse(command, |_| Some(OsString::new())).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidEnvironment);
             assert!(error.msg.ends_with(&format!(": {missing}")), "{}", error.msg);
         }
-        assert!(Environment::parse(Command::Version, |_| None).is_ok());
+        assert!(CniEnvironment::parse(CniCommand::Version, |_| None).is_ok());
         let two = [("CNI_CONTAINERID", "abc"), ("CNI_PATH", "/x")];
         assert!(
-            Environment::parse(Command::Add, lookup(&two))
+            CniEnvironment::parse(CniCommand::Add, lookup(&two))
                 .unwrap_err()
                 .msg
                 .ends_with(": CNI_NETNS, CNI_IFNAME")
@@ -221,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_full_environment_is_typed() {
-        let env = Environment::parse(Command::Add, lookup(&FULL)).unwrap();
+        let env = CniEnvironment::parse(CniCommand::Add, lookup(&FULL)).unwrap();
         assert_eq!(env.container_id.unwrap().as_str(), "abc");
         assert_eq!(env.netns.unwrap().to_string(), "/proc/1/ns/net");
         assert_eq!(env.raw_args, "IgnoreUnknown=1");
@@ -236,8 +245,8 @@ mod tests {
             ("CNI_ARGS", &"a".repeat(MAX_ARGS + 1)),
         ] {
             let get = |key: &str| if key == name { Some(OsString::from(value)) } else { lookup(&FULL)(key) };
-            let error = Environment::parse(Command::Add, get).unwrap_err();
-            assert_eq!(error.code, Code::InvalidEnvironment);
+            let error = CniEnvironment::parse(CniCommand::Add, get).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidEnvironment);
             assert!(error.msg.starts_with(name), "{}", error.msg);
         }
     }

@@ -2,12 +2,12 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::Version;
+use crate::CniVersion;
 use crate::json;
 
 /// Well-known error codes (CNI spec 1.1.0, section 5, "Error") and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Code {
+pub enum ErrorCode {
     /// 1: the configuration asks for a CNI version that we do not speak.
     IncompatibleVersion,
     /// 2: a field of the configuration is not supported.
@@ -33,27 +33,27 @@ pub enum Code {
     Other,
 }
 
-impl Code {
+impl ErrorCode {
     /// The number of the code.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
-            Code::IncompatibleVersion => 1,
-            Code::UnsupportedField => 2,
-            Code::UnknownContainer => 3,
-            Code::InvalidEnvironment => 4,
-            Code::Io => 5,
-            Code::Decode => 6,
-            Code::InvalidConfig => 7,
-            Code::TryAgainLater => 11,
-            Code::NotAvailable => 50,
-            Code::LimitedConnectivity => 51,
-            Code::Other => 999,
+            ErrorCode::IncompatibleVersion => 1,
+            ErrorCode::UnsupportedField => 2,
+            ErrorCode::UnknownContainer => 3,
+            ErrorCode::InvalidEnvironment => 4,
+            ErrorCode::Io => 5,
+            ErrorCode::Decode => 6,
+            ErrorCode::InvalidConfig => 7,
+            ErrorCode::TryAgainLater => 11,
+            ErrorCode::NotAvailable => 50,
+            ErrorCode::LimitedConnectivity => 51,
+            ErrorCode::Other => 999,
         }
     }
 }
 
-impl Serialize for Code {
+impl Serialize for ErrorCode {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u32(self.number())
     }
@@ -65,9 +65,9 @@ impl Serialize for Code {
 pub struct CniError {
     /// The version that the configuration asked for, as far as it is known.
     #[serde(rename = "cniVersion", serialize_with = "as_text")]
-    pub cni_version: Version,
+    pub cni_version: CniVersion,
     /// What kind of error.
-    pub code: Code,
+    pub code: ErrorCode,
     /// One short sentence.
     pub msg: String,
     /// More, for the person who reads it; left out when empty.
@@ -78,8 +78,8 @@ pub struct CniError {
 impl CniError {
     /// An error of the newest version without details.
     #[must_use]
-    pub fn new(code: Code, msg: impl Into<String>) -> Self {
-        CniError { cni_version: Version::LATEST, code, msg: msg.into(), details: String::new() }
+    pub fn new(code: ErrorCode, msg: impl Into<String>) -> Self {
+        CniError { cni_version: CniVersion::LATEST, code, msg: msg.into(), details: String::new() }
     }
 
     /// The same error with details.
@@ -91,7 +91,7 @@ impl CniError {
 
     /// The same error for a configuration of that version.
     #[must_use]
-    pub fn with_version(mut self, version: Version) -> Self {
+    pub fn with_version(mut self, version: CniVersion) -> Self {
         self.cni_version = version;
         self
     }
@@ -103,7 +103,7 @@ impl CniError {
     }
 }
 
-fn as_text<S: Serializer>(version: &Version, serializer: S) -> Result<S::Ok, S::Error> {
+fn as_text<S: Serializer>(version: &CniVersion, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(version.as_str())
 }
 
@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn an_error_prints_with_four_blanks() {
-        let error = CniError::new(Code::TryAgainLater, "the \"agent\" is away").with_version(Version::V1_0_0);
+        let error =
+            CniError::new(ErrorCode::TryAgainLater, "the \"agent\" is away").with_version(CniVersion::V1_0_0);
         let json = "{\n    \"cniVersion\": \"1.0.0\",\n    \"code\": 11,\n    \"msg\": \"the \\\"agent\\\" is away\"\n}";
         assert_eq!(error.to_json(), json);
         let error = error.with_details("start it");

@@ -9,34 +9,34 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
 
-use crate::{CniError, Code};
+use crate::{CniError, ErrorCode};
 
 /// A member of a document that is not what it should be.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {what}")]
-pub(crate) struct Wrong {
+pub(crate) struct InvalidMember {
     pub(crate) path: String,
     pub(crate) what: String,
 }
 
-impl From<Wrong> for CniError {
-    fn from(wrong: Wrong) -> Self {
-        CniError::new(Code::Decode, format!("cannot decode {wrong}"))
+impl From<InvalidMember> for CniError {
+    fn from(wrong: InvalidMember) -> Self {
+        CniError::new(ErrorCode::Decode, format!("cannot decode {wrong}"))
     }
 }
 
 /// The members of an object, in their order, duplicates included, and where the object stands in the document.
 #[derive(Debug)]
-pub(crate) struct Fields<'a> {
+pub(crate) struct ObjectFields<'a> {
     path: String,
     members: Vec<(String, &'a RawValue)>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ObjectFields<'a> {
     /// Reads the text of an object.
-    pub(crate) fn parse(path: &str, text: &'a str) -> Result<Self, Wrong> {
-        let Members(members) = read(path, text)?;
-        Ok(Fields { path: path.to_owned(), members })
+    pub(crate) fn parse(path: &str, text: &'a str) -> Result<Self, InvalidMember> {
+        let RawMembers(members) = read(path, text)?;
+        Ok(ObjectFields { path: path.to_owned(), members })
     }
 
     /// The value of a key: of the exact key if it is there, else of one that differs only in ASCII case; of several the
@@ -61,57 +61,57 @@ impl<'a> Fields<'a> {
     }
 
     /// The decoded value of a key.
-    pub(crate) fn value<T: Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, Wrong> {
+    pub(crate) fn value<T: Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, InvalidMember> {
         self.get(key).map(|raw| read(&self.path(key), raw.get())).transpose()
     }
 
     /// A string; none when it is absent or empty.
-    pub(crate) fn text(&self, key: &str) -> Result<Option<String>, Wrong> {
+    pub(crate) fn text(&self, key: &str) -> Result<Option<String>, InvalidMember> {
         Ok(self.value::<String>(key)?.filter(|text| !text.is_empty()))
     }
 
     /// A list of strings, empty when absent.
-    pub(crate) fn texts(&self, key: &str) -> Result<Vec<String>, Wrong> {
+    pub(crate) fn texts(&self, key: &str) -> Result<Vec<String>, InvalidMember> {
         let list: Vec<Option<String>> = self.value(key)?.unwrap_or_default();
         Ok(list.into_iter().map(Option::unwrap_or_default).collect())
     }
 
     /// An object.
-    pub(crate) fn object(&self, key: &str) -> Result<Option<Fields<'a>>, Wrong> {
-        self.get(key).map(|raw| Fields::parse(&self.path(key), raw.get())).transpose()
+    pub(crate) fn object(&self, key: &str) -> Result<Option<ObjectFields<'a>>, InvalidMember> {
+        self.get(key).map(|raw| ObjectFields::parse(&self.path(key), raw.get())).transpose()
     }
 
     /// A list of objects, empty when absent. An element that is `null` is an empty object, as for Go.
-    pub(crate) fn objects(&self, key: &str) -> Result<Vec<Fields<'a>>, Wrong> {
+    pub(crate) fn objects(&self, key: &str) -> Result<Vec<ObjectFields<'a>>, InvalidMember> {
         let list: Vec<&'a RawValue> = self.value(key)?.unwrap_or_default();
         let element = |(at, raw): (usize, &'a RawValue)| {
             let path = format!("{}[{at}]", self.path(key));
-            Fields::parse(&path, if raw.get() == "null" { "{}" } else { raw.get() })
+            ObjectFields::parse(&path, if raw.get() == "null" { "{}" } else { raw.get() })
         };
         list.into_iter().enumerate().map(element).collect()
     }
 
     /// What is wrong with the value of a key.
-    pub(crate) fn wrong(&self, key: &str, what: impl fmt::Display) -> Wrong {
-        Wrong { path: self.path(key), what: what.to_string() }
+    pub(crate) fn wrong(&self, key: &str, what: impl fmt::Display) -> InvalidMember {
+        InvalidMember { path: self.path(key), what: what.to_string() }
     }
 }
 
 /// Decodes a text and says where it stands when it cannot.
-fn read<'a, T: Deserialize<'a>>(path: &str, text: &'a str) -> Result<T, Wrong> {
-    serde_json::from_str(text).map_err(|error| Wrong {
+fn read<'a, T: Deserialize<'a>>(path: &str, text: &'a str) -> Result<T, InvalidMember> {
+    serde_json::from_str(text).map_err(|error| InvalidMember {
         path: if path.is_empty() { "the document".to_owned() } else { path.to_owned() },
         what: error.to_string(),
     })
 }
 
-struct Members<'a>(Vec<(String, &'a RawValue)>);
+struct RawMembers<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for RawMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct InOrder;
         impl<'de> Visitor<'de> for InOrder {
-            type Value = Members<'de>;
+            type Value = RawMembers<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -122,7 +122,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
-                Ok(Members(members))
+                Ok(RawMembers(members))
             }
         }
         deserializer.deserialize_map(InOrder)
@@ -130,20 +130,20 @@ impl<'de> Deserialize<'de> for Members<'de> {
 }
 
 /// A document to print, made of raw parts and new ones.
-pub(crate) enum Node<'a> {
+pub(crate) enum JsonNode<'a> {
     Raw(&'a RawValue),
     Text(&'a str),
-    List(Vec<Node<'a>>),
-    Object(Vec<(String, Node<'a>)>),
+    List(Vec<JsonNode<'a>>),
+    Object(Vec<(String, JsonNode<'a>)>),
 }
 
-impl Serialize for Node<'_> {
+impl Serialize for JsonNode<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Node::Raw(raw) => raw.serialize(serializer),
-            Node::Text(text) => serializer.serialize_str(text),
-            Node::List(list) => serializer.collect_seq(list),
-            Node::Object(members) => {
+            JsonNode::Raw(raw) => raw.serialize(serializer),
+            JsonNode::Text(text) => serializer.serialize_str(text),
+            JsonNode::List(list) => serializer.collect_seq(list),
+            JsonNode::Object(members) => {
                 let mut map = serializer.serialize_map(Some(members.len()))?;
                 for (key, value) in members {
                     map.serialize_entry(key, value)?;
@@ -181,14 +181,14 @@ mod tests {
             (r#"{"cniVersion":null}"#, None),
             (r#"{"other":1}"#, None),
         ] {
-            let fields = Fields::parse("", text).unwrap();
+            let fields = ObjectFields::parse("", text).unwrap();
             assert_eq!(fields.get("cniVersion").map(RawValue::get), value, "{text}");
         }
     }
 
     #[test]
     fn a_wrong_value_is_named_by_its_path() {
-        let fields = Fields::parse("", r#"{"a":{"list":[{"x":"1"},{"x":5}]}}"#).unwrap();
+        let fields = ObjectFields::parse("", r#"{"a":{"list":[{"x":"1"},{"x":5}]}}"#).unwrap();
         let list = fields.object("a").unwrap().unwrap().objects("list").unwrap();
         assert_eq!(list[0].text("x").unwrap().as_deref(), Some("1"));
         let wrong = list[1].text("x").unwrap_err().to_string();

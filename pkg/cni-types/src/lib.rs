@@ -20,15 +20,15 @@ mod result;
 pub mod run_dir;
 mod version;
 
-pub use args::{Args, MAX_ARGS};
-pub use conf::{Attachment, Kubernetes, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALID_ATTACHMENTS};
+pub use args::{CniArgs, MAX_ARGS};
+pub use conf::{KubernetesConf, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALID_ATTACHMENTS, ValidAttachment};
 pub use conflist::{
-    EditError, Entry, EntryError, FileForm, Merged, Standing, Unusable, check_network, check_standalone,
-    is_conversion_of, merged, plugin_types, standing, without_entry,
+    ConflistEntry, EditError, EntryError, EntryStatus, FileForm, MergedConflist, UnusableConf, check_network,
+    check_standalone, is_conversion_of, merged, plugin_types, standing, without_entry,
 };
 pub use document::{Json, JsonError};
-pub use environment::{Command, Environment};
-pub use error::{CniError, Code};
-pub use names::{ContainerId, IfName, NameError, Namespace, NetnsPath, PodName, PodUid};
-pub use result::{CniResult, Dns, Interface, IpConfig, PrevResult, Route, empty_result};
-pub use version::{SUPPORTED, UnknownVersion, Version, version_output};
+pub use environment::{CniCommand, CniEnvironment};
+pub use error::{CniError, ErrorCode};
+pub use names::{CniIfName, ContainerId, K8sNamespace, K8sPodName, NameError, NetnsPath, PodUid};
+pub use result::{CniDns, CniResult, CniRoute, Interface, IpConfig, PrevResult, empty_result};
+pub use version::{CniVersion, SUPPORTED, UnknownVersion, version_output};

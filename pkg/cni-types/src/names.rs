@@ -112,15 +112,15 @@ name!(
 );
 name!(
     /// `CNI_IFNAME`: at most 15 bytes (`IFNAMSIZ` less the NUL).
-    IfName, 15, "an interface name (no '/', ':' or blank, not '.' or '..')", is_ifname
+    CniIfName, 15, "an interface name (no '/', ':' or blank, not '.' or '..')", is_ifname
 );
 name!(
     /// `K8S_POD_NAME`: a DNS-1123 subdomain, safe as one segment of an URL path.
-    PodName, 253, "a DNS-1123 subdomain", is_dns_subdomain
+    K8sPodName, 253, "a DNS-1123 subdomain", is_dns_subdomain
 );
 name!(
     /// `K8S_POD_NAMESPACE` and other namespaces: a DNS-1123 label.
-    Namespace, 63, "a DNS-1123 label", is_dns_label
+    K8sNamespace, 63, "a DNS-1123 label", is_dns_label
 );
 name!(
     /// `K8S_POD_UID`: opaque to Kubernetes' users; a UUID, or a hash for static pods. Alphanumerics, `-`, `.`, `_`.
@@ -181,22 +181,22 @@ mod tests {
             assert!(ContainerId::new(bad).is_err(), "{bad}");
         }
         for ok in ["eth0", "net1.100", "a-b", "0123456789abcde"] {
-            assert!(IfName::new(ok).is_ok(), "{ok}");
+            assert!(CniIfName::new(ok).is_ok(), "{ok}");
         }
         for bad in ["", ".", "..", "eth 0", "eth\t", "a/b", "a:1", "0123456789abcdef"] {
-            assert!(IfName::new(bad).is_err(), "{bad}");
+            assert!(CniIfName::new(bad).is_err(), "{bad}");
         }
         for ok in ["web-0", "a", "coredns-5d78c9869d-x.y.z", &"a".repeat(253)] {
-            assert!(PodName::new(ok).is_ok(), "{ok}");
+            assert!(K8sPodName::new(ok).is_ok(), "{ok}");
         }
         for bad in
             ["", "Web", "-a", "a-", "a..b", ".a", "a.", "../x", "a/b", "a?b", "a%2fb", &"a".repeat(254)]
         {
-            assert!(PodName::new(bad).is_err(), "{bad}");
+            assert!(K8sPodName::new(bad).is_err(), "{bad}");
         }
-        assert!(Namespace::new("kube-system").is_ok());
+        assert!(K8sNamespace::new("kube-system").is_ok());
         for bad in ["", "a.b", "A", &"a".repeat(64)] {
-            assert!(Namespace::new(bad).is_err(), "{bad}");
+            assert!(K8sNamespace::new(bad).is_err(), "{bad}");
         }
         assert!(PodUid::new("bd297e08-a2ff-4901-a03f-b480179928cd").is_ok());
     }

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use model::IpNet;
 use serde_json::value::RawValue;
 
-use crate::json::{Fields, Wrong};
-use crate::version::Shape;
-use crate::{CniError, Code, IfName, Version};
+use crate::json::{InvalidMember, ObjectFields};
+use crate::version::ResultShape;
+use crate::{CniError, CniIfName, CniVersion, ErrorCode};
 
 /// A result of any version, in the words of 1.1.0 (CNI spec 1.1.0, section 5, "ADD Success").
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub struct CniResult {
     /// `ips`; before 0.3.0 at most one of each family.
     pub ips: Vec<IpConfig>,
     /// `routes`.
-    pub routes: Vec<Route>,
+    pub routes: Vec<CniRoute>,
     /// `dns`.
-    pub dns: Dns,
+    pub dns: CniDns,
 }
 
 /// An interface that was made.
@@ -54,7 +54,7 @@ pub struct IpConfig {
 
 /// A route that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct CniRoute {
     /// `dst`.
     pub dst: IpNet,
     /// `gw`.
@@ -63,7 +63,7 @@ pub struct Route {
 
 /// Name service settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dns {
+pub struct CniDns {
     /// `nameservers`, as given.
     pub nameservers: Vec<String>,
     /// `domain`.
@@ -78,7 +78,7 @@ impl CniResult {
     /// The pod's own addresses, in their order: an entry counts if it names no interface, or one that is not in the
     /// list, or the one called `ifname` (as Istio's ambient enrolment counts them). IPv4-mapped addresses are given as IPv4.
     #[must_use]
-    pub fn pod_ips(&self, ifname: &IfName) -> Vec<IpAddr> {
+    pub fn pod_ips(&self, ifname: &CniIfName) -> Vec<IpAddr> {
         let mut ips = Vec::new();
         for ip in &self.ips {
             let at = ip.interface.and_then(|index| usize::try_from(index).ok());
@@ -96,8 +96,8 @@ impl CniResult {
 #[derive(Debug)]
 pub struct PrevResult<'a> {
     raw: &'a RawValue,
-    fields: Fields<'a>,
-    version: Version,
+    fields: ObjectFields<'a>,
+    version: CniVersion,
     /// Whether the result itself says its version.
     stated: bool,
     result: CniResult,
@@ -109,13 +109,13 @@ impl<'a> PrevResult<'a> {
     ///
     /// # Errors
     /// Code 6, with the member's path, when it is no result of its version; code 1 for a version that we do not speak.
-    pub fn parse(raw: &'a RawValue, config: Version) -> Result<Self, CniError> {
-        let fields = Fields::parse("prevResult", raw.get())?;
+    pub fn parse(raw: &'a RawValue, config: CniVersion) -> Result<Self, CniError> {
+        let fields = ObjectFields::parse("prevResult", raw.get())?;
         let text = fields.text("cniVersion")?;
         let version = match &text {
             None => config,
             Some(text) => text.parse().map_err(|error| {
-                CniError::new(Code::IncompatibleVersion, format!("prevResult.cniVersion: {error}"))
+                CniError::new(ErrorCode::IncompatibleVersion, format!("prevResult.cniVersion: {error}"))
             })?,
         };
         let result = parse(&fields, version.shape())?;
@@ -130,7 +130,7 @@ impl<'a> PrevResult<'a> {
 
     /// The version that the result is written in.
     #[must_use]
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> CniVersion {
         self.version
     }
 
@@ -138,7 +138,7 @@ impl<'a> PrevResult<'a> {
     /// members, order and numbers included), else converted. A conversion keeps what the wanted version can hold:
     /// unknown members stay; a result of 0.1.0 or 0.2.0 holds one address per family, and no interfaces.
     #[must_use]
-    pub fn output(&self, wanted: Version) -> String {
+    pub fn output(&self, wanted: CniVersion) -> String {
         if self.stated && self.version == wanted {
             return self.raw.get().to_owned();
         }
@@ -148,17 +148,17 @@ impl<'a> PrevResult<'a> {
 
 /// A result that says only its version: what a plugin prints that has no `prevResult` and makes nothing.
 #[must_use]
-pub fn empty_result(version: Version) -> String {
+pub fn empty_result(version: CniVersion) -> String {
     format!("{{\"cniVersion\":\"{version}\"}}")
 }
 
-fn parse(fields: &Fields<'_>, shape: Shape) -> Result<CniResult, Wrong> {
+fn parse(fields: &ObjectFields<'_>, shape: ResultShape) -> Result<CniResult, InvalidMember> {
     let dns = match fields.object("dns")? {
         Some(fields) => dns(&fields)?,
-        None => Dns::default(),
+        None => CniDns::default(),
     };
     let mut result = CniResult { dns, ..CniResult::default() };
-    if shape == Shape::Ip4Ip6 {
+    if shape == ResultShape::Ip4Ip6 {
         for key in ["ip4", "ip6"] {
             if let Some(ip) = fields.object(key)? {
                 result.ips.push(ip_config(&ip, "ip")?);
@@ -174,14 +174,14 @@ fn parse(fields: &Fields<'_>, shape: Shape) -> Result<CniResult, Wrong> {
 }
 
 fn list<T>(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     key: &str,
-    item: impl Fn(&Fields<'_>) -> Result<T, Wrong>,
-) -> Result<Vec<T>, Wrong> {
+    item: impl Fn(&ObjectFields<'_>) -> Result<T, InvalidMember>,
+) -> Result<Vec<T>, InvalidMember> {
     fields.objects(key)?.iter().map(item).collect()
 }
 
-fn interface(fields: &Fields<'_>) -> Result<Interface, Wrong> {
+fn interface(fields: &ObjectFields<'_>) -> Result<Interface, InvalidMember> {
     Ok(Interface {
         name: fields.text("name")?.unwrap_or_default(),
         mac: fields.text("mac")?,
@@ -192,7 +192,7 @@ fn interface(fields: &Fields<'_>) -> Result<Interface, Wrong> {
     })
 }
 
-fn ip_config(fields: &Fields<'_>, address: &str) -> Result<IpConfig, Wrong> {
+fn ip_config(fields: &ObjectFields<'_>, address: &str) -> Result<IpConfig, InvalidMember> {
     Ok(IpConfig {
         address: prefix(fields, address)?,
         gateway: gateway(fields, "gateway")?,
@@ -200,12 +200,12 @@ fn ip_config(fields: &Fields<'_>, address: &str) -> Result<IpConfig, Wrong> {
     })
 }
 
-fn route(fields: &Fields<'_>) -> Result<Route, Wrong> {
-    Ok(Route { dst: prefix(fields, "dst")?, gw: gateway(fields, "gw")? })
+fn route(fields: &ObjectFields<'_>) -> Result<CniRoute, InvalidMember> {
+    Ok(CniRoute { dst: prefix(fields, "dst")?, gw: gateway(fields, "gw")? })
 }
 
-fn dns(fields: &Fields<'_>) -> Result<Dns, Wrong> {
-    Ok(Dns {
+fn dns(fields: &ObjectFields<'_>) -> Result<CniDns, InvalidMember> {
+    Ok(CniDns {
         nameservers: fields.texts("nameservers")?,
         domain: fields.text("domain")?,
         search: fields.texts("search")?,
@@ -213,7 +213,7 @@ fn dns(fields: &Fields<'_>) -> Result<Dns, Wrong> {
     })
 }
 
-fn prefix(fields: &Fields<'_>, key: &str) -> Result<IpNet, Wrong> {
+fn prefix(fields: &ObjectFields<'_>, key: &str) -> Result<IpNet, InvalidMember> {
     let text = fields.text(key)?.ok_or_else(|| fields.wrong(key, "is missing"))?;
     let wrong =
         || fields.wrong(key, format!("{:?} is not an address with a prefix length", shortened(&text)));
@@ -224,7 +224,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-fn gateway(fields: &Fields<'_>, key: &str) -> Result<Option<IpAddr>, Wrong> {
+fn gateway(fields: &ObjectFields<'_>, key: &str) -> Result<Option<IpAddr>, InvalidMember> {
     let parse =
         |text: String| text.parse().map_err(|_| fields.wrong(key, format!("{text:?} is no IP address")));
     fields.text(key)?.map(parse).transpose()

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// A version of the CNI specification that this crate speaks, ordered by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
+pub enum CniVersion {
     /// 0.1.0: results with `ip4` and `ip6`.
     V0_1_0,
     /// 0.2.0: adds the `VERSION` command.
@@ -23,14 +23,14 @@ pub enum Version {
 }
 
 /// All supported versions, oldest first, as `VERSION` lists them.
-pub const SUPPORTED: [Version; 7] = [
-    Version::V0_1_0,
-    Version::V0_2_0,
-    Version::V0_3_0,
-    Version::V0_3_1,
-    Version::V0_4_0,
-    Version::V1_0_0,
-    Version::V1_1_0,
+pub const SUPPORTED: [CniVersion; 7] = [
+    CniVersion::V0_1_0,
+    CniVersion::V0_2_0,
+    CniVersion::V0_3_0,
+    CniVersion::V0_3_1,
+    CniVersion::V0_4_0,
+    CniVersion::V1_0_0,
+    CniVersion::V1_1_0,
 ];
 
 /// A version text that is none of [`SUPPORTED`].
@@ -41,40 +41,40 @@ pub struct UnknownVersion(
     pub String,
 );
 
-impl Version {
+impl CniVersion {
     /// The version of a configuration that names none (CNI spec 0.2.0, "Network Configuration": added after 0.1.0).
-    pub const DEFAULT: Version = Version::V0_1_0;
+    pub const DEFAULT: CniVersion = CniVersion::V0_1_0;
     /// The newest version.
-    pub const LATEST: Version = Version::V1_1_0;
+    pub const LATEST: CniVersion = CniVersion::V1_1_0;
 
     /// The text of the version, as it stands in `cniVersion`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Version::V0_1_0 => "0.1.0",
-            Version::V0_2_0 => "0.2.0",
-            Version::V0_3_0 => "0.3.0",
-            Version::V0_3_1 => "0.3.1",
-            Version::V0_4_0 => "0.4.0",
-            Version::V1_0_0 => "1.0.0",
-            Version::V1_1_0 => "1.1.0",
+            CniVersion::V0_1_0 => "0.1.0",
+            CniVersion::V0_2_0 => "0.2.0",
+            CniVersion::V0_3_0 => "0.3.0",
+            CniVersion::V0_3_1 => "0.3.1",
+            CniVersion::V0_4_0 => "0.4.0",
+            CniVersion::V1_0_0 => "1.0.0",
+            CniVersion::V1_1_0 => "1.1.0",
         }
     }
 
     /// The shape of results at this version.
-    pub(crate) const fn shape(self) -> Shape {
+    pub(crate) const fn shape(self) -> ResultShape {
         match self {
-            Version::V0_1_0 | Version::V0_2_0 => Shape::Ip4Ip6,
-            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => Shape::VersionedIps,
-            Version::V1_0_0 => Shape::Ips,
-            Version::V1_1_0 => Shape::IpsMore,
+            CniVersion::V0_1_0 | CniVersion::V0_2_0 => ResultShape::Ip4Ip6,
+            CniVersion::V0_3_0 | CniVersion::V0_3_1 | CniVersion::V0_4_0 => ResultShape::VersionedIps,
+            CniVersion::V1_0_0 => ResultShape::Ips,
+            CniVersion::V1_1_0 => ResultShape::IpsMore,
         }
     }
 }
 
 /// The four shapes that results have had, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Shape {
+pub(crate) enum ResultShape {
     /// Objects `ip4` and `ip6`, each with its routes.
     Ip4Ip6,
     /// A list of ips that say `"version": "4"` or `"6"`.
@@ -85,13 +85,13 @@ pub(crate) enum Shape {
     IpsMore,
 }
 
-impl FromStr for Version {
+impl FromStr for CniVersion {
     type Err = UnknownVersion;
 
     /// Exact text only; the empty text is the default version (a missing `cniVersion` means 0.1.0).
     fn from_str(text: &str) -> Result<Self, UnknownVersion> {
         if text.is_empty() {
-            return Ok(Version::DEFAULT);
+            return Ok(CniVersion::DEFAULT);
         }
         SUPPORTED
             .into_iter()
@@ -100,7 +100,7 @@ impl FromStr for Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for CniVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -110,7 +110,7 @@ impl fmt::Display for Version {
 #[must_use]
 pub fn version_output() -> String {
     let list: Vec<String> = SUPPORTED.iter().map(|version| format!("\"{version}\"")).collect();
-    format!("{{\"cniVersion\":\"{}\",\"supportedVersions\":[{}]}}", Version::LATEST, list.join(","))
+    format!("{{\"cniVersion\":\"{}\",\"supportedVersions\":[{}]}}", CniVersion::LATEST, list.join(","))
 }
 
 fn list() -> String {
@@ -128,13 +128,13 @@ mod tests {
             assert_eq!(version.to_string().parse(), Ok(version));
         }
         assert!(SUPPORTED.is_sorted());
-        assert_eq!("".parse(), Ok(Version::V0_1_0));
+        assert_eq!("".parse(), Ok(CniVersion::V0_1_0));
     }
 
     #[test]
     fn other_texts_are_unknown() {
         for text in ["1", "1.0", "v1.0.0", "1.0.0 ", "2.0.0", "0.1.1", "1.2.0"] {
-            let error = text.parse::<Version>().unwrap_err().to_string();
+            let error = text.parse::<CniVersion>().unwrap_err().to_string();
             assert!(error.contains(text) && error.contains("0.3.1"), "{error}");
         }
     }

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use cni_types::{
-    Entry, FileForm, Json, Standing, check_network, check_standalone, is_conversion_of, merged, plugin_types,
-    standing, without_entry,
+    ConflistEntry, EntryStatus, FileForm, Json, check_network, check_standalone, is_conversion_of, merged,
+    plugin_types, standing, without_entry,
 };
 use proptest::prelude::*;
 use proptest::{collection::btree_map, collection::vec, option, sample};
@@ -14,8 +14,8 @@ use serde_json::value::RawValue;
 
 const TEMPLATE: &str = include_str!("data/conflist/entry.json");
 
-fn entry() -> Entry {
-    Entry::parse(TEMPLATE).unwrap()
+fn entry() -> ConflistEntry {
+    ConflistEntry::parse(TEMPLATE).unwrap()
 }
 
 fn parse(text: &str) -> Json {
@@ -28,7 +28,7 @@ fn golden(existing: &str, expected: &str, converted: bool) {
     assert_eq!((now.text.as_str(), now.converted), (expected, converted));
     let again = merged(expected.as_bytes(), &entry()).unwrap();
     assert_eq!((again.text.as_str(), again.converted), (expected, false));
-    assert_eq!(standing(expected.as_bytes(), &entry()), Ok(Standing::Current));
+    assert_eq!(standing(expected.as_bytes(), &entry()), Ok(EntryStatus::Current));
     let without = without_entry(expected.as_bytes()).unwrap().unwrap();
     assert_eq!(merged(without.as_bytes(), &entry()).unwrap().text, expected);
     assert_eq!(without_entry(without.as_bytes()), Ok(None));
@@ -59,9 +59,9 @@ fn a_list_keeps_what_is_not_ours() {
 fn our_entry_comes_last_and_once() {
     let expected = include_str!("data/conflist/flannel.golden");
     for (list, before) in [
-        (include_str!("data/conflist/flannel-ours-first.conflist"), Standing::NotLast),
-        (include_str!("data/conflist/flannel-ours-middle.conflist"), Standing::NotLast),
-        (include_str!("data/conflist/flannel-ours-twice.conflist"), Standing::Repeated),
+        (include_str!("data/conflist/flannel-ours-first.conflist"), EntryStatus::NotLast),
+        (include_str!("data/conflist/flannel-ours-middle.conflist"), EntryStatus::NotLast),
+        (include_str!("data/conflist/flannel-ours-twice.conflist"), EntryStatus::Repeated),
     ] {
         assert_eq!(standing(list.as_bytes(), &entry()), Ok(before));
         golden(list, expected, false);
@@ -74,7 +74,7 @@ fn ten_megabytes_are_no_more_than_that() {
     let rows = row.repeat(10 * 1024 * 1024 / row.len());
     let list = format!(r#"{{"name":"n","plugins":[{{"type":"a","rows":[{rows}0]}}]}}"#);
     let text = merged(list.as_bytes(), &entry()).unwrap().text;
-    assert_eq!(standing(text.as_bytes(), &entry()), Ok(Standing::Current));
+    assert_eq!(standing(text.as_bytes(), &entry()), Ok(EntryStatus::Current));
 }
 
 fn string() -> impl Strategy<Value = String> {
@@ -174,13 +174,13 @@ proptest! {
 
         let again = merged(once.text.as_bytes(), &entry()).unwrap();
         prop_assert_eq!(&again.text, &once.text);
-        prop_assert_eq!(standing(once.text.as_bytes(), &entry()), Ok(Standing::Current));
+        prop_assert_eq!(standing(once.text.as_bytes(), &entry()), Ok(EntryStatus::Current));
         let without = without_entry(once.text.as_bytes()).unwrap();
         prop_assert_eq!(without, Some(foreign.to_go_text()));
 
         let had = text != foreign.to_go_text();
         prop_assert_eq!(without_entry(text.as_bytes()), Ok(had.then(|| foreign.to_go_text())));
-        prop_assert_eq!(standing(text.as_bytes(), &ours) == Ok(Standing::Absent), !had);
+        prop_assert_eq!(standing(text.as_bytes(), &ours) == Ok(EntryStatus::Absent), !had);
     }
 
     #[test]
@@ -211,7 +211,7 @@ proptest! {
             let _ = (check_network(FileForm::Conf, &bytes), check_network(FileForm::Conflist, &bytes));
             let _ = (standing(&bytes, &entry()), merged(&bytes, &entry()), without_entry(&bytes));
             let _ = (plugin_types(&bytes), is_conversion_of(&bytes, &bytes), check_standalone(&bytes));
-            let _ = Entry::parse(&String::from_utf8_lossy(&bytes));
+            let _ = ConflistEntry::parse(&String::from_utf8_lossy(&bytes));
         }
     }
 }

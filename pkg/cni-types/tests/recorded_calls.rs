@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 
-use cni_types::{Command, Environment, NetConf, Version};
+use cni_types::{CniCommand, CniEnvironment, CniVersion, NetConf};
 use serde_json::Value;
 
 const CALLS: [&str; 3] = [
@@ -17,10 +17,10 @@ fn calls() -> impl Iterator<Item = Value> {
     CALLS.iter().flat_map(|file| file.lines()).map(|line| serde_json::from_str(line).unwrap())
 }
 
-fn environment(call: &Value) -> Environment {
+fn environment(call: &Value) -> CniEnvironment {
     let lookup = |name: &str| call["env"][name].as_str().map(OsString::from);
-    let command = Command::from_lookup(lookup).unwrap().unwrap();
-    Environment::parse(command, lookup).unwrap()
+    let command = CniCommand::from_lookup(lookup).unwrap().unwrap();
+    CniEnvironment::parse(command, lookup).unwrap()
 }
 
 #[test]
@@ -31,11 +31,11 @@ fn every_recorded_call_is_understood() {
         let args = env.args().unwrap();
         let conf = NetConf::parse(call["stdin"].to_string().as_bytes()).unwrap();
         assert_eq!(conf.plugin.as_deref(), Some("istio-cni"));
-        if env.command == Command::Status {
+        if env.command == CniCommand::Status {
             seen[2] += 1;
             continue;
         }
-        seen[usize::from(env.command == Command::Del)] += 1;
+        seen[usize::from(env.command == CniCommand::Del)] += 1;
         assert!(["one", "two"].contains(&args.pod_name.unwrap().as_str()));
         assert_eq!(args.infra_container_id.as_deref(), env.container_id.as_ref().map(|id| id.as_str()));
         assert!(args.pod_uid.is_some());
@@ -52,6 +52,6 @@ fn every_recorded_add_passes_through_unchanged_and_has_its_ip() {
         let ips = prev.result().pod_ips(&environment(&call).ifname.unwrap());
         assert_eq!(ips.len(), 1);
         assert_eq!(conf.pass_through().unwrap(), call["stdin"]["prevResult"].to_string());
-        assert!(prev.output(Version::V0_2_0).contains(&ips[0].to_string()));
+        assert!(prev.output(CniVersion::V0_2_0).contains(&ips[0].to_string()));
     }
 }

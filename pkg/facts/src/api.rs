@@ -8,16 +8,16 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt as _, future::Either};
-use kubeio::{Client, Collection, Error, Kind, ListEvent};
+use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent};
 use model::{Namespace, Pod, PodName};
-use planner::{Doubted, Fact};
+use planner::{DoubtedObjects, Fact};
 use retry::{Backoff, LastError};
 use serde::de::DeserializeOwned;
 use tracing::{info, warn};
 
 use crate::{
-    belief::{Answer, Belief, Settled},
-    slim::{Object, Slim},
+    belief::{CollectionCache, DoubtOutcome, ObjectAnswer},
+    slim::{HasMetadata, TrimmedObject},
 };
 
 /// How long the API server may take for one object.
@@ -39,35 +39,35 @@ const LAST_RELIST: Duration = Duration::from_secs(30);
 /// counts as gone because it is.
 ///
 /// `tell` must not block.
-pub async fn follow_api(client: Client, node: &str, own: Option<PodName>, tell: impl Fn(Fact) + Send) {
-    let mut following = Following::new(client, node, own, tell);
+pub async fn follow_api(client: KubeClient, node: &str, own: Option<PodName>, tell: impl Fn(Fact) + Send) {
+    let mut following = ApiFollower::new(client, node, own, tell);
     let mut namespaces = Box::pin(following.namespaces());
     let mut attempts = Backoff::new(RELIST, LAST_RELIST).attempts();
     loop {
         // Anew after a first list that is not to be believed.
         let mut pods = Box::pin(following.pods());
-        let mut asking: Option<Asking> = None;
+        let mut asking: Option<ApiQuery> = None;
         loop {
             let events = future::poll_fn(|context| {
                 // Either may be ready; both are told soon.
                 if let Poll::Ready(event) = pods.as_mut().poll_next(context) {
-                    return Poll::Ready(event.map(|event| Event::Pods(Box::new(event))));
+                    return Poll::Ready(event.map(|event| CollectionEvent::Pods(Box::new(event))));
                 }
                 namespaces
                     .as_mut()
                     .poll_next(context)
-                    .map(|event| event.map(|event| Event::Namespaces(Box::new(event))))
+                    .map(|event| event.map(|event| CollectionEvent::Namespaces(Box::new(event))))
             });
             let question = asking.get_or_insert_with(|| following.next_question());
             match futures_util::future::select(events, question).await {
                 Either::Left((None, _)) => return,
-                Either::Left((Some(Event::Pods(event)), _)) => {
+                Either::Left((Some(CollectionEvent::Pods(event)), _)) => {
                     if !following.is_credible(&event).await {
                         break;
                     }
                     asking = asking.filter(|_| !following.take_pods(*event));
                 }
-                Either::Left((Some(Event::Namespaces(event)), _)) => {
+                Either::Left((Some(CollectionEvent::Namespaces(event)), _)) => {
                     asking = asking.filter(|_| !following.take_namespaces(*event));
                 }
                 Either::Right((answered, _)) => {
@@ -80,34 +80,34 @@ pub async fn follow_api(client: Client, node: &str, own: Option<PodName>, tell: 
     }
 }
 
-type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;
+type ApiQuery = Pin<Box<dyn Future<Output = QueryAnswer> + Send>>;
 
-enum Event {
-    Pods(Box<ListEvent<Slim<Pod>>>),
-    Namespaces(Box<ListEvent<Slim<Namespace>>>),
+enum CollectionEvent {
+    Pods(Box<ListEvent<TrimmedObject<Pod>>>),
+    Namespaces(Box<ListEvent<TrimmedObject<Namespace>>>),
 }
 
 /// What the API server said of one object.
-enum Answered {
-    Pod(PodName, String, Reply<Pod>),
-    Namespace(String, String, Reply<Namespace>),
+enum QueryAnswer {
+    Pod(PodName, String, ObjectReply<Pod>),
+    Namespace(String, String, ObjectReply<Namespace>),
 }
 
 /// An object, or what it means that there is none; and whether our own pod is there.
-struct Reply<T> {
-    answer: Answer,
+struct ObjectReply<T> {
+    answer: ObjectAnswer,
     object: Option<Box<T>>,
     witnessed: Option<Instant>,
 }
 
-struct Following<F> {
-    client: Client,
+struct ApiFollower<F> {
+    client: KubeClient,
     node: String,
     own: Option<PodName>,
     tell: F,
-    pods: Belief<PodName>,
-    namespaces: Belief<String>,
-    told: Doubted,
+    pods: CollectionCache<PodName>,
+    namespaces: CollectionCache<String>,
+    told: DoubtedObjects,
     synced: bool,
     /// The API server has shown our own pod, and when it did so last.
     has_own: bool,
@@ -116,16 +116,16 @@ struct Following<F> {
     last: LastError,
 }
 
-impl<F: Fn(Fact) + Send> Following<F> {
-    fn new(client: Client, node: &str, own: Option<PodName>, tell: F) -> Self {
-        Following {
+impl<F: Fn(Fact) + Send> ApiFollower<F> {
+    fn new(client: KubeClient, node: &str, own: Option<PodName>, tell: F) -> Self {
+        ApiFollower {
             client,
             node: node.to_owned(),
             own,
             tell,
-            pods: Belief::default(),
-            namespaces: Belief::default(),
-            told: Doubted::default(),
+            pods: CollectionCache::default(),
+            namespaces: CollectionCache::default(),
+            told: DoubtedObjects::default(),
             synced: false,
             has_own: false,
             witnessed: None,
@@ -134,34 +134,42 @@ impl<F: Fn(Fact) + Send> Following<F> {
         }
     }
 
-    fn pods(&self) -> impl Stream<Item = ListEvent<Slim<Pod>>> + Send + use<F> {
+    fn pods(&self) -> impl Stream<Item = ListEvent<TrimmedObject<Pod>>> + Send + use<F> {
         let of_node = Some(format!("spec.nodeName={}", self.node));
-        without_errors(self.client.watch_all::<Slim<Pod>>(&core("Pod", of_node)), "pods")
+        without_errors(self.client.watch_all::<TrimmedObject<Pod>>(&core("Pod", of_node)), "pods")
     }
 
-    fn namespaces(&self) -> impl Stream<Item = ListEvent<Slim<Namespace>>> + Send + use<F> {
-        without_errors(self.client.watch_all::<Slim<Namespace>>(&core("Namespace", None)), "namespaces")
+    fn namespaces(&self) -> impl Stream<Item = ListEvent<TrimmedObject<Namespace>>> + Send + use<F> {
+        without_errors(
+            self.client.watch_all::<TrimmedObject<Namespace>>(&core("Namespace", None)),
+            "namespaces",
+        )
     }
 
     /// Whether a first list of pods can be told: nothing is known yet that could be compared with it, but that we are here.
-    async fn is_credible(&mut self, event: &ListEvent<Slim<Pod>>) -> bool {
+    async fn is_credible(&mut self, event: &ListEvent<TrimmedObject<Pod>>) -> bool {
         let (ListEvent::Reset(list), false) = (event, self.synced) else { return true };
         let Some(own) = self.own.clone() else { return true };
         if list.iter().any(|slim| slim.object.name() == own) {
             return true;
         }
-        let here =
-            match self.client.get::<Slim<Pod>>(&format!("our own pod {own}"), &pod_path(&own), LIMIT).await {
-                Ok(pod) => pod.object.spec.node_name,
-                // It was started by hand, or may not ask.
-                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Refused) => return true,
-                Err(error) => {
-                    if self.last.replace(&error) {
-                        warn!(target: "ambient", pod = %own, %error, "cannot read the agent's own pod");
-                    }
-                    return false;
+        let here = match self
+            .client
+            .get::<TrimmedObject<Pod>>(&format!("our own pod {own}"), &pod_path(&own), LIMIT)
+            .await
+        {
+            Ok(pod) => pod.object.spec.node_name,
+            // It was started by hand, or may not ask.
+            Err(error) if matches!(error.kind(), ApiErrorKind::NotFound | ApiErrorKind::Refused) => {
+                return true;
+            }
+            Err(error) => {
+                if self.last.replace(&error) {
+                    warn!(target: "ambient", pod = %own, %error, "cannot read the agent's own pod");
                 }
-            };
+                return false;
+            }
+        };
         match here.as_str() {
             "" => return true,
             here if here == self.node => {
@@ -179,7 +187,7 @@ impl<F: Fn(Fact) + Send> Following<F> {
     }
 
     /// True if something else is to be asked for than before.
-    fn take_pods(&mut self, event: ListEvent<Slim<Pod>>) -> bool {
+    fn take_pods(&mut self, event: ListEvent<TrimmedObject<Pod>>) -> bool {
         let now = Instant::now();
         let others;
         match event {
@@ -209,7 +217,7 @@ impl<F: Fn(Fact) + Send> Following<F> {
         others
     }
 
-    fn take_namespaces(&mut self, event: ListEvent<Slim<Namespace>>) -> bool {
+    fn take_namespaces(&mut self, event: ListEvent<TrimmedObject<Namespace>>) -> bool {
         let now = Instant::now();
         let others;
         match event {
@@ -244,7 +252,7 @@ impl<F: Fn(Fact) + Send> Following<F> {
 
     /// Before the list that is meant, so that it is not taken for more than it is. True if they are others than before.
     fn tell_doubts(&mut self) -> bool {
-        let doubted = Doubted { pods: self.pods.doubted(), namespaces: self.namespaces.doubted() };
+        let doubted = DoubtedObjects { pods: self.pods.doubted(), namespaces: self.namespaces.doubted() };
         if doubted == self.told {
             return false;
         }
@@ -252,7 +260,7 @@ impl<F: Fn(Fact) + Send> Following<F> {
         let first = doubted.pods.first().map(|pod| format!("pod {pod}"));
         let first = first.or_else(|| doubted.namespaces.first().map(|name| format!("namespace {name}")));
         match first {
-            Some(first) if self.told == Doubted::default() => {
+            Some(first) if self.told == DoubtedObjects::default() => {
                 warn!(target: "ambient", objects = number, first, "the API server's list is stale or lacks known objects; keeping them until each is confirmed");
             }
             Some(_) => {}
@@ -264,11 +272,11 @@ impl<F: Fn(Fact) + Send> Following<F> {
     }
 
     /// Waits until it is time, and asks; for ever, if there is nothing to ask for.
-    fn next_question(&mut self) -> Asking {
+    fn next_question(&mut self) -> ApiQuery {
         let (pod, namespace) = (self.pods.due(), self.namespaces.due());
         let client = self.client.clone();
         let witness = self.own.clone().filter(|_| self.has_own);
-        let witness = Witness { own: witness, before: self.witnessed };
+        let witness = OwnPodWitness { own: witness, before: self.witnessed };
         let earliest = self.asked + PACE;
         let is_pod = match (&pod, &namespace) {
             (Some((_, _, pod)), Some((_, _, namespace))) => pod <= namespace,
@@ -278,40 +286,40 @@ impl<F: Fn(Fact) + Send> Following<F> {
             (Some((name, uid, due)), _) if is_pod => Box::pin(async move {
                 wait_until(due.max(earliest)).await;
                 let reply = ask::<Pod>(&client, &format!("pod {name}"), &pod_path(&name), witness).await;
-                Answered::Pod(name, uid, reply)
+                QueryAnswer::Pod(name, uid, reply)
             }),
             (_, Some((name, uid, due))) => Box::pin(async move {
                 wait_until(due.max(earliest)).await;
                 let path = format!("/api/v1/namespaces/{name}");
                 let reply = ask::<Namespace>(&client, &format!("namespace {name}"), &path, witness).await;
-                Answered::Namespace(name, uid, reply)
+                QueryAnswer::Namespace(name, uid, reply)
             }),
             _ => Box::pin(future::pending()),
         }
     }
 
-    fn answered(&mut self, answered: Answered) {
+    fn answered(&mut self, answered: QueryAnswer) {
         let now = Instant::now();
         self.asked = now;
         match answered {
-            Answered::Pod(name, uid, Reply { answer, object, witnessed }) => {
+            QueryAnswer::Pod(name, uid, ObjectReply { answer, object, witnessed }) => {
                 self.witnessed = witnessed;
                 let settled = self.pods.answered(&name, &uid, answer, now);
                 let object = object.filter(|pod| pod.spec.node_name == self.node);
-                if matches!(settled, Settled::Gone | Settled::Replaced) {
+                if matches!(settled, DoubtOutcome::Gone | DoubtOutcome::Replaced) {
                     (self.tell)(Fact::PodGone { name, uid });
                 }
-                if let (Settled::There | Settled::Replaced, Some(pod)) = (settled, object) {
+                if let (DoubtOutcome::There | DoubtOutcome::Replaced, Some(pod)) = (settled, object) {
                     (self.tell)(Fact::Pod(pod));
                 }
             }
-            Answered::Namespace(name, uid, Reply { answer, object, witnessed }) => {
+            QueryAnswer::Namespace(name, uid, ObjectReply { answer, object, witnessed }) => {
                 self.witnessed = witnessed;
                 let settled = self.namespaces.answered(&name, &uid, answer, now);
-                if settled == Settled::Gone {
+                if settled == DoubtOutcome::Gone {
                     (self.tell)(Fact::NamespaceGone(name));
                 }
-                if let (Settled::There | Settled::Replaced, Some(namespace)) = (settled, object) {
+                if let (DoubtOutcome::There | DoubtOutcome::Replaced, Some(namespace)) = (settled, object) {
                     (self.tell)(Fact::Namespace(namespace));
                 }
             }
@@ -321,46 +329,47 @@ impl<F: Fn(Fact) + Send> Following<F> {
 }
 
 /// Our own pod, if the API server has shown it: one that denies it is none to be believed of others.
-struct Witness {
+struct OwnPodWitness {
     own: Option<PodName>,
     before: Option<Instant>,
 }
 
-impl Witness {
+impl OwnPodWitness {
     /// When it was there last, if that is not long ago.
-    async fn look(self, client: &Client) -> Option<Instant> {
+    async fn look(self, client: &KubeClient) -> Option<Instant> {
         let Some(own) = self.own else { return Some(Instant::now()) };
         if let Some(before) = self.before.filter(|before| before.elapsed() < WITNESSED) {
             return Some(before);
         }
-        let there = client.get::<Slim<Pod>>(&format!("our own pod {own}"), &pod_path(&own), LIMIT).await;
+        let there =
+            client.get::<TrimmedObject<Pod>>(&format!("our own pod {own}"), &pod_path(&own), LIMIT).await;
         there.ok().map(|_| Instant::now())
     }
 }
 
-async fn ask<T>(client: &Client, what: &str, path: &str, witness: Witness) -> Reply<T>
+async fn ask<T>(client: &KubeClient, what: &str, path: &str, witness: OwnPodWitness) -> ObjectReply<T>
 where
-    T: Object,
-    Slim<T>: DeserializeOwned,
+    T: HasMetadata,
+    TrimmedObject<T>: DeserializeOwned,
 {
     let before = witness.before;
-    match client.get::<Slim<T>>(what, path, LIMIT).await {
+    match client.get::<TrimmedObject<T>>(what, path, LIMIT).await {
         Ok(slim) => match slim.version() {
             version if version.uid.is_empty() => {
-                Reply { answer: Answer::Unknown, object: None, witnessed: before }
+                ObjectReply { answer: ObjectAnswer::Unknown, object: None, witnessed: before }
             }
-            version => Reply {
-                answer: Answer::There(version),
+            version => ObjectReply {
+                answer: ObjectAnswer::There(version),
                 object: Some(Box::new(slim.object)),
                 witnessed: before,
             },
         },
-        Err(error) if error.kind() == Kind::NotFound => {
+        Err(error) if error.kind() == ApiErrorKind::NotFound => {
             let witnessed = witness.look(client).await;
-            let answer = if witnessed.is_some() { Answer::Gone } else { Answer::Unknown };
-            Reply { answer, object: None, witnessed }
+            let answer = if witnessed.is_some() { ObjectAnswer::Gone } else { ObjectAnswer::Unknown };
+            ObjectReply { answer, object: None, witnessed }
         }
-        Err(_) => Reply { answer: Answer::Unknown, object: None, witnessed: before },
+        Err(_) => ObjectReply { answer: ObjectAnswer::Unknown, object: None, witnessed: before },
     }
 }
 

@@ -22,18 +22,18 @@ const LAST: Duration = Duration::from_secs(300);
 
 /// What the API server says of one object when it is asked for that alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ObjectAnswer {
     /// There is none of this name.
     Gone,
     /// There is one.
-    There(Version),
+    There(ObjectVersion),
     /// No answer, or none that can be believed.
     Unknown,
 }
 
 /// Which one of its name an object is, and how new.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Version {
+pub(crate) struct ObjectVersion {
     pub(crate) uid: String,
     /// Its resource version, if that is a number, as it is with every API server. Greater ones are newer.
     pub(crate) number: Option<u64>,
@@ -41,7 +41,7 @@ pub(crate) struct Version {
 
 /// What follows from an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum DoubtOutcome {
     /// It is gone.
     Gone,
     /// Another one has its name.
@@ -53,13 +53,13 @@ pub(crate) enum Settled {
 }
 
 #[derive(Debug)]
-struct Known {
-    version: Version,
-    doubt: Option<Doubt>,
+struct KnownObject {
+    version: ObjectVersion,
+    doubt: Option<ObjectDoubt>,
 }
 
 #[derive(Debug)]
-struct Doubt {
+struct ObjectDoubt {
     next: Instant,
     attempts: Attempts,
     /// The list lacks it.
@@ -68,26 +68,26 @@ struct Doubt {
 
 /// The objects of one collection, by name.
 #[derive(Debug)]
-pub(crate) struct Belief<K> {
-    known: BTreeMap<K, Known>,
+pub(crate) struct CollectionCache<K> {
+    known: BTreeMap<K, KnownObject>,
 }
 
-impl<K> Default for Belief<K> {
+impl<K> Default for CollectionCache<K> {
     fn default() -> Self {
         Self { known: BTreeMap::new() }
     }
 }
 
-impl<K: Ord + Clone> Belief<K> {
+impl<K: Ord + Clone> CollectionCache<K> {
     /// These are listed. What is known otherwise is doubted, unless it does not `matter`: then the list counts.
     pub(crate) fn listed(
         &mut self,
-        list: impl Iterator<Item = (K, Version)>,
+        list: impl Iterator<Item = (K, ObjectVersion)>,
         matters: impl Fn(&K) -> bool,
         now: Instant,
     ) {
-        let listed = list.map(|(name, version)| (name, Known { version, doubt: None }));
-        let listed: BTreeMap<K, Known> = listed.collect();
+        let listed = list.map(|(name, version)| (name, KnownObject { version, doubt: None }));
+        let listed: BTreeMap<K, KnownObject> = listed.collect();
         for (name, mut before) in std::mem::replace(&mut self.known, listed) {
             let is_lacking = match self.known.get(&name) {
                 Some(now) if is_older(&now.version, &before.version) => false,
@@ -101,14 +101,14 @@ impl<K: Ord + Clone> Belief<K> {
     }
 
     /// A watch tells of one that is new or changed. True if that counts.
-    pub(crate) fn applied(&mut self, name: K, version: Version, now: Instant) -> bool {
+    pub(crate) fn applied(&mut self, name: K, version: ObjectVersion, now: Instant) -> bool {
         match self.known.get_mut(&name) {
             Some(known) if version.number < known.version.number && version.number.is_some() => {
                 known.begin_doubt(false, now);
                 false
             }
             _ => {
-                self.known.insert(name, Known { version, doubt: None });
+                self.known.insert(name, KnownObject { version, doubt: None });
                 true
             }
         }
@@ -143,20 +143,26 @@ impl<K: Ord + Clone> Belief<K> {
     }
 
     /// The API server was asked for the one with this UID.
-    pub(crate) fn answered(&mut self, name: &K, uid: &str, answer: Answer, now: Instant) -> Settled {
+    pub(crate) fn answered(
+        &mut self,
+        name: &K,
+        uid: &str,
+        answer: ObjectAnswer,
+        now: Instant,
+    ) -> DoubtOutcome {
         let Some(known) = self.known.get_mut(name).filter(|known| known.version.uid == uid) else {
-            return Settled::Nothing;
+            return DoubtOutcome::Nothing;
         };
         match answer {
-            Answer::Unknown => {
+            ObjectAnswer::Unknown => {
                 known.ask_later(now);
-                Settled::Nothing
+                DoubtOutcome::Nothing
             }
-            Answer::Gone => {
+            ObjectAnswer::Gone => {
                 self.known.remove(name);
-                Settled::Gone
+                DoubtOutcome::Gone
             }
-            Answer::There(version) if version.uid == uid => {
+            ObjectAnswer::There(version) if version.uid == uid => {
                 known.version = version;
                 // What a list lacks may go without a word of the watch.
                 if known.doubt.as_ref().is_some_and(|doubt| doubt.lacks) {
@@ -164,23 +170,23 @@ impl<K: Ord + Clone> Belief<K> {
                 } else {
                     known.doubt = None;
                 }
-                Settled::There
+                DoubtOutcome::There
             }
-            Answer::There(version) => {
-                *known = Known { version, doubt: None };
-                Settled::Replaced
+            ObjectAnswer::There(version) => {
+                *known = KnownObject { version, doubt: None };
+                DoubtOutcome::Replaced
             }
         }
     }
 
-    fn doubts(&self) -> impl Iterator<Item = (&K, &Known, &Doubt)> {
+    fn doubts(&self) -> impl Iterator<Item = (&K, &KnownObject, &ObjectDoubt)> {
         self.known.iter().filter_map(|(name, known)| Some((name, known, known.doubt.as_ref()?)))
     }
 }
 
-impl Known {
+impl KnownObject {
     fn begin_doubt(&mut self, lacks: bool, now: Instant) {
-        let doubt = self.doubt.get_or_insert(Doubt {
+        let doubt = self.doubt.get_or_insert(ObjectDoubt {
             next: now + FIRST,
             attempts: Backoff::new(AGAIN, LAST).attempts(),
             lacks,
@@ -196,7 +202,7 @@ impl Known {
 }
 
 /// One of this name is older than what is known, or may be.
-fn is_older(listed: &Version, known: &Version) -> bool {
+fn is_older(listed: &ObjectVersion, known: &ObjectVersion) -> bool {
     match (listed.number, known.number) {
         (Some(listed), Some(known)) => listed < known,
         _ => listed.uid != known.uid,
@@ -207,22 +213,26 @@ fn is_older(listed: &Version, known: &Version) -> bool {
 mod tests {
     use super::*;
 
-    fn version(uid: &str, number: u64) -> Version {
-        Version { uid: uid.to_owned(), number: Some(number) }
+    fn version(uid: &str, number: u64) -> ObjectVersion {
+        ObjectVersion { uid: uid.to_owned(), number: Some(number) }
     }
 
-    fn belief(list: &[(&'static str, &str, u64)], now: Instant) -> Belief<&'static str> {
-        let mut belief = Belief::default();
+    fn belief(list: &[(&'static str, &str, u64)], now: Instant) -> CollectionCache<&'static str> {
+        let mut belief = CollectionCache::default();
         list_again(&mut belief, list, now);
         belief
     }
 
-    fn list_again(belief: &mut Belief<&'static str>, list: &[(&'static str, &str, u64)], now: Instant) {
+    fn list_again(
+        belief: &mut CollectionCache<&'static str>,
+        list: &[(&'static str, &str, u64)],
+        now: Instant,
+    ) {
         let list = list.iter().map(|(name, uid, number)| (*name, version(uid, *number)));
         belief.listed(list, |name| *name != "none of ours", now);
     }
 
-    fn doubted(belief: &Belief<&'static str>) -> Vec<&'static str> {
+    fn doubted(belief: &CollectionCache<&'static str>) -> Vec<&'static str> {
         belief.doubted().into_iter().collect()
     }
 
@@ -249,8 +259,8 @@ mod tests {
     #[test]
     fn versions_that_are_no_numbers_are_told_by_uid() {
         let now = Instant::now();
-        let mut belief = Belief::default();
-        let other = |uid: &str| Version { uid: uid.to_owned(), number: None };
+        let mut belief = CollectionCache::default();
+        let other = |uid: &str| ObjectVersion { uid: uid.to_owned(), number: None };
         belief.listed([("a", other("1")), ("b", other("2"))].into_iter(), |_| true, now);
         belief.listed([("a", other("1")), ("b", other("0"))].into_iter(), |_| true, now);
         assert_eq!(doubted(&belief), ["b"]);
@@ -282,13 +292,16 @@ mod tests {
         };
         let mut gone = empty(now);
         assert_eq!(gone.due(), Some(("a", "1".to_owned(), now + FIRST)));
-        assert_eq!(gone.answered(&"a", "1", Answer::Gone, now), Settled::Gone);
+        assert_eq!(gone.answered(&"a", "1", ObjectAnswer::Gone, now), DoubtOutcome::Gone);
         assert!(gone.due().is_none() && !gone.knows(&"a"));
-        assert_eq!(gone.answered(&"a", "1", Answer::Gone, now), Settled::Nothing);
+        assert_eq!(gone.answered(&"a", "1", ObjectAnswer::Gone, now), DoubtOutcome::Nothing);
         let mut replaced = empty(now);
-        assert_eq!(replaced.answered(&"a", "1", Answer::There(version("2", 9)), now), Settled::Replaced);
+        assert_eq!(
+            replaced.answered(&"a", "1", ObjectAnswer::There(version("2", 9)), now),
+            DoubtOutcome::Replaced
+        );
         assert!(doubted(&replaced).is_empty());
-        for answer in [Answer::There(version("1", 5)), Answer::Unknown] {
+        for answer in [ObjectAnswer::There(version("1", 5)), ObjectAnswer::Unknown] {
             let (mut belief, mut at, mut pauses) = (empty(now), now, Vec::new());
             for _ in 0..9 {
                 belief.answered(&"a", "1", answer.clone(), at);
@@ -302,7 +315,10 @@ mod tests {
         // A restored store: all is older, and true.
         let mut restored = belief(&[("a", "1", 5)], now);
         list_again(&mut restored, &[("a", "1", 2)], now);
-        assert_eq!(restored.answered(&"a", "1", Answer::There(version("1", 2)), now), Settled::There);
+        assert_eq!(
+            restored.answered(&"a", "1", ObjectAnswer::There(version("1", 2)), now),
+            DoubtOutcome::There
+        );
         assert!(doubted(&restored).is_empty() && restored.applied("a", version("1", 3), now));
     }
 }

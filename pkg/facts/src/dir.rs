@@ -14,12 +14,12 @@ use std::{
     time::Duration,
 };
 
-use hostfs::{Fingerprint, Waker, Watcher};
+use hostfs::{DirectoryWatcher, FileFingerprint, Waker};
 use planner::Fact;
 use retry::LastError;
 use tracing::{info, warn};
 
-use crate::document::{self, Objects};
+use crate::document::{self, ManifestObjects};
 
 /// Larger than any manifest, of many pods too.
 const MAX_FILE: usize = 16 * 1024 * 1024;
@@ -28,13 +28,13 @@ const REGULAR: Duration = Duration::from_secs(10);
 
 /// A source that runs; it ends, with its thread, when this is dropped.
 #[derive(Debug)]
-pub struct Follower {
+pub struct ManifestFollower {
     stopped: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Follower {
+impl Drop for ManifestFollower {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Release);
         self.waker.wake();
@@ -57,10 +57,14 @@ impl Drop for Follower {
 ///
 /// # Errors
 /// The kernel gives us no eventfd, or no thread.
-pub fn follow_dir(path: &Path, node: &str, tell: impl Fn(Fact) + Send + 'static) -> io::Result<Follower> {
-    let mut watcher = Watcher::new().map_err(io::Error::other)?;
+pub fn follow_dir(
+    path: &Path,
+    node: &str,
+    tell: impl Fn(Fact) + Send + 'static,
+) -> io::Result<ManifestFollower> {
+    let mut watcher = DirectoryWatcher::new().map_err(io::Error::other)?;
     let (waker, stopped) = (watcher.waker(), Arc::new(AtomicBool::new(false)));
-    let mut manifests = Manifests::new(path, node);
+    let mut manifests = ManifestDirectory::new(path, node);
     let paths = [path.to_owned()];
     let stop = Arc::clone(&stopped);
     let run = move || {
@@ -75,31 +79,31 @@ pub fn follow_dir(path: &Path, node: &str, tell: impl Fn(Fact) + Send + 'static)
         }
     };
     let thread = thread::Builder::new().name("facts".to_owned()).spawn(run)?;
-    Ok(Follower { stopped, waker, thread: Some(thread) })
+    Ok(ManifestFollower { stopped, waker, thread: Some(thread) })
 }
 
 /// What is known of the directory.
-struct Manifests {
+struct ManifestDirectory {
     path: PathBuf,
     node: String,
-    files: BTreeMap<OsString, Manifest>,
+    files: BTreeMap<OsString, ManifestFile>,
     last: LastError,
     told: bool,
 }
 
 /// One file.
 #[derive(Default)]
-struct Manifest {
+struct ManifestFile {
     /// Of the file when it was last read, if a later touch would show in it.
-    settled: Option<Fingerprint>,
+    settled: Option<FileFingerprint>,
     /// Of its bytes, good or not.
     hash: Option<u64>,
     /// When it was good last.
-    objects: Objects,
+    objects: ManifestObjects,
     last: LastError,
 }
 
-impl Manifests {
+impl ManifestDirectory {
     fn new(path: &Path, node: &str) -> Self {
         let (path, node) = (path.to_owned(), node.to_owned());
         Self { path, node, files: BTreeMap::new(), last: LastError::default(), told: false }
@@ -141,7 +145,7 @@ impl Manifests {
     }
 }
 
-impl Manifest {
+impl ManifestFile {
     /// Reads the file, if it was touched; true if what it says is new.
     fn look(&mut self, path: &Path) -> bool {
         // What cannot be looked at is read, which says why it cannot.

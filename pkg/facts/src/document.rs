@@ -10,7 +10,7 @@ use crate::yaml;
 
 /// The objects of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Objects {
+pub(crate) struct ManifestObjects {
     pub(crate) pods: Vec<Pod>,
     pub(crate) namespaces: Vec<Namespace>,
 }
@@ -22,7 +22,7 @@ pub(crate) fn is_manifest(name: &Path) -> bool {
 }
 
 /// Reads a file: any number of documents, of which Pods, Namespaces and Lists of them count. The error is for people.
-pub(crate) fn read(name: &Path, content: &[u8]) -> Result<Objects, String> {
+pub(crate) fn read(name: &Path, content: &[u8]) -> Result<ManifestObjects, String> {
     let text = std::str::from_utf8(content).map_err(|cause| cause.to_string())?;
     let documents = if name.extension().is_some_and(|kind| kind == "json") {
         let documents: Result<_, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
@@ -30,7 +30,7 @@ pub(crate) fn read(name: &Path, content: &[u8]) -> Result<Objects, String> {
     } else {
         yaml::parse(text)?
     };
-    let mut objects = Objects::default();
+    let mut objects = ManifestObjects::default();
     for document in documents {
         if !document.is_null() {
             objects.take(document, None)?;
@@ -39,7 +39,7 @@ pub(crate) fn read(name: &Path, content: &[u8]) -> Result<Objects, String> {
     Ok(objects)
 }
 
-impl Objects {
+impl ManifestObjects {
     /// `kind` is that of elements which do not say it, as those of a PodList.
     fn take(&mut self, mut document: Value, kind: Option<&str>) -> Result<(), String> {
         let own = document.get("kind").and_then(Value::as_str).map(str::to_owned);

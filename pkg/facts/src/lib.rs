@@ -11,5 +11,5 @@ mod slim;
 mod yaml;
 
 pub use api::follow_api;
-pub use dir::{Follower, follow_dir};
+pub use dir::{ManifestFollower, follow_dir};
 pub use yaml::parse as parse_yaml;

@@ -7,65 +7,65 @@ use model::{Namespace, ObjectMeta, Pod};
 use planner::facts;
 use serde::{Deserialize, Deserializer};
 
-use crate::belief::Version;
+use crate::belief::ObjectVersion;
 
 /// An object without what nothing is decided on, and its version.
-pub(crate) struct Slim<T> {
+pub(crate) struct TrimmedObject<T> {
     pub(crate) object: T,
     /// For the watch, which takes it.
     version: String,
     number: Option<u64>,
 }
 
-impl<T> Slim<T> {
+impl<T> TrimmedObject<T> {
     fn new(mut object: T, version: String, trim: fn(&mut T)) -> Self {
         trim(&mut object);
         let number = version.parse().ok();
-        Slim { object, version, number }
+        TrimmedObject { object, version, number }
     }
 }
 
 /// What has metadata.
-pub(crate) trait Object {
+pub(crate) trait HasMetadata {
     fn metadata(&self) -> &ObjectMeta;
 }
 
-impl Object for Pod {
+impl HasMetadata for Pod {
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
     }
 }
 
-impl Object for Namespace {
+impl HasMetadata for Namespace {
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
     }
 }
 
-impl<T: Object> Slim<T> {
-    pub(crate) fn version(&self) -> Version {
-        Version { uid: self.object.metadata().uid.clone(), number: self.number }
+impl<T: HasMetadata> TrimmedObject<T> {
+    pub(crate) fn version(&self) -> ObjectVersion {
+        ObjectVersion { uid: self.object.metadata().uid.clone(), number: self.number }
     }
 }
 
-impl<T> Versioned for Slim<T> {
+impl<T> Versioned for TrimmedObject<T> {
     fn take_version(&mut self) -> String {
         mem::take(&mut self.version)
     }
 }
 
-impl<'de> Deserialize<'de> for Slim<Pod> {
+impl<'de> Deserialize<'de> for TrimmedObject<Pod> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut object = Pod::deserialize(deserializer)?;
         let version = object.take_version();
-        Ok(Slim::new(object, version, facts::trim))
+        Ok(TrimmedObject::new(object, version, facts::trim))
     }
 }
 
-impl<'de> Deserialize<'de> for Slim<Namespace> {
+impl<'de> Deserialize<'de> for TrimmedObject<Namespace> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut object = Namespace::deserialize(deserializer)?;
         let version = object.take_version();
-        Ok(Slim::new(object, version, facts::trim_namespace))
+        Ok(TrimmedObject::new(object, version, facts::trim_namespace))
     }
 }

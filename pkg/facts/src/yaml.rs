@@ -9,7 +9,7 @@ const MAX_DEPTH: usize = 64;
 
 /// All documents of a text; empty ones are null. The error is for people.
 pub fn parse(text: &str) -> Result<Vec<Value>, String> {
-    let mut events = Events(Parser::new_from_str(text));
+    let mut events = ManifestEvents(Parser::new_from_str(text));
     let mut documents = Vec::new();
     loop {
         match events.next()? {
@@ -20,9 +20,9 @@ pub fn parse(text: &str) -> Result<Vec<Value>, String> {
     }
 }
 
-struct Events<'t>(Parser<'t, saphyr_parser::StrInput<'t>>);
+struct ManifestEvents<'t>(Parser<'t, saphyr_parser::StrInput<'t>>);
 
-impl<'t> Events<'t> {
+impl<'t> ManifestEvents<'t> {
     fn next(&mut self) -> Result<Event<'t>, String> {
         match self.0.next_event() {
             Some(Ok((event, _))) => Ok(event),

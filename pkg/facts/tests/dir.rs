@@ -13,8 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use facts::{Follower, follow_dir};
-use planner::{Fact, Index};
+use facts::{ManifestFollower, follow_dir};
+use planner::{Fact, FactIndex};
 use tempfile::TempDir;
 use tracing::{
     Event, Metadata, Subscriber,
@@ -27,8 +27,8 @@ const SOON: Duration = Duration::from_secs(1);
 struct Scene {
     directory: TempDir,
     facts: Receiver<Fact>,
-    index: Index,
-    follower: Option<Follower>,
+    index: FactIndex,
+    follower: Option<ManifestFollower>,
 }
 
 impl Scene {
@@ -36,7 +36,7 @@ impl Scene {
         log();
         let directory = tempfile::tempdir().unwrap();
         let (follower, facts) = follow(directory.path());
-        Self { directory, facts, index: Index::default(), follower: Some(follower) }
+        Self { directory, facts, index: FactIndex::default(), follower: Some(follower) }
     }
 
     /// Replaces a file as a careful writer does.
@@ -75,7 +75,7 @@ impl Scene {
     }
 }
 
-fn follow(path: &Path) -> (Follower, Receiver<Fact>) {
+fn follow(path: &Path) -> (ManifestFollower, Receiver<Fact>) {
     let (sender, facts) = channel();
     let tell = move |fact| drop(sender.send(fact));
     (follow_dir(path, "n1", tell).unwrap(), facts)
@@ -219,7 +219,7 @@ fn a_directory_may_come_later_and_what_it_said_outlives_it() {
     );
     fs::create_dir(&path).unwrap();
     fs::write(path.join("a.yaml"), pod("a")).unwrap();
-    let mut scene = Scene { directory: parent, facts, index: Index::default(), follower: Some(follower) };
+    let mut scene = Scene { directory: parent, facts, index: FactIndex::default(), follower: Some(follower) };
     scene.expect(&["a"], &[]);
     fs::remove_dir_all(&path).unwrap();
     // Taken away file by file: the last that is seen may be an empty directory.

@@ -118,7 +118,7 @@ pub const LOGGING: &[Flag] = &[
 
 /// How a program takes its flags.
 #[derive(Clone, Copy, Debug)]
-pub struct Style {
+pub struct FlagStyle {
     /// Flags that are accepted, with a value or without, and have no effect.
     pub ignored: &'static [Flag],
 }
@@ -157,16 +157,16 @@ impl std::error::Error for FlagErrors {}
 
 /// What a call asks for.
 #[derive(Debug)]
-pub enum Request {
+pub enum ParseOutcome {
     /// To explain itself.
     Help,
     /// To work with these values.
-    Run(Values),
+    Run(FlagValues),
 }
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ValueSource {
     /// The table.
     Default,
     /// This variable.
@@ -177,13 +177,13 @@ pub enum Source {
 
 /// The value of every flag.
 #[derive(Clone, Debug, Default)]
-pub struct Values {
-    values: BTreeMap<&'static str, (String, Source)>,
+pub struct FlagValues {
+    values: BTreeMap<&'static str, (String, ValueSource)>,
     ignored: BTreeSet<&'static str>,
     words: Vec<String>,
 }
 
-impl Values {
+impl FlagValues {
     /// The text of a flag; the flag's own default when it is not in the command's table.
     #[must_use]
     pub fn text(&self, flag: &Flag) -> &str {
@@ -192,13 +192,13 @@ impl Values {
 
     /// The text of a flag, and where it is from; its own default when it is not in the command's table.
     #[must_use]
-    pub fn get(&self, flag: &Flag) -> (&str, Source) {
+    pub fn get(&self, flag: &Flag) -> (&str, ValueSource) {
         let found = self.values.get(flag.long);
-        found.map_or((flag.default, Source::Default), |(text, source)| (text.as_str(), *source))
+        found.map_or((flag.default, ValueSource::Default), |(text, source)| (text.as_str(), *source))
     }
 
     /// All flags with their texts, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str, Source)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str, ValueSource)> {
         self.values.iter().map(|(long, (text, source))| (*long, text.as_str(), *source))
     }
 
@@ -223,44 +223,44 @@ impl Values {
 /// Everything that cannot be understood, at once.
 pub fn parse(
     table: &'static [Flag],
-    style: Style,
+    style: FlagStyle,
     arguments: impl IntoIterator<Item = OsString>,
     env: impl Fn(&str) -> Option<String>,
-) -> Result<Request, FlagErrors> {
+) -> Result<ParseOutcome, FlagErrors> {
     read(table, style, false, arguments, env)
 }
 
-/// The same for a command that takes words which are no flags, wherever they stand: [`Values::words`].
+/// The same for a command that takes words which are no flags, wherever they stand: [`FlagValues::words`].
 ///
 /// # Errors
 /// Everything that cannot be understood, at once.
 pub fn parse_with_words(
     table: &'static [Flag],
-    style: Style,
+    style: FlagStyle,
     arguments: impl IntoIterator<Item = OsString>,
     env: impl Fn(&str) -> Option<String>,
-) -> Result<Request, FlagErrors> {
+) -> Result<ParseOutcome, FlagErrors> {
     read(table, style, true, arguments, env)
 }
 
 fn read(
     table: &'static [Flag],
-    style: Style,
+    style: FlagStyle,
     takes_words: bool,
     arguments: impl IntoIterator<Item = OsString>,
     env: impl Fn(&str) -> Option<String>,
-) -> Result<Request, FlagErrors> {
+) -> Result<ParseOutcome, FlagErrors> {
     let mut values = from_environment(table, style.ignored, env);
     let mut parser = Parser::from_args(arguments);
     let mut errors = Vec::new();
     loop {
         match next(table, style, &mut parser, &mut values) {
-            Ok(Next::Flag) => {}
-            Ok(Next::Word(word)) if takes_words => values.words.push(word),
-            Ok(Next::Word(word)) => errors.push(FlagError::Unexpected(word)),
-            Ok(Next::Help) => return Ok(Request::Help),
-            Ok(Next::End) if errors.is_empty() => return Ok(Request::Run(values)),
-            Ok(Next::End) => return Err(FlagErrors(errors)),
+            Ok(NextArg::Flag) => {}
+            Ok(NextArg::Word(word)) if takes_words => values.words.push(word),
+            Ok(NextArg::Word(word)) => errors.push(FlagError::Unexpected(word)),
+            Ok(NextArg::Help) => return Ok(ParseOutcome::Help),
+            Ok(NextArg::End) if errors.is_empty() => return Ok(ParseOutcome::Run(values)),
+            Ok(NextArg::End) => return Err(FlagErrors(errors)),
             Err(error) => errors.push(error),
         }
     }
@@ -270,23 +270,23 @@ fn from_environment(
     table: &'static [Flag],
     ignored: &'static [Flag],
     env: impl Fn(&str) -> Option<String>,
-) -> Values {
+) -> FlagValues {
     let variable = |name: &str| env(name).filter(|value| !value.is_empty());
     let found = |flag: &Flag| {
-        flag.env.iter().find_map(|name| variable(name).map(|value| (value, Source::Variable(name))))
+        flag.env.iter().find_map(|name| variable(name).map(|value| (value, ValueSource::Variable(name))))
     };
     let value = |flag: &'static Flag| {
-        (flag.long, found(flag).unwrap_or_else(|| (flag.default.to_owned(), Source::Default)))
+        (flag.long, found(flag).unwrap_or_else(|| (flag.default.to_owned(), ValueSource::Default)))
     };
     let ignored = ignored.iter().filter(|flag| found(flag).is_some());
-    Values {
+    FlagValues {
         values: table.iter().map(value).collect(),
         ignored: ignored.map(|flag| flag.long).collect(),
         words: Vec::new(),
     }
 }
 
-enum Next {
+enum NextArg {
     Flag,
     Word(String),
     Help,
@@ -296,15 +296,15 @@ enum Next {
 /// Takes one flag off the command line.
 fn next(
     table: &'static [Flag],
-    style: Style,
+    style: FlagStyle,
     parser: &mut Parser,
-    values: &mut Values,
-) -> Result<Next, FlagError> {
+    values: &mut FlagValues,
+) -> Result<NextArg, FlagError> {
     let named =
         |flags: &'static [Flag], matches: &dyn Fn(&Flag) -> bool| flags.iter().find(|flag| matches(flag));
     let (flag, ignored, shown) = match parser.next()? {
-        None => return Ok(Next::End),
-        Some(Arg::Long("help") | Arg::Short('h')) => return Ok(Next::Help),
+        None => return Ok(NextArg::End),
+        Some(Arg::Long("help") | Arg::Short('h')) => return Ok(NextArg::Help),
         Some(Arg::Long(name)) => {
             let is = |flag: &Flag| flag.long == name;
             (named(table, &is), named(style.ignored, &is), format!("--{name}"))
@@ -313,7 +313,7 @@ fn next(
             let is = |flag: &Flag| flag.short == Some(name);
             (named(table, &is), None, format!("-{name}"))
         }
-        Some(Arg::Value(word)) => return Ok(Next::Word(word.to_string_lossy().into_owned())),
+        Some(Arg::Value(word)) => return Ok(NextArg::Word(word.to_string_lossy().into_owned())),
     };
     let Some(known) = flag.or(ignored) else {
         parser.optional_value(); // else it would be a second mistake
@@ -325,11 +325,11 @@ fn next(
     };
     let value = value.into_string().map_err(|_| FlagError::NotText(known.long))?;
     if flag.is_some() {
-        values.values.insert(known.long, (value, Source::Flag));
+        values.values.insert(known.long, (value, ValueSource::Flag));
     } else {
         values.ignored.insert(known.long);
     }
-    Ok(Next::Flag)
+    Ok(NextArg::Flag)
 }
 
 /// The text of `--help`.
@@ -366,13 +366,13 @@ mod tests {
         Flag { long: "log_output_level", env: &["LOG_OUTPUT_LEVEL"], ..Flag::VALUE },
     ];
 
-    fn values(arguments: &[&str], env: &[(&str, &str)]) -> Result<Values, FlagErrors> {
+    fn values(arguments: &[&str], env: &[(&str, &str)]) -> Result<FlagValues, FlagErrors> {
         let lookup =
             |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let style = Style { ignored: IGNORED };
+        let style = FlagStyle { ignored: IGNORED };
         match parse(TABLE, style, arguments.iter().map(OsString::from), lookup)? {
-            Request::Run(values) => Ok(values),
-            Request::Help => panic!("help"),
+            ParseOutcome::Run(values) => Ok(values),
+            ParseOutcome::Help => panic!("help"),
         }
     }
 
@@ -407,10 +407,10 @@ mod tests {
     fn an_empty_variable_counts_as_unset_and_an_empty_flag_does_not() {
         let env = [("PROXY_UID", ""), ("REDIRECT_DNS", ""), ("ISTIO_META_DNS_CAPTURE", "true")];
         let read = values(&[], &env).unwrap();
-        assert_eq!(read.get(&PROXY_UID), ("", Source::Default));
-        let next = ("true", Source::Variable("ISTIO_META_DNS_CAPTURE"));
+        assert_eq!(read.get(&PROXY_UID), ("", ValueSource::Default));
+        let next = ("true", ValueSource::Variable("ISTIO_META_DNS_CAPTURE"));
         assert_eq!(read.get(&REDIRECT_DNS), next, "the next variable of the flag");
-        assert_eq!(values(&["--envoy-port="], &env).unwrap().get(&ENVOY_PORT), ("", Source::Flag));
+        assert_eq!(values(&["--envoy-port="], &env).unwrap().get(&ENVOY_PORT), ("", ValueSource::Flag));
         assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "x")]).unwrap().ignored().count(), 1);
         assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "")]).unwrap().ignored().count(), 0);
     }
@@ -418,19 +418,22 @@ mod tests {
     #[test]
     fn a_flag_of_another_command_has_its_own_default() {
         let elsewhere = Flag { long: "output", env: &["OUTPUT"], default: "table", ..Flag::VALUE };
-        assert_eq!(values(&[], &[("OUTPUT", "json")]).unwrap().get(&elsewhere), ("table", Source::Default));
+        assert_eq!(
+            values(&[], &[("OUTPUT", "json")]).unwrap().get(&elsewhere),
+            ("table", ValueSource::Default)
+        );
     }
 
     #[test]
     fn words_are_kept_where_they_are_asked_for() {
-        let style = Style { ignored: &[] };
+        let style = FlagStyle { ignored: &[] };
         let arguments = ["shop/web", "-u", "3", "b", "--redirect-dns", "--", "-c"].map(OsString::from);
         match parse_with_words(TABLE, style, arguments, |_| None).unwrap() {
-            Request::Run(values) => {
+            ParseOutcome::Run(values) => {
                 assert_eq!(values.words(), ["shop/web", "b", "-c"]);
                 assert_eq!(values.text(&PROXY_UID), "3");
             }
-            Request::Help => panic!("help"),
+            ParseOutcome::Help => panic!("help"),
         }
         assert!(values(&[], &[]).unwrap().words().is_empty());
     }

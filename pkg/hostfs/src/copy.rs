@@ -9,8 +9,8 @@ use rustix::fs::Advice;
 
 use crate::Error;
 use crate::read::open_regular;
-use crate::staged::{Complete, Staged};
-use crate::write::{MODE, Written, existing};
+use crate::staged::{CompleteFile, StagedFile};
+use crate::write::{MODE, WriteOutcome, existing};
 
 const COPY: &str = "copy";
 const INSTALL: &str = "install";
@@ -26,7 +26,7 @@ const CHUNK: usize = 128 * 1024;
 ///
 /// As [`crate::write()`], with the path of the side that failed. In words also: a source that is no regular file (a
 /// symlink to one is followed), and one that changes meanwhile.
-pub fn copy(source: &Path, target: &Path) -> Result<Written, Error> {
+pub fn copy(source: &Path, target: &Path) -> Result<WriteOutcome, Error> {
     let (from, meta) = open_regular(COPY, source)?;
     let mode = meta.mode() & MODE;
     if let Some(old) = existing(INSTALL, target)?
@@ -34,14 +34,14 @@ pub fn copy(source: &Path, target: &Path) -> Result<Written, Error> {
         && old.len() == meta.len()
         && open_regular(INSTALL, target).is_ok_and(|(installed, _)| same(&from, &installed).unwrap_or(false))
     {
-        return Ok(Written::Unchanged);
+        return Ok(WriteOutcome::Unchanged);
     }
-    let mut staged = Staged::new(INSTALL, target)?;
+    let mut staged = StagedFile::new(INSTALL, target)?;
     stream(source, &from, target, staged.writer())?;
     let complete = staged.complete(mode)?;
     verify(source, &from, target, &complete)?;
     complete.install()?;
-    Ok(Written::Replaced)
+    Ok(WriteOutcome::Replaced)
 }
 
 /// Whether `target` has the content of `source`; its permission bits do not count. False when either is missing or no
@@ -68,7 +68,7 @@ fn stream(source: &Path, mut from: &File, target: &Path, to: &mut File) -> Resul
     Ok(())
 }
 
-fn verify(source: &Path, mut from: &File, target: &Path, complete: &Complete<'_>) -> Result<(), Error> {
+fn verify(source: &Path, mut from: &File, target: &Path, complete: &CompleteFile<'_>) -> Result<(), Error> {
     // So that the disk is read, not our own pages. Where it does not work, comparing still finds a changed source.
     let _ = rustix::fs::fadvise(complete.reader(), 0, None, Advice::DontNeed);
     from.rewind().map_err(Error::at(COPY, source))?;

@@ -23,7 +23,7 @@ pub fn remove(path: &Path) -> Result<bool, Error> {
         Err(Errno::ISDIR) => return Err(Error::words(REMOVE, path, "it is a directory")),
         Err(cause) => return Err(Error::new(REMOVE, path, cause)),
     }
-    Directory::of(REMOVE, path)?.sync(REMOVE, path)?;
+    OpenDirectory::of(REMOVE, path)?.sync(REMOVE, path)?;
     Ok(true)
 }
 
@@ -38,7 +38,7 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
         let cause = format!("{} is in another directory", to.display());
         return Err(Error::words(RENAME, from, cause));
     }
-    let directory = Directory::of(RENAME, from)?;
+    let directory = OpenDirectory::of(RENAME, from)?;
     match rustix::fs::rename(from, to) {
         Ok(()) => directory.sync(RENAME, from),
         Err(Errno::ISDIR) => Err(Error::words(RENAME, from, format!("{} is a directory", to.display()))),
@@ -83,9 +83,9 @@ pub fn list(directory: &Path) -> Result<Vec<OsString>, Error> {
 
 /// An open directory.
 #[derive(Debug)]
-pub(crate) struct Directory(File);
+pub(crate) struct OpenDirectory(File);
 
-impl Directory {
+impl OpenDirectory {
     /// The one that `path` is in. Opened before anything is changed there, so that this cannot fail in between.
     pub(crate) fn of(doing: &'static str, path: &Path) -> Result<Self, Error> {
         open(parent(path), OFlags::DIRECTORY).map(Self).map_err(Error::at(doing, path))

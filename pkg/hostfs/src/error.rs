@@ -32,7 +32,7 @@ impl Error {
         move |source| Self::new(doing, path, source)
     }
 
-    /// The file or directory that was asked for; empty if a [`crate::Watcher`] itself failed.
+    /// The file or directory that was asked for; empty if a [`crate::DirectoryWatcher`] itself failed.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -13,7 +13,7 @@ use crate::Error;
 /// As far as the file system's clock tells: before Linux 6.13 it ticks every few milliseconds, and a file written in
 /// place twice within one tick, without a change of its size, looks untouched. Replacing (rename) is always seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fingerprint {
+pub struct FileFingerprint {
     dev: u64,
     ino: u64,
     size: u64,
@@ -23,7 +23,7 @@ pub struct Fingerprint {
     ctime: (i64, i64),
 }
 
-impl Fingerprint {
+impl FileFingerprint {
     pub(crate) fn of(meta: &Metadata) -> Self {
         Self {
             dev: meta.dev(),
@@ -54,8 +54,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// # Errors
 ///
 /// What the kernel says, such as that a directory on the way may not be searched.
-pub fn fingerprint(path: &Path) -> Result<Option<Fingerprint>, Error> {
-    Ok(look("look at", path)?.as_ref().map(Fingerprint::of))
+pub fn fingerprint(path: &Path) -> Result<Option<FileFingerprint>, Error> {
+    Ok(look("look at", path)?.as_ref().map(FileFingerprint::of))
 }
 
 /// The fingerprint of a file that may be reached by symlinks; `None` if there is none.
@@ -63,9 +63,9 @@ pub fn fingerprint(path: &Path) -> Result<Option<Fingerprint>, Error> {
 /// # Errors
 ///
 /// What the kernel says.
-pub fn fingerprint_of_file(path: &Path) -> Result<Option<Fingerprint>, Error> {
+pub fn fingerprint_of_file(path: &Path) -> Result<Option<FileFingerprint>, Error> {
     match fs::metadata(path) {
-        Ok(meta) => Ok(Some(Fingerprint::of(&meta))),
+        Ok(meta) => Ok(Some(FileFingerprint::of(&meta))),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(cause) => Err(Error::new("look at", path, cause)),
     }
@@ -74,7 +74,7 @@ pub fn fingerprint_of_file(path: &Path) -> Result<Option<Fingerprint>, Error> {
 /// The fingerprint of such a file, if there is one and any later touch would show in it. Taken before the file is read,
 /// an equal one later means that it says the same.
 #[must_use]
-pub fn settled_fingerprint(path: &Path) -> Option<Fingerprint> {
+pub fn settled_fingerprint(path: &Path) -> Option<FileFingerprint> {
     let now = SystemTime::now();
     fingerprint_of_file(path).ok().flatten().filter(|touched| touched.is_settled(now))
 }

@@ -28,15 +28,15 @@ pub fn resolve(directory: &Path, name: &OsStr) -> Result<PathBuf, Error> {
     if !is_plain(name) {
         return Err(refuse("it is not a plain file name"));
     }
-    let mut way = Way { directory, at: PathBuf::new(), ahead: vec![name.to_owned()], links: 0 };
+    let mut way = PathWalk { directory, at: PathBuf::new(), ahead: vec![name.to_owned()], links: 0 };
     while let Some(next) = way.ahead.pop() {
         match way.step(next) {
             Ok(()) => {}
-            Err(Stop::Missing) if way.links == 0 => return Ok(start),
-            Err(Stop::Missing) => return Err(refuse("it is a link to a missing file")),
-            Err(Stop::Leaves) => return Err(refuse("it is a link that leaves the directory")),
-            Err(Stop::Circles) => return Err(refuse("it is a link that goes in circles")),
-            Err(Stop::Kernel(cause)) => return Err(Error::new(RESOLVE, &start, cause)),
+            Err(WalkStop::Missing) if way.links == 0 => return Ok(start),
+            Err(WalkStop::Missing) => return Err(refuse("it is a link to a missing file")),
+            Err(WalkStop::Leaves) => return Err(refuse("it is a link that leaves the directory")),
+            Err(WalkStop::Circles) => return Err(refuse("it is a link that goes in circles")),
+            Err(WalkStop::Kernel(cause)) => return Err(Error::new(RESOLVE, &start, cause)),
         }
     }
     Ok(directory.join(way.at))
@@ -48,7 +48,7 @@ fn is_plain(name: &OsStr) -> bool {
 }
 
 /// How far a name is followed.
-struct Way<'a> {
+struct PathWalk<'a> {
     directory: &'a Path,
     /// Where we are, below `directory`.
     at: PathBuf,
@@ -57,38 +57,38 @@ struct Way<'a> {
     links: usize,
 }
 
-enum Stop {
+enum WalkStop {
     Missing,
     Leaves,
     Circles,
     Kernel(Errno),
 }
 
-impl Way<'_> {
-    fn step(&mut self, next: OsString) -> Result<(), Stop> {
+impl PathWalk<'_> {
+    fn step(&mut self, next: OsString) -> Result<(), WalkStop> {
         if next == ".." {
             // What is above `directory` may be another one on the host, even if the way leads back.
-            return self.at.pop().then_some(()).ok_or(Stop::Leaves);
+            return self.at.pop().then_some(()).ok_or(WalkStop::Leaves);
         }
         self.at.push(next);
         match rustix::fs::readlink(self.directory.join(&self.at), Vec::new()) {
             Ok(to) => self.follow(Path::new(OsStr::from_bytes(to.as_bytes()))),
             Err(Errno::INVAL) => Ok(()), // it is no link
-            Err(Errno::NOENT | Errno::NOTDIR) => Err(Stop::Missing),
-            Err(cause) => Err(Stop::Kernel(cause)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Err(WalkStop::Missing),
+            Err(cause) => Err(WalkStop::Kernel(cause)),
         }
     }
 
     /// Goes on from where a link leads, which is below its own directory or, if absolute, below `directory`.
-    fn follow(&mut self, to: &Path) -> Result<(), Stop> {
+    fn follow(&mut self, to: &Path) -> Result<(), WalkStop> {
         self.links += 1;
         if self.links > MOST_LINKS {
-            return Err(Stop::Circles);
+            return Err(WalkStop::Circles);
         }
         self.at.pop();
         let to = if to.is_absolute() {
             self.at.clear();
-            self.below(to).ok_or(Stop::Leaves)?
+            self.below(to).ok_or(WalkStop::Leaves)?
         } else {
             to.to_owned()
         };

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use tempfile::TempPath;
 
 use crate::Error;
-use crate::directory::{Directory, parent};
+use crate::directory::{OpenDirectory, parent};
 use crate::read::open;
 
 /// Between the target's name and what makes a temporary unique. Istio's have the same form.
@@ -22,10 +22,10 @@ const TRIES: usize = 64;
 
 /// A temporary being written. Dropped, it is removed.
 #[derive(Debug)]
-pub(crate) struct Staged<'a> {
+pub(crate) struct StagedFile<'a> {
     doing: &'static str,
     target: &'a Path,
-    directory: Directory,
+    directory: OpenDirectory,
     temporary: TempPath,
     writer: File,
     /// Holds the lock that says "alive" to [`crate::remove_stale`]. Not the writer: that one must be closed before
@@ -33,13 +33,13 @@ pub(crate) struct Staged<'a> {
     reader: File,
 }
 
-impl<'a> Staged<'a> {
+impl<'a> StagedFile<'a> {
     /// Makes the temporary and locks it.
     pub(crate) fn new(doing: &'static str, target: &'a Path) -> Result<Self, Error> {
         let Some(name) = target.file_name() else {
             return Err(Error::words(doing, target, "it has no file name"));
         };
-        let directory = Directory::of(doing, target)?;
+        let directory = OpenDirectory::of(doing, target)?;
         let mut prefix = OsString::from(name);
         prefix.push(INFIX);
         for _ in 0..TRIES {
@@ -59,25 +59,25 @@ impl<'a> Staged<'a> {
     }
 
     /// Gives it its mode, whatever the umask, and makes it last.
-    pub(crate) fn complete(self, mode: u32) -> Result<Complete<'a>, Error> {
+    pub(crate) fn complete(self, mode: u32) -> Result<CompleteFile<'a>, Error> {
         let Self { doing, target, directory, temporary, writer, reader } = self;
         rustix::fs::fchmod(&writer, Mode::from_raw_mode(mode)).map_err(Error::at(doing, target))?;
         writer.sync_all().map_err(Error::at(doing, target))?;
-        Ok(Complete { doing, target, directory, temporary, reader })
+        Ok(CompleteFile { doing, target, directory, temporary, reader })
     }
 }
 
 /// A temporary with all its content and its mode, on disk. Dropped, it is removed.
 #[derive(Debug)]
-pub(crate) struct Complete<'a> {
+pub(crate) struct CompleteFile<'a> {
     doing: &'static str,
     target: &'a Path,
-    directory: Directory,
+    directory: OpenDirectory,
     temporary: TempPath,
     reader: File,
 }
 
-impl Complete<'_> {
+impl CompleteFile<'_> {
     /// For reading it back, from its beginning.
     pub(crate) const fn reader(&self) -> &File {
         &self.reader
@@ -104,7 +104,7 @@ fn create(directory: &Path, prefix: &OsString) -> io::Result<(File, TempPath)> {
 /// Takes the lock. Who cleans up may have come between making the file and this, and holds the lock while it
 /// removes: then the lock is taken or the name is gone.
 fn own(file: File) -> io::Result<File> {
-    if lock(&file) == Lock::Taken || file.metadata()?.nlink() == 0 {
+    if lock(&file) == LockOutcome::Taken || file.metadata()?.nlink() == 0 {
         return Err(Errno::NOENT.into());
     }
     Ok(file)
@@ -116,7 +116,7 @@ fn is_lost(cause: &io::Error) -> bool {
 
 /// What became of a try to lock a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lock {
+pub(crate) enum LockOutcome {
     /// Ours, until the file is closed.
     Held,
     /// Somebody else's.
@@ -126,10 +126,10 @@ pub(crate) enum Lock {
 }
 
 /// Tries to lock a file against everybody else, without waiting.
-pub(crate) fn lock(file: &File) -> Lock {
+pub(crate) fn lock(file: &File) -> LockOutcome {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Lock::Held,
-        Err(Errno::WOULDBLOCK) => Lock::Taken,
-        Err(_) => Lock::Unknown,
+        Ok(()) => LockOutcome::Held,
+        Err(Errno::WOULDBLOCK) => LockOutcome::Taken,
+        Err(_) => LockOutcome::Unknown,
     }
 }

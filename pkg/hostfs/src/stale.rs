@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use crate::Error;
-use crate::directory::Directory;
+use crate::directory::OpenDirectory;
 use crate::read::open;
-use crate::staged::{INFIX, Lock, lock};
+use crate::staged::{INFIX, LockOutcome, lock};
 
 const REMOVE: &str = "remove";
 
@@ -43,7 +43,7 @@ pub fn remove_stale(directory: &Path, name: &str) -> Result<Vec<PathBuf>, Error>
         }
     }
     if let Some(first) = removed.first() {
-        Directory::of(REMOVE, first)?.sync(REMOVE, first)?;
+        OpenDirectory::of(REMOVE, first)?.sync(REMOVE, first)?;
     }
     failed.map_or(Ok(removed), Err)
 }
@@ -61,7 +61,7 @@ fn remove_unlocked(path: &Path) -> Result<bool, Error> {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(cause) => return Err(Error::new(REMOVE, path, cause)),
     };
-    if lock(&file) != Lock::Held {
+    if lock(&file) != LockOutcome::Held {
         return Ok(false);
     }
     match fs::remove_file(path) {
@@ -74,7 +74,7 @@ fn remove_unlocked(path: &Path) -> Result<bool, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::staged::Staged;
+    use crate::staged::StagedFile;
 
     #[test]
     fn only_the_form_of_temporaries_is_taken() {
@@ -92,7 +92,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("file");
         let names = || crate::list(directory.path()).unwrap();
-        let staged = Staged::new("write", &target).unwrap();
+        let staged = StagedFile::new("write", &target).unwrap();
         let made = names();
         assert_eq!(remove_stale(directory.path(), "file").unwrap(), Vec::<PathBuf>::new());
         let complete = staged.complete(0o644).unwrap();
@@ -106,7 +106,7 @@ mod tests {
     fn a_complete_temporary_has_no_writer_left() {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("file");
-        let complete = Staged::new("write", &target).unwrap().complete(0o700).unwrap();
+        let complete = StagedFile::new("write", &target).unwrap().complete(0o700).unwrap();
         let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
             let entry = entry.unwrap();
             let leads_to = fs::read_link(entry.path()).ok()?;

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::copy::same;
 use crate::fingerprint::look;
 use crate::read::{open_regular, require_regular};
-use crate::staged::Staged;
+use crate::staged::StagedFile;
 
 const WRITE: &str = "write";
 /// The bits of a mode that can be set: permissions, set-user-ID, set-group-ID, sticky.
@@ -17,7 +17,7 @@ pub(crate) const MODE: u32 = 0o7777;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteOutcome {
     /// Nothing: content and mode were there already.
     Unchanged,
     /// The new file is in place, and stays there through a power loss.
@@ -33,17 +33,17 @@ pub enum Written {
 /// What the kernel says; the old file is then as it was, and nothing is left beside it. (If only the last step failed,
 /// the sync of the directory, the new file is in place.) In words: anything but a regular file in its place, also a
 /// symlink, for which see [`crate::resolve`].
-pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<Written, Error> {
+pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<WriteOutcome, Error> {
     let mode = mode & MODE;
     if let Some(old) = existing(WRITE, path)?
         && holds(path, &old, content, mode)
     {
-        return Ok(Written::Unchanged);
+        return Ok(WriteOutcome::Unchanged);
     }
-    let mut staged = Staged::new(WRITE, path)?;
+    let mut staged = StagedFile::new(WRITE, path)?;
     staged.writer().write_all(content).map_err(Error::at(WRITE, path))?;
     staged.complete(mode)?.install()?;
-    Ok(Written::Replaced)
+    Ok(WriteOutcome::Replaced)
 }
 
 /// The regular file that is to be replaced, if there is one.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use hostfs::Written;
+use hostfs::WriteOutcome;
 
 /// Set in the process that is killed: the directory in which it writes.
 const DIRECTORY: &str = "HOSTFS_TEST_DIRECTORY";
@@ -89,7 +89,7 @@ fn a_killed_write_leaves_the_old_or_the_new_file() {
     let first = usize::from(fs::read(&file).unwrap()[0]) + 1;
     println!("writing");
     for round in first.. {
-        assert_eq!(hostfs::write(&file, &content(round), 0o644).unwrap(), Written::Replaced);
+        assert_eq!(hostfs::write(&file, &content(round), 0o644).unwrap(), WriteOutcome::Replaced);
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use hostfs::{Written, fingerprint, fingerprint_of_file};
+use hostfs::{WriteOutcome, fingerprint, fingerprint_of_file};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
@@ -127,21 +127,21 @@ fn a_file_is_replaced_only_if_it_is_another() {
     let scratch = Scratch::new();
     let file = scratch.path("file");
     for (content, mode_wanted, expected) in [
-        ("one", 0o644, Written::Replaced),
-        ("one", 0o644, Written::Unchanged),
-        ("two", 0o644, Written::Replaced),
-        ("two", 0o600, Written::Replaced),
-        ("two", 0o100_600, Written::Unchanged),
-        ("two", 0o4755, Written::Replaced),
-        ("two", 0o4755, Written::Unchanged),
-        ("twofold", 0o4755, Written::Replaced),
-        ("", 0o000, Written::Replaced),
-        ("", 0o000, Written::Unchanged),
+        ("one", 0o644, WriteOutcome::Replaced),
+        ("one", 0o644, WriteOutcome::Unchanged),
+        ("two", 0o644, WriteOutcome::Replaced),
+        ("two", 0o600, WriteOutcome::Replaced),
+        ("two", 0o100_600, WriteOutcome::Unchanged),
+        ("two", 0o4755, WriteOutcome::Replaced),
+        ("two", 0o4755, WriteOutcome::Unchanged),
+        ("twofold", 0o4755, WriteOutcome::Replaced),
+        ("", 0o000, WriteOutcome::Replaced),
+        ("", 0o000, WriteOutcome::Unchanged),
     ] {
         let before = fingerprint(&file).unwrap();
         assert_eq!(hostfs::write(&file, content.as_bytes(), mode_wanted).unwrap(), expected, "{content}");
         let untouched = fingerprint(&file).unwrap() == before;
-        assert_eq!(untouched, expected == Written::Unchanged, "{content} {mode_wanted:o}");
+        assert_eq!(untouched, expected == WriteOutcome::Unchanged, "{content} {mode_wanted:o}");
         assert_eq!(fs::read_to_string(&file).unwrap(), content);
         assert_eq!(mode(&file), mode_wanted & 0o7777);
         assert_eq!(scratch.names(), ["file"]);
@@ -197,7 +197,7 @@ fn a_read_only_mount_is_found_out_beforehand() {
         assert_eq!(failed.path(), path);
         assert_eq!(failed.io().raw_os_error(), Some(30), "EROFS: {failed}");
     }
-    assert_eq!(hostfs::write(&file, b"old", 0o644).unwrap(), Written::Unchanged);
+    assert_eq!(hostfs::write(&file, b"old", 0o644).unwrap(), WriteOutcome::Unchanged);
     small.remount(MountFlags::empty());
     hostfs::write(&file, b"new", 0o644).unwrap();
 }
@@ -226,23 +226,23 @@ fn every_difference_of_a_copy_is_seen() {
         assert_eq!(fs::read(&target).unwrap(), fs::read(&source).unwrap());
         assert_eq!(mode(&target), mode(&source));
     };
-    assert_copied(Written::Replaced);
-    assert_copied(Written::Unchanged);
+    assert_copied(WriteOutcome::Replaced);
+    assert_copied(WriteOutcome::Unchanged);
     for changed in [0, 128 * 1024 - 1, 128 * 1024, 299_999] {
         content[changed] += 1;
         scratch.file("source", &content, 0o755);
-        assert_copied(Written::Replaced);
-        assert_copied(Written::Unchanged);
+        assert_copied(WriteOutcome::Replaced);
+        assert_copied(WriteOutcome::Unchanged);
     }
     scratch.file("source", &content, 0o2711);
-    assert_copied(Written::Replaced);
+    assert_copied(WriteOutcome::Replaced);
     scratch.file("source", &content[..128 * 1024], 0o755);
-    assert_copied(Written::Replaced);
+    assert_copied(WriteOutcome::Replaced);
     scratch.file("source", "", 0o755);
-    assert_copied(Written::Replaced);
-    assert_copied(Written::Unchanged);
+    assert_copied(WriteOutcome::Replaced);
+    assert_copied(WriteOutcome::Unchanged);
     symlink("source", scratch.path("link")).unwrap();
-    assert_eq!(hostfs::copy(&scratch.path("link"), &target).unwrap(), Written::Unchanged);
+    assert_eq!(hostfs::copy(&scratch.path("link"), &target).unwrap(), WriteOutcome::Unchanged);
     assert!(hostfs::copy(&scratch.path("missing"), &target).unwrap_err().is_missing());
 }
 

@@ -9,7 +9,9 @@
 
 use std::time::{Duration, Instant};
 
-use hostnet::{Family, Handle, IpNet, LinkIndex, Mark, PolicyRule, Route, RouteChange, RouteKind, TableId};
+use hostnet::{
+    Family, IpNet, LinkIndex, Mark, PolicyRule, Route, RouteChange, RouteKind, RtnetlinkHandle, TableId,
+};
 use netns::Netns;
 
 fn timed<T>(what: &str, mut run: impl FnMut(u8) -> T) {
@@ -37,7 +39,7 @@ fn host(family: Family, number: u16, oif: LinkIndex) -> Route {
 }
 
 fn measure() {
-    let handle = &mut Handle::open().unwrap();
+    let handle = &mut RtnetlinkHandle::open().unwrap();
     let lo = handle.link_by_name("lo").unwrap().unwrap().index;
     let rule = |number: u8| PolicyRule {
         fwmark: Some(Mark { value: u32::from(number), mask: 0xfff }),
@@ -47,7 +49,7 @@ fn measure() {
         let dst = IpNet::new([10, 0, number, 0].into(), 24).unwrap();
         Route { oif: Some(lo), ..Route::new(Family::V4, RouteKind::Local, Some(dst), TableId(133)) }
     };
-    timed("open a handle", |_| Handle::open().unwrap());
+    timed("open a handle", |_| RtnetlinkHandle::open().unwrap());
     timed("list addresses", |_| handle.addresses().unwrap());
     timed("list links", |_| handle.links().unwrap());
     timed("look up a link", |_| handle.link_by_name("lo").unwrap());

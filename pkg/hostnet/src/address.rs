@@ -3,10 +3,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use netlink::{Errno, Flags, Malformed, Message, Received};
+use netlink::{Errno, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
 use crate::wire::{self, CREATE};
-use crate::{Changed, Error, Family, Handle, IpNet, LinkIndex, Scope};
+use crate::{ChangeOutcome, Error, Family, IpNet, LinkIndex, RouteScope, RtnetlinkHandle};
 
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
@@ -18,7 +18,7 @@ const IFA_FLAGS: u16 = 8;
 
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct LinkAddress {
     /// The link.
     pub index: LinkIndex,
     /// The address itself (of a point-to-point link: our end).
@@ -26,7 +26,7 @@ pub struct Address {
     /// Leading bits that name its network.
     pub prefix_len: u8,
     /// Where it is valid.
-    pub scope: Scope,
+    pub scope: RouteScope,
     /// Its state.
     pub flags: AddressFlags,
 }
@@ -64,15 +64,16 @@ impl AddressFlags {
     }
 }
 
-impl Handle {
+impl RtnetlinkHandle {
     /// All addresses in the kernel's order: IPv4, then IPv6, each by link, and on a link as `ip address` lists them.
     ///
     /// # Errors
     ///
     /// [`Error::List`].
-    pub fn addresses(&mut self) -> Result<Vec<Address>, Error> {
+    pub fn addresses(&mut self) -> Result<Vec<LinkAddress>, Error> {
         let list = |source| Error::List { what: "addresses".to_owned(), source };
-        let replies = self.socket.dump(&Message::new(RTM_GETADDR, Flags::NONE, &[0; 8])).map_err(list)?;
+        let replies =
+            self.socket.dump(&NetlinkRequest::new(RTM_GETADDR, MessageFlags::NONE, &[0; 8])).map_err(list)?;
         let addresses: Result<_, _> = replies.iter().filter_map(|reply| parse(&reply).transpose()).collect();
         addresses.map_err(|malformed: Malformed| list(malformed.into()))
     }
@@ -83,22 +84,26 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::AddAddress`].
-    pub fn add_address(&mut self, index: LinkIndex, address: IpNet) -> Result<Changed, Error> {
+    pub fn add_address(&mut self, index: LinkIndex, address: IpNet) -> Result<ChangeOutcome, Error> {
         self.add(index, address, AddressFlags(0))
     }
 
-    /// As [`Handle::add_address`], but usable at once: nobody is asked whether they have the address (no duplicate
+    /// As [`RtnetlinkHandle::add_address`], but usable at once: nobody is asked whether they have the address (no duplicate
     /// address detection, RFC 4862). For links of our own that have nobody but us at the other end. An address that
     /// is there stays as it is, tentative or not.
     ///
     /// # Errors
     ///
     /// [`Error::AddAddress`].
-    pub fn add_address_unchecked(&mut self, index: LinkIndex, address: IpNet) -> Result<Changed, Error> {
+    pub fn add_address_unchecked(
+        &mut self,
+        index: LinkIndex,
+        address: IpNet,
+    ) -> Result<ChangeOutcome, Error> {
         self.add(index, address, AddressFlags::UNCHECKED)
     }
 
-    fn add(&mut self, index: LinkIndex, address: IpNet, flags: AddressFlags) -> Result<Changed, Error> {
+    fn add(&mut self, index: LinkIndex, address: IpNet, flags: AddressFlags) -> Result<ChangeOutcome, Error> {
         let added = self.change(message(RTM_NEWADDR, CREATE, index, address, flags), &[Errno::EXIST]);
         added.map_err(|source| Error::AddAddress { address: self.describe_address(index, address), source })
     }
@@ -109,8 +114,8 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::DeleteAddress`].
-    pub fn delete_address(&mut self, index: LinkIndex, address: IpNet) -> Result<Changed, Error> {
-        let request = message(RTM_DELADDR, Flags::NONE, index, address, AddressFlags(0));
+    pub fn delete_address(&mut self, index: LinkIndex, address: IpNet) -> Result<ChangeOutcome, Error> {
+        let request = message(RTM_DELADDR, MessageFlags::NONE, index, address, AddressFlags(0));
         let deleted = self.change(request, &[Errno::ADDRNOTAVAIL]);
         deleted
             .map_err(|source| Error::DeleteAddress { address: self.describe_address(index, address), source })
@@ -121,19 +126,25 @@ impl Handle {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for LinkAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{} scope {} dev #{}", self.ip, self.prefix_len, self.scope, self.index.0)
     }
 }
 
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, index.
-fn message(kind: u16, flags: Flags, index: LinkIndex, address: IpNet, state: AddressFlags) -> Message {
+fn message(
+    kind: u16,
+    flags: MessageFlags,
+    index: LinkIndex,
+    address: IpNet,
+    state: AddressFlags,
+) -> NetlinkRequest {
     let family = wire::family_number(Some(Family::of(address.addr())));
-    let scope = if address.addr().is_loopback() { Scope::Host } else { Scope::Universe };
+    let scope = if address.addr().is_loopback() { RouteScope::Host } else { RouteScope::Universe };
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
     let header = [family, address.prefix_len(), 0, scope.to_wire(), i0, i1, i2, i3];
-    let mut message = Message::new(kind, flags, &header);
+    let mut message = NetlinkRequest::new(kind, flags, &header);
     if state.0 != 0 {
         message.u32(IFA_FLAGS, state.0);
     }
@@ -142,7 +153,7 @@ fn message(kind: u16, flags: Flags, index: LinkIndex, address: IpNet, state: Add
     message
 }
 
-pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<Address>, Malformed> {
+pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<LinkAddress>, Malformed> {
     if reply.kind != RTM_NEWADDR {
         return Ok(None);
     }
@@ -161,12 +172,12 @@ pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<Address>, Malformed> 
             _ => {}
         }
     }
-    Ok(Some(Address {
+    Ok(Some(LinkAddress {
         index: LinkIndex(u32::from_ne_bytes([i0, i1, i2, i3])),
         // On a point-to-point link ADDRESS is the other end's; IPv6 has LOCAL only there.
         ip: local.or(address).ok_or(Malformed("address message without an address"))?,
         prefix_len,
-        scope: Scope::from_wire(scope),
+        scope: RouteScope::from_wire(scope),
         flags: AddressFlags(flags),
     }))
 }

@@ -1,16 +1,16 @@
 //! What fuzz targets feed; nobody else calls it.
 
-use netlink::{Flags, Malformed, Message, Received};
+use netlink::{Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
-use crate::{Address, Link, PolicyRule, Route, address, link, route, rule};
+use crate::{Link, LinkAddress, PolicyRule, Route, address, link, route, rule};
 
 /// What a message of the kernel's is about.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Object {
+pub enum KernelObject {
     /// A link.
     Link(Link),
     /// An address.
-    Address(Address),
+    Address(LinkAddress),
     /// A route.
     Route(Route),
     /// A policy rule.
@@ -21,14 +21,14 @@ pub enum Object {
 ///
 /// # Errors
 /// It is of a kind that we read, and malformed.
-pub fn parse(message: &Received<'_>) -> Result<Option<Object>, Malformed> {
-    Ok(match link::parse(message)?.map(Object::Link) {
+pub fn parse(message: &ReceivedMessage<'_>) -> Result<Option<KernelObject>, Malformed> {
+    Ok(match link::parse(message)?.map(KernelObject::Link) {
         Some(link) => Some(link),
-        None => match address::parse(message)?.map(Object::Address) {
+        None => match address::parse(message)?.map(KernelObject::Address) {
             Some(address) => Some(address),
-            None => match route::message::parse(message)?.map(Object::Route) {
+            None => match route::message::parse(message)?.map(KernelObject::Route) {
                 Some(route) => Some(route),
-                None => rule::message::parse(message)?.map(Object::Rule),
+                None => rule::message::parse(message)?.map(KernelObject::Rule),
             },
         },
     })
@@ -36,10 +36,10 @@ pub fn parse(message: &Received<'_>) -> Result<Option<Object>, Malformed> {
 
 /// The request that makes a route or a policy rule.
 #[must_use]
-pub fn request(object: &Object) -> Option<Message> {
+pub fn request(object: &KernelObject) -> Option<NetlinkRequest> {
     match object {
-        Object::Route(route) => Some(route::message::add(route, Flags::NONE)),
-        Object::Rule(rule) => Some(rule::message::add(rule, Flags::NONE)),
-        Object::Link(_) | Object::Address(_) => None,
+        KernelObject::Route(route) => Some(route::message::add(route, MessageFlags::NONE)),
+        KernelObject::Rule(rule) => Some(rule::message::add(rule, MessageFlags::NONE)),
+        KernelObject::Link(_) | KernelObject::Address(_) => None,
     }
 }

@@ -1,20 +1,20 @@
 //! The handle, and what all changes through it share. The operations stand beside their objects.
 
-use netlink::{Bounds, Errno, Message, Protocol, Socket};
+use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket};
 
 use crate::{Error, LinkIndex};
 
 /// Whether an operation changed anything, or found things as they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Changed {
+pub enum ChangeOutcome {
     /// It did.
     Yes,
     /// It was so already.
     No,
 }
 
-impl Changed {
+impl ChangeOutcome {
     /// Whether it did.
     #[must_use]
     pub const fn is_yes(self) -> bool {
@@ -24,18 +24,18 @@ impl Changed {
 
 /// A connection to the kernel's network configuration in one netns.
 #[derive(Debug)]
-pub struct Handle {
+pub struct RtnetlinkHandle {
     pub(crate) socket: Socket,
 }
 
-impl Handle {
+impl RtnetlinkHandle {
     /// Opens a handle on the calling thread's netns; it keeps to that netns wherever it is used later.
     ///
     /// # Errors
     ///
     /// [`Error::Open`].
     pub fn open() -> Result<Self, Error> {
-        Ok(Self { socket: Socket::open(Protocol::Route).map_err(Error::Open)? })
+        Ok(Self { socket: Socket::open(NetlinkProtocol::Route).map_err(Error::Open)? })
     }
 
     /// The same for a pod's namespace: a list that is longer than any pod's fails, instead of being read.
@@ -44,15 +44,21 @@ impl Handle {
     ///
     /// [`Error::Open`].
     pub fn open_in_pod() -> Result<Self, Error> {
-        let socket = Socket::open(Protocol::Route).map_err(Error::Open)?;
-        Ok(Self { socket: socket.bounded(Bounds::POD) })
+        let socket = Socket::open(NetlinkProtocol::Route).map_err(Error::Open)?;
+        Ok(Self { socket: socket.bounded(ListBounds::POD) })
     }
 
     /// Sends a change; `already` are the kernel's ways of saying that there is nothing to change.
-    pub(crate) fn change(&mut self, message: Message, already: &[Errno]) -> Result<Changed, netlink::Error> {
+    pub(crate) fn change(
+        &mut self,
+        message: NetlinkRequest,
+        already: &[Errno],
+    ) -> Result<ChangeOutcome, netlink::Error> {
         match self.socket.request(message) {
-            Ok(()) => Ok(Changed::Yes),
-            Err(refused) if refused.errno().is_some_and(|errno| already.contains(&errno)) => Ok(Changed::No),
+            Ok(()) => Ok(ChangeOutcome::Yes),
+            Err(refused) if refused.errno().is_some_and(|errno| already.contains(&errno)) => {
+                Ok(ChangeOutcome::No)
+            }
             Err(other) => Err(other),
         }
     }

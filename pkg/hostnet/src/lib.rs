@@ -1,7 +1,7 @@
 //! Links, addresses, routes, policy rules and kernel parameters of one network namespace: what is there, and changes
 //! to it.
 //!
-//! For the plugin and the agent. A [`Handle`] works in the netns in which it was opened (enter one through `netns`).
+//! For the plugin and the agent. A [`RtnetlinkHandle`] works in the netns in which it was opened (enter one through `netns`).
 //! Every change is idempotent and says whether it changed anything. Nothing is decided here, and nothing of netlink
 //! shows: callers see types, and errors in words.
 //!
@@ -22,12 +22,12 @@ pub mod sysctl;
 mod value;
 mod wire;
 
-pub use address::{Address, AddressFlags};
+pub use address::{AddressFlags, LinkAddress};
 pub use error::Error;
-pub use handle::{Changed, Handle};
+pub use handle::{ChangeOutcome, RtnetlinkHandle};
 pub use link::{Link, LinkFlags, MacAddress, NewLink};
 pub use local::LocalDelivery;
 pub use model::{Family, IpNet, Mark, TableId};
 pub use route::{Route, RouteChange, RouteKind, RouteProtocol};
 pub use rule::{PolicyRule, RuleAction};
-pub use value::{IpProtocol, LinkIndex, Scope};
+pub use value::{IpProtocol, LinkIndex, RouteScope};

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use netlink::{Attributes, Errno, Flags, Malformed, Message, Received};
+use netlink::{Attributes, Errno, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
-use crate::{Error, Handle, LinkIndex};
+use crate::{Error, LinkIndex, RtnetlinkHandle};
 
 mod change;
 mod new;
@@ -42,7 +42,7 @@ pub struct Link {
     pub mac: Option<MacAddress>,
     /// The link that it leads to: of a veth its other end, of a VLAN, macvlan or tunnel the link below it.
     pub peer: Option<LinkIndex>,
-    /// Where that is: the netns that has this number here ([`Handle::netns_number`]), -1 for one that is ending; none
+    /// Where that is: the netns that has this number here ([`RtnetlinkHandle::netns_number`]), -1 for one that is ending; none
     /// for the same netns.
     pub peer_netns: Option<i32>,
 }
@@ -84,7 +84,7 @@ impl fmt::Display for MacAddress {
     }
 }
 
-impl Handle {
+impl RtnetlinkHandle {
     /// All links, in the kernel's order (by number).
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Handle {
         self.find(query(index)).map_err(|source| Error::FindLink { name: format!("#{}", index.0), source })
     }
 
-    fn find(&mut self, message: Message) -> Result<Option<Link>, netlink::Error> {
+    fn find(&mut self, message: NetlinkRequest) -> Result<Option<Link>, netlink::Error> {
         match self.socket.get(message) {
             Ok(replies) => {
                 let found = replies.iter().find_map(|reply| parse(&reply).transpose());
@@ -142,13 +142,13 @@ const fn plain_header(index: LinkIndex) -> [u8; 16] {
     header(index, LinkFlags(0), LinkFlags(0))
 }
 
-fn query(index: LinkIndex) -> Message {
-    let mut message = Message::new(RTM_GETLINK, Flags::NONE, &plain_header(index));
+fn query(index: LinkIndex) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &plain_header(index));
     message.u32(IFLA_EXT_MASK, SKIP_STATISTICS);
     message
 }
 
-pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<Link>, Malformed> {
+pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Link>, Malformed> {
     if reply.kind != RTM_NEWLINK {
         return Ok(None);
     }

@@ -2,8 +2,8 @@
 //! leads to.
 
 use crate::{
-    Changed, Error, Family, Handle, LinkIndex, Mark, PolicyRule, Route, RouteKind, RouteProtocol, RuleAction,
-    TableId,
+    ChangeOutcome, Error, Family, LinkIndex, Mark, PolicyRule, Route, RouteKind, RouteProtocol,
+    RtnetlinkHandle, RuleAction, TableId,
 };
 
 /// What is delivered locally, and by which table.
@@ -40,12 +40,12 @@ impl LocalDelivery {
     }
 }
 
-impl Handle {
+impl RtnetlinkHandle {
     /// Puts in place what is missing, and tells what was.
     ///
     /// # Errors
     ///
-    /// Those of [`Handle::add_route`] and [`Handle::ensure_rule`].
+    /// Those of [`RtnetlinkHandle::add_route`] and [`RtnetlinkHandle::ensure_rule`].
     pub fn ensure_local_delivery(
         &mut self,
         family: Family,
@@ -55,10 +55,10 @@ impl Handle {
         let mut made = Vec::new();
         // The rule comes first and goes last: it is what tells that there is anything. One that leads to an empty table
         // does nothing.
-        if self.ensure_rule(&wanted.rule(family))? == Changed::Yes {
+        if self.ensure_rule(&wanted.rule(family))? == ChangeOutcome::Yes {
             made.push(wanted.no_rule(family));
         }
-        if self.add_route(&wanted.route(family, lo))? == Changed::Yes {
+        if self.add_route(&wanted.route(family, lo))? == ChangeOutcome::Yes {
             made.push(wanted.no_route(family));
         }
         Ok(made)
@@ -92,7 +92,7 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// Those of [`Handle::delete_rule`] and [`Handle::delete_route`].
+    /// Those of [`RtnetlinkHandle::delete_rule`] and [`RtnetlinkHandle::delete_route`].
     pub fn delete_local_delivery(
         &mut self,
         family: Family,
@@ -102,10 +102,10 @@ impl Handle {
         let rule = unwanted.rule(family);
         let route = Route { protocol: RouteProtocol::ANY, ..unwanted.route(family, lo) };
         let mut taken = Vec::new();
-        if self.delete_route(&route)? == Changed::Yes {
+        if self.delete_route(&route)? == ChangeOutcome::Yes {
             taken.push(format!("route {route}"));
         }
-        if self.delete_rule(&rule)? == Changed::Yes {
+        if self.delete_rule(&rule)? == ChangeOutcome::Yes {
             taken.push(format!("policy rule {rule}"));
         }
         Ok(taken)

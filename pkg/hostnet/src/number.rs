@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use netlink::{Flags, Malformed, Message, Received};
+use netlink::{Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
 use crate::wire;
-use crate::{Error, Handle};
+use crate::{Error, RtnetlinkHandle};
 
 const RTM_NEWNSID: u16 = 88;
 const RTM_GETNSID: u16 = 90;
@@ -13,7 +13,7 @@ const RTM_GETNSID: u16 = 90;
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
 
-impl Handle {
+impl RtnetlinkHandle {
     /// The number by which the handle's netns calls another one, given as its open file (`netns::Netns`); none if it
     /// has no number. The kernel gives one when it first has to, and so to a netns that holds the
     /// [peer](crate::Link::peer_netns) of a link here at the latest when that link is read.
@@ -27,7 +27,7 @@ impl Handle {
 
     fn number_of(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, netlink::Error> {
         // struct rtgenmsg: family
-        let mut request = Message::new(RTM_GETNSID, Flags::NONE, &[0]);
+        let mut request = NetlinkRequest::new(RTM_GETNSID, MessageFlags::NONE, &[0]);
         request.u32(NETNSA_FD, wire::fd_number(netns.as_raw_fd()));
         let replies = self.socket.get(request)?;
         let number = replies.iter().find_map(|reply| parse(&reply).transpose());
@@ -36,7 +36,7 @@ impl Handle {
     }
 }
 
-fn parse(reply: &Received<'_>) -> Result<Option<i32>, Malformed> {
+fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<i32>, Malformed> {
     if reply.kind != RTM_NEWNSID {
         return Ok(None);
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use netlink::Errno;
 
-use crate::{Changed, Error, Family, Handle, IpNet, LinkIndex, Scope, TableId};
+use crate::{ChangeOutcome, Error, Family, IpNet, LinkIndex, RouteScope, RtnetlinkHandle, TableId};
 
 mod bulk;
 mod change;
@@ -13,9 +13,9 @@ pub(crate) mod message;
 
 pub use bulk::RouteChange;
 
-use change::Verb;
+use change::RouteVerb;
 
-/// A route of one table. Make one with [`Route::new`] and fill in fields; what [`Handle::routes`] reads compares equal
+/// A route of one table. Make one with [`Route::new`] and fill in fields; what [`RtnetlinkHandle::routes`] reads compares equal
 /// to what was added, but for what says the same in other words ([`Route::is`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -32,7 +32,7 @@ pub struct Route {
     /// The next hop.
     pub gateway: Option<IpAddr>,
     /// How far away it leads; `None`: what `ip route add` takes, which is [`Route::natural_scope`].
-    pub scope: Option<Scope>,
+    pub scope: Option<RouteScope>,
     /// Source address for packets of this host.
     pub prefsrc: Option<IpAddr>,
     /// Rank among routes to the same destination, lowest first; `None` is 0 (IPv4) or 1024 (IPv6).
@@ -106,12 +106,12 @@ impl Route {
     /// The scope that a route like this has unless told otherwise (iproute2, `iproute_modify`): IPv6 knows none; a
     /// local one is of the host; one without next hop stays on the link.
     #[must_use]
-    pub const fn natural_scope(&self) -> Scope {
+    pub const fn natural_scope(&self) -> RouteScope {
         match (self.family, self.kind, self.gateway) {
-            (Family::V6, ..) => Scope::Universe,
-            (_, RouteKind::Local, _) => Scope::Host,
-            (_, RouteKind::Unicast, None) => Scope::Link,
-            _ => Scope::Universe,
+            (Family::V6, ..) => RouteScope::Universe,
+            (_, RouteKind::Local, _) => RouteScope::Host,
+            (_, RouteKind::Unicast, None) => RouteScope::Link,
+            _ => RouteScope::Universe,
         }
     }
 
@@ -121,7 +121,7 @@ impl Route {
         !self.unmodelled && *self == wanted.as_read()
     }
 
-    /// How [`Handle::routes`] would show this one: without what holds anyway and what the kernel drops.
+    /// How [`RtnetlinkHandle::routes`] would show this one: without what holds anyway and what the kernel drops.
     fn as_read(&self) -> Self {
         let mut route = Self { unmodelled: false, ..self.clone() };
         route.dst = route.dst.filter(|dst| dst.prefix_len() != 0);
@@ -180,7 +180,7 @@ impl fmt::Display for Route {
     }
 }
 
-impl Handle {
+impl RtnetlinkHandle {
     /// The routes of both families in one table, or in all; cached ones are left out. A table that does not exist
     /// has none.
     ///
@@ -198,24 +198,24 @@ impl Handle {
         Ok(routes)
     }
 
-    /// Adds a route. [`Changed::No`] means that the table has one with the same destination and metric, which may
+    /// Adds a route. [`ChangeOutcome::No`] means that the table has one with the same destination and metric, which may
     /// lead elsewhere: the kernel refuses by that key, and this does not look closer.
     ///
     /// # Errors
     ///
     /// [`Error::AddRoute`].
-    pub fn add_route(&mut self, route: &Route) -> Result<Changed, Error> {
-        self.change_route(Verb::Add, route)
+    pub fn add_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
+        self.change_route(RouteVerb::Add, route)
     }
 
     /// Adds a route in the place of the one with the same destination and metric, if there is one, without a moment
-    /// in which neither exists. It is [`Changed::Yes`] always: the kernel does not tell.
+    /// in which neither exists. It is [`ChangeOutcome::Yes`] always: the kernel does not tell.
     ///
     /// # Errors
     ///
     /// [`Error::ReplaceRoute`].
-    pub fn replace_route(&mut self, route: &Route) -> Result<Changed, Error> {
-        self.change_route(Verb::Replace, route)
+    pub fn replace_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
+        self.change_route(RouteVerb::Replace, route)
     }
 
     /// Deletes a route if it is there. The kernel compares the fields that are given: one without metric (IPv4),
@@ -224,8 +224,8 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::DeleteRoute`].
-    pub fn delete_route(&mut self, route: &Route) -> Result<Changed, Error> {
-        self.change_route(Verb::Delete, route)
+    pub fn delete_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
+        self.change_route(RouteVerb::Delete, route)
     }
 
     fn routes_of(

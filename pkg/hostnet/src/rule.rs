@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use netlink::{Errno, Flags};
+use netlink::{Errno, MessageFlags};
 
 use crate::wire::CREATE;
-use crate::{Changed, Error, Family, Handle, IpNet, IpProtocol, Mark, RouteProtocol, TableId};
+use crate::{ChangeOutcome, Error, Family, IpNet, IpProtocol, Mark, RouteProtocol, RtnetlinkHandle, TableId};
 
 pub(crate) mod message;
 
@@ -159,7 +159,7 @@ impl fmt::Display for RuleAction {
     }
 }
 
-impl Handle {
+impl RtnetlinkHandle {
     /// The rules of a family, in the order in which the kernel tries them.
     ///
     /// # Errors
@@ -187,17 +187,17 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::List`], [`Error::AddRule`]; [`Error::UnsuitableRule`] for table 0 and for [`PolicyRule::unmodelled`].
-    pub fn ensure_rule(&mut self, rule: &PolicyRule) -> Result<Changed, Error> {
+    pub fn ensure_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
         rule.suitable()?;
         if self.has_rule(rule)? {
-            return Ok(Changed::No);
+            return Ok(ChangeOutcome::No);
         }
         let failed = |source| Error::AddRule { rule: rule.to_string(), source };
         let added = self.change(message::add(rule, CREATE), &[Errno::EXIST]).map_err(failed)?;
         if added.is_yes() || self.has_rule(rule)? {
             return Ok(added);
         }
-        self.change(message::add(rule, Flags::CREATE), &[]).map_err(failed)
+        self.change(message::add(rule, MessageFlags::CREATE), &[]).map_err(failed)
     }
 
     fn has_rule(&mut self, rule: &PolicyRule) -> Result<bool, Error> {
@@ -208,11 +208,11 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// As [`Handle::ensure_rule`], but [`Error::DeleteRule`]; [`Error::RuleInTheWay`] if the kernel would pick a rule that is not
+    /// As [`RtnetlinkHandle::ensure_rule`], but [`Error::DeleteRule`]; [`Error::RuleInTheWay`] if the kernel would pick a rule that is not
     /// equal, [`Error::RuleComesBack`] if there is no end to it.
-    pub fn delete_rule(&mut self, rule: &PolicyRule) -> Result<Changed, Error> {
+    pub fn delete_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
         rule.suitable()?;
-        let mut changed = Changed::No;
+        let mut changed = ChangeOutcome::No;
         for _ in 0..DELETIONS {
             let rules = self.rules(rule.family)?;
             let Some(equal) = rules.iter().find(|found| found.is(rule)) else { return Ok(changed) };
@@ -224,7 +224,7 @@ impl Handle {
             let deleted = self.change(message::delete(equal), &[Errno::NOENT]);
             let deleted = deleted.map_err(|source| Error::DeleteRule { rule: rule.to_string(), source })?;
             if deleted.is_yes() {
-                changed = Changed::Yes;
+                changed = ChangeOutcome::Yes;
             }
         }
         Err(Error::RuleComesBack { rule: rule.to_string(), attempts: DELETIONS })

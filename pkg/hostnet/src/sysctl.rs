@@ -7,7 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 
-use crate::{Changed, Error};
+use crate::{ChangeOutcome, Error};
 
 /// The value of a parameter, without the end of its line; none if there is no such parameter, as for a link that does
 /// not exist.
@@ -28,13 +28,13 @@ pub fn read(name: &str) -> Result<Option<String>, Error> {
 /// # Errors
 ///
 /// [`Error::WriteSysctl`], also if there is no such parameter; others as [`read()`].
-pub fn write(name: &str, value: &str) -> Result<Changed, Error> {
+pub fn write(name: &str, value: &str) -> Result<ChangeOutcome, Error> {
     if read(name)?.is_some_and(|found| found.split_whitespace().eq(value.split_whitespace())) {
-        return Ok(Changed::No);
+        return Ok(ChangeOutcome::No);
     }
     let failed = |source| Error::WriteSysctl { name: name.to_owned(), value: value.to_owned(), source };
     put(&path(name)?, value).map_err(failed)?;
-    Ok(Changed::Yes)
+    Ok(ChangeOutcome::Yes)
 }
 
 /// Never makes a file, and gives the kernel the value with one system call, as it wants it.

@@ -8,7 +8,7 @@ pub struct LinkIndex(pub u32);
 
 /// How far away a destination or address is valid (`RT_SCOPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Scope {
+pub enum RouteScope {
     /// Everywhere.
     Universe,
     /// Within the site (IPv6, historical).
@@ -23,7 +23,7 @@ pub enum Scope {
     Other(u8),
 }
 
-impl Scope {
+impl RouteScope {
     pub(crate) const fn from_wire(number: u8) -> Self {
         match number {
             0 => Self::Universe,
@@ -47,7 +47,7 @@ impl Scope {
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for RouteScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Universe => "global",

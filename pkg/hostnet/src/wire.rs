@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use netlink::{Attribute, Flags, Malformed, Message};
+use netlink::{Attribute, Malformed, MessageFlags, NetlinkRequest};
 
 use crate::{Family, IpNet};
 
 /// Exclusive creation: an equal object is refused, not changed or doubled.
-pub(crate) const CREATE: Flags = Flags(Flags::CREATE.0 | Flags::EXCLUSIVE.0);
+pub(crate) const CREATE: MessageFlags = MessageFlags(MessageFlags::CREATE.0 | MessageFlags::EXCLUSIVE.0);
 /// Creation, or replacement of what has the same key.
-pub(crate) const REPLACE: Flags = Flags(Flags::CREATE.0 | Flags::REPLACE.0);
+pub(crate) const REPLACE: MessageFlags = MessageFlags(MessageFlags::CREATE.0 | MessageFlags::REPLACE.0);
 
 /// The families that a dump of "all" may answer with; others (MPLS, bridges) are not ours.
 pub(crate) const fn family_from(number: u8) -> Option<Family> {
@@ -31,7 +31,7 @@ pub(crate) const fn family_number(family: Option<Family>) -> u8 {
 }
 
 /// Adds an address in its own length, 4 or 16 bytes.
-pub(crate) fn put_ip(message: &mut Message, kind: u16, ip: IpAddr) {
+pub(crate) fn put_ip(message: &mut NetlinkRequest, kind: u16, ip: IpAddr) {
     match ip {
         IpAddr::V4(ip) => message.bytes(kind, &ip.octets()),
         IpAddr::V6(ip) => message.bytes(kind, &ip.octets()),

@@ -18,13 +18,13 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use hostnet::{Handle, IpNet, LinkIndex};
+use hostnet::{IpNet, LinkIndex, RtnetlinkHandle};
 use netns::Netns;
 use serde_json::Value;
 
 /// Runs a test inside a new netns with lo up and a veth pair `va`–`vb`. Where we may not make one it is skipped, with
 /// the reason on stderr; CI must be able to.
-fn in_fresh_netns(test: impl FnOnce(&mut Handle) + Send) {
+fn in_fresh_netns(test: impl FnOnce(&mut RtnetlinkHandle) + Send) {
     let netns = match Netns::create() {
         Ok(netns) => netns,
         Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
@@ -35,7 +35,7 @@ fn in_fresh_netns(test: impl FnOnce(&mut Handle) + Send) {
         ip("link add va type veth peer name vb");
         ip("link set va up");
         ip("link set vb up");
-        test(&mut Handle::open().unwrap());
+        test(&mut RtnetlinkHandle::open().unwrap());
     };
     netns.run_in(run).unwrap();
 }
@@ -70,7 +70,7 @@ fn shown(arguments: &str) -> Vec<Value> {
     if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
 }
 
-fn index(handle: &mut Handle, name: &str) -> LinkIndex {
+fn index(handle: &mut RtnetlinkHandle, name: &str) -> LinkIndex {
     handle.link_by_name(name).unwrap().unwrap().index
 }
 

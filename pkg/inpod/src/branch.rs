@@ -8,7 +8,7 @@ use std::{
     net::IpAddr,
 };
 
-use hostnet::{Handle, LinkIndex, PolicyRule, Route, RouteProtocol, RuleAction};
+use hostnet::{LinkIndex, PolicyRule, Route, RouteProtocol, RtnetlinkHandle, RuleAction};
 use model::{Family, IpNet, TableId};
 
 use crate::Error;
@@ -26,16 +26,16 @@ const EARLY_DEMUX: &str = "/proc/sys/net/ipv4/tcp_early_demux";
 
 /// The rules in the namespace in which it was opened.
 #[derive(Debug)]
-pub(crate) struct Branches {
+pub(crate) struct BranchRules {
     /// Whether pods here may have such interfaces.
     is_possible: bool,
 }
 
-impl Branches {
+impl BranchRules {
     /// `is_wanted`: the operator's choice.
-    pub(crate) fn open(is_wanted: bool) -> Branches {
+    pub(crate) fn open(is_wanted: bool) -> BranchRules {
         let early_demux = fs::read_to_string(EARLY_DEMUX).unwrap_or_default();
-        Branches { is_possible: is_wanted && early_demux.trim() == "0" }
+        BranchRules { is_possible: is_wanted && early_demux.trim() == "0" }
     }
 
     /// Makes the rules those of these pods, and of no others.
@@ -46,7 +46,7 @@ impl Branches {
         if !self.is_possible {
             return Ok(());
         }
-        let mut handle = Handle::open()?;
+        let mut handle = RtnetlinkHandle::open()?;
         let rules = rules(&mut handle)?;
         let wanted = wanted(&mut handle, &rules, &ips.copied().collect())?;
         let mut outcome = Ok(());
@@ -65,7 +65,7 @@ impl Branches {
     /// # Errors
     /// The kernel refuses.
     pub(crate) fn remove() -> Result<Vec<String>, Error> {
-        let mut handle = Handle::open()?;
+        let mut handle = RtnetlinkHandle::open()?;
         let mut taken = Vec::new();
         for rule in rules(&mut handle)?.into_iter().filter(|rule| rule.protocol == OURS) {
             let _ = handle.delete_rule(&rule)?;
@@ -75,17 +75,17 @@ impl Branches {
     }
 }
 
-fn rules(handle: &mut Handle) -> Result<Vec<PolicyRule>, Error> {
+fn rules(handle: &mut RtnetlinkHandle) -> Result<Vec<PolicyRule>, Error> {
     let mut rules = handle.rules(Family::V4)?;
     rules.extend(handle.rules(Family::V6)?);
     Ok(rules)
 }
 
 /// One without the other would be worse than none: answers would take another path than questions.
-fn ensure(handle: &mut Handle, to_pod: &PolicyRule, from_pod: &PolicyRule) -> Result<(), Error> {
+fn ensure(handle: &mut RtnetlinkHandle, to_pod: &PolicyRule, from_pod: &PolicyRule) -> Result<(), Error> {
     let made = handle.ensure_rule(to_pod)?;
     let answered = handle.ensure_rule(from_pod).map(drop);
-    if answered.is_err() && made == hostnet::Changed::Yes {
+    if answered.is_err() && made == hostnet::ChangeOutcome::Yes {
         let _ = handle.delete_rule(to_pod)?;
     }
     Ok(answered?)
@@ -94,7 +94,7 @@ fn ensure(handle: &mut Handle, to_pod: &PolicyRule, from_pod: &PolicyRule) -> Re
 /// A pair of rules for each pod that AWS's plugin leads elsewhere: it has a rule for what arrives on the pod's link, and in
 /// that rule's table the route to the pod by this link.
 fn wanted(
-    handle: &mut Handle,
+    handle: &mut RtnetlinkHandle,
     rules: &[PolicyRule],
     ips: &BTreeSet<IpAddr>,
 ) -> Result<Vec<[PolicyRule; 2]>, Error> {

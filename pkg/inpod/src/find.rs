@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use hostnet::Handle;
+use hostnet::RtnetlinkHandle;
 use netns::{Netns, NetnsId};
-use rules::inpod::Config;
+use rules::inpod::InPodRulesConfig;
 
 use crate::{
     Error, is_captured,
@@ -21,10 +21,10 @@ use crate::{
 
 /// Looks for namespaces.
 #[derive(Debug)]
-pub struct Finder {
+pub struct NetnsFinder {
     proc: PathBuf,
     node: Netns,
-    config: Config,
+    config: InPodRulesConfig,
 }
 
 /// A pod that is looked for.
@@ -51,17 +51,17 @@ pub struct NetnsMatch {
 
 /// A namespace that some process of a pod is in.
 #[derive(Debug)]
-struct Candidate {
+struct NetnsCandidate {
     netns: Netns,
     /// When the oldest of these processes began.
     started: u64,
 }
 
-impl Finder {
+impl NetnsFinder {
     /// `proc`: where the processes of the whole node are seen. `node`: its namespace, which is no pod's.
     #[must_use]
-    pub fn new(proc: &Path, node: Netns, config: Config) -> Finder {
-        Finder { proc: proc.to_owned(), node, config }
+    pub fn new(proc: &Path, node: Netns, config: InPodRulesConfig) -> NetnsFinder {
+        NetnsFinder { proc: proc.to_owned(), node, config }
     }
 
     /// Finds pods, each by what it is sought by; those that are not found, and those that are still where they were, are
@@ -91,12 +91,12 @@ impl Finder {
     fn candidates<K: Ord + Clone>(
         &self,
         sought: &BTreeMap<K, NetnsQuery>,
-    ) -> Result<BTreeMap<K, BTreeMap<NetnsId, Candidate>>, Error> {
+    ) -> Result<BTreeMap<K, BTreeMap<NetnsId, NetnsCandidate>>, Error> {
         let keys = sought.iter().flat_map(|(key, pod)| {
             pod.uids.iter().filter_map(|uid| digits(uid)).map(move |digits| (digits, key))
         });
         let keys: BTreeMap<String, &K> = keys.collect();
-        let mut candidates: BTreeMap<K, BTreeMap<NetnsId, Candidate>> = BTreeMap::new();
+        let mut candidates: BTreeMap<K, BTreeMap<NetnsId, NetnsCandidate>> = BTreeMap::new();
         for process in processes(&self.proc)? {
             let text = |file: &str| fs::read_to_string(process.join(file)).ok();
             let pod = text("cgroup").and_then(|cgroup| pod_of(&cgroup));
@@ -107,13 +107,13 @@ impl Finder {
                 continue;
             }
             let of = candidates.entry(key.clone()).or_default();
-            let candidate = of.entry(netns.id()).or_insert(Candidate { netns, started: began });
+            let candidate = of.entry(netns.id()).or_insert(NetnsCandidate { netns, started: began });
             candidate.started = candidate.started.min(began);
         }
         Ok(candidates)
     }
 
-    fn choose(&self, candidates: BTreeMap<NetnsId, Candidate>, ips: &[IpAddr]) -> Option<NetnsMatch> {
+    fn choose(&self, candidates: BTreeMap<NetnsId, NetnsCandidate>, ips: &[IpAddr]) -> Option<NetnsMatch> {
         let others = candidates.len().saturating_sub(1);
         let fitting = candidates.into_values().filter_map(|candidate| {
             let leads_to_node = self.has_one(&candidate.netns, ips).ok()??;
@@ -144,7 +144,7 @@ impl Finder {
     /// Whether the namespace's links lead to the node; none if it has none of the addresses.
     fn has_one(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<bool>, Error> {
         let look = || -> Result<Option<bool>, Error> {
-            let mut handle = Handle::open_in_pod()?;
+            let mut handle = RtnetlinkHandle::open_in_pod()?;
             let has = handle.addresses()?.iter().any(|address| ips.contains(&address.ip));
             if !has {
                 return Ok(None);

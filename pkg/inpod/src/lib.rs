@@ -15,10 +15,11 @@ mod pod;
 mod process;
 
 pub use error::Error;
-pub use find::{Finder, NetnsMatch, NetnsQuery, namespaces, namespaces_of_pods};
+pub use find::{NetnsFinder, NetnsMatch, NetnsQuery, namespaces, namespaces_of_pods};
 pub use listener::has_listener;
-pub use node::{Ensured, ProbeRules, Probes, set};
+pub use node::{EnsureReport, NodeProbes, ProbeRules, set};
 pub use peer::peer_addresses;
 pub use pod::{
-    Report, RulesSnapshot, Wanted, capture, captured_families, glance, is_captured, release, verify,
+    CaptureReport, PodRulesSnapshot, PodRulesSpec, capture, captured_families, glance, is_captured, release,
+    verify,
 };

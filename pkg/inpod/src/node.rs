@@ -5,19 +5,19 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use ipset::{SetName, SetSpec};
-use journal::{Journal, Page};
+use journal::{Journal, JournalPage};
 use model::Family;
-use netfilter::{Backend, Changes, Firewall, Observation, Options, RulesSnapshot};
+use netfilter::{Backend, FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesSnapshot};
 use rules::{ChainSet, RuleSet, inpod};
 
-use crate::{Error, branch::Branches};
+use crate::{Error, branch::BranchRules};
 
 /// Sets and rules on the node, in the namespace in which they were opened.
 #[derive(Debug)]
-pub struct Probes {
+pub struct NodeProbes {
     rules: ProbeRules,
-    sets: ipset::Handle,
-    branches: Branches,
+    sets: ipset::IpsetHandle,
+    branches: BranchRules,
     /// Why probes of pods with a branch interface fail, until it is reported.
     branch_trouble: Option<Error>,
 }
@@ -25,15 +25,15 @@ pub struct Probes {
 /// The rules among them: all that takes tools, which take seconds where others have tens of thousands of rules.
 #[derive(Clone, Debug)]
 pub struct ProbeRules {
-    config: inpod::Config,
+    config: inpod::InPodRulesConfig,
     families: Vec<Family>,
-    options: Options,
+    options: FirewallOptions,
     journal: Journal,
 }
 
 /// What [`ProbeRules::ensure`] found, and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ensured {
+pub struct EnsureReport {
     /// What was missing, in words.
     pub missing: Vec<String>,
     /// For the next time.
@@ -46,32 +46,32 @@ impl ProbeRules {
     ///
     /// # Errors
     /// The step that failed; the rules are as they were.
-    pub fn ensure(&self, before: Option<&RulesSnapshot>) -> Result<Ensured, Error> {
+    pub fn ensure(&self, before: Option<&RulesSnapshot>) -> Result<EnsureReport, Error> {
         let rules = |family| self.wanted(family);
-        let wanted = netfilter::Wanted { owner: ChainSet::PROBES, rules: &rules };
+        let wanted = netfilter::WantedRules { owner: ChainSet::PROBES, rules: &rules };
         let seen = RulesSnapshot::of_node(&wanted, before);
         if before.is_some_and(|before| before.is_unchanged(&seen)) {
-            return Ok(Ensured { missing: Vec::new(), seen });
+            return Ok(EnsureReport { missing: Vec::new(), seen });
         }
         let (firewall, observed) = Firewall::open(&self.options)?;
         let changes = self.changes(&observed);
         let texts = changes.texts();
         if firewall.backend() == Backend::Nft {
             // A legacy table that was used once stays until its namespace ends.
-            self.journal.note_chains(Page::ProbeChains, &netfilter::tables(&texts))?;
+            self.journal.note_chains(JournalPage::ProbeChains, &netfilter::tables(&texts))?;
         }
         firewall.restore(&texts, Vec::new())?;
         let missing = changes.words();
         // What was just made is compared the next time.
         let seen = if missing.is_empty() { seen } else { RulesSnapshot::default() };
-        Ok(Ensured { missing, seen })
+        Ok(EnsureReport { missing, seen })
     }
 
     /// The node's firewall as it is.
     ///
     /// # Errors
     /// A tool, or the kernel, could not be asked.
-    pub fn observe(&self) -> Result<Observation, Error> {
+    pub fn observe(&self) -> Result<ObservedTables, Error> {
         Ok(Firewall::open(&self.options)?.1)
     }
 
@@ -84,26 +84,26 @@ impl ProbeRules {
 
     /// What leads from what was seen to what is wanted.
     #[must_use]
-    pub fn changes(&self, observed: &Observation) -> Changes {
+    pub fn changes(&self, observed: &ObservedTables) -> FamilyChanges {
         observed.changes(ChainSet::PROBES, |family| self.wanted(family))
     }
 }
 
-impl Probes {
+impl NodeProbes {
     /// Opens them for the calling thread's namespace. `families`: those in which pods are captured; `journal`: the file that says
     /// what the node was like before.
     ///
     /// # Errors
     /// The kernel has no sets, or refuses.
     pub fn open(
-        config: inpod::Config,
+        config: inpod::InPodRulesConfig,
         families: Vec<Family>,
-        options: Options,
+        options: FirewallOptions,
         journal: &Path,
-    ) -> Result<Probes, Error> {
-        let branches = Branches::open(config.branch_probes);
+    ) -> Result<NodeProbes, Error> {
+        let branches = BranchRules::open(config.branch_probes);
         let rules = ProbeRules { config, families, options, journal: Journal::at(journal) };
-        Ok(Probes { rules, sets: ipset::Handle::open()?, branches, branch_trouble: None })
+        Ok(NodeProbes { rules, sets: ipset::IpsetHandle::open()?, branches, branch_trouble: None })
     }
 
     /// The rules, for a thread of the same namespace that may wait for tools.
@@ -115,7 +115,7 @@ impl Probes {
     /// Makes the sets where they are not; members stay as they are. They come before the rules.
     ///
     /// # Errors
-    /// The kernel refuses. Also what failed in [`Probes::settle`] and concerns only probes of pods with a branch interface.
+    /// The kernel refuses. Also what failed in [`NodeProbes::settle`] and concerns only probes of pods with a branch interface.
     pub fn ensure_sets(&mut self) -> Result<(), Error> {
         for family in self.rules.families.clone() {
             let _ = self.sets.create(&spec(family)?)?;
@@ -199,11 +199,11 @@ impl Probes {
         let changes = observed.removal(ChainSet::PROBES);
         firewall.apply(&changes, Vec::new())?;
         let mut taken = [changes.words(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
-        self.rules.journal.remove_chains(Page::ProbeChains)?;
-        taken.extend(Branches::remove()?);
+        self.rules.journal.remove_chains(JournalPage::ProbeChains)?;
+        taken.extend(BranchRules::remove()?);
         for family in Family::BOTH {
             let name = spec(family)?.name;
-            if self.sets.destroy(&name)? == ipset::Removed::Yes {
+            if self.sets.destroy(&name)? == ipset::RemoveOutcome::Yes {
                 taken.push(format!("set {}", name.as_str()));
             }
         }

@@ -2,7 +2,7 @@
 
 use hostnet::{PolicyRule, RuleAction};
 use model::TableId;
-use rules::inpod::{Config, PRIORITY};
+use rules::inpod::{InPodRulesConfig, PRIORITY};
 
 /// Of the kernel: what is delivered locally.
 const LOCAL: TableId = TableId(255);
@@ -13,7 +13,7 @@ const MOST: usize = 8;
 /// Those of these rules that do, in words.
 pub(crate) fn overruling<'a>(
     rules: impl IntoIterator<Item = &'a PolicyRule>,
-    config: &Config,
+    config: &InPodRulesConfig,
 ) -> Vec<String> {
     let overrules = rules.into_iter().filter(|rule| overrules(rule, config)).take(MOST);
     overrules
@@ -23,7 +23,7 @@ pub(crate) fn overruling<'a>(
 
 /// A rule that asks for our mark, or for nothing at all, and leads elsewhere. One with other conditions, such as the source
 /// address of another network, is not about what ours is for.
-fn overrules(rule: &PolicyRule, config: &Config) -> bool {
+fn overrules(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
     let ours = config.local_route();
     let is_first = rule.priority.unwrap_or_default() < PRIORITY;
     let leads_elsewhere = match rule.action {
@@ -80,7 +80,7 @@ mod tests {
             (PolicyRule { iif: Some("net1".to_owned()), ..rule(1, main) }, false),
         ];
         for (rule, expected) in cases {
-            assert_eq!(overrules(&rule, &Config::default()), expected, "{rule}");
+            assert_eq!(overrules(&rule, &InPodRulesConfig::default()), expected, "{rule}");
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr, os::fd::AsFd};
 
-use hostnet::Handle;
+use hostnet::RtnetlinkHandle;
 use netns::Netns;
 
 use crate::Error;
@@ -17,7 +17,7 @@ use crate::Error;
 pub fn peer_addresses(connection: &impl AsFd) -> Result<BTreeSet<IpAddr>, Error> {
     let netns = Netns::of_socket(connection)?;
     let list = || -> Result<BTreeSet<IpAddr>, Error> {
-        let all = Handle::open()?.addresses()?.into_iter().map(|address| address.ip);
+        let all = RtnetlinkHandle::open()?.addresses()?.into_iter().map(|address| address.ip);
         Ok(all.filter(|ip| !ip.is_loopback() && !is_link_local(*ip)).collect())
     };
     netns.run_in(list)?

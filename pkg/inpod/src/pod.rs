@@ -1,41 +1,41 @@
 //! One pod's namespace.
 
-use hostnet::{Handle, LinkIndex, LocalDelivery};
+use hostnet::{LinkIndex, LocalDelivery, RtnetlinkHandle};
 use model::Family;
-use netfilter::{Changes, Firewall, Observation, Options, foreign, inside};
+use netfilter::{FamilyChanges, Firewall, FirewallOptions, ObservedTables, foreign, inside};
 use netns::Netns;
 use rules::{
     ChainSet, RuleSet,
-    inpod::{self, Config, PRIORITY},
+    inpod::{self, InPodRulesConfig, PRIORITY},
 };
 
 use crate::{Error, overrule::overruling};
 
 /// What a pod shall have.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct PodRulesSpec<'a> {
     /// Marks, ports and addresses.
-    pub config: &'a Config,
+    pub config: &'a InPodRulesConfig,
     /// What is special about the pod.
-    pub pod: &'a inpod::Pod,
+    pub pod: &'a inpod::PodOptions,
     /// The families that are captured.
     pub families: &'a [Family],
 }
 
 /// What was found, and done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CaptureReport {
     /// What differed from what was wanted, in words; empty when nothing did.
     pub differences: Vec<String>,
     /// For a [`glance`] later; what [`verify`] saw.
-    pub seen: RulesSnapshot,
+    pub seen: PodRulesSnapshot,
     /// What did not work as well as it could, in words.
     pub warning: Option<String>,
 }
 
 /// What can be seen of a namespace at next to no cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RulesSnapshot {
+pub struct PodRulesSnapshot {
     rules: netfilter::RulesSnapshot,
     /// What is missing of the policy route, in words.
     missing: Vec<String>,
@@ -45,11 +45,11 @@ pub struct RulesSnapshot {
     foreign: Vec<String>,
 }
 
-impl RulesSnapshot {
+impl PodRulesSnapshot {
     /// Nothing of ours was changed between `self` and `later`, and nothing is missing. Where the kernel cannot tell, it is
     /// `false`: whoever wants to know has to ask the tools.
     #[must_use]
-    pub fn is_unchanged(&self, later: &RulesSnapshot) -> bool {
+    pub fn is_unchanged(&self, later: &PodRulesSnapshot) -> bool {
         let whole = self.missing.is_empty() && later.missing.is_empty();
         let unruled = self.overruling == later.overruling && self.foreign == later.foreign;
         whole && unruled && self.rules.is_unchanged(&later.rules)
@@ -69,10 +69,10 @@ impl RulesSnapshot {
 /// The step that failed. What was done before it stays and counts in the next attempt.
 pub fn capture(
     netns: &Netns,
-    wanted: &Wanted<'_>,
-    before: Option<&RulesSnapshot>,
-    options: &Options,
-) -> Result<Report, Error> {
+    wanted: &PodRulesSpec<'_>,
+    before: Option<&PodRulesSnapshot>,
+    options: &FirewallOptions,
+) -> Result<CaptureReport, Error> {
     in_pod(netns, options, |options| {
         let (firewall, observed) = open(wanted, before, options)?;
         // Where nothing is yet, each family gets rules: its tool is loaded while the routes are made.
@@ -83,7 +83,7 @@ pub fn capture(
         let changes = changes(wanted, &observed);
         firewall.apply(&changes, waiting)?;
         differences.extend(changes.words());
-        let mut report = Report { differences, ..Report::default() };
+        let mut report = CaptureReport { differences, ..CaptureReport::default() };
         if observed.coarse {
             let (rules, lack) = netfilter::RulesSnapshot::of_made(&of_pod(&rules_of(wanted)))?;
             lack.map_or(Ok(()), |lack| Err(Error::Unstable(lack)))?;
@@ -99,16 +99,16 @@ pub fn capture(
 /// The kernel, or a tool, could not be asked.
 pub fn verify(
     netns: &Netns,
-    wanted: &Wanted<'_>,
-    before: Option<&RulesSnapshot>,
-    options: &Options,
-) -> Result<Report, Error> {
+    wanted: &PodRulesSpec<'_>,
+    before: Option<&PodRulesSnapshot>,
+    options: &FirewallOptions,
+) -> Result<CaptureReport, Error> {
     in_pod(netns, options, |options| {
         let seen = look(wanted, None)?; // before the tables: what changes meanwhile is another generation
         let (_, observed) = open(wanted, before, options)?;
         let mut differences = seen.missing.clone();
         differences.extend(changes(wanted, &observed).words());
-        Ok(Report { differences, seen, warning: None })
+        Ok(CaptureReport { differences, seen, warning: None })
     })
 }
 
@@ -117,7 +117,7 @@ pub fn verify(
 ///
 /// # Errors
 /// The kernel could not be asked.
-pub fn is_captured(netns: &Netns, config: &Config) -> Result<bool, Error> {
+pub fn is_captured(netns: &Netns, config: &InPodRulesConfig) -> Result<bool, Error> {
     Ok(!captured_families(netns, config)?.is_empty())
 }
 
@@ -125,9 +125,9 @@ pub fn is_captured(netns: &Netns, config: &Config) -> Result<bool, Error> {
 ///
 /// # Errors
 /// The kernel could not be asked.
-pub fn captured_families(netns: &Netns, config: &Config) -> Result<Vec<Family>, Error> {
+pub fn captured_families(netns: &Netns, config: &InPodRulesConfig) -> Result<Vec<Family>, Error> {
     netns.run_in(|| {
-        let mut handle = Handle::open_in_pod()?;
+        let mut handle = RtnetlinkHandle::open_in_pod()?;
         let mut captured = Vec::new();
         for family in Family::BOTH {
             let rule = delivery(config).rule(family);
@@ -145,9 +145,9 @@ pub fn captured_families(netns: &Netns, config: &Config) -> Result<Vec<Family>, 
 /// The kernel could not be asked.
 pub fn glance(
     netns: &Netns,
-    wanted: &Wanted<'_>,
-    before: Option<&RulesSnapshot>,
-) -> Result<RulesSnapshot, Error> {
+    wanted: &PodRulesSpec<'_>,
+    before: Option<&PodRulesSnapshot>,
+) -> Result<PodRulesSnapshot, Error> {
     netns.run_in(|| look(wanted, before))?
 }
 
@@ -155,7 +155,11 @@ pub fn glance(
 ///
 /// # Errors
 /// The first step that failed; the others are taken all the same.
-pub fn release(netns: &Netns, config: &Config, options: &Options) -> Result<Vec<String>, Error> {
+pub fn release(
+    netns: &Netns,
+    config: &InPodRulesConfig,
+    options: &FirewallOptions,
+) -> Result<Vec<String>, Error> {
     let (taken, _) = inside(netns, options, |options| {
         // Rules first: without its route, what they mark would leave the pod.
         let steps = [release_rules(options), undeliver(config)];
@@ -166,18 +170,19 @@ pub fn release(netns: &Netns, config: &Config, options: &Options) -> Result<Vec<
 
 fn in_pod(
     netns: &Netns,
-    options: &Options,
-    act: impl Fn(&Options) -> Result<Report, Error> + Send + Sync,
-) -> Result<Report, Error> {
+    options: &FirewallOptions,
+    act: impl Fn(&FirewallOptions) -> Result<CaptureReport, Error> + Send + Sync,
+) -> Result<CaptureReport, Error> {
     let (report, warning) = inside(netns, options, act)?;
-    Ok(Report { warning, ..report })
+    Ok(CaptureReport { warning, ..report })
 }
 
-fn release_rules(options: &Options) -> Result<Vec<String>, Error> {
+fn release_rules(options: &FirewallOptions) -> Result<Vec<String>, Error> {
     // The jumps to look for are those that capture makes, with every option.
-    let (config, pod) = (Config::default(), inpod::Pod { dns: true, ..inpod::Pod::default() });
+    let (config, pod) =
+        (InPodRulesConfig::default(), inpod::PodOptions { dns: true, ..inpod::PodOptions::default() });
     let jumps = |family| inpod::pod(&config, &pod, family);
-    let wanted = netfilter::Wanted { owner: ChainSet::IN_POD, rules: &jumps };
+    let wanted = netfilter::WantedRules { owner: ChainSet::IN_POD, rules: &jumps };
     let (firewall, observed) = Firewall::open_for(options, &wanted, None)?;
     let changes = observed.removal(ChainSet::IN_POD);
     firewall.apply(&changes, Vec::new())?;
@@ -185,37 +190,37 @@ fn release_rules(options: &Options) -> Result<Vec<String>, Error> {
 }
 
 fn open(
-    wanted: &Wanted<'_>,
-    before: Option<&RulesSnapshot>,
-    options: &Options,
-) -> Result<(Firewall, Observation), Error> {
+    wanted: &PodRulesSpec<'_>,
+    before: Option<&PodRulesSnapshot>,
+    options: &FirewallOptions,
+) -> Result<(Firewall, ObservedTables), Error> {
     let verified = before.and_then(|before| before.rules.own());
     Ok(Firewall::open_for(options, &of_pod(&rules_of(wanted)), verified)?)
 }
 
 /// What each family needs. One that is not captured must hold nothing of ours either.
-fn rules_of<'a>(wanted: &'a Wanted<'_>) -> impl Fn(Family) -> RuleSet + 'a {
+fn rules_of<'a>(wanted: &'a PodRulesSpec<'_>) -> impl Fn(Family) -> RuleSet + 'a {
     |family| {
         let captured = wanted.families.contains(&family);
         if captured { inpod::pod(wanted.config, wanted.pod, family) } else { RuleSet::default() }
     }
 }
 
-fn of_pod(rules: &dyn Fn(Family) -> RuleSet) -> netfilter::Wanted<'_> {
-    netfilter::Wanted { owner: ChainSet::IN_POD, rules }
+fn of_pod(rules: &dyn Fn(Family) -> RuleSet) -> netfilter::WantedRules<'_> {
+    netfilter::WantedRules { owner: ChainSet::IN_POD, rules }
 }
 
-fn changes(wanted: &Wanted<'_>, observed: &Observation) -> Changes {
+fn changes(wanted: &PodRulesSpec<'_>, observed: &ObservedTables) -> FamilyChanges {
     observed.changes(ChainSet::IN_POD, rules_of(wanted))
 }
 
-fn delivery(config: &Config) -> LocalDelivery {
+fn delivery(config: &InPodRulesConfig) -> LocalDelivery {
     let local = config.local_route();
     LocalDelivery { mark: local.mark, table: local.table, priority: Some(PRIORITY) }
 }
 
-fn deliver(wanted: &Wanted<'_>) -> Result<Vec<String>, Error> {
-    let mut handle = Handle::open_in_pod()?;
+fn deliver(wanted: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
+    let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = loopback(&mut handle)?;
     let mut made = Vec::new();
     for family in deliverable(wanted.families)? {
@@ -224,8 +229,8 @@ fn deliver(wanted: &Wanted<'_>) -> Result<Vec<String>, Error> {
     Ok(made)
 }
 
-fn undeliver(config: &Config) -> Result<Vec<String>, Error> {
-    let mut handle = Handle::open_in_pod()?;
+fn undeliver(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {
+    let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = loopback(&mut handle)?;
     let mut taken = Vec::new();
     for family in Family::BOTH {
@@ -234,8 +239,8 @@ fn undeliver(config: &Config) -> Result<Vec<String>, Error> {
     Ok(taken)
 }
 
-fn look(wanted: &Wanted<'_>, before: Option<&RulesSnapshot>) -> Result<RulesSnapshot, Error> {
-    let mut handle = Handle::open_in_pod()?;
+fn look(wanted: &PodRulesSpec<'_>, before: Option<&PodRulesSnapshot>) -> Result<PodRulesSnapshot, Error> {
+    let mut handle = RtnetlinkHandle::open_in_pod()?;
     let (mut missing, mut overruled) = (Vec::new(), Vec::new());
     for family in deliverable(wanted.families)? {
         let rules = handle.rules(family)?;
@@ -249,7 +254,7 @@ fn look(wanted: &Wanted<'_>, before: Option<&RulesSnapshot>) -> Result<RulesSnap
         Some(before) => before.foreign.clone(),
         None => foreign(ChainSet::IN_POD, &[wanted.config.proxy, wanted.config.connection])?,
     };
-    Ok(RulesSnapshot { rules, missing, overruling: overruled, foreign })
+    Ok(PodRulesSnapshot { rules, missing, overruling: overruled, foreign })
 }
 
 /// Without IPv6 on `lo`, its route is refused, and no packet could use it.
@@ -258,6 +263,6 @@ fn deliverable(families: &[Family]) -> Result<Vec<Family>, Error> {
     Ok(families.iter().copied().filter(|family| *family == Family::V4 || !off).collect())
 }
 
-fn loopback(handle: &mut Handle) -> Result<LinkIndex, Error> {
+fn loopback(handle: &mut RtnetlinkHandle) -> Result<LinkIndex, Error> {
     handle.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
 }

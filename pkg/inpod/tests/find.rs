@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use inpod::{Finder, NetnsMatch, NetnsQuery, Wanted, capture, is_captured, release};
+use inpod::{NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture, is_captured, release};
 use model::Family;
-use netfilter::{Backend, Options};
+use netfilter::{Backend, FirewallOptions};
 use netns::Netns;
-use rules::inpod::{Config, Pod};
+use rules::inpod::{InPodRulesConfig, PodOptions};
 
 const UID: &str = "2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f809";
 const IP: &str = "10.9.0.2";
@@ -81,7 +81,8 @@ impl Scene {
     }
 
     fn find(&self, known: Option<netns::NetnsId>) -> Option<NetnsMatch> {
-        let finder = Finder::new(&self.proc, Netns::open(&self.node.0).unwrap(), Config::default());
+        let finder =
+            NetnsFinder::new(&self.proc, Netns::open(&self.node.0).unwrap(), InPodRulesConfig::default());
         let ips: Vec<IpAddr> = vec![IP.parse().unwrap(), "fd00::2".parse().unwrap()];
         let sought = NetnsQuery { uids: vec![UID.to_owned()], ips, known };
         finder.find(&BTreeMap::from([("it", sought)])).unwrap().remove("it")
@@ -135,15 +136,19 @@ fn processes_elsewhere_mislead_nobody() {
 fn a_captured_pod_is_recognised_until_it_is_released() {
     let scene = Scene::new();
     scene.process(20, UID, 200, &scene.pod.0);
-    let (config, options, pod) = (Config::default(), Options::default(), Pod { dns: true, ..Pod::default() });
-    let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
+    let (config, options, pod) = (
+        InPodRulesConfig::default(),
+        FirewallOptions::default(),
+        PodOptions { dns: true, ..PodOptions::default() },
+    );
+    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH };
     let first = capture(&scene.pod.1, &wanted, None, &options).unwrap();
     assert!(!first.differences.is_empty());
     assert_eq!(capture(&scene.pod.1, &wanted, None, &options).unwrap().differences, Vec::<String>::new());
     assert!(scene.find(None).unwrap().captured);
     // One family goes, the other stays; the option goes with all that it brought.
-    let plain = Pod::default();
-    let narrower = Wanted { pod: &plain, families: &[Family::V6], ..wanted };
+    let plain = PodOptions::default();
+    let narrower = PodRulesSpec { pod: &plain, families: &[Family::V6], ..wanted };
     let changed = capture(&scene.pod.1, &narrower, None, &options).unwrap().differences;
     assert!(
         changed.iter().any(|why| why.contains("IPv4 nat: chain ISTIO_OUTPUT is not wanted")),
@@ -161,12 +166,12 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
 
 #[test]
 fn a_glance_tells_changes_in_tables_of_both_backends() {
-    let (config, pod) = (Config::default(), Pod::default());
-    let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
+    let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
+    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH };
     for backend in [Backend::Nft, Backend::Legacy] {
         let scene = Scene::new();
         let netns = &scene.pod.1;
-        let options = Options { forced: Some(backend), ..Options::default() };
+        let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
         let _ = capture(netns, &wanted, None, &options).unwrap();
         let seen = inpod::verify(netns, &wanted, None, &options).unwrap();
         assert_eq!(seen.differences, Vec::<String>::new());
@@ -193,9 +198,9 @@ fn a_glance_tells_changes_in_tables_of_both_backends() {
 /// Whatever an earlier agent was told to use, and this one is.
 #[test]
 fn a_release_takes_the_rules_of_both_backends() {
-    let (config, pod) = (Config::default(), Pod::default());
-    let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
-    let forced = |backend| Options { forced: Some(backend), ..Options::default() };
+    let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
+    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH };
+    let forced = |backend| FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
     for (made, released) in [(Backend::Nft, Backend::Legacy), (Backend::Legacy, Backend::Nft)] {
         let scene = Scene::new();
         let _ = capture(&scene.pod.1, &wanted, None, &forced(made)).unwrap();
@@ -211,11 +216,11 @@ fn a_release_takes_the_rules_of_both_backends() {
 /// Rules that matched have other counters, and are the same rules.
 #[test]
 fn traffic_is_no_change() {
-    let (config, pod) = (Config::default(), Pod::default());
-    let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
+    let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
+    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH };
     for backend in [Backend::Nft, Backend::Legacy] {
         let scene = Scene::new();
-        let options = Options { forced: Some(backend), ..Options::default() };
+        let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
         let _ = capture(&scene.pod.1, &wanted, None, &options).unwrap();
         for tool in ["iptables", "ip6tables"] {
             scene
@@ -246,8 +251,8 @@ fn rules_of(save: &str) -> Vec<&str> {
 #[test]
 fn a_glance_leaves_no_trace() {
     let scene = Scene::new();
-    let (config, pod) = (Config::default(), Pod::default());
-    let wanted = Wanted { config: &config, pod: &pod, families: &Family::BOTH };
+    let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
+    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH };
     scene.pod.sh("iptables-legacy -t nat -L");
     let names =
         || ["ip", "ip6"].map(|family| scene.pod.shown(&format!("cat /proc/net/{family}_tables_names")));
@@ -272,8 +277,9 @@ fn crowd(pod: &Named, number: usize) {
 fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_any() {
     let scene = Scene::new();
     let pod = &scene.pod;
-    let (config, options, what) = (Config::default(), Options::default(), Pod::default());
-    let wanted = Wanted { config: &config, pod: &what, families: &Family::BOTH };
+    let (config, options, what) =
+        (InPodRulesConfig::default(), FirewallOptions::default(), PodOptions::default());
+    let wanted = PodRulesSpec { config: &config, pod: &what, families: &Family::BOTH };
     crowd(pod, 12_000);
     let first = capture(&pod.1, &wanted, None, &options).unwrap();
     assert!(first.differences.iter().any(|why| why.contains("OUTPUT does not jump")), "{first:?}");

@@ -7,9 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use hostfs::{Fingerprint, Written};
+use hostfs::{FileFingerprint, WriteOutcome};
 
-use crate::{Error, Settings, verify};
+use crate::{Error, InstallerSettings, verify};
 
 /// The plugin's name, in conflists and directories.
 pub(crate) const PLUGIN: &str = "istio-cni";
@@ -19,32 +19,32 @@ const TRIES: u32 = 2;
 
 /// What was installed and found good, so that a pass over files that nobody touched costs a few system calls.
 #[derive(Debug, Default)]
-pub(crate) struct Binaries {
+pub(crate) struct BinaryInstaller {
     /// Source and installed file, as they were when their contents were compared.
-    same: BTreeMap<PathBuf, (Fingerprint, Fingerprint)>,
+    same: BTreeMap<PathBuf, (FileFingerprint, FileFingerprint)>,
     /// The plugin, as it was when it ran.
-    runs: BTreeMap<PathBuf, Fingerprint>,
+    runs: BTreeMap<PathBuf, FileFingerprint>,
 }
 
 /// What a pass over the binaries found.
 #[derive(Debug, Default)]
-pub(crate) struct Installed {
+pub(crate) struct InstalledBinaries {
     /// Files that were missing or different.
     pub(crate) replaced: Vec<PathBuf>,
     /// Directories that were left out, and why.
     pub(crate) left_out: Vec<String>,
     /// Files found good; the plugin among them runs.
-    pub(crate) good: Vec<(PathBuf, Fingerprint)>,
+    pub(crate) good: Vec<(PathBuf, FileFingerprint)>,
     /// Files that somebody changed while they were looked at.
     pub(crate) unsettled: Vec<PathBuf>,
 }
 
-impl Binaries {
+impl BinaryInstaller {
     /// Puts everything in place, and runs the plugin wherever it is new.
-    pub(crate) fn install(&mut self, settings: &Settings) -> Result<Installed, Error> {
+    pub(crate) fn install(&mut self, settings: &InstallerSettings) -> Result<InstalledBinaries, Error> {
         let names = names(&settings.source)?;
         self.run(&settings.source.join(PLUGIN))?; // one that does not run must not replace one that does
-        let mut installed = Installed::default();
+        let mut installed = InstalledBinaries::default();
         let mut targets = Vec::new();
         for target in &settings.targets {
             match hostfs::check_writable(target) {
@@ -58,7 +58,7 @@ impl Binaries {
         for target in targets {
             for name in &names {
                 let (source, path) = (settings.source.join(name), target.join(name));
-                if self.place(&source, &path, name)? == Written::Replaced {
+                if self.place(&source, &path, name)? == WriteOutcome::Replaced {
                     installed.replaced.push(path.clone());
                 }
                 match self.same.get(&path) {
@@ -73,27 +73,27 @@ impl Binaries {
 
     /// Whether a file that was found good has been touched since.
     pub(crate) fn are_touched(&self) -> bool {
-        let is_touched = |(path, (_, seen)): (&PathBuf, &(Fingerprint, Fingerprint))| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *seen);
+        let is_touched = |(path, (_, seen)): (&PathBuf, &(FileFingerprint, FileFingerprint))| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *seen);
         self.same.iter().any(is_touched)
     }
 
-    fn place(&mut self, source: &Path, path: &Path, name: &OsStr) -> Result<Written, Error> {
+    fn place(&mut self, source: &Path, path: &Path, name: &OsStr) -> Result<WriteOutcome, Error> {
         if let (Some(was), Some(from), Some(to)) =
             (self.same.get(path), print(source)?, hostfs::fingerprint(path)?)
             && *was == (from, to)
         {
-            return Ok(Written::Unchanged);
+            return Ok(WriteOutcome::Unchanged);
         }
         self.same.remove(path);
         if let (Some(directory), Some(name)) = (path.parent(), name.to_str()) {
             hostfs::remove_stale(directory, name)?;
         }
-        let mut written = Written::Unchanged;
+        let mut written = WriteOutcome::Unchanged;
         for _ in 0..TRIES {
             // Before they are compared, so that a change since shows.
             let seen = (print(source)?, hostfs::fingerprint(path)?);
-            if hostfs::copy(source, path)? == Written::Replaced {
-                written = Written::Replaced;
+            if hostfs::copy(source, path)? == WriteOutcome::Replaced {
+                written = WriteOutcome::Replaced;
                 continue;
             }
             if let (Some(from), Some(to)) = seen {
@@ -116,7 +116,7 @@ impl Binaries {
 }
 
 /// Of the file itself where the source directory holds a link.
-fn print(source: &Path) -> Result<Option<Fingerprint>, Error> {
+fn print(source: &Path) -> Result<Option<FileFingerprint>, Error> {
     let real = fs::canonicalize(source).unwrap_or_else(|_| source.to_owned());
     Ok(hostfs::fingerprint(&real)?)
 }

@@ -5,15 +5,15 @@ use std::{fs, path::Path};
 use cni_types::{FileForm, check_standalone, without_entry};
 
 use crate::{
-    Chaining, Error, Settings,
+    Chaining, Error, InstallerSettings,
     binaries::{self, PLUGIN},
-    network::{self, Network},
+    network::{self, NetworkConf},
     saved,
 };
 
 /// Removes entry, kubeconfig and binaries, in this order, so that there is no moment with an entry whose binary is
 /// missing: when an entry cannot be removed, the binaries stay. Goes on after a failure as far as it may.
-pub(crate) fn clean_up(settings: &Settings) -> Vec<Error> {
+pub(crate) fn clean_up(settings: &InstallerSettings) -> Vec<Error> {
     let mut errors = entries(settings);
     let entries_left = !errors.is_empty();
     let kubeconfigs = std::iter::once(&settings.kubeconfig_path).chain(&settings.former_kubeconfigs);
@@ -24,7 +24,7 @@ pub(crate) fn clean_up(settings: &Settings) -> Vec<Error> {
     errors
 }
 
-fn entries(settings: &Settings) -> Vec<Error> {
+fn entries(settings: &InstallerSettings) -> Vec<Error> {
     let names = match network::names(&settings.conf_dir) {
         Ok(names) => names,
         Err(_) if !fs::exists(&settings.conf_dir).unwrap_or(true) => return Vec::new(),
@@ -37,7 +37,7 @@ fn entries(settings: &Settings) -> Vec<Error> {
     saved::forget_all(&settings.conf_dir, &names)
 }
 
-fn release(settings: &Settings, name: &str) -> Result<(), Error> {
+fn release(settings: &InstallerSettings, name: &str) -> Result<(), Error> {
     let is_named = match &settings.chaining {
         Chaining::Primary { name: named } => named.as_deref() == Some(name),
         Chaining::Standalone { name: named } => named == name,
@@ -46,7 +46,7 @@ fn release(settings: &Settings, name: &str) -> Result<(), Error> {
     if FileForm::of(name).is_none() && !is_named {
         return Ok(());
     }
-    let Some(network) = Network::read(&settings.conf_dir, name)? else { return Ok(()) };
+    let Some(network) = NetworkConf::read(&settings.conf_dir, name)? else { return Ok(()) };
     let is_alone = matches!(settings.chaining, Chaining::Standalone { .. }) && is_named;
     if is_alone && check_standalone(&network.content).is_ok() {
         hostfs::remove(&network.path)?;
@@ -64,7 +64,7 @@ fn release(settings: &Settings, name: &str) -> Result<(), Error> {
 }
 
 /// Our binaries in one directory: the plugin, and of the others those that are still as we brought them.
-fn remove_binaries(settings: &Settings, target: &Path) -> Vec<Error> {
+fn remove_binaries(settings: &InstallerSettings, target: &Path) -> Vec<Error> {
     let names = hostfs::list(&settings.source).unwrap_or_default();
     let mut errors = Vec::new();
     for name in names.iter().filter(|name| *name != PLUGIN) {

@@ -2,18 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use cni_types::{EditError, Entry, FileForm, Standing, check_standalone, merged, standing, without_entry};
-use hostfs::Fingerprint;
+use cni_types::{
+    ConflistEntry, EditError, EntryStatus, FileForm, check_standalone, merged, standing, without_entry,
+};
+use hostfs::FileFingerprint;
 
 use crate::{
-    Chaining, Error, Settings,
-    network::{self, DEFAULT_MODE, Network, Search},
+    Chaining, Error, InstallerSettings,
+    network::{self, DEFAULT_MODE, NetworkConf, NetworkSearch},
     saved,
 };
 
 /// Why a file is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Cause {
+pub(crate) enum ChangeCause {
     /// The file is not there.
     FileMissing,
     /// Our entry is not in it.
@@ -30,39 +32,39 @@ pub(crate) enum Cause {
     CopyOutdated,
 }
 
-impl Cause {
+impl ChangeCause {
     /// For metrics.
     pub(crate) const fn label(self) -> &'static str {
         match self {
-            Cause::FileMissing => "file_missing",
-            Cause::EntryMissing => "entry_missing",
-            Cause::EntryChanged => "entry_changed",
-            Cause::EntryNotLast => "entry_not_last",
-            Cause::EntryRepeated => "entry_repeated",
-            Cause::EntryStale => "entry_stale",
-            Cause::CopyOutdated => "copy_outdated",
+            ChangeCause::FileMissing => "file_missing",
+            ChangeCause::EntryMissing => "entry_missing",
+            ChangeCause::EntryChanged => "entry_changed",
+            ChangeCause::EntryNotLast => "entry_not_last",
+            ChangeCause::EntryRepeated => "entry_repeated",
+            ChangeCause::EntryStale => "entry_stale",
+            ChangeCause::CopyOutdated => "copy_outdated",
         }
     }
 
     /// For people.
     pub(crate) const fn words(self) -> &'static str {
         match self {
-            Cause::FileMissing => "the file is missing",
-            Cause::EntryMissing => "our entry is missing: pods start without us",
-            Cause::EntryChanged => "our entry is not as it should be",
-            Cause::EntryNotLast => "another plugin comes after ours",
-            Cause::EntryRepeated => "our entry is there more than once",
-            Cause::EntryStale => "our entry is in a file where it should not be any more",
-            Cause::CopyOutdated => "our copy of the primary network is out of date",
+            ChangeCause::FileMissing => "the file is missing",
+            ChangeCause::EntryMissing => "our entry is missing: pods start without us",
+            ChangeCause::EntryChanged => "our entry is not as it should be",
+            ChangeCause::EntryNotLast => "another plugin comes after ours",
+            ChangeCause::EntryRepeated => "our entry is there more than once",
+            ChangeCause::EntryStale => "our entry is in a file where it should not be any more",
+            ChangeCause::CopyOutdated => "our copy of the primary network is out of date",
         }
     }
 }
 
 /// One change of the directory.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum ConfChange {
     /// Replace a file, if it still is as it was seen. `original` is what it was without us.
-    Write { path: PathBuf, text: String, mode: u32, original: Option<Vec<u8>>, seen: Option<Fingerprint> },
+    Write { path: PathBuf, text: String, mode: u32, original: Option<Vec<u8>>, seen: Option<FileFingerprint> },
     /// Replace a single configuration by a list, if it still is as it was seen.
     Convert {
         from: PathBuf,
@@ -70,7 +72,7 @@ pub(crate) enum Change {
         text: String,
         mode: u32,
         original: Vec<u8>,
-        seen: Option<Fingerprint>,
+        seen: Option<FileFingerprint>,
     },
     /// Take our entry out of a file.
     Release { path: PathBuf },
@@ -78,29 +80,35 @@ pub(crate) enum Change {
     Remove { path: PathBuf },
 }
 
-impl Change {
+impl ConfChange {
     /// For the log.
     pub(crate) fn words(&self) -> String {
         match self {
-            Change::Write { path, .. } => format!("wrote {}", path.display()),
-            Change::Convert { from, to, .. } => format!("replaced {} by {}", from.display(), to.display()),
-            Change::Release { path } => format!("took our entry out of {}", path.display()),
-            Change::Remove { path } => format!("removed {}", path.display()),
+            ConfChange::Write { path, .. } => format!("wrote {}", path.display()),
+            ConfChange::Convert { from, to, .. } => {
+                format!("replaced {} by {}", from.display(), to.display())
+            }
+            ConfChange::Release { path } => format!("took our entry out of {}", path.display()),
+            ConfChange::Remove { path } => format!("removed {}", path.display()),
         }
     }
 }
 
 /// What is to be done so that a runtime calls us.
 #[derive(Debug)]
-pub(crate) enum Plan {
+pub(crate) enum ConfPlan {
     /// When these are done, `holder` is the file with our entry.
-    Do { holder: PathBuf, changes: Vec<(Cause, Change)> },
+    Do { holder: PathBuf, changes: Vec<(ChangeCause, ConfChange)> },
     /// There is no network yet to be part of.
     Wait(String),
 }
 
 /// Looks at the directory. `text` is the rendered template, `entry` what was read from it.
-pub(crate) fn plan(settings: &Settings, entry: &Entry, text: &str) -> Result<Plan, Error> {
+pub(crate) fn plan(
+    settings: &InstallerSettings,
+    entry: &ConflistEntry,
+    text: &str,
+) -> Result<ConfPlan, Error> {
     match &settings.chaining {
         Chaining::Primary { name } => primary(settings, name.as_deref(), entry),
         Chaining::Own { primary } => own(settings, primary.as_deref(), entry),
@@ -108,17 +116,21 @@ pub(crate) fn plan(settings: &Settings, entry: &Entry, text: &str) -> Result<Pla
     }
 }
 
-fn search(settings: &Settings, name: Option<&str>) -> Result<Search, Error> {
+fn search(settings: &InstallerSettings, name: Option<&str>) -> Result<NetworkSearch, Error> {
     match name {
         Some(name) => network::named(&settings.conf_dir, name),
         None => network::first(&settings.conf_dir, &settings.own_name),
     }
 }
 
-fn primary(settings: &Settings, name: Option<&str>, entry: &Entry) -> Result<Plan, Error> {
+fn primary(
+    settings: &InstallerSettings,
+    name: Option<&str>,
+    entry: &ConflistEntry,
+) -> Result<ConfPlan, Error> {
     let network = match search(settings, name)? {
-        Search::Found(network) => network,
-        Search::None(why) => return Ok(Plan::Wait(why)),
+        NetworkSearch::Found(network) => network,
+        NetworkSearch::None(why) => return Ok(ConfPlan::Wait(why)),
     };
     let edit = |cause| edit(&network.path, cause);
     let mut changes = Vec::new();
@@ -129,34 +141,39 @@ fn primary(settings: &Settings, name: Option<&str>, entry: &Entry) -> Result<Pla
         if network.is_single() {
             holder = list_of(&network.path);
             let (from, to) = (network.path.clone(), holder.clone());
-            changes.push((cause, Change::Convert { from, to, text, mode, original, seen }));
+            changes.push((cause, ConfChange::Convert { from, to, text, mode, original, seen }));
         } else {
-            let original = (cause == Cause::EntryMissing).then_some(original);
-            changes.push((cause, Change::Write { path: holder.clone(), text, mode, original, seen }));
+            let original = (cause == ChangeCause::EntryMissing).then_some(original);
+            changes.push((cause, ConfChange::Write { path: holder.clone(), text, mode, original, seen }));
         }
     }
     changes.extend(stale(settings, &network.name, &holder)?);
-    Ok(Plan::Do { holder, changes })
+    Ok(ConfPlan::Do { holder, changes })
 }
 
-fn amiss(standing: Standing) -> Option<Cause> {
+fn amiss(standing: EntryStatus) -> Option<ChangeCause> {
     match standing {
-        Standing::Current => None,
-        Standing::Absent => Some(Cause::EntryMissing),
-        Standing::Differs => Some(Cause::EntryChanged),
-        Standing::NotLast => Some(Cause::EntryNotLast),
-        Standing::Repeated => Some(Cause::EntryRepeated),
+        EntryStatus::Current => None,
+        EntryStatus::Absent => Some(ChangeCause::EntryMissing),
+        EntryStatus::Differs => Some(ChangeCause::EntryChanged),
+        EntryStatus::NotLast => Some(ChangeCause::EntryNotLast),
+        EntryStatus::Repeated => Some(ChangeCause::EntryRepeated),
     }
 }
 
 /// Files other than `name`, which is or becomes `holder`, that still have our entry: another sorts first now, or the daemon
 /// was in another mode before.
-fn stale(settings: &Settings, name: &str, holder: &Path) -> Result<Vec<(Cause, Change)>, Error> {
+fn stale(
+    settings: &InstallerSettings,
+    name: &str,
+    holder: &Path,
+) -> Result<Vec<(ChangeCause, ConfChange)>, Error> {
     let mut changes = Vec::new();
     for other in network::names(&settings.conf_dir)? {
         let Some(form) = FileForm::of(&other).filter(|_| other != name) else { continue };
         // What cannot be read or edited is not the runtime's network either; it shall not keep us from installing.
-        let Ok(Some(Network { name: other, path, content, .. })) = Network::read(&settings.conf_dir, &other)
+        let Ok(Some(NetworkConf { name: other, path, content, .. })) =
+            NetworkConf::read(&settings.conf_dir, &other)
         else {
             continue;
         };
@@ -166,19 +183,19 @@ fn stale(settings: &Settings, name: &str, holder: &Path) -> Result<Vec<(Cause, C
         let is_alone = form == FileForm::Conf && check_standalone(&content).is_ok();
         let has_entry = matches!(without_entry(&content), Ok(Some(_)));
         let change = match has_entry && other != settings.own_name {
-            true => Change::Release { path },
-            false if has_entry || is_alone => Change::Remove { path },
+            true => ConfChange::Release { path },
+            false if has_entry || is_alone => ConfChange::Remove { path },
             false => continue,
         };
-        changes.push((Cause::EntryStale, change));
+        changes.push((ChangeCause::EntryStale, change));
     }
     Ok(changes)
 }
 
-fn own(settings: &Settings, name: Option<&str>, entry: &Entry) -> Result<Plan, Error> {
+fn own(settings: &InstallerSettings, name: Option<&str>, entry: &ConflistEntry) -> Result<ConfPlan, Error> {
     let primary = match search(settings, name)? {
-        Search::Found(network) => network,
-        Search::None(why) => return Ok(Plan::Wait(why)),
+        NetworkSearch::Found(network) => network,
+        NetworkSearch::None(why) => return Ok(ConfPlan::Wait(why)),
     };
     if settings.own_name >= primary.name {
         return Err(Error::Order { own: settings.own_name.clone(), primary: primary.name });
@@ -188,39 +205,39 @@ fn own(settings: &Settings, name: Option<&str>, entry: &Entry) -> Result<Plan, E
     let clean = without_entry(&primary.content).map_err(edit)?;
     let base = clean.map_or_else(|| primary.content.clone(), String::into_bytes);
     let text = merged(&base, entry).map_err(edit)?.text;
-    let copy = Network::read(&settings.conf_dir, &settings.own_name)?;
+    let copy = NetworkConf::read(&settings.conf_dir, &settings.own_name)?;
     let mode = settings.own_mode.unwrap_or(primary.mode);
-    let is_good = |copy: &Network| copy.content == text.as_bytes() && is_mode(copy, settings);
+    let is_good = |copy: &NetworkConf| copy.content == text.as_bytes() && is_mode(copy, settings);
     let (cause, path, seen) = match copy {
         Some(copy) if is_good(&copy) => (None, copy.path, None),
-        Some(copy) => (Some(Cause::CopyOutdated), copy.path, copy.seen),
-        None => (Some(Cause::FileMissing), settings.conf_dir.join(&settings.own_name), None),
+        Some(copy) => (Some(ChangeCause::CopyOutdated), copy.path, copy.seen),
+        None => (Some(ChangeCause::FileMissing), settings.conf_dir.join(&settings.own_name), None),
     };
     if let Some(cause) = cause {
-        changes.push((cause, Change::Write { path: path.clone(), text, mode, original: None, seen }));
+        changes.push((cause, ConfChange::Write { path: path.clone(), text, mode, original: None, seen }));
     }
     changes.extend(stale(settings, &settings.own_name, &path)?); // last, so that there is no moment without an entry
-    Ok(Plan::Do { holder: path, changes })
+    Ok(ConfPlan::Do { holder: path, changes })
 }
 
-fn standalone(settings: &Settings, name: &str, text: &str) -> Result<Plan, Error> {
+fn standalone(settings: &InstallerSettings, name: &str, text: &str) -> Result<ConfPlan, Error> {
     check_standalone(text.as_bytes()).map_err(|unusable| Error::Standalone(unusable.to_string()))?;
-    let (cause, path, seen) = match Network::read(&settings.conf_dir, name)? {
+    let (cause, path, seen) = match NetworkConf::read(&settings.conf_dir, name)? {
         Some(found) if found.content == text.as_bytes() && is_mode(&found, settings) => {
             (None, found.path, None)
         }
-        Some(found) => (Some(Cause::EntryChanged), found.path, found.seen),
-        None => (Some(Cause::FileMissing), settings.conf_dir.join(name), None),
+        Some(found) => (Some(ChangeCause::EntryChanged), found.path, found.seen),
+        None => (Some(ChangeCause::FileMissing), settings.conf_dir.join(name), None),
     };
     let (mode, text) = (settings.own_mode.unwrap_or(DEFAULT_MODE), text.to_owned());
-    let change = Change::Write { path: path.clone(), text, mode, original: None, seen };
+    let change = ConfChange::Write { path: path.clone(), text, mode, original: None, seen };
     let mut changes: Vec<_> = cause.map(|cause| (cause, change)).into_iter().collect();
     changes.extend(stale(settings, name, &path)?);
-    Ok(Plan::Do { holder: path, changes })
+    Ok(ConfPlan::Do { holder: path, changes })
 }
 
 /// Whether a file of our own has the permission bits that were asked for, if any were.
-fn is_mode(file: &Network, settings: &Settings) -> bool {
+fn is_mode(file: &NetworkConf, settings: &InstallerSettings) -> bool {
     settings.own_mode.is_none_or(|mode| file.mode == mode)
 }
 
@@ -235,9 +252,9 @@ pub(crate) fn edit(path: &Path, cause: EditError) -> Error {
 
 /// Carries a change out. Every step leaves complete files, and an entry whose file runtimes take first. What somebody
 /// changed since it was looked at is left for the next look.
-pub(crate) fn apply(change: &Change) -> Result<(), Error> {
+pub(crate) fn apply(change: &ConfChange) -> Result<(), Error> {
     match change {
-        Change::Write { path, text, mode, original, seen } => {
+        ConfChange::Write { path, text, mode, original, seen } => {
             if let Some(original) = original {
                 saved::keep(path, original, *mode)?;
             }
@@ -245,7 +262,7 @@ pub(crate) fn apply(change: &Change) -> Result<(), Error> {
                 hostfs::write(path, text.as_bytes(), *mode)?;
             }
         }
-        Change::Convert { from, to, text, mode, original, seen } => {
+        ConfChange::Convert { from, to, text, mode, original, seen } => {
             saved::keep(from, original, *mode)?;
             if is_as_seen(from, *seen)? {
                 hostfs::write(to, text.as_bytes(), *mode)?;
@@ -254,14 +271,14 @@ pub(crate) fn apply(change: &Change) -> Result<(), Error> {
                 hostfs::remove(from)?;
             }
         }
-        Change::Release { path } => saved::release(path)?,
-        Change::Remove { path } => {
+        ConfChange::Release { path } => saved::release(path)?,
+        ConfChange::Remove { path } => {
             hostfs::remove(path)?;
         }
     }
     Ok(())
 }
 
-fn is_as_seen(path: &Path, seen: Option<Fingerprint>) -> Result<bool, Error> {
+fn is_as_seen(path: &Path, seen: Option<FileFingerprint>) -> Result<bool, Error> {
     Ok(hostfs::fingerprint(path)? == seen)
 }

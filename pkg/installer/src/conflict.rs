@@ -35,7 +35,7 @@ pub(crate) struct ConflictBackoff {
 
 /// What to do about a damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ConflictVerdict {
     /// Repair it.
     Repair,
     /// It is a conflict, since now: somebody should be told. Leave it alone until then.
@@ -46,27 +46,27 @@ pub(crate) enum Verdict {
 
 impl ConflictBackoff {
     /// It is damaged.
-    pub(crate) fn damaged(&mut self, now: Instant) -> Verdict {
+    pub(crate) fn damaged(&mut self, now: Instant) -> ConflictVerdict {
         if let Some(until) = self.until {
             if now < until {
-                return Verdict::BackOff(until);
+                return ConflictVerdict::BackOff(until);
             }
             self.until = None;
-            return Verdict::Repair; // the pause is over: try
+            return ConflictVerdict::Repair; // the pause is over: try
         }
         let Some(since) = self.repaired.map(|repaired| now.saturating_duration_since(repaired)) else {
-            return Verdict::Repair;
+            return ConflictVerdict::Repair;
         };
         if since > self.peace() {
             *self = ConflictBackoff::default();
-            return Verdict::Repair;
+            return ConflictVerdict::Repair;
         }
         self.answers = if since <= ANSWER { self.answers + 1 } else { 0 };
         let many = self.count(now) >= MANY;
         match self.pause {
-            None if self.answers < ANSWERS && !many => Verdict::Repair,
-            None => Verdict::Conflict(self.leave(now, FIRST_PAUSE)),
-            Some(last) => Verdict::BackOff(self.leave(now, (last * 2).min(LAST_PAUSE))),
+            None if self.answers < ANSWERS && !many => ConflictVerdict::Repair,
+            None => ConflictVerdict::Conflict(self.leave(now, FIRST_PAUSE)),
+            Some(last) => ConflictVerdict::BackOff(self.leave(now, (last * 2).min(LAST_PAUSE))),
         }
     }
 
@@ -110,16 +110,16 @@ mod tests {
         let (mut repaired, mut told) = (Vec::new(), 0);
         while repaired.len() < damages {
             match conflict.damaged(now) {
-                Verdict::Repair => {
+                ConflictVerdict::Repair => {
                     conflict.repaired(now);
                     repaired.push((now - start).as_millis());
                     now += after;
                 }
-                Verdict::Conflict(until) => {
+                ConflictVerdict::Conflict(until) => {
                     told += 1;
                     now = until;
                 }
-                Verdict::BackOff(until) => now = until,
+                ConflictVerdict::BackOff(until) => now = until,
             }
         }
         (repaired, told)
@@ -154,17 +154,17 @@ mod tests {
         let (mut conflict, mut now) = (ConflictBackoff::default(), Instant::now());
         conflict.repaired(now);
         for _ in 0..ANSWERS - 1 {
-            assert_eq!(conflict.damaged(now), Verdict::Repair);
+            assert_eq!(conflict.damaged(now), ConflictVerdict::Repair);
             conflict.repaired(now);
         }
-        let Verdict::Conflict(until) = conflict.damaged(now) else { panic!("a conflict") };
-        assert_eq!(conflict.damaged(now), Verdict::BackOff(until));
+        let ConflictVerdict::Conflict(until) = conflict.damaged(now) else { panic!("a conflict") };
+        assert_eq!(conflict.damaged(now), ConflictVerdict::BackOff(until));
         now = until;
-        assert_eq!(conflict.damaged(now), Verdict::Repair);
+        assert_eq!(conflict.damaged(now), ConflictVerdict::Repair);
         conflict.repaired(now);
         now += PEACE + Duration::from_secs(1);
-        assert_eq!(conflict.damaged(now), Verdict::Repair);
+        assert_eq!(conflict.damaged(now), ConflictVerdict::Repair);
         conflict.repaired(now);
-        assert_eq!(conflict.damaged(now), Verdict::Repair, "it begins anew");
+        assert_eq!(conflict.damaged(now), ConflictVerdict::Repair, "it begins anew");
     }
 }

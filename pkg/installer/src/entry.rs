@@ -1,21 +1,21 @@
 //! The plugin's entry, from the latest template that gave one.
 
-use cni_types::{Entry, EntryError};
+use cni_types::{ConflistEntry, EntryError};
 
-use crate::{Error, Settings};
+use crate::{Error, InstallerSettings};
 
 /// An entry, and the text it was read from.
 #[derive(Clone, Debug)]
-pub(crate) struct Current {
+pub(crate) struct CurrentEntry {
     /// The rendered template.
     pub(crate) text: String,
     /// What it says.
-    pub(crate) entry: Entry,
+    pub(crate) entry: ConflistEntry,
 }
 
 /// What became of the template since the last look.
 #[derive(Debug)]
-pub(crate) enum Look {
+pub(crate) enum TemplateUpdate {
     /// Nothing, or it is the first.
     Same,
     /// It changed, and is good.
@@ -26,43 +26,43 @@ pub(crate) enum Look {
 
 /// The last good entry, and the last text that was none, so that each is told about once.
 #[derive(Debug, Default)]
-pub(crate) struct Entries {
-    current: Option<Current>,
+pub(crate) struct EntryCache {
+    current: Option<CurrentEntry>,
     refused: Option<String>,
 }
 
-impl Entries {
+impl EntryCache {
     /// Reads the template again.
     ///
     /// # Errors
     /// It gives no entry, and there was no good one before.
-    pub(crate) fn look(&mut self, settings: &Settings) -> Result<Look, Error> {
+    pub(crate) fn look(&mut self, settings: &InstallerSettings) -> Result<TemplateUpdate, Error> {
         let text = settings.template.render()?;
         if self.current.as_ref().is_some_and(|current| current.text == text) {
             self.refused = None;
-            return Ok(Look::Same);
+            return Ok(TemplateUpdate::Same);
         }
-        match Entry::parse(&text) {
+        match ConflistEntry::parse(&text) {
             Ok(entry) => {
                 let entry = if settings.kubeconfig.is_none() { entry.without_kubeconfig() } else { entry };
                 let defaults = settings.defaults.iter().cloned();
                 let entry = defaults.fold(entry, |entry, (key, value)| entry.with_default(key, value));
-                let first = self.current.replace(Current { text, entry }).is_none();
+                let first = self.current.replace(CurrentEntry { text, entry }).is_none();
                 self.refused = None;
-                Ok(if first { Look::Same } else { Look::New })
+                Ok(if first { TemplateUpdate::Same } else { TemplateUpdate::New })
             }
             Err(_) if text.trim().is_empty() && self.current.is_none() => Err(Error::NoTemplate),
             Err(error) if self.current.is_none() => Err(Error::Template(error)),
-            Err(_) if self.refused.as_ref() == Some(&text) => Ok(Look::Same),
+            Err(_) if self.refused.as_ref() == Some(&text) => Ok(TemplateUpdate::Same),
             Err(error) => {
                 self.refused = Some(text);
-                Ok(Look::Refused(error))
+                Ok(TemplateUpdate::Refused(error))
             }
         }
     }
 
     /// The last good one.
-    pub(crate) fn current(&self) -> Option<Current> {
+    pub(crate) fn current(&self) -> Option<CurrentEntry> {
         self.current.clone()
     }
 }

@@ -6,7 +6,7 @@ use cni_types::{EditError, EntryError};
 
 /// A step of an installation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum InstallStep {
     /// Binaries.
     Binaries,
     /// kubeconfig.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cni_types::plugin_types;
 
-use crate::network::{self, Network};
+use crate::network::{self, NetworkConf};
 
 const CILIUM: KnownWriter = ("cilium-cni", "Cilium", "set its Helm value cni.exclusive=false");
 
@@ -34,15 +34,18 @@ pub(crate) fn describe(directory: &Path) -> String {
     if names.iter().any(|name| name.ends_with(".cilium_bak")) {
         return hint(&CILIUM);
     }
-    let read = |name: &String| Network::read(directory, name).ok().flatten();
+    let read = |name: &String| NetworkConf::read(directory, name).ok().flatten();
     let types: Vec<String> =
         names.iter().filter_map(read).flat_map(|network| plugin_types(&network.content)).collect();
     let known = KNOWN.iter().find(|(plugin, ..)| types.iter().any(|seen| seen == plugin));
     match known {
         Some(known) => hint(known),
         None => {
-            let mut others: Vec<&str> =
-                types.iter().map(String::as_str).filter(|plugin| *plugin != cni_types::Entry::TYPE).collect();
+            let mut others: Vec<&str> = types
+                .iter()
+                .map(String::as_str)
+                .filter(|plugin| *plugin != cni_types::ConflistEntry::TYPE)
+                .collect();
             others.sort_unstable();
             others.dedup();
             format!("the other plugins there are {}", others.join(", "))

@@ -14,14 +14,14 @@ pub struct KubeconfigSettings {
     /// URL of the API server.
     pub server: String,
     /// Whom to believe to be the API server.
-    pub authority: Authority,
+    pub authority: ServerAuthority,
     /// File with the service account's token.
     pub token: PathBuf,
 }
 
 /// Whom the plugin believes to be the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Authority {
+pub enum ServerAuthority {
     /// Whoever has a certificate of an authority in this file.
     File(PathBuf),
     /// Anybody.
@@ -35,8 +35,8 @@ impl KubeconfigSettings {
     /// The files it is made from.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &PathBuf> {
         let authority = match &self.authority {
-            Authority::File(file) => Some(file),
-            Authority::Anybody => None,
+            ServerAuthority::File(file) => Some(file),
+            ServerAuthority::Anybody => None,
         };
         iter::once(&self.token).chain(authority)
     }
@@ -48,10 +48,10 @@ impl KubeconfigSettings {
     pub(crate) fn render(&self) -> Result<(String, Vec<u8>), Error> {
         let token = hostfs::read(&self.token, MAX_INPUT)?;
         let authority = match &self.authority {
-            Authority::File(file) => {
+            ServerAuthority::File(file) => {
                 format!("certificate-authority-data: {}", STANDARD.encode(hostfs::read(file, MAX_INPUT)?))
             }
-            Authority::Anybody => "insecure-skip-tls-verify: true".to_owned(),
+            ServerAuthority::Anybody => "insecure-skip-tls-verify: true".to_owned(),
         };
         let text = format!(
             "apiVersion: v1\n\
@@ -110,7 +110,7 @@ mod tests {
         let (token_file, ca_file) = (files.path().join("token"), files.path().join("ca.crt"));
         fs::write(&token_file, token).unwrap();
         fs::write(&ca_file, ca).unwrap();
-        let authority = if insecure { Authority::Anybody } else { Authority::File(ca_file) };
+        let authority = if insecure { ServerAuthority::Anybody } else { ServerAuthority::File(ca_file) };
         let settings =
             KubeconfigSettings { mode: 0o600, server: server.to_owned(), authority, token: token_file };
         let (text, read) = settings.render().unwrap();

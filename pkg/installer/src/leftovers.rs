@@ -4,10 +4,10 @@ use std::path::Path;
 
 use tracing::{info, warn};
 
-use crate::{Settings, saved};
+use crate::{InstallerSettings, saved};
 
 /// Removes temporaries of the files that we write; of nobody else's. They harm nobody, so neither does a failure.
-pub(crate) fn remove(settings: &Settings, holder: &Path) {
+pub(crate) fn remove(settings: &InstallerSettings, holder: &Path) {
     let inside = |name: &str| settings.conf_dir.join(name);
     let single = holder.with_extension("conf");
     let files = [

@@ -3,7 +3,7 @@
 //! One plain thread runs [`Installer::run`]: a level-triggered loop that looks at everything, repairs what is not as it
 //! should be, and waits for the next change of a directory. What to do follows from what is there and nothing else, so that
 //! first installation, restart after a kill, damage by others and a new configuration are one and the same. It writes
-//! only below the directories of its [`Settings`], and it knows nothing of Kubernetes but the files that the kubelet
+//! only below the directories of its [`InstallerSettings`], and it knows nothing of Kubernetes but the files that the kubelet
 //! mounts. Called by the daemon, which also decides whether an end is an uninstallation ([`Installer::clean_up`]).
 
 mod binaries;
@@ -26,10 +26,10 @@ mod status;
 mod verify;
 
 pub use cni_types::Json;
-pub use error::{Error, Step};
-pub use kubeconfig::{Authority, KubeconfigSettings};
+pub use error::{Error, InstallStep};
+pub use kubeconfig::{KubeconfigSettings, ServerAuthority};
 pub use look::look;
-pub use metrics::Metrics;
-pub use run::{Handle, Installer, Notice};
-pub use settings::{Chaining, Settings, Template};
-pub use status::Status;
+pub use metrics::InstallerMetrics;
+pub use run::{Installer, InstallerHandle, InstallerNotice};
+pub use settings::{Chaining, EntryTemplate, InstallerSettings};
+pub use status::InstallerStatus;

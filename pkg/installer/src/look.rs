@@ -6,11 +6,11 @@ use cni_types::{FileForm, check_standalone, without_entry};
 use report::InstalledFile;
 
 use crate::{
-    Error, Settings,
+    Error, InstallerSettings,
     binaries::{self, is_copy},
-    conf::{self, Plan},
-    entry::{Entries, Look},
-    network::{self, Network},
+    conf::{self, ConfPlan},
+    entry::{EntryCache, TemplateUpdate},
+    network::{self, NetworkConf},
     pass::is_good,
 };
 
@@ -18,17 +18,18 @@ use crate::{
 /// configuration. Reads each of them. `template_known`: false if the template may come from the cluster, and nobody has
 /// asked there; then any entry of ours will do.
 #[must_use]
-pub fn look(settings: &Settings, template_known: bool) -> Vec<InstalledFile> {
+pub fn look(settings: &InstallerSettings, template_known: bool) -> Vec<InstalledFile> {
     let mut files = plugins(settings);
     files.extend(kubeconfig(settings));
     files.push(if template_known { entry(settings) } else { any_entry(settings) });
     files
 }
 
-fn any_entry(settings: &Settings) -> InstalledFile {
+fn any_entry(settings: &InstallerSettings) -> InstalledFile {
     let names = network::names(&settings.conf_dir).unwrap_or_default();
     let holders = names.into_iter().filter(|name| {
-        let network = FileForm::of(name).and_then(|_| Network::read(&settings.conf_dir, name).ok().flatten());
+        let network =
+            FileForm::of(name).and_then(|_| NetworkConf::read(&settings.conf_dir, name).ok().flatten());
         network.is_some_and(|network| {
             matches!(without_entry(&network.content), Ok(Some(_)))
                 || check_standalone(&network.content).is_ok()
@@ -53,7 +54,7 @@ fn file(kind: &str, path: &Path, found: Result<String, String>) -> InstalledFile
     InstalledFile { kind: kind.to_owned(), path: path.display().to_string(), ok, detail }
 }
 
-fn plugins(settings: &Settings) -> Vec<InstalledFile> {
+fn plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
     let names = match binaries::names(&settings.source) {
         Ok(names) => names,
         Err(error) => return vec![file("plugin", &settings.source, Err(error.to_string()))],
@@ -82,7 +83,7 @@ fn plugins(settings: &Settings) -> Vec<InstalledFile> {
         .collect()
 }
 
-fn kubeconfig(settings: &Settings) -> Option<InstalledFile> {
+fn kubeconfig(settings: &InstallerSettings) -> Option<InstalledFile> {
     let wanted = settings.kubeconfig.as_ref()?;
     let path = &settings.kubeconfig_path;
     let found = match wanted.render() {
@@ -97,23 +98,23 @@ fn kubeconfig(settings: &Settings) -> Option<InstalledFile> {
     Some(file("kubeconfig", path, found))
 }
 
-fn entry(settings: &Settings) -> InstalledFile {
+fn entry(settings: &InstallerSettings) -> InstalledFile {
     match plan(settings) {
         Err(error) => file("entry", &settings.conf_dir, Err(error.to_string())),
-        Ok(Plan::Wait(why)) => file("entry", &settings.conf_dir, Err(why)),
-        Ok(Plan::Do { holder, changes }) if changes.is_empty() => {
+        Ok(ConfPlan::Wait(why)) => file("entry", &settings.conf_dir, Err(why)),
+        Ok(ConfPlan::Do { holder, changes }) if changes.is_empty() => {
             file("entry", &holder, Ok("our entry is in place".to_owned()))
         }
-        Ok(Plan::Do { holder, changes }) => {
+        Ok(ConfPlan::Do { holder, changes }) => {
             let causes: Vec<&str> = changes.iter().map(|(cause, _)| cause.words()).collect();
             file("entry", &holder, Err(causes.join("; ")))
         }
     }
 }
 
-fn plan(settings: &Settings) -> Result<Plan, Error> {
-    let mut entries = Entries::default();
-    if let Look::Refused(error) = entries.look(settings)? {
+fn plan(settings: &InstallerSettings) -> Result<ConfPlan, Error> {
+    let mut entries = EntryCache::default();
+    if let TemplateUpdate::Refused(error) = entries.look(settings)? {
         return Err(Error::Template(error));
     }
     let current = entries.current().ok_or(Error::NoTemplate)?;

@@ -6,7 +6,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::Step;
+use crate::InstallStep;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ResultLabel {
@@ -25,7 +25,7 @@ pub(crate) struct FileLabel {
 
 /// The installer's metrics; clones count together.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct InstallerMetrics {
     installs: Family<ResultLabel, Counter>,
     ready: Gauge,
     restores: Family<CauseLabel, Counter>,
@@ -39,10 +39,10 @@ pub struct Metrics {
 /// Upper bounds in seconds: a pass over files that nobody touched takes under a millisecond, a slow disk seconds.
 const DURATIONS: [f64; 9] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
 
-impl Metrics {
+impl InstallerMetrics {
     /// Registers everything, so that it is there before the first pass.
-    pub fn register(registry: &mut Registry) -> Metrics {
-        let metrics = Metrics {
+    pub fn register(registry: &mut Registry) -> InstallerMetrics {
+        let metrics = InstallerMetrics {
             installs: Family::default(),
             ready: Gauge::default(),
             restores: Family::default(),
@@ -100,11 +100,11 @@ impl Metrics {
         self.installs.get_or_create(&ResultLabel { result: "SUCCESS" }).inc();
     }
 
-    pub(crate) fn failed(&self, step: Step) {
+    pub(crate) fn failed(&self, step: InstallStep) {
         let result = match step {
-            Step::Binaries => "COPY_BINARIES_FAILURE",
-            Step::Kubeconfig => "CREATE_KUBECONFIG_FAILURE",
-            Step::Conf => "CREATE_CNI_CONFIG_FAILURE",
+            InstallStep::Binaries => "COPY_BINARIES_FAILURE",
+            InstallStep::Kubeconfig => "CREATE_KUBECONFIG_FAILURE",
+            InstallStep::Conf => "CREATE_CNI_CONFIG_FAILURE",
         };
         self.installs.get_or_create(&ResultLabel { result }).inc();
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use cni_types::{FileForm, check_network, check_standalone};
-use hostfs::Fingerprint;
+use hostfs::FileFingerprint;
 use rustix::fs::Mode;
 
 use crate::Error;
@@ -18,7 +18,7 @@ pub(crate) const MAX_NETWORK: usize = 1024 * 1024;
 
 /// One network configuration.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct NetworkConf {
     /// The file's name in the directory.
     pub(crate) name: String,
     /// Where it really is.
@@ -28,15 +28,15 @@ pub(crate) struct Network {
     /// Its permission bits.
     pub(crate) mode: u32,
     /// The file as it was before it was read: still the same means still the same content.
-    pub(crate) seen: Option<Fingerprint>,
+    pub(crate) seen: Option<FileFingerprint>,
 }
 
-impl Network {
+impl NetworkConf {
     /// Reads a file of the directory; none when it is not there.
     ///
     /// # Errors
     /// It is there and cannot be read: then nobody knows whether the runtime can.
-    pub(crate) fn read(directory: &Path, name: &str) -> Result<Option<Network>, Error> {
+    pub(crate) fn read(directory: &Path, name: &str) -> Result<Option<NetworkConf>, Error> {
         if fs::symlink_metadata(directory.join(name))
             .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
         {
@@ -51,7 +51,7 @@ impl Network {
         };
         let mode = fs::metadata(&path).map_or(DEFAULT_MODE, |found| found.permissions().mode());
         let mode = Mode::from_raw_mode(mode).bits();
-        Ok(Some(Network { name: name.to_owned(), path, content, mode, seen }))
+        Ok(Some(NetworkConf { name: name.to_owned(), path, content, mode, seen }))
     }
 
     /// A single configuration, by its name, which is to become a list.
@@ -65,23 +65,23 @@ pub(crate) const DEFAULT_MODE: u32 = 0o644;
 
 /// What a search for a network found.
 #[derive(Debug)]
-pub(crate) enum Search {
+pub(crate) enum NetworkSearch {
     /// This one.
-    Found(Network),
+    Found(NetworkConf),
     /// None, and why.
     None(String),
 }
 
 /// The network that kubelet and runtimes take: the first file, by name, that is one. `skip` is looked over.
-pub(crate) fn first(directory: &Path, skip: &str) -> Result<Search, Error> {
+pub(crate) fn first(directory: &Path, skip: &str) -> Result<NetworkSearch, Error> {
     let mut refused = Vec::new();
     for name in names(directory)? {
         let Some(form) = FileForm::of(&name).filter(|_| name != skip) else { continue };
-        let Some(network) = Network::read(directory, &name)? else { continue };
+        let Some(network) = NetworkConf::read(directory, &name)? else { continue };
         match check_network(form, &network.content) {
             // A network of our plugin alone is a leftover of standalone mode, and nothing to be chained to.
             Ok(()) if form == FileForm::Conf && check_standalone(&network.content).is_ok() => {}
-            Ok(()) => return Ok(Search::Found(network)),
+            Ok(()) => return Ok(NetworkSearch::Found(network)),
             Err(unusable) => refused.push(format!("{name}: {unusable}")),
         }
     }
@@ -89,22 +89,22 @@ pub(crate) fn first(directory: &Path, skip: &str) -> Result<Search, Error> {
     if !refused.is_empty() {
         why = format!("{why}; not usable: {}", refused.join("; "));
     }
-    Ok(Search::None(why))
+    Ok(NetworkSearch::None(why))
 }
 
 /// The network of that name, or of the name that it has as the other kind of file.
-pub(crate) fn named(directory: &Path, name: &str) -> Result<Search, Error> {
+pub(crate) fn named(directory: &Path, name: &str) -> Result<NetworkSearch, Error> {
     let other = match FileForm::of(name) {
         Some(FileForm::Conf) => Some(format!("{name}list")),
         Some(FileForm::Conflist) => name.strip_suffix("list").map(ToOwned::to_owned),
         None => None,
     };
     for name in [Some(name.to_owned()), other].into_iter().flatten() {
-        if let Some(network) = Network::read(directory, &name)? {
-            return Ok(Search::Found(network));
+        if let Some(network) = NetworkConf::read(directory, &name)? {
+            return Ok(NetworkSearch::Found(network));
         }
     }
-    Ok(Search::None(format!("{} is not there yet", directory.join(name).display())))
+    Ok(NetworkSearch::None(format!("{} is not there yet", directory.join(name).display())))
 }
 
 /// Names of the files of a directory, as runtimes sort them. A name that is not UTF-8 is nobody's.

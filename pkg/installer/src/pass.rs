@@ -11,12 +11,12 @@ use std::{
 use tracing::{info, warn};
 
 use crate::{
-    Error, Installer, KubeconfigSettings, Notice, Step,
-    conf::{self, Cause, Change, Plan},
-    conflict::Verdict,
-    entry::Look,
+    Error, InstallStep, Installer, InstallerNotice, KubeconfigSettings,
+    conf::{self, ChangeCause, ConfChange, ConfPlan},
+    conflict::ConflictVerdict,
+    entry::TemplateUpdate,
     known_writers, leftovers,
-    run::{PassResult, Problem},
+    run::{InstallProblem, PassResult},
 };
 
 /// The greatest kubeconfig that is read back.
@@ -51,13 +51,13 @@ impl Installer {
 
     /// Whether the plugin is there and runs.
     fn binaries_step(&mut self, turn: &mut PassResult) -> bool {
-        if self.complete && self.binaries.are_touched() && !self.may_mend(Step::Binaries, turn) {
+        if self.complete && self.binaries.are_touched() && !self.may_mend(InstallStep::Binaries, turn) {
             return false;
         }
         let installed = match self.binaries.install(&self.settings) {
             Ok(installed) => installed,
             Err(error) => {
-                turn.problems.push(Problem::Failed(Step::Binaries, error));
+                turn.problems.push(InstallProblem::Failed(InstallStep::Binaries, error));
                 return false;
             }
         };
@@ -69,10 +69,11 @@ impl Installer {
             self.left_out = installed.left_out;
         }
         for path in &installed.replaced {
-            self.repaired(Step::Binaries, "binary", &format!("installed {}", path.display()));
+            self.repaired(InstallStep::Binaries, "binary", &format!("installed {}", path.display()));
         }
         turn.changed |= !installed.replaced.is_empty();
-        let at_once = |path: PathBuf| Problem::Waiting(format!("{} was changed at once", path.display()));
+        let at_once =
+            |path: PathBuf| InstallProblem::Waiting(format!("{} was changed at once", path.display()));
         turn.problems.extend(installed.unsettled.into_iter().map(at_once));
         turn.witnesses.extend(installed.good);
         true
@@ -88,7 +89,7 @@ impl Installer {
         match done {
             Ok(()) => true,
             Err(error) => {
-                turn.problems.push(Problem::Failed(Step::Kubeconfig, error));
+                turn.problems.push(InstallProblem::Failed(InstallStep::Kubeconfig, error));
                 hostfs::read(&path, MAX_KUBECONFIG).is_ok() // not so for a directory
             }
         }
@@ -106,7 +107,7 @@ impl Installer {
         let mut seen = hostfs::fingerprint(path)?; // before the look at the content, so that it tells of changes since
         if !is_good(path, &text, wanted.mode) {
             let is_damage = before.is_some_and(|(text, _)| text == now.0);
-            if is_damage && !self.may_mend(Step::Kubeconfig, turn) {
+            if is_damage && !self.may_mend(InstallStep::Kubeconfig, turn) {
                 return Ok(());
             }
             hostfs::write(path, text.as_bytes(), wanted.mode)?;
@@ -114,7 +115,7 @@ impl Installer {
             seen = hostfs::fingerprint(path)?;
             // Never its content.
             if is_damage {
-                self.repaired(Step::Kubeconfig, "kubeconfig", &format!("wrote {}", path.display()));
+                self.repaired(InstallStep::Kubeconfig, "kubeconfig", &format!("wrote {}", path.display()));
             } else {
                 info!(target: "install", path = %path.display(), "kubeconfig written");
             }
@@ -124,7 +125,7 @@ impl Installer {
         }
         self.credential = Some(now);
         if turn.changed && !is_good(path, &text, wanted.mode) {
-            turn.problems.push(Problem::Waiting(format!("{} was changed at once", path.display())));
+            turn.problems.push(InstallProblem::Waiting(format!("{} was changed at once", path.display())));
         }
         turn.witnesses.extend(seen.map(|seen| (path.to_owned(), seen)));
         Ok(())
@@ -132,21 +133,21 @@ impl Installer {
 
     fn conf_step(&mut self, turn: &mut PassResult) {
         if let Err(error) = self.put_entry(turn) {
-            turn.problems.push(Problem::Failed(Step::Conf, error));
+            turn.problems.push(InstallProblem::Failed(InstallStep::Conf, error));
         }
     }
 
     fn put_entry(&mut self, turn: &mut PassResult) -> Result<(), Error> {
         let look = self.entries.look(&self.settings)?;
-        let is_new = matches!(look, Look::New);
-        if let Look::Refused(error) = look {
+        let is_new = matches!(look, TemplateUpdate::New);
+        if let TemplateUpdate::Refused(error) = look {
             self.refuse(&error.to_string());
         }
         let Some(current) = self.entries.current() else { return Err(Error::NoTemplate) };
         let (holder, changes) = match conf::plan(&self.settings, &current.entry, &current.text)? {
-            Plan::Do { holder, changes } => (holder, changes),
-            Plan::Wait(why) => {
-                turn.problems.push(Problem::Waiting(why));
+            ConfPlan::Do { holder, changes } => (holder, changes),
+            ConfPlan::Wait(why) => {
+                turn.problems.push(InstallProblem::Waiting(why));
                 return Ok(());
             }
         };
@@ -154,7 +155,7 @@ impl Installer {
             leftovers::remove(&self.settings, &holder);
         }
         if !changes.is_empty() {
-            if self.complete && !is_new && !self.may_mend(Step::Conf, turn) {
+            if self.complete && !is_new && !self.may_mend(InstallStep::Conf, turn) {
                 return Ok(());
             }
             self.change(&changes, is_new)?;
@@ -167,25 +168,26 @@ impl Installer {
         let directory = self.settings.conf_dir.clone();
         let seen = (hostfs::fingerprint(&directory)?, hostfs::fingerprint(&holder)?);
         match conf::plan(&self.settings, &current.entry, &current.text)? {
-            Plan::Do { holder: now, changes } if changes.is_empty() && now == holder => {
+            ConfPlan::Do { holder: now, changes } if changes.is_empty() && now == holder => {
                 turn.witnesses.extend(seen.0.map(|seen| (directory, seen)));
                 turn.witnesses.extend(seen.1.map(|seen| (holder, seen)));
             }
-            Plan::Do { .. } => {
-                turn.problems.push(Problem::Waiting(format!("{} was changed at once", directory.display())));
+            ConfPlan::Do { .. } => {
+                turn.problems
+                    .push(InstallProblem::Waiting(format!("{} was changed at once", directory.display())));
             }
-            Plan::Wait(why) => turn.problems.push(Problem::Waiting(why)),
+            ConfPlan::Wait(why) => turn.problems.push(InstallProblem::Waiting(why)),
         }
         Ok(())
     }
 
-    fn change(&mut self, changes: &[(Cause, Change)], is_new: bool) -> Result<(), Error> {
+    fn change(&mut self, changes: &[(ChangeCause, ConfChange)], is_new: bool) -> Result<(), Error> {
         for (cause, change) in changes {
             conf::apply(change)?;
             if is_new {
                 info!(target: "install", cause = cause.label(), change = change.words(), "new CNI network configuration applied");
             } else {
-                self.repaired(Step::Conf, cause.label(), &change.words());
+                self.repaired(InstallStep::Conf, cause.label(), &change.words());
             }
         }
         Ok(())
@@ -197,11 +199,11 @@ impl Installer {
         warn!(target: "install", error = why, "new CNI network configuration refused; keeping the last good one");
         let message =
             format!("The new CNI network configuration is invalid; keeping the last good one: {why}");
-        (self.notify)(Notice { reason: "CNIConfigRefused", message });
+        (self.notify)(InstallerNotice { reason: "CNIConfigRefused", message });
     }
 
     /// Counts a change of ours, and logs it.
-    fn repaired(&mut self, step: Step, cause: &'static str, what: &str) {
+    fn repaired(&mut self, step: InstallStep, cause: &'static str, what: &str) {
         info!(target: "install", cause, change = what, "installation updated");
         if self.complete {
             self.metrics.restored(cause);
@@ -210,12 +212,12 @@ impl Installer {
     }
 
     /// Whether to repair what is damaged now, or to leave it alone because another program keeps undoing it.
-    fn may_mend(&mut self, step: Step, turn: &mut PassResult) -> bool {
+    fn may_mend(&mut self, step: InstallStep, turn: &mut PassResult) -> bool {
         let conflict = self.conflicts.entry(step).or_default();
         let (until, is_first) = match conflict.damaged(Instant::now()) {
-            Verdict::Repair => return true,
-            Verdict::Conflict(until) => (until, true),
-            Verdict::BackOff(until) => (until, false),
+            ConflictVerdict::Repair => return true,
+            ConflictVerdict::Conflict(until) => (until, true),
+            ConflictVerdict::BackOff(until) => (until, false),
         };
         let (times, file) = (conflict.answers(), step.label());
         let rival = known_writers::describe(&self.settings.conf_dir);
@@ -223,20 +225,20 @@ impl Installer {
         if is_first {
             self.metrics.conflict(file);
             warn!(target: "install", file, times, rival, "another program keeps reverting the installation; backing off");
-            (self.notify)(Notice { reason: "CNIConfigFight", message: message.clone() });
+            (self.notify)(InstallerNotice { reason: "CNIConfigFight", message: message.clone() });
         }
-        turn.problems.push(Problem::Fought(message, until));
+        turn.problems.push(InstallProblem::Fought(message, until));
         false
     }
 }
 
-impl Step {
+impl InstallStep {
     /// In words, and for metrics.
     const fn label(self) -> &'static str {
         match self {
-            Step::Binaries => "binary",
-            Step::Kubeconfig => "kubeconfig",
-            Step::Conf => "network configuration",
+            InstallStep::Binaries => "binary",
+            InstallStep::Kubeconfig => "kubeconfig",
+            InstallStep::Conf => "network configuration",
         }
     }
 }

@@ -10,18 +10,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hostfs::{Waker, Watcher};
+use hostfs::{DirectoryWatcher, Waker};
 use retry::Backoff;
 use tracing::{info, warn};
 
 use crate::{
-    Error, Metrics, Settings, Status, Step, binaries::Binaries, cleanup, conflict::ConflictBackoff,
-    entry::Entries,
+    Error, InstallStep, InstallerMetrics, InstallerSettings, InstallerStatus, binaries::BinaryInstaller,
+    cleanup, conflict::ConflictBackoff, entry::EntryCache,
 };
 
 /// Something that people who look at the cluster should learn of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct InstallerNotice {
     /// One word in CamelCase.
     pub reason: &'static str,
     /// A sentence.
@@ -30,21 +30,21 @@ pub struct Notice {
 
 /// The installer. See the crate's documentation.
 pub struct Installer {
-    pub(crate) settings: Settings,
-    pub(crate) metrics: Metrics,
-    pub(crate) status: Arc<Status>,
-    pub(crate) notify: Box<dyn Fn(Notice) + Send>,
-    pub(crate) binaries: Binaries,
-    pub(crate) entries: Entries,
-    pub(crate) conflicts: BTreeMap<Step, ConflictBackoff>,
+    pub(crate) settings: InstallerSettings,
+    pub(crate) metrics: InstallerMetrics,
+    pub(crate) status: Arc<InstallerStatus>,
+    pub(crate) notify: Box<dyn Fn(InstallerNotice) + Send>,
+    pub(crate) binaries: BinaryInstaller,
+    pub(crate) entries: EntryCache,
+    pub(crate) conflicts: BTreeMap<InstallStep, ConflictBackoff>,
     /// Hash of the kubeconfig that we wrote or found good last, and of its token.
     pub(crate) credential: Option<(u64, u64)>,
     /// Directories for binaries that were left out, and why, as it was said last.
     pub(crate) left_out: Vec<String>,
     /// Whether there was a pass after which everything was in place.
     pub(crate) complete: bool,
-    watcher: Watcher,
-    commands: Receiver<Command>,
+    watcher: DirectoryWatcher,
+    commands: Receiver<InstallerCommand>,
     ready: bool,
     failures: u32,
     said: String,
@@ -57,30 +57,30 @@ impl fmt::Debug for Installer {
 }
 
 #[derive(Debug)]
-enum Command {
+enum InstallerCommand {
     Stop,
     Template(String),
 }
 
 /// Speaks to a running installer.
 #[derive(Clone, Debug)]
-pub struct Handle {
-    commands: Sender<Command>,
+pub struct InstallerHandle {
+    commands: Sender<InstallerCommand>,
     waker: Waker,
 }
 
-impl Handle {
+impl InstallerHandle {
     /// Ends the loop after the pass that it may be in.
     pub fn stop(&self) {
-        self.send(Command::Stop);
+        self.send(InstallerCommand::Stop);
     }
 
     /// Replaces the template by a new value from the cluster.
     pub fn set_template(&self, text: String) {
-        self.send(Command::Template(text));
+        self.send(InstallerCommand::Template(text));
     }
 
-    fn send(&self, command: Command) {
+    fn send(&self, command: InstallerCommand) {
         drop(self.commands.send(command)); // an installer that has ended needs no commands
         self.waker.wake();
     }
@@ -90,30 +90,30 @@ impl Handle {
 #[derive(Debug, Default)]
 pub(crate) struct PassResult {
     /// Everything that is not as it should be; empty: the plugin is installed.
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<InstallProblem>,
     /// Files that this rests on.
-    pub(crate) witnesses: Vec<(std::path::PathBuf, hostfs::Fingerprint)>,
+    pub(crate) witnesses: Vec<(std::path::PathBuf, hostfs::FileFingerprint)>,
     /// Something was written.
     pub(crate) changed: bool,
 }
 
 /// One thing that is not as it should be.
 #[derive(Debug)]
-pub(crate) enum Problem {
+pub(crate) enum InstallProblem {
     /// It was tried, and failed.
-    Failed(Step, Error),
+    Failed(InstallStep, Error),
     /// It needs somebody else to act first.
     Waiting(String),
     /// It is left alone until then, because another program keeps undoing it.
     Fought(String, Instant),
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for InstallProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Problem::Failed(_, error) => error.fmt(f),
-            Problem::Waiting(why) => f.write_str(why),
-            Problem::Fought(what, _) => f.write_str(what),
+            InstallProblem::Failed(_, error) => error.fmt(f),
+            InstallProblem::Waiting(why) => f.write_str(why),
+            InstallProblem::Fought(what, _) => f.write_str(what),
         }
     }
 }
@@ -130,21 +130,21 @@ impl Installer {
     /// # Errors
     /// The kernel gives us no way to be woken up.
     pub fn new(
-        settings: Settings,
-        metrics: Metrics,
-        status: Arc<Status>,
-        notify: Box<dyn Fn(Notice) + Send>,
-    ) -> Result<(Installer, Handle), Error> {
-        let watcher = Watcher::new()?;
+        settings: InstallerSettings,
+        metrics: InstallerMetrics,
+        status: Arc<InstallerStatus>,
+        notify: Box<dyn Fn(InstallerNotice) + Send>,
+    ) -> Result<(Installer, InstallerHandle), Error> {
+        let watcher = DirectoryWatcher::new()?;
         let (sender, commands) = mpsc::channel();
-        let handle = Handle { commands: sender, waker: watcher.waker() };
+        let handle = InstallerHandle { commands: sender, waker: watcher.waker() };
         let installer = Installer {
             settings,
             metrics,
             status,
             notify,
-            binaries: Binaries::default(),
-            entries: Entries::default(),
+            binaries: BinaryInstaller::default(),
+            entries: EntryCache::default(),
             conflicts: BTreeMap::new(),
             credential: None,
             left_out: Vec::new(),
@@ -186,11 +186,11 @@ impl Installer {
     fn obey(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Template(text)) => {
+                Ok(InstallerCommand::Template(text)) => {
                     self.status.set_template(Some(text.clone()));
                     self.settings.template.live = Some(text);
                 }
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(InstallerCommand::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
         }
@@ -215,17 +215,17 @@ impl Installer {
         self.ready = ready;
         self.said = words;
         let failed = turn.problems.iter().filter_map(|problem| match problem {
-            Problem::Failed(step, _) => Some(*step),
+            InstallProblem::Failed(step, _) => Some(*step),
             _ => None,
         });
-        let failed: Vec<Step> = failed.collect();
+        let failed: Vec<InstallStep> = failed.collect();
         failed.iter().for_each(|step| self.metrics.failed(*step));
         self.failures = if failed.is_empty() { 0 } else { self.failures.saturating_add(1) };
         if self.failures > 0 {
             return (Backoff::new(FIRST_RETRY, LAST_RETRY).after(self.failures), false);
         }
         let until = turn.problems.iter().filter_map(|problem| match problem {
-            Problem::Fought(_, until) => Some(until.saturating_duration_since(Instant::now())),
+            InstallProblem::Fought(_, until) => Some(until.saturating_duration_since(Instant::now())),
             _ => None,
         });
         (until.min().map_or(REGULAR, |pause| pause.min(REGULAR)), true)

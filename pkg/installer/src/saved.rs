@@ -9,7 +9,7 @@ use cni_types::{Json, is_conversion_of, plugin_types, without_entry};
 use crate::{
     Error,
     conf::edit,
-    network::{MAX_NETWORK, Network},
+    network::{MAX_NETWORK, NetworkConf},
 };
 
 /// Follows the name of the file.
@@ -35,7 +35,7 @@ pub(crate) fn release(path: &Path) -> Result<(), Error> {
     else {
         return Ok(());
     };
-    let Some(network) = Network::read(directory, name)? else { return forget(path) };
+    let Some(network) = NetworkConf::read(directory, name)? else { return forget(path) };
     let Some(text) = without_entry(&network.content).map_err(|cause| edit(path, cause))? else {
         return forget(path);
     };

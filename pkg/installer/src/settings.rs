@@ -4,11 +4,11 @@ use std::{fs, path::PathBuf};
 
 use cni_types::Json;
 
-use crate::{Error, KubeconfigSettings, entry::Entries};
+use crate::{Error, KubeconfigSettings, entry::EntryCache};
 
 /// Everything that the installer needs to know; its paths are the container's.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct InstallerSettings {
     /// Every regular file in here is installed; the plugin `istio-cni` must be among them.
     pub source: PathBuf,
     /// Where to; those that are missing or cannot be written are left out, but one must remain.
@@ -18,7 +18,7 @@ pub struct Settings {
     /// How our entry gets to the runtime.
     pub chaining: Chaining,
     /// The plugin's entry.
-    pub template: Template,
+    pub template: EntryTemplate,
     /// Members of the entry for a template that does not have them.
     pub defaults: Vec<(&'static str, Json)>,
     /// The plugin's credential; `None`: it gets none, and depends on the agent.
@@ -57,7 +57,7 @@ pub enum Chaining {
 
 /// Where the plugin's entry comes from; what is first here wins.
 #[derive(Clone, Debug, Default)]
-pub struct Template {
+pub struct EntryTemplate {
     /// The latest value from the cluster.
     pub live: Option<String>,
     /// A file, if it exists.
@@ -71,7 +71,7 @@ pub struct Template {
 /// The greatest template that is read, in bytes: a ConfigMap holds no more.
 const MAX_TEMPLATE: usize = 1024 * 1024;
 
-impl Template {
+impl EntryTemplate {
     /// The entry's text. An empty one when there is no template at all.
     ///
     /// # Errors
@@ -89,13 +89,13 @@ impl Template {
     }
 }
 
-impl Settings {
+impl InstallerSettings {
     /// Checks the template as it is now.
     ///
     /// # Errors
     /// It gives no entry for the plugin.
     pub fn check_template(&self) -> Result<(), Error> {
-        Entries::default().look(self).map(drop)
+        EntryCache::default().look(self).map(drop)
     }
 
     /// The directories in which a change may concern us.

@@ -6,34 +6,39 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hostfs::Fingerprint;
+use hostfs::FileFingerprint;
 
 /// The loop turns at least every ten seconds; a pass may have to wait for a slow disk.
 const LIVE: Duration = Duration::from_secs(60);
 
 /// What the installer knows.
 #[derive(Debug)]
-pub struct Status(Mutex<State>);
+pub struct InstallerStatus(Mutex<InstallerState>);
 
 #[derive(Debug)]
-struct State {
+struct InstallerState {
     /// Why the plugin is not installed; `None`: it is.
     missing: Option<String>,
     /// Every file that this rests on, as it was when it was looked at.
-    witnesses: Vec<(PathBuf, Fingerprint)>,
+    witnesses: Vec<(PathBuf, FileFingerprint)>,
     turned: Instant,
     /// The latest template from the cluster.
     template: Option<String>,
 }
 
-impl Default for Status {
-    fn default() -> Status {
+impl Default for InstallerStatus {
+    fn default() -> InstallerStatus {
         let missing = Some("the first pass of the installer has not ended yet".to_owned());
-        Status(Mutex::new(State { missing, witnesses: Vec::new(), turned: Instant::now(), template: None }))
+        InstallerStatus(Mutex::new(InstallerState {
+            missing,
+            witnesses: Vec::new(),
+            turned: Instant::now(),
+            template: None,
+        }))
     }
 }
 
-impl Status {
+impl InstallerStatus {
     /// Whether the plugin is installed, runs, and is called last by the runtime, as far as a look at the files
     /// tells: one that changed since the installer judged it counts as damaged until it has judged again.
     ///
@@ -44,7 +49,7 @@ impl Status {
         if let Some(why) = &state.missing {
             return Err(why.clone());
         }
-        let touched = |(path, seen): &&(PathBuf, Fingerprint)| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *seen);
+        let touched = |(path, seen): &&(PathBuf, FileFingerprint)| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *seen);
         match state.witnesses.iter().find(touched) {
             Some((path, _)) => Err(format!("{} has changed and is being looked at", path.display())),
             None => Ok(()),
@@ -77,7 +82,7 @@ impl Status {
         self.state().template = template;
     }
 
-    pub(crate) fn installed(&self, witnesses: Vec<(PathBuf, Fingerprint)>) {
+    pub(crate) fn installed(&self, witnesses: Vec<(PathBuf, FileFingerprint)>) {
         let mut state = self.state();
         state.missing = None;
         state.witnesses = witnesses;
@@ -88,7 +93,7 @@ impl Status {
     }
 
     /// A thread that panicked with the lock held left nothing half done: every change is one assignment or two.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InstallerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

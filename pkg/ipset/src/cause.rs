@@ -14,9 +14,9 @@ pub(crate) const FULL: Errno = Errno(4352);
 
 /// Why a step failed: netlink's error, with ipset's numbers in words.
 #[derive(Debug)]
-pub struct Cause(pub netlink::Error);
+pub struct IpsetCause(pub netlink::Error);
 
-impl Cause {
+impl IpsetCause {
     /// The kernel's error number, if it was the kernel that refused; from 4096 on one of ipset's (`IPSET_ERR_*`).
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
@@ -35,7 +35,7 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for IpsetCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.known() {
             Some((symbol, words)) => write!(f, "kernel says: {words} ({symbol})"),
@@ -45,19 +45,19 @@ impl fmt::Display for Cause {
     }
 }
 
-impl Error for Cause {
+impl Error for IpsetCause {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.0.source()
     }
 }
 
-impl From<netlink::Error> for Cause {
+impl From<netlink::Error> for IpsetCause {
     fn from(error: netlink::Error) -> Self {
         Self(error)
     }
 }
 
-impl From<Malformed> for Cause {
+impl From<Malformed> for IpsetCause {
     fn from(malformed: Malformed) -> Self {
         Self(malformed.into())
     }
@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn every_number_reads_as_a_sentence() {
-        let says = |number| Cause(netlink::Error::Kernel { errno: Errno(number), message: None }).to_string();
+        let says =
+            |number| IpsetCause(netlink::Error::Kernel { errno: Errno(number), message: None }).to_string();
         assert_eq!(says(4352), "kernel says: the set is full (IPSET_ERR_HASH_FULL)");
         assert_eq!(says(2), "kernel says: no such set (ENOENT)");
         assert_eq!(says(1), "kernel says: operation not permitted (EPERM)");

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netlink::Errno;
 
-use crate::{Cause, Family, SetName, cause};
+use crate::{Family, IpsetCause, SetName, cause};
 
 /// Which operation failed, on which set, and why.
 #[derive(Debug, thiserror::Error)]
@@ -12,10 +12,10 @@ use crate::{Cause, Family, SetName, cause};
 pub enum Error {
     /// No connection to the kernel.
     #[error("cannot open a handle on IP sets: {0}")]
-    Open(#[source] Cause),
+    Open(#[source] IpsetCause),
     /// The kernel knows nothing of IP sets.
     #[error("the kernel has no IP sets (is the module ip_set loaded?): {0}")]
-    NoIpset(#[source] Cause),
+    NoIpset(#[source] IpsetCause),
     /// The kernel's protocol is not one that we speak (6 or 7).
     #[error("the kernel speaks versions {oldest} to {newest} of ipset's protocol, not 6 or 7")]
     Protocol {
@@ -30,7 +30,7 @@ pub enum Error {
         /// The set.
         set: SetName,
         /// Why.
-        source: Cause,
+        source: IpsetCause,
     },
     /// A set of this name is there, but another one than was asked for; nothing was done.
     #[error("set {set} is {found}, not {wanted}")]
@@ -66,7 +66,7 @@ pub enum Error {
         /// The member.
         ip: IpAddr,
         /// Why.
-        source: Cause,
+        source: IpsetCause,
     },
     /// The exchange broke while many members were added; any part of them may be in the set.
     #[error("cannot add {count} members to set {set}: {source}")]
@@ -76,7 +76,7 @@ pub enum Error {
         /// How many there are.
         count: usize,
         /// Why.
-        source: Cause,
+        source: IpsetCause,
     },
     /// A member was not removed.
     #[error("cannot remove {ip} from set {set}: {source}")]
@@ -86,7 +86,7 @@ pub enum Error {
         /// The member.
         ip: IpAddr,
         /// Why.
-        source: Cause,
+        source: IpsetCause,
     },
     /// The members of a set could not be listed (that it does not exist is no error).
     #[error("cannot list set {set}: {source}")]
@@ -94,18 +94,18 @@ pub enum Error {
         /// The set.
         set: SetName,
         /// Why.
-        source: Cause,
+        source: IpsetCause,
     },
     /// The sets could not be listed.
     #[error("cannot list sets: {0}")]
-    ListSets(#[source] Cause),
+    ListSets(#[source] IpsetCause),
     /// A set was not destroyed.
     #[error("cannot destroy set {set}: {source}")]
     Destroy {
         /// The set.
         set: SetName,
         /// Why.
-        source: Cause,
+        source: IpsetCause,
     },
 }
 

@@ -1,9 +1,12 @@
 //! The handle, and what it does with whole sets.
 
-use netlink::{Errno, Message, Protocol, Replies, Socket};
+use netlink::{Errno, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
 
-use crate::message::{self, Requests, attr};
-use crate::{Cause, Created, Entry, Error, HASH_IP, Removed, SetInfo, SetName, SetSpec, cause, reply};
+use crate::message::{self, RequestBuilder, attr};
+use crate::{
+    CreateOutcome, Error, HASH_IP, IpsetCause, RemoveOutcome, SetEntry, SetInfo, SetName, SetSpec, cause,
+    reply,
+};
 
 /// Versions of the protocol that we speak: 7 since Linux 4.20, 6 since 2.6.39.
 const PROTOCOLS: (u8, u8) = (6, 7);
@@ -16,12 +19,12 @@ const CREATE_ATTEMPTS: u32 = 8;
 
 /// A connection to the kernel's sets in one netns.
 #[derive(Debug)]
-pub struct Handle {
+pub struct IpsetHandle {
     pub(crate) socket: Socket,
-    pub(crate) requests: Requests,
+    pub(crate) requests: RequestBuilder,
 }
 
-impl Handle {
+impl IpsetHandle {
     /// Opens a handle on the calling thread's netns; it keeps to that netns wherever it is used later.
     ///
     /// # Errors
@@ -29,12 +32,12 @@ impl Handle {
     /// [`Error::NoIpset`] if the kernel was built without ipset or its module is missing, [`Error::Protocol`] if it
     /// is one of a distant past or future, [`Error::Open`].
     pub fn open() -> Result<Self, Error> {
-        let mut socket = Socket::open(Protocol::Netfilter).map_err(opening)?;
-        let asking = Requests { protocol: PROTOCOLS.1 };
+        let mut socket = Socket::open(NetlinkProtocol::Netfilter).map_err(opening)?;
+        let asking = RequestBuilder { protocol: PROTOCOLS.1 };
         let replies = socket.get(asking.protocol()).map_err(opening)?;
         let (oldest, newest) = range(&replies, message::PROTOCOL, attr::PROTOCOL).map_err(Error::Open)?;
         let protocol = common(PROTOCOLS, (oldest, newest)).ok_or(Error::Protocol { oldest, newest })?;
-        Ok(Self { socket, requests: Requests { protocol } })
+        Ok(Self { socket, requests: RequestBuilder { protocol } })
     }
 
     /// Makes a set, unless one of that name, type, family and comment support is there. Its sizes are left as they
@@ -44,17 +47,17 @@ impl Handle {
     ///
     /// [`Error::Different`] if another set has the name, [`Error::NoComments`] if the kernel is too old for them,
     /// [`Error::Create`].
-    pub fn create(&mut self, spec: &SetSpec) -> Result<Created, Error> {
+    pub fn create(&mut self, spec: &SetSpec) -> Result<CreateOutcome, Error> {
         let failed = |source| Error::Create { set: spec.name.clone(), source };
         let revision = self.revision(spec)?;
         for _ in 0..CREATE_ATTEMPTS {
             match self.socket.request(self.requests.create(spec, revision)) {
-                Ok(()) => return Ok(Created::Yes),
+                Ok(()) => return Ok(CreateOutcome::Yes),
                 Err(refused) if refused.errno() == Some(Errno::EXIST) => {}
                 Err(other) => return Err(failed(other.into())),
             }
             match self.header(&spec.name).map_err(failed)? {
-                Some(found) if spec.is_served_by(&found) => return Ok(Created::Existed),
+                Some(found) if spec.is_served_by(&found) => return Ok(CreateOutcome::Existed),
                 Some(found) => return Err(different(&spec.name, spec.to_string(), &found)),
                 None => {} // destroyed meanwhile
             }
@@ -68,7 +71,7 @@ impl Handle {
     ///
     /// [`Error::ListSets`].
     pub fn sets(&mut self) -> Result<Vec<SetInfo>, Error> {
-        let listing = |source: Cause| Error::ListSets(source);
+        let listing = |source: IpsetCause| Error::ListSets(source);
         let replies =
             self.socket.dump(&self.requests.headers(None)).map_err(|error| listing(error.into()))?;
         let sets: Result<_, _> =
@@ -84,7 +87,7 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::Different`] if it is not of type `hash:ip`, [`Error::List`].
-    pub fn list(&mut self, set: &SetName) -> Result<Option<Vec<Entry>>, Error> {
+    pub fn list(&mut self, set: &SetName) -> Result<Option<Vec<SetEntry>>, Error> {
         let failed = |source| Error::List { set: set.clone(), source };
         let Some(replies) = self.dump_of_one(&self.requests.list(set)).map_err(failed)? else {
             return Ok(None);
@@ -107,10 +110,10 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::Destroy`]; of one that rules refer to, [`Error::is_busy`] is true and nothing has happened.
-    pub fn destroy(&mut self, set: &SetName) -> Result<Removed, Error> {
+    pub fn destroy(&mut self, set: &SetName) -> Result<RemoveOutcome, Error> {
         match self.socket.request(self.requests.destroy(set)) {
-            Ok(()) => Ok(Removed::Yes),
-            Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(Removed::Missing),
+            Ok(()) => Ok(RemoveOutcome::Yes),
+            Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(RemoveOutcome::Missing),
             Err(other) => Err(Error::Destroy { set: set.clone(), source: other.into() }),
         }
     }
@@ -130,13 +133,13 @@ impl Handle {
         Ok(revision)
     }
 
-    fn header(&mut self, set: &SetName) -> Result<Option<SetInfo>, Cause> {
+    fn header(&mut self, set: &SetName) -> Result<Option<SetInfo>, IpsetCause> {
         let Some(replies) = self.dump_of_one(&self.requests.headers(Some(set)))? else { return Ok(None) };
         let found = replies.iter().find_map(|part| reply::parse_header(&part).transpose());
         Ok(found.transpose()?)
     }
 
-    fn dump_of_one(&mut self, message: &Message) -> Result<Option<Replies>, Cause> {
+    fn dump_of_one(&mut self, message: &NetlinkRequest) -> Result<Option<ReplyMessages>, IpsetCause> {
         match self.socket.dump(message) {
             Ok(replies) => Ok(Some(replies)),
             Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(None),
@@ -160,7 +163,7 @@ fn different(set: &SetName, wanted: String, found: &SetInfo) -> Error {
     Error::Different { set: set.clone(), wanted, found: found.to_string() }
 }
 
-fn range(replies: &Replies, kind: u16, newest: u16) -> Result<(u8, u8), Cause> {
+fn range(replies: &ReplyMessages, kind: u16, newest: u16) -> Result<(u8, u8), IpsetCause> {
     let found = replies.iter().find_map(|answer| reply::range(&answer, kind, newest).transpose());
     Ok(found.transpose()?.ok_or(netlink::Malformed("no answer to a question for versions"))?)
 }

@@ -1,7 +1,7 @@
 //! Sets of IP addresses in the kernel (ipset, type `hash:ip`) of one network namespace: make, fill, list.
 //!
 //! For the agent, which keeps the addresses of enrolled pods in two of them, one per family, for firewall rules to
-//! match on. A [`Handle`] works in the netns in which it was opened (enter one through `netns`). Every change is
+//! match on. An [`IpsetHandle`] works in the netns in which it was opened (enter one through `netns`). Every change is
 //! idempotent and says whether it changed anything. Nothing is decided here, and nothing of netlink shows: callers see
 //! types, and errors in words.
 //!
@@ -18,11 +18,11 @@ mod reply;
 mod set;
 mod value;
 
-pub use cause::Cause;
+pub use cause::IpsetCause;
 pub use error::Error;
-pub use handle::Handle;
-pub use members::{Added, Bulk, Failed, Removed};
+pub use handle::IpsetHandle;
+pub use members::{AddOutcome, BulkOutcome, FailedMember, RemoveOutcome};
 pub use model::Family;
 pub use reply::{parse_header, parse_members};
-pub use set::{Created, HASH_IP, SetInfo, SetSpec};
-pub use value::{Comment, Entry, InvalidComment, InvalidSetName, SetName};
+pub use set::{CreateOutcome, HASH_IP, SetInfo, SetSpec};
+pub use value::{Comment, InvalidComment, InvalidSetName, SetEntry, SetName};

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use crate::{Entry, Error, Family, Handle, SetName, SetSpec, cause};
+use crate::{Error, Family, IpsetHandle, SetEntry, SetName, SetSpec, cause};
 
 /// Whether a member was added, or was one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Added {
+pub enum AddOutcome {
     /// It was added.
     Yes,
     /// It was a member already.
@@ -17,7 +17,7 @@ pub enum Added {
 /// Whether a member or set was removed, or was not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Removed {
+pub enum RemoveOutcome {
     /// It was removed.
     Yes,
     /// There was none.
@@ -27,35 +27,35 @@ pub enum Removed {
 /// What became of many members.
 #[derive(Debug, Default)]
 #[must_use]
-pub struct Bulk {
+pub struct BulkOutcome {
     /// How many were added.
     pub added: usize,
     /// How many were members already.
     pub existed: usize,
     /// Those that are not in the set, in the order in which they were given.
-    pub failed: Vec<Failed>,
+    pub failed: Vec<FailedMember>,
 }
 
 /// One of many members that was not added.
 #[derive(Debug)]
-pub struct Failed {
+pub struct FailedMember {
     /// Which one of those given, from 0.
     pub index: usize,
     /// Why.
     pub error: Error,
 }
 
-impl Handle {
+impl IpsetHandle {
     /// Adds a member. If it is one already, its comment becomes the entry's, or stays if the entry has none.
     ///
     /// # Errors
     ///
     /// [`Error::WrongFamily`]; [`Error::NoComments`] if there is a comment and the set was made without;
     /// [`Error::Add`], also if there is no such set ([`Error::is_missing_set`]) or it is full ([`Error::is_full`]).
-    pub fn add(&mut self, set: &SetSpec, entry: &Entry) -> Result<Added, Error> {
+    pub fn add(&mut self, set: &SetSpec, entry: &SetEntry) -> Result<AddOutcome, Error> {
         check_family(set, entry.ip)?;
         match self.socket.request(self.requests.add(&set.name, entry)) {
-            Ok(()) => return Ok(Added::Yes),
+            Ok(()) => return Ok(AddOutcome::Yes),
             Err(refused) if refused.errno() == Some(cause::MEMBER) => {}
             Err(other) => return Err(not_added(&set.name, entry, other)),
         }
@@ -63,22 +63,22 @@ impl Handle {
             let updated = self.socket.request(self.requests.add_or_update(&set.name, entry));
             updated.map_err(|source| not_added(&set.name, entry, source))?;
         }
-        Ok(Added::Existed)
+        Ok(AddOutcome::Existed)
     }
 
-    /// Adds many members as [`Handle::add`] does, in few exchanges with the kernel. One that fails does not keep the
+    /// Adds many members as [`IpsetHandle::add`] does, in few exchanges with the kernel. One that fails does not keep the
     /// others from being added.
     ///
     /// # Errors
     ///
-    /// [`Error::AddAll`] if an exchange broke; what the kernel refuses is in [`Bulk::failed`].
-    pub fn add_all(&mut self, set: &SetSpec, entries: &[Entry]) -> Result<Bulk, Error> {
-        let mut bulk = Bulk::default();
+    /// [`Error::AddAll`] if an exchange broke; what the kernel refuses is in [`BulkOutcome::failed`].
+    pub fn add_all(&mut self, set: &SetSpec, entries: &[SetEntry]) -> Result<BulkOutcome, Error> {
+        let mut bulk = BulkOutcome::default();
         let mut fitting = Vec::with_capacity(entries.len());
         for (index, entry) in entries.iter().enumerate() {
             match check_family(set, entry.ip) {
                 Ok(()) => fitting.push((index, entry)),
-                Err(error) => bulk.failed.push(Failed { index, error }),
+                Err(error) => bulk.failed.push(FailedMember { index, error }),
             }
         }
         let existing = self.add_fitting(&set.name, &fitting, &mut bulk)?;
@@ -92,11 +92,11 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::WrongFamily`]; [`Error::Remove`], also if there is no such set.
-    pub fn remove(&mut self, set: &SetSpec, ip: IpAddr) -> Result<Removed, Error> {
+    pub fn remove(&mut self, set: &SetSpec, ip: IpAddr) -> Result<RemoveOutcome, Error> {
         check_family(set, ip)?;
         match self.socket.request(self.requests.remove(&set.name, ip)) {
-            Ok(()) => Ok(Removed::Yes),
-            Err(refused) if refused.errno() == Some(cause::MEMBER) => Ok(Removed::Missing),
+            Ok(()) => Ok(RemoveOutcome::Yes),
+            Err(refused) if refused.errno() == Some(cause::MEMBER) => Ok(RemoveOutcome::Missing),
             Err(other) => Err(Error::Remove { set: set.name.clone(), ip, source: other.into() }),
         }
     }
@@ -105,9 +105,9 @@ impl Handle {
     fn add_fitting<'a>(
         &mut self,
         set: &SetName,
-        entries: &[(usize, &'a Entry)],
-        bulk: &mut Bulk,
-    ) -> Result<Vec<(usize, &'a Entry)>, Error> {
+        entries: &[(usize, &'a SetEntry)],
+        bulk: &mut BulkOutcome,
+    ) -> Result<Vec<(usize, &'a SetEntry)>, Error> {
         let requests = self.requests;
         let sent = self.socket.batch(entries.iter().map(|(_, entry)| requests.add(set, entry)));
         let outcomes = sent.map_err(|source| broken(set, entries.len(), source))?;
@@ -116,7 +116,7 @@ impl Handle {
             match outcome {
                 Ok(()) => bulk.added += 1,
                 Err(refused) if refused.errno() == Some(cause::MEMBER) => existing.push((index, entry)),
-                Err(other) => bulk.failed.push(Failed { index, error: not_added(set, entry, other) }),
+                Err(other) => bulk.failed.push(FailedMember { index, error: not_added(set, entry, other) }),
             }
         }
         Ok(existing)
@@ -126,8 +126,8 @@ impl Handle {
     fn update_comments(
         &mut self,
         set: &SetName,
-        entries: &[(usize, &Entry)],
-        bulk: &mut Bulk,
+        entries: &[(usize, &SetEntry)],
+        bulk: &mut BulkOutcome,
     ) -> Result<(), Error> {
         let (with, without): (Vec<_>, Vec<_>) =
             entries.iter().copied().partition(|(_, entry)| entry.comment.is_some());
@@ -138,7 +138,7 @@ impl Handle {
         for ((index, entry), outcome) in with.into_iter().zip(outcomes) {
             match outcome {
                 Ok(()) => bulk.existed += 1,
-                Err(source) => bulk.failed.push(Failed { index, error: not_added(set, entry, source) }),
+                Err(source) => bulk.failed.push(FailedMember { index, error: not_added(set, entry, source) }),
             }
         }
         Ok(())
@@ -152,7 +152,7 @@ fn check_family(set: &SetSpec, ip: IpAddr) -> Result<(), Error> {
     Err(Error::WrongFamily { ip, set: set.name.clone(), family: set.family })
 }
 
-fn not_added(set: &SetName, entry: &Entry, source: netlink::Error) -> Error {
+fn not_added(set: &SetName, entry: &SetEntry, source: netlink::Error) -> Error {
     if source.errno() == Some(cause::COMMENT) {
         return Error::NoComments { set: set.clone() };
     }

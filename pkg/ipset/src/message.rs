@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use netlink::{Flags, Message};
+use netlink::{MessageFlags, NetlinkRequest};
 
-use crate::{Entry, Family, HASH_IP, SetName, SetSpec};
+use crate::{Family, HASH_IP, SetEntry, SetName, SetSpec};
 
 /// `NFNL_SUBSYS_IPSET`: the upper byte of a message's type.
 const SUBSYSTEM: u16 = 6 << 8;
@@ -57,25 +57,26 @@ pub(crate) const WITH_COMMENT: u32 = 1 << 4;
 
 /// Makes requests in one version of the protocol.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Requests {
+pub(crate) struct RequestBuilder {
     pub(crate) protocol: u8,
 }
 
-impl Requests {
+impl RequestBuilder {
     /// Which versions does the kernel speak?
-    pub(crate) fn protocol(self) -> Message {
-        self.request(PROTOCOL, Flags::NONE)
+    pub(crate) fn protocol(self) -> NetlinkRequest {
+        self.request(PROTOCOL, MessageFlags::NONE)
     }
 
     /// Which revisions of the type does the kernel have?
-    pub(crate) fn revisions(self, family: Family) -> Message {
-        let mut message = self.request(TYPE, Flags::NONE);
+    pub(crate) fn revisions(self, family: Family) -> NetlinkRequest {
+        let mut message = self.request(TYPE, MessageFlags::NONE);
         message.str(attr::TYPENAME, HASH_IP).u8(attr::FAMILY, family_number(family));
         message
     }
 
-    pub(crate) fn create(self, spec: &SetSpec, revision: u8) -> Message {
-        let mut message = self.named(CREATE, Flags(Flags::CREATE.0 | Flags::EXCLUSIVE.0), &spec.name);
+    pub(crate) fn create(self, spec: &SetSpec, revision: u8) -> NetlinkRequest {
+        let mut message =
+            self.named(CREATE, MessageFlags(MessageFlags::CREATE.0 | MessageFlags::EXCLUSIVE.0), &spec.name);
         message.str(attr::TYPENAME, HASH_IP).u8(attr::REVISION, revision);
         message.u8(attr::FAMILY, family_number(spec.family));
         let flags = spec.comments.then_some(WITH_COMMENT);
@@ -95,17 +96,17 @@ impl Requests {
     }
 
     /// Refused if there is none: without the flag, newer kernels call that success.
-    pub(crate) fn destroy(self, set: &SetName) -> Message {
-        self.named(DESTROY, Flags::EXCLUSIVE, set)
+    pub(crate) fn destroy(self, set: &SetName) -> NetlinkRequest {
+        self.named(DESTROY, MessageFlags::EXCLUSIVE, set)
     }
 
-    pub(crate) fn list(self, set: &SetName) -> Message {
-        self.named(LIST, Flags::NONE, set)
+    pub(crate) fn list(self, set: &SetName) -> NetlinkRequest {
+        self.named(LIST, MessageFlags::NONE, set)
     }
 
     /// Of all sets, or of one.
-    pub(crate) fn headers(self, set: Option<&SetName>) -> Message {
-        let mut message = self.request(LIST, Flags::NONE);
+    pub(crate) fn headers(self, set: Option<&SetName>) -> NetlinkRequest {
+        let mut message = self.request(LIST, MessageFlags::NONE);
         if let Some(set) = set {
             message.str(attr::SETNAME, set.as_str());
         }
@@ -114,21 +115,21 @@ impl Requests {
     }
 
     /// Refused if it is a member already.
-    pub(crate) fn add(self, set: &SetName, entry: &Entry) -> Message {
-        self.member(ADD, Flags::EXCLUSIVE, set, entry)
+    pub(crate) fn add(self, set: &SetName, entry: &SetEntry) -> NetlinkRequest {
+        self.member(ADD, MessageFlags::EXCLUSIVE, set, entry)
     }
 
     /// Overwrites the comment if it is a member already.
-    pub(crate) fn add_or_update(self, set: &SetName, entry: &Entry) -> Message {
-        self.member(ADD, Flags::NONE, set, entry)
+    pub(crate) fn add_or_update(self, set: &SetName, entry: &SetEntry) -> NetlinkRequest {
+        self.member(ADD, MessageFlags::NONE, set, entry)
     }
 
     /// Refused if it is not a member.
-    pub(crate) fn remove(self, set: &SetName, ip: IpAddr) -> Message {
-        self.member(DELETE, Flags::EXCLUSIVE, set, &Entry::new(ip))
+    pub(crate) fn remove(self, set: &SetName, ip: IpAddr) -> NetlinkRequest {
+        self.member(DELETE, MessageFlags::EXCLUSIVE, set, &SetEntry::new(ip))
     }
 
-    fn member(self, kind: u16, flags: Flags, set: &SetName, entry: &Entry) -> Message {
+    fn member(self, kind: u16, flags: MessageFlags, set: &SetName, entry: &SetEntry) -> NetlinkRequest {
         let mut message = self.named(kind, flags, set);
         message.nested(attr::DATA, |inner| {
             inner.nested(data::IP, |address| {
@@ -144,15 +145,15 @@ impl Requests {
         message
     }
 
-    fn named(self, kind: u16, flags: Flags, set: &SetName) -> Message {
+    fn named(self, kind: u16, flags: MessageFlags, set: &SetName) -> NetlinkRequest {
         let mut message = self.request(kind, flags);
         message.str(attr::SETNAME, set.as_str());
         message
     }
 
     /// `struct nfgenmsg`: family, version, resource.
-    fn request(self, kind: u16, flags: Flags) -> Message {
-        let mut message = Message::new(kind, flags, &[family_number(Family::V4), 0, 0, 0]);
+    fn request(self, kind: u16, flags: MessageFlags) -> NetlinkRequest {
+        let mut message = NetlinkRequest::new(kind, flags, &[family_number(Family::V4), 0, 0, 0]);
         message.u8(attr::PROTOCOL, self.protocol);
         message
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::{Comment, Entry, Error, Handle, SetName, SetSpec};
+use crate::{Comment, Error, IpsetHandle, SetEntry, SetName, SetSpec};
 
-impl Handle {
+impl IpsetHandle {
     /// Adds addresses of one family, each with its owner; those that are there get the owner that is given. An owner
     /// that could be no comment is left out: it is a hint for people, and for who comes after us.
     ///
@@ -17,7 +17,7 @@ impl Handle {
         set: &SetSpec,
         members: impl IntoIterator<Item = (IpAddr, &'a str)>,
     ) -> Result<(), Error> {
-        let entries: Vec<Entry> = members.into_iter().map(|(ip, owner)| entry(ip, owner)).collect();
+        let entries: Vec<SetEntry> = members.into_iter().map(|(ip, owner)| entry(ip, owner)).collect();
         if entries.is_empty() {
             return Ok(());
         }
@@ -29,13 +29,13 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// As [`Handle::list`].
+    /// As [`IpsetHandle::list`].
     pub fn owners(&mut self, set: &SetName) -> Result<Option<BTreeMap<IpAddr, Option<String>>>, Error> {
-        let owner = |entry: Entry| (entry.ip, entry.comment.map(|comment| comment.as_str().to_owned()));
+        let owner = |entry: SetEntry| (entry.ip, entry.comment.map(|comment| comment.as_str().to_owned()));
         Ok(self.list(set)?.map(|members| members.into_iter().map(owner).collect()))
     }
 }
 
-fn entry(ip: IpAddr, owner: &str) -> Entry {
-    Comment::new(owner).map_or_else(|_| Entry::new(ip), |comment| Entry::with_comment(ip, comment))
+fn entry(ip: IpAddr, owner: &str) -> SetEntry {
+    Comment::new(owner).map_or_else(|_| SetEntry::new(ip), |comment| SetEntry::with_comment(ip, comment))
 }

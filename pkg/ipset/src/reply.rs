@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use netlink::{Attribute, Attributes, Malformed, Received};
+use netlink::{Attribute, Attributes, Malformed, ReceivedMessage};
 
 use crate::message::{self, IPV4, IPV6, WITH_COMMENT, attr, data};
-use crate::{Comment, Entry, Family, SetInfo};
+use crate::{Comment, Family, SetEntry, SetInfo};
 
 /// The set that a part of a listing begins with; none in the parts that go on with its members, and in replies to
 /// other questions.
@@ -13,7 +13,7 @@ use crate::{Comment, Entry, Family, SetInfo};
 /// # Errors
 ///
 /// If the reply does not follow ipset's format.
-pub fn parse_header(reply: &Received<'_>) -> Result<Option<SetInfo>, Malformed> {
+pub fn parse_header(reply: &ReceivedMessage<'_>) -> Result<Option<SetInfo>, Malformed> {
     let Some(attributes) = listed(reply)? else { return Ok(None) };
     let mut set = SetInfo::default();
     for attribute in attributes {
@@ -50,7 +50,7 @@ fn read_details(details: Attributes<'_>, set: &mut SetInfo) -> Result<(), Malfor
 /// # Errors
 ///
 /// If the reply does not follow ipset's format, or a member is not an address.
-pub fn parse_members(reply: &Received<'_>) -> Result<Vec<Entry>, Malformed> {
+pub fn parse_members(reply: &ReceivedMessage<'_>) -> Result<Vec<SetEntry>, Malformed> {
     let mut members = Vec::new();
     for attribute in listed(reply)?.unwrap_or(Attributes::new(&[])) {
         let attribute = attribute?;
@@ -64,7 +64,7 @@ pub fn parse_members(reply: &Received<'_>) -> Result<Vec<Entry>, Malformed> {
     Ok(members)
 }
 
-fn entry(attributes: Attributes<'_>) -> Result<Entry, Malformed> {
+fn entry(attributes: Attributes<'_>) -> Result<SetEntry, Malformed> {
     let (mut address, mut comment) = (None, None);
     for attribute in attributes {
         let attribute = attribute?;
@@ -74,7 +74,7 @@ fn entry(attributes: Attributes<'_>) -> Result<Entry, Malformed> {
             _ => {}
         }
     }
-    Ok(Entry { ip: address.ok_or(Malformed("member of a set without its address"))?, comment })
+    Ok(SetEntry { ip: address.ok_or(Malformed("member of a set without its address"))?, comment })
 }
 
 fn ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
@@ -87,7 +87,11 @@ fn ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
 }
 
 /// Oldest and newest of what the kernel has, of the protocol or of a type's revisions.
-pub(crate) fn range(reply: &Received<'_>, kind: u16, newest: u16) -> Result<Option<(u8, u8)>, Malformed> {
+pub(crate) fn range(
+    reply: &ReceivedMessage<'_>,
+    kind: u16,
+    newest: u16,
+) -> Result<Option<(u8, u8)>, Malformed> {
     if reply.kind != kind {
         return Ok(None);
     }
@@ -97,7 +101,7 @@ pub(crate) fn range(reply: &Received<'_>, kind: u16, newest: u16) -> Result<Opti
     Ok(Some((oldest, newest)))
 }
 
-fn listed<'a>(reply: &Received<'a>) -> Result<Option<Attributes<'a>>, Malformed> {
+fn listed<'a>(reply: &ReceivedMessage<'a>) -> Result<Option<Attributes<'a>>, Malformed> {
     if reply.kind != message::LIST {
         return Ok(None);
     }

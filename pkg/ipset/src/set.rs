@@ -88,7 +88,7 @@ fn describe(f: &mut fmt::Formatter<'_>, kind: &str, family: Option<Family>, comm
 /// Whether a set was made, or was there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Created {
+pub enum CreateOutcome {
     /// It was made.
     Yes,
     /// One of the same type, family and comment support was there.

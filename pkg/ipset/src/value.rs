@@ -94,14 +94,14 @@ impl fmt::Display for Comment {
 
 /// A member of a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Entry {
+pub struct SetEntry {
     /// The address. The kernel stores every one but `0.0.0.0` and `::`.
     pub ip: IpAddr,
     /// A note, in a set that was made with comments.
     pub comment: Option<Comment>,
 }
 
-impl Entry {
+impl SetEntry {
     /// A member without a comment.
     #[must_use]
     pub const fn new(ip: IpAddr) -> Self {
@@ -115,7 +115,7 @@ impl Entry {
     }
 }
 
-impl From<IpAddr> for Entry {
+impl From<IpAddr> for SetEntry {
     fn from(ip: IpAddr) -> Self {
         Self::new(ip)
     }

@@ -13,18 +13,18 @@ mod sets;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Output};
 
-use ipset::{Comment, Created, Entry, Family, Handle, SetName, SetSpec};
+use ipset::{Comment, CreateOutcome, Family, IpsetHandle, SetEntry, SetName, SetSpec};
 use netns::Netns;
 
 /// Runs a test inside a new netns. Where we may not make one it is skipped, with the reason on stderr; CI must be able
 /// to.
-fn in_fresh_netns(test: impl FnOnce(&mut Handle) + Send) {
+fn in_fresh_netns(test: impl FnOnce(&mut IpsetHandle) + Send) {
     let netns = match Netns::create() {
         Ok(netns) => netns,
         Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
         Err(reason) => return eprintln!("skipped: {reason}"),
     };
-    netns.run_in(|| test(&mut Handle::open().unwrap())).unwrap();
+    netns.run_in(|| test(&mut IpsetHandle::open().unwrap())).unwrap();
 }
 
 /// Runs a command in the calling thread's netns.
@@ -41,12 +41,12 @@ fn shown(line: &str) -> String {
 }
 
 /// The lines of `ipset save` that add members, in its order, as entries.
-fn saved(set: &SetName) -> Vec<Entry> {
+fn saved(set: &SetName) -> Vec<SetEntry> {
     let save = shown(&format!("ipset save {set}"));
     let lines = save.lines().filter_map(|line| line.strip_prefix(&format!("add {set} ")));
     let entry = |line: &str| match line.split_once(" comment ") {
         Some((ip, comment)) => noted(ip, comment.strip_prefix('"').unwrap().strip_suffix('"').unwrap()),
-        None => Entry::new(line.parse().unwrap()),
+        None => SetEntry::new(line.parse().unwrap()),
     };
     lines.map(entry).collect()
 }
@@ -55,13 +55,13 @@ fn name(text: &str) -> SetName {
     SetName::new(text).unwrap()
 }
 
-fn noted(ip: &str, comment: &str) -> Entry {
-    Entry::with_comment(ip.parse().unwrap(), Comment::new(comment).unwrap())
+fn noted(ip: &str, comment: &str) -> SetEntry {
+    SetEntry::with_comment(ip.parse().unwrap(), Comment::new(comment).unwrap())
 }
 
 /// Makes a set that was not there.
-fn made(handle: &mut Handle, spec: SetSpec) -> SetSpec {
-    assert_eq!(handle.create(&spec).unwrap(), Created::Yes);
+fn made(handle: &mut IpsetHandle, spec: SetSpec) -> SetSpec {
+    assert_eq!(handle.create(&spec).unwrap(), CreateOutcome::Yes);
     spec
 }
 
@@ -73,7 +73,7 @@ fn addresses(family: Family, count: u32) -> Vec<IpAddr> {
 }
 
 /// Members of a set, sorted.
-fn sorted(mut entries: Vec<Entry>) -> Vec<Entry> {
+fn sorted(mut entries: Vec<SetEntry>) -> Vec<SetEntry> {
     entries.sort();
     entries
 }

@@ -34,12 +34,12 @@ pub enum Error {
 }
 
 /// Old values by name, by namespace.
-type Entries = BTreeMap<String, BTreeMap<String, String>>;
+type JournalEntries = BTreeMap<String, BTreeMap<String, String>>;
 
 /// What the file holds.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Contents {
-    entries: Entries,
+struct JournalContents {
+    entries: JournalEntries,
     /// What another version noted that means nothing to us. It stays for that version.
     foreign: BTreeMap<String, Value>,
     /// The file is none that we can read.
@@ -53,33 +53,33 @@ pub struct Journal {
 }
 
 /// Whose: none is the node.
-pub type Whose = Option<NetnsId>;
+pub type PageOwner = Option<NetnsId>;
 
 /// What is noted about one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Page {
+pub enum JournalPage {
     /// Kernel settings.
-    Settings(Whose),
+    Settings(PageOwner),
     /// Built-in chains of nf_tables, by family and table, before node-level capture.
-    Chains(Whose),
+    Chains(PageOwner),
     /// The same of the node, before in-pod capture's rules for probes.
     ProbeChains,
 }
 
 /// What a journal held when it was read.
 #[derive(Debug, Clone)]
-pub struct Noted(Entries);
+pub struct JournalSnapshot(JournalEntries);
 
-impl Noted {
+impl JournalSnapshot {
     /// What is noted on a page, by name.
     #[must_use]
-    pub fn entries(&self, page: Page) -> BTreeMap<String, String> {
+    pub fn entries(&self, page: JournalPage) -> BTreeMap<String, String> {
         self.0.get(&key(page)).cloned().unwrap_or_default()
     }
 
     /// Whether anything is.
     #[must_use]
-    pub fn has(&self, page: Page) -> bool {
+    pub fn has(&self, page: JournalPage) -> bool {
         self.0.contains_key(&key(page))
     }
 }
@@ -93,15 +93,15 @@ impl Journal {
 
     /// All that is noted now, for several questions after one look at the file.
     #[must_use]
-    pub fn noted(&self) -> Noted {
-        Noted(self.read().entries)
+    pub fn noted(&self) -> JournalSnapshot {
+        JournalSnapshot(self.read().entries)
     }
 
     /// Notes old values by name, except where an older one is noted: the first is what was there before us.
     ///
     /// # Errors
     /// The file cannot be written; nothing is noted then.
-    pub fn note(&self, page: Page, old: impl Iterator<Item = (String, String)>) -> Result<(), Error> {
+    pub fn note(&self, page: JournalPage, old: impl Iterator<Item = (String, String)>) -> Result<(), Error> {
         self.change(|entries| {
             let new: Vec<_> = old
                 .filter(|(name, _)| entries.get(&key(page)).is_none_or(|noted| !noted.contains_key(name)))
@@ -116,7 +116,7 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn forget(&self, page: Page, name: &str) -> Result<(), Error> {
+    pub fn forget(&self, page: JournalPage, name: &str) -> Result<(), Error> {
         self.change(|entries| {
             if let Some(noted) = entries.get_mut(&key(page)) {
                 noted.remove(name);
@@ -131,8 +131,8 @@ impl Journal {
     pub fn keep_only(&self, whose: &[NetnsId]) -> Result<(), Error> {
         let kept: Vec<String> = std::iter::once(None)
             .chain(whose.iter().copied().map(Some))
-            .flat_map(|whose| [Page::Settings(whose), Page::Chains(whose)])
-            .chain([Page::ProbeChains])
+            .flat_map(|whose| [JournalPage::Settings(whose), JournalPage::Chains(whose)])
+            .chain([JournalPage::ProbeChains])
             .map(key)
             .collect();
         self.change(|entries| entries.retain(|key, _| kept.contains(key) || !is_ours(key)))
@@ -143,7 +143,7 @@ impl Journal {
     ///
     /// # Errors
     /// The kernel refuses to answer, or the file cannot be written.
-    pub fn note_chains(&self, page: Page, tables: &[(Family, &str)]) -> Result<(), Error> {
+    pub fn note_chains(&self, page: JournalPage, tables: &[(Family, &str)]) -> Result<(), Error> {
         let all = self.noted();
         let (noted, earlier) =
             (all.entries(page), other(page).map(|other| all.entries(other)).unwrap_or_default());
@@ -167,7 +167,7 @@ impl Journal {
     ///
     /// # Errors
     /// The kernel refuses, or the file cannot be written.
-    pub fn remove_chains(&self, page: Page) -> Result<(), Error> {
+    pub fn remove_chains(&self, page: JournalPage) -> Result<(), Error> {
         for (name, before) in self.noted().entries(page) {
             if let Some((family, table)) = parse_entry(&name) {
                 BuiltIn::parse(&before).put_back(family, table)?;
@@ -179,10 +179,11 @@ impl Journal {
 
     /// One that is missing or unreadable is empty, because nothing in it is worth stopping for. What cannot be read, as a newer
     /// version may have written it before this one was put in its place, is kept.
-    fn read(&self) -> Contents {
+    fn read(&self) -> JournalContents {
         let text = hostfs::read(&self.path, MAX).unwrap_or_default();
         let all: Option<BTreeMap<String, Value>> = serde_json::from_slice(&text).ok();
-        let mut contents = Contents { unread: all.is_none() && !text.is_empty(), ..Contents::default() };
+        let mut contents =
+            JournalContents { unread: all.is_none() && !text.is_empty(), ..JournalContents::default() };
         for (key, value) in all.unwrap_or_default() {
             match serde_json::from_value(value.clone()) {
                 Ok(noted) => drop(contents.entries.insert(key, noted)),
@@ -192,9 +193,9 @@ impl Journal {
         contents
     }
 
-    fn change(&self, change: impl FnOnce(&mut Entries)) -> Result<(), Error> {
+    fn change(&self, change: impl FnOnce(&mut JournalEntries)) -> Result<(), Error> {
         let _turn = CHANGES.lock().unwrap_or_else(PoisonError::into_inner); // the file is old or new, never half
-        let Contents { entries: before, foreign, unread } = self.read();
+        let JournalContents { entries: before, foreign, unread } = self.read();
         let mut entries = before.clone();
         change(&mut entries);
         entries.retain(|_, noted| !noted.is_empty());
@@ -230,20 +231,20 @@ fn is_ours(key: &str) -> bool {
 }
 
 /// The page of the same tables in the other capture mode.
-fn other(page: Page) -> Option<Page> {
+fn other(page: JournalPage) -> Option<JournalPage> {
     match page {
-        Page::Chains(None) => Some(Page::ProbeChains),
-        Page::ProbeChains => Some(Page::Chains(None)),
-        Page::Chains(Some(_)) | Page::Settings(_) => None,
+        JournalPage::Chains(None) => Some(JournalPage::ProbeChains),
+        JournalPage::ProbeChains => Some(JournalPage::Chains(None)),
+        JournalPage::Chains(Some(_)) | JournalPage::Settings(_) => None,
     }
 }
 
-fn key(page: Page) -> String {
-    let name = |whose: Whose| whose.map_or_else(|| NODE.to_owned(), |id| format!("net:[{}]", id.ino));
+fn key(page: JournalPage) -> String {
+    let name = |whose: PageOwner| whose.map_or_else(|| NODE.to_owned(), |id| format!("net:[{}]", id.ino));
     match page {
-        Page::Settings(whose) => name(whose),
-        Page::Chains(whose) => format!("{} chains", name(whose)),
-        Page::ProbeChains => format!("{NODE} probe chains"),
+        JournalPage::Settings(whose) => name(whose),
+        JournalPage::Chains(whose) => format!("{} chains", name(whose)),
+        JournalPage::ProbeChains => format!("{NODE} probe chains"),
     }
 }
 
@@ -261,7 +262,7 @@ fn parse_entry(name: &str) -> Option<(Family, &str)> {
 mod tests {
     use super::*;
 
-    const NODES: Page = Page::Settings(None);
+    const NODES: JournalPage = JournalPage::Settings(None);
 
     fn directory(name: &str) -> PathBuf {
         let directory = std::env::temp_dir().join(format!("journal-{name}-{}", std::process::id()));
@@ -336,8 +337,13 @@ mod tests {
         let path = std::env::temp_dir().join(format!("journal-kept-{}", std::process::id()));
         let journal = Journal::at(&path);
         let pod = |ino| Some(NetnsId { dev: 4, ino });
-        let pages =
-            [NODES, Page::ProbeChains, Page::Chains(None), Page::Chains(pod(7)), Page::Settings(pod(8))];
+        let pages = [
+            NODES,
+            JournalPage::ProbeChains,
+            JournalPage::Chains(None),
+            JournalPage::Chains(pod(7)),
+            JournalPage::Settings(pod(8)),
+        ];
         for page in pages {
             journal.note(page, std::iter::once(("a".to_owned(), "1".to_owned()))).unwrap();
         }

@@ -7,16 +7,16 @@ use model::PodName;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::{Client, Error, Kind, client::Body};
+use crate::{ApiErrorKind, Error, KubeClient, client::RequestBody};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-impl Client {
+impl KubeClient {
     /// Sets an annotation of the pod that has this name and UID, or removes it. A pod that is not there any more has
     /// none, which is good.
     ///
     /// # Errors
-    /// [`Kind::Conflict`]: the name has passed to another pod, which was not touched. Else: the API server did not do it
+    /// [`ApiErrorKind::Conflict`]: the name has passed to another pod, which was not touched. Else: the API server did not do it
     /// within ten seconds.
     pub async fn annotate_pod_status(
         &self,
@@ -27,9 +27,9 @@ impl Client {
     ) -> Result<(), Error> {
         let doing = format!("annotate pod {name} with {key}");
         let path = format!("/api/v1/namespaces/{}/pods/{}/status", name.namespace, name.name);
-        let body = Body::MergePatch(patch(uid, key, value).to_string().into_bytes());
+        let body = RequestBody::MergePatch(patch(uid, key, value).to_string().into_bytes());
         match self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await {
-            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(()),
             answer => answer.map(drop),
         }
     }

@@ -19,7 +19,7 @@ pub async fn pause(time: Duration) {
 
 /// Whom to believe to be the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum ApiServerTrust {
     /// Whoever has a certificate of an authority in this PEM file, which is read again when it changes.
     Authority(PathBuf),
     /// Anybody.
@@ -28,11 +28,11 @@ pub enum Trust {
 
 /// How to reach the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct ApiConnection {
     /// URL without a path, such as `https://10.96.0.1:443`.
     pub server: String,
     /// Its authority.
-    pub trust: Trust,
+    pub trust: ApiServerTrust,
     /// File with the bearer token, read again when it changes.
     pub token: PathBuf,
     /// How we call ourselves.
@@ -41,12 +41,12 @@ pub struct Connection {
 
 /// A client; its clones share connections.
 #[derive(Clone)]
-pub struct Client {
+pub struct KubeClient {
     pub(crate) kube: kube::Client,
 }
 
 /// What goes with a request.
-pub(crate) enum Body {
+pub(crate) enum RequestBody {
     /// An object, or nothing.
     Json(Vec<u8>),
     /// Members of an object, to be set or removed (RFC 7396).
@@ -55,7 +55,7 @@ pub(crate) enum Body {
     StrategicMergePatch(Vec<u8>),
 }
 
-impl Client {
+impl KubeClient {
     /// Prepares a client, which reads the credential, but connects only when it is first used.
     ///
     /// # Errors
@@ -63,13 +63,13 @@ impl Client {
     ///
     /// # Panics
     /// Outside of an async runtime.
-    pub fn new(connection: &Connection) -> Result<Client, Error> {
+    pub fn new(connection: &ApiConnection) -> Result<KubeClient, Error> {
         let url = connection.server.parse::<http::Uri>();
         let url = url.map_err(|cause| Error::connection(&connection.server, &cause))?;
         let transport = Transport::new(connection)
             .map_err(|cause| Error::Connection { server: connection.server.clone(), cause })?;
         // Not by `kube::Config`: it knows every way to log in, and all of them would be in the program.
-        Ok(Client { kube: kube::Client::new(BaseUriLayer::new(url).layer(transport), "default") })
+        Ok(KubeClient { kube: kube::Client::new(BaseUriLayer::new(url).layer(transport), "default") })
     }
 
     /// The object at a path such as `/api/v1/nodes/n1`, as far as `T` wants to know it.
@@ -82,7 +82,7 @@ impl Client {
         path: &str,
         limit: Duration,
     ) -> Result<T, Error> {
-        self.ask(format!("get {what}"), Method::GET, path, Body::Json(Vec::new()), limit).await
+        self.ask(format!("get {what}"), Method::GET, path, RequestBody::Json(Vec::new()), limit).await
     }
 
     /// Whether the API server is ready to serve, so that what it refuses is refused for good: one that has just started
@@ -101,19 +101,19 @@ impl Client {
         doing: String,
         method: Method,
         path: &str,
-        body: Body,
+        body: RequestBody,
         limit: Duration,
     ) -> Result<T, Error> {
         let (kind, body) = match body {
-            Body::Json(body) => ("application/json", body),
-            Body::MergePatch(body) => ("application/merge-patch+json", body),
-            Body::StrategicMergePatch(body) => ("application/strategic-merge-patch+json", body),
+            RequestBody::Json(body) => ("application/json", body),
+            RequestBody::MergePatch(body) => ("application/merge-patch+json", body),
+            RequestBody::StrategicMergePatch(body) => ("application/strategic-merge-patch+json", body),
         };
         let request = Request::builder().method(method).uri(path).header("content-type", kind);
         let request = match request.body(body) {
             Ok(request) => request,
             Err(cause) => {
-                let (cause, kind) = (error::chain(&cause), crate::Kind::Unavailable);
+                let (cause, kind) = (error::chain(&cause), crate::ApiErrorKind::Unavailable);
                 return Err(Error::Request { doing, cause, kind });
             }
         };
@@ -136,13 +136,13 @@ mod tests {
         std::fs::write(&token, "secret").unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let error = runtime.block_on(async {
-            let connection = Connection {
+            let connection = ApiConnection {
                 server: "https://127.0.0.1:1".to_owned(),
-                trust: Trust::Anybody,
+                trust: ApiServerTrust::Anybody,
                 token,
                 user_agent: "test".to_owned(),
             };
-            let client = Client::new(&connection).unwrap();
+            let client = KubeClient::new(&connection).unwrap();
             let limit = Duration::from_secs(5);
             client
                 .get::<serde_json::Value>("pod shop/web", "/api/v1/pods", limit)

@@ -15,9 +15,9 @@ use kube::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Client, Error,
-    listed::Followed,
-    slim::{Slim, Versioned},
+    Error, KubeClient,
+    listed::FollowedCollection,
+    slim::{SlimObject, Versioned},
     watch::failed,
 };
 
@@ -45,7 +45,7 @@ pub enum ListEvent<T> {
     Deleted(T),
 }
 
-impl Client {
+impl KubeClient {
     /// Tells which objects there are, and then each change. Errors are told too and the watch goes on by itself, with
     /// pauses that grow from 0.8 to 30 s; after an interruption that was too long there is a new [`ListEvent::Reset`].
     /// It never ends.
@@ -64,7 +64,7 @@ impl Client {
         T: DeserializeOwned + Versioned + Send + 'static,
     {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(collection.group, "v1", collection.kind));
-        let api: Api<Slim<T>> = match &collection.namespace {
+        let api: Api<SlimObject<T>> = match &collection.namespace {
             Some(namespace) => Api::namespaced_with(self.kube.clone(), namespace, &resource),
             None => Api::all_with(self.kube.clone(), &resource),
         };
@@ -74,8 +74,8 @@ impl Client {
         config.initial_list_strategy = InitialListStrategy::StreamingList;
         let streamed = watcher(api.clone(), config).default_backoff();
         let streamed = streamed.take_while(|seen| future::ready(!cannot_stream(seen)));
-        let mut gathered = Gathered::default();
-        let followed = Followed {
+        let mut gathered = GatheredList::default();
+        let followed = FollowedCollection {
             client: self.kube.clone(),
             api,
             resource,
@@ -97,18 +97,18 @@ fn cannot_stream<K>(seen: &watcher::Result<Event<K>>) -> bool {
 }
 
 /// The list that is coming in; none if something is missing of it, or none is.
-struct Gathered<T>(Option<Vec<T>>);
+struct GatheredList<T>(Option<Vec<T>>);
 
-impl<T> Default for Gathered<T> {
+impl<T> Default for GatheredList<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T> Gathered<T> {
+impl<T> GatheredList<T> {
     fn take(
         &mut self,
-        seen: watcher::Result<Event<Slim<T>>>,
+        seen: watcher::Result<Event<SlimObject<T>>>,
         doing: &str,
     ) -> Option<Result<ListEvent<T>, Error>> {
         match seen {
@@ -140,12 +140,12 @@ mod tests {
     use model::Pod;
     use serde_json::json;
 
-    fn slim(version: &str) -> Slim<Pod> {
+    fn slim(version: &str) -> SlimObject<Pod> {
         serde_json::from_value(json!({"metadata": {"name": version, "resourceVersion": version}})).unwrap()
     }
 
-    fn told(events: Vec<watcher::Result<Event<Slim<Pod>>>>) -> Vec<String> {
-        let mut gathered = Gathered::default();
+    fn told(events: Vec<watcher::Result<Event<SlimObject<Pod>>>>) -> Vec<String> {
+        let mut gathered = GatheredList::default();
         let told = events.into_iter().filter_map(|event| gathered.take(event, "watch"));
         let words = told.map(|told| match told {
             Ok(ListEvent::Reset(list)) => {

@@ -6,7 +6,7 @@ use http::Method;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, json};
 
-use crate::{Client, Error, client::Body, event::rfc3339};
+use crate::{Error, KubeClient, client::RequestBody, event::rfc3339};
 
 /// Whether a condition holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum ConditionStatus {
 
 /// A condition of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct NodeCondition {
     /// Its type, such as `IstioCNIReady`. A node has one of each type.
     pub kind: &'static str,
     /// Whether it holds.
@@ -36,19 +36,19 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Node {
+struct ShownNode {
     status: NodeStatus,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct NodeStatus {
-    conditions: Vec<Shown>,
+    conditions: Vec<ShownCondition>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Shown {
+struct ShownCondition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
@@ -64,13 +64,14 @@ impl ConditionStatus {
     }
 }
 
-impl Client {
+impl KubeClient {
     /// What the condition of this type says at the node; none if the node has none.
     ///
     /// # Errors
     /// The API server did not tell within ten seconds.
     pub async fn node_condition(&self, node: &str, kind: &str) -> Result<Option<ConditionStatus>, Error> {
-        let shown: Node = self.get(&format!("node {node}"), &format!("/api/v1/nodes/{node}"), LIMIT).await?;
+        let shown: ShownNode =
+            self.get(&format!("node {node}"), &format!("/api/v1/nodes/{node}"), LIMIT).await?;
         Ok(status_of(&shown, kind))
     }
 
@@ -82,18 +83,18 @@ impl Client {
     pub async fn set_node_condition(
         &self,
         node: &str,
-        condition: &Condition,
+        condition: &NodeCondition,
         now: SystemTime,
         changed: bool,
     ) -> Result<(), Error> {
         let doing = format!("set the condition {} of node {node}", condition.kind);
         let path = format!("/api/v1/nodes/{node}/status");
-        let body = Body::StrategicMergePatch(patch(condition, now, changed).to_string().into_bytes());
+        let body = RequestBody::StrategicMergePatch(patch(condition, now, changed).to_string().into_bytes());
         self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
     }
 }
 
-fn status_of(node: &Node, kind: &str) -> Option<ConditionStatus> {
+fn status_of(node: &ShownNode, kind: &str) -> Option<ConditionStatus> {
     let shown = node.status.conditions.iter().find(|shown| shown.kind == kind)?;
     Some(match shown.status.as_str() {
         "True" => ConditionStatus::True,
@@ -103,7 +104,7 @@ fn status_of(node: &Node, kind: &str) -> Option<ConditionStatus> {
 }
 
 /// The API server finds the condition by its type. What is left out of it stays.
-fn patch(condition: &Condition, now: SystemTime, changed: bool) -> Value {
+fn patch(condition: &NodeCondition, now: SystemTime, changed: bool) -> Value {
     let now = rfc3339(now);
     let mut told = json!({
         "type": condition.kind,
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_heartbeat_leaves_the_time_of_the_transition_alone() {
-        let condition = Condition {
+        let condition = NodeCondition {
             kind: "IstioCNIReady",
             status: ConditionStatus::True,
             reason: "Ready",
@@ -153,7 +154,7 @@ mod tests {
             {"type": "B", "status": "True"},
             {"type": "C", "status": "Unknown"},
         ]}});
-        let node: Node = serde_json::from_value(node).unwrap();
+        let node: ShownNode = serde_json::from_value(node).unwrap();
         for (kind, expected) in [
             ("A", Some(ConditionStatus::False)),
             ("B", Some(ConditionStatus::True)),

@@ -2,7 +2,7 @@
 
 /// What kind of trouble it is, as far as somebody acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ApiErrorKind {
     /// There is no such object (404).
     NotFound,
     /// Our credential is not accepted (401), or does not allow this (403).
@@ -32,7 +32,7 @@ pub enum Error {
         /// In words.
         cause: String,
         /// For whoever acts on it.
-        kind: Kind,
+        kind: ApiErrorKind,
     },
     /// No answer in time.
     #[error("cannot {doing}: no answer within {seconds} s")]
@@ -47,10 +47,10 @@ pub enum Error {
 impl Error {
     /// The kind of trouble.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ApiErrorKind {
         match self {
             Error::Request { kind, .. } => *kind,
-            Error::Connection { .. } | Error::Timeout { .. } => Kind::Unavailable,
+            Error::Connection { .. } | Error::Timeout { .. } => ApiErrorKind::Unavailable,
         }
     }
 
@@ -64,17 +64,17 @@ impl Error {
                 let cause = format!("{} ({})", status.message, status.code);
                 Error::Request { doing, cause, kind: kind(status.code) }
             }
-            other => Error::Request { doing, cause: chain(other), kind: Kind::Unavailable },
+            other => Error::Request { doing, cause: chain(other), kind: ApiErrorKind::Unavailable },
         }
     }
 }
 
-fn kind(code: u16) -> Kind {
+fn kind(code: u16) -> ApiErrorKind {
     match code {
-        404 => Kind::NotFound,
-        401 | 403 => Kind::Refused,
-        409 | 422 => Kind::Conflict,
-        _ => Kind::Unavailable,
+        404 => ApiErrorKind::NotFound,
+        401 | 403 => ApiErrorKind::Refused,
+        409 | 422 => ApiErrorKind::Conflict,
+        _ => ApiErrorKind::Unavailable,
     }
 }
 

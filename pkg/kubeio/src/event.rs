@@ -10,9 +10,9 @@ use model::PodName;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::{Client, Error, client::Body};
+use crate::{Error, KubeClient, client::RequestBody};
 
-pub use publisher::Publisher;
+pub use publisher::EventRecorder;
 
 /// How grave an Event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +25,7 @@ pub enum EventLevel {
 
 /// What an Event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
+pub enum EventSubject {
     /// The node of this name. Its Events live in namespace `default`.
     Node(String),
     /// A pod. Its Events live in its own namespace.
@@ -39,7 +39,7 @@ pub enum Subject {
 
 /// An Event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Event {
+pub struct KubeEvent {
     /// How grave it is.
     pub level: EventLevel,
     /// One word in CamelCase, for filters.
@@ -54,20 +54,20 @@ const MAX_MESSAGE: usize = 1024;
 const MAX_NAME: usize = 253;
 const LIMIT: Duration = Duration::from_secs(10);
 
-impl Subject {
+impl EventSubject {
     /// Where its Events live.
     fn namespace(&self) -> &str {
         match self {
-            Subject::Node(_) => "default",
-            Subject::Pod { name, .. } => &name.namespace,
+            EventSubject::Node(_) => "default",
+            EventSubject::Pod { name, .. } => &name.namespace,
         }
     }
 
     /// As client-go names them: unique for an object as long as its clock moves.
     fn event_name(&self, now: SystemTime) -> String {
         let name = match self {
-            Subject::Node(node) => node,
-            Subject::Pod { name, .. } => &name.name,
+            EventSubject::Node(node) => node,
+            EventSubject::Pod { name, .. } => &name.name,
         };
         let suffix = format!(".{:x}", now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos());
         let name = cut(name, MAX_NAME.saturating_sub(suffix.len()));
@@ -77,8 +77,10 @@ impl Subject {
     fn reference(&self) -> Value {
         match self {
             // A node's Events carry its name as UID, as the kubelet's do, so that `kubectl describe node` finds them.
-            Subject::Node(node) => json!({"kind": "Node", "apiVersion": "v1", "name": node, "uid": node}),
-            Subject::Pod { name, uid } => json!({
+            EventSubject::Node(node) => {
+                json!({"kind": "Node", "apiVersion": "v1", "name": node, "uid": node})
+            }
+            EventSubject::Pod { name, uid } => json!({
                 "kind": "Pod",
                 "apiVersion": "v1",
                 "namespace": name.namespace,
@@ -90,28 +92,28 @@ impl Subject {
 }
 
 /// One sentence: what it is about.
-impl std::fmt::Display for Subject {
+impl std::fmt::Display for EventSubject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Subject::Node(node) => write!(f, "node {node}"),
-            Subject::Pod { name, .. } => write!(f, "pod {name}"),
+            EventSubject::Node(node) => write!(f, "node {node}"),
+            EventSubject::Pod { name, .. } => write!(f, "pod {name}"),
         }
     }
 }
 
-impl Client {
+impl KubeClient {
     /// Creates an Event of this name.
     async fn create_event(
         &self,
         node: &str,
-        subject: &Subject,
-        event: &Event,
+        subject: &EventSubject,
+        event: &KubeEvent,
         now: SystemTime,
     ) -> Result<String, Error> {
         let doing = format!("publish the Event {} about {subject}", event.reason);
         let path = format!("/api/v1/namespaces/{}/events", subject.namespace());
         let name = subject.event_name(now);
-        let body = Body::Json(body(&name, node, subject, event, now).to_string().into_bytes());
+        let body = RequestBody::Json(body(&name, node, subject, event, now).to_string().into_bytes());
         self.ask::<IgnoredAny>(doing, Method::POST, &path, body, LIMIT).await.map(|_| name)
     }
 
@@ -119,19 +121,19 @@ impl Client {
     async fn count_event(
         &self,
         name: &str,
-        subject: &Subject,
+        subject: &EventSubject,
         count: u32,
         now: SystemTime,
     ) -> Result<(), Error> {
         let doing = format!("count the Event {name} about {subject}");
         let path = format!("/api/v1/namespaces/{}/events/{name}", subject.namespace());
         let patch = json!({"count": count, "lastTimestamp": rfc3339(now)});
-        let body = Body::MergePatch(patch.to_string().into_bytes());
+        let body = RequestBody::MergePatch(patch.to_string().into_bytes());
         self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
     }
 }
 
-fn body(name: &str, node: &str, subject: &Subject, event: &Event, now: SystemTime) -> Value {
+fn body(name: &str, node: &str, subject: &EventSubject, event: &KubeEvent, now: SystemTime) -> Value {
     let time = rfc3339(now);
     json!({
         "apiVersion": "v1",
@@ -172,15 +174,15 @@ mod tests {
         UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789)
     }
 
-    fn made(subject: &Subject, event: &Event) -> Value {
+    fn made(subject: &EventSubject, event: &KubeEvent) -> Value {
         body(&subject.event_name(now()), "n1", subject, event, now())
     }
 
     #[test]
     fn an_event_is_about_the_node_and_fits() {
         let message = format!("{}é", "x".repeat(1023));
-        let event = Event { level: EventLevel::Warning, reason: "Fight", message };
-        let body = made(&Subject::Node("n1".to_owned()), &event);
+        let event = KubeEvent { level: EventLevel::Warning, reason: "Fight", message };
+        let body = made(&EventSubject::Node("n1".to_owned()), &event);
         assert_eq!(body["metadata"], json!({"namespace": "default", "name": "n1.17979cfe3d85cd15"}));
         assert_eq!(body["involvedObject"]["uid"], "n1");
         assert_eq!(body["lastTimestamp"], "2023-11-14T22:13:20Z");
@@ -191,11 +193,12 @@ mod tests {
     #[test]
     fn an_event_about_a_pod_lives_beside_it_and_has_a_name_that_may_be() {
         let name = format!("{}-{}", "x".repeat(235), "y".repeat(17));
-        let pod = Subject::Pod {
+        let pod = EventSubject::Pod {
             name: PodName { namespace: "shop".to_owned(), name: name.clone() },
             uid: "u1".to_owned(),
         };
-        let event = Event { level: EventLevel::Normal, reason: "JoinedMesh", message: "It is.".to_owned() };
+        let event =
+            KubeEvent { level: EventLevel::Normal, reason: "JoinedMesh", message: "It is.".to_owned() };
         let body = made(&pod, &event);
         let expected =
             json!({"kind": "Pod", "apiVersion": "v1", "namespace": "shop", "name": name, "uid": "u1"});

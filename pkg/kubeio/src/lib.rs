@@ -17,10 +17,10 @@ mod slim;
 mod transport;
 mod watch;
 
-pub use client::{Client, Connection, Trust, pause};
+pub use client::{ApiConnection, ApiServerTrust, KubeClient, pause};
 pub use collection::{Collection, ListEvent};
-pub use condition::{Condition, ConditionStatus};
-pub use error::{Error, Kind};
-pub use event::{Event, EventLevel, Publisher, Subject};
+pub use condition::{ConditionStatus, NodeCondition};
+pub use error::{ApiErrorKind, Error};
+pub use event::{EventLevel, EventRecorder, EventSubject, KubeEvent};
 pub use slim::Versioned;
-pub use watch::Object;
+pub use watch::ObjectRef;

@@ -18,8 +18,8 @@ use kube::{
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
-    pieces::Pieces,
-    slim::{Slim, Versioned},
+    pieces::ListSplitter,
+    slim::{SlimObject, Versioned},
 };
 
 /// The server ends a watch before this time, and says something each minute.
@@ -30,25 +30,25 @@ const PAUSE: Duration = Duration::from_secs(30);
 const MAX_ERROR: usize = 64 * 1024;
 
 /// What is followed.
-pub(crate) struct Followed<T> {
+pub(crate) struct FollowedCollection<T> {
     pub(crate) client: kube::Client,
-    pub(crate) api: Api<Slim<T>>,
+    pub(crate) api: Api<SlimObject<T>>,
     pub(crate) resource: ApiResource,
     pub(crate) namespace: Option<String>,
     pub(crate) field_selector: Option<String>,
 }
 
-type Seen<T> = Result<Event<Slim<T>>, Error>;
-type Changes<T> = BoxStream<'static, kube::Result<WatchEvent<Slim<T>>>>;
+type WatchResult<T> = Result<Event<SlimObject<T>>, Error>;
+type WatchStream<T> = BoxStream<'static, kube::Result<WatchEvent<SlimObject<T>>>>;
 
-enum State<T> {
+enum ListWatchState<T> {
     Begin,
     Listed(String),
-    Watching(String, Changes<T>),
+    Watching(String, WatchStream<T>),
 }
 
 #[derive(Deserialize)]
-struct Head {
+struct ObjectHead {
     metadata: HeadMeta,
 }
 
@@ -59,13 +59,13 @@ struct HeadMeta {
     resource_version: String,
 }
 
-impl<T> Followed<T>
+impl<T> FollowedCollection<T>
 where
     T: DeserializeOwned + Versioned + Send + 'static,
 {
     /// A list, then each change, and a list again when changes are lost. Errors are told; the next step tries again.
-    pub(crate) fn events(self) -> impl Stream<Item = Seen<T>> + Send {
-        let begin = (self, State::Begin, VecDeque::new());
+    pub(crate) fn events(self) -> impl Stream<Item = WatchResult<T>> + Send {
+        let begin = (self, ListWatchState::Begin, VecDeque::new());
         stream::unfold(begin, |(followed, mut state, mut due)| async move {
             loop {
                 if let Some(event) = due.pop_front() {
@@ -76,57 +76,57 @@ where
         })
     }
 
-    async fn step(&self, state: State<T>, due: &mut VecDeque<Seen<T>>) -> State<T> {
+    async fn step(&self, state: ListWatchState<T>, due: &mut VecDeque<WatchResult<T>>) -> ListWatchState<T> {
         match state {
-            State::Begin => match self.list().await {
+            ListWatchState::Begin => match self.list().await {
                 Ok((objects, version)) => {
                     due.push_back(Ok(Event::Init));
                     due.extend(objects.into_iter().map(|object| Ok(Event::InitApply(object))));
                     due.push_back(Ok(Event::InitDone));
-                    State::Listed(version)
+                    ListWatchState::Listed(version)
                 }
                 Err(error) => {
                     due.push_back(Err(Error::InitialListFailed(error)));
-                    State::Begin
+                    ListWatchState::Begin
                 }
             },
-            State::Listed(version) => {
+            ListWatchState::Listed(version) => {
                 let params =
                     WatchParams { field_selector: self.field_selector.clone(), ..WatchParams::default() };
                 match self.api.watch(&params, &version).await {
-                    Ok(changes) => State::Watching(version, changes.boxed()),
+                    Ok(changes) => ListWatchState::Watching(version, changes.boxed()),
                     Err(error) => {
                         due.push_back(Err(Error::WatchStartFailed(error)));
-                        State::Listed(version)
+                        ListWatchState::Listed(version)
                     }
                 }
             }
-            State::Watching(version, mut changes) => {
+            ListWatchState::Watching(version, mut changes) => {
                 let Ok(Some(change)) = tokio::time::timeout(SILENCE, changes.next()).await else {
-                    return State::Listed(version);
+                    return ListWatchState::Listed(version);
                 };
                 let (event, version) = changed(change, version);
                 due.extend(event);
-                version.map_or(State::Begin, |version| State::Watching(version, changes))
+                version.map_or(ListWatchState::Begin, |version| ListWatchState::Watching(version, changes))
             }
         }
     }
 
-    async fn list(&self) -> kube::Result<(Vec<Slim<T>>, String)> {
+    async fn list(&self) -> kube::Result<(Vec<SlimObject<T>>, String)> {
         let params = ListParams {
             field_selector: self.field_selector.clone(),
             resource_version: Some("0".to_owned()),
             version_match: Some(VersionMatch::NotOlderThan),
             ..ListParams::default()
         };
-        let path = Slim::<T>::url_path(&self.resource, self.namespace.as_deref());
+        let path = SlimObject::<T>::url_path(&self.resource, self.namespace.as_deref());
         let request = Request::new(path).list(&params).map_err(kube::Error::BuildRequest)?;
         let answer = self.client.send(request.map(Body::from)).await?;
         let (head, mut body) = answer.into_parts();
         if !head.status.is_success() {
             return Err(refusal(head.status.as_u16(), &mut body).await);
         }
-        let (mut pieces, mut objects) = (Pieces::default(), Vec::new());
+        let (mut pieces, mut objects) = (ListSplitter::default(), Vec::new());
         while let Some(bytes) = next(&mut body).await? {
             let read = |object: &[u8]| {
                 objects.push(serde_json::from_slice(object).map_err(|cause| cause.to_string())?);
@@ -135,7 +135,7 @@ where
             pieces.take(&bytes, read).map_err(unreadable)?;
         }
         let rest = pieces.rest().map_err(unreadable)?;
-        let head: Head = serde_json::from_slice(&rest).map_err(kube::Error::SerdeError)?;
+        let head: ObjectHead = serde_json::from_slice(&rest).map_err(kube::Error::SerdeError)?;
         if head.metadata.resource_version.is_empty() {
             return Err(unreadable("the list has no resource version".to_owned()));
         }
@@ -145,10 +145,11 @@ where
 
 /// What a watch says, and the version that it goes on from; `None`: only a list goes on.
 fn changed<T>(
-    change: kube::Result<WatchEvent<Slim<T>>>,
+    change: kube::Result<WatchEvent<SlimObject<T>>>,
     version: String,
-) -> (Option<Seen<T>>, Option<String>) {
-    let of = |object: &Slim<T>| object.meta().resource_version.clone().filter(|version| !version.is_empty());
+) -> (Option<WatchResult<T>>, Option<String>) {
+    let of =
+        |object: &SlimObject<T>| object.meta().resource_version.clone().filter(|version| !version.is_empty());
     match change {
         Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => match of(&object) {
             Some(version) => (Some(Ok(Event::Apply(object))), Some(version)),

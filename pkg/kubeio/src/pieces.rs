@@ -10,7 +10,7 @@ const MAX_REST: usize = 1024 * 1024;
 
 /// Cuts the JSON text of a list.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct ListSplitter {
     depth: usize,
     in_string: bool,
     escaped: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Pieces {
     rest: Vec<u8>,
 }
 
-impl Pieces {
+impl ListSplitter {
     /// Takes in what came; answers with the objects that are complete by it.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     fn cut(text: &str, size: usize) -> Result<(Vec<String>, String), String> {
-        let (mut pieces, mut objects) = (Pieces::default(), Vec::new());
+        let (mut pieces, mut objects) = (ListSplitter::default(), Vec::new());
         for part in text.as_bytes().chunks(size) {
             pieces.take(part, |object| {
                 objects.push(String::from_utf8_lossy(object).into_owned());

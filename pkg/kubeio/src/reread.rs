@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use hostfs::Fingerprint;
+use hostfs::FileFingerprint;
 use tracing::warn;
 
 /// Larger than any token or bundle of certificates, in bytes.
@@ -13,29 +13,29 @@ const MAX: usize = 1 << 20;
 
 /// A value that a file holds. Files of a service account are replaced while we use them.
 #[derive(Debug)]
-pub(crate) struct Reread<T> {
+pub(crate) struct ReloadedFile<T> {
     path: PathBuf,
     parse: fn(&[u8]) -> Result<T, String>,
-    last: Mutex<Last<T>>,
+    last: Mutex<LastRead<T>>,
 }
 
 #[derive(Debug)]
-struct Last<T> {
+struct LastRead<T> {
     value: T,
     /// Of the file, if a later touch would show in it.
-    settled: Option<Fingerprint>,
+    settled: Option<FileFingerprint>,
     /// Why it could not be read since; told once.
     trouble: Option<String>,
 }
 
-impl<T: Clone> Reread<T> {
+impl<T: Clone> ReloadedFile<T> {
     /// Reads it.
     ///
     /// # Errors
     /// In words: there is no such file, or nothing good in it.
     pub(crate) fn new(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<Self, String> {
         let settled = hostfs::settled_fingerprint(path);
-        let last = Mutex::new(Last { value: read(path, parse)?, settled, trouble: None });
+        let last = Mutex::new(LastRead { value: read(path, parse)?, settled, trouble: None });
         Ok(Self { path: path.to_owned(), parse, last })
     }
 
@@ -45,7 +45,7 @@ impl<T: Clone> Reread<T> {
         let settled = hostfs::settled_fingerprint(&self.path);
         if settled.is_none() || settled != last.settled {
             match read(&self.path, self.parse) {
-                Ok(value) => *last = Last { value, settled, trouble: None },
+                Ok(value) => *last = LastRead { value, settled, trouble: None },
                 Err(why) if last.trouble.as_ref() == Some(&why) => {}
                 Err(why) => {
                     warn!(target: "api", error = why, "cannot reload a credential file; using the last contents");
@@ -79,10 +79,10 @@ mod tests {
     fn what_counts_is_what_the_file_says_now_or_said_last() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
-        let missing = Reread::new(&path, parse).unwrap_err();
+        let missing = ReloadedFile::new(&path, parse).unwrap_err();
         assert!(missing.contains("token") && missing.contains("No such file"), "{missing}");
         fs::write(&path, "one").unwrap();
-        let file = Reread::new(&path, parse).unwrap();
+        let file = ReloadedFile::new(&path, parse).unwrap();
         assert_eq!(file.now(), "one");
         fs::write(&path, "two").unwrap();
         assert_eq!(file.now(), "two", "within a tick of the file system's clock");

@@ -28,31 +28,31 @@ impl Versioned for model::Namespace {
 }
 
 /// One object. Neither clones nor prints have the object in them: kube asks for both, and uses neither.
-pub(crate) struct Slim<T> {
+pub(crate) struct SlimObject<T> {
     /// Nothing but the version.
     meta: ObjectMeta,
     object: Option<T>,
 }
 
-impl<T> Slim<T> {
+impl<T> SlimObject<T> {
     pub(crate) fn into_object(self) -> Option<T> {
         self.object
     }
 }
 
-impl<T> Clone for Slim<T> {
+impl<T> Clone for SlimObject<T> {
     fn clone(&self) -> Self {
         Self { meta: self.meta.clone(), object: None }
     }
 }
 
-impl<T> fmt::Debug for Slim<T> {
+impl<T> fmt::Debug for SlimObject<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Slim").field(&self.meta.resource_version).finish()
     }
 }
 
-impl<'de, T: Versioned + Deserialize<'de>> Deserialize<'de> for Slim<T> {
+impl<'de, T: Versioned + Deserialize<'de>> Deserialize<'de> for SlimObject<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut object = T::deserialize(deserializer)?;
         let resource_version = Some(object.take_version()).filter(|version| !version.is_empty());
@@ -61,7 +61,7 @@ impl<'de, T: Versioned + Deserialize<'de>> Deserialize<'de> for Slim<T> {
     }
 }
 
-impl<T> Resource for Slim<T> {
+impl<T> Resource for SlimObject<T> {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 

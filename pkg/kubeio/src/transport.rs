@@ -25,21 +25,21 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower::Service;
 
-use crate::{Connection, Trust, reread::Reread};
+use crate::{ApiConnection, ApiServerTrust, reread::ReloadedFile};
 
 /// For connecting, the handshake included, and for sending a request. A watch says something at least once a minute
 /// (bookmarks), which `watch` looks after.
 const LIMIT: Duration = Duration::from_secs(10);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type Pending<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
+type PendingResult<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 
 /// Sends requests, whose URI is whole; clones share connections.
 #[derive(Clone)]
 pub(crate) struct Transport {
-    pool: legacy::Client<TimeoutConnector<Connector>, Body>,
+    pool: legacy::Client<TimeoutConnector<ApiConnector>, Body>,
     user_agent: Option<HeaderValue>,
-    token: Arc<Reread<HeaderValue>>,
+    token: Arc<ReloadedFile<HeaderValue>>,
 }
 
 impl Transport {
@@ -47,16 +47,17 @@ impl Transport {
     ///
     /// # Errors
     /// In words: a file cannot be read.
-    pub(crate) fn new(connection: &Connection) -> Result<Transport, String> {
+    pub(crate) fn new(connection: &ApiConnection) -> Result<Transport, String> {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
-        let mut connector = TimeoutConnector::new(Connector { http, tls: Tls::new(&connection.trust)? });
+        let mut connector =
+            TimeoutConnector::new(ApiConnector { http, tls: TlsSource::new(&connection.trust)? });
         connector.set_connect_timeout(Some(LIMIT));
         connector.set_write_timeout(Some(LIMIT));
         Ok(Transport {
             pool: legacy::Client::builder(TokioExecutor::new()).build(connector),
             user_agent: HeaderValue::from_str(&connection.user_agent).ok(),
-            token: Arc::new(Reread::new(&connection.token, bearer)?),
+            token: Arc::new(ReloadedFile::new(&connection.token, bearer)?),
         })
     }
 }
@@ -64,7 +65,7 @@ impl Transport {
 impl Service<Request<Body>> for Transport {
     type Response = Response<Incoming>;
     type Error = BoxError;
-    type Future = Pending<Self::Response>;
+    type Future = PendingResult<Self::Response>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -94,23 +95,25 @@ fn bearer(token: &[u8]) -> Result<HeaderValue, String> {
 
 /// How the server is known.
 #[derive(Clone)]
-enum Tls {
+enum TlsSource {
     Fixed(Arc<ClientConfig>),
-    ByFile(Arc<Reread<Arc<ClientConfig>>>),
+    ByFile(Arc<ReloadedFile<Arc<ClientConfig>>>),
 }
 
-impl Tls {
-    fn new(trust: &Trust) -> Result<Tls, String> {
+impl TlsSource {
+    fn new(trust: &ApiServerTrust) -> Result<TlsSource, String> {
         Ok(match trust {
-            Trust::Anybody => Tls::Fixed(tls_config(None)?),
-            Trust::Authority(file) => Tls::ByFile(Arc::new(Reread::new(file, |pem| tls_config(Some(pem)))?)),
+            ApiServerTrust::Anybody => TlsSource::Fixed(tls_config(None)?),
+            ApiServerTrust::Authority(file) => {
+                TlsSource::ByFile(Arc::new(ReloadedFile::new(file, |pem| tls_config(Some(pem)))?))
+            }
         })
     }
 
     fn now(&self) -> Arc<ClientConfig> {
         match self {
-            Tls::Fixed(config) => Arc::clone(config),
-            Tls::ByFile(file) => file.now(),
+            TlsSource::Fixed(config) => Arc::clone(config),
+            TlsSource::ByFile(file) => file.now(),
         }
     }
 }
@@ -121,15 +124,15 @@ fn tls_config(authority: Option<&[u8]>) -> Result<Arc<ClientConfig>, String> {
 
 /// Makes connections.
 #[derive(Clone)]
-struct Connector {
+struct ApiConnector {
     http: HttpConnector,
-    tls: Tls,
+    tls: TlsSource,
 }
 
-impl Service<Uri> for Connector {
+impl Service<Uri> for ApiConnector {
     type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
     type Error = BoxError;
-    type Future = Pending<Self::Response>;
+    type Future = PendingResult<Self::Response>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.http.poll_ready(context).map_err(Into::into)

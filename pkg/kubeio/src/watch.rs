@@ -8,11 +8,11 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{Client, Error, Kind, error};
+use crate::{ApiErrorKind, Error, KubeClient, error};
 
 /// Which object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
+pub struct ObjectRef {
     /// API group; empty for the core.
     pub group: &'static str,
     /// Such as `DaemonSet`; of version `v1`.
@@ -23,12 +23,12 @@ pub struct Object {
     pub name: String,
 }
 
-impl Client {
+impl KubeClient {
     /// Tells how the object is, and then each time that it changes; `None`: there is none. Errors are told too and the
     /// watch goes on by itself, with pauses that grow from 0.8 to 30 s. It never ends.
     pub fn watch<T: DeserializeOwned>(
         &self,
-        object: &Object,
+        object: &ObjectRef,
     ) -> impl Stream<Item = Result<Option<T>, Error>> + Send + use<T> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(object.group, "v1", object.kind));
         let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), &object.namespace, &resource);
@@ -47,7 +47,7 @@ fn parse<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, serde_json
 
 fn unreadable(doing: &str, cause: &serde_json::Error) -> Error {
     let cause = format!("the object cannot be read: {cause}");
-    Error::Request { doing: doing.to_owned(), cause, kind: Kind::Unavailable }
+    Error::Request { doing: doing.to_owned(), cause, kind: ApiErrorKind::Unavailable }
 }
 
 pub(crate) fn failed(doing: &str, cause: watcher::Error) -> Error {
@@ -59,7 +59,7 @@ pub(crate) fn failed(doing: &str, cause: watcher::Error) -> Error {
         WatchError(status) => Error::request(doing.to_owned(), &kube::Error::Api(status)),
         other => {
             let cause = error::chain(&other);
-            Error::Request { doing: doing.to_owned(), cause, kind: Kind::Unavailable }
+            Error::Request { doing: doing.to_owned(), cause, kind: ApiErrorKind::Unavailable }
         }
     }
 }

@@ -15,9 +15,9 @@ pub use go_bool::parse_go_bool;
 pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use net::{Family, IfName, InvalidIfName, Mark, Port, TableId};
 pub use node::{
-    Affinity, DaemonSet, DaemonSetSpec, EnvSource, Node, NodeAffinity, NodeSelector, NodeSelectorTerm,
-    NodeSpec, Placement, PodTemplate, Requirement, Taint, TemplateContainer, Toleration,
+    Affinity, DaemonSet, DaemonSetSpec, EnvSource, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement,
+    NodeSelectorTerm, NodeSpec, PodPlacement, PodTemplate, Taint, TemplateContainer, Toleration,
 };
 pub use pod::{Container, EnvVar, Namespace, ObjectMeta, Pod, PodName, PodSpec, SecurityContext};
 pub use privilege::{Capabilities, NetworkPrivilege};
-pub use status::{Condition, ContainerStatus, PodIp, PodStatus};
+pub use status::{ContainerStatus, PodCondition, PodIp, PodStatus};

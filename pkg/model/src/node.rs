@@ -60,13 +60,13 @@ pub struct DaemonSetSpec {
 #[serde(default)]
 pub struct PodTemplate {
     /// Where such a pod may be.
-    pub spec: Placement,
+    pub spec: PodPlacement,
 }
 
 /// What a pod asks of its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Placement {
+pub struct PodPlacement {
     /// Labels that the node must have.
     #[serde(deserialize_with = "null_is_empty")]
     pub node_selector: BTreeMap<String, String>,
@@ -150,16 +150,16 @@ pub struct NodeSelector {
 pub struct NodeSelectorTerm {
     /// On labels.
     #[serde(deserialize_with = "null_is_empty")]
-    pub match_expressions: Vec<Requirement>,
+    pub match_expressions: Vec<NodeSelectorRequirement>,
     /// On fields; `metadata.name` is the only one that there is.
     #[serde(deserialize_with = "null_is_empty")]
-    pub match_fields: Vec<Requirement>,
+    pub match_fields: Vec<NodeSelectorRequirement>,
 }
 
 /// One requirement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Requirement {
+pub struct NodeSelectorRequirement {
     /// Label or field.
     pub key: String,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`, `Lt`.

@@ -49,13 +49,13 @@ impl NetworkPrivilege {
 /// `securityContext.capabilities` of a container: which of the few that matter are added or dropped. What is read is not kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    add: Few,
-    drop: Few,
+    add: CapabilityList,
+    drop: CapabilityList,
 }
 
 /// Of a list of capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Few {
+struct CapabilityList {
     all: bool,
     net_admin: bool,
     net_raw: bool,
@@ -97,8 +97,8 @@ impl<'de> Visitor<'de> for CapabilitiesVisitor {
         let mut found = Capabilities::default();
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "add" => found.add = map.next_value::<Option<Few>>()?.unwrap_or_default(),
-                "drop" => found.drop = map.next_value::<Option<Few>>()?.unwrap_or_default(),
+                "add" => found.add = map.next_value::<Option<CapabilityList>>()?.unwrap_or_default(),
+                "drop" => found.drop = map.next_value::<Option<CapabilityList>>()?.unwrap_or_default(),
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -106,23 +106,23 @@ impl<'de> Visitor<'de> for CapabilitiesVisitor {
     }
 }
 
-impl<'de> Deserialize<'de> for Few {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Few, D::Error> {
-        deserializer.deserialize_seq(FewVisitor)
+impl<'de> Deserialize<'de> for CapabilityList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CapabilityList, D::Error> {
+        deserializer.deserialize_seq(CapabilityListVisitor)
     }
 }
 
-struct FewVisitor;
+struct CapabilityListVisitor;
 
-impl<'de> Visitor<'de> for FewVisitor {
-    type Value = Few;
+impl<'de> Visitor<'de> for CapabilityListVisitor {
+    type Value = CapabilityList;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of capabilities")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Few, A::Error> {
-        let mut few = Few::default();
+    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<CapabilityList, A::Error> {
+        let mut few = CapabilityList::default();
         while let Some(name) = names.next_element::<String>()? {
             // Runtimes take them in any case, and some with the kernel's prefix.
             let name = name.to_ascii_uppercase();

@@ -21,7 +21,7 @@ pub struct PodStatus {
     pub pod_ips: Vec<PodIp>,
     /// Conditions, `Ready` among them.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<PodCondition>,
     /// Of regular containers.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub container_statuses: Vec<ContainerStatus>,
@@ -41,7 +41,7 @@ pub struct PodIp {
 /// One condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
-pub struct Condition {
+pub struct PodCondition {
     /// Such as `Ready`.
     #[serde(rename = "type")]
     pub kind: String,

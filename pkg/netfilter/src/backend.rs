@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use rules::{ChainSet, Saved};
+use rules::{ChainSet, SavedTables};
 
 /// An implementation of iptables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,17 +45,17 @@ pub(crate) const OWNERS: [ChainSet; 3] = [ChainSet::SIDECAR, ChainSet::NODE, Cha
 
 /// What a backend holds of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldTables {
     /// Chains of ours, or jumps to such.
     pub(crate) ours: bool,
     /// Anything.
     pub(crate) any: bool,
 }
 
-impl Held {
+impl HeldTables {
     /// By what its tools print, family by family.
-    pub(crate) fn of<'a>(saves: impl Iterator<Item = &'a Saved>) -> Held {
-        saves.fold(Held::default(), |held, saved| Held {
+    pub(crate) fn of<'a>(saves: impl Iterator<Item = &'a SavedTables>) -> HeldTables {
+        saves.fold(HeldTables::default(), |held, saved| HeldTables {
             ours: held.ours || OWNERS.iter().any(|owner| !owner.remove(saved).is_empty()),
             any: held.any || !saved.is_blank(),
         })
@@ -64,7 +64,7 @@ impl Held {
 
 /// Decides between the backends of a namespace by what each holds; none when neither holds anything, so that the
 /// host's default applies. Our own chains decide before anybody else's rules, and nft before legacy.
-pub(crate) fn by_content(nft: Held, legacy: Held) -> Option<Backend> {
+pub(crate) fn by_content(nft: HeldTables, legacy: HeldTables) -> Option<Backend> {
     let either = |nft, legacy: bool| if nft { Some(Backend::Nft) } else { legacy.then_some(Backend::Legacy) };
     either(nft.ours, legacy.ours).or_else(|| either(nft.any, legacy.any))
 }
@@ -73,8 +73,8 @@ pub(crate) fn by_content(nft: Held, legacy: Held) -> Option<Backend> {
 mod tests {
     use super::*;
 
-    fn saved(rules: &str) -> Saved {
-        Saved::parse(&format!("*nat\n:OUTPUT ACCEPT [0:0]\n{rules}COMMIT\n")).unwrap()
+    fn saved(rules: &str) -> SavedTables {
+        SavedTables::parse(&format!("*nat\n:OUTPUT ACCEPT [0:0]\n{rules}COMMIT\n")).unwrap()
     }
 
     #[test]
@@ -95,7 +95,10 @@ mod tests {
             (&ours, &ours, Some(Backend::Nft)),
         ];
         for (nft, legacy, expected) in cases {
-            assert_eq!(by_content(Held::of([nft].into_iter()), Held::of([legacy].into_iter())), expected);
+            assert_eq!(
+                by_content(HeldTables::of([nft].into_iter()), HeldTables::of([legacy].into_iter())),
+                expected
+            );
         }
     }
 }

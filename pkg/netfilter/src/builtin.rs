@@ -5,7 +5,7 @@
 use std::fmt;
 
 use model::Family;
-use netlink::{Errno, Flags, Malformed, Message, Protocol, Received, Socket};
+use netlink::{Errno, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket};
 
 use crate::{
     Error,
@@ -21,7 +21,7 @@ const DELETE_CHAIN: u16 = SUBSYSTEM | 5;
 const BEGIN: u16 = 16;
 const END: u16 = 17;
 /// `NLM_F_NONREC`: refuse if there is anything in it.
-const ONLY_EMPTY: Flags = Flags(0x100);
+const ONLY_EMPTY: MessageFlags = MessageFlags(0x100);
 /// `NFTA_TABLE_*`.
 const TABLE_NAME: u16 = 1;
 const TABLE_USE: u16 = 3;
@@ -53,7 +53,7 @@ impl BuiltIn {
     /// # Errors
     /// The kernel refuses to answer.
     pub fn of(family: Family, table: &str) -> Result<BuiltIn, Error> {
-        let mut tables = Tables::open(family)?;
+        let mut tables = BuiltInTables::open(family)?;
         let mut chains = Vec::new();
         for name in NAMES {
             if tables.chain(table, name)?.is_some_and(|chain| chain.has_hook) {
@@ -76,7 +76,7 @@ impl BuiltIn {
     /// # Errors
     /// The kernel refuses, for another reason than that it is used.
     pub fn put_back(&self, family: Family, table: &str) -> Result<(), Error> {
-        let mut tables = Tables::open(family)?;
+        let mut tables = BuiltInTables::open(family)?;
         for name in NAMES.into_iter().filter(|name| !self.chains.iter().any(|there| there == name)) {
             if tables.chain(table, name)?.is_some_and(|chain| chain.is_unused()) {
                 tables.delete_chain(table, name)?;
@@ -98,17 +98,17 @@ impl fmt::Display for BuiltIn {
 
 /// What the kernel tells of a chain.
 #[derive(Debug)]
-pub(crate) struct Chain {
+pub(crate) struct ChainInfo {
     has_hook: bool,
     policy: Option<u32>,
     users: u32,
 }
 
-impl Chain {
-    pub(crate) fn told(message: &Received<'_>) -> Result<Chain, Malformed> {
+impl ChainInfo {
+    pub(crate) fn told(message: &ReceivedMessage<'_>) -> Result<ChainInfo, Malformed> {
         let (_, attributes) = message.header::<4>()?;
         let number = |kind| attributes.find(kind).map(|found| found.be32()).transpose();
-        Ok(Chain {
+        Ok(ChainInfo {
             has_hook: attributes.find(CHAIN_HOOK).is_some(),
             policy: number(CHAIN_POLICY)?,
             users: number(CHAIN_USE)?.unwrap_or_default(),
@@ -121,27 +121,30 @@ impl Chain {
 }
 
 /// nf_tables of a namespace.
-struct Tables {
+struct BuiltInTables {
     socket: Socket,
     header: [u8; 4],
 }
 
-impl Tables {
-    fn open(family: Family) -> Result<Tables, Error> {
+impl BuiltInTables {
+    fn open(family: Family) -> Result<BuiltInTables, Error> {
         // struct nfgenmsg: family (NFPROTO_IPV4, NFPROTO_IPV6), version 0, resource 0
         let header = [if family == Family::V6 { 10 } else { 2 }, 0, 0, 0];
-        Ok(Tables { socket: Socket::open(Protocol::Netfilter).map_err(Error::BuiltIn)?, header })
+        Ok(BuiltInTables {
+            socket: Socket::open(NetlinkProtocol::Netfilter).map_err(Error::BuiltIn)?,
+            header,
+        })
     }
 
-    fn chain(&mut self, table: &str, name: &str) -> Result<Option<Chain>, Error> {
-        let mut question = Message::new(GET_CHAIN, Flags::NONE, &self.header);
+    fn chain(&mut self, table: &str, name: &str) -> Result<Option<ChainInfo>, Error> {
+        let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &self.header);
         question.str(CHAIN_TABLE, table).str(CHAIN_NAME, name);
-        self.ask(question, |reply| Ok(Chain::told(reply)?))
+        self.ask(question, |reply| Ok(ChainInfo::told(reply)?))
     }
 
     /// How many chains and other things there are in a table, if there is one.
     fn users(&mut self, table: &str) -> Result<Option<u32>, Error> {
-        let mut question = Message::new(GET_TABLE, Flags::NONE, &self.header);
+        let mut question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &self.header);
         question.str(TABLE_NAME, table);
         self.ask(question, |reply| {
             let (_, attributes) = reply.header::<4>()?;
@@ -151,8 +154,8 @@ impl Tables {
 
     fn ask<T>(
         &mut self,
-        question: Message,
-        read: impl Fn(&Received<'_>) -> Result<T, netlink::Error>,
+        question: NetlinkRequest,
+        read: impl Fn(&ReceivedMessage<'_>) -> Result<T, netlink::Error>,
     ) -> Result<Option<T>, Error> {
         let replies = match self.socket.get(question) {
             Ok(replies) => replies,
@@ -163,21 +166,21 @@ impl Tables {
     }
 
     fn delete_chain(&mut self, table: &str, name: &str) -> Result<(), Error> {
-        let mut change = Message::new(DELETE_CHAIN, ONLY_EMPTY, &self.header);
+        let mut change = NetlinkRequest::new(DELETE_CHAIN, ONLY_EMPTY, &self.header);
         change.str(CHAIN_TABLE, table).str(CHAIN_NAME, name);
         self.delete(change)
     }
 
     fn delete_table(&mut self, table: &str) -> Result<(), Error> {
-        let mut change = Message::new(DELETE_TABLE, ONLY_EMPTY, &self.header);
+        let mut change = NetlinkRequest::new(DELETE_TABLE, ONLY_EMPTY, &self.header);
         change.str(TABLE_NAME, table);
         self.delete(change)
     }
 
     /// Not what somebody uses since it was looked at, or took away.
-    fn delete(&mut self, change: Message) -> Result<(), Error> {
+    fn delete(&mut self, change: NetlinkRequest) -> Result<(), Error> {
         let [high, low] = NF_TABLES.to_be_bytes(); // struct nfgenmsg: its resource, in network byte order
-        let limit = |kind| Message::new(kind, Flags::NONE, &[0, 0, high, low]);
+        let limit = |kind| NetlinkRequest::new(kind, MessageFlags::NONE, &[0, 0, high, low]);
         match self.socket.transaction(limit(BEGIN), vec![change], limit(END)) {
             Err(error) if matches!(error.errno(), Some(Errno::BUSY | Errno::NOENT)) => Ok(()),
             done => done.map_err(Error::BuiltIn),

@@ -1,33 +1,34 @@
 //! What a namespace's rules need, family by family.
 
 use model::Family;
-use rules::{ChainSet, Change, RuleSet};
+use rules::{ChainSet, RuleChange, RuleSet};
 
 use crate::{
-    Error, Firewall, Observation, OwnRules, Waiting, Wanted, firewall::readable, presence::Presence,
+    Error, Firewall, ObservedTables, OwnRules, WaitingRestore, WantedRules, firewall::readable,
+    presence::BackendPresence,
 };
 
 /// The change of each family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes(Vec<(Family, Change)>);
+pub struct FamilyChanges(Vec<(Family, RuleChange)>);
 
-impl Observation {
+impl ObservedTables {
     /// What leads from what was seen to what is wanted of an owner's rules. A family that is to have none gets an empty
     /// rule set.
     #[must_use]
-    pub fn changes(&self, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> Changes {
+    pub fn changes(&self, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> FamilyChanges {
         let change = |family| (family, owner.apply(&wanted(family), self.of(family)));
-        Changes(Family::BOTH.into_iter().map(change).collect())
+        FamilyChanges(Family::BOTH.into_iter().map(change).collect())
     }
 
     /// What takes an owner's rules away.
     #[must_use]
-    pub fn removal(&self, owner: ChainSet) -> Changes {
+    pub fn removal(&self, owner: ChainSet) -> FamilyChanges {
         self.changes(owner, |_| RuleSet::default())
     }
 }
 
-impl Changes {
+impl FamilyChanges {
     /// Every difference, for people, with its family.
     pub fn reasons(&self) -> impl Iterator<Item = (Family, &str)> {
         self.0.iter().flat_map(|(family, change)| change.reasons().map(|reason| (*family, reason)))
@@ -57,7 +58,7 @@ impl Firewall {
     ///
     /// # Errors
     /// As there.
-    pub fn apply(&self, changes: &Changes, waiting: Vec<Waiting>) -> Result<(), Error> {
+    pub fn apply(&self, changes: &FamilyChanges, waiting: Vec<WaitingRestore>) -> Result<(), Error> {
         self.restore(&changes.texts(), waiting)
     }
 
@@ -68,7 +69,7 @@ impl Firewall {
     /// # Errors
     /// As [`Firewall::open`] and [`Firewall::restore`].
     pub fn remove_elsewhere(&self, owner: ChainSet) -> Result<Vec<String>, Error> {
-        self.remove_elsewhere_of(&Wanted { owner, rules: &|_| RuleSet::default() })
+        self.remove_elsewhere_of(&WantedRules { owner, rules: &|_| RuleSet::default() })
     }
 
     /// The same where there may be more rules than are read; the jumps among the rules tell which built-in chains to look
@@ -76,9 +77,9 @@ impl Firewall {
     ///
     /// # Errors
     /// As there.
-    pub fn remove_elsewhere_of(&self, wanted: &Wanted<'_>) -> Result<Vec<String>, Error> {
+    pub fn remove_elsewhere_of(&self, wanted: &WantedRules<'_>) -> Result<Vec<String>, Error> {
         let other = self.other();
-        let found = other.look(Presence::of_this_netns()?.of(other.backend()));
+        let found = other.look(BackendPresence::of_this_netns()?.of(other.backend()));
         let found = if self.is_forced() { found.unwrap_or_default() } else { readable(found)? };
         let observed = match found {
             Some(observed) => observed,
@@ -93,7 +94,7 @@ impl Firewall {
     ///
     /// # Errors
     /// As [`Firewall::call`]; what was done before it stays.
-    pub fn apply_one_by_one(&self, changes: &Changes) -> Result<(), Error> {
+    pub fn apply_one_by_one(&self, changes: &FamilyChanges) -> Result<(), Error> {
         for (family, change) in &changes.0 {
             change.calls().iter().try_for_each(|call| self.call(*family, call))?;
         }

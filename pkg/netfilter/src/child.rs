@@ -23,7 +23,7 @@ use rustix::{
 
 use netns::UserNamespace;
 
-use crate::{Error, Limits};
+use crate::{Error, RuleLimits};
 
 /// What ends a process that writes too much into a file.
 const SIGXFSZ: i32 = 25;
@@ -52,16 +52,16 @@ pub fn become_tool(mut arguments: impl Iterator<Item = OsString>) -> Option<Stri
 
 /// What a tool reads.
 #[derive(Clone, Copy)]
-pub(crate) enum Input<'a> {
+pub(crate) enum ToolInput<'a> {
     /// This.
     Text(&'a str),
-    /// What [`Running::feed`] will give it.
+    /// What [`RunningTool::feed`] will give it.
     Later,
 }
 
 /// A tool that was started.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningTool {
     tool: PathBuf,
     child: Child,
     stdout: File,
@@ -71,23 +71,23 @@ pub(crate) struct Running {
 }
 
 /// What a tool left behind.
-pub(crate) struct Finished {
+pub(crate) struct FinishedTool {
     pub(crate) tool: PathBuf,
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Running {
+impl RunningTool {
     /// Starts `tool` with `input` as its standard input and nothing of our environment but `PATH`. The child
     /// lives in the calling thread's namespaces.
     pub(crate) fn start(
         tool: &Path,
         arguments: &[String],
         env: &[(&str, &Path)],
-        input: Input<'_>,
-    ) -> Result<Running, Error> {
-        Running::start_within(None, tool, arguments, env, input)
+        input: ToolInput<'_>,
+    ) -> Result<RunningTool, Error> {
+        RunningTool::start_within(None, tool, arguments, env, input)
     }
 
     /// The same, in a user namespace. No thread can enter one, nor can a process with several: so this program is started
@@ -97,10 +97,10 @@ impl Running {
         tool: &Path,
         arguments: &[String],
         env: &[(&str, &Path)],
-        input: Input<'_>,
-    ) -> Result<Running, Error> {
+        input: ToolInput<'_>,
+    ) -> Result<RunningTool, Error> {
         let failed = |source| Error::Run { tool: tool.to_owned(), source };
-        Running::spawn(user_namespace, tool, arguments, env, input).map_err(failed)
+        RunningTool::spawn(user_namespace, tool, arguments, env, input).map_err(failed)
     }
 
     fn spawn(
@@ -108,11 +108,11 @@ impl Running {
         tool: &Path,
         arguments: &[String],
         env: &[(&str, &Path)],
-        input: Input<'_>,
-    ) -> io::Result<Running> {
+        input: ToolInput<'_>,
+    ) -> io::Result<RunningTool> {
         let stdin = match input {
-            Input::Text(text) => Stdio::from(filled("input", text)?),
-            Input::Later => Stdio::piped(),
+            ToolInput::Text(text) => Stdio::from(filled("input", text)?),
+            ToolInput::Later => Stdio::piped(),
         };
         let (stdout, stderr) = (memory_file("stdout")?, memory_file("stderr")?);
         let mut command = match user_namespace {
@@ -126,11 +126,11 @@ impl Running {
         command.args(arguments).env_clear().envs(env.iter().copied());
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.stdin(stdin).stdout(stdout.try_clone()?).stderr(Stdio::from(stderr.try_clone()?));
-        Ok(Running { tool: tool.to_owned(), child: command.spawn()?, stdout, stderr, limit: None })
+        Ok(RunningTool { tool: tool.to_owned(), child: command.spawn()?, stdout, stderr, limit: None })
     }
 
     /// With limits for what it prints and maps. It has just begun, and reads before it prints.
-    pub(crate) fn limited(mut self, limits: Option<&Limits>) -> Result<Running, Error> {
+    pub(crate) fn limited(mut self, limits: Option<&RuleLimits>) -> Result<RunningTool, Error> {
         let Some(limits) = limits else { return Ok(self) };
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let set = |resource, most| {
@@ -157,7 +157,7 @@ impl Running {
     }
 
     /// Waits until `deadline`, then kills. `bound` is the whole time allowed, for the message.
-    pub(crate) fn finish(mut self, deadline: Instant, bound: Duration) -> Result<Finished, Error> {
+    pub(crate) fn finish(mut self, deadline: Instant, bound: Duration) -> Result<FinishedTool, Error> {
         let tool = self.tool.clone();
         let failed = |source| Error::Run { tool: tool.clone(), source };
         let status = wait(&mut self.child, deadline).map_err(failed)?;
@@ -167,21 +167,21 @@ impl Running {
         }
         let stdout = contents(&mut self.stdout).map_err(failed)?;
         let stderr = contents(&mut self.stderr).map_err(failed)?;
-        Ok(Finished { tool, status, stdout, stderr })
+        Ok(FinishedTool { tool, status, stdout, stderr })
     }
 }
 
 /// No child outlives its owner. Killing and waiting for one that was reaped already does nothing.
-impl Drop for Running {
+impl Drop for RunningTool {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-impl Finished {
+impl FinishedTool {
     /// What the tool printed, or why it refused (iptables: `include/xtables.h`, `enum xtables_exittype`).
-    pub(crate) fn success(self) -> Result<Finished, Error> {
+    pub(crate) fn success(self) -> Result<FinishedTool, Error> {
         if self.status.success() {
             return Ok(self);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netlink::{Bounds, Flags, Message, Protocol, Socket};
+use netlink::{ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
 
 use crate::{
     Error,
@@ -16,7 +16,7 @@ const CHAIN_USE: u16 = 6;
 
 /// What looking may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RuleLimits {
     /// With more rules than these, in all chains of the families that iptables uses, no tool is asked to print them.
     pub rules: u64,
     /// How much a tool may print, in bytes.
@@ -29,10 +29,10 @@ pub struct Limits {
     pub change: Duration,
 }
 
-impl Limits {
+impl RuleLimits {
     /// For a pod's namespace. The busiest pods have some thousand rules, of which a tool prints some 100 bytes each, 10,000
     /// in a tenth of a second.
-    pub const POD: Limits = Limits {
+    pub const POD: RuleLimits = RuleLimits {
         rules: 10_000,
         output: 16 << 20,
         memory: 512 << 20,
@@ -57,8 +57,8 @@ fn rules() -> Result<u64, netlink::Error> {
     let mut number = 0;
     for (_, family) in NFPROTO {
         // struct nfgenmsg: family, version 0, resource 0
-        let question = Message::new(GET_CHAIN, Flags::NONE, &[family, 0, 0, 0]);
-        let chains = Socket::open(Protocol::Netfilter)?.bounded(Bounds::POD).dump(&question)?;
+        let question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[family, 0, 0, 0]);
+        let chains = Socket::open(NetlinkProtocol::Netfilter)?.bounded(ListBounds::POD).dump(&question)?;
         for chain in chains.iter() {
             let (_, attributes) = chain.header::<4>()?;
             let users = attributes.find(CHAIN_USE).map(|found| found.be32()).transpose()?;

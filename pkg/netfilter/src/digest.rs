@@ -4,7 +4,9 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use model::Family;
-use netlink::{Attribute, Attributes, Flags, Malformed, Message, Protocol, Received, Socket};
+use netlink::{
+    Attribute, Attributes, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket,
+};
 use rules::ChainSet;
 
 use crate::{
@@ -30,7 +32,7 @@ const VERDICT_CHAIN: u16 = 2;
 pub(crate) const NFPROTO: [(Family, u8); 2] = [(Family::V4, 2), (Family::V6, 10)];
 
 /// Where rules are: family, table and chain.
-type Place = (Family, String, String);
+type ChainKey = (Family, String, String);
 
 /// A rule, as far as it matters here.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ impl RuleDigest {
     /// # Errors
     /// The kernel could not be asked (it wants CAP_NET_ADMIN), or its answer makes no sense.
     pub fn of_this_netns(owner: ChainSet) -> Result<RuleDigest, Error> {
-        let mut found: BTreeMap<Place, (usize, Hash)> = BTreeMap::new();
+        let mut found: BTreeMap<ChainKey, (usize, FnvHash)> = BTreeMap::new();
         let mut note = |family: Family, table: &str, rule: DigestedRule| {
             let is_jump = rule.jumps_to.as_deref().is_some_and(|chain| owner.contains(chain));
             if is_jump || owner.contains(&rule.chain) {
@@ -68,7 +70,7 @@ impl RuleDigest {
             nf_tables(number, |table, rule| note(family, table, rule))?;
             legacy::rules(family, |table, rule| note(family, table, rule))?;
         }
-        let line = |((family, table, chain), (count, hash)): (Place, (usize, Hash))| {
+        let line = |((family, table, chain), (count, hash)): (ChainKey, (usize, FnvHash))| {
             (format!("{family} {table}: {chain}"), format!("{count} {:016x}", hash.0))
         };
         Ok(RuleDigest(found.into_iter().map(line).collect()))
@@ -116,8 +118,8 @@ impl RuleDigest {
 /// All rules of a family in nf_tables, in their order, each with its table.
 fn nf_tables(family: u8, mut note: impl FnMut(&str, DigestedRule)) -> Result<(), Error> {
     // struct nfgenmsg: family, version 0, resource 0
-    let question = Message::new(GET_RULE, Flags::NONE, &[family, 0, 0, 0]);
-    let asked = Socket::open(Protocol::Netfilter).and_then(|mut socket| socket.dump(&question));
+    let question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
+    let asked = Socket::open(NetlinkProtocol::Netfilter).and_then(|mut socket| socket.dump(&question));
     let replies = match asked {
         Ok(replies) => replies,
         Err(error) if has_no_nf_tables(&error) => return Ok(()),
@@ -131,14 +133,14 @@ fn nf_tables(family: u8, mut note: impl FnMut(&str, DigestedRule)) -> Result<(),
 }
 
 /// A rule as the kernel tells it, with its table.
-pub(crate) fn told<'a>(message: &Received<'a>) -> Result<(&'a str, DigestedRule), Malformed> {
+pub(crate) fn told<'a>(message: &ReceivedMessage<'a>) -> Result<(&'a str, DigestedRule), Malformed> {
     let (_, attributes) = message.header::<4>()?;
     let text = |kind| attributes.find(kind).ok_or(Malformed("rule without a place"))?.str();
     Ok((text(RULE_TABLE)?, rule(text(RULE_CHAIN)?, &attributes)?))
 }
 
 pub(crate) fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<DigestedRule, Malformed> {
-    let mut hash = Hash::default();
+    let mut hash = FnvHash::default();
     let mut jumps_to = None;
     for expression in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
         let parts = expression?.nested();
@@ -160,15 +162,15 @@ pub(crate) fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<DigestedR
 /// FNV-1a: the plugin that kept a number and the agent that compares it may be of different versions, and std's hash may
 /// be another one in each. Whoever can change the rules of a pod could do worse than to find two with the same number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hash(pub(crate) u64);
+pub(crate) struct FnvHash(pub(crate) u64);
 
-impl Default for Hash {
-    fn default() -> Hash {
-        Hash(0xcbf2_9ce4_8422_2325)
+impl Default for FnvHash {
+    fn default() -> FnvHash {
+        FnvHash(0xcbf2_9ce4_8422_2325)
     }
 }
 
-impl Hash {
+impl FnvHash {
     /// With its length, so that what follows cannot be taken for a part of it.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         for byte in (bytes.len() as u64).to_le_bytes().iter().chain(bytes) {
@@ -205,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_number_is_the_same_in_every_version() {
-        let mut hash = Hash::default();
+        let mut hash = FnvHash::default();
         hash.bytes(b"nat");
         hash.bytes(b"");
         assert_eq!(format!("{:016x}", hash.0), "1ac18d0145d772bd");

@@ -8,36 +8,36 @@ use crate::{Error, legacy, presence::generation};
 /// A kernel before Linux 4.11 tells the state of some matches as a part of their rules (`limit`): there, it may be
 /// another one although no rule was changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fingerprint {
+pub struct RulesFingerprint {
     /// None: the kernel has no nf_tables.
     generation: Option<u32>,
     /// None: there are no legacy tables.
     legacy: Option<u64>,
 }
 
-impl Fingerprint {
+impl RulesFingerprint {
     /// Of the calling thread's namespace. It makes no table, and costs a few questions to the kernel.
     ///
     /// # Errors
     /// The kernel could not be asked, or its answer makes no sense.
-    pub fn of_this_netns() -> Result<Fingerprint, Error> {
-        Fingerprint::within(legacy::LONGEST)
+    pub fn of_this_netns() -> Result<RulesFingerprint, Error> {
+        RulesFingerprint::within(legacy::LONGEST)
     }
 
     /// The same with legacy tables as long as a node may have them.
     ///
     /// # Errors
-    /// As [`Fingerprint::of_this_netns`].
-    pub fn of_node() -> Result<Fingerprint, Error> {
-        Fingerprint::within(legacy::LONGEST_OF_NODE)
+    /// As [`RulesFingerprint::of_this_netns`].
+    pub fn of_node() -> Result<RulesFingerprint, Error> {
+        RulesFingerprint::within(legacy::LONGEST_OF_NODE)
     }
 
-    fn within(longest: usize) -> Result<Fingerprint, Error> {
-        Ok(Fingerprint { generation: generation()?, legacy: legacy::number(longest)? })
+    fn within(longest: usize) -> Result<RulesFingerprint, Error> {
+        Ok(RulesFingerprint { generation: generation()?, legacy: legacy::number(longest)? })
     }
 
     /// The legacy tables hold the same.
-    pub(crate) fn same_legacy(&self, other: &Fingerprint) -> bool {
+    pub(crate) fn same_legacy(&self, other: &RulesFingerprint) -> bool {
         self.legacy == other.legacy
     }
 }

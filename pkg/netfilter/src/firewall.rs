@@ -9,25 +9,25 @@ use std::{
 
 use model::Family;
 use netns::UserNamespace;
-use rules::Saved;
+use rules::SavedTables;
 
 use crate::{
-    Backend, Error, Limits, Lock, OwnRules, Wanted,
-    backend::{Held, OWNERS, by_content},
-    child::{Finished, Input, Running},
+    Backend, Error, OwnRules, RuleLimits, WantedRules, XtablesLock,
+    backend::{HeldTables, OWNERS, by_content},
+    child::{FinishedTool, RunningTool, ToolInput},
     legacy,
     lock::LOCK_VARIABLE,
-    presence::Presence,
-    tools::{Tools, Verb},
+    presence::BackendPresence,
+    tools::{IptablesTools, ToolVerb},
 };
 
 /// How to work.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct FirewallOptions {
     /// Use this backend whatever the namespace holds.
     pub forced: Option<Backend>,
     /// Whose lock to take for legacy tables.
-    pub lock: Lock,
+    pub lock: XtablesLock,
     /// Where [`inside`](crate::inside) keeps the locks of pods' legacy tables: a directory that it makes, for root alone, in one
     /// that all programs of ours see. `None`: each process has locks of its own.
     pub lock_directory: Option<PathBuf>,
@@ -37,18 +37,18 @@ pub struct Options {
     pub tool_timeout: Duration,
     /// What reading may cost, and for changes, a shorter time; `None`: as much as it takes. [`inside`](crate::inside) sets those
     /// of pods.
-    pub limits: Option<Limits>,
+    pub limits: Option<RuleLimits>,
     /// Where the tools that change rules run: the user namespace that owns the network namespace, when it is not our own
     /// ([`Netns::foreign_owner`](netns::Netns::foreign_owner)). The program must call [`become_tool`](crate::become_tool)
     /// first thing.
     pub user_namespace: Option<Arc<UserNamespace>>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for FirewallOptions {
+    fn default() -> FirewallOptions {
+        FirewallOptions {
             forced: None,
-            lock: Lock::Host,
+            lock: XtablesLock::Host,
             lock_directory: None,
             lock_wait: Duration::from_secs(10),
             tool_timeout: Duration::from_secs(30),
@@ -58,7 +58,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl FirewallOptions {
     /// The backends that may hold something of ours: the forced one, else both, since an earlier run may have used
     /// either.
     #[must_use]
@@ -81,36 +81,36 @@ impl Options {
 #[derive(Clone, Debug)]
 pub struct Firewall {
     backend: Backend,
-    tools: Tools,
-    options: Options,
+    tools: IptablesTools,
+    options: FirewallOptions,
 }
 
 /// What the tables of the chosen backend hold, as far as it concerns one of our owners. A family without any table is absent and counts as blank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Observation {
+pub struct ObservedTables {
     /// By family.
-    pub families: BTreeMap<Family, Saved>,
+    pub families: BTreeMap<Family, SavedTables>,
     /// Only one owner's chains were read, and of these no more than whether they were changed.
     pub coarse: bool,
 }
 
 /// What opening has found.
-enum Opened {
+enum OpenedFirewall {
     /// All tables of the backend.
-    Read(Firewall, Observation),
+    Read(Firewall, ObservedTables),
     /// More rules of nf_tables than are read: it has to be asked chain by chain.
     Crowded(Firewall),
 }
 
 /// A restore that was started and waits for its text. Dropped, it ends and has changed nothing.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingRestore {
     family: Family,
-    running: Running,
+    running: RunningTool,
 }
 
-impl Waiting {
-    fn fed(mut self, text: &str) -> Result<Running, Error> {
+impl WaitingRestore {
+    fn fed(mut self, text: &str) -> Result<RunningTool, Error> {
         self.running.feed(text)?;
         Ok(self.running)
     }
@@ -119,11 +119,11 @@ impl Waiting {
 /// What surely fits into an empty pipe without a reader (kernel: `include/linux/pipe_fs_i.h`, 16 pages by default).
 const PIPE: usize = 32 * 1024;
 
-impl Observation {
+impl ObservedTables {
     /// What `family` holds.
     #[must_use]
-    pub fn of(&self, family: Family) -> &Saved {
-        static NOTHING: Saved = Saved { tables: BTreeMap::new() };
+    pub fn of(&self, family: Family) -> &SavedTables {
+        static NOTHING: SavedTables = SavedTables { tables: BTreeMap::new() };
         self.families.get(&family).unwrap_or(&NOTHING)
     }
 }
@@ -134,10 +134,10 @@ impl Firewall {
     ///
     /// # Errors
     /// No tool for the backend, a save that failed, or more rules than the limits allow.
-    pub fn open(options: &Options) -> Result<(Firewall, Observation), Error> {
+    pub fn open(options: &FirewallOptions) -> Result<(Firewall, ObservedTables), Error> {
         match Firewall::open_any(options)? {
-            Opened::Read(firewall, observed) => Ok((firewall, observed)),
-            Opened::Crowded(firewall) => Err(Error::Crowded(firewall.backend)),
+            OpenedFirewall::Read(firewall, observed) => Ok((firewall, observed)),
+            OpenedFirewall::Crowded(firewall) => Err(Error::Crowded(firewall.backend)),
         }
     }
 
@@ -147,32 +147,32 @@ impl Firewall {
     /// # Errors
     /// As [`Firewall::open`]; too many rules are an error in legacy tables only.
     pub fn open_for(
-        options: &Options,
-        wanted: &Wanted<'_>,
+        options: &FirewallOptions,
+        wanted: &WantedRules<'_>,
         verified: Option<&OwnRules>,
-    ) -> Result<(Firewall, Observation), Error> {
+    ) -> Result<(Firewall, ObservedTables), Error> {
         Ok(match Firewall::open_any(options)? {
-            Opened::Read(firewall, observed) => (firewall, observed),
-            Opened::Crowded(firewall) => {
+            OpenedFirewall::Read(firewall, observed) => (firewall, observed),
+            OpenedFirewall::Crowded(firewall) => {
                 (firewall, OwnRules::of_this_netns(wanted)?.observation(wanted, verified))
             }
         })
     }
 
-    fn open_any(options: &Options) -> Result<Opened, Error> {
-        let tools = Tools::from_environment();
-        let presence = Presence::of_this_netns()?;
+    fn open_any(options: &FirewallOptions) -> Result<OpenedFirewall, Error> {
+        let tools = IptablesTools::from_environment();
+        let presence = BackendPresence::of_this_netns()?;
         let of = |backend| Firewall { backend, tools: tools.clone(), options: options.clone() };
         let look = |backend| of(backend).look(presence.of(backend));
-        let chosen = |backend, observed: Option<Observation>| match observed {
-            Some(observed) => Opened::Read(of(backend), observed),
-            None => Opened::Crowded(of(backend)),
+        let chosen = |backend, observed: Option<ObservedTables>| match observed {
+            Some(observed) => OpenedFirewall::Read(of(backend), observed),
+            None => OpenedFirewall::Crowded(of(backend)),
         };
         if let Some(backend) = options.forced {
             return Ok(chosen(backend, look(backend)?));
         }
-        if presence == Presence::default() {
-            return Ok(chosen(tools.default_backend()?, Some(Observation::default())));
+        if presence == BackendPresence::default() {
+            return Ok(chosen(tools.default_backend()?, Some(ObservedTables::default())));
         }
         let (nft, legacy) = (readable(look(Backend::Nft))?, readable(look(Backend::Legacy))?);
         let held = by_content(held(nft.as_ref())?, held(legacy.as_ref())?);
@@ -183,7 +183,7 @@ impl Firewall {
     }
 
     /// Reads the tables of these families, within the limits; `None`: nf_tables holds too much.
-    pub(crate) fn look(&self, families: &[Family]) -> Result<Option<Observation>, Error> {
+    pub(crate) fn look(&self, families: &[Family]) -> Result<Option<ObservedTables>, Error> {
         let Some(limits) = self.options.limits.filter(|_| !families.is_empty()) else {
             return self.save(families).map(Some);
         };
@@ -220,18 +220,18 @@ impl Firewall {
     }
 
     /// Reads the tables of these families, which must exist, side by side.
-    pub(crate) fn save(&self, families: &[Family]) -> Result<Observation, Error> {
+    pub(crate) fn save(&self, families: &[Family]) -> Result<ObservedTables, Error> {
         let started = families.iter().map(|family| {
-            let tool = self.tools.find(self.backend, *family, Verb::Save)?;
-            let running = Running::start(&tool, &[], &[], Input::Text(""))?;
+            let tool = self.tools.find(self.backend, *family, ToolVerb::Save)?;
+            let running = RunningTool::start(&tool, &[], &[], ToolInput::Text(""))?;
             Ok((*family, running.limited(self.options.limits.as_ref())?))
         });
-        let mut observed = Observation::default();
+        let mut observed = ObservedTables::default();
         let time = self.options.look_time();
         for (family, finished) in finish_all(started.collect::<Result<_, Error>>()?, time)? {
             let tool = finished.tool.clone();
             let output = finished.success()?;
-            let saved = Saved::parse_for(&output.stdout, &OWNERS).map_err(|source| Error::Save {
+            let saved = SavedTables::parse_for(&output.stdout, &OWNERS).map_err(|source| Error::Save {
                 tool,
                 family,
                 source,
@@ -245,8 +245,8 @@ impl Firewall {
     ///
     /// # Errors
     /// There is no such tool, or it cannot be started.
-    pub fn start_restore(&self, family: Family) -> Result<Waiting, Error> {
-        Ok(Waiting { family, running: self.start(family, Input::Later)? })
+    pub fn start_restore(&self, family: Family) -> Result<WaitingRestore, Error> {
+        Ok(WaitingRestore { family, running: self.start(family, ToolInput::Later)? })
     }
 
     /// Feeds each family's text to one `iptables-restore --noflush`, side by side: to one that waits for it, else to a
@@ -255,7 +255,7 @@ impl Firewall {
     ///
     /// # Errors
     /// The first family's refusal, with the tool's own words; the other family has been finished too.
-    pub fn restore(&self, texts: &[(Family, String)], mut waiting: Vec<Waiting>) -> Result<(), Error> {
+    pub fn restore(&self, texts: &[(Family, String)], mut waiting: Vec<WaitingRestore>) -> Result<(), Error> {
         let mut running = Vec::new();
         for (family, text) in texts.iter().filter(|(_, text)| !text.is_empty()) {
             let started = waiting.iter().position(|waiting| waiting.family == *family);
@@ -263,7 +263,7 @@ impl Firewall {
                 *family,
                 match started {
                     Some(index) if text.len() <= PIPE => waiting.swap_remove(index).fed(text)?,
-                    _ => self.start(*family, Input::Text(text))?,
+                    _ => self.start(*family, ToolInput::Text(text))?,
                 },
             ));
         }
@@ -271,10 +271,16 @@ impl Firewall {
         finished.into_iter().try_for_each(|(_, finished)| self.restored(finished))
     }
 
-    fn start(&self, family: Family, input: Input<'_>) -> Result<Running, Error> {
-        let tool = self.tools.find(self.backend, family, Verb::Restore)?;
+    fn start(&self, family: Family, input: ToolInput<'_>) -> Result<RunningTool, Error> {
+        let tool = self.tools.find(self.backend, family, ToolVerb::Restore)?;
         let within = self.options.user_namespace.as_deref();
-        Running::start_within(within, &tool, &self.restore_arguments(), &self.restore_environment(), input)
+        RunningTool::start_within(
+            within,
+            &tool,
+            &self.restore_arguments(),
+            &self.restore_environment(),
+            input,
+        )
     }
 
     /// Runs one `iptables` (or `ip6tables`) command; `arguments` begin with `-t TABLE`.
@@ -282,17 +288,18 @@ impl Firewall {
     /// # Errors
     /// The tool's refusal in its own words.
     pub fn call(&self, family: Family, arguments: &[String]) -> Result<(), Error> {
-        let tool = self.tools.find(self.backend, family, Verb::Command)?;
+        let tool = self.tools.find(self.backend, family, ToolVerb::Command)?;
         let wait = self.wait_argument();
         let arguments: Vec<String> = wait.into_iter().chain(arguments.iter().cloned()).collect();
         let within = self.options.user_namespace.as_deref();
         let environment = self.restore_environment();
-        let running = Running::start_within(within, &tool, &arguments, &environment, Input::Text(""))?;
+        let running =
+            RunningTool::start_within(within, &tool, &arguments, &environment, ToolInput::Text(""))?;
         let bound = self.options.change_time();
         self.restored(running.finish(Instant::now() + bound, bound)?)
     }
 
-    fn restored(&self, finished: Finished) -> Result<(), Error> {
+    fn restored(&self, finished: FinishedTool) -> Result<(), Error> {
         let tool = finished.tool.clone();
         let locked = finished.stderr.contains("xtables lock");
         match finished.success() {
@@ -319,14 +326,17 @@ impl Firewall {
 
     fn restore_environment(&self) -> Vec<(&'static str, &Path)> {
         match (&self.options.lock, self.backend) {
-            (Lock::Private(path), Backend::Legacy) => vec![(LOCK_VARIABLE, path)],
+            (XtablesLock::Private(path), Backend::Legacy) => vec![(LOCK_VARIABLE, path)],
             _ => Vec::new(),
         }
     }
 }
 
 /// Waits for all, also after one failed, so that no child outlives the call.
-fn finish_all(running: Vec<(Family, Running)>, bound: Duration) -> Result<Vec<(Family, Finished)>, Error> {
+fn finish_all(
+    running: Vec<(Family, RunningTool)>,
+    bound: Duration,
+) -> Result<Vec<(Family, FinishedTool)>, Error> {
     let deadline = Instant::now() + bound;
     let finished: Vec<_> =
         running.into_iter().map(|(family, child)| Ok((family, child.finish(deadline, bound)?))).collect();
@@ -337,29 +347,30 @@ fn finish_all(running: Vec<(Family, Running)>, bound: Duration) -> Result<Vec<(F
 ///
 /// # Errors
 /// The kernel could not be asked.
-pub fn may_use_legacy(options: &Options) -> Result<bool, Error> {
+pub fn may_use_legacy(options: &FirewallOptions) -> Result<bool, Error> {
     if let Some(forced) = options.forced {
         return Ok(forced == Backend::Legacy);
     }
-    let presence = Presence::of_this_netns()?;
-    let by_default =
-        || Tools::from_environment().default_backend().is_ok_and(|backend| backend == Backend::Legacy);
+    let presence = BackendPresence::of_this_netns()?;
+    let by_default = || {
+        IptablesTools::from_environment().default_backend().is_ok_and(|backend| backend == Backend::Legacy)
+    };
     Ok(!presence.legacy.is_empty() || (presence.nft.is_empty() && by_default()))
 }
 
 /// Tables of a backend whose tools this host lacks cannot be ours to change: they do not count in the choice.
-pub(crate) fn readable(look: Result<Option<Observation>, Error>) -> Result<Option<Observation>, Error> {
+pub(crate) fn readable(look: Result<Option<ObservedTables>, Error>) -> Result<Option<ObservedTables>, Error> {
     match look {
-        Err(Error::NoTool { .. }) => Ok(Some(Observation::default())),
+        Err(Error::NoTool { .. }) => Ok(Some(ObservedTables::default())),
         other => other,
     }
 }
 
 /// What a backend holds; none was read because nf_tables holds too much.
-fn held(observed: Option<&Observation>) -> Result<Held, Error> {
+fn held(observed: Option<&ObservedTables>) -> Result<HeldTables, Error> {
     let Some(observed) = observed else {
         let ours = OWNERS.into_iter().map(OwnRules::has_any).collect::<Result<Vec<bool>, Error>>()?;
-        return Ok(Held { ours: ours.contains(&true), any: true });
+        return Ok(HeldTables { ours: ours.contains(&true), any: true });
     };
-    Ok(Held::of(observed.families.values()))
+    Ok(HeldTables::of(observed.families.values()))
 }

@@ -11,14 +11,16 @@ mod legacy;
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Family, Mark};
-use netlink::{Attribute, Attributes, Flags, Malformed, Message, Protocol, Received, Socket};
+use netlink::{
+    Attribute, Attributes, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket,
+};
 use rules::ChainSet;
 
 use crate::{
     Error,
     presence::{SUBSYSTEM, has_no_nf_tables},
 };
-use effect::{Effect, Found};
+use effect::{FoundEffect, RuleEffect};
 
 /// `NFT_MSG_*` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
 const GET_CHAIN: u16 = SUBSYSTEM | 4;
@@ -78,8 +80,8 @@ pub fn foreign(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
     Ok(all)
 }
 
-fn nf_tables(owner: ChainSet, marks: &[Mark]) -> Result<Vec<Found>, Error> {
-    match Tables::read(owner).and_then(|tables| tables.look(marks)) {
+fn nf_tables(owner: ChainSet, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error> {
+    match ForeignTables::read(owner).and_then(|tables| tables.look(marks)) {
         Ok(found) => Ok(found),
         Err(error) if has_no_nf_tables(&error) => Ok(Vec::new()),
         Err(source) => Err(Error::Presence(source)),
@@ -87,11 +89,11 @@ fn nf_tables(owner: ChainSet, marks: &[Mark]) -> Result<Vec<Found>, Error> {
 }
 
 /// Family and name.
-type Table = (u8, String);
+type TableKey = (u8, String);
 
 /// What matters of one table.
 #[derive(Debug, Default)]
-struct Chains {
+struct TableChains {
     /// Chains of other components that packets meet before ours, and where.
     early: BTreeMap<String, String>,
     /// Rules outside of our chains, and jumps to other chains: at least as many as there are rules.
@@ -100,25 +102,25 @@ struct Chains {
     is_shared: bool,
 }
 
-struct Tables {
+struct ForeignTables {
     socket: Socket,
     owner: ChainSet,
-    tables: BTreeMap<Table, Chains>,
+    tables: BTreeMap<TableKey, TableChains>,
 }
 
 /// A rule, as far as it matters here.
 #[derive(Debug)]
-struct Rule {
+struct ForeignRule {
     chain: String,
-    effects: Vec<Effect>,
-    jumps: effect::Jumps,
+    effects: Vec<RuleEffect>,
+    jumps: effect::JumpTarget,
 }
 
-impl Tables {
-    fn read(owner: ChainSet) -> Result<Tables, netlink::Error> {
-        let mut socket = Socket::open(Protocol::Netfilter)?;
+impl ForeignTables {
+    fn read(owner: ChainSet) -> Result<ForeignTables, netlink::Error> {
+        let mut socket = Socket::open(NetlinkProtocol::Netfilter)?;
         // struct nfgenmsg: any family, version 0, resource 0
-        let replies = socket.dump(&Message::new(GET_CHAIN, Flags::NONE, &[0; 4]))?;
+        let replies = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]))?;
         let mut tables = BTreeMap::new();
         for reply in replies.iter() {
             take_chain(&mut tables, owner, &reply)?;
@@ -129,16 +131,16 @@ impl Tables {
                 chains.early.retain(|name, _| !["PREROUTING", "OUTPUT"].contains(&name.as_str()));
             }
         }
-        tables.retain(|_, chains: &mut Chains| !chains.early.is_empty());
-        Ok(Tables { socket, owner, tables })
+        tables.retain(|_, chains: &mut TableChains| !chains.early.is_empty());
+        Ok(ForeignTables { socket, owner, tables })
     }
 
-    fn look(mut self, marks: &[Mark]) -> Result<Vec<Found>, netlink::Error> {
+    fn look(mut self, marks: &[Mark]) -> Result<Vec<FoundEffect>, netlink::Error> {
         let mut found = Vec::new();
         for ((family, table), chains) in std::mem::take(&mut self.tables) {
             let place = format!("nf_tables {} {}", family_name(family), shown(&table));
             if chains.rules > MOST_RULES {
-                found.push(Found { place, effect: Effect::TooMany(chains.rules) });
+                found.push(FoundEffect { place, effect: RuleEffect::TooMany(chains.rules) });
                 continue;
             }
             let rules = self.rules(family, &table, marks)?;
@@ -147,15 +149,17 @@ impl Tables {
                 let hook =
                     chains.early.get(&rule.chain).map_or_else(String::new, |hook| format!(" ({hook})"));
                 let place = format!("{place} {}{hook}", shown(&rule.chain));
-                found.extend(rule.effects.into_iter().map(|effect| Found { place: place.clone(), effect }));
+                found.extend(
+                    rule.effects.into_iter().map(|effect| FoundEffect { place: place.clone(), effect }),
+                );
             }
         }
         Ok(found)
     }
 
     /// The rules of a table outside of our chains.
-    fn rules(&mut self, family: u8, table: &str, marks: &[Mark]) -> Result<Vec<Rule>, netlink::Error> {
-        let mut question = Message::new(GET_RULE, Flags::NONE, &[family, 0, 0, 0]);
+    fn rules(&mut self, family: u8, table: &str, marks: &[Mark]) -> Result<Vec<ForeignRule>, netlink::Error> {
+        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
         question.str(RULE_TABLE, table);
         let mut rules = Vec::new();
         for reply in self.socket.dump(&question)?.iter() {
@@ -167,7 +171,7 @@ impl Tables {
             }
             let expressions = attributes.find(RULE_EXPRESSIONS);
             let (effects, jumps) = effect::of(expressions.iter().flat_map(Attribute::nested), marks)?;
-            rules.push(Rule { chain: chain.to_owned(), effects, jumps });
+            rules.push(ForeignRule { chain: chain.to_owned(), effects, jumps });
         }
         Ok(rules)
     }
@@ -179,9 +183,9 @@ fn is_ours(owner: ChainSet, family: u8, table: &str, chain: &str) -> bool {
 }
 
 fn take_chain(
-    tables: &mut BTreeMap<Table, Chains>,
+    tables: &mut BTreeMap<TableKey, TableChains>,
     owner: ChainSet,
-    reply: &Received<'_>,
+    reply: &ReceivedMessage<'_>,
 ) -> Result<(), netlink::Error> {
     let family = reply.payload.first().copied().unwrap_or_default();
     let (_, attributes) = reply.header::<4>()?;
@@ -223,17 +227,17 @@ fn text<'a>(attributes: &Attributes<'a>, kind: u16) -> Result<&'a str, Malformed
 }
 
 /// The chains that packets meet which enter these.
-fn reached(rules: &[Rule], early: BTreeSet<String>) -> BTreeSet<String> {
+fn reached(rules: &[ForeignRule], early: BTreeSet<String>) -> BTreeSet<String> {
     let mut reached = early;
     loop {
         let before = reached.len();
         for rule in rules.iter().filter(|rule| reached.contains(&rule.chain)).collect::<Vec<_>>() {
             match &rule.jumps {
-                effect::Jumps::Nowhere => {}
-                effect::Jumps::To(chain) => {
+                effect::JumpTarget::Nowhere => {}
+                effect::JumpTarget::To(chain) => {
                     reached.insert(chain.clone());
                 }
-                effect::Jumps::Anywhere => reached.extend(rules.iter().map(|rule| rule.chain.clone())),
+                effect::JumpTarget::Anywhere => reached.extend(rules.iter().map(|rule| rule.chain.clone())),
             }
         }
         if reached.len() == before {

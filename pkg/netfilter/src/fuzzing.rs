@@ -1,7 +1,7 @@
 //! What fuzz targets feed; nobody else calls it.
 
 use model::Family;
-use netlink::{Malformed, Received};
+use netlink::{Malformed, ReceivedMessage};
 
 use crate::{builtin, digest, legacy};
 
@@ -9,7 +9,7 @@ use crate::{builtin, digest, legacy};
 ///
 /// # Errors
 /// It makes no sense.
-pub fn nft_rule(message: &Received<'_>) -> Result<(String, Option<String>), Malformed> {
+pub fn nft_rule(message: &ReceivedMessage<'_>) -> Result<(String, Option<String>), Malformed> {
     let (_, rule) = digest::told(message)?;
     Ok((rule.chain, rule.jumps_to))
 }
@@ -18,8 +18,8 @@ pub fn nft_rule(message: &Received<'_>) -> Result<(String, Option<String>), Malf
 ///
 /// # Errors
 /// It makes no sense.
-pub fn nft_chain(message: &Received<'_>) -> Result<bool, Malformed> {
-    builtin::Chain::told(message).map(|chain| chain.is_unused())
+pub fn nft_chain(message: &ReceivedMessage<'_>) -> Result<bool, Malformed> {
+    builtin::ChainInfo::told(message).map(|chain| chain.is_unused())
 }
 
 /// The rules of a legacy table, from the answers to `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`: the chain of each, and the

@@ -1,31 +1,31 @@
 //! Whether an owner's rules are as they were, without any tool.
 
-use crate::{Error, Fingerprint, OwnRules, own::Wanted};
+use crate::{Error, OwnRules, RulesFingerprint, own::WantedRules};
 
 /// What can be seen of an owner's rules at little cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RulesSnapshot {
     /// None: the kernel could not be asked, which tells nothing.
-    rules: Option<Fingerprint>,
+    rules: Option<RulesFingerprint>,
     own: Option<OwnRules>,
 }
 
 impl RulesSnapshot {
     /// Looks at the calling thread's namespace, a pod's. What nobody has changed since `before` is not read once more.
     #[must_use]
-    pub fn take(wanted: &Wanted<'_>, before: Option<&RulesSnapshot>) -> RulesSnapshot {
-        RulesSnapshot::with(Fingerprint::of_this_netns().ok(), wanted, before)
+    pub fn take(wanted: &WantedRules<'_>, before: Option<&RulesSnapshot>) -> RulesSnapshot {
+        RulesSnapshot::with(RulesFingerprint::of_this_netns().ok(), wanted, before)
     }
 
     /// The same on the node.
     #[must_use]
-    pub fn of_node(wanted: &Wanted<'_>, before: Option<&RulesSnapshot>) -> RulesSnapshot {
-        RulesSnapshot::with(Fingerprint::of_node().ok(), wanted, before)
+    pub fn of_node(wanted: &WantedRules<'_>, before: Option<&RulesSnapshot>) -> RulesSnapshot {
+        RulesSnapshot::with(RulesFingerprint::of_node().ok(), wanted, before)
     }
 
     fn with(
-        rules: Option<Fingerprint>,
-        wanted: &Wanted<'_>,
+        rules: Option<RulesFingerprint>,
+        wanted: &WantedRules<'_>,
         before: Option<&RulesSnapshot>,
     ) -> RulesSnapshot {
         let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
@@ -38,7 +38,7 @@ impl RulesSnapshot {
     ///
     /// # Errors
     /// As [`OwnRules::of_this_netns`].
-    pub fn of_made(wanted: &Wanted<'_>) -> Result<(RulesSnapshot, Option<String>), Error> {
+    pub fn of_made(wanted: &WantedRules<'_>) -> Result<(RulesSnapshot, Option<String>), Error> {
         let own = OwnRules::of_this_netns(wanted)?;
         let lack = own.lacks(wanted);
         Ok((RulesSnapshot { rules: None, own: Some(own) }, lack))
@@ -62,7 +62,7 @@ impl RulesSnapshot {
 
     /// No rules at all, of nobody, were changed between the fingerprint and this.
     #[must_use]
-    pub fn is_of(&self, fingerprint: &Fingerprint) -> bool {
+    pub fn is_of(&self, fingerprint: &RulesFingerprint) -> bool {
         self.rules.as_ref() == Some(fingerprint)
     }
 

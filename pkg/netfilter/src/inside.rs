@@ -13,7 +13,7 @@ use std::{
 use netns::{MountSandbox, Netns};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::{Error, Limits, Lock, Options, may_use_legacy, private_mounts};
+use crate::{Error, FirewallOptions, RuleLimits, XtablesLock, may_use_legacy, private_mounts};
 
 /// The file of the namespace itself, for a tool that is in a pod's user namespace and can open nothing of the node's root:
 /// only the plugin has such, at an ADD, before the pod has any process that could hold it.
@@ -29,26 +29,29 @@ const LOCKS: u64 = 256;
 /// The namespace cannot be entered, or `act` failed.
 pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
     netns: &Netns,
-    options: &Options,
-    act: impl Fn(&Options) -> Result<T, E> + Send + Sync,
+    options: &FirewallOptions,
+    act: impl Fn(&FirewallOptions) -> Result<T, E> + Send + Sync,
 ) -> Result<(T, Option<String>), E> {
-    let limited = Options { limits: options.limits.or(Some(Limits::POD)), ..options.clone() };
-    let attempt = || -> Result<Attempt<T>, E> {
+    let limited = FirewallOptions { limits: options.limits.or(Some(RuleLimits::POD)), ..options.clone() };
+    let attempt = || -> Result<SandboxAttempt<T>, E> {
         let legacy = may_use_legacy(&limited)?;
         let lock = legacy.then(|| PodLock::of(netns, options)).transpose();
         let lock = lock.map_err(|source| Error::Lock { source })?;
-        let options = Options { lock: lock.as_ref().map_or(Lock::Host, PodLock::lock), ..limited.clone() };
+        let options = FirewallOptions {
+            lock: lock.as_ref().map_or(XtablesLock::Host, PodLock::lock),
+            ..limited.clone()
+        };
         let bound = legacy && lock.as_ref().is_none_or(PodLock::can_be_bound);
         match private_mounts(&options.lock, bound) {
-            Some(mounts) => Ok(Attempt::Needs(mounts, lock)),
-            None => act(&options).map(Attempt::Done),
+            Some(mounts) => Ok(SandboxAttempt::Needs(mounts, lock)),
+            None => act(&options).map(SandboxAttempt::Done),
         }
     };
     let (mounts, lock) = match netns.run_in(attempt)?? {
-        Attempt::Done(done) => return Ok((done, None)),
-        Attempt::Needs(mounts, lock) => (mounts, lock),
+        SandboxAttempt::Done(done) => return Ok((done, None)),
+        SandboxAttempt::Needs(mounts, lock) => (mounts, lock),
     };
-    let options = Options { lock: lock.as_ref().map_or(Lock::Host, PodLock::lock), ..limited };
+    let options = FirewallOptions { lock: lock.as_ref().map_or(XtablesLock::Host, PodLock::lock), ..limited };
     match netns.run_in_sandbox(&mounts, || act(&options)) {
         Err(error @ netns::Error::Sandbox { .. }) => {
             Ok((netns.run_in(|| act(&options))??, Some(error.to_string())))
@@ -57,7 +60,7 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
     }
 }
 
-enum Attempt<T> {
+enum SandboxAttempt<T> {
     Done(T),
     Needs(MountSandbox, Option<PodLock>),
 }
@@ -71,7 +74,7 @@ struct PodLock {
 }
 
 impl PodLock {
-    fn of(netns: &Netns, options: &Options) -> io::Result<PodLock> {
+    fn of(netns: &Netns, options: &FirewallOptions) -> io::Result<PodLock> {
         if options.user_namespace.is_some() {
             return Ok(PodLock { path: NETNS_FILE.into(), _own: None });
         }
@@ -91,8 +94,8 @@ impl PodLock {
         self._own.is_none()
     }
 
-    fn lock(&self) -> Lock {
-        Lock::Private(self.path.clone())
+    fn lock(&self) -> XtablesLock {
+        XtablesLock::Private(self.path.clone())
     }
 }
 

@@ -21,7 +21,7 @@ use rustix::{
 };
 
 use crate::{Error, digest::DigestedRule, presence::legacy_tables};
-use entries::Layout;
+use entries::EntryLayout;
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6 (kernel:
 /// `include/uapi/linux/netfilter_ipv4/ip_tables.h`).
@@ -40,7 +40,7 @@ pub(crate) const LONGEST_OF_NODE: usize = 256 << 20;
 
 /// `struct ipt_getinfo`.
 #[repr(C)]
-struct Info {
+struct TableInfo {
     name: [u8; NAME],
     valid_hooks: u32,
     hook_entry: [u32; 5],
@@ -51,14 +51,14 @@ struct Info {
 
 /// `struct ipt_get_entries`, ahead of the entries. They begin where a 64-bit counter may.
 #[repr(C)]
-struct Head {
+struct EntriesHeader {
     name: [u8; NAME],
     size: u32,
     entries: [u64; 0],
 }
 
 /// Why a table could not be read.
-enum Trouble {
+enum LegacyTableError {
     Kernel(Errno),
     /// In words.
     Malformed(&'static str),
@@ -122,11 +122,11 @@ pub(crate) fn targets(
     let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
     for table in tables {
         let content = read(&socket, family, &table, LONGEST).map_err(|trouble| trouble.of(family, &table))?;
-        let (info, answer) = content.split_at_checked(size_of::<Info>()).unwrap_or_default();
-        let entries = answer.get(offset_of!(Head, entries)..).unwrap_or_default();
+        let (info, answer) = content.split_at_checked(size_of::<TableInfo>()).unwrap_or_default();
+        let entries = answer.get(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
         let each = |rule, name: &str, info: &[u8]| note(&table, rule, name, info);
-        let read = chains::read_targets(info, entries, &Layout::of(family), each);
-        read.map_err(|what| Trouble::Malformed(what).of(family, &table))?;
+        let read = chains::read_targets(info, entries, &EntryLayout::of(family), each);
+        read.map_err(|what| LegacyTableError::Malformed(what).of(family, &table))?;
     }
     Ok(())
 }
@@ -137,16 +137,16 @@ pub(crate) fn told(
     info: &[u8],
     entries: &mut [u8],
 ) -> Result<Vec<DigestedRule>, &'static str> {
-    let layout = Layout::of(family);
+    let layout = EntryLayout::of(family);
     entries::clear_counters(entries, &layout)?;
     chains::read(info, entries, &layout)
 }
 
-impl Trouble {
+impl LegacyTableError {
     fn of(self, family: Family, table: &str) -> Error {
         let source = match self {
-            Trouble::Kernel(errno) => errno.into(),
-            Trouble::Malformed(what) => io::Error::new(io::ErrorKind::InvalidData, what),
+            LegacyTableError::Kernel(errno) => errno.into(),
+            LegacyTableError::Malformed(what) => io::Error::new(io::ErrorKind::InvalidData, what),
         };
         Error::LegacyTable { family, table: table.to_owned(), source }
     }
@@ -162,50 +162,56 @@ fn open(family: Family) -> Result<OwnedFd, Errno> {
 }
 
 /// A table's entry points and rules, whose counters are zero.
-fn read(socket: &OwnedFd, family: Family, table: &str, longest: usize) -> Result<Vec<u8>, Trouble> {
+fn read(socket: &OwnedFd, family: Family, table: &str, longest: usize) -> Result<Vec<u8>, LegacyTableError> {
     let mut attempt = 1;
     loop {
         match read_once(socket, family, table, longest) {
-            Err(Trouble::Kernel(Errno::AGAIN)) if attempt < ATTEMPTS => attempt += 1,
+            Err(LegacyTableError::Kernel(Errno::AGAIN)) if attempt < ATTEMPTS => attempt += 1,
             other => return other,
         }
     }
 }
 
 /// The answer to the first question, and the size of the table that is in it.
-fn ask(socket: &OwnedFd, family: Family, table: &str) -> Result<(Vec<u8>, u32), Trouble> {
-    let mut info = named(table, size_of::<Info>())?;
+fn ask(socket: &OwnedFd, family: Family, table: &str) -> Result<(Vec<u8>, u32), LegacyTableError> {
+    let mut info = named(table, size_of::<TableInfo>())?;
     get(socket, family, GET_INFO, &mut info)?;
-    let size = info.get(offset_of!(Info, size)..).and_then(<[u8]>::first_chunk).copied();
-    Ok((info, size.map(u32::from_ne_bytes).ok_or(Trouble::Malformed("no size in the answer"))?))
+    let size = info.get(offset_of!(TableInfo, size)..).and_then(<[u8]>::first_chunk).copied();
+    Ok((info, size.map(u32::from_ne_bytes).ok_or(LegacyTableError::Malformed("no size in the answer"))?))
 }
 
-fn read_once(socket: &OwnedFd, family: Family, table: &str, longest: usize) -> Result<Vec<u8>, Trouble> {
+fn read_once(
+    socket: &OwnedFd,
+    family: Family,
+    table: &str,
+    longest: usize,
+) -> Result<Vec<u8>, LegacyTableError> {
     let (mut info, size) = ask(socket, family, table)?;
     let length = usize::try_from(size).ok().filter(|length| *length <= longest);
-    let length = length.ok_or(Trouble::Malformed("it is longer than is read"))?;
-    let mut content = named(table, offset_of!(Head, entries) + length)?;
-    if let Some(asked) = content.get_mut(offset_of!(Head, size)..).and_then(<[u8]>::first_chunk_mut) {
+    let length = length.ok_or(LegacyTableError::Malformed("it is longer than is read"))?;
+    let mut content = named(table, offset_of!(EntriesHeader, entries) + length)?;
+    if let Some(asked) = content.get_mut(offset_of!(EntriesHeader, size)..).and_then(<[u8]>::first_chunk_mut)
+    {
         *asked = size.to_ne_bytes();
     }
     get(socket, family, GET_ENTRIES, &mut content)?;
-    let entries = content.get_mut(offset_of!(Head, entries)..).unwrap_or_default();
-    entries::clear_counters(entries, &Layout::of(family)).map_err(Trouble::Malformed)?;
+    let entries = content.get_mut(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
+    entries::clear_counters(entries, &EntryLayout::of(family)).map_err(LegacyTableError::Malformed)?;
     info.append(&mut content);
     Ok(info)
 }
 
 /// A zeroed structure of this length that begins with the name of a table.
-fn named(table: &str, length: usize) -> Result<Vec<u8>, Trouble> {
+fn named(table: &str, length: usize) -> Result<Vec<u8>, LegacyTableError> {
     let mut bytes = vec![0; length];
     let place = bytes.get_mut(..table.len()).filter(|_| table.len() < NAME);
-    place.ok_or(Trouble::Malformed("its name is too long"))?.copy_from_slice(table.as_bytes());
+    place.ok_or(LegacyTableError::Malformed("its name is too long"))?.copy_from_slice(table.as_bytes());
     Ok(bytes)
 }
 
 /// Has the kernel fill `value`, which tells what is asked for.
 #[expect(unsafe_code, reason = "neither std nor rustix reads options by number")]
-fn get(socket: &OwnedFd, family: Family, name: c_int, value: &mut [u8]) -> Result<(), Trouble> {
+fn get(socket: &OwnedFd, family: Family, name: c_int, value: &mut [u8]) -> Result<(), LegacyTableError> {
     unsafe extern "C" {
         fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut u32) -> c_int;
     }
@@ -213,7 +219,7 @@ fn get(socket: &OwnedFd, family: Family, name: c_int, value: &mut [u8]) -> Resul
         Family::V4 => SOL_IP,
         Family::V6 => SOL_IPV6,
     };
-    let mut length = u32::try_from(value.len()).map_err(|_| Trouble::Malformed("it is too long"))?;
+    let mut length = u32::try_from(value.len()).map_err(|_| LegacyTableError::Malformed("it is too long"))?;
     // SAFETY: the signature is that of POSIX's getsockopt in the C library that std links (socklen_t is 32 bits wide on
     // Linux); the kernel writes at most `length` bytes to `value`, which has that many, and four to `length`; `socket`
     // is open.
@@ -221,7 +227,9 @@ fn get(socket: &OwnedFd, family: Family, name: c_int, value: &mut [u8]) -> Resul
         unsafe { getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut length) };
     match result {
         0 => Ok(()),
-        _ => Err(Trouble::Kernel(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))),
+        _ => Err(LegacyTableError::Kernel(
+            Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO),
+        )),
     }
 }
 
@@ -231,9 +239,9 @@ mod tests {
 
     #[test]
     fn structures_are_as_long_as_the_kernels() {
-        assert_eq!(size_of::<Info>(), 84);
-        assert_eq!(offset_of!(Info, size), 80);
-        assert_eq!(offset_of!(Head, entries), 36_usize.next_multiple_of(align_of::<u64>()));
+        assert_eq!(size_of::<TableInfo>(), 84);
+        assert_eq!(offset_of!(TableInfo, size), 80);
+        assert_eq!(offset_of!(EntriesHeader, entries), 36_usize.next_multiple_of(align_of::<u64>()));
     }
 
     #[test]

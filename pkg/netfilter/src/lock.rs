@@ -13,7 +13,7 @@ pub(crate) const LOCK_VARIABLE: &str = "XTABLES_LOCKFILE";
 
 /// Whose lock a change of legacy tables takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lock {
+pub enum XtablesLock {
     /// The host's: for changes of the node's own namespace.
     Host,
     /// This file instead: a pod's namespace shares no tables with the host, so it must not hold the host's lock,
@@ -21,11 +21,11 @@ pub enum Lock {
     Private(PathBuf),
 }
 
-impl Lock {
+impl XtablesLock {
     pub(crate) fn path(&self) -> &Path {
         match self {
-            Lock::Host => Path::new(HOST_LOCK),
-            Lock::Private(path) => path,
+            XtablesLock::Host => Path::new(HOST_LOCK),
+            XtablesLock::Private(path) => path,
         }
     }
 

@@ -4,9 +4,9 @@
 
 use std::{fs, path::Path};
 
-use netns::{Bind, MountSandbox};
+use netns::{BindMount, MountSandbox};
 
-use crate::{Lock, lock::HOST_LOCK};
+use crate::{XtablesLock, lock::HOST_LOCK};
 
 const NSSWITCH: &str = "/etc/nsswitch.conf";
 /// Sources that only read local files or ask local daemons.
@@ -15,13 +15,13 @@ const LOCAL: [&str; 6] = ["files", "compat", "db", "altfiles", "extrausers", "sy
 /// The mounts that the tools need to see differently, if any: no name sources of the network; and, where `legacy`
 /// tables are changed, no lock of the host, for versions before 1.8.6, which know no other.
 #[must_use]
-pub fn private_mounts(lock: &Lock, legacy: bool) -> Option<MountSandbox> {
+pub fn private_mounts(lock: &XtablesLock, legacy: bool) -> Option<MountSandbox> {
     let mut binds = Vec::new();
     if fs::read_to_string(NSSWITCH).is_ok_and(|conf| asks_the_network(&conf)) {
-        binds.push(Bind { source: "/dev/null".into(), target: NSSWITCH.into(), read_only: true });
+        binds.push(BindMount { source: "/dev/null".into(), target: NSSWITCH.into(), read_only: true });
     }
-    if let (true, Lock::Private(path), true) = (legacy, lock, Path::new(HOST_LOCK).exists()) {
-        binds.push(Bind { source: path.clone(), target: HOST_LOCK.into(), read_only: false });
+    if let (true, XtablesLock::Private(path), true) = (legacy, lock, Path::new(HOST_LOCK).exists()) {
+        binds.push(BindMount { source: path.clone(), target: HOST_LOCK.into(), read_only: false });
     }
     (!binds.is_empty()).then_some(MountSandbox { binds })
 }

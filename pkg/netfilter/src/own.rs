@@ -4,12 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
-use netlink::{Attribute, Attributes, Errno, Flags, Message, Protocol, Replies, Socket};
-use rules::{Chain, ChainSet, Hook, Rule, RuleSet, Saved, SavedRule, SavedTable, Table};
+use netlink::{
+    Attribute, Attributes, Errno, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket,
+};
+use rules::{Chain, ChainSet, Hook, Rule, RuleSet, SavedRule, SavedTable, SavedTables, Table};
 
 use crate::{
-    Error, Observation,
-    digest::{self, EXPRESSION_NAME, GET_RULE, Hash, NFPROTO, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE},
+    Error, ObservedTables,
+    digest::{self, EXPRESSION_NAME, FnvHash, GET_RULE, NFPROTO, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE},
     presence::{SUBSYSTEM, has_no_nf_tables, nft_tables},
 };
 
@@ -24,7 +26,7 @@ const HOOK: usize = 64 << 10;
 
 /// Which rules are asked for: those of one owner.
 #[derive(Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct WantedRules<'a> {
     /// Whose.
     pub owner: ChainSet,
     /// What each family shall have. Its jumps tell which built-in chains are read.
@@ -36,13 +38,13 @@ pub struct Wanted<'a> {
 pub struct OwnRules {
     /// A number for what was wanted then.
     wanted: u64,
-    chains: BTreeMap<(Family, Table, &'static str), Content>,
-    hooks: BTreeMap<(Family, Table, Hook), Jumps>,
+    chains: BTreeMap<(Family, Table, &'static str), ChainContent>,
+    hooks: BTreeMap<(Family, Table, Hook), OwnJumps>,
 }
 
 /// A chain of the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Content {
+struct ChainContent {
     rules: usize,
     hash: u64,
     /// There is no more of it.
@@ -51,7 +53,7 @@ struct Content {
 
 /// A built-in chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Jumps {
+struct OwnJumps {
     /// Its first rule is one of them.
     leads: bool,
     /// In their order: where each leads to, whether it has no conditions, and a number for all that it says.
@@ -59,7 +61,7 @@ struct Jumps {
     whole: bool,
 }
 
-impl Jumps {
+impl OwnJumps {
     /// Nothing further down can matter: all was read, or the first rule is the one.
     fn is_certain(&self) -> bool {
         self.whole || self.leads
@@ -76,7 +78,7 @@ impl OwnRules {
     ///
     /// # Errors
     /// The kernel could not be asked, or its answer makes no sense.
-    pub fn of_this_netns(wanted: &Wanted<'_>) -> Result<OwnRules, Error> {
+    pub fn of_this_netns(wanted: &WantedRules<'_>) -> Result<OwnRules, Error> {
         let mut seen = OwnRules { wanted: number(wanted), ..OwnRules::default() };
         let Some(tables) = nft_tables()? else { return Ok(seen) };
         for (family, number) in NFPROTO {
@@ -101,23 +103,27 @@ impl OwnRules {
     /// Whether any chain of an owner's is in nf_tables.
     pub(crate) fn has_any(owner: ChainSet) -> Result<bool, Error> {
         let nothing = |_| RuleSet::default();
-        Ok(!OwnRules::of_this_netns(&Wanted { owner, rules: &nothing })?.chains.is_empty())
+        Ok(!OwnRules::of_this_netns(&WantedRules { owner, rules: &nothing })?.chains.is_empty())
     }
 
     /// Nothing of the owner's was changed between `self` and `later`, as far as can be told.
     #[must_use]
     pub fn is_same(&self, later: &OwnRules) -> bool {
-        self == later && self.hooks.values().all(Jumps::is_certain)
+        self == later && self.hooks.values().all(OwnJumps::is_certain)
     }
 
     /// The same in the form of a save, for plans. A chain that is as it was when it was `verified` holds what is wanted; of
     /// any other it is only known that it has to be made anew.
-    pub(crate) fn observation(&self, wanted: &Wanted<'_>, verified: Option<&OwnRules>) -> Observation {
-        let mut observed = Observation { coarse: true, ..Observation::default() };
+    pub(crate) fn observation(
+        &self,
+        wanted: &WantedRules<'_>,
+        verified: Option<&OwnRules>,
+    ) -> ObservedTables {
+        let mut observed = ObservedTables { coarse: true, ..ObservedTables::default() };
         let verified = verified.filter(|verified| verified.wanted == self.wanted);
         for family in Family::BOTH {
             let desired = (wanted.rules)(family);
-            let mut saved = Saved::default();
+            let mut saved = SavedTables::default();
             for ((_, table, chain), content) in self.chains.iter().filter(|((of, ..), _)| *of == family) {
                 let known = verified.and_then(|verified| verified.chains.get(&(family, *table, *chain)));
                 let rules = desired.tables.get(table).map(|rules| rules.chain(&Chain((*chain).into())));
@@ -138,7 +144,7 @@ impl OwnRules {
     }
 
     /// What is not as it should be after our own change: chains that do not have as many rules as they were given.
-    pub(crate) fn lacks(&self, wanted: &Wanted<'_>) -> Option<String> {
+    pub(crate) fn lacks(&self, wanted: &WantedRules<'_>) -> Option<String> {
         Family::BOTH.into_iter().find_map(|family| {
             let desired = (wanted.rules)(family);
             desired.tables.iter().find_map(|(table, rules)| {
@@ -161,7 +167,7 @@ impl OwnRules {
     }
 }
 
-impl Jumps {
+impl OwnJumps {
     /// What a plan has to know: whether the first rule is a jump, and which others are to go. Of a chain that is too long
     /// to be read, further jumps stay: they do what the first has done.
     fn fill(&self, hook: &str, table: &mut SavedTable) {
@@ -177,8 +183,8 @@ impl Jumps {
     }
 }
 
-fn number(wanted: &Wanted<'_>) -> u64 {
-    let mut hash = Hash::default();
+fn number(wanted: &WantedRules<'_>) -> u64 {
+    let mut hash = FnvHash::default();
     for family in Family::BOTH {
         for line in (wanted.rules)(family).lines() {
             for text in [line.table.name(), &line.chain, &line.rule] {
@@ -203,8 +209,8 @@ fn hooks(desired: &RuleSet, table: Table) -> BTreeSet<Hook> {
 }
 
 /// None: there is no such chain.
-fn own_chain(family: u8, table: Table, chain: &str) -> Result<Option<Content>, Error> {
-    let (mut content, mut hash) = (Content { rules: 0, hash: 0, whole: true }, Hash::default());
+fn own_chain(family: u8, table: Table, chain: &str) -> Result<Option<ChainContent>, Error> {
+    let (mut content, mut hash) = (ChainContent { rules: 0, hash: 0, whole: true }, FnvHash::default());
     content.whole = read(family, table, chain, OWN_CHAIN, |attributes| {
         content.rules += 1;
         hash.number(digest::rule(chain, attributes)?.hash);
@@ -215,8 +221,8 @@ fn own_chain(family: u8, table: Table, chain: &str) -> Result<Option<Content>, E
     Ok(is_there.then_some(content))
 }
 
-fn jumps(family: u8, table: Table, hook: Hook, owner: ChainSet) -> Result<Jumps, Error> {
-    let (mut jumps, mut found, mut is_first) = (Jumps::default(), Vec::new(), true);
+fn jumps(family: u8, table: Table, hook: Hook, owner: ChainSet) -> Result<OwnJumps, Error> {
+    let (mut jumps, mut found, mut is_first) = (OwnJumps::default(), Vec::new(), true);
     jumps.whole = read(family, table, hook.name(), HOOK, |attributes| {
         let rule = digest::rule(hook.name(), attributes)?;
         let chain = rule.jumps_to.and_then(|to| owner.chains.iter().find(|chain| **chain == to));
@@ -254,10 +260,10 @@ fn read(
     mut each: impl FnMut(&Attributes<'_>) -> Result<(), netlink::Malformed>,
 ) -> Result<bool, Error> {
     // struct nfgenmsg: family, version 0, resource 0
-    let mut question = Message::new(GET_RULE, Flags::NONE, &[family, 0, 0, 0]);
+    let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
     question.str(RULE_TABLE, table.name()).str(RULE_CHAIN, chain);
-    let asked = Socket::open(Protocol::Netfilter).and_then(|socket| socket.head(&question, bytes));
-    let (replies, whole): (Replies, bool) = match asked {
+    let asked = Socket::open(NetlinkProtocol::Netfilter).and_then(|socket| socket.head(&question, bytes));
+    let (replies, whole): (ReplyMessages, bool) = match asked {
         Ok(replies) => replies,
         Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true),
         Err(source) => return Err(Error::Presence(source)),
@@ -280,9 +286,9 @@ fn read(
 }
 
 fn exists(family: u8, table: Table, chain: &str) -> Result<bool, Error> {
-    let mut question = Message::new(GET_CHAIN, Flags::NONE, &[family, 0, 0, 0]);
+    let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[family, 0, 0, 0]);
     question.str(CHAIN_TABLE, table.name()).str(CHAIN_NAME, chain);
-    match Socket::open(Protocol::Netfilter).and_then(|mut socket| socket.get(question)) {
+    match Socket::open(NetlinkProtocol::Netfilter).and_then(|mut socket| socket.get(question)) {
         Ok(replies) => Ok(!replies.is_empty()),
         Err(error) if error.errno() == Some(Errno::NOENT) || has_no_nf_tables(&error) => Ok(false),
         Err(source) => Err(Error::Presence(source)),

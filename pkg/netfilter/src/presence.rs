@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, io, path::Path};
 
 use model::Family;
-use netlink::{Bounds, Errno, Flags, Message, Protocol, Socket};
+use netlink::{Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
 
 use crate::{Backend, Error};
 
@@ -22,12 +22,12 @@ const NFPROTO_IPV6: u8 = 10;
 
 /// The families in which a backend has at least one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Presence {
+pub(crate) struct BackendPresence {
     pub(crate) nft: Vec<Family>,
     pub(crate) legacy: Vec<Family>,
 }
 
-impl Presence {
+impl BackendPresence {
     /// The families of one backend.
     pub(crate) fn of(&self, backend: Backend) -> &[Family] {
         match backend {
@@ -37,7 +37,7 @@ impl Presence {
     }
 
     /// Looks at the kernel. A kernel without nf_tables has none.
-    pub(crate) fn of_this_netns() -> Result<Presence, Error> {
+    pub(crate) fn of_this_netns() -> Result<BackendPresence, Error> {
         let mut legacy = Vec::new();
         for family in Family::BOTH {
             if !legacy_tables(family)?.is_empty() {
@@ -46,7 +46,7 @@ impl Presence {
         }
         let tables = nft_tables()?.unwrap_or_default();
         let has = |family: &Family| tables.iter().any(|(of, _)| of == family);
-        Ok(Presence { nft: Family::BOTH.into_iter().filter(has).collect(), legacy })
+        Ok(BackendPresence { nft: Family::BOTH.into_iter().filter(has).collect(), legacy })
     }
 }
 
@@ -91,8 +91,8 @@ fn list_tables() -> Result<BTreeSet<(Family, String)>, netlink::Error> {
     let mut found = BTreeSet::new();
     for (family, number) in [(Family::V4, NFPROTO_IPV4), (Family::V6, NFPROTO_IPV6)] {
         // struct nfgenmsg: family, version 0, resource 0
-        let question = Message::new(GET_TABLE, Flags::NONE, &[number, 0, 0, 0]);
-        let replies = Socket::open(Protocol::Netfilter)?.bounded(Bounds::POD).dump(&question)?;
+        let question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[number, 0, 0, 0]);
+        let replies = Socket::open(NetlinkProtocol::Netfilter)?.bounded(ListBounds::POD).dump(&question)?;
         for reply in replies.iter() {
             let (_, attributes) = reply.header::<4>()?;
             let name = attributes.find(TABLE_NAME).ok_or(netlink::Malformed("table without a name"))?;
@@ -114,7 +114,11 @@ pub(crate) fn generation() -> Result<Option<u32>, Error> {
 
 fn ask_generation() -> Result<u32, netlink::Error> {
     let header = [0, 0, 0, 0]; // struct nfgenmsg
-    let replies = Socket::open(Protocol::Netfilter)?.get(Message::new(GET_GENERATION, Flags(0), &header))?;
+    let replies = Socket::open(NetlinkProtocol::Netfilter)?.get(NetlinkRequest::new(
+        GET_GENERATION,
+        MessageFlags(0),
+        &header,
+    ))?;
     for reply in replies.iter() {
         let (_, attributes) = reply.header::<4>()?;
         if let Some(number) = attributes.find(GENERATION_ID) {

@@ -11,7 +11,7 @@ use model::Family;
 
 use crate::{
     Backend, Error,
-    child::{Input, Running},
+    child::{RunningTool, ToolInput},
 };
 
 /// Where tools usually are, for callers without a `PATH`.
@@ -19,13 +19,13 @@ const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 
 /// The directories that are searched.
 #[derive(Clone, Debug)]
-pub(crate) struct Tools {
+pub(crate) struct IptablesTools {
     path: OsString,
 }
 
 /// What a tool does.
 #[derive(Clone, Copy)]
-pub(crate) enum Verb {
+pub(crate) enum ToolVerb {
     /// `iptables-restore`
     Restore,
     /// `iptables-save`
@@ -34,24 +34,24 @@ pub(crate) enum Verb {
     Command,
 }
 
-impl Verb {
+impl ToolVerb {
     fn suffix(self) -> &'static str {
         match self {
-            Verb::Restore => "-restore",
-            Verb::Save => "-save",
-            Verb::Command => "",
+            ToolVerb::Restore => "-restore",
+            ToolVerb::Save => "-save",
+            ToolVerb::Command => "",
         }
     }
 }
 
-impl Tools {
-    pub(crate) fn from_environment() -> Tools {
+impl IptablesTools {
+    pub(crate) fn from_environment() -> IptablesTools {
         let path = env::var_os("PATH").filter(|path| !path.is_empty());
-        Tools { path: path.unwrap_or_else(|| USUAL_PATH.into()) }
+        IptablesTools { path: path.unwrap_or_else(|| USUAL_PATH.into()) }
     }
 
     /// The tool of `backend`: by its own name, or by the plain name when that is this backend's.
-    pub(crate) fn find(&self, backend: Backend, family: Family, verb: Verb) -> Result<PathBuf, Error> {
+    pub(crate) fn find(&self, backend: Backend, family: Family, verb: ToolVerb) -> Result<PathBuf, Error> {
         let prefix = prefix(family);
         let suffix = verb.suffix();
         if let Some(tool) = self.search(&format!("{prefix}-{backend}{suffix}")) {
@@ -84,7 +84,7 @@ impl Tools {
 /// # Errors
 /// [`Error::NoIptables`]
 pub fn installed_backend() -> Result<Backend, Error> {
-    Tools::from_environment().default_backend()
+    IptablesTools::from_environment().default_backend()
 }
 
 fn prefix(family: Family) -> &'static str {
@@ -107,7 +107,7 @@ fn backend_of(tool: &Path) -> Result<Backend, Error> {
 /// `iptables v1.8.9 (nf_tables)` or `iptables v1.6.1`.
 fn ask(tool: &Path) -> Result<Backend, Error> {
     let bound = Duration::from_secs(5);
-    let running = Running::start(tool, &["--version".to_owned()], &[], Input::Text(""))?;
+    let running = RunningTool::start(tool, &["--version".to_owned()], &[], ToolInput::Text(""))?;
     let answer = running.finish(Instant::now() + bound, bound)?.success()?;
     Ok(if answer.stdout.contains("nf_tables") { Backend::Nft } else { Backend::Legacy })
 }

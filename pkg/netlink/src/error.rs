@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use crate::{Bounds, Errno};
+use crate::{Errno, ListBounds};
 
 /// Why an exchange with the kernel failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum Error {
     Interrupted(u32),
     /// A list has more, or takes longer, than is taken.
     #[error("the list is longer than {} MiB, or takes the kernel longer than {} s", .0.bytes >> 20, .0.time.as_secs())]
-    Bounds(Bounds),
+    Bounds(ListBounds),
     /// The request holds a value that is too long for its attribute (64 KiB).
     #[error("an attribute of the request is longer than 65535 bytes")]
     TooLong,

@@ -1,7 +1,7 @@
 //! One request's replies, from datagrams to an outcome. No I/O: the socket feeds it.
 
-use crate::parse::{Messages, Received};
-use crate::{Error, Flags};
+use crate::parse::{MessageIter, ReceivedMessage};
+use crate::{Error, MessageFlags};
 
 mod ack;
 mod batch;
@@ -15,7 +15,7 @@ const FIRST_FAMILY_TYPE: u16 = 0x10;
 
 /// Whether more is to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum ExchangeProgress {
     More,
     Ended,
 }
@@ -39,30 +39,34 @@ impl Exchange {
     pub(crate) fn datagram(
         &mut self,
         bytes: &[u8],
-        each: &mut dyn FnMut(&Received<'_>),
-    ) -> Result<Progress, Error> {
-        for message in Messages::new(bytes) {
+        each: &mut dyn FnMut(&ReceivedMessage<'_>),
+    ) -> Result<ExchangeProgress, Error> {
+        for message in MessageIter::new(bytes) {
             let message = message?;
             if message.sequence != self.sequence {
                 continue; // an answer to a request that timed out
             }
-            self.interrupted |= is_part(&message) && message.flags.contains(Flags::DUMP_INTERRUPTED);
+            self.interrupted |= is_part(&message) && message.flags.contains(MessageFlags::DUMP_INTERRUPTED);
             match message.kind {
                 NLMSG_ERROR | NLMSG_DONE => {
                     ack::outcome(&message)?;
-                    return if self.interrupted { Err(Error::Interrupted(1)) } else { Ok(Progress::Ended) };
+                    return if self.interrupted {
+                        Err(Error::Interrupted(1))
+                    } else {
+                        Ok(ExchangeProgress::Ended)
+                    };
                 }
                 FIRST_FAMILY_TYPE.. => each(&message),
                 _ => {} // NLMSG_NOOP, NLMSG_OVERRUN
             }
         }
-        Ok(Progress::More)
+        Ok(ExchangeProgress::More)
     }
 }
 
 /// Whether the flags of this message are those of a part of a dump: in an acknowledgement the same bits mean
 /// something else.
-const fn is_part(message: &Received<'_>) -> bool {
+const fn is_part(message: &ReceivedMessage<'_>) -> bool {
     message.kind >= FIRST_FAMILY_TYPE || message.kind == NLMSG_DONE
 }
 
@@ -71,51 +75,51 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Errno, Message};
+    use crate::{Errno, NetlinkRequest};
 
     const OURS: u32 = 7;
 
-    fn bytes(kind: u16, flags: Flags, sequence: u32, payload: &[u8]) -> Vec<u8> {
-        Message::new(kind, flags, payload).finish(sequence, Flags::NONE).unwrap().to_vec()
+    fn bytes(kind: u16, flags: MessageFlags, sequence: u32, payload: &[u8]) -> Vec<u8> {
+        NetlinkRequest::new(kind, flags, payload).finish(sequence, MessageFlags::NONE).unwrap().to_vec()
     }
 
     fn ended(sequence: u32, code: i32) -> Vec<u8> {
-        bytes(NLMSG_DONE, Flags::MULTI, sequence, &code.to_ne_bytes())
+        bytes(NLMSG_DONE, MessageFlags::MULTI, sequence, &code.to_ne_bytes())
     }
 
     /// Feeds datagrams; answers the payloads' first bytes and how it ended, if it did.
-    fn feed(datagrams: &[Vec<u8>]) -> (Vec<u8>, Result<Progress, Error>) {
+    fn feed(datagrams: &[Vec<u8>]) -> (Vec<u8>, Result<ExchangeProgress, Error>) {
         let (mut exchange, mut seen) = (Exchange::new(OURS), Vec::new());
         for datagram in datagrams {
             let step = exchange.datagram(datagram, &mut |reply| seen.push(reply.payload[0]));
-            if !matches!(step, Ok(Progress::More)) {
+            if !matches!(step, Ok(ExchangeProgress::More)) {
                 return (seen, step);
             }
         }
-        (seen, Ok(Progress::More))
+        (seen, Ok(ExchangeProgress::More))
     }
 
     #[test]
     fn parts_come_in_several_datagrams_until_the_end() {
-        let part = |number| bytes(20, Flags::MULTI, OURS, &[number; 4]);
+        let part = |number| bytes(20, MessageFlags::MULTI, OURS, &[number; 4]);
         let (seen, outcome) = feed(&[[part(1), part(2)].concat(), part(3), ended(OURS, 0), part(4)]);
         assert_eq!(seen, [1, 2, 3]);
-        assert_eq!(outcome.unwrap(), Progress::Ended);
-        assert_eq!(feed(&[part(1)]).1.unwrap(), Progress::More);
+        assert_eq!(outcome.unwrap(), ExchangeProgress::Ended);
+        assert_eq!(feed(&[part(1)]).1.unwrap(), ExchangeProgress::More);
     }
 
     #[test]
     fn answers_to_other_requests_are_left_out() {
-        let late = [bytes(20, Flags::MULTI, OURS - 1, &[9; 4]), ended(OURS - 1, -22)].concat();
-        let (seen, outcome) = feed(&[late, bytes(20, Flags::MULTI, OURS, &[1; 4]), ended(OURS, 0)]);
-        assert_eq!((seen, outcome.unwrap()), (vec![1], Progress::Ended));
+        let late = [bytes(20, MessageFlags::MULTI, OURS - 1, &[9; 4]), ended(OURS - 1, -22)].concat();
+        let (seen, outcome) = feed(&[late, bytes(20, MessageFlags::MULTI, OURS, &[1; 4]), ended(OURS, 0)]);
+        assert_eq!((seen, outcome.unwrap()), (vec![1], ExchangeProgress::Ended));
     }
 
     #[test]
     fn a_list_that_changed_is_read_to_its_end_and_refused() {
-        let changed = Flags::MULTI | Flags::DUMP_INTERRUPTED;
+        let changed = MessageFlags::MULTI | MessageFlags::DUMP_INTERRUPTED;
         let part = |flags| bytes(20, flags, OURS, &[1; 4]);
-        let (seen, outcome) = feed(&[part(changed), part(Flags::MULTI), ended(OURS, 0)]);
+        let (seen, outcome) = feed(&[part(changed), part(MessageFlags::MULTI), ended(OURS, 0)]);
         assert_eq!(seen.len(), 2);
         assert!(matches!(outcome, Err(Error::Interrupted(_))));
         let at_end = bytes(NLMSG_DONE, changed, OURS, &[0; 4]);
@@ -124,13 +128,13 @@ mod tests {
 
     #[test]
     fn a_list_can_fail_at_its_end() {
-        let (_, outcome) = feed(&[bytes(20, Flags::MULTI, OURS, &[1; 4]), ended(OURS, -1)]);
+        let (_, outcome) = feed(&[bytes(20, MessageFlags::MULTI, OURS, &[1; 4]), ended(OURS, -1)]);
         assert_eq!(outcome.unwrap_err().errno(), Some(Errno::PERM));
     }
 
     #[test]
     fn a_datagram_cut_short_is_malformed() {
-        let mut cut = bytes(20, Flags::MULTI, OURS, &[1; 8]);
+        let mut cut = bytes(20, MessageFlags::MULTI, OURS, &[1; 8]);
         cut.truncate(20);
         assert!(matches!(feed(&[cut]).1, Err(Error::Malformed(_))));
     }

@@ -1,6 +1,6 @@
 //! What fuzz targets feed; nobody else calls it.
 
-use crate::exchange::{Batch, Exchange, Progress};
+use crate::exchange::{Batch, Exchange, ExchangeProgress};
 
 /// One datagram as the answer to a request: how many replies are in it, and whether it is the end.
 ///
@@ -9,7 +9,7 @@ use crate::exchange::{Batch, Exchange, Progress};
 pub fn exchange(datagram: &[u8], sequence: u32) -> Result<(usize, bool), String> {
     let mut replies = 0;
     let step = Exchange::new(sequence).datagram(datagram, &mut |_| replies += 1);
-    step.map(|step| (replies, step == Progress::Ended)).map_err(|error| error.to_string())
+    step.map(|step| (replies, step == ExchangeProgress::Ended)).map_err(|error| error.to_string())
 }
 
 /// One datagram as the answer to `count` changes that were sent together: what became of each.

@@ -20,9 +20,9 @@ mod socket;
 
 pub use errno::Errno;
 pub use error::{Error, Malformed};
-pub use message::{Flags, Message};
-pub use parse::{Attribute, Attributes, Messages, Received};
-pub use socket::{Bounds, DEFAULT_TIMEOUT, Protocol, Replies, Socket};
+pub use message::{MessageFlags, NetlinkRequest};
+pub use parse::{Attribute, Attributes, MessageIter, ReceivedMessage};
+pub use socket::{DEFAULT_TIMEOUT, ListBounds, NetlinkProtocol, ReplyMessages, Socket};
 
 /// Size of `struct nlmsghdr`.
 const MESSAGE_HEADER: usize = 16;

@@ -9,9 +9,9 @@ const NESTED: u16 = 0x8000;
 
 /// Flags of a message header (`NLM_F_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(pub u16);
+pub struct MessageFlags(pub u16);
 
-impl Flags {
+impl MessageFlags {
     /// No flag: what `Socket` needs to send a message it adds itself.
     pub const NONE: Self = Self(0);
     /// A request to the kernel.
@@ -44,7 +44,7 @@ impl Flags {
     }
 }
 
-impl BitOr for Flags {
+impl BitOr for MessageFlags {
     type Output = Self;
 
     fn bitor(self, other: Self) -> Self {
@@ -56,15 +56,15 @@ impl BitOr for Flags {
 ///
 /// Numbers are in host byte order unless the method says otherwise (`be`), as the kernel expects them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct NetlinkRequest {
     bytes: Vec<u8>,
     too_long: bool,
 }
 
-impl Message {
+impl NetlinkRequest {
     /// A message of type `kind` (`RTM_*`, `NFNL_*`) with the fixed header of its family (`struct rtmsg`, …).
     #[must_use]
-    pub fn new(kind: u16, flags: Flags, family_header: &[u8]) -> Self {
+    pub fn new(kind: u16, flags: MessageFlags, family_header: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(128);
         bytes.extend_from_slice(&[0; 4]); // length, written by `finish`
         bytes.extend_from_slice(&kind.to_ne_bytes());
@@ -123,7 +123,7 @@ impl Message {
     }
 
     /// Adds a fixed header where an attribute holds a whole message of its family, as `VETH_INFO_PEER` does: before
-    /// the attributes inside [`Message::nested`].
+    /// the attributes inside [`NetlinkRequest::nested`].
     pub fn family_header(&mut self, header: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(header);
         self.pad();
@@ -135,7 +135,7 @@ impl Message {
     /// # Errors
     ///
     /// [`Error::TooLong`] if an attribute is longer than its length field can say.
-    pub fn finish(&mut self, sequence: u32, added: Flags) -> Result<&[u8], Error> {
+    pub fn finish(&mut self, sequence: u32, added: MessageFlags) -> Result<&[u8], Error> {
         let length = u32::try_from(self.bytes.len()).map_err(|_| Error::TooLong)?;
         if self.too_long {
             return Err(Error::TooLong);
@@ -147,10 +147,10 @@ impl Message {
         Ok(&self.bytes)
     }
 
-    fn flags(&self) -> Flags {
+    fn flags(&self) -> MessageFlags {
         match self.bytes.get(6..8) {
-            Some(&[low, high]) => Flags(u16::from_ne_bytes([low, high])),
-            _ => Flags::NONE,
+            Some(&[low, high]) => MessageFlags(u16::from_ne_bytes([low, high])),
+            _ => MessageFlags::NONE,
         }
     }
 

@@ -1,17 +1,17 @@
 //! Reading what came back. Every length is checked; nothing here can panic.
 
-use crate::{ATTRIBUTE_HEADER, Flags, MESSAGE_HEADER, Malformed, aligned};
+use crate::{ATTRIBUTE_HEADER, MESSAGE_HEADER, Malformed, MessageFlags, aligned};
 
 /// `NLA_TYPE_MASK`: an attribute's type without the flags "nested" and "network byte order".
 const KIND_MASK: u16 = 0x3fff;
 
 /// The messages of a datagram. Ends after the first malformed one.
 #[derive(Clone, Debug)]
-pub struct Messages<'a> {
+pub struct MessageIter<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Messages<'a> {
+impl<'a> MessageIter<'a> {
     /// Reads a datagram as the kernel sent it.
     #[must_use]
     pub const fn new(datagram: &'a [u8]) -> Self {
@@ -19,14 +19,14 @@ impl<'a> Messages<'a> {
     }
 }
 
-impl<'a> Iterator for Messages<'a> {
-    type Item = Result<Received<'a>, Malformed>;
+impl<'a> Iterator for MessageIter<'a> {
+    type Item = Result<ReceivedMessage<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;
         }
-        let message = Received::first_of(self.rest);
+        let message = ReceivedMessage::first_of(self.rest);
         self.rest = match &message {
             Ok(found) => self.rest.get(aligned(MESSAGE_HEADER + found.payload.len())..).unwrap_or_default(),
             Err(_) => &[],
@@ -37,18 +37,18 @@ impl<'a> Iterator for Messages<'a> {
 
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received<'a> {
+pub struct ReceivedMessage<'a> {
     /// Type of the message (`RTM_*`, `NLMSG_*`).
     pub kind: u16,
     /// Flags of its header.
-    pub flags: Flags,
+    pub flags: MessageFlags,
     /// Number of the request that it answers.
     pub sequence: u32,
     /// What follows its header: the family's header and the attributes.
     pub payload: &'a [u8],
 }
 
-impl<'a> Received<'a> {
+impl<'a> ReceivedMessage<'a> {
     /// Splits the payload into the family's fixed header of `N` bytes and the attributes behind it.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl<'a> Received<'a> {
             .ok_or(Malformed("length of a message beyond its datagram"))?;
         Ok(Self {
             kind: u16::from_ne_bytes([k0, k1]),
-            flags: Flags(u16::from_ne_bytes([f0, f1])),
+            flags: MessageFlags(u16::from_ne_bytes([f0, f1])),
             sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
             payload,
         })

@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt};
 
-use crate::exchange::{Batch, Exchange, Progress};
-use crate::parse::Received;
-use crate::{Error, Flags, Message};
+use crate::exchange::{Batch, Exchange, ExchangeProgress};
+use crate::parse::ReceivedMessage;
+use crate::{Error, MessageFlags, NetlinkRequest};
 
 mod options;
 
@@ -28,24 +28,24 @@ const BATCH: usize = 64;
 
 /// How much of a list is taken: the kernel sends as much as whoever may configure the namespace has put there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ListBounds {
     /// How long it may take in all, with every repetition.
     pub time: Duration,
     /// How many bytes its messages may have.
     pub bytes: usize,
 }
 
-impl Bounds {
+impl ListBounds {
     /// For the node, whose administrator may have it hold all routes of the Internet in several tables.
-    pub const NODE: Bounds = Bounds { time: Duration::from_secs(60), bytes: 512 << 20 };
+    pub const NODE: ListBounds = ListBounds { time: Duration::from_secs(60), bytes: 512 << 20 };
     /// For a pod's namespace. Tens of thousands of routes or addresses, or thousands of links, are no pod's, unless it means
     /// to keep us busy.
-    pub const POD: Bounds = Bounds { time: Duration::from_secs(2), bytes: 4 << 20 };
+    pub const POD: ListBounds = ListBounds { time: Duration::from_secs(2), bytes: 4 << 20 };
 }
 
 /// Which part of the kernel to talk to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum NetlinkProtocol {
     /// Links, addresses, routes, rules (`NETLINK_ROUTE`).
     Route,
     /// nf_tables, ipset, conntrack (`NETLINK_NETFILTER`).
@@ -61,7 +61,7 @@ pub struct Socket {
     sequence: u32,
     buffer: Vec<u8>,
     timeout: Duration,
-    bounds: Bounds,
+    bounds: ListBounds,
 }
 
 impl Socket {
@@ -70,7 +70,7 @@ impl Socket {
     /// # Errors
     ///
     /// [`Error::Io`] if the kernel does not give one.
-    pub fn open(protocol: Protocol) -> Result<Self, Error> {
+    pub fn open(protocol: NetlinkProtocol) -> Result<Self, Error> {
         Self::open_with_timeout(protocol, DEFAULT_TIMEOUT)
     }
 
@@ -79,11 +79,11 @@ impl Socket {
     /// # Errors
     ///
     /// [`Error::Io`] if the kernel does not give one.
-    pub fn open_with_timeout(protocol: Protocol, timeout: Duration) -> Result<Self, Error> {
+    pub fn open_with_timeout(protocol: NetlinkProtocol, timeout: Duration) -> Result<Self, Error> {
         let number = match protocol {
-            Protocol::Route => None, // NETLINK_ROUTE is 0, which rustix writes as None
-            Protocol::Netfilter => Some(netlink::NETFILTER),
-            Protocol::Sockets => Some(netlink::SOCK_DIAG),
+            NetlinkProtocol::Route => None, // NETLINK_ROUTE is 0, which rustix writes as None
+            NetlinkProtocol::Netfilter => Some(netlink::NETFILTER),
+            NetlinkProtocol::Sockets => Some(netlink::SOCK_DIAG),
         };
         let fd =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, number)
@@ -92,12 +92,12 @@ impl Socket {
         let limit = (!timeout.is_zero()).then_some(timeout);
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, limit)
             .map_err(io_error("set the timeout of a netlink socket"))?;
-        Ok(Self { fd, sequence: 0, buffer: vec![0; BUFFER], timeout, bounds: Bounds::NODE })
+        Ok(Self { fd, sequence: 0, buffer: vec![0; BUFFER], timeout, bounds: ListBounds::NODE })
     }
 
-    /// The same with other bounds for each list; they are [`Bounds::NODE`] at first.
+    /// The same with other bounds for each list; they are [`ListBounds::NODE`] at first.
     #[must_use]
-    pub fn bounded(self, bounds: Bounds) -> Self {
+    pub fn bounded(self, bounds: ListBounds) -> Self {
         Self { bounds, ..self }
     }
 
@@ -106,8 +106,8 @@ impl Socket {
     /// # Errors
     ///
     /// [`Error::Kernel`] if it refuses; others if the exchange fails.
-    pub fn request(&mut self, message: Message) -> Result<(), Error> {
-        self.send(message, Flags::ACK)?;
+    pub fn request(&mut self, message: NetlinkRequest) -> Result<(), Error> {
+        self.send(message, MessageFlags::ACK)?;
         self.receive(&mut |_| {})
     }
 
@@ -116,9 +116,9 @@ impl Socket {
     /// # Errors
     ///
     /// As [`Socket::request`].
-    pub fn get(&mut self, message: Message) -> Result<Replies, Error> {
-        self.send(message, Flags::ACK)?;
-        let mut replies = Replies::default();
+    pub fn get(&mut self, message: NetlinkRequest) -> Result<ReplyMessages, Error> {
+        self.send(message, MessageFlags::ACK)?;
+        let mut replies = ReplyMessages::default();
         self.receive(&mut |reply| replies.push(reply))?;
         Ok(replies)
     }
@@ -129,7 +129,7 @@ impl Socket {
     ///
     /// As [`Socket::request`], [`Error::Interrupted`] and [`Error::Bounds`]; after the last, open a new socket before asking
     /// again.
-    pub fn dump(&mut self, message: &Message) -> Result<Replies, Error> {
+    pub fn dump(&mut self, message: &NetlinkRequest) -> Result<ReplyMessages, Error> {
         match self.dump_until(message, self.bounds)? {
             (replies, true) => Ok(replies),
             (_, false) => Err(Error::Bounds(self.bounds)),
@@ -142,15 +142,19 @@ impl Socket {
     /// # Errors
     ///
     /// As [`Socket::dump`].
-    pub fn head(mut self, message: &Message, bytes: usize) -> Result<(Replies, bool), Error> {
-        self.dump_until(message, Bounds { bytes, ..self.bounds })
+    pub fn head(mut self, message: &NetlinkRequest, bytes: usize) -> Result<(ReplyMessages, bool), Error> {
+        self.dump_until(message, ListBounds { bytes, ..self.bounds })
     }
 
-    fn dump_until(&mut self, message: &Message, bounds: Bounds) -> Result<(Replies, bool), Error> {
+    fn dump_until(
+        &mut self,
+        message: &NetlinkRequest,
+        bounds: ListBounds,
+    ) -> Result<(ReplyMessages, bool), Error> {
         let deadline = Instant::now() + bounds.time;
         for _ in 0..DUMP_ATTEMPTS {
-            self.send(message.clone(), Flags::DUMP)?;
-            let mut replies = Replies::default();
+            self.send(message.clone(), MessageFlags::DUMP)?;
+            let mut replies = ReplyMessages::default();
             match self.receive_list(&mut replies, bounds.bytes, deadline) {
                 Err(Error::Interrupted(_)) => {}
                 Err(Error::Bounds(_)) if Instant::now() >= deadline => return Err(Error::Bounds(bounds)),
@@ -162,12 +166,17 @@ impl Socket {
         Err(Error::Interrupted(DUMP_ATTEMPTS))
     }
 
-    fn receive_list(&mut self, replies: &mut Replies, bytes: usize, deadline: Instant) -> Result<(), Error> {
+    fn receive_list(
+        &mut self,
+        replies: &mut ReplyMessages,
+        bytes: usize,
+        deadline: Instant,
+    ) -> Result<(), Error> {
         let mut exchange = Exchange::new(self.sequence);
         loop {
             let length = self.receive_datagram()?;
             let datagram = self.buffer.get(..length).unwrap_or_default();
-            if exchange.datagram(datagram, &mut |reply| replies.push(reply))? == Progress::Ended {
+            if exchange.datagram(datagram, &mut |reply| replies.push(reply))? == ExchangeProgress::Ended {
                 return Ok(());
             }
             if replies.payloads.len() > bytes || Instant::now() >= deadline {
@@ -184,11 +193,11 @@ impl Socket {
     /// If an exchange fails, with [`Error`]s other than [`Error::Kernel`]; any part of the changes may have been made.
     pub fn batch(
         &mut self,
-        messages: impl IntoIterator<Item = Message>,
+        messages: impl IntoIterator<Item = NetlinkRequest>,
     ) -> Result<Vec<Result<(), Error>>, Error> {
         let (mut messages, mut outcomes) = (messages.into_iter(), Vec::new());
         loop {
-            let group: Vec<Message> = messages.by_ref().take(BATCH).collect();
+            let group: Vec<NetlinkRequest> = messages.by_ref().take(BATCH).collect();
             if group.is_empty() {
                 return Ok(outcomes);
             }
@@ -202,21 +211,26 @@ impl Socket {
     ///
     /// [`Error::Kernel`] with what the kernel said to the first that it refused, or to the whole; others if the exchange
     /// fails, and then it is not known what was made.
-    pub fn transaction(&mut self, begin: Message, changes: Vec<Message>, end: Message) -> Result<(), Error> {
+    pub fn transaction(
+        &mut self,
+        begin: NetlinkRequest,
+        changes: Vec<NetlinkRequest>,
+        end: NetlinkRequest,
+    ) -> Result<(), Error> {
         if changes.is_empty() {
             return Ok(());
         }
         let mut batch = Batch::transaction(self.sequence.wrapping_add(1), changes.len());
         let mut bytes = Vec::new();
-        self.put(begin, Flags::NONE, &mut bytes)?;
+        self.put(begin, MessageFlags::NONE, &mut bytes)?;
         self.put_group(changes, &mut bytes)?;
-        self.put(end, Flags::NONE, &mut bytes)?;
+        self.put(end, MessageFlags::NONE, &mut bytes)?;
         self.send_bytes(&bytes)?;
         self.receive_outcomes(&mut batch)?;
         batch.outcomes().into_iter().collect()
     }
 
-    fn send_group(&mut self, group: Vec<Message>) -> Result<Vec<Result<(), Error>>, Error> {
+    fn send_group(&mut self, group: Vec<NetlinkRequest>) -> Result<Vec<Result<(), Error>>, Error> {
         let mut batch = Batch::new(self.sequence.wrapping_add(1), group.len());
         let mut bytes = Vec::new();
         self.put_group(group, &mut bytes)?;
@@ -226,10 +240,10 @@ impl Socket {
     }
 
     /// Only the last of the group asks for an acknowledgement: to the others the kernel answers when it refuses them.
-    fn put_group(&mut self, group: Vec<Message>, bytes: &mut Vec<u8>) -> Result<(), Error> {
+    fn put_group(&mut self, group: Vec<NetlinkRequest>, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let count = group.len();
         (1..).zip(group).try_for_each(|(number, message)| {
-            let added = if number == count { Flags::ACK } else { Flags::NONE };
+            let added = if number == count { MessageFlags::ACK } else { MessageFlags::NONE };
             self.put(message, added, bytes)
         })
     }
@@ -237,22 +251,27 @@ impl Socket {
     fn receive_outcomes(&mut self, batch: &mut Batch) -> Result<(), Error> {
         loop {
             let length = self.receive_datagram()?;
-            if batch.datagram(self.buffer.get(..length).unwrap_or_default())? == Progress::Ended {
+            if batch.datagram(self.buffer.get(..length).unwrap_or_default())? == ExchangeProgress::Ended {
                 return Ok(());
             }
         }
     }
 
-    fn send(&mut self, message: Message, added: Flags) -> Result<(), Error> {
+    fn send(&mut self, message: NetlinkRequest, added: MessageFlags) -> Result<(), Error> {
         let mut bytes = Vec::new();
         self.put(message, added, &mut bytes)?;
         self.send_bytes(&bytes)
     }
 
     /// Numbers a request and puts it behind what is to be sent.
-    fn put(&mut self, mut message: Message, added: Flags, bytes: &mut Vec<u8>) -> Result<(), Error> {
+    fn put(
+        &mut self,
+        mut message: NetlinkRequest,
+        added: MessageFlags,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         self.sequence = self.sequence.wrapping_add(1);
-        bytes.extend_from_slice(message.finish(self.sequence, Flags::REQUEST | added)?);
+        bytes.extend_from_slice(message.finish(self.sequence, MessageFlags::REQUEST | added)?);
         Ok(())
     }
 
@@ -263,12 +282,12 @@ impl Socket {
     }
 
     /// Hands over the replies to the newest request until the message that ends them.
-    fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> Result<(), Error> {
+    fn receive(&mut self, each: &mut dyn FnMut(&ReceivedMessage<'_>)) -> Result<(), Error> {
         let mut exchange = Exchange::new(self.sequence);
         loop {
             let length = self.receive_datagram()?;
             let datagram = self.buffer.get(..length).unwrap_or_default();
-            if exchange.datagram(datagram, each)? == Progress::Ended {
+            if exchange.datagram(datagram, each)? == ExchangeProgress::Ended {
                 return Ok(());
             }
         }
@@ -300,12 +319,12 @@ impl Socket {
 
 /// The messages that answered a request, in the kernel's order.
 #[derive(Clone, Debug, Default)]
-pub struct Replies {
-    messages: Vec<(u16, Flags, usize)>,
+pub struct ReplyMessages {
+    messages: Vec<(u16, MessageFlags, usize)>,
     payloads: Vec<u8>,
 }
 
-impl Replies {
+impl ReplyMessages {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -319,16 +338,16 @@ impl Replies {
     }
 
     /// The messages. (`sequence` is 0: it has done its work.)
-    pub fn iter(&self) -> impl Iterator<Item = Received<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = ReceivedMessage<'_>> {
         let mut rest = self.payloads.as_slice();
         self.messages.iter().map_while(move |&(kind, flags, length)| {
             let (payload, after) = rest.split_at_checked(length)?;
             rest = after;
-            Some(Received { kind, flags, sequence: 0, payload })
+            Some(ReceivedMessage { kind, flags, sequence: 0, payload })
         })
     }
 
-    fn push(&mut self, message: &Received<'_>) {
+    fn push(&mut self, message: &ReceivedMessage<'_>) {
         self.messages.push((message.kind, message.flags, message.payload.len()));
         self.payloads.extend_from_slice(message.payload);
     }

@@ -23,7 +23,7 @@ use rustix::mount::UnmountFlags;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 pub use error::Error;
-pub use sandbox::{Bind, MountSandbox};
+pub use sandbox::{BindMount, MountSandbox};
 pub use user::UserNamespace;
 
 /// The calling thread's netns; `/proc/self` would be that of the process's first thread.

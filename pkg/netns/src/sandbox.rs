@@ -11,7 +11,7 @@ use crate::Error;
 
 /// A file or directory shown in the place of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bind {
+pub struct BindMount {
     /// What is shown.
     pub source: PathBuf,
     /// Where; it must exist, since making it would be seen by everybody.
@@ -27,7 +27,7 @@ pub struct Bind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountSandbox {
     /// Mounts, made in this order.
-    pub binds: Vec<Bind>,
+    pub binds: Vec<BindMount>,
 }
 
 impl MountSandbox {
@@ -37,11 +37,11 @@ impl MountSandbox {
         // Slave, not private: what the host unmounts meanwhile goes away here too, and is not kept busy by us.
         let quiet = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", quiet).map_err(failed("keep mounts from the host"))?;
-        self.binds.iter().try_for_each(Bind::mount)
+        self.binds.iter().try_for_each(BindMount::mount)
     }
 }
 
-impl Bind {
+impl BindMount {
     fn mount(&self) -> Result<(), Error> {
         rustix::mount::mount_bind(&self.source, &self.target).map_err(|errno| self.failed("show", errno))?;
         if self.read_only {

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use netns::{Bind, Error, MountSandbox, Netns};
+use netns::{BindMount, Error, MountSandbox, Netns};
 
 /// A new netns, or nothing (with the reason on stderr) where we may not make one. CI must be able to.
 fn fresh() -> Option<Netns> {
@@ -155,7 +155,7 @@ fn mounts_of_a_sandbox_are_seen_by_the_children_of_its_closure() {
     let Some(netns) = fresh() else { return };
     let scratch = Scratch::new("sandbox");
     let (source, target) = (scratch.file("source", "private"), scratch.file("target", "host"));
-    let sandbox = MountSandbox { binds: vec![Bind { source, target: target.clone(), read_only: true }] };
+    let sandbox = MountSandbox { binds: vec![BindMount { source, target: target.clone(), read_only: true }] };
     let seen = netns.run_in_sandbox(&sandbox, || {
         let refused = fs::write(&target, "changed").unwrap_err();
         (run("cat", &[target.to_str().unwrap()]), refused.kind(), link("ns/net"))
@@ -172,7 +172,8 @@ fn other_threads_keep_their_mounts_and_directory_while_a_sandbox_is_open() {
     let Some(netns) = fresh() else { return };
     let scratch = Scratch::new("open");
     let (source, target) = (scratch.file("source", "private"), scratch.file("target", "host"));
-    let sandbox = MountSandbox { binds: vec![Bind { source, target: target.clone(), read_only: false }] };
+    let sandbox =
+        MountSandbox { binds: vec![BindMount { source, target: target.clone(), read_only: false }] };
     let before = (link("ns/mnt"), link("cwd"));
     let (ready, is_ready) = mpsc::channel();
     let (leave, may_leave) = mpsc::channel::<()>();
@@ -202,8 +203,9 @@ fn other_threads_keep_their_mounts_and_directory_while_a_sandbox_is_open() {
 fn a_sandbox_that_cannot_be_made_is_told_apart_and_runs_nothing() {
     let Some(netns) = fresh() else { return };
     let missing = PathBuf::from("/nowhere/file");
-    let sandbox =
-        MountSandbox { binds: vec![Bind { source: "/dev/null".into(), target: missing, read_only: false }] };
+    let sandbox = MountSandbox {
+        binds: vec![BindMount { source: "/dev/null".into(), target: missing, read_only: false }],
+    };
     let mut ran = false;
     let error = netns.run_in_sandbox(&sandbox, || ran = true).unwrap_err();
     assert!(matches!(error, Error::Sandbox { .. }));
@@ -218,7 +220,7 @@ fn dev_null_hides_a_file() {
     let Some(netns) = fresh() else { return };
     let scratch = Scratch::new("null");
     let target = scratch.file("nsswitch.conf", "hosts: dns");
-    let bind = Bind { source: "/dev/null".into(), target: target.clone(), read_only: true };
+    let bind = BindMount { source: "/dev/null".into(), target: target.clone(), read_only: true };
     let seen =
         netns.run_in_sandbox(&MountSandbox { binds: vec![bind] }, || run("cat", &[target.to_str().unwrap()]));
     assert_eq!(seen.unwrap(), "");

@@ -7,34 +7,37 @@ use std::{
 };
 
 use ::inpod::{captured_families, has_listener};
-use agent::{InPodConfig, Settings, found_on_node as found, milliseconds, open_path, timestamp};
+use agent::{AgentSettings, InPodConfig, found_on_node as found, milliseconds, open_path, timestamp};
 use model::{Family, Port};
 use netns::Netns;
-use planner::node::{Fallback, Observed, Slot};
-use pod_status::{Evidence, Life, Proxy, Rules};
+use planner::node::{ObservedState, ZtunnelFallback, ZtunnelSlot};
+use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
-    Comparison, FirewallRule, KernelView, Network, NodeState, Observer, PodState, RedirectionMode, State,
-    SysctlState, Unobserved, ZtunnelView,
+    Comparison, FirewallRule, KernelView, NetworkState, NodeState, Observer, PodState, RedirectionMode,
+    StateReport, SysctlState, Unobserved, ZtunnelView,
 };
-use rules::Saved;
+use rules::SavedTables;
 
 use crate::{
     blind_to, inpod, node,
-    pods::{Network as NodeView, on_node},
+    pods::{NodeNetwork as NodeView, on_node},
     sidecar::{self, SIDECAR},
 };
 
 /// See [`crate::look_alone`].
-pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>) -> State {
+pub(super) fn look(settings: &AgentSettings, at: Option<&Netns>, last: Option<StateReport>) -> StateReport {
     let (began, now) = (Instant::now(), SystemTime::now());
     let mut blind = Vec::new();
     let is_known = last.is_some();
-    let mut state = last.unwrap_or_else(|| State { schema: report::SCHEMA.to_owned(), ..State::default() });
+    let mut state =
+        last.unwrap_or_else(|| StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() });
     let way = state.node.way;
     let observe = || observe(settings, way);
     let seen = match at {
         None => observe(),
-        Some(netns) => netns.run_in(observe).unwrap_or_else(|error| Observation::failed(error.to_string())),
+        Some(netns) => {
+            netns.run_in(observe).unwrap_or_else(|error| NodeObservation::failed(error.to_string()))
+        }
     };
     blind.extend(seen.blind);
     if let Some(active) = seen.active {
@@ -63,33 +66,33 @@ pub(super) fn look(settings: &Settings, at: Option<&Netns>, last: Option<State>)
     state
 }
 
-struct Observation {
-    network: Network,
+struct NodeObservation {
+    network: NetworkState,
     blind: Vec<Unobserved>,
     /// The slot that new connections go to, with capture on the node; `None`: the kernel was not asked.
     active: Option<Option<u32>>,
 }
 
 /// Where the kernel sends new connections counts, not where the last agent had sent them when it wrote that down.
-fn show_active(state: &mut State, active: Option<u32>) {
+fn show_active(state: &mut StateReport, active: Option<u32>) {
     state.node.active_slot = active;
     for ztunnel in &mut state.ztunnels {
         ztunnel.active = active.is_some() && ztunnel.slot == active;
     }
 }
 
-impl Observation {
-    fn failed(why: String) -> Observation {
-        Observation {
-            network: Network::default(),
+impl NodeObservation {
+    fn failed(why: String) -> NodeObservation {
+        NodeObservation {
+            network: NetworkState::default(),
             blind: vec![Unobserved { what: "the node's network".to_owned(), why }],
             active: None,
         }
     }
 }
 
-fn observe(settings: &Settings, way: Option<RedirectionMode>) -> Observation {
-    let mut state = State::default();
+fn observe(settings: &AgentSettings, way: Option<RedirectionMode>) -> NodeObservation {
+    let mut state = StateReport::default();
     let (mut blind, mut active) = (Vec::new(), None);
     if way == Some(RedirectionMode::InPod) {
         inpod::show(settings, &BTreeMap::new(), &mut state, &mut blind);
@@ -97,19 +100,19 @@ fn observe(settings: &Settings, way: Option<RedirectionMode>) -> Observation {
         match all(settings) {
             Ok(observed) => {
                 let sysctls = sysctls(&observed);
-                active = Some(node::active(settings, &observed).map(Slot::number));
-                let look = node::Look { observed: Some(observed), troubles: Vec::new() };
+                active = Some(node::active(settings, &observed).map(ZtunnelSlot::number));
+                let look = node::KernelLook { observed: Some(observed), troubles: Vec::new() };
                 node::show(settings, None, look, &mut state, &mut blind);
                 state.network.sysctls.observed = Some(sysctls);
             }
-            Err(error) => return Observation::failed(error),
+            Err(error) => return NodeObservation::failed(error),
         }
     }
-    Observation { network: state.network, blind, active }
+    NodeObservation { network: state.network, blind, active }
 }
 
 /// All settings that were looked at: which of them are ours is told by the last agent's record.
-fn sysctls(observed: &Observed) -> Vec<SysctlState> {
+fn sysctls(observed: &ObservedState) -> Vec<SysctlState> {
     let of = |place: String, all: &BTreeMap<String, String>| {
         let show = |(name, value): (&String, &String)| {
             let (place, name, value) = (place.clone(), name.clone(), value.clone());
@@ -117,14 +120,14 @@ fn sysctls(observed: &Observed) -> Vec<SysctlState> {
         };
         all.iter().map(show).collect::<Vec<_>>()
     };
-    let inside = Slot::BOTH.into_iter().filter_map(|slot| {
+    let inside = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| {
         let found = slot.of(&observed.inside).as_ref()?;
         Some(of(format!("ztunnel {slot}"), &found.sysctls))
     });
     [of("node".to_owned(), &observed.sysctls)].into_iter().chain(inside).flatten().collect()
 }
 
-fn forget_differences(network: &mut Network) {
+fn forget_differences(network: &mut NetworkState) {
     network.ipsets.difference.clear();
     network.rules.difference.clear();
     network.routes.difference.clear();
@@ -134,13 +137,13 @@ fn forget_differences(network: &mut Network) {
 }
 
 /// Everything on the node, and in the ztunnels that its routes lead to.
-fn all(settings: &Settings) -> Result<Observed, String> {
+fn all(settings: &AgentSettings) -> Result<ObservedState, String> {
     let mut path = open_path(settings).map_err(|error| error.to_string())?;
     found(settings, &mut path)
 }
 
 /// What was desired last, against what is there now; a network without a look has nothing observed.
-fn compare(network: &mut Network, seen: Network) {
+fn compare(network: &mut NetworkState, seen: NetworkState) {
     network.ipsets = against(&mut network.ipsets, seen.ipsets);
     network.rules = against(&mut network.rules, seen.rules);
     network.routes = against(&mut network.routes, seen.routes);
@@ -185,16 +188,16 @@ fn against_rules(
 
 fn in_our_words(rule: &FirewallRule) -> FirewallRule {
     let save = format!("*{}\n-A {} {}\nCOMMIT\n", rule.table, rule.chain, rule.rule);
-    let read = Saved::parse(&save).ok();
+    let read = SavedTables::parse(&save).ok();
     let read = read.and_then(|saved| saved.tables.into_values().flat_map(|table| table.rules).next()?.rule);
     FirewallRule { rule: read.map_or_else(|| rule.rule.clone(), |read| read.to_string()), ..rule.clone() }
 }
 
 /// A pod that the last agent knew. Whether it is still there nobody says.
 fn look_at(
-    settings: &Settings,
+    settings: &AgentSettings,
     node: &NodeState,
-    network: &Network,
+    network: &NetworkState,
     netns: Option<Arc<Netns>>,
     pod: &mut PodState,
 ) {
@@ -211,8 +214,8 @@ fn look_at(
 }
 
 /// With capture on the node all is there to be seen, but for whether ztunnel is ready.
-fn enrolled(node: &NodeState, network: &Network, pod: &mut PodState) {
-    let open = node.fallback == Some(Fallback::Open.to_string());
+fn enrolled(node: &NodeState, network: &NetworkState, pod: &mut PodState) {
+    let open = node.fallback == Some(ZtunnelFallback::Open.to_string());
     let mut seen = NodeView::of(network);
     seen.active = node.active_slot.is_some();
     let mut evidence = Evidence { life: life(pod), ..Evidence::OUTSIDE };
@@ -221,11 +224,11 @@ fn enrolled(node: &NodeState, network: &Network, pod: &mut PodState) {
 }
 
 /// As the last agent noted it.
-fn life(pod: &PodState) -> Life {
-    if pod.phase == "Running" { Life::Running } else { Life::Starting }
+fn life(pod: &PodState) -> PodLife {
+    if pod.phase == "Running" { PodLife::Running } else { PodLife::Starting }
 }
 
-fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
+fn captured(settings: &AgentSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
     let Some(netns) = netns else { return without_netns(settings, pod) };
     let chosen = settings.capture.in_pod();
     let config = chosen.map(|chosen| chosen.rules.clone()).unwrap_or_default();
@@ -240,7 +243,7 @@ fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) 
             served(&netns, config.outbound, pod);
         }
         Ok(found) => {
-            let rules = Rules::Incomplete { holds: false };
+            let rules = RulesEvidence::Incomplete { holds: false };
             pod.capture = Evidence { life: life(pod), rules, ..Evidence::UNKNOWN }.classify().state;
             let lacking = families.iter().filter(|family| !found.contains(family));
             let words = |family| format!("its network namespace has no policy route to ztunnel for {family}");
@@ -257,8 +260,8 @@ fn captured(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) 
 fn served(netns: &Netns, port: Port, pod: &mut PodState) {
     match has_listener(netns, port) {
         Ok(serves) => {
-            let proxy = if serves { Proxy::Serves } else { Proxy::Absent };
-            let rules = Rules::Verified;
+            let proxy = if serves { ProxyEvidence::Serves } else { ProxyEvidence::Absent };
+            let rules = RulesEvidence::Verified;
             pod.capture = Evidence { life: life(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
             pod.ztunnel = Some(ZtunnelView { serves, refused: None });
             pod.trouble = None; // of then
@@ -272,18 +275,18 @@ fn served(netns: &Netns, port: Port, pod: &mut PodState) {
     }
 }
 
-fn redirected(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
+fn redirected(settings: &AgentSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
     let Some(netns) = netns else { return without_netns(settings, pod) };
     match sidecar::rules_there(&netns, &settings.tools) {
         Ok(0) => {
-            let rules = Rules::Incomplete { holds: false };
+            let rules = RulesEvidence::Incomplete { holds: false };
             pod.capture = Evidence { life: life(pod), rules, ..SIDECAR }.classify().state;
             pod.kernel
                 .differences
                 .push("its network namespace has no rules that redirect to its sidecar".to_owned());
         }
         Ok(number) => {
-            pod.capture = Evidence { rules: Rules::Verified, ..SIDECAR }.classify().state;
+            pod.capture = Evidence { rules: RulesEvidence::Verified, ..SIDECAR }.classify().state;
             let seen = format!("{number} rules of sidecar redirection; an agent compares them one by one");
             pod.kernel.seen.push(seen);
         }
@@ -294,7 +297,7 @@ fn redirected(settings: &Settings, netns: Option<Arc<Netns>>, pod: &mut PodState
     }
 }
 
-fn without_netns(settings: &Settings, pod: &mut PodState) {
+fn without_netns(settings: &AgentSettings, pod: &mut PodState) {
     pod.capture = Evidence::UNKNOWN.classify().state;
     let directory = settings.netns_directory.display();
     pod.kernel.blind = Some(format!("no network namespace in {directory} has its address"));

@@ -2,17 +2,17 @@
 
 use model::Family;
 use report::{Comparison, FirewallRule};
-use rules::{Line, SeenLine};
+use rules::{RuleLine, SeenLine};
 
 use crate::node::number;
 
 /// A rule of the firewall in the words of a save, and in ours.
-pub(super) struct Rule {
+pub(super) struct ShownRule {
     shown: FirewallRule,
     ours: String,
 }
 
-pub(super) fn rule(place: &str, family: Family, seen: &SeenLine) -> Rule {
+pub(super) fn rule(place: &str, family: Family, seen: &SeenLine) -> ShownRule {
     let shown = FirewallRule {
         place: place.to_owned(),
         family: number(family),
@@ -20,20 +20,20 @@ pub(super) fn rule(place: &str, family: Family, seen: &SeenLine) -> Rule {
         chain: seen.line.chain.clone(),
         rule: seen.text.clone(),
     };
-    Rule { shown, ours: seen.line.rule.clone() }
+    ShownRule { shown, ours: seen.line.rule.clone() }
 }
 
 /// What is wanted, in the form of what was seen.
-pub(super) fn as_seen(line: Line) -> SeenLine {
+pub(super) fn as_seen(line: RuleLine) -> SeenLine {
     SeenLine { text: line.rule.clone(), line }
 }
 
 /// Compares what the rules say, whatever the words, and shows the words.
-pub(super) fn firewall(desired: Vec<Rule>, observed: Vec<Rule>) -> Comparison<FirewallRule> {
-    let ours = |rules: &[Rule]| {
+pub(super) fn firewall(desired: Vec<ShownRule>, observed: Vec<ShownRule>) -> Comparison<FirewallRule> {
+    let ours = |rules: &[ShownRule]| {
         rules.iter().map(|rule| FirewallRule { rule: rule.ours.clone(), ..rule.shown.clone() }).collect()
     };
     let difference = Comparison::of(ours(&desired), ours(&observed)).difference;
-    let shown = |rules: Vec<Rule>| rules.into_iter().map(|rule| rule.shown).collect();
+    let shown = |rules: Vec<ShownRule>| rules.into_iter().map(|rule| rule.shown).collect();
     Comparison::judged(shown(desired), shown(observed), difference)
 }

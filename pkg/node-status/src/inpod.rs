@@ -2,14 +2,15 @@
 
 use std::{collections::BTreeMap, time::SystemTime};
 
-use ::inpod::{ProbeRules, Probes, Wanted, set};
-use agent::{EnrolledPodView, InPodConfig, Settings, timestamp};
+use ::inpod::{NodeProbes, PodRulesSpec, ProbeRules, set};
+use agent::{AgentSettings, EnrolledPodView, InPodConfig, timestamp};
 use model::Family;
 use netns::NetnsId;
-use planner::node::Members;
-use pod_status::{Evidence, Life, Proxy, Rules};
+use planner::node::MemberAddresses;
+use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
-    Comparison, Difference, DifferenceKind, KernelView, NetnsRef, Network, PodState, State, Step, Unobserved,
+    Comparison, DifferenceKind, KernelView, NetnsRef, NetworkState, PlanStep, PodState, StateDifference,
+    StateReport, Unobserved,
 };
 use rules::ChainSet;
 
@@ -20,16 +21,21 @@ use crate::{
 };
 
 /// Fills in the node's part.
-pub(super) fn show(settings: &Settings, wanted: &Members, state: &mut State, blind: &mut Vec<Unobserved>) {
+pub(super) fn show(
+    settings: &AgentSettings,
+    wanted: &MemberAddresses,
+    state: &mut StateReport,
+    blind: &mut Vec<Unobserved>,
+) {
     let Some(chosen) = settings.capture.in_pod() else { return };
     // The node has no links, routes and policy rules for this way, and no settings are changed.
-    state.network = Network {
+    state.network = NetworkState {
         ipsets: Comparison::unseen(Vec::new()),
         firewall: Comparison::unseen(Vec::new()),
-        ..Network::unwanted()
+        ..NetworkState::unwanted()
     };
     let opened =
-        Probes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone(), &settings.journal);
+        NodeProbes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone(), &settings.journal);
     let mut probes = match opened {
         Ok(probes) => probes,
         Err(error) => return blind_to(blind, "the node's probes", &error),
@@ -62,7 +68,7 @@ fn show_firewall(
         // What stands in the wrong place is no other rule.
         let kind = DifferenceKind::Changed;
         let changes = probes.changes(&observed);
-        let differs = changes.reasons().map(|(family, reason)| Difference {
+        let differs = changes.reasons().map(|(family, reason)| StateDifference {
             kind,
             family: Some(number(family)),
             what: format!("{family} {reason}"),
@@ -73,13 +79,13 @@ fn show_firewall(
 }
 
 /// What the reconciler would do now: on the node, and pod by pod.
-pub(super) fn plan(state: &State, enrolled: &BTreeMap<String, EnrolledPodView>) -> Vec<Step> {
+pub(super) fn plan(state: &StateReport, enrolled: &BTreeMap<String, EnrolledPodView>) -> Vec<PlanStep> {
     let mut steps = Vec::new();
     let mut step = |kind: &str, words: String, operations: Vec<String>| {
-        steps.push(Step { kind: kind.to_owned(), words, operations });
+        steps.push(PlanStep { kind: kind.to_owned(), words, operations });
     };
     let network = &state.network;
-    let differs = |found: &[Difference]| found.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let differs = |found: &[StateDifference]| found.iter().map(ToString::to_string).collect::<Vec<_>>();
     if !network.firewall.difference.is_empty() {
         let words = "add the rules that exempt the node's probes from capture".to_owned();
         step("firewall", words, differs(&network.firewall.difference));
@@ -104,7 +110,7 @@ pub(super) fn plan(state: &State, enrolled: &BTreeMap<String, EnrolledPodView>) 
             EnrolledPodView { ruled: false, .. } => {
                 step("capture-pod", format!("add the rules of {title}, then notify ztunnel"), Vec::new());
             }
-            _ if matches!(enrolled_pod.evidence.proxy, Proxy::Announced | Proxy::Absent) => {
+            _ if matches!(enrolled_pod.evidence.proxy, ProxyEvidence::Announced | ProxyEvidence::Absent) => {
                 step("tell-ztunnel", format!("send {title} to ztunnel"), Vec::new());
             }
             EnrolledPodView { verified: false, .. } => {
@@ -149,8 +155,8 @@ pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
 pub(super) fn verify(
     enrolled_pod: &EnrolledPodView,
     chosen: &InPodConfig,
-    tools: &netfilter::Options,
-    life: Life,
+    tools: &netfilter::FirewallOptions,
+    life: PodLife,
     pod: &mut PodState,
 ) {
     // One that is on its way in or out has none of them, or not all, and that is no news.
@@ -159,7 +165,7 @@ pub(super) fn verify(
         return;
     };
     let families = chosen.families();
-    let wanted = Wanted { config: &chosen.rules, pod: &enrolled_pod.options, families: &families };
+    let wanted = PodRulesSpec { config: &chosen.rules, pod: &enrolled_pod.options, families: &families };
     let now = timestamp(SystemTime::now());
     match ::inpod::verify(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
         Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be observed: {error}")),
@@ -175,7 +181,11 @@ pub(super) fn verify(
             }
             pod.kernel.overruling = report.seen.bypasses().map(str::to_owned).collect();
             let is_complete = report.differences.is_empty();
-            let rules = if is_complete { Rules::Verified } else { Rules::Incomplete { holds: false } };
+            let rules = if is_complete {
+                RulesEvidence::Verified
+            } else {
+                RulesEvidence::Incomplete { holds: false }
+            };
             let overruled = !pod.kernel.overruling.is_empty();
             let evidence = Evidence { life, rules, overruled, ..enrolled_pod.evidence };
             pod.capture = evidence.classify().state;

@@ -1,6 +1,6 @@
 //! What the agent knows and what the kernel shows, side by side: the document that all diagnostics show.
 //!
-//! The reconciler only hands over a copy of what it knows (`agent::Snapshot`). The kernel is queried on the thread of whoever
+//! The reconciler only hands over a copy of what it knows (`agent::AgentSnapshot`). The kernel is queried on the thread of whoever
 //! asks, so nobody's pod waits for it. Reading changes nothing: no rule, no file. Called by `install-cni` alone.
 
 mod alone;
@@ -19,11 +19,13 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use agent::{AgentHandle, CaptureConfig, CaptureSnapshot, Settings, Snapshot, milliseconds, timestamp};
+use agent::{
+    AgentHandle, AgentSettings, AgentSnapshot, CaptureConfig, CaptureSnapshot, milliseconds, timestamp,
+};
 use netns::Netns;
-use planner::node::Desired;
-use pod_status::Life;
-use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, State, Unobserved};
+use planner::node::DesiredState;
+use pod_status::PodLife;
+use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, StateReport, Unobserved};
 use wire::PodRecord;
 
 pub use records::add_failures;
@@ -33,30 +35,30 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Collects the state of a node that has an agent, one look at a time.
 #[derive(Debug)]
-pub struct Inspector {
-    settings: Arc<Settings>,
+pub struct NodeInspector {
+    settings: Arc<AgentSettings>,
     handle: AgentHandle,
     node: Option<Netns>,
-    sidecars: Mutex<sidecar::Cache>,
+    sidecars: Mutex<sidecar::SidecarCache>,
 }
 
-impl Inspector {
+impl NodeInspector {
     /// `node`: the node's network namespace; `None`: the process's own.
     #[must_use]
-    pub fn new(settings: Arc<Settings>, handle: AgentHandle, node: Option<Netns>) -> Inspector {
-        Inspector { settings, handle, node, sidecars: Mutex::default() }
+    pub fn new(settings: Arc<AgentSettings>, handle: AgentHandle, node: Option<Netns>) -> NodeInspector {
+        NodeInspector { settings, handle, node, sidecars: Mutex::default() }
     }
 
-    /// What the reconciler knows, compared with the kernel: everything of [`State`] but for version, health, installation and
+    /// What the reconciler knows, compared with the kernel: everything of [`StateReport`] but for version, health, installation and
     /// configuration, which others know. It takes one look at the node, and at each pod with a sidecar one glance; of
     /// pods that are captured in-pod it tells what the reconciler saw last. Blocks.
     ///
     /// # Errors
     /// The reconciler does not answer.
-    pub fn look(&self) -> Result<State, String> {
+    pub fn look(&self) -> Result<StateReport, String> {
         let (began, at) = (Instant::now(), SystemTime::now());
         let snapshot = self.snapshot()?;
-        let mut state = State::default();
+        let mut state = StateReport::default();
         let mut blind = Vec::new();
         self.in_node(|| self.observe(&snapshot, &mut state, &mut blind))?;
         state.schema = report::SCHEMA.to_owned();
@@ -66,7 +68,7 @@ impl Inspector {
         Ok(state)
     }
 
-    /// Looks closely at a pod of a [`Inspector::look`] just now: at its rules, one by one, if it is captured in-pod; of
+    /// Looks closely at a pod of a [`NodeInspector::look`] just now: at its rules, one by one, if it is captured in-pod; of
     /// others that look told all. Blocks.
     ///
     /// # Errors
@@ -81,13 +83,13 @@ impl Inspector {
             && let Some(enrolled_pod) = enrolled.get(&pod.uid)
         {
             let known = snapshot.pods.iter().find(|known| known.pod.metadata.uid == pod.uid);
-            let life = known.map_or(Life::Ending, pods::life_of);
+            let life = known.map_or(PodLife::Ending, pods::life_of);
             inpod::verify(enrolled_pod, chosen, &self.settings.tools, life, pod);
         }
         Ok(())
     }
 
-    fn snapshot(&self) -> Result<Box<Snapshot>, String> {
+    fn snapshot(&self) -> Result<Box<AgentSnapshot>, String> {
         let limit = PATIENCE.as_secs();
         self.handle
             .snapshot(PATIENCE)
@@ -101,18 +103,18 @@ impl Inspector {
         }
     }
 
-    fn observe(&self, snapshot: &Snapshot, state: &mut State, blind: &mut Vec<Unobserved>) {
+    fn observe(&self, snapshot: &AgentSnapshot, state: &mut StateReport, blind: &mut Vec<Unobserved>) {
         state.node = self.node_state(snapshot);
         let mut holding = None;
         match &snapshot.way {
             CaptureSnapshot::Node { desired, .. } => {
                 let seen = node::look(&self.settings, desired.as_ref());
                 let active = seen.observed.as_ref().and_then(|seen| node::active(&self.settings, seen));
-                state.node.active_slot = active.map(planner::node::Slot::number);
+                state.node.active_slot = active.map(planner::node::ZtunnelSlot::number);
                 // A slot that could not be built is none that anything goes through, and nothing leaks for want of it.
                 if let Some(desired) = desired.as_ref().filter(|desired| desired.active != active) {
-                    let held = Desired { slots: [None, None], active: None, ..desired.clone() };
-                    let mut without = State::default();
+                    let held = DesiredState { slots: [None, None], active: None, ..desired.clone() };
+                    let mut without = StateReport::default();
                     node::show(&self.settings, Some(&held), seen.clone(), &mut without, &mut Vec::new());
                     holding = Some(without.network);
                 }
@@ -130,13 +132,13 @@ impl Inspector {
             state.plan = inpod::plan(state, enrolled);
         }
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
-        let Settings { netns_directory, tools, .. } = self.settings.as_ref();
-        let places = sidecar::Places { netns_directory: netns_directory.clone(), proc: None };
-        let means = sidecar::Means { places: &places, tools, recorded: &BTreeMap::new() };
+        let AgentSettings { netns_directory, tools, .. } = self.settings.as_ref();
+        let places = sidecar::NetnsPaths { netns_directory: netns_directory.clone(), proc: None };
+        let means = sidecar::CompareContext { places: &places, tools, recorded: &BTreeMap::new() };
         sidecar::show(means, &redirects, &mut cache, &mut state.pods);
     }
 
-    fn node_state(&self, snapshot: &Snapshot) -> NodeState {
+    fn node_state(&self, snapshot: &AgentSnapshot) -> NodeState {
         let (way, fallback) = match &snapshot.way {
             CaptureSnapshot::Node { fallback, .. } => {
                 (Some(RedirectionMode::Node), Some(fallback.to_string()))
@@ -158,7 +160,7 @@ impl Inspector {
     }
 }
 
-fn chosen(settings: &Settings) -> &'static str {
+fn chosen(settings: &AgentSettings) -> &'static str {
     match settings.capture {
         CaptureConfig::Node => "node",
         CaptureConfig::InPod(_) => "in-pod",
@@ -174,19 +176,23 @@ fn blind_to(blind: &mut Vec<Unobserved>, what: &str, why: &dyn std::fmt::Display
 /// The pods of a node whose agent takes no part in ambient mode: what the plugin noted of its ADDs, and what the kernel
 /// shows of those with a sidecar. Remembers what it saw, so that looking again is cheap.
 #[derive(Debug)]
-pub struct Plain {
-    places: sidecar::Places,
-    tools: netfilter::Options,
-    sidecars: Mutex<sidecar::Cache>,
+pub struct SidecarNodeInspector {
+    places: sidecar::NetnsPaths,
+    tools: netfilter::FirewallOptions,
+    sidecars: Mutex<sidecar::SidecarCache>,
 }
 
-impl Plain {
+impl SidecarNodeInspector {
     /// `netns_directory`: where the container runtime binds network namespaces; `proc`: where the node's processes are seen,
     /// for want of that directory.
     #[must_use]
-    pub fn new(netns_directory: PathBuf, proc: PathBuf, tools: netfilter::Options) -> Plain {
-        let places = sidecar::Places { netns_directory, proc: Some(proc) };
-        Plain { places, tools, sidecars: Mutex::default() }
+    pub fn new(
+        netns_directory: PathBuf,
+        proc: PathBuf,
+        tools: netfilter::FirewallOptions,
+    ) -> SidecarNodeInspector {
+        let places = sidecar::NetnsPaths { netns_directory, proc: Some(proc) };
+        SidecarNodeInspector { places, tools, sidecars: Mutex::default() }
     }
 
     /// What is there, and what nobody can know. Blocks.
@@ -201,6 +207,6 @@ impl Plain {
 /// says what it cannot know. `last`: the last agent's document; `node`: the node's network namespace; `None`: the
 /// process's own. Blocks.
 #[must_use]
-pub fn look_alone(settings: &Settings, node: Option<&Netns>, last: Option<State>) -> State {
+pub fn look_alone(settings: &AgentSettings, node: Option<&Netns>, last: Option<StateReport>) -> StateReport {
     alone::look(settings, node, last)
 }

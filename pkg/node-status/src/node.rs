@@ -5,40 +5,40 @@ use std::{
     net::IpAddr,
 };
 
-use agent::{Settings, open_path};
+use agent::{AgentSettings, open_path};
 use model::{Family, IpNet};
 use planner::node::{
-    Desired, Known, Members, Observed, ObservedInside, Operation, PathRoute, PathRule, Place, RouteTo, Slot,
-    Wanted, WantedInside, plan, wanted,
+    DesiredState, KernelSlots, MemberAddresses, NetnsPlace, ObservedInside, ObservedState, Operation,
+    PathRoute, PathRule, RouteTo, WantedInside, WantedNode, ZtunnelSlot, plan, wanted,
 };
 use report::{
-    Comparison, Difference, DifferenceKind, LinkState, Network, PolicyRuleState, RouteState, SetMember,
-    State, SysctlState, Unobserved,
+    Comparison, DifferenceKind, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember,
+    StateDifference, StateReport, SysctlState, Unobserved,
 };
-use rules::{ChainSet, RuleSet, Saved, SeenLine};
+use rules::{ChainSet, RuleSet, SavedTables, SeenLine};
 
 use crate::{
     blind_to,
-    firewall::{Rule, as_seen, firewall, rule},
+    firewall::{ShownRule, as_seen, firewall, rule},
     steps,
 };
 
 /// The slot that the kernel sends new connections to.
-pub(super) fn active(settings: &Settings, observed: &Observed) -> Option<Slot> {
-    Known::from(&settings.node, observed).active
+pub(super) fn active(settings: &AgentSettings, observed: &ObservedState) -> Option<ZtunnelSlot> {
+    KernelSlots::from(&settings.node, observed).active
 }
 
 /// What the kernel shows.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Look {
-    pub(super) observed: Option<Observed>,
+pub(super) struct KernelLook {
+    pub(super) observed: Option<ObservedState>,
     /// What could not be observed.
     pub(super) troubles: Vec<(&'static str, String)>,
 }
 
 /// Looks at everything, in the calling thread's namespace, and changes nothing.
-pub(super) fn look(settings: &Settings, desired: Option<&Desired>) -> Look {
-    let mut look = Look::default();
+pub(super) fn look(settings: &AgentSettings, desired: Option<&DesiredState>) -> KernelLook {
+    let mut look = KernelLook::default();
     let observed =
         open_path(settings).and_then(|mut path| path.observe_network().map(|observed| (path, observed)));
     match observed {
@@ -59,16 +59,16 @@ pub(super) fn look(settings: &Settings, desired: Option<&Desired>) -> Look {
 
 /// Fills in network and plan.
 pub(super) fn show(
-    settings: &Settings,
-    desired: Option<&Desired>,
-    look: Look,
-    state: &mut State,
+    settings: &AgentSettings,
+    desired: Option<&DesiredState>,
+    look: KernelLook,
+    state: &mut StateReport,
     blind: &mut Vec<Unobserved>,
 ) {
     look.troubles.iter().for_each(|(what, why)| blind_to(blind, what, why));
     let complete = look.troubles.is_empty();
     let Some(observed) = look.observed else { return };
-    let nothing = Desired::default();
+    let nothing = DesiredState::default();
     let want = wanted(&settings.node, desired.unwrap_or(&nothing), &observed);
     let set = |family| settings.node.set(family).to_owned();
     state.network = network(&want, desired.unwrap_or(&nothing), &observed, set);
@@ -80,16 +80,16 @@ pub(super) fn show(
 }
 
 /// What stands in the wrong place is no other rule: the plan knows better than a comparison of lists.
-fn judge_firewall(steps: &[Operation], network: &mut Network) {
+fn judge_firewall(steps: &[Operation], network: &mut NetworkState) {
     let reasons = steps.iter().filter_map(|step| match step {
         Operation::Firewall { place: at, why, .. } => Some((at, why)),
         _ => None,
     });
-    let found: Vec<Difference> = reasons
+    let found: Vec<StateDifference> = reasons
         .flat_map(|(at, why)| {
             why.iter().map(move |(family, why)| (*family, format!("{}: {family}: {why}", place(at))))
         })
-        .map(|(family, what)| Difference {
+        .map(|(family, what)| StateDifference {
             kind: DifferenceKind::Changed,
             family: Some(number(family)),
             what,
@@ -100,17 +100,17 @@ fn judge_firewall(steps: &[Operation], network: &mut Network) {
     }
 }
 
-/// As [`Network`] names places.
-pub(super) fn place(place: &Place) -> String {
+/// As [`NetworkState`] names places.
+pub(super) fn place(place: &NetnsPlace) -> String {
     match place {
-        Place::Node => "node".to_owned(),
-        Place::Ztunnel(slot) => format!("ztunnel {slot}"),
+        NetnsPlace::Node => "node".to_owned(),
+        NetnsPlace::Ztunnel(slot) => format!("ztunnel {slot}"),
     }
 }
 
 /// A member without a comment is as good as one with the right one: an older kernel keeps none.
 pub(super) fn members(
-    desired: &Members,
+    desired: &MemberAddresses,
     observed: impl Iterator<Item = (IpAddr, Option<String>)>,
     set: impl Fn(Family) -> String,
 ) -> Comparison<SetMember> {
@@ -125,18 +125,23 @@ pub(super) fn members(
     Comparison::judged(want, have, difference)
 }
 
-fn network(want: &Wanted, desired: &Desired, observed: &Observed, set: impl Fn(Family) -> String) -> Network {
+fn network(
+    want: &WantedNode,
+    desired: &DesiredState,
+    observed: &ObservedState,
+    set: impl Fn(Family) -> String,
+) -> NetworkState {
     let in_sets = observed.sets.values().flatten().map(|(ip, uid)| (*ip, uid.clone()));
-    let mut all = Lists::default();
+    let mut all = ComparedLists::default();
     all.add("node", &want.into(), &observed.into());
-    for slot in Slot::BOTH {
-        let place = place(&Place::Ztunnel(slot));
-        let nothing = Objects::default();
+    for slot in ZtunnelSlot::BOTH {
+        let place = place(&NetnsPlace::Ztunnel(slot));
+        let nothing = NetworkObjects::default();
         let (want, have) = (slot.of(&want.inside), slot.of(&observed.inside));
         let want = want.as_ref().map_or(nothing.clone(), Into::into);
         all.add(&place, &want, &have.as_ref().map_or(nothing, Into::into));
     }
-    Network {
+    NetworkState {
         ipsets: members(&desired.members, in_sets, set),
         rules: Comparison::of(all.desired.rules, all.observed.rules),
         routes: Comparison::of(all.desired.routes, all.observed.routes),
@@ -149,7 +154,7 @@ fn network(want: &Wanted, desired: &Desired, observed: &Observed, set: impl Fn(F
 
 /// Objects of one place, or of all.
 #[derive(Clone, Debug, Default)]
-struct Objects {
+struct NetworkObjects {
     rules: Vec<PathRule>,
     routes: Vec<PathRoute>,
     links: BTreeMap<String, (bool, bool)>,
@@ -161,29 +166,29 @@ struct Objects {
 
 /// Both sides, ready to be shown.
 #[derive(Default)]
-struct Lists {
-    desired: Shown,
-    observed: Shown,
+struct ComparedLists {
+    desired: ShownObjects,
+    observed: ShownObjects,
     sysctls: Comparison<SysctlState>,
 }
 
 #[derive(Default)]
-struct Shown {
+struct ShownObjects {
     rules: Vec<PolicyRuleState>,
     routes: Vec<RouteState>,
     links: Vec<LinkState>,
-    firewall: Vec<Rule>,
+    firewall: Vec<ShownRule>,
 }
 
-impl Lists {
-    fn add(&mut self, place: &str, want: &Objects, have: &Objects) {
+impl ComparedLists {
+    fn add(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
         self.desired.add(place, want);
         self.observed.add(place, have);
         self.add_sysctls(place, want, have);
     }
 
     /// Of the settings that are looked at, only those that we want otherwise, or have changed, are ours.
-    fn add_sysctls(&mut self, place: &str, want: &Objects, have: &Objects) {
+    fn add_sysctls(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
         let show = |name: &String, value: &String| SysctlState {
             place: place.to_owned(),
             name: name.clone(),
@@ -203,8 +208,8 @@ impl Lists {
     }
 }
 
-impl Shown {
-    fn add(&mut self, place: &str, objects: &Objects) {
+impl ShownObjects {
+    fn add(&mut self, place: &str, objects: &NetworkObjects) {
         self.rules.extend(objects.rules.iter().map(|rule| policy_rule(place, rule)));
         self.routes.extend(objects.routes.iter().map(|found| route(place, found)));
         self.links.extend(objects.links.iter().map(|(name, (up, right))| {
@@ -224,8 +229,8 @@ fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, SeenLine)> {
     sets.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
 }
 
-fn seen_lines(saved: &BTreeMap<Family, Saved>) -> Vec<(Family, SeenLine)> {
-    let of = |(family, saved): (&Family, &Saved)| {
+fn seen_lines(saved: &BTreeMap<Family, SavedTables>) -> Vec<(Family, SeenLine)> {
+    let of = |(family, saved): (&Family, &SavedTables)| {
         ChainSet::NODE.lines(saved).into_iter().map(|line| (*family, line)).collect()
     };
     saved.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
@@ -237,9 +242,9 @@ fn given(all: &BTreeSet<(String, IpNet)>) -> Vec<(String, IpNet)> {
     all.iter().filter(|(_, net)| is_given(net.addr())).cloned().collect()
 }
 
-impl From<&Wanted> for Objects {
-    fn from(want: &Wanted) -> Objects {
-        Objects {
+impl From<&WantedNode> for NetworkObjects {
+    fn from(want: &WantedNode) -> NetworkObjects {
+        NetworkObjects {
             rules: want.rules.clone(),
             routes: want.routes.clone(),
             links: want.pairs.iter().map(|pair| (pair.node.clone(), (true, true))).collect(),
@@ -251,9 +256,9 @@ impl From<&Wanted> for Objects {
     }
 }
 
-impl From<&Observed> for Objects {
-    fn from(seen: &Observed) -> Objects {
-        Objects {
+impl From<&ObservedState> for NetworkObjects {
+    fn from(seen: &ObservedState) -> NetworkObjects {
+        NetworkObjects {
             rules: seen.rules.clone(),
             routes: seen.routes.clone(),
             links: seen.links.iter().map(|(name, link)| (name.clone(), (link.up, link.right))).collect(),
@@ -265,10 +270,10 @@ impl From<&Observed> for Objects {
     }
 }
 
-impl From<&WantedInside> for Objects {
-    fn from(want: &WantedInside) -> Objects {
+impl From<&WantedInside> for NetworkObjects {
+    fn from(want: &WantedInside) -> NetworkObjects {
         let links = want.addresses.iter().map(|(link, _)| (link.clone(), (true, true)));
-        Objects {
+        NetworkObjects {
             rules: want.rules.clone(),
             routes: want.routes.clone(),
             links: links.collect(),
@@ -280,9 +285,9 @@ impl From<&WantedInside> for Objects {
     }
 }
 
-impl From<&ObservedInside> for Objects {
-    fn from(seen: &ObservedInside) -> Objects {
-        Objects {
+impl From<&ObservedInside> for NetworkObjects {
+    fn from(seen: &ObservedInside) -> NetworkObjects {
+        NetworkObjects {
             rules: seen.rules.clone(),
             routes: seen.routes.clone(),
             links: seen.links.iter().map(|(name, up)| (name.clone(), (*up, true))).collect(),

@@ -5,28 +5,28 @@ use std::{
     net::IpAddr,
 };
 
-use agent::{CaptureSnapshot, EnrolledPodView, Known, Settings, Snapshot, life, timestamp};
+use agent::{AgentSettings, AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life, timestamp};
 use model::Family;
 use planner::{
-    Decision, Policy, Redirect, Skipped,
-    ambient::{AMBIENT_REDIRECTION, AmbientPolicy, Enrolled, NotEnrolled, Standing},
+    Decision, EnrolmentPolicy, SidecarRedirect, SkipReason,
+    ambient::{AMBIENT_REDIRECTION, AmbientPolicy, AmbientStanding, EnrolmentReason, NotEnrolled},
     enrolment::STATUS,
-    node::Slot,
-    ztunnel::Candidate,
+    node::ZtunnelSlot,
+    ztunnel::ZtunnelCandidate,
 };
-use pod_status::{Evidence, Life, Membership, Proxy, Rules};
+use pod_status::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
-    CaptureState, Comparison, Difference, DifferenceKind, KernelView, PodState, Reason, RedirectionMode,
-    RouteState, SetMember, State, ZtunnelState, ZtunnelView,
+    CaptureState, Comparison, DifferenceKind, KernelView, PodState, RedirectionMode, RouteState, SetMember,
+    StateDifference, StateReason, StateReport, ZtunnelState, ZtunnelView,
 };
 use zds::ConnectionState;
 
 use crate::{inpod, node::number};
 
 /// The node's ztunnels. `active`: the slot that the kernel sends new connections to.
-pub(super) fn ztunnels(snapshot: &Snapshot, active: Option<u32>) -> Vec<ZtunnelState> {
+pub(super) fn ztunnels(snapshot: &AgentSnapshot, active: Option<u32>) -> Vec<ZtunnelState> {
     let only = snapshot.ztunnels.len() == 1;
-    let show = |one: &Candidate| {
+    let show = |one: &ZtunnelCandidate| {
         let mut shown = ZtunnelState {
             namespace: one.name.namespace.clone(),
             name: one.name.name.clone(),
@@ -39,10 +39,10 @@ pub(super) fn ztunnels(snapshot: &Snapshot, active: Option<u32>) -> Vec<ZtunnelS
         };
         match &snapshot.way {
             CaptureSnapshot::Node { desired: Some(desired), .. } => {
-                let slot = Slot::BOTH
+                let slot = ZtunnelSlot::BOTH
                     .into_iter()
                     .find(|slot| desired.slot(*slot).is_some_and(|generation| generation.uid == one.uid));
-                shown.slot = slot.map(Slot::number);
+                shown.slot = slot.map(ZtunnelSlot::number);
                 shown.link =
                     slot.and_then(|slot| desired.slot(slot)).map(|generation| generation.veth.clone());
                 shown.active = shown.slot.is_some() && shown.slot == active;
@@ -70,42 +70,42 @@ fn connection(all: &[ConnectionState], only: bool, shown: &mut ZtunnelState) {
 }
 
 /// How pods with a sidecar are to be redirected, by UID.
-pub(super) type Redirects = BTreeMap<String, Box<Redirect>>;
+pub(super) type PodRedirects = BTreeMap<String, Box<SidecarRedirect>>;
 
 /// All pods, and how those with a sidecar are to be redirected. The network must have been looked at. `holding`: the network
 /// compared with what holds traffic back without a ztunnel, where the desired one could not be made.
 pub(super) fn pods(
-    snapshot: &Snapshot,
-    state: &State,
-    holding: Option<&report::Network>,
-    settings: &Settings,
-) -> (Vec<PodState>, Redirects) {
-    let mut seen = Network::of(&state.network);
+    snapshot: &AgentSnapshot,
+    state: &StateReport,
+    holding: Option<&report::NetworkState>,
+    settings: &AgentSettings,
+) -> (Vec<PodState>, PodRedirects) {
+    let mut seen = NodeNetwork::of(&state.network);
     seen.active = state.node.active_slot.is_some();
-    seen.holding = holding.map(|network| Box::new(Network::of(network)));
-    let mut redirects = Redirects::new();
+    seen.holding = holding.map(|network| Box::new(NodeNetwork::of(network)));
+    let mut redirects = PodRedirects::new();
     let pods = snapshot.pods.iter().map(|known| pod(snapshot, known, &seen, settings, &mut redirects));
     (pods.collect(), redirects)
 }
 
 /// What matters of the node's network for single pods.
-pub(super) struct Network<'a> {
+pub(super) struct NodeNetwork<'a> {
     members: Option<&'a [SetMember]>,
     /// Rules of the node that are missing or changed.
-    broken: Vec<&'a Difference>,
+    broken: Vec<&'a StateDifference>,
     /// Routes of the node that are missing.
     lost: Vec<&'a RouteState>,
     /// A ztunnel takes new connections.
     pub(super) active: bool,
     /// The same by what holds traffic back, where that is not what is desired.
-    holding: Option<Box<Network<'a>>>,
+    holding: Option<Box<NodeNetwork<'a>>>,
 }
 
-impl<'a> Network<'a> {
-    pub(super) fn of(network: &'a report::Network) -> Network<'a> {
-        let missing = |found: &&Difference| found.kind != DifferenceKind::Unexpected;
+impl<'a> NodeNetwork<'a> {
+    pub(super) fn of(network: &'a report::NetworkState) -> NodeNetwork<'a> {
+        let missing = |found: &&StateDifference| found.kind != DifferenceKind::Unexpected;
         let rules = network.rules.difference.iter().chain(&network.firewall.difference);
-        Network {
+        NodeNetwork {
             members: network.ipsets.observed.as_deref(),
             broken: rules.filter(missing).collect(),
             lost: lost(&network.routes),
@@ -149,11 +149,11 @@ const DOUBT: &str = "the API server's list lacks it, or shows it as it was befor
                      gone: it stays as it was";
 
 fn pod(
-    snapshot: &Snapshot,
-    known: &Known,
-    seen: &Network<'_>,
-    settings: &Settings,
-    redirects: &mut Redirects,
+    snapshot: &AgentSnapshot,
+    known: &KnownPod,
+    seen: &NodeNetwork<'_>,
+    settings: &AgentSettings,
+    redirects: &mut PodRedirects,
 ) -> PodState {
     let meta = &known.pod.metadata;
     let mut ips = known.pod.status.ips();
@@ -176,7 +176,7 @@ fn pod(
         privilege: None,
     };
     if known.ended && meta.deleted.is_some() {
-        shown.reason = Reason {
+        shown.reason = StateReason {
             code: NotEnrolled::Terminated.code().to_owned(),
             words: "its containers have ended, and the API server is about to remove it".to_owned(),
         };
@@ -185,13 +185,13 @@ fn pod(
     }
     let mut evidence = Evidence { life: life_of(known), ..Evidence::OUTSIDE };
     match (&known.standing, &snapshot.way) {
-        (Standing::Out(left), _) => {
+        (AmbientStanding::Out(left), _) => {
             let redirect = outside(*left, known, &settings.policy, &mut shown, &mut evidence);
             redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
         }
         (_, CaptureSnapshot::Node { .. }) => shown.way = Some(RedirectionMode::Node),
         (_, CaptureSnapshot::InPod { .. }) => shown.way = Some(RedirectionMode::InPod),
-        (_, CaptureSnapshot::None) => evidence.membership = Membership::Undetermined,
+        (_, CaptureSnapshot::None) => evidence.membership = MeshMembership::Undetermined,
     }
     match &snapshot.way {
         CaptureSnapshot::Node { .. } => on_node(seen, is_open(snapshot), &mut shown, &mut evidence),
@@ -203,8 +203,8 @@ fn pod(
                 evidence = Evidence { life: evidence.life, ..enrolled_pod.evidence };
                 from_within(enrolled_pod, &mut shown);
             } else if shown.way == Some(RedirectionMode::InPod) {
-                evidence.membership = Membership::Member;
-                evidence.rules = Rules::Absent { failing: false };
+                evidence.membership = MeshMembership::Member;
+                evidence.rules = RulesEvidence::Absent { failing: false };
                 evidence.awaited = true; // the next pass takes it in
             }
         }
@@ -214,7 +214,7 @@ fn pod(
     let is_leaving =
         meta.deleted.is_some() && shown.kernel.netns.is_none() && shown.way == Some(RedirectionMode::InPod);
     if is_leaving {
-        evidence.life = Life::Ending;
+        evidence.life = PodLife::Ending;
     }
     shown.capture = evidence.classify().state;
     match &snapshot.way {
@@ -237,31 +237,33 @@ fn pod(
 }
 
 /// How far its life is, by the API server and its sandbox.
-pub(super) fn life_of(known: &Known) -> Life {
-    if known.ended { Life::Ending } else { life(&known.pod) }
+pub(super) fn life_of(known: &KnownPod) -> PodLife {
+    if known.ended { PodLife::Ending } else { life(&known.pod) }
 }
 
-fn reason(standing: &Standing) -> Reason {
+fn reason(standing: &AmbientStanding) -> StateReason {
     let words = match standing {
-        Standing::Member { reason, .. } | Standing::Pending(reason) => Enrolled::to_string(reason),
-        Standing::Out(left) => NotEnrolled::to_string(left),
+        AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => {
+            EnrolmentReason::to_string(reason)
+        }
+        AmbientStanding::Out(left) => NotEnrolled::to_string(left),
     };
     let code = match standing {
-        Standing::Member { reason, .. } | Standing::Pending(reason) => reason.code(),
-        Standing::Out(left) => left.code(),
+        AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => reason.code(),
+        AmbientStanding::Out(left) => left.code(),
     };
-    Reason { code: code.to_owned(), words }
+    StateReason { code: code.to_owned(), words }
 }
 
 /// A pod that is none of ambient mode's: it may have a sidecar. What the plugin decides at its ADD is decided here from
 /// the same facts; if that is to redirect it, how.
 fn outside(
     left: NotEnrolled,
-    known: &Known,
+    known: &KnownPod,
     policy: &AmbientPolicy,
     shown: &mut PodState,
     evidence: &mut Evidence,
-) -> Option<Box<Redirect>> {
+) -> Option<Box<SidecarRedirect>> {
     // Labels are looked at first. Who is advised to change them shall not find that it was of no use.
     let never = match () {
         () if matches!(shown.phase.as_str(), "Succeeded" | "Failed") => Some(NotEnrolled::Terminated),
@@ -269,38 +271,38 @@ fn outside(
         () => None,
     };
     let left = never.unwrap_or(left);
-    shown.reason = Reason { code: left.code().to_owned(), words: left.to_string() };
+    shown.reason = StateReason { code: left.code().to_owned(), words: left.to_string() };
     if matches!(left, NotEnrolled::ExcludedNamespace | NotEnrolled::AgentPod | NotEnrolled::HostNetwork)
         || matches!(left, NotEnrolled::Terminated | NotEnrolled::Ztunnel | NotEnrolled::NoProxy)
     {
         return None;
     }
-    let policy = Policy {
+    let policy = EnrolmentPolicy {
         excluded_namespaces: policy.excluded_namespaces.clone(),
         agent_namespace: policy.agent_namespace.clone(),
-        ..Policy::default()
+        ..EnrolmentPolicy::default()
     };
     match planner::decide(&known.pod, known.namespace.as_ref(), &policy) {
         Ok(Decision::Redirect(redirect)) => {
             shown.way = Some(RedirectionMode::Sidecar);
-            evidence.membership = Membership::Member; // `sidecar::show` observes its rules
-            shown.reason = Reason {
+            evidence.membership = MeshMembership::Member; // `sidecar::show` observes its rules
+            shown.reason = StateReason {
                 code: "sidecar".to_owned(),
                 words: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
             };
             return Some(redirect);
         }
         // What ambient mode says of one that was not injected is the better answer.
-        Ok(Decision::Pass(Skipped::NotInjected | Skipped::NoProxy | Skipped::InjectionRefused))
+        Ok(Decision::Pass(SkipReason::NotInjected | SkipReason::NoProxy | SkipReason::InjectionRefused))
             if !known.pod.metadata.annotations.contains_key(STATUS) => {}
         Ok(Decision::Pass(passed)) => {
-            shown.reason = Reason { code: passed.code().to_owned(), words: passed.to_string() };
+            shown.reason = StateReason { code: passed.code().to_owned(), words: passed.to_string() };
         }
         Ok(Decision::Enrol(_)) => {}
         Err(error) => {
             shown.way = Some(RedirectionMode::Sidecar);
-            evidence.membership = Membership::Member;
-            evidence.rules = Rules::Absent { failing: true };
+            evidence.membership = MeshMembership::Member;
+            evidence.rules = RulesEvidence::Absent { failing: true };
             shown.trouble =
                 Some(format!("its annotations cannot be read, so it cannot start again: {error}"));
         }
@@ -311,20 +313,20 @@ fn outside(
 /// With capture on the node the sets, routes and rules there are all that there is.
 ///
 /// `open`: without a ztunnel, traffic goes past the mesh.
-pub(super) fn on_node(seen: &Network<'_>, open: bool, shown: &mut PodState, evidence: &mut Evidence) {
+pub(super) fn on_node(seen: &NodeNetwork<'_>, open: bool, shown: &mut PodState, evidence: &mut Evidence) {
     let active = seen.active;
     let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
     if shown.way != Some(RedirectionMode::Node) {
         if !inside.is_empty() && shown.way.is_none() {
-            evidence.membership = Membership::Outside { remains: true };
+            evidence.membership = MeshMembership::Outside { remains: true };
             let left = inside.iter().map(|ip| format!("{ip} is still in the set of enrolled addresses"));
             shown.kernel.differences.extend(left);
         }
         return;
     }
-    evidence.membership = Membership::Member;
+    evidence.membership = MeshMembership::Member;
     if seen.members.is_none() {
-        evidence.rules = Rules::Unobserved;
+        evidence.rules = RulesEvidence::Unobserved;
         shown.kernel.blind = Some("the node's network could not be observed".to_owned());
         return;
     }
@@ -349,19 +351,19 @@ pub(super) fn on_node(seen: &Network<'_>, open: bool, shown: &mut PodState, evid
         differences.extend(broken);
     }
     evidence.rules = match () {
-        () if shown.ips.is_empty() => Rules::Absent { failing: false },
-        () if shown.kernel.differences.is_empty() => Rules::Verified,
-        () => Rules::Incomplete { holds: !leaks },
+        () if shown.ips.is_empty() => RulesEvidence::Absent { failing: false },
+        () if shown.kernel.differences.is_empty() => RulesEvidence::Verified,
+        () => RulesEvidence::Incomplete { holds: !leaks },
     };
-    evidence.proxy = if active { Proxy::Serves } else { Proxy::Unavailable };
+    evidence.proxy = if active { ProxyEvidence::Serves } else { ProxyEvidence::Unavailable };
     evidence.fails_open = open;
     if shown.ips.is_empty() {
-        evidence.life = Life::Starting;
+        evidence.life = PodLife::Starting;
     }
 }
 
-fn is_open(snapshot: &Snapshot) -> bool {
-    matches!(snapshot.way, CaptureSnapshot::Node { fallback: planner::node::Fallback::Open, .. })
+fn is_open(snapshot: &AgentSnapshot) -> bool {
+    matches!(snapshot.way, CaptureSnapshot::Node { fallback: planner::node::ZtunnelFallback::Open, .. })
 }
 
 /// With in-pod capture the reconciler knows how far a pod is.
@@ -370,13 +372,13 @@ fn from_within(enrolled_pod: &EnrolledPodView, shown: &mut PodState) {
         shown.ips.clone_from(&enrolled_pod.ips);
     }
     shown.kernel = inpod::view(enrolled_pod);
-    let serves = enrolled_pod.evidence.proxy == Proxy::Serves;
+    let serves = enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
     shown.ztunnel = Some(ZtunnelView { serves, refused: enrolled_pod.refused.clone() });
     shown.trouble.clone_from(&enrolled_pod.trouble);
 }
 
 /// An address that is missing in the set of probed pods keeps the kubelet's probes out, and nothing else.
-fn of_probes(seen: &Network<'_>, settings: &Settings, shown: &mut PodState) {
+fn of_probes(seen: &NodeNetwork<'_>, settings: &AgentSettings, shown: &mut PodState) {
     let captured = matches!(shown.capture, CaptureState::Captured | CaptureState::Held);
     let Some(chosen) = settings.capture.in_pod().filter(|_| captured && seen.members.is_some()) else {
         return;

@@ -5,14 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use netfilter::{Options, RuleDigest};
+use netfilter::{FirewallOptions, RuleDigest};
 use netns::{Netns, NetnsId};
-use planner::{Decision, Policy, ambient::ALL_ENROLLED};
-use pod_status::{Evidence, Rules};
-use report::{CaptureState, KernelView, PodState, Reason, RedirectionMode, Unobserved};
+use planner::{Decision, EnrolmentPolicy, ambient::ALL_ENROLLED};
+use pod_status::{Evidence, RulesEvidence};
+use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, Unobserved};
 use wire::{NetnsFile, PodRecord};
 
-use crate::sidecar::{self, Places, SIDECAR};
+use crate::sidecar::{self, NetnsPaths, SIDECAR};
 
 /// Adds to each pod why its last ADD failed, if it did; a pod that nobody else tells of is added.
 pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
@@ -25,7 +25,7 @@ pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
             Some(pod) => pod.trouble = pod.trouble.take().or(Some(why)),
             None => {
                 let mut pod = from(record);
-                let rules = Rules::Absent { failing: true };
+                let rules = RulesEvidence::Absent { failing: true };
                 pod.capture = Evidence { rules, awaited: true, ..Evidence::UNKNOWN }.classify().state;
                 pod.trouble = Some(why);
                 pods.push(pod);
@@ -35,7 +35,7 @@ pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
 }
 
 /// A pod that has a network namespace and no record started before the plugin was there, or was one of another version's.
-fn unrecorded(records: &[PodRecord], places: &Places) -> Option<Unobserved> {
+fn unrecorded(records: &[PodRecord], places: &NetnsPaths) -> Option<Unobserved> {
     let netns_directory = &places.netns_directory;
     let what = "pods that started before this plugin was there".to_owned();
     if places.are_unknown() {
@@ -67,20 +67,20 @@ fn unrecorded(records: &[PodRecord], places: &Places) -> Option<Unobserved> {
 /// The pods of a node whose agent takes no part in ambient mode, by what the plugin noted, compared with the kernel.
 pub(super) fn pods(
     records: &[PodRecord],
-    places: &Places,
-    tools: &Options,
-    cache: &mut sidecar::Cache,
+    places: &NetnsPaths,
+    tools: &FirewallOptions,
+    cache: &mut sidecar::SidecarCache,
 ) -> (Vec<PodState>, Option<Unobserved>) {
     let done = records.iter().filter(|record| record.error.is_none());
     let mut pods: Vec<PodState> = done.map(from).collect();
     let redirects = records.iter().filter_map(|record| {
-        match planner::decide(record.pod.as_deref()?, None, &Policy::default()) {
+        match planner::decide(record.pod.as_deref()?, None, &EnrolmentPolicy::default()) {
             Ok(Decision::Redirect(redirect)) => Some((key(record), redirect)),
             _ => None,
         }
     });
     let recorded = records.iter().map(|record| (key(record), RuleDigest::from_lines(record.rules.clone())));
-    let means = sidecar::Means { places, tools, recorded: &recorded.collect() };
+    let means = sidecar::CompareContext { places, tools, recorded: &recorded.collect() };
     sidecar::show(means, &redirects.collect(), cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     (pods, unrecorded(records, places))
@@ -107,7 +107,7 @@ fn from(record: &PodRecord) -> PodState {
         phase: "Running".to_owned(),
         capture: if is_sidecar { SIDECAR } else { Evidence::OUTSIDE }.classify().state,
         way: is_sidecar.then_some(RedirectionMode::Sidecar),
-        reason: Reason { code: record.decision.clone(), words: words(record) },
+        reason: StateReason { code: record.decision.clone(), words: words(record) },
         since: Some(record.at.clone()),
         annotation: None,
         kernel: KernelView { blind, ..KernelView::default() },

@@ -9,17 +9,17 @@ use std::{
 };
 
 use agent::timestamp;
-use hostnet::Handle;
+use hostnet::RtnetlinkHandle;
 use model::Family;
-use netfilter::{Fingerprint, Firewall, Options, RuleDigest};
+use netfilter::{Firewall, FirewallOptions, RuleDigest, RulesFingerprint};
 use netns::{Netns, NetnsId};
-use planner::Redirect;
-use pod_status::{Evidence, Life, Proxy, Rules};
-use redirect::Families;
+use planner::SidecarRedirect;
+use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
+use redirect::FamilyChoice;
 use report::{PodState, RedirectionMode};
 use rules::ChainSet;
 
-use crate::{inpod::netns_ref, pods::Redirects};
+use crate::{inpod::netns_ref, pods::PodRedirects};
 
 /// A look at rules starts two tools. On a node with very many such pods the first look does not get to all of them.
 const LIMIT: Duration = Duration::from_secs(4);
@@ -29,26 +29,26 @@ const UNRECORDED: &str = "its ADD left no record of its rules, as earlier versio
                           here to compare them with its annotations; a restart of the pod leaves one";
 
 /// A pod that has a sidecar and runs: its sidecar is not asked, and its rules are yet to be observed.
-pub(super) const SIDECAR: Evidence = Evidence { proxy: Proxy::Serves, ..Evidence::UNKNOWN };
+pub(super) const SIDECAR: Evidence = Evidence { proxy: ProxyEvidence::Serves, ..Evidence::UNKNOWN };
 
 /// What was seen before, namespace by namespace.
 #[derive(Debug, Default)]
-pub(super) struct Cache {
+pub(super) struct SidecarCache {
     addresses: BTreeMap<NetnsId, BTreeSet<IpAddr>>,
     /// With what the kernel told of them by then.
-    rules: BTreeMap<NetnsId, (Fingerprint, Vec<String>)>,
+    rules: BTreeMap<NetnsId, (RulesFingerprint, Vec<String>)>,
 }
 
 /// Where network namespaces of pods are found.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct NetnsPaths {
     /// Where the container runtime binds them.
     pub(super) netns_directory: PathBuf,
     /// The node's processes, in place of a directory that is not there.
     pub(super) proc: Option<PathBuf>,
 }
 
-impl Places {
+impl NetnsPaths {
     pub(super) fn used(&self) -> &Path {
         self.by_process().unwrap_or(&self.netns_directory)
     }
@@ -74,14 +74,19 @@ impl Places {
 /// How a pod's rules are compared: with what its ADD left, by its UID, which needs no tool; or, where there is no record of
 /// that, with what its annotations ask for, by the iptables tools.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Means<'a> {
-    pub(super) places: &'a Places,
-    pub(super) tools: &'a Options,
+pub(super) struct CompareContext<'a> {
+    pub(super) places: &'a NetnsPaths,
+    pub(super) tools: &'a FirewallOptions,
     pub(super) recorded: &'a BTreeMap<String, RuleDigest>,
 }
 
 /// Fills in what the kernel shows of pods with a sidecar.
-pub(super) fn show(means: Means<'_>, redirects: &Redirects, cache: &mut Cache, pods: &mut [PodState]) {
+pub(super) fn show(
+    means: CompareContext<'_>,
+    redirects: &PodRedirects,
+    cache: &mut SidecarCache,
+    pods: &mut [PodState],
+) {
     let is_one =
         |pod: &PodState| pod.way == Some(RedirectionMode::Sidecar) && redirects.contains_key(&pod.uid);
     if !pods.iter().any(is_one) {
@@ -95,8 +100,8 @@ pub(super) fn show(means: Means<'_>, redirects: &Redirects, cache: &mut Cache, p
         let outcome = match &found {
             Err(error) => Err(format!("network namespaces of pods cannot be listed: {error}")),
             Ok(_) if pod.phase != "Running" || pod.ips.is_empty() => {
-                let rules = Rules::Absent { failing: false };
-                pod.capture = Evidence { life: Life::Starting, rules, ..SIDECAR }.classify().state;
+                let rules = RulesEvidence::Absent { failing: false };
+                pod.capture = Evidence { life: PodLife::Starting, rules, ..SIDECAR }.classify().state;
                 continue;
             }
             Ok(all) => {
@@ -122,7 +127,11 @@ fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
         }
         Ok(differences) => {
             let is_complete = differences.is_empty();
-            let rules = if is_complete { Rules::Verified } else { Rules::Incomplete { holds: false } };
+            let rules = if is_complete {
+                RulesEvidence::Verified
+            } else {
+                RulesEvidence::Incomplete { holds: false }
+            };
             pod.capture = Evidence { rules, ..SIDECAR }.classify().state;
             pod.kernel.looked = Some(timestamp(SystemTime::now()));
             pod.kernel.blind = None;
@@ -136,13 +145,13 @@ fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
     }
 }
 
-impl Cache {
+impl SidecarCache {
     /// Which namespace has which address. An address does not change once a plugin has given it.
-    fn by_address(&mut self, all: Vec<(PathBuf, Netns)>) -> Found {
+    fn by_address(&mut self, all: Vec<(PathBuf, Netns)>) -> NetnsByAddress {
         let ids: BTreeSet<NetnsId> = all.iter().map(|(_, netns)| netns.id()).collect();
         self.addresses.retain(|id, _| ids.contains(id));
         self.rules.retain(|id, _| ids.contains(id));
-        let mut found = Found::default();
+        let mut found = NetnsByAddress::default();
         for (_, netns) in all {
             let known = self.addresses.get(&netns.id()).filter(|ips| !ips.is_empty()).cloned();
             let asked = known.map_or_else(|| addresses(&netns), Ok);
@@ -163,7 +172,8 @@ impl Cache {
         compare: impl Fn(&Netns) -> Result<Vec<String>, String>,
         late: impl Fn() -> bool,
     ) -> Result<Vec<String>, String> {
-        let now = netns.run_in(|| Fingerprint::of_this_netns().ok()).map_err(|error| error.to_string())?;
+        let now =
+            netns.run_in(|| RulesFingerprint::of_this_netns().ok()).map_err(|error| error.to_string())?;
         if let (Some(now), Some((then, differences))) = (&now, self.rules.get(&netns.id()))
             && now == then
         {
@@ -183,17 +193,17 @@ impl Cache {
 /// Differences from the desired state in a pod's namespace.
 fn compare(
     netns: &Netns,
-    redirect: &Redirect,
+    redirect: &SidecarRedirect,
     then: Option<&RuleDigest>,
-    tools: &Options,
+    tools: &FirewallOptions,
 ) -> Result<Vec<String>, String> {
-    let families = if redirect.dual_stack { Families::Dual } else { Families::First };
+    let families = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
     if let Some(then) = then.filter(|then| !then.is_empty()) {
         let compare = || redirect::compare(&redirect.config, families, then);
         let compared = netns.run_in(compare).map_err(|error| error.to_string())?;
         return compared.map_err(|error| error.to_string());
     }
-    let act = |options: &Options| redirect::verify(&redirect.config, families, options);
+    let act = |options: &FirewallOptions| redirect::verify(&redirect.config, families, options);
     match netfilter::inside(netns, tools, act) {
         Ok((seen, _)) => Ok(seen.differences),
         Err(redirect::Error::Firewall(netfilter::Error::NoIptables(_))) => Err(UNRECORDED.to_owned()),
@@ -203,14 +213,14 @@ fn compare(
 
 /// Namespaces by the addresses in them.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct NetnsByAddress {
     pub(super) by_address: BTreeMap<IpAddr, Arc<Netns>>,
     /// Why one of them could not be observed, at least.
     refused: Option<String>,
 }
 
-impl Found {
-    fn not_found(&self, places: &Places) -> String {
+impl NetnsByAddress {
+    fn not_found(&self, places: &NetnsPaths) -> String {
         let place = places.used().display();
         match &self.refused {
             Some(why) => format!("network namespaces in {place} cannot be observed: {why}"),
@@ -220,13 +230,13 @@ impl Found {
 }
 
 /// Which namespace has which address.
-pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> Found {
-    Cache::default().by_address(all)
+pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> NetnsByAddress {
+    SidecarCache::default().by_address(all)
 }
 
 /// How many rules of sidecar redirection a namespace has.
-pub(super) fn rules_there(netns: &Netns, tools: &Options) -> Result<usize, String> {
-    let act = |options: &Options| {
+pub(super) fn rules_there(netns: &Netns, tools: &FirewallOptions) -> Result<usize, String> {
+    let act = |options: &FirewallOptions| {
         let (_, seen) = Firewall::open(options)?;
         let of = |family| ChainSet::SIDECAR.lines(seen.of(family)).len();
         Ok::<usize, redirect::Error>(Family::BOTH.into_iter().map(of).sum())
@@ -236,7 +246,7 @@ pub(super) fn rules_there(netns: &Netns, tools: &Options) -> Result<usize, Strin
 
 /// Without those of loopback, which every namespace has.
 fn addresses(netns: &Netns) -> Result<BTreeSet<IpAddr>, String> {
-    let list = || Handle::open().and_then(|mut handle| handle.addresses());
+    let list = || RtnetlinkHandle::open().and_then(|mut handle| handle.addresses());
     let all = netns.run_in(list).map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     let ips = all.into_iter().map(|address| address.ip);
     Ok(ips.filter(|ip| !ip.is_loopback() && !is_link_local(*ip)).collect())

@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 
 use model::Family;
-use planner::node::{NodeConfig, Operation, PathRule, Place, RouteEdit};
-use report::Step;
+use planner::node::{NetnsPlace, NodeConfig, Operation, PathRule, RouteEdit};
+use report::PlanStep;
 
 use crate::node::{place, policy_rule};
 
-pub(super) fn step(operation: &Operation, config: &NodeConfig) -> Step {
-    Step {
+pub(super) fn step(operation: &Operation, config: &NodeConfig) -> PlanStep {
+    PlanStep {
         kind: operation.kind().to_owned(),
         words: operation.to_string(),
         operations: operations(operation, config),
@@ -18,9 +18,9 @@ pub(super) fn step(operation: &Operation, config: &NodeConfig) -> Step {
 
 /// As a person would do it by hand. What happens in a ztunnel's namespace says so.
 fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
-    let at = |at: &Place| match at {
-        Place::Node => String::new(),
-        Place::Ztunnel(_) => format!("[{}] ", place(at)),
+    let at = |at: &NetnsPlace| match at {
+        NetnsPlace::Node => String::new(),
+        NetnsPlace::Ztunnel(_) => format!("[{}] ", place(at)),
     };
     match operation {
         Operation::CreateSet(family) => {
@@ -74,7 +74,7 @@ fn sysctl(at: &str, name: &str, value: &str) -> String {
     format!("{at}sysctl -w {name}={value}")
 }
 
-fn verb(verb: &str, at: &Place, rule: &PathRule) -> String {
+fn verb(verb: &str, at: &NetnsPlace, rule: &PathRule) -> String {
     let shown = policy_rule(&place(at), rule).to_string();
     shown.replacen(" rule ", &format!(" rule {verb} "), 1)
 }

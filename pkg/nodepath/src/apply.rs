@@ -2,20 +2,20 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use hostnet::{Handle, NewLink, RouteChange, sysctl};
+use hostnet::{NewLink, RouteChange, RtnetlinkHandle, sysctl};
 use ipset::SetName;
-use journal::{Page, Whose};
+use journal::{JournalPage, PageOwner};
 use model::Family;
-use planner::node::{Direction, LinkKind, Operation, Pair, Place, RouteEdit, Slot};
+use planner::node::{Direction, LinkKind, LinkPair, NetnsPlace, Operation, RouteEdit, ZtunnelSlot};
 
-use crate::{Begun, Error, Located, NodePath, convert, convert::Names, members};
+use crate::{Error, LocatedPod, NodePath, PendingRestores, convert, convert::LinkNames, members};
 
 impl NodePath {
     /// Does one step, going on from what [`NodePath::begin`] has begun, if anything. Repeating one changes nothing.
     ///
     /// # Errors
     /// The kernel's or the tool's refusal, in its own words.
-    pub fn apply(&mut self, step: &Operation, begun: &mut Begun) -> Result<(), Error> {
+    pub fn apply(&mut self, step: &Operation, begun: &mut PendingRestores) -> Result<(), Error> {
         match step {
             Operation::CreateSet(family) => {
                 let _ = self.sets.create(&members::spec(&self.config, *family)?)?;
@@ -50,26 +50,30 @@ impl NodePath {
         Ok(())
     }
 
-    pub(crate) fn ztunnel(&mut self, slot: Slot) -> Result<&mut Located, Error> {
+    pub(crate) fn ztunnel(&mut self, slot: ZtunnelSlot) -> Result<&mut LocatedPod, Error> {
         let uid = slot.of(&self.slots).as_ref().map(|generation| generation.uid.clone());
         let located = uid.and_then(|uid| self.located.get_mut(&uid));
         located.ok_or(Error::NoZtunnel(slot))
     }
 
-    fn net(&mut self, place: Place) -> Result<&mut Handle, Error> {
+    fn net(&mut self, place: NetnsPlace) -> Result<&mut RtnetlinkHandle, Error> {
         match place {
-            Place::Node => Ok(&mut self.net),
-            Place::Ztunnel(slot) => Ok(&mut self.ztunnel(slot)?.net),
+            NetnsPlace::Node => Ok(&mut self.net),
+            NetnsPlace::Ztunnel(slot) => Ok(&mut self.ztunnel(slot)?.net),
         }
     }
 
-    fn link(&mut self, place: Place, name: &str) -> Result<(&mut Handle, hostnet::LinkIndex), Error> {
+    fn link(
+        &mut self,
+        place: NetnsPlace,
+        name: &str,
+    ) -> Result<(&mut RtnetlinkHandle, hostnet::LinkIndex), Error> {
         let net = self.net(place)?;
         let link = net.link_by_name(name)?.ok_or_else(|| Error::NoLink(name.to_owned()))?;
         Ok((net, link.index))
     }
 
-    fn delete_link(&mut self, place: Place, name: &str) -> Result<(), Error> {
+    fn delete_link(&mut self, place: NetnsPlace, name: &str) -> Result<(), Error> {
         let net = self.net(place)?;
         if let Some(link) = net.link_by_name(name)? {
             let _ = net.delete_link(link.index)?;
@@ -77,7 +81,7 @@ impl NodePath {
         Ok(())
     }
 
-    fn create_pair(&mut self, pair: &Pair) -> Result<(), Error> {
+    fn create_pair(&mut self, pair: &LinkPair) -> Result<(), Error> {
         if self.config.links == LinkKind::Veth {
             return self.create_veth(pair);
         }
@@ -96,7 +100,7 @@ impl NodePath {
     }
 
     /// A far end that is left from another slot would be in the way.
-    fn create_veth(&mut self, pair: &Pair) -> Result<(), Error> {
+    fn create_veth(&mut self, pair: &LinkPair) -> Result<(), Error> {
         let uid = pair.slot.of(&self.slots).as_ref().map(|generation| generation.uid.clone());
         let located = uid.and_then(|uid| self.located.get_mut(&uid)).ok_or(Error::NoZtunnel(pair.slot))?;
         if let Some(old) = located.net.link_by_name(&pair.ztunnel)? {
@@ -109,9 +113,9 @@ impl NodePath {
     }
 
     /// Istio's network identifiers, plus ten for the second slot, whose UDP port is another one too.
-    fn tunnel<'a>(&self, pair: &Pair, name: &'a str, remote: IpAddr) -> NewLink<'a> {
+    fn tunnel<'a>(&self, pair: &LinkPair, name: &'a str, remote: IpAddr) -> NewLink<'a> {
         let vni = 1000 + u32::from(pair.direction == Direction::Outbound) + 10 * pair.slot.number();
-        let second = u16::from(pair.slot == Slot::One);
+        let second = u16::from(pair.slot == ZtunnelSlot::One);
         let port = self.config.tunnel_port.saturating_add(second);
         match self.config.links {
             LinkKind::Vxlan => NewLink::Vxlan { name, vni, remote, port, local: None },
@@ -122,48 +126,48 @@ impl NodePath {
     /// Does something in the namespace of a place.
     pub(crate) fn run_at<T: Send, E: Send + Into<Error>>(
         &mut self,
-        place: Place,
+        place: NetnsPlace,
         act: impl FnOnce() -> Result<T, E> + Send,
     ) -> Result<T, Error> {
         match place {
-            Place::Node => act().map_err(E::into),
-            Place::Ztunnel(slot) => self.ztunnel(slot)?.netns.run_in(act)?.map_err(E::into),
+            NetnsPlace::Node => act().map_err(E::into),
+            NetnsPlace::Ztunnel(slot) => self.ztunnel(slot)?.netns.run_in(act)?.map_err(E::into),
         }
     }
 
-    pub(crate) fn whose(&mut self, place: Place) -> Result<Whose, Error> {
+    pub(crate) fn whose(&mut self, place: NetnsPlace) -> Result<PageOwner, Error> {
         match place {
-            Place::Node => Ok(None),
-            Place::Ztunnel(slot) => Ok(Some(self.ztunnel(slot)?.netns.id())),
+            NetnsPlace::Node => Ok(None),
+            NetnsPlace::Ztunnel(slot) => Ok(Some(self.ztunnel(slot)?.netns.id())),
         }
     }
 
     /// All old values are written down before the first is changed.
-    fn set_sysctls(&mut self, place: Place, settings: &[(String, String)]) -> Result<(), Error> {
+    fn set_sysctls(&mut self, place: NetnsPlace, settings: &[(String, String)]) -> Result<(), Error> {
         let whose = self.whose(place)?;
         let read = |(name, _): &(String, String)| Ok(sysctl::read(name)?.map(|old| (name.clone(), old)));
         let read_all = || settings.iter().map(read).collect::<Result<_, hostnet::Error>>();
         let old: Vec<_> = self.run_at(place, read_all)?;
-        self.journal.note(Page::Settings(whose), old.into_iter().flatten())?;
+        self.journal.note(JournalPage::Settings(whose), old.into_iter().flatten())?;
         self.run_at(place, || {
             settings.iter().try_for_each(|(name, value)| sysctl::write(name, value).map(drop))
         })
     }
 
-    fn restore_sysctl(&mut self, place: Place, name: &str, value: &str) -> Result<(), Error> {
+    fn restore_sysctl(&mut self, place: NetnsPlace, name: &str, value: &str) -> Result<(), Error> {
         let whose = self.whose(place)?;
         if self.run_at(place, || sysctl::read(name))?.is_some() {
             let _ = self.run_at(place, || sysctl::write(name, value))?;
         }
-        Ok(self.journal.forget(Page::Settings(whose), name)?)
+        Ok(self.journal.forget(JournalPage::Settings(whose), name)?)
     }
 
-    fn routes(&mut self, place: Place, edits: &[RouteEdit]) -> Result<(), Error> {
+    fn routes(&mut self, place: NetnsPlace, edits: &[RouteEdit]) -> Result<(), Error> {
         let net = self.net(place)?;
         let routes = edits.iter().map(|edit| match edit {
             RouteEdit::Put(route) | RouteEdit::Delete(route) => route,
         });
-        let names = Names::of_routes(net, routes)?;
+        let names = LinkNames::of_routes(net, routes)?;
         let mut changes = Vec::with_capacity(edits.len());
         for edit in edits {
             match edit {

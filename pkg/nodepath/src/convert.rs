@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hostnet::{Handle, Link, LinkIndex, PolicyRule, Route, RouteKind, RouteProtocol, RuleAction};
+use hostnet::{Link, LinkIndex, PolicyRule, Route, RouteKind, RouteProtocol, RtnetlinkHandle, RuleAction};
 use model::Family;
 use planner::node::{PathRoute, PathRule, RouteTo};
 
@@ -13,25 +13,25 @@ pub(crate) const OURS: RouteProtocol = RouteProtocol(109);
 
 /// Names and numbers of the links of one namespace, at one moment.
 #[derive(Debug, Default)]
-pub(crate) struct Names(BTreeMap<LinkIndex, String>);
+pub(crate) struct LinkNames(BTreeMap<LinkIndex, String>);
 
-impl Names {
-    pub(crate) fn of(links: &[Link]) -> Names {
-        Names(links.iter().map(|link| (link.index, link.name.clone())).collect())
+impl LinkNames {
+    pub(crate) fn of(links: &[Link]) -> LinkNames {
+        LinkNames(links.iter().map(|link| (link.index, link.name.clone())).collect())
     }
 
     /// Of the links that these routes lead to, as far as they are there. A node has a link for each pod; listing them
     /// all takes longer than any enrolment.
     pub(crate) fn of_routes<'a>(
-        net: &mut Handle,
+        net: &mut RtnetlinkHandle,
         routes: impl Iterator<Item = &'a PathRoute>,
-    ) -> Result<Names, Error> {
+    ) -> Result<LinkNames, Error> {
         let wanted: BTreeSet<&str> = routes.filter_map(link_of).collect();
         let mut found = BTreeMap::new();
         for name in wanted {
             found.extend(net.link_by_name(name)?.map(|link| (link.index, link.name)));
         }
-        Ok(Names(found))
+        Ok(LinkNames(found))
     }
 
     fn name(&self, index: Option<LinkIndex>) -> String {
@@ -51,7 +51,7 @@ fn link_of(route: &PathRoute) -> Option<&str> {
     }
 }
 
-pub(crate) fn route_from(route: &Route, names: &Names) -> PathRoute {
+pub(crate) fn route_from(route: &Route, names: &LinkNames) -> PathRoute {
     let link = || names.name(route.oif);
     let to = match (route.kind, route.gateway) {
         (RouteKind::Unicast, Some(gateway)) => RouteTo::Via(gateway, link()),
@@ -65,7 +65,7 @@ pub(crate) fn route_from(route: &Route, names: &Names) -> PathRoute {
     PathRoute { family: route.family, table: route.table, dst: route.dst, metric, to }
 }
 
-pub(crate) fn route_to(route: &PathRoute, names: &Names) -> Result<Route, Error> {
+pub(crate) fn route_to(route: &PathRoute, names: &LinkNames) -> Result<Route, Error> {
     let kind = match &route.to {
         RouteTo::Via(..) => RouteKind::Unicast,
         RouteTo::Local(_) => RouteKind::Local,

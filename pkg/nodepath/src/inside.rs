@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use hostnet::{Handle, sysctl};
-use netfilter::{Firewall, Options};
+use hostnet::{RtnetlinkHandle, sysctl};
+use netfilter::{Firewall, FirewallOptions};
 use planner::node::{
-    ObservedInside, PathRule, Slot, inside_table, is_our_inside_rule, pairs, watched_inside_sysctls,
+    ObservedInside, PathRule, ZtunnelSlot, inside_table, is_our_inside_rule, pairs, watched_inside_sysctls,
 };
 
-use crate::{Error, Located, convert, convert::Names};
+use crate::{Error, LocatedPod, convert, convert::LinkNames};
 
 /// Looks around in there.
-pub(crate) fn observe(slot: Slot, located: &mut Located, options: &Options) -> Result<ObservedInside, Error> {
+pub(crate) fn observe(
+    slot: ZtunnelSlot,
+    located: &mut LocatedPod,
+    options: &FirewallOptions,
+) -> Result<ObservedInside, Error> {
     let mut seen = network(slot, &mut located.net)?;
     let (opened, found, sysctls) = located.netns.run_in(|| {
         let (opened, found) = Firewall::open(options)?;
@@ -23,10 +27,10 @@ pub(crate) fn observe(slot: Slot, located: &mut Located, options: &Options) -> R
     Ok(seen)
 }
 
-fn network(slot: Slot, net: &mut Handle) -> Result<ObservedInside, Error> {
+fn network(slot: ZtunnelSlot, net: &mut RtnetlinkHandle) -> Result<ObservedInside, Error> {
     let ours: Vec<String> = pairs(slot).into_iter().map(|pair| pair.ztunnel).collect();
     let links = net.links()?;
-    let names = Names::of(&links);
+    let names = LinkNames::of(&links);
     let own: Vec<_> = links.iter().filter(|link| ours.contains(&link.name)).collect();
     let addresses = net.addresses()?;
     let of_ours = addresses.iter().filter_map(|address| {

@@ -1,7 +1,7 @@
 //! The node path of ambient capture in the kernel: looks at all that `planner::node` speaks of, and does its steps.
 //!
 //! Called by the agent, whose one owner thread holds a [`NodePath`], and by the plugin, which enrols a pod alone when
-//! the agent is away ([`Members`]). It decides nothing, and remembers nothing as done that the kernel does not show.
+//! the agent is away ([`EnrolledMembers`]). It decides nothing, and remembers nothing as done that the kernel does not show.
 
 mod apply;
 mod convert;
@@ -14,7 +14,7 @@ mod observe;
 mod restore;
 
 pub use error::Error;
-pub use locate::Located;
-pub use members::Members;
+pub use locate::LocatedPod;
+pub use members::EnrolledMembers;
 pub use observe::NodePath;
-pub use restore::Begun;
+pub use restore::PendingRestores;

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use hostnet::{Handle, IpNet, Link, TableId};
+use hostnet::{IpNet, Link, RtnetlinkHandle, TableId};
 use model::Family;
 use netfilter::Firewall;
 use netns::Netns;
@@ -14,7 +14,7 @@ use crate::Error;
 
 /// A pod's veth pair, and its namespace.
 #[derive(Debug)]
-pub struct Located {
+pub struct LocatedPod {
     /// The node's end.
     pub veth: String,
     /// The pod's end.
@@ -22,13 +22,17 @@ pub struct Located {
     /// Its namespace.
     pub netns: Netns,
     /// A connection to that namespace's network.
-    pub net: Handle,
+    pub net: RtnetlinkHandle,
     /// Its tables' backend, as last observed.
     pub(crate) firewall: Option<Firewall>,
 }
 
 /// Finds a pod by its addresses.
-pub(crate) fn locate(net: &mut Handle, ips: &[IpAddr], directory: &Path) -> Result<Located, Error> {
+pub(crate) fn locate(
+    net: &mut RtnetlinkHandle,
+    ips: &[IpAddr],
+    directory: &Path,
+) -> Result<LocatedPod, Error> {
     let link = link_to(net, ips)?;
     if link.kind.as_deref() != Some("veth") {
         let ip = ips.first().copied().unwrap_or_else(|| Family::V4.unspecified());
@@ -37,14 +41,14 @@ pub(crate) fn locate(net: &mut Handle, ips: &[IpAddr], directory: &Path) -> Resu
     let missing = || Error::NoNetns { link: link.name.clone(), directory: directory.display().to_string() };
     let number = link.peer_netns.ok_or_else(missing)?;
     let netns = netns_of_number(net, number, directory)?.ok_or_else(missing)?;
-    let mut inside = netns.run_in(Handle::open)??;
+    let mut inside = netns.run_in(RtnetlinkHandle::open)??;
     let peer = link.peer.map(|peer| inside.link_by_index(peer)).transpose()?.flatten();
     let uplink = peer.ok_or_else(missing)?.name;
-    Ok(Located { veth: link.name.clone(), uplink, netns, net: inside, firewall: None })
+    Ok(LocatedPod { veth: link.name.clone(), uplink, netns, net: inside, firewall: None })
 }
 
 /// The link over which the main table leads to one of the addresses, and to nothing else.
-fn link_to(net: &mut Handle, ips: &[IpAddr]) -> Result<Link, Error> {
+fn link_to(net: &mut RtnetlinkHandle, ips: &[IpAddr]) -> Result<Link, Error> {
     let wanted: Vec<IpNet> = ips.iter().copied().map(IpNet::from).collect();
     let routes = net.routes(Some(TableId::MAIN))?;
     let found = routes.iter().find(|route| route.dst.is_some_and(|dst| wanted.contains(&dst)));
@@ -53,7 +57,7 @@ fn link_to(net: &mut Handle, ips: &[IpAddr]) -> Result<Link, Error> {
     net.link_by_index(index)?.ok_or_else(not_routed)
 }
 
-fn netns_of_number(net: &mut Handle, number: i32, directory: &Path) -> Result<Option<Netns>, Error> {
+fn netns_of_number(net: &mut RtnetlinkHandle, number: i32, directory: &Path) -> Result<Option<Netns>, Error> {
     use std::os::fd::AsFd as _;
     let bound: Vec<(PathBuf, Netns)> = Netns::list(directory)?;
     for (_, netns) in bound {

@@ -2,28 +2,28 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use hostnet::{Handle, RouteChange};
+use hostnet::{RouteChange, RtnetlinkHandle};
 use ipset::{SetName, SetSpec};
 use model::Family;
-use planner::node::{Fallback, NodeConfig, PathRoute, Slot, member_routes};
+use planner::node::{NodeConfig, PathRoute, ZtunnelFallback, ZtunnelSlot, member_routes};
 
-use crate::{Error, convert, convert::Names};
+use crate::{Error, convert, convert::LinkNames};
 
 /// Sets and routes of enrolled addresses, in the namespace in which it was opened.
 #[derive(Debug)]
-pub struct Members {
+pub struct EnrolledMembers {
     config: NodeConfig,
-    net: Handle,
-    sets: ipset::Handle,
+    net: RtnetlinkHandle,
+    sets: ipset::IpsetHandle,
 }
 
-impl Members {
+impl EnrolledMembers {
     /// Opens it for the calling thread's namespace.
     ///
     /// # Errors
     /// The kernel has no sets, or refuses.
-    pub fn open(config: NodeConfig) -> Result<Members, Error> {
-        Ok(Members { config, net: Handle::open()?, sets: ipset::Handle::open()? })
+    pub fn open(config: NodeConfig) -> Result<EnrolledMembers, Error> {
+        Ok(EnrolledMembers { config, net: RtnetlinkHandle::open()?, sets: ipset::IpsetHandle::open()? })
     }
 
     /// Enrols the addresses of a pod: routes first, so that its answers never overtake them. Repeating it changes
@@ -35,12 +35,12 @@ impl Members {
         &mut self,
         ips: &[IpAddr],
         uid: &str,
-        active: Option<Slot>,
-        policy: Fallback,
+        active: Option<ZtunnelSlot>,
+        policy: ZtunnelFallback,
     ) -> Result<(), Error> {
         let routes: Vec<PathRoute> =
             ips.iter().flat_map(|ip| member_routes(&self.config, *ip, active, policy)).collect();
-        let names = Names::of_routes(&mut self.net, routes.iter())?;
+        let names = LinkNames::of_routes(&mut self.net, routes.iter())?;
         let made = routes.iter().map(|route| convert::route_to(route, &names).map(RouteChange::Replace));
         self.net.apply_routes(&made.collect::<Result<Vec<_>, _>>()?)?;
         let pairs: Vec<_> = ips.iter().map(|ip| (*ip, uid.to_owned())).collect();
@@ -107,7 +107,7 @@ pub(crate) fn spec(config: &NodeConfig, family: Family) -> Result<SetSpec, Error
 
 /// Puts addresses into their sets.
 pub(crate) fn add(
-    sets: &mut ipset::Handle,
+    sets: &mut ipset::IpsetHandle,
     config: &NodeConfig,
     members: &[(IpAddr, String)],
 ) -> Result<(), Error> {
@@ -119,7 +119,11 @@ pub(crate) fn add(
 }
 
 /// Takes addresses out of their sets.
-pub(crate) fn remove(sets: &mut ipset::Handle, config: &NodeConfig, ips: &[IpAddr]) -> Result<(), Error> {
+pub(crate) fn remove(
+    sets: &mut ipset::IpsetHandle,
+    config: &NodeConfig,
+    ips: &[IpAddr],
+) -> Result<(), Error> {
     for ip in ips {
         let _ = sets.remove(&spec(config, Family::of(*ip))?, *ip)?;
     }
@@ -128,7 +132,7 @@ pub(crate) fn remove(sets: &mut ipset::Handle, config: &NodeConfig, ips: &[IpAdd
 
 /// The members of a family's set; none if there is no set.
 pub(crate) fn list(
-    sets: &mut ipset::Handle,
+    sets: &mut ipset::IpsetHandle,
     config: &NodeConfig,
     family: Family,
 ) -> Result<Option<BTreeMap<IpAddr, Option<String>>>, Error> {

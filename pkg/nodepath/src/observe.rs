@@ -8,19 +8,19 @@ use std::{
     thread,
 };
 
-use hostnet::{Handle, IpNet, Link, LinkIndex, PolicyRule, Route};
-use journal::{Journal, Page};
+use hostnet::{IpNet, Link, LinkIndex, PolicyRule, Route, RtnetlinkHandle};
+use journal::{Journal, JournalPage};
 use model::Family;
-use netfilter::{Firewall, Options};
+use netfilter::{Firewall, FirewallOptions};
 use planner::node::{
-    Known, LinkKind, NodeConfig, Observed, ObservedLink, Slot, ZtunnelInstance, is_our_rule, pairs,
-    watched_sysctls,
+    KernelSlots, LinkKind, NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot,
+    is_our_rule, pairs, watched_sysctls,
 };
 
 use crate::{
-    Error, Located, convert,
-    convert::Names,
-    firewall::{self, Kept},
+    Error, LocatedPod, convert,
+    convert::LinkNames,
+    firewall::{self, CachedFirewall},
     inside, locate, members,
 };
 
@@ -28,13 +28,13 @@ use crate::{
 #[derive(Debug)]
 pub struct NodePath {
     pub(crate) config: NodeConfig,
-    pub(crate) options: Options,
-    pub(crate) net: Handle,
-    pub(crate) sets: ipset::Handle,
+    pub(crate) options: FirewallOptions,
+    pub(crate) net: RtnetlinkHandle,
+    pub(crate) sets: ipset::IpsetHandle,
     pub(crate) firewall: Option<Firewall>,
-    kept: Option<Kept>,
+    kept: Option<CachedFirewall>,
     pub(crate) journal: Journal,
-    pub(crate) located: BTreeMap<String, Located>,
+    pub(crate) located: BTreeMap<String, LocatedPod>,
     pub(crate) slots: [Option<ZtunnelInstance>; 2],
     netns_directory: PathBuf,
 }
@@ -47,15 +47,15 @@ impl NodePath {
     /// The kernel has no sets, or refuses.
     pub fn open(
         config: NodeConfig,
-        options: Options,
+        options: FirewallOptions,
         netns_directory: &Path,
         journal: &Path,
     ) -> Result<NodePath, Error> {
         Ok(NodePath {
             config,
             options,
-            net: Handle::open()?,
-            sets: ipset::Handle::open()?,
+            net: RtnetlinkHandle::open()?,
+            sets: ipset::IpsetHandle::open()?,
             firewall: None,
             kept: None,
             journal: Journal::at(journal),
@@ -100,12 +100,12 @@ impl NodePath {
     ///
     /// # Errors
     /// What could not be listed.
-    pub fn observe_network(&mut self) -> Result<Observed, Error> {
+    pub fn observe_network(&mut self) -> Result<ObservedState, Error> {
         let noted = self.journal.noted();
-        let mut observed = Observed {
-            journal: noted.entries(Page::Settings(None)),
-            chains_noted: noted.has(Page::Chains(None)),
-            ..Observed::default()
+        let mut observed = ObservedState {
+            journal: noted.entries(JournalPage::Settings(None)),
+            chains_noted: noted.has(JournalPage::Chains(None)),
+            ..ObservedState::default()
         };
         for family in Family::BOTH {
             if let Some(found) = members::list(&mut self.sets, &self.config, family)? {
@@ -117,7 +117,7 @@ impl NodePath {
         observed.rules = inside::unique(std::mem::take(&mut observed.rules));
         let links = self.net.links()?;
         let routes = self.net.routes(None)?;
-        let (names, tables) = (Names::of(&links), self.config.all_tables());
+        let (names, tables) = (LinkNames::of(&links), self.config.all_tables());
         let ours =
             routes.iter().filter(|route| route.protocol == convert::OURS && tables.contains(&route.table));
         observed.routes = ours.map(|route| convert::route_from(route, &names)).collect();
@@ -126,7 +126,7 @@ impl NodePath {
         Ok(observed)
     }
 
-    fn sort_rules(&self, found: &[PolicyRule], observed: &mut Observed) {
+    fn sort_rules(&self, found: &[PolicyRule], observed: &mut ObservedState) {
         for rule in found {
             match convert::rule_from(rule).filter(|rule| is_our_rule(&self.config, rule)) {
                 Some(rule) => observed.rules.push(rule),
@@ -143,7 +143,7 @@ impl NodePath {
     }
 
     /// What others have in our tables and networks.
-    fn find_foreign(&self, routes: &[Route], links: &[Link], observed: &mut Observed) {
+    fn find_foreign(&self, routes: &[Route], links: &[Link], observed: &mut ObservedState) {
         let (tables, networks) = (self.config.all_tables(), self.config.networks());
         let ours = |index: Option<LinkIndex>| {
             let name = links.iter().find(|link| Some(link.index) == index).map(|link| link.name.as_str());
@@ -160,8 +160,9 @@ impl NodePath {
         }
     }
 
-    fn observe_links(&mut self, links: &[Link], observed: &mut Observed) -> Result<(), Error> {
-        let names: BTreeSet<String> = Slot::BOTH.into_iter().flat_map(pairs).map(|pair| pair.node).collect();
+    fn observe_links(&mut self, links: &[Link], observed: &mut ObservedState) -> Result<(), Error> {
+        let names: BTreeSet<String> =
+            ZtunnelSlot::BOTH.into_iter().flat_map(pairs).map(|pair| pair.node).collect();
         let addresses = self.net.addresses()?;
         for link in links.iter().filter(|link| names.contains(&link.name)) {
             let seen = ObservedLink { up: link.flags.is_up(), right: false };
@@ -177,13 +178,13 @@ impl NodePath {
     ///
     /// # Errors
     /// A tool failed.
-    pub fn observe_firewall(&mut self, observed: &mut Observed) -> Result<(), Error> {
+    pub fn observe_firewall(&mut self, observed: &mut ObservedState) -> Result<(), Error> {
         let kept = firewall::read(self.kept.take(), &self.options)?;
         self.add_firewall(kept, observed);
         Ok(())
     }
 
-    fn add_firewall(&mut self, kept: Kept, observed: &mut Observed) {
+    fn add_firewall(&mut self, kept: CachedFirewall, observed: &mut ObservedState) {
         self.firewall = Some(kept.firewall.clone());
         observed.firewall.clone_from(&kept.families);
         self.kept = Some(kept);
@@ -195,7 +196,7 @@ impl NodePath {
     /// As [`NodePath::observe_firewall`] and [`NodePath::observe_slots`].
     pub fn observe_rest(
         &mut self,
-        observed: &mut Observed,
+        observed: &mut ObservedState,
         slots: &[Option<ZtunnelInstance>; 2],
     ) -> Result<(), Error> {
         let (options, kept) = (self.options.clone(), self.kept.take());
@@ -217,13 +218,13 @@ impl NodePath {
     /// What could not be looked at.
     pub fn observe_slots(
         &mut self,
-        observed: &mut Observed,
+        observed: &mut ObservedState,
         slots: &[Option<ZtunnelInstance>; 2],
     ) -> Result<(), Error> {
         self.slots = slots.clone();
-        let known = Known::from(&self.config, observed);
+        let known = KernelSlots::from(&self.config, observed);
         let noted = self.journal.noted();
-        for slot in Slot::BOTH {
+        for slot in ZtunnelSlot::BOTH {
             let Some(generation) = slot.of(slots) else { continue };
             observed.sysctls.extend(inside::read_sysctls(&watched_sysctls(slot, &generation.veth))?);
             if !self.located.contains_key(&generation.uid) {
@@ -241,8 +242,8 @@ impl NodePath {
             }
             let mut seen = inside::observe(slot, located, &self.options)?;
             let whose = Some(located.netns.id());
-            seen.journal = noted.entries(Page::Settings(whose));
-            seen.chains_noted = noted.has(Page::Chains(whose));
+            seen.journal = noted.entries(JournalPage::Settings(whose));
+            seen.chains_noted = noted.has(JournalPage::Chains(whose));
             *slot.of_mut(&mut observed.inside) = Some(seen);
         }
         Ok(())

@@ -6,59 +6,59 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use journal::Page;
+use journal::JournalPage;
 use model::Family;
-use netfilter::{Backend, Firewall, Waiting};
+use netfilter::{Backend, Firewall, WaitingRestore};
 use netns::Netns;
-use planner::node::{Operation, Place, Slot};
+use planner::node::{NetnsPlace, Operation, ZtunnelSlot};
 use rules::ChainSet;
 
 use crate::{Error, NodePath};
 
-type Texts = Vec<(Family, String)>;
+type RestoreTexts = Vec<(Family, String)>;
 
 /// What was begun of a plan's restores, by [`NodePath::begin`]. Dropped, those that may not be done yet end and have
 /// changed nothing; the others are waited for.
 #[derive(Debug, Default)]
-pub struct Begun(Vec<(Place, Restoring)>);
+pub struct PendingRestores(Vec<(NetnsPlace, RestoreThread)>);
 
 /// A thread that starts tools, or does all of a restore.
 #[derive(Debug)]
-struct Restoring(Option<JoinHandle<Progress>>);
+struct RestoreThread(Option<JoinHandle<RestoreProgress>>);
 
 /// How far a restore is.
 #[derive(Debug)]
-enum Progress {
+enum RestoreProgress {
     /// The tools wait for their text.
-    Loaded(Vec<Waiting>),
+    Loaded(Vec<WaitingRestore>),
     /// It was done, or refused.
     Done(Result<(), Error>),
 }
 
-impl Restoring {
+impl RestoreThread {
     /// A thread is of the network namespace of the one that makes it. Without one, the step does all of it.
-    fn start(work: impl FnOnce() -> Progress + Send + 'static) -> Restoring {
-        Restoring(thread::Builder::new().name("restore".to_owned()).spawn(work).ok())
+    fn start(work: impl FnOnce() -> RestoreProgress + Send + 'static) -> RestoreThread {
+        RestoreThread(thread::Builder::new().name("restore".to_owned()).spawn(work).ok())
     }
 
-    fn finish(mut self) -> Progress {
+    fn finish(mut self) -> RestoreProgress {
         let finished = self.0.take().and_then(|thread| thread.join().ok());
-        finished.unwrap_or_else(|| Progress::Loaded(Vec::new()))
+        finished.unwrap_or_else(|| RestoreProgress::Loaded(Vec::new()))
     }
 }
 
 /// No tool outlives the plan that it was started for.
-impl Drop for Restoring {
+impl Drop for RestoreThread {
     fn drop(&mut self) {
         drop(self.0.take().map(JoinHandle::join));
     }
 }
 
-impl Begun {
-    fn take(&mut self, place: Place) -> Progress {
+impl PendingRestores {
+    fn take(&mut self, place: NetnsPlace) -> RestoreProgress {
         let found = self.0.iter().position(|(other, _)| *other == place);
         let restoring = found.map(|index| self.0.swap_remove(index).1);
-        restoring.map_or_else(|| Progress::Loaded(Vec::new()), Restoring::finish)
+        restoring.map_or_else(|| RestoreProgress::Loaded(Vec::new()), RestoreThread::finish)
     }
 }
 
@@ -67,7 +67,7 @@ impl NodePath {
     /// than all other steps: one that may be done ahead is done, of any other the tools are started. What cannot be
     /// begun is left to its step, which then says why.
     #[must_use]
-    pub fn begin(&mut self, steps: &[Operation]) -> Begun {
+    pub fn begin(&mut self, steps: &[Operation]) -> PendingRestores {
         let begun = steps.iter().filter_map(|step| match step {
             Operation::Firewall { place, texts, ahead, .. } => {
                 let backend = self.firewall_of(*place).ok()?.as_ref()?.backend();
@@ -76,30 +76,35 @@ impl NodePath {
             }
             _ => None,
         });
-        Begun(begun.collect())
+        PendingRestores(begun.collect())
     }
 
-    fn firewall_of(&mut self, place: Place) -> Result<&mut Option<Firewall>, Error> {
+    fn firewall_of(&mut self, place: NetnsPlace) -> Result<&mut Option<Firewall>, Error> {
         match place {
-            Place::Node => Ok(&mut self.firewall),
-            Place::Ztunnel(slot) => Ok(&mut self.ztunnel(slot)?.firewall),
+            NetnsPlace::Node => Ok(&mut self.firewall),
+            NetnsPlace::Ztunnel(slot) => Ok(&mut self.ztunnel(slot)?.firewall),
         }
     }
 
     /// Notes which built-in chains there are in the tables of these texts, where it is not noted yet.
-    fn note_chains(&mut self, place: Place, texts: &Texts, backend: Backend) -> Result<(), Error> {
+    fn note_chains(
+        &mut self,
+        place: NetnsPlace,
+        texts: &RestoreTexts,
+        backend: Backend,
+    ) -> Result<(), Error> {
         if backend != Backend::Nft {
             return Ok(()); // a legacy table that was used once stays until its namespace ends
         }
-        let page = Page::Chains(self.whose(place)?);
+        let page = JournalPage::Chains(self.whose(place)?);
         let journal = self.journal.clone();
         let tables = netfilter::tables(texts);
         self.run_at(place, || journal.note_chains(page, &tables))
     }
 
     /// What there was before is there again, as far as that is in our hands.
-    pub(crate) fn remove_chains(&mut self, place: Place) -> Result<(), Error> {
-        let page = Page::Chains(self.whose(place)?);
+    pub(crate) fn remove_chains(&mut self, place: NetnsPlace) -> Result<(), Error> {
+        let page = JournalPage::Chains(self.whose(place)?);
         let journal = self.journal.clone();
         self.run_at(place, || journal.remove_chains(page))
     }
@@ -110,8 +115,9 @@ impl NodePath {
     /// # Errors
     /// As [`Firewall::remove_elsewhere`].
     pub fn remove_elsewhere(&mut self) -> Result<Vec<String>, Error> {
-        let slots = Slot::BOTH.into_iter().filter(|slot| slot.of(&self.slots).is_some());
-        let places: Vec<Place> = iter::once(Place::Node).chain(slots.map(Place::Ztunnel)).collect();
+        let slots = ZtunnelSlot::BOTH.into_iter().filter(|slot| slot.of(&self.slots).is_some());
+        let places: Vec<NetnsPlace> =
+            iter::once(NetnsPlace::Node).chain(slots.map(NetnsPlace::Ztunnel)).collect();
         let mut removed = Vec::new();
         for place in places {
             let Some(firewall) = self.firewall_of(place)?.clone() else { continue };
@@ -121,37 +127,47 @@ impl NodePath {
         Ok(removed)
     }
 
-    fn begin_restore(&mut self, place: Place, texts: Texts, ahead: bool) -> Option<Restoring> {
+    fn begin_restore(
+        &mut self,
+        place: NetnsPlace,
+        texts: RestoreTexts,
+        ahead: bool,
+    ) -> Option<RestoreThread> {
         let work = move |firewall: &Firewall| {
             if ahead {
-                Progress::Done(firewall.restore(&texts, Vec::new()).map_err(Error::from))
+                RestoreProgress::Done(firewall.restore(&texts, Vec::new()).map_err(Error::from))
             } else {
                 let started = texts.iter().filter_map(|(family, _)| firewall.start_restore(*family).ok());
-                Progress::Loaded(started.collect())
+                RestoreProgress::Loaded(started.collect())
             }
         };
         match place {
-            Place::Node => {
+            NetnsPlace::Node => {
                 let firewall = self.firewall.clone()?;
-                Some(Restoring::start(move || work(&firewall)))
+                Some(RestoreThread::start(move || work(&firewall)))
             }
-            Place::Ztunnel(slot) => {
+            NetnsPlace::Ztunnel(slot) => {
                 let located = self.ztunnel(slot).ok()?;
                 let firewall = located.firewall.clone()?;
                 let netns = Netns::from_fd(located.netns.as_fd().try_clone_to_owned().ok()?).ok()?;
                 let inside = move || netns.run_in(|| work(&firewall));
-                Some(Restoring::start(move || {
-                    inside().unwrap_or_else(|error| Progress::Done(Err(error.into())))
+                Some(RestoreThread::start(move || {
+                    inside().unwrap_or_else(|error| RestoreProgress::Done(Err(error.into())))
                 }))
             }
         }
     }
 
     /// Ends the restore of a place, by the backend that the observation chose; without one it looks itself.
-    pub(crate) fn restore(&mut self, place: Place, texts: &Texts, begun: &mut Begun) -> Result<(), Error> {
+    pub(crate) fn restore(
+        &mut self,
+        place: NetnsPlace,
+        texts: &RestoreTexts,
+        begun: &mut PendingRestores,
+    ) -> Result<(), Error> {
         let waiting = match begun.take(place) {
-            Progress::Done(done) => return done,
-            Progress::Loaded(waiting) => waiting,
+            RestoreProgress::Done(done) => return done,
+            RestoreProgress::Loaded(waiting) => waiting,
         };
         let options = self.options.clone();
         let opened = self.firewall_of(place)?.take();

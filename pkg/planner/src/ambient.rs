@@ -38,35 +38,35 @@ pub struct AmbientPolicy {
 }
 
 /// Whether a pod belongs to ambient mode. It says nothing of addresses, because at ADD the API knows none; see
-/// [`Standing`].
+/// [`AmbientStanding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Membership {
+pub enum AmbientMembership {
     /// It does.
-    In(Enrolled),
+    In(EnrolmentReason),
     /// It does not.
     Out(NotEnrolled),
 }
 
 /// What the agent is to do with a pod that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum AmbientStanding {
     /// Its addresses go through the proxy.
     Member {
         /// Why.
-        reason: Enrolled,
+        reason: EnrolmentReason,
         /// At least one.
         ips: Vec<IpAddr>,
     },
     /// It belongs to the mesh, and the API knows no address of it yet: its own are those that the plugin enrolled, if it
     /// did. Nothing may be released because of this.
-    Pending(Enrolled),
+    Pending(EnrolmentReason),
     /// Nothing of it may go through the proxy.
     Out(NotEnrolled),
 }
 
 /// Why a pod is enrolled in ambient mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Enrolled {
+pub enum EnrolmentReason {
     /// Its namespace is labelled.
     NamespaceLabel,
     /// It is labelled itself.
@@ -105,7 +105,8 @@ pub enum NotEnrolled {
 }
 
 /// Every reason to be enrolled, for tests, metrics and documentation.
-pub const ALL_ENROLLED: [Enrolled; 3] = [Enrolled::NamespaceLabel, Enrolled::PodLabel, Enrolled::Selector];
+pub const ALL_ENROLLED: [EnrolmentReason; 3] =
+    [EnrolmentReason::NamespaceLabel, EnrolmentReason::PodLabel, EnrolmentReason::Selector];
 
 /// Every reason not to be, in the order in which they are looked for.
 pub const ALL_LEFT: [NotEnrolled; 12] = [
@@ -125,22 +126,22 @@ pub const ALL_LEFT: [NotEnrolled; 12] = [
 
 /// Whether a pod belongs to ambient mode. `namespace`: none if it is not known.
 #[must_use]
-pub fn membership(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy) -> Membership {
+pub fn membership(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy) -> AmbientMembership {
     let reason = match exempt(pod, policy) {
         Some(exempt) => asked_for(pod, namespace, policy).and(Err(exempt)),
         None => wanted(pod, namespace, policy),
     };
-    reason.map_or_else(Membership::Out, Membership::In)
+    reason.map_or_else(AmbientMembership::Out, AmbientMembership::In)
 }
 
 /// What to do with a pod as the API knows it now.
 #[must_use]
-pub fn standing(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy) -> Standing {
+pub fn standing(pod: &Pod, namespace: Option<&Namespace>, policy: &AmbientPolicy) -> AmbientStanding {
     match membership(pod, namespace, policy) {
-        Membership::Out(reason) => Standing::Out(reason),
-        Membership::In(reason) => match pod.status.ips() {
-            ips if ips.is_empty() => Standing::Pending(reason),
-            ips => Standing::Member { reason, ips },
+        AmbientMembership::Out(reason) => AmbientStanding::Out(reason),
+        AmbientMembership::In(reason) => match pod.status.ips() {
+            ips if ips.is_empty() => AmbientStanding::Pending(reason),
+            ips => AmbientStanding::Member { reason, ips },
         },
     }
 }
@@ -150,7 +151,7 @@ pub(crate) fn wanted(
     pod: &Pod,
     namespace: Option<&Namespace>,
     policy: &AmbientPolicy,
-) -> Result<Enrolled, NotEnrolled> {
+) -> Result<EnrolmentReason, NotEnrolled> {
     let reason = asked_for(pod, namespace, policy)?;
     refusal(pod, policy).map_or(Ok(reason), Err)
 }
@@ -160,13 +161,13 @@ fn asked_for(
     pod: &Pod,
     namespace: Option<&Namespace>,
     policy: &AmbientPolicy,
-) -> Result<Enrolled, NotEnrolled> {
+) -> Result<EnrolmentReason, NotEnrolled> {
     // Whoever asks why wants to read of the labels, not of selectors that nobody wrote.
     if let Some(selectors) = policy.enablement.as_ref().filter(|selectors| !are_labels(selectors)) {
         let namespace = namespace.ok_or(NotEnrolled::NamespaceUnknown)?;
         let meant = |entry: &Enablement| entry.matches(&pod.metadata.labels, &namespace.metadata.labels);
         return if selectors.iter().any(meant) {
-            Ok(Enrolled::Selector)
+            Ok(EnrolmentReason::Selector)
         } else {
             Err(NotEnrolled::NotSelected)
         };
@@ -176,10 +177,10 @@ fn asked_for(
     }
     let namespace = namespace.ok_or(NotEnrolled::NamespaceUnknown)?;
     if mode(&pod.metadata.labels) == Some("ambient") {
-        return Ok(Enrolled::PodLabel);
+        return Ok(EnrolmentReason::PodLabel);
     }
     let labelled = mode(&namespace.metadata.labels) == Some("ambient");
-    if labelled { Ok(Enrolled::NamespaceLabel) } else { Err(NotEnrolled::NotLabelled) }
+    if labelled { Ok(EnrolmentReason::NamespaceLabel) } else { Err(NotEnrolled::NotLabelled) }
 }
 
 /// The pod's own label keeps it out, whatever its namespace says.
@@ -224,37 +225,37 @@ pub(crate) fn opted_out(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(AMBIENT_REDIRECTION).is_some_and(|value| value == "disabled")
 }
 
-impl Membership {
+impl AmbientMembership {
     /// A short, stable name of the reason.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
-            Membership::In(reason) => reason.code(),
-            Membership::Out(reason) => reason.code(),
+            AmbientMembership::In(reason) => reason.code(),
+            AmbientMembership::Out(reason) => reason.code(),
         }
     }
 }
 
-impl Standing {
+impl AmbientStanding {
     /// A short, stable name of the reason; of a pending pod that it is so.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Standing::Member { reason, .. } => reason.code(),
-            Standing::Pending(_) => "no-address",
-            Standing::Out(reason) => reason.code(),
+            AmbientStanding::Member { reason, .. } => reason.code(),
+            AmbientStanding::Pending(_) => "no-address",
+            AmbientStanding::Out(reason) => reason.code(),
         }
     }
 }
 
-impl Enrolled {
+impl EnrolmentReason {
     /// A short, stable name for logs and metrics.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
-            Enrolled::NamespaceLabel => "ambient-namespace",
-            Enrolled::PodLabel => "ambient-pod",
-            Enrolled::Selector => "ambient-selector",
+            EnrolmentReason::NamespaceLabel => "ambient-namespace",
+            EnrolmentReason::PodLabel => "ambient-pod",
+            EnrolmentReason::Selector => "ambient-selector",
         }
     }
 }
@@ -293,32 +294,34 @@ impl NotEnrolled {
 }
 
 /// One sentence: what is, and why.
-impl fmt::Display for Membership {
+impl fmt::Display for AmbientMembership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Membership::In(reason) => write!(f, "in ambient mode: {reason}"),
-            Membership::Out(reason) => write!(f, "not in ambient mode: {reason}"),
+            AmbientMembership::In(reason) => write!(f, "in ambient mode: {reason}"),
+            AmbientMembership::Out(reason) => write!(f, "not in ambient mode: {reason}"),
         }
     }
 }
 
 /// One sentence: what is, and why.
-impl fmt::Display for Standing {
+impl fmt::Display for AmbientStanding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Standing::Member { reason, .. } => Membership::In(*reason).fmt(f),
-            Standing::Pending(reason) => write!(f, "in ambient mode, but without an address yet: {reason}"),
-            Standing::Out(reason) => Membership::Out(*reason).fmt(f),
+            AmbientStanding::Member { reason, .. } => AmbientMembership::In(*reason).fmt(f),
+            AmbientStanding::Pending(reason) => {
+                write!(f, "in ambient mode, but without an address yet: {reason}")
+            }
+            AmbientStanding::Out(reason) => AmbientMembership::Out(*reason).fmt(f),
         }
     }
 }
 
-impl fmt::Display for Enrolled {
+impl fmt::Display for EnrolmentReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Enrolled::NamespaceLabel => "its namespace is labelled istio.io/dataplane-mode=ambient",
-            Enrolled::PodLabel => "it is labelled istio.io/dataplane-mode=ambient itself",
-            Enrolled::Selector => "a selector of the agent's configuration matches it",
+            EnrolmentReason::NamespaceLabel => "its namespace is labelled istio.io/dataplane-mode=ambient",
+            EnrolmentReason::PodLabel => "it is labelled istio.io/dataplane-mode=ambient itself",
+            EnrolmentReason::Selector => "a selector of the agent's configuration matches it",
         })
     }
 }

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, str::FromStr};
 
 use model::{Container, IfName, Mark, Pod, PodName, Port, TableId, parse_go_bool};
-use rules::sidecar::{Config, Dns, InboundMode, Networks, Ports};
+use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, PortSelection, SidecarConfig};
 
-use crate::{enrolment::Redirect, inpod::MAX_INTERFACES};
+use crate::{enrolment::SidecarRedirect, inpod::MAX_INTERFACES};
 
 pub(crate) const MODE: &str = "sidecar.istio.io/interceptionMode";
 const INCLUDE_CIDRS: &str = "traffic.sidecar.istio.io/includeOutboundIPRanges";
@@ -21,9 +21,10 @@ const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 const STATUS_PORT: &str = "status.sidecar.istio.io/port";
 
 /// How long a list may be, in bytes and in elements: each element is a rule or more, in each family. The API allows 256 kB.
-const PORTS: Limit = Limit { bytes: 4 * 1024, elements: 512 };
-const NETWORKS: Limit = Limit { bytes: 16 * 1024, elements: 1024 };
-const INTERFACES: Limit = Limit { bytes: crate::inpod::MAX_INTERFACES_BYTES, elements: MAX_INTERFACES };
+const PORTS: ListLimit = ListLimit { bytes: 4 * 1024, elements: 512 };
+const NETWORKS: ListLimit = ListLimit { bytes: 16 * 1024, elements: 1024 };
+const INTERFACES: ListLimit =
+    ListLimit { bytes: crate::inpod::MAX_INTERFACES_BYTES, elements: MAX_INTERFACES };
 
 /// Annotations that are lists, and how many bytes of each can mean something.
 pub(crate) const LISTS: [(&str, usize); 9] = [
@@ -55,12 +56,12 @@ const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::exact(1337), table
 
 /// How long a list may be.
 #[derive(Clone, Copy)]
-struct Limit {
+struct ListLimit {
     bytes: usize,
     elements: usize,
 }
 
-impl Limit {
+impl ListLimit {
     fn holds(self, list: &str) -> bool {
         list.len() <= self.bytes && list.split(',').count() <= self.elements
     }
@@ -86,15 +87,15 @@ pub(crate) fn intercepts_nothing(annotations: &BTreeMap<String, String>) -> bool
 }
 
 /// The redirect parameters of an injected pod.
-pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<Redirect, InvalidAnnotation> {
-    let read = Reader { pod };
+pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedirect, InvalidAnnotation> {
+    let read = AnnotationReader { pod };
     let mut warnings = Vec::new();
     let mut flag = |name: &str| env_flag(proxy, name, &mut warnings);
-    let dns = if flag("ISTIO_META_DNS_CAPTURE") { Dns::All } else { Dns::Off };
+    let dns = if flag("ISTIO_META_DNS_CAPTURE") { DnsCapture::All } else { DnsCapture::Off };
     let dual_stack = flag("ISTIO_DUAL_STACK");
     let drop_invalid = flag("INVALID_DROP");
-    read.get(STATUS_PORT, PORTS_ALLOWED, Ports::NONE, ports)?;
-    let config = Config {
+    read.get(STATUS_PORT, PORTS_ALLOWED, PortSelection::NONE, ports)?;
+    let config = SidecarConfig {
         proxy_uids: vec![
             read.id("istio-proxy securityContext.runAsUser", proxy.security_context.run_as_user)?,
         ],
@@ -102,11 +103,11 @@ pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<Redirect, Invalid
             read.id("istio-proxy securityContext.runAsGroup", proxy.security_context.run_as_group)?,
         ],
         inbound_mode: read.get(MODE, MODE_ALLOWED, InboundMode::Redirect, mode)?,
-        include_inbound: read.get(INCLUDE_INBOUND, PORTS_ALLOWED, Ports::All, ports)?,
+        include_inbound: read.get(INCLUDE_INBOUND, PORTS_ALLOWED, PortSelection::All, ports)?,
         exclude_inbound: with_proxy_ports(read.get(EXCLUDE_INBOUND, PORTS_ALLOWED, list(&[15020]), ports)?),
-        include_networks: read.get(INCLUDE_CIDRS, NETWORKS_ALLOWED, Networks::All, networks)?,
+        include_networks: read.get(INCLUDE_CIDRS, NETWORKS_ALLOWED, NetworkSelection::All, networks)?,
         exclude_networks: read.get(EXCLUDE_CIDRS, EXCLUDED_NETWORKS_ALLOWED, Vec::new(), comma_list)?,
-        include_outbound: read.get(INCLUDE_OUTBOUND, PORTS_ALLOWED, Ports::NONE, ports)?,
+        include_outbound: read.get(INCLUDE_OUTBOUND, PORTS_ALLOWED, PortSelection::NONE, ports)?,
         exclude_outbound: read.get(EXCLUDE_OUTBOUND, PORTS_ALLOWED, list(&[15020]), ports)?,
         kubevirt_interfaces: read.get(
             if pod.metadata.annotations.contains_key(REROUTE) { REROUTE } else { KUBEVIRT },
@@ -117,16 +118,16 @@ pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<Redirect, Invalid
         exclude_interfaces: read.get(EXCLUDE_INTERFACES, INTERFACES_ALLOWED, Vec::new(), interfaces)?,
         dns,
         drop_invalid,
-        ..Config::default()
+        ..SidecarConfig::default()
     };
-    Ok(Redirect { config, dual_stack, warnings })
+    Ok(SidecarRedirect { config, dual_stack, warnings })
 }
 
-struct Reader<'a> {
+struct AnnotationReader<'a> {
     pod: &'a Pod,
 }
 
-impl Reader<'_> {
+impl AnnotationReader<'_> {
     /// The annotation's value read by `parse`, or the default when it is absent.
     fn get<T>(
         &self,
@@ -169,11 +170,11 @@ fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
     })
 }
 
-fn ports(text: &str) -> Option<Ports> {
+fn ports(text: &str) -> Option<PortSelection> {
     PORTS.holds(text).then(|| text.parse().ok())?
 }
 
-fn networks(text: &str) -> Option<Networks> {
+fn networks(text: &str) -> Option<NetworkSelection> {
     NETWORKS.holds(text).then(|| text.parse().ok())?
 }
 
@@ -185,8 +186,8 @@ fn mode(text: &str) -> Option<InboundMode> {
     }
 }
 
-fn list(ports: &[u16]) -> Ports {
-    Ports::List(ports.iter().copied().map(Port).collect())
+fn list(ports: &[u16]) -> PortSelection {
+    PortSelection::List(ports.iter().copied().map(Port).collect())
 }
 
 /// A comma-separated list of networks; empty text is an empty list.
@@ -206,13 +207,13 @@ fn interfaces(text: &str) -> Option<Vec<IfName>> {
     }
 }
 
-fn with_proxy_ports(excluded: Ports) -> Ports {
-    let Ports::List(list) = excluded else { return excluded };
+fn with_proxy_ports(excluded: PortSelection) -> PortSelection {
+    let PortSelection::List(list) = excluded else { return excluded };
     let mut ports = Vec::new();
     for port in list.into_iter().chain(PROXY_PORTS) {
         if !ports.contains(&port) {
             ports.push(port);
         }
     }
-    Ports::List(ports)
+    PortSelection::List(ports)
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use model::{Container, Namespace, Pod, PodName, parse_go_bool};
 use rules::sidecar;
 
-pub use crate::ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE, Enrolled};
+pub use crate::ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE, EnrolmentReason};
 use crate::{
     ambient::{self, AmbientPolicy},
     annotations::{self, InvalidAnnotation},
@@ -23,7 +23,7 @@ pub(crate) const INIT: &str = "istio-init";
 
 /// What the operator configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Policy {
+pub struct EnrolmentPolicy {
     /// Namespaces whose pods are never touched.
     pub excluded_namespaces: Vec<String>,
     /// The namespace that the agent runs in, when known.
@@ -38,7 +38,7 @@ pub struct Policy {
     pub ignores_opt_out: bool,
 }
 
-impl Policy {
+impl EnrolmentPolicy {
     /// What of it is about ambient mode, but for the names, which are looked at before.
     fn of_ambient(&self) -> AmbientPolicy {
         AmbientPolicy {
@@ -58,7 +58,7 @@ impl Policy {
 
 /// What the container runtime's call tells without asking anybody.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+pub struct RuntimeCall<'a> {
     /// Which pod, when the runtime says.
     pub pod: Option<&'a PodName>,
     /// All of the pod's annotations, where the runtime delivers them.
@@ -69,18 +69,18 @@ pub struct Call<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Nothing: it is none of our business.
-    Pass(Skipped),
+    Pass(SkipReason),
     /// Redirect its traffic to its sidecar.
-    Redirect(Box<Redirect>),
+    Redirect(Box<SidecarRedirect>),
     /// Enrol it in ambient mode.
-    Enrol(Enrolled),
+    Enrol(EnrolmentReason),
 }
 
 /// How to redirect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redirect {
+pub struct SidecarRedirect {
     /// The rule set's parameters.
-    pub config: sidecar::Config,
+    pub config: sidecar::SidecarConfig,
     /// Redirect IPv6 also in a pod whose first address is IPv4.
     pub dual_stack: bool,
     /// Values that could not be read and count as unset.
@@ -89,7 +89,7 @@ pub struct Redirect {
 
 /// Why a pod is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Skipped {
+pub enum SkipReason {
     /// The call names no pod.
     NoPod,
     /// Its namespace is excluded.
@@ -115,54 +115,54 @@ pub enum Skipped {
 }
 
 /// Every reason to pass, for tests and documentation.
-pub const ALL_PASSED: [Skipped; 11] = [
-    Skipped::NoPod,
-    Skipped::ExcludedNamespace,
-    Skipped::AgentPod,
-    Skipped::HostNetwork,
-    Skipped::HasIstioInit,
-    Skipped::EnvoyDisabled,
-    Skipped::NoProxy,
-    Skipped::NotSidecarProxy,
-    Skipped::InjectionRefused,
-    Skipped::NotInjected,
-    Skipped::InterceptionNone,
+pub const ALL_PASSED: [SkipReason; 11] = [
+    SkipReason::NoPod,
+    SkipReason::ExcludedNamespace,
+    SkipReason::AgentPod,
+    SkipReason::HostNetwork,
+    SkipReason::HasIstioInit,
+    SkipReason::EnvoyDisabled,
+    SkipReason::NoProxy,
+    SkipReason::NotSidecarProxy,
+    SkipReason::InjectionRefused,
+    SkipReason::NotInjected,
+    SkipReason::InterceptionNone,
 ];
 
-impl Skipped {
+impl SkipReason {
     /// A short, stable name for logs and metrics.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
-            Skipped::NoPod => "no-pod",
-            Skipped::ExcludedNamespace => "excluded-namespace",
-            Skipped::AgentPod => "agent-pod",
-            Skipped::HostNetwork => "host-network",
-            Skipped::HasIstioInit => "istio-init",
-            Skipped::EnvoyDisabled => "envoy-disabled",
-            Skipped::NoProxy => "no-proxy",
-            Skipped::NotSidecarProxy => "not-a-sidecar",
-            Skipped::InjectionRefused => "injection-refused",
-            Skipped::NotInjected => "not-injected",
-            Skipped::InterceptionNone => "interception-none",
+            SkipReason::NoPod => "no-pod",
+            SkipReason::ExcludedNamespace => "excluded-namespace",
+            SkipReason::AgentPod => "agent-pod",
+            SkipReason::HostNetwork => "host-network",
+            SkipReason::HasIstioInit => "istio-init",
+            SkipReason::EnvoyDisabled => "envoy-disabled",
+            SkipReason::NoProxy => "no-proxy",
+            SkipReason::NotSidecarProxy => "not-a-sidecar",
+            SkipReason::InjectionRefused => "injection-refused",
+            SkipReason::NotInjected => "not-injected",
+            SkipReason::InterceptionNone => "interception-none",
         }
     }
 }
 
-impl fmt::Display for Skipped {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Skipped::NoPod => "the call names no pod (K8S_POD_NAME or K8S_POD_NAMESPACE is empty)",
-            Skipped::ExcludedNamespace => "its namespace is in kubernetes.exclude_namespaces",
-            Skipped::AgentPod => "it is the node agent itself",
-            Skipped::HostNetwork => "it lives in the node's network namespace (hostNetwork)",
-            Skipped::HasIstioInit => "its istio-init container sets up redirection",
-            Skipped::EnvoyDisabled => "DISABLE_ENVOY is true on its istio-proxy",
-            Skipped::NoProxy => "it has no istio-proxy container",
-            Skipped::NotSidecarProxy => "its istio-proxy is not a sidecar (second argument)",
-            Skipped::InjectionRefused => "sidecar.istio.io/inject is false",
-            Skipped::NotInjected => "it was not injected (no annotation sidecar.istio.io/status)",
-            Skipped::InterceptionNone => "sidecar.istio.io/interceptionMode is NONE",
+            SkipReason::NoPod => "the call names no pod (K8S_POD_NAME or K8S_POD_NAMESPACE is empty)",
+            SkipReason::ExcludedNamespace => "its namespace is in kubernetes.exclude_namespaces",
+            SkipReason::AgentPod => "it is the node agent itself",
+            SkipReason::HostNetwork => "it lives in the node's network namespace (hostNetwork)",
+            SkipReason::HasIstioInit => "its istio-init container sets up redirection",
+            SkipReason::EnvoyDisabled => "DISABLE_ENVOY is true on its istio-proxy",
+            SkipReason::NoProxy => "it has no istio-proxy container",
+            SkipReason::NotSidecarProxy => "its istio-proxy is not a sidecar (second argument)",
+            SkipReason::InjectionRefused => "sidecar.istio.io/inject is false",
+            SkipReason::NotInjected => "it was not injected (no annotation sidecar.istio.io/status)",
+            SkipReason::InterceptionNone => "sidecar.istio.io/interceptionMode is NONE",
         })
     }
 }
@@ -192,34 +192,34 @@ impl fmt::Display for Decision {
 
 /// Decides from the call alone, where that suffices; none means that the pod must be looked up.
 #[must_use]
-pub fn decide_early(call: &Call<'_>, policy: &Policy) -> Option<Decision> {
+pub fn decide_early(call: &RuntimeCall<'_>, policy: &EnrolmentPolicy) -> Option<Decision> {
     let pass = |reason| Some(Decision::Pass(reason));
-    let Some(pod) = call.pod else { return pass(Skipped::NoPod) };
+    let Some(pod) = call.pod else { return pass(SkipReason::NoPod) };
     if let Some(reason) = exempt(&pod.namespace, &pod.name, policy) {
         return pass(reason);
     }
     let annotations = call.annotations?;
     let injected = annotations.contains_key(STATUS);
     if injected && annotations::intercepts_nothing(annotations) {
-        return pass(Skipped::InterceptionNone);
+        return pass(SkipReason::InterceptionNone);
     }
     if !injected && !policy.may_be_ambient(annotations) {
-        return pass(Skipped::NotInjected);
+        return pass(SkipReason::NotInjected);
     }
     None
 }
 
 /// Why a pod is none of our business by its name alone.
-fn exempt(namespace: &str, name: &str, policy: &Policy) -> Option<Skipped> {
+fn exempt(namespace: &str, name: &str, policy: &EnrolmentPolicy) -> Option<SkipReason> {
     if policy.excluded_namespaces.iter().any(|excluded| excluded == namespace) {
-        return Some(Skipped::ExcludedNamespace);
+        return Some(SkipReason::ExcludedNamespace);
     }
-    ambient::is_agent(namespace, name, policy.agent_namespace.as_deref()).then_some(Skipped::AgentPod)
+    ambient::is_agent(namespace, name, policy.agent_namespace.as_deref()).then_some(SkipReason::AgentPod)
 }
 
 /// True when [`decide`] needs the namespace of `pod`.
 #[must_use]
-pub fn needs_namespace(pod: &Pod, policy: &Policy) -> bool {
+pub fn needs_namespace(pod: &Pod, policy: &EnrolmentPolicy) -> bool {
     // To the operator's selectors, a pod's own label is one like any other.
     let has_refused = policy.enablement.is_none() && ambient::has_refused(pod);
     policy.may_be_ambient(&pod.metadata.annotations) && !has_refused
@@ -232,13 +232,13 @@ pub fn needs_namespace(pod: &Pod, policy: &Policy) -> bool {
 pub fn decide(
     pod: &Pod,
     namespace: Option<&Namespace>,
-    policy: &Policy,
+    policy: &EnrolmentPolicy,
 ) -> Result<Decision, InvalidAnnotation> {
     if let Some(reason) = exempt(&pod.metadata.namespace, &pod.metadata.name, policy) {
         return Ok(Decision::Pass(reason));
     }
     if pod.spec.host_network {
-        return Ok(Decision::Pass(Skipped::HostNetwork));
+        return Ok(Decision::Pass(SkipReason::HostNetwork));
     }
     if policy.ambient
         && let Ok(reason) = ambient::wanted(pod, namespace, &policy.of_ambient())
@@ -248,34 +248,34 @@ pub fn decide(
     match sidecar_of(pod) {
         Err(reason) => Ok(Decision::Pass(reason)),
         Ok(_) if annotations::intercepts_nothing(&pod.metadata.annotations) => {
-            Ok(Decision::Pass(Skipped::InterceptionNone))
+            Ok(Decision::Pass(SkipReason::InterceptionNone))
         }
         Ok(proxy) => annotations::redirect(pod, proxy).map(|redirect| Decision::Redirect(Box::new(redirect))),
     }
 }
 
 /// The sidecar that expects this pod's traffic, or why there is none.
-fn sidecar_of(pod: &Pod) -> Result<&Container, Skipped> {
+fn sidecar_of(pod: &Pod) -> Result<&Container, SkipReason> {
     if pod.all_containers().any(|container| container.name == INIT) {
-        return Err(Skipped::HasIstioInit);
+        return Err(SkipReason::HasIstioInit);
     }
     let proxy = pod.all_containers().find(|container| container.name == PROXY);
     let disabled = proxy.and_then(|proxy| proxy.env_value("DISABLE_ENVOY")).and_then(parse_go_bool);
     if disabled == Some(true) {
-        return Err(Skipped::EnvoyDisabled);
+        return Err(SkipReason::EnvoyDisabled);
     }
-    let proxy = proxy.ok_or(Skipped::NoProxy)?;
+    let proxy = proxy.ok_or(SkipReason::NoProxy)?;
     if let [first, second, ..] = proxy.args.as_slice()
         && first == "proxy"
         && second != "sidecar"
     {
-        return Err(Skipped::NotSidecarProxy);
+        return Err(SkipReason::NotSidecarProxy);
     }
     if refuses_injection(pod) {
-        return Err(Skipped::InjectionRefused);
+        return Err(SkipReason::InjectionRefused);
     }
     if !pod.metadata.annotations.contains_key(STATUS) {
-        return Err(Skipped::NotInjected);
+        return Err(SkipReason::NotInjected);
     }
     Ok(proxy)
 }

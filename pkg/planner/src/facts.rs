@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Namespace, Pod, PodName};
 
-use crate::inpod::Asked;
+use crate::inpod::InPodAnnotations;
 
 pub use trim::{trim, trim_namespace};
 
@@ -33,12 +33,12 @@ pub enum Fact {
     NamespaceGone(String),
     /// A list lacks these, or shows them as they were before, and nothing confirms it. Lists say nothing of them until the
     /// next such fact: they stay as they are known.
-    Doubted(Doubted),
+    Doubted(DoubtedObjects),
 }
 
 /// What is known, and what a list says otherwise of than can be believed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Doubted {
+pub struct DoubtedObjects {
     /// Pods of this node.
     pub pods: BTreeSet<PodName>,
     /// Namespaces.
@@ -47,22 +47,22 @@ pub struct Doubted {
 
 /// Everything that is known, without what nothing is decided on (see [`trim`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Index {
-    pods: BTreeMap<PodName, Entry>,
+pub struct FactIndex {
+    pods: BTreeMap<PodName, IndexEntry>,
     namespaces: BTreeMap<String, Namespace>,
     has_pods: bool,
     has_namespaces: bool,
-    doubted: Doubted,
+    doubted: DoubtedObjects,
 }
 
 /// A pod, and what follows from it alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct IndexEntry {
     pod: Pod,
-    asked: Asked,
+    asked: InPodAnnotations,
 }
 
-impl Index {
+impl FactIndex {
     /// Takes in a fact. True if anything is different now that a decision could depend on.
     pub fn apply(&mut self, fact: Fact) -> bool {
         match fact {
@@ -111,7 +111,7 @@ impl Index {
 
     /// What the annotations of a pod ask for, which were read when the index took it in.
     #[must_use]
-    pub fn asked(&self, name: &PodName) -> Option<&Asked> {
+    pub fn asked(&self, name: &PodName) -> Option<&InPodAnnotations> {
         self.pods.get(name).map(|entry| &entry.asked)
     }
 
@@ -123,7 +123,7 @@ impl Index {
 
     /// Of whom the lists are not believed.
     #[must_use]
-    pub fn doubted(&self) -> &Doubted {
+    pub fn doubted(&self) -> &DoubtedObjects {
         &self.doubted
     }
 
@@ -153,10 +153,10 @@ fn put<K: Ord, V: PartialEq>(known: &mut BTreeMap<K, V>, name: K, value: V) -> b
     other
 }
 
-fn named_pod(mut pod: Pod) -> (PodName, Entry) {
+fn named_pod(mut pod: Pod) -> (PodName, IndexEntry) {
     trim(&mut pod);
-    let asked = Asked::of(&pod);
-    (pod.name(), Entry { pod, asked })
+    let asked = InPodAnnotations::of(&pod);
+    (pod.name(), IndexEntry { pod, asked })
 }
 
 fn named_namespace(mut namespace: Namespace) -> (String, Namespace) {

@@ -20,7 +20,7 @@ const SHOWN: usize = 64;
 
 /// What a pod's annotations ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct InPodAnnotations {
     dns: Option<bool>,
     bypass_inbound: bool,
     virtual_interfaces: Vec<IfName>,
@@ -28,22 +28,22 @@ pub struct Asked {
     pub warnings: Vec<String>,
 }
 
-impl Asked {
+impl InPodAnnotations {
     /// Reads the annotations of a pod.
     #[must_use]
-    pub fn of(pod: &Pod) -> Asked {
+    pub fn of(pod: &Pod) -> InPodAnnotations {
         let (annotations, mut warnings) = (&pod.metadata.annotations, Vec::new());
         let dns = boolean(annotations, DNS_CAPTURE, &mut warnings);
         let bypass_inbound = boolean(annotations, BYPASS_INBOUND, &mut warnings).unwrap_or(false);
         let names = annotations.get(VIRTUAL_INTERFACES).map_or("", String::as_str);
         let virtual_interfaces = virtual_interfaces(names, &mut warnings);
-        Asked { dns, bypass_inbound, virtual_interfaces, warnings }
+        InPodAnnotations { dns, bypass_inbound, virtual_interfaces, warnings }
     }
 
     /// What is special about the pod. `dns_capture`: what holds for pods that do not say.
     #[must_use]
-    pub fn options(&self, dns_capture: bool) -> inpod::Pod {
-        inpod::Pod {
+    pub fn options(&self, dns_capture: bool) -> inpod::PodOptions {
+        inpod::PodOptions {
             dns: self.dns.unwrap_or(dns_capture),
             bypass_inbound: self.bypass_inbound,
             virtual_interfaces: self.virtual_interfaces.clone(),
@@ -95,11 +95,11 @@ pub(crate) fn shown(value: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(annotations: &[(&str, &str)], dns_capture: bool) -> (inpod::Pod, usize) {
+    fn read(annotations: &[(&str, &str)], dns_capture: bool) -> (inpod::PodOptions, usize) {
         let mut pod = Pod::default();
         let pairs = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         pod.metadata.annotations = pairs.collect();
-        let asked = Asked::of(&pod);
+        let asked = InPodAnnotations::of(&pod);
         (asked.options(dns_capture), asked.warnings.len())
     }
 
@@ -141,7 +141,7 @@ mod tests {
         let mut pod = Pod::default();
         let keys = [VIRTUAL_INTERFACES, DNS_CAPTURE, BYPASS_INBOUND];
         pod.metadata.annotations = keys.map(|key| (key.to_owned(), "ä\n".repeat(80_000))).into();
-        let said = Asked::of(&pod).warnings;
+        let said = InPodAnnotations::of(&pod).warnings;
         assert!(said.len() == 3 && said.iter().all(|one| one.len() < 400), "{said:?}");
     }
 }

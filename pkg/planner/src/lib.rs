@@ -4,7 +4,7 @@
 //! [`enrolment::decide_early`] from what the runtime's call alone tells, then [`enrolment::decide`] from the pod.
 //! Each outcome carries its reason. [`placement`] tells an upgrade of the agent from its removal.
 //!
-//! What the agent knows is an [`Index`] of facts. From it follow who is a member of the mesh ([`ambient`], the same
+//! What the agent knows is a [`FactIndex`] of facts. From it follow who is a member of the mesh ([`ambient`], the same
 //! predicate as at ADD) and which proxy serves the node ([`ztunnel`]).
 
 pub mod ambient;
@@ -17,8 +17,11 @@ pub mod placement;
 pub mod selector;
 pub mod ztunnel;
 
-pub use ambient::{AmbientPolicy, Membership, NotEnrolled, Standing};
+pub use ambient::{AmbientMembership, AmbientPolicy, AmbientStanding, NotEnrolled};
 pub use annotations::InvalidAnnotation;
-pub use enrolment::{Call, Decision, Enrolled, Policy, Redirect, Skipped, decide, decide_early};
-pub use facts::{Doubted, Fact, Index};
-pub use ztunnel::{Candidate, ZtunnelSelector};
+pub use enrolment::{
+    Decision, EnrolmentPolicy, EnrolmentReason, RuntimeCall, SidecarRedirect, SkipReason, decide,
+    decide_early,
+};
+pub use facts::{DoubtedObjects, Fact, FactIndex};
+pub use ztunnel::{ZtunnelCandidate, ZtunnelSelector};

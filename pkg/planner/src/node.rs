@@ -16,16 +16,16 @@ mod state;
 mod want;
 mod wanted;
 
-pub use config::{Fallback, LinkKind, Nets, NodeConfig, Priorities, Tables};
-pub use operation::{Operation, Place, RouteEdit};
+pub use config::{LinkKind, LinkNetworks, NodeConfig, RouteTables, RulePriorities, ZtunnelFallback};
+pub use operation::{NetnsPlace, Operation, RouteEdit};
 pub use plan::plan;
-pub use slots::{Assignment, Known, assign, prepare};
+pub use slots::{KernelSlots, SlotAssignment, assign, prepare};
 pub use state::{
-    Desired, Members, Observed, ObservedInside, ObservedLink, PathRoute, PathRule, RouteTo, Slot,
-    ZtunnelInstance,
+    DesiredState, MemberAddresses, ObservedInside, ObservedLink, ObservedState, PathRoute, PathRule, RouteTo,
+    ZtunnelInstance, ZtunnelSlot,
 };
 pub use want::{
-    Direction, Pair, inside_table, is_our_inside_rule, is_our_rule, member_routes, pairs,
+    Direction, LinkPair, inside_table, is_our_inside_rule, is_our_rule, member_routes, pairs,
     watched_inside_sysctls, watched_sysctls,
 };
-pub use wanted::{Wanted, WantedInside, wanted};
+pub use wanted::{WantedInside, WantedNode, wanted};

@@ -4,12 +4,13 @@
 use std::{collections::BTreeMap, fmt};
 
 use model::{
-    DaemonSet, Node, NodeSelector, NodeSelectorTerm, Placement, Requirement, Taint, Toleration, parse_go_bool,
+    DaemonSet, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodPlacement, Taint,
+    Toleration, parse_go_bool,
 };
 
 /// Why a DaemonSet has no pod on a node any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unwanted {
+pub enum UnwantedReason {
     /// It is being deleted.
     Deleted,
     /// Its `nodeSelector` does not match: this label is missing or different.
@@ -20,36 +21,38 @@ pub enum Unwanted {
     Taint(String),
 }
 
-impl fmt::Display for Unwanted {
+impl fmt::Display for UnwantedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unwanted::Deleted => f.write_str("the DaemonSet is being deleted"),
-            Unwanted::Selector(label) => write!(f, "the DaemonSet's nodeSelector asks for the label {label}"),
-            Unwanted::Affinity => f.write_str("the DaemonSet's node affinity excludes this node"),
-            Unwanted::Taint(key) => write!(f, "the DaemonSet does not tolerate the node's taint {key}"),
+            UnwantedReason::Deleted => f.write_str("the DaemonSet is being deleted"),
+            UnwantedReason::Selector(label) => {
+                write!(f, "the DaemonSet's nodeSelector asks for the label {label}")
+            }
+            UnwantedReason::Affinity => f.write_str("the DaemonSet's node affinity excludes this node"),
+            UnwantedReason::Taint(key) => write!(f, "the DaemonSet does not tolerate the node's taint {key}"),
         }
     }
 }
 
 /// None: the DaemonSet wants a pod on the node.
 #[must_use]
-pub fn unwanted(daemon_set: &DaemonSet, node: &Node) -> Option<Unwanted> {
+pub fn unwanted(daemon_set: &DaemonSet, node: &Node) -> Option<UnwantedReason> {
     if daemon_set.metadata.deleted.is_some() {
-        return Some(Unwanted::Deleted);
+        return Some(UnwantedReason::Deleted);
     }
     let placement = &daemon_set.spec.template.spec;
     selector(placement, node).or_else(|| affinity(placement, node)).or_else(|| evicted(placement, node))
 }
 
-fn selector(placement: &Placement, node: &Node) -> Option<Unwanted> {
+fn selector(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
     let has = |key: &str, value: &str| node.metadata.labels.get(key).is_some_and(|label| label == value);
     let (key, value) = placement.node_selector.iter().find(|(key, value)| !has(key, value))?;
-    Some(Unwanted::Selector(format!("{key}={value}")))
+    Some(UnwantedReason::Selector(format!("{key}={value}")))
 }
 
-fn affinity(placement: &Placement, node: &Node) -> Option<Unwanted> {
+fn affinity(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
     let required = placement.affinity.node_affinity.required.as_ref()?;
-    (!matches(required, node)).then_some(Unwanted::Affinity)
+    (!matches(required, node)).then_some(UnwantedReason::Affinity)
 }
 
 fn matches(selector: &NodeSelector, node: &Node) -> bool {
@@ -65,7 +68,7 @@ fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
 
 /// An operator that we do not know is met: a newer Kubernetes knows what it means, and an agent that takes an upgrade
 /// for its removal would do harm.
-fn meets(labels: &BTreeMap<String, String>, requirement: &Requirement) -> bool {
+fn meets(labels: &BTreeMap<String, String>, requirement: &NodeSelectorRequirement) -> bool {
     let value = labels.get(&requirement.key);
     let listed = value.is_some_and(|value| requirement.values.contains(value));
     match requirement.operator.as_str() {
@@ -79,7 +82,7 @@ fn meets(labels: &BTreeMap<String, String>, requirement: &Requirement) -> bool {
     }
 }
 
-fn compared(value: Option<&String>, requirement: &Requirement) -> Option<(i64, i64)> {
+fn compared(value: Option<&String>, requirement: &NodeSelectorRequirement) -> Option<(i64, i64)> {
     let [bound] = requirement.values.as_slice() else { return None };
     Some((value?.parse().ok()?, bound.parse().ok()?))
 }
@@ -87,14 +90,14 @@ fn compared(value: Option<&String>, requirement: &Requirement) -> Option<(i64, i
 /// Taints that the DaemonSet controller makes every pod of a DaemonSet tolerate; the others of that kind never evict.
 const ALWAYS_TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-fn evicted(placement: &Placement, node: &Node) -> Option<Unwanted> {
+fn evicted(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
     let stays = |taint: &Taint| {
         taint.effect != "NoExecute"
             || ALWAYS_TOLERATED.contains(&taint.key.as_str())
             || placement.tolerations.iter().any(|toleration| tolerates(toleration, taint))
     };
     let taint = node.spec.taints.iter().find(|taint| !stays(taint))?;
-    Some(Unwanted::Taint(taint.key.clone()))
+    Some(UnwantedReason::Taint(taint.key.clone()))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
@@ -189,7 +192,7 @@ mod tests {
     fn a_daemon_set_that_is_deleted_wants_no_node() {
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         let deleted: DaemonSet = serde_json::from_value(deleted).unwrap();
-        assert_eq!(unwanted(&deleted, &node(&json!({}))), Some(Unwanted::Deleted));
+        assert_eq!(unwanted(&deleted, &node(&json!({}))), Some(UnwantedReason::Deleted));
         assert_eq!(unwanted(&daemon_set(&json!({})), &node(&json!({}))), None);
         assert_eq!(
             unwanted(&daemon_set(&json!({"affinity": null, "tolerations": null})), &node(&json!({}))),
@@ -199,8 +202,8 @@ mod tests {
 
     #[test]
     fn selectors_and_affinity_decide_as_in_kubernetes() {
-        let affinity = Some(Unwanted::Affinity);
-        let label = |label: &str| Some(Unwanted::Selector(label.to_owned()));
+        let affinity = Some(UnwantedReason::Affinity);
+        let label = |label: &str| Some(UnwantedReason::Selector(label.to_owned()));
         let by_name = |name: &str| {
             required(
                 &json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]),
@@ -236,7 +239,7 @@ mod tests {
             node(&json!({"taints": [{"key": key, "value": "v", "effect": effect}]}))
         };
         let tolerating = |toleration: Value| daemon_set(&json!({"tolerations": [toleration]}));
-        let evicted = Some(Unwanted::Taint("gpu".to_owned()));
+        let evicted = Some(UnwantedReason::Taint("gpu".to_owned()));
         let none = daemon_set(&json!({}));
         assert_eq!(unwanted(&none, &taint("gpu", "NoExecute")), evicted);
         assert_eq!(unwanted(&none, &taint("gpu", "NoSchedule")), None);

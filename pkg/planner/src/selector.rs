@@ -25,17 +25,17 @@ pub struct LabelSelector {
     pub match_labels: BTreeMap<String, String>,
     /// Further conditions.
     #[serde(deserialize_with = "absent_if_null")]
-    pub match_expressions: Vec<Requirement>,
+    pub match_expressions: Vec<LabelSelectorRequirement>,
 }
 
 /// A condition on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Requirement {
+pub struct LabelSelectorRequirement {
     /// The label.
     pub key: String,
     /// What is asked of it.
-    pub operator: Operator,
+    pub operator: SelectorOperator,
     /// Values for `In` and `NotIn`.
     #[serde(default, deserialize_with = "absent_if_null")]
     pub values: Vec<String>,
@@ -43,7 +43,7 @@ pub struct Requirement {
 
 /// What is asked of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub enum Operator {
+pub enum SelectorOperator {
     /// It is there with one of the values.
     In,
     /// It is not there, or with another value.
@@ -54,7 +54,7 @@ pub enum Operator {
     DoesNotExist,
 }
 
-type Labels = BTreeMap<String, String>;
+type LabelMap = BTreeMap<String, String>;
 
 /// What Istio's chart has as its default, and what the agent hands the plugin where there are no selectors.
 static BY_LABELS: LazyLock<[Enablement; 2]> = LazyLock::new(|| {
@@ -63,7 +63,11 @@ static BY_LABELS: LazyLock<[Enablement; 2]> = LazyLock::new(|| {
         match_labels: BTreeMap::from([(mode(), "ambient".to_owned())]),
         match_expressions: Vec::new(),
     };
-    let not_none = Requirement { key: mode(), operator: Operator::NotIn, values: vec!["none".to_owned()] };
+    let not_none = LabelSelectorRequirement {
+        key: mode(),
+        operator: SelectorOperator::NotIn,
+        values: vec!["none".to_owned()],
+    };
     let by_namespace = Enablement {
         pod_selector: LabelSelector { match_expressions: vec![not_none], ..LabelSelector::default() },
         namespace_selector: ambient(),
@@ -85,7 +89,7 @@ fn absent_if_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from
 impl Enablement {
     /// Whether a pod with these labels, in a namespace with those, is meant.
     #[must_use]
-    pub fn matches(&self, pod: &Labels, namespace: &Labels) -> bool {
+    pub fn matches(&self, pod: &LabelMap, namespace: &LabelMap) -> bool {
         self.pod_selector.matches(pod) && self.namespace_selector.matches(namespace)
     }
 
@@ -98,30 +102,30 @@ impl Enablement {
         selectors
             .into_iter()
             .flat_map(|selector| &selector.match_expressions)
-            .try_for_each(Requirement::check)
+            .try_for_each(LabelSelectorRequirement::check)
     }
 }
 
 impl LabelSelector {
-    fn matches(&self, labels: &Labels) -> bool {
+    fn matches(&self, labels: &LabelMap) -> bool {
         self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.match_expressions.iter().all(|requirement| requirement.holds(labels))
     }
 }
 
-impl Requirement {
-    fn holds(&self, labels: &Labels) -> bool {
+impl LabelSelectorRequirement {
+    fn holds(&self, labels: &LabelMap) -> bool {
         let value = labels.get(&self.key);
         match self.operator {
-            Operator::In => value.is_some_and(|value| self.values.contains(value)),
-            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
+            SelectorOperator::In => value.is_some_and(|value| self.values.contains(value)),
+            SelectorOperator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
+            SelectorOperator::Exists => value.is_some(),
+            SelectorOperator::DoesNotExist => value.is_none(),
         }
     }
 
     fn check(&self) -> Result<(), String> {
-        let needs = matches!(self.operator, Operator::In | Operator::NotIn);
+        let needs = matches!(self.operator, SelectorOperator::In | SelectorOperator::NotIn);
         match (needs, self.values.is_empty()) {
             (true, true) => Err(format!("{}: {:?} needs values", self.key, self.operator)),
             (false, false) => Err(format!("{}: {:?} takes no values", self.key, self.operator)),
@@ -134,7 +138,7 @@ impl Requirement {
 mod tests {
     use super::*;
 
-    fn labels(pairs: &[(&str, &str)]) -> Labels {
+    fn labels(pairs: &[(&str, &str)]) -> LabelMap {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
@@ -151,7 +155,7 @@ mod tests {
         let mode = |value: &'static str| labels(&[("istio.io/dataplane-mode", value)]);
         let none = labels(&[]);
         let wanted =
-            |pod: &Labels, namespace: &Labels| list.iter().any(|entry| entry.matches(pod, namespace));
+            |pod: &LabelMap, namespace: &LabelMap| list.iter().any(|entry| entry.matches(pod, namespace));
         assert!(wanted(&none, &mode("ambient")));
         assert!(wanted(&mode("ambient"), &none));
         assert!(!wanted(&mode("none"), &mode("ambient")));
@@ -165,14 +169,14 @@ mod tests {
     fn each_operator_means_what_kubernetes_means() {
         let holds = |operator, values: &[&str], found: Option<&str>| {
             let values = values.iter().map(|value| (*value).to_owned()).collect();
-            let requirement = Requirement { key: "k".to_owned(), operator, values };
-            requirement.holds(&found.map_or_else(Labels::new, |value| labels(&[("k", value)])))
+            let requirement = LabelSelectorRequirement { key: "k".to_owned(), operator, values };
+            requirement.holds(&found.map_or_else(LabelMap::new, |value| labels(&[("k", value)])))
         };
         for (operator, values, a, c, absent) in [
-            (Operator::In, &["a", "b"][..], true, false, false),
-            (Operator::NotIn, &["a", "b"][..], false, true, true),
-            (Operator::Exists, &[][..], true, true, false),
-            (Operator::DoesNotExist, &[][..], false, false, true),
+            (SelectorOperator::In, &["a", "b"][..], true, false, false),
+            (SelectorOperator::NotIn, &["a", "b"][..], false, true, true),
+            (SelectorOperator::Exists, &[][..], true, true, false),
+            (SelectorOperator::DoesNotExist, &[][..], false, false, true),
         ] {
             assert_eq!(holds(operator, values, Some("a")), a, "{operator:?}");
             assert_eq!(holds(operator, values, Some("c")), c, "{operator:?}");

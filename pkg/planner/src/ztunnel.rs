@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use model::{Pod, PodName};
 
-use crate::facts::Index;
+use crate::facts::FactIndex;
 
 /// What makes a pod a ztunnel: all three.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl ZtunnelSelector {
 
 /// A ztunnel pod of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct ZtunnelCandidate {
     /// Its UID.
     pub uid: String,
     /// Namespace and name.
@@ -60,7 +60,7 @@ pub struct Candidate {
 
 /// All ztunnel pods that are known, by name.
 #[must_use]
-pub fn candidates(index: &Index, selector: &ZtunnelSelector) -> Vec<Candidate> {
+pub fn candidates(index: &FactIndex, selector: &ZtunnelSelector) -> Vec<ZtunnelCandidate> {
     index.pods().filter(|pod| selector.matches(pod)).map(candidate).collect()
 }
 
@@ -68,7 +68,7 @@ pub fn candidates(index: &Index, selector: &ZtunnelSelector) -> Vec<Candidate> {
 /// if there is no ztunnel. Each that does has the variable `INPOD_ENABLED` in Istio's chart, to this day; of one without, it
 /// is known when it is ready, which those that speak with us are only when they do.
 #[must_use]
-pub fn newest_speaks_in_pod(index: &Index, selector: &ZtunnelSelector) -> Option<bool> {
+pub fn newest_speaks_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Option<bool> {
     let ztunnels = index.pods().filter(|pod| selector.matches(pod) && pod.metadata.deleted.is_none());
     let newest = ztunnels.max_by_key(|pod| (&pod.metadata.created, &pod.metadata.uid))?;
     let mut env = newest.spec.containers.iter().flat_map(|container| &container.env);
@@ -80,23 +80,23 @@ pub fn newest_speaks_in_pod(index: &Index, selector: &ZtunnelSelector) -> Option
 /// The one that serves the node: ready, with an address, not on its way out, and of those the newest; of two of the same
 /// second always the same one.
 #[must_use]
-pub fn active(candidates: &[Candidate]) -> Option<&Candidate> {
-    let fit = |one: &&Candidate| one.ready && !one.terminating && !one.ips.is_empty();
+pub fn active(candidates: &[ZtunnelCandidate]) -> Option<&ZtunnelCandidate> {
+    let fit = |one: &&ZtunnelCandidate| one.ready && !one.terminating && !one.ips.is_empty();
     candidates.iter().filter(fit).max_by_key(|one| (&one.created, &one.uid))
 }
 
 /// The one that will serve the node next, as far as can be told: newer than the active one, and not ready yet.
 #[must_use]
-pub fn coming(candidates: &[Candidate]) -> Option<&Candidate> {
-    let age = |one: &Candidate| (one.created.clone(), one.uid.clone());
+pub fn coming(candidates: &[ZtunnelCandidate]) -> Option<&ZtunnelCandidate> {
+    let age = |one: &ZtunnelCandidate| (one.created.clone(), one.uid.clone());
     let now = active(candidates).map(age);
-    let fit = |one: &&Candidate| !one.ready && !one.terminating && !one.ips.is_empty();
-    let newer = |one: &&Candidate| now.as_ref().is_none_or(|now| *now < age(one));
+    let fit = |one: &&ZtunnelCandidate| !one.ready && !one.terminating && !one.ips.is_empty();
+    let newer = |one: &&ZtunnelCandidate| now.as_ref().is_none_or(|now| *now < age(one));
     candidates.iter().filter(fit).filter(newer).max_by_key(|one| (&one.created, &one.uid))
 }
 
-fn candidate(pod: &Pod) -> Candidate {
-    Candidate {
+fn candidate(pod: &Pod) -> ZtunnelCandidate {
+    ZtunnelCandidate {
         uid: pod.metadata.uid.clone(),
         name: pod.name(),
         ips: pod.status.ips(),

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use fixture::{container, namespace};
 use model::{ObjectMeta, Pod, PodIp, PodSpec};
 use planner::{
-    AmbientPolicy, Enrolled, Membership, NotEnrolled, Standing,
+    AmbientMembership, AmbientPolicy, AmbientStanding, EnrolmentReason, NotEnrolled,
     ambient::{ALL_ENROLLED, ALL_LEFT, AMBIENT_REDIRECTION, DATAPLANE_MODE, membership, standing},
     enrolment::STATUS,
     selector::{Enablement, LabelSelector},
@@ -30,7 +30,7 @@ fn plain() -> Pod {
     Pod { metadata, spec, ..Pod::default() }
 }
 
-fn is(pod: &Pod) -> Membership {
+fn is(pod: &Pod) -> AmbientMembership {
     membership(pod, Some(&namespace("ambient")), &policy())
 }
 
@@ -65,14 +65,14 @@ const ROWS: [Row; 10] = [
 
 #[test]
 fn each_row_alone_keeps_a_pod_out() {
-    assert_eq!(is(&plain()), Membership::In(Enrolled::NamespaceLabel));
+    assert_eq!(is(&plain()), AmbientMembership::In(EnrolmentReason::NamespaceLabel));
     for (reason, change) in ROWS {
         let mut pod = plain();
         change(&mut pod);
-        assert_eq!(is(&pod), Membership::Out(reason));
+        assert_eq!(is(&pod), AmbientMembership::Out(reason));
         assert_eq!(reason.refused(), reason != NotEnrolled::PodLabel, "{reason:?}");
         pod.metadata.labels.entry(DATAPLANE_MODE.into()).or_insert_with(|| "ambient".into());
-        assert_eq!(is(&pod), Membership::Out(reason), "its own label changes nothing");
+        assert_eq!(is(&pod), AmbientMembership::Out(reason), "its own label changes nothing");
     }
 }
 
@@ -88,7 +88,7 @@ fn of_two_rows_the_first_is_told() {
             let mut pod = plain();
             change_first(&mut pod);
             change_second(&mut pod);
-            assert_eq!(is(&pod), Membership::Out(*first), "{first:?} and {second:?}");
+            assert_eq!(is(&pod), AmbientMembership::Out(*first), "{first:?} and {second:?}");
         }
     }
 }
@@ -101,9 +101,12 @@ fn labels_decide_before_anything_else_does() {
         for (label, expected) in
             [("", NotEnrolled::NotLabelled), ("Ambient", NotEnrolled::NotLabelled), ("ambient", reason)]
         {
-            assert_eq!(membership(&pod, Some(&namespace(label)), &policy()), Membership::Out(expected));
+            assert_eq!(
+                membership(&pod, Some(&namespace(label)), &policy()),
+                AmbientMembership::Out(expected)
+            );
         }
-        assert_eq!(membership(&pod, None, &policy()), Membership::Out(NotEnrolled::NamespaceUnknown));
+        assert_eq!(membership(&pod, None, &policy()), AmbientMembership::Out(NotEnrolled::NamespaceUnknown));
     }
 }
 
@@ -129,7 +132,7 @@ fn what_does_not_keep_a_pod_out() {
     for (what, change) in rows {
         let mut pod = plain();
         change(&mut pod);
-        assert_eq!(is(&pod), Membership::In(Enrolled::NamespaceLabel), "{what}");
+        assert_eq!(is(&pod), AmbientMembership::In(EnrolmentReason::NamespaceLabel), "{what}");
     }
 }
 
@@ -137,10 +140,13 @@ fn what_does_not_keep_a_pod_out() {
 fn a_pod_label_counts_only_in_a_known_namespace_unless_it_is_none() {
     let mut pod = plain();
     pod.metadata.labels.insert(DATAPLANE_MODE.into(), "ambient".into());
-    assert_eq!(membership(&pod, None, &policy()), Membership::Out(NotEnrolled::NamespaceUnknown));
-    assert_eq!(membership(&pod, Some(&namespace("")), &policy()), Membership::In(Enrolled::PodLabel));
+    assert_eq!(membership(&pod, None, &policy()), AmbientMembership::Out(NotEnrolled::NamespaceUnknown));
+    assert_eq!(
+        membership(&pod, Some(&namespace("")), &policy()),
+        AmbientMembership::In(EnrolmentReason::PodLabel)
+    );
     pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into());
-    assert_eq!(membership(&pod, None, &policy()), Membership::Out(NotEnrolled::PodLabel));
+    assert_eq!(membership(&pod, None, &policy()), AmbientMembership::Out(NotEnrolled::PodLabel));
 }
 
 #[test]
@@ -154,21 +160,21 @@ fn selectors_take_the_place_of_labels_and_everything_else_stays() {
     };
     let policy = AmbientPolicy { enablement: Some(vec![entry]), ..policy() };
     let decide = |pod: &Pod, label: &str| membership(pod, Some(&namespace(label)), &policy);
-    assert_eq!(decide(&plain(), "ambient"), Membership::Out(NotEnrolled::NotSelected));
+    assert_eq!(decide(&plain(), "ambient"), AmbientMembership::Out(NotEnrolled::NotSelected));
     let mut chosen = plain();
     chosen.metadata.labels.insert("mesh".into(), "yes".into());
-    assert_eq!(decide(&chosen, ""), Membership::In(Enrolled::Selector));
-    assert_eq!(membership(&chosen, None, &policy), Membership::Out(NotEnrolled::NamespaceUnknown));
+    assert_eq!(decide(&chosen, ""), AmbientMembership::In(EnrolmentReason::Selector));
+    assert_eq!(membership(&chosen, None, &policy), AmbientMembership::Out(NotEnrolled::NamespaceUnknown));
     for (reason, change) in ROWS.iter().filter(|(reason, _)| *reason != NotEnrolled::PodLabel) {
         let mut pod = chosen.clone();
         change(&mut pod);
         pod.metadata.labels.insert("mesh".into(), "yes".into());
-        assert_eq!(decide(&pod, ""), Membership::Out(*reason));
+        assert_eq!(decide(&pod, ""), AmbientMembership::Out(*reason));
     }
     let nobody = AmbientPolicy { enablement: Some(Vec::new()), ..policy.clone() };
     assert_eq!(
         membership(&chosen, Some(&namespace("ambient")), &nobody),
-        Membership::Out(NotEnrolled::NotSelected)
+        AmbientMembership::Out(NotEnrolled::NotSelected)
     );
 }
 
@@ -176,10 +182,10 @@ fn selectors_take_the_place_of_labels_and_everything_else_stays() {
 fn opting_out_by_annotation_means_nothing_where_istio_says_so() {
     let mut pod = plain();
     pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "disabled".into());
-    assert_eq!(is(&pod), Membership::Out(NotEnrolled::OptedOut));
+    assert_eq!(is(&pod), AmbientMembership::Out(NotEnrolled::OptedOut));
     let policy = AmbientPolicy { ignores_opt_out: true, ..policy() };
     let decided = membership(&pod, Some(&namespace("ambient")), &policy);
-    assert_eq!(decided, Membership::In(Enrolled::NamespaceLabel));
+    assert_eq!(decided, AmbientMembership::In(EnrolmentReason::NamespaceLabel));
 }
 
 #[test]
@@ -187,18 +193,21 @@ fn without_an_address_a_member_is_pending() {
     let ambient = namespace("ambient");
     let mut pod = plain();
     let pending = standing(&pod, Some(&ambient), &policy());
-    assert_eq!(pending, Standing::Pending(Enrolled::NamespaceLabel));
+    assert_eq!(pending, AmbientStanding::Pending(EnrolmentReason::NamespaceLabel));
     assert_eq!(pending.code(), "no-address");
     pod.status.pod_ips = vec![PodIp { ip: "10.0.0.1".into() }, PodIp { ip: "fd00::1".into() }];
     let ips = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
-    let member = Standing::Member { reason: Enrolled::NamespaceLabel, ips };
+    let member = AmbientStanding::Member { reason: EnrolmentReason::NamespaceLabel, ips };
     assert_eq!(standing(&pod, Some(&ambient), &policy()), member);
-    assert_eq!(standing(&pod, Some(&namespace("")), &policy()), Standing::Out(NotEnrolled::NotLabelled));
+    assert_eq!(
+        standing(&pod, Some(&namespace("")), &policy()),
+        AmbientStanding::Out(NotEnrolled::NotLabelled)
+    );
 }
 
 #[test]
 fn every_reason_has_a_code_and_a_sentence_of_its_own() {
-    let all = ALL_ENROLLED.map(Membership::In).into_iter().chain(ALL_LEFT.map(Membership::Out));
+    let all = ALL_ENROLLED.map(AmbientMembership::In).into_iter().chain(ALL_LEFT.map(AmbientMembership::Out));
     let (codes, sentences): (BTreeSet<_>, BTreeSet<_>) = all.map(|one| (one.code(), one.to_string())).unzip();
     assert_eq!((codes.len(), sentences.len()), (15, 15));
     assert!(codes.iter().all(|code| code.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')));
@@ -225,9 +234,9 @@ proptest! {
         let standing = standing(&pod, namespace.as_ref(), &policy());
         prop_assert!(!standing.to_string().is_empty() && !standing.code().is_empty());
         match (membership, standing) {
-            (Membership::Out(a), Standing::Out(b)) => prop_assert_eq!(a, b),
-            (Membership::In(a), Standing::Pending(b)) => prop_assert!(a == b && !has_address),
-            (Membership::In(a), Standing::Member { reason, ips }) => {
+            (AmbientMembership::Out(a), AmbientStanding::Out(b)) => prop_assert_eq!(a, b),
+            (AmbientMembership::In(a), AmbientStanding::Pending(b)) => prop_assert!(a == b && !has_address),
+            (AmbientMembership::In(a), AmbientStanding::Member { reason, ips }) => {
                 prop_assert!(a == reason && has_address && ips.len() == 1 && !pod.spec.host_network);
             }
             other => prop_assert!(false, "{other:?}"),

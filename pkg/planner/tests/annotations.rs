@@ -7,9 +7,9 @@ mod fixture;
 
 use fixture::{ANNOTATIONS, annotated, env, injected};
 use model::{IfName, IpNet, Mark, Pod, Port, SecurityContext, TableId};
-use planner::{Decision, InvalidAnnotation, Policy, Redirect, decide};
+use planner::{Decision, EnrolmentPolicy, InvalidAnnotation, SidecarRedirect, decide};
 use proptest::prelude::*;
-use rules::sidecar::{Config, Dns, InboundMode, Networks, Ports};
+use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, PortSelection, SidecarConfig};
 
 const MODE: &str = ANNOTATIONS[0];
 const INCLUDE_NETWORKS: &str = ANNOTATIONS[1];
@@ -23,21 +23,21 @@ const REROUTE: &str = ANNOTATIONS[10];
 const EXCLUDE_INTERFACES: &str = ANNOTATIONS[8];
 const STATUS_PORT: &str = ANNOTATIONS[9];
 
-fn redirected(pod: &Pod) -> Result<Redirect, InvalidAnnotation> {
-    match decide(pod, None, &Policy::default())? {
+fn redirected(pod: &Pod) -> Result<SidecarRedirect, InvalidAnnotation> {
+    match decide(pod, None, &EnrolmentPolicy::default())? {
         Decision::Redirect(redirect) => Ok(*redirect),
         other => panic!("{other}"),
     }
 }
 
-fn config(key: &str, value: &str) -> Config {
+fn config(key: &str, value: &str) -> SidecarConfig {
     let redirect = redirected(&annotated(key, value)).unwrap_or_else(|error| panic!("{error}"));
     assert!(redirect.warnings.is_empty() && !redirect.dual_stack);
     redirect.config
 }
 
-fn list(ports: &[u16]) -> Ports {
-    Ports::List(ports.iter().copied().map(Port).collect())
+fn list(ports: &[u16]) -> PortSelection {
+    PortSelection::List(ports.iter().copied().map(Port).collect())
 }
 
 fn nets(nets: &[&str]) -> Vec<IpNet> {
@@ -49,49 +49,49 @@ fn names(names: &[&str]) -> Vec<IfName> {
 }
 
 /// What the injector's pod gets without an annotation.
-fn default() -> Config {
-    Config {
+fn default() -> SidecarConfig {
+    SidecarConfig {
         outbound_port: Port(15001),
         inbound_port: Port(15006),
         tunnel_port: Port(15008),
         proxy_uids: vec![1337],
         proxy_gids: vec![1337],
         inbound_mode: InboundMode::Redirect,
-        include_inbound: Ports::All,
+        include_inbound: PortSelection::All,
         exclude_inbound: list(&[15020, 15021, 15090]),
-        include_networks: Networks::All,
+        include_networks: NetworkSelection::All,
         exclude_networks: vec![],
-        include_outbound: Ports::NONE,
+        include_outbound: PortSelection::NONE,
         exclude_outbound: list(&[15020]),
         exclude_interfaces: vec![],
         kubevirt_interfaces: vec![],
-        dns: Dns::Off,
+        dns: DnsCapture::Off,
         drop_invalid: false,
         trace: false,
-        ..Config::default()
+        ..SidecarConfig::default()
     }
 }
 
 #[test]
 fn without_annotations_all_is_as_istio_has_it() {
     let redirect = redirected(&injected()).unwrap();
-    assert_eq!(redirect, Redirect { config: default(), dual_stack: false, warnings: vec![] });
+    assert_eq!(redirect, SidecarRedirect { config: default(), dual_stack: false, warnings: vec![] });
 }
 
 #[test]
 fn interception_mode() {
     assert_eq!(config(MODE, "REDIRECT"), default());
     let tproxy = InboundMode::Tproxy { mark: Mark::exact(1337), table: TableId(133) };
-    assert_eq!(config(MODE, "TPROXY"), Config { inbound_mode: tproxy, ..default() });
+    assert_eq!(config(MODE, "TPROXY"), SidecarConfig { inbound_mode: tproxy, ..default() });
 }
 
 /// Valid forms of a list of ports, alike for all five annotations.
-fn port_forms() -> Vec<(&'static str, Ports)> {
+fn port_forms() -> Vec<(&'static str, PortSelection)> {
     vec![
-        ("*", Ports::All),
-        (" * ", Ports::All),
-        ("", Ports::NONE),
-        ("  ", Ports::NONE),
+        ("*", PortSelection::All),
+        (" * ", PortSelection::All),
+        ("", PortSelection::NONE),
+        ("  ", PortSelection::NONE),
         ("80", list(&[80])),
         ("0", list(&[0])),
         ("65535", list(&[65535])),
@@ -105,10 +105,10 @@ fn port_forms() -> Vec<(&'static str, Ports)> {
 #[test]
 fn lists_of_ports() {
     for (text, ports) in port_forms() {
-        let same = |found: Config, wanted: Config| assert_eq!(found, wanted, "{text:?}");
-        same(config(INCLUDE_INBOUND, text), Config { include_inbound: ports.clone(), ..default() });
-        same(config(INCLUDE_OUTBOUND, text), Config { include_outbound: ports.clone(), ..default() });
-        same(config(EXCLUDE_OUTBOUND, text), Config { exclude_outbound: ports, ..default() });
+        let same = |found: SidecarConfig, wanted: SidecarConfig| assert_eq!(found, wanted, "{text:?}");
+        same(config(INCLUDE_INBOUND, text), SidecarConfig { include_inbound: ports.clone(), ..default() });
+        same(config(INCLUDE_OUTBOUND, text), SidecarConfig { include_outbound: ports.clone(), ..default() });
+        same(config(EXCLUDE_OUTBOUND, text), SidecarConfig { exclude_outbound: ports, ..default() });
         same(config(STATUS_PORT, text), default());
     }
 }
@@ -116,14 +116,18 @@ fn lists_of_ports() {
 #[test]
 fn the_proxys_own_ports_are_never_captured_inbound() {
     for (text, ports) in [
-        ("*", Ports::All),
+        ("*", PortSelection::All),
         ("", list(&[15020, 15021, 15090])),
         ("80", list(&[80, 15020, 15021, 15090])),
         ("15021,80,80,15021", list(&[15021, 80, 15020, 15090])),
         ("15090,15021,15020", list(&[15090, 15021, 15020])),
         ("9,8,9,7", list(&[9, 8, 7, 15020, 15021, 15090])),
     ] {
-        assert_eq!(config(EXCLUDE_INBOUND, text), Config { exclude_inbound: ports, ..default() }, "{text:?}");
+        assert_eq!(
+            config(EXCLUDE_INBOUND, text),
+            SidecarConfig { exclude_inbound: ports, ..default() },
+            "{text:?}"
+        );
     }
 }
 
@@ -136,9 +140,9 @@ fn lists_of_networks() {
         ("0.0.0.0/0,::/0", nets(&["0.0.0.0/0", "::/0"])),
         ("127.0.0.1/32,127.0.0.1/32", nets(&["127.0.0.1/32", "127.0.0.1/32"])),
     ] {
-        let include = Config { include_networks: Networks::List(list.clone()), ..default() };
+        let include = SidecarConfig { include_networks: NetworkSelection::List(list.clone()), ..default() };
         assert_eq!(config(INCLUDE_NETWORKS, text), include, "{text:?}");
-        let exclude = Config { exclude_networks: list, ..default() };
+        let exclude = SidecarConfig { exclude_networks: list, ..default() };
         assert_eq!(config(EXCLUDE_NETWORKS, text), exclude, "{text:?}");
     }
     assert_eq!(config(INCLUDE_NETWORKS, "*"), default());
@@ -153,10 +157,10 @@ fn lists_of_interfaces() {
         ("net1, net2 ", names(&["net1", "net2"])),
         ("vnet+,a.100", names(&["vnet+", "a.100"])),
     ] {
-        let virtual_machines = Config { kubevirt_interfaces: list.clone(), ..default() };
+        let virtual_machines = SidecarConfig { kubevirt_interfaces: list.clone(), ..default() };
         assert_eq!(config(KUBEVIRT, text), virtual_machines, "{text:?}");
         assert_eq!(config(REROUTE, text), virtual_machines, "{text:?}");
-        let excluded = Config { exclude_interfaces: list, ..default() };
+        let excluded = SidecarConfig { exclude_interfaces: list, ..default() };
         assert_eq!(config(EXCLUDE_INTERFACES, text), excluded, "{text:?}");
     }
 }
@@ -289,7 +293,7 @@ fn user_and_group_of_the_proxy() {
         (Some(1), Some(4_294_967_294), 1, 4_294_967_294),
     ] {
         let config = redirected(&ids(user, group)).unwrap().config;
-        assert_eq!(config, Config { proxy_uids: vec![uid], proxy_gids: vec![gid], ..default() });
+        assert_eq!(config, SidecarConfig { proxy_uids: vec![uid], proxy_gids: vec![gid], ..default() });
     }
     // The last number is no id: the kernel takes it as "none" (`uid_valid`), iptables refuses it.
     for bad in [-1, i64::MIN, 4_294_967_295, 4_294_967_296, i64::MAX] {
@@ -312,9 +316,9 @@ fn ids_of_other_containers_do_not_count() {
     assert_eq!(redirected(&pod).unwrap().config, default());
 }
 
-type Flag = (&'static str, fn(Redirect) -> bool);
+type Flag = (&'static str, fn(SidecarRedirect) -> bool);
 const FLAGS: [Flag; 3] = [
-    ("ISTIO_META_DNS_CAPTURE", |redirect| redirect.config.dns == Dns::All),
+    ("ISTIO_META_DNS_CAPTURE", |redirect| redirect.config.dns == DnsCapture::All),
     ("ISTIO_DUAL_STACK", |redirect| redirect.dual_stack),
     ("INVALID_DROP", |redirect| redirect.config.drop_invalid),
 ];
@@ -372,7 +376,7 @@ proptest! {
         let separator = if blanks { " , " } else { "," };
         let text = ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
         prop_assert_eq!(config(INCLUDE_INBOUND, &text).include_inbound, list(&ports));
-        let Ports::List(excluded) = config(EXCLUDE_INBOUND, &text).exclude_inbound else { unreachable!() };
+        let PortSelection::List(excluded) = config(EXCLUDE_INBOUND, &text).exclude_inbound else { unreachable!() };
         let mut seen = Vec::new();
         for port in ports.into_iter().chain([15020, 15021, 15090]).map(Port) {
             if !seen.contains(&port) {

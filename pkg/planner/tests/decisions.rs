@@ -9,40 +9,41 @@ use std::collections::BTreeMap;
 use fixture::{annotated, container, env, injected, namespace, with_status};
 use model::{Pod, PodName};
 use planner::{
-    AmbientPolicy, Call, Decision, Enrolled, Membership, Policy, Skipped, decide, decide_early, enrolment,
+    AmbientMembership, AmbientPolicy, Decision, EnrolmentPolicy, EnrolmentReason, RuntimeCall, SkipReason,
+    decide, decide_early, enrolment,
 };
 use proptest::prelude::*;
 
-const OFF: fn() -> Policy = Policy::default;
+const OFF: fn() -> EnrolmentPolicy = EnrolmentPolicy::default;
 
-fn ambient() -> Policy {
-    Policy { ambient: true, ..Policy::default() }
+fn ambient() -> EnrolmentPolicy {
+    EnrolmentPolicy { ambient: true, ..EnrolmentPolicy::default() }
 }
 
-fn decided(pod: &Pod, policy: &Policy) -> Decision {
+fn decided(pod: &Pod, policy: &EnrolmentPolicy) -> Decision {
     decide(pod, Some(&namespace("ambient")), policy).unwrap()
 }
 
-type Row = (Skipped, fn(&mut Pod));
+type Row = (SkipReason, fn(&mut Pod));
 
 /// Each row's own change to an injected pod. From top to bottom in the order of the table.
 const ROWS: [Row; 8] = [
-    (Skipped::HostNetwork, |pod| pod.spec.host_network = true),
-    (Skipped::HasIstioInit, |pod| pod.spec.init_containers.push(container("istio-init"))),
-    (Skipped::EnvoyDisabled, |pod| {
+    (SkipReason::HostNetwork, |pod| pod.spec.host_network = true),
+    (SkipReason::HasIstioInit, |pod| pod.spec.init_containers.push(container("istio-init"))),
+    (SkipReason::EnvoyDisabled, |pod| {
         proxies(pod).for_each(|proxy| proxy.env.push(env("DISABLE_ENVOY", "true")));
     }),
-    (Skipped::NoProxy, |pod| {
+    (SkipReason::NoProxy, |pod| {
         proxies(pod).for_each(|proxy| "envoy".clone_into(&mut proxy.name));
     }),
-    (Skipped::NotSidecarProxy, |pod| {
+    (SkipReason::NotSidecarProxy, |pod| {
         proxies(pod).for_each(|proxy| proxy.args = vec!["proxy".into(), "router".into()]);
     }),
-    (Skipped::InjectionRefused, |pod| {
+    (SkipReason::InjectionRefused, |pod| {
         drop(pod.metadata.labels.insert(enrolment::INJECT.into(), "false".into()));
     }),
-    (Skipped::NotInjected, |pod| drop(pod.metadata.annotations.remove(enrolment::STATUS))),
-    (Skipped::InterceptionNone, |pod| {
+    (SkipReason::NotInjected, |pod| drop(pod.metadata.annotations.remove(enrolment::STATUS))),
+    (SkipReason::InterceptionNone, |pod| {
         pod.metadata.annotations.insert("sidecar.istio.io/interceptionMode".into(), "NONE".into());
     }),
 ];
@@ -79,8 +80,11 @@ fn of_two_rows_the_first_wins() {
             let mut pod = injected();
             change_first(&mut pod);
             change_second(&mut pod);
-            let expected =
-                if (*first, *second) == (Skipped::EnvoyDisabled, Skipped::NoProxy) { second } else { first };
+            let expected = if (*first, *second) == (SkipReason::EnvoyDisabled, SkipReason::NoProxy) {
+                second
+            } else {
+                first
+            };
             assert_eq!(decided(&pod, &OFF()), Decision::Pass(*expected), "{first:?} and {second:?}");
         }
     }
@@ -101,7 +105,7 @@ fn every_reason_has_a_code_and_a_sentence_of_its_own() {
 fn istio_init_counts_as_any_kind_of_container() {
     let mut pod = injected();
     pod.spec.containers.push(container("istio-init"));
-    assert_eq!(decided(&pod, &OFF()), Decision::Pass(Skipped::HasIstioInit));
+    assert_eq!(decided(&pod, &OFF()), Decision::Pass(SkipReason::HasIstioInit));
     let mut pod = injected();
     pod.spec.init_containers.push(container("istio-validation"));
     assert!(matches!(decided(&pod, &OFF()), Decision::Redirect(_)));
@@ -144,7 +148,7 @@ fn disable_envoy_is_a_boolean_of_go() {
     ] {
         let mut pod = injected();
         proxies(&mut pod).for_each(|proxy| proxy.env.push(env("DISABLE_ENVOY", value)));
-        assert_eq!(decided(&pod, &OFF()) == Decision::Pass(Skipped::EnvoyDisabled), disabled, "{value:?}");
+        assert_eq!(decided(&pod, &OFF()) == Decision::Pass(SkipReason::EnvoyDisabled), disabled, "{value:?}");
     }
 }
 
@@ -157,7 +161,11 @@ fn disable_envoy_counts_on_the_proxy_only_and_the_last_one_wins() {
     for (values, disabled) in [(["true", "false"], false), (["false", "true"], true)] {
         let mut pod = injected();
         proxies(&mut pod).for_each(|proxy| proxy.env.extend(values.map(|value| env("DISABLE_ENVOY", value))));
-        assert_eq!(decided(&pod, &OFF()) == Decision::Pass(Skipped::EnvoyDisabled), disabled, "{values:?}");
+        assert_eq!(
+            decided(&pod, &OFF()) == Decision::Pass(SkipReason::EnvoyDisabled),
+            disabled,
+            "{values:?}"
+        );
     }
 }
 
@@ -177,7 +185,7 @@ fn only_the_first_two_arguments_tell_a_gateway() {
     ] {
         let mut pod = injected();
         proxies(&mut pod).for_each(|proxy| proxy.args = args.iter().map(ToString::to_string).collect());
-        let expected = decided(&pod, &OFF()) != Decision::Pass(Skipped::NotSidecarProxy);
+        let expected = decided(&pod, &OFF()) != Decision::Pass(SkipReason::NotSidecarProxy);
         assert_eq!(expected, sidecar, "{args:?}");
     }
 }
@@ -203,7 +211,7 @@ fn the_inject_label_goes_before_the_annotation_and_what_cannot_be_read_does_not_
         annotation.map(|value| pod.metadata.annotations.insert(enrolment::INJECT.into(), value.into()));
         let decision = decided(&pod, &OFF());
         assert_eq!(
-            decision == Decision::Pass(Skipped::InjectionRefused),
+            decision == Decision::Pass(SkipReason::InjectionRefused),
             refused,
             "{label:?} {annotation:?}"
         );
@@ -238,7 +246,7 @@ fn only_the_exact_none_means_no_interception() {
 fn with_none_no_other_annotation_is_read() {
     let mut pod = annotated("sidecar.istio.io/interceptionMode", "NONE");
     pod.metadata.annotations.insert("traffic.sidecar.istio.io/includeInboundPorts".into(), "nonsense".into());
-    assert_eq!(decided(&pod, &OFF()), Decision::Pass(Skipped::InterceptionNone));
+    assert_eq!(decided(&pod, &OFF()), Decision::Pass(SkipReason::InterceptionNone));
 }
 
 /// Ambient: a pod without sidecar, the namespace's label, the pod's own refusal.
@@ -251,8 +259,8 @@ fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
         pod
     };
     let host = Pod { spec: model::PodSpec { host_network: true, ..plain().spec }, ..plain() };
-    let enrolled = Decision::Enrol(Enrolled::NamespaceLabel);
-    let not_injected = Decision::Pass(Skipped::NotInjected);
+    let enrolled = Decision::Enrol(EnrolmentReason::NamespaceLabel);
+    let not_injected = Decision::Pass(SkipReason::NotInjected);
     for (pod, label, expected) in [
         (plain(), "ambient", enrolled.clone()),
         (plain(), "Ambient", not_injected.clone()),
@@ -260,7 +268,7 @@ fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
         (refused("disabled"), "ambient", not_injected.clone()),
         (refused("enabled"), "ambient", enrolled.clone()),
         (refused("Disabled"), "ambient", enrolled.clone()),
-        (host, "ambient", Decision::Pass(Skipped::HostNetwork)),
+        (host, "ambient", Decision::Pass(SkipReason::HostNetwork)),
     ] {
         assert_eq!(decide(&pod, Some(&namespace(label)), &ambient()).unwrap(), expected, "{label:?} {pod:?}");
         let off = decide(&pod, Some(&namespace(label)), &OFF()).unwrap();
@@ -279,8 +287,8 @@ fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
 #[test]
 fn a_pods_own_label_overrides_its_namespaces() {
     let (by_pod, by_namespace) =
-        (Decision::Enrol(Enrolled::PodLabel), Decision::Enrol(Enrolled::NamespaceLabel));
-    let out = Decision::Pass(Skipped::NotInjected);
+        (Decision::Enrol(EnrolmentReason::PodLabel), Decision::Enrol(EnrolmentReason::NamespaceLabel));
+    let out = Decision::Pass(SkipReason::NotInjected);
     for (own, label, expected) in [
         ("none", "ambient", &out),
         ("none", "", &out),
@@ -314,17 +322,17 @@ fn the_ztunnel_is_not_enrolled() {
     pod.metadata.labels.insert("app".into(), "ztunnel".into());
     assert!(matches!(decided(&pod, &ambient()), Decision::Enrol(_)), "only by its label");
     pod.spec.service_account_name = "ztunnel".into();
-    assert_eq!(decided(&pod, &ambient()), Decision::Pass(Skipped::NotInjected));
+    assert_eq!(decided(&pod, &ambient()), Decision::Pass(SkipReason::NotInjected));
 }
 
 /// Rows that come later in the table do not keep a pod out of ambient mode.
 #[test]
 fn ambient_comes_before_the_rows_of_the_sidecar() {
-    for (reason, change) in ROWS.into_iter().filter(|(reason, _)| *reason != Skipped::HostNetwork) {
+    for (reason, change) in ROWS.into_iter().filter(|(reason, _)| *reason != SkipReason::HostNetwork) {
         let mut pod = injected();
         change(&mut pod);
         pod.metadata.annotations.remove(enrolment::STATUS);
-        assert_eq!(decided(&pod, &ambient()), Decision::Enrol(Enrolled::NamespaceLabel), "{reason:?}");
+        assert_eq!(decided(&pod, &ambient()), Decision::Enrol(EnrolmentReason::NamespaceLabel), "{reason:?}");
     }
 }
 
@@ -334,11 +342,11 @@ fn name(namespace: &str, name: &str) -> PodName {
 
 #[test]
 fn the_call_alone_decides_in_this_order() {
-    let policy = |ambient| Policy {
+    let policy = |ambient| EnrolmentPolicy {
         excluded_namespaces: vec!["kube-system".into(), "istio-system".into()],
         agent_namespace: Some("istio-system-2".into()),
         ambient,
-        ..Policy::default()
+        ..EnrolmentPolicy::default()
     };
     let status = || with_status(&[]);
     let none = || with_status(&[("sidecar.istio.io/interceptionMode", "NONE")]);
@@ -348,27 +356,27 @@ fn the_call_alone_decides_in_this_order() {
     // pod, annotations, with ambient off, with ambient on
     let pass = Some;
     for (pod, annotations, off, on) in [
-        (None, None, pass(Skipped::NoPod), pass(Skipped::NoPod)),
-        (None, Some(status()), pass(Skipped::NoPod), pass(Skipped::NoPod)),
+        (None, None, pass(SkipReason::NoPod), pass(SkipReason::NoPod)),
+        (None, Some(status()), pass(SkipReason::NoPod), pass(SkipReason::NoPod)),
         (
             Some(name("kube-system", "istio-cni-node-1")),
             Some(none()),
-            pass(Skipped::ExcludedNamespace),
-            pass(Skipped::ExcludedNamespace),
+            pass(SkipReason::ExcludedNamespace),
+            pass(SkipReason::ExcludedNamespace),
         ),
         (Some(name("kube-system-2", "dns")), None, None, None),
-        (Some(agent.clone()), None, pass(Skipped::AgentPod), pass(Skipped::AgentPod)),
-        (Some(agent), Some(none()), pass(Skipped::AgentPod), pass(Skipped::AgentPod)),
+        (Some(agent.clone()), None, pass(SkipReason::AgentPod), pass(SkipReason::AgentPod)),
+        (Some(agent), Some(none()), pass(SkipReason::AgentPod), pass(SkipReason::AgentPod)),
         (Some(name("istio-system-2", "istio-cni-nodes")), None, None, None),
         (Some(name("shop", "istio-cni-node-1")), None, None, None),
         (Some(web.clone()), None, None, None),
-        (Some(web.clone()), Some(BTreeMap::new()), pass(Skipped::NotInjected), None),
-        (Some(web.clone()), Some(bare_none()), pass(Skipped::NotInjected), None),
-        (Some(web.clone()), Some(opted_out()), pass(Skipped::NotInjected), pass(Skipped::NotInjected)),
+        (Some(web.clone()), Some(BTreeMap::new()), pass(SkipReason::NotInjected), None),
+        (Some(web.clone()), Some(bare_none()), pass(SkipReason::NotInjected), None),
+        (Some(web.clone()), Some(opted_out()), pass(SkipReason::NotInjected), pass(SkipReason::NotInjected)),
         (Some(web.clone()), Some(status()), None, None),
-        (Some(web), Some(none()), pass(Skipped::InterceptionNone), pass(Skipped::InterceptionNone)),
+        (Some(web), Some(none()), pass(SkipReason::InterceptionNone), pass(SkipReason::InterceptionNone)),
     ] {
-        let call = Call { pod: pod.as_ref(), annotations: annotations.as_ref() };
+        let call = RuntimeCall { pod: pod.as_ref(), annotations: annotations.as_ref() };
         assert_eq!(decide_early(&call, &policy(false)), off.map(Decision::Pass), "{call:?}, ambient off");
         assert_eq!(decide_early(&call, &policy(true)), on.map(Decision::Pass), "{call:?}, ambient on");
     }
@@ -377,14 +385,14 @@ fn the_call_alone_decides_in_this_order() {
 #[test]
 fn without_a_known_agent_namespace_no_pod_is_the_agent() {
     let pod = name("istio-system", "istio-cni-node-x7k2p");
-    assert_eq!(decide_early(&Call { pod: Some(&pod), annotations: None }, &OFF()), None);
+    assert_eq!(decide_early(&RuntimeCall { pod: Some(&pod), annotations: None }, &OFF()), None);
 }
 
 /// Pods with this label, in whatever namespace.
-fn selecting(label: &str, value: &str) -> Policy {
+fn selecting(label: &str, value: &str) -> EnrolmentPolicy {
     let selector = serde_json::json!([{"podSelector": {"matchLabels": {label: value}}}]);
     let enablement = serde_json::from_value(selector).unwrap();
-    Policy { enablement: Some(enablement), ignores_opt_out: true, ..ambient() }
+    EnrolmentPolicy { enablement: Some(enablement), ignores_opt_out: true, ..ambient() }
 }
 
 #[test]
@@ -394,14 +402,14 @@ fn selectors_take_the_place_of_labels_and_annotation() {
     pod.metadata.labels.insert(enrolment::DATAPLANE_MODE.into(), "none".into());
     let policy = selecting(enrolment::DATAPLANE_MODE, "none");
     let name = pod.name();
-    let call = Call { pod: Some(&name), annotations: Some(&pod.metadata.annotations) };
+    let call = RuntimeCall { pod: Some(&name), annotations: Some(&pod.metadata.annotations) };
     assert_eq!(decide_early(&call, &policy), None, "it may belong there");
-    assert_eq!(decide_early(&call, &ambient()), Some(Decision::Pass(Skipped::NotInjected)));
+    assert_eq!(decide_early(&call, &ambient()), Some(Decision::Pass(SkipReason::NotInjected)));
     assert!(enrolment::needs_namespace(&pod, &policy) && !enrolment::needs_namespace(&pod, &ambient()));
-    assert_eq!(decided(&pod, &policy), Decision::Enrol(Enrolled::Selector));
-    assert_eq!(decided(&pod, &ambient()), Decision::Pass(Skipped::NotInjected));
+    assert_eq!(decided(&pod, &policy), Decision::Enrol(EnrolmentReason::Selector));
+    assert_eq!(decided(&pod, &ambient()), Decision::Pass(SkipReason::NotInjected));
     let other = selecting("app", "other");
-    assert_eq!(decided(&pod, &other), Decision::Pass(Skipped::NotInjected), "whatever its namespace says");
+    assert_eq!(decided(&pod, &other), Decision::Pass(SkipReason::NotInjected), "whatever its namespace says");
     pod.metadata.annotations.insert(enrolment::STATUS.into(), "{}".into());
     assert!(matches!(decided(&pod, &policy), Decision::Redirect(_)), "a sidecar counts more");
 }
@@ -415,14 +423,14 @@ proptest! {
         label in proptest::option::of("(ambient|Ambient|)"),
         ambient in any::<bool>(),
     ) {
-        let policy = Policy { ambient, ..Policy::default() };
+        let policy = EnrolmentPolicy { ambient, ..EnrolmentPolicy::default() };
         let namespace = label.as_deref().map(namespace);
         let decision = decide(&pod, namespace.as_ref(), &policy);
         prop_assert_eq!(&decision, &decide(&pod, namespace.as_ref(), &policy), "the same each time");
         match decision {
             Ok(decision) => {
                 prop_assert!(!decision.code().is_empty() && !decision.to_string().is_empty());
-                prop_assert!(!pod.spec.host_network || decision == Decision::Pass(Skipped::HostNetwork));
+                prop_assert!(!pod.spec.host_network || decision == Decision::Pass(SkipReason::HostNetwork));
                 let enrolled = matches!(decision, Decision::Enrol(_));
                 let injected = pod.metadata.annotations.contains_key(enrolment::STATUS);
                 let own = pod.metadata.labels.get(enrolment::DATAPLANE_MODE).map(String::as_str);
@@ -445,11 +453,11 @@ proptest! {
         ambient in any::<bool>(),
         label in "(ambient|)",
     ) {
-        let policy = Policy { ambient, ..Policy::default() };
+        let policy = EnrolmentPolicy { ambient, ..EnrolmentPolicy::default() };
         let name = name("shop", "web-0");
-        let call = Call { pod: Some(&name), annotations: Some(&pod.metadata.annotations) };
+        let call = RuntimeCall { pod: Some(&name), annotations: Some(&pod.metadata.annotations) };
         if let Some(early) = decide_early(&call, &policy) {
-            prop_assert!(matches!(early, Decision::Pass(Skipped::NotInjected | Skipped::InterceptionNone)));
+            prop_assert!(matches!(early, Decision::Pass(SkipReason::NotInjected | SkipReason::InterceptionNone)));
             let late = decide(&pod, Some(&namespace(&label)), &policy);
             prop_assert!(matches!(late, Ok(Decision::Pass(_))), "{:?} early, {:?} late", early, late);
         }
@@ -464,15 +472,15 @@ proptest! {
     ) {
         let excluded_namespaces = if excluded { vec!["shop".to_owned()] } else { Vec::new() };
         let later = AmbientPolicy { excluded_namespaces: excluded_namespaces.clone(), ..AmbientPolicy::default() };
-        let policy = Policy { excluded_namespaces, ..ambient() };
+        let policy = EnrolmentPolicy { excluded_namespaces, ..ambient() };
         let namespace = label.as_deref().map(namespace);
         let at_add = match decide(&pod, namespace.as_ref(), &policy) {
             Ok(Decision::Enrol(reason)) => Some(reason),
             _ => None,
         };
         let later = match planner::ambient::membership(&pod, namespace.as_ref(), &later) {
-            Membership::In(reason) => Some(reason),
-            Membership::Out(_) => None,
+            AmbientMembership::In(reason) => Some(reason),
+            AmbientMembership::Out(_) => None,
         };
         prop_assert_eq!(at_add, later);
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use fixture::namespace;
 use model::{EnvVar, Namespace, ObjectMeta, Pod, PodName};
 use planner::{
-    AmbientPolicy, Doubted, Fact, Index, Policy, ambient, decide,
+    AmbientPolicy, DoubtedObjects, EnrolmentPolicy, Fact, FactIndex, ambient, decide,
     facts::{trim, trim_namespace},
     ztunnel::{ZtunnelSelector, candidates},
 };
@@ -44,7 +44,7 @@ fn gone(pod: &str, uid: &str) -> Fact {
 /// Each fact, whether it changes anything, and which pods there are then.
 #[test]
 fn facts_change_what_they_are_about() {
-    let mut index = Index::default();
+    let mut index = FactIndex::default();
     for (fact, changes, uids) in [
         (gone("a", "1"), false, &[][..]),
         (Fact::Pods(vec![pod("a", "1", "x")]), true, &["1"]),
@@ -70,7 +70,7 @@ fn facts_change_what_they_are_about() {
 
 #[test]
 fn it_is_synced_when_both_lists_have_come_even_empty_ones() {
-    let mut index = Index::default();
+    let mut index = FactIndex::default();
     assert!(index.apply(Fact::Pod(Box::new(pod("a", "1", "x")))));
     assert!(index.apply(Fact::Namespace(Box::new(named("shop", "ambient")))));
     assert!(!index.is_synced());
@@ -86,13 +86,13 @@ fn it_is_synced_when_both_lists_have_come_even_empty_ones() {
 
 #[test]
 fn what_nothing_depends_on_is_no_change() {
-    let mut index = Index::default();
+    let mut index = FactIndex::default();
     index.apply(Fact::Pods(vec![pod("a", "1", "x")]));
     index.apply(Fact::Namespaces(vec![named("shop", "ambient")]));
     let mut other = pod("a", "1", "x");
     other.metadata.annotations.insert("kubectl.kubernetes.io/last-applied-configuration".into(), "{}".into());
     other.metadata.resource_version = "77".into();
-    let condition = model::Condition { kind: "PodScheduled".into(), status: "True".into() };
+    let condition = model::PodCondition { kind: "PodScheduled".into(), status: "True".into() };
     other.status.conditions.push(condition);
     assert!(!index.apply(Fact::Pod(Box::new(other.clone()))));
     other.metadata.annotations.insert("ambient.istio.io/redirection".into(), "enabled".into());
@@ -158,7 +158,7 @@ proptest! {
 
     #[test]
     fn any_way_leads_to_what_a_list_of_the_end_would_make(facts in vec(fact(), 0..30)) {
-        let (mut index, mut at_once) = (Index::default(), Index::default());
+        let (mut index, mut at_once) = (FactIndex::default(), FactIndex::default());
         let (mut pods, mut namespaces) = (Vec::new(), Vec::new());
         for fact in [Fact::Pods(vec![]), Fact::Namespaces(vec![])].into_iter().chain(facts) {
             let before = index.clone();
@@ -188,7 +188,7 @@ proptest! {
         }
         let mut trimmed = whole.clone();
         trim(&mut trimmed);
-        let (namespace, policy) = (namespace(&label), Policy { ambient: ambient_on, ..Policy::default() });
+        let (namespace, policy) = (namespace(&label), EnrolmentPolicy { ambient: ambient_on, ..EnrolmentPolicy::default() });
         prop_assert_eq!(decide(&whole, Some(&namespace), &policy), decide(&trimmed, Some(&namespace), &policy));
         let policy = AmbientPolicy::default();
         prop_assert_eq!(
@@ -202,24 +202,25 @@ proptest! {
 
 #[test]
 fn an_index_of_nothing_has_no_candidates() {
-    assert!(candidates(&Index::default(), &ZtunnelSelector::default()).is_empty());
+    assert!(candidates(&FactIndex::default(), &ZtunnelSelector::default()).is_empty());
 }
 
 /// What lists say otherwise of does not count until somebody confirms it; single changes do.
 #[test]
 fn of_whom_there_is_doubt_lists_say_nothing() {
-    let mut index = Index::default();
+    let mut index = FactIndex::default();
     index.apply(Fact::Pods(vec![pod("a", "1", "x"), pod("b", "2", "x")]));
     index.apply(Fact::Namespaces(vec![named("shop", "ambient"), named("other", "")]));
-    let doubted = Doubted { pods: [name("a")].into(), namespaces: ["shop".to_owned()].into() };
+    let doubted = DoubtedObjects { pods: [name("a")].into(), namespaces: ["shop".to_owned()].into() };
     assert!(index.apply(Fact::Doubted(doubted.clone())) && !index.apply(Fact::Doubted(doubted)));
-    let uids = |index: &Index| index.pods().map(|pod| pod.metadata.uid.clone()).collect::<Vec<_>>().join(",");
+    let uids =
+        |index: &FactIndex| index.pods().map(|pod| pod.metadata.uid.clone()).collect::<Vec<_>>().join(",");
     assert!(index.apply(Fact::Pods(vec![])), "the other one is gone");
     assert!(index.apply(Fact::Namespaces(vec![])) && index.namespace("shop").is_some());
     assert!(!index.apply(Fact::Pods(vec![pod("a", "0", "before")])), "an older list");
     assert_eq!((uids(&index).as_str(), index.doubted().pods.len()), ("1", 1));
     assert!(index.apply(Fact::Pod(Box::new(pod("a", "1", "y")))));
-    assert!(index.apply(gone("a", "1")) && index.apply(Fact::Doubted(Doubted::default())));
+    assert!(index.apply(gone("a", "1")) && index.apply(Fact::Doubted(DoubtedObjects::default())));
     assert!(index.apply(Fact::Pods(vec![pod("a", "3", "x")])) && index.apply(Fact::Namespaces(vec![])));
     assert!(index.namespace("shop").is_none());
 }

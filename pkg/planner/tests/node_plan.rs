@@ -24,9 +24,9 @@ use events::{Aim, Event, STALE_ROUTE, aims, events, fallbacks};
 use fate::{Fate, Packet, fate};
 use kernel::{Kernel, Words, verdict};
 use model::Family;
-use planner::node::{Desired, Fallback, Observed, Operation, PathRule, Slot};
+use planner::node::{DesiredState, ObservedState, Operation, PathRule, ZtunnelFallback, ZtunnelSlot};
 use proptest::{prelude::*, sample::select};
-use rules::{ChainSet, Saved, Table};
+use rules::{ChainSet, SavedTables, Table};
 use steps::hastened;
 use world::{Netns, World, far_links, node_links};
 
@@ -45,7 +45,7 @@ fn apply_all(world: &mut World, steps: &[Operation]) {
 }
 
 /// Makes the world as it should be; answers with what that is.
-fn converge(world: &mut World, aim: &Aim) -> Desired {
+fn converge(world: &mut World, aim: &Aim) -> DesiredState {
     let (desired, slots) = aim.desired(world);
     let steps = world.plan(Some(&desired), &slots);
     apply_all(world, &steps);
@@ -55,7 +55,7 @@ fn converge(world: &mut World, aim: &Aim) -> Desired {
 }
 
 /// All of ours: sets, links, rules, routes, chains; on the node, and in the ztunnels that have a slot.
-fn ours(world: &mut World) -> Observed {
+fn ours(world: &mut World) -> ObservedState {
     let mut seen = world.observe(&world.slots.clone());
     seen.sets.values_mut().flat_map(BTreeMap::values_mut).for_each(|uid| *uid = None);
     seen.routes.sort();
@@ -72,7 +72,7 @@ fn ours(world: &mut World) -> Observed {
     seen
 }
 
-fn keep_ours(saved: &mut Saved) {
+fn keep_ours(saved: &mut SavedTables) {
     for table in saved.tables.values_mut() {
         table.chains.retain(|chain| ChainSet::NODE.contains(chain));
         table.rules.retain(|rule| ChainSet::NODE.contains(&rule.chain) || rule.text.contains("-j ztunnel-"));
@@ -80,7 +80,7 @@ fn keep_ours(saved: &mut Saved) {
 }
 
 /// The same of a node on which nothing happened before.
-fn from_nothing(desired: &Desired, slots: [Option<u8>; 2], rp_filter: u8) -> Observed {
+fn from_nothing(desired: &DesiredState, slots: [Option<u8>; 2], rp_filter: u8) -> ObservedState {
     let mut world = World::new(rp_filter);
     let steps = world.plan(Some(desired), &slots);
     apply_all(&mut world, &steps);
@@ -133,7 +133,7 @@ fn all_foreign(world: &World) -> Vec<(Netns, Vec<Chains>)> {
 }
 
 /// Every kind of packet from and to an enrolled address, with the slot that its connection is in.
-fn packets(member: IpAddr) -> Vec<(Option<Slot>, Packet)> {
+fn packets(member: IpAddr) -> Vec<(Option<ZtunnelSlot>, Packet)> {
     let outside: IpAddr = match Family::of(member) {
         Family::V4 => [192, 0, 2, 1].into(),
         Family::V6 => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
@@ -148,7 +148,7 @@ fn packets(member: IpAddr) -> Vec<(Option<Slot>, Packet)> {
         connmark,
     };
     let mut all = vec![(None, from(0)), (None, to(0))];
-    for slot in Slot::BOTH {
+    for slot in ZtunnelSlot::BOTH {
         let bits = 0x1000 * (slot.number() + 1);
         // The last two answer to connections that the ztunnel opened under another's address.
         let of_slot = [from(bits | 0x100), to(bits), from(bits | 0x250), to(bits | 0x250)];
@@ -157,12 +157,12 @@ fn packets(member: IpAddr) -> Vec<(Option<Slot>, Packet)> {
     all
 }
 
-fn fates(world: &World, packets: &[(Option<Slot>, Packet)]) -> Vec<Fate> {
+fn fates(world: &World, packets: &[(Option<ZtunnelSlot>, Packet)]) -> Vec<Fate> {
     packets.iter().map(|(_, packet)| fate(world, *packet)).collect()
 }
 
 /// The packets of all that are enrolled now, and will be.
-fn staying(world: &World, desired: &Desired) -> Vec<(Option<Slot>, Packet)> {
+fn staying(world: &World, desired: &DesiredState) -> Vec<(Option<ZtunnelSlot>, Packet)> {
     let enrolled = |ip: &&IpAddr| world.sets.get(&Family::of(**ip)).is_some_and(|set| set.contains_key(*ip));
     desired.members.keys().filter(enrolled).flat_map(|ip| packets(*ip)).collect()
 }
@@ -170,7 +170,8 @@ fn staying(world: &World, desired: &Desired) -> Vec<(Option<Slot>, Packet)> {
 /// Whether a new connection the same way does not get out. Where one does, none is looked after.
 fn is_captured(world: &World, packet: &Packet) -> bool {
     let member = if packet.from_pod { packet.src } else { packet.dst };
-    let alike = |(slot, new): &(Option<Slot>, Packet)| slot.is_none() && new.from_pod == packet.from_pod;
+    let alike =
+        |(slot, new): &(Option<ZtunnelSlot>, Packet)| slot.is_none() && new.from_pod == packet.from_pod;
     packets(member).iter().find(|new| alike(new)).is_some_and(|(_, new)| fate(world, *new) != Fate::Direct)
 }
 
@@ -179,8 +180,8 @@ fn is_captured(world: &World, packet: &Packet) -> bool {
 fn watch(
     world: &mut World,
     atoms: &[Operation],
-    packets: &[(Option<Slot>, Packet)],
-    verdict: impl Fn(&(Option<Slot>, Packet), Fate, Fate) -> bool,
+    packets: &[(Option<ZtunnelSlot>, Packet)],
+    verdict: impl Fn(&(Option<ZtunnelSlot>, Packet), Fate, Fate) -> bool,
 ) {
     let before = fates(world, packets);
     for (done, step) in atoms.iter().enumerate() {
@@ -199,9 +200,10 @@ fn no_prefix_lets_a_packet_out(rp_filter: u8, events: &[Event], aim: &Aim, place
     let steps = hastened(&world.plan(Some(&desired), &slots), places);
     let mut packets = staying(&world, &desired);
     packets.retain(|(slot, packet)| slot.is_none() || is_captured(&world, packet));
-    let led = Slot::BOTH.map(|slot| world.leads_to(slot));
-    let stays =
-        |slot: Slot, number: u8| *slot.of(&slots) == Some(number) && *slot.of(&led) == [Some(number); 2];
+    let led = ZtunnelSlot::BOTH.map(|slot| world.leads_to(slot));
+    let stays = |slot: ZtunnelSlot, number: u8| {
+        *slot.of(&slots) == Some(number) && *slot.of(&led) == [Some(number); 2]
+    };
     watch(&mut world, &steps, &packets, |(slot, _), before, now| match (slot, before) {
         (Some(slot), Fate::Captured(number)) if stays(*slot, number) => now == before,
         (_, Fate::Direct) => true,
@@ -214,7 +216,7 @@ fn no_prefix_lets_a_packet_out(rp_filter: u8, events: &[Event], aim: &Aim, place
 fn a_route_that_somebody_left_in_a_table_of_ours_lets_no_packet_out() {
     for route in 0..30 {
         let left = [Event::Plan(Aim::held([1, 0], 7), usize::MAX), Event::Damage(STALE_ROUTE, route)];
-        let aim = Aim::at_rest(Fallback::Hold).members_of(&Aim::held([1, 0], 7));
+        let aim = Aim::at_rest(ZtunnelFallback::Hold).members_of(&Aim::held([1, 0], 7));
         no_prefix_lets_a_packet_out(0, &left, &aim, &[]);
     }
 }
@@ -236,7 +238,7 @@ proptest! {
 
     #[test]
     fn no_beginning_of_a_plan_lets_a_packet_out(
-        rp_filter in 0..3u8, events in events(), aim in aims(select(&[Fallback::Hold, Fallback::Reject])),
+        rp_filter in 0..3u8, events in events(), aim in aims(select(&[ZtunnelFallback::Hold, ZtunnelFallback::Reject])),
         places in prop::collection::vec(0..1000usize, 0..5),
     ) {
         no_prefix_lets_a_packet_out(rp_filter, &events, &aim, &places);
@@ -244,7 +246,7 @@ proptest! {
 
     #[test]
     fn when_ztunnels_die_nothing_gets_out(
-        rp_filter in 0..3u8, aim in aims(select(&[Fallback::Hold, Fallback::Reject])),
+        rp_filter in 0..3u8, aim in aims(select(&[ZtunnelFallback::Hold, ZtunnelFallback::Reject])),
         killed in prop::collection::vec(1..5u8, 1..4),
     ) {
         let mut world = World::new(rp_filter);
@@ -293,7 +295,7 @@ proptest! {
         old in 1..3u8, members in 0..3usize, more in 0..3usize, open: bool,
         places in prop::collection::vec(0..1000usize, 0..5),
     ) {
-        let fallback = if open { Fallback::Open } else { Fallback::Hold };
+        let fallback = if open { ZtunnelFallback::Open } else { ZtunnelFallback::Hold };
         let new = 3 - old;
         let before = Aim::at_rest(fallback).members(&[0, 4, 1 + members]).active(old);
         let mut world = World::new(1);

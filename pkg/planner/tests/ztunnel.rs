@@ -3,7 +3,7 @@
 
 use model::Pod;
 use planner::{
-    Candidate, Fact, Index, ZtunnelSelector,
+    Fact, FactIndex, ZtunnelCandidate, ZtunnelSelector,
     ztunnel::{active, candidates, coming, newest_speaks_in_pod},
 };
 use proptest::prelude::*;
@@ -28,14 +28,14 @@ fn but(place: &str, value: Value) -> Value {
     pod
 }
 
-fn index(pods: &[Value]) -> Index {
+fn index(pods: &[Value]) -> FactIndex {
     let pods: Vec<Pod> = pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect();
-    let mut index = Index::default();
+    let mut index = FactIndex::default();
     index.apply(Fact::Pods(pods));
     index
 }
 
-fn found(pods: &[Value]) -> Vec<Candidate> {
+fn found(pods: &[Value]) -> Vec<ZtunnelCandidate> {
     candidates(&index(pods), &ZtunnelSelector::default())
 }
 
@@ -80,7 +80,7 @@ fn the_newest_ztunnel_says_how_pods_are_captured() {
 #[test]
 fn a_candidate_has_what_the_node_needs_of_it() {
     let found = found(&[ztunnel("z", "2026-01-01T00:00:00Z")]);
-    let expected = Candidate {
+    let expected = ZtunnelCandidate {
         uid: "uid-z".into(),
         name: model::PodName { namespace: "istio-system".into(), name: "z".into() },
         ips: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
@@ -151,7 +151,7 @@ fn the_newest_wins_and_of_two_alike_always_the_same() {
         pod["status"]["phase"] = json!("Pending");
         pod
     };
-    let name = |one: Option<&Candidate>| one.map(|one| one.name.name.clone()).unwrap_or_default();
+    let name = |one: Option<&ZtunnelCandidate>| one.map(|one| one.name.name.clone()).unwrap_or_default();
     for (pods, now, next) in [
         (vec![ztunnel("a", old), ztunnel("b", new)], "b", ""),
         (vec![ztunnel("a", new), ztunnel("b", old)], "a", ""),
@@ -191,9 +191,9 @@ fn dns_is_captured_if_the_first_word_on_it_is_literally_true() {
     }
 }
 
-fn candidate() -> impl Strategy<Value = Candidate> {
+fn candidate() -> impl Strategy<Value = ZtunnelCandidate> {
     ("[a-c]", "[0-2]", any::<(bool, bool, bool)>()).prop_map(|(uid, created, (ready, terminating, ip))| {
-        Candidate {
+        ZtunnelCandidate {
             uid,
             created,
             ready,
@@ -210,7 +210,7 @@ proptest! {
 
     #[test]
     fn the_active_one_is_fit_and_none_that_is_fit_is_newer(all in proptest::collection::vec(candidate(), 0..6)) {
-        let fit = |one: &Candidate| one.ready && !one.terminating && !one.ips.is_empty();
+        let fit = |one: &ZtunnelCandidate| one.ready && !one.terminating && !one.ips.is_empty();
         match active(&all) {
             None => prop_assert!(!all.iter().any(fit)),
             Some(one) => {

@@ -1,10 +1,10 @@
 //! What is known of a pod, and what follows from it.
 
-use crate::state::{CaptureState, PodStatus, Redirection};
+use crate::state::{CaptureState, CaptureStatus, Redirection};
 
 /// Whether the pod belongs to the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Membership {
+pub enum MeshMembership {
     /// It should be captured.
     Member,
     /// It should not be captured. `remains`: rules or addresses of ours are still there for it.
@@ -20,7 +20,7 @@ pub enum Membership {
 
 /// How far the pod's life is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Life {
+pub enum PodLife {
     /// Its containers do not run yet, or it has no address.
     Starting,
     /// Its containers run.
@@ -31,7 +31,7 @@ pub enum Life {
 
 /// What redirects its traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rules {
+pub enum RulesEvidence {
     /// It could not be observed.
     Unobserved,
     /// It was not put in place yet, as far as is known. `failing`: more than one attempt has failed.
@@ -54,7 +54,7 @@ pub enum Rules {
 
 /// What serves its traffic: the sidecar, or ztunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Proxy {
+pub enum ProxyEvidence {
     /// It serves the pod. A sidecar is not asked, and counts as serving.
     Serves,
     /// It served the pod, or would, and no ztunnel is available now.
@@ -69,13 +69,13 @@ pub enum Proxy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
     /// Whether it belongs to the mesh.
-    pub membership: Membership,
+    pub membership: MeshMembership,
     /// How far its life is.
-    pub life: Life,
+    pub life: PodLife,
     /// What redirects its traffic.
-    pub rules: Rules,
+    pub rules: RulesEvidence,
     /// What serves its traffic.
-    pub proxy: Proxy,
+    pub proxy: ProxyEvidence,
     /// Rules of another component in its network namespace precede ours.
     pub overruled: bool,
     /// Without a proxy its traffic bypasses the mesh (`--no-ztunnel-policy=open`); else it is held back.
@@ -87,10 +87,10 @@ pub struct Evidence {
 impl Evidence {
     /// A pod that should be captured and of which nothing else is known.
     pub const UNKNOWN: Evidence = Evidence {
-        membership: Membership::Member,
-        life: Life::Running,
-        rules: Rules::Unobserved,
-        proxy: Proxy::Absent,
+        membership: MeshMembership::Member,
+        life: PodLife::Running,
+        rules: RulesEvidence::Unobserved,
+        proxy: ProxyEvidence::Absent,
         overruled: false,
         fails_open: false,
         awaited: false,
@@ -98,22 +98,22 @@ impl Evidence {
 
     /// A pod that should not be captured, and is not.
     pub const OUTSIDE: Evidence =
-        Evidence { membership: Membership::Outside { remains: false }, ..Evidence::UNKNOWN };
+        Evidence { membership: MeshMembership::Outside { remains: false }, ..Evidence::UNKNOWN };
 
     /// What follows from it.
     #[must_use]
-    pub fn classify(&self) -> PodStatus {
-        PodStatus { state: self.state(), annotation: self.annotation() }
+    pub fn classify(&self) -> CaptureStatus {
+        CaptureStatus { state: self.state(), annotation: self.annotation() }
     }
 
     fn state(&self) -> CaptureState {
         match self.membership {
-            Membership::Outside { remains: false } => CaptureState::Outside,
-            Membership::Outside { remains: true } | Membership::Leaving => CaptureState::Leaving,
-            Membership::Undetermined => CaptureState::Unknown,
-            Membership::Member => match self.member() {
+            MeshMembership::Outside { remains: false } => CaptureState::Outside,
+            MeshMembership::Outside { remains: true } | MeshMembership::Leaving => CaptureState::Leaving,
+            MeshMembership::Undetermined => CaptureState::Unknown,
+            MeshMembership::Member => match self.member() {
                 // It sends nothing any more.
-                CaptureState::Bypassing if self.life == Life::Ending => CaptureState::Pending,
+                CaptureState::Bypassing if self.life == PodLife::Ending => CaptureState::Pending,
                 state => state,
             },
         }
@@ -121,19 +121,25 @@ impl Evidence {
 
     fn member(&self) -> CaptureState {
         match (self.rules, self.proxy) {
-            (Rules::Unobserved | Rules::Doubtful, _) => CaptureState::Unknown,
-            (Rules::Absent { .. } | Rules::Incomplete { .. }, _)
-                if self.awaited || self.life != Life::Running =>
+            (RulesEvidence::Unobserved | RulesEvidence::Doubtful, _) => CaptureState::Unknown,
+            (RulesEvidence::Absent { .. } | RulesEvidence::Incomplete { .. }, _)
+                if self.awaited || self.life != PodLife::Running =>
             {
                 CaptureState::Pending
             }
-            (Rules::Incomplete { holds: true }, _) if !self.fails_open => CaptureState::Held,
-            (Rules::Absent { .. } | Rules::Incomplete { .. }, _) => CaptureState::Bypassing,
-            (Rules::Applied | Rules::Verified, Proxy::Serves) if self.overruled => CaptureState::Bypassing,
-            (Rules::Applied | Rules::Verified, Proxy::Serves) => CaptureState::Captured,
-            (Rules::Applied | Rules::Verified, _) if self.awaited => CaptureState::Pending,
-            (Rules::Applied | Rules::Verified, _) if self.fails_open => CaptureState::Bypassing,
-            (Rules::Applied | Rules::Verified, _) => CaptureState::Held,
+            (RulesEvidence::Incomplete { holds: true }, _) if !self.fails_open => CaptureState::Held,
+            (RulesEvidence::Absent { .. } | RulesEvidence::Incomplete { .. }, _) => CaptureState::Bypassing,
+            (RulesEvidence::Applied | RulesEvidence::Verified, ProxyEvidence::Serves) if self.overruled => {
+                CaptureState::Bypassing
+            }
+            (RulesEvidence::Applied | RulesEvidence::Verified, ProxyEvidence::Serves) => {
+                CaptureState::Captured
+            }
+            (RulesEvidence::Applied | RulesEvidence::Verified, _) if self.awaited => CaptureState::Pending,
+            (RulesEvidence::Applied | RulesEvidence::Verified, _) if self.fails_open => {
+                CaptureState::Bypassing
+            }
+            (RulesEvidence::Applied | RulesEvidence::Verified, _) => CaptureState::Held,
         }
     }
 
@@ -142,23 +148,41 @@ impl Evidence {
     /// the pod's clients.
     fn annotation(&self) -> Option<Redirection> {
         match (self.membership, self.rules, self.proxy) {
-            (Membership::Outside { .. }, ..) => Some(Redirection::None),
-            (Membership::Leaving | Membership::Undetermined, ..) => None,
-            (Membership::Member, Rules::Incomplete { .. }, _) => Some(Redirection::None),
+            (MeshMembership::Outside { .. }, ..) => Some(Redirection::None),
+            (MeshMembership::Leaving | MeshMembership::Undetermined, ..) => None,
+            (MeshMembership::Member, RulesEvidence::Incomplete { .. }, _) => Some(Redirection::None),
             // Clients that use HBONE might reach nothing.
-            (Membership::Member, Rules::Doubtful | Rules::Absent { failing: true }, _) => {
-                (!self.awaited).then_some(Redirection::Pending)
-            }
-            (Membership::Member, Rules::Absent { failing: false } | Rules::Unobserved, _) => None,
-            (Membership::Member, Rules::Verified, Proxy::Serves | Proxy::Unavailable) => {
-                Some(Redirection::Enabled)
-            }
+            (
+                MeshMembership::Member,
+                RulesEvidence::Doubtful | RulesEvidence::Absent { failing: true },
+                _,
+            ) => (!self.awaited).then_some(Redirection::Pending),
+            (
+                MeshMembership::Member,
+                RulesEvidence::Absent { failing: false } | RulesEvidence::Unobserved,
+                _,
+            ) => None,
+            (
+                MeshMembership::Member,
+                RulesEvidence::Verified,
+                ProxyEvidence::Serves | ProxyEvidence::Unavailable,
+            ) => Some(Redirection::Enabled),
             // It is about to be observed, or an earlier agent has done so; nothing is known to be wrong.
-            (Membership::Member, Rules::Applied, Proxy::Serves | Proxy::Unavailable)
-            | (Membership::Member, Rules::Applied | Rules::Verified, Proxy::Announced) => None,
-            (Membership::Member, Rules::Applied | Rules::Verified, Proxy::Absent) => {
-                (!self.awaited).then_some(Redirection::Pending)
-            }
+            (
+                MeshMembership::Member,
+                RulesEvidence::Applied,
+                ProxyEvidence::Serves | ProxyEvidence::Unavailable,
+            )
+            | (
+                MeshMembership::Member,
+                RulesEvidence::Applied | RulesEvidence::Verified,
+                ProxyEvidence::Announced,
+            ) => None,
+            (
+                MeshMembership::Member,
+                RulesEvidence::Applied | RulesEvidence::Verified,
+                ProxyEvidence::Absent,
+            ) => (!self.awaited).then_some(Redirection::Pending),
         }
     }
 }

@@ -1,16 +1,16 @@
 //! The life of a pod that is captured in-pod, from its enrolment to its end, as a state machine.
 //!
-//! What happens to the pod comes in as an [`Event`], and what is to be done about it goes out as [`Action`]s, which somebody
+//! What happens to the pod comes in as a [`PodEvent`], and what is to be done about it goes out as [`PodAction`]s, which somebody
 //! else carries out. Time is told with each event. The table of transitions is in docs/in-pod.md.
 
 use std::time::Duration;
 
 use retry::{Attempts, Backoff};
 
-use crate::{Evidence, Life, Membership, Proxy, Rules};
+use crate::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 
 /// Time since the agent's start.
-pub type Time = Duration;
+pub type AgentTime = Duration;
 
 /// After a failure, the next attempt; twice as long after each further one, up to the last.
 pub const FIRST_RETRY: Duration = Duration::from_millis(200);
@@ -37,13 +37,13 @@ pub enum RulesState {
 
 /// Something that happens to the pod. `N` identifies a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event<N> {
+pub enum PodEvent<N> {
     /// The plugin's ADD waits for an answer until the deadline.
     Added {
         /// The namespace that the plugin handed over.
         netns: Option<N>,
         /// When the ADD has failed if it is not answered.
-        deadline: Time,
+        deadline: AgentTime,
     },
     /// It belongs to the mesh, maybe again. `changed`: it asks for other rules than before.
     Joined {
@@ -66,11 +66,11 @@ pub enum Event<N> {
         /// A process of it was found.
         there: bool,
     },
-    /// [`Action::Capture`] has ended, in that namespace; `Ok(true)`: something had to be changed.
+    /// [`PodAction::Capture`] has ended, in that namespace; `Ok(true)`: something had to be changed.
     Captured(N, Result<bool, String>),
-    /// [`Action::Observe`] has ended, in that namespace; by now its rules are in place.
+    /// [`PodAction::Observe`] has ended, in that namespace; by now its rules are in place.
     Observed(N, Result<(), String>),
-    /// [`Action::Release`] has ended.
+    /// [`PodAction::Release`] has ended.
     Released(Result<(), String>),
     /// ztunnel serves it in that namespace.
     Accepted(N),
@@ -82,7 +82,7 @@ pub enum Event<N> {
 
 /// Something to be done for the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum PodAction {
     /// Put its rules in place.
     Capture,
     /// Observe its rules, and restore what is missing.
@@ -121,27 +121,27 @@ pub struct Lifecycle<N> {
     served: Option<N>,
     refused: Option<String>,
     /// The first deadline of the ADDs that wait.
-    deadline: Option<Time>,
+    deadline: Option<AgentTime>,
     /// Since when searches have found no process of it.
-    empty: Option<Time>,
+    empty: Option<AgentTime>,
     /// When the rules that it asks for were changed last.
-    changed: Option<Time>,
-    /// [`Action::Announce`] was given.
+    changed: Option<AgentTime>,
+    /// [`PodAction::Announce`] was given.
     announce: bool,
     attempts: Attempts,
     /// How often in a row its rules could not be observed, or not be kept.
     doubts: u32,
     /// No attempt before; after a failure.
-    due: Time,
+    due: AgentTime,
     /// When its rules are to be observed.
-    observe: Time,
+    observe: AgentTime,
     trouble: Option<String>,
 }
 
 impl<N: Copy + PartialEq> Lifecycle<N> {
     /// A pod that belongs to the mesh. `annotation`: what the API shows of it, by an agent before this one.
     #[must_use]
-    pub fn new(annotation: Option<&str>, now: Time) -> Lifecycle<N> {
+    pub fn new(annotation: Option<&str>, now: AgentTime) -> Lifecycle<N> {
         use crate::Redirection;
         Lifecycle {
             netns: None,
@@ -168,9 +168,9 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// What is to be done about an event, in this order.
     #[must_use]
-    pub fn handle(&mut self, event: Event<N>, now: Time) -> Vec<Action> {
+    pub fn handle(&mut self, event: PodEvent<N>, now: AgentTime) -> Vec<PodAction> {
         match event {
-            Event::Added { netns, deadline } => {
+            PodEvent::Added { netns, deadline } => {
                 self.leaving = false;
                 self.due = now;
                 self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
@@ -179,32 +179,32 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 }
                 self.capture().into_iter().chain(self.answer_served()).collect()
             }
-            Event::Joined { changed } => {
+            PodEvent::Joined { changed } => {
                 if changed {
                     self.changed = Some(now);
                 }
                 let returns = std::mem::take(&mut self.leaving);
                 if (changed || returns) && self.is_ruled() { self.capture() } else { Vec::new() }
             }
-            Event::Left(why) => self.left(&why, now),
-            Event::LeftMeanwhile => {
+            PodEvent::Left(why) => self.left(&why, now),
+            PodEvent::LeftMeanwhile => {
                 self.leaving = true;
                 Vec::new()
             }
-            Event::Found { netns, captured } if !self.is_awaited() => {
+            PodEvent::Found { netns, captured } if !self.is_awaited() => {
                 self.adopted = captured;
                 let had_other = self.netns.is_some();
-                if self.settle_in(netns) && had_other { vec![Action::Moved] } else { Vec::new() }
+                if self.settle_in(netns) && had_other { vec![PodAction::Moved] } else { Vec::new() }
             }
-            Event::Found { .. } => Vec::new(), // the ADD knows better
-            Event::Searched { there } => {
+            PodEvent::Found { .. } => Vec::new(), // the ADD knows better
+            PodEvent::Searched { there } => {
                 self.empty = self.empty.or(Some(now)).filter(|_| !there);
                 Vec::new()
             }
-            Event::Captured(netns, result) => self.captured(netns, result, now),
-            Event::Observed(netns, result) => self.observed(netns, result, now),
-            Event::Released(result) => self.released(result, now),
-            Event::Accepted(netns) => {
+            PodEvent::Captured(netns, result) => self.captured(netns, result, now),
+            PodEvent::Observed(netns, result) => self.observed(netns, result, now),
+            PodEvent::Released(result) => self.released(result, now),
+            PodEvent::Accepted(netns) => {
                 self.served = Some(netns);
                 self.announced = false;
                 if !self.is_served() {
@@ -213,36 +213,36 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 self.refused = None;
                 self.announce().into_iter().chain(self.answer_served()).collect()
             }
-            Event::Refused(netns, why) if self.netns == Some(netns) => {
+            PodEvent::Refused(netns, why) if self.netns == Some(netns) => {
                 self.served = None;
                 self.announced = false;
                 self.refused = Some(why.clone());
                 if self.is_awaited() { self.abandon(why, now) } else { Vec::new() }
             }
-            Event::Refused(..) => Vec::new(), // it is somewhere else by now
-            Event::Expired(why) => self.abandon(why, now),
+            PodEvent::Refused(..) => Vec::new(), // it is somewhere else by now
+            PodEvent::Expired(why) => self.abandon(why, now),
         }
     }
 
-    /// What there is to do now without anything having happened. Of [`Action::Observe`] there may be many at a time:
+    /// What there is to do now without anything having happened. Of [`PodAction::Observe`] there may be many at a time:
     /// whoever carries it out may let it wait. [`Self::begin`] follows.
     #[must_use]
-    pub fn work(&self, now: Time) -> Option<Action> {
+    pub fn work(&self, now: AgentTime) -> Option<PodAction> {
         if self.busy || self.netns.is_none() || now < self.due {
             return None;
         }
         match self.rules {
-            _ if self.leaving => Some(Action::Release),
-            RulesState::Absent => Some(Action::Capture),
-            RulesState::Applied if self.is_served() => Some(Action::Observe),
-            _ => (now >= self.observe).then_some(Action::Observe),
+            _ if self.leaving => Some(PodAction::Release),
+            RulesState::Absent => Some(PodAction::Capture),
+            RulesState::Applied if self.is_served() => Some(PodAction::Observe),
+            _ => (now >= self.observe).then_some(PodAction::Observe),
         }
     }
 
     /// [`Self::work`] is begun. `observe`: when its rules are to be observed the next time.
-    pub fn begin(&mut self, action: &Action, observe: Time) {
+    pub fn begin(&mut self, action: &PodAction, observe: AgentTime) {
         self.busy = true;
-        if *action == Action::Observe {
+        if *action == PodAction::Observe {
             self.observe = observe;
         }
     }
@@ -250,7 +250,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     /// When [`Self::work`] has something, an ADD expires, or a change of options may be taken in. `soon`: when what could
     /// not be begun is to be tried again.
     #[must_use]
-    pub fn next(&self, now: Time, soon: Time) -> Option<Time> {
+    pub fn next(&self, now: AgentTime, soon: AgentTime) -> Option<AgentTime> {
         let works = self.netns.is_some() && !self.busy;
         let work = match self.rules {
             _ if !works => None,
@@ -265,21 +265,21 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     /// What is known of it, from which all that is reported of it follows. `connected`: a ztunnel is. `overruled`: rules of
     /// another component in its namespace precede ours.
     #[must_use]
-    pub fn evidence(&self, life: Life, connected: bool, overruled: bool) -> Evidence {
+    pub fn evidence(&self, life: PodLife, connected: bool, overruled: bool) -> Evidence {
         Evidence {
-            membership: if self.leaving { Membership::Leaving } else { Membership::Member },
+            membership: if self.leaving { MeshMembership::Leaving } else { MeshMembership::Member },
             life,
             rules: match self.rules {
-                RulesState::Absent => Rules::Absent { failing: self.is_doubtful() },
-                _ if self.is_doubtful() => Rules::Doubtful,
-                RulesState::Applied => Rules::Applied,
-                RulesState::Verified => Rules::Verified,
+                RulesState::Absent => RulesEvidence::Absent { failing: self.is_doubtful() },
+                _ if self.is_doubtful() => RulesEvidence::Doubtful,
+                RulesState::Applied => RulesEvidence::Applied,
+                RulesState::Verified => RulesEvidence::Verified,
             },
             proxy: match () {
-                () if self.is_served() && connected => Proxy::Serves,
-                () if self.is_served() => Proxy::Unavailable,
-                () if self.announced => Proxy::Announced,
-                () => Proxy::Absent,
+                () if self.is_served() && connected => ProxyEvidence::Serves,
+                () if self.is_served() => ProxyEvidence::Unavailable,
+                () if self.announced => ProxyEvidence::Announced,
+                () => ProxyEvidence::Absent,
             },
             overruled,
             fails_open: false, // its own rules hold its traffic while no ztunnel is there
@@ -319,7 +319,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// The deadline of an ADD has passed.
     #[must_use]
-    pub fn is_late(&self, now: Time) -> bool {
+    pub fn is_late(&self, now: AgentTime) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
@@ -337,13 +337,13 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// No process of it was there for long, and no ADD waits: it has ended, if the API knows nothing of it.
     #[must_use]
-    pub fn is_empty(&self, now: Time) -> bool {
+    pub fn is_empty(&self, now: AgentTime) -> bool {
         !self.is_awaited() && self.empty.is_some_and(|since| now.saturating_sub(since) >= EMPTY)
     }
 
     /// Other rules may be made for it now.
     #[must_use]
-    pub fn may_change(&self, now: Time) -> bool {
+    pub fn may_change(&self, now: AgentTime) -> bool {
         self.changed.is_none_or(|changed| now.saturating_sub(changed) >= OPTIONS)
     }
 
@@ -376,7 +376,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         true
     }
 
-    fn left(&mut self, why: &str, now: Time) -> Vec<Action> {
+    fn left(&mut self, why: &str, now: AgentTime) -> Vec<PodAction> {
         if std::mem::replace(&mut self.leaving, true) {
             return Vec::new();
         }
@@ -384,12 +384,12 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         let mut actions = self.answer(Err(format!("it does not belong to the mesh: {why}")));
         // Nothing was ever made in a namespace that was not found, unless an agent before this one did.
         if self.netns.is_none() && !self.marked {
-            actions.push(Action::Forget(why.to_owned()));
+            actions.push(PodAction::Forget(why.to_owned()));
         }
         actions
     }
 
-    fn captured(&mut self, netns: N, result: Result<bool, String>, now: Time) -> Vec<Action> {
+    fn captured(&mut self, netns: N, result: Result<bool, String>, now: AgentTime) -> Vec<PodAction> {
         if let Some(actions) = self.overtaken(netns) {
             return actions;
         }
@@ -398,7 +398,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 // What was observed before is not what was made just now.
                 self.rules = if changed { RulesState::Applied } else { self.rules.max(RulesState::Applied) };
                 self.succeeded();
-                [Action::Serve].into_iter().chain(self.answer_served()).collect()
+                [PodAction::Serve].into_iter().chain(self.answer_served()).collect()
             }
             Err(why) if self.is_awaited() => self.abandon(why, now),
             Err(why) => {
@@ -408,7 +408,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    fn observed(&mut self, netns: N, result: Result<(), String>, now: Time) -> Vec<Action> {
+    fn observed(&mut self, netns: N, result: Result<(), String>, now: AgentTime) -> Vec<PodAction> {
         if let Some(actions) = self.overtaken(netns) {
             return actions;
         }
@@ -431,7 +431,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     }
 
     /// What has ended concerns another namespace, or other options, than those of now.
-    fn overtaken(&mut self, netns: N) -> Option<Vec<Action>> {
+    fn overtaken(&mut self, netns: N) -> Option<Vec<PodAction>> {
         self.busy = false;
         let again = std::mem::take(&mut self.again);
         if self.leaving {
@@ -440,7 +440,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         (again || self.netns != Some(netns)).then(|| self.capture())
     }
 
-    fn released(&mut self, result: Result<(), String>, now: Time) -> Vec<Action> {
+    fn released(&mut self, result: Result<(), String>, now: AgentTime) -> Vec<PodAction> {
         self.busy = false;
         self.again = false;
         match result {
@@ -449,7 +449,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 self.rules = RulesState::Absent;
                 self.capture()
             }
-            Ok(()) => vec![Action::Forget("it has left the mesh".to_owned())],
+            Ok(()) => vec![PodAction::Forget("it has left the mesh".to_owned())],
             Err(why) => {
                 self.failed(why, now);
                 Vec::new()
@@ -457,7 +457,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    fn capture(&mut self) -> Vec<Action> {
+    fn capture(&mut self) -> Vec<PodAction> {
         if self.netns.is_none() {
             return Vec::new();
         }
@@ -466,21 +466,21 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             return Vec::new();
         }
         self.busy = true;
-        vec![Action::Capture]
+        vec![PodAction::Capture]
     }
 
-    fn answer(&mut self, result: Result<(), String>) -> Vec<Action> {
-        self.deadline.take().map(|_| Action::Answer(result)).into_iter().collect()
+    fn answer(&mut self, result: Result<(), String>) -> Vec<PodAction> {
+        self.deadline.take().map(|_| PodAction::Answer(result)).into_iter().collect()
     }
 
-    fn answer_served(&mut self) -> Vec<Action> {
+    fn answer_served(&mut self) -> Vec<PodAction> {
         if self.is_ruled() && self.is_served() { self.answer(Ok(())) } else { Vec::new() }
     }
 
-    fn announce(&mut self) -> Vec<Action> {
+    fn announce(&mut self) -> Vec<PodAction> {
         let captured = self.rules == RulesState::Verified && self.is_served() && !self.leaving;
         if captured && !std::mem::replace(&mut self.announce, true) {
-            vec![Action::Announce]
+            vec![PodAction::Announce]
         } else {
             Vec::new()
         }
@@ -488,16 +488,16 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// An ADD that failed: what it began ends with its sandbox. The pod's rules stay, so that nothing of it bypasses the
     /// mesh; should it run nevertheless, it is found, and captured, as any running pod.
-    fn abandon(&mut self, why: String, now: Time) -> Vec<Action> {
+    fn abandon(&mut self, why: String, now: AgentTime) -> Vec<PodAction> {
         let mut actions = self.answer(Err(why.clone()));
         self.failed(why.clone(), now);
         if !self.is_served() {
-            actions.push(Action::Forget(why));
+            actions.push(PodAction::Forget(why));
         }
         actions
     }
 
-    fn failed(&mut self, why: String, now: Time) {
+    fn failed(&mut self, why: String, now: AgentTime) {
         self.due = now + self.attempts.failed();
         self.trouble = Some(why);
     }

@@ -121,7 +121,7 @@ impl Redirection {
 
 /// What follows from the evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PodStatus {
+pub struct CaptureStatus {
     /// Whether the pod is captured.
     pub state: CaptureState,
     /// What its annotation should be; `None` leaves it as it is, because nothing new is certain.

@@ -8,7 +8,7 @@ use crate::Error;
 
 /// How the families are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Families {
+pub enum FamilyChoice {
     /// By the first usable address: an IPv6 address means IPv6 too.
     First,
     /// IPv6 too when any usable address is IPv6 (`ISTIO_DUAL_STACK`).
@@ -32,10 +32,10 @@ pub fn first_family() -> Result<Family, Error> {
 
 /// The addresses of the calling thread's namespace, in the kernel's order.
 pub(crate) fn addresses() -> Result<Vec<IpAddr>, Error> {
-    Ok(hostnet::Handle::open()?.addresses()?.iter().map(|address| address.ip).collect())
+    Ok(hostnet::RtnetlinkHandle::open()?.addresses()?.iter().map(|address| address.ip).collect())
 }
 
-impl Families {
+impl FamilyChoice {
     /// The families to redirect in a namespace with these addresses: IPv4 always; IPv6 by the addresses, in the kernel's
     /// order (all IPv4 ones come first).
     ///
@@ -44,7 +44,7 @@ impl Families {
     pub fn choose(self, addresses: &[IpAddr]) -> Result<Vec<Family>, NoAddress> {
         let mut usable = addresses.iter().map(|ip| ip.to_canonical()).filter(|ip| is_usable(*ip));
         let first = usable.next().ok_or(NoAddress)?;
-        let v6 = first.is_ipv6() || (self == Families::Dual && usable.any(|ip| ip.is_ipv6()));
+        let v6 = first.is_ipv6() || (self == FamilyChoice::Dual && usable.any(|ip| ip.is_ipv6()));
         Ok(if v6 { Family::BOTH.to_vec() } else { vec![Family::V4] })
     }
 }
@@ -78,9 +78,9 @@ mod tests {
         ];
         for (addresses, first, dual) in cases {
             let parsed: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-            assert_eq!(Families::First.choose(&parsed).as_ref(), Ok(first), "{addresses:?}");
-            assert_eq!(Families::Dual.choose(&parsed).as_ref(), Ok(dual), "{addresses:?}");
+            assert_eq!(FamilyChoice::First.choose(&parsed).as_ref(), Ok(first), "{addresses:?}");
+            assert_eq!(FamilyChoice::Dual.choose(&parsed).as_ref(), Ok(dual), "{addresses:?}");
         }
-        assert_eq!(Families::Dual.choose(&["127.0.0.1".parse().unwrap()]), Err(NoAddress));
+        assert_eq!(FamilyChoice::Dual.choose(&["127.0.0.1".parse().unwrap()]), Err(NoAddress));
     }
 }

@@ -14,15 +14,17 @@ mod routes;
 use std::net::IpAddr;
 
 use model::{Family, Mark};
-use netfilter::{Backend, Changes, Firewall, Observation, Options, RuleDigest, Waiting};
+use netfilter::{
+    Backend, FamilyChanges, Firewall, FirewallOptions, ObservedTables, RuleDigest, WaitingRestore,
+};
 use rules::{ChainSet, RuleSet, sidecar};
 
 pub use error::Error;
-pub use families::{Families, NoAddress, first_family};
+pub use families::{FamilyChoice, NoAddress, first_family};
 
 /// What was found, and done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct RedirectReport {
     /// The backend in use.
     pub backend: Backend,
     /// The families that are redirected.
@@ -31,7 +33,7 @@ pub struct Report {
     pub differences: Vec<String>,
 }
 
-impl Report {
+impl RedirectReport {
     /// True when the kernel already showed what was wanted.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
@@ -41,7 +43,7 @@ impl Report {
 
 /// How rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum RuleFormat {
     /// One restore per family, side by side, atomic per table.
     Restore,
     /// One command per rule.
@@ -56,39 +58,39 @@ pub enum Form {
 /// # Errors
 /// The step that failed. What was done before it stays and counts in the next attempt.
 pub fn apply(
-    config: &sidecar::Config,
-    families: Families,
-    options: &Options,
-    form: Form,
-) -> Result<Report, Error> {
-    Prepared::look(options)?.apply(config, families, form)
+    config: &sidecar::SidecarConfig,
+    families: FamilyChoice,
+    options: &FirewallOptions,
+    form: RuleFormat,
+) -> Result<RedirectReport, Error> {
+    PreparedNetns::look(options)?.apply(config, families, form)
 }
 
 /// A namespace that was looked at just now. It is for callers that have to wait for the configuration meanwhile.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedNetns {
     addresses: Vec<IpAddr>,
     firewall: Firewall,
-    observed: Observation,
-    waiting: Vec<Waiting>,
+    observed: ObservedTables,
+    waiting: Vec<WaitingRestore>,
 }
 
-impl Prepared {
+impl PreparedNetns {
     /// Looks at the namespace. What is found must not change before it is used.
     ///
     /// # Errors
     /// The kernel, or a tool, could not be asked.
-    pub fn look(options: &Options) -> Result<Prepared, Error> {
+    pub fn look(options: &FirewallOptions) -> Result<PreparedNetns, Error> {
         let addresses = families::addresses()?;
         let (firewall, observed) = Firewall::open(options)?;
-        Ok(Prepared { addresses, firewall, observed, waiting: Vec::new() })
+        Ok(PreparedNetns { addresses, firewall, observed, waiting: Vec::new() })
     }
 
     /// Starts the tools that a fresh namespace will need. One that cannot be started is started again when it is
     /// needed, and tells then.
     pub fn start_tools(&mut self) {
         if self.observed.families.is_empty() {
-            let families = Families::First.choose(&self.addresses).unwrap_or_default();
+            let families = FamilyChoice::First.choose(&self.addresses).unwrap_or_default();
             self.waiting =
                 families.into_iter().filter_map(|family| self.firewall.start_restore(family).ok()).collect();
         }
@@ -98,16 +100,21 @@ impl Prepared {
     ///
     /// # Errors
     /// As there.
-    pub fn apply(self, config: &sidecar::Config, families: Families, form: Form) -> Result<Report, Error> {
+    pub fn apply(
+        self,
+        config: &sidecar::SidecarConfig,
+        families: FamilyChoice,
+        form: RuleFormat,
+    ) -> Result<RedirectReport, Error> {
         let wanted = families.choose(&self.addresses)?;
         let changes = changes(config, &wanted, &self.observed);
         let mut differences = routes::ensure(config, &wanted)?;
         match form {
-            Form::Restore => self.firewall.apply(&changes, self.waiting)?,
-            Form::Commands => self.firewall.apply_one_by_one(&changes)?,
+            RuleFormat::Restore => self.firewall.apply(&changes, self.waiting)?,
+            RuleFormat::Commands => self.firewall.apply_one_by_one(&changes)?,
         }
         differences.extend(changes.words());
-        Ok(Report { backend: self.firewall.backend(), families: wanted, differences })
+        Ok(RedirectReport { backend: self.firewall.backend(), families: wanted, differences })
     }
 }
 
@@ -115,12 +122,16 @@ impl Prepared {
 ///
 /// # Errors
 /// The kernel, or a tool, could not be asked.
-pub fn verify(config: &sidecar::Config, families: Families, options: &Options) -> Result<Report, Error> {
-    let Prepared { addresses, firewall, observed, .. } = Prepared::look(options)?;
+pub fn verify(
+    config: &sidecar::SidecarConfig,
+    families: FamilyChoice,
+    options: &FirewallOptions,
+) -> Result<RedirectReport, Error> {
+    let PreparedNetns { addresses, firewall, observed, .. } = PreparedNetns::look(options)?;
     let wanted = families.choose(&addresses)?;
     let mut differences = routes::missing(config, &wanted)?;
     differences.extend(changes(config, &wanted, &observed).words());
-    Ok(Report { backend: firewall.backend(), families: wanted, differences })
+    Ok(RedirectReport { backend: firewall.backend(), families: wanted, differences })
 }
 
 /// Compares the namespace with what an earlier [`apply`] left, without any tool, and changes nothing; answers with what
@@ -129,8 +140,8 @@ pub fn verify(config: &sidecar::Config, families: Families, options: &Options) -
 /// # Errors
 /// The kernel could not be asked.
 pub fn compare(
-    config: &sidecar::Config,
-    families: Families,
+    config: &sidecar::SidecarConfig,
+    families: FamilyChoice,
     then: &RuleDigest,
 ) -> Result<Vec<String>, Error> {
     let mut differences = routes::missing(config, &families.choose(&families::addresses()?)?)?;
@@ -150,7 +161,7 @@ pub fn rules_now() -> Result<RuleDigest, Error> {
 ///
 /// # Errors
 /// The kernel could not be asked, or there is no address.
-pub fn families(families: Families) -> Result<Vec<Family>, Error> {
+pub fn families(families: FamilyChoice) -> Result<Vec<Family>, Error> {
     Ok(families.choose(&families::addresses()?)?)
 }
 
@@ -160,7 +171,7 @@ pub fn families(families: Families) -> Result<Vec<Family>, Error> {
 ///
 /// # Errors
 /// The first step that failed; the others are taken all the same.
-pub fn remove(tproxy_mark: Mark, options: &Options) -> Result<Vec<String>, Error> {
+pub fn remove(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String>, Error> {
     let rules = options.backends().into_iter().map(|backend| remove_rules(backend, options, true));
     collect([routes::remove(tproxy_mark)].into_iter().chain(rules))
 }
@@ -169,7 +180,7 @@ pub fn remove(tproxy_mark: Mark, options: &Options) -> Result<Vec<String>, Error
 ///
 /// # Errors
 /// The kernel, or a tool, could not be asked.
-pub fn leftovers(tproxy_mark: Mark, options: &Options) -> Result<Vec<String>, Error> {
+pub fn leftovers(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String>, Error> {
     let rules = options.backends().into_iter().map(|backend| remove_rules(backend, options, false));
     collect([routes::leftovers(tproxy_mark)].into_iter().chain(rules))
 }
@@ -179,8 +190,8 @@ fn collect(steps: impl Iterator<Item = Result<Vec<String>, Error>>) -> Result<Ve
     Ok(done.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-fn remove_rules(backend: Backend, options: &Options, write_them: bool) -> Result<Vec<String>, Error> {
-    let (firewall, observed) = Firewall::open(&Options { forced: Some(backend), ..options.clone() })?;
+fn remove_rules(backend: Backend, options: &FirewallOptions, write_them: bool) -> Result<Vec<String>, Error> {
+    let (firewall, observed) = Firewall::open(&FirewallOptions { forced: Some(backend), ..options.clone() })?;
     let changes = observed.removal(ChainSet::SIDECAR);
     if write_them {
         firewall.apply(&changes, Vec::new())?;
@@ -189,7 +200,7 @@ fn remove_rules(backend: Backend, options: &Options, write_them: bool) -> Result
 }
 
 /// What each family needs. One that is not redirected must hold nothing of ours either.
-fn changes(config: &sidecar::Config, wanted: &[Family], observed: &Observation) -> Changes {
+fn changes(config: &sidecar::SidecarConfig, wanted: &[Family], observed: &ObservedTables) -> FamilyChanges {
     observed.changes(ChainSet::SIDECAR, |family| {
         let redirected = wanted.contains(&family);
         if redirected { sidecar::rule_set(config, family) } else { RuleSet::default() }

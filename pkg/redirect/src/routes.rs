@@ -1,21 +1,23 @@
 //! What the rules need beside the tables: TPROXY's local route, and the address from which Envoy calls its own
 //! application over IPv6 (IPv4's 127.0.0.6 is on `lo` already, as all of 127.0.0.0/8).
 
-use hostnet::{Changed, Handle, LinkIndex, LocalDelivery, PolicyRule, Route, RouteProtocol, RuleAction};
+use hostnet::{
+    ChangeOutcome, LinkIndex, LocalDelivery, PolicyRule, Route, RouteProtocol, RtnetlinkHandle, RuleAction,
+};
 use model::{Family, IpNet, Mark};
 use rules::{LocalRoute, sidecar};
 
 use crate::Error;
 
 /// Puts in place what is missing, and tells what was.
-pub(crate) fn ensure(config: &sidecar::Config, families: &[Family]) -> Result<Vec<String>, Error> {
+pub(crate) fn ensure(config: &sidecar::SidecarConfig, families: &[Family]) -> Result<Vec<String>, Error> {
     if nothing_needed(config, families) {
         return Ok(Vec::new());
     }
-    let mut handle = Handle::open()?;
+    let mut handle = RtnetlinkHandle::open()?;
     let lo = loopback(&mut handle)?;
     let mut made = Vec::new();
-    if families.contains(&Family::V6) && handle.add_address(lo, passthrough())? == Changed::Yes {
+    if families.contains(&Family::V6) && handle.add_address(lo, passthrough())? == ChangeOutcome::Yes {
         made.push(no_address());
     }
     for family in families {
@@ -26,11 +28,11 @@ pub(crate) fn ensure(config: &sidecar::Config, families: &[Family]) -> Result<Ve
 }
 
 /// Tells what is missing.
-pub(crate) fn missing(config: &sidecar::Config, families: &[Family]) -> Result<Vec<String>, Error> {
+pub(crate) fn missing(config: &sidecar::SidecarConfig, families: &[Family]) -> Result<Vec<String>, Error> {
     if nothing_needed(config, families) {
         return Ok(Vec::new());
     }
-    let mut handle = Handle::open()?;
+    let mut handle = RtnetlinkHandle::open()?;
     let lo = loopback(&mut handle)?;
     let mut missing = Vec::new();
     if families.contains(&Family::V6) {
@@ -48,7 +50,7 @@ pub(crate) fn missing(config: &sidecar::Config, families: &[Family]) -> Result<V
 
 /// Takes away policy rules with the mark, the local routes that they lead to, and the address; tells what it took.
 pub(crate) fn remove(mark: Mark) -> Result<Vec<String>, Error> {
-    let mut handle = Handle::open()?;
+    let mut handle = RtnetlinkHandle::open()?;
     let lo = loopback(&mut handle)?;
     let found = find(&mut handle, mark, lo)?;
     // That something is gone already by now is as good as deleting it.
@@ -64,17 +66,17 @@ pub(crate) fn remove(mark: Mark) -> Result<Vec<String>, Error> {
 
 /// What [`remove`] would take.
 pub(crate) fn leftovers(mark: Mark) -> Result<Vec<String>, Error> {
-    let mut handle = Handle::open()?;
+    let mut handle = RtnetlinkHandle::open()?;
     let lo = loopback(&mut handle)?;
     Ok(find(&mut handle, mark, lo)?.words())
 }
 
-struct Found {
+struct FoundRoutes {
     policies: Vec<(PolicyRule, Route)>,
     address: bool,
 }
 
-impl Found {
+impl FoundRoutes {
     fn words(&self) -> Vec<String> {
         let policy =
             |(rule, route): &(PolicyRule, Route)| [format!("policy rule {rule}"), format!("route {route}")];
@@ -83,7 +85,7 @@ impl Found {
     }
 }
 
-fn find(handle: &mut Handle, mark: Mark, lo: LinkIndex) -> Result<Found, Error> {
+fn find(handle: &mut RtnetlinkHandle, mark: Mark, lo: LinkIndex) -> Result<FoundRoutes, Error> {
     let mut policies = Vec::new();
     for family in Family::BOTH {
         for rule in handle.rules(family)? {
@@ -98,16 +100,16 @@ fn find(handle: &mut Handle, mark: Mark, lo: LinkIndex) -> Result<Found, Error> 
             }
         }
     }
-    let ours = |address: &hostnet::Address| address.ip == passthrough().addr() && address.index == lo;
+    let ours = |address: &hostnet::LinkAddress| address.ip == passthrough().addr() && address.index == lo;
     let address = handle.addresses()?.iter().any(ours);
-    Ok(Found { policies, address })
+    Ok(FoundRoutes { policies, address })
 }
 
-fn nothing_needed(config: &sidecar::Config, families: &[Family]) -> bool {
+fn nothing_needed(config: &sidecar::SidecarConfig, families: &[Family]) -> bool {
     config.local_route().is_none() && !families.contains(&Family::V6)
 }
 
-fn loopback(handle: &mut Handle) -> Result<LinkIndex, Error> {
+fn loopback(handle: &mut RtnetlinkHandle) -> Result<LinkIndex, Error> {
     handle.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
 }
 

@@ -13,7 +13,7 @@ pub struct Comparison<T> {
     /// What the kernel shows; `None`: it could not be queried, see [`crate::Provenance::blind`].
     pub observed: Option<Vec<T>>,
     /// What has to change so that the two agree; empty as well when the kernel could not be asked.
-    pub difference: Vec<Difference>,
+    pub difference: Vec<StateDifference>,
 }
 
 /// Nothing is wanted, and nobody has looked.
@@ -26,7 +26,7 @@ impl<T> Default for Comparison<T> {
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Difference {
+pub struct StateDifference {
     /// In which way.
     pub kind: DifferenceKind,
     /// The IP family that it concerns, 4 or 6; `None`: both, or none in particular.
@@ -36,7 +36,7 @@ pub struct Difference {
     pub what: String,
 }
 
-impl Difference {
+impl StateDifference {
     /// It matters for packets of this family, 4 or 6.
     #[must_use]
     pub fn concerns(&self, family: u8) -> bool {
@@ -66,7 +66,7 @@ impl fmt::Display for DifferenceKind {
     }
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for StateDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.kind, self.what)
     }
@@ -84,7 +84,8 @@ impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
     pub fn of(desired: Vec<T>, observed: Vec<T>) -> Comparison<T> {
         let (want, have): (BTreeSet<&T>, BTreeSet<&T>) =
             (desired.iter().collect(), observed.iter().collect());
-        let say = |kind| move |what: &&T| Difference { kind, family: what.family(), what: what.to_string() };
+        let say =
+            |kind| move |what: &&T| StateDifference { kind, family: what.family(), what: what.to_string() };
         let missing = want.difference(&have).map(say(DifferenceKind::Missing));
         let unexpected = have.difference(&want).map(say(DifferenceKind::Unexpected));
         let difference = missing.chain(unexpected).collect();
@@ -101,7 +102,7 @@ impl<T> Comparison<T> {
 
     /// Compared by somebody who knows more of the two than whether they are equal.
     #[must_use]
-    pub fn judged(desired: Vec<T>, observed: Vec<T>, difference: Vec<Difference>) -> Comparison<T> {
+    pub fn judged(desired: Vec<T>, observed: Vec<T>, difference: Vec<StateDifference>) -> Comparison<T> {
         Comparison { desired, observed: Some(observed), difference }
     }
 }

@@ -11,7 +11,7 @@ use std::fmt;
 use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
-use crate::{state::State, text::clean};
+use crate::{state::StateReport, text::clean};
 
 /// The answer. Each of its texts is one or more whole sentences on one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct Explanation {
     /// By which way it is captured, or should be; `None`: it should not be, or nothing is known of it.
     pub way: Option<RedirectionMode>,
     /// What an exit status tells.
-    pub verdict: Verdict,
+    pub verdict: PodVerdict,
     /// A short, stable name of the situation, such as `captured`, `host-network` or `ztunnel-refused`.
     pub code: String,
     /// The most important sentence.
@@ -42,7 +42,7 @@ pub struct Explanation {
 /// What it amounts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum PodVerdict {
     /// The pod is captured as it should be, or is rightly outside.
     Well,
     /// Something is wrong with it, or with what it depends on, or it is not finished yet.
@@ -53,15 +53,15 @@ pub enum Verdict {
     NoSuchPod,
 }
 
-impl Verdict {
+impl PodVerdict {
     /// The exit status for scripts: 0, 1, 2 and 3, in the order of the variants.
     #[must_use]
     pub fn status(self) -> u8 {
         match self {
-            Verdict::Well => 0,
-            Verdict::Wrong => 1,
-            Verdict::Unknown => 2,
-            Verdict::NoSuchPod => 3,
+            PodVerdict::Well => 0,
+            PodVerdict::Wrong => 1,
+            PodVerdict::Unknown => 2,
+            PodVerdict::NoSuchPod => 3,
         }
     }
 }
@@ -70,33 +70,33 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     code: String,
-    verdict: Verdict,
+    verdict: PodVerdict,
     says: String,
     advice: Vec<String>,
 }
 
 impl Finding {
-    fn new(code: &str, verdict: Verdict, says: impl Into<String>, advice: &[&str]) -> Finding {
+    fn new(code: &str, verdict: PodVerdict, says: impl Into<String>, advice: &[&str]) -> Finding {
         let advice = advice.iter().map(|advice| (*advice).to_owned()).collect();
         Finding { code: code.to_owned(), verdict, says: says.into(), advice }
     }
 
     fn well(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, Verdict::Well, says, advice)
+        Finding::new(code, PodVerdict::Well, says, advice)
     }
 
     fn wrong(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, Verdict::Wrong, says, advice)
+        Finding::new(code, PodVerdict::Wrong, says, advice)
     }
 
     fn unknown(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, Verdict::Unknown, says, advice)
+        Finding::new(code, PodVerdict::Unknown, says, advice)
     }
 }
 
 /// Explains one pod, also one that the document does not have.
 #[must_use]
-pub fn explain(state: &State, namespace: &str, name: &str) -> Explanation {
+pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation {
     let faults = faults::of(state);
     let Some(pod) = state.pod(namespace, name) else {
         let found = unknown::pod(state, namespace, name);
@@ -139,7 +139,7 @@ pub fn explain(state: &State, namespace: &str, name: &str) -> Explanation {
     put_together(explanation, found, faults)
 }
 
-fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<faults::Fault>) -> Explanation {
+fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<faults::NodeFault>) -> Explanation {
     explanation.answer = clean(&found.says);
     explanation.advice = found.advice;
     for fault in faults {

@@ -1,4 +1,4 @@
-//! What the agent can tell of itself and of its node: one document ([`State`]), and every way to show it.
+//! What the agent can tell of itself and of its node: one document ([`StateReport`]), and every way to show it.
 //!
 //! Pure. The document is made by `agent`, out of what is wanted and what the kernel shows, or by a command of
 //! `install-cni` out of the kernel and files alone. Everything that people see, be it a page, a table, an explanation or an
@@ -14,17 +14,17 @@ pub mod tables;
 mod text;
 mod yaml;
 
-pub use compare::{Comparison, Difference, DifferenceKind, OfFamily};
-pub use explain::{Explanation, Verdict, explain};
+pub use compare::{Comparison, DifferenceKind, OfFamily, StateDifference};
+pub use explain::{Explanation, PodVerdict, explain};
 pub use network::{
-    Address, FirewallRule, LinkState, Network, PolicyRuleState, RouteState, SetMember, SysctlState,
+    CidrAddress, FirewallRule, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember, SysctlState,
 };
 pub use page::page;
-pub use pod::{KernelView, NetnsRef, PodState, Reason, ZtunnelView};
+pub use pod::{KernelView, NetnsRef, PodState, StateReason, ZtunnelView};
 pub use pod_status::{CaptureState, RedirectionMode};
 pub use state::{
-    Change, Health, InstalledFile, NodeState, Observer, Outcome, Provenance, SCHEMA, Setting, State, Step,
-    Unobserved, ZtunnelState,
+    ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, NodeState, Observer, PartHealth, PlanStep,
+    Provenance, SCHEMA, StateReport, Unobserved, ZtunnelState,
 };
 pub use text::clean;
 pub use yaml::to_yaml;

@@ -4,13 +4,13 @@ use std::{fmt, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::{Comparison, Difference, OfFamily};
+use crate::compare::{Comparison, OfFamily, StateDifference};
 
 /// All of them, by kind. Where a field is named `place`, it says in whose network namespace an object is: `node`,
 /// `ztunnel 0`, `ztunnel 1` (the ztunnel of that slot).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Network {
+pub struct NetworkState {
     /// Members of the sets of enrolled addresses (capture on the node), or of those that are probed (from within).
     pub ipsets: Comparison<SetMember>,
     /// Policy rules.
@@ -27,11 +27,11 @@ pub struct Network {
     pub foreign: Vec<String>,
 }
 
-impl Network {
+impl NetworkState {
     /// Nothing is wanted, and nothing of ours is looked for.
     #[must_use]
-    pub fn unwanted() -> Network {
-        Network {
+    pub fn unwanted() -> NetworkState {
+        NetworkState {
             ipsets: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
             rules: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
             routes: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
@@ -43,7 +43,7 @@ impl Network {
     }
 
     /// Every difference, with its kind of object: `ipsets`, `rules`, `routes`, `links`, `sysctls`, `firewall`.
-    pub fn differences(&self) -> impl Iterator<Item = (&'static str, &Difference)> {
+    pub fn differences(&self) -> impl Iterator<Item = (&'static str, &StateDifference)> {
         let all = [
             ("ipsets", &self.ipsets.difference),
             ("rules", &self.rules.difference),
@@ -122,11 +122,11 @@ pub struct LinkState {
     /// It is of the right kind, and leads to the ztunnel that its slot should have.
     pub right: bool,
     /// Its addresses, with prefix lengths.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<CidrAddress>,
 }
 
 /// An address with its prefix length, as `10.0.0.1/24`.
-pub type Address = String;
+pub type CidrAddress = String;
 
 /// A kernel setting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

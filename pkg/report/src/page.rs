@@ -1,4 +1,4 @@
-//! The page that shows a node: one HTML document, made of a [`State`] and nothing else.
+//! The page that shows a node: one HTML document, made of a [`StateReport`] and nothing else.
 //!
 //! It is whole without scripts and asks nobody for anything. With scripts it fetches itself again every few seconds
 //! and takes over what has changed, which is why everything that may change carries an `id`.
@@ -14,8 +14,8 @@ mod shapes;
 mod way;
 mod when;
 
-use crate::State;
-use html::Html;
+use crate::StateReport;
+use html::HtmlWriter;
 
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/script.js");
@@ -28,8 +28,8 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 ///
 /// The address that serves it must answer a GET with a new one: the page's script fetches the address that it came from.
 #[must_use]
-pub fn page(state: &State) -> String {
-    let mut html = Html::document();
+pub fn page(state: &StateReport) -> String {
+    let mut html = HtmlWriter::document();
     html.element("html", &[("lang", "en"), ("data-version", &state.version)], |html| {
         head(html, state);
         html.element("body", &[], |html| {
@@ -42,7 +42,7 @@ pub fn page(state: &State) -> String {
     html.finish()
 }
 
-fn head(html: &mut Html, state: &State) {
+fn head(html: &mut HtmlWriter, state: &StateReport) {
     html.element("head", &[], |html| {
         html.void("meta", &[("charset", "utf-8")]);
         html.void("meta", &[("name", "viewport"), ("content", "width=device-width, initial-scale=1")]);
@@ -55,7 +55,7 @@ fn head(html: &mut Html, state: &State) {
     });
 }
 
-fn main(html: &mut Html, state: &State) {
+fn main(html: &mut HtmlWriter, state: &StateReport) {
     headline::headline(html, state);
     picture::section(html, state);
     pods::section(html, state);

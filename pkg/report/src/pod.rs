@@ -24,7 +24,7 @@ pub struct PodState {
     /// By which way it is captured, or should be; `None`: it should not be.
     pub way: Option<RedirectionMode>,
     /// Why it should be captured, or why not.
-    pub reason: Reason,
+    pub reason: StateReason,
     /// Since when [`Self::capture`] is as it is, RFC 3339, as far as the agent knows; it forgets this at a restart.
     pub since: Option<String>,
     /// Its annotation `ambient.istio.io/redirection`.
@@ -47,7 +47,7 @@ pub struct PodState {
 /// Why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Reason {
+pub struct StateReason {
     /// A short, stable name, such as `ambient-namespace` or `host-network`.
     pub code: String,
     /// A clause whose subject is the pod: "its namespace is labelled istio.io/dataplane-mode=ambient".

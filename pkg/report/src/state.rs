@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use pod_status::RedirectionMode;
 use serde::{Deserialize, Serialize};
 
-use crate::{network::Network, pod::PodState};
+use crate::{network::NetworkState, pod::PodState};
 
 /// Name and version of the document's form. A member that is added leaves the version as it is; one that is removed, or
 /// means another thing, raises it.
@@ -14,7 +14,7 @@ pub const SCHEMA: &str = "millrace.state/v1";
 /// Everything. Times are RFC 3339 in UTC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct State {
+pub struct StateReport {
     /// [`SCHEMA`].
     pub schema: String,
     /// Version of the program that made it.
@@ -24,7 +24,7 @@ pub struct State {
     /// The node, and how it works.
     pub node: NodeState,
     /// What probes are told, part by part.
-    pub health: Vec<Health>,
+    pub health: Vec<PartHealth>,
     /// Files of ours on the node, and whether they are as they should be.
     pub installation: Vec<InstalledFile>,
     /// The node's ztunnel pods.
@@ -32,13 +32,13 @@ pub struct State {
     /// The node's pods, by namespace and name.
     pub pods: Vec<PodState>,
     /// Our objects in the node's network, desired and observed.
-    pub network: Network,
+    pub network: NetworkState,
     /// What would be done now, in order; empty when nothing is to be done.
-    pub plan: Vec<Step>,
+    pub plan: Vec<PlanStep>,
     /// The last changes, newest first.
-    pub history: Vec<Change>,
+    pub history: Vec<ChangeRecord>,
     /// Effective settings.
-    pub config: Vec<Setting>,
+    pub config: Vec<EffectiveSetting>,
 }
 
 /// Who has looked, and when.
@@ -103,7 +103,7 @@ pub struct NodeState {
 /// One part's answer to a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Health {
+pub struct PartHealth {
     /// `installer` or `agent`.
     pub part: String,
     /// It is well.
@@ -159,7 +159,7 @@ pub struct ZtunnelState {
 /// A step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Step {
+pub struct PlanStep {
     /// A short, stable name, as in the metric of steps.
     pub kind: String,
     /// In words.
@@ -171,7 +171,7 @@ pub struct Step {
 /// Something that was done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Change {
+pub struct ChangeRecord {
     /// When it began.
     pub at: String,
     /// What set it off, such as `pod shop/web joined`, `drift` or `start`.
@@ -183,7 +183,7 @@ pub struct Change {
     /// How long it took, in milliseconds.
     pub took_ms: f64,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: ChangeStatus,
     /// Why it failed; `None`: it did not.
     pub error: Option<String>,
 }
@@ -191,7 +191,7 @@ pub struct Change {
 /// How something ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum ChangeStatus {
     /// It was done.
     Done,
     /// It was not, or not whole.
@@ -201,7 +201,7 @@ pub enum Outcome {
 /// An effective setting. Secrets never appear: there is no setting that is one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Setting {
+pub struct EffectiveSetting {
     /// The flag's name, without dashes.
     pub name: String,
     /// Its value.
@@ -210,7 +210,7 @@ pub struct Setting {
     pub origin: String,
 }
 
-impl State {
+impl StateReport {
     /// The pod of this name.
     #[must_use]
     pub fn pod(&self, namespace: &str, name: &str) -> Option<&PodState> {

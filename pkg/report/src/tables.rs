@@ -10,7 +10,7 @@ use pod_status::CaptureState;
 use crate::{
     compare::DifferenceKind,
     pod::PodState,
-    state::{Observer, State},
+    state::{Observer, StateReport},
     text::{clause, clean, count, sentence},
 };
 use layout::{Cell, Colour, table};
@@ -71,7 +71,7 @@ fn seconds(time: &str) -> String {
 
 /// The node at one glance.
 #[must_use]
-pub fn summary(state: &State, colour: bool) -> String {
+pub fn summary(state: &StateReport, colour: bool) -> String {
     let paint = |ok: bool| if ok { Colour::Green } else { Colour::Red };
     let node = &state.node;
     let by = match state.seen.by {
@@ -143,7 +143,7 @@ pub fn summary(state: &State, colour: bool) -> String {
     table(&[], &rows, colour)
 }
 
-fn pod_counts(state: &State) -> String {
+fn pod_counts(state: &StateReport) -> String {
     let number = |capture: &CaptureState| state.pods.iter().filter(|pod| pod.capture == *capture).count();
     let counts =
         CaptureState::ALL.iter().map(|capture| (number(capture), capture)).filter(|(number, _)| *number > 0);
@@ -151,7 +151,7 @@ fn pod_counts(state: &State) -> String {
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }
 
-fn ztunnels(state: &State) -> String {
+fn ztunnels(state: &StateReport) -> String {
     let all = state.ztunnels.iter().map(|ztunnel| {
         let words = [
             (ztunnel.active, "active"),
@@ -171,7 +171,7 @@ fn ztunnels(state: &State) -> String {
 
 /// What nobody could look at, in sentences. As long as there is any, nobody can say that all is well.
 #[must_use]
-pub fn not_known(state: &State) -> Vec<String> {
+pub fn not_known(state: &StateReport) -> Vec<String> {
     let blind = state.seen.blind.iter();
     let mut all: Vec<String> =
         blind.map(|blind| format!("{}: {}", clause(&blind.what), clause(&blind.why))).collect();
@@ -204,7 +204,7 @@ pub fn not_known(state: &State) -> Vec<String> {
 
 /// Differences from the desired state, and what is not known.
 #[must_use]
-pub fn differences(state: &State, colour: bool) -> String {
+pub fn differences(state: &StateReport, colour: bool) -> String {
     let files = state.installation.iter().filter(|file| !file.ok);
     let mut rows: Vec<Vec<Cell>> = files
         .map(|file| row("changed", Colour::Red, &file.kind, &format!("{}: {}", file.path, file.detail)))
@@ -239,7 +239,7 @@ fn row(difference: &str, colour: Colour, of: &str, what: &str) -> Vec<Cell> {
 
 /// What would be done now: each step in words, and its operations below.
 #[must_use]
-pub fn plan(state: &State, colour: bool) -> String {
+pub fn plan(state: &StateReport, colour: bool) -> String {
     if state.plan.is_empty() {
         return "Nothing is to be done.\n".to_owned();
     }

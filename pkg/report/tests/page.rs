@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use markup::{Piece, pieces, text};
 use proptest::prelude::*;
-use report::{CaptureState, PodState, State, page};
+use report::{CaptureState, PodState, StateReport, page};
 
 /// The part that tells of the node; styles and scripts are reviewed where they stand.
 fn main_of(page: &str) -> &str {
@@ -37,12 +37,12 @@ fn every_fixture_has_its_golden_page() {
 
 #[test]
 fn the_headline_says_how_the_node_is() {
-    let says = |state: &State, words: &str| {
+    let says = |state: &StateReport, words: &str| {
         let text = text(main_of(&page(state)));
         assert!(text.contains(words), "{words}: {}", text.chars().take(600).collect::<String>());
     };
-    says(&State::default(), "No pod of this node belongs to the mesh.");
-    says(&State::default(), "No agent runs on this node");
+    says(&StateReport::default(), "No pod of this node belongs to the mesh.");
+    says(&StateReport::default(), "No agent runs on this node");
     says(&fixtures::well(), "All 11 pods that belong to the mesh are captured.");
     says(&fixtures::bypassing(), "2 of 11 pods that belong to the mesh bypass it.");
     says(&fixtures::bypassing(), "3 objects of the node's network are not as they should be.");
@@ -66,7 +66,7 @@ fn the_headline_says_how_the_node_is() {
 
 #[test]
 fn the_way_of_a_packet_is_told_in_words() {
-    let says = |state: &State, words: &[&str]| {
+    let says = |state: &StateReport, words: &[&str]| {
         let text = text(main_of(&page(state)));
         assert!(words.iter().all(|words| text.contains(words)), "{words:?}: {text}");
     };
@@ -132,7 +132,7 @@ fn pages_are_well_formed() {
 
 #[test]
 fn the_page_is_small() {
-    let empty = page(&State { pods: Vec::new(), ..fixtures::well() }).len();
+    let empty = page(&StateReport { pods: Vec::new(), ..fixtures::well() }).len();
     assert!(empty < 60_000, "{empty} bytes without pods");
     let full = page(&fixtures::crowd(250)).len();
     assert!(full - empty < 250 * 1600, "{} bytes for 250 pods", full - empty);
@@ -151,7 +151,7 @@ fn structure(page: &str) -> Vec<String> {
 }
 
 /// A node on which everything that others write says `words`.
-fn saying(words: &str) -> State {
+fn saying(words: &str) -> StateReport {
     let mut state = fixtures::in_pod();
     state.network = fixtures::bypassing().network;
     let pod: &mut PodState = &mut state.pods[4];

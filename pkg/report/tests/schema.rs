@@ -11,11 +11,11 @@ use std::{
     path::Path,
 };
 
-use report::{PodState, State, Unobserved};
+use report::{PodState, StateReport, Unobserved};
 use serde_json::Value;
 
 /// What the fixtures leave out, so that each member has a value in one of them.
-fn whole() -> Vec<State> {
+fn whole() -> Vec<StateReport> {
     let mut state = fixtures::well();
     state.node.trouble = Some("words".into());
     state.seen.blind = vec![Unobserved { what: "links".into(), why: "words".into() }];

@@ -11,7 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use model::{Family, IfName, Mark, Port, TableId};
 
 use crate::ir::{
-    Chain, Hook, Is, Jump, LocalRoute, Match, Place, Rule, RuleSet, Side, Table, Target, host_net,
+    AddressSide, Chain, Hook, HookJump, JumpPlace, LocalRoute, Match, MatchValue, Rule, RuleSet, Table,
+    Target, host_net,
 };
 
 /// First stop of arriving packets in a pod.
@@ -26,7 +27,7 @@ pub const PROBES: Chain = Chain::named("ISTIO_PROBES");
 /// Tables in which [`host`] has rules, in commit order.
 pub const HOST_TABLES: [Table; 2] = [Table::Mangle, Table::Nat];
 
-/// Priority of the policy rule for [`Config::local_route`].
+/// Priority of the policy rule for [`InPodRulesConfig::local_route`].
 pub const PRIORITY: u32 = 32764;
 
 const LOOPBACK: IfName = IfName::known("lo");
@@ -36,7 +37,7 @@ const DNS_ZONE: u16 = 1;
 
 /// Marks, ports and addresses. The defaults are what ztunnel and Istio's own agent use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct InPodRulesConfig {
     /// On every packet that ztunnel sends.
     pub proxy: Mark,
     /// On connections that ztunnel opened under the address of a client, and on packets of their answers.
@@ -52,21 +53,21 @@ pub struct Config {
     /// Listener of DNS.
     pub dns: Port,
     /// Source of the node's probes, by which pods let them pass.
-    pub probes: Probes,
+    pub probes: ProbeAddresses,
     /// Where AWS's CNI plugin gives pods network interfaces of their own, the node's probes get routes past these.
     pub branch_probes: bool,
 }
 
 /// The source addresses of the node's probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probes {
+pub struct ProbeAddresses {
     /// Over IPv4.
     pub v4: Ipv4Addr,
     /// Over IPv6.
     pub v6: Ipv6Addr,
 }
 
-impl Probes {
+impl ProbeAddresses {
     /// Of one family.
     #[must_use]
     pub fn of(self, family: Family) -> IpAddr {
@@ -77,18 +78,18 @@ impl Probes {
     }
 }
 
-impl Default for Probes {
-    fn default() -> Probes {
-        Probes {
+impl Default for ProbeAddresses {
+    fn default() -> ProbeAddresses {
+        ProbeAddresses {
             v4: Ipv4Addr::new(169, 254, 7, 127),
             v6: Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff),
         }
     }
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for InPodRulesConfig {
+    fn default() -> InPodRulesConfig {
+        InPodRulesConfig {
             proxy: Mark { value: 0x539, mask: 0xfff },
             connection: Mark { value: 0x111, mask: 0xfff },
             table: TableId(100),
@@ -96,13 +97,13 @@ impl Default for Config {
             inbound: Port(15006),
             tunnel: Port(15008),
             dns: Port(15053),
-            probes: Probes::default(),
+            probes: ProbeAddresses::default(),
             branch_probes: true,
         }
     }
 }
 
-impl Config {
+impl InPodRulesConfig {
     /// The policy route that goes with a pod's rules, in both families.
     #[must_use]
     pub fn local_route(&self) -> LocalRoute {
@@ -112,7 +113,7 @@ impl Config {
 
 /// What is special about a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pod {
+pub struct PodOptions {
     /// ztunnel answers its DNS.
     pub dns: bool,
     /// Inbound connections go straight to the application.
@@ -123,7 +124,7 @@ pub struct Pod {
 
 /// The rule set of one family in a pod.
 #[must_use]
-pub fn pod(config: &Config, pod: &Pod, family: Family) -> RuleSet {
+pub fn pod(config: &InPodRulesConfig, pod: &PodOptions, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     marks(config, &mut rules);
     inbound(config, pod, family, &mut rules);
@@ -135,16 +136,17 @@ pub fn pod(config: &Config, pod: &Pod, family: Family) -> RuleSet {
 }
 
 /// Connections under a client's address are recognised when they arrive over `lo`, their answers when they leave.
-fn marks(config: &Config, rules: &mut RuleSet) {
+fn marks(config: &InPodRulesConfig, rules: &mut RuleSet) {
     lead(rules, Table::Mangle, Hook::Prerouting, &PRERT);
     let opened = Rule::new(Target::SetConnMark(config.connection)).when(is(config.proxy));
     rules.table(Table::Mangle).push(&PRERT, opened);
     lead(rules, Table::Mangle, Hook::Output, &OUTPUT);
-    let answer = Rule::new(Target::RestoreMark(u32::MAX)).when(Match::ConnMark(Is::eq(config.connection)));
+    let answer =
+        Rule::new(Target::RestoreMark(u32::MAX)).when(Match::ConnMark(MatchValue::eq(config.connection)));
     rules.table(Table::Mangle).push(&OUTPUT, answer);
 }
 
-fn inbound(config: &Config, pod: &Pod, family: Family, rules: &mut RuleSet) {
+fn inbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: &mut RuleSet) {
     let mut chain = Vec::new();
     for interface in &pod.virtual_interfaces {
         chain.push(Rule::new(Target::Redirect(config.outbound)).input(interface).tcp());
@@ -152,7 +154,7 @@ fn inbound(config: &Config, pod: &Pod, family: Family, rules: &mut RuleSet) {
     if !pod.bypass_inbound {
         chain.push(Rule::new(Target::Accept).source(host_net(config.probes.of(family))).tcp());
         let plain = Rule::new(Target::Redirect(config.inbound)).not_dest(loopback(family)).tcp();
-        chain.push(plain.when(Match::DestPort(Is::ne(config.tunnel))).when(is_not(config.proxy)));
+        chain.push(plain.when(Match::DestPort(MatchValue::ne(config.tunnel))).when(is_not(config.proxy)));
     }
     if !chain.is_empty() {
         lead(rules, Table::Nat, Hook::Prerouting, &PRERT);
@@ -160,7 +162,7 @@ fn inbound(config: &Config, pod: &Pod, family: Family, rules: &mut RuleSet) {
     }
 }
 
-fn outbound(config: &Config, pod: &Pod, family: Family, rules: &mut RuleSet) {
+fn outbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: &mut RuleSet) {
     lead(rules, Table::Nat, Hook::Output, &OUTPUT);
     let mut push = |rule| rules.table(Table::Nat).push(&OUTPUT, rule);
     // Answers to the node's probes.
@@ -181,21 +183,21 @@ fn outbound(config: &Config, pod: &Pod, family: Family, rules: &mut RuleSet) {
     );
 }
 
-fn dns_zones(config: &Config, rules: &mut RuleSet) {
+fn dns_zones(config: &InPodRulesConfig, rules: &mut RuleSet) {
     lead(rules, Table::Raw, Hook::Output, &OUTPUT);
     let zone = || Rule::new(Target::CtZone(DNS_ZONE)).udp();
     rules.table(Table::Raw).push(&OUTPUT, zone().when(is(config.proxy)).dport(DNS));
     lead(rules, Table::Raw, Hook::Prerouting, &PRERT);
-    let answers = zone().when(is_not(config.proxy)).when(Match::SourcePort(Is::eq(DNS)));
+    let answers = zone().when(is_not(config.proxy)).when(Match::SourcePort(MatchValue::eq(DNS)));
     rules.table(Table::Raw).push(&PRERT, answers);
 }
 
 /// The rule set of one family on the node. `set`: the addresses of captured pods; it must exist before its rules.
 #[must_use]
-pub fn host(config: &Config, set: &str, family: Family) -> RuleSet {
+pub fn host(config: &InPodRulesConfig, set: &str, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     lead(&mut rules, Table::Nat, Hook::Postrouting, &POSTRT);
-    let member = Match::Set { name: Cow::Owned(set.to_owned()), side: Side::Dest, negated: false };
+    let member = Match::Set { name: Cow::Owned(set.to_owned()), side: AddressSide::Dest, negated: false };
     let probe = Rule::new(Target::Snat(config.probes.of(family))).tcp();
     let probe = probe.when(Match::SocketExists { negated: false }).when(member);
     rules.table(Table::Nat).push(&POSTRT, probe);
@@ -214,23 +216,23 @@ fn guard(probes: IpAddr, rules: &mut RuleSet) {
     for (hook, rule) in
         [(Hook::Prerouting, jump.clone().source(net).not_input(&LOOPBACK)), (Hook::Forward, jump.dest(net))]
     {
-        table.jumps.push(Jump { hook, rule, place: Place::Early });
+        table.jumps.push(HookJump { hook, rule, place: JumpPlace::Early });
     }
     table.push(&PROBES, Rule::new(Target::Drop));
 }
 
 /// Ahead of everybody else's rules: an application's own must not lead traffic past the mesh.
 fn lead(rules: &mut RuleSet, table: Table, hook: Hook, chain: &Chain) {
-    let jump = Jump { hook, rule: Rule::jump(chain.clone()), place: Place::First };
+    let jump = HookJump { hook, rule: Rule::jump(chain.clone()), place: JumpPlace::First };
     rules.table(table).jumps.push(jump);
 }
 
 fn is(mark: Mark) -> Match {
-    Match::Mark(Is::eq(mark))
+    Match::Mark(MatchValue::eq(mark))
 }
 
 fn is_not(mark: Mark) -> Match {
-    Match::Mark(Is::ne(mark))
+    Match::Mark(MatchValue::ne(mark))
 }
 
 /// The one loopback address that Istio leaves alone.

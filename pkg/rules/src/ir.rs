@@ -6,7 +6,7 @@ use std::{borrow::Cow, collections::BTreeMap, fmt, net::IpAddr};
 
 use model::{IfName, IpNet, Mark, Port, TableId};
 
-pub use parts::{Is, Match, Proto, Side, States, Target};
+pub use parts::{AddressSide, CtStates, Match, MatchValue, Target, TransportProtocol};
 
 /// A netfilter table, in the order in which a restore commits them: the tables that only prepare come before
 /// `nat`, which switches the redirection on. (A restore is atomic per table, not per file.)
@@ -93,15 +93,15 @@ impl fmt::Display for Chain {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
     /// Source address.
-    pub source: Option<Is<IpNet>>,
+    pub source: Option<MatchValue<IpNet>>,
     /// Destination address.
-    pub dest: Option<Is<IpNet>>,
+    pub dest: Option<MatchValue<IpNet>>,
     /// Interface on which the packet arrived.
-    pub input: Option<Is<IfName>>,
+    pub input: Option<MatchValue<IfName>>,
     /// Interface by which the packet leaves.
-    pub output: Option<Is<IfName>>,
+    pub output: Option<MatchValue<IfName>>,
     /// Transport protocol.
-    pub proto: Option<Is<Proto>>,
+    pub proto: Option<MatchValue<TransportProtocol>>,
     /// Further conditions, in order.
     pub matches: Vec<Match>,
     /// The verdict.
@@ -131,7 +131,7 @@ impl Rule {
     /// Only packets from anywhere but `net`.
     #[must_use]
     pub fn not_source(mut self, net: IpNet) -> Rule {
-        self.source = Some(Is::ne(net));
+        self.source = Some(MatchValue::ne(net));
         self
     }
 
@@ -145,7 +145,7 @@ impl Rule {
     /// Only packets to anywhere but `net`.
     #[must_use]
     pub fn not_dest(mut self, net: IpNet) -> Rule {
-        self.dest = Some(Is::ne(net));
+        self.dest = Some(MatchValue::ne(net));
         self
     }
 
@@ -159,7 +159,7 @@ impl Rule {
     /// Only packets that arrive on another interface than `interface`.
     #[must_use]
     pub fn not_input(mut self, interface: &IfName) -> Rule {
-        self.input = Some(Is::ne(interface.clone()));
+        self.input = Some(MatchValue::ne(interface.clone()));
         self
     }
 
@@ -173,33 +173,33 @@ impl Rule {
     /// Only packets that leave by another interface than `interface`.
     #[must_use]
     pub fn not_output(mut self, interface: &IfName) -> Rule {
-        self.output = Some(Is::ne(interface.clone()));
+        self.output = Some(MatchValue::ne(interface.clone()));
         self
     }
 
     /// Only packets of `proto`.
     #[must_use]
-    pub fn proto(mut self, proto: Proto) -> Rule {
-        self.proto = Some(Is::eq(proto));
+    pub fn proto(mut self, proto: TransportProtocol) -> Rule {
+        self.proto = Some(MatchValue::eq(proto));
         self
     }
 
     /// Only TCP.
     #[must_use]
     pub fn tcp(self) -> Rule {
-        self.proto(Proto::Tcp)
+        self.proto(TransportProtocol::Tcp)
     }
 
     /// Only UDP.
     #[must_use]
     pub fn udp(self) -> Rule {
-        self.proto(Proto::Udp)
+        self.proto(TransportProtocol::Udp)
     }
 
     /// Everything but TCP.
     #[must_use]
     pub fn not_tcp(mut self) -> Rule {
-        self.proto = Some(Is::ne(Proto::Tcp));
+        self.proto = Some(MatchValue::ne(TransportProtocol::Tcp));
         self
     }
 
@@ -213,7 +213,7 @@ impl Rule {
     /// Only packets to `port`.
     #[must_use]
     pub fn dport(self, port: Port) -> Rule {
-        self.when(Match::DestPort(Is::eq(port)))
+        self.when(Match::DestPort(MatchValue::eq(port)))
     }
 
     /// The same conditions with another verdict.
@@ -224,18 +224,18 @@ impl Rule {
 }
 
 /// `-d 0.0.0.0/0` is not in any save: it says nothing (seen with iptables 1.8.9, both backends).
-fn narrowing(net: IpNet) -> Option<Is<IpNet>> {
-    (net.prefix_len() > 0).then(|| Is::eq(net))
+fn narrowing(net: IpNet) -> Option<MatchValue<IpNet>> {
+    (net.prefix_len() > 0).then(|| MatchValue::eq(net))
 }
 
 /// Nor is `-i +`.
-fn one_of_many(interface: &IfName) -> Option<Is<IfName>> {
-    (interface.as_str() != "+").then(|| Is::eq(interface.clone()))
+fn one_of_many(interface: &IfName) -> Option<MatchValue<IfName>> {
+    (interface.as_str() != "+").then(|| MatchValue::eq(interface.clone()))
 }
 
 /// Where in a built-in chain our jump stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum JumpPlace {
     /// Before everybody else's rules.
     First,
     /// The same when it is made. Another component that wants to be first may come before it later: nobody is to fight over
@@ -247,20 +247,20 @@ pub enum Place {
 
 /// The one rule of ours in a built-in chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Jump {
+pub struct HookJump {
     /// The built-in chain.
     pub hook: Hook,
     /// The rule; its target is a [`Target::Jump`].
     pub rule: Rule,
     /// Its place.
-    pub place: Place,
+    pub place: JumpPlace,
 }
 
 /// What we want in one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableRules {
     /// At most one jump per built-in chain.
-    pub jumps: Vec<Jump>,
+    pub jumps: Vec<HookJump>,
     /// Our chains with their rules, in the order in which they are printed.
     pub chains: Vec<(Chain, Vec<Rule>)>,
 }

@@ -18,9 +18,9 @@ pub mod print;
 pub mod sidecar;
 
 pub use ir::{
-    Chain, Hook, Is, Jump, LocalRoute, Match, Place, Proto, Rule, RuleSet, Side, States, Table, TableRules,
-    Target,
+    AddressSide, Chain, CtStates, Hook, HookJump, JumpPlace, LocalRoute, Match, MatchValue, Rule, RuleSet,
+    Table, TableRules, Target, TransportProtocol,
 };
-pub use list::{Line, SeenLine};
-pub use parse::{Saved, SavedRule, SavedTable};
-pub use plan::{ChainSet, Change, Edit};
+pub use list::{RuleLine, SeenLine};
+pub use parse::{SavedRule, SavedTable, SavedTables};
+pub use plan::{ChainSet, RuleChange, TableEdit};

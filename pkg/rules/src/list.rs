@@ -2,13 +2,13 @@
 
 use crate::{
     ir::{RuleSet, Table},
-    parse::Saved,
+    parse::SavedTables,
     plan::ChainSet,
 };
 
 /// A rule in its chain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Line {
+pub struct RuleLine {
     /// The table.
     pub table: Table,
     /// The chain, built-in or not.
@@ -21,7 +21,7 @@ pub struct Line {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenLine {
     /// For comparisons.
-    pub line: Line,
+    pub line: RuleLine,
     /// What stands behind the chain's name, to the letter of the save.
     pub text: String,
 }
@@ -29,11 +29,11 @@ pub struct SeenLine {
 impl RuleSet {
     /// All rules in the order of a save: table by table, first the jumps, then each chain.
     #[must_use]
-    pub fn lines(&self) -> Vec<Line> {
+    pub fn lines(&self) -> Vec<RuleLine> {
         let mut lines = Vec::new();
         for (table, rules) in &self.tables {
             let mut push = |chain: &str, rule: String| {
-                lines.push(Line { table: *table, chain: chain.to_owned(), rule });
+                lines.push(RuleLine { table: *table, chain: chain.to_owned(), rule });
             };
             rules.jumps.iter().for_each(|jump| push(jump.hook.name(), jump.rule.to_string()));
             for (chain, rules) in &rules.chains {
@@ -47,14 +47,14 @@ impl RuleSet {
 impl ChainSet {
     /// Those of a namespace's rules that are this owner's: what stands in its chains, and what leads there.
     #[must_use]
-    pub fn lines(self, observed: &Saved) -> Vec<SeenLine> {
+    pub fn lines(self, observed: &SavedTables) -> Vec<SeenLine> {
         let mut lines = Vec::new();
         for (table, saved) in &observed.tables {
             let jumps = saved.rules_into_chains_of(self).map(|(_, rule)| rule);
             let inside = saved.rules.iter().filter(|rule| self.contains(&rule.chain));
             lines.extend(jumps.chain(inside).map(|seen| {
                 let rule = seen.rule.as_ref().map_or_else(|| seen.text.clone(), ToString::to_string);
-                let line = Line { table: *table, chain: seen.chain.clone(), rule };
+                let line = RuleLine { table: *table, chain: seen.chain.clone(), rule };
                 SeenLine { line, text: seen.text.clone() }
             }));
         }
@@ -65,18 +65,18 @@ impl ChainSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inpod::{Config, Pod, pod};
+    use crate::inpod::{InPodRulesConfig, PodOptions, pod};
 
     #[test]
     fn what_is_wanted_and_what_a_save_shows_of_it_are_the_same_lines() {
-        let wanted = pod(&Config::default(), &Pod::default(), model::Family::V4);
-        let text = ChainSet::IN_POD.apply(&wanted, &Saved::default()).restore_text();
+        let wanted = pod(&InPodRulesConfig::default(), &PodOptions::default(), model::Family::V4);
+        let text = ChainSet::IN_POD.apply(&wanted, &SavedTables::default()).restore_text();
         let text: String =
             text.lines().map(|line| line.replace("-I PREROUTING 1", "-A PREROUTING") + "\n").collect();
         let text: String = text.lines().map(|line| line.replace("-I OUTPUT 1", "-A OUTPUT") + "\n").collect();
         let foreign = "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp -j DROP\nCOMMIT\n";
-        let saved = Saved::parse(&(text + foreign)).unwrap();
-        let sorted = |mut lines: Vec<Line>| {
+        let saved = SavedTables::parse(&(text + foreign)).unwrap();
+        let sorted = |mut lines: Vec<RuleLine>| {
             lines.sort();
             lines
         };

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 
 use model::{Family, IfName, Mark, Port};
 
-use crate::ir::{Chain, Hook, Is, Jump, Match, Place, Rule, RuleSet, Table, Target};
+use crate::ir::{Chain, Hook, HookJump, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target};
 
 pub use host::host;
 pub use proxy::ztunnel;
@@ -59,18 +59,18 @@ const DNS: Port = Port(53);
 
 /// Marks, names and ports. The defaults are Istio's where it has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Config {
+pub struct NodeRulesConfig {
     /// Marks of packets and connections.
-    pub marks: Marks,
+    pub marks: NodeMarks,
     /// Names of links.
-    pub links: Links,
+    pub links: NodeLinks,
     /// Where the ztunnel listens.
-    pub ports: Ports,
+    pub ports: ZtunnelPorts,
 }
 
 /// Marks of packets and connections, each within its own bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marks {
+pub struct NodeMarks {
     /// Packet and connection: from a captured pod, on its way to the ztunnel.
     pub outbound: Mark,
     /// Packet: goes its ordinary way.
@@ -92,10 +92,10 @@ pub struct Marks {
     pub original_source: Mark,
 }
 
-impl Default for Marks {
-    fn default() -> Marks {
+impl Default for NodeMarks {
+    fn default() -> NodeMarks {
         let whole = |value| Mark { value, mask: value };
-        Marks {
+        NodeMarks {
             outbound: whole(0x100),
             skip: whole(0x200),
             connection_skip: whole(0x220),
@@ -109,7 +109,7 @@ impl Default for Marks {
     }
 }
 
-impl Marks {
+impl NodeMarks {
     /// The bits of a connection's mark that its packets get: its slot, and the way of those that no ztunnel has sent.
     #[must_use]
     pub fn way_mask(&self) -> u32 {
@@ -130,7 +130,7 @@ fn both(one: Mark, other: Mark) -> Mark {
 
 /// Names of the links between node and ztunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Links {
+pub struct NodeLinks {
     /// On the node, by slot: the way of inbound packets to the ztunnel.
     pub inbound: [IfName; SLOTS],
     /// On the node, by slot: the way of outbound packets to the ztunnel.
@@ -145,9 +145,9 @@ pub struct Links {
     pub proxy_outbound: IfName,
 }
 
-impl Links {
+impl NodeLinks {
     /// `istioin0`, `istioout0` and so on; `pistioin`, `pistioout`.
-    pub const DEFAULT: Links = Links {
+    pub const DEFAULT: NodeLinks = NodeLinks {
         inbound: [IfName::known("istioin0"), IfName::known("istioin1")],
         outbound: [IfName::known("istioout0"), IfName::known("istioout1")],
         any_outbound: IfName::known("istioout+"),
@@ -157,15 +157,15 @@ impl Links {
     };
 }
 
-impl Default for Links {
-    fn default() -> Links {
-        Links::DEFAULT
+impl Default for NodeLinks {
+    fn default() -> NodeLinks {
+        NodeLinks::DEFAULT
     }
 }
 
 /// Ports on which the ztunnel listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ports {
+pub struct ZtunnelPorts {
     /// Connections of captured pods.
     pub outbound: Port,
     /// Tunnels (HBONE) to captured pods.
@@ -176,15 +176,15 @@ pub struct Ports {
     pub dns: Port,
 }
 
-impl Default for Ports {
-    fn default() -> Ports {
-        Ports { outbound: Port(15001), tunnel: Port(15008), inbound: Port(15006), dns: Port(15053) }
+impl Default for ZtunnelPorts {
+    fn default() -> ZtunnelPorts {
+        ZtunnelPorts { outbound: Port(15001), tunnel: Port(15008), inbound: Port(15006), dns: Port(15053) }
     }
 }
 
 /// A ztunnel as the node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct ZtunnelEndpoint {
     /// The node's end of the ztunnel pod's own link.
     pub veth: IfName,
     /// The ztunnel pod's address.
@@ -193,11 +193,11 @@ pub struct Slot {
 
 /// A node, in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host<'a> {
+pub struct NodeParameters<'a> {
     /// The family of all addresses here.
     pub family: Family,
     /// The ztunnels that run on it. One without an address of this family is absent.
-    pub slots: [Option<Slot>; SLOTS],
+    pub slots: [Option<ZtunnelEndpoint>; SLOTS],
     /// The set of the captured pods' addresses; it must exist before its rules.
     pub set: &'a str,
     /// The ztunnel that answers DNS; none where DNS goes its own way.
@@ -208,7 +208,7 @@ pub struct Host<'a> {
 
 /// The inside of a ztunnel pod, in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ztunnel<'a> {
+pub struct ZtunnelParameters<'a> {
     /// The family of the address.
     pub family: Family,
     /// The pod's own interface.
@@ -223,7 +223,7 @@ impl RuleSet {
     /// The one jump of a built-in chain, ahead of everybody else's rules; `condition` has only conditions that count.
     fn lead(&mut self, table: Table, hook: Hook, chain: &Chain, condition: &Rule) {
         let rule = condition.with_target(Target::Jump(chain.clone()));
-        self.table(table).jumps.push(Jump { hook, rule, place: Place::First });
+        self.table(table).jumps.push(HookJump { hook, rule, place: JumpPlace::First });
     }
 }
 
@@ -233,5 +233,5 @@ fn set_mark(mark: Mark) -> Rule {
 }
 
 fn marked(mark: Mark) -> Match {
-    Match::Mark(Is::eq(mark))
+    Match::Mark(MatchValue::eq(mark))
 }

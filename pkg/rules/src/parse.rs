@@ -14,7 +14,7 @@ use crate::{
 
 /// All tables of one family as a save shows them. A table that is absent was never looked at by anybody.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedTables {
     /// By table.
     pub tables: BTreeMap<Table, SavedTable>,
 }
@@ -26,7 +26,7 @@ pub struct SavedTable {
     pub chains: Vec<String>,
     /// All rules, in order.
     pub rules: Vec<SavedRule>,
-    /// There is more, which [`Saved::parse_for`] has left out.
+    /// There is more, which [`SavedTables::parse_for`] has left out.
     pub has_others: bool,
 }
 
@@ -58,15 +58,15 @@ impl SavedTable {
     }
 }
 
-impl Saved {
+impl SavedTables {
     /// Parses a whole save.
     ///
     /// Tables other than raw, mangle, filter and nat (`security`) are skipped.
     ///
     /// # Errors
     /// A rule outside a table, a line that is no save line, or a table without its `COMMIT` (a save cut short).
-    pub fn parse(text: &str) -> Result<Saved, ParseError> {
-        Reader::default().read(text)
+    pub fn parse(text: &str) -> Result<SavedTables, ParseError> {
+        SaveReader::default().read(text)
     }
 
     /// The same without what is no concern of these owners. What remains: built-in chains and the first rule of each, the
@@ -74,9 +74,9 @@ impl Saved {
     /// whole, and a node's firewall of tens of thousands of rules takes no memory to speak of.
     ///
     /// # Errors
-    /// As [`Saved::parse`].
-    pub fn parse_for(text: &str, owners: &[ChainSet]) -> Result<Saved, ParseError> {
-        Reader { owners: Some(owners), ..Reader::default() }.read(text)
+    /// As [`SavedTables::parse`].
+    pub fn parse_for(text: &str, owners: &[ChainSet]) -> Result<SavedTables, ParseError> {
+        SaveReader { owners: Some(owners), ..SaveReader::default() }.read(text)
     }
 
     /// True when no table holds a rule or a chain of anybody's own: only empty built-in chains, if that.
@@ -94,16 +94,16 @@ fn is_built_in(chain: &str) -> bool {
 }
 
 #[derive(Default)]
-struct Reader<'a> {
-    saved: Saved,
+struct SaveReader<'a> {
+    saved: SavedTables,
     /// The section that we are in; `None` inside for a table that we do not know.
     open: Option<Option<Table>>,
     /// Whose chains matter; `None`: all do.
     owners: Option<&'a [ChainSet]>,
 }
 
-impl Reader<'_> {
-    fn read(mut self, text: &str) -> Result<Saved, ParseError> {
+impl SaveReader<'_> {
+    fn read(mut self, text: &str) -> Result<SavedTables, ParseError> {
         for (index, line) in text.lines().enumerate() {
             self.line(line.trim_end()).map_err(|what| ParseError { line: index + 1, what })?;
         }

@@ -10,11 +10,11 @@ mod chain;
 use std::borrow::Cow;
 
 use crate::{
-    ir::{Chain, Jump, Place, Rule, RuleSet, Table, TableRules, Target},
-    parse::{self, Saved, SavedRule, SavedTable},
+    ir::{Chain, HookJump, JumpPlace, Rule, RuleSet, Table, TableRules, Target},
+    parse::{self, SavedRule, SavedTable, SavedTables},
 };
 
-use chain::{Difference, Way, difference};
+use chain::{ChainDifference, ChainUpdate, difference};
 
 /// Whose rules a plan is about: the chains by which they are known, those that Istio's own programs make among them. A
 /// chain of this list is never anybody else's: what is found in it may be replaced or removed, and a rule that leads
@@ -74,27 +74,27 @@ impl ChainSet {
     /// The change that turns `observed` into `desired`, leaving rules of others alone. `desired` has chains of this
     /// owner only.
     #[must_use]
-    pub fn apply(self, desired: &RuleSet, observed: &Saved) -> Change {
+    pub fn apply(self, desired: &RuleSet, observed: &SavedTables) -> RuleChange {
         let nothing = TableRules::default();
         let empty = SavedTable::default();
         let edit = |table: &Table| {
             let want = desired.tables.get(table).unwrap_or(&nothing);
             self.edit_table(*table, want, observed.tables.get(table).unwrap_or(&empty))
         };
-        Change { edits: Table::ALL.iter().filter_map(edit).collect() }
+        RuleChange { edits: Table::ALL.iter().filter_map(edit).collect() }
     }
 
     /// The change that removes everything of this owner's from `observed`: its chains and every rule, anywhere, that
     /// jumps to one.
     #[must_use]
-    pub fn remove(self, observed: &Saved) -> Change {
+    pub fn remove(self, observed: &SavedTables) -> RuleChange {
         self.apply(&RuleSet::default(), observed)
     }
 }
 
 /// What one table needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edit {
+pub struct TableEdit {
     /// The table.
     pub table: Table,
     /// Those of our chains that are made, or emptied and filled anew; true for one that is there already.
@@ -106,7 +106,7 @@ pub struct Edit {
     pub why: Vec<String>,
 }
 
-impl Edit {
+impl TableEdit {
     /// The table's section of a restore file.
     fn restore_text(&self) -> String {
         let mut text = format!("*{}\n", self.table.name());
@@ -136,12 +136,12 @@ impl Edit {
 
 /// What a namespace needs: an edit per table that differs. `None`: it is as desired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct RuleChange {
     /// Edits in commit order.
-    pub edits: Vec<Edit>,
+    pub edits: Vec<TableEdit>,
 }
 
-impl Change {
+impl RuleChange {
     /// Nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -151,13 +151,13 @@ impl Change {
     /// The input for one `iptables-restore --noflush`; empty when there is nothing to do.
     #[must_use]
     pub fn restore_text(&self) -> String {
-        self.edits.iter().map(Edit::restore_text).collect()
+        self.edits.iter().map(TableEdit::restore_text).collect()
     }
 
     /// The same change as single `iptables` calls, in order, each split into its arguments; not atomic.
     #[must_use]
     pub fn calls(&self) -> Vec<Vec<String>> {
-        self.edits.iter().flat_map(Edit::calls).collect()
+        self.edits.iter().flat_map(TableEdit::calls).collect()
     }
 
     /// Every difference in words.
@@ -168,19 +168,19 @@ impl Change {
 
 /// [`ChainSet::apply`] for sidecar redirection.
 #[must_use]
-pub fn apply(desired: &RuleSet, observed: &Saved) -> Change {
+pub fn apply(desired: &RuleSet, observed: &SavedTables) -> RuleChange {
     ChainSet::SIDECAR.apply(desired, observed)
 }
 
 /// [`ChainSet::remove`] for sidecar redirection.
 #[must_use]
-pub fn remove(observed: &Saved) -> Change {
+pub fn remove(observed: &SavedTables) -> RuleChange {
     ChainSet::SIDECAR.remove(observed)
 }
 
 impl ChainSet {
-    fn edit_table(self, table: Table, want: &TableRules, have: &SavedTable) -> Option<Edit> {
-        let differ: Vec<Difference> =
+    fn edit_table(self, table: Table, want: &TableRules, have: &SavedTable) -> Option<TableEdit> {
+        let differ: Vec<ChainDifference> =
             want.chains.iter().filter_map(|(chain, rules)| difference(table, chain, rules, have)).collect();
         let mut why: Vec<String> = differ.iter().map(|differs| differs.why.clone()).collect();
         let stale: Vec<Chain> = have
@@ -193,13 +193,13 @@ impl ChainSet {
         if why.is_empty() {
             return None;
         }
-        let filled = differ.iter().filter(|differs| differs.way == Way::Fill);
+        let filled = differ.iter().filter(|differs| differs.way == ChainUpdate::Fill);
         let declare = filled.map(|differs| (differs.chain.clone(), differs.exists)).collect();
         let adds = differ.iter().flat_map(|differs| additions(differs, want));
         let flush = stale.iter().map(|chain| format!("-F {chain}"));
         let delete = stale.iter().map(|chain| format!("-X {chain}"));
         let commands = deletes.into_iter().chain(adds).chain(jumps).chain(flush).chain(delete).collect();
-        Some(Edit { table, declare, commands, why })
+        Some(TableEdit { table, declare, commands, why })
     }
 
     /// Lines that delete and lines that add jumps, so that each built-in chain ends with exactly the wanted one.
@@ -243,14 +243,14 @@ impl ChainSet {
 const MAX_WORDS: usize = 200;
 
 /// The lines that give a chain its rules.
-fn additions(differs: &Difference, want: &TableRules) -> Vec<String> {
+fn additions(differs: &ChainDifference, want: &TableRules) -> Vec<String> {
     let chain = &differs.chain;
     match &differs.way {
-        Way::Fill => {
+        ChainUpdate::Fill => {
             let rules = want.chains.iter().filter(|(of, _)| of == chain).flat_map(|(_, rules)| rules);
             rules.map(|rule| addition(&format!("-A {chain}"), rule)).collect()
         }
-        Way::Insert(rules) => {
+        ChainUpdate::Insert(rules) => {
             rules.iter().map(|(place, rule)| addition(&format!("-I {chain} {place}"), rule)).collect()
         }
     }
@@ -272,12 +272,12 @@ fn chain_of(name: &str) -> Chain {
     Chain(name.to_owned().into())
 }
 
-impl Jump {
+impl HookJump {
     /// The restore line (or command arguments) that puts the jump in place.
     pub(crate) fn command(&self) -> String {
         match self.place {
-            Place::First | Place::Early => format!("-I {} 1 {}", self.hook.name(), self.rule),
-            Place::Last => format!("-A {} {}", self.hook.name(), self.rule),
+            JumpPlace::First | JumpPlace::Early => format!("-I {} 1 {}", self.hook.name(), self.rule),
+            JumpPlace::Last => format!("-A {} {}", self.hook.name(), self.rule),
         }
     }
 }
@@ -300,9 +300,9 @@ impl SavedTable {
 
     /// A jump that must be first has to be the first rule of its chain, and to have no copy behind it: a copy could
     /// not be deleted, since `-D` takes the first of equal rules. Any place suits others.
-    fn stands_well(&self, index: usize, jump: &Jump) -> bool {
+    fn stands_well(&self, index: usize, jump: &HookJump) -> bool {
         let copies = || self.rules_of(jump.hook.name()).filter(|rule| rule.rule.as_ref() == Some(&jump.rule));
-        jump.place != Place::First || (index == 0 && copies().count() == 1)
+        jump.place != JumpPlace::First || (index == 0 && copies().count() == 1)
     }
 }
 

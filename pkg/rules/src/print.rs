@@ -6,10 +6,10 @@ use std::{
     net::SocketAddr,
 };
 
-use crate::ir::{Is, Match, Rule, Target};
+use crate::ir::{Match, MatchValue, Rule, Target};
 
 /// `! ` in front of the option when negated, as `iptables-save` places it.
-fn option<T: Display>(f: &mut fmt::Formatter<'_>, name: &str, is: &Is<T>) -> fmt::Result {
+fn option<T: Display>(f: &mut fmt::Formatter<'_>, name: &str, is: &MatchValue<T>) -> fmt::Result {
     write!(f, " {}{name} {}", not(is.negated), is.value)
 }
 
@@ -21,16 +21,16 @@ fn not(negated: bool) -> &'static str {
 impl Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
-        write!(text, "{}", Conditions(self))?;
+        write!(text, "{}", RuleConditions(self))?;
         let verdict = if matches!(self.target, Target::Goto(_)) { "-g" } else { "-j" };
         write!(text, " {verdict} {}", self.target)?;
         f.write_str(text.trim_start())
     }
 }
 
-struct Conditions<'a>(&'a Rule);
+struct RuleConditions<'a>(&'a Rule);
 
-impl Display for Conditions<'_> {
+impl Display for RuleConditions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rule = self.0;
         if let Some(net) = &rule.source {
@@ -46,7 +46,7 @@ impl Display for Conditions<'_> {
             option(f, "-o", interface)?;
         }
         if let Some(proto) = &rule.proto {
-            option(f, "-p", &Is { negated: proto.negated, value: proto.value.name() })?;
+            option(f, "-p", &MatchValue { negated: proto.negated, value: proto.value.name() })?;
         }
         for condition in &rule.matches {
             condition.print(f, rule.proto.as_ref().map_or("tcp", |proto| proto.value.name()))?;
@@ -69,7 +69,7 @@ impl Match {
             Match::DestPorts(ports) => {
                 let list = ports.value.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
                 f.write_str(" -m multiport")?;
-                option(f, "--dports", &Is { negated: ports.negated, value: list })
+                option(f, "--dports", &MatchValue { negated: ports.negated, value: list })
             }
             Match::Uid(id) => {
                 f.write_str(" -m owner")?;

@@ -17,8 +17,10 @@ use std::{
 
 use model::{Family, IfName, IpNet, Mark, Port, TableId};
 
-use crate::ir::{Chain, Hook, Jump, LocalRoute, Match, Place, Rule, RuleSet, Table, Target, host_net};
-use crate::{parse::Saved, plan};
+use crate::ir::{
+    Chain, Hook, HookJump, JumpPlace, LocalRoute, Match, Rule, RuleSet, Table, Target, host_net,
+};
+use crate::{parse::SavedTables, plan};
 
 /// Inbound TCP.
 pub const INBOUND: Chain = Chain::named("ISTIO_INBOUND");
@@ -43,21 +45,21 @@ const DNS: Port = Port(53);
 
 /// A selection of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ports {
+pub enum PortSelection {
     /// Every port (`*`).
     All,
     /// These; an empty list is none.
     List(Vec<Port>),
 }
 
-impl Ports {
+impl PortSelection {
     /// No port.
-    pub const NONE: Ports = Ports::List(Vec::new());
+    pub const NONE: PortSelection = PortSelection::List(Vec::new());
 
     /// True for an empty list.
     #[must_use]
     pub fn is_none(&self) -> bool {
-        matches!(self, Ports::List(list) if list.is_empty())
+        matches!(self, PortSelection::List(list) if list.is_empty())
     }
 }
 
@@ -66,21 +68,21 @@ impl Ports {
 #[error("allowed: {0}")]
 pub struct InvalidSelection(pub &'static str);
 
-impl FromStr for Ports {
+impl FromStr for PortSelection {
     type Err = InvalidSelection;
 
     /// `*`, nothing, or a comma-separated list; each element is trimmed and must be a plain decimal, so that a
     /// trailing comma is an error.
-    fn from_str(text: &str) -> Result<Ports, InvalidSelection> {
+    fn from_str(text: &str) -> Result<PortSelection, InvalidSelection> {
         let invalid = InvalidSelection("'*', nothing, or a comma-separated list of ports from 0 to 65535");
         match text.trim() {
-            "" => Ok(Ports::NONE),
-            "*" => Ok(Ports::All),
+            "" => Ok(PortSelection::NONE),
+            "*" => Ok(PortSelection::All),
             list => list
                 .split(',')
                 .map(|port| port_number(port.trim()).ok_or(invalid))
                 .collect::<Result<_, _>>()
-                .map(Ports::List),
+                .map(PortSelection::List),
         }
     }
 }
@@ -92,29 +94,29 @@ fn port_number(text: &str) -> Option<Port> {
 
 /// A selection of networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Networks {
+pub enum NetworkSelection {
     /// Every address (`*`).
     All,
     /// These, of both families; an empty list is none.
     List(Vec<IpNet>),
 }
 
-impl FromStr for Networks {
+impl FromStr for NetworkSelection {
     type Err = InvalidSelection;
 
     /// `*`, nothing, or a comma-separated list of networks with their length; host bits may be set.
-    fn from_str(text: &str) -> Result<Networks, InvalidSelection> {
+    fn from_str(text: &str) -> Result<NetworkSelection, InvalidSelection> {
         let invalid = InvalidSelection(
             "'*', nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks",
         );
         match text {
-            "" => Ok(Networks::List(Vec::new())),
-            "*" => Ok(Networks::All),
+            "" => Ok(NetworkSelection::List(Vec::new())),
+            "*" => Ok(NetworkSelection::All),
             list => list
                 .split(',')
                 .map(|net| net.parse().map_err(|_| invalid))
                 .collect::<Result<_, _>>()
-                .map(Networks::List),
+                .map(NetworkSelection::List),
         }
     }
 }
@@ -144,7 +146,7 @@ pub enum OwnerGroups {
 
 /// DNS capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Dns {
+pub enum DnsCapture {
     /// DNS goes its own way.
     Off,
     /// Everything to port 53 goes to the proxy.
@@ -153,9 +155,9 @@ pub enum Dns {
     Servers(Vec<IpAddr>),
 }
 
-/// What to redirect. Ports, ids and marks are Istio's defaults in [`Config::default`].
+/// What to redirect. Ports, ids and marks are Istio's defaults in [`SidecarConfig::default`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct SidecarConfig {
     /// The proxy's outbound listener.
     pub outbound_port: Port,
     /// The proxy's inbound listener.
@@ -169,17 +171,17 @@ pub struct Config {
     /// REDIRECT or TPROXY.
     pub inbound_mode: InboundMode,
     /// Inbound ports to capture.
-    pub include_inbound: Ports,
+    pub include_inbound: PortSelection,
     /// Inbound ports to leave alone; looked at only when all are captured.
-    pub exclude_inbound: Ports,
+    pub exclude_inbound: PortSelection,
     /// Outbound networks to capture.
-    pub include_networks: Networks,
+    pub include_networks: NetworkSelection,
     /// Outbound networks to leave alone.
     pub exclude_networks: Vec<IpNet>,
     /// Outbound ports to capture whatever the network.
-    pub include_outbound: Ports,
+    pub include_outbound: PortSelection,
     /// Outbound ports to leave alone.
-    pub exclude_outbound: Ports,
+    pub exclude_outbound: PortSelection,
     /// Groups whose outbound traffic is captured.
     pub owner_groups: OwnerGroups,
     /// Interfaces whose traffic is left alone.
@@ -187,39 +189,39 @@ pub struct Config {
     /// Interfaces behind which virtual machines live; what comes from there is treated as outbound.
     pub kubevirt_interfaces: Vec<IfName>,
     /// DNS capture.
-    pub dns: Dns,
+    pub dns: DnsCapture,
     /// Discard packets that belong to no connection.
     pub drop_invalid: bool,
     /// Add NFLOG rules in front of the decisive ones.
     pub trace: bool,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for SidecarConfig {
+    fn default() -> SidecarConfig {
+        SidecarConfig {
             outbound_port: Port(15001),
             inbound_port: Port(15006),
             tunnel_port: Port(15008),
             proxy_uids: vec![1337],
             proxy_gids: vec![1337],
             inbound_mode: InboundMode::Redirect,
-            include_inbound: Ports::NONE,
-            exclude_inbound: Ports::NONE,
-            include_networks: Networks::List(Vec::new()),
+            include_inbound: PortSelection::NONE,
+            exclude_inbound: PortSelection::NONE,
+            include_networks: NetworkSelection::List(Vec::new()),
             exclude_networks: Vec::new(),
-            include_outbound: Ports::NONE,
-            exclude_outbound: Ports::NONE,
+            include_outbound: PortSelection::NONE,
+            exclude_outbound: PortSelection::NONE,
             owner_groups: OwnerGroups::Except(Vec::new()),
             exclude_interfaces: Vec::new(),
             kubevirt_interfaces: Vec::new(),
-            dns: Dns::Off,
+            dns: DnsCapture::Off,
             drop_invalid: false,
             trace: false,
         }
     }
 }
 
-impl Config {
+impl SidecarConfig {
     /// The policy route that TPROXY needs; none when nothing is captured by TPROXY.
     #[must_use]
     pub fn local_route(&self) -> Option<LocalRoute> {
@@ -242,9 +244,9 @@ impl Config {
     /// The DNS servers of `family` whose traffic is captured: none at all, any, or these.
     fn dns_destinations(&self, family: Family) -> Vec<Option<IpNet>> {
         match &self.dns {
-            Dns::Off => Vec::new(),
-            Dns::All => vec![None],
-            Dns::Servers(servers) => {
+            DnsCapture::Off => Vec::new(),
+            DnsCapture::All => vec![None],
+            DnsCapture::Servers(servers) => {
                 servers.iter().filter(|ip| Family::of(**ip) == family).map(|ip| Some(host_net(*ip))).collect()
             }
         }
@@ -270,7 +272,7 @@ fn localhost(family: Family) -> IpNet {
 
 /// The whole rule set of one family.
 #[must_use]
-pub fn rule_set(config: &Config, family: Family) -> RuleSet {
+pub fn rule_set(config: &SidecarConfig, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     redirect_targets(config, &mut rules);
     inbound::capture(config, family, &mut rules);
@@ -282,12 +284,12 @@ pub fn rule_set(config: &Config, family: Family) -> RuleSet {
 
 /// The input of a restore that makes the whole rule set of one family in a blank namespace.
 #[must_use]
-pub fn restore_text(config: &Config, family: Family) -> String {
-    plan::apply(&rule_set(config, family), &Saved::default()).restore_text()
+pub fn restore_text(config: &SidecarConfig, family: Family) -> String {
+    plan::apply(&rule_set(config, family), &SavedTables::default()).restore_text()
 }
 
 /// The two chains that redirect; both exist always, as operators expect them.
-fn redirect_targets(config: &Config, rules: &mut RuleSet) {
+fn redirect_targets(config: &SidecarConfig, rules: &mut RuleSet) {
     let nat = rules.table(Table::Nat);
     nat.push(&REDIRECT, Rule::new(Target::Redirect(config.outbound_port)).tcp());
     nat.push(&IN_REDIRECT, Rule::new(Target::Redirect(config.inbound_port)).tcp());
@@ -303,20 +305,20 @@ enum SocketOwner {
 impl SocketOwner {
     fn is(self) -> Match {
         match self {
-            SocketOwner::User(id) => Match::Uid(crate::ir::Is::eq(id)),
-            SocketOwner::Group(id) => Match::Gid(crate::ir::Is::eq(id)),
+            SocketOwner::User(id) => Match::Uid(crate::ir::MatchValue::eq(id)),
+            SocketOwner::Group(id) => Match::Gid(crate::ir::MatchValue::eq(id)),
         }
     }
 
     fn is_not(self) -> Match {
         match self {
-            SocketOwner::User(id) => Match::Uid(crate::ir::Is::ne(id)),
-            SocketOwner::Group(id) => Match::Gid(crate::ir::Is::ne(id)),
+            SocketOwner::User(id) => Match::Uid(crate::ir::MatchValue::ne(id)),
+            SocketOwner::Group(id) => Match::Gid(crate::ir::MatchValue::ne(id)),
         }
     }
 }
 
-impl Config {
+impl SidecarConfig {
     fn users(&self) -> impl Iterator<Item = SocketOwner> {
         self.proxy_uids.iter().copied().map(SocketOwner::User)
     }
@@ -344,6 +346,6 @@ impl Config {
 }
 
 /// The one jump of a built-in chain.
-fn jump(rules: &mut RuleSet, table: Table, hook: Hook, rule: Rule, place: Place) {
-    rules.table(table).jumps.push(Jump { hook, rule, place });
+fn jump(rules: &mut RuleSet, table: Table, hook: Hook, rule: Rule, place: JumpPlace) {
+    rules.table(table).jumps.push(HookJump { hook, rule, place });
 }

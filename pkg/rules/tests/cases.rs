@@ -2,22 +2,22 @@
 //! the workspace's integration tests, which include this file.
 
 use model::{IfName, Mark, Port, TableId};
-use rules::sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports};
+use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig};
 
 /// A name (also the golden file's) and what is asked for.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    pub(crate) config: Config,
+    pub(crate) config: SidecarConfig,
 }
 
 pub(crate) const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::exact(1337), table: TableId(133) };
 
-pub(crate) fn ports(list: &[u16]) -> Ports {
-    Ports::List(list.iter().copied().map(Port).collect())
+pub(crate) fn ports(list: &[u16]) -> PortSelection {
+    PortSelection::List(list.iter().copied().map(Port).collect())
 }
 
-pub(crate) fn networks(list: &[&str]) -> Networks {
-    Networks::List(list.iter().map(|net| net.parse().unwrap()).collect())
+pub(crate) fn networks(list: &[&str]) -> NetworkSelection {
+    NetworkSelection::List(list.iter().map(|net| net.parse().unwrap()).collect())
 }
 
 fn interfaces(list: &[&str]) -> Vec<IfName> {
@@ -25,13 +25,13 @@ fn interfaces(list: &[&str]) -> Vec<IfName> {
 }
 
 /// What Istio's injector asks for when a pod has no annotation of its own.
-pub(crate) fn injected() -> Config {
-    Config {
-        include_inbound: Ports::All,
+pub(crate) fn injected() -> SidecarConfig {
+    SidecarConfig {
+        include_inbound: PortSelection::All,
         exclude_inbound: ports(&[15020, 15021, 15090]),
-        include_networks: Networks::All,
+        include_networks: NetworkSelection::All,
         exclude_outbound: ports(&[15020]),
-        ..Config::default()
+        ..SidecarConfig::default()
     }
 }
 
@@ -39,44 +39,58 @@ pub(crate) fn injected() -> Config {
 pub(crate) fn all() -> Vec<Case> {
     let dns_servers = vec!["10.96.0.10".parse().unwrap(), "fd00:96::a".parse().unwrap()];
     let cases = [
-        ("nothing", Config::default()),
+        ("nothing", SidecarConfig::default()),
         ("injected", injected()),
-        ("inbound-list", Config { include_inbound: ports(&[80, 8080]), ..injected() }),
-        ("inbound-none", Config { include_inbound: Ports::NONE, ..injected() }),
-        ("inbound-exclude-all", Config { exclude_inbound: Ports::All, ..injected() }),
-        ("outbound-exclude-ports", Config { exclude_outbound: ports(&[15020, 25, 3306]), ..injected() }),
+        ("inbound-list", SidecarConfig { include_inbound: ports(&[80, 8080]), ..injected() }),
+        ("inbound-none", SidecarConfig { include_inbound: PortSelection::NONE, ..injected() }),
+        ("inbound-exclude-all", SidecarConfig { exclude_inbound: PortSelection::All, ..injected() }),
+        (
+            "outbound-exclude-ports",
+            SidecarConfig { exclude_outbound: ports(&[15020, 25, 3306]), ..injected() },
+        ),
         (
             "outbound-networks",
-            Config {
+            SidecarConfig {
                 include_networks: networks(&["10.0.0.0/8", "192.168.9.7/16", "fd00::/8"]),
                 ..injected()
             },
         ),
-        ("outbound-none", Config { include_networks: networks(&[]), ..injected() }),
+        ("outbound-none", SidecarConfig { include_networks: networks(&[]), ..injected() }),
         (
             "outbound-ports-only",
-            Config { include_networks: networks(&[]), include_outbound: ports(&[80, 443]), ..injected() },
+            SidecarConfig {
+                include_networks: networks(&[]),
+                include_outbound: ports(&[80, 443]),
+                ..injected()
+            },
         ),
         (
             "outbound-all-ports",
-            Config { include_networks: networks(&[]), include_outbound: Ports::All, ..injected() },
+            SidecarConfig {
+                include_networks: networks(&[]),
+                include_outbound: PortSelection::All,
+                ..injected()
+            },
         ),
         (
             "outbound-exclude-networks",
-            Config {
+            SidecarConfig {
                 exclude_networks: vec!["10.1.2.3/24".parse().unwrap(), "2001:db8::1/64".parse().unwrap()],
                 ..injected()
             },
         ),
         (
             "loopback-network",
-            Config { include_networks: networks(&["127.1.2.3/32", "10.0.0.0/8"]), ..injected() },
+            SidecarConfig { include_networks: networks(&["127.1.2.3/32", "10.0.0.0/8"]), ..injected() },
         ),
-        ("exclude-interfaces", Config { exclude_interfaces: interfaces(&["net1", "net2"]), ..injected() }),
-        ("kubevirt", Config { kubevirt_interfaces: interfaces(&["vnet0", "vnet1"]), ..injected() }),
+        (
+            "exclude-interfaces",
+            SidecarConfig { exclude_interfaces: interfaces(&["net1", "net2"]), ..injected() },
+        ),
+        ("kubevirt", SidecarConfig { kubevirt_interfaces: interfaces(&["vnet0", "vnet1"]), ..injected() }),
         (
             "kubevirt-networks",
-            Config {
+            SidecarConfig {
                 kubevirt_interfaces: interfaces(&["vnet0"]),
                 include_networks: networks(&["10.0.0.0/8", "fd00::/8"]),
                 ..injected()
@@ -84,34 +98,46 @@ pub(crate) fn all() -> Vec<Case> {
         ),
         (
             "several-owners",
-            Config { proxy_uids: vec![1337, 2000], proxy_gids: vec![1337, 3000], ..injected() },
+            SidecarConfig { proxy_uids: vec![1337, 2000], proxy_gids: vec![1337, 3000], ..injected() },
         ),
-        ("owner-groups-except", Config { owner_groups: OwnerGroups::Except(vec![888, 999]), ..injected() }),
-        ("owner-groups-only", Config { owner_groups: OwnerGroups::Only(vec![888, 999]), ..injected() }),
-        ("owner-groups-nobody", Config { owner_groups: OwnerGroups::Only(vec![]), ..injected() }),
-        ("dns-all", Config { dns: Dns::All, ..injected() }),
-        ("dns-servers", Config { dns: Dns::Servers(dns_servers), ..injected() }),
+        (
+            "owner-groups-except",
+            SidecarConfig { owner_groups: OwnerGroups::Except(vec![888, 999]), ..injected() },
+        ),
+        (
+            "owner-groups-only",
+            SidecarConfig { owner_groups: OwnerGroups::Only(vec![888, 999]), ..injected() },
+        ),
+        ("owner-groups-nobody", SidecarConfig { owner_groups: OwnerGroups::Only(vec![]), ..injected() }),
+        ("dns-all", SidecarConfig { dns: DnsCapture::All, ..injected() }),
+        ("dns-servers", SidecarConfig { dns: DnsCapture::Servers(dns_servers), ..injected() }),
         (
             "dns-owner-groups",
-            Config { dns: Dns::All, owner_groups: OwnerGroups::Only(vec![888]), ..injected() },
+            SidecarConfig { dns: DnsCapture::All, owner_groups: OwnerGroups::Only(vec![888]), ..injected() },
         ),
         (
             "dns-exclude-interfaces",
-            Config { dns: Dns::All, exclude_interfaces: interfaces(&["net1"]), ..injected() },
+            SidecarConfig { dns: DnsCapture::All, exclude_interfaces: interfaces(&["net1"]), ..injected() },
         ),
-        ("drop-invalid", Config { drop_invalid: true, ..injected() }),
+        ("drop-invalid", SidecarConfig { drop_invalid: true, ..injected() }),
         (
             "drop-invalid-interfaces",
-            Config { drop_invalid: true, exclude_interfaces: interfaces(&["net1"]), ..injected() },
+            SidecarConfig { drop_invalid: true, exclude_interfaces: interfaces(&["net1"]), ..injected() },
         ),
-        ("tproxy", Config { inbound_mode: TPROXY, ..injected() }),
-        ("tproxy-list", Config { inbound_mode: TPROXY, include_inbound: ports(&[80, 8080]), ..injected() }),
-        ("tproxy-none", Config { inbound_mode: TPROXY, include_inbound: Ports::NONE, ..injected() }),
+        ("tproxy", SidecarConfig { inbound_mode: TPROXY, ..injected() }),
+        (
+            "tproxy-list",
+            SidecarConfig { inbound_mode: TPROXY, include_inbound: ports(&[80, 8080]), ..injected() },
+        ),
+        (
+            "tproxy-none",
+            SidecarConfig { inbound_mode: TPROXY, include_inbound: PortSelection::NONE, ..injected() },
+        ),
         (
             "tproxy-everything",
-            Config {
+            SidecarConfig {
                 inbound_mode: TPROXY,
-                dns: Dns::All,
+                dns: DnsCapture::All,
                 drop_invalid: true,
                 exclude_interfaces: interfaces(&["net1"]),
                 kubevirt_interfaces: interfaces(&["vnet0"]),
@@ -120,7 +146,7 @@ pub(crate) fn all() -> Vec<Case> {
         ),
         (
             "other-ports",
-            Config {
+            SidecarConfig {
                 outbound_port: Port(16001),
                 inbound_port: Port(16006),
                 tunnel_port: Port(16008),
@@ -129,7 +155,7 @@ pub(crate) fn all() -> Vec<Case> {
         ),
         (
             "trace",
-            Config {
+            SidecarConfig {
                 trace: true,
                 kubevirt_interfaces: interfaces(&["vnet0"]),
                 exclude_interfaces: interfaces(&["net1"]),

@@ -12,8 +12,8 @@ use std::{collections::BTreeSet, fs, path::Path};
 use kernel::Kernel;
 use model::{Family, IfName};
 use rules::{
-    ChainSet, Place, RuleSet, Saved, Table,
-    inpod::{self, Config, Pod},
+    ChainSet, JumpPlace, RuleSet, SavedTables, Table,
+    inpod::{self, InPodRulesConfig, PodOptions},
 };
 
 struct Case {
@@ -22,26 +22,26 @@ struct Case {
     rules: fn(Family) -> RuleSet,
 }
 
-fn pod(pod: &Pod, family: Family) -> RuleSet {
-    inpod::pod(&Config::default(), pod, family)
+fn pod(pod: &PodOptions, family: Family) -> RuleSet {
+    inpod::pod(&InPodRulesConfig::default(), pod, family)
 }
 
-fn virtual_machine() -> Pod {
+fn virtual_machine() -> PodOptions {
     let interfaces = ["k6t-eth0", "vnet1"].map(|name| IfName::new(name).unwrap());
-    Pod { virtual_interfaces: interfaces.to_vec(), ..Pod::default() }
+    PodOptions { virtual_interfaces: interfaces.to_vec(), ..PodOptions::default() }
 }
 
 const CASES: [Case; 6] = [
-    Case { name: "pod", owner: ChainSet::IN_POD, rules: |family| pod(&Pod::default(), family) },
+    Case { name: "pod", owner: ChainSet::IN_POD, rules: |family| pod(&PodOptions::default(), family) },
     Case {
         name: "pod-dns",
         owner: ChainSet::IN_POD,
-        rules: |family| pod(&Pod { dns: true, ..Pod::default() }, family),
+        rules: |family| pod(&PodOptions { dns: true, ..PodOptions::default() }, family),
     },
     Case {
         name: "pod-bypass-inbound",
         owner: ChainSet::IN_POD,
-        rules: |family| pod(&Pod { bypass_inbound: true, dns: true, ..Pod::default() }, family),
+        rules: |family| pod(&PodOptions { bypass_inbound: true, dns: true, ..PodOptions::default() }, family),
     },
     Case {
         name: "pod-virtual-interfaces",
@@ -51,14 +51,14 @@ const CASES: [Case; 6] = [
     Case {
         name: "pod-virtual-interfaces-bypass-inbound",
         owner: ChainSet::IN_POD,
-        rules: |family| pod(&Pod { bypass_inbound: true, ..virtual_machine() }, family),
+        rules: |family| pod(&PodOptions { bypass_inbound: true, ..virtual_machine() }, family),
     },
     Case {
         name: "host",
         owner: ChainSet::PROBES,
         rules: |family| {
             let set = if family == Family::V4 { "istio-inpod-probes-v4" } else { "istio-inpod-probes-v6" };
-            inpod::host(&Config::default(), set, family)
+            inpod::host(&InPodRulesConfig::default(), set, family)
         },
     },
 ];
@@ -68,7 +68,7 @@ fn every_case_prints_its_golden_text() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden-inpod");
     for case in &CASES {
         let text = |family: &Family| {
-            let change = case.owner.apply(&(case.rules)(*family), &Saved::default());
+            let change = case.owner.apply(&(case.rules)(*family), &SavedTables::default());
             format!("# {family}\n{}", change.restore_text())
         };
         let text: String = Family::BOTH.iter().map(text).collect();
@@ -93,14 +93,14 @@ fn options_change_in_place_and_all_goes() {
         for family in Family::BOTH {
             let mut kernel = Kernel::new();
             for case in [from, to] {
-                let saved = Saved::parse(&kernel.save(false)).unwrap();
+                let saved = SavedTables::parse(&kernel.save(false)).unwrap();
                 kernel.restore(&case.owner.apply(&(case.rules)(family), &saved).restore_text()).unwrap();
             }
-            let saved = Saved::parse(&kernel.save(false)).unwrap();
+            let saved = SavedTables::parse(&kernel.save(false)).unwrap();
             let left = to.owner.apply(&(to.rules)(family), &saved);
             assert!(left.is_empty(), "{} to {}: {:?}", from.name, to.name, left.edits);
             kernel.restore(&to.owner.remove(&saved).restore_text()).unwrap();
-            let saved = Saved::parse(&kernel.save(false)).unwrap();
+            let saved = SavedTables::parse(&kernel.save(false)).unwrap();
             assert!(to.owner.remove(&saved).is_empty());
         }
     }
@@ -112,7 +112,11 @@ fn our_rules_come_first_and_nat_switches_on_last() {
         for family in Family::BOTH {
             let rules = (case.rules)(family);
             assert!(
-                rules.tables.values().flat_map(|table| &table.jumps).all(|jump| jump.place != Place::Last)
+                rules
+                    .tables
+                    .values()
+                    .flat_map(|table| &table.jumps)
+                    .all(|jump| jump.place != JumpPlace::Last)
             );
             assert_eq!(rules.tables.keys().next_back(), Some(&Table::Nat), "{}", case.name);
         }

@@ -14,21 +14,21 @@ use kernel::Kernel;
 use model::Family;
 use node_cases::Case;
 use rules::{
-    ChainSet, Change, Hook, Match, Place, RuleSet, Saved, Table, Target,
-    node::{self, Config, Host, Links, Marks},
+    ChainSet, Hook, JumpPlace, Match, RuleChange, RuleSet, SavedTables, Table, Target,
+    node::{self, NodeLinks, NodeMarks, NodeParameters, NodeRulesConfig},
 };
 
-fn saved(kernel: &Kernel) -> Saved {
-    Saved::parse(&kernel.save(false)).unwrap()
+fn saved(kernel: &Kernel) -> SavedTables {
+    SavedTables::parse(&kernel.save(false)).unwrap()
 }
 
 fn applied(rules: &RuleSet) -> Kernel {
     let mut kernel = Kernel::new();
-    kernel.restore(&ChainSet::NODE.apply(rules, &Saved::default()).restore_text()).unwrap();
+    kernel.restore(&ChainSet::NODE.apply(rules, &SavedTables::default()).restore_text()).unwrap();
     kernel
 }
 
-fn told(change: &Change) -> Vec<&str> {
+fn told(change: &RuleChange) -> Vec<&str> {
     change.reasons().collect()
 }
 
@@ -39,7 +39,7 @@ fn every_case_prints_its_golden_text() {
     for name in &names {
         let families = node_cases::all().into_iter().filter(|case| case.name == *name);
         let text = |Case { family, rules, .. }| {
-            format!("# {family}\n{}", ChainSet::NODE.apply(&rules, &Saved::default()).restore_text())
+            format!("# {family}\n{}", ChainSet::NODE.apply(&rules, &SavedTables::default()).restore_text())
         };
         let text: String = families.map(text).collect();
         let path = dir.join(name).with_extension("txt");
@@ -204,10 +204,10 @@ fn a_jump_that_is_not_first_a_copy_and_a_chain_too_much_are_mended() {
 
 #[test]
 fn neither_owner_touches_the_others_rules() {
-    let sidecar = rules::sidecar::rule_set(&rules::sidecar::Config::default(), Family::V4);
+    let sidecar = rules::sidecar::rule_set(&rules::sidecar::SidecarConfig::default(), Family::V4);
     let whole = |one: ChainSet, its: &RuleSet, other: ChainSet, theirs: &RuleSet| {
         let mut kernel = Kernel::new();
-        kernel.restore(&one.apply(its, &Saved::default()).restore_text()).unwrap();
+        kernel.restore(&one.apply(its, &SavedTables::default()).restore_text()).unwrap();
         let alone = kernel.clone();
         kernel.restore(&other.apply(theirs, &saved(&kernel)).restore_text()).unwrap();
         kernel.restore(&other.remove(&saved(&kernel)).restore_text()).unwrap();
@@ -236,7 +236,7 @@ fn every_rule_set_is_whole() {
                 .collect();
             let chains: BTreeSet<_> = rules.chains.iter().map(|(chain, _)| chain).collect();
             assert_eq!(chains, led_to, "{name} {family}: each chain is led to, and is there");
-            assert!(rules.jumps.iter().all(|jump| jump.place == Place::First));
+            assert!(rules.jumps.iter().all(|jump| jump.place == JumpPlace::First));
             for (chain, rules) in &rules.chains {
                 assert!(
                     ChainSet::NODE.contains(&chain.0) && !rules.is_empty(),
@@ -309,7 +309,7 @@ fn a_connection_gets_its_slot_in_both_places() {
 /// Whoever uses other bits of the mark keeps them.
 #[test]
 fn no_other_bit_of_a_mark_is_written_or_looked_at() {
-    let marks = Marks::default();
+    let marks = NodeMarks::default();
     assert_eq!((marks.way_mask(), marks.slot_mask()), (0x3140, 0x3000));
     let (packet, connection) = (0x3370, 0x3350);
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
@@ -337,7 +337,7 @@ fn no_other_bit_of_a_mark_is_written_or_looked_at() {
 
 #[test]
 fn the_patterns_cover_the_links_and_no_other_ends() {
-    let links = Links::default();
+    let links = NodeLinks::default();
     let is_of = |pattern: &model::IfName, name: &model::IfName| {
         name.as_str().starts_with(pattern.as_str().strip_suffix('+').unwrap())
     };
@@ -352,16 +352,16 @@ fn the_patterns_cover_the_links_and_no_other_ends() {
 
 #[test]
 fn everything_is_as_configured() {
-    let mut config = Config::default();
+    let mut config = NodeRulesConfig::default();
     config.marks.outbound = model::Mark { value: 0x8, mask: 0x8 };
     config.links.inbound = ["a0", "a1"].map(|name| model::IfName::new(name).unwrap());
     config.ports.dns = model::Port(5353);
     let ip = "10.0.0.1".parse().unwrap();
     let rules = node::host(
         &config,
-        &Host { family: Family::V4, slots: [None, None], set: "s", dns: Some(ip), capture: true },
+        &NodeParameters { family: Family::V4, slots: [None, None], set: "s", dns: Some(ip), capture: true },
     );
-    let text = ChainSet::NODE.apply(&rules, &Saved::default()).restore_text();
+    let text = ChainSet::NODE.apply(&rules, &SavedTables::default()).restore_text();
     assert!(
         text.contains("-o a1 -j CONNMARK --set-xmark 0x2000/0x3048") && !text.contains("0x100/"),
         "{text}"

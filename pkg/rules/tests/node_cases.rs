@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use model::{Family, IfName};
 use rules::{
     RuleSet,
-    node::{Config, Host, SLOTS, Slot, Ztunnel, host, ztunnel},
+    node::{NodeParameters, NodeRulesConfig, SLOTS, ZtunnelEndpoint, ZtunnelParameters, host, ztunnel},
 };
 
 /// The set of captured pods in these cases; one for each family.
@@ -29,8 +29,8 @@ fn ip(family: Family, slot: usize) -> IpAddr {
     ips[slot].parse().unwrap()
 }
 
-fn slot(family: Family, index: usize) -> Slot {
-    Slot { veth: IfName::new(["veth7a", "veth8b"][index]).unwrap(), ztunnel_ip: ip(family, index) }
+fn slot(family: Family, index: usize) -> ZtunnelEndpoint {
+    ZtunnelEndpoint { veth: IfName::new(["veth7a", "veth8b"][index]).unwrap(), ztunnel_ip: ip(family, index) }
 }
 
 /// A node with ztunnels in these slots; `dns` says whose.
@@ -38,14 +38,17 @@ fn node(family: Family, present: [bool; SLOTS], dns: Option<usize>) -> RuleSet {
     let slots = [0, 1].map(|index| present[index].then(|| slot(family, index)));
     let set = SETS[usize::from(family == Family::V6)];
     host(
-        &Config::default(),
-        &Host { family, slots, set, dns: dns.map(|index| ip(family, index)), capture: true },
+        &NodeRulesConfig::default(),
+        &NodeParameters { family, slots, set, dns: dns.map(|index| ip(family, index)), capture: true },
     )
 }
 
 fn proxy(family: Family, dns: bool) -> RuleSet {
     let uplink = IfName::new("eth0").unwrap();
-    ztunnel(&Config::default(), &Ztunnel { family, uplink: &uplink, ip: ip(family, 0), dns })
+    ztunnel(
+        &NodeRulesConfig::default(),
+        &ZtunnelParameters { family, uplink: &uplink, ip: ip(family, 0), dns },
+    )
 }
 
 /// All cases, each once per family.

@@ -15,21 +15,21 @@ use std::collections::BTreeSet;
 
 use kernel::{Kernel, Words, verdict};
 use proptest::prelude::*;
-use rules::{Chain, ChainSet, Place, Rule, RuleSet, Saved, Table, Target, plan, sidecar};
+use rules::{Chain, ChainSet, JumpPlace, Rule, RuleSet, SavedTables, Table, Target, plan, sidecar};
 
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-fn parse(kernel: &Kernel, counters: bool) -> Saved {
-    Saved::parse(&kernel.save(counters)).unwrap()
+fn parse(kernel: &Kernel, counters: bool) -> SavedTables {
+    SavedTables::parse(&kernel.save(counters)).unwrap()
 }
 
 /// A namespace in which `desired` may have been applied before, and others have been at work since.
 fn used(owner: ChainSet, desired: &RuleSet, applied: bool, dump: &[arbitrary::Lying]) -> Kernel {
     let mut kernel = Kernel::new();
     if applied {
-        kernel.restore(&owner.apply(desired, &Saved::default()).restore_text()).unwrap();
+        kernel.restore(&owner.apply(desired, &SavedTables::default()).restore_text()).unwrap();
     }
     arbitrary::throw(&mut kernel, desired, dump);
     kernel
@@ -76,14 +76,14 @@ fn assert_is(owner: ChainSet, kernel: &Kernel, desired: &RuleSet) {
             if let Some(jump) = jump {
                 let rule = have.rules_of(name).nth(found[0]).and_then(|rule| rule.rule.as_ref());
                 assert_eq!(rule, Some(&jump.rule));
-                assert!(jump.place == Place::Last || found[0] == 0, "the first rule of {table:?} {name}");
+                assert!(jump.place == JumpPlace::Last || found[0] == 0, "the first rule of {table:?} {name}");
             }
         }
     }
 }
 
 /// Applies by one restore, and by single calls; both lead to the same.
-fn carry_out(kernel: &mut Kernel, change: &plan::Change) {
+fn carry_out(kernel: &mut Kernel, change: &plan::RuleChange) {
     let mut by_calls = kernel.clone();
     kernel.restore(&change.restore_text()).unwrap();
     for call in change.calls() {
@@ -105,7 +105,7 @@ proptest! {
         let shown = rule.to_string().replace("--tproxy-mark", "--on-ip 0.0.0.0 --tproxy-mark");
         for text in [rule.to_string(), shown] {
             let text = format!("# a comment\n*mangle\n:INPUT ACCEPT [1:2]\n:{chain} - [0:0]\n{counters}-A {chain} {text}\nCOMMIT\n");
-            let saved = Saved::parse(&text).unwrap();
+            let saved = SavedTables::parse(&text).unwrap();
             let found = saved.tables[&Table::Mangle].rules_of(&chain.0).collect::<Vec<_>>();
             prop_assert_eq!(found.len(), 1);
             prop_assert_eq!(found[0].rule.as_ref(), Some(&rule), "{}", text);
@@ -119,7 +119,7 @@ proptest! {
         front in any::<bool>(),
     ) {
         let text = if front { format!("{word} {rule}") } else { format!("{rule} {word}") };
-        let saved = Saved::parse(&format!("*nat\n-A OUTPUT {text}\nCOMMIT\n")).unwrap();
+        let saved = SavedTables::parse(&format!("*nat\n-A OUTPUT {text}\nCOMMIT\n")).unwrap();
         prop_assert_eq!(saved.tables[&Table::Nat].rules[0].rule.as_ref(), None);
         prop_assert_eq!(&saved.tables[&Table::Nat].rules[0].text, &text);
     }
@@ -140,7 +140,7 @@ proptest! {
         dump in arbitrary::dump(),
     ) {
         let text = used(owner, &desired, applied, &dump).save(false);
-        let (whole, part) = (Saved::parse(&text).unwrap(), Saved::parse_for(&text, &[owner]).unwrap());
+        let (whole, part) = (SavedTables::parse(&text).unwrap(), SavedTables::parse_for(&text, &[owner]).unwrap());
         prop_assert_eq!(owner.apply(&desired, &part), owner.apply(&desired, &whole));
         prop_assert_eq!(owner.remove(&part), owner.remove(&whole));
         prop_assert_eq!(part.is_blank(), whole.is_blank());
@@ -198,8 +198,8 @@ proptest! {
     fn every_rule_set_is_whole(config in arbitrary::config(), family in arbitrary::family()) {
         let desired = sidecar::rule_set(&config, family);
         prop_assert_eq!(&desired, &sidecar::rule_set(&config, family));
-        let text = plan::apply(&desired, &Saved::default()).restore_text();
-        prop_assert_eq!(&text, &plan::apply(&desired, &Saved::default()).restore_text());
+        let text = plan::apply(&desired, &SavedTables::default()).restore_text();
+        prop_assert_eq!(&text, &plan::apply(&desired, &SavedTables::default()).restore_text());
         prop_assert!(config.trace || !text.contains("NFLOG"));
         for (table, rules) in &desired.tables {
             let jumped: BTreeSet<&Chain> = rules.jumps.iter().filter_map(|jump| goal(&jump.rule)).collect();
@@ -239,7 +239,7 @@ fn of_family(rule: &Rule, family: model::Family) -> bool {
 
 /// Parses, and plans on what was understood.
 fn survives(text: &str) {
-    if let Ok(saved) = Saved::parse(text) {
+    if let Ok(saved) = SavedTables::parse(text) {
         let change = plan::remove(&saved);
         assert_eq!(change.is_empty(), change.restore_text().is_empty());
     }
@@ -264,9 +264,9 @@ fn nat(lines: &str) -> Kernel {
 /// `-D` takes the first of equal rules: the good one, when a copy stands behind.
 #[test]
 fn a_first_jump_with_a_copy_behind_others_is_made_anew() {
-    let config = sidecar::Config {
+    let config = sidecar::SidecarConfig {
         kubevirt_interfaces: vec![model::IfName::new("vnet0").unwrap()],
-        ..sidecar::Config::default()
+        ..sidecar::SidecarConfig::default()
     };
     let desired = sidecar::rule_set(&config, model::Family::V4);
     let jump = "-A PREROUTING -p tcp -j ISTIO_INBOUND\n";
@@ -298,19 +298,19 @@ fn a_comment_does_not_hide_where_a_rule_leads() {
 
 #[test]
 fn dns_servers_of_the_other_family_alone_make_a_whole_rule_set() {
-    let config = sidecar::Config {
+    let config = sidecar::SidecarConfig {
         proxy_uids: vec![],
         proxy_gids: vec![],
-        dns: sidecar::Dns::Servers(vec!["fd00::a".parse().unwrap()]),
-        ..sidecar::Config::default()
+        dns: sidecar::DnsCapture::Servers(vec!["fd00::a".parse().unwrap()]),
+        ..sidecar::SidecarConfig::default()
     };
     let desired = sidecar::rule_set(&config, model::Family::V4);
-    Kernel::new().restore(&plan::apply(&desired, &Saved::default()).restore_text()).unwrap();
+    Kernel::new().restore(&plan::apply(&desired, &SavedTables::default()).restore_text()).unwrap();
 }
 
 #[test]
 fn a_chain_with_a_rule_less_or_more_is_made_anew() {
-    let desired = sidecar::rule_set(&sidecar::Config::default(), model::Family::V4);
+    let desired = sidecar::rule_set(&sidecar::SidecarConfig::default(), model::Family::V4);
     let whole = used(ChainSet::SIDECAR, &desired, true, &[]);
     assert!(plan::apply(&desired, &parse(&whole, false)).is_empty());
     for chain in ["ISTIO_OUTPUT", "ISTIO_REDIRECT"] {

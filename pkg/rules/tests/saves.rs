@@ -10,7 +10,7 @@ use std::{fs, path::Path, sync::LazyLock};
 
 use model::Family;
 use proptest::{collection::vec, prelude::*, sample};
-use rules::{ChainSet, Hook, Saved, plan, sidecar};
+use rules::{ChainSet, Hook, SavedTables, plan, sidecar};
 
 struct Save {
     name: String,
@@ -60,7 +60,7 @@ fn both_backends_and_families_have_the_same_cases() {
 #[test]
 fn a_real_save_is_understood_to_the_last_rule() {
     for save in SAVES.iter() {
-        let saved = Saved::parse(&save.text).unwrap();
+        let saved = SavedTables::parse(&save.text).unwrap();
         let rules: Vec<_> = saved.tables.values().flat_map(|table| &table.rules).collect();
         assert_eq!(rules.len(), save.text.lines().filter(|line| line.starts_with("-A ")).count());
         for rule in rules {
@@ -72,7 +72,7 @@ fn a_real_save_is_understood_to_the_last_rule() {
 #[test]
 fn after_a_restore_nothing_is_left_to_do() {
     for save in SAVES.iter() {
-        let saved = Saved::parse(&save.text).unwrap();
+        let saved = SavedTables::parse(&save.text).unwrap();
         let change = plan::apply(&desired(save), &saved);
         assert!(change.is_empty(), "{}: {:?}", save.name, change.reasons().collect::<Vec<_>>());
     }
@@ -81,7 +81,7 @@ fn after_a_restore_nothing_is_left_to_do() {
 #[test]
 fn a_removal_from_a_real_save_names_every_chain_and_jump() {
     for save in SAVES.iter() {
-        let saved = Saved::parse(&save.text).unwrap();
+        let saved = SavedTables::parse(&save.text).unwrap();
         let text = plan::remove(&saved).restore_text();
         for table in saved.tables.values() {
             for chain in table.chains.iter().filter(|chain| ChainSet::SIDECAR.contains(chain)) {
@@ -100,7 +100,7 @@ fn a_removal_from_a_real_save_names_every_chain_and_jump() {
 fn a_real_save_cut_short_inside_a_table_is_an_error() {
     for save in SAVES.iter() {
         for (end, _) in save.text.match_indices("-A ISTIO_OUTPUT ") {
-            assert!(Saved::parse(&save.text[..end]).is_err(), "{} cut at {end}", save.name);
+            assert!(SavedTables::parse(&save.text[..end]).is_err(), "{} cut at {end}", save.name);
         }
     }
 }
@@ -176,12 +176,12 @@ proptest! {
         let save = which.get(&SAVES);
         let chars = damages.iter().fold(save.text.chars().collect(), |text, (damage, at)| damaged(text, damage, at));
         let text: String = chars.into_iter().collect();
-        if let Ok(saved) = Saved::parse(&text) {
+        if let Ok(saved) = SavedTables::parse(&text) {
             let change = plan::apply(&desired(save), &saved);
             prop_assert_eq!(change.is_empty(), change.reasons().next().is_none());
             for rule in saved.tables.values().flat_map(|table| &table.rules) {
                 let Some(understood) = &rule.rule else { continue };
-                let again = Saved::parse(&format!("*nat\n-A X {understood}\nCOMMIT\n")).unwrap();
+                let again = SavedTables::parse(&format!("*nat\n-A X {understood}\nCOMMIT\n")).unwrap();
                 let again = again.tables.into_values().flat_map(|table| table.rules).next().unwrap();
                 prop_assert_eq!(again.rule.as_ref(), Some(understood), "{}", rule.text);
             }

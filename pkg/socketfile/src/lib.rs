@@ -99,7 +99,7 @@ pub fn bind_type(
     mode: u32,
     socket_type: SocketType,
 ) -> Result<(OwnedFd, SocketFile), SocketError> {
-    let at = At { path, mode: Mode::from_raw_mode(mode), socket_type };
+    let at = SocketLocation { path, mode: Mode::from_raw_mode(mode), socket_type };
     // What clients could not connect to is refused here, with the kernel's reason.
     let address = at.system("use this path", SocketAddrUnix::new(path))?;
     let name = path.file_name().ok_or(Errno::INVAL);
@@ -123,13 +123,13 @@ fn temporary_name() -> OsString {
 }
 
 /// The place of the socket, for errors.
-struct At<'a> {
+struct SocketLocation<'a> {
     path: &'a Path,
     mode: Mode,
     socket_type: SocketType,
 }
 
-impl At<'_> {
+impl SocketLocation<'_> {
     fn system<T, E>(&self, doing: &'static str, result: Result<T, E>) -> Result<T, SocketError>
     where
         io::Error: From<E>,

@@ -29,14 +29,14 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tower_service::Service as _;
 
-use places::{InFlight, Places};
+use places::{ConnectionTable, InFlight};
 use write_timeout::WriteTimeout;
 
-/// [`Limits::head`] of most servers.
+/// [`ConnectionLimits::head`] of most servers.
 const HEAD: Duration = Duration::from_secs(10);
-/// [`Limits::lifetime`] of most servers.
+/// [`ConnectionLimits::lifetime`] of most servers.
 const LIFETIME: Duration = Duration::from_secs(30);
-/// [`Limits::grace`] of most servers.
+/// [`ConnectionLimits::grace`] of most servers.
 const GRACE: Duration = Duration::from_secs(10);
 /// Each connection's buffer for reading: a request's head has to fit. The least that hyper takes is half.
 const BUFFER: usize = 16 * 1024;
@@ -45,7 +45,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Who is at the other end of a connection. Every request has it as an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peer {
+pub enum ConnectionPeer {
     /// A process of this machine, over a Unix socket.
     Socket,
     /// A process of our network namespace, over its loopback.
@@ -59,27 +59,27 @@ pub enum Peer {
     Address(SocketAddr),
 }
 
-impl Peer {
+impl ConnectionPeer {
     /// Whether it is known to be root of this machine.
     #[must_use]
     pub fn is_root(self) -> bool {
-        matches!(self, Peer::Socket | Peer::Local { user: Some(0), .. })
+        matches!(self, ConnectionPeer::Socket | ConnectionPeer::Local { user: Some(0), .. })
     }
 
     /// Who has this TCP connection at its other end.
-    fn of(stream: &TcpStream, address: SocketAddr) -> Peer {
+    fn of(stream: &TcpStream, address: SocketAddr) -> ConnectionPeer {
         // A socket for both families shows IPv4 as a part of IPv6.
         if !address.ip().to_canonical().is_loopback() {
-            return Peer::Address(address);
+            return ConnectionPeer::Address(address);
         }
         let user = stream.local_addr().ok().and_then(|ours| loopback::user(address, ours).ok().flatten());
-        Peer::Local { address, user }
+        ConnectionPeer::Local { address, user }
     }
 }
 
 /// What the connections of one server may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct ConnectionLimits {
     /// How many at a time.
     pub(crate) most: usize,
     /// For the head of a request, and between two requests.
@@ -94,16 +94,16 @@ pub(crate) struct Limits {
     pub(crate) evicts: bool,
 }
 
-impl Limits {
+impl ConnectionLimits {
     /// For servers whose answers are short: nobody stalls longer than the connection lives.
-    pub(crate) const fn of(most: usize) -> Limits {
+    pub(crate) const fn of(most: usize) -> ConnectionLimits {
         let stall = LIFETIME.saturating_add(GRACE);
-        Limits { most, head: HEAD, lifetime: LIFETIME, grace: GRACE, stall, evicts: false }
+        ConnectionLimits { most, head: HEAD, lifetime: LIFETIME, grace: GRACE, stall, evicts: false }
     }
 
     /// For ports that anybody can reach, so that nobody can keep others out.
-    pub(crate) const fn public(most: usize) -> Limits {
-        Limits { evicts: true, ..Limits::of(most) }
+    pub(crate) const fn public(most: usize) -> ConnectionLimits {
+        ConnectionLimits { evicts: true, ..ConnectionLimits::of(most) }
     }
 }
 
@@ -113,15 +113,15 @@ pub(crate) trait Listener {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// The next connection, and who it comes from.
-    async fn accept(&self) -> io::Result<(Self::Stream, Peer)>;
+    async fn accept(&self) -> io::Result<(Self::Stream, ConnectionPeer)>;
 }
 
 impl Listener for TcpListener {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
+    async fn accept(&self) -> io::Result<(TcpStream, ConnectionPeer)> {
         let (stream, address) = TcpListener::accept(self).await?;
-        let peer = Peer::of(&stream, address);
+        let peer = ConnectionPeer::of(&stream, address);
         Ok((stream, peer))
     }
 }
@@ -129,8 +129,8 @@ impl Listener for TcpListener {
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
-        Ok((UnixListener::accept(self).await?.0, Peer::Socket))
+    async fn accept(&self) -> io::Result<(UnixStream, ConnectionPeer)> {
+        Ok((UnixListener::accept(self).await?.0, ConnectionPeer::Socket))
     }
 }
 
@@ -138,12 +138,12 @@ impl Listener for UnixListener {
 pub(crate) async fn serve(
     listener: &impl Listener,
     router: &Router,
-    limits: Limits,
+    limits: ConnectionLimits,
     shutdown: impl Future<Output = ()>,
 ) {
     let (closing, closed) = watch::channel(());
     let mut connections = JoinSet::new();
-    let mut places = Places::default();
+    let mut places = ConnectionTable::default();
     let mut shutdown = pin!(shutdown);
     loop {
         tokio::select! {
@@ -166,7 +166,7 @@ pub(crate) async fn serve(
     let _ = timeout(limits.grace, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-async fn next<L: Listener>(listener: &L) -> (L::Stream, Peer) {
+async fn next<L: Listener>(listener: &L) -> (L::Stream, ConnectionPeer) {
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
@@ -178,10 +178,10 @@ async fn next<L: Listener>(listener: &L) -> (L::Stream, Peer) {
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    peer: Peer,
+    peer: ConnectionPeer,
     in_flight: InFlight,
     router: Router,
-    limits: Limits,
+    limits: ConnectionLimits,
     mut closed: watch::Receiver<()>,
 ) {
     let connection = http1::Builder::new()
@@ -205,7 +205,7 @@ async fn connection(
 
 fn respond(
     router: &Router,
-    peer: Peer,
+    peer: ConnectionPeer,
     in_flight: &InFlight,
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {

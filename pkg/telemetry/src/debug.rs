@@ -1,13 +1,13 @@
 //! The node's state over HTTP, for people who look for a fault and for their scripts.
 //!
-//! `/` is a page. Paths below `/debug/` answer with JSON made from one [`report::State`]; `/debug` lists them. Paths of
+//! `/` is a page. Paths below `/debug/` answer with JSON made from one [`report::StateReport`]; `/debug` lists them. Paths of
 //! Istio's ControlZ that scripts use (`/scopej/`, `/versionj/`) answer in its JSON shapes. Its HTML pages, its profiles
 //! (`/debug/pprof/`), what describes a Go process (`/memj/`, `/procj/`, `/envj/`, `/homej/`), and what ends, signals or
 //! collects (`/homej/exit`, `/signalj/`, `/memj/forcecollection`) are not provided.
 //!
 //! Over the loopback root alone is answered, because with hostNetwork it is the node's; from other machines everybody
-//! who gets a connection may read. Only root of this machine may change a level ([`Peer::is_root`]). A request costs
-//! one question to [`Inspect`], at most, and each answer comes within [`DEADLINE`]. Nothing here is a secret: neither the
+//! who gets a connection may read. Only root of this machine may change a level ([`ConnectionPeer::is_root`]). A request costs
+//! one question to [`StateInspector`], at most, and each answer comes within [`DEADLINE`]. Nothing here is a secret: neither the
 //! environment nor the command line is shown.
 
 mod ctrlz;
@@ -30,11 +30,11 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
 
-use crate::connections::Limits;
+use crate::connections::ConnectionLimits;
 use crate::http::serve_within;
 use crate::logging::Logger;
 
-pub use crate::connections::Peer;
+pub use crate::connections::ConnectionPeer;
 
 /// Connections that are served at a time; more wait in the kernel. People look here, one at a time.
 pub const MAX_CONNECTIONS: usize = 8;
@@ -44,28 +44,31 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 const MAX_BODY: usize = 16 * 1024;
 
 /// A browser keeps half a dozen connections that it does not use, and there are not many places.
-const LIMITS: Limits =
-    Limits { head: Duration::from_secs(5), stall: Duration::from_secs(5), ..Limits::of(MAX_CONNECTIONS) };
+const LIMITS: ConnectionLimits = ConnectionLimits {
+    head: Duration::from_secs(5),
+    stall: Duration::from_secs(5),
+    ..ConnectionLimits::of(MAX_CONNECTIONS)
+};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// An answer that takes a while: the thing, or why there is none, in a sentence.
-pub type Inspection<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+pub type InspectionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
 /// Who knows the node. A question whose asker has gone is dropped.
-pub trait Inspect: Send + Sync + 'static {
+pub trait StateInspector: Send + Sync + 'static {
     /// The state, by an observation that began after the call. Of several who ask at a time, some may get the same one.
-    fn state(&self) -> Inspection<'_, Arc<report::State>>;
+    fn state(&self) -> InspectionFuture<'_, Arc<report::StateReport>>;
 
     /// Why this pod is captured, or why not, and what to do about it; a pod that nobody knows has an answer, too.
-    fn explain(&self, namespace: String, name: String) -> Inspection<'_, serde_json::Value>;
+    fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
 }
 
 /// What was built, in ControlZ's words.
 #[derive(Clone, Copy, Debug)]
-pub struct Build {
+pub struct BuildInfo {
     /// The program's version.
     pub version: &'static str,
     /// The commit; `unknown` when nobody says.
@@ -81,19 +84,19 @@ pub struct Build {
 struct DebugHandler(Arc<HandlerState>);
 
 struct HandlerState {
-    inspect: Arc<dyn Inspect>,
-    page: fn(&report::State) -> String,
+    inspect: Arc<dyn StateInspector>,
+    page: fn(&report::StateReport) -> String,
     logger: Logger,
-    build: Build,
+    build: BuildInfo,
 }
 
 /// All paths. `page` makes the HTML page; it must need nothing from elsewhere, which its policy forbids. The router
 /// serves TCP ([`serve`]) and a socket of root's ([`crate::local::RootServer`]) alike.
 pub fn debug_router(
-    inspect: Arc<dyn Inspect>,
-    page: fn(&report::State) -> String,
+    inspect: Arc<dyn StateInspector>,
+    page: fn(&report::StateReport) -> String,
     logger: Logger,
-    build: Build,
+    build: BuildInfo,
 ) -> Router {
     let router = views::routes(Router::new());
     let router = levels::routes(router);

@@ -15,10 +15,10 @@ use prometheus_client::registry::Registry;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::connections::{self, Limits};
+use crate::connections::{self, ConnectionLimits};
 use crate::metrics;
 
-pub use crate::connections::Peer;
+pub use crate::connections::ConnectionPeer;
 
 /// Connections that are served at a time; one more takes the place of one that is not being answered.
 pub const MAX_CONNECTIONS: usize = 64;
@@ -26,7 +26,7 @@ pub const MAX_CONNECTIONS: usize = 64;
 const BACKLOG: i32 = 128;
 
 /// What the daemon knows about its own state. Asked at every probe, so it must answer at once.
-pub trait Health: Send + Sync + 'static {
+pub trait HealthCheck: Send + Sync + 'static {
     /// Whether the process is of use at all.
     ///
     /// # Errors
@@ -43,17 +43,21 @@ pub trait Health: Send + Sync + 'static {
     fn reason(&self) -> &'static str;
 }
 
-type Asked = (State<Arc<dyn Health>>, Option<Extension<Peer>>);
+type ProbeRequest = (State<Arc<dyn HealthCheck>>, Option<Extension<ConnectionPeer>>);
 
 /// `/healthz` and `/readyz`: 200, or 503 with the reason. Any method will do, as in Istio. Anybody can ask, and reasons name
 /// paths, pods and addresses; so only root of this machine gets them whole.
-pub fn health_router(health: Arc<dyn Health>) -> Router {
-    let live = async |(State(health), peer): Asked| answer(health.live(), "NotLive", peer);
-    let ready = async |(State(health), peer): Asked| answer(health.ready(), health.reason(), peer);
+pub fn health_router(health: Arc<dyn HealthCheck>) -> Router {
+    let live = async |(State(health), peer): ProbeRequest| answer(health.live(), "NotLive", peer);
+    let ready = async |(State(health), peer): ProbeRequest| answer(health.ready(), health.reason(), peer);
     Router::new().route("/healthz", any(live)).route("/readyz", any(ready)).with_state(health)
 }
 
-fn answer(state: Result<(), String>, word: &str, peer: Option<Extension<Peer>>) -> (StatusCode, String) {
+fn answer(
+    state: Result<(), String>,
+    word: &str,
+    peer: Option<Extension<ConnectionPeer>>,
+) -> (StatusCode, String) {
     match state {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(reason) if peer.is_some_and(|Extension(peer)| peer.is_root()) => {
@@ -150,12 +154,12 @@ pub async fn serve(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    serve_within(Limits::public(MAX_CONNECTIONS), listener, &router, shutdown).await
+    serve_within(ConnectionLimits::public(MAX_CONNECTIONS), listener, &router, shutdown).await
 }
 
 /// The same with limits of the caller's.
 pub(crate) async fn serve_within(
-    limits: Limits,
+    limits: ConnectionLimits,
     listener: TcpListener,
     router: &Router,
     shutdown: impl Future<Output = ()>,

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::connections::{self, Limits, Listener, Peer};
+use crate::connections::{self, ConnectionLimits, ConnectionPeer, Listener};
 
 /// Nobody else even gets a connection.
 const MODE: u32 = 0o600;
@@ -53,7 +53,7 @@ impl RootServer {
             shutdown.await;
             drop(file);
         };
-        connections::serve(&listener, &router, Limits::of(most), shutdown).await;
+        connections::serve(&listener, &router, ConnectionLimits::of(most), shutdown).await;
         Ok(())
     }
 }
@@ -80,11 +80,11 @@ impl RootOnly {
 impl Listener for RootOnly {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
+    async fn accept(&self) -> io::Result<(UnixStream, ConnectionPeer)> {
         loop {
             let (stream, _) = self.listener.accept().await?;
             match socketfile::peer_user(&stream)? {
-                0 => return Ok((stream, Peer::Socket)),
+                0 => return Ok((stream, ConnectionPeer::Socket)),
                 user => self.tell(user),
             }
         }

@@ -21,15 +21,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use tracing::callsite::rebuild_interest_cache;
-use wire::{Level, LogRecord};
+use wire::{LogLevel, LogRecord};
 
 pub(crate) use level::ALL_SCOPES;
 pub use level::OutputLevel;
-use level::{DEFAULT_SCOPE, Levels};
-use options::Callers;
+use level::{DEFAULT_SCOPE, ScopeLevels};
+use options::CallerScopes;
 pub use options::{LogFlags, LogOptions};
-use output::Output;
-pub use scopes::{LevelError, Scope};
+use output::LogOutput;
+pub use scopes::{LevelError, LogScope};
 pub use subscriber::LogSubscriber;
 
 /// Why there is no logging.
@@ -60,14 +60,14 @@ pub fn install(options: LogOptions) -> Result<Logger, LogError> {
 
 /// Writes log lines. Cheap to clone; all clones are one logger.
 #[derive(Clone)]
-pub struct Logger(Arc<Inner>);
+pub struct Logger(Arc<LoggerInner>);
 
-struct Inner {
-    levels: RwLock<Levels>,
-    callers: Callers,
+struct LoggerInner {
+    levels: RwLock<ScopeLevels>,
+    callers: CallerScopes,
     json: bool,
-    targets: Mutex<Vec<Output>>,
-    recent: Mutex<Recent>,
+    targets: Mutex<Vec<LogOutput>>,
+    recent: Mutex<RecentLines>,
     dropped: AtomicU64,
     clock: fn() -> SystemTime,
 }
@@ -77,12 +77,12 @@ const MAX_RECENT: usize = 256 * 1024;
 
 /// The last lines.
 #[derive(Default)]
-struct Recent {
+struct RecentLines {
     lines: VecDeque<String>,
     bytes: usize,
 }
 
-impl Recent {
+impl RecentLines {
     fn push(&mut self, line: String) {
         self.bytes += line.len();
         self.lines.push_back(line);
@@ -106,10 +106,11 @@ impl Logger {
     fn with_clock(options: LogOptions, clock: fn() -> SystemTime) -> Result<Logger, LogError> {
         let mut targets = Vec::new();
         for name in &options.targets {
-            let output = Output::open(name).map_err(|source| LogError::Open { path: name.into(), source })?;
+            let output =
+                LogOutput::open(name).map_err(|source| LogError::Open { path: name.into(), source })?;
             targets.push(output);
         }
-        Ok(Logger(Arc::new(Inner {
+        Ok(Logger(Arc::new(LoggerInner {
             levels: RwLock::new(options.levels),
             callers: options.callers,
             json: options.json,
@@ -179,7 +180,7 @@ impl Logger {
         recent.lines.iter().map(String::as_str).collect()
     }
 
-    fn passes(&self, scope: &str, level: Level) -> bool {
+    fn passes(&self, scope: &str, level: LogLevel) -> bool {
         self.level(scope).passes(level)
     }
 
@@ -188,11 +189,11 @@ impl Logger {
         self.0.levels.read().unwrap_or_else(PoisonError::into_inner).most()
     }
 
-    fn targets(&self) -> MutexGuard<'_, Vec<Output>> {
+    fn targets(&self) -> MutexGuard<'_, Vec<LogOutput>> {
         self.0.targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, targets: &mut [Output], record: &LogRecord) {
+    fn write(&self, targets: &mut [LogOutput], record: &LogRecord) {
         let now = (self.0.clock)();
         let record = complete(record, now);
         let line = if self.0.json { record.to_line() } else { format::text_line(&record) };

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use report::State;
+use report::StateReport;
 use serde_json::{Value, json};
-use telemetry::debug::{self, Build, Inspect, Inspection, MAX_CONNECTIONS, debug_router};
+use telemetry::debug::{self, BuildInfo, InspectionFuture, MAX_CONNECTIONS, StateInspector, debug_router};
 use telemetry::http;
 use telemetry::local::RootServer;
 use telemetry::logging::{LogFlags, LogOptions, Logger};
@@ -22,14 +22,14 @@ use tokio::runtime::Builder;
 const SECRET_NAME: &str = "MILLRACE_TEST_TOKEN";
 const SECRET: &str = "hunter2-hunter2";
 
-struct Node(Arc<State>);
+struct Node(Arc<StateReport>);
 
-impl Inspect for Node {
-    fn state(&self) -> Inspection<'_, Arc<State>> {
+impl StateInspector for Node {
+    fn state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
         Box::pin(async { Ok(Arc::clone(&self.0)) })
     }
 
-    fn explain(&self, namespace: String, name: String) -> Inspection<'_, Value> {
+    fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
         Box::pin(async move { Ok(json!({"namespace": namespace, "name": name})) })
     }
 }
@@ -37,8 +37,8 @@ impl Inspect for Node {
 fn router(size: usize) -> axum::Router {
     let options = LogOptions::parse(&LogFlags { log_target: "/dev/null", ..LogFlags::default() });
     let logger = Logger::open(options.unwrap()).unwrap();
-    let build = Build { version: "1", revision: "unknown", status: "unknown", tag: "unknown" };
-    let mut state = State { schema: report::SCHEMA.to_owned(), ..State::default() };
+    let build = BuildInfo { version: "1", revision: "unknown", status: "unknown", tag: "unknown" };
+    let mut state = StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() };
     state.network.foreign = vec!["x".repeat(size)];
     debug_router(Arc::new(Node(Arc::new(state))), |_| "<!doctype html>".to_owned(), logger, build)
 }
@@ -84,7 +84,7 @@ fn this_machine_reads_and_changes_over_tcp() {
     let port = serve(10);
     let own = format!("127.0.0.1:{port}");
     let (status, body) = ask(connect(port), "GET /debug/state", &own);
-    let state: State = serde_json::from_str(&body).unwrap();
+    let state: StateReport = serde_json::from_str(&body).unwrap();
     assert_eq!((status, state.schema.as_str()), (200, report::SCHEMA));
     assert_eq!(level(port), "info");
     assert_eq!(ask(connect(port), "PUT /debug/log?scope=cni&level=debug", &own).0, 200);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
-use telemetry::http::{self, Health, MAX_CONNECTIONS, health_router, metrics_router};
+use telemetry::http::{self, HealthCheck, MAX_CONNECTIONS, health_router, metrics_router};
 use tokio::sync::oneshot;
 
 #[derive(Default)]
@@ -20,7 +20,7 @@ struct State {
     ready: Mutex<Option<&'static str>>,
 }
 
-impl Health for State {
+impl HealthCheck for State {
     fn live(&self) -> Result<(), String> {
         self.live.lock().unwrap().map_or(Ok(()), |reason| Err(reason.to_owned()))
     }
@@ -102,7 +102,7 @@ impl Client {
 
 fn health() -> (Arc<State>, Server) {
     let state = Arc::new(State::default());
-    let server = Server::start(health_router(Arc::clone(&state) as Arc<dyn Health>));
+    let server = Server::start(health_router(Arc::clone(&state) as Arc<dyn HealthCheck>));
     (state, server)
 }
 

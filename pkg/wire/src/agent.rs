@@ -13,7 +13,7 @@ pub const MAX_ANSWER: usize = 4 << 20;
 /// The CNI verb that the runtime called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verb {
+pub enum CniVerb {
     /// Say what is known of the pod; if it is an ambient one, enrol it first.
     Add,
     /// Release what that container's ADD enrolled.
@@ -30,7 +30,7 @@ pub enum Verb {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRequest {
     /// What to do.
-    pub verb: Verb,
+    pub verb: CniVerb,
     /// The pod's namespace.
     #[serde(default)]
     pub namespace: String,
@@ -46,7 +46,7 @@ pub struct AgentRequest {
     /// The addresses of the pod's interface.
     #[serde(default)]
     pub ips: Vec<IpAddr>,
-    /// Containers that there still are, for [`Verb::Gc`].
+    /// Containers that there still are, for [`CniVerb::Gc`].
     #[serde(default)]
     pub attachments: Vec<String>,
 }
@@ -54,7 +54,7 @@ pub struct AgentRequest {
 impl AgentRequest {
     /// A request about nothing in particular.
     #[must_use]
-    pub fn new(verb: Verb) -> AgentRequest {
+    pub fn new(verb: CniVerb) -> AgentRequest {
         AgentRequest {
             verb,
             namespace: String::new(),

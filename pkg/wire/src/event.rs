@@ -33,22 +33,22 @@ pub enum EventError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Event {
+struct RawPluginEvent {
     netns: Option<String>,
     pod_name: Option<String>,
     pod_namespace: Option<String>,
     #[serde(rename = "IPs")]
-    ips: Option<Vec<Option<IpConfig>>>,
+    ips: Option<Vec<Option<EventIpConfig>>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct IpConfig {
-    address: Address,
+struct EventIpConfig {
+    address: EventAddress,
 }
 
 #[derive(Deserialize)]
-struct Address {
+struct EventAddress {
     #[serde(rename = "IP")]
     ip: IpAddr,
 }
@@ -59,7 +59,7 @@ impl PluginEvent {
     /// # Errors
     /// When it is no JSON object, a member has the wrong type or is no address, or a name is missing.
     pub fn parse(body: &[u8]) -> Result<PluginEvent, EventError> {
-        let Event { netns, pod_name, pod_namespace, ips } = serde_json::from_slice(body)?;
+        let RawPluginEvent { netns, pod_name, pod_namespace, ips } = serde_json::from_slice(body)?;
         let present = |name, text: Option<String>| {
             text.filter(|text| !text.is_empty()).ok_or(EventError::Missing(name))
         };

@@ -11,9 +11,9 @@ mod record;
 mod shared;
 mod time;
 
-pub use agent::{AgentAnswer, AgentRequest, MAX_ANSWER, MAX_REQUEST, Verb};
+pub use agent::{AgentAnswer, AgentRequest, CniVerb, MAX_ANSWER, MAX_REQUEST};
 pub use event::{EVENT_PATH, EventError, PluginEvent};
-pub use log::{Level, LogLineError, LogRecord, parse_post_body, post_body};
+pub use log::{LogLevel, LogLineError, LogRecord, parse_post_body, post_body};
 pub use record::{FAILED, MAX_RECORD, NetnsFile, PodRecord, RECORDS, REFUSED_CREDENTIAL};
 pub use shared::{SharedConfig, SharedNode};
 pub use time::rfc3339_micros;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 /// How grave a record is, least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
+pub enum LogLevel {
     /// For those who search a fault.
     Debug,
     /// The ordinary course.
@@ -19,17 +19,17 @@ pub enum Level {
     Error,
 }
 
-impl Level {
+impl LogLevel {
     /// The level of a `log_level` setting: anything that names no level means info (Istio 1.20).
     #[must_use]
     pub fn from_setting(text: &str) -> Self {
-        Self::from_name(text).unwrap_or(Level::Info)
+        Self::from_name(text).unwrap_or(LogLevel::Info)
     }
 
     /// The level of that lower-case name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Level::Debug, Level::Info, Level::Warn, Level::Error]
+        [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error]
             .into_iter()
             .find(|level| level.as_str() == name)
     }
@@ -38,15 +38,15 @@ impl Level {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Level::Debug => "debug",
-            Level::Info => "info",
-            Level::Warn => "warn",
-            Level::Error => "error",
+            LogLevel::Debug => "debug",
+            LogLevel::Info => "info",
+            LogLevel::Warn => "warn",
+            LogLevel::Error => "error",
         }
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for LogLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
     /// `level`.
-    pub level: Level,
+    pub level: LogLevel,
     /// `time`: RFC 3339, UTC, microseconds ([`crate::rfc3339_micros`]); the caller has the clock. May be empty in a
     /// record that was received.
     pub time: String,
@@ -107,7 +107,7 @@ impl LogRecord {
         let level = own("level").unwrap_or_default();
         let (time, scope, msg) = (own("time"), own("scope"), own("msg"));
         Ok(LogRecord {
-            level: Level::from_name(&level).ok_or(LogLineError::Level(level))?,
+            level: LogLevel::from_name(&level).ok_or(LogLineError::Level(level))?,
             time: time.unwrap_or_default(),
             scope: scope.unwrap_or_default(),
             msg: msg.ok_or(LogLineError::Message)?,
@@ -165,7 +165,7 @@ mod tests {
 
     fn record() -> LogRecord {
         LogRecord {
-            level: Level::Warn,
+            level: LogLevel::Warn,
             time: "2026-11-21T09:32:06.536815Z".to_owned(),
             scope: "cni".to_owned(),
             msg: "a \"b\"\nc".to_owned(),
@@ -217,10 +217,13 @@ mod tests {
 
     #[test]
     fn a_setting_that_names_no_level_means_info() {
-        for (text, level) in
-            [("debug", Level::Debug), ("error", Level::Error), ("", Level::Info), ("DEBUG", Level::Info)]
-        {
-            assert_eq!(Level::from_setting(text), level);
+        for (text, level) in [
+            ("debug", LogLevel::Debug),
+            ("error", LogLevel::Error),
+            ("", LogLevel::Info),
+            ("DEBUG", LogLevel::Info),
+        ] {
+            assert_eq!(LogLevel::from_setting(text), level);
         }
     }
 

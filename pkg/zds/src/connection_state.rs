@@ -6,16 +6,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use netns::NetnsId;
 
-use crate::{ledger::Wanted, peer::Peer, plan::Step};
+use crate::{ledger::WantedWorkload, peer::ZtunnelPeer, plan::RequestStep};
 
 /// A ztunnel that has said hello.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ZtunnelConnection {
     /// When it said hello, and in which version.
     pub(crate) since: SystemTime,
     pub(crate) version: i32,
     /// Whose it is.
-    pub(crate) peer: Peer,
+    pub(crate) peer: ZtunnelPeer,
     /// It has acknowledged the end of the snapshot.
     pub(crate) in_sync: bool,
     /// What is put after this revision goes before everything else.
@@ -35,21 +35,21 @@ pub(crate) struct AckedWorkload {
     pub(crate) netns: Option<NetnsId>,
     /// How often it was acked of this network namespace.
     pub(crate) attempts: u32,
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<WorkloadRefusal>,
     /// Accepted, kept or refused since.
     pub(crate) since: SystemTime,
 }
 
 /// It cannot serve the workload (yet).
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct WorkloadRefusal {
     pub(crate) error: String,
     /// When it is asked again.
     pub(crate) again: Instant,
 }
 
-impl Connection {
-    pub(crate) fn new(version: i32, fresh_after: u64, peer: Peer, event: OwnedFd) -> Self {
+impl ZtunnelConnection {
+    pub(crate) fn new(version: i32, fresh_after: u64, peer: ZtunnelPeer, event: OwnedFd) -> Self {
         let since = SystemTime::now();
         Self { since, version, peer, in_sync: false, fresh_after, acked: BTreeMap::new(), event }
     }
@@ -60,7 +60,7 @@ impl Connection {
     }
 
     /// Whether it has to be acked of a workload, apart from asking again.
-    pub(crate) fn lacks(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn lacks(&self, wanted: &WantedWorkload) -> bool {
         let acked = self.acked.get(&wanted.workload.uid);
         match (acked, &wanted.workload.netns) {
             (None, Some(_)) => true,
@@ -74,7 +74,7 @@ impl Connection {
     }
 
     /// It has acknowledged the workload in the network namespace that it has now.
-    pub(crate) fn serves(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn serves(&self, wanted: &WantedWorkload) -> bool {
         let netns = wanted.workload.netns.as_ref().map(|netns| netns.id());
         let acked = self.acked.get(&wanted.workload.uid);
         netns.is_some() && acked.is_some_and(|acked| acked.netns == netns && acked.refusal.is_none())
@@ -86,17 +86,22 @@ impl Connection {
     }
 
     /// Notes that a request was acknowledged. Whether somebody should know.
-    pub(crate) fn note(&mut self, step: Step, error: Option<&str>, retry: impl Fn(u32) -> Duration) -> bool {
+    pub(crate) fn note(
+        &mut self,
+        step: RequestStep,
+        error: Option<&str>,
+        retry: impl Fn(u32) -> Duration,
+    ) -> bool {
         match step {
-            Step::SnapshotSent => self.in_sync = true,
+            RequestStep::SnapshotSent => self.in_sync = true,
             // Nothing more can be done if it refuses one of these.
-            Step::Del { uid } => drop(self.acked.remove(&uid)),
-            Step::Keep { uid, revision } => {
+            RequestStep::Del { uid } => drop(self.acked.remove(&uid)),
+            RequestStep::Keep { uid, revision } => {
                 let since = SystemTime::now();
                 let kept = AckedWorkload { revision, netns: None, attempts: 0, refusal: None, since };
                 self.acked.insert(uid, kept);
             }
-            Step::Add { uid, revision, netns } => {
+            RequestStep::Add { uid, revision, netns } => {
                 return self.note_add(uid, revision, netns, error, retry);
             }
         }
@@ -113,8 +118,10 @@ impl Connection {
     ) -> bool {
         let before = self.acked.remove(&uid).filter(|acked| acked.netns == Some(netns));
         let attempts = before.as_ref().map_or(0, |acked| acked.attempts).saturating_add(1);
-        let refusal =
-            error.map(|error| Refusal { error: error.to_owned(), again: Instant::now() + retry(attempts) });
+        let refusal = error.map(|error| WorkloadRefusal {
+            error: error.to_owned(),
+            again: Instant::now() + retry(attempts),
+        });
         let is_news = before.as_ref().is_none_or(|acked| {
             error.is_none()
                 || acked.revision != revision

@@ -7,30 +7,30 @@ use prost::Message as _;
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::{debug, info, warn};
 
-use crate::error::Ended;
+use crate::error::ConversationEnd;
 use crate::hub::{ConnectionGuard, Hub};
-use crate::message::{Ack, Answer, WorkloadResponse, ZdsHello};
+use crate::message::{Ack, ResponsePayload, WorkloadResponse, ZdsHello};
 use crate::packet;
-use crate::plan::{Next, Request, Step};
+use crate::plan::{NextAction, RequestStep, ZdsRequest};
 
 /// What is kept of an error, in bytes: ztunnel's may be long, and stays in memory.
 const MAX_ERROR: usize = 1024;
 
 /// Serves a ztunnel until it goes, or does something that it should not.
-pub(crate) fn converse(socket: &OwnedFd, hub: &Hub) -> Result<Infallible, Ended> {
-    let user = socketfile::peer_user(socket).map_err(Ended::Peer)?;
+pub(crate) fn converse(socket: &OwnedFd, hub: &Hub) -> Result<Infallible, ConversationEnd> {
+    let user = socketfile::peer_user(socket).map_err(ConversationEnd::Peer)?;
     if user != 0 {
-        return Err(Ended::NotRoot(user));
+        return Err(ConversationEnd::NotRoot(user));
     }
     let version = hello(socket, hub)?;
-    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Ended::Event)?;
-    let wake = event.try_clone().map_err(Ended::Wait)?;
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(ConversationEnd::Event)?;
+    let wake = event.try_clone().map_err(ConversationEnd::Wait)?;
     let guard = hub.join(version, socket, wake);
     info!(target: "zds", connection = guard.id(), version, "ztunnel connected");
     loop {
         match guard.next() {
-            Next::Send(request) => ask(socket, hub, &guard, request)?,
-            Next::Wait(until) => {
+            NextAction::Send(request) => ask(socket, hub, &guard, request)?,
+            NextAction::Wait(until) => {
                 packet::wait(socket, &event, until)?;
                 packet::expect_silence(socket)?;
             }
@@ -39,19 +39,24 @@ pub(crate) fn converse(socket: &OwnedFd, hub: &Hub) -> Result<Infallible, Ended>
 }
 
 /// The version that it speaks. A higher one than ours is fine: it has accepted ours by dialling.
-fn hello(socket: &OwnedFd, hub: &Hub) -> Result<i32, Ended> {
+fn hello(socket: &OwnedFd, hub: &Hub) -> Result<i32, ConversationEnd> {
     let limit = hub.deadlines().hello;
-    let bytes = packet::receive(socket, limit)?.ok_or(Ended::NoHello(limit))?;
-    let hello = ZdsHello::decode(&*bytes).map_err(Ended::Hello)?;
-    if hello.version == 0 { Err(Ended::NoVersion) } else { Ok(hello.version) }
+    let bytes = packet::receive(socket, limit)?.ok_or(ConversationEnd::NoHello(limit))?;
+    let hello = ZdsHello::decode(&*bytes).map_err(ConversationEnd::Hello)?;
+    if hello.version == 0 { Err(ConversationEnd::NoVersion) } else { Ok(hello.version) }
 }
 
-fn ask(socket: &OwnedFd, hub: &Hub, guard: &ConnectionGuard<'_>, request: Request) -> Result<(), Ended> {
+fn ask(
+    socket: &OwnedFd,
+    hub: &Hub,
+    guard: &ConnectionGuard<'_>,
+    request: ZdsRequest,
+) -> Result<(), ConversationEnd> {
     let (step, error) = exchange(socket, hub, request)?;
     let error = Some(error).filter(|error| !error.is_empty());
     match (&step, &error) {
         (_, None) => debug!(target: "zds", connection = guard.id(), %step, "ztunnel acknowledged"),
-        (Step::SnapshotSent, Some(error)) => return Err(Ended::Snapshot(error.clone())),
+        (RequestStep::SnapshotSent, Some(error)) => return Err(ConversationEnd::Snapshot(error.clone())),
         (_, Some(error)) => warn!(target: "zds", connection = guard.id(), %step, error, "ztunnel refused"),
     }
     guard.acknowledged(step, error.as_deref());
@@ -59,8 +64,12 @@ fn ask(socket: &OwnedFd, hub: &Hub, guard: &ConnectionGuard<'_>, request: Reques
 }
 
 /// Sends a request and waits for the answer: the error in it, empty when there was none.
-fn exchange(socket: &OwnedFd, hub: &Hub, request: Request) -> Result<(Step, String), Ended> {
-    let Request { step, bytes, netns } = request;
+fn exchange(
+    socket: &OwnedFd,
+    hub: &Hub,
+    request: ZdsRequest,
+) -> Result<(RequestStep, String), ConversationEnd> {
+    let ZdsRequest { step, bytes, netns } = request;
     if bytes.len() > packet::MAX_SENT {
         // It would close the connection, and all others would have to be told again, for ever.
         return Ok((step, format!("a message of {} bytes is longer than ztunnel reads", bytes.len())));
@@ -70,10 +79,10 @@ fn exchange(socket: &OwnedFd, hub: &Hub, request: Request) -> Result<(Step, Stri
     let limit = hub.deadlines().answer;
     packet::send(socket, &bytes, netns.as_ref().map(|netns| netns.as_fd()), limit)?;
     drop(netns); // the pod may end while ztunnel thinks
-    let bytes = packet::receive(socket, limit)?.ok_or(Ended::NoAnswer(limit))?;
-    let answer = WorkloadResponse::decode(&*bytes).map_err(Ended::Answer)?;
-    let Some(Answer::Ack(Ack { mut error })) = answer.payload else {
-        return Err(Ended::NoAck);
+    let bytes = packet::receive(socket, limit)?.ok_or(ConversationEnd::NoAnswer(limit))?;
+    let answer = WorkloadResponse::decode(&*bytes).map_err(ConversationEnd::Answer)?;
+    let Some(ResponsePayload::Ack(Ack { mut error })) = answer.payload else {
+        return Err(ConversationEnd::NoAck);
     };
     error.truncate(error.floor_char_boundary(MAX_ERROR));
     Ok((step, error))

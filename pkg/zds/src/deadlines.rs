@@ -6,7 +6,7 @@ use retry::Backoff;
 
 /// How long ztunnel is waited for, and when it is asked again what it refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadlines {
+pub struct ZdsDeadlines {
     /// For the hello, from the connection on.
     pub hello: Duration,
     /// For a request to be taken, and then for its answer.
@@ -17,7 +17,7 @@ pub struct Deadlines {
     pub last_retry: Duration,
 }
 
-impl Default for Deadlines {
+impl Default for ZdsDeadlines {
     fn default() -> Self {
         Self {
             hello: Duration::from_secs(5),
@@ -28,7 +28,7 @@ impl Default for Deadlines {
     }
 }
 
-impl Deadlines {
+impl ZdsDeadlines {
     /// From the refusal of this attempt (the first is 1) to the next one.
     pub(crate) fn retry(&self, attempts: u32) -> Duration {
         Backoff::new(self.first_retry, self.last_retry).after(attempts)

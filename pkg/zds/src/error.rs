@@ -18,7 +18,7 @@ pub enum Error {
 
 /// Why a conversation with a ztunnel ended.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Ended {
+pub(crate) enum ConversationEnd {
     #[error("it closed the connection")]
     Closed,
     #[error("cannot tell who it is: {0}")]

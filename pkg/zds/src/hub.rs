@@ -10,14 +10,14 @@ use std::time::Instant;
 use netns::NetnsId;
 use tracing::warn;
 
-use crate::ledger::Ledger;
-use crate::peer::{Peer, ZtunnelPod};
-use crate::plan::{Next, Step};
-use crate::{Deadlines, State, Workload};
+use crate::ledger::WorkloadLedger;
+use crate::peer::{ZtunnelPeer, ZtunnelPod};
+use crate::plan::{NextAction, RequestStep};
+use crate::{Workload, ZdsDeadlines, ZdsState};
 
 /// What the agent is told. Not in the order of its own calls: what it wants may have changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ZdsEvent {
     /// How many ztunnels there are.
     Connections {
         /// So many are connected and have said hello.
@@ -47,7 +47,7 @@ pub enum Event {
 }
 
 /// The addresses of the network namespace that a ztunnel dialled from, by its connection; `None`: they are not known.
-pub type Locate = Box<dyn Fn(BorrowedFd<'_>) -> BTreeSet<IpAddr> + Send + Sync>;
+pub type PeerLocator = Box<dyn Fn(BorrowedFd<'_>) -> BTreeSet<IpAddr> + Send + Sync>;
 
 /// Workloads that are wanted, and the ztunnels that are told of them. Clones share everything.
 #[derive(Clone)]
@@ -57,28 +57,28 @@ pub struct Hub {
 
 struct HubState {
     /// Never held while sending, waiting or telling.
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<WorkloadLedger>,
     /// Held while telling how many connections there are, so that the last number told is the right one.
     counting: Mutex<()>,
-    tell: Box<dyn Fn(Event) + Send + Sync>,
-    locate: Locate,
-    deadlines: Deadlines,
+    tell: Box<dyn Fn(ZdsEvent) + Send + Sync>,
+    locate: PeerLocator,
+    deadlines: ZdsDeadlines,
 }
 
 impl Hub {
     /// Wants nothing yet, and is not open. Events are told on the threads of the ztunnels, which wait for that: `tell`
     /// should hand them on. `locate` is called on these threads, too, once for each connection.
     #[must_use]
-    pub fn new(tell: Box<dyn Fn(Event) + Send + Sync>, locate: Locate) -> Hub {
-        Hub::with_deadlines(Deadlines::default(), tell, locate)
+    pub fn new(tell: Box<dyn Fn(ZdsEvent) + Send + Sync>, locate: PeerLocator) -> Hub {
+        Hub::with_deadlines(ZdsDeadlines::default(), tell, locate)
     }
 
     /// As [`Hub::new`], with other deadlines.
     #[must_use]
     pub fn with_deadlines(
-        deadlines: Deadlines,
-        tell: Box<dyn Fn(Event) + Send + Sync>,
-        locate: Locate,
+        deadlines: ZdsDeadlines,
+        tell: Box<dyn Fn(ZdsEvent) + Send + Sync>,
+        locate: PeerLocator,
     ) -> Hub {
         let shared =
             HubState { ledger: Mutex::default(), counting: Mutex::default(), tell, locate, deadlines };
@@ -132,17 +132,17 @@ impl Hub {
 
     /// How things stand.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ZdsState {
         self.ledger().state()
     }
 
-    pub(crate) fn deadlines(&self) -> &Deadlines {
+    pub(crate) fn deadlines(&self) -> &ZdsDeadlines {
         &self.shared.deadlines
     }
 
     /// A ztunnel has said hello on this connection. It is forgotten when the guard is dropped.
     pub(crate) fn join(&self, version: i32, socket: &OwnedFd, event: OwnedFd) -> ConnectionGuard<'_> {
-        let peer = Peer::new((self.shared.locate)(socket.as_fd()));
+        let peer = ZtunnelPeer::new((self.shared.locate)(socket.as_fd()));
         let id = self.ledger().join(version, peer, event);
         let guard = ConnectionGuard { hub: self, id };
         self.report_strangers();
@@ -157,7 +157,7 @@ impl Hub {
     }
 
     /// What a thread that panicked leaves is complete: no change of the ledger can stop half-way.
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    fn ledger(&self) -> MutexGuard<'_, WorkloadLedger> {
         self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -180,16 +180,16 @@ impl ConnectionGuard<'_> {
         self.id
     }
 
-    pub(crate) fn next(&self) -> Next {
+    pub(crate) fn next(&self) -> NextAction {
         self.hub.ledger().next(self.id, Instant::now())
     }
 
-    pub(crate) fn acknowledged(&self, step: Step, error: Option<&str>) {
+    pub(crate) fn acknowledged(&self, step: RequestStep, error: Option<&str>) {
         let retry = |attempts| self.hub.deadlines().retry(attempts);
         let event = self.hub.ledger().acknowledged(self.id, step, error, retry);
         match event {
             // Others may have come or gone since it was counted.
-            Some(Event::Connections { .. }) => self.hub.tell_connections(),
+            Some(ZdsEvent::Connections { .. }) => self.hub.tell_connections(),
             Some(event) => (self.hub.shared.tell)(event),
             None => {}
         }

@@ -5,26 +5,26 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::{
-    Event, Workload,
-    connection_state::Connection,
-    peer::{Peer, ZtunnelPod},
-    plan::Step,
-    unsynced::Unsynced,
+    Workload, ZdsEvent,
+    connection_state::ZtunnelConnection,
+    peer::{ZtunnelPeer, ZtunnelPod},
+    plan::RequestStep,
+    unsynced::UnsyncedZtunnels,
 };
 
 /// All that the hub knows.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct WorkloadLedger {
     /// Whether ztunnels are acked anything.
     pub(crate) open: bool,
     /// By UID.
-    pub(crate) wanted: BTreeMap<String, Wanted>,
+    pub(crate) wanted: BTreeMap<String, WantedWorkload>,
     /// In the order of their hellos.
-    pub(crate) connections: BTreeMap<u64, Connection>,
+    pub(crate) connections: BTreeMap<u64, ZtunnelConnection>,
     /// The node's ztunnel pods, as the API shows them.
     pods: Vec<ZtunnelPod>,
     /// Who has connected and has not acknowledged a snapshot.
-    unsynced: Unsynced,
+    unsynced: UnsyncedZtunnels,
     /// Of the last put that changed something.
     revision: u64,
     joined: u64,
@@ -32,19 +32,19 @@ pub(crate) struct Ledger {
 
 /// A workload that ztunnel shall serve.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedWorkload {
     pub(crate) workload: Workload,
     pub(crate) revision: u64,
     pub(crate) since: SystemTime,
 }
 
-impl Wanted {
+impl WantedWorkload {
     fn uid(&self) -> String {
         self.workload.uid.clone()
     }
 }
 
-impl Ledger {
+impl WorkloadLedger {
     pub(crate) fn put(&mut self, workload: Workload) {
         let known = self.wanted.get(&workload.uid);
         let is_same = known.is_some_and(|known| known.workload.is_same(&workload));
@@ -52,7 +52,7 @@ impl Ledger {
             return;
         }
         self.revision += 1;
-        let wanted = Wanted { revision: self.revision, since: SystemTime::now(), workload };
+        let wanted = WantedWorkload { revision: self.revision, since: SystemTime::now(), workload };
         self.wanted.insert(wanted.workload.uid.clone(), wanted);
         self.wake_all();
     }
@@ -93,13 +93,13 @@ impl Ledger {
     }
 
     /// A ztunnel has said hello. What it is known by here.
-    pub(crate) fn join(&mut self, version: i32, mut peer: Peer, event: OwnedFd) -> u64 {
+    pub(crate) fn join(&mut self, version: i32, mut peer: ZtunnelPeer, event: OwnedFd) -> u64 {
         self.joined += 1;
         let id = self.joined;
         peer.identify(&self.pods);
         self.unsynced.joined(&peer, Instant::now());
         self.changing_newest(|ledger| {
-            let connection = Connection::new(version, ledger.revision, peer, event);
+            let connection = ZtunnelConnection::new(version, ledger.revision, peer, event);
             ledger.connections.insert(id, connection);
         });
         id
@@ -107,7 +107,7 @@ impl Ledger {
 
     /// A ztunnel has gone. Answers with what the agent should know: a workload that only this one served, and that the
     /// newest has refused.
-    pub(crate) fn leave(&mut self, id: u64) -> Vec<Event> {
+    pub(crate) fn leave(&mut self, id: u64) -> Vec<ZdsEvent> {
         let Some(gone) = self.connections.get(&id) else { return Vec::new() };
         self.unsynced.left(&gone.peer, Instant::now());
         let served: Vec<String> =
@@ -117,7 +117,7 @@ impl Ledger {
     }
 
     /// Whoever becomes the newest by this lacks what was put since its snapshot: that is many, and what comes is urgent.
-    fn changing_newest(&mut self, change: impl FnOnce(&mut Ledger)) {
+    fn changing_newest(&mut self, change: impl FnOnce(&mut WorkloadLedger)) {
         let before = self.newest().map(|(id, _)| id);
         change(self);
         let newest = self.newest().map(|(id, _)| id);
@@ -131,7 +131,7 @@ impl Ledger {
 
     /// The ztunnel of the newest pod, or, where no connected one runs in a pod that is known and stays, the last one that
     /// connected.
-    pub(crate) fn newest(&self) -> Option<(u64, &Connection)> {
+    pub(crate) fn newest(&self) -> Option<(u64, &ZtunnelConnection)> {
         let all = self.connections.iter().map(|(&id, connection)| (id, connection));
         all.max_by_key(|(id, connection)| (connection.peer.seniority(), *id))
     }
@@ -141,7 +141,7 @@ impl Ledger {
         if self.pods.is_empty() {
             return Vec::new();
         }
-        let news = |(id, one): (&u64, &mut Connection)| one.peer.take_stranger_news().then_some(*id);
+        let news = |(id, one): (&u64, &mut ZtunnelConnection)| one.peer.take_stranger_news().then_some(*id);
         self.connections.iter_mut().filter_map(news).collect()
     }
 
@@ -151,7 +151,7 @@ impl Ledger {
 
     /// Whether a ztunnel is to be acked of a workload: within its snapshot, and after it the newest is. An older one is
     /// when each newer one has refused it, or has no whole snapshot yet and so is not ready.
-    pub(crate) fn is_for(&self, id: u64, wanted: &Wanted) -> bool {
+    pub(crate) fn is_for(&self, id: u64, wanted: &WantedWorkload) -> bool {
         let Some(connection) = self.connections.get(&id) else { return false };
         if !connection.in_sync {
             return true;
@@ -168,32 +168,32 @@ impl Ledger {
     }
 
     /// A connected ztunnel serves a workload where it is now: until a new one does, the old one carries its traffic.
-    pub(crate) fn is_served(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn is_served(&self, wanted: &WantedWorkload) -> bool {
         self.connections.values().any(|connection| connection.serves(wanted))
     }
 
     /// That nobody serves a workload, and nobody is about to: the newest has refused it, and so has everybody else who was
     /// acked.
-    fn refusal(&self, uid: &str) -> Option<Event> {
+    fn refusal(&self, uid: &str) -> Option<ZdsEvent> {
         let wanted = self.wanted.get(uid)?;
         let netns = wanted.workload.netns.as_ref()?.id();
         let (_, newest) = self.newest()?;
         let refusal = newest.acked.get(uid)?.refusal.as_ref()?;
         let is_coming =
-            |id: &u64, connection: &Connection| connection.lacks(wanted) && self.is_for(*id, wanted);
+            |id: &u64, connection: &ZtunnelConnection| connection.lacks(wanted) && self.is_for(*id, wanted);
         let is_open = self.is_served(wanted) || self.connections.iter().any(|(id, one)| is_coming(id, one));
-        (!is_open).then(|| Event::Refused { uid: uid.to_owned(), netns, error: refusal.error.clone() })
+        (!is_open).then(|| ZdsEvent::Refused { uid: uid.to_owned(), netns, error: refusal.error.clone() })
     }
 
     /// Notes that a ztunnel acknowledged a request, and tells what the agent should know of that.
     pub(crate) fn acknowledged(
         &mut self,
         id: u64,
-        step: Step,
+        step: RequestStep,
         error: Option<&str>,
         retry: impl Fn(u32) -> Duration,
-    ) -> Option<Event> {
-        let is_sync = matches!(step, Step::SnapshotSent);
+    ) -> Option<ZdsEvent> {
+        let is_sync = matches!(step, RequestStep::SnapshotSent);
         let subject = step.subject();
         let was_served = subject.as_ref().is_some_and(|(uid, ..)| self.is_served_by_another(id, uid));
         let is_newest = self.is_newest(id);
@@ -213,7 +213,7 @@ impl Ledger {
             self.wake_all(); // an older one may be acked of it now
             return self.refusal(&uid);
         }
-        (is_newest || !was_served).then_some(Event::Accepted { uid, netns })
+        (is_newest || !was_served).then_some(ZdsEvent::Accepted { uid, netns })
     }
 
     fn is_served_by_another(&self, id: u64, uid: &str) -> bool {
@@ -222,10 +222,15 @@ impl Ledger {
     }
 
     /// How many ztunnels there are.
-    pub(crate) fn count(&self) -> Event {
-        let number = |is: fn(&Connection) -> bool| self.connections.values().filter(|one| is(one)).count();
+    pub(crate) fn count(&self) -> ZdsEvent {
+        let number =
+            |is: fn(&ZtunnelConnection) -> bool| self.connections.values().filter(|one| is(one)).count();
         let unknown = if self.pods.is_empty() { 0 } else { number(|one| one.peer.pod.is_none()) };
-        Event::Connections { connected: self.connections.len(), synced: number(|one| one.in_sync), unknown }
+        ZdsEvent::Connections {
+            connected: self.connections.len(),
+            synced: number(|one| one.in_sync),
+            unknown,
+        }
     }
 
     /// Since when a ztunnel that is connected, or was a moment ago, waits for the end of its snapshot; and its pod's UID.

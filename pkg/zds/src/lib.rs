@@ -29,10 +29,10 @@ mod state;
 mod unsynced;
 mod workload;
 
-pub use deadlines::Deadlines;
+pub use deadlines::ZdsDeadlines;
 pub use error::Error;
-pub use hub::{Event, Hub, Locate};
+pub use hub::{Hub, PeerLocator, ZdsEvent};
 pub use peer::ZtunnelPod;
-pub use server::{MAX_CONNECTIONS, Server};
-pub use state::{ConnectionState, Progress, State, WorkloadState};
+pub use server::{MAX_CONNECTIONS, ZdsServer};
+pub use state::{ConnectionState, WorkloadProgress, WorkloadState, ZdsState};
 pub use workload::Workload;

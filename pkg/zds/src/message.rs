@@ -14,13 +14,13 @@ pub struct ZdsHello {
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct WorkloadRequest {
     /// Never missing.
-    #[prost(oneof = "Payload", tags = "1, 2, 3, 5")]
-    pub payload: Option<Payload>,
+    #[prost(oneof = "RequestPayload", tags = "1, 2, 3, 5")]
+    pub payload: Option<RequestPayload>,
 }
 
 /// Which request it is.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub enum Payload {
+pub enum RequestPayload {
     /// Serve this workload; the packet carries its network namespace.
     #[prost(message, tag = "1")]
     Add(AddWorkload),
@@ -84,13 +84,13 @@ pub struct SnapshotSent {}
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct WorkloadResponse {
     /// Missing only in what is no answer.
-    #[prost(oneof = "Answer", tags = "1")]
-    pub payload: Option<Answer>,
+    #[prost(oneof = "ResponsePayload", tags = "1")]
+    pub payload: Option<ResponsePayload>,
 }
 
 /// Which answer it is.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub enum Answer {
+pub enum ResponsePayload {
     /// The request was processed.
     #[prost(message, tag = "1")]
     Ack(Ack),

@@ -12,7 +12,7 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-use crate::error::Ended;
+use crate::error::ConversationEnd;
 
 /// What ztunnel has room for.
 pub(crate) const MAX_SENT: usize = 1024;
@@ -25,19 +25,19 @@ pub(crate) fn send(
     bytes: &[u8],
     fd: Option<BorrowedFd<'_>>,
     limit: Duration,
-) -> Result<(), Ended> {
+) -> Result<(), ConversationEnd> {
     let deadline = Instant::now() + limit;
     loop {
         match try_send(socket, bytes, fd) {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 if !is_ready(socket, PollFlags::OUT, deadline)? {
-                    return Err(Ended::NotTaken(limit));
+                    return Err(ConversationEnd::NotTaken(limit));
                 }
             }
-            Err(Errno::PIPE | Errno::CONNRESET) => return Err(Ended::Closed),
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(ConversationEnd::Closed),
             // A packet goes as a whole or not at all.
-            sent => return sent.map(drop).map_err(Ended::Send),
+            sent => return sent.map(drop).map_err(ConversationEnd::Send),
         }
     }
 }
@@ -55,7 +55,7 @@ fn try_send(socket: &OwnedFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Resul
 }
 
 /// A packet, or `None` when none comes in time.
-pub(crate) fn receive(socket: &OwnedFd, limit: Duration) -> Result<Option<Vec<u8>>, Ended> {
+pub(crate) fn receive(socket: &OwnedFd, limit: Duration) -> Result<Option<Vec<u8>>, ConversationEnd> {
     let deadline = Instant::now() + limit;
     loop {
         if let Some(bytes) = try_receive(socket)? {
@@ -68,35 +68,35 @@ pub(crate) fn receive(socket: &OwnedFd, limit: Duration) -> Result<Option<Vec<u8
 }
 
 /// A packet if one is there. An empty one cannot be told from the end.
-fn try_receive(socket: &OwnedFd) -> Result<Option<Vec<u8>>, Ended> {
+fn try_receive(socket: &OwnedFd) -> Result<Option<Vec<u8>>, ConversationEnd> {
     let mut bytes = [0; MAX_RECEIVED];
     // Without room for them, the kernel closes the file descriptors that come with a packet, and says so.
     let mut no_control = RecvAncillaryBuffer::default();
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut no_control, flags) {
         Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-        Err(Errno::CONNRESET) => return Err(Ended::Closed),
-        received => received.map_err(Ended::Receive)?,
+        Err(Errno::CONNRESET) => return Err(ConversationEnd::Closed),
+        received => received.map_err(ConversationEnd::Receive)?,
     };
     if received.flags.contains(ReturnFlags::CTRUNC) {
-        return Err(Ended::Descriptors);
+        return Err(ConversationEnd::Descriptors);
     }
     if received.flags.contains(ReturnFlags::TRUNC) {
-        return Err(Ended::TooLong(MAX_RECEIVED));
+        return Err(ConversationEnd::TooLong(MAX_RECEIVED));
     }
     if received.bytes == 0 {
-        return Err(Ended::Closed);
+        return Err(ConversationEnd::Closed);
     }
     Ok(bytes.get(..received.bytes).map(<[u8]>::to_vec))
 }
 
 /// While nothing has been asked, nothing may come.
-pub(crate) fn expect_silence(socket: &OwnedFd) -> Result<(), Ended> {
-    try_receive(socket)?.map_or(Ok(()), |_| Err(Ended::Unasked))
+pub(crate) fn expect_silence(socket: &OwnedFd) -> Result<(), ConversationEnd> {
+    try_receive(socket)?.map_or(Ok(()), |_| Err(ConversationEnd::Unasked))
 }
 
 /// Waits until the event is raised, the peer says something, or this moment has come.
-pub(crate) fn wait(socket: &OwnedFd, event: &OwnedFd, until: Option<Instant>) -> Result<(), Ended> {
+pub(crate) fn wait(socket: &OwnedFd, event: &OwnedFd, until: Option<Instant>) -> Result<(), ConversationEnd> {
     let mut both = [PollFd::new(socket, PollFlags::IN), PollFd::new(event, PollFlags::IN)];
     wait_for(&mut both, until)?;
     // Before anybody looks at what has changed, so that no change is missed.
@@ -104,7 +104,7 @@ pub(crate) fn wait(socket: &OwnedFd, event: &OwnedFd, until: Option<Instant>) ->
     Ok(())
 }
 
-fn is_ready(socket: &OwnedFd, what: PollFlags, deadline: Instant) -> Result<bool, Ended> {
+fn is_ready(socket: &OwnedFd, what: PollFlags, deadline: Instant) -> Result<bool, ConversationEnd> {
     if Instant::now() >= deadline {
         return Ok(false);
     }
@@ -112,13 +112,13 @@ fn is_ready(socket: &OwnedFd, what: PollFlags, deadline: Instant) -> Result<bool
     Ok(true)
 }
 
-fn wait_for(sources: &mut [PollFd<'_>], until: Option<Instant>) -> Result<(), Ended> {
+fn wait_for(sources: &mut [PollFd<'_>], until: Option<Instant>) -> Result<(), ConversationEnd> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     let left = left.map(Timespec::try_from).transpose();
-    let left = left.map_err(|error| Ended::Wait(std::io::Error::other(error)))?;
+    let left = left.map_err(|error| ConversationEnd::Wait(std::io::Error::other(error)))?;
     match poll(sources, left.as_ref()) {
         // The caller looks again in any case.
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(Ended::Wait(error.into())),
+        Err(error) => Err(ConversationEnd::Wait(error.into())),
     }
 }

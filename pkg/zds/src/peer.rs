@@ -17,7 +17,7 @@ pub struct ZtunnelPod {
 
 /// A connected ztunnel.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Peer {
+pub(crate) struct ZtunnelPeer {
     /// Of its network namespace; `None`: they could not be determined.
     pub(crate) addresses: BTreeSet<IpAddr>,
     /// Its pod, once it was found: a process stays in its pod.
@@ -31,24 +31,24 @@ pub(crate) struct Peer {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Seniority {
     /// Its pod is being deleted.
-    Leaving(Age),
+    Leaving(PodAge),
     /// In which pod it runs is not known.
     Unknown,
     /// Its pod stays.
-    Staying(Age),
+    Staying(PodAge),
 }
 
 /// How new a ztunnel pod is; the greatest is the newest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Age {
+pub(crate) struct PodAge {
     created: String,
     /// Of two of the same second, always the same one.
     uid: String,
 }
 
-impl Peer {
-    pub(crate) fn new(addresses: BTreeSet<IpAddr>) -> Peer {
-        Peer { addresses, pod: None, reported: false }
+impl ZtunnelPeer {
+    pub(crate) fn new(addresses: BTreeSet<IpAddr>) -> ZtunnelPeer {
+        ZtunnelPeer { addresses, pod: None, reported: false }
     }
 
     /// Looks for its pod among these.
@@ -67,7 +67,7 @@ impl Peer {
 
     pub(crate) fn seniority(&self) -> Seniority {
         let Some(pod) = &self.pod else { return Seniority::Unknown };
-        let age = Age { created: pod.created.clone(), uid: pod.uid.clone() };
+        let age = PodAge { created: pod.created.clone(), uid: pod.uid.clone() };
         if pod.terminating { Seniority::Leaving(age) } else { Seniority::Staying(age) }
     }
 
@@ -86,8 +86,8 @@ mod tests {
         ZtunnelPod { uid: uid.to_owned(), created: created.to_owned(), terminating: false, ips }
     }
 
-    fn peer(last: u8) -> Peer {
-        Peer::new(BTreeSet::from([IpAddr::from([10, 0, 0, last])]))
+    fn peer(last: u8) -> ZtunnelPeer {
+        ZtunnelPeer::new(BTreeSet::from([IpAddr::from([10, 0, 0, last])]))
     }
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn who_cannot_be_told_from_another_is_not_known() {
         let pods = [pod("a", "2026-01-01T00:00:00Z", 1), pod("b", "2026-01-02T00:00:00Z", 1)];
-        for mut unknown in [peer(1), peer(2), Peer::default()] {
+        for mut unknown in [peer(1), peer(2), ZtunnelPeer::default()] {
             unknown.identify(&pods);
             assert_eq!(unknown.seniority(), Seniority::Unknown);
             assert!(unknown.take_stranger_news() && !unknown.take_stranger_news(), "reported once");

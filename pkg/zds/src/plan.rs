@@ -12,21 +12,21 @@ use std::time::Instant;
 use netns::{Netns, NetnsId};
 use prost::Message as _;
 
-use crate::connection_state::{AckedWorkload, Connection};
-use crate::ledger::{Ledger, Wanted};
-use crate::message::{AddWorkload, DelWorkload, KeepWorkload, Payload, SnapshotSent, WorkloadRequest};
+use crate::connection_state::{AckedWorkload, ZtunnelConnection};
+use crate::ledger::{WantedWorkload, WorkloadLedger};
+use crate::message::{AddWorkload, DelWorkload, KeepWorkload, RequestPayload, SnapshotSent, WorkloadRequest};
 
 /// What a ztunnel's thread does next.
 #[derive(Debug)]
-pub(crate) enum Next {
-    Send(Request),
+pub(crate) enum NextAction {
+    Send(ZdsRequest),
     /// Until something changes, or this moment has come.
     Wait(Option<Instant>),
 }
 
 /// What a request means, to be noted when it was acknowledged.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum RequestStep {
     Add { uid: String, revision: u64, netns: NetnsId },
     Keep { uid: String, revision: u64 },
     Del { uid: String },
@@ -35,111 +35,115 @@ pub(crate) enum Step {
 
 /// A message and the network namespace that goes with it.
 #[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) step: Step,
+pub(crate) struct ZdsRequest {
+    pub(crate) step: RequestStep,
     pub(crate) bytes: Vec<u8>,
     pub(crate) netns: Option<Arc<Netns>>,
 }
 
-impl Step {
+impl RequestStep {
     /// Which workload was to be served: UID, revision, network namespace.
     pub(crate) fn subject(&self) -> Option<(String, u64, NetnsId)> {
         match self {
-            Step::Add { uid, revision, netns } => Some((uid.clone(), *revision, *netns)),
+            RequestStep::Add { uid, revision, netns } => Some((uid.clone(), *revision, *netns)),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for RequestStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Add { uid, netns, .. } => write!(f, "to serve {uid} in net:[{}]", netns.ino),
-            Step::Keep { uid, .. } => write!(f, "to keep {uid}"),
-            Step::Del { uid } => write!(f, "to serve {uid} no more"),
-            Step::SnapshotSent => f.write_str("the end of the snapshot"),
+            RequestStep::Add { uid, netns, .. } => write!(f, "to serve {uid} in net:[{}]", netns.ino),
+            RequestStep::Keep { uid, .. } => write!(f, "to keep {uid}"),
+            RequestStep::Del { uid } => write!(f, "to serve {uid} no more"),
+            RequestStep::SnapshotSent => f.write_str("the end of the snapshot"),
         }
     }
 }
 
-impl Request {
-    fn new(step: Step, payload: Payload) -> Self {
+impl ZdsRequest {
+    fn new(step: RequestStep, payload: RequestPayload) -> Self {
         Self { step, bytes: WorkloadRequest { payload: Some(payload) }.encode_to_vec(), netns: None }
     }
 
     fn snapshot_sent() -> Self {
-        Self::new(Step::SnapshotSent, Payload::SnapshotSent(SnapshotSent {}))
+        Self::new(RequestStep::SnapshotSent, RequestPayload::SnapshotSent(SnapshotSent {}))
     }
 
     fn del(uid: &str) -> Self {
         let message = DelWorkload { uid: uid.to_owned() };
-        Self::new(Step::Del { uid: uid.to_owned() }, Payload::Del(message))
+        Self::new(RequestStep::Del { uid: uid.to_owned() }, RequestPayload::Del(message))
     }
 
     /// To serve a workload, or to keep it when its network namespace is not known.
-    fn wanted(wanted: &Wanted) -> Self {
+    fn wanted(wanted: &WantedWorkload) -> Self {
         let (workload, revision, uid) = (&wanted.workload, wanted.revision, wanted.workload.uid.clone());
         let Some(netns) = &workload.netns else {
             let message = KeepWorkload { uid: uid.clone() };
-            return Self::new(Step::Keep { uid, revision }, Payload::Keep(message));
+            return Self::new(RequestStep::Keep { uid, revision }, RequestPayload::Keep(message));
         };
         let message = AddWorkload { uid: uid.clone(), workload_info: Some(workload.info()) };
-        let step = Step::Add { uid, revision, netns: netns.id() };
-        Self { netns: Some(Arc::clone(netns)), ..Self::new(step, Payload::Add(message)) }
+        let step = RequestStep::Add { uid, revision, netns: netns.id() };
+        Self { netns: Some(Arc::clone(netns)), ..Self::new(step, RequestPayload::Add(message)) }
     }
 }
 
-impl Ledger {
+impl WorkloadLedger {
     /// What this ztunnel is acked next.
-    pub(crate) fn next(&self, id: u64, now: Instant) -> Next {
+    pub(crate) fn next(&self, id: u64, now: Instant) -> NextAction {
         let Some(connection) = self.connections.get(&id).filter(|_| self.open) else {
-            return Next::Wait(None);
+            return NextAction::Wait(None);
         };
         let request = self
             .fresh(id, connection)
             .or_else(|| self.unwanted(id, connection))
             .or_else(|| self.lacking(id, connection))
-            .or_else(|| (!connection.in_sync).then(Request::snapshot_sent));
-        request.map_or_else(|| self.retry(id, connection, now), Next::Send)
+            .or_else(|| (!connection.in_sync).then(ZdsRequest::snapshot_sent));
+        request.map_or_else(|| self.retry(id, connection, now), NextAction::Send)
     }
 
     /// The first of those that were put since this ztunnel was to be acked of everything.
-    fn fresh(&self, id: u64, connection: &Connection) -> Option<Request> {
+    fn fresh(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
         let fresh = self.wanted.values().filter(|wanted| wanted.revision > connection.fresh_after);
         let lacking = fresh.filter(|wanted| connection.lacks(wanted) && self.is_for(id, wanted));
-        lacking.min_by_key(|wanted| wanted.revision).map(Request::wanted)
+        lacking.min_by_key(|wanted| wanted.revision).map(ZdsRequest::wanted)
     }
 
-    fn lacking(&self, id: u64, connection: &Connection) -> Option<Request> {
+    fn lacking(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
         let mut lacking = self.wanted.values().filter(|wanted| connection.lacks(wanted));
-        lacking.find(|wanted| self.is_for(id, wanted)).map(Request::wanted)
+        lacking.find(|wanted| self.is_for(id, wanted)).map(ZdsRequest::wanted)
     }
 
     /// One that was acked and is not wanted any more, or not as it is and not by this one.
-    fn unwanted(&self, id: u64, connection: &Connection) -> Option<Request> {
+    fn unwanted(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
         let is_unwanted = |uid: &str, acked| {
             let wanted = self.wanted.get(uid);
             wanted.is_none_or(|wanted| has_moved(acked, wanted) && !self.is_for(id, wanted))
         };
-        connection.acked.iter().find(|(uid, acked)| is_unwanted(uid, acked)).map(|(uid, _)| Request::del(uid))
+        connection
+            .acked
+            .iter()
+            .find(|(uid, acked)| is_unwanted(uid, acked))
+            .map(|(uid, _)| ZdsRequest::del(uid))
     }
 
     /// One that was refused and is due, or when that will be.
-    fn retry(&self, id: u64, connection: &Connection, now: Instant) -> Next {
+    fn retry(&self, id: u64, connection: &ZtunnelConnection, now: Instant) -> NextAction {
         let refused = self.wanted.values().filter_map(|wanted| {
             let refusal = connection.acked.get(&wanted.workload.uid)?.refusal.as_ref()?;
             let is_due = wanted.workload.netns.is_some() && self.is_for(id, wanted);
             is_due.then_some((refusal.again, wanted))
         });
         match refused.min_by_key(|(again, _)| *again) {
-            Some((again, wanted)) if again <= now => Next::Send(Request::wanted(wanted)),
-            first => Next::Wait(first.map(|(again, _)| again)),
+            Some((again, wanted)) if again <= now => NextAction::Send(ZdsRequest::wanted(wanted)),
+            first => NextAction::Wait(first.map(|(again, _)| again)),
         }
     }
 }
 
 /// The pod has another network namespace by now: a ztunnel that is about to leave shall not hold the old one open.
-fn has_moved(acked: &AckedWorkload, wanted: &Wanted) -> bool {
+fn has_moved(acked: &AckedWorkload, wanted: &WantedWorkload) -> bool {
     let now = wanted.workload.netns.as_ref().map(|netns| netns.id());
     acked.netns.is_some() && now.is_some() && acked.netns != now
 }

@@ -15,7 +15,7 @@ use socketfile::SocketFile;
 use tracing::{info, warn};
 
 use crate::conversation::converse;
-use crate::error::Ended;
+use crate::error::ConversationEnd;
 use crate::{Error, Hub};
 
 /// Whoever reaches it is handed the network namespaces of pods.
@@ -27,20 +27,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves ztunnels. The socket's file goes with it.
 #[derive(Debug)]
-pub struct Server {
+pub struct ZdsServer {
     listener: OwnedFd,
     _file: SocketFile,
 }
 
-impl Server {
+impl ZdsServer {
     /// Listens at the path, as root only. The directory is made when it is missing; a socket that nobody listens on is
     /// replaced, with no moment in between.
     ///
     /// # Errors
     /// Another agent serves it, something else is there, or the system refuses.
-    pub fn bind(path: &Path) -> Result<Server, Error> {
+    pub fn bind(path: &Path) -> Result<ZdsServer, Error> {
         let (listener, file) = socketfile::bind_type(path, MODE, SocketType::SEQPACKET)?;
-        Ok(Server { listener, _file: file })
+        Ok(ZdsServer { listener, _file: file })
     }
 
     /// Serves for as long as the process lives: a thread that accepts, and one for each ztunnel.
@@ -74,9 +74,9 @@ impl Server {
 }
 
 /// Counts a connection for as long as it lives.
-struct Counted(Arc<AtomicUsize>);
+struct CountedConnection(Arc<AtomicUsize>);
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -84,7 +84,7 @@ impl Drop for Counted {
 
 fn start(socket: OwnedFd, hub: &Hub, connected: &Arc<AtomicUsize>) {
     let before = connected.fetch_add(1, Ordering::Relaxed);
-    let counted = Counted(Arc::clone(connected));
+    let counted = CountedConnection(Arc::clone(connected));
     if before >= MAX_CONNECTIONS {
         warn!(target: "zds", connected = before, "connection of a ztunnel refused: too many are connected");
         return;
@@ -93,7 +93,7 @@ fn start(socket: OwnedFd, hub: &Hub, connected: &Arc<AtomicUsize>) {
     let body = move || {
         let _counted = counted;
         match converse(&socket, &hub) {
-            Err(Ended::Closed) => info!(target: "zds", "ztunnel closed its connection"),
+            Err(ConversationEnd::Closed) => info!(target: "zds", "ztunnel closed its connection"),
             Err(error) => warn!(target: "zds", %error, "closing the connection of a ztunnel"),
             Ok(never) => match never {},
         }

@@ -5,12 +5,12 @@ use std::time::SystemTime;
 
 use netns::NetnsId;
 
-use crate::connection_state::{AckedWorkload, Connection};
-use crate::ledger::{Ledger, Wanted};
+use crate::connection_state::{AckedWorkload, ZtunnelConnection};
+use crate::ledger::{WantedWorkload, WorkloadLedger};
 
 /// How things stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct ZdsState {
     /// Whether ztunnels are acked anything yet.
     pub open: bool,
     /// In the order of their hellos.
@@ -46,7 +46,7 @@ pub struct WorkloadState {
     /// Its network namespace, if it is known.
     pub netns: Option<NetnsId>,
     /// How far the newest ztunnel is; accepted if another one serves it meanwhile.
-    pub progress: Progress,
+    pub progress: WorkloadProgress,
     /// Since when that is so.
     pub since: SystemTime,
     /// How often the newest ztunnel answered for this network namespace.
@@ -55,7 +55,7 @@ pub struct WorkloadState {
 
 /// How far a ztunnel is with a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum WorkloadProgress {
     /// It has not answered, or has not been acked: there is no ztunnel, or the network namespace is not known.
     Waiting,
     /// It was acked to go on with what it has.
@@ -66,35 +66,38 @@ pub enum Progress {
     Refused(String),
 }
 
-impl Ledger {
-    pub(crate) fn state(&self) -> State {
+impl WorkloadLedger {
+    pub(crate) fn state(&self) -> ZdsState {
         let newest = self.newest().map(|(_, newest)| newest);
-        let workload = |(uid, wanted): (&String, &Wanted)| (uid.clone(), self.workload_state(wanted, newest));
-        State {
+        let workload =
+            |(uid, wanted): (&String, &WantedWorkload)| (uid.clone(), self.workload_state(wanted, newest));
+        ZdsState {
             open: self.open,
             connections: self.connections.iter().map(|(id, one)| self.connection_state(*id, one)).collect(),
             workloads: self.wanted.iter().map(workload).collect(),
         }
     }
 
-    fn connection_state(&self, id: u64, connection: &Connection) -> ConnectionState {
+    fn connection_state(&self, id: u64, connection: &ZtunnelConnection) -> ConnectionState {
         let acknowledged = connection.acked.values().filter(|acked| acked.refusal.is_none()).count();
-        let &Connection { since, version, in_sync, .. } = connection;
+        let &ZtunnelConnection { since, version, in_sync, .. } = connection;
         let pod = connection.peer.pod.as_ref().map(|pod| pod.uid.clone());
         ConnectionState { since, version, in_sync, acknowledged, pod, newest: self.is_newest(id) }
     }
 
-    fn workload_state(&self, wanted: &Wanted, newest: Option<&Connection>) -> WorkloadState {
+    fn workload_state(&self, wanted: &WantedWorkload, newest: Option<&ZtunnelConnection>) -> WorkloadState {
         let acked = newest.and_then(|newest| newest.acked.get(&wanted.workload.uid));
         let answered = acked.filter(|_| newest.is_some_and(|newest| !newest.lacks(wanted)));
         let progress = match answered {
             None | Some(AckedWorkload { refusal: Some(_), .. }) if self.is_served(wanted) => {
-                Progress::Accepted
+                WorkloadProgress::Accepted
             }
-            None => Progress::Waiting,
-            Some(AckedWorkload { refusal: Some(refusal), .. }) => Progress::Refused(refusal.error.clone()),
-            Some(AckedWorkload { netns: None, .. }) => Progress::Kept,
-            Some(_) => Progress::Accepted,
+            None => WorkloadProgress::Waiting,
+            Some(AckedWorkload { refusal: Some(refusal), .. }) => {
+                WorkloadProgress::Refused(refusal.error.clone())
+            }
+            Some(AckedWorkload { netns: None, .. }) => WorkloadProgress::Kept,
+            Some(_) => WorkloadProgress::Accepted,
         };
         WorkloadState {
             name: wanted.workload.name.clone(),

@@ -8,17 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::peer::Peer;
+use crate::peer::ZtunnelPeer;
 
 /// A ztunnel that dialled again after this time is not the one that left: its longest back-off is 15 s.
 const FORGOTTEN: Duration = Duration::from_secs(20);
 
 /// By a ztunnel's addresses; those that are not known share one entry.
 #[derive(Debug, Default)]
-pub(crate) struct Unsynced(BTreeMap<Vec<IpAddr>, Entry>);
+pub(crate) struct UnsyncedZtunnels(BTreeMap<Vec<IpAddr>, UnsyncedEntry>);
 
 #[derive(Debug)]
-struct Entry {
+struct UnsyncedEntry {
     since: Instant,
     /// UID of its pod, as far as it was known when it left.
     pod: Option<String>,
@@ -26,22 +26,22 @@ struct Entry {
     left: Option<Instant>,
 }
 
-impl Unsynced {
+impl UnsyncedZtunnels {
     /// Snapshots are sent from now on.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.0.values_mut().for_each(|entry| entry.since = now);
     }
 
-    pub(crate) fn joined(&mut self, peer: &Peer, now: Instant) {
+    pub(crate) fn joined(&mut self, peer: &ZtunnelPeer, now: Instant) {
         self.forget(now);
-        self.0.entry(key(peer)).or_insert(Entry { since: now, pod: None, left: None }).left = None;
+        self.0.entry(key(peer)).or_insert(UnsyncedEntry { since: now, pod: None, left: None }).left = None;
     }
 
-    pub(crate) fn synced(&mut self, peer: &Peer) {
+    pub(crate) fn synced(&mut self, peer: &ZtunnelPeer) {
         self.0.remove(&key(peer));
     }
 
-    pub(crate) fn left(&mut self, peer: &Peer, now: Instant) {
+    pub(crate) fn left(&mut self, peer: &ZtunnelPeer, now: Instant) {
         if let Some(entry) = self.0.get_mut(&key(peer)) {
             entry.left = Some(now);
             entry.pod = peer.pod.as_ref().map(|pod| pod.uid.clone()).or(entry.pod.take());
@@ -52,7 +52,7 @@ impl Unsynced {
     pub(crate) fn longest<'a>(
         &mut self,
         now: Instant,
-        mut connected: impl Iterator<Item = &'a Peer>,
+        mut connected: impl Iterator<Item = &'a ZtunnelPeer>,
     ) -> Option<(Instant, Option<String>)> {
         self.forget(now);
         let (addresses, entry) = self.0.iter().min_by_key(|(_, entry)| entry.since)?;
@@ -67,7 +67,7 @@ impl Unsynced {
     }
 }
 
-fn key(peer: &Peer) -> Vec<IpAddr> {
+fn key(peer: &ZtunnelPeer) -> Vec<IpAddr> {
     peer.addresses.iter().copied().collect()
 }
 
@@ -79,10 +79,11 @@ mod tests {
     fn the_time_is_kept_while_it_dials_again_and_forgotten_when_it_stays_away() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let peer = Peer::default();
-        let mut unsynced = Unsynced::default();
-        let since =
-            |unsynced: &mut Unsynced, now| unsynced.longest(now, [].into_iter()).map(|(since, _)| since);
+        let peer = ZtunnelPeer::default();
+        let mut unsynced = UnsyncedZtunnels::default();
+        let since = |unsynced: &mut UnsyncedZtunnels, now| {
+            unsynced.longest(now, [].into_iter()).map(|(since, _)| since)
+        };
         assert_eq!(since(&mut unsynced, at(0)), None);
         unsynced.joined(&peer, at(0));
         for again in [5, 10, 15] {

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use netns::{Netns, NetnsId};
 use tempfile::TempDir;
-use zds::{Deadlines, Event, Hub, Locate, Progress, Server, Workload, ZtunnelPod};
+use zds::{Hub, PeerLocator, Workload, WorkloadProgress, ZdsDeadlines, ZdsEvent, ZdsServer, ZtunnelPod};
 
 use ztunnel::{Asked, Ztunnel};
 
@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// An agent: its hub, its socket, and what it is told.
 struct Agent {
     hub: Hub,
-    events: Receiver<Event>,
+    events: Receiver<ZdsEvent>,
     /// The address of the ztunnel that connects next; it has none where nothing is said.
     next: Arc<Mutex<Option<IpAddr>>>,
     directory: TempDir,
@@ -57,7 +57,7 @@ struct Agent {
 impl Agent {
     /// Not open, with the deadlines of production.
     fn closed() -> Agent {
-        Agent::with(Deadlines::default())
+        Agent::with(ZdsDeadlines::default())
     }
 
     fn open() -> Agent {
@@ -66,14 +66,14 @@ impl Agent {
         agent
     }
 
-    fn with(deadlines: Deadlines) -> Agent {
+    fn with(deadlines: ZdsDeadlines) -> Agent {
         let (tell, events) = channel();
         let next = Arc::new(Mutex::new(None));
         let taken = Arc::clone(&next);
-        let locate: Locate = Box::new(move |_| taken.lock().unwrap().take().into_iter().collect());
+        let locate: PeerLocator = Box::new(move |_| taken.lock().unwrap().take().into_iter().collect());
         let hub = Hub::with_deadlines(deadlines, Box::new(move |event| drop(tell.send(event))), locate);
         let agent = Agent { hub, events, next, directory: tempfile::tempdir().unwrap() };
-        Server::bind(&agent.socket()).unwrap().serve(agent.hub.clone()).unwrap();
+        ZdsServer::bind(&agent.socket()).unwrap().serve(agent.hub.clone()).unwrap();
         agent
     }
 
@@ -112,24 +112,24 @@ impl Agent {
         self.ztunnel()
     }
 
-    fn progress(&self, uid: &str) -> Progress {
+    fn progress(&self, uid: &str) -> WorkloadProgress {
         self.hub.state().workloads[uid].progress.clone()
     }
 
     /// How many ztunnels run in none of the node's ztunnel pods, by the last event that tells.
     fn unknown(&self) -> usize {
         let told = self.events.try_iter().filter_map(|event| match event {
-            Event::Connections { unknown, .. } => Some(unknown),
+            ZdsEvent::Connections { unknown, .. } => Some(unknown),
             _ => None,
         });
         told.last().unwrap()
     }
 
     /// The next event that is not about connections.
-    fn event(&self) -> Event {
+    fn event(&self) -> ZdsEvent {
         loop {
             let event = self.events.recv_timeout(PATIENCE).unwrap();
-            if !matches!(event, Event::Connections { .. }) {
+            if !matches!(event, ZdsEvent::Connections { .. }) {
                 return event;
             }
         }
@@ -195,10 +195,10 @@ fn keep(uid: &str) -> Asked {
     Asked::Keep(uid.to_owned())
 }
 
-fn accepted(uid: &str, number: usize) -> Event {
-    Event::Accepted { uid: uid.to_owned(), netns: id(number) }
+fn accepted(uid: &str, number: usize) -> ZdsEvent {
+    ZdsEvent::Accepted { uid: uid.to_owned(), netns: id(number) }
 }
 
-fn refused(uid: &str, number: usize, error: &str) -> Event {
-    Event::Refused { uid: uid.to_owned(), netns: id(number), error: error.to_owned() }
+fn refused(uid: &str, number: usize, error: &str) -> ZdsEvent {
+    ZdsEvent::Refused { uid: uid.to_owned(), netns: id(number), error: error.to_owned() }
 }

@@ -49,7 +49,7 @@ fn watch(node: &Arc<Node>) -> thread::JoinHandle<(Instant, Instant)> {
     thread::spawn(move || {
         node.netns().enter();
         let deadline = Instant::now() + LIMIT;
-        let (mut eyes, mut sets) = (Eyes::open(), ipset::Handle::open().unwrap());
+        let (mut eyes, mut sets) = (Eyes::open(), ipset::IpsetHandle::open().unwrap());
         let pause = || {
             assert!(Instant::now() < deadline, "the pods were never enrolled");
             thread::sleep(Duration::from_micros(50)); // between two looks at the kernel

@@ -11,7 +11,7 @@ use std::{
 };
 
 use kit::Node;
-use netlink::{Flags, Message, Protocol, Replies, Socket};
+use netlink::{MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
 
 /// What one look sees of the node's capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,8 +85,8 @@ const UNICAST: u8 = 1;
 impl Eyes {
     pub(crate) fn open() -> Eyes {
         Eyes {
-            route: Socket::open(Protocol::Route).unwrap(),
-            firewall: Socket::open(Protocol::Netfilter).unwrap(),
+            route: Socket::open(NetlinkProtocol::Route).unwrap(),
+            firewall: Socket::open(NetlinkProtocol::Netfilter).unwrap(),
         }
     }
 
@@ -138,8 +138,8 @@ impl Eyes {
         !self.ways(table).is_empty()
     }
 
-    fn dump_route(&mut self, kind: u16, header: &[u8], table: Option<u32>) -> Replies {
-        let mut message = Message::new(kind, Flags::NONE, header);
+    fn dump_route(&mut self, kind: u16, header: &[u8], table: Option<u32>) -> ReplyMessages {
+        let mut message = NetlinkRequest::new(kind, MessageFlags::NONE, header);
         if let Some(table) = table {
             message.u32(15, table); // RTA_TABLE
         }
@@ -148,7 +148,7 @@ impl Eyes {
 
     /// Whether a rule of a chain of mangle contains all of these words.
     fn contains(&mut self, chain: &str, words: &[&[u8]]) -> bool {
-        let mut message = Message::new(GET_NFT_RULE, Flags::NONE, &[2, 0, 0, 0]);
+        let mut message = NetlinkRequest::new(GET_NFT_RULE, MessageFlags::NONE, &[2, 0, 0, 0]);
         message.str(1, "mangle").str(2, chain);
         let replies = dump(&mut self.firewall, &message);
         let has = |payload: &[u8], word: &[u8]| payload.windows(word.len()).any(|window| window == word);
@@ -157,12 +157,12 @@ impl Eyes {
 }
 
 /// A table or chain that is empty may be none to the kernel. A list that changed while it was read is read again.
-fn dump(socket: &mut Socket, message: &Message) -> Replies {
+fn dump(socket: &mut Socket, message: &NetlinkRequest) -> ReplyMessages {
     loop {
         match socket.dump(message) {
             Ok(replies) => return replies,
             Err(netlink::Error::Interrupted(_)) => {}
-            Err(_) => return Replies::default(),
+            Err(_) => return ReplyMessages::default(),
         }
     }
 }

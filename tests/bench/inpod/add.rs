@@ -4,7 +4,7 @@ use std::{fs, thread, time::Duration};
 
 use kit::{Auth, Pod, istio};
 use model::Family;
-use rules::{ChainSet, Saved, inpod};
+use rules::{ChainSet, SavedTables, inpod};
 use serde_json::{Value, json};
 
 use super::lab::{Lab, MESH};
@@ -77,9 +77,9 @@ pub(crate) fn run(stage: &Stage, rounds: usize) {
 
 /// A restore of what the agent puts into a pod, to the letter.
 fn restore(stage: &Stage, tool: &str, family: Family) -> Vec<String> {
-    let pod = inpod::Pod { dns: true, ..inpod::Pod::default() };
-    let rules = inpod::pod(&inpod::Config::default(), &pod, family);
-    let text = ChainSet::IN_POD.apply(&rules, &Saved::default()).restore_text();
+    let pod = inpod::PodOptions { dns: true, ..inpod::PodOptions::default() };
+    let rules = inpod::pod(&inpod::InPodRulesConfig::default(), &pod, family);
+    let text = ChainSet::IN_POD.apply(&rules, &SavedTables::default()).restore_text();
     let path = stage.node.dir().join(format!("rules-{tool}"));
     fs::write(&path, text).unwrap();
     vec![tool.to_owned(), "--noflush".to_owned(), path.to_string_lossy().into_owned()]

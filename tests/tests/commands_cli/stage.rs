@@ -15,15 +15,15 @@ use std::{
 
 use kit::binary;
 use report::{
-    CaptureState, Comparison, FirewallRule, InstalledFile, KernelView, NodeState, PodState, Reason,
-    RedirectionMode, SCHEMA, Setting, State, SysctlState,
+    CaptureState, Comparison, EffectiveSetting, FirewallRule, InstalledFile, KernelView, NodeState, PodState,
+    RedirectionMode, SCHEMA, StateReason, StateReport, SysctlState,
 };
 use serde_json::Value;
 
 /// The directory that the agent shares, and an agent in it once there is one.
 pub(super) struct Stage {
     pub(super) directory: PathBuf,
-    document: Arc<Mutex<State>>,
+    document: Arc<Mutex<StateReport>>,
 }
 
 impl Stage {
@@ -37,7 +37,7 @@ impl Stage {
     }
 
     /// An agent that serves this document.
-    pub(super) fn new(document: State) -> Stage {
+    pub(super) fn new(document: StateReport) -> Stage {
         let stage = Stage::without_agent();
         stage.set(document);
         let listener = UnixListener::bind(stage.directory.join("debug.sock")).unwrap();
@@ -46,7 +46,7 @@ impl Stage {
         stage
     }
 
-    pub(super) fn set(&self, document: State) {
+    pub(super) fn set(&self, document: StateReport) {
         *self.document.lock().unwrap() = document;
     }
 
@@ -83,7 +83,7 @@ impl Drop for Stage {
 }
 
 /// Answers one request; who hangs up early is left alone.
-fn answer(mut stream: UnixStream, document: &Mutex<State>) {
+fn answer(mut stream: UnixStream, document: &Mutex<StateReport>) {
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line).unwrap();
     let body = serde_json::to_string(&*document.lock().unwrap()).unwrap();
@@ -109,7 +109,7 @@ pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodStat
         phase: "Running".into(),
         capture,
         way: (!outside).then_some(RedirectionMode::Sidecar),
-        reason: Reason { code: code.into(), words: words.into() },
+        reason: StateReason { code: code.into(), words: words.into() },
         since: Some("2026-11-21T01:00:00.5Z".into()),
         annotation: None,
         kernel: KernelView { looked: Some("2026-11-21T03:00:00Z".into()), ..KernelView::default() },
@@ -121,14 +121,14 @@ pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodStat
 }
 
 /// A node on which all is well.
-pub(super) fn document() -> State {
+pub(super) fn document() -> StateReport {
     let mut node = NodeState { name: "node-1".into(), ambient: true, synced: true, ..NodeState::default() };
     node.started = Some("2026-11-21T00:00:00Z".into());
     let pods = vec![pod("shop", "cart", CaptureState::Captured), pod("shop", "web", CaptureState::Outside)];
-    State { schema: SCHEMA.into(), version: "0.1.0".into(), node, pods, ..State::default() }
+    StateReport { schema: SCHEMA.into(), version: "0.1.0".into(), node, pods, ..StateReport::default() }
 }
 
-pub(super) fn bypassing() -> State {
+pub(super) fn bypassing() -> StateReport {
     let mut document = document();
     let mut pod = pod("store", "web", CaptureState::Bypassing);
     pod.kernel.differences = vec!["the rules of IPv4 are missing".into()];
@@ -137,7 +137,7 @@ pub(super) fn bypassing() -> State {
 }
 
 /// A document with something in each part, and a credential where none should be.
-pub(super) fn full() -> State {
+pub(super) fn full() -> StateReport {
     let mut document = bypassing();
     let place = || "node".to_owned();
     let rule = FirewallRule {
@@ -156,7 +156,7 @@ pub(super) fn full() -> State {
     document.installation =
         vec![InstalledFile { kind: "entry".into(), path: "/net.d/10.conflist".into(), ok: true, detail }];
     let (name, value) = ("cni-network-config".into(), r#"{"token": "hunter2secret"}"#.into());
-    document.config = vec![Setting { name, value, origin: "flag".into() }];
+    document.config = vec![EffectiveSetting { name, value, origin: "flag".into() }];
     let inside =
         PodState { way: Some(RedirectionMode::InPod), ..pod("shop", "inside", CaptureState::Captured) };
     document.pods.push(inside);

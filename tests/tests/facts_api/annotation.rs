@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kit::ApiServer;
-use kubeio::{Client, Kind};
+use kubeio::{ApiErrorKind, KubeClient};
 use model::PodName;
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn it_is_set_and_removed_on_the_pod_of_this_uid_only() {
     let first = uid(api.create_pod(&pod));
     let name = PodName { namespace: "annotated".into(), name: "web".into() };
     run(async {
-        let client = Client::new(&credential.connection("https://127.0.0.1:6443")).unwrap();
+        let client = KubeClient::new(&credential.connection("https://127.0.0.1:6443")).unwrap();
         let annotate = |uid: String, value| {
             let (client, name) = (client.clone(), name.clone());
             async move { client.annotate_pod_status(&name, &uid, KEY, value).await }
@@ -51,17 +51,17 @@ fn it_is_set_and_removed_on_the_pod_of_this_uid_only() {
         annotate(first.clone(), None).await.unwrap();
         let successor = uid(api.create_pod(&pod));
         let refused = annotate(first.clone(), Some("enabled")).await.unwrap_err();
-        assert_eq!(refused.kind(), Kind::Conflict, "{refused}");
+        assert_eq!(refused.kind(), ApiErrorKind::Conflict, "{refused}");
         assert!(refused.to_string().starts_with("cannot annotate pod annotated/web with"), "{refused}");
         assert_eq!(annotation(api), Value::Null, "the successor was not touched");
         annotate(successor, Some("enabled")).await.unwrap();
         let refused = annotate(first, None).await.unwrap_err();
-        assert_eq!(refused.kind(), Kind::Conflict, "{refused}");
+        assert_eq!(refused.kind(), ApiErrorKind::Conflict, "{refused}");
         assert_eq!(annotation(api), json!("enabled"), "the successor keeps what it has");
 
         // Only the status may be changed by this account, and it was.
         let answer =
             client.get::<Value>("the pod", "/api/v1/namespaces/annotated/pods/web", Duration::from_secs(5));
-        assert_eq!(answer.await.unwrap_err().kind(), Kind::Refused);
+        assert_eq!(answer.await.unwrap_err().kind(), ApiErrorKind::Refused);
     });
 }

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kit::TempDir;
-use kubeio::{Client, Connection, Trust};
-use planner::{Fact, Index};
+use kubeio::{ApiConnection, ApiServerTrust, KubeClient};
+use planner::{Fact, FactIndex};
 
 /// For everything that only depends on this machine, one pause of the watch among it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
@@ -23,11 +23,11 @@ impl Credential {
         Self(files)
     }
 
-    pub(crate) fn connection(&self, server: &str) -> Connection {
+    pub(crate) fn connection(&self, server: &str) -> ApiConnection {
         let file = |name: &str| -> PathBuf { self.0.path().join(name) };
-        Connection {
+        ApiConnection {
             server: server.to_owned(),
-            trust: Trust::Authority(file("ca.crt")),
+            trust: ApiServerTrust::Authority(file("ca.crt")),
             token: file("token"),
             user_agent: "facts".to_owned(),
         }
@@ -35,7 +35,7 @@ impl Credential {
 }
 
 pub(crate) struct Follower {
-    pub(crate) index: Index,
+    pub(crate) index: FactIndex,
     /// Each fact that was told.
     pub(crate) told: Vec<Fact>,
     facts: Receiver<Fact>,
@@ -43,19 +43,19 @@ pub(crate) struct Follower {
 
 impl Follower {
     /// Follows as this node. It ends with the test process, or the last word about it.
-    pub(crate) fn start(connection: Connection, node: &'static str) -> Self {
+    pub(crate) fn start(connection: ApiConnection, node: &'static str) -> Self {
         let (sender, facts) = channel();
         thread::spawn(move || {
             run(async move {
-                let client = Client::new(&connection).unwrap();
+                let client = KubeClient::new(&connection).unwrap();
                 facts::follow_api(client, node, None, move |fact| drop(sender.send(fact))).await;
             });
         });
-        Self { index: Index::default(), told: Vec::new(), facts }
+        Self { index: FactIndex::default(), told: Vec::new(), facts }
     }
 
     /// Takes facts in until the index is so.
-    pub(crate) fn wait_until(&mut self, what: &str, is_so: impl Fn(&Index) -> bool) {
+    pub(crate) fn wait_until(&mut self, what: &str, is_so: impl Fn(&FactIndex) -> bool) {
         let deadline = Instant::now() + LIMIT;
         while !is_so(&self.index) {
             let left = deadline.saturating_duration_since(Instant::now());

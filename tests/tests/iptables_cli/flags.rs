@@ -2,9 +2,9 @@
 //! one by the library, must look the same.
 
 use model::{IfName, Mark, Port, TableId};
-use netfilter::{Backend, Options};
-use redirect::{Families, Form};
-use rules::sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports};
+use netfilter::{Backend, FirewallOptions};
+use redirect::{FamilyChoice, RuleFormat};
+use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig};
 
 use super::tool::{applied, with_file};
 use crate::sidecar_kernel::{
@@ -14,15 +14,21 @@ use crate::sidecar_kernel::{
 
 type Env<'a> = &'a [(&'a str, &'a str)];
 
-fn same(env: Env<'_>, arguments: &[&str], config: &Config) {
-    same_with(env, arguments, config, Families::First, &detecting());
+fn same(env: Env<'_>, arguments: &[&str], config: &SidecarConfig) {
+    same_with(env, arguments, config, FamilyChoice::First, &detecting());
 }
 
-fn same_with(env: Env<'_>, arguments: &[&str], config: &Config, families: Families, options: &Options) {
+fn same_with(
+    env: Env<'_>,
+    arguments: &[&str],
+    config: &SidecarConfig,
+    families: FamilyChoice,
+    options: &FirewallOptions,
+) {
     let (by_tool, by_library) = (pod_netns("tool"), pod_netns("library"));
     let printed = applied(&by_tool, env, arguments);
     assert!(printed.contains(": redirected ("), "{printed}");
-    by_library.run(|| redirect::apply(config, families, options, Form::Restore)).unwrap();
+    by_library.run(|| redirect::apply(config, families, options, RuleFormat::Restore)).unwrap();
     State::of(&by_tool).assert_is(&State::of(&by_library), &format!("{env:?} {arguments:?}"));
 }
 
@@ -32,7 +38,7 @@ fn interfaces(names: &[&str]) -> Vec<IfName> {
 
 #[test]
 fn without_flags_the_defaults_are_istios() {
-    same(&[], &[], &Config::default());
+    same(&[], &[], &SidecarConfig::default());
 }
 
 /// The call of an injected `istio-init`.
@@ -51,7 +57,7 @@ fn the_injectors_call_makes_the_injected_rules() {
 
 #[test]
 fn every_form_of_a_flag_means_the_same() {
-    let config = Config { outbound_port: Port(16001), drop_invalid: true, ..Config::default() };
+    let config = SidecarConfig { outbound_port: Port(16001), drop_invalid: true, ..SidecarConfig::default() };
     for form in [
         &["-p16001", "--drop-invalid"][..],
         &["-p", "16001", "--drop-invalid=true"],
@@ -66,85 +72,85 @@ fn every_form_of_a_flag_means_the_same() {
 /// Short flag, long flag and variable of every text flag.
 #[test]
 fn every_text_flag_by_all_its_names() {
-    let default = Config::default;
-    let cases: [(&str, &str, &str, &str, Config); 12] = [
+    let default = SidecarConfig::default;
+    let cases: [(&str, &str, &str, &str, SidecarConfig); 12] = [
         (
             "-z",
             "--inbound-capture-port",
             "INBOUND_CAPTURE_PORT",
             "16006",
-            Config { inbound_port: Port(16006), ..default() },
+            SidecarConfig { inbound_port: Port(16006), ..default() },
         ),
         (
             "-e",
             "--inbound-tunnel-port",
             "INBOUND_TUNNEL_PORT",
             "16008",
-            Config { tunnel_port: Port(16008), ..default() },
+            SidecarConfig { tunnel_port: Port(16008), ..default() },
         ),
         (
             "-u",
             "--proxy-uid",
             "PROXY_UID",
             "7,8",
-            Config { proxy_uids: vec![7, 8], proxy_gids: vec![7, 8], ..default() },
+            SidecarConfig { proxy_uids: vec![7, 8], proxy_gids: vec![7, 8], ..default() },
         ),
-        ("-g", "--proxy-gid", "PROXY_GID", "9", Config { proxy_gids: vec![9], ..default() }),
+        ("-g", "--proxy-gid", "PROXY_GID", "9", SidecarConfig { proxy_gids: vec![9], ..default() }),
         (
             "-b",
             "--istio-inbound-ports",
             "ISTIO_INBOUND_PORTS",
             "80,443",
-            Config { include_inbound: ports(&[80, 443]), ..default() },
+            SidecarConfig { include_inbound: ports(&[80, 443]), ..default() },
         ),
         (
             "-c",
             "--istio-exclude-interfaces",
             "ISTIO_EXCLUDE_INTERFACES",
             "net1,net2",
-            Config { exclude_interfaces: interfaces(&["net1", "net2"]), ..default() },
+            SidecarConfig { exclude_interfaces: interfaces(&["net1", "net2"]), ..default() },
         ),
         (
             "-i",
             "--istio-service-cidr",
             "ISTIO_SERVICE_CIDR",
             "10.0.0.0/8,fd00::/8",
-            Config { include_networks: networks(&["10.0.0.0/8", "fd00::/8"]), ..default() },
+            SidecarConfig { include_networks: networks(&["10.0.0.0/8", "fd00::/8"]), ..default() },
         ),
         (
             "-x",
             "--istio-service-exclude-cidr",
             "ISTIO_SERVICE_EXCLUDE_CIDR",
             "10.1.2.3/16",
-            Config { exclude_networks: vec!["10.1.0.0/16".parse().unwrap()], ..default() },
+            SidecarConfig { exclude_networks: vec!["10.1.0.0/16".parse().unwrap()], ..default() },
         ),
         (
             "-q",
             "--istio-outbound-ports",
             "ISTIO_OUTBOUND_PORTS",
             "80",
-            Config { include_outbound: ports(&[80]), ..default() },
+            SidecarConfig { include_outbound: ports(&[80]), ..default() },
         ),
         (
             "-o",
             "--istio-local-outbound-ports-exclude",
             "ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE",
             "25",
-            Config { exclude_outbound: ports(&[25]), ..default() },
+            SidecarConfig { exclude_outbound: ports(&[25]), ..default() },
         ),
         (
             "-k",
             "--kube-virt-interfaces",
             "KUBE_VIRT_INTERFACES",
             "vnet0",
-            Config { kubevirt_interfaces: interfaces(&["vnet0"]), ..default() },
+            SidecarConfig { kubevirt_interfaces: interfaces(&["vnet0"]), ..default() },
         ),
         (
             "-i",
             "--istio-service-cidr",
             "ISTIO_SERVICE_CIDR",
             "*",
-            Config { include_networks: Networks::All, ..default() },
+            SidecarConfig { include_networks: NetworkSelection::All, ..default() },
         ),
     ];
     for (short, long, variable, value, config) in cases {
@@ -157,13 +163,17 @@ fn every_text_flag_by_all_its_names() {
 
 #[test]
 fn flags_that_only_matter_together() {
-    let all_but = Config { include_inbound: Ports::All, exclude_inbound: ports(&[22]), ..Config::default() };
+    let all_but = SidecarConfig {
+        include_inbound: PortSelection::All,
+        exclude_inbound: ports(&[22]),
+        ..SidecarConfig::default()
+    };
     same(&[], &["-b", "*", "-d", "22"], &all_but);
     same(&[("ISTIO_LOCAL_EXCLUDE_PORTS", "22")], &["-b", "*"], &all_but);
-    let tproxy = |mark, table| Config {
+    let tproxy = |mark, table| SidecarConfig {
         inbound_mode: InboundMode::Tproxy { mark: Mark::exact(mark), table: TableId(table) },
-        include_inbound: Ports::All,
-        ..Config::default()
+        include_inbound: PortSelection::All,
+        ..SidecarConfig::default()
     };
     same(&[], &["-m", "TPROXY", "-b", "*"], &tproxy(1337, 133));
     same(&[], &["-m", "TPROXY", "-b", "*", "-t", "7", "-r", "77"], &tproxy(7, 77));
@@ -173,25 +183,29 @@ fn flags_that_only_matter_together() {
         ("ISTIO_INBOUND_TPROXY_ROUTE_TABLE", "77"),
     ];
     same(&env, &["-b", "*"], &tproxy(7, 77));
-    same(&[], &["-m", "tproxy", "-b", "*"], &Config { include_inbound: Ports::All, ..Config::default() });
+    same(
+        &[],
+        &["-m", "tproxy", "-b", "*"],
+        &SidecarConfig { include_inbound: PortSelection::All, ..SidecarConfig::default() },
+    );
 }
 
 #[test]
 fn switches_by_flag_and_by_variable() {
-    let invalid = Config { drop_invalid: true, ..Config::default() };
-    let traced = Config { trace: true, ..Config::default() };
-    let dns = Config { dns: Dns::All, ..Config::default() };
-    let cases: [(Env<'_>, &[&str], &Config); 10] = [
+    let invalid = SidecarConfig { drop_invalid: true, ..SidecarConfig::default() };
+    let traced = SidecarConfig { trace: true, ..SidecarConfig::default() };
+    let dns = SidecarConfig { dns: DnsCapture::All, ..SidecarConfig::default() };
+    let cases: [(Env<'_>, &[&str], &SidecarConfig); 10] = [
         (&[("INVALID_DROP", "true")], &[], &invalid),
         (&[("DROP_INVALID", "1")], &[], &invalid),
-        (&[("INVALID_DROP", "true")], &["--drop-invalid=false"], &Config::default()),
+        (&[("INVALID_DROP", "true")], &["--drop-invalid=false"], &SidecarConfig::default()),
         (&[], &["--iptables-trace-logging"], &traced),
         (&[("IPTABLES_TRACE_LOGGING", "true")], &[], &traced),
         (&[], &["--redirect-dns", "--capture-all-dns"], &dns),
         (&[("ISTIO_META_DNS_CAPTURE", "true")], &["--capture-all-dns"], &dns),
         (&[("REDIRECT_DNS", "true"), ("CAPTURE_ALL_DNS", "true")], &[], &dns),
-        (&[("CAPTURE_ALL_DNS", "true")], &[], &Config::default()),
-        (&[("ENVOY_PORT", "9")], &[], &Config::default()), // has no variable
+        (&[("CAPTURE_ALL_DNS", "true")], &[], &SidecarConfig::default()),
+        (&[("ENVOY_PORT", "9")], &[], &SidecarConfig::default()), // has no variable
     ];
     for (env, arguments, config) in cases {
         same(env, arguments, config);
@@ -202,26 +216,28 @@ fn switches_by_flag_and_by_variable() {
 fn the_servers_to_capture_are_those_of_resolv_conf() {
     let conf = "search x\nnameserver 10.96.0.10\nnameserver fd00:96::a\n";
     let servers = vec!["10.96.0.10".parse().unwrap(), "fd00:96::a".parse().unwrap()];
-    let config = Config { dns: Dns::Servers(servers), ..Config::default() };
+    let config = SidecarConfig { dns: DnsCapture::Servers(servers), ..SidecarConfig::default() };
     let (by_tool, by_library) = (pod_netns("tool"), pod_netns("library"));
     let ended = with_file(&by_tool, "/etc/resolv.conf", conf, &[], &["--redirect-dns", "--dual-stack"]);
     assert_eq!(ended.code, 0, "{ended:?}");
-    by_library.run(|| redirect::apply(&config, Families::Dual, &detecting(), Form::Restore)).unwrap();
+    by_library
+        .run(|| redirect::apply(&config, FamilyChoice::Dual, &detecting(), RuleFormat::Restore))
+        .unwrap();
     State::of(&by_tool).assert_is(&State::of(&by_library), conf);
 }
 
 #[test]
 fn both_families_when_asked_for() {
     let dual = |env: Env<'_>, arguments: &[&str]| {
-        same_with(env, arguments, &injected_ports(), Families::Dual, &detecting());
+        same_with(env, arguments, &injected_ports(), FamilyChoice::Dual, &detecting());
     };
     dual(&[], &["--dual-stack", "-b", "*"]);
     dual(&[("ISTIO_DUAL_STACK", "true")], &["-b", "*"]);
     dual(&[("DUAL_STACK", "true")], &["-b", "*"]);
 }
 
-fn injected_ports() -> Config {
-    Config { include_inbound: Ports::All, ..Config::default() }
+fn injected_ports() -> SidecarConfig {
+    SidecarConfig { include_inbound: PortSelection::All, ..SidecarConfig::default() }
 }
 
 /// Of Istio 1.24 and newer: what is always done, and what is not, changes nothing of the rules.
@@ -237,7 +253,7 @@ fn newer_flags_are_accepted_and_those_without_effect_are_reported() {
             let warned = printed.contains(&format!("warning: --{flag} "));
             assert_eq!(warned, flag != "reconcile", "{flag}: {printed}");
         }
-        same(&[], &[&format!("--{flag}=false")], &Config::default());
+        same(&[], &[&format!("--{flag}=false")], &SidecarConfig::default());
     }
     let there = State::of(&netns);
     let pretended = applied(&netns, &[], &["--cleanup-only", "--dry-run"]);
@@ -253,7 +269,7 @@ fn newer_flags_are_accepted_and_those_without_effect_are_reported() {
 #[test]
 fn the_backend_can_be_forced() {
     let forced_to = |env: Env<'_>, arguments: &[&str], backend| {
-        same_with(env, arguments, &Config::default(), Families::First, &forced(backend));
+        same_with(env, arguments, &SidecarConfig::default(), FamilyChoice::First, &forced(backend));
     };
     forced_to(&[("FORCE_IPTABLES_BINARY", "iptables-legacy")], &[], Backend::Legacy);
     forced_to(&[("FORCE_IPTABLES_BINARY", "iptables-nft")], &[], Backend::Nft);
@@ -267,10 +283,10 @@ fn the_backend_can_be_forced() {
 
 #[test]
 fn owners_by_number_by_name_and_by_the_proxys_user() {
-    let owners = |uids: &[u32], gids: &[u32]| Config {
+    let owners = |uids: &[u32], gids: &[u32]| SidecarConfig {
         proxy_uids: uids.to_vec(),
         proxy_gids: gids.to_vec(),
-        ..Config::default()
+        ..SidecarConfig::default()
     };
     same(&[("ENVOY_USER", "root")], &[], &owners(&[0], &[0]));
     same(&[("ENVOY_USER", "nobody-of-that-name")], &[], &owners(&[1337], &[1337]));
@@ -281,7 +297,11 @@ fn owners_by_number_by_name_and_by_the_proxys_user() {
 #[test]
 fn owner_groups_come_from_the_environment() {
     let (include, exclude) = ("ISTIO_OUTBOUND_OWNER_GROUPS", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
-    let groups = |owner_groups| Config { owner_groups, include_networks: Networks::All, ..Config::default() };
+    let groups = |owner_groups| SidecarConfig {
+        owner_groups,
+        include_networks: NetworkSelection::All,
+        ..SidecarConfig::default()
+    };
     let all = ["-i", "*"];
     same(&[(include, "888,root")], &all, &groups(OwnerGroups::Only(vec![888, 0])));
     same(&[(include, "")], &all, &groups(OwnerGroups::Only(vec![])));
@@ -295,19 +315,19 @@ fn owner_groups_come_from_the_environment() {
 fn sixty_four_groups_fit_into_one_rule() {
     let groups: Vec<u32> = (1..=64).map(|n| 4_000_000_000 + n).collect();
     let list = groups.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    let config = Config {
+    let config = SidecarConfig {
         owner_groups: OwnerGroups::Only(groups),
-        include_networks: Networks::All,
-        dns: Dns::All,
-        ..Config::default()
+        include_networks: NetworkSelection::All,
+        dns: DnsCapture::All,
+        ..SidecarConfig::default()
     };
     let env = [("ISTIO_OUTBOUND_OWNER_GROUPS", list.as_str())];
     for backend in ["nft", "legacy"] {
         let call = ["-i", "*", "--redirect-dns", "--capture-all-dns", "--iptables-backend", backend];
         let options = forced(backend.parse().unwrap());
-        same_with(&env, &call, &config, Families::First, &options);
+        same_with(&env, &call, &config, FamilyChoice::First, &options);
         let commands = [&call[..], &["--restore-format=false"]].concat();
-        same_with(&env, &commands, &config, Families::First, &options);
+        same_with(&env, &commands, &config, FamilyChoice::First, &options);
         let netns = pod_netns("again");
         applied(&netns, &env, &call);
         assert!(netns.sh(&format!("iptables-{backend}-save")).contains("! --gid-owner 4000000064"));
@@ -325,7 +345,7 @@ fn single_commands_and_cni_mode_lead_to_the_same() {
         let options = forced(backend.parse().unwrap());
         for more in [&["--restore-format=false"][..], &["-f=false", "--cni-mode"], &["--cni-mode"], &[]] {
             let words = [&words[..], &["--iptables-backend", backend], more].concat();
-            same_with(&[], &words, &everything.config, Families::Dual, &options);
+            same_with(&[], &words, &everything.config, FamilyChoice::Dual, &options);
         }
     }
     assert_eq!(everything.config.inbound_mode, TPROXY);

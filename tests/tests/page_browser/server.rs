@@ -5,12 +5,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use report::State;
+use report::StateReport;
 
 /// What it answers with, and what it was asked.
 struct Shared {
     /// None: it answers 503.
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<StateReport>>,
     requests: Mutex<Vec<String>>,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(state: State) -> Self {
+    pub(crate) fn start(state: StateReport) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared { state: Mutex::new(Some(state)), requests: Mutex::default() });
@@ -41,7 +41,7 @@ impl Server {
     }
 
     /// Shows another state from now on.
-    pub(crate) fn show(&self, state: State) {
+    pub(crate) fn show(&self, state: StateReport) {
         *self.shared.state.lock().unwrap() = Some(state);
     }
 

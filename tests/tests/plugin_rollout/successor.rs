@@ -12,7 +12,7 @@ use std::time::Duration;
 use kit::{FakeReply, FakeRequest};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::{Value, json};
-use wire::{AgentAnswer, AgentRequest, Verb};
+use wire::{AgentAnswer, AgentRequest, CniVerb};
 
 use crate::plugin_calls::stage::{Call, Stage, V4, bare_pod};
 
@@ -55,7 +55,7 @@ fn read(client: &UnixStream) -> AgentRequest {
         line.extend(&piece[..received]);
     }
     let request: AgentRequest = serde_json::from_slice(&line).unwrap();
-    assert_eq!((request.verb, descriptors), (Verb::Add, 1), "an ADD, with the pod's namespace");
+    assert_eq!((request.verb, descriptors), (CniVerb::Add, 1), "an ADD, with the pod's namespace");
     request
 }
 

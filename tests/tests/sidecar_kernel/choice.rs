@@ -2,8 +2,8 @@
 
 use kit::Netns;
 use model::Family;
-use netfilter::{Backend, Options};
-use redirect::{Families, Form};
+use netfilter::{Backend, FirewallOptions};
+use redirect::{FamilyChoice, RuleFormat};
 
 use super::{
     cases,
@@ -13,8 +13,8 @@ use super::{
 const OURS: &str = "-t nat -N ISTIO_OUTPUT";
 const FOREIGN: &str = "-t filter -A INPUT -p tcp --dport 7 -j DROP";
 
-fn chosen(netns: &Netns, options: &Options) -> Backend {
-    netns.run(|| redirect::verify(&cases::injected(), Families::Dual, options)).unwrap().backend
+fn chosen(netns: &Netns, options: &FirewallOptions) -> Backend {
+    netns.run(|| redirect::verify(&cases::injected(), FamilyChoice::Dual, options)).unwrap().backend
 }
 
 /// What the host's plain `iptables` is, by its own word.
@@ -58,8 +58,8 @@ fn rules_go_where_others_already_are() {
     for backend in super::state::BACKENDS {
         let netns = pod_netns("company");
         iptables(&netns, backend, Family::V4, FOREIGN);
-        let applied = |form| redirect::apply(&cases::injected(), Families::Dual, &detecting(), form);
-        assert_eq!(netns.run(|| applied(Form::Restore)).unwrap().backend, backend);
+        let applied = |form| redirect::apply(&cases::injected(), FamilyChoice::Dual, &detecting(), form);
+        assert_eq!(netns.run(|| applied(RuleFormat::Restore)).unwrap().backend, backend);
         let state = State::of(&netns);
         assert!(state.has_no_table(super::other(backend)), "{state:#?}");
         assert!(state.of_backend(backend).all(|(_, save)| save.keys().any(super::state::Chain::is_ours)));
@@ -83,7 +83,8 @@ fn looking_makes_no_table_of_either_backend() {
     };
     untouched("the test itself");
     for options in [detecting(), forced(Backend::Nft), forced(Backend::Legacy)] {
-        let verified = netns.run(|| redirect::verify(&cases::injected(), Families::Dual, &options)).unwrap();
+        let verified =
+            netns.run(|| redirect::verify(&cases::injected(), FamilyChoice::Dual, &options)).unwrap();
         assert!(!verified.is_unchanged());
         untouched(&format!("verify with {:?}", options.forced));
         assert_eq!(netns.run(|| redirect::leftovers(super::MARK, &options)).unwrap(), [""; 0]);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use kit::Netns;
 use model::Family;
 use netfilter::Backend;
-use rules::{Place, sidecar};
+use rules::{JumpPlace, sidecar};
 
 use super::{
     apply, at_once,
@@ -117,7 +117,7 @@ const MUCH_HARM: Harm = (
 fn first_jumps_are_first(state: &State, case: &Case, backend: Backend) {
     for (family, save) in state.of_backend(backend) {
         for (table, rules) in &sidecar::rule_set(&case.config, family).tables {
-            for jump in rules.jumps.iter().filter(|jump| jump.place == Place::First) {
+            for jump in rules.jumps.iter().filter(|jump| jump.place == JumpPlace::First) {
                 let mut chains = save.iter();
                 let hook = |name: &str| name == jump.hook.name();
                 let (_, found) =

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 
 use model::Family;
 use netfilter::Backend;
-use redirect::Families;
+use redirect::FamilyChoice;
 
 use super::{
     apply, at_once,
@@ -30,7 +30,7 @@ fn shows_what_changed(case: &Case, backend: Backend) {
     apply(&netns, case, backend);
     let then = netns.run(redirect::rules_now).unwrap();
     assert!(then.lines().contains_key("IPv4 nat: ISTIO_REDIRECT"), "{what}: {then:?}");
-    let differences = || netns.run(|| redirect::compare(&case.config, Families::Dual, &then)).unwrap();
+    let differences = || netns.run(|| redirect::compare(&case.config, FamilyChoice::Dual, &then)).unwrap();
     assert_eq!(differences(), [""; 0], "{what}");
     apply(&netns, case, backend);
     netns.run(|| drop(TcpStream::connect("127.0.0.1:9"))); // counters move

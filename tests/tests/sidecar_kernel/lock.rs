@@ -8,8 +8,8 @@ use std::{
 };
 
 use kit::{LockHolder, Netns};
-use netfilter::{Backend, Lock, Options};
-use redirect::{Families, Form, Report};
+use netfilter::{Backend, FirewallOptions, XtablesLock};
+use redirect::{FamilyChoice, RedirectReport, RuleFormat};
 
 use super::{
     cases,
@@ -18,16 +18,24 @@ use super::{
 
 const LOCK: &str = "/run/xtables.lock";
 
-fn apply(netns: &Netns, options: &Options, form: Form) -> Result<Report, redirect::Error> {
-    netns.run(|| redirect::apply(&cases::injected(), Families::Dual, options, form))
+fn apply(
+    netns: &Netns,
+    options: &FirewallOptions,
+    form: RuleFormat,
+) -> Result<RedirectReport, redirect::Error> {
+    netns.run(|| redirect::apply(&cases::injected(), FamilyChoice::Dual, options, form))
 }
 
 #[test]
 fn a_held_lock_stops_the_host_with_a_name_and_a_pod_not_at_all() {
     let netns = pod_netns("lock");
     let holder = LockHolder::start(&netns, Command::new("flock"), LOCK);
-    let host = Options { lock: Lock::Host, lock_wait: Duration::from_secs(1), ..forced(Backend::Legacy) };
-    for form in [Form::Restore, Form::Commands] {
+    let host = FirewallOptions {
+        lock: XtablesLock::Host,
+        lock_wait: Duration::from_secs(1),
+        ..forced(Backend::Legacy)
+    };
+    for form in [RuleFormat::Restore, RuleFormat::Commands] {
         let started = Instant::now();
         let error = apply(&netns, &host, form).unwrap_err().to_string();
         assert!(started.elapsed() >= Duration::from_millis(900), "it waited {:?}", started.elapsed());
@@ -35,14 +43,18 @@ fn a_held_lock_stops_the_host_with_a_name_and_a_pod_not_at_all() {
         assert!(error.contains(LOCK) && error.contains(&format!("process {pid} (cat)")), "{error}");
         assert!(error.contains("within 1 s"), "{error}");
     }
-    let nft = apply(&netns, &Options { lock: Lock::Host, ..forced(Backend::Nft) }, Form::Restore);
+    let nft = apply(
+        &netns,
+        &FirewallOptions { lock: XtablesLock::Host, ..forced(Backend::Nft) },
+        RuleFormat::Restore,
+    );
     assert!(!nft.unwrap().is_unchanged(), "nft needs no lock");
 
     let started = Instant::now();
-    let pod = apply(&netns, &forced(Backend::Legacy), Form::Restore).unwrap();
+    let pod = apply(&netns, &forced(Backend::Legacy), RuleFormat::Restore).unwrap();
     assert!(!pod.is_unchanged() && started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     drop(holder);
-    assert!(apply(&netns, &host, Form::Restore).unwrap().is_unchanged());
+    assert!(apply(&netns, &host, RuleFormat::Restore).unwrap().is_unchanged());
     assert!(fs::metadata(LOCK).is_ok());
 }
 
@@ -58,8 +70,8 @@ fn an_old_tool_in_a_pod_finds_the_pods_own_file_in_the_place_of_the_hosts() {
     let identity = |path: &std::path::Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).unwrap();
     let seen = pods.each_ref().map(|pod| {
         let netns = netns::Netns::open(pod.path()).unwrap();
-        let options = Options { lock_directory: Some(locks.clone()), ..forced(Backend::Legacy) };
-        let look = |_: &Options| Ok::<_, redirect::Error>(identity(LOCK.as_ref()));
+        let options = FirewallOptions { lock_directory: Some(locks.clone()), ..forced(Backend::Legacy) };
+        let look = |_: &FirewallOptions| Ok::<_, redirect::Error>(identity(LOCK.as_ref()));
         netfilter::inside(&netns, &options, look).unwrap()
     });
     for (pod, (file, warning)) in pods.iter().zip(seen) {

@@ -7,7 +7,7 @@ use std::{
 
 use kit::Netns;
 use model::Family;
-use netfilter::{Backend, Lock, Options};
+use netfilter::{Backend, FirewallOptions, XtablesLock};
 
 /// Both backends.
 pub(crate) const BACKENDS: [Backend; 2] = [Backend::Nft, Backend::Legacy];
@@ -227,11 +227,11 @@ pub(crate) fn pod_netns(prefix: &str) -> Netns {
 }
 
 /// The options that a pod's redirection is made with, and this backend.
-pub(crate) fn forced(backend: Backend) -> Options {
-    Options { forced: Some(backend), ..detecting() }
+pub(crate) fn forced(backend: Backend) -> FirewallOptions {
+    FirewallOptions { forced: Some(backend), ..detecting() }
 }
 
 /// The same, with the backend found by looking.
-pub(crate) fn detecting() -> Options {
-    Options { lock: Lock::Private("/proc/self/ns/net".into()), ..Options::default() }
+pub(crate) fn detecting() -> FirewallOptions {
+    FirewallOptions { lock: XtablesLock::Private("/proc/self/ns/net".into()), ..FirewallOptions::default() }
 }

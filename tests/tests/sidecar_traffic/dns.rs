@@ -3,7 +3,7 @@
 
 use kit::{Proto, TrafficClient};
 use model::IfName;
-use rules::sidecar::{Config, Dns, OwnerGroups};
+use rules::sidecar::{DnsCapture, OwnerGroups, SidecarConfig};
 
 use super::scene::{
     APP, FAMILIES, Owner, PROXY, Scene,
@@ -21,7 +21,7 @@ fn asks_from(scene: &Scene, owner: Owner, v6: bool, server: u8, to: To) {
 
 #[test]
 fn every_question_of_the_application_goes_to_the_proxy() {
-    scenes(&Config { dns: Dns::All, ..injected() }, |scene| {
+    scenes(&SidecarConfig { dns: DnsCapture::All, ..injected() }, |scene| {
         scene.proxy_dns();
         scene.outside_udp(53, &[2]);
         scene.outside_udp(5000, &[1]);
@@ -50,8 +50,11 @@ fn every_question_of_the_application_goes_to_the_proxy() {
 /// Without zones of their own, the second question would take the first one's way.
 #[test]
 fn two_questions_with_the_same_ports_do_not_share_a_connection() {
-    for dns in [Dns::All, Dns::Servers(vec!["10.2.0.1".parse().unwrap(), "fd00:2::1".parse().unwrap()])] {
-        scenes(&Config { dns: dns.clone(), ..injected() }, |scene| {
+    for dns in [
+        DnsCapture::All,
+        DnsCapture::Servers(vec!["10.2.0.1".parse().unwrap(), "fd00:2::1".parse().unwrap()]),
+    ] {
+        scenes(&SidecarConfig { dns: dns.clone(), ..injected() }, |scene| {
             scene.proxy_dns();
             scene.outside_udp(53, &[2]);
             for v6 in FAMILIES {
@@ -68,7 +71,7 @@ fn two_questions_with_the_same_ports_do_not_share_a_connection() {
 /// The connections of the two stand in different zones, by the kernel's own list.
 #[test]
 fn questions_of_the_application_and_of_the_proxy_stand_in_two_zones() {
-    scenes(&Config { dns: Dns::All, ..injected() }, |scene| {
+    scenes(&SidecarConfig { dns: DnsCapture::All, ..injected() }, |scene| {
         scene.proxy_dns();
         scene.outside_udp(53, &[2]);
         for (v6, family) in [(false, "ipv4"), (true, "ipv6")] {
@@ -88,7 +91,7 @@ fn questions_of_the_application_and_of_the_proxy_stand_in_two_zones() {
 #[test]
 fn only_listed_servers_are_captured() {
     let servers = vec!["10.2.0.1".parse().unwrap(), "fd00:2::1".parse().unwrap()];
-    scenes(&Config { dns: Dns::Servers(servers), ..injected() }, |scene| {
+    scenes(&SidecarConfig { dns: DnsCapture::Servers(servers), ..injected() }, |scene| {
         scene.proxy_dns();
         scene.outside_udp(53, &[2, 3]);
         scene.outside(&[53]);
@@ -119,25 +122,28 @@ fn groups_decide_whose_questions_are_captured() {
         (OwnerGroups::Only(vec![888]), [ProxyDns, Outside]),
         (OwnerGroups::Except(vec![888]), [Outside, ProxyDns]),
     ] {
-        scenes(&Config { dns: Dns::All, owner_groups: owner_groups.clone(), ..injected() }, |scene| {
-            scene.proxy_dns();
-            scene.outside_udp(53, &[2]);
-            scene.outside(&[53]);
-            for v6 in FAMILIES {
-                for (gid, to) in [888, 1000].into_iter().zip(expected) {
-                    scene.pod_asks((1000, gid), (network_ip(v6, 2), 53).into(), to);
-                    scene.pod_calls((1000, gid), (network_ip(v6, 2), 53).into(), to);
+        scenes(
+            &SidecarConfig { dns: DnsCapture::All, owner_groups: owner_groups.clone(), ..injected() },
+            |scene| {
+                scene.proxy_dns();
+                scene.outside_udp(53, &[2]);
+                scene.outside(&[53]);
+                for v6 in FAMILIES {
+                    for (gid, to) in [888, 1000].into_iter().zip(expected) {
+                        scene.pod_asks((1000, gid), (network_ip(v6, 2), 53).into(), to);
+                        scene.pod_calls((1000, gid), (network_ip(v6, 2), 53).into(), to);
+                    }
+                    scene.pod_asks(PROXY, (network_ip(v6, 2), 53).into(), Outside);
                 }
-                scene.pod_asks(PROXY, (network_ip(v6, 2), 53).into(), Outside);
-            }
-        });
+            },
+        );
     }
 }
 
 #[test]
 fn questions_over_an_excluded_interface_are_left_alone() {
     let net1 = vec![IfName::new("net1").unwrap()];
-    scenes(&Config { dns: Dns::All, exclude_interfaces: net1, ..injected() }, |scene| {
+    scenes(&SidecarConfig { dns: DnsCapture::All, exclude_interfaces: net1, ..injected() }, |scene| {
         scene.proxy_dns();
         scene.outside_udp(53, &[9]);
         scene.outside(&[53]);

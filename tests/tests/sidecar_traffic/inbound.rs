@@ -2,7 +2,7 @@
 
 use kit::{Proto, Serve, TrafficClient};
 use model::{IfName, Port};
-use rules::sidecar::{Config, Ports};
+use rules::sidecar::{PortSelection, SidecarConfig};
 
 use super::scene::{
     APP, FAMILIES,
@@ -34,7 +34,7 @@ fn all_ports_but_the_excluded_ones_and_the_tunnel_go_to_the_inbound_listener() {
 
 #[test]
 fn listed_ports_only() {
-    scenes(&Config { include_inbound: ports(&[80, 8080]), ..injected() }, |scene| {
+    scenes(&SidecarConfig { include_inbound: ports(&[80, 8080]), ..injected() }, |scene| {
         scene.app(&[80, 8080, 9090]);
         for v6 in FAMILIES {
             let pod = scene.pod_ip(v6);
@@ -47,11 +47,11 @@ fn listed_ports_only() {
 
 #[test]
 fn no_port_at_all() {
-    for include in [Ports::NONE, Ports::All] {
+    for include in [PortSelection::NONE, PortSelection::All] {
         // To include all and to exclude all is the same as none.
-        let exclude = if include.is_none() { Ports::NONE } else { Ports::All };
+        let exclude = if include.is_none() { PortSelection::NONE } else { PortSelection::All };
         scenes(
-            &Config { include_inbound: include.clone(), exclude_inbound: exclude, ..injected() },
+            &SidecarConfig { include_inbound: include.clone(), exclude_inbound: exclude, ..injected() },
             |scene| {
                 scene.app(&[8080]);
                 scene.outside(&[80]);
@@ -67,7 +67,7 @@ fn no_port_at_all() {
 #[test]
 fn an_excluded_interface_is_left_alone_both_ways() {
     let net1 = vec![IfName::new("net1").unwrap()];
-    scenes(&Config { exclude_interfaces: net1, ..injected() }, |scene| {
+    scenes(&SidecarConfig { exclude_interfaces: net1, ..injected() }, |scene| {
         scene.app(&[8080]);
         scene.outside(&[80]);
         for v6 in FAMILIES {
@@ -81,7 +81,7 @@ fn an_excluded_interface_is_left_alone_both_ways() {
 
 #[test]
 fn another_proxy_may_use_other_ports() {
-    let config = Config {
+    let config = SidecarConfig {
         outbound_port: Port(16001),
         inbound_port: Port(16006),
         tunnel_port: Port(16008),

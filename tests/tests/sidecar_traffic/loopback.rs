@@ -1,7 +1,7 @@
 //! What stays in the pod: the proxy calls its own application, and the application itself (docs/sidecar-rules.md).
 
 use kit::{Proto, Serve, TrafficClient};
-use rules::sidecar::Config;
+use rules::sidecar::SidecarConfig;
 
 use super::scene::{
     APP, FAMILIES, PROXY,
@@ -57,7 +57,7 @@ fn calls_from_the_passthrough_address_reach_the_application() {
 #[test]
 fn a_captured_loopback_network_captures_calls_within_the_pod() {
     let include_networks = networks(&["127.1.2.3/32", "10.0.0.0/8", "::1/128", "fd00::/8"]);
-    scenes(&Config { include_networks, ..injected() }, |scene| {
+    scenes(&SidecarConfig { include_networks, ..injected() }, |scene| {
         scene.app(&[8080]);
         scene.pod_calls(APP, "127.1.2.3:8080".parse().unwrap(), Outbound);
         scene.pod_calls(APP, "127.1.2.4:8080".parse().unwrap(), App);

@@ -7,8 +7,8 @@ use std::{
 
 use kit::{Netns, Proto, TrafficClient};
 use model::{Family, IfName};
-use redirect::Families;
-use rules::sidecar::{Config, Dns};
+use redirect::FamilyChoice;
+use rules::sidecar::{DnsCapture, SidecarConfig};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::scene::{
@@ -72,7 +72,7 @@ fn an_invalid_packet_passes(scene: &Scene, v6: bool) -> bool {
 fn invalid_packets_are_dropped_only_when_asked_for() {
     for inbound_mode in [injected().inbound_mode, TPROXY] {
         for drop_invalid in [true, false] {
-            scenes(&Config { drop_invalid, inbound_mode, ..injected() }, |scene| {
+            scenes(&SidecarConfig { drop_invalid, inbound_mode, ..injected() }, |scene| {
                 for v6 in FAMILIES {
                     let what = format!("{} {inbound_mode:?} {drop_invalid}", scene.backend);
                     assert_ne!(an_invalid_packet_passes(scene, v6), drop_invalid, "{what}");
@@ -119,7 +119,7 @@ fn machine(scene: &Scene) -> Netns {
 fn a_virtual_machines_calls_are_outbound_and_its_pods_are_inbound() {
     let vnet0 = vec![IfName::new("vnet0").unwrap()];
     for inbound_mode in [injected().inbound_mode, TPROXY] {
-        let config = Config { kubevirt_interfaces: vnet0.clone(), inbound_mode, ..injected() };
+        let config = SidecarConfig { kubevirt_interfaces: vnet0.clone(), inbound_mode, ..injected() };
         scenes(&config, |scene| {
             let machine = machine(scene);
             scene.app(&[15021]);
@@ -139,7 +139,7 @@ fn a_virtual_machines_calls_are_outbound_and_its_pods_are_inbound() {
 
 #[test]
 fn a_virtual_machines_calls_to_other_networks_are_forwarded() {
-    let config = Config {
+    let config = SidecarConfig {
         kubevirt_interfaces: vec![IfName::new("vnet0").unwrap()],
         include_networks: networks(&["10.2.0.0/16", "fd00:2::/64"]),
         ..injected()
@@ -159,7 +159,7 @@ fn a_virtual_machines_calls_to_other_networks_are_forwarded() {
 #[test]
 fn rules_of_kubevirt_do_not_take_a_virtual_machines_calls_away() {
     let vnet0 = vec![IfName::new("vnet0").unwrap()];
-    scenes(&Config { kubevirt_interfaces: vnet0, ..injected() }, |scene| {
+    scenes(&SidecarConfig { kubevirt_interfaces: vnet0, ..injected() }, |scene| {
         let machine = machine(scene);
         scene.outside(&[80]);
         for v6 in FAMILIES {
@@ -167,7 +167,7 @@ fn rules_of_kubevirt_do_not_take_a_virtual_machines_calls_away() {
             iptables(&scene.pod, scene.backend, family(v6), theirs);
             let (call, target) = (TrafficClient::new(Proto::Tcp), (scene.outside_ip(v6), 80).into());
             scene.expect(&machine, &call, target, Outside);
-            scene.redirect(Families::Dual);
+            scene.redirect(FamilyChoice::Dual);
             scene.expect(&machine, &call, target, Outbound);
         }
     });
@@ -180,7 +180,7 @@ fn only_the_families_of_the_pod_are_redirected() {
         scene.app(&[8080]);
         let (v4, v6) = (scene.outside_ip(false), scene.outside_ip(true));
         // With an IPv4 address first and dual stack not asked for, IPv6 goes its own way.
-        scene.redirect(Families::First);
+        scene.redirect(FamilyChoice::First);
         scene.pod_calls(APP, (v4, 80).into(), Outbound);
         scene.pod_calls(APP, (v6, 80).into(), Outside);
         scene.outside_calls((scene.pod_ip(false), 8080).into(), Inbound);
@@ -188,7 +188,7 @@ fn only_the_families_of_the_pod_are_redirected() {
         // A pod with IPv6 alone is redirected without being asked twice.
         scene.pod.sh("ip address del 10.1.0.2/24 dev eth0");
         scene.pod.sh("ip address del 10.9.0.2/24 dev net1");
-        scene.redirect(Families::First);
+        scene.redirect(FamilyChoice::First);
         scene.pod_calls(APP, (v6, 80).into(), Outbound);
         scene.outside_calls((scene.pod_ip(true), 8080).into(), Inbound);
     });
@@ -218,9 +218,9 @@ fn ping(from: &Netns, target: std::net::IpAddr) {
 
 #[test]
 fn pings_pass_whatever_is_captured() {
-    let everything = Config {
+    let everything = SidecarConfig {
         inbound_mode: TPROXY,
-        dns: Dns::All,
+        dns: DnsCapture::All,
         drop_invalid: true,
         kubevirt_interfaces: vec![IfName::new("vnet0").unwrap()],
         ..injected()
@@ -233,7 +233,7 @@ fn pings_pass_whatever_is_captured() {
                 ping(&scene.outside, scene.pod_ip(v6));
                 ping(&scene.pod, ip(v6, "127.0.0.1", "::1"));
             }
-            if config.dns == Dns::All {
+            if config.dns == DnsCapture::All {
                 for v6 in FAMILIES {
                     scene.pod_asks(APP, (scene.outside_ip(v6), 53).into(), ProxyDns);
                 }

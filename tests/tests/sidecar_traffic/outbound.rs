@@ -1,6 +1,6 @@
 //! What leaves the pod.
 
-use rules::sidecar::{Config, OwnerGroups, Ports};
+use rules::sidecar::{OwnerGroups, PortSelection, SidecarConfig};
 
 use super::scene::{
     APP, FAMILIES, PROXY,
@@ -34,7 +34,7 @@ fn everybodys_traffic_but_the_proxys_own_goes_to_the_outbound_listener() {
 
 #[test]
 fn excluded_ports_stay_out() {
-    scenes(&Config { exclude_outbound: ports(&[25, 3306]), ..injected() }, |scene| {
+    scenes(&SidecarConfig { exclude_outbound: ports(&[25, 3306]), ..injected() }, |scene| {
         scene.outside(&[80, 25, 3306]);
         for v6 in FAMILIES {
             let outside = scene.outside_ip(v6);
@@ -47,7 +47,7 @@ fn excluded_ports_stay_out() {
 
 #[test]
 fn excluding_every_port_captures_nothing() {
-    scenes(&Config { exclude_outbound: Ports::All, ..injected() }, |scene| {
+    scenes(&SidecarConfig { exclude_outbound: PortSelection::All, ..injected() }, |scene| {
         scene.outside(&[80]);
         for v6 in FAMILIES {
             scene.pod_calls(APP, (scene.outside_ip(v6), 80).into(), Outside);
@@ -58,7 +58,7 @@ fn excluding_every_port_captures_nothing() {
 #[test]
 fn included_networks_only_in_both_families() {
     let include = networks(&["10.2.7.7/16", "fd00:2::/32", "10.77.0.0/16"]);
-    scenes(&Config { include_networks: include, ..injected() }, |scene| {
+    scenes(&SidecarConfig { include_networks: include, ..injected() }, |scene| {
         scene.outside(&[80]);
         for v6 in FAMILIES {
             scene.pod_calls(APP, (network_ip(v6, 2), 80).into(), Outbound);
@@ -71,7 +71,7 @@ fn included_networks_only_in_both_families() {
 #[test]
 fn excluded_networks_stay_out_in_both_families() {
     let exclude_networks = vec!["10.2.0.9/24".parse().unwrap(), "fd00:2::/64".parse().unwrap()];
-    scenes(&Config { exclude_networks, ..injected() }, |scene| {
+    scenes(&SidecarConfig { exclude_networks, ..injected() }, |scene| {
         scene.outside(&[80]);
         for v6 in FAMILIES {
             scene.pod_calls(APP, (network_ip(v6, 2), 80).into(), Outside);
@@ -83,7 +83,7 @@ fn excluded_networks_stay_out_in_both_families() {
 #[test]
 fn included_ports_go_whatever_the_network() {
     let config =
-        Config { include_networks: networks(&[]), include_outbound: ports(&[80, 443]), ..injected() };
+        SidecarConfig { include_networks: networks(&[]), include_outbound: ports(&[80, 443]), ..injected() };
     scenes(&config, |scene| {
         scene.outside(&[80, 8080]);
         for v6 in FAMILIES {
@@ -94,7 +94,7 @@ fn included_ports_go_whatever_the_network() {
     });
     // An excluded network wins over an included port.
     let exclude_networks = vec!["10.3.0.0/24".parse().unwrap(), "fd00:3::/64".parse().unwrap()];
-    scenes(&Config { exclude_networks, ..config }, |scene| {
+    scenes(&SidecarConfig { exclude_networks, ..config }, |scene| {
         scene.outside(&[80]);
         for v6 in FAMILIES {
             scene.pod_calls(APP, (network_ip(v6, 2), 80).into(), Outbound);
@@ -105,8 +105,8 @@ fn included_ports_go_whatever_the_network() {
 
 #[test]
 fn all_ports_without_a_network_is_everything_and_neither_is_nothing() {
-    for (include_outbound, to) in [(Ports::All, Outbound), (Ports::NONE, Outside)] {
-        let config = Config { include_networks: networks(&[]), include_outbound, ..injected() };
+    for (include_outbound, to) in [(PortSelection::All, Outbound), (PortSelection::NONE, Outside)] {
+        let config = SidecarConfig { include_networks: networks(&[]), include_outbound, ..injected() };
         scenes(&config, |scene| {
             scene.outside(&[80]);
             scene.app(&[8080]);
@@ -122,7 +122,7 @@ fn all_ports_without_a_network_is_everything_and_neither_is_nothing() {
 /// go of everybody else on `lo` (upstream's way: the second owner's call to its own pod never comes back in).
 #[test]
 fn every_owner_of_the_proxy_is_let_out() {
-    let config = Config { proxy_uids: vec![1337, 2000], proxy_gids: vec![1337, 3000], ..injected() };
+    let config = SidecarConfig { proxy_uids: vec![1337, 2000], proxy_gids: vec![1337, 3000], ..injected() };
     scenes(&config, |scene| {
         scene.outside(&[80]);
         scene.app(&[8080]);
@@ -148,7 +148,7 @@ fn groups_decide_whose_traffic_is_captured() {
         (OwnerGroups::Only(vec![]), [Outside, Outside, Outside]),
     ];
     for (owner_groups, expected) in cases {
-        scenes(&Config { owner_groups: owner_groups.clone(), ..injected() }, |scene| {
+        scenes(&SidecarConfig { owner_groups: owner_groups.clone(), ..injected() }, |scene| {
             scene.outside(&[80]);
             for v6 in FAMILIES {
                 let outside = (scene.outside_ip(v6), 80).into();

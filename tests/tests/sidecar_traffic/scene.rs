@@ -7,8 +7,8 @@ use std::{
 
 use kit::{Echo, Netns, Proto, Seen, Serve, TrafficClient};
 use netfilter::Backend;
-use redirect::{Families, Form};
-use rules::sidecar::{Config, InboundMode};
+use redirect::{FamilyChoice, RuleFormat};
+use rules::sidecar::{InboundMode, SidecarConfig};
 
 use crate::sidecar_kernel::{
     at_once,
@@ -45,12 +45,12 @@ pub(crate) struct Scene {
     pub(crate) pod: Netns,
     pub(crate) outside: Netns,
     pub(crate) backend: Backend,
-    pub(crate) config: Config,
+    pub(crate) config: SidecarConfig,
     servers: Vec<Echo>,
 }
 
 /// Runs a test with both backends side by side, unless there is no second user for the proxy here.
-pub(crate) fn scenes(config: &Config, test: impl Fn(&mut Scene) + Sync) {
+pub(crate) fn scenes(config: &SidecarConfig, test: impl Fn(&mut Scene) + Sync) {
     if !kit::has_other_users() {
         return kit::skip("the sandbox of a user other than root has no second user for a proxy");
     }
@@ -58,11 +58,11 @@ pub(crate) fn scenes(config: &Config, test: impl Fn(&mut Scene) + Sync) {
 }
 
 impl Scene {
-    fn new(config: &Config, backend: Backend) -> Scene {
+    fn new(config: &SidecarConfig, backend: Backend) -> Scene {
         let (pod, outside) = (Netns::new("pod"), Netns::new("outside"));
         let mut scene = Scene { pod, outside, backend, config: config.clone(), servers: Vec::new() };
         scene.connect();
-        scene.redirect(Families::Dual);
+        scene.redirect(FamilyChoice::Dual);
         let inbound = Serve::new(Proto::Tcp, config.inbound_port.0);
         let tproxy = matches!(config.inbound_mode, InboundMode::Tproxy { .. });
         scene.proxy(if tproxy { inbound.transparent() } else { inbound });
@@ -71,8 +71,8 @@ impl Scene {
     }
 
     /// Makes the rules, or makes them anew.
-    pub(crate) fn redirect(&self, families: Families) {
-        let apply = || redirect::apply(&self.config, families, &forced(self.backend), Form::Restore);
+    pub(crate) fn redirect(&self, families: FamilyChoice) {
+        let apply = || redirect::apply(&self.config, families, &forced(self.backend), RuleFormat::Restore);
         self.pod.run(apply).unwrap();
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use kit::{Proto, Serve, TrafficClient};
 use model::IfName;
-use rules::sidecar::Config;
+use rules::sidecar::SidecarConfig;
 use socket2::{Domain, Socket, Type};
 
 use super::scene::{
@@ -18,8 +18,8 @@ use super::scene::{
 };
 use crate::sidecar_kernel::cases::{TPROXY, injected, ports};
 
-fn tproxy() -> Config {
-    Config { inbound_mode: TPROXY, ..injected() }
+fn tproxy() -> SidecarConfig {
+    SidecarConfig { inbound_mode: TPROXY, ..injected() }
 }
 
 /// The proxy takes the connection at the application's own address, from the client's.
@@ -47,7 +47,7 @@ fn client_and_destination_are_kept() {
 
 #[test]
 fn listed_ports_only() {
-    scenes(&Config { include_inbound: ports(&[80, 8080]), ..tproxy() }, |scene| {
+    scenes(&SidecarConfig { include_inbound: ports(&[80, 8080]), ..tproxy() }, |scene| {
         scene.app(&[8080, 9090]);
         for v6 in FAMILIES {
             is_taken_transparently(scene, v6, 80);
@@ -59,7 +59,7 @@ fn listed_ports_only() {
 
 #[test]
 fn no_port_at_all() {
-    scenes(&Config { include_inbound: ports(&[]), ..tproxy() }, |scene| {
+    scenes(&SidecarConfig { include_inbound: ports(&[]), ..tproxy() }, |scene| {
         scene.app(&[8080]);
         for v6 in FAMILIES {
             scene.outside_calls((scene.pod_ip(v6), 8080).into(), App);
@@ -143,7 +143,7 @@ fn outbound_is_as_ever() {
 #[test]
 fn an_excluded_interface_is_left_alone_both_ways() {
     let net1 = vec![IfName::new("net1").unwrap()];
-    scenes(&Config { exclude_interfaces: net1, ..tproxy() }, |scene| {
+    scenes(&SidecarConfig { exclude_interfaces: net1, ..tproxy() }, |scene| {
         scene.app(&[8080]);
         scene.outside(&[80]);
         for v6 in FAMILIES {

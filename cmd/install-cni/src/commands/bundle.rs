@@ -15,10 +15,10 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use flate2::{Compression, write::GzEncoder};
 
-use super::{Call, output};
+use super::{CommandInvocation, output};
 use crate::inspect;
 
-pub(super) fn run(call: &Call) -> Result<ExitCode> {
+pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let time = wire::rfc3339_micros(i64::try_from(now.as_micros()).unwrap_or(i64::MAX));
     let to_terminal = io::stdout().is_terminal();
@@ -59,7 +59,7 @@ fn directory(node: &str, time: &str) -> String {
 }
 
 fn pack(directory: &str, files: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
-    let mut archive = tar::Archive::new(GzEncoder::new(Vec::new(), Compression::default()), time);
+    let mut archive = tar::TarWriter::new(GzEncoder::new(Vec::new(), Compression::default()), time);
     for (name, text) in files {
         archive.add(&format!("{directory}/{name}"), text.as_bytes())?;
     }

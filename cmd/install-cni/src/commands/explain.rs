@@ -3,16 +3,16 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use report::State;
+use report::StateReport;
 
-use super::Call;
+use super::CommandInvocation;
 use crate::inspect;
 
-pub(super) fn run(call: &Call) -> Result<ExitCode> {
+pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let asked = asked(call.values.words(), call.values.text(&super::POD_NAMESPACE))?;
     let (namespace, name) = match asked {
-        Asked::Pod(namespace, name) => (namespace, name),
-        Asked::Name(name) => (namespace_of(&inspect::obtain(&call.settings)?, &name)?, name),
+        PodQuery::Pod(namespace, name) => (namespace, name),
+        PodQuery::Name(name) => (namespace_of(&inspect::obtain(&call.settings)?, &name)?, name),
     };
     let explanation = inspect::explain(&call.settings, &namespace, &name)?;
     call.output.print(&explanation, |_| explanation.to_string())?;
@@ -21,17 +21,17 @@ pub(super) fn run(call: &Call) -> Result<ExitCode> {
 
 /// Which pod is meant.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum PodQuery {
     Pod(String, String),
     Name(String),
 }
 
-fn asked(words: &[String], namespace: &str) -> Result<Asked> {
-    let pod = |namespace: &str, name: &str| Asked::Pod(namespace.to_owned(), name.to_owned());
+fn asked(words: &[String], namespace: &str) -> Result<PodQuery> {
+    let pod = |namespace: &str, name: &str| PodQuery::Pod(namespace.to_owned(), name.to_owned());
     let asked = match (words, namespace) {
         ([word], "") => match word.split_once('/') {
             Some((namespace, name)) => pod(namespace, name),
-            None => Asked::Name(word.clone()),
+            None => PodQuery::Name(word.clone()),
         },
         ([first, second], "") => pod(first, second),
         ([name], namespace) => pod(namespace, name),
@@ -39,14 +39,14 @@ fn asked(words: &[String], namespace: &str) -> Result<Asked> {
     };
     let is_name = |name: &str| !name.is_empty() && !name.contains('/');
     match &asked {
-        Asked::Pod(namespace, name) if is_name(namespace) && is_name(name) => Ok(asked),
-        Asked::Name(name) if is_name(name) => Ok(asked),
+        PodQuery::Pod(namespace, name) if is_name(namespace) && is_name(name) => Ok(asked),
+        PodQuery::Name(name) if is_name(name) => Ok(asked),
         _ => bail!("{:?} names no pod: it is NAMESPACE/POD", words.join(" ")),
     }
 }
 
 /// Of a bare name; `default`, as with kubectl, if no namespace has such a pod.
-fn namespace_of(state: &State, name: &str) -> Result<String> {
+fn namespace_of(state: &StateReport, name: &str) -> Result<String> {
     let mut found = state.pods.iter().filter(|pod| pod.name == name).map(|pod| pod.namespace.as_str());
     match (found.next(), found.next()) {
         (None, _) => Ok("default".to_owned()),
@@ -72,11 +72,11 @@ mod tests {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             asked(&words, namespace)
         };
-        let web = Asked::Pod("shop".into(), "web".into());
+        let web = PodQuery::Pod("shop".into(), "web".into());
         assert_eq!(of(&["shop/web"], "").unwrap(), web);
         assert_eq!(of(&["shop", "web"], "").unwrap(), web);
         assert_eq!(of(&["web"], "shop").unwrap(), web);
-        assert_eq!(of(&["web"], "").unwrap(), Asked::Name("web".into()));
+        assert_eq!(of(&["web"], "").unwrap(), PodQuery::Name("web".into()));
         for words in [&[][..], &["a", "b", "c"], &["/web"], &["shop/"], &["a/b/c"], &[""]] {
             assert!(of(words, "").is_err(), "{words:?}");
         }

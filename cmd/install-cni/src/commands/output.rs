@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flags::{Flag, Values};
+use flags::{Flag, FlagValues};
 use model::parse_go_bool;
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use super::{NO_COLOR, OUTPUT};
 
 /// What stands on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum OutputFormat {
     /// For people.
     Table,
     /// One JSON value.
@@ -25,29 +25,29 @@ pub(crate) enum Form {
 
 /// How to print.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Output {
+pub(crate) struct OutputOptions {
     /// In which form.
-    pub(crate) form: Form,
+    pub(crate) form: OutputFormat,
     /// With colours.
     pub(crate) colour: bool,
 }
 
-impl Output {
+impl OutputOptions {
     /// As the flags, the variable `NO_COLOR` and the terminal have it.
     ///
     /// # Errors
     /// There is no such form.
-    pub(crate) fn read(values: &Values) -> Result<Output> {
+    pub(crate) fn read(values: &FlagValues) -> Result<OutputOptions> {
         let form = match values.text(&OUTPUT) {
-            "table" | "" => Form::Table,
-            "json" => Form::Json,
-            "yaml" => Form::Yaml,
+            "table" | "" => OutputFormat::Table,
+            "json" => OutputFormat::Json,
+            "yaml" => OutputFormat::Yaml,
             other => bail!("--output: {other:?} is none of table, json and yaml"),
         };
         let unwanted =
             is_on(values, &NO_COLOR)? || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Ok(Output { form, colour: !unwanted && !dumb && io::stdout().is_terminal() })
+        Ok(OutputOptions { form, colour: !unwanted && !dumb && io::stdout().is_terminal() })
     }
 
     /// Prints a value: as a table, made by the function that is told whether colours are wanted, or as it is.
@@ -60,9 +60,11 @@ impl Output {
         table: impl FnOnce(bool) -> String,
     ) -> Result<()> {
         let text = match self.form {
-            Form::Table => table(self.colour),
-            Form::Json => format!("{}\n", serde_json::to_string_pretty(value).context("cannot write JSON")?),
-            Form::Yaml => report::to_yaml(&serde_json::to_value(value).context("cannot write YAML")?),
+            OutputFormat::Table => table(self.colour),
+            OutputFormat::Json => {
+                format!("{}\n", serde_json::to_string_pretty(value).context("cannot write JSON")?)
+            }
+            OutputFormat::Yaml => report::to_yaml(&serde_json::to_value(value).context("cannot write YAML")?),
         };
         write(text.as_bytes())
     }
@@ -72,7 +74,7 @@ impl Output {
 ///
 /// # Errors
 /// It is neither true nor false.
-pub(crate) fn is_on(values: &Values, flag: &Flag) -> Result<bool> {
+pub(crate) fn is_on(values: &FlagValues, flag: &Flag) -> Result<bool> {
     let text = values.text(flag);
     if text.is_empty() {
         return Ok(false);

@@ -1,15 +1,15 @@
 //! `uninstall --dry-run`: what an uninstallation would take away.
 
 use anyhow::Result;
-use report::{CaptureState, Comparison, RedirectionMode, State, clean, tables};
+use report::{CaptureState, Comparison, RedirectionMode, StateReport, clean, tables};
 use serde::Serialize;
 
-use super::Output;
+use super::OutputOptions;
 
 /// What would be taken away, in words and in those of the kernel's own tools.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Removal {
+struct RemovalPlan {
     files: Vec<String>,
     network: Vec<String>,
     pods: Vec<String>,
@@ -20,13 +20,13 @@ struct Removal {
 ///
 /// # Errors
 /// It cannot be printed.
-pub(crate) fn show(state: &State, output: Output) -> Result<()> {
-    let removal = Removal::of(state);
+pub(crate) fn show(state: &StateReport, output: OutputOptions) -> Result<()> {
+    let removal = RemovalPlan::of(state);
     output.print(&removal, |_| removal.table())
 }
 
-impl Removal {
-    fn of(state: &State) -> Removal {
+impl RemovalPlan {
+    fn of(state: &StateReport) -> RemovalPlan {
         let network = &state.network;
         let mut all = objects(&network.firewall);
         all.extend(objects(&network.ipsets));
@@ -46,7 +46,7 @@ impl Removal {
         let pods =
             pods.map(|pod| format!("rules and the policy route in the network namespace of {}", pod.title()));
         let cleaned = |all: Vec<String>| all.iter().map(|text| clean(text)).collect();
-        Removal {
+        RemovalPlan {
             files: cleaned(files.collect()),
             network: cleaned(all),
             pods: cleaned(pods.collect()),

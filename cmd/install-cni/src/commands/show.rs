@@ -3,19 +3,19 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use report::{CaptureState, PodState, State, tables};
+use report::{CaptureState, PodState, StateReport, tables};
 use serde_json::json;
 
-use super::{CANNOT, Call, output::is_on};
+use super::{CANNOT, CommandInvocation, output::is_on};
 use crate::inspect;
 
-pub(super) fn state(call: &Call) -> Result<ExitCode> {
+pub(super) fn state(call: &CommandInvocation) -> Result<ExitCode> {
     let state = inspect::obtain(&call.settings)?;
     call.output.print(&state, |colour| tables::summary(&state, colour))?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn list(call: &Call) -> Result<ExitCode> {
+pub(super) fn list(call: &CommandInvocation) -> Result<ExitCode> {
     let bypassing = is_on(&call.values, &super::BYPASSING)?;
     let wanted = match (call.values.text(&super::WITH_STATE), bypassing) {
         ("", false) => None,
@@ -43,12 +43,12 @@ pub(super) fn list(call: &Call) -> Result<ExitCode> {
 }
 
 /// A list that is empty because nobody made one, or that nobody has read to its end.
-fn no_pods_are_known(state: &State) -> bool {
+fn no_pods_are_known(state: &StateReport) -> bool {
     (state.pods.is_empty() && !state.seen.blind.is_empty()) || (state.node.ambient && !state.node.synced)
 }
 
 #[expect(clippy::print_stderr, reason = "the list itself is on standard output, for scripts")]
-fn complain_unknown(state: &State) {
+fn complain_unknown(state: &StateReport) {
     tables::not_known(state).iter().for_each(|what| eprintln!("install-cni: not known: {what}"));
 }
 
@@ -61,7 +61,7 @@ fn capture(word: &str) -> Result<CaptureState> {
     }
 }
 
-pub(super) fn verify(call: &Call) -> Result<ExitCode> {
+pub(super) fn verify(call: &CommandInvocation) -> Result<ExitCode> {
     let state = inspect::obtain(&call.settings)?;
     let (differences, unknown) = (state.differences(), tables::not_known(&state));
     let equal = differences.is_empty() && unknown.is_empty();
@@ -74,7 +74,7 @@ pub(super) fn verify(call: &Call) -> Result<ExitCode> {
     })
 }
 
-pub(super) fn plan(call: &Call) -> Result<ExitCode> {
+pub(super) fn plan(call: &CommandInvocation) -> Result<ExitCode> {
     let state = inspect::obtain(&call.settings)?;
     call.output.print(&state.plan, |colour| tables::plan(&state, colour))?;
     let cannot_tell =

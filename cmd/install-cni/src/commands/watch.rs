@@ -9,24 +9,24 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use report::State;
+use report::StateReport;
 
 use super::{
-    CANNOT, Call,
-    output::{self, Form},
+    CANNOT, CommandInvocation,
+    output::{self, OutputFormat},
 };
 use crate::inspect;
-use changes::{Event, changes};
+use changes::{StateChange, changes};
 
 /// Between two questions to the agent, each of which costs it a look at the kernel.
 const PERIOD: Duration = Duration::from_secs(1);
 
-pub(super) fn run(call: &Call) -> Result<ExitCode> {
+pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let end = match call.values.text(&super::FOR) {
         "" => None,
         text => Some(Instant::now() + duration(text)?),
     };
-    let mut watch = Watch { last: None, lost: None, form: call.output.form };
+    let mut watch = StateWatcher { last: None, lost: None, form: call.output.form };
     loop {
         let began = Instant::now();
         let limit = end.map_or(inspect::LIMIT, |end| {
@@ -42,20 +42,20 @@ pub(super) fn run(call: &Call) -> Result<ExitCode> {
     Ok(if watch.last.is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
 }
 
-struct Watch {
-    last: Option<State>,
+struct StateWatcher {
+    last: Option<StateReport>,
     /// Why the agent does not answer, as it was said.
     lost: Option<String>,
-    form: Form,
+    form: OutputFormat,
 }
 
-impl Watch {
-    fn take(&mut self, answer: Result<State>) -> Result<()> {
+impl StateWatcher {
+    fn take(&mut self, answer: Result<StateReport>) -> Result<()> {
         let mut events = Vec::new();
         match answer {
             Ok(state) => {
                 if self.lost.take().is_some() {
-                    events.push(Event::node("agent", "the agent answers again".to_owned()));
+                    events.push(StateChange::node("agent", "the agent answers again".to_owned()));
                 }
                 events.extend(changes(self.last.as_ref(), &state));
                 self.last = Some(state);
@@ -63,7 +63,7 @@ impl Watch {
             Err(error) => {
                 let why = crate::in_words(&error);
                 if self.lost.as_ref() != Some(&why) {
-                    events.push(Event::node("agent", format!("the agent does not answer: {why}")));
+                    events.push(StateChange::node("agent", format!("the agent does not answer: {why}")));
                     self.lost = Some(why);
                 }
             }
@@ -72,11 +72,11 @@ impl Watch {
         events.iter().try_for_each(|event| self.print(event, &time))
     }
 
-    fn print(&self, event: &Event, time: &str) -> Result<()> {
+    fn print(&self, event: &StateChange, time: &str) -> Result<()> {
         let text = match self.form {
-            Form::Table => event.line(time),
-            Form::Json => format!("{}\n", event.value(time)),
-            Form::Yaml => format!("---\n{}", report::to_yaml(&event.value(time))),
+            OutputFormat::Table => event.line(time),
+            OutputFormat::Json => format!("{}\n", event.value(time)),
+            OutputFormat::Yaml => format!("---\n{}", report::to_yaml(&event.value(time))),
         };
         output::write(text.as_bytes())
     }

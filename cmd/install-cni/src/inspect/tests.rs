@@ -13,9 +13,9 @@ pub(crate) fn directory(name: &str) -> PathBuf {
 }
 
 /// A document with this node's name.
-pub(crate) fn document(node: &str) -> State {
+pub(crate) fn document(node: &str) -> StateReport {
     let node = NodeState { name: node.to_owned(), ..NodeState::default() };
-    State { schema: SCHEMA.to_owned(), node, ..State::default() }
+    StateReport { schema: SCHEMA.to_owned(), node, ..StateReport::default() }
 }
 
 /// Answers one request with these bytes, and tells what was asked.

@@ -4,21 +4,21 @@ use std::path::{Path, PathBuf};
 
 use agent::{CaptureConfig, InPodConfig};
 use cni_types::run_dir;
-use flags::{Flag, Source};
+use flags::{Flag, ValueSource};
 use netfilter::Backend;
 use planner::{
     ambient::AmbientPolicy,
-    node::{NodeConfig, Priorities, Tables},
+    node::{NodeConfig, RouteTables, RulePriorities},
     selector::Enablement,
     ztunnel::ZtunnelSelector,
 };
 
-use rules::inpod::{self, Probes};
+use rules::inpod::{self, ProbeAddresses};
 
-use super::{Identity, Reader};
+use super::{AgentIdentity, SettingsReader};
 use crate::{
-    ambient::{Ambient, PodSource},
-    events::{EventSettings, Places},
+    ambient::{AmbientOptions, PodSource},
+    events::{EventSettings, HostPaths},
     options,
 };
 
@@ -27,9 +27,9 @@ const SELECTORS: Flag = options::AMBIENT_ENABLEMENT_SELECTOR;
 /// Old values of kernel settings, beside the socket.
 const JOURNAL: &str = "settings-before.json";
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// The outer value is none after a mistake, the inner one when ambient mode is off.
-    pub(super) fn ambient(&mut self, identity: &Identity) -> Option<Option<Ambient>> {
+    pub(super) fn ambient(&mut self, identity: &AgentIdentity) -> Option<Option<AmbientOptions>> {
         let on = self.boolean(&options::AMBIENT_ENABLED)?;
         let node = self.node_config();
         let (policy, source) = (self.ambient_policy(identity), self.pod_source());
@@ -43,7 +43,7 @@ impl Reader<'_> {
             _ => None,
         };
         let policy = policy?;
-        let agent = agent::Settings {
+        let agent = agent::AgentSettings {
             capture: capture?,
             // Charts that leave the entry to the agent, or set selectors, are of versions whose ztunnel is in the pod, and do
             // not mount what node-level capture needs.
@@ -60,13 +60,20 @@ impl Reader<'_> {
         let fallback_file = self.optional(&options::NO_ZTUNNEL_POLICY_FILE).map(PathBuf::from);
         let events = agent.capture.in_pod().map(|chosen| EventSettings {
             socket: run_dir::path(&self.run_dir(), run_dir::EVENT_SOCKET).into(),
-            places: Places {
+            places: HostPaths {
                 root: self.text(&options::HOST_ROOT).into(),
                 proc: chosen.proc.clone(),
                 netns_directory: self.text(&options::NETNS_DIR).into(),
             },
         });
-        Some(on.then_some(Ambient { agent, socket, source: source?, fallback_file, host_network, events }))
+        Some(on.then_some(AmbientOptions {
+            agent,
+            socket,
+            source: source?,
+            fallback_file,
+            host_network,
+            events,
+        }))
     }
 
     fn capture(&mut self) -> Option<CaptureConfig> {
@@ -95,10 +102,10 @@ impl Reader<'_> {
         let (dns_capture, ipv6) =
             (self.boolean(&options::AMBIENT_DNS_CAPTURE), self.boolean(&options::AMBIENT_IPV6));
         Some(InPodConfig {
-            rules: inpod::Config {
-                probes: Probes { v4: v4?, v6: v6? },
+            rules: inpod::InPodRulesConfig {
+                probes: ProbeAddresses { v4: v4?, v6: v6? },
                 branch_probes: branch_probes?,
-                ..inpod::Config::default()
+                ..inpod::InPodRulesConfig::default()
             },
             socket: self.text(&options::ZTUNNEL_UDS_ADDRESS).into(),
             dns_capture: dns_capture?,
@@ -165,7 +172,7 @@ impl Reader<'_> {
         }
     }
 
-    fn ambient_policy(&mut self, identity: &Identity) -> Option<AmbientPolicy> {
+    fn ambient_policy(&mut self, identity: &AgentIdentity) -> Option<AmbientPolicy> {
         let text = self.text(&options::ZTUNNEL_LABEL);
         let Some((key, value)) = text.split_once('=').filter(|(key, _)| !key.is_empty()) else {
             self.mistake(&options::ZTUNNEL_LABEL, format!("{text:?} is no key=value"));
@@ -190,10 +197,10 @@ impl Reader<'_> {
     /// The namespace that somebody chose. Unless somebody did, ours too: Istio's chart of 1.20 has no value for it, and on
     /// some platforms puts agent and ztunnel into kube-system. No other: whoever may make pods of ztunnel's service account
     /// in our namespace may replace the agent as well.
-    fn ztunnel_namespaces(&self, identity: &Identity) -> Vec<String> {
+    fn ztunnel_namespaces(&self, identity: &AgentIdentity) -> Vec<String> {
         let (chosen, source) = self.values.get(&options::SYSTEM_NAMESPACE);
         let own = Some(&identity.namespace)
-            .filter(|own| source == Source::Default && !own.is_empty() && own.as_str() != chosen);
+            .filter(|own| source == ValueSource::Default && !own.is_empty() && own.as_str() != chosen);
         [Some(chosen.to_owned()), own.cloned()].into_iter().flatten().collect()
     }
 
@@ -203,7 +210,7 @@ impl Reader<'_> {
         Some(NodeConfig {
             links: links?,
             tables: tables?,
-            priorities: Priorities { first: first? },
+            priorities: RulePriorities { first: first? },
             ..NodeConfig::default()
         })
     }
@@ -217,14 +224,14 @@ impl Reader<'_> {
         number
     }
 
-    fn tables(&mut self) -> Option<Tables> {
+    fn tables(&mut self) -> Option<RouteTables> {
         let text = self.text(&options::AMBIENT_TABLES);
         let numbers: Vec<u32> = text.split(',').filter_map(|number| number.trim().parse().ok()).collect();
         let [inbound, outbound, slot_inbound, slot_outbound, slot_return] = numbers[..] else {
             self.mistake(&options::AMBIENT_TABLES, format!("{text:?} are not five numbers"));
             return None;
         };
-        let tables = Tables { inbound, outbound, slot_inbound, slot_outbound, slot_return };
+        let tables = RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return };
         let all = NodeConfig { tables, ..NodeConfig::default() }.all_tables();
         let distinct: std::collections::BTreeSet<_> = all.iter().collect();
         let free = |table: &&model::TableId| table.0 > 0 && !(253..=255).contains(&table.0);
@@ -238,7 +245,7 @@ impl Reader<'_> {
         Some(tables)
     }
 
-    fn tools(&mut self) -> Option<netfilter::Options> {
+    fn tools(&mut self) -> Option<netfilter::FirewallOptions> {
         let forced = match self.optional(&options::FORCE_IPTABLES_BINARY) {
             None => None,
             Some(text) => match text.parse::<Backend>() {
@@ -250,6 +257,6 @@ impl Reader<'_> {
             },
         };
         let lock_directory = Some(self.debug_socket().with_file_name(run_dir::LOCKS));
-        Some(netfilter::Options { forced, lock_directory, ..netfilter::Options::default() })
+        Some(netfilter::FirewallOptions { forced, lock_directory, ..netfilter::FirewallOptions::default() })
     }
 }

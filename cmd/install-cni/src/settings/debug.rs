@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use cni_types::run_dir;
-use flags::{Flag, Source, Values};
-use report::Setting;
+use flags::{Flag, FlagValues, ValueSource};
+use report::EffectiveSetting;
 use telemetry::http::ListenAddress;
 
-use super::{DEBUG_SOCKET, Reader, Settings};
+use super::{DEBUG_SOCKET, DaemonSettings, SettingsReader};
 use crate::options;
 
 /// Name of the file beside it with the last state that an agent has seen.
@@ -24,7 +24,7 @@ pub(crate) struct DebugAddress {
     pub(crate) port: u16,
 }
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// The outer value is none after a mistake.
     pub(super) fn debug(&mut self) -> Option<Option<DebugAddress>> {
         let port = self.port(&options::CTRLZ_PORT)?;
@@ -50,21 +50,21 @@ impl Reader<'_> {
 }
 
 /// Every value, and where it came from.
-pub(super) fn config(values: &Values) -> Vec<Setting> {
+pub(super) fn config(values: &FlagValues) -> Vec<EffectiveSetting> {
     let all = values.iter().filter(|(flag, _, _)| *flag != TEMPLATE.long);
-    all.map(|(flag, text, source)| Setting {
+    all.map(|(flag, text, source)| EffectiveSetting {
         name: flag.to_owned(),
         value: text.to_owned(),
         origin: match source {
-            Source::Default => "default".to_owned(),
-            Source::Variable(variable) => format!("environment {variable}"),
+            ValueSource::Default => "default".to_owned(),
+            ValueSource::Variable(variable) => format!("environment {variable}"),
             _ => "flag".to_owned(),
         },
     })
     .collect()
 }
 
-impl Settings {
+impl DaemonSettings {
     /// The file with the last debug state, for commands that find no agent.
     pub(crate) fn last_state(&self) -> PathBuf {
         self.debug_socket.with_file_name(LAST_STATE)

@@ -7,12 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cni_types::{Entry, POD_ANNOTATIONS, run_dir};
-use flags::{Flag, Source};
-use installer::{Json, Template};
+use cni_types::{ConflistEntry, POD_ANNOTATIONS, run_dir};
+use flags::{Flag, ValueSource};
+use installer::{EntryTemplate, Json};
 use model::parse_go_bool;
 
-use super::{Identity, Reader};
+use super::{AgentIdentity, SettingsReader};
 use crate::options;
 
 /// Where the plugin asks, unless its entry says otherwise.
@@ -26,7 +26,7 @@ const LABELS: &str = r#"[
         {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
      "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]"#;
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// Nobody gives a template: the entry is made here.
     pub(super) fn is_generated(&self) -> bool {
         let given =
@@ -47,7 +47,7 @@ impl Reader<'_> {
     /// What is in that directory, unless somebody put it elsewhere.
     pub(super) fn shared(&self, flag: &Flag, name: &str) -> String {
         match self.values.get(flag).1 {
-            Source::Default => run_dir::path(&self.run_dir(), name),
+            ValueSource::Default => run_dir::path(&self.run_dir(), name),
             _ => self.text(flag),
         }
     }
@@ -80,7 +80,7 @@ impl Reader<'_> {
         if socket != expected {
             defaults.push(("agent_socket", Json::String(socket)));
         }
-        if self.values.get(&options::AMBIENT_CONFIG_FILE).1 != Source::Default {
+        if self.values.get(&options::AMBIENT_CONFIG_FILE).1 != ValueSource::Default {
             defaults.push(("ambient_config", Json::String(self.text(&options::AMBIENT_CONFIG_FILE))));
         }
         defaults.extend(self.selectors_as_json().map(|selectors| ("enablement_selectors", selectors)));
@@ -98,19 +98,19 @@ impl Reader<'_> {
     }
 
     /// The entry with Istio's keys of 1.29 to 1.31, and those beyond them that the plugin needs.
-    fn generated(&self, identity: &Identity) -> String {
+    fn generated(&self, identity: &AgentIdentity) -> String {
         let text = |text: &str| Json::String(text.to_owned());
         let empty = || Json::Object(BTreeMap::new());
         let level = match self.values.get(&options::LOG_LEVEL).1 {
-            Source::Default => self.plugin_level.to_owned(),
+            ValueSource::Default => self.plugin_level.to_owned(),
             _ => self.text(&options::LOG_LEVEL),
         };
         let switch = |flag| Json::Bool(self.is_on(flag));
         let excluded = self.excluded_namespaces().into_iter().map(Json::String).collect::<Vec<_>>();
         let mut members = vec![
             ("cniVersion", text("0.3.1")),
-            ("name", text(Entry::TYPE)),
-            ("type", text(Entry::TYPE)),
+            ("name", text(ConflistEntry::TYPE)),
+            ("type", text(ConflistEntry::TYPE)),
             // Upstream writes these two as well; they say nothing.
             ("ipam", empty()),
             ("dns", empty()),
@@ -124,7 +124,7 @@ impl Reader<'_> {
             ("native_nftables", switch(&options::NATIVE_NFTABLES)),
             ("enable_ambient_detection_retry", switch(&options::ENABLE_AMBIENT_DETECTION_RETRY)),
         ];
-        if self.values.get(&options::LOG_UDS_ADDRESS).1 != Source::Default {
+        if self.values.get(&options::LOG_UDS_ADDRESS).1 != ValueSource::Default {
             members.extend(
                 self.optional(&options::LOG_UDS_ADDRESS).map(|path| ("log_uds_address", Json::String(path))),
             );
@@ -135,12 +135,12 @@ impl Reader<'_> {
         Json::Object(members.collect()).to_go_text()
     }
 
-    pub(super) fn template(&mut self, has_config_map: bool, identity: &Identity) -> Template {
+    pub(super) fn template(&mut self, has_config_map: bool, identity: &AgentIdentity) -> EntryTemplate {
         let (text, file) =
             (self.text(&options::CNI_NETWORK_CONFIG), self.optional(&options::CNI_NETWORK_CONFIG_FILE));
         let is_there = file.as_ref().is_some_and(|file| fs::exists(file).unwrap_or(true));
         if self.is_generated() {
-            return Template { text: self.generated(identity), ..Template::default() };
+            return EntryTemplate { text: self.generated(identity), ..EntryTemplate::default() };
         }
         if let (true, Some(file), false, false) = (text.trim().is_empty(), &file, is_there, has_config_map) {
             let what = format!("{file} is not there, and --cni-network-config is empty");
@@ -159,6 +159,6 @@ impl Reader<'_> {
             ("__KUBERNETES_SERVICE_PORT__", around("KUBERNETES_SERVICE_PORT")),
             ("__KUBERNETES_NODE_NAME__", node.unwrap_or_else(|| self.around.host_name())),
         ];
-        Template { live: None, file: file.map(PathBuf::from), text, variables }
+        EntryTemplate { live: None, file: file.map(PathBuf::from), text, variables }
     }
 }

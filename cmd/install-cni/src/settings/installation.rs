@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use flags::Flag;
-use installer::{Authority, Chaining, KubeconfigSettings};
+use installer::{Chaining, KubeconfigSettings, ServerAuthority};
 
-use super::{Identity, Reader, SERVICE_ACCOUNT};
+use super::{AgentIdentity, SERVICE_ACCOUNT, SettingsReader};
 use crate::options;
 
 /// Where the image has what is to be installed.
@@ -16,21 +16,21 @@ const TARGETS: [&str; 2] = ["/host/opt/cni/bin", "/host/secondary-bin-dir"];
 /// Of standalone mode.
 const STANDALONE: &str = "YYY-istio-cni.conf";
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     pub(super) fn installer(
         &mut self,
         server: Option<String>,
-        authority: &Authority,
+        authority: &ServerAuthority,
         has_config_map: bool,
-        identity: &Identity,
-    ) -> Option<installer::Settings> {
+        identity: &AgentIdentity,
+    ) -> Option<installer::InstallerSettings> {
         let kubeconfig = self.kubeconfig(server, authority);
         let chaining = self.chaining();
         let template = self.template(has_config_map, identity);
         let (paths, group_read) = (self.kubeconfig_paths(), self.boolean(&options::CNI_CONF_GROUP_READ));
         let own_name = self.file_name(&options::ISTIO_OWNED_CNI_CONFIG_FILENAME);
         let (kubeconfig_path, former) = paths?;
-        let settings = installer::Settings {
+        let settings = installer::InstallerSettings {
             source: SOURCE.into(),
             targets: TARGETS.map(PathBuf::from).to_vec(),
             conf_dir: self.text(&options::MOUNTED_CNI_NET_DIR).into(),
@@ -60,7 +60,7 @@ impl Reader<'_> {
     fn kubeconfig(
         &mut self,
         server: Option<String>,
-        authority: &Authority,
+        authority: &ServerAuthority,
     ) -> Option<Option<KubeconfigSettings>> {
         let mode = self.mode(&options::KUBECONFIG_MODE);
         if !self.boolean(&options::WRITE_KUBECONFIG)? {

@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, ffi::OsString, path::Path};
 
-use flags::{Request, Source, Values};
+use flags::{FlagValues, ParseOutcome, ValueSource};
 use installer::{Chaining, Json};
 
 use super::*;
@@ -10,7 +10,7 @@ use crate::{FLAGS, STYLE, ambient::PodSource, options::REMOVED};
 #[derive(Clone)]
 struct Around(BTreeMap<String, String>);
 
-impl Surroundings for Around {
+impl HostEnvironment for Around {
     fn variable(&self, name: &str) -> Option<String> {
         self.0.get(name).cloned()
     }
@@ -38,21 +38,21 @@ fn around(env: &[(&str, &str)]) -> Around {
     Around(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
 }
 
-fn values(arguments: &[&str], env: &[(&str, &str)]) -> Values {
+fn values(arguments: &[&str], env: &[(&str, &str)]) -> FlagValues {
     let around = around(env);
     let read = flags::parse(FLAGS.as_slice(), STYLE, arguments.iter().map(OsString::from), |name| {
         around.variable(name)
     });
     match read.unwrap() {
-        Request::Run(values) => values,
-        Request::Help => panic!("nobody asked for help"),
+        ParseOutcome::Run(values) => values,
+        ParseOutcome::Help => panic!("nobody asked for help"),
     }
 }
 
 /// Settings with these flags, and these variables over the usual ones.
-fn read(arguments: &[&str], env: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
+fn read(arguments: &[&str], env: &[(&str, &str)]) -> Result<DaemonSettings, Vec<String>> {
     let env = [USUAL, env].concat();
-    let read = Settings::read(&values(arguments, &env), &around(&env));
+    let read = DaemonSettings::read(&values(arguments, &env), &around(&env));
     read.map(|(settings, _)| settings).map_err(|mistakes| mistakes.0)
 }
 
@@ -163,13 +163,13 @@ fn every_flag_has_its_documented_variables_and_default() {
 fn a_flag_wins_over_each_of_its_variables_and_these_over_the_default() {
     for (name, variables, default) in DOCUMENTED {
         let flag = FLAGS.iter().find(|flag| flag.long == *name).unwrap();
-        assert_eq!(values(&[], &[]).get(flag), (*default, Source::Default));
+        assert_eq!(values(&[], &[]).get(flag), (*default, ValueSource::Default));
         let argument = format!("--{name}=from-flag");
-        assert_eq!(values(&[&argument], &[]).get(flag), ("from-flag", Source::Flag));
+        assert_eq!(values(&[&argument], &[]).get(flag), ("from-flag", ValueSource::Flag));
         for variable in *variables {
             let env = [(*variable, "from-variable")];
-            assert_eq!(values(&[], &env).get(flag), ("from-variable", Source::Variable(variable)));
-            assert_eq!(values(&[&argument], &env).get(flag), ("from-flag", Source::Flag));
+            assert_eq!(values(&[], &env).get(flag), ("from-variable", ValueSource::Variable(variable)));
+            assert_eq!(values(&[&argument], &env).get(flag), ("from-flag", ValueSource::Flag));
         }
     }
     let both = [("ISTIO_OWNED_CNI_CONF_FILENAME", "b"), ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "a")];
@@ -195,7 +195,7 @@ fn without_any_choice_it_installs_as_istio_does() {
     let kubeconfig = installer.kubeconfig.clone().unwrap();
     assert_eq!((kubeconfig.mode, kubeconfig.server.as_str()), (0o600, "https://10.96.0.1:443"));
     let account = Path::new("/var/run/secrets/kubernetes.io/serviceaccount");
-    assert_eq!(kubeconfig.authority, Authority::File(account.join("ca.crt")));
+    assert_eq!(kubeconfig.authority, ServerAuthority::File(account.join("ca.crt")));
     assert_eq!(kubeconfig.token, account.join("token"));
     assert_eq!(settings.monitoring_port, Some(15014));
     assert_eq!(settings.log_socket.as_deref(), Some(Path::new("/var/run/istio-cni/log.sock")));
@@ -207,7 +207,7 @@ fn without_any_choice_it_installs_as_istio_does() {
 /// Settings as text, to compare all of them, without and with this variable set to nothing.
 fn unset_and_empty(base: &[(&str, &str)], variable: &str) -> (String, String) {
     let without: Vec<_> = base.iter().filter(|(name, _)| *name != variable).copied().collect();
-    let settings = |env: &[(&str, &str)]| match Settings::read(&values(&[], env), &around(env)) {
+    let settings = |env: &[(&str, &str)]| match DaemonSettings::read(&values(&[], env), &around(env)) {
         Ok(read) => format!("{read:?}"),
         Err(mistakes) => panic!("{env:?}: {mistakes}"),
     };
@@ -231,7 +231,7 @@ fn an_empty_variable_counts_as_unset_for_every_setting() {
 
 /// The same without the usual variables.
 fn read_alone(env: &[(&str, &str)]) -> String {
-    format!("{:?}", Settings::read(&values(&[], env), &around(env)).unwrap())
+    format!("{:?}", DaemonSettings::read(&values(&[], env), &around(env)).unwrap())
 }
 
 #[test]

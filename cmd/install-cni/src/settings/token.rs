@@ -6,14 +6,14 @@ use serde::Deserialize;
 /// The claims that Kubernetes adds to a bound token (KEP 1205); of those, the pod's name.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Claims {
+struct TokenClaims {
     #[serde(rename = "kubernetes.io")]
-    kubernetes: Bound,
+    kubernetes: KubernetesClaims,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Bound {
+struct KubernetesClaims {
     pod: BoundPod,
 }
 
@@ -28,7 +28,7 @@ struct BoundPod {
 pub(super) fn pod_of(token: &str) -> Option<String> {
     let payload = token.trim().split('.').nth(1)?;
     let claims = URL_SAFE_NO_PAD.decode(payload).ok()?;
-    let claims: Claims = serde_json::from_slice(&claims).ok()?;
+    let claims: TokenClaims = serde_json::from_slice(&claims).ok()?;
     Some(claims.kubernetes.pod.name).filter(|name| !name.is_empty())
 }
 

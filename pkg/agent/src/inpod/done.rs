@@ -5,49 +5,49 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use inpod::Report;
+use inpod::CaptureReport;
 use model::PodName;
 use netns::NetnsId;
-use pod_status::lifecycle::{Event as PodEvent, RulesState};
+use pod_status::lifecycle::{PodEvent, RulesState};
 use tracing::{debug, info, warn};
-use zds::Event;
+use zds::ZdsEvent;
 
 use super::{
     InPodCapture,
     enrolled_pod::EnrolledPod,
-    worker::{Done, Look},
+    worker::{JobResult, RulesCheck},
 };
 use crate::{
     agent_state::AgentState,
-    history::{Entry, summary},
-    reconciler::Scope,
+    history::{HistoryEntry, summary},
+    reconciler::ReconcileScope,
 };
 
 impl InPodCapture {
-    pub(super) fn take(&mut self, core: &mut AgentState, done: Done) {
+    pub(super) fn take(&mut self, core: &mut AgentState, done: JobResult) {
         if !self.is_nothing_new(&done) {
-            core.mark_dirty(Scope::Membership);
+            core.mark_dirty(ReconcileScope::Membership);
         }
         self.tell_notices(core, &done);
         match done {
-            Done::Captured { uid, netns, result } => {
+            JobResult::Captured { uid, netns, result } => {
                 self.note_captured(core, &uid, &result);
                 self.captured(&uid, netns, result);
             }
-            Done::Looked { uid, netns, result } => {
+            JobResult::Looked { uid, netns, result } => {
                 self.note_looked(core, &uid, &result);
                 if self.looked(&uid, netns, result) {
                     self.tell_bypasses(core);
                 }
             }
-            Done::Released { uid, result } => {
+            JobResult::Released { uid, result } => {
                 let done = result.as_ref().map(|_| ()).map_err(String::as_str);
                 self.note(core, &uid, "left the mesh", "its rules were removed", done);
                 self.released(&uid, result);
             }
-            Done::Searched(result) => self.found(core, result),
-            Done::Exempted { took, result } => self.exempted(core, took, result),
-            Done::Zds(Event::Connections { connected, synced, unknown }) => {
+            JobResult::Searched(result) => self.found(core, result),
+            JobResult::Exempted { took, result } => self.exempted(core, took, result),
+            JobResult::Zds(ZdsEvent::Connections { connected, synced, unknown }) => {
                 if connected != self.connections {
                     let what = format!("connections of ztunnel: {connected}, before: {}", self.connections);
                     note_ztunnel(core, None, &what, Ok(()));
@@ -57,11 +57,11 @@ impl InPodCapture {
                 self.metrics.unknown_ztunnels(unknown);
                 self.connected(connected, synced);
             }
-            Done::Zds(Event::Accepted { uid, netns }) => {
+            JobResult::Zds(ZdsEvent::Accepted { uid, netns }) => {
                 self.note_said(core, &uid, "ztunnel serves the pod", Ok(()));
                 self.handle(&uid, PodEvent::Accepted(netns));
             }
-            Done::Zds(Event::Refused { uid, netns, error }) => {
+            JobResult::Zds(ZdsEvent::Refused { uid, netns, error }) => {
                 let is_new = self
                     .enrolled
                     .get(&uid)
@@ -74,7 +74,7 @@ impl InPodCapture {
         }
     }
 
-    fn note_captured(&self, core: &mut AgentState, uid: &str, result: &Result<Report, String>) {
+    fn note_captured(&self, core: &mut AgentState, uid: &str, result: &Result<CaptureReport, String>) {
         let is_awaited =
             self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.lifecycle.is_awaited());
         let cause = if is_awaited { "ADD" } else { "joined the mesh" };
@@ -88,7 +88,7 @@ impl InPodCapture {
         }
     }
 
-    fn note_looked(&self, core: &mut AgentState, uid: &str, result: &Result<Look, String>) {
+    fn note_looked(&self, core: &mut AgentState, uid: &str, result: &Result<RulesCheck, String>) {
         match result {
             Ok(look) if look.repaired.is_empty() => {}
             Ok(look) => {
@@ -103,7 +103,7 @@ impl InPodCapture {
     fn note(&self, core: &mut AgentState, uid: &str, cause: &str, what: &str, done: Result<(), &str>) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             let (pod, took) = (Some(enrolled_pod.name.to_string()), enrolled_pod.begun.elapsed());
-            core.history.note(Entry {
+            core.history.note(HistoryEntry {
                 cause: cause.to_owned(),
                 what: what.to_owned(),
                 pod,
@@ -122,24 +122,24 @@ impl InPodCapture {
 
     /// Most looks show what was seen before; and with the rules of a pod that an ADD waits for, ztunnel comes next, whose
     /// answer is not to wait for a turn.
-    fn is_nothing_new(&self, done: &Done) -> bool {
+    fn is_nothing_new(&self, done: &JobResult) -> bool {
         let of = |uid: &String, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
         match done {
-            Done::Looked { uid, result: Ok(look), .. } => {
+            JobResult::Looked { uid, result: Ok(look), .. } => {
                 let is_verified = |pod: &EnrolledPod| pod.lifecycle.rules() == RulesState::Verified;
                 look.repaired.is_empty() && of(uid, is_verified)
             }
-            Done::Captured { uid, result: Ok(_), .. } => {
+            JobResult::Captured { uid, result: Ok(_), .. } => {
                 of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
             }
-            Done::Exempted { .. } => true, // a turn follows if it is
+            JobResult::Exempted { .. } => true, // a turn follows if it is
             _ => false,
         }
     }
 
-    fn tell_notices(&self, core: &mut AgentState, done: &Done) {
+    fn tell_notices(&self, core: &mut AgentState, done: &JobResult) {
         match done {
-            Done::Looked { uid, result: Ok(look), .. } if !look.repaired.is_empty() => {
+            JobResult::Looked { uid, result: Ok(look), .. } if !look.repaired.is_empty() => {
                 if let Some(enrolled_pod) =
                     self.enrolled.get(uid).filter(|enrolled_pod| !enrolled_pod.lifecycle.is_leaving())
                 {
@@ -147,7 +147,7 @@ impl InPodCapture {
                         .repaired(&format!("traffic of {} to ztunnel", enrolled_pod.name), &look.repaired);
                 }
             }
-            Done::Zds(Event::Connections { connected, .. }) => {
+            JobResult::Zds(ZdsEvent::Connections { connected, .. }) => {
                 let meanwhile = "new connections of captured pods fail until one is there";
                 core.notices.ztunnel(*connected > 0, meanwhile, Instant::now());
             }
@@ -164,7 +164,7 @@ impl InPodCapture {
         self.metrics.ztunnels(number, synced);
     }
 
-    fn captured(&mut self, uid: &str, netns: NetnsId, result: Result<Report, String>) {
+    fn captured(&mut self, uid: &str, netns: NetnsId, result: Result<CaptureReport, String>) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         self.metrics.step("capture pod", result.is_ok());
         let PodName { namespace, name } = &enrolled_pod.name;
@@ -190,13 +190,13 @@ impl InPodCapture {
     }
 
     /// Whether rules of other components precede ours that did not before, or no longer do.
-    fn looked(&mut self, uid: &str, netns: NetnsId, result: Result<Look, String>) -> bool {
+    fn looked(&mut self, uid: &str, netns: NetnsId, result: Result<RulesCheck, String>) -> bool {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
         let mut differs = false;
         let PodName { namespace, name } = &enrolled_pod.name;
         let is_there = enrolled_pod.id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
         let result = match result {
-            Ok(Look { glance, repaired }) => {
+            Ok(RulesCheck { glance, repaired }) => {
                 if !repaired.is_empty() {
                     warn!(target: "ambient", %namespace, pod = %name, rules = repaired.join("; "), "rules of the pod restored");
                     self.metrics.repaired("pod");
@@ -249,5 +249,5 @@ impl InPodCapture {
 
 fn note_ztunnel(core: &mut AgentState, pod: Option<String>, what: &str, done: Result<(), &str>) {
     let (cause, what) = ("ztunnel".to_owned(), what.to_owned());
-    core.history.note(Entry { cause, what, pod, took: Duration::ZERO, error: done.err() });
+    core.history.note(HistoryEntry { cause, what, pod, took: Duration::ZERO, error: done.err() });
 }

@@ -6,16 +6,16 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use inpod::RulesSnapshot;
+use inpod::PodRulesSnapshot;
 use model::{NetworkPrivilege, Pod, PodName};
 use netns::{Netns, NetnsId};
 use pod_status::{
-    Evidence, Life,
-    lifecycle::{Lifecycle, RulesState, Time},
+    Evidence, PodLife,
+    lifecycle::{AgentTime, Lifecycle, RulesState},
 };
 use zds::Workload;
 
-use crate::{reconciler::Reply, snapshot::EnrolledPodView};
+use crate::{reconciler::ReplySender, snapshot::EnrolledPodView};
 
 /// The pod.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct EnrolledPod {
     /// UIDs by which its processes are known.
     pub(super) uids: Vec<String>,
     pub(super) ips: Vec<IpAddr>,
-    pub(super) options: rules::inpod::Pod,
+    pub(super) options: rules::inpod::PodOptions,
     /// What it may do to its own network namespace.
     pub(super) privilege: NetworkPrivilege,
     /// The container of its last ADD; empty if its namespace was found.
@@ -37,20 +37,20 @@ pub(super) struct EnrolledPod {
     /// When the last work on it began.
     pub(super) begun: Instant,
     /// What was last seen of its rules.
-    pub(super) seen: Option<Arc<RulesSnapshot>>,
+    pub(super) seen: Option<Arc<PodRulesSnapshot>>,
     /// When its rules were last looked at.
     pub(super) looked: Option<SystemTime>,
     /// Those who wait for its ADD.
-    pub(super) waiting: Vec<Reply<Result<(), String>>>,
+    pub(super) waiting: Vec<ReplySender<Result<(), String>>>,
 }
 
 impl EnrolledPod {
     /// `annotation`: what the API shows as its redirection.
     pub(super) fn new(
         pod: &Pod,
-        options: rules::inpod::Pod,
+        options: rules::inpod::PodOptions,
         annotation: Option<&str>,
-        now: Time,
+        now: AgentTime,
     ) -> EnrolledPod {
         EnrolledPod {
             name: pod.name(),
@@ -84,7 +84,7 @@ impl EnrolledPod {
     }
 
     /// What is known of it, from which all that is reported of it follows. `connected`: a ztunnel is.
-    pub(super) fn evidence(&self, life: Life, connected: bool) -> Evidence {
+    pub(super) fn evidence(&self, life: PodLife, connected: bool) -> Evidence {
         self.lifecycle.evidence(life, connected, self.bypasses().next().is_some())
     }
 
@@ -111,7 +111,7 @@ impl EnrolledPod {
     /// For people who ask.
     pub(super) fn view(&self, connected: bool) -> EnrolledPodView {
         EnrolledPodView {
-            evidence: self.evidence(Life::Running, connected),
+            evidence: self.evidence(PodLife::Running, connected),
             ips: self.ips.clone(),
             options: self.options.clone(),
             netns: self.netns.clone(),

@@ -3,39 +3,39 @@
 
 use std::time::Duration;
 
-use inpod::Ensured;
+use inpod::EnsureReport;
 use netfilter::RulesSnapshot;
 use tracing::warn;
 
-use super::{InPodCapture, worker::Job};
+use super::{InPodCapture, worker::CaptureJob};
 use crate::{
     agent_state::AgentState,
-    capture_mode::Trouble,
-    history::{Entry, summary},
-    reconciler::Scope,
+    capture_mode::TroubleMessage,
+    history::{HistoryEntry, summary},
+    reconciler::ReconcileScope,
 };
 
 /// How far the rules are.
 #[derive(Debug, Default)]
-pub(super) struct Exemption {
+pub(super) struct ProbeExemption {
     /// What a worker saw last.
     seen: Option<RulesSnapshot>,
     /// One is at it.
     busy: bool,
     /// They were looked at, with whatever result.
     was_tried: bool,
-    sets: Option<Trouble>,
-    rules: Option<Trouble>,
+    sets: Option<TroubleMessage>,
+    rules: Option<TroubleMessage>,
 }
 
-impl Exemption {
+impl ProbeExemption {
     /// What was begun was dropped.
     pub(super) fn settled(&mut self) {
         self.busy = false;
     }
 
     /// What is wrong, if anything.
-    pub(super) fn trouble(&self) -> Option<Trouble> {
+    pub(super) fn trouble(&self) -> Option<TroubleMessage> {
         let of = self.sets.as_ref().or(self.rules.as_ref());
         of.map(|error| format!("the node's probes are not exempt: {error}"))
     }
@@ -51,7 +51,7 @@ impl InPodCapture {
         let before = self.exemption.seen.clone();
         if self.exemption.was_tried {
             self.exemption.busy = true;
-            self.workers.send(Job::Exempt { before }, false);
+            self.workers.send(CaptureJob::Exempt { before }, false);
         } else {
             let began = std::time::Instant::now();
             let result = self.probes.rules().ensure(before.as_ref()).map_err(|error| error.to_string());
@@ -63,13 +63,13 @@ impl InPodCapture {
         &mut self,
         core: &mut AgentState,
         took: Duration,
-        result: Result<Ensured, String>,
+        result: Result<EnsureReport, String>,
     ) {
         self.exemption.busy = false;
         self.exemption.was_tried = true;
         let before = self.exemption.rules.take();
         match result {
-            Ok(Ensured { missing, seen }) => {
+            Ok(EnsureReport { missing, seen }) => {
                 self.exemption.seen = Some(seen);
                 if !missing.is_empty() {
                     self.note_exempted(core, &missing, took);
@@ -78,13 +78,13 @@ impl InPodCapture {
             Err(error) => self.exemption.rules = Some(error),
         }
         if self.exemption.rules != before {
-            core.mark_dirty(Scope::Membership); // whoever asks is told in the next turn
+            core.mark_dirty(ReconcileScope::Membership); // whoever asks is told in the next turn
         }
     }
 
     fn note_exempted(&self, core: &mut AgentState, missing: &[String], took: Duration) {
         let (cause, what) = (core.history.cause(), format!("put in place: {}", summary(missing)));
-        core.history.note(Entry { cause, what, pod: None, took, error: None });
+        core.history.note(HistoryEntry { cause, what, pod: None, took, error: None });
         if self.open {
             warn!(target: "ambient", rules = missing.join("; "), "probe rules of the node restored");
             self.metrics.repaired("node");

@@ -7,15 +7,15 @@ use std::{
 
 use inpod::{NetnsMatch, NetnsQuery};
 use model::Pod;
-use planner::ambient::{NotEnrolled, Standing};
-use pod_status::lifecycle::Event;
+use planner::ambient::{AmbientStanding, NotEnrolled};
+use pod_status::lifecycle::PodEvent;
 use retry::{Attempts, Backoff};
 use tracing::debug;
 
 use super::{
     InPodCapture,
     enrolled_pod::EnrolledPod,
-    worker::{Finds, Job},
+    worker::{CaptureJob, SearchResult},
 };
 use crate::agent_state::AgentState;
 
@@ -102,7 +102,7 @@ impl InPodCapture {
             return;
         }
         self.seeking = true;
-        self.workers.send(Job::Search { processes, records }, !self.searched);
+        self.workers.send(CaptureJob::Search { processes, records }, !self.searched);
     }
 
     /// A pod that has no namespace, or lost it, is looked for now.
@@ -119,7 +119,7 @@ impl InPodCapture {
         self.unplaced = uids;
     }
 
-    pub(super) fn found(&mut self, core: &mut AgentState, result: Result<Finds, String>) {
+    pub(super) fn found(&mut self, core: &mut AgentState, result: Result<SearchResult, String>) {
         if !std::mem::take(&mut self.seeking) {
             return; // all was settled meanwhile
         }
@@ -140,7 +140,7 @@ impl InPodCapture {
         self.search_trouble = None;
         for uid in std::mem::take(&mut self.sought) {
             let there = finds.processes.contains_key(&uid);
-            self.handle(&uid, Event::Searched { there });
+            self.handle(&uid, PodEvent::Searched { there });
         }
         for (uid, found) in finds.processes {
             self.found_one(core, &uid, found);
@@ -169,16 +169,18 @@ impl InPodCapture {
             debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, namespaces = others + 1, "processes of the pod are in several network namespaces");
         }
         let netns = enrolled_pod.settle_in(netns);
-        self.handle(uid, Event::Found { netns, captured });
+        self.handle(uid, PodEvent::Found { netns, captured });
     }
 }
 
 /// Pods outside of the mesh that may have left it while no agent was here.
 fn suspects(core: &AgentState) -> impl Iterator<Item = &Pod> {
     let out = |pod: &&Pod| match core.standing(pod) {
-        Standing::Out(NotEnrolled::HostNetwork | NotEnrolled::Terminated | NotEnrolled::Sidecar) => false,
-        Standing::Out(NotEnrolled::NamespaceUnknown) => false, // its labels may be told later
-        Standing::Out(_) => true,
+        AmbientStanding::Out(NotEnrolled::HostNetwork | NotEnrolled::Terminated | NotEnrolled::Sidecar) => {
+            false
+        }
+        AmbientStanding::Out(NotEnrolled::NamespaceUnknown) => false, // its labels may be told later
+        AmbientStanding::Out(_) => true,
         _ => false,
     };
     core.index.pods().filter(out)

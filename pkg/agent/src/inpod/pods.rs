@@ -5,23 +5,23 @@ use std::{net::IpAddr, sync::Arc, time::Instant};
 use model::{Pod, PodName};
 use netns::{Netns, NetnsId};
 use planner::{
-    ambient::{AMBIENT_REDIRECTION, Standing},
-    inpod::Asked,
+    ambient::{AMBIENT_REDIRECTION, AmbientStanding},
+    inpod::InPodAnnotations,
 };
-use pod_status::lifecycle::{Action, Event, Time};
+use pod_status::lifecycle::{AgentTime, PodAction, PodEvent};
 use tracing::{info, warn};
 
-use super::{InPodCapture, enrolled_pod::EnrolledPod, worker::Job};
+use super::{InPodCapture, enrolled_pod::EnrolledPod, worker::CaptureJob};
 use crate::agent_state::AgentState;
 
 impl InPodCapture {
     /// The time of life cycles.
-    pub(super) fn now(&self) -> Time {
+    pub(super) fn now(&self) -> AgentTime {
         self.started.elapsed()
     }
 
     /// Something has happened to a pod: does what follows.
-    pub(super) fn handle(&mut self, uid: &str, event: Event<NetnsId>) {
+    pub(super) fn handle(&mut self, uid: &str, event: PodEvent<NetnsId>) {
         let now = self.now();
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         for action in enrolled_pod.lifecycle.handle(event, now) {
@@ -30,41 +30,41 @@ impl InPodCapture {
     }
 
     /// Does what there is to do for a pod.
-    pub(super) fn perform(&mut self, uid: &str, action: Action) {
+    pub(super) fn perform(&mut self, uid: &str, action: PodAction) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         let PodName { namespace, name } = &enrolled_pod.name;
         match action {
-            Action::Capture | Action::Observe | Action::Release => self.start(uid, &action),
+            PodAction::Capture | PodAction::Observe | PodAction::Release => self.start(uid, &action),
             // ztunnel hears of it when its rules are there, and of its end when they are gone, and not before: else its
             // traffic would be redirected to nobody.
-            Action::Serve => self.hub.put(enrolled_pod.workload(uid)),
-            Action::Answer(result) => {
+            PodAction::Serve => self.hub.put(enrolled_pod.workload(uid)),
+            PodAction::Answer(result) => {
                 if let Err(error) = &result {
                     warn!(target: "ambient", %namespace, pod = %name, error, "pod could not be enrolled");
                 }
                 enrolled_pod.answer(&result);
             }
-            Action::Moved => {
+            PodAction::Moved => {
                 info!(target: "ambient", %namespace, pod = %name, "pod has another network namespace; capturing it again");
                 enrolled_pod.container.clear();
                 self.metrics.repaired("namespace");
             }
-            Action::Announce => info!(target: "ambient", %namespace, pod = %name, "pod captured"),
-            Action::Forget(why) => self.forget(uid, &why),
+            PodAction::Announce => info!(target: "ambient", %namespace, pod = %name, "pod captured"),
+            PodAction::Forget(why) => self.forget(uid, &why),
         }
     }
 
     /// Has a worker do something in a pod's namespace.
-    fn start(&mut self, uid: &str, action: &Action) {
+    fn start(&mut self, uid: &str, action: &PodAction) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         let Some(netns) = enrolled_pod.netns.clone() else { return };
         enrolled_pod.begun = Instant::now();
-        let urgent = *action == Action::Capture && enrolled_pod.lifecycle.is_awaited();
+        let urgent = *action == PodAction::Capture && enrolled_pod.lifecycle.is_awaited();
         let (uid, pod, before) = (uid.to_owned(), enrolled_pod.options.clone(), enrolled_pod.seen.clone());
         let job = match action {
-            Action::Release => Job::Release { uid, netns },
-            Action::Observe => Job::Look { uid, netns, pod, before },
-            _ => Job::Capture { uid, netns, pod, before },
+            PodAction::Release => CaptureJob::Release { uid, netns },
+            PodAction::Observe => CaptureJob::Look { uid, netns, pod, before },
+            _ => CaptureJob::Capture { uid, netns, pod, before },
         };
         self.workers.send(job, urgent);
     }
@@ -73,7 +73,7 @@ impl InPodCapture {
     pub(super) fn enrolled_pod_of(&mut self, core: &AgentState, pod: &Pod) -> &mut EnrolledPod {
         let (dns, now) = (self.chosen.dns_capture, self.now());
         self.enrolled.entry(pod.metadata.uid.clone()).or_insert_with(|| {
-            let asked = Asked::of(pod);
+            let asked = InPodAnnotations::of(pod);
             for warning in &asked.warnings {
                 let name = pod.name();
                 warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error = %warning, "invalid annotation ignored");
@@ -105,7 +105,7 @@ impl InPodCapture {
         if is_new {
             self.search_soon();
         }
-        self.handle(uid, Event::Joined { changed });
+        self.handle(uid, PodEvent::Joined { changed });
     }
 
     /// A pod does not belong to the mesh, or not any more.
@@ -114,7 +114,7 @@ impl InPodCapture {
         if self.enrolled.get(uid).is_none_or(|enrolled_pod| enrolled_pod.lifecycle.is_leaving()) {
             return;
         }
-        self.handle(uid, Event::Left(why.to_owned()));
+        self.handle(uid, PodEvent::Left(why.to_owned()));
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             core.metrics.event("delete");
             info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod leaves the mesh");
@@ -124,9 +124,9 @@ impl InPodCapture {
     /// A pod outside of the mesh has rules of ours: it left while no agent was here.
     pub(super) fn left_meanwhile(&mut self, core: &AgentState, uid: &str) {
         let pod = core.index.pods().find(|pod| pod.metadata.uid == uid);
-        if let Some(pod) = pod.filter(|pod| matches!(core.standing(pod), Standing::Out(_))) {
+        if let Some(pod) = pod.filter(|pod| matches!(core.standing(pod), AmbientStanding::Out(_))) {
             self.enrolled_pod_of(core, pod);
-            self.handle(uid, Event::LeftMeanwhile);
+            self.handle(uid, PodEvent::LeftMeanwhile);
         }
     }
 

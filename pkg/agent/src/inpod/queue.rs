@@ -8,8 +8,8 @@ use std::{
 
 /// A queue of jobs with a fast lane, on which some of the workers wait for nothing else.
 #[derive(Debug)]
-pub(super) struct Queue<J> {
-    state: Mutex<State<J>>,
+pub(super) struct JobQueue<J> {
+    state: Mutex<QueueState<J>>,
     more: Condvar,
     idle: Condvar,
     /// How many jobs that are not urgent may run at a time.
@@ -17,7 +17,7 @@ pub(super) struct Queue<J> {
 }
 
 #[derive(Debug)]
-struct State<J> {
+struct QueueState<J> {
     urgent: VecDeque<J>,
     other: VecDeque<J>,
     /// When those that run began, by their numbers.
@@ -30,23 +30,23 @@ struct State<J> {
 
 /// A job that was taken; it counts as running until this is dropped, also by a panic.
 #[derive(Debug)]
-pub(super) struct Running<'a, J> {
-    queue: &'a Queue<J>,
+pub(super) struct RunningJob<'a, J> {
+    queue: &'a JobQueue<J>,
     number: u64,
     is_urgent: bool,
 }
 
-impl<J> Queue<J> {
+impl<J> JobQueue<J> {
     /// An empty one, of which at most so many jobs run at a time that are not urgent: what takes long in one pod keeps no
     /// pod from starting.
-    pub(super) fn new(others: usize) -> Queue<J> {
+    pub(super) fn new(others: usize) -> JobQueue<J> {
         let (urgent, other) = (VecDeque::new(), VecDeque::new());
         let running = BTreeMap::new();
-        let state = State { urgent, other, running, last: 0, running_others: 0, ended: false };
-        Queue { state: Mutex::new(state), more: Condvar::new(), idle: Condvar::new(), others }
+        let state = QueueState { urgent, other, running, last: 0, running_others: 0, ended: false };
+        JobQueue { state: Mutex::new(state), more: Condvar::new(), idle: Condvar::new(), others }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<J>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -60,7 +60,7 @@ impl<J> Queue<J> {
     }
 
     /// Waits for a job; `None`: there will be no more.
-    pub(super) fn next(&self) -> Option<(J, Running<'_, J>)> {
+    pub(super) fn next(&self) -> Option<(J, RunningJob<'_, J>)> {
         let mut state = self.lock();
         loop {
             if state.ended {
@@ -79,10 +79,10 @@ impl<J> Queue<J> {
         }
     }
 
-    fn begin(&self, state: &mut State<J>, is_urgent: bool) -> Running<'_, J> {
+    fn begin(&self, state: &mut QueueState<J>, is_urgent: bool) -> RunningJob<'_, J> {
         state.last += 1;
         let _ = state.running.insert(state.last, Instant::now());
-        Running { queue: self, number: state.last, is_urgent }
+        RunningJob { queue: self, number: state.last, is_urgent }
     }
 
     /// How many jobs run longer than this.
@@ -107,7 +107,7 @@ impl<J> Queue<J> {
     }
 }
 
-impl<J> Drop for Running<'_, J> {
+impl<J> Drop for RunningJob<'_, J> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         let _ = state.running.remove(&self.number);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_is_urgent_comes_first() {
-        let queue = Queue::new(4);
+        let queue = JobQueue::new(4);
         for (job, urgent) in [(1, false), (2, true), (3, false), (4, true)] {
             queue.push(job, urgent);
         }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn settled_means_that_nothing_runs_and_nothing_waits() {
-        let queue = Queue::new(4);
+        let queue = JobQueue::new(4);
         queue.push("runs", false);
         let (_, running) = queue.next().unwrap();
         queue.push("waits", false);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn whatever_takes_long_leaves_workers_for_what_is_urgent() {
-        let queue = Queue::new(1);
+        let queue = JobQueue::new(1);
         queue.push("long", false);
         queue.push("waits", false);
         let (_, long) = queue.next().unwrap();
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_job_that_panics_is_over() {
-        let queue = Queue::new(4);
+        let queue = JobQueue::new(4);
         queue.push((), false);
         let panics = || {
             let _taken = queue.next().unwrap();

@@ -7,13 +7,13 @@ use std::{
 
 use model::Family;
 use planner::{
-    ambient::{NotEnrolled, Standing},
-    node::Members,
+    ambient::{AmbientStanding, NotEnrolled},
+    node::MemberAddresses,
     ztunnel,
 };
 use pod_status::{
-    Evidence, Rules,
-    lifecycle::{Action, Event, OBSERVE, Time},
+    Evidence, RulesEvidence,
+    lifecycle::{AgentTime, OBSERVE, PodAction, PodEvent},
 };
 use tracing::info;
 use zds::ZtunnelPod;
@@ -21,8 +21,8 @@ use zds::ZtunnelPod;
 use super::{EnrolledPod, InPodCapture};
 use crate::{
     agent_state::{AgentState, life},
-    capture_mode::Trouble,
-    reconciler::Scope,
+    capture_mode::TroubleMessage,
+    reconciler::ReconcileScope,
 };
 
 /// How many looks may be on their way at a time: a turn after a long sleep must not bring them all.
@@ -39,15 +39,15 @@ impl InPodCapture {
     pub(super) fn reconcile_pods(
         &mut self,
         core: &mut AgentState,
-        scope: Scope,
-    ) -> Result<Option<Trouble>, Trouble> {
-        if scope == Scope::Full {
+        scope: ReconcileScope,
+    ) -> Result<Option<TroubleMessage>, TroubleMessage> {
+        if scope == ReconcileScope::Full {
             self.exempt_probes(core);
         }
         core.status.workers(self.workers.stand_still());
         let now = self.now();
         let is_late = self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_late(now));
-        if scope == Scope::Timers && !is_late {
+        if scope == ReconcileScope::Timers && !is_late {
             self.search_if_due(core);
             self.work();
             self.due = self.next_due();
@@ -74,7 +74,7 @@ impl InPodCapture {
     }
 
     /// What is wrong although pods can be enrolled, if anything.
-    fn trouble(&self, core: &AgentState) -> Option<Trouble> {
+    fn trouble(&self, core: &AgentState) -> Option<TroubleMessage> {
         self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(core))
     }
 
@@ -90,7 +90,7 @@ impl InPodCapture {
     }
 
     /// A ztunnel that is connected and does not become ready.
-    fn unsynced(&self, core: &AgentState) -> Option<Trouble> {
+    fn unsynced(&self, core: &AgentState) -> Option<TroubleMessage> {
         let (_, pod) = self.hub.unsynced().filter(|(since, _)| since.elapsed() >= UNSYNCED)?;
         let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel);
         let known = candidates.iter().find(|candidate| Some(&candidate.uid) == pod.as_ref());
@@ -103,9 +103,9 @@ impl InPodCapture {
     }
 
     /// Whose probes are exempt, address by address.
-    fn wanted_addresses(&mut self, core: &mut AgentState) -> Result<Members, Trouble> {
+    fn wanted_addresses(&mut self, core: &mut AgentState) -> Result<MemberAddresses, TroubleMessage> {
         let found = self.probes.members().map_err(|error| error.to_string())?;
-        let inherited: Members = found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
+        let inherited: MemberAddresses = found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
         let mut members = core.members(&inherited);
         // One that leaves keeps its exemption until its rules are gone.
         for (uid, enrolled_pod) in
@@ -139,14 +139,14 @@ impl InPodCapture {
             let uid = &pod.metadata.uid;
             known.insert(uid.as_str());
             match core.standing(pod) {
-                Standing::Member { ips, .. } => self.pod_joined(core, pod, ips),
+                AmbientStanding::Member { ips, .. } => self.pod_joined(core, pod, ips),
                 // Its address, or its namespace's labels, may be told later.
-                Standing::Pending(_) if !self.enrolled.contains_key(uid) => {
+                AmbientStanding::Pending(_) if !self.enrolled.contains_key(uid) => {
                     unplaced.insert(uid.clone());
                 }
-                Standing::Pending(_) | Standing::Out(NotEnrolled::NamespaceUnknown) => {}
-                Standing::Out(NotEnrolled::Terminated) => self.forget(uid, "it has ended"),
-                Standing::Out(reason) => self.pod_left(core, pod, &reason.to_string()),
+                AmbientStanding::Pending(_) | AmbientStanding::Out(NotEnrolled::NamespaceUnknown) => {}
+                AmbientStanding::Out(NotEnrolled::Terminated) => self.forget(uid, "it has ended"),
+                AmbientStanding::Out(reason) => self.pod_left(core, pod, &reason.to_string()),
             }
         }
         let gone = |uid: &String| !known.contains(uid.as_str()) && !core.ledger.is_expected(uid);
@@ -176,14 +176,14 @@ impl InPodCapture {
         let ready = |(uid, enrolled_pod): (&String, &EnrolledPod)| {
             Some((uid.clone(), enrolled_pod.lifecycle.work(now)?))
         };
-        let ready: Vec<(String, Action)> = self.enrolled.iter().filter_map(ready).collect();
+        let ready: Vec<(String, PodAction)> = self.enrolled.iter().filter_map(ready).collect();
         let mut busy = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.lifecycle.is_busy()).count();
         let next = batched(now + OBSERVE);
         for (uid, action) in ready {
-            if action == Action::Observe && busy >= LOOKS {
+            if action == PodAction::Observe && busy >= LOOKS {
                 continue;
             }
-            busy += usize::from(action == Action::Observe);
+            busy += usize::from(action == PodAction::Observe);
             if let Some(enrolled_pod) = self.enrolled.get_mut(&uid) {
                 enrolled_pod.lifecycle.begin(&action, next);
                 self.perform(&uid, action);
@@ -198,7 +198,7 @@ impl InPodCapture {
         let late: Vec<String> = late.map(|(uid, _)| uid.clone()).collect();
         for uid in late {
             let why = self.why_not(&uid);
-            self.handle(&uid, Event::Expired(why));
+            self.handle(&uid, PodEvent::Expired(why));
         }
     }
 
@@ -217,15 +217,17 @@ impl InPodCapture {
     }
 
     /// Reports the status of all pods.
-    fn tell(&self, core: &mut AgentState, addresses: &Members) {
+    fn tell(&self, core: &mut AgentState, addresses: &MemberAddresses) {
         core.tell_pods(
             |pod, ips| {
                 let life = life(pod);
                 let evidence = match (self.enrolled.get(&pod.metadata.uid), ips) {
                     (Some(enrolled_pod), _) => enrolled_pod.evidence(life, self.connections > 0),
-                    (None, Some(_)) => {
-                        Evidence { life, rules: Rules::Absent { failing: false }, ..Evidence::UNKNOWN }
-                    }
+                    (None, Some(_)) => Evidence {
+                        life,
+                        rules: RulesEvidence::Absent { failing: false },
+                        ..Evidence::UNKNOWN
+                    },
                     (None, None) => Evidence::OUTSIDE,
                 };
                 evidence.classify()
@@ -250,7 +252,7 @@ impl InPodCapture {
 }
 
 /// Looks are begun together.
-fn batched(when: Time) -> Time {
+fn batched(when: AgentTime) -> AgentTime {
     let batches = when.as_secs().div_ceil(BATCH.as_secs());
     BATCH.saturating_mul(u32::try_from(batches).unwrap_or(u32::MAX))
 }

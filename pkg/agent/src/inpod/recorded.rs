@@ -11,26 +11,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inpod::{Finder, NetnsMatch, NetnsQuery};
+use inpod::{NetnsFinder, NetnsMatch, NetnsQuery};
 use netns::{Netns, NetnsId};
-use planner::ambient::{NotEnrolled, Standing};
-use pod_status::lifecycle::Event;
+use planner::ambient::{AmbientStanding, NotEnrolled};
+use pod_status::lifecycle::PodEvent;
 use tracing::info;
 use wire::PodRecord;
 
 use super::InPodCapture;
-use crate::{agent_state::AgentState, ledger::Attachment, records, settings::Settings};
+use crate::{agent_state::AgentState, ledger::PodAttachment, records, settings::AgentSettings};
 
 /// The plugin's records, and where the namespaces are that they name.
 #[derive(Debug)]
-pub(super) struct Records {
+pub(super) struct PodRecordStore {
     directory: PathBuf,
     netns_directory: PathBuf,
 }
 
 /// What a record tells of a pod.
 #[derive(Debug)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedPod {
     found: NetnsMatch,
     /// The addresses of its ADD.
     ips: Vec<IpAddr>,
@@ -39,17 +39,20 @@ pub(crate) struct Recorded {
     file: PathBuf,
 }
 
-impl Records {
-    pub(super) fn new(settings: &Settings) -> Records {
-        Records { directory: settings.records.clone(), netns_directory: settings.netns_directory.clone() }
+impl PodRecordStore {
+    pub(super) fn new(settings: &AgentSettings) -> PodRecordStore {
+        PodRecordStore {
+            directory: settings.records.clone(),
+            netns_directory: settings.netns_directory.clone(),
+        }
     }
 
     /// What the records tell of these pods, by their newest ADDs. Pods without a record that counts are absent.
     pub(super) fn find(
         &self,
-        finder: &Finder,
+        finder: &NetnsFinder,
         sought: &BTreeMap<String, NetnsQuery>,
-    ) -> BTreeMap<String, Recorded> {
+    ) -> BTreeMap<String, RecordedPod> {
         let runtime = sought.iter().flat_map(|(uid, pod)| pod.uids.iter().map(move |known| (known, uid)));
         let runtime: BTreeMap<&String, &String> = runtime.collect();
         let mut records = records::read(&self.directory);
@@ -68,7 +71,7 @@ impl Records {
     }
 
     /// `ips`: the pod's addresses, where the API shows any.
-    fn recorded(&self, finder: &Finder, record: PodRecord, ips: &[IpAddr]) -> Option<Recorded> {
+    fn recorded(&self, finder: &NetnsFinder, record: PodRecord, ips: &[IpAddr]) -> Option<RecordedPod> {
         let then = record.netns_file?;
         // The runtime's directory may be somewhere else in our container.
         let netns = Netns::open(self.netns_directory.join(Path::new(&record.netns).file_name()?)).ok()?;
@@ -78,14 +81,14 @@ impl Records {
         let found = finder.confirm(netns, if ips.is_empty() { &record.ips } else { ips })?;
         let PodRecord { container, ips, .. } = record;
         let file = self.directory.join(&container);
-        Some(Recorded { found, ips, container, file })
+        Some(RecordedPod { found, ips, container, file })
     }
 }
 
 impl InPodCapture {
     /// What an ADD told an agent before this one is known from now on, as if it had been told to this one.
-    pub(super) fn inherit(&mut self, core: &mut AgentState, uid: &str, recorded: Recorded) {
-        let Recorded { found, ips, container, file } = recorded;
+    pub(super) fn inherit(&mut self, core: &mut AgentState, uid: &str, recorded: RecordedPod) {
+        let RecordedPod { found, ips, container, file } = recorded;
         // At its DEL the plugin removes the record before it tells us. So either we have not heard of a DEL, and shall, or the
         // record is gone.
         if !file.exists() {
@@ -99,15 +102,15 @@ impl InPodCapture {
         }
         let Some(pod) = core.index.pods().find(|pod| pod.metadata.uid == uid) else { return };
         let (standing, pod) = (core.standing(pod), pod.clone());
-        let told = core.ledger.inherited(&container, Attachment { uid: uid.to_owned(), ips });
+        let told = core.ledger.inherited(&container, PodAttachment { uid: uid.to_owned(), ips });
         match standing {
-            Standing::Out(NotEnrolled::NamespaceUnknown | NotEnrolled::Terminated) => return,
-            Standing::Out(_) if self.enrolled.contains_key(uid) => {}
-            Standing::Out(_) if found.captured => self.left_meanwhile(core, uid),
-            Standing::Out(_) => return,
+            AmbientStanding::Out(NotEnrolled::NamespaceUnknown | NotEnrolled::Terminated) => return,
+            AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}
+            AmbientStanding::Out(_) if found.captured => self.left_meanwhile(core, uid),
+            AmbientStanding::Out(_) => return,
             // Others have its addresses by now, or it has another container.
-            Standing::Pending(_) if told.is_empty() => return,
-            Standing::Member { .. } | Standing::Pending(_) => {
+            AmbientStanding::Pending(_) if told.is_empty() => return,
+            AmbientStanding::Member { .. } | AmbientStanding::Pending(_) => {
                 self.enrolled_pod_of(core, &pod);
             }
         }
@@ -118,6 +121,6 @@ impl InPodCapture {
         enrolled_pod.container = container;
         let netns = enrolled_pod.settle_in(found.netns);
         info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "network namespace known from the record of the pod's ADD");
-        self.handle(uid, Event::Found { netns, captured: found.captured });
+        self.handle(uid, PodEvent::Found { netns, captured: found.captured });
     }
 }

@@ -2,17 +2,17 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use inpod::{Probes, is_captured, namespaces, release};
+use inpod::{NodeProbes, is_captured, namespaces, release};
 use model::Family;
 use netns::{Netns, NetnsId};
 
-use crate::{Settings, settings::CaptureConfig};
+use crate::{AgentSettings, settings::CaptureConfig};
 
 /// Removes it. Answers with what could not be removed, in sentences.
-pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
+pub(crate) fn uninstall(settings: &AgentSettings) -> Vec<String> {
     let config = settings.capture.in_pod().map_or_else(Default::default, |chosen| chosen.rules.clone());
     let mut troubles = Vec::new();
-    let mut probes = match Probes::open(
+    let mut probes = match NodeProbes::open(
         config.clone(),
         Family::BOTH.to_vec(),
         settings.tools.clone(),

@@ -10,18 +10,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inpod::{Ensured, Finder, NetnsMatch, NetnsQuery, ProbeRules, Report, RulesSnapshot, Wanted};
+use inpod::{
+    CaptureReport, EnsureReport, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSnapshot, PodRulesSpec,
+    ProbeRules,
+};
 use model::Family;
-use netfilter::Options;
+use netfilter::FirewallOptions;
 use netns::{Netns, NetnsId};
 
 use super::{
-    queue::Queue,
-    recorded::{Recorded, Records},
+    queue::JobQueue,
+    recorded::{PodRecordStore, RecordedPod},
 };
 use crate::{
-    reconciler::{AgentHandle, Message, Reply},
-    settings::{InPodConfig, Settings},
+    reconciler::{AgentHandle, ReconcilerMessage, ReplySender},
+    settings::{AgentSettings, InPodConfig},
 };
 
 /// How many work at a time: children of two families run side by side already. Two are there for ADDs alone, however long
@@ -33,20 +36,30 @@ const STANDSTILL: Duration = Duration::from_secs(180);
 
 /// What is to be done.
 #[derive(Debug)]
-pub(super) enum Job {
+pub(super) enum CaptureJob {
     /// Put a pod's rules in place.
-    Capture { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Arc<RulesSnapshot>> },
+    Capture {
+        uid: String,
+        netns: Arc<Netns>,
+        pod: rules::inpod::PodOptions,
+        before: Option<Arc<PodRulesSnapshot>>,
+    },
     /// Look at a pod's rules, and put back what is missing. With a glance from before, the tools are asked only if
     /// another glance tells a difference.
-    Look { uid: String, netns: Arc<Netns>, pod: rules::inpod::Pod, before: Option<Arc<RulesSnapshot>> },
+    Look {
+        uid: String,
+        netns: Arc<Netns>,
+        pod: rules::inpod::PodOptions,
+        before: Option<Arc<PodRulesSnapshot>>,
+    },
     /// Take a pod's rules away.
     Release { uid: String, netns: Arc<Netns> },
     /// Compare a pod's rules, and tell who asked.
     Check {
         netns: Arc<Netns>,
-        pod: rules::inpod::Pod,
-        before: Option<Arc<RulesSnapshot>>,
-        reply: Reply<Result<(), String>>,
+        pod: rules::inpod::PodOptions,
+        before: Option<Arc<PodRulesSnapshot>>,
+        reply: ReplySender<Result<(), String>>,
     },
     /// Put the rules for the node's probes in place; with what was seen of them the last time.
     Exempt { before: Option<netfilter::RulesSnapshot> },
@@ -55,33 +68,35 @@ pub(super) enum Job {
 }
 
 /// What the reconciler is told if a job ends in nothing, with the reason.
-type Otherwise = Box<dyn FnOnce(String) -> Done>;
+type JobFallback = Box<dyn FnOnce(String) -> JobResult>;
 
-impl Job {
+impl CaptureJob {
     /// None: nobody but who asked wants to know, and hears that there is no answer.
-    fn otherwise(&self) -> Option<Otherwise> {
+    fn otherwise(&self) -> Option<JobFallback> {
         Some(match self {
-            Job::Capture { uid, netns, .. } => {
+            CaptureJob::Capture { uid, netns, .. } => {
                 let (uid, netns) = (uid.clone(), netns.id());
-                Box::new(move |why| Done::Captured { uid, netns, result: Err(why) })
+                Box::new(move |why| JobResult::Captured { uid, netns, result: Err(why) })
             }
-            Job::Look { uid, netns, .. } => {
+            CaptureJob::Look { uid, netns, .. } => {
                 let (uid, netns) = (uid.clone(), netns.id());
-                Box::new(move |why| Done::Looked { uid, netns, result: Err(why) })
+                Box::new(move |why| JobResult::Looked { uid, netns, result: Err(why) })
             }
-            Job::Release { uid, .. } => {
+            CaptureJob::Release { uid, .. } => {
                 let uid = uid.clone();
-                Box::new(move |why| Done::Released { uid, result: Err(why) })
+                Box::new(move |why| JobResult::Released { uid, result: Err(why) })
             }
-            Job::Check { .. } => return None,
-            Job::Exempt { .. } => Box::new(|why| Done::Exempted { took: Duration::ZERO, result: Err(why) }),
-            Job::Search { .. } => Box::new(|why| Done::Searched(Err(why))),
+            CaptureJob::Check { .. } => return None,
+            CaptureJob::Exempt { .. } => {
+                Box::new(|why| JobResult::Exempted { took: Duration::ZERO, result: Err(why) })
+            }
+            CaptureJob::Search { .. } => Box::new(|why| JobResult::Searched(Err(why))),
         })
     }
 }
 
 /// Runs a job. One that panics has failed: its pod is not busy for ever, and its worker goes on.
-fn guarded(run: impl FnOnce() -> Option<Done>, otherwise: Option<Otherwise>) -> Option<Done> {
+fn guarded(run: impl FnOnce() -> Option<JobResult>, otherwise: Option<JobFallback>) -> Option<JobResult> {
     // What a job leaves half done is in the kernel, where the next one looks first.
     match panic::catch_unwind(AssertUnwindSafe(run)) {
         Ok(done) => done,
@@ -97,57 +112,57 @@ fn words_of(payload: &(dyn Any + Send)) -> &str {
 
 /// What was done, or said.
 #[derive(Debug)]
-pub(crate) enum Done {
+pub(crate) enum JobResult {
     /// A pod's rules.
-    Captured { uid: String, netns: NetnsId, result: Result<Report, String> },
+    Captured { uid: String, netns: NetnsId, result: Result<CaptureReport, String> },
     /// What a look showed.
-    Looked { uid: String, netns: NetnsId, result: Result<Look, String> },
+    Looked { uid: String, netns: NetnsId, result: Result<RulesCheck, String> },
     /// A pod has no rules any more.
     Released { uid: String, result: Result<Vec<String>, String> },
     /// The rules for the node's probes.
-    Exempted { took: Duration, result: Result<Ensured, String> },
+    Exempted { took: Duration, result: Result<EnsureReport, String> },
     /// Namespaces, by UID.
-    Searched(Result<Finds, String>),
+    Searched(Result<SearchResult, String>),
     /// What ztunnels did.
-    Zds(zds::Event),
+    Zds(zds::ZdsEvent),
 }
 
 /// What a search found.
 #[derive(Debug, Default)]
-pub(crate) struct Finds {
+pub(crate) struct SearchResult {
     pub(super) processes: BTreeMap<String, NetnsMatch>,
-    pub(super) records: BTreeMap<String, Recorded>,
+    pub(super) records: BTreeMap<String, RecordedPod>,
 }
 
 /// What a look showed.
 #[derive(Debug)]
-pub(crate) struct Look {
-    pub(super) glance: Arc<RulesSnapshot>,
+pub(crate) struct RulesCheck {
+    pub(super) glance: Arc<PodRulesSnapshot>,
     /// What was missing, and was put back; in words.
     pub(super) repaired: Vec<String>,
 }
 
 /// The workers; they end when this does.
 #[derive(Debug)]
-pub(super) struct Workers(Arc<Queue<Job>>);
+pub(super) struct WorkerPool(Arc<JobQueue<CaptureJob>>);
 
-impl Workers {
+impl WorkerPool {
     /// Starts them. `node`: the node's own namespace.
     pub(super) fn start(
-        settings: &Settings,
+        settings: &AgentSettings,
         chosen: &InPodConfig,
         node: Netns,
         probes: &ProbeRules,
         owner: &AgentHandle,
-    ) -> io::Result<Workers> {
-        let queue = Arc::new(Queue::new(OTHERS));
-        let workers = Workers(Arc::clone(&queue)); // so that those that run end if another cannot be started
-        let tools = Tools {
+    ) -> io::Result<WorkerPool> {
+        let queue = Arc::new(JobQueue::new(OTHERS));
+        let workers = WorkerPool(Arc::clone(&queue)); // so that those that run end if another cannot be started
+        let tools = WorkerContext {
             config: chosen.rules.clone(),
             families: chosen.families(),
             options: settings.tools.clone(),
-            finder: Finder::new(&chosen.proc, node, chosen.rules.clone()),
-            records: Records::new(settings),
+            finder: NetnsFinder::new(&chosen.proc, node, chosen.rules.clone()),
+            records: PodRecordStore::new(settings),
             probes: probes.clone(),
         };
         let tools = Arc::new(tools);
@@ -157,7 +172,7 @@ impl Workers {
                 while let Some((job, _running)) = queue.next() {
                     let otherwise = job.otherwise();
                     if let Some(done) = guarded(|| tools.run(job), otherwise) {
-                        owner.send(Message::Done(Box::new(done)));
+                        owner.send(ReconcilerMessage::Done(Box::new(done)));
                     }
                 }
             };
@@ -167,7 +182,7 @@ impl Workers {
     }
 
     /// Has something done; what is urgent goes before all else.
-    pub(super) fn send(&self, job: Job, urgent: bool) {
+    pub(super) fn send(&self, job: CaptureJob, urgent: bool) {
         self.0.push(job, urgent);
     }
 
@@ -183,57 +198,57 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
 /// What all jobs need.
-struct Tools {
-    config: rules::inpod::Config,
+struct WorkerContext {
+    config: rules::inpod::InPodRulesConfig,
     families: Vec<Family>,
-    options: Options,
-    finder: Finder,
-    records: Records,
+    options: FirewallOptions,
+    finder: NetnsFinder,
+    records: PodRecordStore,
     probes: ProbeRules,
 }
 
-impl Tools {
+impl WorkerContext {
     /// None: nobody but who asked wants to know.
-    fn run(&self, job: Job) -> Option<Done> {
+    fn run(&self, job: CaptureJob) -> Option<JobResult> {
         let words = |error: inpod::Error| error.to_string();
         Some(match job {
-            Job::Capture { uid, netns, pod, before } => {
+            CaptureJob::Capture { uid, netns, pod, before } => {
                 let wanted = self.wanted(&pod);
                 let result = inpod::capture(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
-                Done::Captured { uid, netns: netns.id(), result }
+                JobResult::Captured { uid, netns: netns.id(), result }
             }
-            Job::Look { uid, netns, pod, before } => {
+            CaptureJob::Look { uid, netns, pod, before } => {
                 let result = self.look(&netns, &pod, before.as_ref()).map_err(words);
-                Done::Looked { uid, netns: netns.id(), result }
+                JobResult::Looked { uid, netns: netns.id(), result }
             }
-            Job::Release { uid, netns } => {
+            CaptureJob::Release { uid, netns } => {
                 let result = inpod::release(&netns, &self.config, &self.options).map_err(words);
-                Done::Released { uid, result }
+                JobResult::Released { uid, result }
             }
-            Job::Check { netns, pod, before, reply } => {
+            CaptureJob::Check { netns, pod, before, reply } => {
                 let wanted = self.wanted(&pod);
                 let seen = inpod::verify(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
-                let fine = |seen: Report| match seen.differences.is_empty() {
+                let fine = |seen: CaptureReport| match seen.differences.is_empty() {
                     true => Ok(()),
                     false => Err(seen.differences.join("; ")),
                 };
                 drop(reply.send(seen.and_then(fine))); // who has given up needs no answer
                 return None;
             }
-            Job::Exempt { before } => {
+            CaptureJob::Exempt { before } => {
                 let began = Instant::now();
                 let result = self.probes.ensure(before.as_ref()).map_err(words);
-                Done::Exempted { took: began.elapsed(), result }
+                JobResult::Exempted { took: began.elapsed(), result }
             }
-            Job::Search { processes, records } => {
-                Done::Searched(self.search(&processes, &records).map_err(words))
+            CaptureJob::Search { processes, records } => {
+                JobResult::Searched(self.search(&processes, &records).map_err(words))
             }
         })
     }
@@ -242,8 +257,8 @@ impl Tools {
         &self,
         processes: &BTreeMap<String, NetnsQuery>,
         records: &BTreeMap<String, NetnsQuery>,
-    ) -> Result<Finds, inpod::Error> {
-        let mut finds = Finds::default();
+    ) -> Result<SearchResult, inpod::Error> {
+        let mut finds = SearchResult::default();
         if !processes.is_empty() {
             finds.processes = self.finder.find(processes)?;
         }
@@ -256,32 +271,32 @@ impl Tools {
     fn look(
         &self,
         netns: &Netns,
-        pod: &rules::inpod::Pod,
-        before: Option<&Arc<RulesSnapshot>>,
-    ) -> Result<Look, inpod::Error> {
+        pod: &rules::inpod::PodOptions,
+        before: Option<&Arc<PodRulesSnapshot>>,
+    ) -> Result<RulesCheck, inpod::Error> {
         let wanted = self.wanted(pod);
         if let Some(before) = before {
             let glance = inpod::glance(netns, &wanted, Some(before))?;
             if before.is_unchanged(&glance) {
                 let glance = if **before == glance { Arc::clone(before) } else { Arc::new(glance) };
-                return Ok(Look { glance, repaired: Vec::new() });
+                return Ok(RulesCheck { glance, repaired: Vec::new() });
             }
         }
         let before = before.map(|before| &**before);
         let seen = inpod::verify(netns, &wanted, before, &self.options)?;
         if seen.differences.is_empty() {
-            return Ok(Look { glance: Arc::new(seen.seen), repaired: Vec::new() });
+            return Ok(RulesCheck { glance: Arc::new(seen.seen), repaired: Vec::new() });
         }
         let made = inpod::capture(netns, &wanted, before, &self.options)?;
         let after = inpod::verify(netns, &wanted, Some(&made.seen), &self.options)?;
         match after.differences.into_iter().next() {
-            None => Ok(Look { glance: Arc::new(after.seen), repaired: made.differences }),
+            None => Ok(RulesCheck { glance: Arc::new(after.seen), repaired: made.differences }),
             Some(difference) => Err(inpod::Error::Unstable(difference)),
         }
     }
 
-    fn wanted<'a>(&'a self, pod: &'a rules::inpod::Pod) -> Wanted<'a> {
-        Wanted { config: &self.config, pod, families: &self.families }
+    fn wanted<'a>(&'a self, pod: &'a rules::inpod::PodOptions) -> PodRulesSpec<'a> {
+        PodRulesSpec { config: &self.config, pod, families: &self.families }
     }
 }
 
@@ -292,11 +307,11 @@ mod tests {
     #[test]
     fn a_job_that_panics_has_failed_with_a_reason() {
         let netns = Arc::new(Netns::current().unwrap());
-        let job = Job::Release { uid: "u1".to_owned(), netns };
+        let job = CaptureJob::Release { uid: "u1".to_owned(), netns };
         let done = guarded(|| panic!("out of {}", "bounds"), job.otherwise());
-        let Some(Done::Released { uid, result: Err(why) }) = done else { panic!("{done:?}") };
+        let Some(JobResult::Released { uid, result: Err(why) }) = done else { panic!("{done:?}") };
         assert_eq!((uid.as_str(), why.as_str()), ("u1", "a defect of the agent: out of bounds"));
-        let fine = guarded(|| Some(Done::Searched(Ok(Finds::default()))), None);
-        assert!(matches!(fine, Some(Done::Searched(Ok(_)))));
+        let fine = guarded(|| Some(JobResult::Searched(Ok(SearchResult::default()))), None);
+        assert!(matches!(fine, Some(JobResult::Searched(Ok(_)))));
     }
 }

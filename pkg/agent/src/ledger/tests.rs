@@ -17,8 +17,8 @@ fn name(uid: &str) -> PodName {
     PodName { namespace: "mesh".to_owned(), name: format!("pod-{uid}") }
 }
 
-fn attached(uid: &str, ips: &[IpAddr]) -> Attachment {
-    Attachment { uid: uid.to_owned(), ips: ips.to_vec() }
+fn attached(uid: &str, ips: &[IpAddr]) -> PodAttachment {
+    PodAttachment { uid: uid.to_owned(), ips: ips.to_vec() }
 }
 
 /// As the API shows it.
@@ -39,17 +39,17 @@ fn namespace() -> Namespace {
 
 /// A ledger, and what the API shows; the kernel holds what was wanted last.
 struct Node {
-    ledger: Ledger,
-    index: Index,
-    kernel: Members,
+    ledger: AttachmentLedger,
+    index: FactIndex,
+    kernel: MemberAddresses,
 }
 
 impl Node {
     fn new(pods: Vec<Pod>) -> Node {
-        let mut index = Index::default();
+        let mut index = FactIndex::default();
         index.apply(Fact::Namespaces(vec![namespace()]));
         index.apply(Fact::Pods(pods));
-        Node { ledger: Ledger::default(), index, kernel: Members::new() }
+        Node { ledger: AttachmentLedger::default(), index, kernel: MemberAddresses::new() }
     }
 
     fn add(&mut self, container: &str, uid: &str, ips: &[IpAddr]) {
@@ -69,10 +69,10 @@ impl Node {
     }
 
     fn restart(&mut self) {
-        self.ledger = Ledger::default();
+        self.ledger = AttachmentLedger::default();
     }
 
-    fn members(&mut self) -> Members {
+    fn members(&mut self) -> MemberAddresses {
         let members = self.ledger.members(&self.index, &AmbientPolicy::default(), &self.kernel);
         self.kernel.clone_from(&members);
         members
@@ -80,7 +80,7 @@ impl Node {
 
     #[track_caller]
     fn are(&mut self, wanted: &[(IpAddr, &str)]) {
-        let wanted: Members = wanted.iter().map(|(ip, uid)| (*ip, (*uid).to_owned())).collect();
+        let wanted: MemberAddresses = wanted.iter().map(|(ip, uid)| (*ip, (*uid).to_owned())).collect();
         assert_eq!(self.members(), wanted);
     }
 }
@@ -320,7 +320,7 @@ impl Truth {
         }
     }
 
-    fn agrees(&self, members: &Members) {
+    fn agrees(&self, members: &MemberAddresses) {
         let has = |pod: usize, ip| self.sandboxes.contains(&(pod, ip, false));
         let newest: BTreeMap<IpAddr, usize> = self.sandboxes.iter().map(|(pod, ip, _)| (*ip, *pod)).collect();
         for (ip, pod) in newest {

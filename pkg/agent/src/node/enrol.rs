@@ -6,15 +6,15 @@ use std::{
 };
 
 use model::Family;
-use planner::node::{Fallback, Slot};
+use planner::node::{ZtunnelFallback, ZtunnelSlot};
 
 use super::NodeCapture;
 use crate::{
     agent_state::AgentState,
-    capture_mode::{CaptureMode, Enrolment, Trouble},
-    inpod::Done,
-    ledger::Attachment,
-    reconciler::{Reply, Scope},
+    capture_mode::{CaptureMode, PodEnrolment, TroubleMessage},
+    inpod::JobResult,
+    ledger::PodAttachment,
+    reconciler::{ReconcileScope, ReplySender},
     snapshot::CaptureSnapshot,
 };
 
@@ -23,7 +23,11 @@ use crate::{
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl CaptureMode for NodeCapture {
-    fn reconcile(&mut self, core: &mut AgentState, scope: Scope) -> Result<Option<Trouble>, Trouble> {
+    fn reconcile(
+        &mut self,
+        core: &mut AgentState,
+        scope: ReconcileScope,
+    ) -> Result<Option<TroubleMessage>, TroubleMessage> {
         self.pass(core, scope)
     }
 
@@ -38,15 +42,20 @@ impl CaptureMode for NodeCapture {
     }
 
     /// Enrols at once where everything stands ready, else with the next turn, which makes it so.
-    fn enrol(&mut self, core: &mut AgentState, enrolment: Enrolment, reply: Reply<Result<(), String>>) {
-        let Enrolment { container, attachment, .. } = enrolment;
+    fn enrol(
+        &mut self,
+        core: &mut AgentState,
+        enrolment: PodEnrolment,
+        reply: ReplySender<Result<(), String>>,
+    ) {
+        let PodEnrolment { container, attachment, .. } = enrolment;
         if let Some(active) = self.ready_for(&attachment.ips) {
             self.look.get_or_insert_with(|| Instant::now() + LOOK_AGAIN);
             self.fresh.extend(&attachment.ips);
             let done = self.members.enrol(&attachment.ips, &attachment.uid, active, self.fallback);
             drop(reply.send(done.map_err(|error| error.to_string())));
         } else {
-            core.mark_dirty(Scope::Full);
+            core.mark_dirty(ReconcileScope::Full);
             self.joining.push(reply);
         }
         core.ledger.added(&container, attachment);
@@ -57,15 +66,15 @@ impl CaptureMode for NodeCapture {
         &mut self,
         core: &mut AgentState,
         container: &str,
-        attachment: Attachment,
-        reply: Reply<Result<(), String>>,
+        attachment: PodAttachment,
+        reply: ReplySender<Result<(), String>>,
     ) {
         let verified = self.verified.as_ref();
         let captured = |ip| {
             self.fresh.contains(ip) || verified.is_some_and(|seen| seen.desired.members.contains_key(ip))
         };
         if attachment.ips.iter().any(captured) {
-            core.mark_dirty(Scope::Membership);
+            core.mark_dirty(ReconcileScope::Membership);
             self.joining.push(reply);
         } else {
             drop(reply.send(Ok(())));
@@ -73,21 +82,32 @@ impl CaptureMode for NodeCapture {
         core.ledger.added(container, attachment);
     }
 
-    fn release(&mut self, _core: &mut AgentState, _container: &str, gone: Attachment) -> Result<(), String> {
+    fn release(
+        &mut self,
+        _core: &mut AgentState,
+        _container: &str,
+        gone: PodAttachment,
+    ) -> Result<(), String> {
         self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string())
     }
 
-    fn check(&mut self, core: &mut AgentState, uid: &str, ips: &[IpAddr], reply: Reply<Result<(), String>>) {
+    fn check(
+        &mut self,
+        core: &mut AgentState,
+        uid: &str,
+        ips: &[IpAddr],
+        reply: ReplySender<Result<(), String>>,
+    ) {
         drop(reply.send(self.members.check(ips, uid).and_then(|()| core.status.ready())));
     }
 
     fn settle(&mut self) {} // what it does has ended when it returns
 
-    fn set_fallback(&mut self, fallback: Fallback) -> bool {
+    fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool {
         std::mem::replace(&mut self.fallback, fallback) != fallback
     }
 
-    fn done(&mut self, _core: &mut AgentState, _done: Done) {}
+    fn done(&mut self, _core: &mut AgentState, _done: JobResult) {}
 
     fn snapshot(&self) -> CaptureSnapshot {
         CaptureSnapshot::Node { desired: self.wanted.clone(), fallback: self.fallback }
@@ -100,7 +120,7 @@ impl CaptureMode for NodeCapture {
 
 impl NodeCapture {
     /// Whether rules, sets and ways of these addresses' families were there when last looked: the active slot, then.
-    fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<Slot>> {
+    fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<ZtunnelSlot>> {
         let verified = self.verified.as_ref()?;
         let families = verified.desired.families();
         let all = ips.iter().all(|ip| families.contains(&Family::of(*ip)));

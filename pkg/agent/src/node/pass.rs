@@ -4,23 +4,23 @@ use std::time::Instant;
 
 use planner::{
     node::{
-        Assignment, Desired, Fallback, Known, Members, Observed, Operation, Slot, ZtunnelInstance, assign,
-        plan, prepare,
+        DesiredState, KernelSlots, MemberAddresses, ObservedState, Operation, SlotAssignment,
+        ZtunnelFallback, ZtunnelInstance, ZtunnelSlot, assign, plan, prepare,
     },
-    ztunnel::{self, Candidate},
+    ztunnel::{self, ZtunnelCandidate},
 };
 use tracing::{debug, info, warn};
 
-use super::{NodeCapture, Verified, shared, tell};
+use super::{NodeCapture, VerifiedState, shared, tell};
 use crate::{
     agent_state::AgentState,
-    capture_mode::Trouble,
-    history::{Entry, summary},
-    reconciler::Scope,
+    capture_mode::TroubleMessage,
+    history::{HistoryEntry, summary},
+    reconciler::ReconcileScope,
 };
 
 /// Numbers that others use are not taken; once we have them, what others add there is theirs to answer for.
-fn refuse_to_share(observed: &Observed) -> Result<(), Trouble> {
+fn refuse_to_share(observed: &ObservedState) -> Result<(), TroubleMessage> {
     let Some(foreign) = observed.foreign.first().filter(|_| observed.rules.is_empty()) else { return Ok(()) };
     Err(format!(
         "others use what the node path needs ({} such; the first: {foreign}): choose other tables with \
@@ -31,7 +31,11 @@ fn refuse_to_share(observed: &Observed) -> Result<(), Trouble> {
 
 impl NodeCapture {
     /// What is wrong although the kernel shows what is wanted, if anything.
-    pub(super) fn pass(&mut self, core: &mut AgentState, scope: Scope) -> Result<Option<Trouble>, Trouble> {
+    pub(super) fn pass(
+        &mut self,
+        core: &mut AgentState,
+        scope: ReconcileScope,
+    ) -> Result<Option<TroubleMessage>, TroubleMessage> {
         let words = |error: nodepath::Error| error.to_string();
         self.look = None; // a turn that fails is followed by others
         let mut observed = self.path.observe_network().map_err(words)?;
@@ -39,7 +43,7 @@ impl NodeCapture {
         let (living, lost) = self.living(core, scope);
         let desired = self.desired(core, &observed, &living);
         self.wanted = Some(desired.clone());
-        let scope = if self.only_members_differ(&desired) { scope } else { Scope::Full };
+        let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
         self.complete(scope, &mut observed, &desired)?;
         let steps = plan(&core.settings.node, Some(&desired), &observed);
         if !steps.is_empty() {
@@ -61,7 +65,7 @@ impl NodeCapture {
         core.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
         tell(core, &desired, &observed);
         shared::write(&core.settings, &desired)?;
-        self.verified = Some(Verified { desired, seen: observed });
+        self.verified = Some(VerifiedState { desired, seen: observed });
         self.fresh.clear();
         self.path.let_go().map_err(words)?;
         Ok(lost)
@@ -71,8 +75,8 @@ impl NodeCapture {
     fn living(
         &mut self,
         core: &AgentState,
-        scope: Scope,
-    ) -> (Vec<(Candidate, ZtunnelInstance)>, Option<Trouble>) {
+        scope: ReconcileScope,
+    ) -> (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<TroubleMessage>) {
         let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel);
         let chosen = ztunnel::active(&candidates).map(|active| active.uid.clone());
         let (mut living, mut trouble) = (Vec::new(), None);
@@ -93,13 +97,13 @@ impl NodeCapture {
 
     fn generation(
         &mut self,
-        scope: Scope,
-        candidate: &Candidate,
+        scope: ReconcileScope,
+        candidate: &ZtunnelCandidate,
     ) -> Result<ZtunnelInstance, nodepath::Error> {
         let slots = self.verified.as_ref().map(|verified| &verified.desired.slots);
         let before = slots.into_iter().flatten().flatten().find(|slot| slot.uid == candidate.uid);
         match before {
-            Some(before) if scope != Scope::Full => {
+            Some(before) if scope != ReconcileScope::Full => {
                 Ok(ZtunnelInstance { dns: candidate.dns_capture, ..before.clone() })
             }
             _ => self.path.locate(&candidate.uid, &candidate.ips, candidate.dns_capture),
@@ -109,25 +113,26 @@ impl NodeCapture {
     fn desired(
         &mut self,
         core: &mut AgentState,
-        observed: &Observed,
-        living: &[(Candidate, ZtunnelInstance)],
-    ) -> Desired {
-        let candidates: Vec<Candidate> = living.iter().map(|(candidate, _)| candidate.clone()).collect();
+        observed: &ObservedState,
+        living: &[(ZtunnelCandidate, ZtunnelInstance)],
+    ) -> DesiredState {
+        let candidates: Vec<ZtunnelCandidate> =
+            living.iter().map(|(candidate, _)| candidate.clone()).collect();
         let generations: Vec<ZtunnelInstance> =
             living.iter().map(|(_, generation)| generation.clone()).collect();
         let active = ztunnel::active(&candidates).map(|active| active.uid.as_str());
-        let known = Known::from(&core.settings.node, observed);
+        let known = KernelSlots::from(&core.settings.node, observed);
         let assigned = assign(&known, &generations, active);
         let coming = ztunnel::coming(&candidates).map(|coming| coming.uid.as_str());
-        let Assignment { slots, active } = prepare(assigned, &generations, coming);
+        let SlotAssignment { slots, active } = prepare(assigned, &generations, coming);
         let found = observed.sets.values().flatten();
-        let inherited: Members = found.filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
+        let inherited: MemberAddresses = found.filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
         let members = core.members(&inherited);
-        Desired { slots, active, members, fallback: self.fallback }
+        DesiredState { slots, active, members, fallback: self.fallback }
     }
 
-    fn only_members_differ(&self, desired: &Desired) -> bool {
-        let Some(Verified { desired: before, .. }) = &self.verified else { return false };
+    fn only_members_differ(&self, desired: &DesiredState) -> bool {
+        let Some(VerifiedState { desired: before, .. }) = &self.verified else { return false };
         before.slots == desired.slots
             && before.active == desired.active
             && before.fallback == desired.fallback
@@ -135,8 +140,15 @@ impl NodeCapture {
     }
 
     /// Adds what tools and other namespaces tell, afresh or from the last time that all was as it should be.
-    fn complete(&mut self, scope: Scope, observed: &mut Observed, desired: &Desired) -> Result<(), Trouble> {
-        if let (Scope::Timers | Scope::Membership, Some(Verified { seen, .. })) = (scope, &self.verified) {
+    fn complete(
+        &mut self,
+        scope: ReconcileScope,
+        observed: &mut ObservedState,
+        desired: &DesiredState,
+    ) -> Result<(), TroubleMessage> {
+        if let (ReconcileScope::Timers | ReconcileScope::Membership, Some(VerifiedState { seen, .. })) =
+            (scope, &self.verified)
+        {
             observed.firewall.clone_from(&seen.firewall);
             observed.sysctls.clone_from(&seen.sysctls);
             observed.inside.clone_from(&seen.inside);
@@ -153,10 +165,10 @@ impl NodeCapture {
         &mut self,
         core: &mut AgentState,
         steps: &[Operation],
-        desired: &Desired,
-    ) -> Result<(), Trouble> {
+        desired: &DesiredState,
+    ) -> Result<(), TroubleMessage> {
         // Not only the slot counts: a successor takes the place of one that died.
-        let ztunnel = |desired: &Desired| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
+        let ztunnel = |desired: &DesiredState| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
         let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
         let began = Instant::now();
         let mut begun = self.path.begin(steps);
@@ -167,15 +179,21 @@ impl NodeCapture {
             done.map_err(|error| format!("{step}: {error}"))
         });
         let (cause, error) = (core.history.cause(), done.as_ref().err().map(String::as_str));
-        core.history.note(Entry { cause, what: summary(steps), pod: None, took: began.elapsed(), error });
+        core.history.note(HistoryEntry {
+            cause,
+            what: summary(steps),
+            pod: None,
+            took: began.elapsed(),
+            error,
+        });
         done?;
         let active = desired.active;
         if before.is_none_or(|before| before != ztunnel(desired)) {
             core.status.changed();
-            core.metrics.switched(active.map(Slot::number), began.elapsed());
+            core.metrics.switched(active.map(ZtunnelSlot::number), began.elapsed());
             match active.and_then(|slot| desired.slot(slot)) {
                 Some(ztunnel) => {
-                    let number = active.map_or(0, Slot::number);
+                    let number = active.map_or(0, ZtunnelSlot::number);
                     info!(target: "ambient", ztunnel = %ztunnel.uid, slot = number, "new connections go through ztunnel");
                 }
                 None => warn!(target: "ambient", effect = self.meanwhile(), "no ztunnel is ready"),
@@ -185,7 +203,7 @@ impl NodeCapture {
     }
 
     /// What was done although nothing else is wanted than before: somebody had changed it.
-    fn tell_repairs(&self, core: &AgentState, steps: &[Operation], desired: &Desired) {
+    fn tell_repairs(&self, core: &AgentState, steps: &[Operation], desired: &DesiredState) {
         if self.verified.as_ref().is_some_and(|verified| verified.desired == *desired) {
             let words: Vec<String> = steps.iter().map(ToString::to_string).collect();
             core.metrics.repaired("node");
@@ -195,9 +213,9 @@ impl NodeCapture {
 
     fn meanwhile(&self) -> &'static str {
         match self.fallback {
-            Fallback::Hold => "TCP of enrolled pods is held until one is",
-            Fallback::Reject => "TCP of enrolled pods is rejected",
-            Fallback::Open => "TCP of enrolled pods goes outside the mesh",
+            ZtunnelFallback::Hold => "TCP of enrolled pods is held until one is",
+            ZtunnelFallback::Reject => "TCP of enrolled pods is rejected",
+            ZtunnelFallback::Open => "TCP of enrolled pods goes outside the mesh",
         }
     }
 }

@@ -1,16 +1,16 @@
 //! The file that plugin and agent share.
 
 use model::Family;
-use planner::node::Desired;
+use planner::node::DesiredState;
 use wire::{SharedConfig, SharedNode};
 
-use crate::Settings;
+use crate::AgentSettings;
 
 /// As Istio's: the plugin may run as another user.
 const MODE: u32 = 0o644;
 
 /// Writes it, if it says something else.
-pub(crate) fn write(settings: &Settings, desired: &Desired) -> Result<(), String> {
+pub(crate) fn write(settings: &AgentSettings, desired: &DesiredState) -> Result<(), String> {
     let number = |family| match family {
         Family::V4 => 4,
         Family::V6 => 6,
@@ -19,7 +19,7 @@ pub(crate) fn write(settings: &Settings, desired: &Desired) -> Result<(), String
         ztunnel_ready: desired.active.is_some(),
         redirect_mode: "iptables".to_owned(),
         node: Some(SharedNode {
-            active: desired.active.map(planner::node::Slot::number),
+            active: desired.active.map(planner::node::ZtunnelSlot::number),
             fallback: desired.fallback.to_string(),
             families: desired.families().into_iter().map(number).collect(),
             config: serde_json::to_value(&settings.node).map_err(|error| error.to_string())?,

@@ -3,15 +3,15 @@
 use std::net::IpAddr;
 
 use nodepath::NodePath;
-use planner::node::{Known, Observed, Operation, Slot, ZtunnelInstance, plan};
+use planner::node::{KernelSlots, ObservedState, Operation, ZtunnelInstance, ZtunnelSlot, plan};
 use tracing::warn;
 
 use super::open_path;
-use crate::Settings;
+use crate::AgentSettings;
 
 /// Removes all that an agent, of whatever version of ours, has made. It needs neither facts nor API server. Repeating it
 /// changes nothing. Answers with what could not be removed, in sentences.
-pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
+pub(crate) fn uninstall(settings: &AgentSettings) -> Vec<String> {
     let mut path = match open_path(settings) {
         Ok(path) => path,
         Err(error) => return vec![error.to_string()],
@@ -34,7 +34,7 @@ pub(crate) fn uninstall(settings: &Settings) -> Vec<String> {
     troubles
 }
 
-fn steps(settings: &Settings, path: &mut NodePath) -> Result<Vec<Operation>, String> {
+fn steps(settings: &AgentSettings, path: &mut NodePath) -> Result<Vec<Operation>, String> {
     Ok(plan(&settings.node, None, &found(settings, path)?))
 }
 
@@ -42,16 +42,16 @@ fn steps(settings: &Settings, path: &mut NodePath) -> Result<Vec<Operation>, Str
 ///
 /// # Errors
 /// The kernel cannot be queried, and why.
-pub fn found(settings: &Settings, path: &mut NodePath) -> Result<Observed, String> {
+pub fn found(settings: &AgentSettings, path: &mut NodePath) -> Result<ObservedState, String> {
     let words = |error: nodepath::Error| error.to_string();
     let mut observed = path.observe_network().map_err(words)?;
     path.observe_firewall(&mut observed).map_err(words)?;
-    let known = Known::from(&settings.node, &observed);
+    let known = KernelSlots::from(&settings.node, &observed);
     let mut slots = [None, None];
-    for slot in Slot::BOTH {
+    for slot in ZtunnelSlot::BOTH {
         let ips = slot.of(&known.ips);
         // One ztunnel in both slots: the state of a plan that was cut off. It is cleared once.
-        let again = slot == Slot::One && slots.iter().flatten().any(|other| has_one_of(other, ips));
+        let again = slot == ZtunnelSlot::One && slots.iter().flatten().any(|other| has_one_of(other, ips));
         if ips.is_empty() || again {
             continue;
         }

@@ -4,25 +4,25 @@ use std::{collections::BTreeMap, time::Instant};
 
 use model::{NetworkPrivilege, PodName};
 
-use super::{AGAIN, About, NoticeLevel, Notices};
+use super::{AGAIN, NoticeLevel, NoticeSubject, NoticeTracker};
 
 /// So many characters of what was found are told.
 const LONGEST: usize = 500;
 
 /// What was said of them, by UID.
 #[derive(Debug, Default)]
-pub(super) struct Bypasses {
+pub(super) struct BypassNotices {
     privileges: BTreeMap<String, NetworkPrivilege>,
-    overruled: BTreeMap<String, Overruled>,
+    overruled: BTreeMap<String, OverruledPod>,
 }
 
 #[derive(Debug)]
-struct Overruled {
+struct OverruledPod {
     what: String,
     next: Instant,
 }
 
-impl Notices {
+impl NoticeTracker {
     /// What a pod may do to its network namespace. Only what is uncommon is worth a notice.
     pub(crate) fn can_bypass(&mut self, pod: &PodName, uid: &str, privilege: NetworkPrivilege) {
         let by = match privilege {
@@ -50,7 +50,7 @@ impl Notices {
         if known.is_some_and(|known| known.what == what && now < known.next) {
             return;
         }
-        let entry = Overruled { what: what.to_owned(), next: now + AGAIN };
+        let entry = OverruledPod { what: what.to_owned(), next: now + AGAIN };
         self.bypasses.overruled.insert(uid.to_owned(), entry);
         // The API server refuses longer messages than 1 KiB.
         let shown: String = what.chars().take(LONGEST).collect();
@@ -68,6 +68,6 @@ impl Notices {
     }
 }
 
-fn about(pod: &PodName, uid: &str) -> About {
-    About::Pod { name: pod.clone(), uid: uid.to_owned() }
+fn about(pod: &PodName, uid: &str) -> NoticeSubject {
+    NoticeSubject::Pod { name: pod.clone(), uid: uid.to_owned() }
 }

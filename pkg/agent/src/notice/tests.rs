@@ -2,18 +2,18 @@
 
 use std::sync::mpsc;
 
-use planner::ambient::Enrolled;
+use planner::ambient::EnrolmentReason;
 
 use super::*;
 
 struct Desk {
-    notices: Notices,
-    said: mpsc::Receiver<Notice>,
+    notices: NoticeTracker,
+    said: mpsc::Receiver<AgentNotice>,
     start: Instant,
 }
 
 /// What a pod is, and what is seen of it.
-type Look = (Standing, PodStatus);
+type Look = (AmbientStanding, CaptureStatus);
 /// A case: at which second what is seen, and which reasons are told then.
 type Row<'a, T> = (&'a str, &'a [(u64, T, &'a [&'a str])]);
 
@@ -26,27 +26,28 @@ fn pod(name: &str, phase: &str) -> Pod {
     pod
 }
 
-fn member(is: PodStatus) -> Look {
-    (Standing::Member { reason: Enrolled::NamespaceLabel, ips: vec![] }, is)
+fn member(is: CaptureStatus) -> Look {
+    (AmbientStanding::Member { reason: EnrolmentReason::NamespaceLabel, ips: vec![] }, is)
 }
 
 fn out(reason: NotEnrolled) -> Look {
-    (Standing::Out(reason), Evidence::OUTSIDE.classify())
+    (AmbientStanding::Out(reason), Evidence::OUTSIDE.classify())
 }
 
-const CAPTURED: PodStatus =
-    PodStatus { state: CaptureState::Captured, annotation: Some(Redirection::Enabled) };
-const HELD: PodStatus = PodStatus { state: CaptureState::Held, annotation: Some(Redirection::Pending) };
-const BYPASSING: PodStatus =
-    PodStatus { state: CaptureState::Bypassing, annotation: Some(Redirection::None) };
-const LEAVING: PodStatus = PodStatus { state: CaptureState::Leaving, annotation: None };
-const STARTING: PodStatus = PodStatus { state: CaptureState::Pending, annotation: None };
+const CAPTURED: CaptureStatus =
+    CaptureStatus { state: CaptureState::Captured, annotation: Some(Redirection::Enabled) };
+const HELD: CaptureStatus =
+    CaptureStatus { state: CaptureState::Held, annotation: Some(Redirection::Pending) };
+const BYPASSING: CaptureStatus =
+    CaptureStatus { state: CaptureState::Bypassing, annotation: Some(Redirection::None) };
+const LEAVING: CaptureStatus = CaptureStatus { state: CaptureState::Leaving, annotation: None };
+const STARTING: CaptureStatus = CaptureStatus { state: CaptureState::Pending, annotation: None };
 
 impl Desk {
     fn new() -> Desk {
         let (tell, said) = mpsc::channel();
         let notify = Box::new(move |notice| drop(tell.send(notice)));
-        Desk { notices: Notices::new(notify), said, start: Instant::now() }
+        Desk { notices: NoticeTracker::new(notify), said, start: Instant::now() }
     }
 
     fn at(&self, second: u64) -> Instant {
@@ -76,7 +77,7 @@ impl Desk {
         self.all(second).iter().map(|notice| notice.reason).collect()
     }
 
-    fn all(&mut self, second: u64) -> Vec<Notice> {
+    fn all(&mut self, second: u64) -> Vec<AgentNotice> {
         self.notices.tick(self.at(second));
         self.said.try_iter().collect()
     }
@@ -101,7 +102,7 @@ fn changes_of_a_running_pod_are_told_once() {
                 (1, member(STARTING), nothing),
                 (2, member(CAPTURED), &["JoinedMesh"]),
                 (3, member(CAPTURED), nothing),
-                (4, (Standing::Out(NotEnrolled::NotLabelled), LEAVING), nothing),
+                (4, (AmbientStanding::Out(NotEnrolled::NotLabelled), LEAVING), nothing),
                 (5, out(NotEnrolled::NotLabelled), &["ReleasedFromMesh"]),
                 (6, out(NotEnrolled::NotLabelled), nothing),
             ],
@@ -220,7 +221,7 @@ fn a_notice_says_of_whom_and_why() {
     desk.turn(0, &pod("web", "Running"), &member(BYPASSING));
     let [notice] = &desk.all(10)[..] else { panic!("one") };
     let name = PodName { namespace: "shop".to_owned(), name: "web".to_owned() };
-    assert_eq!(notice.about, About::Pod { name, uid: "uid-web".to_owned() });
+    assert_eq!(notice.about, NoticeSubject::Pod { name, uid: "uid-web".to_owned() });
     assert_eq!(notice.level, NoticeLevel::Warning);
     assert_eq!(
         notice.message,
@@ -254,7 +255,7 @@ fn of_a_pod_that_goes_while_all_turns_fail_nothing_is_said() {
     desk.fail(5, &[(&new, member(STARTING))]);
     let told: Vec<_> = desk.all(10).into_iter().map(|notice| notice.about).collect();
     let name = PodName { namespace: "shop".to_owned(), name: "new".to_owned() };
-    assert_eq!(told, [About::Pod { name, uid: "uid-new".to_owned() }]);
+    assert_eq!(told, [NoticeSubject::Pod { name, uid: "uid-new".to_owned() }]);
 }
 
 #[test]
@@ -328,7 +329,7 @@ fn a_repair_is_told_about_the_agent() {
     let mut desk = Desk::new();
     desk.notices.repaired("traffic of shop/web to ztunnel", &["a rule".to_owned(), "a route".to_owned()]);
     let [notice] = &desk.all(0)[..] else { panic!("one") };
-    assert_eq!((&notice.about, notice.reason), (&About::Agent, "DriftRepaired"));
+    assert_eq!((&notice.about, notice.reason), (&NoticeSubject::Agent, "DriftRepaired"));
     assert_eq!(
         notice.message,
         "Rules that redirect traffic of shop/web to ztunnel were changed externally and have been restored: a rule; a route."
@@ -364,7 +365,7 @@ fn pods_that_bypass_or_could_are_told_of_once_and_bypasses_again_after_half_an_h
         (1940, "a rule", true),
     ] {
         desk.notices.overruled(&name, &uid, what, desk.start + Duration::from_secs(second));
-        let said: Vec<Notice> = desk.said.try_iter().collect();
+        let said: Vec<AgentNotice> = desk.said.try_iter().collect();
         assert_eq!(said.len(), usize::from(told), "{second}");
         assert!(said.iter().all(|notice| notice.reason == "CaptureOverruled" && notice.message.len() < 1024));
     }

@@ -18,7 +18,7 @@ impl Read for Fake {
     }
 }
 
-fn answer(text: &[u8], step: usize) -> Result<Response, HttpError> {
+fn answer(text: &[u8], step: usize) -> Result<HttpResponse, HttpError> {
     receive(&mut Fake { answer: text.to_vec(), step })
 }
 

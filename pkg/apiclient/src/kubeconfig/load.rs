@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-use super::{ConfigError, Kubeconfig, MAX_FILE, Source, Trust};
-use crate::{Secret, Server, base64};
+use super::{ConfigError, CredentialSource, Kubeconfig, MAX_FILE, ServerTrust};
+use crate::{Secret, ServerUrl, base64};
 
 /// All that one request needs.
-pub(crate) struct Loaded {
-    pub(crate) server: Server,
+pub(crate) struct LoadedKubeconfig {
+    pub(crate) server: ServerUrl,
     pub(crate) server_name: Option<String>,
     /// The `Authorization` header's value.
     pub(crate) authorization: Option<Secret>,
@@ -18,14 +18,14 @@ pub(crate) struct Loaded {
     pub(crate) certificate: Option<(Secret, Secret)>,
 }
 
-/// [`Trust`], read.
+/// [`ServerTrust`], read.
 pub(crate) enum LoadedTrust {
     Authority(Secret),
     Insecure,
 }
 
 /// Reads everything.
-pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
+pub(crate) fn load(path: &Path) -> Result<LoadedKubeconfig, ConfigError> {
     let bytes = read(path)?;
     let file = |why: String| ConfigError::File { path: path.to_owned(), why };
     let text = str::from_utf8(&bytes).map_err(|_| file("it is not UTF-8".to_owned()))?;
@@ -33,26 +33,34 @@ pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
     let config = Kubeconfig::parse(text, directory).map_err(|error| file(error.to_string()))?;
     let trust = match &config.trust {
         _ if !config.server.https => LoadedTrust::Insecure,
-        Trust::Insecure => LoadedTrust::Insecure,
-        Trust::Authority(source) => LoadedTrust::Authority(fetch(source)?),
-        Trust::Nobody => return Err(file("cluster.certificate-authority is missing or empty".to_owned())),
+        ServerTrust::Insecure => LoadedTrust::Insecure,
+        ServerTrust::Authority(source) => LoadedTrust::Authority(fetch(source)?),
+        ServerTrust::Nobody => {
+            return Err(file("cluster.certificate-authority is missing or empty".to_owned()));
+        }
     };
     let certificate = match &config.certificate {
         Some((certificate, key)) => Some((fetch(certificate)?, fetch(key)?)),
         None => None,
     };
     let authorization = authorization(&config)?;
-    Ok(Loaded { server: config.server, server_name: config.server_name, authorization, trust, certificate })
+    Ok(LoadedKubeconfig {
+        server: config.server,
+        server_name: config.server_name,
+        authorization,
+        trust,
+        certificate,
+    })
 }
 
 fn authorization(config: &Kubeconfig) -> Result<Option<Secret>, ConfigError> {
     if let Some(source) = &config.token {
         let token = fetch(source)?;
         let text = token.header_text().ok_or_else(|| match source {
-            Source::Inline(_) => {
+            CredentialSource::Inline(_) => {
                 ConfigError::invalid("user.token", "is not one line of printable characters")
             }
-            Source::File(path) => ConfigError::File {
+            CredentialSource::File(path) => ConfigError::File {
                 path: path.clone(),
                 why: "it is not one line of printable characters".to_owned(),
             },
@@ -66,10 +74,10 @@ fn authorization(config: &Kubeconfig) -> Result<Option<Secret>, ConfigError> {
     }))
 }
 
-fn fetch(source: &Source) -> Result<Secret, ConfigError> {
+fn fetch(source: &CredentialSource) -> Result<Secret, ConfigError> {
     match source {
-        Source::Inline(bytes) => Ok(bytes.clone()),
-        Source::File(path) => read(path).map(Secret::new),
+        CredentialSource::Inline(bytes) => Ok(bytes.clone()),
+        CredentialSource::File(path) => read(path).map(Secret::new),
     }
 }
 

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Host;
+use crate::ServerHost;
 
 const ISTIO: &str = "apiVersion: v1
 clusters:
@@ -37,9 +37,9 @@ fn with(cluster: &str, user: &str) -> String {
 #[test]
 fn the_installers_file_is_read_and_shows_no_secret() {
     let config = parse(ISTIO).unwrap();
-    assert_eq!(config.server.host, Host::Ip("fd00::1".parse().unwrap()));
-    assert_eq!(config.trust, Trust::Authority(Source::Inline(Secret::new("ca"))));
-    assert_eq!(config.token, Some(Source::Inline(Secret::new("s3cret"))));
+    assert_eq!(config.server.host, ServerHost::Ip("fd00::1".parse().unwrap()));
+    assert_eq!(config.trust, ServerTrust::Authority(CredentialSource::Inline(Secret::new("ca"))));
+    assert_eq!(config.token, Some(CredentialSource::Inline(Secret::new("s3cret"))));
     assert!(!format!("{config:?}").contains("s3cret"));
 }
 
@@ -50,9 +50,9 @@ fn relative_files_stand_beside_the_kubeconfig() {
         "tokenFile: /run/token, token: t, client-certificate: c/crt, client-key: c/key",
     ))
     .unwrap();
-    assert_eq!(config.trust, Trust::Authority(Source::File("/etc/cni/net.d/ca.crt".into())));
-    assert_eq!(config.token, Some(Source::File("/run/token".into())));
-    let file = |name: &str| Source::File(name.into());
+    assert_eq!(config.trust, ServerTrust::Authority(CredentialSource::File("/etc/cni/net.d/ca.crt".into())));
+    assert_eq!(config.token, Some(CredentialSource::File("/run/token".into())));
+    let file = |name: &str| CredentialSource::File(name.into());
     assert_eq!(config.certificate, Some((file("/etc/cni/net.d/c/crt"), file("/etc/cni/net.d/c/key"))));
     assert_eq!(config.server_name.as_deref(), Some("x"));
 }

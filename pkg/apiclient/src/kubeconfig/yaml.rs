@@ -11,18 +11,18 @@ const MAX_NODES: usize = 20_000;
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Yaml {
+pub(super) enum YamlNode {
     /// A plain `null`, `~` or nothing.
     Null,
     /// Any other scalar; types do not matter here.
     Text(String),
-    List(Vec<Yaml>),
-    Map(Vec<(String, Yaml)>),
+    List(Vec<YamlNode>),
+    Map(Vec<(String, YamlNode)>),
 }
 
-impl Yaml {
+impl YamlNode {
     /// A node that has no members.
-    pub(super) const NOTHING: Yaml = Yaml::Null;
+    pub(super) const NOTHING: YamlNode = YamlNode::Null;
 
     /// Parses a document; the error is for people and shows no values.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
@@ -30,66 +30,66 @@ impl Yaml {
             return match serde_json::from_str(text) {
                 Ok(value) => Ok(from_json(value)),
                 // Flow style YAML begins like this too.
-                Err(_) => Events::new(text).document(),
+                Err(_) => YamlEvents::new(text).document(),
             };
         }
-        Events::new(text).document()
+        YamlEvents::new(text).document()
     }
 
     /// A member of a map; none when it is absent or null. Of several the last.
-    pub(super) fn get(&self, key: &str) -> Option<&Yaml> {
-        let Yaml::Map(members) = self else { return None };
+    pub(super) fn get(&self, key: &str) -> Option<&YamlNode> {
+        let YamlNode::Map(members) = self else { return None };
         members
             .iter()
             .rfind(|(name, _)| name == key)
             .map(|(_, value)| value)
-            .filter(|value| **value != Yaml::Null)
+            .filter(|value| **value != YamlNode::Null)
     }
 
     /// The elements of a list; none of anything else.
-    pub(super) fn elements(&self) -> &[Yaml] {
-        if let Yaml::List(elements) = self { elements } else { &[] }
+    pub(super) fn elements(&self) -> &[YamlNode] {
+        if let YamlNode::List(elements) = self { elements } else { &[] }
     }
 
     /// The text of a scalar.
     pub(super) fn text(&self) -> Option<&str> {
-        if let Yaml::Text(text) = self { Some(text) } else { None }
+        if let YamlNode::Text(text) = self { Some(text) } else { None }
     }
 
     /// Nothing is in it.
     pub(super) fn is_empty(&self) -> bool {
         match self {
-            Yaml::Null => true,
-            Yaml::Text(text) => text.is_empty(),
-            Yaml::List(list) => list.is_empty(),
-            Yaml::Map(map) => map.is_empty(),
+            YamlNode::Null => true,
+            YamlNode::Text(text) => text.is_empty(),
+            YamlNode::List(list) => list.is_empty(),
+            YamlNode::Map(map) => map.is_empty(),
         }
     }
 }
 
-fn from_json(value: Value) -> Yaml {
+fn from_json(value: Value) -> YamlNode {
     match value {
-        Value::Null => Yaml::Null,
-        Value::String(text) => Yaml::Text(text),
-        Value::Array(list) => Yaml::List(list.into_iter().map(from_json).collect()),
+        Value::Null => YamlNode::Null,
+        Value::String(text) => YamlNode::Text(text),
+        Value::Array(list) => YamlNode::List(list.into_iter().map(from_json).collect()),
         Value::Object(map) => {
-            Yaml::Map(map.into_iter().map(|(key, value)| (key, from_json(value))).collect())
+            YamlNode::Map(map.into_iter().map(|(key, value)| (key, from_json(value))).collect())
         }
-        other => Yaml::Text(other.to_string()),
+        other => YamlNode::Text(other.to_string()),
     }
 }
 
-struct Events<'t> {
+struct YamlEvents<'t> {
     parser: Parser<'t, saphyr_parser::StrInput<'t>>,
     nodes: usize,
 }
 
-impl<'t> Events<'t> {
+impl<'t> YamlEvents<'t> {
     fn new(text: &'t str) -> Self {
-        Events { parser: Parser::new_from_str(text), nodes: 0 }
+        YamlEvents { parser: Parser::new_from_str(text), nodes: 0 }
     }
 
-    fn document(mut self) -> Result<Yaml, String> {
+    fn document(mut self) -> Result<YamlNode, String> {
         let mut root = None;
         loop {
             match self.next()? {
@@ -112,7 +112,7 @@ impl<'t> Events<'t> {
         }
     }
 
-    fn node(&mut self, event: Event<'t>, depth: usize) -> Result<Yaml, String> {
+    fn node(&mut self, event: Event<'t>, depth: usize) -> Result<YamlNode, String> {
         self.nodes += 1;
         if depth > MAX_DEPTH || self.nodes > MAX_NODES {
             return Err("it is nested too deep or has too many parts".to_owned());
@@ -121,9 +121,9 @@ impl<'t> Events<'t> {
             Event::Scalar(text, ScalarStyle::Plain, ..)
                 if matches!(&*text, "" | "~" | "null" | "Null" | "NULL") =>
             {
-                Ok(Yaml::Null)
+                Ok(YamlNode::Null)
             }
-            Event::Scalar(text, ..) => Ok(Yaml::Text(text.into_owned())),
+            Event::Scalar(text, ..) => Ok(YamlNode::Text(text.into_owned())),
             Event::SequenceStart(..) => self.list(depth),
             Event::MappingStart(..) => self.map(depth),
             Event::Alias(_) => Err("it has an alias, which a kubeconfig needs not".to_owned()),
@@ -131,21 +131,21 @@ impl<'t> Events<'t> {
         }
     }
 
-    fn list(&mut self, depth: usize) -> Result<Yaml, String> {
+    fn list(&mut self, depth: usize) -> Result<YamlNode, String> {
         let mut list = Vec::new();
         loop {
             match self.next()? {
-                Event::SequenceEnd => return Ok(Yaml::List(list)),
+                Event::SequenceEnd => return Ok(YamlNode::List(list)),
                 event => list.push(self.node(event, depth + 1)?),
             }
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Yaml, String> {
+    fn map(&mut self, depth: usize) -> Result<YamlNode, String> {
         let mut map = Vec::new();
         loop {
             let key = match self.next()? {
-                Event::MappingEnd => return Ok(Yaml::Map(map)),
+                Event::MappingEnd => return Ok(YamlNode::Map(map)),
                 Event::Scalar(text, ..) => text.into_owned(),
                 _ => return Err("it has a key that is no text".to_owned()),
             };
@@ -162,9 +162,9 @@ mod tests {
 
     #[test]
     fn yaml_and_json_give_the_same_tree() {
-        let yaml = Yaml::parse("a: [x, 5]\nb:\n  c: \"q\"\n  d: ~\n  e: 'null'\n").unwrap();
+        let yaml = YamlNode::parse("a: [x, 5]\nb:\n  c: \"q\"\n  d: ~\n  e: 'null'\n").unwrap();
         let json =
-            Yaml::parse("{\"a\":[\"x\",5],\n\t\"b\":{\"c\":\"q\",\"d\":null,\"e\":\"null\"}}").unwrap();
+            YamlNode::parse("{\"a\":[\"x\",5],\n\t\"b\":{\"c\":\"q\",\"d\":null,\"e\":\"null\"}}").unwrap();
         assert_eq!(yaml, json);
         assert_eq!(yaml.get("b").unwrap().get("d"), None);
     }
@@ -174,22 +174,22 @@ mod tests {
         for text in
             ["", "# x\n", "a: [", "a: b: c", "a: 1\n---\nb: 2", "a: &x 1\nb: *x", "? [a]\n: b", "{\"a\":"]
         {
-            assert!(Yaml::parse(text).is_err(), "{text}: {:?}", Yaml::parse(text));
+            assert!(YamlNode::parse(text).is_err(), "{text}: {:?}", YamlNode::parse(text));
         }
-        assert!(Yaml::parse(&"[".repeat(100_000)).is_err());
-        assert!(Yaml::parse(&"- ".repeat(10_000)).is_err());
+        assert!(YamlNode::parse(&"[".repeat(100_000)).is_err());
+        assert!(YamlNode::parse(&"- ".repeat(10_000)).is_err());
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
         #[test]
         fn no_text_panics(text in "([a-z]|[-:?,\\[\\]{}#&*!|>'\"%@` \\n\\t]|---|\\.\\.\\.|\\PC){0,60}") {
-            let _ = Yaml::parse(&text);
+            let _ = YamlNode::parse(&text);
         }
 
         #[test]
         fn no_string_panics(text: String) {
-            let _ = Yaml::parse(&text);
+            let _ = YamlNode::parse(&text);
         }
     }
 }

@@ -4,18 +4,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RecordType {
     /// IPv4 addresses (RFC 1035, section 3.4.1).
     A,
     /// IPv6 addresses (RFC 3596, section 2.1).
     Aaaa,
 }
 
-impl Kind {
+impl RecordType {
     const fn number(self) -> u16 {
         match self {
-            Kind::A => 1,
-            Kind::Aaaa => 28,
+            RecordType::A => 1,
+            RecordType::Aaaa => 28,
         }
     }
 }
@@ -29,7 +29,7 @@ const MAX_ALIASES: usize = 8;
 
 /// What a server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum DnsAnswer {
     /// These; none when the name or its addresses of the kind do not exist.
     Addresses(Vec<IpAddr>),
     /// An RCODE other than 0 and 3.
@@ -39,7 +39,7 @@ pub(crate) enum Answer {
 }
 
 /// A recursive query; none for a name that does not fit.
-pub(crate) fn query(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
+pub(crate) fn query(id: u16, name: &str, kind: RecordType) -> Option<Vec<u8>> {
     let mut message = Vec::with_capacity(name.len() + 18);
     message.extend(id.to_be_bytes());
     // Flags: recursion desired. One question.
@@ -59,8 +59,8 @@ pub(crate) fn query(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
 }
 
 /// Reads an answer to that query; none when it is not one, or is malformed. A truncated answer gives what is in it.
-pub(crate) fn parse(message: &[u8], id: u16, name: &str, kind: Kind) -> Option<Answer> {
-    let mut reader = Reader { message, at: 0 };
+pub(crate) fn parse(message: &[u8], id: u16, name: &str, kind: RecordType) -> Option<DnsAnswer> {
+    let mut reader = DnsReader { message, at: 0 };
     let (given, flags) = (reader.number()?, reader.number()?);
     let (questions, answers) = (reader.number()?, reader.number()?);
     reader.skip(4)?;
@@ -74,18 +74,18 @@ pub(crate) fn parse(message: &[u8], id: u16, name: &str, kind: Kind) -> Option<A
     }
     match flags.to_be_bytes()[1] & 0xf {
         0 => {}
-        NO_SUCH_NAME => return Some(Answer::Addresses(Vec::new())),
-        code => return Some(Answer::Failed(code)),
+        NO_SUCH_NAME => return Some(DnsAnswer::Addresses(Vec::new())),
+        code => return Some(DnsAnswer::Failed(code)),
     }
-    let records: Vec<Record> = (0..answers).map_while(|_| reader.record()).collect();
+    let records: Vec<DnsRecord> = (0..answers).map_while(|_| reader.record()).collect();
     let addresses = follow(&records, name);
     // Cut off with nothing of use in it (the TC bit): not the same as having no address.
     let cut = flags & 0x0200 != 0 && addresses.is_empty();
-    Some(if cut { Answer::Truncated } else { Answer::Addresses(addresses) })
+    Some(if cut { DnsAnswer::Truncated } else { DnsAnswer::Addresses(addresses) })
 }
 
 /// The addresses of the name or of what it is an alias of.
-fn follow(records: &[Record], name: &str) -> Vec<IpAddr> {
+fn follow(records: &[DnsRecord], name: &str) -> Vec<IpAddr> {
     let mut owner = name;
     for _ in 0..MAX_ALIASES {
         let own = || records.iter().filter(|record| record.owner.eq_ignore_ascii_case(owner));
@@ -101,35 +101,35 @@ fn follow(records: &[Record], name: &str) -> Vec<IpAddr> {
     Vec::new()
 }
 
-struct Record {
+struct DnsRecord {
     owner: String,
-    data: Data,
+    data: RecordData,
 }
 
-enum Data {
+enum RecordData {
     Address(IpAddr),
     Alias(String),
     Other,
 }
 
-impl Record {
+impl DnsRecord {
     fn address(&self) -> Option<IpAddr> {
-        if let Data::Address(address) = self.data { Some(address) } else { None }
+        if let RecordData::Address(address) = self.data { Some(address) } else { None }
     }
 
     fn alias(&self) -> Option<&str> {
-        if let Data::Alias(name) = &self.data { Some(name) } else { None }
+        if let RecordData::Alias(name) = &self.data { Some(name) } else { None }
     }
 }
 
 /// A place in a message.
 #[derive(Clone, Copy)]
-struct Reader<'m> {
+struct DnsReader<'m> {
     message: &'m [u8],
     at: usize,
 }
 
-impl<'m> Reader<'m> {
+impl<'m> DnsReader<'m> {
     fn take(&mut self, length: usize) -> Option<&'m [u8]> {
         let bytes = self.message.get(self.at..self.at.checked_add(length)?)?;
         self.at += length;
@@ -187,7 +187,7 @@ impl<'m> Reader<'m> {
         Some(name)
     }
 
-    fn record(&mut self) -> Option<Record> {
+    fn record(&mut self) -> Option<DnsRecord> {
         let owner = self.name()?;
         let (kind, class) = (self.number()?, self.number()?);
         // Time to live: one process asks once.
@@ -196,12 +196,12 @@ impl<'m> Reader<'m> {
         let mut inside = *self;
         let bytes = self.take(length)?;
         let data = match (class, kind) {
-            (CLASS_IN, CNAME) => Data::Alias(inside.name()?),
-            (CLASS_IN, 1) => Data::Address(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
-            (CLASS_IN, 28) => Data::Address(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
-            _ => Data::Other,
+            (CLASS_IN, CNAME) => RecordData::Alias(inside.name()?),
+            (CLASS_IN, 1) => RecordData::Address(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
+            (CLASS_IN, 28) => RecordData::Address(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
+            _ => RecordData::Other,
         };
-        Some(Record { owner, data })
+        Some(DnsRecord { owner, data })
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
 
     /// An answer to `query(7, "api.x", A)`: an alias to `b.x`, and its address; names compressed.
     fn answer() -> Vec<u8> {
-        let mut message = query(7, "api.x", Kind::A).unwrap();
+        let mut message = query(7, "api.x", RecordType::A).unwrap();
         message[2] = 0x81;
         message[3] = 0x80;
         message[7] = 2;
@@ -225,33 +225,35 @@ mod tests {
 
     #[test]
     fn an_alias_is_followed() {
-        let found = parse(&answer(), 7, "API.x", Kind::A);
-        assert_eq!(found, Some(Answer::Addresses(vec!["10.0.0.7".parse().unwrap()])));
+        let found = parse(&answer(), 7, "API.x", RecordType::A);
+        assert_eq!(found, Some(DnsAnswer::Addresses(vec!["10.0.0.7".parse().unwrap()])));
     }
 
     #[test]
     fn answers_to_other_questions_do_not_count() {
-        for (id, name, kind) in [(8, "api.x", Kind::A), (7, "api.y", Kind::A), (7, "api.x", Kind::Aaaa)] {
+        for (id, name, kind) in
+            [(8, "api.x", RecordType::A), (7, "api.y", RecordType::A), (7, "api.x", RecordType::Aaaa)]
+        {
             assert_eq!(parse(&answer(), id, name, kind), None);
         }
-        assert_eq!(parse(&query(7, "api.x", Kind::A).unwrap(), 7, "api.x", Kind::A), None);
+        assert_eq!(parse(&query(7, "api.x", RecordType::A).unwrap(), 7, "api.x", RecordType::A), None);
     }
 
     #[test]
     fn codes_are_told_apart() {
         let mut message = answer();
         message[3] = 0x83;
-        assert_eq!(parse(&message, 7, "api.x", Kind::A), Some(Answer::Addresses(Vec::new())));
+        assert_eq!(parse(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Addresses(Vec::new())));
         message[3] = 0x82;
-        assert_eq!(parse(&message, 7, "api.x", Kind::A), Some(Answer::Failed(2)));
+        assert_eq!(parse(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Failed(2)));
     }
 
     #[test]
     fn a_cut_answer_counts_only_with_an_address_in_it() {
         let mut message = answer();
         message[2] |= 0x02;
-        assert!(matches!(parse(&message, 7, "api.x", Kind::A), Some(Answer::Addresses(_))));
-        assert_eq!(parse(&message[..40], 7, "api.x", Kind::A), Some(Answer::Truncated));
+        assert!(matches!(parse(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Addresses(_))));
+        assert_eq!(parse(&message[..40], 7, "api.x", RecordType::A), Some(DnsAnswer::Truncated));
     }
 
     #[test]
@@ -259,20 +261,20 @@ mod tests {
         let mut message = answer();
         message[23] = 0xc0;
         message[24] = 23;
-        assert_eq!(parse(&message, 7, "api.x", Kind::A), Some(Answer::Addresses(Vec::new())));
+        assert_eq!(parse(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Addresses(Vec::new())));
     }
 
     #[test]
     fn names_that_do_not_fit_are_not_asked_for() {
         for name in ["", "a..b", &"a".repeat(64), &"a.".repeat(127)] {
-            assert_eq!(query(1, name, Kind::A), None);
+            assert_eq!(query(1, name, RecordType::A), None);
         }
     }
 
     proptest! {
         #[test]
         fn bytes_never_panic(bytes: Vec<u8>) {
-            let _ = parse(&bytes, 0, "a", Kind::A);
+            let _ = parse(&bytes, 0, "a", RecordType::A);
         }
 
         #[test]
@@ -281,7 +283,7 @@ mod tests {
             for (at, byte) in changes {
                 message[at] = byte;
             }
-            let _ = parse(&message[..length.min(message.len())], 7, "api.x", Kind::A);
+            let _ = parse(&message[..length.min(message.len())], 7, "api.x", RecordType::A);
         }
     }
 }

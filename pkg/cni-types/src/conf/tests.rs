@@ -14,7 +14,7 @@ fn a_full_configuration_is_typed() {
           "cni_bin_dir":"/opt/cni/bin","api_timeout_seconds":7,"kubelet_root_dir":"/data/kubelet"}}"#,
     )
     .unwrap();
-    assert_eq!((conf.cni_version, conf.name.as_str()), (Version::V1_1_0, "k8s-pod-network"));
+    assert_eq!((conf.cni_version, conf.name.as_str()), (CniVersion::V1_1_0, "k8s-pod-network"));
     assert_eq!(conf.plugin.as_deref(), Some("istio-cni"));
     assert!(conf.ambient_enabled);
     assert_eq!(conf.pod_namespace.unwrap().as_str(), "istio-system");
@@ -32,9 +32,9 @@ fn a_full_configuration_is_typed() {
 #[test]
 fn the_least_configuration_has_the_defaults() {
     let conf = NetConf::parse(br#"{"name":"n","kubernetes":null,"prevResult":null}"#).unwrap();
-    assert_eq!(conf.cni_version, Version::V0_1_0);
+    assert_eq!(conf.cni_version, CniVersion::V0_1_0);
     assert!(conf.prev_result.is_none() && conf.pod_annotations.is_none() && conf.valid_attachments.is_none());
-    assert_eq!(conf.kubernetes, Kubernetes::default());
+    assert_eq!(conf.kubernetes, KubernetesConf::default());
     assert_eq!(conf.pass_through().unwrap(), "{\"cniVersion\":\"0.1.0\"}");
 }
 
@@ -63,7 +63,7 @@ fn newer_keys_mean_the_same_as_older_ones() {
         br#"{"name":"n","exclude_namespaces":null,"enablement_selectors":null,"cni_agent_run_dir":""}"#;
     let conf = NetConf::parse(nulls).unwrap();
     assert!(conf.enablement_selectors.is_none() && conf.log_file.is_none());
-    assert_eq!(conf.kubernetes, Kubernetes::default());
+    assert_eq!(conf.kubernetes, KubernetesConf::default());
 }
 
 #[test]
@@ -88,59 +88,59 @@ fn an_older_key_counts_more_than_the_newer_one() {
 #[test]
 fn what_is_wrong_has_its_code_and_path() {
     for (text, code, part) in [
-        ("", Code::Decode, "no JSON object"),
-        ("[]", Code::Decode, "no JSON object"),
-        ("{}x", Code::Decode, "no JSON object"),
-        ("{}", Code::InvalidConfig, "name"),
-        (r#"{"name":""}"#, Code::InvalidConfig, "name"),
-        (r#"{"name":"../x"}"#, Code::InvalidConfig, "name"),
-        (r#"{"name":5}"#, Code::Decode, "name: invalid type"),
-        (r#"{"name":"n","cniVersion":"0.9.0"}"#, Code::IncompatibleVersion, "0.9.0"),
-        (r#"{"name":"n","cniVersion":1}"#, Code::Decode, "cniVersion"),
-        (r#"{"name":"n","ambient_enabled":"yes"}"#, Code::Decode, "ambient_enabled"),
-        (r#"{"name":"n","pod_namespace":"A"}"#, Code::InvalidConfig, "pod_namespace"),
-        (r#"{"name":"n","native_nftables":"yes"}"#, Code::Decode, "native_nftables"),
-        (r#"{"name":"n","cni_agent_run_dir":1}"#, Code::Decode, "cni_agent_run_dir"),
-        (r#"{"name":"n","exclude_namespaces":"x"}"#, Code::Decode, "exclude_namespaces"),
-        (r#"{"name":"n","enablement_selectors":{}}"#, Code::Decode, "enablement_selectors"),
-        (r#"{"name":"n","enablement_selectors":["a"]}"#, Code::Decode, "enablement_selectors[0]"),
-        (r#"{"name":"n","kubernetes":[]}"#, Code::Decode, "kubernetes"),
-        (r#"{"name":"n","kubernetes":{"kubeconfig":1}}"#, Code::Decode, "kubernetes.kubeconfig"),
+        ("", ErrorCode::Decode, "no JSON object"),
+        ("[]", ErrorCode::Decode, "no JSON object"),
+        ("{}x", ErrorCode::Decode, "no JSON object"),
+        ("{}", ErrorCode::InvalidConfig, "name"),
+        (r#"{"name":""}"#, ErrorCode::InvalidConfig, "name"),
+        (r#"{"name":"../x"}"#, ErrorCode::InvalidConfig, "name"),
+        (r#"{"name":5}"#, ErrorCode::Decode, "name: invalid type"),
+        (r#"{"name":"n","cniVersion":"0.9.0"}"#, ErrorCode::IncompatibleVersion, "0.9.0"),
+        (r#"{"name":"n","cniVersion":1}"#, ErrorCode::Decode, "cniVersion"),
+        (r#"{"name":"n","ambient_enabled":"yes"}"#, ErrorCode::Decode, "ambient_enabled"),
+        (r#"{"name":"n","pod_namespace":"A"}"#, ErrorCode::InvalidConfig, "pod_namespace"),
+        (r#"{"name":"n","native_nftables":"yes"}"#, ErrorCode::Decode, "native_nftables"),
+        (r#"{"name":"n","cni_agent_run_dir":1}"#, ErrorCode::Decode, "cni_agent_run_dir"),
+        (r#"{"name":"n","exclude_namespaces":"x"}"#, ErrorCode::Decode, "exclude_namespaces"),
+        (r#"{"name":"n","enablement_selectors":{}}"#, ErrorCode::Decode, "enablement_selectors"),
+        (r#"{"name":"n","enablement_selectors":["a"]}"#, ErrorCode::Decode, "enablement_selectors[0]"),
+        (r#"{"name":"n","kubernetes":[]}"#, ErrorCode::Decode, "kubernetes"),
+        (r#"{"name":"n","kubernetes":{"kubeconfig":1}}"#, ErrorCode::Decode, "kubernetes.kubeconfig"),
         (
             r#"{"name":"n","kubernetes":{"exclude_namespaces":"x"}}"#,
-            Code::Decode,
+            ErrorCode::Decode,
             "kubernetes.exclude_namespaces",
         ),
         (
             r#"{"name":"n","kubernetes":{"api_timeout_seconds":0}}"#,
-            Code::InvalidConfig,
+            ErrorCode::InvalidConfig,
             "api_timeout_seconds",
         ),
         (
             r#"{"name":"n","kubernetes":{"api_timeout_seconds":301}}"#,
-            Code::InvalidConfig,
+            ErrorCode::InvalidConfig,
             "api_timeout_seconds",
         ),
-        (r#"{"name":"n","runtimeConfig":5}"#, Code::Decode, "runtimeConfig"),
+        (r#"{"name":"n","runtimeConfig":5}"#, ErrorCode::Decode, "runtimeConfig"),
         (
             r#"{"name":"n","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":1}}}"#,
-            Code::Decode,
+            ErrorCode::Decode,
             POD_ANNOTATIONS,
         ),
-        (r#"{"name":"n","cni.dev/valid-attachments":{}}"#, Code::Decode, VALID_ATTACHMENTS),
+        (r#"{"name":"n","cni.dev/valid-attachments":{}}"#, ErrorCode::Decode, VALID_ATTACHMENTS),
     ] {
         let error = NetConf::parse(text.as_bytes()).unwrap_err();
         assert_eq!(error.code, code, "{text}: {error}");
         assert!(error.msg.contains(part), "{text}: {error}");
     }
-    assert_eq!(NetConf::parse(&[b' '; MAX_STDIN + 1]).unwrap_err().code, Code::Decode);
-    assert_eq!(NetConf::parse(b"{\"name\":\"\xff\"}").unwrap_err().code, Code::Decode);
+    assert_eq!(NetConf::parse(&[b' '; MAX_STDIN + 1]).unwrap_err().code, ErrorCode::Decode);
+    assert_eq!(NetConf::parse(b"{\"name\":\"\xff\"}").unwrap_err().code, ErrorCode::Decode);
 }
 
 #[test]
 fn an_error_carries_the_version_of_the_configuration() {
     let error = NetConf::parse(br#"{"cniVersion":"0.4.0"}"#).unwrap_err();
-    assert_eq!(error.cni_version, Version::V0_4_0);
+    assert_eq!(error.cni_version, CniVersion::V0_4_0);
 }
 
 #[test]
@@ -148,11 +148,11 @@ fn a_command_needs_a_version_that_has_it() {
     let conf = |version: &str| {
         NetConf::parse(format!(r#"{{"name":"n","cniVersion":"{version}"}}"#).as_bytes()).unwrap()
     };
-    assert!(conf("0.4.0").allows(Command::Check).is_ok() && conf("1.1.0").allows(Command::Gc).is_ok());
-    assert!(conf("0.1.0").allows(Command::Add).is_ok());
-    let error = conf("0.3.1").allows(Command::Check).unwrap_err();
-    assert_eq!((error.code, error.cni_version), (Code::IncompatibleVersion, Version::V0_3_1));
-    assert!(conf("1.0.0").allows(Command::Status).is_err());
+    assert!(conf("0.4.0").allows(CniCommand::Check).is_ok() && conf("1.1.0").allows(CniCommand::Gc).is_ok());
+    assert!(conf("0.1.0").allows(CniCommand::Add).is_ok());
+    let error = conf("0.3.1").allows(CniCommand::Check).unwrap_err();
+    assert_eq!((error.code, error.cni_version), (ErrorCode::IncompatibleVersion, CniVersion::V0_3_1));
+    assert!(conf("1.0.0").allows(CniCommand::Status).is_err());
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The entry that makes a runtime call our plugin.
 
-use super::network::{Unusable, entry_is_usable};
+use super::network::{UnusableConf, entry_is_usable};
 use super::{ENTRY_LEVEL, EditError};
-use crate::document::{Json, JsonError, Members, field_text};
-use crate::{CniError, NetConf, Version};
+use crate::document::{Json, JsonError, JsonMembers, field_text};
+use crate::{CniError, CniVersion, NetConf};
 
 /// Why a template is not taken. An entry that our plugin or the runtime refuses would keep every pod of the node from
 /// starting, so it must not get into a file.
@@ -16,7 +16,7 @@ pub enum EntryError {
     #[error("the plugin's configuration is not a JSON object")]
     NotAnObject,
     /// It is for another plugin, or for none.
-    #[error("the plugin's configuration needs the `type` {:?}, and has {}", Entry::TYPE, shown(.0.as_deref()))]
+    #[error("the plugin's configuration needs the `type` {:?}, and has {}", ConflistEntry::TYPE, shown(.0.as_deref()))]
     Type(
         /// The type, if there is one.
         Option<String>,
@@ -26,7 +26,7 @@ pub enum EntryError {
     Plugin(CniError),
     /// The runtime would drop the whole file because of it.
     #[error("the plugin's configuration is refused: {0}")]
-    Runtime(Unusable),
+    Runtime(UnusableConf),
     /// In a file it could not be read back.
     #[error("{}", EditError::TooDeep)]
     TooDeep,
@@ -36,11 +36,11 @@ fn shown(kind: Option<&str>) -> String {
     kind.map_or_else(|| "none".to_owned(), |kind| format!("{kind:?}"))
 }
 
-/// Our plugin's entry: an object of type [`Entry::TYPE`] without `cniVersion`, which lists have for all their plugins.
+/// Our plugin's entry: an object of type [`ConflistEntry::TYPE`] without `cniVersion`, which lists have for all their plugins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry(Json);
+pub struct ConflistEntry(Json);
 
-impl Entry {
+impl ConflistEntry {
     /// The `type` of our entry, which is the name of the plugin's binary.
     pub const TYPE: &str = "istio-cni";
 
@@ -49,12 +49,12 @@ impl Entry {
     /// # Errors
     /// When it is no JSON object of our type, or something that the plugin ([`NetConf::parse`], with a name and a
     /// version where it has none) or the runtime does not accept.
-    pub fn parse(template: &str) -> Result<Entry, EntryError> {
+    pub fn parse(template: &str) -> Result<ConflistEntry, EntryError> {
         let Json::Object(mut members) = Json::parse(template.as_bytes())? else {
             return Err(EntryError::NotAnObject);
         };
         let kind = field_text(&members, "type");
-        if kind != Some(Entry::TYPE) {
+        if kind != Some(ConflistEntry::TYPE) {
             return Err(EntryError::Type(kind.map(str::to_owned)));
         }
         accepted_by_plugin(&members)?;
@@ -64,12 +64,12 @@ impl Entry {
         if entry.depth() + ENTRY_LEVEL > Json::MAX_DEPTH {
             return Err(EntryError::TooDeep);
         }
-        Ok(Entry(entry))
+        Ok(ConflistEntry(entry))
     }
 
     /// The same entry without `kubernetes.kubeconfig`: the plugin then asks nobody but the agent.
     #[must_use]
-    pub fn without_kubeconfig(mut self) -> Entry {
+    pub fn without_kubeconfig(mut self) -> ConflistEntry {
         if let Json::Object(members) = &mut self.0 {
             let parts = members.iter_mut().filter(|(key, _)| key.eq_ignore_ascii_case("kubernetes"));
             for (_, part) in parts {
@@ -83,7 +83,7 @@ impl Entry {
 
     /// The same entry with a member that the template does not have; one that it has stays.
     #[must_use]
-    pub fn with_default(mut self, key: &str, value: Json) -> Entry {
+    pub fn with_default(mut self, key: &str, value: Json) -> ConflistEntry {
         if let Json::Object(members) = &mut self.0
             && !members.keys().any(|name| name.eq_ignore_ascii_case(key))
         {
@@ -100,9 +100,9 @@ impl Entry {
 }
 
 /// Lets the plugin's own reader look at what a runtime would hand to it.
-fn accepted_by_plugin(members: &Members) -> Result<(), EntryError> {
+fn accepted_by_plugin(members: &JsonMembers) -> Result<(), EntryError> {
     let mut handed = members.clone();
-    for (key, default) in [("name", Entry::TYPE), ("cniVersion", Version::V0_3_1.as_str())] {
+    for (key, default) in [("name", ConflistEntry::TYPE), ("cniVersion", CniVersion::V0_3_1.as_str())] {
         if !handed.keys().any(|name| name.eq_ignore_ascii_case(key)) {
             handed.insert(key.to_owned(), Json::String(default.to_owned()));
         }

@@ -2,8 +2,8 @@
 //! are (`ConfListFromFile`, `ConfFromFile` and `ConfListFromConf` of containernetworking/cni 1.1); a file that it
 //! does not take is passed over for the next one.
 
-use super::Entry;
-use crate::document::{Json, JsonError, Members, field_text, fields};
+use super::ConflistEntry;
+use crate::document::{Json, JsonError, JsonMembers, field_text, fields};
 
 /// The two kinds of file that a runtime looks at and Istio's agent too; it leaves `.json` alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl FileForm {
 
 /// Why a runtime does not take a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
+pub enum UnusableConf {
     /// It cannot be read.
     #[error("it is not JSON: {0}")]
     Json(#[from] JsonError),
@@ -56,7 +56,7 @@ pub enum Unusable {
         String,
     ),
     /// Standalone mode: the file is for another plugin.
-    #[error("its `type` is {found:?} instead of {:?}", Entry::TYPE)]
+    #[error("its `type` is {found:?} instead of {:?}", ConflistEntry::TYPE)]
     NotOurs {
         /// The type it has.
         found: String,
@@ -68,9 +68,9 @@ pub enum Unusable {
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub fn check_network(form: FileForm, content: &[u8]) -> Result<(), Unusable> {
+pub fn check_network(form: FileForm, content: &[u8]) -> Result<(), UnusableConf> {
     let document = Json::as_runtimes_read(content)?;
-    let members = document.as_object().ok_or(Unusable::NotAnObject)?;
+    let members = document.as_object().ok_or(UnusableConf::NotAnObject)?;
     match form {
         FileForm::Conf => plugin(members, "")?,
         FileForm::Conflist => list(members)?,
@@ -83,27 +83,27 @@ pub fn check_network(form: FileForm, content: &[u8]) -> Result<(), Unusable> {
 ///
 /// # Errors
 /// When it is no JSON object, or its `type` is another one.
-pub fn check_standalone(content: &[u8]) -> Result<(), Unusable> {
+pub fn check_standalone(content: &[u8]) -> Result<(), UnusableConf> {
     let document = Json::as_runtimes_read(content)?;
-    let members = document.as_object().ok_or(Unusable::NotAnObject)?;
+    let members = document.as_object().ok_or(UnusableConf::NotAnObject)?;
     match field_text(members, "type") {
-        Some(Entry::TYPE) => Ok(()),
-        Some(other) => Err(Unusable::NotOurs { found: other.to_owned() }),
-        None => Err(Unusable::Missing { path: "type".to_owned() }),
+        Some(ConflistEntry::TYPE) => Ok(()),
+        Some(other) => Err(UnusableConf::NotOurs { found: other.to_owned() }),
+        None => Err(UnusableConf::Missing { path: "type".to_owned() }),
     }
 }
 
 /// Whether a list with this entry is still taken.
-pub(super) fn entry_is_usable(entry: &Json) -> Result<(), Unusable> {
-    plugin(entry.as_object().ok_or(Unusable::NotAnObject)?, "")?;
+pub(super) fn entry_is_usable(entry: &Json) -> Result<(), UnusableConf> {
+    plugin(entry.as_object().ok_or(UnusableConf::NotAnObject)?, "")?;
     numbers(entry)
 }
 
 /// A list's own members are looked up by their exact keys and must not be null; those of its plugins are decoded into a
 /// struct, as [`plugin`] has it. A list without `cniVersion` is taken.
-fn list(members: &Members) -> Result<(), Unusable> {
+fn list(members: &JsonMembers) -> Result<(), UnusableConf> {
     let name = members.get("name").ok_or_else(|| missing("name"))?;
-    let wrong = |path: &str, wanted| Unusable::Wrong { path: path.to_owned(), wanted };
+    let wrong = |path: &str, wanted| UnusableConf::Wrong { path: path.to_owned(), wanted };
     name.as_str().ok_or_else(|| wrong("name", "a string"))?;
     if members.get("cniVersion").is_some_and(|version| version.as_str().is_none()) {
         return Err(wrong("cniVersion", "a string"));
@@ -123,45 +123,45 @@ fn list(members: &Members) -> Result<(), Unusable> {
     Ok(())
 }
 
-fn missing(path: &str) -> Unusable {
-    Unusable::Missing { path: path.to_owned() }
+fn missing(path: &str) -> UnusableConf {
+    UnusableConf::Missing { path: path.to_owned() }
 }
 
 /// The shapes of a plugin's members that libcni decodes. Null fits all.
-enum Shape {
+enum MemberShape {
     Text,
     Flag,
     Texts,
     /// An object whose members all have one shape.
-    Map(&'static Shape),
+    Map(&'static MemberShape),
     /// An object; its members that are named here have these shapes.
-    Struct(&'static [(&'static str, Shape)]),
+    Struct(&'static [(&'static str, MemberShape)]),
 }
 
 /// libcni's `types.NetConf`.
-const PLUGIN: &[(&str, Shape)] = &[
-    ("cniVersion", Shape::Text),
-    ("name", Shape::Text),
-    ("type", Shape::Text),
-    ("capabilities", Shape::Map(&Shape::Flag)),
-    ("ipam", Shape::Struct(&[("type", Shape::Text)])),
-    ("dns", Shape::Struct(DNS)),
-    ("prevResult", Shape::Struct(&[])),
+const PLUGIN: &[(&str, MemberShape)] = &[
+    ("cniVersion", MemberShape::Text),
+    ("name", MemberShape::Text),
+    ("type", MemberShape::Text),
+    ("capabilities", MemberShape::Map(&MemberShape::Flag)),
+    ("ipam", MemberShape::Struct(&[("type", MemberShape::Text)])),
+    ("dns", MemberShape::Struct(DNS)),
+    ("prevResult", MemberShape::Struct(&[])),
 ];
 
-const DNS: &[(&str, Shape)] = &[
-    ("nameservers", Shape::Texts),
-    ("domain", Shape::Text),
-    ("search", Shape::Texts),
-    ("options", Shape::Texts),
+const DNS: &[(&str, MemberShape)] = &[
+    ("nameservers", MemberShape::Texts),
+    ("domain", MemberShape::Text),
+    ("search", MemberShape::Texts),
+    ("options", MemberShape::Texts),
 ];
 
-fn plugin(members: &Members, prefix: &str) -> Result<(), Unusable> {
+fn plugin(members: &JsonMembers, prefix: &str) -> Result<(), UnusableConf> {
     shaped(members, PLUGIN, prefix)?;
     field_text(members, "type").map(drop).ok_or_else(|| missing(&format!("{prefix}type")))
 }
 
-fn shaped(members: &Members, shapes: &[(&str, Shape)], prefix: &str) -> Result<(), Unusable> {
+fn shaped(members: &JsonMembers, shapes: &[(&str, MemberShape)], prefix: &str) -> Result<(), UnusableConf> {
     for (key, shape) in shapes {
         for value in fields(members, key) {
             fits(value, shape, &format!("{prefix}{key}"))?;
@@ -170,31 +170,34 @@ fn shaped(members: &Members, shapes: &[(&str, Shape)], prefix: &str) -> Result<(
     Ok(())
 }
 
-fn fits(value: &Json, shape: &Shape, path: &str) -> Result<(), Unusable> {
+fn fits(value: &Json, shape: &MemberShape, path: &str) -> Result<(), UnusableConf> {
     let wanted = match (value, shape) {
-        (Json::Null, _) | (Json::String(_), Shape::Text) | (Json::Bool(_), Shape::Flag) => return Ok(()),
-        (Json::List(list), Shape::Texts) => {
-            let mut places = list.iter().enumerate();
-            return places.try_for_each(|(at, text)| fits(text, &Shape::Text, &format!("{path}[{at}]")));
+        (Json::Null, _) | (Json::String(_), MemberShape::Text) | (Json::Bool(_), MemberShape::Flag) => {
+            return Ok(());
         }
-        (Json::Object(members), Shape::Map(shape)) => {
+        (Json::List(list), MemberShape::Texts) => {
+            let mut places = list.iter().enumerate();
+            return places
+                .try_for_each(|(at, text)| fits(text, &MemberShape::Text, &format!("{path}[{at}]")));
+        }
+        (Json::Object(members), MemberShape::Map(shape)) => {
             return members.iter().try_for_each(|(key, value)| fits(value, shape, &format!("{path}.{key}")));
         }
-        (Json::Object(members), Shape::Struct(shapes)) => {
+        (Json::Object(members), MemberShape::Struct(shapes)) => {
             return shaped(members, shapes, &format!("{path}."));
         }
-        (_, Shape::Text) => "a string",
-        (_, Shape::Flag) => "a boolean",
-        (_, Shape::Texts) => "a list of strings",
-        (_, Shape::Map(_) | Shape::Struct(_)) => "an object",
+        (_, MemberShape::Text) => "a string",
+        (_, MemberShape::Flag) => "a boolean",
+        (_, MemberShape::Texts) => "a list of strings",
+        (_, MemberShape::Map(_) | MemberShape::Struct(_)) => "an object",
     };
-    Err(Unusable::Wrong { path: path.to_owned(), wanted })
+    Err(UnusableConf::Wrong { path: path.to_owned(), wanted })
 }
 
-fn numbers(value: &Json) -> Result<(), Unusable> {
+fn numbers(value: &Json) -> Result<(), UnusableConf> {
     match value {
         Json::Number(text) if !text.parse().is_ok_and(f64::is_finite) => {
-            Err(Unusable::Number(text.chars().take(64).collect()))
+            Err(UnusableConf::Number(text.chars().take(64).collect()))
         }
         Json::List(list) => list.iter().try_for_each(numbers),
         Json::Object(members) => members.values().try_for_each(numbers),

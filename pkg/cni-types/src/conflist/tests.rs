@@ -1,8 +1,10 @@
 use super::*;
 
-fn entry() -> Entry {
-    Entry::parse(r#"{"cniVersion":"0.3.1","type":"istio-cni","a":1,"kubernetes":{"kubeconfig":"/k","x":2}}"#)
-        .unwrap()
+fn entry() -> ConflistEntry {
+    ConflistEntry::parse(
+        r#"{"cniVersion":"0.3.1","type":"istio-cni","a":1,"kubernetes":{"kubeconfig":"/k","x":2}}"#,
+    )
+    .unwrap()
 }
 
 #[test]
@@ -133,7 +135,7 @@ fn an_entry_is_the_template_without_its_version() {
     assert_eq!(*without.json(), Json::parse(json.as_bytes()).unwrap());
     assert_eq!(without.clone().without_kubeconfig(), without);
     let alike = r#"{"Type":"istio-cni","CNIversion":"1.0.0","Kubernetes":{"KubeConfig":"/k"}}"#;
-    let without = Entry::parse(alike).unwrap().without_kubeconfig();
+    let without = ConflistEntry::parse(alike).unwrap().without_kubeconfig();
     assert_eq!(*without.json(), Json::parse(br#"{"Type":"istio-cni","Kubernetes":{}}"#).unwrap());
 }
 
@@ -168,7 +170,7 @@ fn a_template_that_would_stop_pods_is_refused() {
         (r#"{"type":"istio-cni","x":1e400}"#, "the plugin's configuration is refused: the number 1e400"),
         (&deep, "the configuration is nested too deep to become part of a list"),
     ] {
-        let error = Entry::parse(text).expect_err(text).to_string();
+        let error = ConflistEntry::parse(text).expect_err(text).to_string();
         assert!(error.starts_with(why), "{text}: {error}");
     }
 }
@@ -176,9 +178,9 @@ fn a_template_that_would_stop_pods_is_refused() {
 #[test]
 fn the_deepest_entry_can_be_read_in_a_list() {
     let deep = format!(r#"{{"type":"istio-cni","x":{}{}}}"#, "[".repeat(125), "]".repeat(125));
-    let deep = Entry::parse(&deep).unwrap();
+    let deep = ConflistEntry::parse(&deep).unwrap();
     let text = merged(br#"{"type":"a"}"#, &deep).unwrap().text;
-    assert_eq!(standing(text.as_bytes(), &deep), Ok(Standing::Current));
+    assert_eq!(standing(text.as_bytes(), &deep), Ok(EntryStatus::Current));
 }
 
 #[test]
@@ -212,7 +214,7 @@ fn our_plugin_is_not_chained_to_itself() {
     assert_eq!(without_entry(list), Ok(Some("{\n  \"plugins\": []\n}\n".to_owned())));
     let single = br#"{"type":"istio-cni"}"#;
     assert_eq!(merged(single, &entry()), Err(EditError::NothingToChain));
-    assert_eq!((standing(single, &entry()), without_entry(single)), (Ok(Standing::Absent), Ok(None)));
+    assert_eq!((standing(single, &entry()), without_entry(single)), (Ok(EntryStatus::Absent), Ok(None)));
 }
 
 #[test]
@@ -220,23 +222,23 @@ fn our_entry_stands_where_it_stands() {
     let now = r#"{"kubernetes":{"x":2,"kubeconfig":"\/k"},"type":"istio-cni","a":1}"#;
     let (old, other) = (now.replace(":1", ":1.0"), r#"{"type":"a"}"#);
     for (plugins, expected) in [
-        (vec![other], Standing::Absent),
-        (vec![other, r#"{"name":"istio-cni"}"#, r#"{"type":"istio"}"#], Standing::Absent),
-        (vec![other, now], Standing::Current),
-        (vec![other, &old], Standing::Differs),
-        (vec![other, r#"{"type":"istio-cni"}"#], Standing::Differs),
-        (vec![now, other], Standing::NotLast),
-        (vec![other, &old, other], Standing::NotLast),
-        (vec![now, other, now], Standing::Repeated),
-        (vec![now, now, other], Standing::Repeated),
-        (vec![other, r#"{"Type":"istio-cni"}"#, now], Standing::Repeated),
+        (vec![other], EntryStatus::Absent),
+        (vec![other, r#"{"name":"istio-cni"}"#, r#"{"type":"istio"}"#], EntryStatus::Absent),
+        (vec![other, now], EntryStatus::Current),
+        (vec![other, &old], EntryStatus::Differs),
+        (vec![other, r#"{"type":"istio-cni"}"#], EntryStatus::Differs),
+        (vec![now, other], EntryStatus::NotLast),
+        (vec![other, &old, other], EntryStatus::NotLast),
+        (vec![now, other, now], EntryStatus::Repeated),
+        (vec![now, now, other], EntryStatus::Repeated),
+        (vec![other, r#"{"Type":"istio-cni"}"#, now], EntryStatus::Repeated),
     ] {
         let text = format!(r#"{{"name":"n","plugins":[{}]}}"#, plugins.join(","));
         assert_eq!(standing(text.as_bytes(), &entry()), Ok(expected), "{text}");
         let merged = merged(text.as_bytes(), &entry()).unwrap().text;
-        assert_eq!(standing(merged.as_bytes(), &entry()), Ok(Standing::Current), "{merged}");
+        assert_eq!(standing(merged.as_bytes(), &entry()), Ok(EntryStatus::Current), "{merged}");
     }
-    assert_eq!(standing(br#"{"type":"a"}"#, &entry()), Ok(Standing::Absent));
+    assert_eq!(standing(br#"{"type":"a"}"#, &entry()), Ok(EntryStatus::Absent));
 }
 
 #[test]

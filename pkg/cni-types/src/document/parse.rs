@@ -1,7 +1,7 @@
 //! The reader. By hand, because serde_json keeps the text of numbers only under a feature that would change every other
 //! crate which uses it, or by reading each level of the document once more.
 
-use super::{Json, Members};
+use super::{Json, JsonMembers};
 
 /// Why a text is not read as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +29,7 @@ impl JsonError {
 
 /// Reads a text that is one value.
 pub(super) fn document(text: &str) -> Result<Json, JsonError> {
-    let mut reader = Reader { text, at: 0, depth: 0 };
+    let mut reader = JsonReader { text, at: 0, depth: 0 };
     if text.starts_with('\u{feff}') {
         return Err(reader.wrong("the text starts with a byte order mark, which JSON does not allow"));
     }
@@ -42,13 +42,13 @@ pub(super) fn document(text: &str) -> Result<Json, JsonError> {
 }
 
 /// A place in the text. `at` always is at the start of a character.
-struct Reader<'a> {
+struct JsonReader<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> JsonReader<'a> {
     fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or_default()
     }
@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
     }
 
     fn object(&mut self) -> Result<Json, JsonError> {
-        let mut members = Members::new();
+        let mut members = JsonMembers::new();
         if self.mark(b'}') {
             return Ok(Json::Object(members));
         }

@@ -13,7 +13,7 @@ fn every_kind_of_value_is_read() {
     let object = parse(" {\"b\" : [ 1 ,\t\"x\" , null ],\r\n\"a\":{ }, \"c\":true,\"d\":false,\"\":[] } \n");
     let list = object.get("b").and_then(Json::as_list).unwrap();
     assert_eq!(list, [Json::Number("1".to_owned()), string("x"), Json::Null]);
-    assert_eq!(object.get("a"), Some(&Json::Object(Members::new())));
+    assert_eq!(object.get("a"), Some(&Json::Object(JsonMembers::new())));
     assert_eq!((object.get("c"), object.get("d")), (Some(&Json::Bool(true)), Some(&Json::Bool(false))));
     assert_eq!(object.get(""), Some(&Json::List(Vec::new())));
     assert_eq!((object.get("C"), Json::Null.get("c")), (None, None));

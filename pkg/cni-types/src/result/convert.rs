@@ -4,46 +4,51 @@
 //! routes each; 0.3.0 to 0.4.0 have lists, and ips with a `version`; 1.0.0 has no such `version`; 1.1.0 has more members
 //! of interfaces and routes.
 
-use crate::json::{Fields, Node, pretty};
-use crate::version::Shape;
-use crate::{CniResult, Version};
+use crate::json::{JsonNode, ObjectFields, pretty};
+use crate::version::ResultShape;
+use crate::{CniResult, CniVersion};
 
 /// The members of interfaces that 1.1.0 added.
 const INTERFACE_1_1: [&str; 3] = ["mtu", "socketPath", "pciID"];
 /// The members of routes that 1.1.0 added.
 const ROUTE_1_1: [&str; 5] = ["mtu", "advmss", "priority", "table", "scope"];
 
-type Members<'a> = Vec<(String, Node<'a>)>;
+type ResultMembers<'a> = Vec<(String, JsonNode<'a>)>;
 
 /// The result in the wanted version. `fields` is what `result` was parsed from.
-pub(super) fn convert(fields: &Fields<'_>, result: &CniResult, from: Shape, wanted: Version) -> String {
+pub(super) fn convert(
+    fields: &ObjectFields<'_>,
+    result: &CniResult,
+    from: ResultShape,
+    wanted: CniVersion,
+) -> String {
     let to = wanted.shape();
-    let mut lists = Lists::read(fields, from);
+    let mut lists = ResultLists::read(fields, from);
     lists.down(from, to);
-    let mut members = vec![member("cniVersion", Node::Text(wanted.as_str()))];
-    if to == Shape::Ip4Ip6 {
+    let mut members = vec![member("cniVersion", JsonNode::Text(wanted.as_str()))];
+    if to == ResultShape::Ip4Ip6 {
         members.extend(lists.into_ip4_ip6(result));
     } else {
         members.extend(lists.into_lists(result, to));
     }
     members.extend(rest(fields, &["cniVersion", "interfaces", "ips", "routes", "ip4", "ip6"]));
-    pretty(&Node::Object(members))
+    pretty(&JsonNode::Object(members))
 }
 
 /// The three lists of a result, of whatever shape it was; each element with its address (`address`), if it has one, under
 /// the name of the newer versions, and without `version`.
-struct Lists<'a> {
-    interfaces: Option<Vec<Members<'a>>>,
-    ips: Vec<Members<'a>>,
-    routes: Vec<Members<'a>>,
+struct ResultLists<'a> {
+    interfaces: Option<Vec<ResultMembers<'a>>>,
+    ips: Vec<ResultMembers<'a>>,
+    routes: Vec<ResultMembers<'a>>,
 }
 
-impl<'a> Lists<'a> {
+impl<'a> ResultLists<'a> {
     // A part that is no list or object cannot come here: the typed parser has refused it.
-    fn read(fields: &Fields<'a>, from: Shape) -> Self {
-        if from == Shape::Ip4Ip6 {
+    fn read(fields: &ObjectFields<'a>, from: ResultShape) -> Self {
+        if from == ResultShape::Ip4Ip6 {
             let pair = || ["ip4", "ip6"].into_iter().filter_map(|key| fields.object(key).ok().flatten());
-            return Lists {
+            return ResultLists {
                 interfaces: None,
                 ips: pair().map(|ip| owned(&ip, &["ip", "routes"], Some("ip"))).collect(),
                 routes: pair()
@@ -54,7 +59,7 @@ impl<'a> Lists<'a> {
         }
         let list = |key| fields.objects(key).unwrap_or_default();
         let interfaces = list("interfaces").iter().map(|interface| owned(interface, &[], None)).collect();
-        Lists {
+        ResultLists {
             interfaces: fields.get("interfaces").map(|_| interfaces),
             ips: list("ips").iter().map(|ip| owned(ip, &["address", "version"], Some("address"))).collect(),
             routes: list("routes").iter().map(|route| owned(route, &[], None)).collect(),
@@ -62,8 +67,8 @@ impl<'a> Lists<'a> {
     }
 
     /// Drops what only 1.1.0 has.
-    fn down(&mut self, from: Shape, to: Shape) {
-        if from < Shape::IpsMore || to == Shape::IpsMore {
+    fn down(&mut self, from: ResultShape, to: ResultShape) {
+        if from < ResultShape::IpsMore || to == ResultShape::IpsMore {
             return;
         }
         for interface in self.interfaces.iter_mut().flatten() {
@@ -74,16 +79,16 @@ impl<'a> Lists<'a> {
         }
     }
 
-    fn into_lists(self, result: &CniResult, to: Shape) -> Members<'a> {
+    fn into_lists(self, result: &CniResult, to: ResultShape) -> ResultMembers<'a> {
         let mut members = Vec::new();
         if let Some(interfaces) = self.interfaces {
             members.push(member("interfaces", objects(interfaces)));
         }
         let mut ips = self.ips;
-        if to == Shape::VersionedIps {
+        if to == ResultShape::VersionedIps {
             for (ip, typed) in ips.iter_mut().zip(&result.ips) {
                 let family = if typed.address.addr().to_canonical().is_ipv4() { "4" } else { "6" };
-                ip.insert(0, member("version", Node::Text(family)));
+                ip.insert(0, member("version", JsonNode::Text(family)));
             }
         }
         if !ips.is_empty() {
@@ -96,8 +101,8 @@ impl<'a> Lists<'a> {
     }
 
     /// The first address of each family, with the routes of the family.
-    fn into_ip4_ip6(self, result: &CniResult) -> Members<'a> {
-        let (mut ip4, mut ip6): (Option<Members<'a>>, Option<Members<'a>>) = (None, None);
+    fn into_ip4_ip6(self, result: &CniResult) -> ResultMembers<'a> {
+        let (mut ip4, mut ip6): (Option<ResultMembers<'a>>, Option<ResultMembers<'a>>) = (None, None);
         for (mut ip, typed) in self.ips.into_iter().zip(&result.ips) {
             ip.retain(|(name, _)| !name.eq_ignore_ascii_case("interface"));
             if let Some((name, _)) = ip.iter_mut().find(|(name, _)| *name == "address") {
@@ -116,28 +121,28 @@ impl<'a> Lists<'a> {
             if !routes.is_empty() {
                 ip.push(member("routes", objects(routes)));
             }
-            members.push(member(key, Node::Object(ip)));
+            members.push(member(key, JsonNode::Object(ip)));
         }
         members
     }
 }
 
 /// The members of one object: the address first, under the name of the newer versions, then all that are not skipped.
-fn owned<'a>(fields: &Fields<'a>, skip: &[&str], address: Option<&str>) -> Members<'a> {
-    let address = address.and_then(|key| fields.get(key)).map(|raw| member("address", Node::Raw(raw)));
+fn owned<'a>(fields: &ObjectFields<'a>, skip: &[&str], address: Option<&str>) -> ResultMembers<'a> {
+    let address = address.and_then(|key| fields.get(key)).map(|raw| member("address", JsonNode::Raw(raw)));
     address.into_iter().chain(rest(fields, skip)).collect()
 }
 
-fn rest<'a>(fields: &Fields<'a>, skip: &[&str]) -> Members<'a> {
-    fields.except(skip).map(|(name, raw)| member(name, Node::Raw(raw))).collect()
+fn rest<'a>(fields: &ObjectFields<'a>, skip: &[&str]) -> ResultMembers<'a> {
+    fields.except(skip).map(|(name, raw)| member(name, JsonNode::Raw(raw))).collect()
 }
 
-fn member<'a>(name: &str, value: Node<'a>) -> (String, Node<'a>) {
+fn member<'a>(name: &str, value: JsonNode<'a>) -> (String, JsonNode<'a>) {
     (name.to_owned(), value)
 }
 
-fn objects(list: Vec<Members<'_>>) -> Node<'_> {
-    Node::List(list.into_iter().map(Node::Object).collect())
+fn objects(list: Vec<ResultMembers<'_>>) -> JsonNode<'_> {
+    JsonNode::List(list.into_iter().map(JsonNode::Object).collect())
 }
 
 fn is_one_of(name: &str, names: &[&str]) -> bool {

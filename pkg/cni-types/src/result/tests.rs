@@ -8,9 +8,9 @@ fn raw(value: &Value) -> Box<RawValue> {
     RawValue::from_string(value.to_string()).unwrap()
 }
 
-fn converted(value: &Value, to: Version) -> Value {
+fn converted(value: &Value, to: CniVersion) -> Value {
     let raw = raw(value);
-    let prev = PrevResult::parse(&raw, Version::V1_0_0).unwrap();
+    let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
     serde_json::from_str(&prev.output(to)).unwrap()
 }
 
@@ -26,7 +26,7 @@ fn newest() -> Value {
 #[test]
 fn a_result_is_typed() {
     let raw = raw(&newest());
-    let prev = PrevResult::parse(&raw, Version::V1_1_0).unwrap();
+    let prev = PrevResult::parse(&raw, CniVersion::V1_1_0).unwrap();
     let result = prev.result();
     assert_eq!(result.interfaces[1].mtu, Some(1500));
     assert_eq!(result.interfaces[0].mac, None);
@@ -41,38 +41,38 @@ fn conversions_down_drop_what_the_version_cannot_hold() {
     one["cniVersion"] = "1.0.0".into();
     one["interfaces"][1] = json!({"name": "eth0", "mac": "aa:bb", "sandbox": "/n"});
     one["routes"] = json!([{"dst": "0.0.0.0/0", "gw": "10.1.0.1", "u": "v"}, {"dst": "::/0"}]);
-    assert_eq!(converted(&newest(), Version::V1_0_0), one);
+    assert_eq!(converted(&newest(), CniVersion::V1_0_0), one);
 
     let mut zero_four = one.clone();
     zero_four["cniVersion"] = "0.4.0".into();
     for (at, family) in [(0, "4"), (1, "6"), (2, "4")] {
         zero_four["ips"][at]["version"] = family.into();
     }
-    assert_eq!(converted(&newest(), Version::V0_4_0), zero_four);
-    assert_eq!(converted(&zero_four, Version::V1_0_0), one);
+    assert_eq!(converted(&newest(), CniVersion::V0_4_0), zero_four);
+    assert_eq!(converted(&zero_four, CniVersion::V1_0_0), one);
 
     let zero_two = json!({"cniVersion": "0.2.0", "x": {"y": 1.5},
         "ip4": {"ip": "10.1.0.5/24", "gateway": "10.1.0.1", "u": true, "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1", "u": "v"}]},
         "ip6": {"ip": "fd00::5/64", "routes": [{"dst": "::/0"}]},
         "dns": {"nameservers": ["10.0.0.10"], "search": ["x"]}});
     for from in [&newest(), &one, &zero_four] {
-        assert_eq!(converted(from, Version::V0_2_0), zero_two);
+        assert_eq!(converted(from, CniVersion::V0_2_0), zero_two);
     }
     let up = json!({"cniVersion": "0.3.1", "x": {"y": 1.5},
         "ips": [{"version": "4", "address": "10.1.0.5/24", "gateway": "10.1.0.1", "u": true}, {"version": "6", "address": "fd00::5/64"}],
         "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1", "u": "v"}, {"dst": "::/0"}],
         "dns": {"nameservers": ["10.0.0.10"], "search": ["x"]}});
-    assert_eq!(converted(&zero_two, Version::V0_3_1), up);
-    assert_eq!(converted(&up, Version::V0_2_0), zero_two);
+    assert_eq!(converted(&zero_two, CniVersion::V0_3_1), up);
+    assert_eq!(converted(&up, CniVersion::V0_2_0), zero_two);
 }
 
 #[test]
 fn the_same_version_is_echoed_and_another_keeps_numbers() {
     let text = "{\"IPS\":[ ],\"cniversion\":\"1.0.0\",\"n\":12345678901234567890.123456789012345678901}";
     let raw = RawValue::from_string(text.to_owned()).unwrap();
-    let prev = PrevResult::parse(&raw, Version::V1_0_0).unwrap();
-    assert_eq!(prev.output(Version::V1_0_0), text);
-    let other = prev.output(Version::V0_4_0);
+    let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
+    assert_eq!(prev.output(CniVersion::V1_0_0), text);
+    let other = prev.output(CniVersion::V0_4_0);
     assert!(other.contains("\"n\": 12345678901234567890.123456789012345678901"), "{other}");
     assert!(other.contains("\"cniVersion\": \"0.4.0\"") && !other.contains("cniversion"), "{other}");
 }
@@ -80,8 +80,8 @@ fn the_same_version_is_echoed_and_another_keeps_numbers() {
 #[test]
 fn a_result_without_a_version_gets_the_one_of_the_configuration() {
     let raw = raw(&json!({"ips": [{"address": "10.0.0.1/8"}]}));
-    let prev = PrevResult::parse(&raw, Version::V1_0_0).unwrap();
-    let out: Value = serde_json::from_str(&prev.output(Version::V1_0_0)).unwrap();
+    let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
+    let out: Value = serde_json::from_str(&prev.output(CniVersion::V1_0_0)).unwrap();
     assert_eq!(out, json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.1/8"}]}));
 }
 
@@ -93,41 +93,41 @@ fn pod_ips_are_those_of_the_pods_interface_or_of_none() {
                 {"address": "::ffff:10.0.0.6/120"}, {"address": "fd00::5/64", "interface": 7}, {"address": "10.0.0.7/24", "interface": -1},
                 {"address": "10.0.0.5/16", "interface": 1}]});
     let raw = raw(&value);
-    let prev = PrevResult::parse(&raw, Version::V1_0_0).unwrap();
+    let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
     let ips: Vec<String> =
-        prev.result().pod_ips(&IfName::new("eth0").unwrap()).iter().map(ToString::to_string).collect();
+        prev.result().pod_ips(&CniIfName::new("eth0").unwrap()).iter().map(ToString::to_string).collect();
     assert_eq!(ips, ["10.0.0.5", "10.0.0.6", "fd00::5", "10.0.0.7"]);
 }
 
 #[test]
 fn what_is_wrong_is_named_by_its_path() {
     for (value, code, part) in [
-        (json!([]), Code::Decode, "prevResult: "),
-        (json!({"cniVersion": "9"}), Code::IncompatibleVersion, "prevResult.cniVersion"),
-        (json!({"ips": {}}), Code::Decode, "prevResult.ips: "),
-        (json!({"ips": [{}]}), Code::Decode, "prevResult.ips[0].address: is missing"),
+        (json!([]), ErrorCode::Decode, "prevResult: "),
+        (json!({"cniVersion": "9"}), ErrorCode::IncompatibleVersion, "prevResult.cniVersion"),
+        (json!({"ips": {}}), ErrorCode::Decode, "prevResult.ips: "),
+        (json!({"ips": [{}]}), ErrorCode::Decode, "prevResult.ips[0].address: is missing"),
         (
             json!({"ips": [{"address": "10.0.0.1/33"}]}),
-            Code::Decode,
+            ErrorCode::Decode,
             "prevResult.ips[0].address: \"10.0.0.1/33\"",
         ),
         (
             json!({"ips": [{"address": "10.0.0.1/8", "gateway": "x"}]}),
-            Code::Decode,
+            ErrorCode::Decode,
             "prevResult.ips[0].gateway",
         ),
         (
             json!({"ips": [{"address": "10.0.0.1/8", "interface": "0"}]}),
-            Code::Decode,
+            ErrorCode::Decode,
             "prevResult.ips[0].interface",
         ),
-        (json!({"routes": [{"dst": "x"}]}), Code::Decode, "prevResult.routes[0].dst"),
-        (json!({"interfaces": [{"name": 1}]}), Code::Decode, "prevResult.interfaces[0].name"),
-        (json!({"dns": {"search": "x"}}), Code::Decode, "prevResult.dns.search"),
-        (json!({"cniVersion": "0.2.0", "ip4": {"routes": []}}), Code::Decode, "prevResult.ip4.ip"),
+        (json!({"routes": [{"dst": "x"}]}), ErrorCode::Decode, "prevResult.routes[0].dst"),
+        (json!({"interfaces": [{"name": 1}]}), ErrorCode::Decode, "prevResult.interfaces[0].name"),
+        (json!({"dns": {"search": "x"}}), ErrorCode::Decode, "prevResult.dns.search"),
+        (json!({"cniVersion": "0.2.0", "ip4": {"routes": []}}), ErrorCode::Decode, "prevResult.ip4.ip"),
     ] {
         let raw = raw(&value);
-        let error = PrevResult::parse(&raw, Version::V1_0_0).unwrap_err();
+        let error = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap_err();
         assert_eq!(error.code, code, "{value}");
         assert!(error.msg.contains(part), "{value}: {}", error.msg);
     }
@@ -158,15 +158,15 @@ fn any_result() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn lists_survive_the_way_there_and_back(value in any_result()) {
-        for version in SUPPORTED.into_iter().filter(|version| *version >= Version::V0_3_0) {
-            prop_assert_eq!(&converted(&converted(&value, version), Version::V1_0_0), &value);
+        for version in SUPPORTED.into_iter().filter(|version| *version >= CniVersion::V0_3_0) {
+            prop_assert_eq!(&converted(&converted(&value, version), CniVersion::V1_0_0), &value);
         }
     }
 
     #[test]
     fn a_first_address_survives_every_version(value in any_result()) {
         for version in SUPPORTED {
-            let back = converted(&converted(&value, version), Version::V1_0_0);
+            let back = converted(&converted(&value, version), CniVersion::V1_0_0);
             prop_assert_eq!(&back["ips"][0]["address"], &value["ips"][0]["address"]);
             prop_assert_eq!(&back["ips"][0]["unknown"], &value["ips"][0]["unknown"]);
             prop_assert_eq!(&back["routes"], &value["routes"]);

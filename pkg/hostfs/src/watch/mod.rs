@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::Error;
-use directory::Directory;
+use directory::WatchedDirectory;
 use inotify::Inotify;
 pub use waker::Waker;
 
@@ -30,14 +30,14 @@ const RETRY: Duration = Duration::from_secs(60);
 
 /// Why a wait ended. Neither: the timeout passed. Both can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wake {
+pub struct WakeReason {
     /// Something in a watched directory may have changed.
     pub changed: bool,
     /// Somebody called [`Waker::wake`].
     pub woken: bool,
 }
 
-impl BitOrAssign for Wake {
+impl BitOrAssign for WakeReason {
     fn bitor_assign(&mut self, other: Self) {
         self.changed |= other.changed;
         self.woken |= other.woken;
@@ -50,11 +50,11 @@ impl BitOrAssign for Wake {
 /// what somebody else did since the caller looked. It need not be dear: [`crate::write()`] and its like touch nothing
 /// that is already right, so the pass that follows changes nothing and the next wait is quiet.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct DirectoryWatcher {
     waker: Waker,
     /// Or why there is none.
     inotify: Result<Inotify, String>,
-    directories: Vec<Directory>,
+    directories: Vec<WatchedDirectory>,
     /// Something changed that no wait has told yet.
     changed: bool,
     /// Watches may have ended, so all are to be made sure of.
@@ -65,8 +65,8 @@ pub struct Watcher {
     settling: (Duration, Duration),
 }
 
-impl Watcher {
-    /// A watcher of no directory yet. Without inotify it polls, see [`Watcher::polled`].
+impl DirectoryWatcher {
+    /// A watcher of no directory yet. Without inotify it polls, see [`DirectoryWatcher::polled`].
     ///
     /// # Errors
     ///
@@ -110,7 +110,8 @@ impl Watcher {
                 continue;
             }
             let known = old.iter().position(|known| known.path() == path);
-            self.directories.push(known.map_or_else(|| Directory::new(path), |at| old.swap_remove(at)));
+            self.directories
+                .push(known.map_or_else(|| WatchedDirectory::new(path), |at| old.swap_remove(at)));
         }
         self.changed |= self.attach(&before);
     }
@@ -121,11 +122,11 @@ impl Watcher {
     /// # Errors
     ///
     /// If the kernel cannot poll, for want of memory.
-    pub fn wait(&mut self, timeout: Duration) -> Result<Wake, Error> {
+    pub fn wait(&mut self, timeout: Duration) -> Result<WakeReason, Error> {
         let deadline = Instant::now().checked_add(timeout); // none: never
-        let mut wake = Wake { changed: mem::take(&mut self.changed), woken: false };
+        let mut wake = WakeReason { changed: mem::take(&mut self.changed), woken: false };
         let mut passed = false;
-        while wake == Wake::default() && !passed {
+        while wake == WakeReason::default() && !passed {
             passed = deadline.is_some_and(|deadline| deadline <= Instant::now()); // before a look, so there is one
             wake |= self.step(deadline)?;
         }
@@ -148,7 +149,7 @@ impl Watcher {
     }
 
     /// Lets a burst pass. Where that fails, what was seen so far is told, and the next wait fails.
-    fn settle(&mut self, wake: &mut Wake) {
+    fn settle(&mut self, wake: &mut WakeReason) {
         let (quiet_for, at_most) = self.settling;
         let end = Instant::now() + at_most;
         let mut quiet = Instant::now() + quiet_for;
@@ -166,7 +167,7 @@ impl Watcher {
     }
 
     /// Sleeps until something happens, at most until `until`, and takes in what did. It may be nothing.
-    fn step(&mut self, until: Option<Instant>) -> Result<Wake, Error> {
+    fn step(&mut self, until: Option<Instant>) -> Result<WakeReason, Error> {
         let next_poll = self.any_polled().then_some(self.next_poll);
         self.sleep(until.into_iter().chain(next_poll).min())?;
         let woken = self.waker.take();
@@ -175,7 +176,7 @@ impl Watcher {
             changed |= self.retry();
             changed |= self.compare();
         }
-        Ok(Wake { changed, woken })
+        Ok(WakeReason { changed, woken })
     }
 
     fn sleep(&self, until: Option<Instant>) -> Result<(), Error> {
@@ -248,7 +249,7 @@ impl Watcher {
     }
 
     fn watches(&self) -> Vec<i32> {
-        self.directories.iter().filter_map(Directory::watch).collect()
+        self.directories.iter().filter_map(WatchedDirectory::watch).collect()
     }
 
     fn any_polled(&self) -> bool {

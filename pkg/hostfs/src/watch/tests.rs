@@ -18,13 +18,13 @@ const LONG: Duration = Duration::from_secs(20);
 /// A watcher of one directory, quiet.
 struct Scene {
     directory: TempDir,
-    watcher: Watcher,
+    watcher: DirectoryWatcher,
 }
 
 impl Scene {
     fn both() -> [Self; 2] {
-        let polling = Watcher::with(Err("switched off".to_owned()));
-        [Watcher::new(), polling].map(|watcher| {
+        let polling = DirectoryWatcher::with(Err("switched off".to_owned()));
+        [DirectoryWatcher::new(), polling].map(|watcher| {
             let scene = Self { directory: tempfile::tempdir().unwrap(), watcher: watcher.unwrap() };
             fs::write(scene.path("old"), "old").unwrap();
             scene.started()
@@ -54,7 +54,7 @@ impl Scene {
     fn assert_seen(&mut self, what: &str) {
         self.watcher.watch(&[self.path("")]);
         let wake = self.watcher.wait(LONG).unwrap();
-        assert_eq!(wake, Wake { changed: true, woken: false }, "{what}: {:?}", self.watcher);
+        assert_eq!(wake, WakeReason { changed: true, woken: false }, "{what}: {:?}", self.watcher);
         self.assert_quiet(what);
     }
 
@@ -62,7 +62,7 @@ impl Scene {
         self.watcher.watch(&[self.path("")]);
         assert_eq!(
             self.watcher.wait(self.short()).unwrap(),
-            Wake::default(),
+            WakeReason::default(),
             "after {after}: {:?}",
             self.watcher
         );
@@ -209,7 +209,7 @@ fn a_directory_made_anew_is_watched_again() {
             scene.watcher.watch(watched);
             assert!(scene.watcher.wait(LONG).unwrap().changed, "{way}");
             scene.watcher.watch(watched);
-            assert_eq!(scene.watcher.wait(scene.short()).unwrap(), Wake::default(), "{way}");
+            assert_eq!(scene.watcher.wait(scene.short()).unwrap(), WakeReason::default(), "{way}");
             fs::write(directory.join("new"), "x").unwrap();
             assert!(scene.watcher.wait(LONG).unwrap().changed, "{way}, without another call of watch");
             fs::remove_file(directory.join("new")).unwrap();
@@ -219,7 +219,7 @@ fn a_directory_made_anew_is_watched_again() {
         fs::write(old, "x").unwrap();
         assert_eq!(
             scene.watcher.wait(scene.short()).unwrap(),
-            Wake::default(),
+            WakeReason::default(),
             "the one that was moved away"
         );
     }
@@ -233,7 +233,7 @@ fn a_directory_that_went_is_told_and_waited_for() {
         scene.watcher.watch(watched);
         assert!(scene.watcher.wait(LONG).unwrap().changed, "new in the list");
         for _ in 0..2 {
-            assert_eq!(scene.watcher.wait(scene.short()).unwrap(), Wake::default(), "it is missing");
+            assert_eq!(scene.watcher.wait(scene.short()).unwrap(), WakeReason::default(), "it is missing");
             assert_eq!(scene.watcher.polled().len(), 1);
             fs::create_dir_all(&directory).unwrap();
             assert!(scene.watcher.wait(LONG).unwrap().changed, "it appeared");
@@ -255,7 +255,7 @@ fn a_directory_that_is_moved_away_or_removed_ends_a_wait() {
             fs::create_dir(&directory).unwrap();
             scene.watcher.watch(std::slice::from_ref(&directory));
             assert!(scene.watcher.wait(LONG).unwrap().changed);
-            assert_eq!(scene.watcher.wait(scene.short()).unwrap(), Wake::default());
+            assert_eq!(scene.watcher.wait(scene.short()).unwrap(), WakeReason::default());
             match way {
                 "moved" => fs::rename(&directory, moved.path().join("x")).unwrap(),
                 _ => fs::remove_dir(&directory).unwrap(),
@@ -271,19 +271,19 @@ fn a_waker_ends_the_running_and_the_next_wait() {
     for mut scene in Scene::both() {
         let waker = scene.watcher.waker();
         let thread = thread::spawn(move || waker.wake());
-        assert_eq!(scene.watcher.wait(LONG).unwrap(), Wake { changed: false, woken: true });
+        assert_eq!(scene.watcher.wait(LONG).unwrap(), WakeReason { changed: false, woken: true });
         thread.join().unwrap();
         let waker = scene.watcher.waker();
         waker.wake();
         waker.clone().wake();
-        assert_eq!(scene.watcher.wait(LONG).unwrap(), Wake { changed: false, woken: true });
+        assert_eq!(scene.watcher.wait(LONG).unwrap(), WakeReason { changed: false, woken: true });
         scene.assert_quiet("two calls, which are one");
         fs::write(scene.path("new"), "x").unwrap();
         waker.wake();
-        let mut all = Wake::default();
-        while all != (Wake { changed: true, woken: true }) {
+        let mut all = WakeReason::default();
+        while all != (WakeReason { changed: true, woken: true }) {
             let wake = scene.watcher.wait(LONG).unwrap();
-            assert_ne!(wake, Wake::default(), "lost: {all:?}");
+            assert_ne!(wake, WakeReason::default(), "lost: {all:?}");
             all |= wake;
         }
     }
@@ -293,10 +293,10 @@ fn a_waker_ends_the_running_and_the_next_wait() {
 fn looking_wakes_nobody_and_writing_wakes_once() {
     for mut scene in Scene::both() {
         let (directory, file) = (scene.path(""), scene.path("old"));
-        assert_eq!(crate::write(&file, b"mine", 0o640).unwrap(), crate::Written::Replaced);
+        assert_eq!(crate::write(&file, b"mine", 0o640).unwrap(), crate::WriteOutcome::Replaced);
         scene.assert_seen("written");
-        assert_eq!(crate::write(&file, b"mine", 0o640).unwrap(), crate::Written::Unchanged);
-        assert_eq!(crate::copy(&file, &file).unwrap(), crate::Written::Unchanged);
+        assert_eq!(crate::write(&file, b"mine", 0o640).unwrap(), crate::WriteOutcome::Unchanged);
+        assert_eq!(crate::copy(&file, &file).unwrap(), crate::WriteOutcome::Unchanged);
         assert_eq!(crate::read(&file, 10).unwrap(), b"mine");
         assert!(crate::fingerprint(&file).unwrap().is_some());
         assert_eq!(crate::resolve(&directory, "old".as_ref()).unwrap(), file);

@@ -8,7 +8,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::Error;
 
-/// Ends waits of its [`crate::Watcher`], from any thread.
+/// Ends waits of its [`crate::DirectoryWatcher`], from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 

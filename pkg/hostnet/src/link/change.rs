@@ -1,14 +1,14 @@
 //! Changes of links.
 
-use netlink::{Errno, Flags, Message};
+use netlink::{Errno, MessageFlags, NetlinkRequest};
 
 use super::{LinkFlags, NewLink, RTM_NEWLINK, header, plain_header};
-use crate::{Changed, Error, Handle, LinkIndex};
+use crate::{ChangeOutcome, Error, LinkIndex, RtnetlinkHandle};
 
 const RTM_DELLINK: u16 = 17;
 
-impl Handle {
-    /// Makes a link, which is down at first. [`Changed::No`] means that there is one of this name and sort: this does
+impl RtnetlinkHandle {
+    /// Makes a link, which is down at first. [`ChangeOutcome::No`] means that there is one of this name and sort: this does
     /// not look closer, at its number, its other end or where that is.
     ///
     /// The kernel says "exists" also of what is in the way elsewhere: a veth's peer name, a tunnel of another name
@@ -17,14 +17,14 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::CreateLink`]; [`Error::FindLink`]; [`Error::UnsuitableLink`] for a name that is empty or a pattern.
-    pub fn create_link(&mut self, link: &NewLink<'_>) -> Result<Changed, Error> {
+    pub fn create_link(&mut self, link: &NewLink<'_>) -> Result<ChangeOutcome, Error> {
         link.suitable()?;
         let refused = match self.socket.request(link.message()) {
-            Ok(()) => return Ok(Changed::Yes),
+            Ok(()) => return Ok(ChangeOutcome::Yes),
             Err(refused) => refused,
         };
         if refused.errno() == Some(Errno::EXIST) && self.has_link(link)? {
-            return Ok(Changed::No);
+            return Ok(ChangeOutcome::No);
         }
         Err(Error::CreateLink { link: link.to_string(), source: refused })
     }
@@ -34,8 +34,8 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::DeleteLink`].
-    pub fn delete_link(&mut self, index: LinkIndex) -> Result<Changed, Error> {
-        let request = Message::new(RTM_DELLINK, Flags::NONE, &plain_header(index));
+    pub fn delete_link(&mut self, index: LinkIndex) -> Result<ChangeOutcome, Error> {
+        let request = NetlinkRequest::new(RTM_DELLINK, MessageFlags::NONE, &plain_header(index));
         let deleted = self.change(request, &[Errno::NODEV]);
         deleted.map_err(|source| Error::DeleteLink { link: self.link_name(index), source })
     }
@@ -45,7 +45,7 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::FindLink`], [`Error::SwitchLink`].
-    pub fn set_link_up(&mut self, index: LinkIndex) -> Result<Changed, Error> {
+    pub fn set_link_up(&mut self, index: LinkIndex) -> Result<ChangeOutcome, Error> {
         self.switch(index, true)
     }
 
@@ -54,16 +54,17 @@ impl Handle {
     /// # Errors
     ///
     /// [`Error::FindLink`], [`Error::SwitchLink`].
-    pub fn set_link_down(&mut self, index: LinkIndex) -> Result<Changed, Error> {
+    pub fn set_link_down(&mut self, index: LinkIndex) -> Result<ChangeOutcome, Error> {
         self.switch(index, false)
     }
 
-    fn switch(&mut self, index: LinkIndex, up: bool) -> Result<Changed, Error> {
+    fn switch(&mut self, index: LinkIndex, up: bool) -> Result<ChangeOutcome, Error> {
         if self.link_by_index(index)?.is_some_and(|link| link.flags.is_up() == up) {
-            return Ok(Changed::No);
+            return Ok(ChangeOutcome::No);
         }
         let flags = if up { LinkFlags::UP } else { LinkFlags(0) };
-        let request = Message::new(RTM_NEWLINK, Flags::NONE, &header(index, flags, LinkFlags::UP));
+        let request =
+            NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &header(index, flags, LinkFlags::UP));
         self.change(request, &[]).map_err(|source| {
             let state = if up { "up" } else { "down" };
             Error::SwitchLink { link: self.link_name(index), state, source }

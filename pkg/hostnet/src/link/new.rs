@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use netlink::Message;
+use netlink::NetlinkRequest;
 
 use super::{IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO, RTM_NEWLINK, plain_header};
 use crate::wire::{self, CREATE};
@@ -27,7 +27,7 @@ const IFLA_VXLAN_PORT: u16 = 15;
 const IFLA_VXLAN_GROUP6: u16 = 16;
 const IFLA_VXLAN_LOCAL6: u16 = 17;
 
-/// A link to be made by [`Handle::create_link`](crate::Handle::create_link); what is not told here has the kernel's
+/// A link to be made by [`RtnetlinkHandle::create_link`](crate::RtnetlinkHandle::create_link); what is not told here has the kernel's
 /// defaults.
 #[derive(Clone, Copy, Debug)]
 pub enum NewLink<'a> {
@@ -96,8 +96,8 @@ impl NewLink<'_> {
         Err(Error::UnsuitableLink { link: self.to_string(), reason })
     }
 
-    pub(super) fn message(&self) -> Message {
-        let mut message = Message::new(RTM_NEWLINK, CREATE, &plain_header(LinkIndex(0)));
+    pub(super) fn message(&self) -> NetlinkRequest {
+        let mut message = NetlinkRequest::new(RTM_NEWLINK, CREATE, &plain_header(LinkIndex(0)));
         message.str(IFLA_IFNAME, self.name());
         message.nested(IFLA_LINKINFO, |information| {
             information.str(IFLA_INFO_KIND, self.kind());
@@ -107,7 +107,7 @@ impl NewLink<'_> {
     }
 
     /// What the sort of link adds.
-    fn data(&self, data: &mut Message) {
+    fn data(&self, data: &mut NetlinkRequest) {
         match *self {
             Self::Veth { peer_name, peer_netns, .. } => {
                 data.nested(VETH_INFO_PEER, |peer| veth_peer(peer, peer_name, peer_netns));
@@ -149,7 +149,7 @@ impl fmt::Display for NewLink<'_> {
 }
 
 /// The peer's own request: header, name, and where to make it. (`veth_newlink`.)
-fn veth_peer(peer: &mut Message, name: &str, netns: Option<BorrowedFd<'_>>) {
+fn veth_peer(peer: &mut NetlinkRequest, name: &str, netns: Option<BorrowedFd<'_>>) {
     peer.family_header(&plain_header(LinkIndex(0)));
     peer.str(IFLA_IFNAME, name);
     if let Some(netns) = netns {
@@ -158,6 +158,6 @@ fn veth_peer(peer: &mut Message, name: &str, netns: Option<BorrowedFd<'_>>) {
 }
 
 /// Tunnels have an attribute for each family.
-fn put_ip(data: &mut Message, (v4, v6): (u16, u16), ip: IpAddr) {
+fn put_ip(data: &mut NetlinkRequest, (v4, v6): (u16, u16), ip: IpAddr) {
     wire::put_ip(data, if ip.is_ipv4() { v4 } else { v6 }, ip);
 }

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use netlink::Messages;
+use netlink::MessageIter;
 use proptest::prelude::*;
 
 use super::new::NewLink;
@@ -13,8 +13,8 @@ use super::*;
 /// The attributes of a request inside `IFLA_INFO_DATA`, after checking what stands around them.
 fn data(link: &NewLink<'_>, check: impl FnOnce(Attributes<'_>)) {
     let mut message = link.message();
-    let bytes = message.finish(1, Flags::REQUEST).unwrap();
-    let received = Messages::new(bytes).next().unwrap().unwrap();
+    let bytes = message.finish(1, MessageFlags::REQUEST).unwrap();
+    let received = MessageIter::new(bytes).next().unwrap().unwrap();
     assert_eq!((received.kind, received.flags.0), (16, 0x1 | 0x200 | 0x400));
     let (header, attributes) = received.header::<16>().unwrap();
     assert_eq!(*header, [0; 16]);
@@ -82,11 +82,11 @@ fn links_print_as_ip_is_told() {
     assert_eq!(vxlan.to_string(), "vx type vxlan id 7 remote fd00::2 local fd00::1 dstport 4789");
 }
 
-fn read(attributes: impl FnOnce(&mut Message)) -> Link {
-    let mut message = Message::new(RTM_NEWLINK, Flags::NONE, &plain_header(LinkIndex(5)));
+fn read(attributes: impl FnOnce(&mut NetlinkRequest)) -> Link {
+    let mut message = NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &plain_header(LinkIndex(5)));
     attributes(&mut message);
-    let bytes = message.finish(1, Flags::NONE).unwrap();
-    let received = Messages::new(bytes).next().unwrap().unwrap();
+    let bytes = message.finish(1, MessageFlags::NONE).unwrap();
+    let received = MessageIter::new(bytes).next().unwrap().unwrap();
     parse(&received).unwrap().unwrap()
 }
 
@@ -111,7 +111,7 @@ fn a_peer_is_read_and_number_0_is_none() {
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(payload in prop::collection::vec(any::<u8>(), 0..120)) {
-        let received = Received { kind: RTM_NEWLINK, flags: Flags::NONE, sequence: 0, payload: &payload };
+        let received = ReceivedMessage { kind: RTM_NEWLINK, flags: MessageFlags::NONE, sequence: 0, payload: &payload };
         let _ = parse(&received);
     }
 }

@@ -1,25 +1,25 @@
 //! Many changes of routes together.
 
-use super::{Route, Verb};
-use crate::{Error, Handle};
+use super::{Route, RouteVerb};
+use crate::{Error, RtnetlinkHandle};
 
 /// One of many changes of routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteChange {
-    /// As [`Handle::add_route`].
+    /// As [`RtnetlinkHandle::add_route`].
     Add(Route),
-    /// As [`Handle::replace_route`].
+    /// As [`RtnetlinkHandle::replace_route`].
     Replace(Route),
-    /// As [`Handle::delete_route`].
+    /// As [`RtnetlinkHandle::delete_route`].
     Delete(Route),
 }
 
 impl RouteChange {
-    const fn parts(&self) -> (Verb, &Route) {
+    const fn parts(&self) -> (RouteVerb, &Route) {
         match self {
-            Self::Add(route) => (Verb::Add, route),
-            Self::Replace(route) => (Verb::Replace, route),
-            Self::Delete(route) => (Verb::Delete, route),
+            Self::Add(route) => (RouteVerb::Add, route),
+            Self::Replace(route) => (RouteVerb::Replace, route),
+            Self::Delete(route) => (RouteVerb::Delete, route),
         }
     }
 
@@ -31,13 +31,13 @@ impl RouteChange {
 
 /// What came of the changes so far.
 #[derive(Default)]
-struct Tally {
+struct BulkTally {
     applied: usize,
     failed: usize,
     first: Option<(usize, netlink::Error)>,
 }
 
-impl Handle {
+impl RtnetlinkHandle {
     /// Makes changes in their order, many with one system call, and tells how many of them changed something. Each
     /// stands for itself, as if it had been made alone: one that is refused does not keep the later ones from being
     /// tried.
@@ -53,15 +53,15 @@ impl Handle {
         });
         let count = changes.len();
         let outcomes = self.socket.batch(requests).map_err(|source| Error::SendRoutes { count, source })?;
-        let mut tally = Tally::default();
+        let mut tally = BulkTally::default();
         for (index, (change, outcome)) in changes.iter().zip(outcomes).enumerate() {
             tally.count(index, change, outcome);
         }
         self.result_of(changes, tally)
     }
 
-    fn result_of(&mut self, changes: &[RouteChange], tally: Tally) -> Result<usize, Error> {
-        let Tally { applied, failed, first } = tally;
+    fn result_of(&mut self, changes: &[RouteChange], tally: BulkTally) -> Result<usize, Error> {
+        let BulkTally { applied, failed, first } = tally;
         let Some((index, source)) = first else { return Ok(applied) };
         let change = changes.get(index).map_or_else(String::new, |change| self.describe_change(change));
         Err(Error::ApplyRoutes { change, index, count: changes.len(), applied, failed, source })
@@ -73,7 +73,7 @@ impl Handle {
     }
 }
 
-impl Tally {
+impl BulkTally {
     fn count(&mut self, index: usize, change: &RouteChange, outcome: Result<(), netlink::Error>) {
         match outcome {
             Ok(()) => self.applied += 1,

@@ -1,21 +1,21 @@
 //! What the changes of one route, and of many, have in common.
 
-use netlink::{Errno, Message};
+use netlink::{Errno, NetlinkRequest};
 
 use super::{Route, message};
 use crate::wire::{CREATE, REPLACE};
-use crate::{Changed, Error, Handle};
+use crate::{ChangeOutcome, Error, RtnetlinkHandle};
 
 /// What is to happen to a route.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Verb {
+pub(super) enum RouteVerb {
     Add,
     Replace,
     Delete,
 }
 
-impl Verb {
-    pub(super) fn message(self, route: &Route) -> Message {
+impl RouteVerb {
+    pub(super) fn message(self, route: &Route) -> NetlinkRequest {
         match self {
             Self::Add => message::add(route, CREATE),
             Self::Replace => message::add(route, REPLACE),
@@ -50,8 +50,8 @@ impl Verb {
     }
 }
 
-impl Handle {
-    pub(super) fn change_route(&mut self, verb: Verb, route: &Route) -> Result<Changed, Error> {
+impl RtnetlinkHandle {
+    pub(super) fn change_route(&mut self, verb: RouteVerb, route: &Route) -> Result<ChangeOutcome, Error> {
         let changed = self.change(verb.message(route), verb.already());
         changed.map_err(|source| verb.error(self.describe_route(route), source))
     }

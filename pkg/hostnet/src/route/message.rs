@@ -1,10 +1,10 @@
 //! Routes on the wire: `struct rtmsg` and its attributes.
 
-use netlink::{Attribute, Flags, Malformed, Message, Received};
+use netlink::{Attribute, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
 use super::{Route, RouteKind, RouteProtocol};
 use crate::wire;
-use crate::{Family, LinkIndex, Scope, TableId};
+use crate::{Family, LinkIndex, RouteScope, TableId};
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
@@ -31,7 +31,7 @@ const CLONED: u32 = 0x200;
 
 /// The fixed header of a route's message.
 #[derive(Default)]
-struct Header {
+struct RouteHeader {
     family: u8,
     dst_len: u8,
     src_len: u8,
@@ -43,7 +43,7 @@ struct Header {
     flags: u32,
 }
 
-impl Header {
+impl RouteHeader {
     const fn of(bytes: [u8; 12]) -> Self {
         let [family, dst_len, src_len, tos, table, protocol, scope, kind, f0, f1, f2, f3] = bytes;
         let flags = u32::from_ne_bytes([f0, f1, f2, f3]);
@@ -57,31 +57,31 @@ impl Header {
     }
 }
 
-pub(super) fn query(family: Family, table: Option<TableId>) -> Message {
-    let header = Header {
+pub(super) fn query(family: Family, table: Option<TableId>) -> NetlinkRequest {
+    let header = RouteHeader {
         family: wire::family_number(Some(family)),
         table: table.map_or(0, |table| wire::header_table(table.0)),
-        ..Header::default()
+        ..RouteHeader::default()
     };
-    let mut message = Message::new(RTM_GETROUTE, Flags::NONE, &header.bytes());
+    let mut message = NetlinkRequest::new(RTM_GETROUTE, MessageFlags::NONE, &header.bytes());
     if let Some(table) = table {
         message.u32(RTA_TABLE, table.0);
     }
     message
 }
 
-pub(crate) fn add(route: &Route, flags: Flags) -> Message {
+pub(crate) fn add(route: &Route, flags: MessageFlags) -> NetlinkRequest {
     whole(RTM_NEWROUTE, flags, route, route.metric)
 }
 
-pub(super) fn delete(route: &Route) -> Message {
+pub(super) fn delete(route: &Route) -> NetlinkRequest {
     // Without one, or with 0, IPv6 deletes a route of any metric.
     let metric = route.metric.filter(|metric| *metric != 0).or(route.default_metric());
-    whole(RTM_DELROUTE, Flags::NONE, route, metric)
+    whole(RTM_DELROUTE, MessageFlags::NONE, route, metric)
 }
 
-fn whole(kind: u16, flags: Flags, route: &Route, metric: Option<u32>) -> Message {
-    let header = Header {
+fn whole(kind: u16, flags: MessageFlags, route: &Route, metric: Option<u32>) -> NetlinkRequest {
+    let header = RouteHeader {
         family: wire::family_number(Some(route.family)),
         dst_len: route.dst.map_or(0, |dst| dst.prefix_len()),
         table: wire::header_table(route.table.0),
@@ -89,9 +89,9 @@ fn whole(kind: u16, flags: Flags, route: &Route, metric: Option<u32>) -> Message
         scope: route.scope.unwrap_or(route.natural_scope()).to_wire(),
         kind: kind_number(route.kind),
         flags: if route.onlink { ONLINK } else { 0 },
-        ..Header::default()
+        ..RouteHeader::default()
     };
-    let mut message = Message::new(kind, flags, &header.bytes());
+    let mut message = NetlinkRequest::new(kind, flags, &header.bytes());
     let addresses = [
         (RTA_DST, route.dst.map(|dst| dst.addr())),
         (RTA_GATEWAY, route.gateway),
@@ -112,12 +112,12 @@ fn whole(kind: u16, flags: Flags, route: &Route, metric: Option<u32>) -> Message
 }
 
 /// A route that a dump answered; none for what is not a route of a table.
-pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<Route>, Malformed> {
+pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malformed> {
     if reply.kind != RTM_NEWROUTE {
         return Ok(None);
     }
     let (header, attributes) = reply.header::<12>()?;
-    let header = Header::of(*header);
+    let header = RouteHeader::of(*header);
     let Some(family) = wire::family_from(header.family) else { return Ok(None) };
     if header.flags & CLONED != 0 {
         return Ok(None);
@@ -129,12 +129,12 @@ pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<Route>, Malformed> {
     for attribute in attributes {
         read(&attribute?, &header, &mut route)?;
     }
-    route.scope = Some(Scope::from_wire(header.scope));
+    route.scope = Some(RouteScope::from_wire(header.scope));
     route.normalise();
     Ok(Some(route))
 }
 
-fn read(attribute: &Attribute<'_>, header: &Header, route: &mut Route) -> Result<(), Malformed> {
+fn read(attribute: &Attribute<'_>, header: &RouteHeader, route: &mut Route) -> Result<(), Malformed> {
     match attribute.kind {
         RTA_DST => route.dst = Some(wire::net(attribute, header.dst_len)?),
         RTA_OIF => route.oif = Some(LinkIndex(attribute.u32()?)),

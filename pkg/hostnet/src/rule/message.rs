@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use netlink::{Attribute, Flags, Malformed, Message, Received};
+use netlink::{Attribute, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
 use super::{PolicyRule, RuleAction};
 use crate::Mark;
@@ -29,23 +29,23 @@ const FRA_IP_PROTO: u16 = 22;
 /// `FIB_RULE_INVERT`: packets that do *not* meet the conditions.
 const INVERTED: u32 = 0x2;
 
-pub(super) fn query(family: Family) -> Message {
+pub(super) fn query(family: Family) -> NetlinkRequest {
     let mut header = [0; 12];
     if let Some(field) = header.first_mut() {
         *field = wire::family_number(Some(family));
     }
-    Message::new(RTM_GETRULE, Flags::NONE, &header)
+    NetlinkRequest::new(RTM_GETRULE, MessageFlags::NONE, &header)
 }
 
-pub(crate) fn add(rule: &PolicyRule, flags: Flags) -> Message {
+pub(crate) fn add(rule: &PolicyRule, flags: MessageFlags) -> NetlinkRequest {
     whole(RTM_NEWRULE, flags, rule)
 }
 
-pub(super) fn delete(rule: &PolicyRule) -> Message {
-    whole(RTM_DELRULE, Flags::NONE, rule)
+pub(super) fn delete(rule: &PolicyRule) -> NetlinkRequest {
+    whole(RTM_DELRULE, MessageFlags::NONE, rule)
 }
 
-fn whole(kind: u16, flags: Flags, rule: &PolicyRule) -> Message {
+fn whole(kind: u16, flags: MessageFlags, rule: &PolicyRule) -> NetlinkRequest {
     let (table, target) = match rule.action {
         RuleAction::Lookup(table) => (table.0, None),
         RuleAction::Goto(priority) => (0, Some(priority)),
@@ -56,7 +56,7 @@ fn whole(kind: u16, flags: Flags, rule: &PolicyRule) -> Message {
     let action = action_number(rule.action);
     let dst_len = rule.dest.map_or(0, |net| net.prefix_len());
     let header = [family, dst_len, 0, 0, wire::header_table(table), 0, 0, action, 0, 0, 0, 0];
-    let mut message = Message::new(kind, flags, &header);
+    let mut message = NetlinkRequest::new(kind, flags, &header);
     let numbers = [
         (FRA_PRIORITY, rule.priority),
         // Without the mask the kernel takes 0xffffffff.
@@ -93,7 +93,7 @@ fn whole(kind: u16, flags: Flags, rule: &PolicyRule) -> Message {
 
 /// What the loop over the attributes gathers.
 #[derive(Default)]
-struct Parts {
+struct RuleParts {
     priority: u32,
     mark: Option<u32>,
     mask: Option<u32>,
@@ -107,14 +107,14 @@ struct Parts {
 }
 
 /// A rule that a dump answered; none for other messages and families.
-pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<PolicyRule>, Malformed> {
+pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<PolicyRule>, Malformed> {
     if reply.kind != RTM_NEWRULE {
         return Ok(None);
     }
     let (header, attributes) = reply.header::<12>()?;
     let [family, dst_len, src_len, tos, table, _, _, action, f0, f1, f2, f3] = *header;
     let Some(family) = wire::family_from(family) else { return Ok(None) };
-    let mut parts = Parts::default();
+    let mut parts = RuleParts::default();
     for attribute in attributes {
         parts.read(&attribute?)?;
     }
@@ -134,7 +134,7 @@ pub(crate) fn parse(reply: &Received<'_>) -> Result<Option<PolicyRule>, Malforme
     }))
 }
 
-impl Parts {
+impl RuleParts {
     fn read(&mut self, attribute: &Attribute<'_>) -> Result<(), Malformed> {
         match attribute.kind {
             FRA_PRIORITY => self.priority = attribute.u32()?,

@@ -1,6 +1,6 @@
 //! Comparing rules, and reading arbitrary bytes as one.
 
-use netlink::Messages;
+use netlink::MessageIter;
 use proptest::prelude::*;
 
 use super::*;
@@ -40,9 +40,9 @@ fn a_rule_is_read_as_it_was_written() {
         PolicyRule { action: RuleAction::Goto(32766), ip_proto: Some(IpProtocol::UDP), ..marked() },
         PolicyRule { fwmark: Some(Mark { value: 0, mask: 0x3000 }), family: Family::V6, ..marked() },
     ] {
-        let mut message = message::add(&rule, Flags::NONE);
-        let bytes = message.finish(1, Flags::NONE).unwrap();
-        let received = Messages::new(bytes).next().unwrap().unwrap();
+        let mut message = message::add(&rule, MessageFlags::NONE);
+        let bytes = message.finish(1, MessageFlags::NONE).unwrap();
+        let received = MessageIter::new(bytes).next().unwrap().unwrap();
         assert_eq!(message::parse(&received), Ok(Some(rule)));
     }
 }
@@ -54,17 +54,17 @@ fn what_a_kernel_says_without_a_family_is_as_we_take_it() {
     const DECNET: u8 = 12;
     let mut header = [0; 12];
     header[0] = DECNET;
-    let mut socket = netlink::Socket::open(netlink::Protocol::Route).unwrap();
-    let rules = socket.dump(&netlink::Message::new(34, Flags::NONE, &header));
+    let mut socket = netlink::Socket::open(netlink::NetlinkProtocol::Route).unwrap();
+    let rules = socket.dump(&netlink::NetlinkRequest::new(34, MessageFlags::NONE, &header));
     assert_eq!(rules.unwrap_err().errno(), Some(Errno::AFNOSUPPORT));
-    let deleted = socket.request(netlink::Message::new(25, Flags::NONE, &header));
+    let deleted = socket.request(netlink::NetlinkRequest::new(25, MessageFlags::NONE, &header));
     assert_eq!(deleted.unwrap_err().errno(), Some(Errno::OPNOTSUPP));
 }
 
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(kind in 16..40_u16, payload in prop::collection::vec(any::<u8>(), 0..120)) {
-        let received = netlink::Received { kind, flags: Flags::NONE, sequence: 0, payload: &payload };
+        let received = netlink::ReceivedMessage { kind, flags: MessageFlags::NONE, sequence: 0, payload: &payload };
         let _ = message::parse(&received);
     }
 }

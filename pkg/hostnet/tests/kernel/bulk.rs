@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use hostnet::{Changed, Error, Family, Handle, IpNet, Route, RouteChange, RouteKind, TableId};
+use hostnet::{ChangeOutcome, Error, Family, IpNet, Route, RouteChange, RouteKind, RtnetlinkHandle, TableId};
 use netlink::Errno;
 
 use crate::{in_fresh_netns, index, ip};
@@ -11,7 +11,7 @@ const TABLE: TableId = TableId(300);
 use RouteChange::{Add, Delete, Replace};
 
 /// A host route for one of 2^16 addresses of a family, onto a link.
-fn route(handle: &mut Handle, family: Family, number: u16, link: &str) -> Route {
+fn route(handle: &mut RtnetlinkHandle, family: Family, number: u16, link: &str) -> Route {
     let [high, low] = number.to_be_bytes();
     let dst = match family {
         Family::V4 => IpNet::new([10, 7, high, low].into(), 32),
@@ -21,17 +21,17 @@ fn route(handle: &mut Handle, family: Family, number: u16, link: &str) -> Route 
     Route { oif, ..Route::new(family, RouteKind::Unicast, Some(dst.unwrap()), TABLE) }
 }
 
-fn routes(handle: &mut Handle, numbers: std::ops::Range<u16>, link: &str) -> Vec<Route> {
+fn routes(handle: &mut RtnetlinkHandle, numbers: std::ops::Range<u16>, link: &str) -> Vec<Route> {
     let both = |number| Family::BOTH.map(|family| (family, number));
     numbers.flat_map(both).map(|(family, number)| route(handle, family, number, link)).collect()
 }
 
-fn found(handle: &mut Handle) -> Vec<Route> {
+fn found(handle: &mut RtnetlinkHandle) -> Vec<Route> {
     handle.routes(Some(TABLE)).unwrap()
 }
 
 /// Whether the table holds these and no others.
-fn holds(handle: &mut Handle, wanted: &[Route]) -> bool {
+fn holds(handle: &mut RtnetlinkHandle, wanted: &[Route]) -> bool {
     let found = found(handle);
     found.len() == wanted.len() && wanted.iter().all(|wanted| found.iter().any(|found| found.is(wanted)))
 }
@@ -117,7 +117,7 @@ fn one_sort_of_route_takes_the_place_of_another() {
                 let found = found(handle);
                 assert!(found.len() == 1 && found[0].is(route), "{route}: {found:#?}");
             }
-            assert_eq!(handle.delete_route(&onto).unwrap(), Changed::Yes);
+            assert_eq!(handle.delete_route(&onto).unwrap(), ChangeOutcome::Yes);
         }
     });
 }

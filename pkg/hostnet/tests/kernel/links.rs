@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use hostnet::{Changed, Error, Handle, LinkIndex, Scope};
+use hostnet::{ChangeOutcome, Error, LinkIndex, RouteScope, RtnetlinkHandle};
 use netlink::Errno;
 
 use crate::{at_one_moment, in_fresh_netns, index, ip, prefix, shown};
@@ -87,15 +87,15 @@ fn an_address_is_added_once_and_deleted_once() {
             [(a, "10.2.0.1/16"), (a, "2001:db8:2::1/64"), (lo, "127.0.0.6/32"), (lo, "::6/128")]
         {
             let address = prefix(text);
-            assert_eq!(handle.add_address(link, address).unwrap(), Changed::Yes, "{text}");
-            assert_eq!(handle.add_address(link, address).unwrap(), Changed::No, "{text}");
-            let count = |handle: &mut Handle| {
+            assert_eq!(handle.add_address(link, address).unwrap(), ChangeOutcome::Yes, "{text}");
+            assert_eq!(handle.add_address(link, address).unwrap(), ChangeOutcome::No, "{text}");
+            let count = |handle: &mut RtnetlinkHandle| {
                 handle.addresses().unwrap().iter().filter(|found| found.ip == address.addr()).count()
             };
             assert_eq!(count(handle), 1);
             assert!(ip("addr show").contains(text));
-            assert_eq!(handle.delete_address(link, address).unwrap(), Changed::Yes, "{text}");
-            assert_eq!(handle.delete_address(link, address).unwrap(), Changed::No, "{text}");
+            assert_eq!(handle.delete_address(link, address).unwrap(), ChangeOutcome::Yes, "{text}");
+            assert_eq!(handle.delete_address(link, address).unwrap(), ChangeOutcome::No, "{text}");
             assert_eq!(count(handle), 0);
         }
     });
@@ -108,14 +108,14 @@ fn flags_and_scope_tell_the_state_of_an_address() {
         for text in ["10.3.0.1/24", "10.3.0.2/24", "2001:db8:3::1/64"] {
             let _ = handle.add_address(a, prefix(text)).unwrap();
         }
-        let find = |handle: &mut Handle, text: &str| {
+        let find = |handle: &mut RtnetlinkHandle, text: &str| {
             let wanted = prefix(text).addr();
             handle.addresses().unwrap().into_iter().find(|address| address.ip == wanted).unwrap()
         };
         assert!(!find(handle, "10.3.0.1/24").flags.is_secondary());
         assert!(find(handle, "10.3.0.2/24").flags.is_secondary());
-        assert_eq!(find(handle, "127.0.0.1/8").scope, Scope::Host);
-        assert_eq!(find(handle, "10.3.0.1/24").scope, Scope::Universe);
+        assert_eq!(find(handle, "127.0.0.1/8").scope, RouteScope::Host);
+        assert_eq!(find(handle, "10.3.0.1/24").scope, RouteScope::Universe);
         assert!(find(handle, "2001:db8:3::1/64").flags.is_tentative());
         let ready = (0..100).any(|_| {
             sleep(Duration::from_millis(50));
@@ -131,8 +131,8 @@ fn an_unchecked_address_is_usable_at_once() {
         let a = index(handle, "va");
         for text in ["2001:db8:4::1/128", "10.4.0.1/32"] {
             let address = prefix(text);
-            assert_eq!(handle.add_address_unchecked(a, address).unwrap(), Changed::Yes, "{text}");
-            assert_eq!(handle.add_address_unchecked(a, address).unwrap(), Changed::No, "{text}");
+            assert_eq!(handle.add_address_unchecked(a, address).unwrap(), ChangeOutcome::Yes, "{text}");
+            assert_eq!(handle.add_address_unchecked(a, address).unwrap(), ChangeOutcome::No, "{text}");
             let found = handle.addresses().unwrap().into_iter().find(|found| found.ip == address.addr());
             let flags = found.unwrap().flags;
             assert!(!flags.is_tentative(), "{text}");
@@ -141,7 +141,7 @@ fn an_unchecked_address_is_usable_at_once() {
         }
         assert_eq!(shown("addr show dev va nodad").len(), 1);
         let checked = handle.add_address(a, prefix("2001:db8:4::2/128"));
-        assert_eq!(checked.unwrap(), Changed::Yes);
+        assert_eq!(checked.unwrap(), ChangeOutcome::Yes);
         assert!(std::net::UdpSocket::bind((prefix("2001:db8:4::2/128").addr(), 0)).is_err(), "tentative");
     });
 }

@@ -2,13 +2,13 @@
 
 use std::os::fd::AsFd;
 
-use hostnet::{Changed, Error, Handle, Link, LinkIndex, NewLink};
+use hostnet::{ChangeOutcome, Error, Link, LinkIndex, NewLink, RtnetlinkHandle};
 use netlink::Errno;
 use netns::Netns;
 
 use crate::{addr, at_one_moment, in_fresh_netns, index, ip, shown};
 
-fn link(handle: &mut Handle, name: &str) -> Link {
+fn link(handle: &mut RtnetlinkHandle, name: &str) -> Link {
     handle.link_by_name(name).unwrap().unwrap()
 }
 
@@ -27,7 +27,7 @@ fn a_veth_knows_its_peer_and_plain_links_have_none() {
         assert_eq!((a.peer, a.peer_netns), (Some(b.index), None));
         assert_eq!((b.peer, b.peer_netns), (Some(a.index), None));
         assert_eq!((lo.peer, lo.peer_netns), (None, None));
-        assert_eq!(handle.create_link(&vxlan("vx", "10.9.0.2")).unwrap(), Changed::Yes);
+        assert_eq!(handle.create_link(&vxlan("vx", "10.9.0.2")).unwrap(), ChangeOutcome::Yes);
         let tunnel = link(handle, "vx");
         assert_eq!((tunnel.peer, tunnel.peer_netns), (None, None));
         let (listed, _) = at_one_moment(|| handle.links().unwrap(), || (), |links| links.len() == 4);
@@ -42,20 +42,22 @@ fn a_peer_is_made_in_another_netns_and_found_by_its_number() {
         let (pod, other) = (Netns::create().unwrap(), Netns::create().unwrap());
         assert_eq!(handle.netns_number(pod.as_fd()).unwrap(), None);
         let new = NewLink::Veth { name: "pod0", peer_name: "eth0", peer_netns: Some(pod.as_fd()) };
-        assert_eq!(handle.create_link(&new).unwrap(), Changed::Yes);
-        assert_eq!(handle.create_link(&new).unwrap(), Changed::No);
+        assert_eq!(handle.create_link(&new).unwrap(), ChangeOutcome::Yes);
+        assert_eq!(handle.create_link(&new).unwrap(), ChangeOutcome::No);
         assert!(handle.link_by_name("eth0").unwrap().is_none(), "it never was here");
         let ours = link(handle, "pod0");
         let number = handle.netns_number(pod.as_fd()).unwrap();
         assert!(number.is_some());
         assert_eq!(ours.peer_netns, number);
         assert_eq!(handle.netns_number(other.as_fd()).unwrap(), None);
-        let theirs = pod.run_in(|| link(&mut Handle::open().unwrap(), "eth0")).unwrap();
+        let theirs = pod.run_in(|| link(&mut RtnetlinkHandle::open().unwrap(), "eth0")).unwrap();
         assert_eq!(ours.peer, Some(theirs.index));
         assert_eq!(theirs.peer, Some(ours.index));
         assert!(theirs.peer_netns.is_some());
-        assert_eq!(handle.delete_link(ours.index).unwrap(), Changed::Yes);
-        assert!(pod.run_in(|| Handle::open().unwrap().link_by_name("eth0").unwrap()).unwrap().is_none());
+        assert_eq!(handle.delete_link(ours.index).unwrap(), ChangeOutcome::Yes);
+        assert!(
+            pod.run_in(|| RtnetlinkHandle::open().unwrap().link_by_name("eth0").unwrap()).unwrap().is_none()
+        );
     });
 }
 
@@ -75,12 +77,12 @@ fn a_file_that_is_no_netns_has_no_number() {
 fn a_link_is_made_once_and_deleted_once() {
     in_fresh_netns(|handle| {
         for new in [veth("one", "two"), vxlan("vx", "10.9.0.2")] {
-            assert_eq!(handle.create_link(&new).unwrap(), Changed::Yes, "{new}");
-            assert_eq!(handle.create_link(&new).unwrap(), Changed::No, "{new}");
+            assert_eq!(handle.create_link(&new).unwrap(), ChangeOutcome::Yes, "{new}");
+            assert_eq!(handle.create_link(&new).unwrap(), ChangeOutcome::No, "{new}");
             let made = link(handle, new.name());
             assert_eq!((made.kind.as_deref(), made.flags.is_up()), (Some(new.kind()), false));
-            assert_eq!(handle.delete_link(made.index).unwrap(), Changed::Yes, "{new}");
-            assert_eq!(handle.delete_link(made.index).unwrap(), Changed::No, "{new}");
+            assert_eq!(handle.delete_link(made.index).unwrap(), ChangeOutcome::Yes, "{new}");
+            assert_eq!(handle.delete_link(made.index).unwrap(), ChangeOutcome::No, "{new}");
         }
         assert_eq!(shown("link show").len(), 3);
     });
@@ -105,9 +107,9 @@ fn what_is_in_the_way_is_not_taken_for_the_link() {
 }
 
 /// What `ip` shows of the link `vx` in a netns in which `make` has made it.
-fn made(make: impl FnOnce(&mut Handle) + Send) -> serde_json::Value {
+fn made(make: impl FnOnce(&mut RtnetlinkHandle) + Send) -> serde_json::Value {
     let run = || {
-        make(&mut Handle::open().unwrap());
+        make(&mut RtnetlinkHandle::open().unwrap());
         let mut shown = shown("link show vx").remove(0);
         let _random = shown["address"].take();
         shown
@@ -122,7 +124,7 @@ fn a_vxlan_tunnel_is_what_ip_would_have_made() {
             let (remote, local) = (addr(theirs), Some(addr(ours)));
             let new = NewLink::Vxlan { name: "vx", vni: 1001, remote, port: 4789, local };
             let words = format!("link add {new}");
-            let by_us = made(|handle| assert_eq!(handle.create_link(&new).unwrap(), Changed::Yes));
+            let by_us = made(|handle| assert_eq!(handle.create_link(&new).unwrap(), ChangeOutcome::Yes));
             assert_eq!(by_us, made(|_| drop(ip(&words))));
             assert_eq!(by_us["linkinfo"]["info_data"]["id"], 1001, "{by_us}");
         });
@@ -145,8 +147,8 @@ fn a_geneve_tunnel_is_made_where_the_kernel_has_them() {
                 );
             }
             Ok(changed) => {
-                assert_eq!(changed, Changed::Yes);
-                assert_eq!(handle.create_link(&new).unwrap(), Changed::No);
+                assert_eq!(changed, ChangeOutcome::Yes);
+                assert_eq!(handle.create_link(&new).unwrap(), ChangeOutcome::No);
                 let data = shown("link show istioin").remove(0)["linkinfo"]["info_data"].take();
                 let told = (data["id"].as_u64(), data["remote"].as_str(), data["port"].as_u64());
                 assert_eq!(told, (Some(1000), Some("10.9.0.2"), Some(6082)));
@@ -160,12 +162,12 @@ fn a_link_is_switched_on_and_off_once() {
     in_fresh_netns(|handle| {
         let _ = handle.create_link(&veth("one", "two")).unwrap();
         let one = index(handle, "one");
-        assert_eq!(handle.set_link_down(one).unwrap(), Changed::No);
+        assert_eq!(handle.set_link_down(one).unwrap(), ChangeOutcome::No);
         for _ in 0..2 {
-            assert_eq!(handle.set_link_up(one).unwrap(), Changed::Yes);
-            assert_eq!(handle.set_link_up(one).unwrap(), Changed::No);
+            assert_eq!(handle.set_link_up(one).unwrap(), ChangeOutcome::Yes);
+            assert_eq!(handle.set_link_up(one).unwrap(), ChangeOutcome::No);
             assert!(ip("link show one").contains(",UP"));
-            assert_eq!(handle.set_link_down(one).unwrap(), Changed::Yes);
+            assert_eq!(handle.set_link_down(one).unwrap(), ChangeOutcome::Yes);
             assert!(!ip("link show one").contains(",UP"));
         }
         let text = handle.set_link_up(LinkIndex(4711)).unwrap_err().to_string();

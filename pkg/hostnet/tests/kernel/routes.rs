@@ -1,11 +1,11 @@
 //! Routes.
 
-use hostnet::{Changed, Family, Handle, Route, RouteKind, RouteProtocol, Scope, TableId};
+use hostnet::{ChangeOutcome, Family, Route, RouteKind, RouteProtocol, RouteScope, RtnetlinkHandle, TableId};
 
 use crate::{addr, at_one_moment, in_fresh_netns, index, ip, prefix, shown};
 
 /// Routes of every sort that the node path and the sidecar's TPROXY need, in one table.
-fn samples(handle: &mut Handle, table: TableId) -> Vec<Route> {
+fn samples(handle: &mut RtnetlinkHandle, table: TableId) -> Vec<Route> {
     ip("addr replace 10.1.0.1/24 dev va");
     ip("addr replace 2001:db8::1/64 dev va nodad");
     let (a, lo) = (Some(index(handle, "va")), Some(index(handle, "lo")));
@@ -25,7 +25,7 @@ fn samples(handle: &mut Handle, table: TableId) -> Vec<Route> {
     let far = Some(addr("172.16.9.9"));
     routes.push(Route { oif: a, gateway: far, onlink: true, ..v4(Unicast, Some("10.9.0.0/24")) });
     routes.push(Route { oif: a, ..v4(Unicast, Some("10.10.0.0/24")) });
-    routes.push(Route { oif: a, scope: Some(Scope::Universe), ..v4(Unicast, Some("10.11.0.0/24")) });
+    routes.push(Route { oif: a, scope: Some(RouteScope::Universe), ..v4(Unicast, Some("10.11.0.0/24")) });
     let gateway = Some(addr("2001:db8::2"));
     routes.push(Route { oif: a, gateway, ..v6(Unicast, Some("2001:db8:7::1/128")) });
     let far = Some(addr("fd00:9::9"));
@@ -51,8 +51,8 @@ fn routes_are_added_once_read_back_equal_and_deleted_once() {
         for table in [TableId(133), TableId(300), TableId(70_000)] {
             let samples = samples(handle, table);
             for route in &samples {
-                assert_eq!(handle.add_route(route).unwrap(), Changed::Yes, "{route}");
-                assert_eq!(handle.add_route(route).unwrap(), Changed::No, "{route}");
+                assert_eq!(handle.add_route(route).unwrap(), ChangeOutcome::Yes, "{route}");
+                assert_eq!(handle.add_route(route).unwrap(), ChangeOutcome::No, "{route}");
             }
             assert_eq!(count(table), samples.len());
             let found = handle.routes(Some(table)).unwrap();
@@ -62,8 +62,8 @@ fn routes_are_added_once_read_back_equal_and_deleted_once() {
             }
             assert_eq!(found.len(), samples.len());
             for (rest, route) in (0..samples.len()).rev().zip(&samples) {
-                assert_eq!(handle.delete_route(route).unwrap(), Changed::Yes, "{route}");
-                assert_eq!(handle.delete_route(route).unwrap(), Changed::No, "{route}");
+                assert_eq!(handle.delete_route(route).unwrap(), ChangeOutcome::Yes, "{route}");
+                assert_eq!(handle.delete_route(route).unwrap(), ChangeOutcome::No, "{route}");
                 assert_eq!(count(table), rest, "exactly one was deleted: {route}");
             }
         }
@@ -104,7 +104,7 @@ fn a_route_is_what_ip_would_have_made() {
             let list = |table: TableId| ip(&format!("{family} -N -details route show table {}", table.0));
             assert_eq!(list(ours), list(theirs));
         }
-        let read = |handle: &mut Handle, table| {
+        let read = |handle: &mut RtnetlinkHandle, table| {
             let routes = handle.routes(Some(table)).unwrap().into_iter();
             routes.map(|route| Route { table: ours, ..route }).collect::<Vec<_>>()
         };
@@ -122,8 +122,8 @@ fn replacing_switches_the_next_hop_in_place() {
         let fallback =
             Route { metric: Some(4096), ..Route::new(Family::V4, RouteKind::Blackhole, None, table) };
         let _ = (handle.add_route(&old).unwrap(), handle.add_route(&fallback).unwrap());
-        assert_eq!(handle.replace_route(&new).unwrap(), Changed::Yes);
-        assert_eq!(handle.replace_route(&new).unwrap(), Changed::Yes);
+        assert_eq!(handle.replace_route(&new).unwrap(), ChangeOutcome::Yes);
+        assert_eq!(handle.replace_route(&new).unwrap(), ChangeOutcome::Yes);
         assert_eq!(handle.routes(Some(table)).unwrap(), [new, fallback]);
     });
 }
@@ -135,7 +135,7 @@ fn a_table_that_does_not_exist_has_no_routes_and_nothing_to_delete() {
         assert_eq!(handle.routes(Some(table)).unwrap(), []);
         for family in [Family::V4, Family::V6] {
             let route = Route::new(family, RouteKind::Blackhole, None, table);
-            assert_eq!(handle.delete_route(&route).unwrap(), Changed::No);
+            assert_eq!(handle.delete_route(&route).unwrap(), ChangeOutcome::No);
         }
     });
 }
@@ -151,14 +151,14 @@ fn a_route_is_the_wanted_one_in_whatever_words() {
             Route { metric: Some(1024), ..new(Family::V6, blackhole, "2001:db8::/64") },
             Route { metric: Some(0), ..new(Family::V6, blackhole, "2001:db8::/64") },
             Route { oif: lo, ..new(Family::V6, blackhole, "2001:db8::/64") },
-            Route { oif: a, scope: Some(Scope::Link), ..new(Family::V6, unicast, "2001:db8::/64") },
+            Route { oif: a, scope: Some(RouteScope::Link), ..new(Family::V6, unicast, "2001:db8::/64") },
             Route { oif: a, ..new(Family::V6, unicast, "2001:db8::77/64") },
             Route { oif: a, ..new(Family::V6, unicast, "::/0") },
             Route { oif: a, ..new(Family::V4, unicast, "0.0.0.0/0") },
             Route { oif: a, metric: Some(0), ..new(Family::V4, unicast, "10.0.0.0/8") },
-            Route { oif: a, scope: Some(Scope::Link), ..new(Family::V4, unicast, "10.0.0.0/8") },
+            Route { oif: a, scope: Some(RouteScope::Link), ..new(Family::V4, unicast, "10.0.0.0/8") },
         ] {
-            assert_eq!(handle.add_route(&wanted).unwrap(), Changed::Yes, "{wanted:?}");
+            assert_eq!(handle.add_route(&wanted).unwrap(), ChangeOutcome::Yes, "{wanted:?}");
             let found = handle.routes(Some(table)).unwrap();
             assert!(found.len() == 1 && found[0].is(&wanted), "{wanted:?}: {found:#?}");
             let others = [
@@ -168,7 +168,7 @@ fn a_route_is_the_wanted_one_in_whatever_words() {
                 Route { protocol: RouteProtocol::STATIC, ..wanted.clone() },
             ];
             assert!(!others.iter().any(|other| found[0].is(other)), "{wanted:?}");
-            assert_eq!(handle.delete_route(&wanted).unwrap(), Changed::Yes, "{wanted:?}");
+            assert_eq!(handle.delete_route(&wanted).unwrap(), ChangeOutcome::Yes, "{wanted:?}");
             assert_eq!(handle.routes(Some(table)).unwrap(), []);
         }
     });
@@ -183,7 +183,7 @@ fn deleting_without_a_metric_leaves_those_of_other_metrics() {
         let other = plain(Some(7));
         let _ = handle.add_route(&other).unwrap();
         for metric in [None, Some(0), Some(1024)] {
-            assert_eq!(handle.delete_route(&plain(metric)).unwrap(), Changed::No, "{metric:?}");
+            assert_eq!(handle.delete_route(&plain(metric)).unwrap(), ChangeOutcome::No, "{metric:?}");
         }
         assert_eq!(handle.routes(Some(TableId(300))).unwrap(), [other]);
     });

@@ -1,6 +1,8 @@
 //! Policy rules.
 
-use hostnet::{Changed, Error, Family, Handle, IpProtocol, Mark, PolicyRule, RuleAction, TableId};
+use hostnet::{
+    ChangeOutcome, Error, Family, IpProtocol, Mark, PolicyRule, RtnetlinkHandle, RuleAction, TableId,
+};
 
 use crate::{in_fresh_netns, ip, shown};
 
@@ -46,11 +48,11 @@ fn who_made_a_rule_is_read_back_and_no_condition() {
     in_fresh_netns(|handle| {
         let plain = PolicyRule { dest: Some(network(Family::V4)), ..samples(Family::V4).remove(3) };
         let ours = PolicyRule { protocol: hostnet::RouteProtocol(109), ..plain.clone() };
-        assert_eq!(handle.ensure_rule(&ours).unwrap(), Changed::Yes);
+        assert_eq!(handle.ensure_rule(&ours).unwrap(), ChangeOutcome::Yes);
         let found = handle.rules(Family::V4).unwrap();
         assert!(found.contains(&ours), "{found:#?}");
-        assert_eq!(handle.ensure_rule(&plain).unwrap(), Changed::No, "it is there, whoever made it");
-        assert_eq!(handle.delete_rule(&plain).unwrap(), Changed::Yes);
+        assert_eq!(handle.ensure_rule(&plain).unwrap(), ChangeOutcome::No, "it is there, whoever made it");
+        assert_eq!(handle.delete_rule(&plain).unwrap(), ChangeOutcome::Yes);
         assert!(!handle.rules(Family::V4).unwrap().iter().any(|rule| rule.is(&ours)));
     });
 }
@@ -61,15 +63,15 @@ fn rules_are_added_once_read_back_equal_and_deleted_once() {
         for family in BOTH {
             let before = shown_rules(family).len();
             for rule in samples(family) {
-                assert_eq!(handle.ensure_rule(&rule).unwrap(), Changed::Yes, "{rule}");
-                assert_eq!(handle.ensure_rule(&rule).unwrap(), Changed::No, "{rule}");
+                assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::Yes, "{rule}");
+                assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::No, "{rule}");
             }
             let found = handle.rules(family).unwrap();
             assert!(samples(family).iter().all(|rule| found.contains(rule)), "{found:#?}");
             assert_eq!(shown_rules(family).len(), before + samples(family).len());
             for rule in samples(family) {
-                assert_eq!(handle.delete_rule(&rule).unwrap(), Changed::Yes, "{rule}");
-                assert_eq!(handle.delete_rule(&rule).unwrap(), Changed::No, "{rule}");
+                assert_eq!(handle.delete_rule(&rule).unwrap(), ChangeOutcome::Yes, "{rule}");
+                assert_eq!(handle.delete_rule(&rule).unwrap(), ChangeOutcome::No, "{rule}");
             }
             assert_eq!(shown_rules(family).len(), before);
         }
@@ -95,8 +97,8 @@ fn a_rule_that_ip_made_is_recognised() {
         ip("rule add priority 111 fwmark 1337 lookup 133");
         ip("-6 rule add priority 108 ipproto tcp lookup 100");
         for rule in [&samples(Family::V4)[2], &samples(Family::V4)[6], &samples(Family::V6)[3]] {
-            assert_eq!(handle.ensure_rule(rule).unwrap(), Changed::No, "{rule}");
-            assert_eq!(handle.delete_rule(rule).unwrap(), Changed::Yes, "{rule}");
+            assert_eq!(handle.ensure_rule(rule).unwrap(), ChangeOutcome::No, "{rule}");
+            assert_eq!(handle.delete_rule(rule).unwrap(), ChangeOutcome::Yes, "{rule}");
         }
     });
 }
@@ -105,9 +107,9 @@ fn a_rule_that_ip_made_is_recognised() {
 fn a_rule_without_priority_is_placed_by_the_kernel_once() {
     in_fresh_netns(|handle| {
         let rule = PolicyRule { priority: None, ..samples(Family::V4).remove(2) };
-        assert_eq!(handle.ensure_rule(&rule).unwrap(), Changed::Yes);
-        assert_eq!(handle.ensure_rule(&rule).unwrap(), Changed::No);
-        assert_eq!(handle.delete_rule(&rule).unwrap(), Changed::Yes);
+        assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::Yes);
+        assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::No);
+        assert_eq!(handle.delete_rule(&rule).unwrap(), ChangeOutcome::Yes);
     });
 }
 
@@ -130,10 +132,10 @@ fn foreign_rules_with_more_conditions_are_neither_taken_for_ours_nor_deleted() {
         in_fresh_netns(|handle| {
             ip(&format!("rule add priority 90 {condition} lookup 101"));
             let plain = PolicyRule::new(Family::V4, Some(90), RuleAction::Lookup(TableId(101)));
-            let foreign = |handle: &mut Handle| handle.rules(Family::V4).unwrap().remove(1);
+            let foreign = |handle: &mut RtnetlinkHandle| handle.rules(Family::V4).unwrap().remove(1);
             assert!(foreign(handle).unmodelled, "{condition}: {:?}", foreign(handle));
-            assert_eq!(handle.delete_rule(&plain).unwrap(), Changed::No, "{condition}");
-            assert_eq!(handle.ensure_rule(&plain).unwrap(), Changed::Yes, "{condition}");
+            assert_eq!(handle.delete_rule(&plain).unwrap(), ChangeOutcome::No, "{condition}");
+            assert_eq!(handle.ensure_rule(&plain).unwrap(), ChangeOutcome::Yes, "{condition}");
             // Same priority, and before ours: the kernel would take the foreign one for it.
             let deleted = handle.delete_rule(&plain);
             assert!(matches!(deleted, Err(Error::RuleInTheWay { .. })), "{condition}: {deleted:?}");
@@ -156,17 +158,17 @@ fn rules_of_the_node_path_live_beside_foreign_ones_of_their_priority() {
         ] {
             in_fresh_netns(|handle| {
                 ip(&format!("{number} rule add priority 100 {to} lookup 77"));
-                assert_eq!(handle.ensure_rule(&ours).unwrap(), Changed::Yes, "{ours}");
+                assert_eq!(handle.ensure_rule(&ours).unwrap(), ChangeOutcome::Yes, "{ours}");
                 ip(&format!("{number} rule add priority 100 {to} {words}"));
-                assert_eq!(handle.ensure_rule(&ours).unwrap(), Changed::No, "{ours}");
+                assert_eq!(handle.ensure_rule(&ours).unwrap(), ChangeOutcome::No, "{ours}");
                 let rules = handle.rules(family).unwrap();
                 assert_eq!(rules.iter().filter(|rule| rule.is(&ours)).count(), 1, "{rules:#?}");
                 let told = ip(&format!("{number} rule show priority 100"));
                 let told: Vec<_> =
                     told.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
                 assert_eq!(told[1].join(" "), format!("100: from all {words}"));
-                assert_eq!(handle.delete_rule(&ours).unwrap(), Changed::Yes, "{ours}");
-                assert_eq!(handle.delete_rule(&ours).unwrap(), Changed::No, "{ours}");
+                assert_eq!(handle.delete_rule(&ours).unwrap(), ChangeOutcome::Yes, "{ours}");
+                assert_eq!(handle.delete_rule(&ours).unwrap(), ChangeOutcome::No, "{ours}");
                 let rest = shown(&format!("{number} rule show priority 100"));
                 assert!(rest.len() == 2 && rest.iter().all(|rule| !rule["dst"].is_null()), "{rest:#?}");
             });
@@ -182,9 +184,9 @@ fn conditions_that_always_hold_do_not_double_a_rule() {
             ip_proto: Some(IpProtocol(0)),
             ..PolicyRule::new(Family::V4, Some(90), RuleAction::Lookup(TableId(101)))
         };
-        assert_eq!(handle.ensure_rule(&rule).unwrap(), Changed::Yes);
-        assert_eq!(handle.ensure_rule(&rule).unwrap(), Changed::No);
-        assert_eq!(handle.delete_rule(&rule).unwrap(), Changed::Yes);
+        assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::Yes);
+        assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::No);
+        assert_eq!(handle.delete_rule(&rule).unwrap(), ChangeOutcome::Yes);
     });
 }
 
@@ -208,8 +210,8 @@ fn duplicates_made_by_others_are_deleted_too() {
         ip("rule add priority 107 fwmark 0x100/0x100 lookup 101 protocol 3");
         ip("rule add priority 107 fwmark 0x100/0x100 lookup 101 protocol 4");
         let rule = samples(Family::V4).remove(2);
-        assert_eq!(handle.ensure_rule(&rule).unwrap(), Changed::No);
-        assert_eq!(handle.delete_rule(&rule).unwrap(), Changed::Yes);
+        assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::No);
+        assert_eq!(handle.delete_rule(&rule).unwrap(), ChangeOutcome::Yes);
         assert!(!ip("rule show").contains("0x100"));
     });
 }

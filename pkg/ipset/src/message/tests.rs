@@ -4,15 +4,15 @@
 use super::*;
 use crate::Comment;
 
-const V7: Requests = Requests { protocol: 7 };
+const V7: RequestBuilder = RequestBuilder { protocol: 7 };
 
 fn name(text: &str) -> SetName {
     SetName::new(text).unwrap()
 }
 
 /// Checks header and version; answers the attributes that follow.
-fn sent(mut message: Message, kind: u8, flags: u16) -> Vec<u8> {
-    let bytes = message.finish(0, Flags::NONE).unwrap().to_vec();
+fn sent(mut message: NetlinkRequest, kind: u8, flags: u16) -> Vec<u8> {
+    let bytes = message.finish(0, MessageFlags::NONE).unwrap().to_vec();
     let (header, attributes) = bytes.split_at(28);
     let [length, flags] =
         [u32::try_from(bytes.len()).unwrap().to_ne_bytes().to_vec(), flags.to_ne_bytes().to_vec()];
@@ -39,8 +39,8 @@ fn a_set_is_asked_for_as_the_tool_does() {
 
 #[test]
 fn members_are_sent_as_the_tool_does() {
-    let plain = Entry::new([10, 1, 2, 3].into());
-    let noted = Entry::with_comment(plain.ip, Comment::new("a").unwrap());
+    let plain = SetEntry::new([10, 1, 2, 3].into());
+    let noted = SetEntry::with_comment(plain.ip, Comment::new("a").unwrap());
     let ip = b"\x0c\x00\x01\x80\x08\x00\x01\x40\x0a\x01\x02\x03";
     let bare = [P4, b"\x10\x00\x07\x80", ip].concat();
     let full = [P4, b"\x18\x00\x07\x80", ip, b"\x06\x00\x1a\x00a\0\0\0"].concat();
@@ -49,7 +49,7 @@ fn members_are_sent_as_the_tool_does() {
     assert_eq!(sent(V7.add_or_update(&name("p4"), &noted), 9, 0), full);
     assert_eq!(sent(V7.remove(&name("p4"), noted.ip), 10, 0x200), bare);
     let six = b"\x1c\x00\x07\x80\x18\x00\x01\x80\x14\x00\x02\x40\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01";
-    let entry = Entry::new("2001:db8::1".parse().unwrap());
+    let entry = SetEntry::new("2001:db8::1".parse().unwrap());
     assert_eq!(sent(V7.add(&name("p4"), &entry), 9, 0x200), [P4, six].concat());
 }
 
@@ -72,6 +72,6 @@ fn questions_for_versions() {
 
 #[test]
 fn the_version_agreed_upon_is_spoken() {
-    let mut message = Requests { protocol: 6 }.destroy(&name("p4"));
-    assert_eq!(message.finish(0, Flags::NONE).unwrap()[20..28], *b"\x05\x00\x01\x00\x06\x00\x00\x00");
+    let mut message = RequestBuilder { protocol: 6 }.destroy(&name("p4"));
+    assert_eq!(message.finish(0, MessageFlags::NONE).unwrap()[20..28], *b"\x05\x00\x01\x00\x06\x00\x00\x00");
 }

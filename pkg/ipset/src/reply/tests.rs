@@ -1,10 +1,10 @@
 //! Replies of a real kernel (6.18), and arbitrary bytes.
 
-use netlink::{Flags, Messages};
+use netlink::{MessageFlags, MessageIter};
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::Requests;
+use crate::message::RequestBuilder;
 use crate::{SetName, SetSpec};
 
 const LIST4: &[u8] = include_bytes!("../../../../fuzz/seeds/set_replies/list4.bin");
@@ -13,24 +13,24 @@ const HEADERS: &[u8] = include_bytes!("../../../../fuzz/seeds/set_replies/header
 const SET_OF_SETS: &[u8] = include_bytes!("../../../../fuzz/seeds/set_replies/all.bin");
 
 fn headers(datagram: &[u8]) -> Vec<SetInfo> {
-    let messages = Messages::new(datagram).map(Result::unwrap);
+    let messages = MessageIter::new(datagram).map(Result::unwrap);
     messages.filter_map(|message| parse_header(&message).unwrap()).collect()
 }
 
-fn members(datagram: &[u8]) -> Vec<Entry> {
-    let messages = Messages::new(datagram).map(Result::unwrap);
+fn members(datagram: &[u8]) -> Vec<SetEntry> {
+    let messages = MessageIter::new(datagram).map(Result::unwrap);
     messages.flat_map(|message| parse_members(&message).unwrap()).collect()
 }
 
-fn noted(ip: &str, comment: &str) -> Entry {
-    Entry::with_comment(ip.parse().unwrap(), Comment::new(comment).unwrap())
+fn noted(ip: &str, comment: &str) -> SetEntry {
+    SetEntry::with_comment(ip.parse().unwrap(), Comment::new(comment).unwrap())
 }
 
 #[test]
 fn members_are_read_in_the_kernels_order() {
-    let bare = Entry::new([10, 1, 2, 4].into());
+    let bare = SetEntry::new([10, 1, 2, 4].into());
     assert_eq!(members(LIST4), [noted("10.1.2.3", "default/a b"), bare]);
-    assert_eq!(members(LIST6), [Entry::new("2001:db8::1".parse().unwrap())]);
+    assert_eq!(members(LIST6), [SetEntry::new("2001:db8::1".parse().unwrap())]);
     assert_eq!(members(HEADERS), []);
 }
 
@@ -74,15 +74,15 @@ fn only_what_serves_as_the_set_is_taken_for_it() {
 
 #[test]
 fn a_member_without_an_address_is_malformed() {
-    let mut messages = Messages::new(SET_OF_SETS);
+    let mut messages = MessageIter::new(SET_OF_SETS);
     assert!(parse_members(&messages.next().unwrap().unwrap()).is_err());
 }
 
 #[test]
 fn a_listing_cut_anywhere_in_a_message_is_malformed_or_shorter() {
-    let whole = Messages::new(LIST4).next().unwrap().unwrap();
+    let whole = MessageIter::new(LIST4).next().unwrap().unwrap();
     for end in 0..whole.payload.len() {
-        let cut = Received { payload: &whole.payload[..end], ..whole };
+        let cut = ReceivedMessage { payload: &whole.payload[..end], ..whole };
         assert!(parse_members(&cut).map_or(true, |members| members.is_empty()), "{end}");
     }
 }
@@ -90,13 +90,13 @@ fn a_listing_cut_anywhere_in_a_message_is_malformed_or_shorter() {
 #[test]
 fn versions_are_a_range() {
     let answer = |minimum: Option<u8>| {
-        let mut message = netlink::Message::new(message::TYPE, Flags::NONE, &[2, 0, 0, 0]);
+        let mut message = netlink::NetlinkRequest::new(message::TYPE, MessageFlags::NONE, &[2, 0, 0, 0]);
         message.u8(attr::REVISION, 6);
         if let Some(minimum) = minimum {
             message.u8(attr::MINIMUM, minimum);
         }
-        let bytes = message.finish(1, Flags::NONE).unwrap().to_vec();
-        range(&Messages::new(&bytes).next().unwrap().unwrap(), message::TYPE, attr::REVISION).unwrap()
+        let bytes = message.finish(1, MessageFlags::NONE).unwrap().to_vec();
+        range(&MessageIter::new(&bytes).next().unwrap().unwrap(), message::TYPE, attr::REVISION).unwrap()
     };
     assert_eq!(answer(Some(0)), Some((0, 6)));
     assert_eq!(answer(None), Some((6, 6)), "Linux before 4.20 says one version of the protocol");
@@ -105,7 +105,7 @@ fn versions_are_a_range() {
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(kind in 0x600..0x610_u16, payload in prop::collection::vec(any::<u8>(), 0..120)) {
-        let received = Received { kind, flags: Flags::NONE, sequence: 0, payload: &payload };
+        let received = ReceivedMessage { kind, flags: MessageFlags::NONE, sequence: 0, payload: &payload };
         let _ = (parse_header(&received), parse_members(&received));
         let _ = range(&received, kind, attr::PROTOCOL);
     }
@@ -113,10 +113,10 @@ proptest! {
     #[test]
     fn a_member_is_read_as_it_was_written(ip: IpAddr, comment in proptest::option::of("[^\\x00]{1,80}")) {
         let comment = comment.as_deref().and_then(|text| Comment::new(text).ok());
-        let entry = Entry { ip, comment };
-        let mut request = Requests { protocol: 7 }.add(&SetName::new("s").unwrap(), &entry);
-        let bytes = request.finish(1, Flags::NONE).unwrap();
-        let (_, attributes) = Messages::new(bytes).next().unwrap().unwrap().header::<4>().unwrap();
+        let entry = SetEntry { ip, comment };
+        let mut request = RequestBuilder { protocol: 7 }.add(&SetName::new("s").unwrap(), &entry);
+        let bytes = request.finish(1, MessageFlags::NONE).unwrap();
+        let (_, attributes) = MessageIter::new(bytes).next().unwrap().unwrap().header::<4>().unwrap();
         prop_assert_eq!(super::entry(attributes.find(attr::DATA).unwrap().nested()), Ok(entry));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ipset::{Comment, Entry, Family, Handle, Removed, SetSpec};
+use ipset::{Comment, Family, IpsetHandle, RemoveOutcome, SetEntry, SetSpec};
 use netns::Netns;
 
 use crate::{addresses, in_fresh_netns, made, name, noted, saved, sorted};
@@ -20,9 +20,9 @@ impl Drop for Ending<'_> {
 }
 
 /// With a comment of some length each, if the set keeps them.
-fn entries(spec: &SetSpec, count: u32) -> Vec<Entry> {
+fn entries(spec: &SetSpec, count: u32) -> Vec<SetEntry> {
     let comment = |ip| Comment::new(&format!("namespace of {ip}/a pod with a name")).unwrap();
-    let entry = |ip| Entry { ip, comment: spec.comments.then(|| comment(ip)) };
+    let entry = |ip| SetEntry { ip, comment: spec.comments.then(|| comment(ip)) };
     addresses(spec.family, count).into_iter().map(entry).collect()
 }
 
@@ -53,9 +53,9 @@ fn members_are_judged_one_by_one() {
             noted("2001:db8::1", "other family"),
             noted("10.0.0.1", "new"),
             noted("10.0.0.2", "changed"),
-            Entry::new("0.0.0.0".parse().unwrap()),
-            Entry::new("10.0.0.3".parse().unwrap()),
-            Entry::new("::".parse().unwrap()),
+            SetEntry::new("0.0.0.0".parse().unwrap()),
+            SetEntry::new("10.0.0.3".parse().unwrap()),
+            SetEntry::new("::".parse().unwrap()),
             noted("10.0.0.4", "twice, first"),
             noted("10.0.0.4", "twice, last"),
         ];
@@ -93,7 +93,7 @@ fn a_thousand_members_are_added_within_ten_milliseconds() {
         let spec = made(handle, SetSpec::new(name("s"), Family::V4).with_comments());
         let entries = entries(&spec, 1000);
         let mut round = || {
-            assert_eq!(handle.destroy(&spec.name).unwrap(), Removed::Yes);
+            assert_eq!(handle.destroy(&spec.name).unwrap(), RemoveOutcome::Yes);
             let spec = made(handle, spec.clone());
             let start = Instant::now();
             assert_eq!(handle.add_all(&spec, &entries).unwrap().added, 1000);
@@ -115,7 +115,7 @@ fn members_that_stay_are_listed_once_whatever_comes_and_goes() {
         let _ = handle.add_all(&spec, staying).unwrap();
         let (here, done) = (Netns::current().unwrap(), AtomicBool::new(false));
         let disturb = || {
-            let mut other = Handle::open().unwrap();
+            let mut other = IpsetHandle::open().unwrap();
             let mut rounds = 0;
             while !done.load(Ordering::Relaxed) {
                 let _ = other.add_all(&spec, moving).unwrap();
@@ -133,7 +133,7 @@ fn members_that_stay_are_listed_once_whatever_comes_and_goes() {
             let deadline = Instant::now() + Duration::from_secs(2);
             while Instant::now() < deadline {
                 let listed = handle.list(&spec.name).unwrap().unwrap();
-                let leaving = |entry: &&Entry| {
+                let leaving = |entry: &&SetEntry| {
                     entry.comment.is_none()
                         && moving.binary_search_by_key(&entry.ip, |known| known.ip).is_ok()
                 };

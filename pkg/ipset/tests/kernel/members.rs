@@ -1,6 +1,6 @@
 //! One member at a time.
 
-use ipset::{Added, Comment, Entry, Error, Family, Removed, SetSpec};
+use ipset::{AddOutcome, Comment, Error, Family, RemoveOutcome, SetEntry, SetSpec};
 
 use crate::{addresses, in_fresh_netns, made, name, noted, saved, shown};
 
@@ -9,13 +9,13 @@ fn a_member_is_added_once_and_removed_once() {
     in_fresh_netns(|handle| {
         for (family, text) in [(Family::V4, "10.1.2.3"), (Family::V6, "2001:db8::3")] {
             let spec = made(handle, SetSpec::new(name(&format!("s{family}")), family));
-            let entry = Entry::new(text.parse().unwrap());
-            assert_eq!(handle.add(&spec, &entry).unwrap(), Added::Yes);
-            assert_eq!(handle.add(&spec, &entry).unwrap(), Added::Existed);
+            let entry = SetEntry::new(text.parse().unwrap());
+            assert_eq!(handle.add(&spec, &entry).unwrap(), AddOutcome::Yes);
+            assert_eq!(handle.add(&spec, &entry).unwrap(), AddOutcome::Existed);
             assert_eq!(saved(&spec.name), std::slice::from_ref(&entry));
             assert_eq!(handle.list(&spec.name).unwrap(), Some(vec![entry.clone()]));
-            assert_eq!(handle.remove(&spec, entry.ip).unwrap(), Removed::Yes);
-            assert_eq!(handle.remove(&spec, entry.ip).unwrap(), Removed::Missing);
+            assert_eq!(handle.remove(&spec, entry.ip).unwrap(), RemoveOutcome::Yes);
+            assert_eq!(handle.remove(&spec, entry.ip).unwrap(), RemoveOutcome::Missing);
             assert_eq!(saved(&spec.name), []);
             assert_eq!(handle.list(&spec.name).unwrap(), Some(vec![]));
         }
@@ -32,7 +32,7 @@ fn what_the_tool_added_is_read_in_its_order() {
         let shown = shown("ipset save s");
         let ips =
             shown.lines().filter_map(|line| line.strip_prefix("add s ")?.split(' ').next()?.parse().ok());
-        let expected: Vec<_> = ips.map(Entry::new).collect();
+        let expected: Vec<_> = ips.map(SetEntry::new).collect();
         assert_eq!(expected.len(), 30);
         assert_eq!(handle.list(&name("s")).unwrap(), Some(expected));
     });
@@ -47,10 +47,10 @@ fn comments_are_kept_as_they_are() {
         let entries: Vec<_> = addresses(Family::V4, 7)
             .into_iter()
             .zip(texts)
-            .map(|(ip, text)| Entry::with_comment(ip, Comment::new(text).unwrap()))
+            .map(|(ip, text)| SetEntry::with_comment(ip, Comment::new(text).unwrap()))
             .collect();
         for entry in &entries {
-            assert_eq!(handle.add(&spec, entry).unwrap(), Added::Yes);
+            assert_eq!(handle.add(&spec, entry).unwrap(), AddOutcome::Yes);
         }
         assert_eq!(crate::sorted(saved(&spec.name)), entries);
         assert_eq!(handle.list(&spec.name).unwrap(), Some(saved(&spec.name)));
@@ -65,10 +65,10 @@ fn a_comment_is_replaced_by_another_and_stays_without_one() {
     in_fresh_netns(|handle| {
         let spec = made(handle, SetSpec::new(name("s"), Family::V6).with_comments());
         let (old, new) = (noted("2001:db8::1", "old uid"), noted("2001:db8::1", "new"));
-        assert_eq!(handle.add(&spec, &old).unwrap(), Added::Yes);
-        assert_eq!(handle.add(&spec, &new).unwrap(), Added::Existed);
+        assert_eq!(handle.add(&spec, &old).unwrap(), AddOutcome::Yes);
+        assert_eq!(handle.add(&spec, &new).unwrap(), AddOutcome::Existed);
         assert_eq!(saved(&spec.name), std::slice::from_ref(&new));
-        assert_eq!(handle.add(&spec, &Entry::new(new.ip)).unwrap(), Added::Existed);
+        assert_eq!(handle.add(&spec, &SetEntry::new(new.ip)).unwrap(), AddOutcome::Existed);
         assert_eq!(saved(&spec.name), [new]);
     });
 }
@@ -84,7 +84,7 @@ fn a_set_without_comments_refuses_them_and_can_be_filled_without() {
             assert_eq!(error.to_string(), "no comments can be kept in set s");
         }
         assert_eq!(saved(&spec.name), []);
-        assert_eq!(handle.add(&spec, &Entry::new(entry.ip)).unwrap(), Added::Yes);
+        assert_eq!(handle.add(&spec, &SetEntry::new(entry.ip)).unwrap(), AddOutcome::Yes);
     });
 }
 
@@ -95,7 +95,7 @@ fn an_address_of_the_other_family_is_refused_without_the_kernel() {
         let (four, six) = (SetSpec::new(name("s"), Family::V4), SetSpec::new(name("s"), Family::V6));
         for (spec, ip) in [(&four, "::1"), (&six, "127.0.0.1"), (&four, "::ffff:10.0.0.1")] {
             let ip = ip.parse().unwrap();
-            let failed = handle.add_all(spec, &[Entry::new(ip)]).unwrap().failed.remove(0);
+            let failed = handle.add_all(spec, &[SetEntry::new(ip)]).unwrap().failed.remove(0);
             for error in [
                 handle.add(spec, &ip.into()).unwrap_err(),
                 handle.remove(spec, ip).unwrap_err(),
@@ -104,7 +104,7 @@ fn an_address_of_the_other_family_is_refused_without_the_kernel() {
                 assert!(matches!(error, Error::WrongFamily { .. }), "{error}");
             }
         }
-        let error = handle.add(&four, &Entry::new("::1".parse().unwrap())).unwrap_err();
+        let error = handle.add(&four, &SetEntry::new("::1".parse().unwrap())).unwrap_err();
         assert_eq!(error.to_string(), "::1 cannot be a member of set s, which holds IPv4 addresses");
     });
 }
@@ -114,15 +114,15 @@ fn a_full_set_says_so_and_has_room_again() {
     in_fresh_netns(|handle| {
         let spec = made(handle, SetSpec { max_elements: Some(3), ..SetSpec::new(name("s"), Family::V4) });
         let ips = addresses(Family::V4, 5);
-        let entries: Vec<_> = ips.iter().copied().map(Entry::new).collect();
+        let entries: Vec<_> = ips.iter().copied().map(SetEntry::new).collect();
         let bulk = handle.add_all(&spec, &entries).unwrap();
         assert_eq!((bulk.added, bulk.existed), (3, 0));
         assert_eq!(bulk.failed.iter().map(|failed| failed.index).collect::<Vec<_>>(), [3, 4]);
         assert!(bulk.failed.iter().all(|failed| failed.error.is_full()));
         let error = handle.add(&spec, &entries[4]).unwrap_err();
         assert!(error.is_full() && !error.is_busy() && !error.is_missing_set());
-        assert_eq!(handle.add(&spec, &entries[2]).unwrap(), Added::Existed);
+        assert_eq!(handle.add(&spec, &entries[2]).unwrap(), AddOutcome::Existed);
         let _ = handle.remove(&spec, ips[0]).unwrap();
-        assert_eq!(handle.add(&spec, &entries[4]).unwrap(), Added::Yes);
+        assert_eq!(handle.add(&spec, &entries[4]).unwrap(), AddOutcome::Yes);
     });
 }

@@ -1,6 +1,6 @@
 //! Sets that firewall rules refer to.
 
-use ipset::{Entry, Family, Handle, Removed, SetSpec};
+use ipset::{Family, IpsetHandle, RemoveOutcome, SetEntry, SetSpec};
 
 use crate::{in_fresh_netns, made, name, run, shown};
 
@@ -19,11 +19,11 @@ fn is_matched(ip: &str) -> bool {
     counted() > before
 }
 
-fn two_sets(handle: &mut Handle) -> [SetSpec; 2] {
+fn two_sets(handle: &mut IpsetHandle) -> [SetSpec; 2] {
     shown("ip link set lo up");
     let [active, next] = ["active", "next"].map(|text| made(handle, SetSpec::new(name(text), Family::V4)));
-    let _ = handle.add(&active, &Entry::new([127, 0, 0, 1].into())).unwrap();
-    let _ = handle.add(&next, &Entry::new([127, 0, 0, 2].into())).unwrap();
+    let _ = handle.add(&active, &SetEntry::new([127, 0, 0, 1].into())).unwrap();
+    let _ = handle.add(&next, &SetEntry::new([127, 0, 0, 2].into())).unwrap();
     rule("-A");
     [active, next]
 }
@@ -33,12 +33,12 @@ fn a_rule_matches_the_members_of_its_set() {
     in_fresh_netns(|handle| {
         let [active, next] = two_sets(handle);
         assert!(is_matched("127.0.0.1") && !is_matched("127.0.0.2"));
-        let references = |handle: &mut Handle, wanted: &SetSpec| {
+        let references = |handle: &mut IpsetHandle, wanted: &SetSpec| {
             let sets = handle.sets().unwrap();
             sets.iter().find(|set| set.name == wanted.name.as_str()).unwrap().references
         };
         assert_eq!((references(handle, &active), references(handle, &next)), (1, 0));
-        assert_eq!(handle.destroy(&next.name).unwrap(), Removed::Yes);
+        assert_eq!(handle.destroy(&next.name).unwrap(), RemoveOutcome::Yes);
         rule("-D");
     });
 }
@@ -56,8 +56,8 @@ fn a_set_in_use_is_busy_and_stays() {
         );
         assert_eq!(shown("ipset list -n"), "active\nnext\n");
         rule("-D");
-        assert_eq!(handle.destroy(&active.name).unwrap(), Removed::Yes);
-        assert_eq!(handle.destroy(&next.name).unwrap(), Removed::Yes);
+        assert_eq!(handle.destroy(&active.name).unwrap(), RemoveOutcome::Yes);
+        assert_eq!(handle.destroy(&next.name).unwrap(), RemoveOutcome::Yes);
         assert!(!run("ipset", &["list", "active"]).status.success());
     });
 }

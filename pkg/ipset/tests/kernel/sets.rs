@@ -1,6 +1,6 @@
 //! Whole sets.
 
-use ipset::{Created, Entry, Error, Family, Removed, SetInfo, SetSpec};
+use ipset::{CreateOutcome, Error, Family, RemoveOutcome, SetEntry, SetInfo, SetSpec};
 
 use crate::{addresses, in_fresh_netns, made, name, run, saved, shown};
 
@@ -21,15 +21,15 @@ fn a_set_is_made_once_and_is_what_the_tool_would_have_made() {
             ..SetSpec::new(name(&"n".repeat(31)), Family::V6).with_comments()
         };
         for spec in [&plain, &sized] {
-            assert_eq!(handle.create(spec).unwrap(), Created::Yes);
-            assert_eq!(handle.create(spec).unwrap(), Created::Existed);
+            assert_eq!(handle.create(spec).unwrap(), CreateOutcome::Yes);
+            assert_eq!(handle.create(spec).unwrap(), CreateOutcome::Existed);
         }
         assert_eq!(create_line("p4"), "create p4 hash:ip family inet hashsize 1024 maxelem 65536");
         let long = sized.name.as_str();
         let expected = format!("create {long} hash:ip family inet6 hashsize 64 maxelem 7 comment");
         assert_eq!(create_line(long), expected);
         let larger = SetSpec { max_elements: Some(8), ..sized.clone() };
-        assert_eq!(handle.create(&larger).unwrap(), Created::Existed, "sizes are left as they are");
+        assert_eq!(handle.create(&larger).unwrap(), CreateOutcome::Existed, "sizes are left as they are");
         assert_eq!(create_line(long), expected);
     });
 }
@@ -41,9 +41,9 @@ fn a_set_that_the_tool_made_serves() {
         shown("ipset create p6 hash:ip family inet6");
         assert_eq!(
             handle.create(&SetSpec::new(name("p4"), Family::V4).with_comments()).unwrap(),
-            Created::Existed
+            CreateOutcome::Existed
         );
-        assert_eq!(handle.create(&SetSpec::new(name("p6"), Family::V6)).unwrap(), Created::Existed);
+        assert_eq!(handle.create(&SetSpec::new(name("p6"), Family::V6)).unwrap(), CreateOutcome::Existed);
     });
 }
 
@@ -76,7 +76,7 @@ fn all_sets_are_listed_as_the_tool_lists_them() {
         assert_eq!(handle.sets().unwrap(), []);
         let spec = made(handle, SetSpec::new(name("p4"), Family::V4).with_comments());
         for ip in addresses(Family::V4, 3) {
-            let _ = handle.add(&spec, &Entry::new(ip)).unwrap();
+            let _ = handle.add(&spec, &SetEntry::new(ip)).unwrap();
         }
         for options in ["b bitmap:port range 1-9", "n6 hash:net family inet6", "l list:set"] {
             shown(&format!("ipset create {options}"));
@@ -122,7 +122,7 @@ fn a_missing_set_is_told_in_each_operation() {
         let gone = SetSpec::new(name("gone"), Family::V4);
         let ip = addresses(Family::V4, 1).remove(0);
         assert_eq!(handle.list(&gone.name).unwrap(), None);
-        assert_eq!(handle.destroy(&gone.name).unwrap(), Removed::Missing);
+        assert_eq!(handle.destroy(&gone.name).unwrap(), RemoveOutcome::Missing);
         let errors = [
             handle.add(&gone, &ip.into()).unwrap_err(),
             handle.add_all(&gone, &[ip.into()]).unwrap().failed.remove(0).error,
@@ -146,7 +146,7 @@ fn destroying_touches_the_one_set_only() {
             let _ = handle.add(set, &addresses(Family::V4, 1)[0].into()).unwrap();
         }
         let [a, b, c] = sets;
-        assert_eq!(handle.destroy(&b.name).unwrap(), Removed::Yes);
+        assert_eq!(handle.destroy(&b.name).unwrap(), RemoveOutcome::Yes);
         assert_eq!([&a, &c].map(|set| saved(&set.name).len()), [1, 1]);
         assert_eq!(shown("ipset list -n"), "a\nc\n");
     });
@@ -156,7 +156,7 @@ fn destroying_touches_the_one_set_only() {
 fn a_refusal_of_the_kernel_is_in_words() {
     in_fresh_netns(|handle| {
         let spec = made(handle, SetSpec::new(name("a"), Family::V4));
-        let error = handle.add(&spec, &Entry::new(Family::V4.unspecified())).unwrap_err();
+        let error = handle.add(&spec, &SetEntry::new(Family::V4.unspecified())).unwrap_err();
         assert_eq!(
             error.to_string(),
             "cannot add 0.0.0.0 to set a: kernel says: the unspecified address cannot be a member \

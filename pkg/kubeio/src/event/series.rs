@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Event, Subject};
+use super::{EventSubject, KubeEvent};
 
 /// The API server keeps Events for an hour after their last change; after that the next one is new.
 const WINDOW: Duration = Duration::from_secs(3600);
@@ -17,11 +17,11 @@ const BURST: u32 = 20;
 const EVERY: Duration = Duration::from_secs(10);
 
 /// What makes two Events the same.
-pub(super) type Key = (Subject, Event);
+pub(super) type EventKey = (EventSubject, KubeEvent);
 
 /// What is to be done with an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum EventVerdict {
     /// Create it.
     New,
     /// It has happened so many times: count the one of this name.
@@ -44,37 +44,37 @@ struct SentEvent {
 
 /// What was told. Its memory and its rate are bounded, whatever happens on the node.
 #[derive(Debug)]
-pub(super) struct Series {
-    told: BTreeMap<Key, SentEvent>,
+pub(super) struct EventSeries {
+    told: BTreeMap<EventKey, SentEvent>,
     tokens: u32,
     refilled: Instant,
 }
 
-impl Series {
-    pub(super) fn new(now: Instant) -> Series {
-        Series { told: BTreeMap::new(), tokens: BURST, refilled: now }
+impl EventSeries {
+    pub(super) fn new(now: Instant) -> EventSeries {
+        EventSeries { told: BTreeMap::new(), tokens: BURST, refilled: now }
     }
 
     /// What is to be done with an Event that happens now.
-    pub(super) fn happened(&mut self, key: &Key, now: Instant) -> Verdict {
+    pub(super) fn happened(&mut self, key: &EventKey, now: Instant) -> EventVerdict {
         let may = self.take(now);
         let Some(told) = self.told.get_mut(key) else {
-            return if may { Verdict::New } else { Verdict::Suppressed };
+            return if may { EventVerdict::New } else { EventVerdict::Suppressed };
         };
         if now.saturating_duration_since(told.last) >= WINDOW {
             self.told.remove(key);
-            return if may { Verdict::New } else { Verdict::Suppressed };
+            return if may { EventVerdict::New } else { EventVerdict::Suppressed };
         }
         told.count = told.count.saturating_add(1);
         if !may {
-            return Verdict::Suppressed;
+            return EventVerdict::Suppressed;
         }
         told.last = now;
-        Verdict::Again { name: told.name.clone(), count: told.count }
+        EventVerdict::Again { name: told.name.clone(), count: told.count }
     }
 
     /// An Event was created.
-    pub(super) fn created(&mut self, key: Key, name: String, now: Instant) {
+    pub(super) fn created(&mut self, key: EventKey, name: String, now: Instant) {
         if self.told.len() >= REMEMBERED && !self.told.contains_key(&key) {
             let oldest = self.told.iter().min_by_key(|(_, told)| told.last).map(|(key, _)| key.clone());
             oldest.map(|key| self.told.remove(&key));
@@ -99,34 +99,34 @@ mod tests {
     use super::*;
     use crate::EventLevel;
 
-    fn key(node: &str, message: &str) -> Key {
-        let event = Event { level: EventLevel::Warning, reason: "Fight", message: message.to_owned() };
-        (Subject::Node(node.to_owned()), event)
+    fn key(node: &str, message: &str) -> EventKey {
+        let event = KubeEvent { level: EventLevel::Warning, reason: "Fight", message: message.to_owned() };
+        (EventSubject::Node(node.to_owned()), event)
     }
 
-    fn again(count: u32) -> Verdict {
-        Verdict::Again { name: "first".to_owned(), count }
+    fn again(count: u32) -> EventVerdict {
+        EventVerdict::Again { name: "first".to_owned(), count }
     }
 
     #[test]
     fn what_happens_again_within_an_hour_is_counted_and_not_told_anew() {
         let start = Instant::now();
-        let mut series = Series::new(start);
+        let mut series = EventSeries::new(start);
         let table = [
-            (0, key("n1", "a"), Verdict::New),
+            (0, key("n1", "a"), EventVerdict::New),
             (1, key("n1", "a"), again(2)),
             (3_600, key("n1", "a"), again(3)),
             (7_199, key("n1", "a"), again(4)),
-            (7_199, key("n1", "b"), Verdict::New),
-            (7_199, key("n2", "a"), Verdict::New),
-            (10_799, key("n1", "a"), Verdict::New),
+            (7_199, key("n1", "b"), EventVerdict::New),
+            (7_199, key("n2", "a"), EventVerdict::New),
+            (10_799, key("n1", "a"), EventVerdict::New),
             (10_800, key("n1", "a"), again(2)),
         ];
         for (second, key, expected) in table {
             let now = start + Duration::from_secs(second);
             let verdict = series.happened(&key, now);
             assert_eq!(verdict, expected, "{second}: {key:?}");
-            if verdict == Verdict::New {
+            if verdict == EventVerdict::New {
                 series.created(key, "first".to_owned(), now);
             }
         }
@@ -135,10 +135,10 @@ mod tests {
     #[test]
     fn a_flood_is_cut_off_and_one_passes_every_ten_seconds() {
         let start = Instant::now();
-        let mut series = Series::new(start);
+        let mut series = EventSeries::new(start);
         let mut told = |second: u64, number: u32| {
             let key = key("n1", &format!("{second}-{number}"));
-            series.happened(&key, start + Duration::from_secs(second)) == Verdict::New
+            series.happened(&key, start + Duration::from_secs(second)) == EventVerdict::New
         };
         let mut round = |second: u64| (0..100).filter(|number| told(second, *number)).count();
         let table =
@@ -151,10 +151,10 @@ mod tests {
     #[test]
     fn repetitions_of_a_flood_are_counted_with_the_next_that_passes() {
         let start = Instant::now();
-        let mut series = Series::new(start);
-        assert_eq!(series.happened(&key("n1", "a"), start), Verdict::New);
+        let mut series = EventSeries::new(start);
+        assert_eq!(series.happened(&key("n1", "a"), start), EventVerdict::New);
         series.created(key("n1", "a"), "first".to_owned(), start);
-        let suppressed = |_: &u32| series.happened(&key("n1", "a"), start) == Verdict::Suppressed;
+        let suppressed = |_: &u32| series.happened(&key("n1", "a"), start) == EventVerdict::Suppressed;
         assert_eq!((0..100).filter(suppressed).count(), 81);
         assert_eq!(series.happened(&key("n1", "a"), start + EVERY), again(102));
     }
@@ -162,14 +162,14 @@ mod tests {
     #[test]
     fn no_more_than_so_many_are_remembered_and_the_oldest_go_first() {
         let start = Instant::now();
-        let mut series = Series::new(start);
+        let mut series = EventSeries::new(start);
         for number in 0..1000_u64 {
             let now = start + Duration::from_secs(number);
             series.created(key("n1", &number.to_string()), "first".to_owned(), now);
         }
         assert_eq!(series.told.len(), REMEMBERED);
         let now = start + Duration::from_secs(1000);
-        assert_eq!(series.happened(&key("n1", "743"), now), Verdict::New);
+        assert_eq!(series.happened(&key("n1", "743"), now), EventVerdict::New);
         assert_eq!(series.happened(&key("n1", "744"), now), again(2));
     }
 }

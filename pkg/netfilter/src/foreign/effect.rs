@@ -66,15 +66,15 @@ const NOTRACK: u16 = 1;
 
 /// A rule of another component.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FoundEffect {
     /// Table and chain.
     pub(super) place: String,
-    pub(super) effect: Effect,
+    pub(super) effect: RuleEffect,
 }
 
 /// Why it matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum RuleEffect {
     /// The mark of packets or connections becomes one of ours.
     Marks(u32),
     /// It becomes something that cannot be told.
@@ -89,29 +89,31 @@ pub(super) enum Effect {
 
 /// Where a rule leads.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Jumps {
+pub(super) enum JumpTarget {
     Nowhere,
     To(String),
     /// As a map says.
     Anywhere,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.place)?;
         match &self.effect {
-            Effect::Marks(mark) => write!(f, "sets the mark {mark:#x}, which is ztunnel's"),
-            Effect::AnyMark => f.write_str("sets a mark whose value cannot be determined"),
-            Effect::Untracked => f.write_str("exempts packets from connection tracking"),
-            Effect::Diverts(how) => write!(f, "diverts packets ({how})"),
-            Effect::TooMany(rules) => write!(f, "has {rules} rules ahead of ours, too many to be examined"),
+            RuleEffect::Marks(mark) => write!(f, "sets the mark {mark:#x}, which is ztunnel's"),
+            RuleEffect::AnyMark => f.write_str("sets a mark whose value cannot be determined"),
+            RuleEffect::Untracked => f.write_str("exempts packets from connection tracking"),
+            RuleEffect::Diverts(how) => write!(f, "diverts packets ({how})"),
+            RuleEffect::TooMany(rules) => {
+                write!(f, "has {rules} rules ahead of ours, too many to be examined")
+            }
         }
     }
 }
 
 /// What is known of a register with a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Register {
+enum MarkRegister {
     /// What the packet, or its connection, has, with these bits replaced by those of the value.
     Kept {
         replaced: u32,
@@ -120,34 +122,34 @@ enum Register {
     Unknown,
 }
 
-impl Register {
-    const UNTOUCHED: Register = Register::Kept { replaced: 0, value: 0 };
+impl MarkRegister {
+    const UNTOUCHED: MarkRegister = MarkRegister::Kept { replaced: 0, value: 0 };
 
-    const fn constant(value: u32) -> Register {
-        Register::Kept { replaced: u32::MAX, value }
+    const fn constant(value: u32) -> MarkRegister {
+        MarkRegister::Kept { replaced: u32::MAX, value }
     }
 
     /// `(register & mask) ^ xor`
-    fn bitwise(self, mask: u32, xor: u32) -> Register {
+    fn bitwise(self, mask: u32, xor: u32) -> MarkRegister {
         match self {
             // A bit that is turned over is neither kept nor known.
-            Register::Kept { replaced, .. } if xor & mask & !replaced != 0 => Register::Unknown,
-            Register::Kept { replaced, value } => {
-                Register::Kept { replaced: replaced | !mask, value: (value & mask) ^ xor }
+            MarkRegister::Kept { replaced, .. } if xor & mask & !replaced != 0 => MarkRegister::Unknown,
+            MarkRegister::Kept { replaced, value } => {
+                MarkRegister::Kept { replaced: replaced | !mask, value: (value & mask) ^ xor }
             }
-            Register::Unknown if mask == 0 => Register::constant(xor),
-            Register::Unknown => Register::Unknown,
+            MarkRegister::Unknown if mask == 0 => MarkRegister::constant(xor),
+            MarkRegister::Unknown => MarkRegister::Unknown,
         }
     }
 
     /// What it means that this becomes the mark: nothing, if none of our bits is changed, or to others than ours.
-    fn effect(self, marks: &[Mark]) -> Option<Effect> {
-        let Register::Kept { replaced, value } = self else { return Some(Effect::AnyMark) };
+    fn effect(self, marks: &[Mark]) -> Option<RuleEffect> {
+        let MarkRegister::Kept { replaced, value } = self else { return Some(RuleEffect::AnyMark) };
         let ours = |mark: &&Mark| {
             let bits = replaced & mark.mask;
             value & bits != 0 && (value ^ mark.value) & bits == 0
         };
-        marks.iter().find(ours).map(|mark| Effect::Marks(mark.value))
+        marks.iter().find(ours).map(|mark| RuleEffect::Marks(mark.value))
     }
 }
 
@@ -155,8 +157,9 @@ impl Register {
 pub(super) fn of<'a>(
     expressions: impl Iterator<Item = Result<Attribute<'a>, Malformed>>,
     marks: &[Mark],
-) -> Result<(Vec<Effect>, Jumps), Malformed> {
-    let mut rule = Rule { registers: BTreeMap::new(), effects: Vec::new(), jumps: Jumps::Nowhere };
+) -> Result<(Vec<RuleEffect>, JumpTarget), Malformed> {
+    let mut rule =
+        RuleEvaluation { registers: BTreeMap::new(), effects: Vec::new(), jumps: JumpTarget::Nowhere };
     for expression in expressions {
         let parts = expression?.nested();
         let name = parts.find(NAME).ok_or(Malformed("an expression without a name"))?.str()?;
@@ -166,13 +169,13 @@ pub(super) fn of<'a>(
     Ok((rule.effects, rule.jumps))
 }
 
-struct Rule {
-    registers: BTreeMap<u32, Register>,
-    effects: Vec<Effect>,
-    jumps: Jumps,
+struct RuleEvaluation {
+    registers: BTreeMap<u32, MarkRegister>,
+    effects: Vec<RuleEffect>,
+    jumps: JumpTarget,
 }
 
-impl Rule {
+impl RuleEvaluation {
     fn take(&mut self, name: &str, data: &Attributes<'_>, marks: &[Mark]) -> Result<(), Malformed> {
         let number = |kind| data.find(kind).map(|found| found.be32()).transpose();
         match name {
@@ -186,19 +189,19 @@ impl Rule {
                         self.effects.extend(self.register(register).effect(marks));
                     }
                     (None, Some(register)) => {
-                        let read = if is_mark { Register::UNTOUCHED } else { Register::Unknown };
+                        let read = if is_mark { MarkRegister::UNTOUCHED } else { MarkRegister::Unknown };
                         self.registers.insert(place(register), read);
                     }
                     _ => {}
                 }
             }
             "lookup" => match number(LOOKUP_DESTINATION)? {
-                Some(0) => self.jumps = Jumps::Anywhere,
-                Some(register) => drop(self.registers.insert(place(register), Register::Unknown)),
+                Some(0) => self.jumps = JumpTarget::Anywhere,
+                Some(register) => drop(self.registers.insert(place(register), MarkRegister::Unknown)),
                 None => {}
             },
             "payload" if data.find(PAYLOAD_SOURCE).is_some() => self.diverts("payload set"),
-            "notrack" => self.effects.push(Effect::Untracked),
+            "notrack" => self.effects.push(RuleEffect::Untracked),
             "nat" | "redir" | "tproxy" | "fwd" | "dup" | "queue" => self.diverts(name),
             "target" => {
                 let name = data.find(TARGET_NAME).map(|name| name.str()).transpose()?.unwrap_or_default();
@@ -213,22 +216,22 @@ impl Rule {
     }
 
     fn diverts(&mut self, how: &str) {
-        self.effects.push(Effect::Diverts(how.to_owned()));
+        self.effects.push(RuleEffect::Diverts(how.to_owned()));
     }
 
-    fn register(&self, number: u32) -> Register {
-        self.registers.get(&place(number)).copied().unwrap_or(Register::Unknown)
+    fn register(&self, number: u32) -> MarkRegister {
+        self.registers.get(&place(number)).copied().unwrap_or(MarkRegister::Unknown)
     }
 
     fn immediate(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
         let content = data.find(IMMEDIATE_DATA).map_or(Attributes::new(&[]), |found| found.nested());
         if let Some(verdict) = content.find(VERDICT) {
             if let Some(chain) = verdict.nested().find(VERDICT_CHAIN) {
-                self.jumps = Jumps::To(chain.str()?.to_owned());
+                self.jumps = JumpTarget::To(chain.str()?.to_owned());
             }
         } else if let Some(register) = data.find(IMMEDIATE_DESTINATION) {
             let value = content.find(VALUE).and_then(|value| value.u32().ok());
-            let known = value.map_or(Register::Unknown, Register::constant);
+            let known = value.map_or(MarkRegister::Unknown, MarkRegister::constant);
             self.registers.insert(place(register.be32()?), known);
         }
         Ok(())
@@ -245,7 +248,7 @@ impl Rule {
         };
         let result = match (value(BITWISE_MASK), value(BITWISE_XOR)) {
             (Some(mask), Some(xor)) => self.register(from).bitwise(mask, xor),
-            _ => Register::Unknown,
+            _ => MarkRegister::Unknown,
         };
         self.registers.insert(place(to), result);
         Ok(())
@@ -261,30 +264,30 @@ fn place(register: u32) -> u32 {
 }
 
 /// The effect of a target of iptables with this data, of either backend.
-pub(super) fn of_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<Effect> {
+pub(super) fn of_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<RuleEffect> {
     let number = |at: usize| info.get(at..).and_then(<[u8]>::first_chunk).copied().map(u32::from_ne_bytes);
     match name {
         // struct xt_mark_tginfo2: mark, mask
         "MARK" => match (number(0), number(4)) {
-            (Some(mark), Some(mask)) => Register::UNTOUCHED.bitwise(!mask, mark).effect(marks),
-            _ => Some(Effect::AnyMark),
+            (Some(mark), Some(mask)) => MarkRegister::UNTOUCHED.bitwise(!mask, mark).effect(marks),
+            _ => Some(RuleEffect::AnyMark),
         },
         // struct xt_connmark_tginfo1: ctmark, ctmask, nfmask, mode
         "CONNMARK" => match (number(0), number(4), info.get(12)) {
             (Some(mark), Some(mask), Some(&CONNMARK_SET)) => {
-                Register::UNTOUCHED.bitwise(!mask, mark).effect(marks)
+                MarkRegister::UNTOUCHED.bitwise(!mask, mark).effect(marks)
             }
             (_, _, Some(_)) => None,
-            _ => Some(Effect::AnyMark),
+            _ => Some(RuleEffect::AnyMark),
         },
         // struct xt_ct_target_info: flags
         "CT" => {
             let flags = info.first_chunk().copied().map_or(NOTRACK, u16::from_ne_bytes);
-            (flags & NOTRACK != 0).then_some(Effect::Untracked)
+            (flags & NOTRACK != 0).then_some(RuleEffect::Untracked)
         }
-        "NOTRACK" => Some(Effect::Untracked),
+        "NOTRACK" => Some(RuleEffect::Untracked),
         harmless if HARMLESS.contains(&harmless) => None,
-        other => Some(Effect::Diverts(super::shown(other))),
+        other => Some(RuleEffect::Diverts(super::shown(other))),
     }
 }
 

@@ -5,13 +5,13 @@ use rules::ChainSet;
 
 use super::{
     IPTABLES, NAT,
-    effect::{Found, of_target},
+    effect::{FoundEffect, of_target},
 };
 use crate::{Error, legacy};
 
 /// What rules of other components do in these tables. Ahead of ours are those of `raw` and `mangle`, and those of `nat` if
 /// ours are of the other backend.
-pub(super) fn look(owner: ChainSet, marks: &[Mark], family: Family) -> Result<Vec<Found>, Error> {
+pub(super) fn look(owner: ChainSet, marks: &[Mark], family: Family) -> Result<Vec<FoundEffect>, Error> {
     let (mut found, mut in_nat, mut is_ours) = (Vec::new(), Vec::new(), false);
     legacy::targets(family, |table, rule, name, info| {
         is_ours |= table == NAT && owner.contains(&rule.chain);
@@ -22,7 +22,7 @@ pub(super) fn look(owner: ChainSet, marks: &[Mark], family: Family) -> Result<Ve
         }
         let of = if table == NAT { &mut in_nat } else { &mut found };
         let place = format!("{family} {table} {} of the legacy tables", super::shown(&rule.chain));
-        of.extend(of_target(name, info, marks).map(|effect| Found { place, effect }));
+        of.extend(of_target(name, info, marks).map(|effect| FoundEffect { place, effect }));
     })?;
     if !is_ours {
         found.extend(in_nat);

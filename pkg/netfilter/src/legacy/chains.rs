@@ -1,9 +1,9 @@
 //! The rules of a legacy table by their chains. The kernel has one list of entries: a built-in chain begins where its hook
 //! enters, a user's chain behind an entry with its name, and a jump is a place in the list.
 
-use crate::digest::{DigestedRule, Hash};
+use crate::digest::{DigestedRule, FnvHash};
 
-use super::entries::Layout;
+use super::entries::EntryLayout;
 
 /// `struct ipt_getinfo`: which hooks a table has, and where each enters.
 const HOOKS: usize = 32;
@@ -15,11 +15,15 @@ const TARGET_NAME: usize = 2;
 const TARGET_DATA: usize = 32;
 const ERROR: &str = "ERROR";
 
-type Failed = &'static str;
+type ParseFailure = &'static str;
 
 /// All rules but the chains' policies, in their order. `info` is the answer to `IPT_SO_GET_INFO`, `entries` what the kernel
 /// gives out of the table, without its counters. An error says what is wrong with them.
-pub(super) fn read(info: &[u8], entries: &[u8], layout: &Layout) -> Result<Vec<DigestedRule>, Failed> {
+pub(super) fn read(
+    info: &[u8],
+    entries: &[u8],
+    layout: &EntryLayout,
+) -> Result<Vec<DigestedRule>, ParseFailure> {
     let mut rules = Vec::new();
     read_targets(info, entries, layout, |rule, _, _| rules.push(rule))?;
     Ok(rules)
@@ -29,9 +33,9 @@ pub(super) fn read(info: &[u8], entries: &[u8], layout: &Layout) -> Result<Vec<D
 pub(super) fn read_targets(
     info: &[u8],
     entries: &[u8],
-    layout: &Layout,
+    layout: &EntryLayout,
     mut note: impl FnMut(DigestedRule, &str, &[u8]),
-) -> Result<(), Failed> {
+) -> Result<(), ParseFailure> {
     let list = split(entries, layout)?;
     let mut chains: Vec<(usize, String)> = built_in(info)?;
     for entry in &list {
@@ -66,31 +70,31 @@ pub(super) fn read_targets(
     Ok(())
 }
 
-struct Entry<'a> {
+struct LegacyEntry<'a> {
     begin: usize,
     bytes: &'a [u8],
     target: &'a [u8],
 }
 
-fn number(bytes: &[u8], at: usize) -> Result<u32, Failed> {
+fn number(bytes: &[u8], at: usize) -> Result<u32, ParseFailure> {
     let found = bytes.get(at..).and_then(<[u8]>::first_chunk).copied();
     found.map(u32::from_ne_bytes).ok_or("something is cut off")
 }
 
-fn split<'a>(entries: &'a [u8], layout: &Layout) -> Result<Vec<Entry<'a>>, Failed> {
+fn split<'a>(entries: &'a [u8], layout: &EntryLayout) -> Result<Vec<LegacyEntry<'a>>, ParseFailure> {
     let mut list = Vec::new();
     let mut begin = 0;
     while let Some(rest) = entries.get(begin..).filter(|rest| !rest.is_empty()) {
         let (target, next) = layout.offsets(rest)?;
         let bytes = rest.get(..next).ok_or("its last rule is cut off")?;
         let target = bytes.get(target..).ok_or("a target is outside of its rule")?;
-        list.push(Entry { begin, bytes, target });
+        list.push(LegacyEntry { begin, bytes, target });
         begin += next;
     }
     Ok(list)
 }
 
-fn built_in(info: &[u8]) -> Result<Vec<(usize, String)>, Failed> {
+fn built_in(info: &[u8]) -> Result<Vec<(usize, String)>, ParseFailure> {
     let valid = number(info, HOOKS)?;
     let mut chains = Vec::new();
     for (hook, name) in BUILT_IN.into_iter().enumerate().filter(|(hook, _)| valid & (1 << hook) != 0) {
@@ -100,29 +104,29 @@ fn built_in(info: &[u8]) -> Result<Vec<(usize, String)>, Failed> {
     Ok(chains)
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Failed> {
+fn text(bytes: &[u8]) -> Result<&str, ParseFailure> {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     std::str::from_utf8(text).map_err(|_| "a name is not UTF-8")
 }
 
-impl Entry<'_> {
+impl LegacyEntry<'_> {
     fn end(&self) -> usize {
         self.begin + self.bytes.len()
     }
 
-    fn target_name(&self) -> Result<&str, Failed> {
+    fn target_name(&self) -> Result<&str, ParseFailure> {
         text(self.target.get(TARGET_NAME..TARGET_DATA).ok_or("a target is cut off")?)
     }
 
     /// The chain that begins behind this entry, which is no rule then.
-    fn names_chain(&self) -> Result<Option<String>, Failed> {
+    fn names_chain(&self) -> Result<Option<String>, ParseFailure> {
         let is_name = self.target_name()? == ERROR;
         let name = || text(self.target.get(TARGET_DATA..).unwrap_or_default()).map(str::to_owned);
         is_name.then(name).transpose()
     }
 
     /// Where it jumps to; verdicts are negative.
-    fn jump(&self) -> Result<Option<usize>, Failed> {
+    fn jump(&self) -> Result<Option<usize>, ParseFailure> {
         if !self.target_name()?.is_empty() {
             return Ok(None);
         }
@@ -131,11 +135,11 @@ impl Entry<'_> {
     }
 
     /// Of a jump the name stands for the place, which other rules move.
-    fn hash(&self, jumps_to: Option<&str>, layout: &Layout) -> Result<u64, Failed> {
+    fn hash(&self, jumps_to: Option<&str>, layout: &EntryLayout) -> Result<u64, ParseFailure> {
         let conditions = self.bytes.len() - self.target.len();
         let mut bytes = self.bytes.get(..conditions).unwrap_or_default().to_vec();
         layout.clear_origin(&mut bytes)?;
-        let mut hash = Hash::default();
+        let mut hash = FnvHash::default();
         hash.bytes(&bytes);
         match (jumps_to, self.jump()?) {
             (Some(chain), _) => hash.bytes(chain.as_bytes()),
@@ -187,7 +191,7 @@ mod tests {
         const ACCEPT: i32 = -2;
         const RETURN: i32 = -5;
         for family in Family::BOTH {
-            let (layout, rule) = (Layout::of(family), |verdict| standard(family, verdict));
+            let (layout, rule) = (EntryLayout::of(family), |verdict| standard(family, verdict));
             let heads = |name: &str| entry(family, ERROR, format!("{name}\0").as_bytes());
             let read = |more: usize| {
                 let filler: Vec<u8> = (0..more).flat_map(|_| rule(ACCEPT)).collect();
@@ -219,7 +223,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         for family in Family::BOTH {
-            let layout = Layout::of(family);
+            let layout = EntryLayout::of(family);
             let end = entry(family, ERROR, b"ERROR\0");
             let nowhere = [standard(family, 7), standard(family, -2), end.clone()].concat();
             assert_eq!(read(&info(), &nowhere, &layout).unwrap_err(), "a jump leads to no chain");
@@ -236,7 +240,7 @@ mod tests {
     #[test]
     fn tens_of_thousands_of_chains_are_read_in_no_time() {
         let family = Family::V4;
-        let layout = Layout::of(family);
+        let layout = EntryLayout::of(family);
         let chain = |number: usize| {
             [entry(family, ERROR, format!("C{number}\0").as_bytes()), standard(family, -5)].concat()
         };
@@ -267,7 +271,7 @@ mod tests {
                 }
                 begin += usize::from(length);
             }
-            let _ = read(&info, &bytes, &Layout::of(family));
+            let _ = read(&info, &bytes, &EntryLayout::of(family));
         }
     }
 }

@@ -6,7 +6,7 @@ use model::Family;
 
 /// `struct ipt_entry`, ahead of its matches and its target.
 #[repr(C)]
-struct Entry4 {
+struct Ipv4Entry {
     addresses: [u32; 4],
     interfaces: [u8; 64],
     proto: u16,
@@ -21,7 +21,7 @@ struct Entry4 {
 
 /// `struct ip6t_entry`, the same.
 #[repr(C)]
-struct Entry6 {
+struct Ipv6Entry {
     addresses: [u32; 16],
     interfaces: [u8; 64],
     proto: u16,
@@ -37,7 +37,7 @@ struct Entry6 {
 
 /// Where something is in an entry, in bytes from its beginning.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct EntryLayout {
     target: usize,
     next: usize,
     /// The kernel's own mark of the hooks from which a rule is reached.
@@ -48,22 +48,22 @@ pub(super) struct Layout {
 
 const COUNTERS: usize = size_of::<[u64; 2]>();
 
-impl Layout {
-    pub(super) fn of(family: Family) -> Layout {
+impl EntryLayout {
+    pub(super) fn of(family: Family) -> EntryLayout {
         match family {
-            Family::V4 => Layout {
-                target: offset_of!(Entry4, target_offset),
-                next: offset_of!(Entry4, next_offset),
-                origin: offset_of!(Entry4, comefrom),
-                counters: offset_of!(Entry4, counters),
-                size: size_of::<Entry4>(),
+            Family::V4 => EntryLayout {
+                target: offset_of!(Ipv4Entry, target_offset),
+                next: offset_of!(Ipv4Entry, next_offset),
+                origin: offset_of!(Ipv4Entry, comefrom),
+                counters: offset_of!(Ipv4Entry, counters),
+                size: size_of::<Ipv4Entry>(),
             },
-            Family::V6 => Layout {
-                target: offset_of!(Entry6, target_offset),
-                next: offset_of!(Entry6, next_offset),
-                origin: offset_of!(Entry6, comefrom),
-                counters: offset_of!(Entry6, counters),
-                size: size_of::<Entry6>(),
+            Family::V6 => EntryLayout {
+                target: offset_of!(Ipv6Entry, target_offset),
+                next: offset_of!(Ipv6Entry, next_offset),
+                origin: offset_of!(Ipv6Entry, comefrom),
+                counters: offset_of!(Ipv6Entry, counters),
+                size: size_of::<Ipv6Entry>(),
             },
         }
     }
@@ -91,7 +91,7 @@ impl Layout {
 }
 
 /// Sets the counters of all entries to zero. An error says in words what is wrong with them.
-pub(super) fn clear_counters(mut entries: &mut [u8], layout: &Layout) -> Result<(), &'static str> {
+pub(super) fn clear_counters(mut entries: &mut [u8], layout: &EntryLayout) -> Result<(), &'static str> {
     while !entries.is_empty() {
         let next = entries.get(layout.next..).and_then(<[u8]>::first_chunk).copied();
         let next = next.map(u16::from_ne_bytes).map(usize::from).ok_or("its last rule is cut off")?;
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     /// An entry of this length, all of whose other bytes are 7.
-    fn entry(layout: &Layout, length: usize) -> Vec<u8> {
+    fn entry(layout: &EntryLayout, length: usize) -> Vec<u8> {
         let mut bytes = vec![7; length];
         bytes[layout.next..layout.next + 2].copy_from_slice(&u16::try_from(length).unwrap().to_ne_bytes());
         bytes
@@ -123,7 +123,7 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     #[test]
     fn entries_are_as_the_kernels() {
-        let [v4, v6] = Family::BOTH.map(Layout::of);
+        let [v4, v6] = Family::BOTH.map(EntryLayout::of);
         assert_eq!((v4.next, v4.counters, v4.size), (90, 96, 112));
         assert_eq!((v6.next, v6.counters, v6.size), (142, 152, 168));
     }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn what_is_no_list_of_entries_is_refused() {
         for family in Family::BOTH {
-            let layout = Layout::of(family);
+            let layout = EntryLayout::of(family);
             let mut short = entry(&layout, layout.size);
             short[layout.next..layout.next + 2].fill(0);
             assert_eq!(clear_counters(&mut short, &layout), Err("a rule is shorter than any can be"));
@@ -148,7 +148,7 @@ mod tests {
     proptest! {
         #[test]
         fn only_counters_are_cleared(lengths in vec(0_usize..400, 0..6), v6: bool) {
-            let layout = Layout::of(if v6 { Family::V6 } else { Family::V4 });
+            let layout = EntryLayout::of(if v6 { Family::V6 } else { Family::V4 });
             let entries: Vec<_> = lengths.iter().map(|more| entry(&layout, layout.size + more)).collect();
             let mut cleared = entries.concat();
             prop_assert_eq!(clear_counters(&mut cleared, &layout), Ok(()));
@@ -163,14 +163,14 @@ mod tests {
 
         #[test]
         fn nothing_makes_it_panic_or_go_on_for_ever(mut bytes in vec(any::<u8>(), 0..2000), v6: bool) {
-            let layout = Layout::of(if v6 { Family::V6 } else { Family::V4 });
+            let layout = EntryLayout::of(if v6 { Family::V6 } else { Family::V4 });
             let _ = clear_counters(&mut bytes, &layout);
         }
 
         /// Lengths that lead on, and then anywhere.
         #[test]
         fn nor_does_what_begins_well(lengths in vec((0_usize..400, any::<u16>(), 0_u8..8), 0..9), v6: bool) {
-            let layout = Layout::of(if v6 { Family::V6 } else { Family::V4 });
+            let layout = EntryLayout::of(if v6 { Family::V6 } else { Family::V4 });
             let made = lengths.iter().map(|(more, wrong, luck)| {
                 let mut one = entry(&layout, layout.size + more);
                 if *luck == 0 {

@@ -1,7 +1,7 @@
 //! How the kernel ends an exchange: `NLMSG_ERROR` (which is also the acknowledgement) and `NLMSG_DONE`.
 
-use crate::parse::{Attributes, Received};
-use crate::{Errno, Error, Flags, MESSAGE_HEADER, Malformed};
+use crate::parse::{Attributes, ReceivedMessage};
+use crate::{Errno, Error, MESSAGE_HEADER, Malformed, MessageFlags};
 
 use super::{NLMSG_DONE, NLMSG_ERROR};
 
@@ -9,7 +9,7 @@ use super::{NLMSG_DONE, NLMSG_ERROR};
 const REASON: u16 = 1;
 
 /// What the last message of an exchange says: done, or refused and why.
-pub(super) fn outcome(message: &Received<'_>) -> Result<(), Error> {
+pub(super) fn outcome(message: &ReceivedMessage<'_>) -> Result<(), Error> {
     let code = match message.payload.split_first_chunk::<4>() {
         Some((code, _)) => i32::from_ne_bytes(*code),
         None if message.kind == NLMSG_DONE => 0, // old kernels end some dumps without a code
@@ -26,8 +26,8 @@ fn errno_of(code: i32) -> Result<Errno, Malformed> {
 }
 
 /// The sentence behind the code, the request's header and, unless capped, the request.
-fn reason(message: &Received<'_>) -> Option<String> {
-    if !message.flags.contains(Flags::ACK_ATTRIBUTES) {
+fn reason(message: &ReceivedMessage<'_>) -> Option<String> {
+    if !message.flags.contains(MessageFlags::ACK_ATTRIBUTES) {
         return None;
     }
     let behind_code = message.payload.get(4..)?;
@@ -40,8 +40,8 @@ fn reason(message: &Received<'_>) -> Option<String> {
 }
 
 /// How many bytes of the request the acknowledgement repeats.
-fn echo_length(echo: &[u8], flags: Flags) -> Option<usize> {
-    if flags.contains(Flags::CAPPED) {
+fn echo_length(echo: &[u8], flags: MessageFlags) -> Option<usize> {
+    if flags.contains(MessageFlags::CAPPED) {
         return Some(MESSAGE_HEADER);
     }
     let (length, _) = echo.split_first_chunk::<4>()?;
@@ -54,11 +54,11 @@ mod tests {
 
     use super::*;
 
-    fn refusal(flags: Flags, echoed: usize, reason: &[u8]) -> Vec<u8> {
+    fn refusal(flags: MessageFlags, echoed: usize, reason: &[u8]) -> Vec<u8> {
         let mut payload = (-22_i32).to_ne_bytes().to_vec();
         payload.extend_from_slice(&u32::try_from(MESSAGE_HEADER + echoed).unwrap().to_ne_bytes());
         payload.extend_from_slice(&[0; 12]);
-        if !flags.contains(Flags::CAPPED) {
+        if !flags.contains(MessageFlags::CAPPED) {
             payload.resize(payload.len() + crate::aligned(echoed), 0xee);
         }
         payload.extend_from_slice(&u16::try_from(4 + reason.len()).unwrap().to_ne_bytes());
@@ -67,13 +67,13 @@ mod tests {
         payload
     }
 
-    fn message(kind: u16, flags: Flags, payload: &[u8]) -> Received<'_> {
-        Received { kind, flags, sequence: 1, payload }
+    fn message(kind: u16, flags: MessageFlags, payload: &[u8]) -> ReceivedMessage<'_> {
+        ReceivedMessage { kind, flags, sequence: 1, payload }
     }
 
     #[test]
     fn the_reason_is_found_behind_a_whole_and_a_capped_echo() {
-        for flags in [Flags::ACK_ATTRIBUTES, Flags::ACK_ATTRIBUTES | Flags::CAPPED] {
+        for flags in [MessageFlags::ACK_ATTRIBUTES, MessageFlags::ACK_ATTRIBUTES | MessageFlags::CAPPED] {
             let payload = refusal(flags, 29, b"Nexthop has invalid gateway\0");
             let error = outcome(&message(NLMSG_ERROR, flags, &payload)).unwrap_err();
             assert_eq!(error.to_string(), "kernel says: Nexthop has invalid gateway (EINVAL)");
@@ -83,10 +83,10 @@ mod tests {
     #[test]
     fn an_end_without_error_is_success() {
         for (kind, code) in [(NLMSG_ERROR, 0_i32), (NLMSG_DONE, 0), (NLMSG_DONE, 7)] {
-            assert!(outcome(&message(kind, Flags::NONE, &code.to_ne_bytes())).is_ok());
+            assert!(outcome(&message(kind, MessageFlags::NONE, &code.to_ne_bytes())).is_ok());
         }
-        assert!(outcome(&message(NLMSG_DONE, Flags::NONE, &[])).is_ok());
-        assert!(matches!(outcome(&message(NLMSG_ERROR, Flags::NONE, &[])), Err(Error::Malformed(_))));
+        assert!(outcome(&message(NLMSG_DONE, MessageFlags::NONE, &[])).is_ok());
+        assert!(matches!(outcome(&message(NLMSG_ERROR, MessageFlags::NONE, &[])), Err(Error::Malformed(_))));
     }
 
     proptest! {
@@ -98,7 +98,7 @@ mod tests {
             let mut payload = [code.to_ne_bytes().as_slice(), &behind].concat();
             payload.truncate(length);
             let kind = if done { NLMSG_DONE } else { NLMSG_ERROR };
-            let _ = outcome(&message(kind, Flags(flags), &payload)).map_err(|error| error.to_string());
+            let _ = outcome(&message(kind, MessageFlags(flags), &payload)).map_err(|error| error.to_string());
         }
     }
 }

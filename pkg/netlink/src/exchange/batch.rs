@@ -1,8 +1,8 @@
 //! The replies to many changes that were sent together.
 
-use super::{NLMSG_ERROR, Progress, ack};
+use super::{ExchangeProgress, NLMSG_ERROR, ack};
 use crate::Error;
-use crate::parse::Messages;
+use crate::parse::MessageIter;
 
 /// The state of waiting for the end of a group of changes, of which only the last one is acknowledged.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ impl Batch {
     }
 
     /// Takes the next datagram. It is ended by the answer to the last request: the kernel answers in order.
-    pub(crate) fn datagram(&mut self, bytes: &[u8]) -> Result<Progress, Error> {
-        for message in Messages::new(bytes) {
+    pub(crate) fn datagram(&mut self, bytes: &[u8]) -> Result<ExchangeProgress, Error> {
+        for message in MessageIter::new(bytes) {
             let message = message?;
             if message.kind != NLMSG_ERROR {
                 continue;
@@ -42,10 +42,10 @@ impl Batch {
                 Err(other) => return Err(other),
             };
             if index + 1 == count || (index == 0 && self.is_transaction) {
-                return Ok(Progress::Ended);
+                return Ok(ExchangeProgress::Ended);
             }
         }
-        Ok(Progress::More)
+        Ok(ExchangeProgress::More)
     }
 
     /// What the kernel said to each request, in their order.
@@ -59,11 +59,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Errno, Flags, Message};
+    use crate::{Errno, MessageFlags, NetlinkRequest};
 
     fn answer(sequence: u32, code: i32) -> Vec<u8> {
         let payload = [code.to_ne_bytes().as_slice(), &[0; 16]].concat();
-        Message::new(NLMSG_ERROR, Flags::CAPPED, &payload).finish(sequence, Flags::NONE).unwrap().to_vec()
+        NetlinkRequest::new(NLMSG_ERROR, MessageFlags::CAPPED, &payload)
+            .finish(sequence, MessageFlags::NONE)
+            .unwrap()
+            .to_vec()
     }
 
     fn errnos(batch: Batch) -> Vec<Option<Errno>> {
@@ -73,8 +76,8 @@ mod tests {
     #[test]
     fn silence_on_a_request_before_the_last_is_success() {
         let mut batch = Batch::new(7, 4);
-        assert_eq!(batch.datagram(&answer(8, -17)).unwrap(), Progress::More);
-        assert_eq!(batch.datagram(&answer(10, 0)).unwrap(), Progress::Ended);
+        assert_eq!(batch.datagram(&answer(8, -17)).unwrap(), ExchangeProgress::More);
+        assert_eq!(batch.datagram(&answer(10, 0)).unwrap(), ExchangeProgress::Ended);
         assert_eq!(errnos(batch), [None, Some(Errno::EXIST), None, None]);
     }
 
@@ -82,7 +85,7 @@ mod tests {
     fn the_last_can_be_refused_and_numbers_wrap_around() {
         let mut batch = Batch::new(u32::MAX, 2);
         let datagram = [answer(u32::MAX, -1), answer(0, -4103)].concat();
-        assert_eq!(batch.datagram(&datagram).unwrap(), Progress::Ended);
+        assert_eq!(batch.datagram(&datagram).unwrap(), ExchangeProgress::Ended);
         assert_eq!(errnos(batch), [Some(Errno::PERM), Some(Errno(4103))]);
     }
 
@@ -90,7 +93,7 @@ mod tests {
     fn answers_to_other_requests_are_left_out() {
         let mut batch = Batch::new(7, 2);
         for stranger in [6, 9] {
-            assert_eq!(batch.datagram(&answer(stranger, -1)).unwrap(), Progress::More);
+            assert_eq!(batch.datagram(&answer(stranger, -1)).unwrap(), ExchangeProgress::More);
         }
         assert_eq!(errnos(batch), [None, None]);
     }
@@ -98,11 +101,11 @@ mod tests {
     #[test]
     fn a_transaction_ends_when_it_is_refused_as_a_whole() {
         let mut batch = Batch::transaction(7, 2);
-        assert_eq!(batch.datagram(&answer(8, -16)).unwrap(), Progress::More);
-        assert_eq!(batch.datagram(&answer(9, 0)).unwrap(), Progress::Ended);
+        assert_eq!(batch.datagram(&answer(8, -16)).unwrap(), ExchangeProgress::More);
+        assert_eq!(batch.datagram(&answer(9, 0)).unwrap(), ExchangeProgress::Ended);
         assert_eq!(errnos(batch), [None, Some(Errno::BUSY), None]);
         let mut batch = Batch::transaction(7, 2);
-        assert_eq!(batch.datagram(&answer(7, -1)).unwrap(), Progress::Ended);
+        assert_eq!(batch.datagram(&answer(7, -1)).unwrap(), ExchangeProgress::Ended);
         assert_eq!(errnos(batch), [Some(Errno::PERM), None, None]);
     }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Message;
+use crate::NetlinkRequest;
 
 /// What a message can hold, to be written and read back.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-fn write(message: &mut Message, kind: u16, value: &Value) {
+fn write(message: &mut NetlinkRequest, kind: u16, value: &Value) {
     match value {
         Value::U8(v) => message.u8(kind, *v),
         Value::U16(v) => message.u16(kind, *v),
@@ -83,17 +83,17 @@ proptest! {
         header in prop::collection::vec(any::<u8>(), 12),
         values in prop::collection::vec((0..=KIND_MASK, value()), 0..6),
     ) {
-        let mut message = Message::new(kind, Flags(flags), &header);
+        let mut message = NetlinkRequest::new(kind, MessageFlags(flags), &header);
         for (kind, value) in &values {
             write(&mut message, *kind, value);
         }
-        let bytes = message.finish(sequence, Flags::ACK).unwrap().to_vec();
+        let bytes = message.finish(sequence, MessageFlags::ACK).unwrap().to_vec();
 
-        let mut messages = Messages::new(&bytes);
+        let mut messages = MessageIter::new(&bytes);
         let received = messages.next().unwrap().unwrap();
         prop_assert!(messages.next().is_none());
         prop_assert_eq!(received.kind, kind);
-        prop_assert_eq!(received.flags, Flags(flags) | Flags::ACK);
+        prop_assert_eq!(received.flags, MessageFlags(flags) | MessageFlags::ACK);
         prop_assert_eq!(received.sequence, sequence);
         let (found_header, attributes) = received.header::<12>().unwrap();
         prop_assert_eq!(found_header.as_slice(), header);
@@ -103,8 +103,8 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic_and_always_end(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         exhaust(Attributes::new(&bytes), 3);
-        prop_assert!(Messages::new(&bytes).count() <= bytes.len());
-        for message in Messages::new(&bytes).flatten() {
+        prop_assert!(MessageIter::new(&bytes).count() <= bytes.len());
+        for message in MessageIter::new(&bytes).flatten() {
             let _ = (message.header::<0>(), message.header::<3>(), message.header::<16>());
             exhaust(Attributes::new(message.payload), 3);
         }
@@ -116,13 +116,13 @@ proptest! {
         values in prop::collection::vec((0..=KIND_MASK, value()), 1..6),
         at: prop::sample::Index, with: u8,
     ) {
-        let mut message = Message::new(16, Flags::NONE, &[0; 16]);
+        let mut message = NetlinkRequest::new(16, MessageFlags::NONE, &[0; 16]);
         for (kind, value) in &values {
             write(&mut message, *kind, value);
         }
-        let mut bytes = message.finish(1, Flags::NONE).unwrap().to_vec();
+        let mut bytes = message.finish(1, MessageFlags::NONE).unwrap().to_vec();
         *at.get_mut(&mut bytes) = with;
-        for message in Messages::new(&bytes).flatten() {
+        for message in MessageIter::new(&bytes).flatten() {
             if let Ok((_, attributes)) = message.header::<16>() {
                 exhaust(attributes, 4);
             }
@@ -144,21 +144,21 @@ fn a_length_that_lies_is_malformed_and_ends_the_list() {
 
 #[test]
 fn an_attribute_beyond_its_length_field_is_refused_when_sent() {
-    let mut message = Message::new(16, Flags::NONE, &[]);
+    let mut message = NetlinkRequest::new(16, MessageFlags::NONE, &[]);
     message.nested(1, |message| {
         message.bytes(2, &vec![0; 40_000]).bytes(3, &vec![0; 40_000]);
     });
-    assert!(matches!(message.finish(1, Flags::NONE), Err(crate::Error::TooLong)));
+    assert!(matches!(message.finish(1, MessageFlags::NONE), Err(crate::Error::TooLong)));
 }
 
 #[test]
 fn an_attribute_can_hold_a_whole_message() {
-    let mut message = Message::new(16, Flags::NONE, &[0; 16]);
+    let mut message = NetlinkRequest::new(16, MessageFlags::NONE, &[0; 16]);
     message.nested(1, |inner| {
         inner.family_header(&[7; 5]).u32(3, 9);
     });
-    let bytes = message.finish(1, Flags::NONE).unwrap();
-    let received = Messages::new(bytes).next().unwrap().unwrap();
+    let bytes = message.finish(1, MessageFlags::NONE).unwrap();
+    let received = MessageIter::new(bytes).next().unwrap().unwrap();
     let inner = received.header::<16>().unwrap().1.find(1).unwrap();
     let (header, attributes) = inner.payload.split_at(8);
     assert_eq!(header, [7, 7, 7, 7, 7, 0, 0, 0]);
@@ -167,9 +167,9 @@ fn an_attribute_can_hold_a_whole_message() {
 
 #[test]
 fn the_bytes_are_those_of_the_format() {
-    let mut message = Message::new(24, Flags::CREATE, &[2, 0, 0, 0]);
+    let mut message = NetlinkRequest::new(24, MessageFlags::CREATE, &[2, 0, 0, 0]);
     message.be16(1, 0x0102).str(2, "lo");
-    let bytes = message.finish(7, Flags::REQUEST | Flags::ACK).unwrap();
+    let bytes = message.finish(7, MessageFlags::REQUEST | MessageFlags::ACK).unwrap();
     let expected: &[u8] = if cfg!(target_endian = "little") {
         &[
             36, 0, 0, 0, 24, 0, 0x05, 0x04, 7, 0, 0, 0, 0, 0, 0, 0, // header

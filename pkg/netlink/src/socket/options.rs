@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::Protocol;
+use super::NetlinkProtocol;
 
 const SOL_NETLINK: c_int = 270;
 /// Do not echo the whole request in an error (Linux 4.3).
@@ -18,8 +18,8 @@ const GET_STRICT_CHK: c_int = 12;
 
 /// Switches on what we rely on for good errors and small lists. A kernel that is too old for an option is fine:
 /// errors are poorer then, and callers filter lists themselves anyway.
-pub(super) fn set(fd: &OwnedFd, protocol: Protocol) -> Result<(), Errno> {
-    let strict = (protocol == Protocol::Route).then_some(GET_STRICT_CHK);
+pub(super) fn set(fd: &OwnedFd, protocol: NetlinkProtocol) -> Result<(), Errno> {
+    let strict = (protocol == NetlinkProtocol::Route).then_some(GET_STRICT_CHK);
     for option in [CAP_ACK, EXT_ACK].into_iter().chain(strict) {
         match switch_on(fd, option) {
             Ok(()) | Err(Errno::NOPROTOOPT) => {}

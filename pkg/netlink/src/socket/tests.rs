@@ -5,17 +5,17 @@ use crate::Errno;
 
 const RTM_GETLINK: u16 = 18;
 
-fn links() -> Message {
-    Message::new(RTM_GETLINK, Flags::NONE, &[0; 16])
+fn links() -> NetlinkRequest {
+    NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &[0; 16])
 }
 
 fn short() -> Socket {
-    Socket::open_with_timeout(Protocol::Route, Duration::from_millis(30)).unwrap()
+    Socket::open_with_timeout(NetlinkProtocol::Route, Duration::from_millis(30)).unwrap()
 }
 
 #[test]
 fn a_list_is_answered_and_can_be_asked_for_again() {
-    let mut socket = Socket::open(Protocol::Route).unwrap();
+    let mut socket = Socket::open(NetlinkProtocol::Route).unwrap();
     for _ in 0..3 {
         let replies = socket.dump(&links()).unwrap();
         assert!(!replies.is_empty());
@@ -26,9 +26,12 @@ fn a_list_is_answered_and_can_be_asked_for_again() {
 
 #[test]
 fn a_refusal_carries_the_kernels_words() {
-    let mut socket = Socket::open(Protocol::Route).unwrap();
-    let mut message =
-        Message::new(RTM_GETLINK, Flags::NONE, &[0, 0, 0xff, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let mut socket = Socket::open(NetlinkProtocol::Route).unwrap();
+    let mut message = NetlinkRequest::new(
+        RTM_GETLINK,
+        MessageFlags::NONE,
+        &[0, 0, 0xff, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    );
     message.u32(29, 0);
     let refused = socket.get(message).unwrap_err();
     assert_eq!(refused.errno(), Some(Errno::INVAL));
@@ -37,8 +40,9 @@ fn a_refusal_carries_the_kernels_words() {
 
 #[test]
 fn each_of_many_refusals_is_told_and_the_socket_stays_in_step() {
-    let mut socket = Socket::open(Protocol::Route).unwrap();
-    let refused = |number: u8| Message::new(RTM_GETLINK, Flags::NONE, &[0, 0, number, 0, 1, 0, 0, 0]);
+    let mut socket = Socket::open(NetlinkProtocol::Route).unwrap();
+    let refused =
+        |number: u8| NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &[0, 0, number, 0, 1, 0, 0, 0]);
     let outcomes = socket.batch((0..150).map(refused)).unwrap();
     assert_eq!(outcomes.len(), 150);
     assert!(outcomes.iter().all(|outcome| outcome.as_ref().unwrap_err().errno() == Some(Errno::INVAL)));
@@ -48,7 +52,7 @@ fn each_of_many_refusals_is_told_and_the_socket_stays_in_step() {
 
 #[test]
 fn all_protocols_open() {
-    for protocol in [Protocol::Route, Protocol::Netfilter, Protocol::Sockets] {
+    for protocol in [NetlinkProtocol::Route, NetlinkProtocol::Netfilter, NetlinkProtocol::Sockets] {
         assert!(Socket::open(protocol).is_ok(), "{protocol:?}");
     }
 }
@@ -71,8 +75,8 @@ fn what_another_process_sends_is_not_taken_for_the_kernels_answer() {
     let (mut socket, forger) = (short(), short());
     rustix::net::bind(&socket.fd, &SocketAddrNetlink::new(0, 0)).unwrap();
     let own = rustix::net::getsockname(&socket.fd).unwrap();
-    let mut forged = Message::new(2, Flags::NONE, &[0; 20]);
-    let bytes = forged.finish(socket.sequence, Flags::NONE).unwrap();
+    let mut forged = NetlinkRequest::new(2, MessageFlags::NONE, &[0; 20]);
+    let bytes = forged.finish(socket.sequence, MessageFlags::NONE).unwrap();
     if rustix::net::sendto(&forger.fd, bytes, SendFlags::empty(), &own).is_err() {
         return eprintln!("skipped: only root may send to other processes");
     }
@@ -81,16 +85,16 @@ fn what_another_process_sends_is_not_taken_for_the_kernels_answer() {
 
 #[test]
 fn a_list_beyond_its_bounds_is_refused_and_its_beginning_can_be_had() {
-    let short = Bounds { bytes: 0, ..Bounds::NODE };
-    let all = Socket::open(Protocol::Route).unwrap().dump(&links()).unwrap();
+    let short = ListBounds { bytes: 0, ..ListBounds::NODE };
+    let all = Socket::open(NetlinkProtocol::Route).unwrap().dump(&links()).unwrap();
     // Whatever the bound, one datagram is read; loopback alone fits into that, and the end comes in another.
-    let (head, is_all) = Socket::open(Protocol::Route).unwrap().head(&links(), 0).unwrap();
+    let (head, is_all) = Socket::open(NetlinkProtocol::Route).unwrap().head(&links(), 0).unwrap();
     assert!(!head.is_empty() && head.len() <= all.len() && !is_all);
-    let refused = Socket::open(Protocol::Route).unwrap().bounded(short).dump(&links()).unwrap_err();
+    let refused = Socket::open(NetlinkProtocol::Route).unwrap().bounded(short).dump(&links()).unwrap_err();
     assert!(matches!(refused, Error::Bounds(_)), "{refused}");
-    let late = Bounds { time: Duration::ZERO, ..Bounds::NODE };
-    let refused = Socket::open(Protocol::Route).unwrap().bounded(late).dump(&links()).unwrap_err();
+    let late = ListBounds { time: Duration::ZERO, ..ListBounds::NODE };
+    let refused = Socket::open(NetlinkProtocol::Route).unwrap().bounded(late).dump(&links()).unwrap_err();
     assert!(matches!(refused, Error::Bounds(_)), "{refused}");
-    let (whole, is_all) = Socket::open(Protocol::Route).unwrap().head(&links(), 1 << 20).unwrap();
+    let (whole, is_all) = Socket::open(NetlinkProtocol::Route).unwrap().head(&links(), 1 << 20).unwrap();
     assert_eq!((whole.len(), is_all), (all.len(), true));
 }

@@ -6,12 +6,12 @@ use model::{Family, IpNet, Ipv4Net, Ipv6Net, TableId};
 use rules::node as rule_sets;
 use serde::{Deserialize, Serialize};
 
-use super::{state::Slot, want::RULES};
+use super::{state::ZtunnelSlot, want::RULES};
 
 /// What happens to enrolled pods' TCP while no ztunnel is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fallback {
+pub enum ZtunnelFallback {
     /// It is dropped silently: a connection attempt succeeds when a ztunnel comes within its time.
     #[default]
     Hold,
@@ -21,21 +21,21 @@ pub enum Fallback {
     Open,
 }
 
-impl fmt::Display for Fallback {
+impl fmt::Display for ZtunnelFallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fallback::Hold => "hold",
-            Fallback::Reject => "reject",
-            Fallback::Open => "open",
+            ZtunnelFallback::Hold => "hold",
+            ZtunnelFallback::Reject => "reject",
+            ZtunnelFallback::Open => "open",
         })
     }
 }
 
-impl FromStr for Fallback {
+impl FromStr for ZtunnelFallback {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Fallback, String> {
-        let all = [Fallback::Hold, Fallback::Reject, Fallback::Open];
+    fn from_str(text: &str) -> Result<ZtunnelFallback, String> {
+        let all = [ZtunnelFallback::Hold, ZtunnelFallback::Reject, ZtunnelFallback::Open];
         let found = all.into_iter().find(|policy| policy.to_string() == text);
         found.ok_or_else(|| format!("{text:?} is none of hold, reject, open"))
     }
@@ -69,7 +69,7 @@ impl FromStr for LinkKind {
 
 /// Routing tables on the node. Those of a slot are `base + slot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tables {
+pub struct RouteTables {
     /// New connections to enrolled pods.
     pub inbound: u32,
     /// New connections from enrolled pods.
@@ -84,14 +84,14 @@ pub struct Tables {
 
 /// Places of policy rules on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Priorities {
+pub struct RulePriorities {
     /// The first; the others follow without a gap.
     pub first: u32,
 }
 
 /// Networks for the two ends of the virtual links; a slot takes one pair of addresses of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nets {
+pub struct LinkNetworks {
     /// Towards ztunnel, for inbound traffic.
     pub inbound_v4: Ipv4Net,
     /// The same for outbound traffic.
@@ -112,14 +112,14 @@ pub struct NodeConfig {
     /// Set of enrolled IPv6 addresses.
     pub set_v6: String,
     /// Routing tables.
-    pub tables: Tables,
+    pub tables: RouteTables,
     /// Policy rules.
-    pub priorities: Priorities,
+    pub priorities: RulePriorities,
     /// Marks, links and ports as rules name them; enrolment needs none of it.
     #[serde(skip)]
-    pub rules: rule_sets::Config,
+    pub rules: rule_sets::NodeRulesConfig,
     /// Addresses of the links.
-    pub nets: Nets,
+    pub nets: LinkNetworks,
     /// UDP port of geneve and vxlan links on slot 0; slot 1 takes the next.
     pub tunnel_port: u16,
 }
@@ -132,16 +132,16 @@ impl Default for NodeConfig {
             links: LinkKind::default(),
             set_v4: "ztunnel-pods-ips".to_owned(),
             set_v6: "ztunnel-pods-ips-v6".to_owned(),
-            tables: Tables {
+            tables: RouteTables {
                 inbound: 100,
                 outbound: 101,
                 slot_inbound: 110,
                 slot_outbound: 120,
                 slot_return: 130,
             },
-            priorities: Priorities { first: 100 },
-            rules: rule_sets::Config::default(),
-            nets: Nets {
+            priorities: RulePriorities { first: 100 },
+            rules: rule_sets::NodeRulesConfig::default(),
+            nets: LinkNetworks {
                 inbound_v4: v4(126),
                 outbound_v4: v4(127),
                 inbound_v6: v6(126),
@@ -154,7 +154,7 @@ impl Default for NodeConfig {
 
 /// The two ends of a link, and how long their network's prefix is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ends {
+pub(super) struct LinkEnds {
     pub(super) node: IpNet,
     pub(super) ztunnel: IpNet,
 }
@@ -172,8 +172,8 @@ impl NodeConfig {
     /// All our tables on the node.
     #[must_use]
     pub fn all_tables(&self) -> Vec<TableId> {
-        let of_slot = |base: u32| Slot::BOTH.map(|slot| base + slot.number());
-        let Tables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = self.tables;
+        let of_slot = |base: u32| ZtunnelSlot::BOTH.map(|slot| base + slot.number());
+        let RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = self.tables;
         let bases = [slot_inbound, slot_outbound, slot_return].into_iter().flat_map(of_slot);
         [inbound, outbound].into_iter().chain(bases).map(TableId).collect()
     }
@@ -181,7 +181,7 @@ impl NodeConfig {
     /// The networks of our links.
     #[must_use]
     pub fn networks(&self) -> [IpNet; 4] {
-        let Nets { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
+        let LinkNetworks { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
         [inbound_v4.into(), outbound_v4.into(), inbound_v6.into(), outbound_v6.into()]
     }
 
@@ -194,19 +194,19 @@ impl NodeConfig {
 
     /// The addresses of a slot's inbound or outbound link: of each slot four in a row, the second on the node and the
     /// third in ztunnel's namespace (for IPv4 that makes a /30, as Istio's).
-    pub(super) fn ends(&self, inbound: bool, slot: Slot, family: Family) -> Ends {
-        let Nets { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
+    pub(super) fn ends(&self, inbound: bool, slot: ZtunnelSlot, family: Family) -> LinkEnds {
+        let LinkNetworks { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
         let offset = slot.number() * 4;
         match family {
             Family::V4 => {
                 let base = u32::from(if inbound { inbound_v4 } else { outbound_v4 }.network());
                 let end = |place: u32| v4_net((base + offset + place).into());
-                Ends { node: end(1), ztunnel: end(2) }
+                LinkEnds { node: end(1), ztunnel: end(2) }
             }
             Family::V6 => {
                 let base = u128::from(if inbound { inbound_v6 } else { outbound_v6 }.network());
                 let end = |place: u32| v6_net((base + u128::from(offset + place)).into());
-                Ends { node: end(1), ztunnel: end(2) }
+                LinkEnds { node: end(1), ztunnel: end(2) }
             }
         }
     }

@@ -5,17 +5,17 @@ use std::{fmt, net::IpAddr};
 use model::{Family, IpNet};
 
 use super::{
-    state::{PathRoute, PathRule, Slot},
-    want::Pair,
+    state::{PathRoute, PathRule, ZtunnelSlot},
+    want::LinkPair,
 };
 
 /// Whose network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum NetnsPlace {
     /// The node's.
     Node,
     /// That of the ztunnel in a slot.
-    Ztunnel(Slot),
+    Ztunnel(ZtunnelSlot),
 }
 
 /// A change of one route. A table has one route for a destination and metric.
@@ -39,27 +39,27 @@ pub enum Operation {
     /// Take addresses out.
     RemoveMembers(Vec<IpAddr>),
     /// Make a pair of links into a ztunnel's namespace.
-    CreatePair(Pair),
+    CreatePair(LinkPair),
     /// Remove one of our links, and with it, if it is a veth link, its other end.
-    DeleteLink(Place, String),
+    DeleteLink(NetnsPlace, String),
     /// Switch a link on.
-    SetUp(Place, String),
+    SetUp(NetnsPlace, String),
     /// Give a link an address.
-    AddAddress(Place, String, IpNet),
+    AddAddress(NetnsPlace, String, IpNet),
     /// Change kernel settings, by name and value, after writing down what they were.
-    SetSysctls(Place, Vec<(String, String)>),
+    SetSysctls(NetnsPlace, Vec<(String, String)>),
     /// Put a kernel setting back to what was written down, if the setting still exists.
-    RestoreSysctl(Place, String, String),
+    RestoreSysctl(NetnsPlace, String, String),
     /// Add a policy rule.
-    AddRule(Place, PathRule),
+    AddRule(NetnsPlace, PathRule),
     /// Delete a policy rule.
-    DeleteRule(Place, PathRule),
+    DeleteRule(NetnsPlace, PathRule),
     /// Change routes, in order.
-    Routes(Place, Vec<RouteEdit>),
+    Routes(NetnsPlace, Vec<RouteEdit>),
     /// Change the firewall.
     Firewall {
         /// Whose.
-        place: Place,
+        place: NetnsPlace,
         /// Text for one restore of each family.
         texts: Vec<(Family, String)>,
         /// Why, by family.
@@ -69,7 +69,7 @@ pub enum Operation {
         ahead: bool,
     },
     /// Take away built-in chains of nf_tables that were not there before our rules came, as far as nobody uses them.
-    RemoveChains(Place),
+    RemoveChains(NetnsPlace),
 }
 
 impl Operation {
@@ -96,11 +96,11 @@ impl Operation {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for NetnsPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Node => f.write_str("node"),
-            Place::Ztunnel(slot) => write!(f, "ztunnel in slot {slot}"),
+            NetnsPlace::Node => f.write_str("node"),
+            NetnsPlace::Ztunnel(slot) => write!(f, "ztunnel in slot {slot}"),
         }
     }
 }

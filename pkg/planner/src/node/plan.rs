@@ -9,37 +9,40 @@ use std::{
 };
 
 use model::{Family, IfName, IpNet, TableId};
-use rules::{RuleSet, Saved, node as rule_sets, plan::ChainSet};
+use rules::{RuleSet, SavedTables, node as rule_sets, plan::ChainSet};
 
 use super::{
-    config::{Fallback, NodeConfig},
+    config::{NodeConfig, ZtunnelFallback},
     diff,
-    operation::{Operation, Place, RouteEdit},
-    state::{Desired, Observed, ObservedInside, PathRoute, PathRule, RouteTo, Slot, ZtunnelInstance},
-    want::{self, Pair},
+    operation::{NetnsPlace, Operation, RouteEdit},
+    state::{
+        DesiredState, ObservedInside, ObservedState, PathRoute, PathRule, RouteTo, ZtunnelInstance,
+        ZtunnelSlot,
+    },
+    want::{self, LinkPair},
 };
 
 /// The steps from what is observed to what is desired; to nothing of ours, if nothing is desired.
 #[must_use]
-pub fn plan(config: &NodeConfig, desired: Option<&Desired>, observed: &Observed) -> Vec<Operation> {
+pub fn plan(config: &NodeConfig, desired: Option<&DesiredState>, observed: &ObservedState) -> Vec<Operation> {
     match desired {
         Some(desired) => build(config, desired, observed),
         None => remove(observed),
     }
 }
 
-fn build(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Operation> {
+fn build(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> Vec<Operation> {
     let mut steps = Vec::new();
     let missing = desired.families().into_iter().filter(|family| !observed.sets.contains_key(family));
     steps.extend(missing.map(Operation::CreateSet));
     let (nets, ways) = route_changes(config, desired, observed);
-    steps.extend(route_step(Place::Node, nets, RouteEdit::Put));
+    steps.extend(route_step(NetnsPlace::Node, nets, RouteEdit::Put));
     // Without its rule a packet goes where a later one leads it, by a link perhaps that is made anew.
     let rules: Vec<PathRule> =
         desired.families().into_iter().flat_map(|family| want::rules(config, family)).collect();
-    let added = |rule| Operation::AddRule(Place::Node, rule);
+    let added = |rule| Operation::AddRule(NetnsPlace::Node, rule);
     steps.extend(diff::missing(&rules, &observed.rules).into_iter().map(added));
-    for slot in Slot::BOTH {
+    for slot in ZtunnelSlot::BOTH {
         if let Some(ztunnel) = desired.slot(slot) {
             steps.extend(slot_steps(config, slot, ztunnel, observed));
         }
@@ -53,18 +56,18 @@ fn build(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Vec<Ope
 /// Links of a slot and everything in its ztunnel's namespace, before any packet is sent there.
 fn slot_steps(
     config: &NodeConfig,
-    slot: Slot,
+    slot: ZtunnelSlot,
     ztunnel: &ZtunnelInstance,
-    observed: &Observed,
+    observed: &ObservedState,
 ) -> Vec<Operation> {
-    let place = Place::Ztunnel(slot);
+    let place = NetnsPlace::Ztunnel(slot);
     let nothing = ObservedInside::default();
     let inside = slot.of(&observed.inside).as_ref().unwrap_or(&nothing);
     let mut steps = Vec::new();
     let mut fresh = BTreeSet::new();
     for pair in missing_pairs(slot, observed) {
         if observed.links.contains_key(&pair.node) {
-            steps.push(Operation::DeleteLink(Place::Node, pair.node.clone()));
+            steps.push(Operation::DeleteLink(NetnsPlace::Node, pair.node.clone()));
         }
         fresh.extend([pair.node.clone(), pair.ztunnel.clone()]);
         steps.push(Operation::CreatePair(pair));
@@ -92,24 +95,24 @@ fn slot_steps(
         }
     }
     let wanted = want::addresses(config, slot, ztunnel, true);
-    steps.extend(address_steps(Place::Node, &wanted, &observed.addresses, &fresh));
+    steps.extend(address_steps(NetnsPlace::Node, &wanted, &observed.addresses, &fresh));
     for pair in want::pairs(slot) {
         let up = observed.links.get(&pair.node).is_some_and(|link| link.up);
         if fresh.contains(&pair.node) || !up {
-            steps.push(Operation::SetUp(Place::Node, pair.node));
+            steps.push(Operation::SetUp(NetnsPlace::Node, pair.node));
         }
     }
     let wanted = want::node_sysctls(slot, ztunnel, &observed.sysctls);
-    steps.extend(sysctl_step(Place::Node, differ(wanted, &observed.sysctls)));
+    steps.extend(sysctl_step(NetnsPlace::Node, differ(wanted, &observed.sysctls)));
     steps
 }
 
-fn sysctl_step(place: Place, settings: Vec<(String, String)>) -> Option<Operation> {
+fn sysctl_step(place: NetnsPlace, settings: Vec<(String, String)>) -> Option<Operation> {
     (!settings.is_empty()).then_some(Operation::SetSysctls(place, settings))
 }
 
 fn address_steps(
-    place: Place,
+    place: NetnsPlace,
     wanted: &BTreeSet<(String, IpNet)>,
     observed: &BTreeSet<(String, IpNet)>,
     fresh: &BTreeSet<String>,
@@ -124,8 +127,8 @@ fn address_steps(
 /// a ztunnel whose links stay.
 fn route_changes(
     config: &NodeConfig,
-    desired: &Desired,
-    observed: &Observed,
+    desired: &DesiredState,
+    observed: &ObservedState,
 ) -> (Vec<PathRoute>, Vec<PathRoute>) {
     // A route over a link that this plan makes anew is gone with the old one.
     let changed = diff::changed(&want::routes(config, desired), &surviving(desired, observed));
@@ -133,7 +136,7 @@ fn route_changes(
         observed.sets.get(&Family::of(net.addr())).is_some_and(|members| members.contains_key(&net.addr()))
     };
     let is_way = |route: &PathRoute| matches!(route.to, RouteTo::Via(..));
-    let stay = Slot::BOTH.into_iter().filter(|slot| missing_pairs(*slot, observed).is_empty());
+    let stay = ZtunnelSlot::BOTH.into_iter().filter(|slot| missing_pairs(*slot, observed).is_empty());
     let answers: Vec<_> = stay.map(|slot| TableId(config.tables.slot_return + slot.number())).collect();
     let has_way_to_come = |net: &PathRoute| {
         let of_table = |way: &PathRoute| (way.family, way.table) == (net.family, net.table) && is_way(way);
@@ -150,34 +153,35 @@ fn route_changes(
 /// replaces each route at one moment.
 fn way_steps(
     config: &NodeConfig,
-    desired: &Desired,
-    observed: &Observed,
+    desired: &DesiredState,
+    observed: &ObservedState,
     ways: Vec<PathRoute>,
 ) -> Vec<Operation> {
     let tables = [config.tables.inbound, config.tables.outbound];
     let (new_connections, of_slots): (Vec<_>, Vec<_>) =
         ways.into_iter().partition(|route| tables.contains(&route.table.0));
-    let mut steps: Vec<Operation> = route_step(Place::Node, of_slots, RouteEdit::Put).into_iter().collect();
+    let mut steps: Vec<Operation> =
+        route_step(NetnsPlace::Node, of_slots, RouteEdit::Put).into_iter().collect();
     let families = desired.families();
     let wanted = |family| {
         if families.contains(&family) { node_rules(config, desired, family) } else { RuleSet::default() }
     };
     steps.extend(firewall_step(
-        Place::Node,
+        NetnsPlace::Node,
         wanted,
         &observed.firewall,
         only_new_slots(config, desired, observed),
     ));
-    steps.extend(route_step(Place::Node, new_connections, RouteEdit::Put));
+    steps.extend(route_step(NetnsPlace::Node, new_connections, RouteEdit::Put));
     steps
 }
 
 /// Whether the node's rules lack nothing but those of slots that this plan makes. They are about what comes out of a
 /// ztunnel that nothing was sent to yet: packets of its own, which go the same way without them.
-fn only_new_slots(config: &NodeConfig, desired: &Desired, observed: &Observed) -> bool {
-    let made = Slot::BOTH.map(|slot| missing_pairs(slot, observed).is_empty());
+fn only_new_slots(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> bool {
+    let made = ZtunnelSlot::BOTH.map(|slot| missing_pairs(slot, observed).is_empty());
     let lacks_nothing_else = |family: &Family| {
-        let nothing = Saved::default();
+        let nothing = SavedTables::default();
         let found = observed.firewall.get(family).unwrap_or(&nothing);
         ChainSet::NODE.apply(&rules_of_slots(config, desired, *family, made), found).is_empty()
     };
@@ -185,9 +189,9 @@ fn only_new_slots(config: &NodeConfig, desired: &Desired, observed: &Observed) -
 }
 
 /// The pairs of a slot that are not as they should be.
-fn missing_pairs(slot: Slot, observed: &Observed) -> Vec<Pair> {
+fn missing_pairs(slot: ZtunnelSlot, observed: &ObservedState) -> Vec<LinkPair> {
     let inside = slot.of(&observed.inside).as_ref();
-    let stands = |pair: &Pair| {
+    let stands = |pair: &LinkPair| {
         observed.links.get(&pair.node).is_some_and(|link| link.right)
             && inside.is_some_and(|inside| inside.links.contains_key(&pair.ztunnel))
     };
@@ -195,8 +199,8 @@ fn missing_pairs(slot: Slot, observed: &Observed) -> Vec<Pair> {
 }
 
 /// The routes that will still be there when this plan's links have been made.
-fn surviving(desired: &Desired, observed: &Observed) -> Vec<PathRoute> {
-    let slots = Slot::BOTH.into_iter().filter(|slot| desired.slot(*slot).is_some());
+fn surviving(desired: &DesiredState, observed: &ObservedState) -> Vec<PathRoute> {
+    let slots = ZtunnelSlot::BOTH.into_iter().filter(|slot| desired.slot(*slot).is_some());
     let gone: BTreeSet<String> =
         slots.flat_map(|slot| missing_pairs(slot, observed)).map(|pair| pair.node).collect();
     let stays = |route: &&PathRoute| !matches!(&route.to, RouteTo::Via(_, link) if gone.contains(link));
@@ -204,7 +208,7 @@ fn surviving(desired: &Desired, observed: &Observed) -> Vec<PathRoute> {
 }
 
 /// Pods join when everything is ready for them.
-fn join_steps(desired: &Desired, observed: &Observed) -> Vec<Operation> {
+fn join_steps(desired: &DesiredState, observed: &ObservedState) -> Vec<Operation> {
     let has = |ip: &IpAddr, uid: &String| {
         let found = observed.sets.get(&Family::of(*ip)).and_then(|members| members.get(ip));
         found.is_some_and(|comment| comment.as_ref().is_none_or(|comment| comment == uid))
@@ -221,8 +225,8 @@ fn join_steps(desired: &Desired, observed: &Observed) -> Vec<Operation> {
 /// What is ours and not wanted any more.
 fn tidy_steps(
     config: &NodeConfig,
-    desired: &Desired,
-    observed: &Observed,
+    desired: &DesiredState,
+    observed: &ObservedState,
     rules: &[PathRule],
 ) -> Vec<Operation> {
     let mut steps = Vec::new();
@@ -236,12 +240,12 @@ fn tidy_steps(
     steps.extend(
         diff::missing(&observed.rules, rules)
             .into_iter()
-            .map(|rule| Operation::DeleteRule(Place::Node, rule)),
+            .map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)),
     );
     let stale = diff::stale(&want::routes(config, desired), &observed.routes);
     // What a link that goes takes along is deleted all the same: that it is gone already is fine.
-    steps.extend(route_step(Place::Node, stale, RouteEdit::Delete));
-    for slot in Slot::BOTH {
+    steps.extend(route_step(NetnsPlace::Node, stale, RouteEdit::Delete));
+    for slot in ZtunnelSlot::BOTH {
         if desired.slot(slot).is_some() {
             steps.extend(tidy_inside(config, slot, desired, observed));
             continue;
@@ -250,7 +254,7 @@ fn tidy_steps(
         steps.extend(
             links
                 .filter(|link| observed.links.contains_key(link))
-                .map(|link| Operation::DeleteLink(Place::Node, link)),
+                .map(|link| Operation::DeleteLink(NetnsPlace::Node, link)),
         );
     }
     let unused = observed.sets.keys().filter(|family| !families.contains(family));
@@ -258,11 +262,16 @@ fn tidy_steps(
     steps
 }
 
-fn tidy_inside(config: &NodeConfig, slot: Slot, desired: &Desired, observed: &Observed) -> Vec<Operation> {
+fn tidy_inside(
+    config: &NodeConfig,
+    slot: ZtunnelSlot,
+    desired: &DesiredState,
+    observed: &ObservedState,
+) -> Vec<Operation> {
     let (Some(ztunnel), Some(inside)) = (desired.slot(slot), slot.of(&observed.inside)) else {
         return Vec::new();
     };
-    let place = Place::Ztunnel(slot);
+    let place = NetnsPlace::Ztunnel(slot);
     let (rules, routes) = want::inside(config, ztunnel);
     let mut steps: Vec<Operation> = diff::missing(&inside.rules, &rules)
         .into_iter()
@@ -273,13 +282,13 @@ fn tidy_inside(config: &NodeConfig, slot: Slot, desired: &Desired, observed: &Ob
 }
 
 /// Everything of ours, in the opposite order.
-fn remove(observed: &Observed) -> Vec<Operation> {
-    let mut steps = firewall_removal(Place::Node, &observed.firewall, observed.chains_noted);
-    steps.extend(observed.rules.iter().cloned().map(|rule| Operation::DeleteRule(Place::Node, rule)));
-    steps.extend(route_step(Place::Node, observed.routes.clone(), RouteEdit::Delete));
-    for slot in Slot::BOTH {
+fn remove(observed: &ObservedState) -> Vec<Operation> {
+    let mut steps = firewall_removal(NetnsPlace::Node, &observed.firewall, observed.chains_noted);
+    steps.extend(observed.rules.iter().cloned().map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)));
+    steps.extend(route_step(NetnsPlace::Node, observed.routes.clone(), RouteEdit::Delete));
+    for slot in ZtunnelSlot::BOTH {
         if let Some(inside) = slot.of(&observed.inside) {
-            let place = Place::Ztunnel(slot);
+            let place = NetnsPlace::Ztunnel(slot);
             steps.extend(firewall_removal(place, &inside.firewall, inside.chains_noted));
             steps.extend(inside.rules.iter().cloned().map(|rule| Operation::DeleteRule(place, rule)));
             steps.extend(route_step(place, inside.routes.clone(), RouteEdit::Delete));
@@ -288,20 +297,20 @@ fn remove(observed: &Observed) -> Vec<Operation> {
             steps.extend(inside.links.keys().cloned().map(|link| Operation::DeleteLink(place, link)));
         }
     }
-    steps.extend(observed.links.keys().cloned().map(|link| Operation::DeleteLink(Place::Node, link)));
+    steps.extend(observed.links.keys().cloned().map(|link| Operation::DeleteLink(NetnsPlace::Node, link)));
     steps.extend(observed.sets.keys().copied().map(Operation::DestroySet));
-    steps.extend(restore_steps(Place::Node, &observed.journal));
+    steps.extend(restore_steps(NetnsPlace::Node, &observed.journal));
     steps
 }
 
-fn restore_steps(place: Place, journal: &BTreeMap<String, String>) -> Vec<Operation> {
+fn restore_steps(place: NetnsPlace, journal: &BTreeMap<String, String>) -> Vec<Operation> {
     let restore =
         |(name, value): (&String, &String)| Operation::RestoreSysctl(place, name.clone(), value.clone());
     journal.iter().map(restore).collect()
 }
 
 fn route_step(
-    place: Place,
+    place: NetnsPlace,
     routes: Vec<PathRoute>,
     edit: impl Fn(PathRoute) -> RouteEdit,
 ) -> Option<Operation> {
@@ -311,14 +320,14 @@ fn route_step(
 
 /// One restore per family with all that differs.
 fn firewall_step(
-    place: Place,
+    place: NetnsPlace,
     wanted: impl Fn(Family) -> RuleSet,
-    observed: &BTreeMap<Family, Saved>,
+    observed: &BTreeMap<Family, SavedTables>,
     ahead: bool,
 ) -> Option<Operation> {
     let (mut texts, mut why) = (Vec::new(), Vec::new());
     for family in Family::BOTH {
-        let nothing = Saved::default();
+        let nothing = SavedTables::default();
         let found = observed.get(&family).unwrap_or(&nothing);
         let change = ChainSet::NODE.apply(&wanted(family), found);
         if !change.is_empty() {
@@ -330,28 +339,32 @@ fn firewall_step(
 }
 
 /// Our rules, and what iptables made for them. Notes that the removal itself makes go with it.
-fn firewall_removal(place: Place, observed: &BTreeMap<Family, Saved>, noted: bool) -> Vec<Operation> {
+fn firewall_removal(
+    place: NetnsPlace,
+    observed: &BTreeMap<Family, SavedTables>,
+    noted: bool,
+) -> Vec<Operation> {
     let rules = firewall_step(place, |_| RuleSet::default(), observed, false);
     let chains = (noted || rules.is_some()).then_some(Operation::RemoveChains(place));
     rules.into_iter().chain(chains).collect()
 }
 
-pub(super) fn node_rules(config: &NodeConfig, desired: &Desired, family: Family) -> RuleSet {
+pub(super) fn node_rules(config: &NodeConfig, desired: &DesiredState, family: Family) -> RuleSet {
     rules_of_slots(config, desired, family, [true; 2])
 }
 
 /// The same, as if only these slots had a ztunnel of whose packets rules speak.
-fn rules_of_slots(config: &NodeConfig, desired: &Desired, family: Family, these: [bool; 2]) -> RuleSet {
-    let slot = |slot: Slot| {
+fn rules_of_slots(config: &NodeConfig, desired: &DesiredState, family: Family, these: [bool; 2]) -> RuleSet {
+    let slot = |slot: ZtunnelSlot| {
         let ztunnel = desired.slot(slot).filter(|_| *slot.of(&these))?;
         let veth = IfName::new(&ztunnel.veth).ok()?;
-        Some(rule_sets::Slot { veth, ztunnel_ip: ztunnel.ip(family)? })
+        Some(rule_sets::ZtunnelEndpoint { veth, ztunnel_ip: ztunnel.ip(family)? })
     };
     let active = desired.active_for(family);
     let dns = active.filter(|(_, ztunnel)| ztunnel.dns).and_then(|(_, ztunnel)| ztunnel.ip(family));
-    let capture = active.is_some() || desired.fallback != Fallback::Open;
-    let slots = Slot::BOTH.map(slot);
-    let host = rule_sets::Host { family, slots, set: config.set(family), dns, capture };
+    let capture = active.is_some() || desired.fallback != ZtunnelFallback::Open;
+    let slots = ZtunnelSlot::BOTH.map(slot);
+    let host = rule_sets::NodeParameters { family, slots, set: config.set(family), dns, capture };
     rule_sets::host(&config.rules, &host)
 }
 
@@ -359,6 +372,6 @@ pub(super) fn inside_rules(config: &NodeConfig, ztunnel: &ZtunnelInstance, famil
     let (Some(ip), Ok(uplink)) = (ztunnel.ip(family), IfName::new(&ztunnel.uplink)) else {
         return RuleSet::default();
     };
-    let inside = rule_sets::Ztunnel { family, uplink: &uplink, ip, dns: ztunnel.dns };
+    let inside = rule_sets::ZtunnelParameters { family, uplink: &uplink, ip, dns: ztunnel.dns };
     rule_sets::ztunnel(&config.rules, &inside)
 }

@@ -6,27 +6,27 @@ use model::TableId;
 
 use super::{
     config::NodeConfig,
-    state::{Observed, RouteTo, Slot, ZtunnelInstance},
+    state::{ObservedState, RouteTo, ZtunnelInstance, ZtunnelSlot},
     want::{Direction, node_link},
 };
 
 /// What the kernel tells of the slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct KernelSlots {
     /// Addresses of the ztunnel that each slot was made for.
     pub ips: [Vec<IpAddr>; 2],
     /// Where new connections go.
-    pub active: Option<Slot>,
+    pub active: Option<ZtunnelSlot>,
 }
 
-impl Known {
+impl KernelSlots {
     /// Reads it off the routes: a slot's return table leads to its ztunnel, the outbound table over the active slot.
     #[must_use]
-    pub fn from(config: &NodeConfig, observed: &Observed) -> Known {
-        let mut known = Known::default();
+    pub fn from(config: &NodeConfig, observed: &ObservedState) -> KernelSlots {
+        let mut known = KernelSlots::default();
         for route in &observed.routes {
             let RouteTo::Via(gateway, link) = &route.to else { continue };
-            for slot in Slot::BOTH {
+            for slot in ZtunnelSlot::BOTH {
                 if route.table == TableId(config.tables.slot_return + slot.number()) {
                     slot.of_mut(&mut known.ips).push(*gateway);
                 }
@@ -43,44 +43,48 @@ impl Known {
 
 /// Who is where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Assignment {
+pub struct SlotAssignment {
     /// The ztunnels, by slot.
     pub slots: [Option<ZtunnelInstance>; 2],
     /// The slot of new connections.
-    pub active: Option<Slot>,
+    pub active: Option<ZtunnelSlot>,
 }
 
 /// Leaves every ztunnel that lives where it is, and finds a place for the active one. If two others have the slots, the
 /// one that is not used for new connections loses its own, and its connections with it: a third ztunnel on one node
 /// means that the first should have ended long ago.
 #[must_use]
-pub fn assign(known: &Known, living: &[ZtunnelInstance], active: Option<&str>) -> Assignment {
-    let kept = |slot: Slot| {
+pub fn assign(known: &KernelSlots, living: &[ZtunnelInstance], active: Option<&str>) -> SlotAssignment {
+    let kept = |slot: ZtunnelSlot| {
         let ips = slot.of(&known.ips);
         living.iter().find(|ztunnel| ztunnel.ips.iter().any(|ip| ips.contains(ip))).cloned()
     };
-    let [zero, one] = Slot::BOTH.map(kept);
+    let [zero, one] = ZtunnelSlot::BOTH.map(kept);
     // One ztunnel in both slots: the state of a plan that was cut off.
     let one = one.filter(|one| zero.as_ref().is_none_or(|zero| zero.uid != one.uid));
     let mut slots = [zero, one];
     let Some(ztunnel) = living.iter().find(|ztunnel| Some(ztunnel.uid.as_str()) == active) else {
-        return Assignment { slots, active: None };
+        return SlotAssignment { slots, active: None };
     };
-    let has = |slot: &Slot| slot.of(&slots).as_ref().is_some_and(|found| found.uid == ztunnel.uid);
-    let free = |slot: &Slot| slot.of(&slots).is_none();
-    let place = Slot::BOTH
+    let has = |slot: &ZtunnelSlot| slot.of(&slots).as_ref().is_some_and(|found| found.uid == ztunnel.uid);
+    let free = |slot: &ZtunnelSlot| slot.of(&slots).is_none();
+    let place = ZtunnelSlot::BOTH
         .into_iter()
         .find(has)
-        .or_else(|| Slot::BOTH.into_iter().find(free))
-        .unwrap_or_else(|| known.active.map_or(Slot::Zero, Slot::other));
+        .or_else(|| ZtunnelSlot::BOTH.into_iter().find(free))
+        .unwrap_or_else(|| known.active.map_or(ZtunnelSlot::Zero, ZtunnelSlot::other));
     *place.of_mut(&mut slots) = Some(ztunnel.clone());
-    Assignment { slots, active: Some(place) }
+    SlotAssignment { slots, active: Some(place) }
 }
 
 /// Gives a slot that nobody has to the ztunnel that is coming: all that it needs is made before it is ready, and a
 /// switch has only to lead new connections there.
 #[must_use]
-pub fn prepare(mut assigned: Assignment, living: &[ZtunnelInstance], coming: Option<&str>) -> Assignment {
+pub fn prepare(
+    mut assigned: SlotAssignment,
+    living: &[ZtunnelInstance],
+    coming: Option<&str>,
+) -> SlotAssignment {
     let has = |ztunnel: &ZtunnelInstance| assigned.slots.iter().flatten().any(|slot| slot.uid == ztunnel.uid);
     let next = living.iter().find(|ztunnel| Some(ztunnel.uid.as_str()) == coming && !has(ztunnel));
     if let (Some(next), Some(free)) = (next.cloned(), assigned.slots.iter_mut().find(|slot| slot.is_none())) {
@@ -103,23 +107,23 @@ mod tests {
         }
     }
 
-    fn known(zero: &[u8], one: &[u8], active: Option<Slot>) -> Known {
+    fn known(zero: &[u8], one: &[u8], active: Option<ZtunnelSlot>) -> KernelSlots {
         let ips = |numbers: &[u8]| numbers.iter().map(|number| [10, 0, 0, *number].into()).collect();
-        Known { ips: [ips(zero), ips(one)], active }
+        KernelSlots { ips: [ips(zero), ips(one)], active }
     }
 
     /// What the kernel tells of both slots and the active one, who lives, who is to be active; who is where then.
     struct Case {
-        known: ([&'static [u8]; 2], Option<Slot>),
+        known: ([&'static [u8]; 2], Option<ZtunnelSlot>),
         living: &'static [u8],
         active: Option<u8>,
-        wanted: ([Option<u8>; 2], Option<Slot>),
+        wanted: ([Option<u8>; 2], Option<ZtunnelSlot>),
     }
 
     #[test]
     fn the_active_one_gets_a_place_and_the_living_keep_theirs() {
-        const ZERO: Option<Slot> = Some(Slot::Zero);
-        const ONE: Option<Slot> = Some(Slot::One);
+        const ZERO: Option<ZtunnelSlot> = Some(ZtunnelSlot::Zero);
+        const ONE: Option<ZtunnelSlot> = Some(ZtunnelSlot::One);
         let case = |known, living, active, wanted| Case { known, living, active, wanted };
         let table = [
             case(([&[], &[]], None), &[], None, ([None, None], None)),
@@ -144,11 +148,11 @@ mod tests {
     #[test]
     fn one_that_is_coming_gets_a_slot_only_if_nobody_has_it() {
         let living: Vec<ZtunnelInstance> = [1, 2, 3].map(ztunnel).to_vec();
-        let with = |zero: Option<u8>, one: Option<u8>, active| Assignment {
+        let with = |zero: Option<u8>, one: Option<u8>, active| SlotAssignment {
             slots: [zero, one].map(|number| number.map(ztunnel)),
             active,
         };
-        let (zero, one) = (Some(Slot::Zero), Some(Slot::One));
+        let (zero, one) = (Some(ZtunnelSlot::Zero), Some(ZtunnelSlot::One));
         let cases = [
             (with(None, None, None), Some("z1"), with(Some(1), None, None)),
             (with(Some(1), None, zero), Some("z2"), with(Some(1), Some(2), zero)),

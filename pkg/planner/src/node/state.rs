@@ -7,59 +7,59 @@ use std::{
 };
 
 use model::{Family, IpNet, Mark, TableId};
-use rules::Saved;
+use rules::SavedTables;
 
-use super::config::Fallback;
+use super::config::ZtunnelFallback;
 
 /// One of the two paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Slot {
+pub enum ZtunnelSlot {
     /// Slot 0.
     Zero,
     /// Slot 1.
     One,
 }
 
-impl Slot {
+impl ZtunnelSlot {
     /// Both, 0 first.
-    pub const BOTH: [Slot; 2] = [Slot::Zero, Slot::One];
+    pub const BOTH: [ZtunnelSlot; 2] = [ZtunnelSlot::Zero, ZtunnelSlot::One];
 
     /// 0 or 1.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
-            Slot::Zero => 0,
-            Slot::One => 1,
+            ZtunnelSlot::Zero => 0,
+            ZtunnelSlot::One => 1,
         }
     }
 
     /// The other one.
     #[must_use]
-    pub const fn other(self) -> Slot {
+    pub const fn other(self) -> ZtunnelSlot {
         match self {
-            Slot::Zero => Slot::One,
-            Slot::One => Slot::Zero,
+            ZtunnelSlot::Zero => ZtunnelSlot::One,
+            ZtunnelSlot::One => ZtunnelSlot::Zero,
         }
     }
 
     /// This slot's part of a pair.
     pub fn of<T>(self, [zero, one]: &[T; 2]) -> &T {
         match self {
-            Slot::Zero => zero,
-            Slot::One => one,
+            ZtunnelSlot::Zero => zero,
+            ZtunnelSlot::One => one,
         }
     }
 
     /// The same, to change it.
     pub fn of_mut<T>(self, [zero, one]: &mut [T; 2]) -> &mut T {
         match self {
-            Slot::Zero => zero,
-            Slot::One => one,
+            ZtunnelSlot::Zero => zero,
+            ZtunnelSlot::One => one,
         }
     }
 }
 
-impl fmt::Display for Slot {
+impl fmt::Display for ZtunnelSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.number().fmt(f)
     }
@@ -89,22 +89,22 @@ impl ZtunnelInstance {
 }
 
 /// Enrolled addresses and the UIDs of their pods.
-pub type Members = BTreeMap<IpAddr, String>;
+pub type MemberAddresses = BTreeMap<IpAddr, String>;
 
 /// What should be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Desired {
+pub struct DesiredState {
     /// The ztunnels with a path, by slot.
     pub slots: [Option<ZtunnelInstance>; 2],
     /// Where new connections go.
-    pub active: Option<Slot>,
+    pub active: Option<ZtunnelSlot>,
     /// Who is enrolled.
-    pub members: Members,
+    pub members: MemberAddresses,
     /// What happens when no slot is active.
-    pub fallback: Fallback,
+    pub fallback: ZtunnelFallback,
 }
 
-impl Desired {
+impl DesiredState {
     /// The families that anybody uses: those of the enrolled addresses and of the ztunnels.
     #[must_use]
     pub fn families(&self) -> BTreeSet<Family> {
@@ -114,7 +114,7 @@ impl Desired {
 
     /// The generation of a slot.
     #[must_use]
-    pub fn slot(&self, slot: Slot) -> Option<&ZtunnelInstance> {
+    pub fn slot(&self, slot: ZtunnelSlot) -> Option<&ZtunnelInstance> {
         slot.of(&self.slots).as_ref()
     }
 
@@ -126,7 +126,7 @@ impl Desired {
 
     /// The active slot, if it serves a family.
     #[must_use]
-    pub fn active_for(&self, family: Family) -> Option<(Slot, &ZtunnelInstance)> {
+    pub fn active_for(&self, family: Family) -> Option<(ZtunnelSlot, &ZtunnelInstance)> {
         let slot = self.active?;
         let generation = self.slot(slot)?;
         generation.ip(family).map(|_| (slot, generation))
@@ -228,7 +228,7 @@ pub struct ObservedInside {
     /// Routes of our table.
     pub routes: Vec<PathRoute>,
     /// Its firewall.
-    pub firewall: BTreeMap<Family, Saved>,
+    pub firewall: BTreeMap<Family, SavedTables>,
     /// Kernel settings that we care about, by name under `/proc/sys`.
     pub sysctls: BTreeMap<String, String>,
     /// How such settings were before we changed them.
@@ -239,11 +239,11 @@ pub struct ObservedInside {
 
 /// What is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct ObservedState {
     /// Members of the set of each family that has one, with the UID in their comment.
     pub sets: BTreeMap<Family, BTreeMap<IpAddr, Option<String>>>,
     /// The node's firewall.
-    pub firewall: BTreeMap<Family, Saved>,
+    pub firewall: BTreeMap<Family, SavedTables>,
     /// Policy rules at our priorities that could be ours.
     pub rules: Vec<PathRule>,
     /// Routes of our tables.

@@ -8,8 +8,8 @@ use std::{
 use model::{Family, IpNet, Mark, TableId};
 
 use super::{
-    config::{Fallback, LinkKind, NodeConfig, Tables, host},
-    state::{Desired, PathRoute, PathRule, RouteTo, Slot, ZtunnelInstance},
+    config::{LinkKind, NodeConfig, RouteTables, ZtunnelFallback, host},
+    state::{DesiredState, PathRoute, PathRule, RouteTo, ZtunnelInstance, ZtunnelSlot},
 };
 
 /// Metric of the routes that carry traffic.
@@ -43,9 +43,9 @@ impl Direction {
 
 /// A pair of links from the node into a ztunnel's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct LinkPair {
     /// The slot.
-    pub slot: Slot,
+    pub slot: ZtunnelSlot,
     /// What it carries.
     pub direction: Direction,
     /// The node's end.
@@ -56,8 +56,8 @@ pub struct Pair {
 
 /// The pairs of a slot.
 #[must_use]
-pub fn pairs(slot: Slot) -> [Pair; 2] {
-    Direction::BOTH.map(|direction| Pair {
+pub fn pairs(slot: ZtunnelSlot) -> [LinkPair; 2] {
+    Direction::BOTH.map(|direction| LinkPair {
         slot,
         direction,
         node: node_link(direction, slot),
@@ -65,18 +65,18 @@ pub fn pairs(slot: Slot) -> [Pair; 2] {
     })
 }
 
-pub(super) fn node_link(direction: Direction, slot: Slot) -> String {
+pub(super) fn node_link(direction: Direction, slot: ZtunnelSlot) -> String {
     format!("{}{slot}", direction.name())
 }
 
 /// Addresses of one end of all pairs of a slot.
 pub(super) fn addresses(
     config: &NodeConfig,
-    slot: Slot,
+    slot: ZtunnelSlot,
     generation: &ZtunnelInstance,
     on_node: bool,
 ) -> BTreeSet<(String, IpNet)> {
-    let of = |pair: Pair, family| {
+    let of = |pair: LinkPair, family| {
         let ends = config.ends(pair.direction == Direction::Inbound, slot, family);
         if on_node { (pair.node, ends.node) } else { (pair.ztunnel, ends.ztunnel) }
     };
@@ -84,17 +84,17 @@ pub(super) fn addresses(
     families.flat_map(|family| pairs(slot).map(|pair| of(pair, family))).collect()
 }
 
-fn via(config: &NodeConfig, direction: Direction, slot: Slot, family: Family) -> RouteTo {
+fn via(config: &NodeConfig, direction: Direction, slot: ZtunnelSlot, family: Family) -> RouteTo {
     let ends = config.ends(direction == Direction::Inbound, slot, family);
     RouteTo::Via(ends.ztunnel.addr(), node_link(direction, slot))
 }
 
 /// All routes of our tables on the node. What comes first must be there first.
-pub(super) fn routes(config: &NodeConfig, desired: &Desired) -> Vec<PathRoute> {
+pub(super) fn routes(config: &NodeConfig, desired: &DesiredState) -> Vec<PathRoute> {
     let mut routes = Vec::new();
     for family in desired.families() {
         routes.extend(fallback(config.tables.outbound, family, None, desired.fallback));
-        for slot in Slot::BOTH {
+        for slot in ZtunnelSlot::BOTH {
             let answers = config.tables.slot_return + slot.number();
             routes.extend(fallback(answers, family, None, desired.fallback));
             if let Some(ztunnel) = desired.slot(slot) {
@@ -120,8 +120,8 @@ pub(super) fn routes(config: &NodeConfig, desired: &Desired) -> Vec<PathRoute> {
 pub fn member_routes(
     config: &NodeConfig,
     ip: IpAddr,
-    active: Option<Slot>,
-    policy: Fallback,
+    active: Option<ZtunnelSlot>,
+    policy: ZtunnelFallback,
 ) -> Vec<PathRoute> {
     let (family, dst, table) = (Family::of(ip), Some(host(ip)), TableId(config.tables.inbound));
     let mut routes: Vec<PathRoute> =
@@ -134,11 +134,11 @@ pub fn member_routes(
 }
 
 /// The route that catches what has no ztunnel.
-fn fallback(table: u32, family: Family, dst: Option<IpNet>, policy: Fallback) -> Option<PathRoute> {
+fn fallback(table: u32, family: Family, dst: Option<IpNet>, policy: ZtunnelFallback) -> Option<PathRoute> {
     let to = match policy {
-        Fallback::Hold => RouteTo::Blackhole,
-        Fallback::Reject => RouteTo::Unreachable,
-        Fallback::Open => return None,
+        ZtunnelFallback::Hold => RouteTo::Blackhole,
+        ZtunnelFallback::Reject => RouteTo::Unreachable,
+        ZtunnelFallback::Open => return None,
     };
     Some(PathRoute { family, table: TableId(table), dst, metric: FALLBACK_METRIC, to })
 }
@@ -146,13 +146,13 @@ fn fallback(table: u32, family: Family, dst: Option<IpNet>, policy: Fallback) ->
 /// What a tunnel sends has the mark of what is in it, and must not go into the tunnel again.
 fn carrier_routes(
     config: &NodeConfig,
-    slot: Slot,
+    slot: ZtunnelSlot,
     ztunnel: &ZtunnelInstance,
     family: Family,
 ) -> Vec<PathRoute> {
     let remote = ztunnel.ips.first().copied().filter(|ip| Family::of(*ip) == family);
     let Some(ip) = remote.filter(|_| config.links != LinkKind::Veth) else { return Vec::new() };
-    let Tables { outbound, slot_inbound, slot_outbound, .. } = config.tables;
+    let RouteTables { outbound, slot_inbound, slot_outbound, .. } = config.tables;
     let tables = [outbound, slot_inbound + slot.number(), slot_outbound + slot.number()];
     let to = |table| {
         let to = RouteTo::Via(ip, ztunnel.veth.clone());
@@ -165,7 +165,12 @@ fn carrier_routes(
 /// connection would, so that the connections of a ztunnel that is gone are reset by the next one instead of hanging. An
 /// answer to a ztunnel is not so: its destination is a client's address, and it would leave the node. So both slots'
 /// tables of answers have one, whether or not a ztunnel is there.
-fn slot_routes(config: &NodeConfig, slot: Slot, ztunnel: &ZtunnelInstance, family: Family) -> Vec<PathRoute> {
+fn slot_routes(
+    config: &NodeConfig,
+    slot: ZtunnelSlot,
+    ztunnel: &ZtunnelInstance,
+    family: Family,
+) -> Vec<PathRoute> {
     let Some(ip) = ztunnel.ip(family) else { return Vec::new() };
     let tables = config.tables;
     let ways = [
@@ -186,9 +191,9 @@ fn slot_routes(config: &NodeConfig, slot: Slot, ztunnel: &ZtunnelInstance, famil
 /// (`rp_filter`) have none, and are routed as if we were not there.
 pub(super) fn rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     let marks = &config.rules.marks;
-    let Tables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = config.tables;
+    let RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = config.tables;
     let both = |mark: Mark, base: u32| {
-        Slot::BOTH.map(|slot| {
+        ZtunnelSlot::BOTH.map(|slot| {
             let of_slot = *slot.of(&marks.slots);
             let mark = Mark { value: mark.value | of_slot.value, mask: mark.mask | of_slot.mask };
             (mark, base + slot.number())
@@ -238,7 +243,7 @@ pub(super) fn inside(config: &NodeConfig, ztunnel: &ZtunnelInstance) -> (Vec<Pat
 /// and counts more than both. On our own links nobody else could want another one. Accepting local addresses is for
 /// connections of this host.
 pub(super) fn node_sysctls(
-    slot: Slot,
+    slot: ZtunnelSlot,
     ztunnel: &ZtunnelInstance,
     observed: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
@@ -257,11 +262,11 @@ pub(super) fn node_sysctls(
 /// addresses of pods, to where they send: with a port that the pod itself may have chosen for the same destination, the
 /// node would take both connections for one. So ztunnels choose theirs from below the range that pods have, and the two
 /// slots from different halves.
-pub(super) fn inside_sysctls(slot: Slot) -> BTreeMap<String, String> {
+pub(super) fn inside_sysctls(slot: ZtunnelSlot) -> BTreeMap<String, String> {
     let names = Direction::BOTH.map(|direction| format!("net/ipv4/conf/p{}/rp_filter", direction.name()));
     let ports = match slot {
-        Slot::Zero => "16384\t24575",
-        Slot::One => "24576\t32767",
+        ZtunnelSlot::Zero => "16384\t24575",
+        ZtunnelSlot::One => "24576\t32767",
     };
     let checks = names.into_iter().map(|name| (name, "2".to_owned()));
     checks.chain([(PORTS.to_owned(), ports.to_owned())]).collect()
@@ -292,7 +297,7 @@ pub fn inside_table() -> TableId {
 
 /// Names of the node's kernel settings that matter to a slot and its ztunnel's veth link.
 #[must_use]
-pub fn watched_sysctls(slot: Slot, veth: &str) -> Vec<String> {
+pub fn watched_sysctls(slot: ZtunnelSlot, veth: &str) -> Vec<String> {
     let of_veth = [(veth.to_owned(), "rp_filter"), (veth.to_owned(), "accept_local")];
     let of_all = [("all".to_owned(), "rp_filter")];
     let of_ours = pairs(slot).map(|pair| (pair.node, "rp_filter"));
@@ -303,5 +308,5 @@ pub fn watched_sysctls(slot: Slot, veth: &str) -> Vec<String> {
 /// The same inside a ztunnel's namespace.
 #[must_use]
 pub fn watched_inside_sysctls() -> Vec<String> {
-    inside_sysctls(Slot::Zero).into_keys().collect()
+    inside_sysctls(ZtunnelSlot::Zero).into_keys().collect()
 }

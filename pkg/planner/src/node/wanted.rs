@@ -9,13 +9,13 @@ use rules::RuleSet;
 use super::{
     config::NodeConfig,
     plan::{inside_rules, node_rules},
-    state::{Desired, Observed, PathRoute, PathRule, Slot, ZtunnelInstance},
-    want::{self, Pair},
+    state::{DesiredState, ObservedState, PathRoute, PathRule, ZtunnelInstance, ZtunnelSlot},
+    want::{self, LinkPair},
 };
 
 /// The node's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedNode {
     /// Families that have a set.
     pub families: BTreeSet<Family>,
     /// Policy rules.
@@ -23,7 +23,7 @@ pub struct Wanted {
     /// Routes of our tables.
     pub routes: Vec<PathRoute>,
     /// Pairs of links.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<LinkPair>,
     /// Addresses of the links' ends on the node.
     pub addresses: BTreeSet<(String, IpNet)>,
     /// Kernel settings.
@@ -52,12 +52,12 @@ pub struct WantedInside {
 /// Lists what [`super::plan`] works towards. Which kernel settings that are depends on those of others, so it looks at what
 /// is observed.
 #[must_use]
-pub fn wanted(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Wanted {
+pub fn wanted(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> WantedNode {
     let families = desired.families();
-    let slots = || Slot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.slot(slot)?)));
+    let slots = || ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.slot(slot)?)));
     let inside =
-        Slot::BOTH.map(|slot| desired.slot(slot).map(|ztunnel| wanted_inside(config, slot, ztunnel)));
-    Wanted {
+        ZtunnelSlot::BOTH.map(|slot| desired.slot(slot).map(|ztunnel| wanted_inside(config, slot, ztunnel)));
+    WantedNode {
         rules: families.iter().flat_map(|family| want::rules(config, *family)).collect(),
         routes: want::routes(config, desired),
         pairs: slots().flat_map(|(slot, _)| want::pairs(slot)).collect(),
@@ -70,8 +70,8 @@ pub fn wanted(config: &NodeConfig, desired: &Desired, observed: &Observed) -> Wa
 }
 
 /// What was changed before, and suits as it is, is ours as well.
-fn node_sysctls(desired: &Desired, observed: &Observed) -> BTreeMap<String, String> {
-    let slots = Slot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.slot(slot)?)));
+fn node_sysctls(desired: &DesiredState, observed: &ObservedState) -> BTreeMap<String, String> {
+    let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.slot(slot)?)));
     let mut wanted: BTreeMap<String, String> =
         slots.flat_map(|(slot, ztunnel)| want::node_sysctls(slot, ztunnel, &observed.sysctls)).collect();
     for (name, value) in observed.sysctls.iter().filter(|(name, _)| observed.journal.contains_key(*name)) {
@@ -80,7 +80,7 @@ fn node_sysctls(desired: &Desired, observed: &Observed) -> BTreeMap<String, Stri
     wanted
 }
 
-fn wanted_inside(config: &NodeConfig, slot: Slot, ztunnel: &ZtunnelInstance) -> WantedInside {
+fn wanted_inside(config: &NodeConfig, slot: ZtunnelSlot, ztunnel: &ZtunnelInstance) -> WantedInside {
     let (rules, routes) = want::inside(config, ztunnel);
     WantedInside {
         rules,

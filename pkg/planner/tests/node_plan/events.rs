@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use model::{Family, Mark, TableId};
 use planner::node::{
-    Assignment, Desired, Fallback, Known, Members, PathRoute, PathRule, RouteTo, Slot, assign,
+    DesiredState, KernelSlots, MemberAddresses, PathRoute, PathRule, RouteTo, SlotAssignment,
+    ZtunnelFallback, ZtunnelSlot, assign,
 };
 use proptest::{collection::vec, prelude::*, sample::select};
 
@@ -21,7 +22,7 @@ pub(crate) struct Aim {
     living: BTreeSet<u8>,
     active: Option<u8>,
     members: Vec<(usize, u8)>,
-    pub(crate) fallback: Fallback,
+    pub(crate) fallback: ZtunnelFallback,
 }
 
 #[derive(Clone, Debug)]
@@ -42,11 +43,11 @@ pub(crate) fn member_ip(index: usize) -> IpAddr {
     if index < 4 { [10, 1, 0, last].into() } else { [0xfd01, 0, 0, 0, 0, 0, 0, u16::from(last)].into() }
 }
 
-pub(crate) fn fallbacks() -> impl Strategy<Value = Fallback> {
-    prop_oneof![3 => Just(Fallback::Hold), 1 => Just(Fallback::Reject), 1 => Just(Fallback::Open)]
+pub(crate) fn fallbacks() -> impl Strategy<Value = ZtunnelFallback> {
+    prop_oneof![3 => Just(ZtunnelFallback::Hold), 1 => Just(ZtunnelFallback::Reject), 1 => Just(ZtunnelFallback::Open)]
 }
 
-pub(crate) fn aims(fallback: impl Strategy<Value = Fallback>) -> impl Strategy<Value = Aim> {
+pub(crate) fn aims(fallback: impl Strategy<Value = ZtunnelFallback>) -> impl Strategy<Value = Aim> {
     let forced = prop::option::weighted(0.4, (0..5u8, 0..5u8).prop_map(|(zero, one)| [zero, one]));
     let living = prop::collection::btree_set(select(&ZTUNNELS), 0..3);
     let active = prop::option::weighted(0.8, select(&ZTUNNELS));
@@ -87,37 +88,41 @@ impl Aim {
         Aim { members: other.members.clone(), ..self }
     }
 
-    pub(crate) fn at_rest(fallback: Fallback) -> Aim {
+    pub(crate) fn at_rest(fallback: ZtunnelFallback) -> Aim {
         Aim { forced: None, living: BTreeSet::new(), active: None, members: Vec::new(), fallback }
     }
 
     /// These have the slots, and none is active.
     pub(crate) fn held(slots: [u8; 2], member: usize) -> Aim {
-        Aim { forced: Some(slots), members: vec![(member, 0)], ..Aim::at_rest(Fallback::Hold) }
+        Aim { forced: Some(slots), members: vec![(member, 0)], ..Aim::at_rest(ZtunnelFallback::Hold) }
     }
 
     /// Who gets which slot in this world.
-    fn slots(&self, world: &mut World) -> ([Option<u8>; 2], Option<Slot>) {
+    fn slots(&self, world: &mut World) -> ([Option<u8>; 2], Option<ZtunnelSlot>) {
         let alive = |number: &u8| world.pods.contains_key(number);
         if let Some([zero, one]) = self.forced {
             let one = Some(one).filter(|one| *one != zero).filter(alive);
             let slots = [Some(zero).filter(alive), one];
-            let active = Slot::BOTH.into_iter().find(|slot| slot.of(&slots).is_some());
+            let active = ZtunnelSlot::BOTH.into_iter().find(|slot| slot.of(&slots).is_some());
             return (slots, active.filter(|_| self.active.is_some()));
         }
         let living: Vec<_> = self.living.iter().filter(|number| alive(number)).map(|n| ztunnel(*n)).collect();
-        let known = Known::from(&world.config.clone(), &world.observe(&[None, None]));
+        let known = KernelSlots::from(&world.config.clone(), &world.observe(&[None, None]));
         let active = self.active.map(|number| ztunnel(number).uid);
-        let Assignment { slots, active } = assign(&known, &living, active.as_deref());
+        let SlotAssignment { slots, active } = assign(&known, &living, active.as_deref());
         (slots.map(|slot| ZTUNNELS.into_iter().find(|n| Some(ztunnel(*n)) == slot)), active)
     }
 
-    pub(crate) fn desired(&self, world: &mut World) -> (Desired, [Option<u8>; 2]) {
+    pub(crate) fn desired(&self, world: &mut World) -> (DesiredState, [Option<u8>; 2]) {
         let (slots, active) = self.slots(world);
-        let members: Members =
+        let members: MemberAddresses =
             self.members.iter().map(|(index, uid)| (member_ip(*index), format!("u{uid}"))).collect();
-        let desired =
-            Desired { slots: slots.map(|slot| slot.map(ztunnel)), active, members, fallback: self.fallback };
+        let desired = DesiredState {
+            slots: slots.map(|slot| slot.map(ztunnel)),
+            active,
+            members,
+            fallback: self.fallback,
+        };
         (desired, slots)
     }
 }
@@ -125,7 +130,7 @@ impl Aim {
 impl World {
     /// The ztunnels whose slots the kernel shows, as an uninstallation finds them.
     pub(crate) fn found_slots(&mut self) -> [Option<u8>; 2] {
-        let known = Known::from(&self.config.clone(), &self.observe(&[None, None]));
+        let known = KernelSlots::from(&self.config.clone(), &self.observe(&[None, None]));
         let alive = |number: &u8| self.pods.contains_key(number);
         let of = |ips: Vec<IpAddr>| {
             ZTUNNELS.into_iter().filter(alive).find(|n| ztunnel(*n).ips.iter().any(|ip| ips.contains(ip)))

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use model::{Family, IfName, TableId};
 use planner::node::{PathRoute, RouteTo};
-use rules::{Is, Match, Proto, Rule, Side, States, Table, Target};
+use rules::{AddressSide, CtStates, Match, MatchValue, Rule, Table, Target, TransportProtocol};
 
 use crate::world::{Netns, Ns, World};
 
@@ -132,15 +132,15 @@ impl Walk<'_> {
     }
 
     fn matches(&self, rule: &Rule) -> bool {
-        let net = |is: &Option<Is<model::IpNet>>, ip| {
+        let net = |is: &Option<MatchValue<model::IpNet>>, ip| {
             is.as_ref().is_none_or(|is| is.value.contains(&ip) != is.negated)
         };
-        let link = |is: &Is<IfName>| self.is_input(is.value.as_str()) != is.negated;
+        let link = |is: &MatchValue<IfName>| self.is_input(is.value.as_str()) != is.negated;
         net(&rule.source, self.packet.src)
             && net(&rule.dest, self.packet.dst)
             && rule.input.as_ref().is_none_or(link)
             && rule.output.is_none()
-            && rule.proto.as_ref().is_none_or(|is| (is.value == Proto::Tcp) != is.negated)
+            && rule.proto.as_ref().is_none_or(|is| (is.value == TransportProtocol::Tcp) != is.negated)
             && rule.matches.iter().all(|condition| self.meets(condition))
     }
 
@@ -153,10 +153,10 @@ impl Walk<'_> {
         match condition {
             Match::Mark(is) => (self.mark & is.value.mask == is.value.value) != is.negated,
             Match::ConnMark(is) => (self.connmark & is.value.mask == is.value.value) != is.negated,
-            Match::CtState(States::New) => !self.packet.established,
-            Match::CtState(States::RelatedEstablished) => self.packet.established,
+            Match::CtState(CtStates::New) => !self.packet.established,
+            Match::CtState(CtStates::RelatedEstablished) => self.packet.established,
             Match::Set { side, negated, .. } => {
-                let ip = if *side == Side::Source { self.packet.src } else { self.packet.dst };
+                let ip = if *side == AddressSide::Source { self.packet.src } else { self.packet.dst };
                 let set = self.world.sets.get(&Family::of(ip));
                 set.is_some_and(|set| set.contains_key(&ip)) != *negated
             }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use model::{Family, IpNet};
-use planner::node::{Desired, PathRoute, PathRule, wanted};
-use rules::{ChainSet, Line, RuleSet, Saved};
+use planner::node::{DesiredState, PathRoute, PathRule, wanted};
+use rules::{ChainSet, RuleLine, RuleSet, SavedTables};
 
 use crate::world::World;
 
@@ -18,11 +18,11 @@ struct Objects<'a> {
     links: BTreeSet<String>,
     addresses: &'a BTreeSet<(String, IpNet)>,
     sysctls: &'a BTreeMap<String, String>,
-    firewall: BTreeMap<Family, Vec<Line>>,
+    firewall: BTreeMap<Family, Vec<RuleLine>>,
 }
 
 /// Everything that is listed is there, and everything of ours that is there is listed.
-pub(crate) fn assert_as_listed(world: &mut World, desired: &Desired) {
+pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
     let seen = world.observe(&world.slots.clone());
     let listed = wanted(&world.config, desired, &seen);
     assert_eq!(listed.families, seen.sets.keys().copied().collect(), "families");
@@ -92,19 +92,19 @@ fn sorted<T: Ord + Clone + Debug>(all: &[T]) -> Vec<T> {
     all
 }
 
-fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> BTreeMap<Family, Vec<Line>> {
+fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> BTreeMap<Family, Vec<RuleLine>> {
     let of = |(family, set): (&Family, &RuleSet)| (*family, in_chains(set.lines()));
     sets.iter().map(of).filter(|(_, lines)| !lines.is_empty()).collect()
 }
 
-fn seen_lines(saved: &BTreeMap<Family, Saved>) -> BTreeMap<Family, Vec<Line>> {
-    let lines = |saved: &Saved| ChainSet::NODE.lines(saved).into_iter().map(|seen| seen.line).collect();
-    let of = |(family, saved): (&Family, &Saved)| (*family, in_chains(lines(saved)));
+fn seen_lines(saved: &BTreeMap<Family, SavedTables>) -> BTreeMap<Family, Vec<RuleLine>> {
+    let lines = |saved: &SavedTables| ChainSet::NODE.lines(saved).into_iter().map(|seen| seen.line).collect();
+    let of = |(family, saved): (&Family, &SavedTables)| (*family, in_chains(lines(saved)));
     saved.iter().map(of).filter(|(_, lines)| !lines.is_empty()).collect()
 }
 
 /// By chain; the order within one counts.
-fn in_chains(mut lines: Vec<Line>) -> Vec<Line> {
+fn in_chains(mut lines: Vec<RuleLine>) -> Vec<RuleLine> {
     lines.sort_by(|a, b| (a.table, &a.chain).cmp(&(b.table, &b.chain)));
     lines
 }

@@ -1,6 +1,6 @@
 //! The order of single plans.
 
-use planner::node::{Desired, Fallback, Operation, Place};
+use planner::node::{DesiredState, NetnsPlace, Operation, ZtunnelFallback};
 
 use crate::{
     events::{Aim, member_ip},
@@ -22,7 +22,7 @@ fn kinds(steps: &[Operation]) -> Vec<&'static str> {
 }
 
 fn hold() -> Aim {
-    Aim::at_rest(Fallback::Hold)
+    Aim::at_rest(ZtunnelFallback::Hold)
 }
 
 #[test]
@@ -90,22 +90,25 @@ fn a_switch_without_a_change_of_dns_leaves_the_firewall() {
     zs.iter_mut().for_each(|ztunnel| ztunnel.dns = false);
     let members = [(member_ip(0), "u".to_owned()), (member_ip(4), "u".to_owned())].into();
     let slots = zs.map(Some);
-    let desired = |active| Desired { slots: slots.clone(), active: Some(active), ..Desired::default() };
-    let mut desired = planner::node::Slot::BOTH.map(desired);
+    let desired =
+        |active| DesiredState { slots: slots.clone(), active: Some(active), ..DesiredState::default() };
+    let mut desired = planner::node::ZtunnelSlot::BOTH.map(desired);
     desired.iter_mut().for_each(|desired| desired.members = std::collections::BTreeMap::clone(&members));
     let numbers = [Some(1), Some(2)];
     let first = world.plan(Some(&desired[0]), &numbers);
     apply_all(&mut world, &first);
     let switch = world.plan(Some(&desired[1]), &numbers);
-    let [Operation::Routes(Place::Node, edits)] = switch.as_slice() else { panic!("{switch:?}") };
+    let [Operation::Routes(NetnsPlace::Node, edits)] = switch.as_slice() else { panic!("{switch:?}") };
     assert_eq!(edits.len(), 4, "two defaults, two addresses");
 }
 
 #[test]
 fn a_link_made_anew_gets_its_settings_anew() {
     let mut world = World::new(1);
-    let both =
-        |slots: [Option<u8>; 2]| Desired { slots: slots.map(|slot| slot.map(ztunnel)), ..Desired::default() };
+    let both = |slots: [Option<u8>; 2]| DesiredState {
+        slots: slots.map(|slot| slot.map(ztunnel)),
+        ..DesiredState::default()
+    };
     for slots in [[Some(1), None], [None, Some(1)], [Some(1), Some(2)], [Some(2), Some(1)]] {
         let desired = both(slots);
         let steps = world.plan(Some(&desired), &slots);
@@ -118,17 +121,17 @@ fn a_link_made_anew_gets_its_settings_anew() {
 #[test]
 fn what_catches_traffic_is_there_before_a_link_goes() {
     let mut world = World::new(1);
-    let open = |slots: [Option<u8>; 2], fallback| Desired {
+    let open = |slots: [Option<u8>; 2], fallback| DesiredState {
         slots: slots.map(|slot| slot.map(ztunnel)),
-        active: Some(planner::node::Slot::Zero),
+        active: Some(planner::node::ZtunnelSlot::Zero),
         members: [(member_ip(0), "u".to_owned())].into(),
         fallback,
     };
     let slots = [Some(1), None];
-    let first = world.plan(Some(&open(slots, Fallback::Open)), &slots);
+    let first = world.plan(Some(&open(slots, ZtunnelFallback::Open)), &slots);
     apply_all(&mut world, &first);
     let slots = [Some(2), None];
-    let steps = world.plan(Some(&open(slots, Fallback::Hold)), &slots);
+    let steps = world.plan(Some(&open(slots, ZtunnelFallback::Hold)), &slots);
     let place = |kind| steps.iter().position(|step| step.kind() == kind).unwrap();
     assert!(place("routes") < place("delete-link"), "{steps:?}");
 }
@@ -136,24 +139,24 @@ fn what_catches_traffic_is_there_before_a_link_goes() {
 /// What sends packets into a ztunnel waits for all that is behind it; and nothing is taken away early.
 #[test]
 fn only_rules_that_change_no_way_of_a_pod_are_done_ahead() {
-    let ahead = |steps: &[Operation]| -> Vec<(Place, bool)> {
+    let ahead = |steps: &[Operation]| -> Vec<(NetnsPlace, bool)> {
         let of = |step: &Operation| match step {
             Operation::Firewall { place, ahead, .. } => Some((*place, *ahead)),
             _ => None,
         };
         steps.iter().filter_map(of).collect()
     };
-    let [zero, one] = planner::node::Slot::BOTH.map(Place::Ztunnel);
+    let [zero, one] = planner::node::ZtunnelSlot::BOTH.map(NetnsPlace::Ztunnel);
     let mut world = World::new(1);
     let first = steps(&mut world, &hold().members(&[0, 4]).active(2));
-    assert_eq!(ahead(&first), [(zero, true), (Place::Node, false)]);
+    assert_eq!(ahead(&first), [(zero, true), (NetnsPlace::Node, false)]);
     apply_all(&mut world, &first);
     let with_one = world.clone();
     // Of the ztunnels, 1 answers DNS and 2 and 4 do not.
     for (next, node) in [(4, true), (1, false)] {
         world = with_one.clone();
         let second = steps(&mut world, &hold().members(&[0, 4]).living(&[2]).active(next));
-        assert_eq!(ahead(&second), [(one, true), (Place::Node, node)], "to {next}");
+        assert_eq!(ahead(&second), [(one, true), (NetnsPlace::Node, node)], "to {next}");
         let place = |kind| second.iter().rposition(|step| step.kind() == kind);
         assert!(place("firewall") < place("routes"), "new connections go there when all is done: {second:?}");
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use model::Family;
-use planner::node::{Operation, Pair, PathRoute, Place, RouteEdit, RouteTo};
+use planner::node::{LinkPair, NetnsPlace, Operation, PathRoute, RouteEdit, RouteTo};
 
 use crate::world::{Netns, Ns, World};
 
@@ -20,7 +20,7 @@ pub(crate) fn atoms(steps: &[Operation]) -> Vec<Operation> {
 pub(crate) fn hastened(steps: &[Operation], places: &[usize]) -> Vec<Operation> {
     let mut hastened = Vec::new();
     let mut places = places.iter().cycle();
-    let mut last: BTreeMap<(Place, Family), usize> = BTreeMap::new();
+    let mut last: BTreeMap<(NetnsPlace, Family), usize> = BTreeMap::new();
     for step in atoms(steps) {
         let Operation::Firewall { place, texts, ahead: true, .. } = &step else {
             hastened.push(step);
@@ -84,8 +84,8 @@ impl World {
                 }
             }
             Operation::CreatePair(pair) => self.create_pair(pair)?,
-            Operation::DeleteLink(Place::Node, name) => self.delete_link(Ns::Node, name),
-            Operation::DeleteLink(Place::Ztunnel(slot), name) => {
+            Operation::DeleteLink(NetnsPlace::Node, name) => self.delete_link(Ns::Node, name),
+            Operation::DeleteLink(NetnsPlace::Ztunnel(slot), name) => {
                 let number = slot.of(&self.slots).ok_or("the slot has no ztunnel")?;
                 self.delete_link(Ns::Pod(number), name);
             }
@@ -131,10 +131,10 @@ impl World {
         Ok(())
     }
 
-    fn place(&mut self, place: Place) -> Result<&mut Netns, String> {
+    fn place(&mut self, place: NetnsPlace) -> Result<&mut Netns, String> {
         match place {
-            Place::Node => Ok(&mut self.node),
-            Place::Ztunnel(slot) => {
+            NetnsPlace::Node => Ok(&mut self.node),
+            NetnsPlace::Ztunnel(slot) => {
                 let number = slot.of(&self.slots).ok_or("the slot has no ztunnel")?;
                 self.ns(Ns::Pod(number))
             }
@@ -166,7 +166,7 @@ impl World {
     }
 
     /// A far end that is left is deleted first, with its own other end, as `nodepath` does it.
-    fn create_pair(&mut self, pair: &Pair) -> Done {
+    fn create_pair(&mut self, pair: &LinkPair) -> Done {
         let number = pair.slot.of(&self.slots).ok_or("the slot has no ztunnel")?;
         self.delete_link(Ns::Pod(number), &pair.ztunnel);
         if self.node.links.contains_key(&pair.node) {
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    fn set_sysctl(&mut self, place: Place, name: &str, value: &str) -> Done {
+    fn set_sysctl(&mut self, place: NetnsPlace, name: &str, value: &str) -> Done {
         let ns = self.place(place)?;
         let setting = ns.sysctls.get_mut(name).ok_or("no such setting")?;
         let old = std::mem::replace(setting, value.to_owned());

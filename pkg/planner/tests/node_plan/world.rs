@@ -8,11 +8,11 @@ use std::{
 
 use model::{Family, IpNet, TableId};
 use planner::node::{
-    Desired, NodeConfig, Observed, ObservedInside, ObservedLink, Operation, PathRoute, PathRule, RouteTo,
-    Slot, ZtunnelInstance, inside_table, is_our_inside_rule, is_our_rule, pairs, plan,
+    DesiredState, NodeConfig, ObservedInside, ObservedLink, ObservedState, Operation, PathRoute, PathRule,
+    RouteTo, ZtunnelInstance, ZtunnelSlot, inside_table, is_our_inside_rule, is_our_rule, pairs, plan,
     watched_inside_sysctls, watched_sysctls,
 };
-use rules::Saved;
+use rules::SavedTables;
 
 use crate::kernel::Kernel;
 
@@ -33,19 +33,19 @@ pub(crate) struct Link {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Firewall {
     pub(crate) kernel: Kernel,
-    pub(crate) saved: Saved,
+    pub(crate) saved: SavedTables,
 }
 
 impl Firewall {
     fn of(texts: &[&str]) -> Firewall {
-        let mut firewall = Firewall { kernel: Kernel::new(), saved: Saved::default() };
+        let mut firewall = Firewall { kernel: Kernel::new(), saved: SavedTables::default() };
         texts.iter().for_each(|text| firewall.restore(text).unwrap());
         firewall
     }
 
     pub(crate) fn restore(&mut self, text: &str) -> Result<(), String> {
         self.kernel.restore(text)?;
-        self.saved = Saved::parse(&self.kernel.save(false)).unwrap();
+        self.saved = SavedTables::parse(&self.kernel.save(false)).unwrap();
         Ok(())
     }
 }
@@ -174,7 +174,7 @@ impl Netns {
         found.into_iter().collect()
     }
 
-    fn saved(&self) -> BTreeMap<Family, Saved> {
+    fn saved(&self) -> BTreeMap<Family, SavedTables> {
         self.firewall.iter().map(|(family, firewall)| (*family, firewall.saved.clone())).collect()
     }
 
@@ -216,25 +216,25 @@ impl World {
     }
 
     /// Where the links of a slot lead.
-    pub(crate) fn leads_to(&self, slot: Slot) -> [Option<u8>; 2] {
+    pub(crate) fn leads_to(&self, slot: ZtunnelSlot) -> [Option<u8>; 2] {
         pairs(slot).map(|pair| match self.node.links.get(&pair.node)?.peer {
             Some((Ns::Pod(number), _)) => Some(number),
             _ => None,
         })
     }
 
-    pub(crate) fn plan(&mut self, desired: Option<&Desired>, slots: &[Option<u8>; 2]) -> Vec<Operation> {
+    pub(crate) fn plan(&mut self, desired: Option<&DesiredState>, slots: &[Option<u8>; 2]) -> Vec<Operation> {
         let observed = self.observe(slots);
         plan(&self.config, desired, &observed)
     }
 
     /// What `NodePath` observes for these slots.
-    pub(crate) fn observe(&mut self, slots: &[Option<u8>; 2]) -> Observed {
+    pub(crate) fn observe(&mut self, slots: &[Option<u8>; 2]) -> ObservedState {
         self.slots = *slots;
         let names: BTreeSet<String> = node_links();
         let links = self.node.links.iter().filter(|(name, _)| names.contains(*name));
         let links = links.map(|(name, link)| (name.clone(), ObservedLink { up: link.up, right: false }));
-        let mut seen = Observed {
+        let mut seen = ObservedState {
             sets: self.sets.clone(),
             firewall: self.node.saved(),
             rules: self.node.rules_that(|rule| is_our_rule(&self.config, rule)),
@@ -243,9 +243,9 @@ impl World {
             addresses: self.node.addresses_of(&names),
             journal: self.node.journal.clone(),
             chains_noted: self.node.chains_noted,
-            ..Observed::default()
+            ..ObservedState::default()
         };
-        for slot in Slot::BOTH {
+        for slot in ZtunnelSlot::BOTH {
             let Some(number) = *slot.of(slots) else { continue };
             seen.sysctls.extend(self.node.settings(&watched_sysctls(slot, &ztunnel(number).veth)));
             for pair in pairs(slot) {
@@ -261,11 +261,11 @@ impl World {
 }
 
 pub(crate) fn node_links() -> BTreeSet<String> {
-    Slot::BOTH.into_iter().flat_map(pairs).map(|pair| pair.node).collect()
+    ZtunnelSlot::BOTH.into_iter().flat_map(pairs).map(|pair| pair.node).collect()
 }
 
 pub(crate) fn far_links() -> BTreeSet<String> {
-    pairs(Slot::Zero).into_iter().map(|pair| pair.ztunnel).collect()
+    pairs(ZtunnelSlot::Zero).into_iter().map(|pair| pair.ztunnel).collect()
 }
 
 /// Which ports connections choose from.

@@ -10,7 +10,7 @@ type Pod = Lifecycle<u8>;
 const HERE: u8 = 1;
 const THERE: u8 = 2;
 
-fn seconds(seconds: u64) -> Time {
+fn seconds(seconds: u64) -> AgentTime {
     Duration::from_secs(seconds)
 }
 
@@ -18,51 +18,51 @@ fn failure() -> String {
     "a tool failed".to_owned()
 }
 
-fn added(netns: u8) -> Event<u8> {
-    Event::Added { netns: Some(netns), deadline: seconds(7) }
+fn added(netns: u8) -> PodEvent<u8> {
+    PodEvent::Added { netns: Some(netns), deadline: seconds(7) }
 }
 
 /// What the pod has gone through, and what is to be done about the last of it.
-fn after(events: &[Event<u8>]) -> (Pod, Vec<Action>) {
-    let mut pod = Pod::new(None, Time::ZERO);
+fn after(events: &[PodEvent<u8>]) -> (Pod, Vec<PodAction>) {
+    let mut pod = Pod::new(None, AgentTime::ZERO);
     let mut actions = Vec::new();
     for event in events {
-        actions = pod.handle(event.clone(), Time::ZERO);
+        actions = pod.handle(event.clone(), AgentTime::ZERO);
     }
     (pod, actions)
 }
 
 fn state(pod: &Pod) -> CaptureState {
-    pod.evidence(Life::Running, true, false).classify().state
+    pod.evidence(PodLife::Running, true, false).classify().state
 }
 
 #[test]
 fn each_event_leads_to_its_actions_and_its_state() {
-    use Action::{Announce, Answer, Capture, Forget, Moved, Serve};
     use CaptureState::{Bypassing, Captured, Held, Leaving, Pending};
-    let found = |netns, captured| Event::Found { netns, captured };
-    let applied = [added(HERE), Event::Captured(HERE, Ok(true))];
-    let served = [&applied[..], &[Event::Accepted(HERE)]].concat();
-    let verified = [&served[..], &[Event::Observed(HERE, Ok(()))]].concat();
-    let then = |before: &[Event<u8>], event| [before, &[event]].concat();
+    use PodAction::{Announce, Answer, Capture, Forget, Moved, Serve};
+    let found = |netns, captured| PodEvent::Found { netns, captured };
+    let applied = [added(HERE), PodEvent::Captured(HERE, Ok(true))];
+    let served = [&applied[..], &[PodEvent::Accepted(HERE)]].concat();
+    let verified = [&served[..], &[PodEvent::Observed(HERE, Ok(()))]].concat();
+    let then = |before: &[PodEvent<u8>], event| [before, &[event]].concat();
     let forget = |why: &str| Forget(why.to_owned());
     let refused = || Err("no certificate".to_owned());
     let no_member = || Err("it does not belong to the mesh: it has a sidecar".to_owned());
-    let leaves = Event::Left("it has a sidecar".to_owned());
+    let leaves = PodEvent::Left("it has a sidecar".to_owned());
     let left = then(&verified, leaves.clone());
     let cases = [
         ("an ADD comes", vec![added(HERE)], vec![Capture], Pending),
         (
             "an ADD without a namespace",
-            vec![Event::Added { netns: None, deadline: seconds(7) }],
+            vec![PodEvent::Added { netns: None, deadline: seconds(7) }],
             vec![],
             Pending,
         ),
         ("its rules are made", applied.to_vec(), vec![Serve], Pending),
         ("ztunnel serves it", served.clone(), vec![Answer(Ok(()))], Captured),
         ("its rules are seen", verified.clone(), vec![Announce], Captured),
-        ("its rules are seen again", then(&verified, Event::Observed(HERE, Ok(()))), vec![], Captured),
-        ("ztunnel acknowledges it again", then(&verified, Event::Accepted(HERE)), vec![], Captured),
+        ("its rules are seen again", then(&verified, PodEvent::Observed(HERE, Ok(()))), vec![], Captured),
+        ("ztunnel acknowledges it again", then(&verified, PodEvent::Accepted(HERE)), vec![], Captured),
         (
             "a second ADD of a captured pod",
             then(&verified, added(HERE)),
@@ -72,37 +72,37 @@ fn each_event_leads_to_its_actions_and_its_state() {
         ("a second ADD with another sandbox", then(&verified, added(THERE)), vec![Capture], Pending),
         (
             "what ended concerns the sandbox before",
-            vec![added(HERE), added(THERE), Event::Captured(HERE, Ok(true))],
+            vec![added(HERE), added(THERE), PodEvent::Captured(HERE, Ok(true))],
             vec![Capture],
             Pending,
         ),
         (
             "its rules cannot be made",
-            vec![added(HERE), Event::Captured(HERE, Err(failure()))],
+            vec![added(HERE), PodEvent::Captured(HERE, Err(failure()))],
             vec![Answer(Err(failure())), Forget(failure())],
             Bypassing,
         ),
         (
             "ztunnel refuses it while its ADD waits",
-            then(&applied, Event::Refused(HERE, "no certificate".to_owned())),
+            then(&applied, PodEvent::Refused(HERE, "no certificate".to_owned())),
             vec![Answer(refused()), forget("no certificate")],
             Held,
         ),
         (
             "ztunnel refuses one that runs",
-            then(&verified, Event::Refused(HERE, "no certificate".to_owned())),
+            then(&verified, PodEvent::Refused(HERE, "no certificate".to_owned())),
             vec![],
             Held,
         ),
         (
             "ztunnel refuses its sandbox before",
-            then(&verified, Event::Refused(THERE, failure())),
+            then(&verified, PodEvent::Refused(THERE, failure())),
             vec![],
             Captured,
         ),
         (
             "its ADD expires",
-            then(&applied, Event::Expired("no ztunnel is connected".to_owned())),
+            then(&applied, PodEvent::Expired("no ztunnel is connected".to_owned())),
             vec![Answer(Err("no ztunnel is connected".to_owned())), forget("no ztunnel is connected")],
             Held,
         ),
@@ -111,30 +111,45 @@ fn each_event_leads_to_its_actions_and_its_state() {
         ("found while its ADD waits", then(&applied, found(THERE, false)), vec![], Pending),
         (
             "it asks for other rules",
-            then(&verified, Event::Joined { changed: true }),
+            then(&verified, PodEvent::Joined { changed: true }),
             vec![Capture],
             Captured,
         ),
-        ("nothing has changed", then(&verified, Event::Joined { changed: false }), vec![], Captured),
-        ("its rules cannot be seen", then(&served, Event::Observed(HERE, Err(failure()))), vec![], Bypassing),
+        ("nothing has changed", then(&verified, PodEvent::Joined { changed: false }), vec![], Captured),
+        (
+            "its rules cannot be seen",
+            then(&served, PodEvent::Observed(HERE, Err(failure()))),
+            vec![],
+            Bypassing,
+        ),
         ("it leaves", left.clone(), vec![], Leaving),
         ("it leaves again", then(&left, leaves.clone()), vec![], Leaving),
-        ("it left, and comes back", then(&left, Event::Joined { changed: false }), vec![Capture], Captured),
+        (
+            "it left, and comes back",
+            then(&left, PodEvent::Joined { changed: false }),
+            vec![Capture],
+            Captured,
+        ),
         (
             "its rules are gone",
-            then(&left, Event::Released(Ok(()))),
+            then(&left, PodEvent::Released(Ok(()))),
             vec![forget("it has left the mesh")],
             Leaving,
         ),
-        ("its rules cannot be removed", then(&left, Event::Released(Err(failure()))), vec![], Leaving),
+        ("its rules cannot be removed", then(&left, PodEvent::Released(Err(failure()))), vec![], Leaving),
         ("it leaves while its ADD waits", then(&applied, leaves.clone()), vec![Answer(no_member())], Leaving),
         (
             "it leaves before its namespace is known",
-            vec![Event::Joined { changed: false }, leaves],
+            vec![PodEvent::Joined { changed: false }, leaves],
             vec![forget("it has a sidecar")],
             Leaving,
         ),
-        ("it left while no agent was here", vec![Event::LeftMeanwhile, found(HERE, true)], vec![], Leaving),
+        (
+            "it left while no agent was here",
+            vec![PodEvent::LeftMeanwhile, found(HERE, true)],
+            vec![],
+            Leaving,
+        ),
     ];
     for (what, events, actions, expected) in cases {
         let (pod, done) = after(&events);
@@ -145,25 +160,25 @@ fn each_event_leads_to_its_actions_and_its_state() {
 
 #[test]
 fn a_pod_that_comes_back_during_its_release_is_captured_again() {
-    let (mut pod, _) = after(&[added(HERE), Event::Captured(HERE, Ok(true)), Event::Accepted(HERE)]);
-    let _ = pod.handle(Event::Left("its label".to_owned()), seconds(1));
-    assert_eq!(pod.work(seconds(1)), Some(Action::Release));
-    pod.begin(&Action::Release, Time::ZERO);
-    assert_eq!(pod.handle(Event::Joined { changed: false }, seconds(1)), []);
-    assert_eq!(pod.handle(Event::Released(Ok(())), seconds(2)), [Action::Capture]);
+    let (mut pod, _) = after(&[added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)]);
+    let _ = pod.handle(PodEvent::Left("its label".to_owned()), seconds(1));
+    assert_eq!(pod.work(seconds(1)), Some(PodAction::Release));
+    pod.begin(&PodAction::Release, AgentTime::ZERO);
+    assert_eq!(pod.handle(PodEvent::Joined { changed: false }, seconds(1)), []);
+    assert_eq!(pod.handle(PodEvent::Released(Ok(())), seconds(2)), [PodAction::Capture]);
     assert_eq!(state(&pod), CaptureState::Bypassing, "its rules were removed");
 }
 
 #[test]
 fn attempts_that_fail_are_made_less_and_less_often() {
-    let (mut pod, _) = after(&[Event::Found { netns: HERE, captured: false }]);
-    let mut now = Time::ZERO;
+    let (mut pod, _) = after(&[PodEvent::Found { netns: HERE, captured: false }]);
+    let mut now = AgentTime::ZERO;
     let mut pauses = Vec::new();
     for _ in 0..10 {
-        assert_eq!(pod.work(now), Some(Action::Capture));
-        pod.begin(&Action::Capture, Time::ZERO);
+        assert_eq!(pod.work(now), Some(PodAction::Capture));
+        pod.begin(&PodAction::Capture, AgentTime::ZERO);
         assert_eq!(pod.next(now, now), None, "busy");
-        let _ = pod.handle(Event::Captured(HERE, Err(failure())), now);
+        let _ = pod.handle(PodEvent::Captured(HERE, Err(failure())), now);
         let next = pod.next(now, now).unwrap();
         pauses.push((next - now).as_millis());
         assert_eq!(pod.work(next - Duration::from_millis(1)), None);
@@ -171,34 +186,34 @@ fn attempts_that_fail_are_made_less_and_less_often() {
     }
     assert_eq!(pauses, [200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
     assert_eq!(state(&pod), CaptureState::Bypassing);
-    let annotation = pod.evidence(Life::Running, true, false).classify().annotation;
+    let annotation = pod.evidence(PodLife::Running, true, false).classify().annotation;
     assert_eq!(annotation, Some(Redirection::Pending), "clients must not use HBONE");
 }
 
 #[test]
 fn rules_that_can_be_made_and_not_be_observed_leave_it_unknown() {
-    let (mut pod, _) = after(&[Event::Found { netns: HERE, captured: false }, Event::Accepted(HERE)]);
+    let (mut pod, _) = after(&[PodEvent::Found { netns: HERE, captured: false }, PodEvent::Accepted(HERE)]);
     for (round, expected) in
         [(1, CaptureState::Captured), (2, CaptureState::Unknown), (3, CaptureState::Unknown)]
     {
-        let _ = pod.handle(Event::Observed(HERE, Err(failure())), seconds(round));
-        let _ = pod.handle(Event::Captured(HERE, Ok(true)), seconds(round));
+        let _ = pod.handle(PodEvent::Observed(HERE, Err(failure())), seconds(round));
+        let _ = pod.handle(PodEvent::Captured(HERE, Ok(true)), seconds(round));
         assert_eq!(state(&pod), expected, "{round}");
     }
     assert!(pod.work(seconds(3)).is_none(), "the next attempt is not made at once");
-    let _ = pod.handle(Event::Observed(HERE, Ok(())), seconds(4));
+    let _ = pod.handle(PodEvent::Observed(HERE, Ok(())), seconds(4));
     assert_eq!(state(&pod), CaptureState::Captured);
 }
 
 #[test]
 fn options_change_no_more_often_than_allowed() {
     let (mut pod, _) = after(&[added(HERE)]);
-    assert!(pod.may_change(Time::ZERO));
-    let _ = pod.handle(Event::Joined { changed: true }, seconds(10));
+    assert!(pod.may_change(AgentTime::ZERO));
+    let _ = pod.handle(PodEvent::Joined { changed: true }, seconds(10));
     let soon = seconds(10) + OPTIONS;
     assert!(!pod.may_change(soon - Duration::from_millis(1)) && pod.may_change(soon));
     assert_eq!(pod.next(seconds(10), seconds(10)), Some(seconds(7)), "its ADD comes first");
-    let _ = pod.handle(Event::Expired(failure()), seconds(10));
+    let _ = pod.handle(PodEvent::Expired(failure()), seconds(10));
     assert_eq!(pod.next(seconds(10), seconds(10)), Some(soon));
 }
 
@@ -210,15 +225,15 @@ fn an_annotation_of_an_agent_before_this_one_is_kept_until_ztunnel_is_heard() {
         (Some("enabled"), true, true),
         (Some("no"), false, false),
     ] {
-        let mut pod = Pod::new(annotation, Time::ZERO);
+        let mut pod = Pod::new(annotation, AgentTime::ZERO);
         assert_eq!(pod.is_inherited(), inherited, "{annotation:?}");
-        let _ = pod.handle(Event::Found { netns: HERE, captured: true }, Time::ZERO);
-        let _ = pod.handle(Event::Captured(HERE, Ok(false)), Time::ZERO);
-        let status = pod.evidence(Life::Running, false, false).classify();
+        let _ = pod.handle(PodEvent::Found { netns: HERE, captured: true }, AgentTime::ZERO);
+        let _ = pod.handle(PodEvent::Captured(HERE, Ok(false)), AgentTime::ZERO);
+        let status = pod.evidence(PodLife::Running, false, false).classify();
         let expected = if announced { None } else { Some(Redirection::Pending) };
         assert_eq!(status.annotation, expected, "{annotation:?}");
-        let _ = pod.handle(Event::Refused(HERE, failure()), Time::ZERO);
-        let status = pod.evidence(Life::Running, true, false).classify();
+        let _ = pod.handle(PodEvent::Refused(HERE, failure()), AgentTime::ZERO);
+        let status = pod.evidence(PodLife::Running, true, false).classify();
         assert_eq!(status.annotation, Some(Redirection::Pending), "{annotation:?}");
     }
 }
@@ -227,7 +242,7 @@ fn an_annotation_of_an_agent_before_this_one_is_kept_until_ztunnel_is_heard() {
 #[derive(Debug, Default)]
 struct World {
     rules: [bool; 3],
-    job: Option<(Action, u8)>,
+    job: Option<(PodAction, u8)>,
     /// ADDs that wait.
     waiting: usize,
     forgotten: bool,
@@ -235,7 +250,7 @@ struct World {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Event(Event<u8>),
+    Event(PodEvent<u8>),
     /// What is being done ends; `Some`: it fails.
     End(Option<String>),
     /// Somebody removes the rules.
@@ -247,13 +262,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let netns = 1..3_u8;
     let event = prop_oneof![
         (proptest::option::of(netns.clone()), 1..9_u64)
-            .prop_map(|(netns, time)| Event::Added { netns, deadline: seconds(time * 20) }),
-        any::<bool>().prop_map(|changed| Event::Joined { changed }),
-        Just(Event::Left("its label".to_owned())),
-        (netns.clone(), any::<bool>()).prop_map(|(netns, captured)| Event::Found { netns, captured }),
-        any::<bool>().prop_map(|there| Event::Searched { there }),
-        netns.clone().prop_map(Event::Accepted),
-        netns.prop_map(|netns| Event::Refused(netns, failure())),
+            .prop_map(|(netns, time)| PodEvent::Added { netns, deadline: seconds(time * 20) }),
+        any::<bool>().prop_map(|changed| PodEvent::Joined { changed }),
+        Just(PodEvent::Left("its label".to_owned())),
+        (netns.clone(), any::<bool>()).prop_map(|(netns, captured)| PodEvent::Found { netns, captured }),
+        any::<bool>().prop_map(|there| PodEvent::Searched { there }),
+        netns.clone().prop_map(PodEvent::Accepted),
+        netns.prop_map(|netns| PodEvent::Refused(netns, failure())),
     ];
     let step = prop_oneof![
         5 => event.prop_map(Step::Event),
@@ -265,8 +280,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 impl World {
-    fn event(&mut self, pod: &mut Pod, event: Event<u8>, now: Time) {
-        if matches!(event, Event::Added { .. }) {
+    fn event(&mut self, pod: &mut Pod, event: PodEvent<u8>, now: AgentTime) {
+        if matches!(event, PodEvent::Added { .. }) {
             self.waiting += 1;
         }
         for action in pod.handle(event, now) {
@@ -274,13 +289,13 @@ impl World {
         }
     }
 
-    fn act(&mut self, pod: &Pod, action: Action) {
+    fn act(&mut self, pod: &Pod, action: PodAction) {
         match action {
-            Action::Capture | Action::Observe | Action::Release => {
+            PodAction::Capture | PodAction::Observe | PodAction::Release => {
                 assert!(self.job.is_none(), "one thing at a time");
                 self.job = Some((action, pod.netns.expect("where")));
             }
-            Action::Answer(result) => {
+            PodAction::Answer(result) => {
                 assert!(self.waiting > 0, "somebody has asked");
                 assert!(
                     result.is_err() || (pod.is_ruled() && pod.is_served()),
@@ -288,44 +303,44 @@ impl World {
                 );
                 self.waiting = 0;
             }
-            Action::Announce => assert_eq!(state(pod), CaptureState::Captured),
-            Action::Forget(_) => self.forgotten = true,
-            Action::Serve | Action::Moved => {}
+            PodAction::Announce => assert_eq!(state(pod), CaptureState::Captured),
+            PodAction::Forget(_) => self.forgotten = true,
+            PodAction::Serve | PodAction::Moved => {}
         }
     }
 
     /// What was begun ends. It works in the namespace that it was begun in.
-    fn end(&mut self, pod: &mut Pod, failure: Option<String>, now: Time) {
+    fn end(&mut self, pod: &mut Pod, failure: Option<String>, now: AgentTime) {
         let Some((action, netns)) = self.job.take() else { return };
         let rules = &mut self.rules[usize::from(netns)];
         let event = match (action, failure) {
-            (Action::Capture, None) => {
+            (PodAction::Capture, None) => {
                 let changed = !std::mem::replace(rules, true);
-                Event::Captured(netns, Ok(changed))
+                PodEvent::Captured(netns, Ok(changed))
             }
-            (Action::Capture, Some(why)) => Event::Captured(netns, Err(why)),
-            (Action::Observe, None) => {
+            (PodAction::Capture, Some(why)) => PodEvent::Captured(netns, Err(why)),
+            (PodAction::Observe, None) => {
                 *rules = true; // what is missing is restored
-                Event::Observed(netns, Ok(()))
+                PodEvent::Observed(netns, Ok(()))
             }
-            (Action::Observe, Some(why)) => Event::Observed(netns, Err(why)),
+            (PodAction::Observe, Some(why)) => PodEvent::Observed(netns, Err(why)),
             (_, None) => {
                 *rules = false;
-                Event::Released(Ok(()))
+                PodEvent::Released(Ok(()))
             }
-            (_, Some(why)) => Event::Released(Err(why)),
+            (_, Some(why)) => PodEvent::Released(Err(why)),
         };
         self.event(pod, event, now);
     }
 
     /// A pass of the reconciler.
-    fn pass(&mut self, pod: &mut Pod, now: Time) {
+    fn pass(&mut self, pod: &mut Pod, now: AgentTime) {
         if let Some(action) = pod.work(now) {
             pod.begin(&action, now + OBSERVE);
             self.act(pod, action);
         }
         if pod.is_late(now) {
-            self.event(pod, Event::Expired(failure()), now);
+            self.event(pod, PodEvent::Expired(failure()), now);
         }
     }
 }
@@ -336,7 +351,7 @@ proptest! {
     /// where it is now, unless somebody has removed them since they were last observed.
     #[test]
     fn whatever_happens_a_pod_is_done_justice(steps in steps()) {
-        let (mut pod, mut world, mut now) = (Pod::new(None, Time::ZERO), World::default(), Time::ZERO);
+        let (mut pod, mut world, mut now) = (Pod::new(None, AgentTime::ZERO), World::default(), AgentTime::ZERO);
         let mut tampered = false;
         for step in steps {
             match step {
@@ -370,7 +385,7 @@ proptest! {
     /// did to its rules, and one that has left has no rules.
     #[test]
     fn in_the_end_it_is_as_desired(steps in steps(), leaves in any::<bool>()) {
-        let (mut pod, mut world, mut now) = (Pod::new(None, Time::ZERO), World::default(), Time::ZERO);
+        let (mut pod, mut world, mut now) = (Pod::new(None, AgentTime::ZERO), World::default(), AgentTime::ZERO);
         for step in steps {
             match step {
                 Step::Event(event) => world.event(&mut pod, event, now),
@@ -382,15 +397,15 @@ proptest! {
                 return Ok(());
             }
         }
-        world.event(&mut pod, Event::Joined { changed: false }, now);
-        world.event(&mut pod, Event::Expired(failure()), now);
+        world.event(&mut pod, PodEvent::Joined { changed: false }, now);
+        world.event(&mut pod, PodEvent::Expired(failure()), now);
         if world.forgotten {
             return Ok(()); // its rules stay, so that nothing of it bypasses the mesh
         }
-        world.event(&mut pod, Event::Found { netns: THERE, captured: false }, now);
-        world.event(&mut pod, Event::Accepted(THERE), now);
+        world.event(&mut pod, PodEvent::Found { netns: THERE, captured: false }, now);
+        world.event(&mut pod, PodEvent::Accepted(THERE), now);
         if leaves {
-            world.event(&mut pod, Event::Left("its label".to_owned()), now);
+            world.event(&mut pod, PodEvent::Left("its label".to_owned()), now);
         }
         for _ in 0..10 {
             if world.forgotten {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     pod::PodState,
-    state::{Health, InstalledFile, Observer, State},
+    state::{InstalledFile, Observer, PartHealth, StateReport},
     text::{clause, clean, count},
 };
 
@@ -16,34 +16,34 @@ use crate::{
 const AGENT: &str = "the agent's own view";
 
 /// Something that is wrong with the node.
-pub(super) struct Fault {
+pub(super) struct NodeFault {
     pub(super) finding: Finding,
     /// Pods with a sidecar do not depend on it.
     ambient_only: bool,
 }
 
-impl Fault {
+impl NodeFault {
     pub(super) fn concerns(&self, pod: &PodState) -> bool {
         !(self.ambient_only && pod.way == Some(RedirectionMode::Sidecar))
     }
 }
 
 /// The worst first.
-pub(super) fn of(state: &State) -> Vec<Fault> {
-    let every = |finding| Fault { finding, ambient_only: false };
-    let ambient = |finding| Fault { finding, ambient_only: true };
-    let mut faults: Vec<Fault> = agent_down(state).map(every).into_iter().collect();
+pub(super) fn of(state: &StateReport) -> Vec<NodeFault> {
+    let every = |finding| NodeFault { finding, ambient_only: false };
+    let ambient = |finding| NodeFault { finding, ambient_only: true };
+    let mut faults: Vec<NodeFault> = agent_down(state).map(every).into_iter().collect();
     faults.extend(not_synced(state).map(ambient));
     faults.extend(trouble(state).map(ambient));
     faults.extend(state.installation.iter().filter(|file| !file.ok).map(|file| every(of_file(file))));
     faults.extend(drift(state).map(ambient));
-    let is_news = |part: &&Health| !part.ok && state.node.trouble.as_ref() != Some(&part.why);
+    let is_news = |part: &&PartHealth| !part.ok && state.node.trouble.as_ref() != Some(&part.why);
     faults.extend(state.health.iter().filter(is_news).filter_map(unwell).map(every));
     faults.extend(foreign(state).map(ambient));
     faults
 }
 
-fn agent_down(state: &State) -> Option<Finding> {
+fn agent_down(state: &StateReport) -> Option<Finding> {
     if let Some(blind) = state.seen.blind.iter().find(|blind| blind.what == AGENT) {
         let says = format!("The agent of this node could not be queried: {}.", clause(&blind.why));
         return Some(Finding::wrong("agent-down", says, where_to_ask(state)));
@@ -57,7 +57,7 @@ fn agent_down(state: &State) -> Option<Finding> {
     (state.seen.by == Observer::Command).then(|| Finding::wrong("agent-down", says, &advice))
 }
 
-fn not_synced(state: &State) -> Option<Finding> {
+fn not_synced(state: &StateReport) -> Option<Finding> {
     if state.seen.by == Observer::Command || state.node.synced || !state.node.ambient {
         return None;
     }
@@ -70,14 +70,14 @@ fn not_synced(state: &State) -> Option<Finding> {
     Some(Finding::wrong("not-synced", says, &advice))
 }
 
-fn trouble(state: &State) -> Option<Finding> {
+fn trouble(state: &StateReport) -> Option<Finding> {
     let trouble = state.node.trouble.as_ref()?;
     let says = format!("The node is degraded: {}.", clause(trouble));
     Some(Finding::wrong("node-trouble", says, &["Fix what the message names; the agent goes on by itself."]))
 }
 
 /// Objects of ours that are not as they should be; of files there is more to say.
-fn drift(state: &State) -> Option<Finding> {
+fn drift(state: &StateReport) -> Option<Finding> {
     let all: Vec<String> = state
         .network
         .differences()
@@ -95,7 +95,7 @@ fn drift(state: &State) -> Option<Finding> {
     Some(Finding::wrong("node-drift", says, repairs(state)))
 }
 
-fn foreign(state: &State) -> Option<Finding> {
+fn foreign(state: &StateReport) -> Option<Finding> {
     let first = state.network.foreign.first()?;
     let more = match state.network.foreign.len() - 1 {
         0 => String::new(),
@@ -106,7 +106,7 @@ fn foreign(state: &State) -> Option<Finding> {
     Some(Finding::wrong("foreign", says, &advice))
 }
 
-fn unwell(part: &Health) -> Option<Finding> {
+fn unwell(part: &PartHealth) -> Option<Finding> {
     let (part_, why) = (clean(&part.part), clause(&part.why));
     let (code, says) = match part.part.as_str() {
         "live" | "ready" => ("agent-unwell".to_owned(), format!("The agent is not {part_}: {why}.")),

@@ -7,7 +7,7 @@ use crate::{
     compare::Comparison,
     network::SetMember,
     pod::PodState,
-    state::{Observer, State},
+    state::{Observer, StateReport},
     text::{clause, clean, count},
 };
 
@@ -18,7 +18,7 @@ const WAIT: &str = "Wait a minute and ask again: the agent repairs this by itsel
 const RECURS: &str = "If it comes back, another program changes it: install-cni watch shows when, install-cni verify shows what.";
 
 /// Who asks from elsewhere than the agent's container may see more from there; who is there already may not.
-pub(super) fn where_to_ask(state: &State) -> &'static [&'static str] {
+pub(super) fn where_to_ask(state: &StateReport) -> &'static [&'static str] {
     let is_elsewhere = state.seen.blind.iter().any(|blind| blind.what == FILES);
     if is_elsewhere { &["Run the command as root in the agent's container."] } else { &[LOG] }
 }
@@ -29,11 +29,11 @@ const LOG: &str =
     "Read the agent's log of the last minutes: kubectl logs, or the container runtime's log on the node.";
 
 /// What an agent does by itself, if there is one.
-pub(super) fn repairs(state: &State) -> &'static [&'static str] {
+pub(super) fn repairs(state: &StateReport) -> &'static [&'static str] {
     if state.seen.by == Observer::Agent { &[WAIT, RECURS] } else { &[] }
 }
 
-pub(super) fn pod(state: &State, pod: &PodState) -> Finding {
+pub(super) fn pod(state: &StateReport, pod: &PodState) -> Finding {
     match pod.capture {
         CaptureState::Outside => outside::pod(state, pod),
         CaptureState::Leaving => leaving(pod),
@@ -45,7 +45,7 @@ pub(super) fn pod(state: &State, pod: &PodState) -> Finding {
 }
 
 /// A pod that should be captured: the first that fits.
-fn member(state: &State, pod: &PodState) -> Finding {
+fn member(state: &StateReport, pod: &PodState) -> Finding {
     let looks = [
         refused,
         no_ztunnel,
@@ -76,7 +76,7 @@ fn traffic(pod: &PodState) -> &'static str {
     }
 }
 
-fn refused(_: &State, pod: &PodState) -> Option<Finding> {
+fn refused(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let why = pod.ztunnel.as_ref()?.refused.as_ref()?;
     let says = format!("ztunnel refused the pod {}: {}. {}", title(pod), clause(why), traffic(pod));
     let advice = ["Read ztunnel's log on this node: it says more about the refusal.", RESTART];
@@ -84,7 +84,7 @@ fn refused(_: &State, pod: &PodState) -> Option<Finding> {
 }
 
 /// With capture on the node.
-fn no_ztunnel(state: &State, pod: &PodState) -> Option<Finding> {
+fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_node = pod.way == Some(RedirectionMode::Node);
     if !is_node || state.node.active_slot.is_some() || state.ztunnels.iter().any(|ztunnel| ztunnel.active) {
         return None;
@@ -118,7 +118,7 @@ const ZTUNNEL: [&str; 2] = [
 ];
 
 /// With in-pod capture: no ztunnel talks to the agent.
-fn not_connected(state: &State, pod: &PodState) -> Option<Finding> {
+fn not_connected(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.serves);
     let is_in_pod = pod.way == Some(RedirectionMode::InPod);
     if !is_in_pod || serves || state.ztunnels.iter().any(|ztunnel| ztunnel.connected == Some(true)) {
@@ -147,11 +147,11 @@ fn not_connected(state: &State, pod: &PodState) -> Option<Finding> {
 }
 
 /// A start that failed is why it has no address, or no rules.
-fn not_started(state: &State, pod: &PodState) -> Option<Finding> {
+fn not_started(state: &StateReport, pod: &PodState) -> Option<Finding> {
     if pod.capture == CaptureState::Pending { failed(state, pod) } else { None }
 }
 
-fn no_address(_: &State, pod: &PodState) -> Option<Finding> {
+fn no_address(_: &StateReport, pod: &PodState) -> Option<Finding> {
     if !pod.ips.is_empty() || pod.capture != CaptureState::Pending {
         return None;
     }
@@ -160,7 +160,7 @@ fn no_address(_: &State, pod: &PodState) -> Option<Finding> {
     Some(Finding::wrong("no-address", says, &advice))
 }
 
-fn not_in_set(state: &State, pod: &PodState) -> Option<Finding> {
+fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding> {
     // With in-pod capture, what is wrong inside is worse than a probe that fails.
     let matters = match pod.way {
         Some(RedirectionMode::Node) => pod.capture != CaptureState::Pending,
@@ -198,7 +198,7 @@ fn outside_the_set(sets: &Comparison<SetMember>, pod: &PodState) -> Option<Strin
 }
 
 /// Where rules would stand is not known.
-fn no_namespace(_: &State, pod: &PodState) -> Option<Finding> {
+fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_missing = pod.kernel.netns.is_none() && pod.kernel.differences.is_empty();
     if !is_missing
         || !matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar))
@@ -218,7 +218,7 @@ fn no_namespace(_: &State, pod: &PodState) -> Option<Finding> {
 }
 
 /// Its rules are in place, and others come first.
-fn overruled(_: &State, pod: &PodState) -> Option<Finding> {
+fn overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let first = clause(pod.kernel.overruling.first()?);
     let number = pod.kernel.overruling.len();
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
@@ -235,7 +235,7 @@ fn overruled(_: &State, pod: &PodState) -> Option<Finding> {
     Some(Finding::wrong("overruled", says, &advice))
 }
 
-fn drifted(state: &State, pod: &PodState) -> Option<Finding> {
+fn drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let first = clause(pod.kernel.differences.first()?);
     let (title, number) = (title(pod), pod.kernel.differences.len());
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
@@ -261,7 +261,7 @@ fn drifted(state: &State, pod: &PodState) -> Option<Finding> {
 }
 
 /// The last try failed.
-fn failed(_: &State, pod: &PodState) -> Option<Finding> {
+fn failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let trouble = pod.trouble.as_ref()?;
     let what = if pod.way.is_some() { "could not be enrolled" } else { "could not start" };
     let says = format!("The pod {} {what}: {}. {}", title(pod), clause(trouble), traffic(pod));
@@ -271,7 +271,7 @@ fn failed(_: &State, pod: &PodState) -> Option<Finding> {
 }
 
 /// It is captured, and the control plane has not been told.
-fn unannounced(state: &State, pod: &PodState) -> Option<Finding> {
+fn unannounced(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_ambient = matches!(pod.way, Some(RedirectionMode::Node | RedirectionMode::InPod));
     let is_told = pod.annotation.as_deref() == Some("enabled");
     if !is_ambient || is_told || pod.capture != CaptureState::Captured || has_no_api(state) {
@@ -290,7 +290,7 @@ fn unannounced(state: &State, pod: &PodState) -> Option<Finding> {
 }
 
 /// Pods are read from a directory: nobody could be told.
-pub(super) fn has_no_api(state: &State) -> bool {
+pub(super) fn has_no_api(state: &StateReport) -> bool {
     state.config.iter().any(|setting| setting.name == "pod-source" && setting.value.starts_with("dir:"))
 }
 
@@ -309,7 +309,7 @@ pub(super) fn by_way(way: Option<RedirectionMode>) -> &'static str {
 }
 
 /// Nothing special: what the word says.
-fn plain(_: &State, pod: &PodState) -> Finding {
+fn plain(_: &StateReport, pod: &PodState) -> Finding {
     let title = title(pod);
     match pod.capture {
         CaptureState::Captured => {
@@ -355,7 +355,7 @@ fn leaving(pod: &PodState) -> Finding {
 }
 
 /// The kernel could not be asked.
-fn unseen(state: &State, pod: &PodState) -> Finding {
+fn unseen(state: &StateReport, pod: &PodState) -> Finding {
     let title = title(pod);
     let why = match &pod.kernel.blind {
         Some(why) => clause(why),

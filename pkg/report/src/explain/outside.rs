@@ -3,7 +3,7 @@
 use super::Finding;
 use crate::{
     pod::PodState,
-    state::State,
+    state::StateReport,
     text::{clause, clean},
 };
 
@@ -15,7 +15,7 @@ pub(super) fn because(pod: &PodState) -> String {
     }
 }
 
-pub(super) fn pod(state: &State, pod: &PodState) -> Finding {
+pub(super) fn pod(state: &StateReport, pod: &PodState) -> Finding {
     let title = clean(&pod.title());
     if pod.reason.code == "namespace-unknown" {
         let says = format!(
@@ -81,7 +81,7 @@ fn then(code: &str) -> Option<&'static str> {
 }
 
 /// What to do if that is not wanted.
-fn advice(pod: &PodState, state: &State) -> Vec<&'static str> {
+fn advice(pod: &PodState, state: &StateReport) -> Vec<&'static str> {
     let ambient = state.node.ambient;
     match pod.reason.code.as_str() {
         "pod-label-none" => vec!["To capture it, remove that label from the pod's template."],
@@ -127,7 +127,7 @@ fn advice(pod: &PodState, state: &State) -> Vec<&'static str> {
 mod tests {
     use planner::{
         ambient::{ALL_LEFT, NotEnrolled},
-        enrolment::{ALL_PASSED, Skipped},
+        enrolment::{ALL_PASSED, SkipReason},
     };
 
     use super::*;
@@ -137,7 +137,8 @@ mod tests {
     fn every_reason_to_be_outside_has_words() {
         let left =
             ALL_LEFT.into_iter().filter(|left| *left != NotEnrolled::NamespaceUnknown).map(NotEnrolled::code);
-        let passed = ALL_PASSED.into_iter().filter(|passed| *passed != Skipped::NoPod).map(Skipped::code);
+        let passed =
+            ALL_PASSED.into_iter().filter(|passed| *passed != SkipReason::NoPod).map(SkipReason::code);
         for code in left.chain(passed) {
             assert!(then(code).is_some(), "{code}");
         }

@@ -5,12 +5,12 @@ use pod_status::{CaptureState, RedirectionMode};
 use super::known::has_no_api;
 use crate::{
     pod::{PodState, ZtunnelView},
-    state::{Change, Outcome, State},
+    state::{ChangeRecord, ChangeStatus, StateReport},
     text::{clause, sentence},
 };
 
 /// `answer`: what has been said already, and is not said twice.
-pub(super) fn of_pod(state: &State, pod: &PodState, answer: &str) -> Vec<String> {
+pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<String> {
     let is_new = |text: &&String| !answer.contains(&clause(text));
     let mut all = vec![since(state, pod)];
     all.extend(why(pod));
@@ -27,7 +27,7 @@ pub(super) fn of_pod(state: &State, pod: &PodState, answer: &str) -> Vec<String>
     all.iter().map(|text| sentence(text)).collect()
 }
 
-fn since(state: &State, pod: &PodState) -> String {
+fn since(state: &StateReport, pod: &PodState) -> String {
     match (&pod.since, &state.node.started) {
         (Some(since), _) => format!("This has been so since {since}."),
         (None, Some(started)) => {
@@ -114,7 +114,7 @@ fn privilege(pod: &PodState) -> Option<String> {
     Some(format!("{may}: with that, it can bypass the mesh."))
 }
 
-fn annotation(state: &State, pod: &PodState) -> Option<String> {
+fn annotation(state: &StateReport, pod: &PodState) -> Option<String> {
     let ambient = matches!(pod.way, Some(RedirectionMode::Node | RedirectionMode::InPod));
     match &pod.annotation {
         _ if pod.reason.code == "opted-out" => None, // that is the answer
@@ -126,20 +126,20 @@ fn annotation(state: &State, pod: &PodState) -> Option<String> {
     }
 }
 
-fn last_change(change: &Change) -> String {
+fn last_change(change: &ChangeRecord) -> String {
     let what = format!("{}, because of: {}", clause(&change.what), clause(&change.cause));
     let took = if change.took_ms < 0.05 { String::new() } else { format!(" ({:.1} ms)", change.took_ms) };
     match (&change.error, change.outcome) {
         (Some(error), _) => {
             format!("The last change, at {}: {what}; it failed: {}.", change.at, clause(error))
         }
-        (None, Outcome::Failed) => format!("The last change, at {}: {what}; it failed.", change.at),
-        (None, Outcome::Done) => format!("The last change, at {}: {what}{took}.", change.at),
+        (None, ChangeStatus::Failed) => format!("The last change, at {}: {what}; it failed.", change.at),
+        (None, ChangeStatus::Done) => format!("The last change, at {}: {what}{took}.", change.at),
     }
 }
 
 /// What could not be seen when the document was made.
-pub(super) fn of_seeing(state: &State) -> Vec<String> {
+pub(super) fn of_seeing(state: &StateReport) -> Vec<String> {
     let blind = state.seen.blind.iter();
     blind
         .map(|blind| sentence(&format!("Unknown: {}, because: {}", clause(&blind.what), clause(&blind.why))))

@@ -2,17 +2,18 @@
 
 mod faults;
 
-use super::{Explanation, Verdict, explain};
+use super::{Explanation, PodVerdict, explain};
 use crate::{
-    CaptureState, Change, Comparison, NetnsRef, Observer, Outcome, PodState, Reason, RedirectionMode, SCHEMA,
-    SetMember, Setting, State, Unobserved, ZtunnelState, ZtunnelView, tables,
+    CaptureState, ChangeRecord, ChangeStatus, Comparison, EffectiveSetting, NetnsRef, Observer, PodState,
+    RedirectionMode, SCHEMA, SetMember, StateReason, StateReport, Unobserved, ZtunnelState, ZtunnelView,
+    tables,
 };
 
 /// A node on which all is well, with one pod `shop/web` that is captured by this way.
-pub(crate) fn node(way: RedirectionMode) -> State {
+pub(crate) fn node(way: RedirectionMode) -> StateReport {
     let ip = "10.0.0.7".parse().unwrap();
     let member = SetMember { set: "ztunnel-pods-ips".into(), ip, uid: Some("u-1".into()) };
-    let mut state = State { schema: SCHEMA.into(), version: "0.1.0".into(), ..State::default() };
+    let mut state = StateReport { schema: SCHEMA.into(), version: "0.1.0".into(), ..StateReport::default() };
     state.node.name = "node-1".into();
     state.node.started = Some("2026-11-21T00:00:00Z".into());
     state.node.ambient = true;
@@ -54,8 +55,8 @@ pub(crate) fn node(way: RedirectionMode) -> State {
     state
 }
 
-pub(crate) fn reason(code: &str, words: &str) -> Reason {
-    Reason { code: code.into(), words: words.into() }
+pub(crate) fn reason(code: &str, words: &str) -> StateReason {
+    StateReason { code: code.into(), words: words.into() }
 }
 
 fn is_sentence(text: &str) -> bool {
@@ -63,7 +64,7 @@ fn is_sentence(text: &str) -> bool {
 }
 
 /// Asks about `shop/web`, and checks what must hold of every answer.
-fn asked(state: &State) -> Explanation {
+fn asked(state: &StateReport) -> Explanation {
     checked(explain(state, "shop", "web"))
 }
 
@@ -73,7 +74,7 @@ fn checked(answer: Explanation) -> Explanation {
         assert!(is_sentence(text), "{text:?} in {answer:#?}");
     }
     assert!(!answer.code.is_empty() && answer.answer.contains(&answer.pod), "{answer:#?}");
-    if answer.verdict == Verdict::Wrong {
+    if answer.verdict == PodVerdict::Wrong {
         assert!(!answer.advice.is_empty(), "what is wrong has advice: {answer:#?}");
     }
     let text = answer.to_string();
@@ -83,10 +84,10 @@ fn checked(answer: Explanation) -> Explanation {
 }
 
 /// A change of the whole document.
-type NodeCase = (RedirectionMode, fn(&mut State), &'static str, Verdict, &'static str);
+type NodeCase = (RedirectionMode, fn(&mut StateReport), &'static str, PodVerdict, &'static str);
 
 /// A pod's change, the code and verdict that follow, and words of the answer.
-type Case = (RedirectionMode, fn(&mut PodState), &'static str, Verdict, &'static str);
+type Case = (RedirectionMode, fn(&mut PodState), &'static str, PodVerdict, &'static str);
 
 #[test]
 fn pods_that_should_be_captured() {
@@ -96,31 +97,37 @@ fn pods_that_should_be_captured() {
             RedirectionMode::Node,
             |_| (),
             "captured",
-            Verdict::Well,
+            PodVerdict::Well,
             "rules of the node redirect its traffic to ztunnel",
         ),
-        (RedirectionMode::InPod, |_| (), "captured", Verdict::Well, "ztunnel, which listens there"),
-        (RedirectionMode::Sidecar, |_| (), "captured-sidecar", Verdict::Well, "to its own sidecar"),
+        (RedirectionMode::InPod, |_| (), "captured", PodVerdict::Well, "ztunnel, which listens there"),
+        (RedirectionMode::Sidecar, |_| (), "captured-sidecar", PodVerdict::Well, "to its own sidecar"),
         (
             RedirectionMode::Node,
             |pod| pod.capture = Pending,
             "pending",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "on its way into the mesh",
         ),
-        (RedirectionMode::Node, |pod| pod.capture = Held, "held", Verdict::Wrong, "its traffic is held back"),
+        (
+            RedirectionMode::Node,
+            |pod| pod.capture = Held,
+            "held",
+            PodVerdict::Wrong,
+            "its traffic is held back",
+        ),
         (
             RedirectionMode::Node,
             |pod| pod.capture = Bypassing,
             "bypassing",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "bypasses the mesh",
         ),
         (
             RedirectionMode::Node,
             |pod| (pod.capture, pod.ips) = (Pending, Vec::new()),
             "no-address",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "has no address yet",
         ),
         (
@@ -131,7 +138,7 @@ fn pods_that_should_be_captured() {
                     Some(ZtunnelView { serves: false, refused: Some("no listeners: EMFILE.".into()) });
             },
             "ztunnel-refused",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "ztunnel refused the pod shop/web: no listeners: EMFILE. Its traffic is held back",
         ),
         (
@@ -141,7 +148,7 @@ fn pods_that_should_be_captured() {
                 pod.kernel.differences = vec!["the rules of IPv4 are missing".into()];
             },
             "sidecar-rules-missing",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "missing or incomplete (the rules of IPv4 are missing). All or some of its traffic bypasses",
         ),
         (
@@ -152,7 +159,7 @@ fn pods_that_should_be_captured() {
                     vec!["nf_tables inet x out sets the mark 0x539".into(), "a rule".into()];
             },
             "overruled",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "so all or some of its traffic bypasses the mesh (nf_tables inet x out sets the mark 0x539, and 1 more)",
         ),
         (
@@ -162,7 +169,7 @@ fn pods_that_should_be_captured() {
                 pod.kernel.differences = vec!["a rule was changed".into(), "a route is missing".into()];
             },
             "drifted",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "differs from the desired state in 2 places (a rule was changed, and 1 more)",
         ),
         (
@@ -172,7 +179,7 @@ fn pods_that_should_be_captured() {
                 pod.kernel.blind = Some("no process of it was found".into());
             },
             "netns-not-found",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "was not found (no process of it was found)",
         ),
         (
@@ -182,7 +189,7 @@ fn pods_that_should_be_captured() {
                 pod.kernel.blind = Some("the agent sees no processes of the node".into());
             },
             "netns-not-found",
-            Verdict::Unknown,
+            PodVerdict::Unknown,
             "is unknown, because the kernel could not be queried: the agent sees no processes of the node.",
         ),
         (
@@ -192,14 +199,14 @@ fn pods_that_should_be_captured() {
                 pod.kernel.blind = Some("Operation not permitted".into());
             },
             "kernel-blind",
-            Verdict::Unknown,
+            PodVerdict::Unknown,
             "Operation not permitted",
         ),
         (
             RedirectionMode::Node,
             |pod| pod.capture = Unknown,
             "unseen",
-            Verdict::Unknown,
+            PodVerdict::Unknown,
             "it has not been observed yet",
         ),
         (
@@ -209,14 +216,14 @@ fn pods_that_should_be_captured() {
                 pod.trouble = Some("the last ADD failed: iptables-restore: exit status 4".into());
             },
             "failed",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "could not be enrolled: the last ADD failed: iptables-restore: exit status 4.",
         ),
         (
             RedirectionMode::Node,
             |pod| pod.annotation = None,
             "annotation-missing",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "istiod does not know",
         ),
         (
@@ -227,7 +234,7 @@ fn pods_that_should_be_captured() {
                 pod.kernel.differences = vec!["10.0.0.7 is still in the set".into()];
             },
             "leaving",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "still there for it (10.0.0.7 is still in the set): it is labelled none itself.",
         ),
     ];
@@ -269,7 +276,7 @@ fn pods_that_should_be_outside() {
         pod.reason = reason(code, "the clause of the document");
         state.seen.by = Observer::Command; // is no fault of a pod that is outside
         let answer = asked(&state);
-        assert_eq!((answer.code.as_str(), answer.verdict), (code, Verdict::Well), "{answer}");
+        assert_eq!((answer.code.as_str(), answer.verdict), (code, PodVerdict::Well), "{answer}");
         assert!(answer.answer.contains(words) && answer.trouble.len() == 1, "{words}: {answer}");
         let said = answer.to_string().matches("the clause of the document").count();
         assert_eq!(said, usize::from(code == "something-new"), "one reason is enough: {answer}");
@@ -277,7 +284,7 @@ fn pods_that_should_be_outside() {
     let mut state = node(RedirectionMode::Node);
     (state.pods[0].capture, state.pods[0].way) = (CaptureState::Outside, None);
     state.pods[0].reason = reason("namespace-unknown", "its namespace is not known yet");
-    assert_eq!(asked(&state).verdict, Verdict::Unknown);
+    assert_eq!(asked(&state).verdict, PodVerdict::Unknown);
 }
 
 #[test]
@@ -287,38 +294,38 @@ fn pods_that_nobody_knows() {
             RedirectionMode::Node,
             |_| (),
             "no-such-pod",
-            Verdict::NoSuchPod,
+            PodVerdict::NoSuchPod,
             "The node node-1 has no pod shop/we",
         ),
         (
             RedirectionMode::Node,
             |state| state.node.synced = false,
             "not-synced",
-            Verdict::Unknown,
+            PodVerdict::Unknown,
             "has not been able to read",
         ),
         (
             RedirectionMode::Node,
             |state| state.node.ambient = false,
             "no-record",
-            Verdict::Unknown,
+            PodVerdict::Unknown,
             "ambient mode is off",
         ),
         (
             RedirectionMode::Node,
             |state| state.seen.by = Observer::Command,
             "agent-down",
-            Verdict::Unknown,
+            PodVerdict::Unknown,
             "no record that it left mentions this pod",
         ),
         (
             RedirectionMode::Node,
             |state| {
                 let (name, value) = ("exclude-namespaces".into(), "kube-system, shop".into());
-                state.config = vec![Setting { name, value, origin: "flag".into() }];
+                state.config = vec![EffectiveSetting { name, value, origin: "flag".into() }];
             },
             "no-such-pod-excluded",
-            Verdict::NoSuchPod,
+            PodVerdict::NoSuchPod,
             "excluded by the setting exclude-namespaces",
         ),
     ];
@@ -336,7 +343,7 @@ fn pods_that_nobody_knows() {
     }
     let answer = checked(explain(&node(RedirectionMode::Node), "store", "web"));
     assert_eq!(answer.sentences, ["Similar names: shop/web."]);
-    assert_eq!(Verdict::NoSuchPod.status(), 3);
+    assert_eq!(PodVerdict::NoSuchPod.status(), 3);
 }
 
 #[test]
@@ -344,13 +351,13 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
     let mut state = node(RedirectionMode::Node);
     state.seen.blind =
         vec![Unobserved { what: "legacy tables".into(), why: "there is no iptables-legacy".into() }];
-    state.history = vec![Change {
+    state.history = vec![ChangeRecord {
         at: "2026-11-21T01:00:00Z".into(),
         cause: "pod shop/web joined".into(),
         what: "its address was added".into(),
         pod: Some("shop/web".into()),
         took_ms: 1.25,
-        outcome: Outcome::Done,
+        outcome: ChangeStatus::Done,
         error: None,
     }];
     let text = asked(&state).to_string();

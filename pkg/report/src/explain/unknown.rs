@@ -2,15 +2,15 @@
 
 use super::Finding;
 use crate::{
-    explain::Verdict,
-    state::{Observer, State},
+    explain::PodVerdict,
+    state::{Observer, StateReport},
     text::clean,
 };
 
 /// How many others are named that it might have been.
 const NAMED: usize = 5;
 
-pub(super) fn pod(state: &State, namespace: &str, name: &str) -> Finding {
+pub(super) fn pod(state: &StateReport, namespace: &str, name: &str) -> Finding {
     let (namespace, name) = (clean(namespace), clean(name));
     let on = if state.node.name.is_empty() { String::new() } else { format!(" {}", clean(&state.node.name)) };
     let title = format!("{namespace}/{name}");
@@ -22,7 +22,7 @@ pub(super) fn pod(state: &State, namespace: &str, name: &str) -> Finding {
         let advice = format!(
             "To bring its pods into the mesh, remove {namespace} from exclude-namespaces and restart the agent."
         );
-        return Finding::new("no-such-pod-excluded", Verdict::NoSuchPod, says, &[&advice]);
+        return Finding::new("no-such-pod-excluded", PodVerdict::NoSuchPod, says, &[&advice]);
     }
     if state.seen.by == Observer::Command {
         let says = format!(
@@ -50,20 +50,20 @@ pub(super) fn pod(state: &State, namespace: &str, name: &str) -> Finding {
     let find = format!("Find its name and its node with: kubectl get pods -n {namespace} -o wide.");
     Finding::new(
         "no-such-pod",
-        Verdict::NoSuchPod,
+        PodVerdict::NoSuchPod,
         says,
         &[&find, "Ask the agent of the node on which the pod runs."],
     )
 }
 
 /// The settings keep its namespace out.
-fn excluded(state: &State, namespace: &str) -> bool {
+fn excluded(state: &StateReport, namespace: &str) -> bool {
     let setting = state.config.iter().find(|setting| setting.name == "exclude-namespaces");
     setting.is_some_and(|setting| setting.value.split(',').any(|name| name.trim() == namespace))
 }
 
 /// Pods that might be meant.
-pub(super) fn others(state: &State, namespace: &str, name: &str) -> Vec<String> {
+pub(super) fn others(state: &StateReport, namespace: &str, name: &str) -> Vec<String> {
     let elsewhere = state.pods.iter().filter(|pod| pod.name == name);
     let similar = state.pods.iter().filter(|pod| {
         pod.namespace == namespace && (pod.name.starts_with(name) || name.starts_with(&pod.name))

@@ -1,7 +1,7 @@
 //! What stands around the page: where one is, where one can go, and whether the page is alive.
 
-use super::html::Html;
-use crate::State;
+use super::html::HtmlWriter;
+use crate::StateReport;
 
 /// The sections that can be jumped to, in their order.
 const SECTIONS: [(&str, &str); 8] = [
@@ -16,7 +16,7 @@ const SECTIONS: [(&str, &str); 8] = [
 ];
 
 /// The top of the page.
-pub(super) fn header(html: &mut Html, state: &State) {
+pub(super) fn header(html: &mut HtmlWriter, state: &StateReport) {
     html.text_element("a", &[("class", "skip"), ("href", "#main")], "Skip to the state of the node");
     html.element("header", &[], |html| {
         html.element("p", &[("class", "name")], |html| {
@@ -39,7 +39,7 @@ pub(super) fn header(html: &mut Html, state: &State) {
 }
 
 /// How fresh the page is. The script shows the one, who has none sees the other.
-fn live(html: &mut Html) {
+fn live(html: &mut HtmlWriter) {
     html.element("div", &[("id", "live"), ("hidden", "")], |html| {
         html.text_element("span", &[("id", "fresh")], "");
         let button = [("id", "pause"), ("type", "button"), ("aria-pressed", "false")];
@@ -56,7 +56,7 @@ fn live(html: &mut Html) {
 }
 
 /// The bottom of the page.
-pub(super) fn footer(html: &mut Html, state: &State) {
+pub(super) fn footer(html: &mut HtmlWriter, state: &StateReport) {
     html.element("footer", &[], |html| {
         html.text(&format!("install-cni {}. The same for programs: ", state.version));
         html.text_element("a", &[("href", "debug/state")], "/debug/state");

@@ -1,11 +1,11 @@
 //! How the node is, in a sentence, and what there is to say besides.
 
-use super::{html::Html, when};
-use crate::{CaptureState, Observer, RedirectionMode, State};
+use super::{html::HtmlWriter, when};
+use crate::{CaptureState, Observer, RedirectionMode, StateReport};
 
 /// How much somebody should care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Level {
+pub(super) enum HeadlineLevel {
     /// Nothing is to be done.
     Well,
     /// It may pass by itself, or is not known.
@@ -14,39 +14,39 @@ pub(super) enum Level {
     Wrong,
 }
 
-impl Level {
+impl HeadlineLevel {
     /// Its sign, which is never all that tells: the sentence says it too.
     fn sign(self) -> &'static str {
         match self {
-            Level::Well => "✓",
-            Level::Watch => "!",
-            Level::Wrong => "✗",
+            HeadlineLevel::Well => "✓",
+            HeadlineLevel::Watch => "!",
+            HeadlineLevel::Wrong => "✗",
         }
     }
 
     fn class(self) -> &'static str {
         match self {
-            Level::Well => "headline well",
-            Level::Watch => "headline watch",
-            Level::Wrong => "headline wrong",
+            HeadlineLevel::Well => "headline well",
+            HeadlineLevel::Watch => "headline watch",
+            HeadlineLevel::Wrong => "headline wrong",
         }
     }
 }
 
 /// A sentence, and how much it matters.
-pub(super) type Said = (Level, String);
+pub(super) type HeadlineSentence = (HeadlineLevel, String);
 
 /// The title of the window: the sentence first, because that is what a narrow tab shows.
-pub(super) fn title(state: &State) -> String {
+pub(super) fn title(state: &StateReport) -> String {
     let node = if state.node.name.is_empty() { "this node" } else { &state.node.name };
     format!("{} – {node} – Millrace", sentence(state).1)
 }
 
 /// The part at the top of the page.
-pub(super) fn headline(html: &mut Html, state: &State) {
+pub(super) fn headline(html: &mut HtmlWriter, state: &StateReport) {
     let (level, words) = sentence(state);
     let besides = besides(state);
-    let worst = besides.iter().map(|(level, _)| *level).max().unwrap_or(Level::Well).max(level);
+    let worst = besides.iter().map(|(level, _)| *level).max().unwrap_or(HeadlineLevel::Well).max(level);
     html.element("section", &[("id", "headline"), ("aria-labelledby", "headline-words")], |html| {
         // Read out when it changes, and only the parts that did.
         html.element("div", &[("id", "news"), ("class", worst.class()), ("aria-live", "polite")], |html| {
@@ -66,7 +66,7 @@ pub(super) fn headline(html: &mut Html, state: &State) {
     });
 }
 
-fn item(html: &mut Html, (level, words): &Said) {
+fn item(html: &mut HtmlWriter, (level, words): &HeadlineSentence) {
     html.element("li", &[], |html| {
         html.text_element("span", &[("class", "sign"), ("aria-hidden", "true")], level.sign());
         html.text(words);
@@ -74,7 +74,7 @@ fn item(html: &mut Html, (level, words): &Said) {
 }
 
 /// How the node's pods are, in a sentence: the worst that can be said.
-pub(super) fn sentence(state: &State) -> Said {
+pub(super) fn sentence(state: &StateReport) -> HeadlineSentence {
     let count = |capture| state.pods.iter().filter(|pod| pod.capture == capture).count();
     let members = CaptureState::ALL.into_iter().filter(|it| is_member(*it)).map(count).sum();
     let of = |some: usize| match (some, members) {
@@ -86,70 +86,87 @@ pub(super) fn sentence(state: &State) -> Said {
     match worst(state) {
         Some(CaptureState::Bypassing) => {
             let some = count(CaptureState::Bypassing);
-            (Level::Wrong, format!("{} {} it.", of(some), if some == 1 { "bypasses" } else { "bypass" }))
+            (
+                HeadlineLevel::Wrong,
+                format!("{} {} it.", of(some), if some == 1 { "bypasses" } else { "bypass" }),
+            )
         }
         Some(CaptureState::Held) => {
             let some = count(CaptureState::Held);
-            (Level::Wrong, format!("{} {} held back, and can reach nothing through it.", of(some), is(some)))
+            (
+                HeadlineLevel::Wrong,
+                format!("{} {} held back, and can reach nothing through it.", of(some), is(some)),
+            )
         }
         Some(CaptureState::Unknown) => {
             let some = count(CaptureState::Unknown);
-            (Level::Watch, format!("It is not known whether {} captured.", pods(some, "is", "are")))
+            (HeadlineLevel::Watch, format!("It is not known whether {} captured.", pods(some, "is", "are")))
         }
         Some(CaptureState::Pending) => {
             let some = count(CaptureState::Pending);
-            (Level::Watch, format!("{} {} on the way into it.", of(some), is(some)))
+            (HeadlineLevel::Watch, format!("{} {} on the way into it.", of(some), is(some)))
         }
-        Some(_) => (Level::Well, format!("{} {} captured.", of(members), is(members))),
-        None => (Level::Well, "No pod of this node belongs to the mesh.".to_owned()),
+        Some(_) => (HeadlineLevel::Well, format!("{} {} captured.", of(members), is(members))),
+        None => (HeadlineLevel::Well, "No pod of this node belongs to the mesh.".to_owned()),
     }
 }
 
 /// Everything else that somebody at this page should know, in sentences.
-fn besides(state: &State) -> Vec<Said> {
+fn besides(state: &StateReport) -> Vec<HeadlineSentence> {
     let mut said = Vec::new();
     said.extend(others(state));
     let mut say = |level, words: String| said.push((level, words));
     if let Some(trouble) = &state.node.trouble {
-        say(Level::Wrong, format!("The node: {trouble}"));
+        say(HeadlineLevel::Wrong, format!("The node: {trouble}"));
     }
     if state.node.way == Some(RedirectionMode::Node) && state.node.active_slot.is_none() {
-        say(Level::Wrong, "No ztunnel of this node is ready.".to_owned());
+        say(HeadlineLevel::Wrong, "No ztunnel of this node is ready.".to_owned());
     }
     if state.node.started.is_none() {
         let words = "No agent runs on this node: what is desired is what the last one wrote down.";
-        say(Level::Wrong, words.to_owned());
+        say(HeadlineLevel::Wrong, words.to_owned());
     } else if !state.node.synced {
         let words = "Facts about pods and namespaces have not been read whole since the agent's start.";
-        say(Level::Watch, words.to_owned());
+        say(HeadlineLevel::Watch, words.to_owned());
     }
     match state.network.differences().count() {
         0 => {}
-        1 => say(Level::Wrong, "1 object of the node's network differs from the desired state.".to_owned()),
-        some => say(Level::Wrong, format!("{some} objects of the node's network are not as they should be.")),
+        1 => say(
+            HeadlineLevel::Wrong,
+            "1 object of the node's network differs from the desired state.".to_owned(),
+        ),
+        some => say(
+            HeadlineLevel::Wrong,
+            format!("{some} objects of the node's network are not as they should be."),
+        ),
     }
     let files = state.installation.iter().filter(|file| !file.ok).count();
     if files > 0 {
         let are = if files == 1 { "1 installed file is" } else { &format!("{files} installed files are") };
-        say(Level::Wrong, format!("{are} not as they should be."));
+        say(HeadlineLevel::Wrong, format!("{are} not as they should be."));
     }
     if !state.seen.blind.is_empty() {
-        say(Level::Watch, format!("Could not be observed: {}.", things(state.seen.blind.len())));
+        say(HeadlineLevel::Watch, format!("Could not be observed: {}.", things(state.seen.blind.len())));
     }
     said
 }
 
 /// States of pods that are not the headline's, but worth a sentence.
-fn others(state: &State) -> Vec<Said> {
+fn others(state: &StateReport) -> Vec<HeadlineSentence> {
     let headline = worst(state);
     let count = |capture| state.pods.iter().filter(|pod| pod.capture == capture).count();
     let states = [
-        (CaptureState::Held, Level::Wrong, "is held back", "are held back"),
-        (CaptureState::Unknown, Level::Watch, "could not be observed", "could not be observed"),
-        (CaptureState::Pending, Level::Watch, "is on the way into the mesh", "are on the way into the mesh"),
+        (CaptureState::Held, HeadlineLevel::Wrong, "is held back", "are held back"),
+        (CaptureState::Unknown, HeadlineLevel::Watch, "could not be observed", "could not be observed"),
+        (
+            CaptureState::Pending,
+            HeadlineLevel::Watch,
+            "is on the way into the mesh",
+            "are on the way into the mesh",
+        ),
         (
             CaptureState::Leaving,
-            Level::Watch,
+            HeadlineLevel::Watch,
             "has left the mesh and is not released yet",
             "have left the mesh and are not released yet",
         ),
@@ -170,7 +187,7 @@ fn things(some: usize) -> String {
 }
 
 /// The worst state that a pod of the mesh is in; `None`: there is no such pod.
-fn worst(state: &State) -> Option<CaptureState> {
+fn worst(state: &StateReport) -> Option<CaptureState> {
     let members = CaptureState::ALL.into_iter().filter(|capture| is_member(*capture));
     members.into_iter().find(|capture| state.pods.iter().any(|pod| pod.capture == *capture))
 }
@@ -181,7 +198,7 @@ fn is_member(capture: CaptureState) -> bool {
 }
 
 /// Who has looked, when, and how the node works.
-fn seen(html: &mut Html, state: &State) {
+fn seen(html: &mut HtmlWriter, state: &StateReport) {
     html.element("p", &[("id", "seen")], |html| {
         looked(html, state);
         if let Some(started) = &state.node.started {
@@ -193,7 +210,7 @@ fn seen(html: &mut Html, state: &State) {
     });
 }
 
-fn looked(html: &mut Html, state: &State) {
+fn looked(html: &mut HtmlWriter, state: &StateReport) {
     let seen = &state.seen;
     if seen.at.is_empty() {
         return html.text("The kernel has not been asked yet.");
@@ -208,7 +225,7 @@ fn looked(html: &mut Html, state: &State) {
 }
 
 /// How pods of ambient mode are captured here.
-fn mode(state: &State) -> String {
+fn mode(state: &StateReport) -> String {
     let node = &state.node;
     if !node.ambient {
         return "Ambient mode is off.".to_owned();
@@ -231,7 +248,7 @@ fn mode(state: &State) -> String {
     format!("Pods of ambient mode are captured {way}{chosen}.{fallback}")
 }
 
-fn health(html: &mut Html, state: &State) {
+fn health(html: &mut HtmlWriter, state: &StateReport) {
     if state.health.is_empty() {
         return;
     }
@@ -252,7 +269,7 @@ fn health(html: &mut Html, state: &State) {
 }
 
 /// What nobody knows: neither good nor bad may be read into it.
-fn blind(html: &mut Html, state: &State) {
+fn blind(html: &mut HtmlWriter, state: &StateReport) {
     if state.seen.blind.is_empty() {
         return;
     }

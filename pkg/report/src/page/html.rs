@@ -4,17 +4,17 @@ use std::fmt::Write as _;
 
 /// A document, or a part of one, as it grows. Names of elements and attributes are literals; everything else is
 /// escaped on its way in.
-pub(super) struct Html {
+pub(super) struct HtmlWriter {
     out: String,
 }
 
 /// An attribute: its name, and its value as it is meant.
-pub(super) type Attribute<'a> = (&'static str, &'a str);
+pub(super) type HtmlAttribute<'a> = (&'static str, &'a str);
 
-impl Html {
+impl HtmlWriter {
     /// A new document, up to its root element.
-    pub(super) fn document() -> Html {
-        Html { out: "<!DOCTYPE html>\n".to_owned() }
+    pub(super) fn document() -> HtmlWriter {
+        HtmlWriter { out: "<!DOCTYPE html>\n".to_owned() }
     }
 
     /// What was written.
@@ -26,8 +26,8 @@ impl Html {
     pub(super) fn element(
         &mut self,
         name: &'static str,
-        attributes: &[Attribute<'_>],
-        inside: impl FnOnce(&mut Html),
+        attributes: &[HtmlAttribute<'_>],
+        inside: impl FnOnce(&mut HtmlWriter),
     ) {
         self.void(name, attributes);
         inside(self);
@@ -40,12 +40,12 @@ impl Html {
     }
 
     /// An element that holds text alone.
-    pub(super) fn text_element(&mut self, name: &'static str, attributes: &[Attribute<'_>], text: &str) {
+    pub(super) fn text_element(&mut self, name: &'static str, attributes: &[HtmlAttribute<'_>], text: &str) {
         self.element(name, attributes, |html| html.text(text));
     }
 
     /// An element that has no end.
-    pub(super) fn void(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
+    pub(super) fn void(&mut self, name: &'static str, attributes: &[HtmlAttribute<'_>]) {
         self.out.push('<');
         self.out.push_str(name);
         for (name, value) in attributes {
@@ -98,8 +98,8 @@ fn is_block(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn written(write: impl FnOnce(&mut Html)) -> String {
-        let mut html = Html { out: String::new() };
+    fn written(write: impl FnOnce(&mut HtmlWriter)) -> String {
+        let mut html = HtmlWriter { out: String::new() };
         write(&mut html);
         html.finish()
     }

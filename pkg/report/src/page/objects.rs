@@ -2,11 +2,11 @@
 
 use std::fmt::Display;
 
-use super::{html::Html, parts};
-use crate::{Comparison, Difference, State};
+use super::{html::HtmlWriter, parts};
+use crate::{Comparison, StateDifference, StateReport};
 
 /// The section.
-pub(super) fn section(html: &mut Html, state: &State) {
+pub(super) fn section(html: &mut HtmlWriter, state: &StateReport) {
     let network = &state.network;
     parts::section(html, "objects", "Objects in the node's network", |html| {
         parts::filter(html, "objects-lists", "Find objects", |_| {});
@@ -23,7 +23,7 @@ pub(super) fn section(html: &mut Html, state: &State) {
 }
 
 /// One kind of object.
-fn kind<T: Display>(html: &mut Html, id: &'static str, name: &str, found: &Comparison<T>) {
+fn kind<T: Display>(html: &mut HtmlWriter, id: &'static str, name: &str, found: &Comparison<T>) {
     let class = if found.difference.is_empty() { "kind" } else { "kind wrong" };
     html.element("div", &[("id", &format!("objects/{id}")), ("class", class)], |html| {
         html.text_element("h3", &[], name);
@@ -55,7 +55,7 @@ fn verdict<T>(found: &Comparison<T>) -> String {
     }
 }
 
-fn difference(html: &mut Html, difference: &Difference) {
+fn difference(html: &mut HtmlWriter, difference: &StateDifference) {
     html.element("li", &[("class", "row")], |html| {
         html.text_element("strong", &[], &format!("≠ {}: ", difference.kind));
         html.text_element("code", &[], &difference.what);
@@ -63,7 +63,7 @@ fn difference(html: &mut Html, difference: &Difference) {
 }
 
 /// All that is desired and observed; once, where they are the same to the letter.
-fn lists<T: Display>(html: &mut Html, found: &Comparison<T>) {
+fn lists<T: Display>(html: &mut HtmlWriter, found: &Comparison<T>) {
     let desired = printed(&found.desired);
     let observed = found.observed.as_deref().map(printed);
     if observed.as_ref() == Some(&desired) {
@@ -80,7 +80,7 @@ fn printed<T: Display>(objects: &[T]) -> Vec<String> {
     lines
 }
 
-fn list(html: &mut Html, name: &str, lines: &[String]) {
+fn list(html: &mut HtmlWriter, name: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
     }
@@ -95,7 +95,7 @@ fn list(html: &mut Html, name: &str, lines: &[String]) {
 }
 
 /// What others have where we want to be.
-fn foreign(html: &mut Html, foreign: &[String]) {
+fn foreign(html: &mut HtmlWriter, foreign: &[String]) {
     if foreign.is_empty() {
         return;
     }

@@ -1,10 +1,15 @@
 //! Sections that are lists or tables, and what all sections are made of.
 
-use super::{html::Html, when};
-use crate::{Change, Outcome, State, Step, ZtunnelState};
+use super::{html::HtmlWriter, when};
+use crate::{ChangeRecord, ChangeStatus, PlanStep, StateReport, ZtunnelState};
 
 /// A section with its heading.
-pub(super) fn section(html: &mut Html, id: &'static str, heading: &str, inside: impl FnOnce(&mut Html)) {
+pub(super) fn section(
+    html: &mut HtmlWriter,
+    id: &'static str,
+    heading: &str,
+    inside: impl FnOnce(&mut HtmlWriter),
+) {
     let title = format!("{id}-heading");
     html.element("section", &[("id", id), ("aria-labelledby", &title)], |html| {
         html.text_element("h2", &[("id", &title)], heading);
@@ -14,11 +19,11 @@ pub(super) fn section(html: &mut Html, id: &'static str, heading: &str, inside: 
 
 /// A table that scrolls for itself: on a narrow screen the page must not. It takes the focus, so that keys scroll it.
 pub(super) fn table(
-    html: &mut Html,
+    html: &mut HtmlWriter,
     id: &'static str,
     caption: &str,
     columns: &[&str],
-    rows: impl FnOnce(&mut Html),
+    rows: impl FnOnce(&mut HtmlWriter),
 ) {
     let scroll = [("class", "scroll"), ("role", "region"), ("tabindex", "0"), ("aria-label", caption)];
     html.element("div", &scroll, |html| {
@@ -35,7 +40,12 @@ pub(super) fn table(
 }
 
 /// A field that filters the rows of the element `target`; `more` adds other ways to choose. Hidden without scripts.
-pub(super) fn filter(html: &mut Html, target: &'static str, label: &str, more: impl FnOnce(&mut Html)) {
+pub(super) fn filter(
+    html: &mut HtmlWriter,
+    target: &'static str,
+    label: &str,
+    more: impl FnOnce(&mut HtmlWriter),
+) {
     let form = [
         ("class", "filter"),
         ("role", "search"),
@@ -56,7 +66,7 @@ pub(super) fn filter(html: &mut Html, target: &'static str, label: &str, more: i
 }
 
 /// The node's ztunnels.
-pub(super) fn ztunnels(html: &mut Html, state: &State) {
+pub(super) fn ztunnels(html: &mut HtmlWriter, state: &StateReport) {
     section(html, "ztunnels", "Ztunnels", |html| {
         if state.ztunnels.is_empty() {
             return html.text_element("p", &[], "No ztunnel of this node is known.");
@@ -68,7 +78,7 @@ pub(super) fn ztunnels(html: &mut Html, state: &State) {
     });
 }
 
-fn ztunnel(html: &mut Html, one: &ZtunnelState) {
+fn ztunnel(html: &mut HtmlWriter, one: &ZtunnelState) {
     let id = format!("ztunnel/{}/{}", one.namespace, one.name);
     let ready = match (one.ready, one.terminating) {
         (true, false) => "ready",
@@ -95,7 +105,7 @@ fn ztunnel(html: &mut Html, one: &ZtunnelState) {
 }
 
 /// What would be done now.
-pub(super) fn plan(html: &mut Html, state: &State) {
+pub(super) fn plan(html: &mut HtmlWriter, state: &StateReport) {
     section(html, "plan", "Plan", |html| {
         if state.plan.is_empty() {
             return html.text_element("p", &[], "Nothing is to be done.");
@@ -105,7 +115,7 @@ pub(super) fn plan(html: &mut Html, state: &State) {
     });
 }
 
-fn step(html: &mut Html, step: &Step) {
+fn step(html: &mut HtmlWriter, step: &PlanStep) {
     html.element("li", &[], |html| {
         html.text(&format!("{} ", step.words));
         html.text_element("code", &[], &step.kind);
@@ -123,7 +133,7 @@ fn step(html: &mut Html, step: &Step) {
 }
 
 /// Lines of tools. They may be long, and scroll for themselves.
-pub(super) fn lines(html: &mut Html, lines: &[String]) {
+pub(super) fn lines(html: &mut HtmlWriter, lines: &[String]) {
     html.element("pre", &[("tabindex", "0")], |html| {
         for line in lines {
             html.text(line);
@@ -133,7 +143,7 @@ pub(super) fn lines(html: &mut Html, lines: &[String]) {
 }
 
 /// The last changes.
-pub(super) fn history(html: &mut Html, state: &State) {
+pub(super) fn history(html: &mut HtmlWriter, state: &StateReport) {
     section(html, "history", "History", |html| {
         if state.history.is_empty() {
             return html.text_element("p", &[], "Nothing was changed that the agent remembers.");
@@ -146,10 +156,10 @@ pub(super) fn history(html: &mut Html, state: &State) {
     });
 }
 
-fn change(html: &mut Html, change: &Change, now: &str) {
+fn change(html: &mut HtmlWriter, change: &ChangeRecord, now: &str) {
     // Rows move down as new ones come; by its key the script knows a row again.
     let key = format!("change/{}/{}/{}", change.at, change.cause, change.what);
-    let class = if change.outcome == Outcome::Failed { "wrong" } else { "plain" };
+    let class = if change.outcome == ChangeStatus::Failed { "wrong" } else { "plain" };
     html.element("tr", &[("data-key", &key), ("class", class)], |html| {
         html.element("th", &[("scope", "row")], |html| when::time(html, &change.at, now));
         html.text_element("td", &[], &change.cause);
@@ -157,8 +167,8 @@ fn change(html: &mut Html, change: &Change, now: &str) {
         html.text_element("td", &[], change.pod.as_deref().unwrap_or("–"));
         html.text_element("td", &[], &when::milliseconds(change.took_ms));
         html.element("td", &[], |html| match change.outcome {
-            Outcome::Done => html.text("✓ done"),
-            Outcome::Failed => {
+            ChangeStatus::Done => html.text("✓ done"),
+            ChangeStatus::Failed => {
                 let why = change.error.as_deref().unwrap_or("nobody said why");
                 html.text_element("span", &[("class", "trouble")], &format!("✗ failed: {why}"));
             }
@@ -167,7 +177,7 @@ fn change(html: &mut Html, change: &Change, now: &str) {
 }
 
 /// Files of ours on the node.
-pub(super) fn installation(html: &mut Html, state: &State) {
+pub(super) fn installation(html: &mut HtmlWriter, state: &StateReport) {
     section(html, "installation", "Installation", |html| {
         if state.installation.is_empty() {
             return html.text_element("p", &[], "No installed file is known.");
@@ -190,7 +200,7 @@ pub(super) fn installation(html: &mut Html, state: &State) {
 }
 
 /// Effective settings.
-pub(super) fn settings(html: &mut Html, state: &State) {
+pub(super) fn settings(html: &mut HtmlWriter, state: &StateReport) {
     section(html, "settings", "Settings", |html| {
         if state.config.is_empty() {
             return html.text_element("p", &[], "No settings are known.");

@@ -1,12 +1,12 @@
 //! The picture of the node: its pods by state, and the way that a packet takes.
 
 use super::{
-    html::Html,
+    html::HtmlWriter,
     parts, pods,
     shapes::{self, Area, WIDTH},
     way,
 };
-use crate::{CaptureState, PodState, State};
+use crate::{CaptureState, PodState, StateReport};
 
 /// A tile and the space behind it.
 const PITCH: usize = 13;
@@ -17,7 +17,7 @@ const PER_LINE: usize = (WIDTH - LEFT) / PITCH;
 const MOST: usize = 320;
 
 /// The section.
-pub(super) fn section(html: &mut Html, state: &State) {
+pub(super) fn section(html: &mut HtmlWriter, state: &StateReport) {
     parts::section(html, "picture", "Picture of the node", |html| {
         html.element("div", &[("class", "figures")], |html| {
             by_state(html, state);
@@ -27,7 +27,7 @@ pub(super) fn section(html: &mut Html, state: &State) {
 }
 
 /// Pods as tiles, one row of them for each state that there is.
-fn by_state(html: &mut Html, state: &State) {
+fn by_state(html: &mut HtmlWriter, state: &StateReport) {
     let groups: Vec<(CaptureState, Vec<&PodState>)> = CaptureState::ALL
         .into_iter()
         .map(|capture| (capture, state.pods.iter().filter(|pod| pod.capture == capture).collect::<Vec<_>>()))
@@ -58,7 +58,7 @@ fn row_height(pods: usize) -> usize {
     pods.min(MOST).div_ceil(PER_LINE) * PITCH + 14
 }
 
-fn row(html: &mut Html, y: usize, capture: CaptureState, pods: &[&PodState]) {
+fn row(html: &mut HtmlWriter, y: usize, capture: CaptureState, pods: &[&PodState]) {
     let (sign, word) = pods::words(capture);
     let class = format!("tiles s-{}", capture.word());
     html.element("g", &[("class", &class)], |html| {

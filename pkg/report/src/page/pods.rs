@@ -1,7 +1,7 @@
 //! The table of pods, worst first.
 
-use super::{html::Html, parts, when};
-use crate::{CaptureState, PodState, RedirectionMode, State};
+use super::{html::HtmlWriter, parts, when};
+use crate::{CaptureState, PodState, RedirectionMode, StateReport};
 
 /// What people call a pod's state, and its sign.
 pub(super) fn words(capture: CaptureState) -> (&'static str, &'static str) {
@@ -22,7 +22,7 @@ pub(super) fn anchor(pod: &PodState) -> String {
 }
 
 /// Worst first; among equals those with something to say.
-fn order(state: &State) -> Vec<&PodState> {
+fn order(state: &StateReport) -> Vec<&PodState> {
     let rank = |pod: &PodState| {
         let state = CaptureState::ALL.iter().position(|capture| *capture == pod.capture);
         (state, pod.trouble.is_none(), pod.kernel.differences.is_empty())
@@ -35,7 +35,7 @@ fn order(state: &State) -> Vec<&PodState> {
 }
 
 /// The section.
-pub(super) fn section(html: &mut Html, state: &State) {
+pub(super) fn section(html: &mut HtmlWriter, state: &StateReport) {
     parts::section(html, "pods", "Pods", |html| {
         if state.pods.is_empty() {
             return html.text_element("p", &[], "No pod of this node is known.");
@@ -50,7 +50,7 @@ pub(super) fn section(html: &mut Html, state: &State) {
 }
 
 /// Useless without scripts, and so shown by the script alone, which also keeps what was typed.
-fn filter(html: &mut Html) {
+fn filter(html: &mut HtmlWriter) {
     parts::filter(html, "pods-table", "Find pods", |html| {
         html.element("label", &[], |html| {
             html.text("State ");
@@ -64,7 +64,7 @@ fn filter(html: &mut Html) {
     });
 }
 
-fn row(html: &mut Html, pod: &PodState, now: &str) {
+fn row(html: &mut HtmlWriter, pod: &PodState, now: &str) {
     let class = if pod.capture.is_wrong() { "wrong" } else { "plain" };
     let id = anchor(pod);
     let attributes = [("id", id.as_str()), ("data-state", pod.capture.word()), ("class", class)];
@@ -88,7 +88,7 @@ fn row(html: &mut Html, pod: &PodState, now: &str) {
 }
 
 /// A state, as sign and word in its colour.
-pub(super) fn badge(html: &mut Html, capture: CaptureState) {
+pub(super) fn badge(html: &mut HtmlWriter, capture: CaptureState) {
     let (sign, word) = words(capture);
     html.element("span", &[("class", class(capture))], |html| {
         html.text_element("span", &[("class", "sign"), ("aria-hidden", "true")], sign);
@@ -110,7 +110,7 @@ fn class(capture: CaptureState) -> &'static str {
 }
 
 /// Beside the name and the state, because that is what a phone shows without scrolling.
-fn why(html: &mut Html, pod: &PodState) {
+fn why(html: &mut HtmlWriter, pod: &PodState) {
     html.text(if pod.reason.words.is_empty() { "–" } else { &pod.reason.words });
     if !pod.reason.code.is_empty() {
         html.text(" ");
@@ -134,7 +134,7 @@ fn why(html: &mut Html, pod: &PodState) {
     }
 }
 
-fn trouble(html: &mut Html, what: &str, words: Option<&str>) {
+fn trouble(html: &mut HtmlWriter, what: &str, words: Option<&str>) {
     let Some(words) = words else { return };
     html.element("p", &[("class", "trouble")], |html| {
         html.text_element("strong", &[], what);
@@ -142,7 +142,7 @@ fn trouble(html: &mut Html, what: &str, words: Option<&str>) {
     });
 }
 
-fn addresses(html: &mut Html, pod: &PodState) {
+fn addresses(html: &mut HtmlWriter, pod: &PodState) {
     if pod.ips.is_empty() {
         html.text("–");
     }
@@ -163,7 +163,7 @@ fn ztunnel(pod: &PodState) -> &'static str {
     }
 }
 
-fn kernel(html: &mut Html, pod: &PodState) {
+fn kernel(html: &mut HtmlWriter, pod: &PodState) {
     if let Some(blind) = &pod.kernel.blind {
         html.text_element("p", &[("class", "dim")], &format!("? Not observed: {blind}"));
     }
@@ -171,7 +171,7 @@ fn kernel(html: &mut Html, pod: &PodState) {
 }
 
 /// What is as it should be, and what only a search needs.
-fn more(html: &mut Html, pod: &PodState) {
+fn more(html: &mut HtmlWriter, pod: &PodState) {
     html.element("details", &[], |html| {
         let summary = match pod.kernel.seen.len() {
             0 => "More".to_owned(),

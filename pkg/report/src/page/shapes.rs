@@ -1,6 +1,6 @@
 //! Shapes of the pictures. Colours and fonts are the style sheet's, so that a picture follows light and dark.
 
-use super::html::Html;
+use super::html::HtmlWriter;
 
 /// A rectangle, in the picture's own units, which are pixels on most screens.
 #[derive(Clone, Copy, Debug)]
@@ -16,11 +16,11 @@ pub(super) const WIDTH: usize = 360;
 
 /// A picture with its title and description, which is all of it that a screen reader tells.
 pub(super) fn picture(
-    html: &mut Html,
+    html: &mut HtmlWriter,
     id: &str,
     height: usize,
     (title, description): (&str, &str),
-    inside: impl FnOnce(&mut Html),
+    inside: impl FnOnce(&mut HtmlWriter),
 ) {
     let (title_id, description_id) = (format!("{id}-title"), format!("{id}-desc"));
     let names = format!("{title_id} {description_id}");
@@ -34,7 +34,7 @@ pub(super) fn picture(
 }
 
 /// A box, with a title for who points at it.
-pub(super) fn area(html: &mut Html, area: Area, class: &str, title: Option<&str>) {
+pub(super) fn area(html: &mut HtmlWriter, area: Area, class: &str, title: Option<&str>) {
     let [x, y, width, height] = [area.x, area.y, area.width, area.height].map(|number| number.to_string());
     let attributes =
         [("x", x.as_str()), ("y", &y), ("width", &width), ("height", &height), ("rx", "3"), ("class", class)];
@@ -46,13 +46,13 @@ pub(super) fn area(html: &mut Html, area: Area, class: &str, title: Option<&str>
 }
 
 /// A line of text, its baseline at `y`.
-pub(super) fn text(html: &mut Html, (x, y): (usize, usize), class: &str, text: &str) {
+pub(super) fn text(html: &mut HtmlWriter, (x, y): (usize, usize), class: &str, text: &str) {
     let (x, y) = (x.to_string(), y.to_string());
     html.text_element("text", &[("x", &x), ("y", &y), ("class", class)], text);
 }
 
 /// An arrow; dashed where nothing new goes.
-pub(super) fn arrow(html: &mut Html, from: (usize, usize), to: (usize, usize), dashed: bool) {
+pub(super) fn arrow(html: &mut HtmlWriter, from: (usize, usize), to: (usize, usize), dashed: bool) {
     let class = if dashed { "arrow dashed" } else { "arrow" };
     let (x, y) = to;
     let line = format!("M{} {}L{x} {}", from.0, from.1, y.saturating_sub(6));

@@ -1,10 +1,10 @@
 //! The ways that packets take, as rows of boxes. Picture and words are made of the same rows.
 
 use super::{
-    html::Html,
+    html::HtmlWriter,
     shapes::{self, Area, WIDTH},
 };
-use crate::{CaptureState, LinkState, Network, PodState, RedirectionMode, State, ZtunnelState};
+use crate::{CaptureState, LinkState, NetworkState, PodState, RedirectionMode, StateReport, ZtunnelState};
 
 /// One capture mode on this node.
 pub(super) struct Drawing {
@@ -29,7 +29,7 @@ struct Block {
 }
 
 /// What a look at something showed.
-struct Found {
+struct FoundDifferences {
     differences: usize,
     /// Kinds of objects, or pods, that could not be observed.
     unseen: usize,
@@ -49,7 +49,7 @@ impl Block {
     }
 
     /// One that should be without differences. What was not looked at is not called well.
-    fn judged(title: &str, Found { differences, unseen }: Found, well: &str) -> Block {
+    fn judged(title: &str, FoundDifferences { differences, unseen }: FoundDifferences, well: &str) -> Block {
         let seen = if unseen == 0 { String::new() } else { format!(", {unseen} not looked at") };
         match differences {
             0 if unseen > 0 => Block::new(title, format!("? {unseen} not looked at"), Tone::Plain),
@@ -69,7 +69,7 @@ impl Block {
 }
 
 /// Those that are in use: the node's own, and those of its pods.
-pub(super) fn ways(state: &State) -> Vec<Drawing> {
+pub(super) fn ways(state: &StateReport) -> Vec<Drawing> {
     let used = |way| state.node.way == Some(way) || state.pods.iter().any(|pod| pod.way == Some(way));
     let mut ways = Vec::new();
     if used(RedirectionMode::Node) {
@@ -93,7 +93,7 @@ fn open(boxes: Vec<Block>) -> Row {
 }
 
 /// Those of its pods that go this way, and how they are.
-fn pods(state: &State, way: RedirectionMode) -> Block {
+fn pods(state: &StateReport, way: RedirectionMode) -> Block {
     let count = |capture| of(state, way).filter(|pod| pod.capture == capture).count();
     let said: Vec<_> = CaptureState::ALL
         .into_iter()
@@ -105,20 +105,20 @@ fn pods(state: &State, way: RedirectionMode) -> Block {
     Block::new("Pods", said, if wrong { Tone::Wrong } else { Tone::Plain })
 }
 
-fn of(state: &State, way: RedirectionMode) -> impl Iterator<Item = &PodState> {
+fn of(state: &StateReport, way: RedirectionMode) -> impl Iterator<Item = &PodState> {
     state.pods.iter().filter(move |pod| pod.way == Some(way))
 }
 
 /// What the kernel shows inside of the namespaces of pods that go this way.
-fn within(state: &State, way: RedirectionMode) -> Found {
-    Found {
+fn within(state: &StateReport, way: RedirectionMode) -> FoundDifferences {
+    FoundDifferences {
         differences: of(state, way).map(|pod| pod.kernel.differences.len()).sum(),
         unseen: of(state, way).filter(|pod| pod.kernel.blind.is_some()).count(),
     }
 }
 
 /// What the kernel shows of the node, but for links, which are drawn by themselves.
-fn on_node(network: &Network) -> Found {
+fn on_node(network: &NetworkState) -> FoundDifferences {
     let all = [
         network.ipsets.observed.is_none(),
         network.rules.observed.is_none(),
@@ -126,13 +126,13 @@ fn on_node(network: &Network) -> Found {
         network.sysctls.observed.is_none(),
         network.firewall.observed.is_none(),
     ];
-    Found {
+    FoundDifferences {
         differences: network.differences().filter(|(kind, _)| *kind != "links").count(),
         unseen: all.into_iter().filter(|unseen| *unseen).count(),
     }
 }
 
-fn node(state: &State) -> Drawing {
+fn node(state: &StateReport) -> Drawing {
     let rules = Block::judged("The node's rules", on_node(&state.network), "mark, policy rules, routes");
     let mut rows = vec![open(vec![pods(state, RedirectionMode::Node)]), open(vec![rules])];
     let slots: Vec<_> = state.ztunnels.iter().filter(|one| one.slot.is_some()).take(2).collect();
@@ -153,7 +153,7 @@ fn node(state: &State) -> Drawing {
 }
 
 /// The link by which pods' connections come to a ztunnel.
-fn link(state: &State, one: &ZtunnelState) -> Block {
+fn link(state: &StateReport, one: &ZtunnelState) -> Block {
     let name = format!("istioout{}", one.slot.unwrap_or_default());
     let links = &state.network.links;
     let here = |link: &&LinkState| link.place == "node" && link.name == name;
@@ -178,7 +178,7 @@ fn ztunnel(one: &ZtunnelState) -> Block {
     Block::new(&one.name, format!("{slot}{detail}"), tone)
 }
 
-fn in_pod(state: &State) -> Drawing {
+fn in_pod(state: &StateReport) -> Drawing {
     let rules = Block::judged("The pod's rules", within(state, RedirectionMode::InPod), "as they should be");
     let out = Block::new("The pod's own link", "to other pods, as HBONE", Tone::Plain);
     let rows = vec![
@@ -192,7 +192,7 @@ fn in_pod(state: &State) -> Drawing {
 }
 
 /// Sockets that ztunnels have opened in pods' namespaces.
-fn listeners(state: &State) -> Vec<Block> {
+fn listeners(state: &StateReport) -> Vec<Block> {
     if state.ztunnels.is_empty() {
         return vec![Block::new("No ztunnel", "connections are refused", Tone::Wrong)];
     }
@@ -207,7 +207,7 @@ fn listeners(state: &State) -> Vec<Block> {
     state.ztunnels.iter().take(2).map(listener).collect()
 }
 
-fn sidecar(state: &State) -> Drawing {
+fn sidecar(state: &StateReport) -> Drawing {
     let rules =
         Block::judged("The pod's rules", within(state, RedirectionMode::Sidecar), "as they should be");
     let rows = vec![
@@ -226,7 +226,7 @@ const GAP: usize = 24;
 const MARGIN: usize = 26;
 
 /// The picture, and below it the same in words.
-pub(super) fn draw(html: &mut Html, drawing: &Drawing) {
+pub(super) fn draw(html: &mut HtmlWriter, drawing: &Drawing) {
     let id = format!("picture-{}", drawing.way);
     let words: Vec<_> = drawing.rows.iter().map(told).collect();
     let description = words.join(", then ");
@@ -252,7 +252,7 @@ fn told(row: &Row) -> String {
     boxes.join("; ")
 }
 
-fn rows(html: &mut Html, drawing: &Drawing) {
+fn rows(html: &mut HtmlWriter, drawing: &Drawing) {
     let mut y = 1;
     if let Some(label) = drawing.frame {
         let inside = drawing.rows.iter().filter(|row| row.framed).count() * (BOX + GAP);
@@ -279,7 +279,7 @@ fn span(row: &Row, place: usize) -> (usize, usize) {
     (edge + place * (width + 12), width)
 }
 
-fn blocks(html: &mut Html, y: usize, row: &Row) {
+fn blocks(html: &mut HtmlWriter, y: usize, row: &Row) {
     for (place, block) in row.boxes.iter().enumerate() {
         let (x, width) = span(row, place);
         let room = width.saturating_sub(16);
@@ -296,7 +296,7 @@ fn told_box(block: &Block) -> String {
 }
 
 /// From every box to the one below it; fanned out where there are more above or below.
-fn arrows(html: &mut Html, (top, above): (usize, &Row), (bottom, below): (usize, &Row)) {
+fn arrows(html: &mut HtmlWriter, (top, above): (usize, &Row), (bottom, below): (usize, &Row)) {
     let middle = |row: &Row, place| {
         let (x, width) = span(row, place);
         x + width / 2

@@ -1,9 +1,9 @@
 //! Times, as RFC 3339 has them, told for people.
 
-use super::html::Html;
+use super::html::HtmlWriter;
 
 /// A time, and how long before `now` that was. What is not RFC 3339 is shown as it is.
-pub(super) fn time(html: &mut Html, at: &str, now: &str) {
+pub(super) fn time(html: &mut HtmlWriter, at: &str, now: &str) {
     let Some(then) = seconds(at) else { return html.text(at) };
     html.element("time", &[("datetime", at)], |html| {
         html.text(&shown(at));

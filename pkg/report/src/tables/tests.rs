@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
-    Comparison, Difference, InstalledFile, KernelView, NodeState, Reason, RedirectionMode, Step, Unobserved,
-    ZtunnelState,
+    Comparison, InstalledFile, KernelView, NodeState, PlanStep, RedirectionMode, StateDifference,
+    StateReason, Unobserved, ZtunnelState,
 };
 
 fn pod(name: &str, capture: CaptureState) -> PodState {
@@ -13,7 +13,7 @@ fn pod(name: &str, capture: CaptureState) -> PodState {
         phase: "Running".into(),
         capture,
         way: Some(RedirectionMode::Node),
-        reason: Reason { code: "c".into(), words: "its namespace is labelled".into() },
+        reason: StateReason { code: "c".into(), words: "its namespace is labelled".into() },
         since: Some("2026-11-21T01:00:00.123456Z".into()),
         annotation: None,
         kernel: KernelView::default(),
@@ -24,10 +24,10 @@ fn pod(name: &str, capture: CaptureState) -> PodState {
     }
 }
 
-fn node() -> State {
+fn node() -> StateReport {
     let mut bad = pod("bad", CaptureState::Bypassing);
     bad.kernel.differences = vec!["a rule is missing.".into(), "é\x1b".into()];
-    State {
+    StateReport {
         node: NodeState { name: "node-1".into(), ambient: true, synced: true, ..NodeState::default() },
         ztunnels: vec![ZtunnelState {
             name: "zt".into(),
@@ -40,7 +40,7 @@ fn node() -> State {
             bad,
             PodState { way: None, since: None, ..pod("b", CaptureState::Outside) },
         ],
-        ..State::default()
+        ..StateReport::default()
     }
 }
 
@@ -88,7 +88,7 @@ fn the_summary_has_all_that_is_wrong() {
 
 #[test]
 fn differences_and_what_is_not_known_are_told_apart() {
-    let mut state = State::default();
+    let mut state = StateReport::default();
     assert_eq!(differences(&state, false), "The kernel and the files are as they should be.\n");
     state.seen.blind = vec![Unobserved { what: "the firewall".into(), why: "no iptables-save.".into() }];
     let text = differences(&state, false);
@@ -97,7 +97,7 @@ fn differences_and_what_is_not_known_are_told_apart() {
         "{text}"
     );
     state.network.links.difference =
-        vec![Difference { kind: DifferenceKind::Missing, family: None, what: "link x".into() }];
+        vec![StateDifference { kind: DifferenceKind::Missing, family: None, what: "link x".into() }];
     state.pods = node().pods;
     let text = differences(&state, false);
     let lines: Vec<&str> = text.lines().collect();
@@ -108,7 +108,7 @@ fn differences_and_what_is_not_known_are_told_apart() {
 
 #[test]
 fn what_was_wanted_and_not_looked_at_is_not_known() {
-    let mut state = State::default();
+    let mut state = StateReport::default();
     assert_eq!(not_known(&state), Vec::<String>::new());
     state.network.sysctls = Comparison::unseen(vec![crate::SysctlState {
         place: "node".into(),
@@ -128,10 +128,10 @@ fn what_was_wanted_and_not_looked_at_is_not_known() {
 
 #[test]
 fn a_plan_is_told_in_words_and_operations() {
-    let mut state = State::default();
+    let mut state = StateReport::default();
     assert_eq!(plan(&state, true), "Nothing is to be done.\n");
     let operations = vec!["ipset add s 10.0.0.7".into(), "*nat\n-A X".into()];
-    state.plan = vec![Step { kind: "members".into(), words: "adds 10.0.0.7".into(), operations }];
+    state.plan = vec![PlanStep { kind: "members".into(), words: "adds 10.0.0.7".into(), operations }];
     assert_eq!(
         plan(&state, false),
         "1. adds 10.0.0.7 [members]\n     ipset add s 10.0.0.7\n     *nat\n     -A X\n"

@@ -4,19 +4,19 @@
 use std::net::IpAddr;
 
 use report::{
-    CaptureState, Change, Comparison, Difference, DifferenceKind, FirewallRule, Health, InstalledFile,
-    KernelView, LinkState, NetnsRef, Network, NodeState, Observer, Outcome, PodState, PolicyRuleState,
-    Provenance, Reason, RedirectionMode, RouteState, SCHEMA, SetMember, Setting, State, Step, SysctlState,
-    Unobserved, ZtunnelState, ZtunnelView,
+    CaptureState, ChangeRecord, ChangeStatus, Comparison, DifferenceKind, EffectiveSetting, FirewallRule,
+    InstalledFile, KernelView, LinkState, NetnsRef, NetworkState, NodeState, Observer, PartHealth, PlanStep,
+    PodState, PolicyRuleState, Provenance, RedirectionMode, RouteState, SCHEMA, SetMember, StateDifference,
+    StateReason, StateReport, SysctlState, Unobserved, ZtunnelState, ZtunnelView,
 };
 
 /// When the kernel was looked at, in all of them.
 const NOW: &str = "2026-11-22T03:14:15Z";
 
 /// All of them, by name.
-pub(crate) fn all() -> Vec<(&'static str, State)> {
+pub(crate) fn all() -> Vec<(&'static str, StateReport)> {
     vec![
-        ("none", State::default()),
+        ("none", StateReport::default()),
         ("well", well()),
         ("bypassing", bypassing()),
         ("rollout", rollout()),
@@ -26,7 +26,7 @@ pub(crate) fn all() -> Vec<(&'static str, State)> {
 }
 
 /// Eleven pods captured on the node, one outside, and nothing to be done.
-pub(crate) fn well() -> State {
+pub(crate) fn well() -> StateReport {
     let names = [
         "cart", "checkout", "frontend", "payments", "search", "users", "reviews", "stock", "mail", "audit",
         "web",
@@ -34,7 +34,7 @@ pub(crate) fn well() -> State {
     let mut pods: Vec<_> =
         names.iter().enumerate().map(|(place, name)| node_pod(place, "shop", name)).collect();
     pods.push(host_network());
-    State {
+    StateReport {
         schema: SCHEMA.into(),
         version: "1.0.0".into(),
         seen: Provenance { at: NOW.into(), took_ms: 3.4, by: Observer::Agent, blind: Vec::new() },
@@ -50,7 +50,7 @@ pub(crate) fn well() -> State {
             synced: true,
         },
         health: ["installer", "agent"]
-            .map(|part| Health { part: part.into(), ok: true, why: String::new() })
+            .map(|part| PartHealth { part: part.into(), ok: true, why: String::new() })
             .into(),
         installation: installation(),
         ztunnels: vec![ztunnel("ztunnel-7x2kq", 0, true)],
@@ -63,7 +63,7 @@ pub(crate) fn well() -> State {
 }
 
 /// Two pods get past the mesh: one was never enrolled, the address of the other was taken out of the set. A route is gone, too.
-pub(crate) fn bypassing() -> State {
+pub(crate) fn bypassing() -> StateReport {
     let mut state = well();
     for (place, difference, trouble) in [
         (3, "10.244.3.13 is not in the set of enrolled addresses", None),
@@ -87,20 +87,20 @@ pub(crate) fn bypassing() -> State {
     network.ipsets = Comparison::of(network.ipsets.desired.clone(), members);
     network.routes = Comparison::of(network.routes.desired.clone(), vec![]);
     network.foreign = vec!["a bridge br0 of somebody else has 10.244.3.20's link".into()];
-    state.plan = vec![Step {
+    state.plan = vec![PlanStep {
         kind: "members".into(),
         words: "Put two addresses into the set of enrolled addresses.".into(),
         operations: gone.iter().map(|ip| format!("ipset add istio-node-pods-v4 {ip}")).collect(),
     }];
     state.history.insert(
         0,
-        Change {
+        ChangeRecord {
             at: "2026-11-22T03:12:41Z".into(),
             cause: "drift".into(),
             what: "Put an address into the set of enrolled addresses.".into(),
             pod: Some("shop/payments".into()),
             took_ms: 2104.0,
-            outcome: Outcome::Failed,
+            outcome: ChangeStatus::Failed,
             error: Some("ipset: Kernel error received: Operation not permitted".into()),
         },
     );
@@ -108,7 +108,7 @@ pub(crate) fn bypassing() -> State {
 }
 
 /// A new ztunnel takes over; the old one ends its connections. A pod is on its way, another leaves.
-pub(crate) fn rollout() -> State {
+pub(crate) fn rollout() -> StateReport {
     let mut state = well();
     state.ztunnels[0].active = false;
     state.ztunnels[0].terminating = true;
@@ -122,12 +122,12 @@ pub(crate) fn rollout() -> State {
 }
 
 /// In-pod capture: one pod is refused by ztunnel and held, one has a sidecar.
-pub(crate) fn in_pod() -> State {
+pub(crate) fn in_pod() -> StateReport {
     let mut state = well();
     state.node.way = Some(RedirectionMode::InPod);
     state.node.fallback = None;
     state.node.active_slot = None;
-    state.network = Network::default();
+    state.network = NetworkState::default();
     state.ztunnels[0] = ZtunnelState {
         slot: None,
         link: None,
@@ -151,7 +151,7 @@ pub(crate) fn in_pod() -> State {
 }
 
 /// A command has looked, and may not see all.
-pub(crate) fn no_agent() -> State {
+pub(crate) fn no_agent() -> StateReport {
     let mut state = well();
     state.seen.by = Observer::Command;
     state.seen.blind = vec![Unobserved {
@@ -173,7 +173,7 @@ pub(crate) fn no_agent() -> State {
 }
 
 /// As many pods as that, on a node where all is well.
-pub(crate) fn crowd(pods: usize) -> State {
+pub(crate) fn crowd(pods: usize) -> StateReport {
     let mut state = well();
     state.pods = (0..pods).map(|place| node_pod(place, "load", &format!("worker-{place:03}"))).collect();
     state.network = network(&state.pods);
@@ -225,8 +225,8 @@ fn uid(place: usize) -> String {
     format!("6f0c2a52-0d1e-4c1b-9a77-{place:012}")
 }
 
-fn reason(code: &str, words: &str) -> Reason {
-    Reason { code: code.into(), words: words.into() }
+fn reason(code: &str, words: &str) -> StateReason {
+    StateReason { code: code.into(), words: words.into() }
 }
 
 fn ztunnel(name: &str, slot: u32, active: bool) -> ZtunnelState {
@@ -269,7 +269,7 @@ fn same<T: Clone>(objects: Vec<T>) -> Comparison<T> {
 }
 
 /// All in order, for these pods.
-fn network(pods: &[PodState]) -> Network {
+fn network(pods: &[PodState]) -> NetworkState {
     let enrolled = pods.iter().filter(|pod| pod.way == Some(RedirectionMode::Node));
     let member = |pod: &PodState| SetMember {
         set: "istio-node-pods-v4".into(),
@@ -307,7 +307,7 @@ fn network(pods: &[PodState]) -> Network {
         chain: "ztunnel-PREROUTING".into(),
         rule: "-p tcp -m set --match-set istio-node-pods-v4 src -j MARK --set-xmark 0x100/0xfff".into(),
     };
-    Network {
+    NetworkState {
         ipsets: same(enrolled.map(member).collect()),
         rules: same(vec![rule(20000, 0x200, 254), rule(20001, 0x100, 101)]),
         routes: same(vec![route]),
@@ -319,8 +319,8 @@ fn network(pods: &[PodState]) -> Network {
 }
 
 /// One object that is not as it should be.
-pub(crate) fn drift(state: &mut State) {
-    let found = Difference {
+pub(crate) fn drift(state: &mut StateReport) {
+    let found = StateDifference {
         kind: DifferenceKind::Missing,
         family: None,
         what: state.network.rules.desired[1].to_string(),
@@ -343,14 +343,14 @@ fn installation() -> Vec<InstalledFile> {
     ]
 }
 
-fn history() -> Vec<Change> {
-    let change = |at: &str, cause: &str, what: &str, pod: Option<&str>, took_ms| Change {
+fn history() -> Vec<ChangeRecord> {
+    let change = |at: &str, cause: &str, what: &str, pod: Option<&str>, took_ms| ChangeRecord {
         at: at.into(),
         cause: cause.into(),
         what: what.into(),
         pod: pod.map(Into::into),
         took_ms,
-        outcome: Outcome::Done,
+        outcome: ChangeStatus::Done,
         error: None,
     };
     vec![
@@ -359,8 +359,8 @@ fn history() -> Vec<Change> {
     ]
 }
 
-fn config() -> Vec<Setting> {
-    let setting = |name: &str, value: &str, origin: &str| Setting {
+fn config() -> Vec<EffectiveSetting> {
+    let setting = |name: &str, value: &str, origin: &str| EffectiveSetting {
         name: name.into(),
         value: value.into(),
         origin: origin.into(),

@@ -8,48 +8,48 @@ use super::Chain;
 
 /// A value that a packet must have, or must not have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Is<T> {
+pub struct MatchValue<T> {
     /// True for "must not".
     pub negated: bool,
     /// The value.
     pub value: T,
 }
 
-impl<T> Is<T> {
+impl<T> MatchValue<T> {
     /// The packet must have `value`.
-    pub const fn eq(value: T) -> Is<T> {
-        Is { negated: false, value }
+    pub const fn eq(value: T) -> MatchValue<T> {
+        MatchValue { negated: false, value }
     }
 
     /// The packet must not have `value`.
-    pub const fn ne(value: T) -> Is<T> {
-        Is { negated: true, value }
+    pub const fn ne(value: T) -> MatchValue<T> {
+        MatchValue { negated: true, value }
     }
 }
 
 /// A transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Proto {
+pub enum TransportProtocol {
     /// TCP, 6.
     Tcp,
     /// UDP, 17.
     Udp,
 }
 
-impl Proto {
+impl TransportProtocol {
     /// The name that iptables prints.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Proto::Tcp => "tcp",
-            Proto::Udp => "udp",
+            TransportProtocol::Tcp => "tcp",
+            TransportProtocol::Udp => "udp",
         }
     }
 }
 
 /// A set of connection-tracking states, as the `conntrack` match knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum States {
+pub enum CtStates {
     /// `INVALID`: packets that belong to no connection and cannot open one.
     Invalid,
     /// `NEW`: packets of a connection that was seen in one direction only.
@@ -58,40 +58,40 @@ pub enum States {
     RelatedEstablished,
 }
 
-impl States {
+impl CtStates {
     /// All that the model knows.
-    pub const ALL: [States; 3] = [States::Invalid, States::New, States::RelatedEstablished];
+    pub const ALL: [CtStates; 3] = [CtStates::Invalid, CtStates::New, CtStates::RelatedEstablished];
 
     /// The text that iptables prints.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            States::Invalid => "INVALID",
-            States::New => "NEW",
-            States::RelatedEstablished => "RELATED,ESTABLISHED",
+            CtStates::Invalid => "INVALID",
+            CtStates::New => "NEW",
+            CtStates::RelatedEstablished => "RELATED,ESTABLISHED",
         }
     }
 }
 
 /// Which address of a packet is looked up in a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Side {
+pub enum AddressSide {
     /// Where it comes from.
     Source,
     /// Where it goes.
     Dest,
 }
 
-impl Side {
+impl AddressSide {
     /// Both.
-    pub const ALL: [Side; 2] = [Side::Source, Side::Dest];
+    pub const ALL: [AddressSide; 2] = [AddressSide::Source, AddressSide::Dest];
 
     /// The word that iptables prints.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Side::Source => "src",
-            Side::Dest => "dst",
+            AddressSide::Source => "src",
+            AddressSide::Dest => "dst",
         }
     }
 }
@@ -100,15 +100,15 @@ impl Side {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Match {
     /// Source port; the rule must name tcp or udp.
-    SourcePort(Is<Port>),
+    SourcePort(MatchValue<Port>),
     /// Destination port; the rule must name tcp or udp.
-    DestPort(Is<Port>),
+    DestPort(MatchValue<Port>),
     /// One of up to 15 destination ports.
-    DestPorts(Is<Vec<Port>>),
+    DestPorts(MatchValue<Vec<Port>>),
     /// User id of the process that owns the sending socket.
-    Uid(Is<u32>),
+    Uid(MatchValue<u32>),
     /// Group id of the process that owns the sending socket.
-    Gid(Is<u32>),
+    Gid(MatchValue<u32>),
     /// A process holds the sending socket. Forwarded packets have no socket; nor have the last packets of a connection
     /// that its process has closed already.
     SocketExists {
@@ -116,17 +116,17 @@ pub enum Match {
         negated: bool,
     },
     /// Packet mark.
-    Mark(Is<Mark>),
+    Mark(MatchValue<Mark>),
     /// Connection mark.
-    ConnMark(Is<Mark>),
+    ConnMark(MatchValue<Mark>),
     /// Connection-tracking state.
-    CtState(States),
+    CtState(CtStates),
     /// One address is in a set of addresses (an "ipset").
     Set {
         /// The set's name: no blank, no quote, no leading `-` or `!`.
         name: Cow<'static, str>,
         /// Which address.
-        side: Side,
+        side: AddressSide,
         /// True for "is not in it".
         negated: bool,
     },

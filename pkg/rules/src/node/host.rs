@@ -5,14 +5,16 @@ use std::borrow::Cow;
 use model::{IfName, Mark};
 
 use super::{
-    Config, DNS, FIRST, FORWARD, Host, KNOWN, Marks, OUTPUT, POSTROUTING, PREROUTING, RETURNED, SENT, Slot,
-    both, marked, set_mark,
+    DNS, FIRST, FORWARD, KNOWN, NodeMarks, NodeParameters, NodeRulesConfig, OUTPUT, POSTROUTING, PREROUTING,
+    RETURNED, SENT, ZtunnelEndpoint, both, marked, set_mark,
 };
-use crate::ir::{Chain, Hook, Is, Match, Rule, RuleSet, Side, States, Table, TableRules, Target, host_net};
+use crate::ir::{
+    AddressSide, Chain, CtStates, Hook, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, host_net,
+};
 
 /// The rule set of one family in the node's namespace.
 #[must_use]
-pub fn host(config: &Config, host: &Host<'_>) -> RuleSet {
+pub fn host(config: &NodeRulesConfig, host: &NodeParameters<'_>) -> RuleSet {
     let mut rules = RuleSet::default();
     arriving(config, host, &mut rules);
     made_here(&config.marks, host, &mut rules);
@@ -23,7 +25,7 @@ pub fn host(config: &Config, host: &Host<'_>) -> RuleSet {
 
 /// Where an arriving packet goes. The order is from what is common, of a slot's connections and of others', to what is
 /// to be decided.
-fn arriving(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
+fn arriving(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
     let marks = &config.marks;
     rules.lead(Table::Mangle, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
     let mangle = rules.table(Table::Mangle);
@@ -31,7 +33,7 @@ fn arriving(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     mangle.push(&PREROUTING, Rule::new(Target::Goto(KNOWN)).when(has_slot(marks)));
     known(config, host, mangle);
     // Seen before we came, or none of ours: decided at the first packet, and left at that.
-    let established = Match::CtState(States::RelatedEstablished);
+    let established = Match::CtState(CtStates::RelatedEstablished);
     mangle.push(&PREROUTING, Rule::new(Target::Return).when(established));
     mangle.push(&PREROUTING, Rule::new(Target::Goto(RETURNED)).input(&config.links.any));
     for ((slot, chain), mark) in host.slots.iter().zip(SENT).zip(marks.slots) {
@@ -42,13 +44,13 @@ fn arriving(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
     if host.capture {
         // A service's address becomes that of a pod only later: which pods are captured is for routes to say.
         mangle.push(&PREROUTING, set_mark(marks.any_slot).tcp());
-        mangle.push(&PREROUTING, set_mark(marks.outbound).tcp().when(member(host, Side::Source)));
+        mangle.push(&PREROUTING, set_mark(marks.outbound).tcp().when(member(host, AddressSide::Source)));
     }
 }
 
 /// A packet of a connection that has a slot: what comes from a ztunnel, which the link tells, goes its ordinary way, as
 /// an answer to a captured pod, or under the address of a client. All others go to the ztunnel.
-fn known(config: &Config, host: &Host<'_>, mangle: &mut TableRules) {
+fn known(config: &NodeRulesConfig, host: &NodeParameters<'_>, mangle: &mut TableRules) {
     let veths = host.slots.iter().flatten().map(|slot| &slot.veth);
     for link in std::iter::once(&config.links.any).chain(veths) {
         mangle.push(&KNOWN, Rule::new(Target::Goto(RETURNED)).input(link));
@@ -58,7 +60,7 @@ fn known(config: &Config, host: &Host<'_>, mangle: &mut TableRules) {
 }
 
 /// The first packet of what a ztunnel sends by its pod's own link: under its own address, or under a client's.
-fn from_the_proxy(marks: &Marks, slot: &Slot, mark: Mark) -> [Rule; 3] {
+fn from_the_proxy(marks: &NodeMarks, slot: &ZtunnelEndpoint, mark: Mark) -> [Rule; 3] {
     let net = host_net(slot.ztunnel_ip);
     let as_client = |target| Rule::new(target).not_source(net);
     let answered = both(both(mark, marks.proxy), marks.proxy_return);
@@ -71,7 +73,7 @@ fn from_the_proxy(marks: &Marks, slot: &Slot, mark: Mark) -> [Rule; 3] {
 
 /// IPVS forwards from here, not from FORWARD: without a socket, to the address of a captured pod. Only a connection's
 /// beginning counts: the last packets of the kubelet's probes have no socket any more either.
-fn made_here(marks: &Marks, host: &Host<'_>, rules: &mut RuleSet) {
+fn made_here(marks: &NodeMarks, host: &NodeParameters<'_>, rules: &mut RuleSet) {
     rules.lead(Table::Mangle, Hook::Output, &OUTPUT, &Rule::new(Target::Return).tcp());
     let mut push = |rule| rules.table(Table::Mangle).push(&OUTPUT, rule);
     push(Rule::new(Target::RestoreMark(marks.slot_mask())).when(has_slot(marks)));
@@ -81,9 +83,9 @@ fn made_here(marks: &Marks, host: &Host<'_>, rules: &mut RuleSet) {
     }
     push(
         set_mark(marks.any_slot)
-            .when(Match::CtState(States::New))
+            .when(Match::CtState(CtStates::New))
             .when(Match::SocketExists { negated: true })
-            .when(member(host, Side::Dest)),
+            .when(member(host, AddressSide::Dest)),
     );
 }
 
@@ -91,8 +93,8 @@ fn made_here(marks: &Marks, host: &Host<'_>, rules: &mut RuleSet) {
 /// need not be looked at for it: in FORWARD those to a ztunnel are told by their mark anyway, and `nat` sees first
 /// packets alone. It takes both: IPVS forwards past FORWARD, and a first packet that is sent once more is not seen by
 /// `nat` again, though its pod may have been enrolled meanwhile, or its ztunnel be gone.
-fn belongs_to_a_slot(config: &Config, table: Table, chain: &Chain, rules: &mut RuleSet) {
-    let Config { links, marks, .. } = config;
+fn belongs_to_a_slot(config: &NodeRulesConfig, table: Table, chain: &Chain, rules: &mut RuleSet) {
+    let NodeRulesConfig { links, marks, .. } = config;
     let mut push = |link: &IfName, value: u32| {
         let mark = Mark { value, mask: marks.way_mask() };
         rules.table(table).push(chain, Rule::new(Target::SetConnMark(mark)).output(link));
@@ -105,11 +107,11 @@ fn belongs_to_a_slot(config: &Config, table: Table, chain: &Chain, rules: &mut R
 
 /// On its way to a ztunnel a packet is dropped by nobody, and its connection gets a slot: another one, if what was the
 /// slot's is gone before it has answered. Marks are asked for before links: names are dearer to compare.
-fn passing(config: &Config, rules: &mut RuleSet) {
-    let Config { links, marks, .. } = config;
+fn passing(config: &NodeRulesConfig, rules: &mut RuleSet) {
+    let NodeRulesConfig { links, marks, .. } = config;
     rules.lead(Table::Filter, Hook::Forward, &FORWARD, &Rule::new(Target::Return).when(is_marked(marks)));
     let filter = rules.table(Table::Filter);
-    filter.push(&FORWARD, Rule::jump(FIRST).when(Match::CtState(States::New)));
+    filter.push(&FORWARD, Rule::jump(FIRST).when(Match::CtState(CtStates::New)));
     filter.push(&FORWARD, Rule::new(Target::Accept).output(&links.any_outbound));
     belongs_to_a_slot(config, Table::Filter, &FIRST, rules);
 }
@@ -117,13 +119,13 @@ fn passing(config: &Config, rules: &mut RuleSet) {
 /// On its way to the ztunnel a packet keeps its addresses, a service's among them. DNS is the exception: it is sent to
 /// the ztunnel by address. A client of a service that others would masquerade stays who it is: the ztunnel connects on
 /// under the address that it sees, and answers to the node's own would never come back.
-fn kept_whole(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
+fn kept_whole(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
     let outbound = Rule::new(Target::Accept).when(marked(config.marks.outbound));
     rules.lead(Table::Nat, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
     rules.table(Table::Nat).push(&PREROUTING, outbound);
     if let Some(ip) = host.dns {
         let to_the_proxy = Rule::new(Target::Dnat { ip, port: config.ports.dns });
-        let dns = to_the_proxy.udp().when(member(host, Side::Source)).dport(DNS);
+        let dns = to_the_proxy.udp().when(member(host, AddressSide::Source)).dport(DNS);
         rules.table(Table::Nat).push(&PREROUTING, dns);
     }
     let to_a_slot = Rule::new(Target::Return).output(&config.links.any);
@@ -133,20 +135,20 @@ fn kept_whole(config: &Config, host: &Host<'_>, rules: &mut RuleSet) {
 }
 
 /// The packet's connection has a slot.
-fn has_slot(marks: &Marks) -> Match {
-    Match::ConnMark(Is::ne(no_slot(marks)))
+fn has_slot(marks: &NodeMarks) -> Match {
+    Match::ConnMark(MatchValue::ne(no_slot(marks)))
 }
 
 /// The packet is for a slot, or for whichever is active.
-fn is_marked(marks: &Marks) -> Match {
-    Match::Mark(Is::ne(no_slot(marks)))
+fn is_marked(marks: &NodeMarks) -> Match {
+    Match::Mark(MatchValue::ne(no_slot(marks)))
 }
 
-fn no_slot(marks: &Marks) -> Mark {
+fn no_slot(marks: &NodeMarks) -> Mark {
     Mark { value: 0, mask: marks.slot_mask() }
 }
 
 /// An address of a captured pod.
-fn member(host: &Host<'_>, side: Side) -> Match {
+fn member(host: &NodeParameters<'_>, side: AddressSide) -> Match {
     Match::Set { name: Cow::Owned(host.set.to_owned()), side, negated: false }
 }

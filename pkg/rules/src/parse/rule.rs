@@ -9,11 +9,11 @@ use std::{
 
 use model::{IfName, IpNet, Mark, Port};
 
-use crate::ir::{Chain, Is, Match, Proto, Rule, Side, States, Target, host_net};
+use crate::ir::{AddressSide, Chain, CtStates, Match, MatchValue, Rule, Target, TransportProtocol, host_net};
 
 /// Understands the words behind `-A CHAIN`, or gives up.
 pub(super) fn parse(words: &[String]) -> Option<Rule> {
-    let mut reader = Words { rest: words.iter() };
+    let mut reader = RuleWords { rest: words.iter() };
     let mut rule = Rule::new(Target::Return);
     let mut negated = false;
     while let Some(word) = reader.next() {
@@ -39,11 +39,11 @@ pub(super) fn parse(words: &[String]) -> Option<Rule> {
     None // a rule without a verdict only counts; we make none
 }
 
-struct Words<'a> {
+struct RuleWords<'a> {
     rest: Iter<'a, String>,
 }
 
-impl<'a> Words<'a> {
+impl<'a> RuleWords<'a> {
     fn next(&mut self) -> Option<&'a str> {
         self.rest.next().map(String::as_str)
     }
@@ -71,7 +71,7 @@ impl<'a> Words<'a> {
     }
 }
 
-fn endpoint(rule: &mut Rule, option: &str, negated: bool, words: &mut Words<'_>) -> Option<()> {
+fn endpoint(rule: &mut Rule, option: &str, negated: bool, words: &mut RuleWords<'_>) -> Option<()> {
     match option {
         "-s" => once(&mut rule.source, negated, net(words.next()?)?),
         "-d" => once(&mut rule.dest, negated, net(words.next()?)?),
@@ -82,8 +82,8 @@ fn endpoint(rule: &mut Rule, option: &str, negated: bool, words: &mut Words<'_>)
     }
 }
 
-fn once<T>(slot: &mut Option<Is<T>>, negated: bool, value: T) -> Option<()> {
-    slot.replace(Is { negated, value }).is_none().then_some(())
+fn once<T>(slot: &mut Option<MatchValue<T>>, negated: bool, value: T) -> Option<()> {
+    slot.replace(MatchValue { negated, value }).is_none().then_some(())
 }
 
 /// A network as the tools print it: host bits cleared, the length present (a bare address counts as a host).
@@ -95,22 +95,22 @@ fn net(text: &str) -> Option<IpNet> {
     (net.trunc() == net).then_some(net)
 }
 
-fn proto(text: &str) -> Option<Proto> {
+fn proto(text: &str) -> Option<TransportProtocol> {
     match text {
-        "tcp" | "6" => Some(Proto::Tcp),
-        "udp" | "17" => Some(Proto::Udp),
+        "tcp" | "6" => Some(TransportProtocol::Tcp),
+        "udp" | "17" => Some(TransportProtocol::Udp),
         _ => None,
     }
 }
 
-fn condition(words: &mut Words<'_>, rule_proto: Option<&Is<Proto>>) -> Option<Match> {
+fn condition(words: &mut RuleWords<'_>, rule_proto: Option<&MatchValue<TransportProtocol>>) -> Option<Match> {
     let module = words.next()?;
     let negated = words.accept("!");
     let option = words.next()?;
     match (module, option) {
         ("tcp" | "udp", "--dport" | "--sport") => {
             let names_it = rule_proto.is_some_and(|is| !is.negated && is.value.name() == module);
-            let port = Is { negated, value: Port(words.parse()?) };
+            let port = MatchValue { negated, value: Port(words.parse()?) };
             names_it.then_some(if option == "--dport" {
                 Match::DestPort(port)
             } else {
@@ -123,15 +123,15 @@ fn condition(words: &mut Words<'_>, rule_proto: Option<&Is<Proto>>) -> Option<Ma
                 .split(',')
                 .map(|port| port.parse().ok().map(Port))
                 .collect::<Option<Vec<_>>>()?;
-            Some(Match::DestPorts(Is { negated, value: ports }))
+            Some(Match::DestPorts(MatchValue { negated, value: ports }))
         }
-        ("owner", "--uid-owner") => Some(Match::Uid(Is { negated, value: words.parse()? })),
-        ("owner", "--gid-owner") => Some(Match::Gid(Is { negated, value: words.parse()? })),
-        ("mark", "--mark") => Some(Match::Mark(Is { negated, value: mark(words.next()?)? })),
-        ("connmark", "--mark") => Some(Match::ConnMark(Is { negated, value: mark(words.next()?)? })),
+        ("owner", "--uid-owner") => Some(Match::Uid(MatchValue { negated, value: words.parse()? })),
+        ("owner", "--gid-owner") => Some(Match::Gid(MatchValue { negated, value: words.parse()? })),
+        ("mark", "--mark") => Some(Match::Mark(MatchValue { negated, value: mark(words.next()?)? })),
+        ("connmark", "--mark") => Some(Match::ConnMark(MatchValue { negated, value: mark(words.next()?)? })),
         ("conntrack", "--ctstate") if !negated => {
             let states = words.next()?;
-            States::ALL.into_iter().find(|known| known.name() == states).map(Match::CtState)
+            CtStates::ALL.into_iter().find(|known| known.name() == states).map(Match::CtState)
         }
         ("owner", "--socket-exists") => Some(Match::SocketExists { negated }),
         ("set", "--match-set") => set(words, negated),
@@ -139,10 +139,10 @@ fn condition(words: &mut Words<'_>, rule_proto: Option<&Is<Proto>>) -> Option<Ma
     }
 }
 
-fn set(words: &mut Words<'_>, negated: bool) -> Option<Match> {
+fn set(words: &mut RuleWords<'_>, negated: bool) -> Option<Match> {
     let name = words.next().filter(|name| is_plain(name))?;
     let side = words.next()?;
-    let side = Side::ALL.into_iter().find(|known| known.name() == side)?;
+    let side = AddressSide::ALL.into_iter().find(|known| known.name() == side)?;
     Some(Match::Set { name: Cow::Owned(name.to_owned()), side, negated })
 }
 
@@ -159,7 +159,7 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-fn target(words: &mut Words<'_>) -> Option<Target> {
+fn target(words: &mut RuleWords<'_>) -> Option<Target> {
     match words.next()? {
         "RETURN" => Some(Target::Return),
         "ACCEPT" => Some(Target::Accept),
@@ -221,14 +221,14 @@ const KNOWN_TARGETS: [&str; 20] = [
 ];
 
 /// `10.0.0.1:53`, `[fd00::1]:53`; no range, no zone, never without a port.
-fn dnat(words: &mut Words<'_>) -> Option<Target> {
+fn dnat(words: &mut RuleWords<'_>) -> Option<Target> {
     words.expect("--to-destination")?;
     let to: SocketAddr = words.parse()?;
     let plain = SocketAddr::new(to.ip(), to.port()) == to;
     plain.then_some(Target::Dnat { ip: to.ip(), port: Port(to.port()) })
 }
 
-fn tproxy(words: &mut Words<'_>) -> Option<Target> {
+fn tproxy(words: &mut RuleWords<'_>) -> Option<Target> {
     words.expect("--on-port")?;
     let port = Port(words.parse()?);
     if words.accept("--on-ip") && !words.parse::<IpAddr>()?.is_unspecified() {
@@ -239,7 +239,7 @@ fn tproxy(words: &mut Words<'_>) -> Option<Target> {
 }
 
 /// A copy is understood when it takes the same bits on both sides; saving, when it takes all.
-fn connmark(words: &mut Words<'_>) -> Option<Target> {
+fn connmark(words: &mut RuleWords<'_>) -> Option<Target> {
     let verb = words.next()?;
     if verb == "--set-xmark" {
         return Some(Target::SetConnMark(mark(words.next()?)?));
@@ -254,11 +254,11 @@ fn connmark(words: &mut Words<'_>) -> Option<Target> {
 }
 
 /// All bits, unless the option says otherwise.
-fn mask(words: &mut Words<'_>, option: &str) -> Option<u32> {
+fn mask(words: &mut RuleWords<'_>, option: &str) -> Option<u32> {
     if words.accept(option) { number(words.next()?) } else { Some(u32::MAX) }
 }
 
-fn nflog(words: &mut Words<'_>) -> Option<Target> {
+fn nflog(words: &mut RuleWords<'_>) -> Option<Target> {
     words.expect("--nflog-prefix")?;
     let prefix = Cow::Owned(words.next()?.to_owned());
     words.expect("--nflog-group")?;

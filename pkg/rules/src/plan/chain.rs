@@ -7,7 +7,7 @@ use crate::{
 
 /// How a chain gets its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ChainUpdate {
     /// It is made, or emptied, and filled.
     Fill,
     /// Nothing in it is wrong: these are added, each at its place, counted from 1, in this order. After a deletion from
@@ -18,13 +18,13 @@ pub(super) enum Way {
 
 /// What is wrong with a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Difference {
+pub(super) struct ChainDifference {
     /// The chain.
     pub(super) chain: Chain,
     /// It is there.
     pub(super) exists: bool,
     /// How it is repaired.
-    pub(super) way: Way,
+    pub(super) way: ChainUpdate,
     /// What is wrong, in words.
     pub(super) why: String,
 }
@@ -35,18 +35,18 @@ pub(super) fn difference(
     chain: &Chain,
     wanted: &[Rule],
     have: &SavedTable,
-) -> Option<Difference> {
+) -> Option<ChainDifference> {
     let table = table.name();
     let of = |exists, way, what: String| {
         let why = format!("{table}: chain {chain} {what}");
-        Some(Difference { chain: chain.clone(), exists, way, why })
+        Some(ChainDifference { chain: chain.clone(), exists, way, why })
     };
     if !have.chains.iter().any(|name| *name == chain.0) {
-        return of(false, Way::Fill, "is missing".to_owned());
+        return of(false, ChainUpdate::Fill, "is missing".to_owned());
     }
     let found: Vec<&SavedRule> = have.rules_of(&chain.0).collect();
     let what = first_difference(&found, wanted)?;
-    of(true, insertions(&found, wanted).map_or(Way::Fill, Way::Insert), what)
+    of(true, insertions(&found, wanted).map_or(ChainUpdate::Fill, ChainUpdate::Insert), what)
 }
 
 /// The rules that are missing among these, with their places, if nothing else is wrong.

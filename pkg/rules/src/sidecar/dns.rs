@@ -3,17 +3,17 @@
 
 use model::Family;
 
-use super::{Config, DNS, DNS_PORT, OUTPUT_DNS, PRERT, jump};
-use crate::ir::{Hook, Is, Match, Place, Rule, RuleSet, Table, Target};
+use super::{DNS, DNS_PORT, OUTPUT_DNS, PRERT, SidecarConfig, jump};
+use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target};
 
 /// Questions of the proxy to the servers.
 const UPSTREAM_ZONE: u16 = 1;
 /// Questions of the applications to the proxy.
 const CAPTURED_ZONE: u16 = 2;
 
-pub(super) fn capture(config: &Config, family: Family, rules: &mut RuleSet) {
+pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     let servers = config.dns_destinations(family);
-    if config.dns == super::Dns::Off {
+    if config.dns == super::DnsCapture::Off {
         return;
     }
     let question = Rule::new(Target::Return).udp().dport(DNS);
@@ -27,26 +27,26 @@ pub(super) fn capture(config: &Config, family: Family, rules: &mut RuleSet) {
     }
     for server in &servers {
         let rule = question.with_target(Target::Redirect(DNS_PORT));
-        nat.push(&OUTPUT_DNS, Rule { dest: server.map(Is::eq), ..rule });
+        nat.push(&OUTPUT_DNS, Rule { dest: server.map(MatchValue::eq), ..rule });
     }
     zones(config, &servers, rules);
 }
 
-fn zones(config: &Config, servers: &[Option<model::IpNet>], rules: &mut RuleSet) {
+fn zones(config: &SidecarConfig, servers: &[Option<model::IpNet>], rules: &mut RuleSet) {
     let raw = rules.table(Table::Raw);
     let zone = |zone| Rule::new(Target::CtZone(zone)).udp();
     for owner in config.owners() {
         raw.push(&OUTPUT_DNS, zone(UPSTREAM_ZONE).dport(DNS).when(owner.is()));
-        let answer = zone(CAPTURED_ZONE).when(Match::SourcePort(Is::eq(DNS_PORT)));
+        let answer = zone(CAPTURED_ZONE).when(Match::SourcePort(MatchValue::eq(DNS_PORT)));
         raw.push(&OUTPUT_DNS, answer.when(owner.is()));
     }
     for server in servers {
-        raw.push(&OUTPUT_DNS, Rule { dest: server.map(Is::eq), ..zone(CAPTURED_ZONE).dport(DNS) });
-        let answer = zone(UPSTREAM_ZONE).when(Match::SourcePort(Is::eq(DNS)));
-        raw.push(&PRERT, Rule { source: server.map(Is::eq), ..answer });
+        raw.push(&OUTPUT_DNS, Rule { dest: server.map(MatchValue::eq), ..zone(CAPTURED_ZONE).dport(DNS) });
+        let answer = zone(UPSTREAM_ZONE).when(Match::SourcePort(MatchValue::eq(DNS)));
+        raw.push(&PRERT, Rule { source: server.map(MatchValue::eq), ..answer });
     }
-    jump(rules, Table::Raw, Hook::Output, Rule::jump(OUTPUT_DNS).udp(), Place::Last);
+    jump(rules, Table::Raw, Hook::Output, Rule::jump(OUTPUT_DNS).udp(), JumpPlace::Last);
     if !servers.is_empty() {
-        jump(rules, Table::Raw, Hook::Prerouting, Rule::jump(PRERT).udp(), Place::Last);
+        jump(rules, Table::Raw, Hook::Prerouting, Rule::jump(PRERT).udp(), JumpPlace::Last);
     }
 }

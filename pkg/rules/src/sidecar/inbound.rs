@@ -3,15 +3,16 @@
 use model::{Family, IfName, Mark, Port};
 
 use super::{
-    Config, DIVERT, IN_REDIRECT, INBOUND, InboundMode, Networks, OUTPUT, PRERT, Ports, REDIRECT, TPROXY,
+    DIVERT, IN_REDIRECT, INBOUND, InboundMode, NetworkSelection, OUTPUT, PRERT, PortSelection, REDIRECT,
+    SidecarConfig, TPROXY,
 };
 use super::{jump, localhost, passthrough_source, trace};
-use crate::ir::{Hook, Is, Match, Place, Rule, RuleSet, States, Table, Target, host_net};
+use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target, host_net};
 
 /// The proxy's answer to its own application must not be captured again: it carries the TPROXY mark plus one.
 const LOOPED: u32 = 1;
 
-pub(super) fn capture(config: &Config, family: Family, rules: &mut RuleSet) {
+pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     virtual_machines(config, family, rules);
     match config.inbound_mode {
         InboundMode::Redirect => redirect(config, rules),
@@ -25,13 +26,13 @@ pub(super) fn capture(config: &Config, family: Family, rules: &mut RuleSet) {
 }
 
 /// What comes from a virtual machine behind this pod is its outbound traffic, and never inbound.
-fn virtual_machines(config: &Config, family: Family, rules: &mut RuleSet) {
+fn virtual_machines(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     let nat = rules.table(Table::Nat);
     for interface in &config.kubevirt_interfaces {
         let from_vm = Rule::jump(REDIRECT).input(interface);
         let captured: Vec<Rule> = match &config.include_networks {
-            Networks::All => vec![from_vm.clone()],
-            Networks::List(nets) => nets
+            NetworkSelection::All => vec![from_vm.clone()],
+            NetworkSelection::List(nets) => nets
                 .iter()
                 .filter(|net| Family::of(net.addr()) == family)
                 .map(|net| from_vm.clone().dest(net.trunc()))
@@ -43,7 +44,7 @@ fn virtual_machines(config: &Config, family: Family, rules: &mut RuleSet) {
     }
 }
 
-fn redirect(config: &Config, rules: &mut RuleSet) {
+fn redirect(config: &SidecarConfig, rules: &mut RuleSet) {
     let nat = rules.table(Table::Nat);
     skip_interfaces(config, nat, &config.exclude_interfaces);
     if !config.include_inbound.is_none() {
@@ -51,11 +52,11 @@ fn redirect(config: &Config, rules: &mut RuleSet) {
     }
     skip_tunnel(config, nat);
     match &config.include_inbound {
-        Ports::All => {
+        PortSelection::All => {
             skip_ports(config, nat);
             trace::push(config, nat, &INBOUND, "InboundCapture", Rule::jump(IN_REDIRECT).tcp());
         }
-        Ports::List(ports) => {
+        PortSelection::List(ports) => {
             for port in ports {
                 trace::push(
                     config,
@@ -69,24 +70,24 @@ fn redirect(config: &Config, rules: &mut RuleSet) {
     }
 }
 
-type Chains = crate::ir::TableRules;
+type InboundChains = crate::ir::TableRules;
 
-fn skip_interfaces(config: &Config, table: &mut Chains, interfaces: &[IfName]) {
+fn skip_interfaces(config: &SidecarConfig, table: &mut InboundChains, interfaces: &[IfName]) {
     for interface in interfaces {
         let rule = Rule::new(Target::Return).input(interface);
         trace::push(config, table, &INBOUND, "ExcludeInterfaceCommand", rule);
     }
 }
 
-fn skip_tunnel(config: &Config, table: &mut Chains) {
+fn skip_tunnel(config: &SidecarConfig, table: &mut InboundChains) {
     table.push(&INBOUND, Rule::new(Target::Return).tcp().dport(config.tunnel_port));
 }
 
-fn skip_ports(config: &Config, table: &mut Chains) {
+fn skip_ports(config: &SidecarConfig, table: &mut InboundChains) {
     let mut skip = |rule: Rule| trace::push(config, table, &INBOUND, "ExcludeInboundPort", rule);
     match &config.exclude_inbound {
-        Ports::All => skip(Rule::new(Target::Return).tcp()),
-        Ports::List(ports) => {
+        PortSelection::All => skip(Rule::new(Target::Return).tcp()),
+        PortSelection::List(ports) => {
             for port in ports {
                 skip(Rule::new(Target::Return).tcp().dport(*port));
             }
@@ -94,7 +95,7 @@ fn skip_ports(config: &Config, table: &mut Chains) {
     }
 }
 
-fn tproxy(config: &Config, family: Family, mark: Mark, rules: &mut RuleSet) {
+fn tproxy(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut RuleSet) {
     let mangle = rules.table(Table::Mangle);
     mangle.push(&DIVERT, Rule::new(Target::SetMark(mark)));
     mangle.push(&DIVERT, Rule::new(Target::Accept));
@@ -108,11 +109,11 @@ fn tproxy(config: &Config, family: Family, mark: Mark, rules: &mut RuleSet) {
     trace::note(config, mangle, &INBOUND, "JumpInbound", &Rule::new(Target::Return).tcp());
     skip_tunnel(config, mangle);
     match &config.include_inbound {
-        Ports::All => {
+        PortSelection::All => {
             skip_ports(config, mangle);
             divert_or_tproxy(config, mangle, "InboundCapture", &Rule::new(Target::Return).tcp());
         }
-        Ports::List(ports) => {
+        PortSelection::List(ports) => {
             for port in ports {
                 let rule = port_rule(*port);
                 divert_or_tproxy(config, mangle, "IncludeInboundPort", &rule);
@@ -127,22 +128,28 @@ fn port_rule(port: Port) -> Rule {
 }
 
 /// Packets that the proxy itself sends to the application over loopback are not inbound.
-fn skip_own_loop(mangle: &mut Chains, family: Family, mark: Mark) {
+fn skip_own_loop(mangle: &mut InboundChains, family: Family, mark: Mark) {
     let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
     let from_lo = Rule::new(Target::Return).input(&IfName::lo()).tcp();
-    mangle.push(&INBOUND, Rule::new(Target::Return).tcp().when(Match::Mark(Is::eq(mark))));
+    mangle.push(&INBOUND, Rule::new(Target::Return).tcp().when(Match::Mark(MatchValue::eq(mark))));
     mangle.push(&INBOUND, from_lo.clone().source(host_net(passthrough_source(family))));
-    mangle.push(&INBOUND, from_lo.when(Match::Mark(Is::ne(looped))));
+    mangle.push(&INBOUND, from_lo.when(Match::Mark(MatchValue::ne(looped))));
 }
 
-fn divert_or_tproxy(config: &Config, mangle: &mut Chains, tag: &'static str, conditions: &Rule) {
-    let known = conditions.with_target(Target::Jump(DIVERT)).when(Match::CtState(States::RelatedEstablished));
+fn divert_or_tproxy(
+    config: &SidecarConfig,
+    mangle: &mut InboundChains,
+    tag: &'static str,
+    conditions: &Rule,
+) {
+    let known =
+        conditions.with_target(Target::Jump(DIVERT)).when(Match::CtState(CtStates::RelatedEstablished));
     mangle.push(&INBOUND, known);
     trace::push(config, mangle, &INBOUND, tag, conditions.with_target(Target::Jump(TPROXY)));
 }
 
 /// The mark survives on the connection, so that the application's answers find the proxy.
-fn remember_mark(config: &Config, family: Family, mark: Mark, rules: &mut RuleSet) {
+fn remember_mark(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut RuleSet) {
     let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
     let mangle = rules.table(Table::Mangle);
     // As in nat: what leaves through an excluded interface keeps the mark that it has, and so its route.
@@ -150,18 +157,21 @@ fn remember_mark(config: &Config, family: Family, mark: Mark, rules: &mut RuleSe
         mangle.push(&OUTPUT, Rule::new(Target::Return).output(interface));
     }
     let lo = IfName::lo();
-    mangle.push(&OUTPUT, Rule::new(Target::Return).output(&lo).tcp().when(Match::Mark(Is::eq(mark))));
+    mangle.push(&OUTPUT, Rule::new(Target::Return).output(&lo).tcp().when(Match::Mark(MatchValue::eq(mark))));
     for owner in config.owners() {
         let rule =
             Rule::new(Target::SetMark(looped)).not_dest(localhost(family)).output(&lo).tcp().when(owner.is());
         mangle.push(&OUTPUT, rule);
     }
-    mangle.push(&OUTPUT, Rule::new(Target::RestoreMark(u32::MAX)).tcp().when(Match::ConnMark(Is::eq(mark))));
-    jump(rules, Table::Mangle, Hook::Output, Rule::jump(OUTPUT).tcp(), Place::Last);
+    mangle.push(
+        &OUTPUT,
+        Rule::new(Target::RestoreMark(u32::MAX)).tcp().when(Match::ConnMark(MatchValue::eq(mark))),
+    );
+    jump(rules, Table::Mangle, Hook::Output, Rule::jump(OUTPUT).tcp(), JumpPlace::Last);
 }
 
 /// mangle PREROUTING: excluded interfaces first, then invalid packets, then inbound capture, then the mark.
-fn early_packets(config: &Config, rules: &mut RuleSet) {
+fn early_packets(config: &SidecarConfig, rules: &mut RuleSet) {
     let tproxy_mark = match config.inbound_mode {
         InboundMode::Tproxy { mark, .. } if !config.include_inbound.is_none() => Some(mark),
         _ => None,
@@ -174,22 +184,22 @@ fn early_packets(config: &Config, rules: &mut RuleSet) {
         mangle.push(&PRERT, Rule::new(Target::Return).input(interface));
     }
     if config.drop_invalid {
-        mangle.push(&PRERT, Rule::new(Target::Drop).when(Match::CtState(States::Invalid)));
+        mangle.push(&PRERT, Rule::new(Target::Drop).when(Match::CtState(CtStates::Invalid)));
     }
     if let Some(mark) = tproxy_mark {
         mangle.push(&PRERT, Rule::jump(INBOUND).tcp());
-        mangle.push(&PRERT, Rule::new(Target::SaveMark).tcp().when(Match::Mark(Is::eq(mark))));
+        mangle.push(&PRERT, Rule::new(Target::SaveMark).tcp().when(Match::Mark(MatchValue::eq(mark))));
     }
-    jump(rules, Table::Mangle, Hook::Prerouting, Rule::jump(PRERT), Place::Last);
+    jump(rules, Table::Mangle, Hook::Prerouting, Rule::jump(PRERT), JumpPlace::Last);
 }
 
 /// nat PREROUTING jumps only where something inbound is decided in nat. Virtual machines come first: KubeVirt
 /// has rules of its own there.
-fn nat_jump(config: &Config, rules: &mut RuleSet) {
+fn nat_jump(config: &SidecarConfig, rules: &mut RuleSet) {
     let redirects = config.inbound_table() == Table::Nat && !config.include_inbound.is_none();
     let has_vms = !config.kubevirt_interfaces.is_empty();
     if redirects || has_vms {
-        let place = if has_vms { Place::First } else { Place::Last };
+        let place = if has_vms { JumpPlace::First } else { JumpPlace::Last };
         jump(rules, Table::Nat, Hook::Prerouting, Rule::jump(INBOUND).tcp(), place);
     }
 }

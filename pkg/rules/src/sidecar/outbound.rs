@@ -3,13 +3,14 @@
 use model::{Family, IfName};
 
 use super::{
-    Config, DNS, DNS_PORT, Dns, IN_REDIRECT, Networks, OUTPUT, OUTPUT_DNS, Ports, REDIRECT, SocketOwner,
+    DNS, DNS_PORT, DnsCapture, IN_REDIRECT, NetworkSelection, OUTPUT, OUTPUT_DNS, PortSelection, REDIRECT,
+    SidecarConfig, SocketOwner,
 };
 use super::{jump, localhost, passthrough_source, trace};
-use crate::ir::{Hook, Is, Match, Place, Rule, RuleSet, Table, TableRules, Target, host_net};
+use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, host_net};
 
-pub(super) fn capture(config: &Config, family: Family, rules: &mut RuleSet) {
-    let dns = config.dns != Dns::Off;
+pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
+    let dns = config.dns != DnsCapture::Off;
     let nat = rules.table(Table::Nat);
     skip_interfaces(config, nat);
     if dns {
@@ -31,20 +32,20 @@ pub(super) fn capture(config: &Config, family: Family, rules: &mut RuleSet) {
     nat.push(&OUTPUT, Rule::new(Target::Return).dest(localhost(family)));
     networks(config, family, nat);
     let rule = Rule::jump(OUTPUT);
-    jump(rules, Table::Nat, Hook::Output, if dns { rule } else { rule.tcp() }, Place::Last);
+    jump(rules, Table::Nat, Hook::Output, if dns { rule } else { rule.tcp() }, JumpPlace::Last);
 }
 
-fn skip_interfaces(config: &Config, nat: &mut TableRules) {
+fn skip_interfaces(config: &SidecarConfig, nat: &mut TableRules) {
     for interface in &config.exclude_interfaces {
         let rule = Rule::new(Target::Return).output(interface);
         trace::push(config, nat, &OUTPUT, "ExcludeInterfaceCommand", rule);
     }
 }
 
-fn skip_ports(config: &Config, nat: &mut TableRules) {
+fn skip_ports(config: &SidecarConfig, nat: &mut TableRules) {
     match &config.exclude_outbound {
-        Ports::All => nat.push(&OUTPUT, Rule::new(Target::Return).tcp()),
-        Ports::List(ports) => {
+        PortSelection::All => nat.push(&OUTPUT, Rule::new(Target::Return).tcp()),
+        PortSelection::List(ports) => {
             for port in ports {
                 nat.push(&OUTPUT, Rule::new(Target::Return).tcp().dport(*port));
             }
@@ -54,18 +55,18 @@ fn skip_ports(config: &Config, nat: &mut TableRules) {
 
 /// What the proxy sends is not captured, except when it calls its own pod by the pod's address: then the call
 /// has to come in again through the inbound listener.
-fn own_traffic(config: &Config, family: Family, owner: SocketOwner, nat: &mut TableRules) {
+fn own_traffic(config: &SidecarConfig, family: Family, owner: SocketOwner, nat: &mut TableRules) {
     let lo = IfName::lo();
-    let dns = config.dns != Dns::Off;
+    let dns = config.dns != DnsCapture::Off;
     let to_self = Rule::jump(IN_REDIRECT).not_dest(localhost(family)).output(&lo).tcp();
     let not_tunnel = match owner {
-        SocketOwner::User(_) if dns => Match::DestPorts(Is::ne(vec![DNS, config.tunnel_port])),
-        _ => Match::DestPort(Is::ne(config.tunnel_port)),
+        SocketOwner::User(_) if dns => Match::DestPorts(MatchValue::ne(vec![DNS, config.tunnel_port])),
+        _ => Match::DestPort(MatchValue::ne(config.tunnel_port)),
     };
     nat.push(&OUTPUT, to_self.when(not_tunnel).when(owner.is()));
     if !captures_loopback(config) {
         let local = Rule::new(Target::Return).output(&lo);
-        let local = if dns { local.tcp().when(Match::DestPort(Is::ne(DNS))) } else { local };
+        let local = if dns { local.tcp().when(Match::DestPort(MatchValue::ne(DNS))) } else { local };
         nat.push(&OUTPUT, local.when(owner.is_not()));
     }
     nat.push(&OUTPUT, Rule::new(Target::Return).when(owner.is()));
@@ -73,36 +74,36 @@ fn own_traffic(config: &Config, family: Family, owner: SocketOwner, nat: &mut Ta
 
 /// True when a captured network is a loopback one: calls from one process of the pod to another then go through
 /// the proxy too.
-fn captures_loopback(config: &Config) -> bool {
+fn captures_loopback(config: &SidecarConfig) -> bool {
     match &config.include_networks {
-        Networks::All => false,
-        Networks::List(nets) => nets.iter().any(|net| net.addr().is_loopback()),
+        NetworkSelection::All => false,
+        NetworkSelection::List(nets) => nets.iter().any(|net| net.addr().is_loopback()),
     }
 }
 
-fn dns_over_tcp(config: &Config, family: Family, nat: &mut TableRules) {
+fn dns_over_tcp(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
     for server in config.dns_destinations(family) {
         let rule = Rule::new(Target::Redirect(DNS_PORT)).tcp().dport(DNS);
-        nat.push(&OUTPUT, Rule { dest: server.map(Is::eq), ..rule });
+        nat.push(&OUTPUT, Rule { dest: server.map(MatchValue::eq), ..rule });
     }
 }
 
-fn networks(config: &Config, family: Family, nat: &mut TableRules) {
+fn networks(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
     let of_family = |net: &&model::IpNet| Family::of(net.addr()) == family;
     for net in config.exclude_networks.iter().filter(of_family) {
         nat.push(&OUTPUT, Rule::new(Target::Return).dest(net.trunc()));
     }
     match &config.include_outbound {
-        Ports::All => nat.push(&OUTPUT, Rule::jump(REDIRECT).tcp()),
-        Ports::List(ports) => {
+        PortSelection::All => nat.push(&OUTPUT, Rule::jump(REDIRECT).tcp()),
+        PortSelection::List(ports) => {
             for port in ports {
                 nat.push(&OUTPUT, Rule::jump(REDIRECT).tcp().dport(*port));
             }
         }
     }
     match &config.include_networks {
-        Networks::All => nat.push(&OUTPUT, Rule::jump(REDIRECT)),
-        Networks::List(nets) => {
+        NetworkSelection::All => nat.push(&OUTPUT, Rule::jump(REDIRECT)),
+        NetworkSelection::List(nets) => {
             let mut nets = nets.iter().filter(of_family).peekable();
             let any = nets.peek().is_some();
             for net in nets {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::Config;
+use super::SidecarConfig;
 use crate::ir::{Chain, Rule, TableRules, Target};
 
 /// Netlink group that Istio's tools listen on.
@@ -11,13 +11,25 @@ const GROUP: u16 = 1337;
 const SIZE: u32 = 20;
 
 /// Appends `rule`, and in front of it, when tracing, a rule with the same conditions that logs.
-pub(super) fn push(config: &Config, table: &mut TableRules, chain: &Chain, tag: &'static str, rule: Rule) {
+pub(super) fn push(
+    config: &SidecarConfig,
+    table: &mut TableRules,
+    chain: &Chain,
+    tag: &'static str,
+    rule: Rule,
+) {
     note(config, table, chain, tag, &rule);
     table.push(chain, rule);
 }
 
 /// When tracing, a rule that logs packets that meet the conditions of `rule`.
-pub(super) fn note(config: &Config, table: &mut TableRules, chain: &Chain, tag: &'static str, rule: &Rule) {
+pub(super) fn note(
+    config: &SidecarConfig,
+    table: &mut TableRules,
+    chain: &Chain,
+    tag: &'static str,
+    rule: &Rule,
+) {
     if config.trace {
         let prefix = Cow::Owned(format!("\"{tag}\""));
         table.push(chain, rule.with_target(Target::Nflog { prefix, group: GROUP, size: SIZE }));

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use model::{Family, IfName, IpNet, Mark, Port, TableId};
 use proptest::{collection::vec, option, prelude::*, sample};
 use rules::{
-    Chain, ChainSet, Hook, Is, Jump, Match, Place, Proto, Rule, RuleSet, Side, States, Table, TableRules,
-    Target,
-    sidecar::{Config, Dns, InboundMode, Networks, OwnerGroups, Ports},
+    AddressSide, Chain, ChainSet, CtStates, Hook, HookJump, JumpPlace, Match, MatchValue, Rule, RuleSet,
+    Table, TableRules, Target, TransportProtocol,
+    sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig},
 };
 
 use crate::{
@@ -23,8 +23,12 @@ pub(crate) fn port() -> impl Strategy<Value = Port> {
     prop_oneof![Just(53), Just(15008), any::<u16>()].prop_map(Port)
 }
 
-pub(crate) fn ports() -> impl Strategy<Value = Ports> {
-    prop_oneof![Just(Ports::All), Just(Ports::NONE), vec(port(), 0..4).prop_map(Ports::List)]
+pub(crate) fn ports() -> impl Strategy<Value = PortSelection> {
+    prop_oneof![
+        Just(PortSelection::All),
+        Just(PortSelection::NONE),
+        vec(port(), 0..4).prop_map(PortSelection::List)
+    ]
 }
 
 pub(crate) fn ip() -> impl Strategy<Value = IpAddr> {
@@ -62,8 +66,8 @@ fn mark() -> impl Strategy<Value = Mark> {
     ]
 }
 
-fn is<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<Value = Is<T>> {
-    (any::<bool>(), value).prop_map(|(negated, value)| Is { negated, value })
+fn is<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<Value = MatchValue<T>> {
+    (any::<bool>(), value).prop_map(|(negated, value)| MatchValue { negated, value })
 }
 
 /// Both owners.
@@ -92,9 +96,9 @@ fn condition(with_ports: bool) -> impl Strategy<Value = Match> {
         is(any::<u32>()).prop_map(Match::Gid),
         is(mark()).prop_map(Match::Mark),
         is(mark()).prop_map(Match::ConnMark),
-        sample::select(States::ALL.to_vec()).prop_map(Match::CtState),
+        sample::select(CtStates::ALL.to_vec()).prop_map(Match::CtState),
         any::<bool>().prop_map(|negated| Match::SocketExists { negated }),
-        ("[A-Za-z_][A-Za-z0-9_:.-]{0,30}", sample::select(Side::ALL.to_vec()), any::<bool>())
+        ("[A-Za-z_][A-Za-z0-9_:.-]{0,30}", sample::select(AddressSide::ALL.to_vec()), any::<bool>())
             .prop_map(|(name, side, negated)| Match::Set { name: name.into(), side, negated }),
     ];
     let port = prop_oneof![
@@ -135,7 +139,7 @@ fn target(chains: Vec<Chain>) -> impl Strategy<Value = Target> {
 
 /// Any rule that the model can say: a port only beside its protocol. Jumps go to one of `chains`.
 pub(crate) fn rule(chains: Vec<Chain>) -> impl Strategy<Value = Rule> {
-    let proto = option::of(is(sample::select(vec![Proto::Tcp, Proto::Udp])));
+    let proto = option::of(is(sample::select(vec![TransportProtocol::Tcp, TransportProtocol::Udp])));
     let net = || option::of(is(net(1).prop_map(|net| net.trunc())));
     let interface =
         || option::of(is(interface().prop_filter("matches everything", |name| name.as_str() != "+")));
@@ -160,7 +164,7 @@ fn table_rules(owner: ChainSet, table: Table) -> impl Strategy<Value = TableRule
             (0..names.len()).map(|index| vec(rule(names[index + 1..].to_vec()), 0..4)).collect();
         let hooks: Vec<Hook> =
             Hook::ALL.into_iter().filter(|hook| kernel::built_in(table).contains(&hook.name())).collect();
-        let place = sample::select(vec![Place::First, Place::Last]);
+        let place = sample::select(vec![JumpPlace::First, JumpPlace::Last]);
         let goal = sample::select(names.clone());
         let jump = (rule(vec![]), goal, place, any::<bool>());
         let jumps = (sample::subsequence(hooks, 0..3), vec(jump, 3));
@@ -169,7 +173,7 @@ fn table_rules(owner: ChainSet, table: Table) -> impl Strategy<Value = TableRule
             jumps: (hooks.into_iter().zip(jumps))
                 .map(|(hook, (rule, goal, place, bare))| {
                     let rule = if bare { Rule::jump(goal) } else { rule.with_target(Target::Jump(goal)) };
-                    Jump { hook, rule, place }
+                    HookJump { hook, rule, place }
                 })
                 .collect(),
         })
@@ -188,23 +192,28 @@ pub(crate) fn rule_set(owner: ChainSet) -> impl Strategy<Value = RuleSet> {
 }
 
 /// What a configuration says, whatever it says.
-pub(crate) fn config() -> impl Strategy<Value = Config> {
+pub(crate) fn config() -> impl Strategy<Value = SidecarConfig> {
     let interfaces = || vec(interface(), 0..3);
     let ids = || vec(prop_oneof![Just(1337), any::<u32>()], 0..3);
     let mode = prop_oneof![
         Just(InboundMode::Redirect),
         any::<u32>().prop_map(|mark| InboundMode::Tproxy { mark: Mark::exact(mark), table: TableId(133) }),
     ];
-    let networks = prop_oneof![Just(Networks::All), vec(net(0), 0..4).prop_map(Networks::List)];
+    let networks =
+        prop_oneof![Just(NetworkSelection::All), vec(net(0), 0..4).prop_map(NetworkSelection::List)];
     let owner_groups = prop_oneof![ids().prop_map(OwnerGroups::Except), ids().prop_map(OwnerGroups::Only)];
-    let dns = prop_oneof![Just(Dns::Off), Just(Dns::All), vec(ip(), 0..4).prop_map(Dns::Servers)];
+    let dns = prop_oneof![
+        Just(DnsCapture::Off),
+        Just(DnsCapture::All),
+        vec(ip(), 0..4).prop_map(DnsCapture::Servers)
+    ];
     let listeners = (port(), port(), port());
     let inbound = (mode, ports(), ports());
     let outbound = (networks, vec(net(0), 0..3), ports(), ports());
     let owners = (ids(), ids(), owner_groups);
     let rest = (interfaces(), interfaces(), dns, any::<bool>(), any::<bool>());
     (listeners, inbound, outbound, owners, rest).prop_map(|(listeners, inbound, outbound, owners, rest)| {
-        Config {
+        SidecarConfig {
             outbound_port: listeners.0,
             inbound_port: listeners.1,
             tunnel_port: listeners.2,

@@ -1,6 +1,6 @@
 //! Rules that are almost ours.
 
-use rules::{Saved, Table};
+use rules::{SavedTables, Table};
 
 const MISSES: [&str; 41] = [
     "-j CONNMARK --save-mark --nfmask 0xff --ctmask 0xffffffff",
@@ -50,7 +50,7 @@ const MISSES: [&str; 41] = [
 #[test]
 fn near_misses_are_foreign() {
     for text in MISSES {
-        let saved = Saved::parse(&format!("*nat\n-A OUTPUT {text}\nCOMMIT\n")).unwrap();
+        let saved = SavedTables::parse(&format!("*nat\n-A OUTPUT {text}\nCOMMIT\n")).unwrap();
         assert_eq!(saved.tables[&Table::Nat].rules[0].rule, None, "{text:?}");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use netlink::{Error, Flags, Message, Protocol, Socket};
+use netlink::{Error, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
 
 /// `SOCK_DIAG_BY_FAMILY`.
 const BY_FAMILY: u16 = 20;
@@ -25,21 +25,21 @@ const CONNECTED: [u8; 3] = [1, 4, 5];
 /// # Errors
 /// The kernel does not answer, such as one without `inet_diag`.
 pub(super) fn user(theirs: SocketAddr, ours: SocketAddr) -> Result<Option<u32>, Error> {
-    let mut socket = Socket::open(Protocol::Sockets)?;
+    let mut socket = Socket::open(NetlinkProtocol::Sockets)?;
     let replies = socket.get(question(theirs, ours))?;
     let answer = replies.iter().find_map(|reply| reply.header::<ANSWER>().ok());
     Ok(answer.and_then(|(answer, _)| holder(answer, theirs, ours)))
 }
 
 /// `struct inet_diag_req_v2`: "source" is the end that is asked about.
-fn question(theirs: SocketAddr, ours: SocketAddr) -> Message {
+fn question(theirs: SocketAddr, ours: SocketAddr) -> NetlinkRequest {
     let family = if theirs.ip().to_canonical().is_ipv4() { AF_INET } else { AF_INET6 };
     let mut bytes = vec![family, IPPROTO_TCP, 0, 0];
     bytes.extend_from_slice(&u32::MAX.to_ne_bytes()); // in any state
     bytes.extend_from_slice(&ends(theirs, ours));
     bytes.extend_from_slice(&[0; 4]); // any interface
     bytes.extend_from_slice(&NO_COOKIE);
-    Message::new(BY_FAMILY, Flags::NONE, &bytes)
+    NetlinkRequest::new(BY_FAMILY, MessageFlags::NONE, &bytes)
 }
 
 /// The first fields of `struct inet_diag_sockid`: ports, and addresses in 16 bytes each.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::task::{AbortHandle, Id};
 
-use super::Peer;
+use super::ConnectionPeer;
 
 /// Requests of one connection that are being answered.
 #[derive(Clone, Debug, Default)]
@@ -18,12 +18,12 @@ pub(super) struct InFlight(Arc<AtomicUsize>);
 
 /// Counts one request until it is dropped.
 #[derive(Debug)]
-pub(super) struct Guard(InFlight);
+pub(super) struct RequestGuard(InFlight);
 
 impl InFlight {
-    pub(super) fn begin(&self) -> Guard {
+    pub(super) fn begin(&self) -> RequestGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Guard(self.clone())
+        RequestGuard(self.clone())
     }
 
     fn is_idle(&self) -> bool {
@@ -31,7 +31,7 @@ impl InFlight {
     }
 }
 
-impl Drop for Guard {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -39,22 +39,24 @@ impl Drop for Guard {
 
 /// The connections of a server, in the order in which they came.
 #[derive(Debug, Default)]
-pub(super) struct Places(Vec<Place>);
+pub(super) struct ConnectionTable(Vec<ConnectionEntry>);
 
 #[derive(Debug)]
-struct Place {
+struct ConnectionEntry {
     address: Option<IpAddr>,
     in_flight: InFlight,
     task: AbortHandle,
 }
 
-impl Places {
-    pub(super) fn take(&mut self, peer: Peer, in_flight: InFlight, task: AbortHandle) {
+impl ConnectionTable {
+    pub(super) fn take(&mut self, peer: ConnectionPeer, in_flight: InFlight, task: AbortHandle) {
         let address = match peer {
-            Peer::Socket => None,
-            Peer::Address(address) | Peer::Local { address, .. } => Some(address.ip().to_canonical()),
+            ConnectionPeer::Socket => None,
+            ConnectionPeer::Address(address) | ConnectionPeer::Local { address, .. } => {
+                Some(address.ip().to_canonical())
+            }
         };
-        self.0.push(Place { address, in_flight, task });
+        self.0.push(ConnectionEntry { address, in_flight, task });
     }
 
     pub(super) fn release(&mut self, task: Id) {

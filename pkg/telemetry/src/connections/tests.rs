@@ -17,9 +17,9 @@ pub(crate) struct Queue(Mutex<mpsc::Receiver<io::Result<DuplexStream>>>);
 impl Listener for Queue {
     type Stream = DuplexStream;
 
-    async fn accept(&self) -> io::Result<(DuplexStream, Peer)> {
+    async fn accept(&self) -> io::Result<(DuplexStream, ConnectionPeer)> {
         match self.0.lock().await.recv().await {
-            Some(stream) => stream.map(|stream| (stream, Peer::Socket)),
+            Some(stream) => stream.map(|stream| (stream, ConnectionPeer::Socket)),
             None => std::future::pending().await,
         }
     }
@@ -33,10 +33,10 @@ pub(crate) struct Server {
 
 impl Server {
     fn start(router: Router, most: usize) -> Server {
-        Self::within(router, Limits::of(most))
+        Self::within(router, ConnectionLimits::of(most))
     }
 
-    pub(crate) fn within(router: Router, limits: Limits) -> Server {
+    pub(crate) fn within(router: Router, limits: ConnectionLimits) -> Server {
         let (connect, queue) = mpsc::channel(100);
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
@@ -114,7 +114,7 @@ async fn one_who_asks_and_never_reads_is_cut_off() {
 
 #[tokio::test(start_paused = true)]
 async fn one_who_takes_nothing_for_a_while_is_cut_off_and_one_who_is_slow_is_not() {
-    let limits = Limits { stall: Duration::from_secs(5), ..Limits::of(8) };
+    let limits = ConnectionLimits { stall: Duration::from_secs(5), ..ConnectionLimits::of(8) };
     let server = Server::within(Router::new().route("/", any(|| async { vec![b'x'; 20 * 1024] })), limits);
     let mut stuck = server.client().await;
     let start = Instant::now();
@@ -133,7 +133,7 @@ async fn one_who_takes_nothing_for_a_while_is_cut_off_and_one_who_is_slow_is_not
 }
 
 /// The other ends of a connection to this address, as an accepting socket shows them.
-async fn accepted(address: &str) -> (Peer, std::net::TcpStream) {
+async fn accepted(address: &str) -> (ConnectionPeer, std::net::TcpStream) {
     let listener = TcpListener::bind(address).await.unwrap();
     let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (Listener::accept(&listener).await.unwrap().1, client)
@@ -144,7 +144,7 @@ async fn who_connects_over_the_loopback_is_known() {
     let own = rustix::process::getuid().as_raw();
     for address in ["127.0.0.1:0", "127.9.9.9:0", "[::1]:0"] {
         let (peer, client) = accepted(address).await;
-        let expected = Peer::Local { address: client.local_addr().unwrap(), user: Some(own) };
+        let expected = ConnectionPeer::Local { address: client.local_addr().unwrap(), user: Some(own) };
         assert_eq!((peer, peer.is_root()), (expected, own == 0), "{address}");
     }
 }
@@ -157,7 +157,7 @@ async fn who_has_closed_is_nobody() {
     let address = client.local_addr().unwrap();
     drop(client);
     let peer = Listener::accept(&listener).await.unwrap().1;
-    assert_eq!(peer, Peer::Local { address, user: None });
+    assert_eq!(peer, ConnectionPeer::Local { address, user: None });
     assert!(!peer.is_root());
 }
 

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::routing::get;
 use serde::Serialize;
 
-use super::{Build, DebugHandler, both, compact};
+use super::{BuildInfo, DebugHandler, both, compact};
 
 pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
     let version = get(async |State(desk): State<DebugHandler>| compact(&version(desk.0.build)));
@@ -13,7 +13,7 @@ pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
 }
 
 #[derive(Serialize)]
-struct Version {
+struct VersionInfo {
     version: &'static str,
     revision: &'static str,
     golang_version: &'static str,
@@ -21,7 +21,7 @@ struct Version {
     tag: &'static str,
 }
 
-fn version(build: Build) -> Version {
-    let Build { version, revision, status, tag } = build;
-    Version { version, revision, golang_version: "", status, tag }
+fn version(build: BuildInfo) -> VersionInfo {
+    let BuildInfo { version, revision, status, tag } = build;
+    VersionInfo { version, revision, golang_version: "", status, tag }
 }

@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use tokio::time::timeout;
 
-use super::{DEADLINE, Peer, refuse};
+use super::{ConnectionPeer, DEADLINE, refuse};
 
 /// The page has its style and script in it; nothing comes from elsewhere, and nothing goes there.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
@@ -25,7 +25,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// Around everything.
 pub(super) async fn guard(request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<Peer>().copied();
+    let peer = request.extensions().get::<ConnectionPeer>().copied();
     let mut response = match refusal(peer, &request) {
         Some(why) => refuse(StatusCode::FORBIDDEN, why),
         None => timeout(DEADLINE, next.run(request)).await.unwrap_or_else(|_| late()),
@@ -42,14 +42,16 @@ fn late() -> Response {
 }
 
 /// None: it may pass. A request of which nobody knows where it comes from is one from far away.
-fn refusal(peer: Option<Peer>, request: &Request) -> Option<&'static str> {
+fn refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<&'static str> {
     let reads = [Method::GET, Method::HEAD].contains(request.method());
     match peer {
         // No browser gets there, and its clients name no host.
-        Some(Peer::Socket) => return None,
+        Some(ConnectionPeer::Socket) => return None,
         Some(peer) if peer.is_root() => {}
         // With hostNetwork the loopback is the node's, and any process of the node can connect.
-        Some(Peer::Local { .. }) => return Some("over the loopback only processes of root are answered"),
+        Some(ConnectionPeer::Local { .. }) => {
+            return Some("over the loopback only processes of root are answered");
+        }
         _ if reads => {}
         _ => return Some("only GET and HEAD are answered to other machines"),
     }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::query::parameter;
 use super::{DebugHandler, MAX_BODY, both, compact, pretty, refuse};
-use crate::logging::{ALL_SCOPES, LevelError, Logger, OutputLevel, Scope};
+use crate::logging::{ALL_SCOPES, LevelError, LogScope, Logger, OutputLevel};
 
 pub(super) const ABOUT: &str = "log levels; PUT ?scope=SCOPE&level=LEVEL, or JSON with these members, changes one; \
                                 /debug/log/SCOPE is one alone";
@@ -35,26 +35,26 @@ async fn lines(State(desk): State<DebugHandler>) -> Response {
 }
 
 /// A status and a reason.
-type Refusal = (StatusCode, String);
+type LevelRejection = (StatusCode, String);
 
 /// A scope in our words.
 #[derive(Serialize)]
-struct Shown {
+struct ShownScope {
     scope: String,
     level: &'static str,
     description: &'static str,
 }
 
-impl From<Scope> for Shown {
-    fn from(scope: Scope) -> Shown {
-        Shown { scope: scope.name, level: scope.level.as_str(), description: scope.description }
+impl From<LogScope> for ShownScope {
+    fn from(scope: LogScope) -> ShownScope {
+        ShownScope { scope: scope.name, level: scope.level.as_str(), description: scope.description }
     }
 }
 
 /// What is wanted.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Wanted {
+struct LevelRequest {
     scope: Option<String>,
     level: Option<String>,
 }
@@ -69,8 +69,8 @@ struct CtrlzScope {
     log_callers: bool,
 }
 
-impl From<Scope> for CtrlzScope {
-    fn from(scope: Scope) -> CtrlzScope {
+impl From<LogScope> for CtrlzScope {
+    fn from(scope: LogScope) -> CtrlzScope {
         CtrlzScope {
             name: scope.name,
             description: scope.description,
@@ -115,8 +115,8 @@ async fn changed(
     named: Option<String>,
     uri: &Uri,
     body: Body,
-) -> Result<Response, Refusal> {
-    let sent: Wanted = read(body).await?;
+) -> Result<Response, LevelRejection> {
+    let sent: LevelRequest = read(body).await?;
     let scope = named.or_else(|| parameter(uri, "scope")).or(sent.scope);
     let level = parameter(uri, "level").or(sent.level);
     let Some((scope, level)) = scope.zip(level) else {
@@ -149,30 +149,30 @@ async fn ctrlz_change(State(desk): State<DebugHandler>, Path(name): Path<String>
 }
 
 fn all(logger: &Logger) -> Response {
-    let scopes: Vec<Shown> = logger.scopes().into_iter().map(Shown::from).collect();
+    let scopes: Vec<ShownScope> = logger.scopes().into_iter().map(ShownScope::from).collect();
     pretty(&json!({"levels": OutputLevel::ALL.map(OutputLevel::as_str), "scopes": scopes}))
 }
 
-fn show(logger: &Logger, name: &str) -> Result<Response, Refusal> {
-    Ok(pretty(&Shown::from(logger.scope(name).map_err(mistake)?)))
+fn show(logger: &Logger, name: &str) -> Result<Response, LevelRejection> {
+    Ok(pretty(&ShownScope::from(logger.scope(name).map_err(mistake)?)))
 }
 
-fn set(logger: &Logger, scope: &str, level: &str) -> Result<(), Refusal> {
+fn set(logger: &Logger, scope: &str, level: &str) -> Result<(), LevelRejection> {
     logger.change_level(scope, level).map(drop).map_err(mistake)
 }
 
 /// ControlZ answers 400 to both.
 #[expect(clippy::needless_pass_by_value, reason = "where it stands, it takes over what failed")]
-fn mistake(error: LevelError) -> Refusal {
+fn mistake(error: LevelError) -> LevelRejection {
     (StatusCode::BAD_REQUEST, error.to_string())
 }
 
-fn answer((status, why): Refusal) -> Response {
+fn answer((status, why): LevelRejection) -> Response {
     refuse(status, &why)
 }
 
 /// No body is as good as an empty object.
-async fn read<T: Default + for<'a> Deserialize<'a>>(body: Body) -> Result<T, Refusal> {
+async fn read<T: Default + for<'a> Deserialize<'a>>(body: Body) -> Result<T, LevelRejection> {
     let too_long =
         |_| (StatusCode::PAYLOAD_TOO_LARGE, format!("the body is cut off, or longer than {MAX_BODY} bytes"));
     let bytes = to_bytes(body, MAX_BODY).await.map_err(too_long)?;

@@ -15,10 +15,10 @@ use super::query::parameter;
 use super::{DebugHandler, HTML, JSON, answer, both, levels, pretty, refuse};
 
 /// A part of the state as text.
-type Render = fn(&report::State) -> serde_json::Result<String>;
+type RenderFn = fn(&report::StateReport) -> serde_json::Result<String>;
 
 /// Path, what it has, and how it is made.
-const VIEWS: [(&str, &str, Render); 13] = [
+const VIEWS: [(&str, &str, RenderFn); 13] = [
     ("state", "everything", |state| text(state)),
     ("pods", "the node's pods: captured or not, why, and what the kernel shows", |state| text(&state.pods)),
     ("ztunnel", "the node's ztunnel pods", |state| text(&state.ztunnels)),
@@ -61,7 +61,7 @@ fn text(value: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(value).map(|text| text + "\n")
 }
 
-async fn json(desk: DebugHandler, render: Render) -> Response {
+async fn json(desk: DebugHandler, render: RenderFn) -> Response {
     view(&desk, JSON, move |state| render(state).map_err(|error| error.to_string())).await
 }
 
@@ -73,9 +73,9 @@ async fn page(State(desk): State<DebugHandler>) -> Response {
 async fn view(
     desk: &DebugHandler,
     kind: HeaderValue,
-    render: impl FnOnce(&report::State) -> Result<String, String> + Send + 'static,
+    render: impl FnOnce(&report::StateReport) -> Result<String, String> + Send + 'static,
 ) -> Response {
-    let state: Arc<report::State> = match desk.0.inspect.state().await {
+    let state: Arc<report::StateReport> = match desk.0.inspect.state().await {
         Ok(state) => state,
         Err(why) => return refuse(StatusCode::SERVICE_UNAVAILABLE, &why),
     };

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// What may be printed: so much at once, and so much a second after that.
 #[derive(Clone, Copy, Debug)]
-struct Rate {
+struct LogRate {
     lines: u32,
     bytes: u32,
     lines_per_second: u32,
@@ -16,38 +16,39 @@ struct Rate {
 }
 
 /// Of one pod. An ADD has a dozen lines of 300 bytes.
-const ONE: Rate = Rate { lines: 1000, bytes: 256 * 1024, lines_per_second: 50, bytes_per_second: 16 * 1024 };
+const ONE: LogRate =
+    LogRate { lines: 1000, bytes: 256 * 1024, lines_per_second: 50, bytes_per_second: 16 * 1024 };
 /// Of all. A node that comes up starts some hundred pods within a minute.
-const ALL: Rate =
-    Rate { lines: 10_000, bytes: 4 * 1024 * 1024, lines_per_second: 500, bytes_per_second: 128 * 1024 };
+const ALL: LogRate =
+    LogRate { lines: 10_000, bytes: 4 * 1024 * 1024, lines_per_second: 500, bytes_per_second: 128 * 1024 };
 /// Pods that are told apart at a time. Further ones share what a pod has.
 const MAX_PODS: usize = 1024;
 
 /// What may still be printed.
 #[derive(Debug)]
-pub(super) struct Budget {
-    all: Bucket,
-    pods: HashMap<u64, Bucket>,
-    others: Bucket,
+pub(super) struct LogBudget {
+    all: TokenBucket,
+    pods: HashMap<u64, TokenBucket>,
+    others: TokenBucket,
     hasher: RandomState,
 }
 
 #[derive(Debug)]
-struct Bucket {
-    rate: Rate,
+struct TokenBucket {
+    rate: LogRate,
     lines: f64,
     bytes: f64,
     seen: Instant,
 }
 
-impl Bucket {
-    fn full(rate: Rate, now: Instant) -> Bucket {
-        Bucket { rate, lines: f64::from(rate.lines), bytes: f64::from(rate.bytes), seen: now }
+impl TokenBucket {
+    fn full(rate: LogRate, now: Instant) -> TokenBucket {
+        TokenBucket { rate, lines: f64::from(rate.lines), bytes: f64::from(rate.bytes), seen: now }
     }
 
     fn refill(&mut self, now: Instant) {
         let seconds = now.saturating_duration_since(self.seen).as_secs_f64();
-        let Rate { lines, bytes, lines_per_second, bytes_per_second } = self.rate;
+        let LogRate { lines, bytes, lines_per_second, bytes_per_second } = self.rate;
         self.lines = (self.lines + seconds * f64::from(lines_per_second)).min(f64::from(lines));
         self.bytes = (self.bytes + seconds * f64::from(bytes_per_second)).min(f64::from(bytes));
         self.seen = now;
@@ -67,12 +68,12 @@ impl Bucket {
     }
 }
 
-impl Budget {
-    pub(super) fn new(now: Instant) -> Budget {
-        Budget {
-            all: Bucket::full(ALL, now),
+impl LogBudget {
+    pub(super) fn new(now: Instant) -> LogBudget {
+        LogBudget {
+            all: TokenBucket::full(ALL, now),
             pods: HashMap::new(),
-            others: Bucket::full(ONE, now),
+            others: TokenBucket::full(ONE, now),
             hasher: RandomState::new(),
         }
     }
@@ -88,7 +89,7 @@ impl Budget {
             self.pods.retain(|_, bucket| !bucket.is_full());
         }
         let own = if self.pods.len() < MAX_PODS || self.pods.contains_key(&key) {
-            self.pods.entry(key).or_insert_with(|| Bucket::full(ONE, now))
+            self.pods.entry(key).or_insert_with(|| TokenBucket::full(ONE, now))
         } else {
             &mut self.others
         };
@@ -109,14 +110,14 @@ mod tests {
     use super::*;
 
     /// Lines of 100 bytes that pass, of so many.
-    fn passed(budget: &mut Budget, pod: impl Fn(usize) -> String, lines: usize, now: Instant) -> usize {
+    fn passed(budget: &mut LogBudget, pod: impl Fn(usize) -> String, lines: usize, now: Instant) -> usize {
         (0..lines).filter(|number| budget.admits(&pod(*number), 100, now)).count()
     }
 
     #[test]
     fn a_pod_that_floods_takes_no_others_share() {
         let now = Instant::now();
-        let mut budget = Budget::new(now);
+        let mut budget = LogBudget::new(now);
         assert_eq!(passed(&mut budget, |_| "mad".to_owned(), 100_000, now), 1000);
         assert!(budget.admits("other", 100, now));
         let later = now + Duration::from_secs(10);
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn whoever_invents_pods_is_bounded_in_lines_and_memory() {
         let now = Instant::now();
-        let mut budget = Budget::new(now);
+        let mut budget = LogBudget::new(now);
         assert_eq!(passed(&mut budget, |number| number.to_string(), 100_000, now), 1024 + 1000);
         assert_eq!(budget.pods.len(), MAX_PODS);
         let later = now + Duration::from_secs(3600);

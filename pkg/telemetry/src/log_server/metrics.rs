@@ -3,14 +3,14 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use wire::Level;
+use wire::LogLevel;
 
 /// One label and its value.
-type Label = [(&'static str, &'static str); 1];
+type MetricLabel = [(&'static str, &'static str); 1];
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RequestOutcome {
     Ok,
     TooLarge,
     Malformed,
@@ -18,17 +18,22 @@ pub(super) enum Outcome {
     Timeout,
 }
 
-impl Outcome {
-    const ALL: [Outcome; 5] =
-        [Outcome::Ok, Outcome::TooLarge, Outcome::Malformed, Outcome::Busy, Outcome::Timeout];
+impl RequestOutcome {
+    const ALL: [RequestOutcome; 5] = [
+        RequestOutcome::Ok,
+        RequestOutcome::TooLarge,
+        RequestOutcome::Malformed,
+        RequestOutcome::Busy,
+        RequestOutcome::Timeout,
+    ];
 
     const fn as_str(self) -> &'static str {
         match self {
-            Outcome::Ok => "ok",
-            Outcome::TooLarge => "too_large",
-            Outcome::Malformed => "malformed",
-            Outcome::Busy => "busy",
-            Outcome::Timeout => "timeout",
+            RequestOutcome::Ok => "ok",
+            RequestOutcome::TooLarge => "too_large",
+            RequestOutcome::Malformed => "malformed",
+            RequestOutcome::Busy => "busy",
+            RequestOutcome::Timeout => "timeout",
         }
     }
 }
@@ -37,8 +42,8 @@ impl Outcome {
 /// `result`; `istio_cni_log_records_dropped_total`.
 #[derive(Clone, Debug)]
 pub struct LogMetrics {
-    records: Family<Label, Counter>,
-    requests: Family<Label, Counter>,
+    records: Family<MetricLabel, Counter>,
+    requests: Family<MetricLabel, Counter>,
     dropped: Counter,
 }
 
@@ -51,10 +56,10 @@ impl LogMetrics {
             requests: Family::default(),
             dropped: Counter::default(),
         };
-        for level in [Level::Debug, Level::Info, Level::Warn, Level::Error] {
+        for level in [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error] {
             drop(metrics.records.get_or_create(&[("level", level.as_str())]));
         }
-        for outcome in Outcome::ALL {
+        for outcome in RequestOutcome::ALL {
             drop(metrics.requests.get_or_create(&[("result", outcome.as_str())]));
         }
         let records = "Log records received from CNI plugins";
@@ -66,7 +71,7 @@ impl LogMetrics {
         metrics
     }
 
-    pub(super) fn record(&self, level: Level) {
+    pub(super) fn record(&self, level: LogLevel) {
         self.records.get_or_create(&[("level", level.as_str())]).inc();
     }
 
@@ -74,7 +79,7 @@ impl LogMetrics {
         self.dropped.inc();
     }
 
-    pub(super) fn request(&self, outcome: Outcome) {
+    pub(super) fn request(&self, outcome: RequestOutcome) {
         self.requests.get_or_create(&[("result", outcome.as_str())]).inc();
     }
 }

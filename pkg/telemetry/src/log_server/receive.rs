@@ -12,10 +12,10 @@ use axum::routing::any;
 use http_body_util::BodyExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout};
-use wire::{Level, LogRecord};
+use wire::{LogLevel, LogRecord};
 
-use super::budget::Budget;
-use super::metrics::{LogMetrics, Outcome};
+use super::budget::LogBudget;
+use super::metrics::{LogMetrics, RequestOutcome};
 use crate::logging::Logger;
 
 /// The longest body that is taken, in bytes.
@@ -34,47 +34,48 @@ const SCOPE: &str = "cni";
 const SUMMARY: Duration = Duration::from_secs(10);
 
 pub(super) fn router(logger: Logger, metrics: LogMetrics) -> Router {
-    let quota = Arc::new(Mutex::new(Quota { budget: Budget::new(Instant::now()), dropped: 0, bytes: 0 }));
-    let receiver = Receiver { logger, metrics, room: Semaphore::new(MAX_BODIES), quota };
+    let quota =
+        Arc::new(Mutex::new(LogQuota { budget: LogBudget::new(Instant::now()), dropped: 0, bytes: 0 }));
+    let receiver = LogReceiver { logger, metrics, room: Semaphore::new(MAX_BODIES), quota };
     Router::new()
-        .route("/log", any(|State(receiver): State<Arc<Receiver>>, body: Body| receiver.receive(body)))
+        .route("/log", any(|State(receiver): State<Arc<LogReceiver>>, body: Body| receiver.receive(body)))
         .with_state(Arc::new(receiver))
 }
 
-struct Receiver {
+struct LogReceiver {
     logger: Logger,
     metrics: LogMetrics,
     /// Bytes that bodies may still take.
     room: Semaphore,
-    quota: Arc<Mutex<Quota>>,
+    quota: Arc<Mutex<LogQuota>>,
 }
 
 /// What may be printed, and what was not since somebody was told.
-struct Quota {
-    budget: Budget,
+struct LogQuota {
+    budget: LogBudget,
     dropped: u64,
     bytes: u64,
 }
 
-impl Receiver {
+impl LogReceiver {
     async fn receive(self: Arc<Self>, body: Body) -> StatusCode {
         let outcome = match timeout(DEADLINE, self.read(body)).await {
             Ok(Ok(body)) => self.print(body),
             Ok(Err(outcome)) => outcome,
-            Err(_) => Outcome::Timeout,
+            Err(_) => RequestOutcome::Timeout,
         };
         self.metrics.request(outcome);
         match outcome {
-            Outcome::Ok | Outcome::Malformed => StatusCode::OK,
-            Outcome::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Outcome::Busy => StatusCode::SERVICE_UNAVAILABLE,
-            Outcome::Timeout => StatusCode::REQUEST_TIMEOUT,
+            RequestOutcome::Ok | RequestOutcome::Malformed => StatusCode::OK,
+            RequestOutcome::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            RequestOutcome::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            RequestOutcome::Timeout => StatusCode::REQUEST_TIMEOUT,
         }
     }
 
-    async fn read(&self, mut body: Body) -> Result<Received<'_>, Outcome> {
+    async fn read(&self, mut body: Body) -> Result<ReceivedBody<'_>, RequestOutcome> {
         let refusal = match self.read_within_bounds(&mut body).await {
-            Err(refusal @ (Outcome::TooLarge | Outcome::Busy)) => refusal,
+            Err(refusal @ (RequestOutcome::TooLarge | RequestOutcome::Busy)) => refusal,
             result => return result,
         };
         let mut drained = 0;
@@ -86,18 +87,18 @@ impl Receiver {
         Err(refusal)
     }
 
-    async fn read_within_bounds(&self, body: &mut Body) -> Result<Received<'_>, Outcome> {
+    async fn read_within_bounds(&self, body: &mut Body) -> Result<ReceivedBody<'_>, RequestOutcome> {
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > MAX_BODY {
-            return Err(Outcome::TooLarge);
+            return Err(RequestOutcome::TooLarge);
         }
-        let mut received = Received { bytes: Vec::with_capacity(announced), held: None };
+        let mut received = ReceivedBody { bytes: Vec::with_capacity(announced), held: None };
         while let Some(frame) = body.frame().await {
             // A body that ends early.
-            let frame = frame.map_err(|_| Outcome::Malformed)?;
+            let frame = frame.map_err(|_| RequestOutcome::Malformed)?;
             let Some(data) = frame.data_ref() else { continue };
             if received.bytes.len() + data.len() > MAX_BODY {
-                return Err(Outcome::TooLarge);
+                return Err(RequestOutcome::TooLarge);
             }
             received.add(data, &self.room)?;
         }
@@ -105,9 +106,9 @@ impl Receiver {
     }
 
     /// One request's lines stay together.
-    fn print(&self, received: Received<'_>) -> Outcome {
+    fn print(&self, received: ReceivedBody<'_>) -> RequestOutcome {
         if quotes(&received.bytes) > 2 * MAX_LINES {
-            return Outcome::TooLarge;
+            return RequestOutcome::TooLarge;
         }
         let lines = wire::parse_post_body(&received.bytes);
         drop(received);
@@ -117,14 +118,14 @@ impl Receiver {
                 self.logger.emit_all(
                     lines.into_iter().filter_map(|line| self.admit(self.record(&line), line.len(), now)),
                 );
-                Outcome::Ok
+                RequestOutcome::Ok
             }
             Err(error) => {
                 let msg = format!("a request to the log socket is no list of lines: {error}");
-                if let Some(record) = self.admit(own_record(Level::Warn, msg), 100, Instant::now()) {
+                if let Some(record) = self.admit(own_record(LogLevel::Warn, msg), 100, Instant::now()) {
                     self.logger.emit(&record);
                 }
-                Outcome::Malformed
+                RequestOutcome::Malformed
             }
         }
     }
@@ -155,13 +156,13 @@ impl Receiver {
                 self.metrics.record(record.level);
                 reprint(record)
             }
-            Err(error) => own_record(Level::Debug, format!("dropped a line of a plugin: {error}")),
+            Err(error) => own_record(LogLevel::Debug, format!("dropped a line of a plugin: {error}")),
         }
     }
 }
 
 /// One line for all that were dropped.
-async fn summarise(logger: Logger, quota: Arc<Mutex<Quota>>) {
+async fn summarise(logger: Logger, quota: Arc<Mutex<LogQuota>>) {
     sleep(SUMMARY).await;
     let (dropped, bytes) = {
         let mut quota = quota.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +171,7 @@ async fn summarise(logger: Logger, quota: Arc<Mutex<Quota>>) {
     let seconds = SUMMARY.as_secs();
     let msg =
         format!("dropped {dropped} lines ({bytes} bytes) of plugins within {seconds} s: there were too many");
-    logger.emit(&own_record(Level::Warn, msg));
+    logger.emit(&own_record(LogLevel::Warn, msg));
 }
 
 /// Quotes that no backslash precedes: two for each string of a list, or at least one, when it ends with a backslash.
@@ -190,20 +191,20 @@ fn reprint(record: LogRecord) -> LogRecord {
     LogRecord { level, time: String::new(), scope: SCOPE.to_owned(), msg, labels }
 }
 
-fn own_record(level: Level, msg: String) -> LogRecord {
+fn own_record(level: LogLevel, msg: String) -> LogRecord {
     LogRecord { level, time: String::new(), scope: SCOPE.to_owned(), msg, labels: BTreeMap::new() }
 }
 
 /// A body, as far as it has come, with the room that it takes.
-struct Received<'a> {
+struct ReceivedBody<'a> {
     bytes: Vec<u8>,
     held: Option<SemaphorePermit<'a>>,
 }
 
-impl<'a> Received<'a> {
-    fn add(&mut self, data: &[u8], room: &'a Semaphore) -> Result<(), Outcome> {
-        let length = u32::try_from(data.len()).map_err(|_| Outcome::TooLarge)?;
-        let more = room.try_acquire_many(length).map_err(|_| Outcome::Busy)?;
+impl<'a> ReceivedBody<'a> {
+    fn add(&mut self, data: &[u8], room: &'a Semaphore) -> Result<(), RequestOutcome> {
+        let length = u32::try_from(data.len()).map_err(|_| RequestOutcome::TooLarge)?;
+        let more = room.try_acquire_many(length).map_err(|_| RequestOutcome::Busy)?;
         match &mut self.held {
             Some(held) => held.merge(more),
             held => *held = Some(more),

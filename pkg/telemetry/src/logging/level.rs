@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use wire::Level;
+use wire::LogLevel;
 
 /// The scope that others follow, and whose name is not printed.
 pub(super) const DEFAULT_SCOPE: &str = "default";
@@ -19,11 +19,11 @@ pub enum OutputLevel {
     None,
     /// What ends the program. No line of ours has this level, so it prints nothing either.
     Fatal,
-    /// [`Level::Error`].
+    /// [`LogLevel::Error`].
     Error,
-    /// [`Level::Warn`] and graver.
+    /// [`LogLevel::Warn`] and graver.
     Warn,
-    /// [`Level::Info`] and graver.
+    /// [`LogLevel::Info`] and graver.
     Info,
     /// Everything.
     Debug,
@@ -61,12 +61,12 @@ impl OutputLevel {
 
     /// Whether a line of that level is printed.
     #[must_use]
-    pub fn passes(self, level: Level) -> bool {
+    pub fn passes(self, level: LogLevel) -> bool {
         self >= match level {
-            Level::Error => OutputLevel::Error,
-            Level::Warn => OutputLevel::Warn,
-            Level::Info => OutputLevel::Info,
-            Level::Debug => OutputLevel::Debug,
+            LogLevel::Error => OutputLevel::Error,
+            LogLevel::Warn => OutputLevel::Warn,
+            LogLevel::Info => OutputLevel::Info,
+            LogLevel::Debug => OutputLevel::Debug,
         }
     }
 }
@@ -79,23 +79,23 @@ impl fmt::Display for OutputLevel {
 
 /// The levels of all scopes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Levels {
+pub(super) struct ScopeLevels {
     default: OutputLevel,
     own: BTreeMap<String, OutputLevel>,
 }
 
-impl Default for Levels {
+impl Default for ScopeLevels {
     fn default() -> Self {
         let own = [(LIBRARY_SCOPE.to_owned(), OutputLevel::None)];
-        Levels { default: OutputLevel::Info, own: own.into() }
+        ScopeLevels { default: OutputLevel::Info, own: own.into() }
     }
 }
 
-impl Levels {
+impl ScopeLevels {
     /// Reads `scope:level,…`. A level without a scope is that of `default`; of two for one scope the last counts, and
     /// `all` counts before all others (Istio 1.20). Returns one sentence for each part that is wrong.
-    pub(super) fn parse(text: &str) -> Result<Levels, Vec<String>> {
-        let mut levels = Levels::default();
+    pub(super) fn parse(text: &str) -> Result<ScopeLevels, Vec<String>> {
+        let mut levels = ScopeLevels::default();
         let (mut overall, mut mistakes) = (None, Vec::new());
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match scope_and_level(part) {
@@ -117,7 +117,7 @@ impl Levels {
     pub(super) fn set(&mut self, scope: &str, level: OutputLevel) {
         match scope {
             "" | DEFAULT_SCOPE => self.default = level,
-            ALL_SCOPES => *self = Levels { default: level, own: BTreeMap::new() },
+            ALL_SCOPES => *self = ScopeLevels { default: level, own: BTreeMap::new() },
             scope => {
                 for scope in names(&scope) {
                     self.own.insert((*scope).to_owned(), level);

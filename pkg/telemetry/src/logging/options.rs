@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::level::{ALL_SCOPES, DEFAULT_SCOPE, Levels};
+use super::level::{ALL_SCOPES, DEFAULT_SCOPE, ScopeLevels};
 
 /// The values of Istio's logging flags, as text. The default values are Istio's.
 #[derive(Clone, Copy, Debug)]
@@ -41,15 +41,15 @@ pub struct LogOptions {
     /// `stdout`, `stderr` or paths.
     pub(super) targets: Vec<String>,
     pub(super) json: bool,
-    pub(super) levels: Levels,
-    pub(super) callers: Callers,
+    pub(super) levels: ScopeLevels,
+    pub(super) callers: CallerScopes,
 }
 
 /// The scopes of `--log_caller`.
 #[derive(Debug, Default)]
-pub(super) struct Callers(BTreeSet<String>);
+pub(super) struct CallerScopes(BTreeSet<String>);
 
-impl Callers {
+impl CallerScopes {
     pub(super) fn of(&self, scope: &str) -> bool {
         let scope = if scope.is_empty() { DEFAULT_SCOPE } else { scope };
         self.0.contains(scope) || self.0.contains(ALL_SCOPES)
@@ -62,14 +62,14 @@ impl LogOptions {
     /// # Errors
     /// All mistakes, each with the name of its flag.
     pub fn parse(flags: &LogFlags<'_>) -> Result<LogOptions, Vec<String>> {
-        let mut mistakes = Mistakes::default();
+        let mut mistakes = OptionErrors::default();
         let options = LogOptions {
             targets: targets(flags),
             json: mistakes.one("log_as_json", boolean(flags.log_as_json)),
-            levels: mistakes.many("log_output_level", Levels::parse(flags.log_output_level)),
-            callers: Callers(list(flags.log_caller).collect()),
+            levels: mistakes.many("log_output_level", ScopeLevels::parse(flags.log_output_level)),
+            callers: CallerScopes(list(flags.log_caller).collect()),
         };
-        mistakes.many("log_stacktrace_level", Levels::parse(flags.log_stacktrace_level));
+        mistakes.many("log_stacktrace_level", ScopeLevels::parse(flags.log_stacktrace_level));
         if mistakes.0.is_empty() { Ok(options) } else { Err(mistakes.0) }
     }
 
@@ -81,9 +81,9 @@ impl LogOptions {
 }
 
 #[derive(Default)]
-struct Mistakes(Vec<String>);
+struct OptionErrors(Vec<String>);
 
-impl Mistakes {
+impl OptionErrors {
     fn one<T: Default>(&mut self, flag: &str, value: Result<T, String>) -> T {
         self.many(flag, value.map_err(|mistake| vec![mistake]))
     }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 /// For a reader that is behind. While it stays away, the lines that follow do not wait again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub(super) struct Output {
+pub(super) struct LogOutput {
     file: File,
     /// The last write waited in vain.
     stalled: bool,
@@ -23,9 +23,9 @@ pub(super) struct Output {
     torn: bool,
 }
 
-impl Output {
+impl LogOutput {
     /// `stdout`, `stderr`, or a file, which is appended to.
-    pub(super) fn open(name: &str) -> io::Result<Output> {
+    pub(super) fn open(name: &str) -> io::Result<LogOutput> {
         match name {
             "stdout" => Self::standard(io::stdout().as_fd()),
             "stderr" => Self::standard(io::stderr().as_fd()),
@@ -33,17 +33,17 @@ impl Output {
         }
     }
 
-    pub(super) fn append(path: &Path) -> io::Result<Output> {
+    pub(super) fn append(path: &Path) -> io::Result<LogOutput> {
         OpenOptions::new().create(true).append(true).mode(0o644).open(path).map(Self::new)
     }
 
-    pub(super) fn new(file: File) -> Output {
-        Output { file, stalled: false, torn: false }
+    pub(super) fn new(file: File) -> LogOutput {
+        LogOutput { file, stalled: false, torn: false }
     }
 
     /// A pipe is opened a second time: not to block is a property of the open file, which we share with others. Where
     /// that is forbidden, and for all other kinds, the file itself is used.
-    pub(super) fn standard(fd: BorrowedFd<'_>) -> io::Result<Output> {
+    pub(super) fn standard(fd: BorrowedFd<'_>) -> io::Result<LogOutput> {
         if FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Fifo {
             let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wire::{Level, LogRecord};
+use wire::{LogLevel, LogRecord};
 
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, LIBRARY_SCOPE, names};
 use super::{Logger, OutputLevel};
@@ -21,7 +21,7 @@ const SCOPES: [(&str, &str); 8] = [
 
 /// A scope, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope {
+pub struct LogScope {
     /// Its name.
     pub name: String,
     /// Whose lines it has; empty for one that a flag names and nobody prints under.
@@ -56,7 +56,7 @@ pub enum LevelError {
 impl Logger {
     /// All scopes, by name.
     #[must_use]
-    pub fn scopes(&self) -> Vec<Scope> {
+    pub fn scopes(&self) -> Vec<LogScope> {
         let mut names = self.levels();
         names.extend(SCOPES.map(|(name, _)| (name.to_owned(), OutputLevel::None)));
         names.into_keys().map(|name| self.describe(name)).collect()
@@ -66,7 +66,7 @@ impl Logger {
     ///
     /// # Errors
     /// There is none of this name.
-    pub fn scope(&self, name: &str) -> Result<Scope, LevelError> {
+    pub fn scope(&self, name: &str) -> Result<LogScope, LevelError> {
         let known = self.scopes();
         known.iter().find(|scope| scope.name == name).cloned().ok_or_else(|| {
             let known: Vec<&str> = known.iter().map(|scope| scope.name.as_str()).collect();
@@ -88,7 +88,7 @@ impl Logger {
             known: OutputLevel::ALL.map(OutputLevel::as_str).join(", "),
         })?;
         self.announce(&LogRecord {
-            level: Level::Warn,
+            level: LogLevel::Warn,
             time: String::new(),
             scope: "install".to_owned(),
             msg: format!("log level of {scope}: {level}, on request"),
@@ -98,12 +98,12 @@ impl Logger {
         Ok(level)
     }
 
-    fn describe(&self, name: String) -> Scope {
+    fn describe(&self, name: String) -> LogScope {
         let described = SCOPES.into_iter().find(|(known, _)| *known == name);
         let text = name.as_str();
         let stands_for = names(&text);
         let level = stands_for.iter().map(|scope| self.level(scope)).max().unwrap_or(OutputLevel::None);
         let callers = stands_for.iter().any(|scope| self.0.callers.of(scope));
-        Scope { description: described.map_or("", |(_, text)| text), level, callers, name }
+        LogScope { description: described.map_or("", |(_, text)| text), level, callers, name }
     }
 }

@@ -9,7 +9,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
-use wire::{Level, LogRecord};
+use wire::{LogLevel, LogRecord};
 
 use super::level::{DEFAULT_SCOPE, LIBRARY_SCOPE};
 use super::{Logger, OutputLevel};
@@ -45,12 +45,12 @@ impl Subscriber for LogSubscriber {
         let metadata = event.metadata();
         let Some(level) = level(metadata) else { return };
         let scope = scope(metadata.target());
-        let mut fields = Fields::default();
+        let mut fields = EventFields::default();
         event.record(&mut fields);
         if self.0.0.callers.of(scope) {
             fields.labels.extend(caller(metadata).map(|caller| ("caller".to_owned(), caller)));
         }
-        let Fields { msg, labels } = fields;
+        let EventFields { msg, labels } = fields;
         self.0.emit(&LogRecord { level, time: String::new(), scope: scope.to_owned(), msg, labels });
     }
 
@@ -68,12 +68,12 @@ impl Subscriber for LogSubscriber {
 }
 
 /// None for trace, which Istio does not have: libraries trace every byte.
-fn level(metadata: &Metadata<'_>) -> Option<Level> {
+fn level(metadata: &Metadata<'_>) -> Option<LogLevel> {
     match *metadata.level() {
-        tracing::Level::ERROR => Some(Level::Error),
-        tracing::Level::WARN => Some(Level::Warn),
-        tracing::Level::INFO => Some(Level::Info),
-        tracing::Level::DEBUG => Some(Level::Debug),
+        tracing::Level::ERROR => Some(LogLevel::Error),
+        tracing::Level::WARN => Some(LogLevel::Warn),
+        tracing::Level::INFO => Some(LogLevel::Info),
+        tracing::Level::DEBUG => Some(LogLevel::Debug),
         tracing::Level::TRACE => None,
     }
 }
@@ -97,12 +97,12 @@ fn caller(metadata: &Metadata<'_>) -> Option<String> {
 }
 
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     msg: String,
     labels: BTreeMap<String, String>,
 }
 
-impl Fields {
+impl EventFields {
     fn add(&mut self, field: &Field, text: String) {
         if field.name() == "message" {
             self.msg = text;
@@ -112,7 +112,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.add(field, value.to_owned());
     }

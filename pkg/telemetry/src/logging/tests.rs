@@ -46,7 +46,7 @@ impl Logged {
     }
 }
 
-fn record(level: Level, scope: &str, msg: &str, labels: &[(&str, &str)]) -> LogRecord {
+fn record(level: LogLevel, scope: &str, msg: &str, labels: &[(&str, &str)]) -> LogRecord {
     let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     LogRecord { level, time: String::new(), scope: scope.to_owned(), msg: msg.to_owned(), labels }
 }
@@ -70,7 +70,7 @@ fn levels_are_read_as_istio_reads_them() {
         ("cni:error,all:info,install:debug", [Info, Info, Info, Info]),
     ];
     for (text, expected) in table {
-        let levels = Levels::parse(text).unwrap();
+        let levels = ScopeLevels::parse(text).unwrap();
         assert_eq!(
             ["default", "cni", "install", "kube"].map(|scope| levels.of(scope)),
             *expected,
@@ -134,16 +134,19 @@ fn booleans_and_targets_are_read() {
 #[test]
 fn text_lines_have_istios_columns() {
     let table: &[(LogRecord, &str)] = &[
-        (record(Level::Info, "", "plain", &[]), "info\tplain"),
-        (record(Level::Warn, "default", "plain", &[]), "warn\tplain"),
-        (record(Level::Error, "cni", "bad", &[]), "error\tcni\tbad"),
-        (record(Level::Info, "cni", "m", &[("pod", "a/b"), ("if", "eth0")]), "info\tcni\tm\tif=eth0 pod=a/b"),
-        (record(Level::Info, "", "m", &[("why", "no such file")]), "info\tm\twhy=\"no such file\""),
-        (record(Level::Info, "", "m", &[("q", "a\"b\\")]), r#"info	m	q="a\"b\\""#),
-        (record(Level::Info, "", "m", &[("e", ""), ("x=y", "a=b")]), "info\tm\te= \"x=y\"=\"a=b\""),
-        (record(Level::Info, "", "m", &[("k", "1\n2")]), "info\tm\tk=\"1\\n2\""),
+        (record(LogLevel::Info, "", "plain", &[]), "info\tplain"),
+        (record(LogLevel::Warn, "default", "plain", &[]), "warn\tplain"),
+        (record(LogLevel::Error, "cni", "bad", &[]), "error\tcni\tbad"),
         (
-            record(Level::Info, "", "a \"b\\c\"\n2023\tinfo\r\u{1b}[31m\u{85}é", &[]),
+            record(LogLevel::Info, "cni", "m", &[("pod", "a/b"), ("if", "eth0")]),
+            "info\tcni\tm\tif=eth0 pod=a/b",
+        ),
+        (record(LogLevel::Info, "", "m", &[("why", "no such file")]), "info\tm\twhy=\"no such file\""),
+        (record(LogLevel::Info, "", "m", &[("q", "a\"b\\")]), r#"info	m	q="a\"b\\""#),
+        (record(LogLevel::Info, "", "m", &[("e", ""), ("x=y", "a=b")]), "info\tm\te= \"x=y\"=\"a=b\""),
+        (record(LogLevel::Info, "", "m", &[("k", "1\n2")]), "info\tm\tk=\"1\\n2\""),
+        (
+            record(LogLevel::Info, "", "a \"b\\c\"\n2023\tinfo\r\u{1b}[31m\u{85}é", &[]),
             "info\ta \"b\\c\"\\n2023\\tinfo\\r\\u001b[31m\\u0085é",
         ),
     ];
@@ -157,8 +160,8 @@ fn text_lines_have_istios_columns() {
 #[test]
 fn json_lines_have_istios_members() {
     let logged = Logged::with(|flags| flags.log_as_json = "true");
-    logged.logger.emit(&record(Level::Warn, "cni", "a\nb", &[("pod", "x/y")]));
-    logged.logger.emit(&record(Level::Info, "default", "b", &[("level", "forged")]));
+    logged.logger.emit(&record(LogLevel::Warn, "cni", "a\nb", &[("pod", "x/y")]));
+    logged.logger.emit(&record(LogLevel::Info, "default", "b", &[("level", "forged")]));
     let time = r#""time":"2023-11-21T12:00:00.000000Z""#;
     let expected = format!(
         "{{\"level\":\"warn\",{time},\"scope\":\"cni\",\"msg\":\"a\\nb\",\"pod\":\"x/y\"}}\n\
@@ -170,13 +173,13 @@ fn json_lines_have_istios_members() {
 #[test]
 fn a_record_keeps_its_time_and_its_level_decides() {
     let logged = Logged::with(|flags| flags.log_output_level = "cni:warn");
-    let mut timed = record(Level::Warn, "cni", "kept", &[]);
+    let mut timed = record(LogLevel::Warn, "cni", "kept", &[]);
     timed.time = "2020-01-01T00:00:00.000000Z".to_owned();
     logged.logger.emit(&timed);
-    logged.logger.emit(&record(Level::Info, "cni", "too low", &[]));
+    logged.logger.emit(&record(LogLevel::Info, "cni", "too low", &[]));
     logged.logger.set_level("cni", OutputLevel::None);
-    logged.logger.emit(&record(Level::Error, "cni", "too low as well", &[]));
-    logged.logger.emit_all([record(Level::Error, "cni", "and this", &[])].into_iter());
+    logged.logger.emit(&record(LogLevel::Error, "cni", "too low as well", &[]));
+    logged.logger.emit_all([record(LogLevel::Error, "cni", "and this", &[])].into_iter());
     assert_eq!(logged.text(), "2020-01-01T00:00:00.000000Z\twarn\tcni\tkept\n");
 }
 
@@ -309,7 +312,7 @@ fn lines_of_many_threads_do_not_mix() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..100 {
-                    logged.logger.emit(&record(Level::Info, "", &msg, &[]));
+                    logged.logger.emit(&record(LogLevel::Info, "", &msg, &[]));
                 }
             });
         }
@@ -324,7 +327,7 @@ fn the_last_lines_are_kept_and_no_more_than_fits() {
     let logged = Logged::with(|_| ());
     let line = |number: usize| {
         let text = format!("line {number} {}", "x".repeat(1000));
-        record(Level::Info, "default", &text, &[])
+        record(LogLevel::Info, "default", &text, &[])
     };
     (0..300).for_each(|number| logged.logger.emit(&line(number)));
     let recent = logged.logger.recent();

@@ -15,18 +15,18 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Adds `process_cpu_seconds_total`, `process_resident_memory_bytes` and so on. What cannot be read is left out.
 pub fn register_process(registry: &mut Registry) {
-    registry.register_collector(Box::new(Process { started: started() }));
+    registry.register_collector(Box::new(ProcessCollector { started: started() }));
 }
 
 #[derive(Debug)]
-struct Process {
+struct ProcessCollector {
     /// Seconds since the epoch. Computed once: it tells restarts, so it must not move when the clock is set.
     started: Option<f64>,
 }
 
 /// Of `/proc/self/stat`.
 #[derive(Debug, PartialEq)]
-struct Stat {
+struct ProcStat {
     cpu_ticks: u64,
     threads: u64,
     start_ticks: u64,
@@ -34,17 +34,17 @@ struct Stat {
     resident_pages: u64,
 }
 
-impl Stat {
-    fn read() -> Option<Stat> {
+impl ProcStat {
+    fn read() -> Option<ProcStat> {
         Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
     }
 
     /// Fields are counted from the state on, which is the third: the name before it may hold blanks and parentheses.
-    fn parse(text: &str) -> Option<Stat> {
+    fn parse(text: &str) -> Option<ProcStat> {
         let (_, fields) = text.rsplit_once(')')?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        Some(Stat {
+        Some(ProcStat {
             cpu_ticks: field(14)?.saturating_add(field(15)?),
             threads: field(20)?,
             start_ticks: field(22)?,
@@ -62,7 +62,7 @@ fn seconds(ticks: u64) -> f64 {
 fn started() -> Option<f64> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
     let since_boot = Duration::try_from(clock_gettime(ClockId::Boottime)).ok()?;
-    Some(now.as_secs_f64() - since_boot.as_secs_f64() + seconds(Stat::read()?.start_ticks))
+    Some(now.as_secs_f64() - since_boot.as_secs_f64() + seconds(ProcStat::read()?.start_ticks))
 }
 
 /// Without the one that is open for counting.
@@ -71,10 +71,10 @@ fn open_fds() -> Option<u64> {
     u64::try_from(count.saturating_sub(1)).ok()
 }
 
-impl Collector for Process {
+impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut out = Out(&mut encoder);
-        if let Some(stat) = Stat::read() {
+        let mut out = MetricsEncoder(&mut encoder);
+        if let Some(stat) = ProcStat::read() {
             out.counter(
                 "process_cpu_seconds",
                 "User and system CPU time spent in seconds.",
@@ -99,9 +99,9 @@ impl Collector for Process {
     }
 }
 
-struct Out<'a, 'b>(&'a mut DescriptorEncoder<'b>);
+struct MetricsEncoder<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
-impl Out<'_, '_> {
+impl MetricsEncoder<'_, '_> {
     fn counter(&mut self, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
         self.metric(name, help, &ConstCounter::new(value))
     }
@@ -127,11 +127,16 @@ mod tests {
     fn a_name_with_blanks_and_parentheses_hides_no_field() {
         let text =
             "7 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 500 70 0 0 20 0 3 0 9000 8192 25 18446744073709551615 1";
-        let stat =
-            Stat { cpu_ticks: 570, threads: 3, start_ticks: 9000, virtual_bytes: 8192, resident_pages: 25 };
-        assert_eq!(Stat::parse(text), Some(stat));
+        let stat = ProcStat {
+            cpu_ticks: 570,
+            threads: 3,
+            start_ticks: 9000,
+            virtual_bytes: 8192,
+            resident_pages: 25,
+        };
+        assert_eq!(ProcStat::parse(text), Some(stat));
         for short in ["", "7 (a) S 1", "7 (a"] {
-            assert_eq!(Stat::parse(short), None);
+            assert_eq!(ProcStat::parse(short), None);
         }
     }
 }

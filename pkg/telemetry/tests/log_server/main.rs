@@ -19,7 +19,7 @@ use telemetry::log_server::{LogMetrics, LogServer, LogServerError};
 use telemetry::logging::{LogFlags, LogOptions, Logger, OutputLevel};
 use telemetry::metrics::render;
 use tokio::sync::oneshot;
-use wire::{Level, LogRecord};
+use wire::{LogLevel, LogRecord};
 
 struct Server {
     directory: tempfile::TempDir,
@@ -126,7 +126,7 @@ fn request(method_and_path: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-fn record(level: Level, msg: &str) -> LogRecord {
+fn record(level: LogLevel, msg: &str) -> LogRecord {
     LogRecord {
         level,
         time: "2026-11-21T09:32:06.536815Z".to_owned(),
@@ -143,10 +143,14 @@ const OK: &str = "HTTP/1.1 200 OK";
 #[test]
 fn the_plugins_lines_are_printed_with_all_they_say() {
     let server = Server::start();
-    let mut scoped = record(Level::Error, "  failed\n");
+    let mut scoped = record(LogLevel::Error, "  failed\n");
     scoped.scope = "repair".to_owned();
-    let sent =
-        [record(Level::Info, "one"), record(Level::Debug, "silent"), record(Level::Warn, "two"), scoped];
+    let sent = [
+        record(LogLevel::Info, "one"),
+        record(LogLevel::Debug, "silent"),
+        record(LogLevel::Warn, "two"),
+        scoped,
+    ];
     assert_eq!(server.post(wire::post_body(&sent).as_bytes()), OK);
     let mut lines = server.lines();
     for line in &mut lines {
@@ -169,9 +173,9 @@ fn the_plugins_lines_are_printed_with_all_they_say() {
 #[test]
 fn the_level_of_the_scope_decides() {
     let server = Server::at_level("default:none,cni:debug");
-    server.post(wire::post_body(&[record(Level::Debug, "seen")]).as_bytes());
+    server.post(wire::post_body(&[record(LogLevel::Debug, "seen")]).as_bytes());
     server.logger.set_level("cni", OutputLevel::Error);
-    server.post(wire::post_body(&[record(Level::Warn, "unseen")]).as_bytes());
+    server.post(wire::post_body(&[record(LogLevel::Warn, "unseen")]).as_bytes());
     assert_eq!(server.told(), ["seen"]);
 }
 
@@ -216,7 +220,7 @@ fn garbage_is_answered_and_told() {
 #[test]
 fn any_method_will_do_and_other_paths_are_not_there() {
     let server = Server::start();
-    let body = wire::post_body(&[record(Level::Info, "told")]);
+    let body = wire::post_body(&[record(LogLevel::Info, "told")]);
     for (request, status) in [
         ("PUT /log", "200 OK"),
         ("GET /log", "200 OK"),
@@ -252,7 +256,7 @@ fn two_mebibytes_are_refused_in_words_that_arrive() {
 #[test]
 fn requests_that_stop_halfway_block_nobody() {
     let server = Server::start();
-    let whole = request("POST /log", wire::post_body(&[record(Level::Info, "m")]).as_bytes());
+    let whole = request("POST /log", wire::post_body(&[record(LogLevel::Info, "m")]).as_bytes());
     let half: Vec<_> = (1..32)
         .map(|number| {
             let mut stream = server.connect();
@@ -283,12 +287,12 @@ fn two_hundred_clients_at_once_are_served_and_their_lines_stay_together() {
             let server = &server;
             scope.spawn(move || {
                 let records: Vec<_> =
-                    (0..5).map(|line| record(Level::Info, &format!("{client} {line}"))).collect();
+                    (0..5).map(|line| record(LogLevel::Info, &format!("{client} {line}"))).collect();
                 assert_eq!(server.post(wire::post_body(&records).as_bytes()), OK);
             });
         }
         scope.spawn(|| {
-            let mut own = record(Level::Info, "own");
+            let mut own = record(LogLevel::Info, "own");
             own.scope = "install".to_owned();
             (0..1000).for_each(|_| server.logger.emit(&own));
         });

@@ -13,7 +13,7 @@ use super::*;
 const SHORT: Duration = Duration::from_millis(200);
 
 fn impatient() -> Agent {
-    let agent = Agent::with(Deadlines { hello: SHORT, answer: SHORT, ..Deadlines::default() });
+    let agent = Agent::with(ZdsDeadlines { hello: SHORT, answer: SHORT, ..ZdsDeadlines::default() });
     agent.hub.open();
     agent.hub.put(workload("a", 0));
     agent
@@ -27,7 +27,7 @@ fn serves(agent: &Agent) {
 
 #[test]
 fn hellos_that_are_none() {
-    let agent = Agent::with(Deadlines::default());
+    let agent = Agent::with(ZdsDeadlines::default());
     agent.hub.open();
     agent.hub.put(workload("a", 0));
     let long = [0x12, 0x80, 0x08].into_iter().chain([b'x'; 1024]).collect::<Vec<u8>>();
@@ -119,7 +119,7 @@ fn an_answer_too_many_before_the_next_request() {
     // The first acceptance holds up the ztunnel's thread.
     let hub = Hub::new(
         Box::new(move |event| {
-            if matches!(event, Event::Accepted { .. }) && tell.send(event).is_ok() {
+            if matches!(event, ZdsEvent::Accepted { .. }) && tell.send(event).is_ok() {
                 let _ = wait.lock().unwrap().recv();
             }
         }),
@@ -127,7 +127,7 @@ fn an_answer_too_many_before_the_next_request() {
     );
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ztunnel.sock");
-    Server::bind(&path).unwrap().serve(hub.clone()).unwrap();
+    ZdsServer::bind(&path).unwrap().serve(hub.clone()).unwrap();
     hub.open();
     hub.put(workload("a", 0));
     let ztunnel = Ztunnel::dial(&path);

@@ -1,8 +1,8 @@
 //! Bytes of every message.
 
 use zds::message::{
-    Ack, AddWorkload, Answer, DelWorkload, KeepWorkload, Message as _, Payload, SnapshotSent, WorkloadInfo,
-    WorkloadRequest, WorkloadResponse, ZdsHello,
+    Ack, AddWorkload, DelWorkload, KeepWorkload, Message as _, RequestPayload, ResponsePayload, SnapshotSent,
+    WorkloadInfo, WorkloadRequest, WorkloadResponse, ZdsHello,
 };
 
 use crate::ztunnel::{ACK, HELLO, nack};
@@ -11,7 +11,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.split(' ').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
-fn request(payload: Payload, hex: &str) {
+fn request(payload: RequestPayload, hex: &str) {
     let message = WorkloadRequest { payload: Some(payload) };
     assert_eq!(message.encode_to_vec(), bytes(hex));
     assert_eq!(WorkloadRequest::decode(&*bytes(hex)), Ok(message));
@@ -23,12 +23,12 @@ fn requests() {
     let info =
         WorkloadInfo { name: "p".to_owned(), namespace: "ns".to_owned(), service_account: "sa".to_owned() };
     request(
-        Payload::Add(AddWorkload { uid: uid(), workload_info: Some(info) }),
+        RequestPayload::Add(AddWorkload { uid: uid(), workload_info: Some(info) }),
         "0a 11 0a 02 75 31 12 0b 0a 01 70 12 02 6e 73 1a 02 73 61",
     );
-    request(Payload::Del(DelWorkload { uid: uid() }), "12 04 12 02 75 31");
-    request(Payload::SnapshotSent(SnapshotSent {}), "1a 00");
-    request(Payload::Keep(KeepWorkload { uid: uid() }), "2a 04 0a 02 75 31");
+    request(RequestPayload::Del(DelWorkload { uid: uid() }), "12 04 12 02 75 31");
+    request(RequestPayload::SnapshotSent(SnapshotSent {}), "1a 00");
+    request(RequestPayload::Keep(KeepWorkload { uid: uid() }), "2a 04 0a 02 75 31");
 }
 
 /// Even one that says nothing: ztunnel would end its process without it.
@@ -43,7 +43,8 @@ fn what_ztunnel_says() {
     assert_eq!(ZdsHello::decode(HELLO), Ok(ZdsHello { version: 1 }));
     assert_eq!(ZdsHello { version: 1 }.encode_to_vec(), bytes("08 01"));
     for (error, hex) in [("", "0a 00"), ("boom", "0a 06 0a 04 62 6f 6f 6d")] {
-        let response = WorkloadResponse { payload: Some(Answer::Ack(Ack { error: error.to_owned() })) };
+        let response =
+            WorkloadResponse { payload: Some(ResponsePayload::Ack(Ack { error: error.to_owned() })) };
         assert_eq!(response.encode_to_vec(), bytes(hex));
         assert_eq!(WorkloadResponse::decode(&*bytes(hex)), Ok(response));
     }

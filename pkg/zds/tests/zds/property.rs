@@ -86,7 +86,7 @@ struct World {
 impl World {
     fn new() -> World {
         let first_retry = Duration::from_millis(2);
-        let deadlines = Deadlines { first_retry, last_retry: first_retry, ..Deadlines::default() };
+        let deadlines = ZdsDeadlines { first_retry, last_retry: first_retry, ..ZdsDeadlines::default() };
         World {
             agent: Agent::with(deadlines),
             slots: Default::default(),
@@ -202,7 +202,7 @@ impl World {
             if process.proxies.get(uid) != Some(&id(*number)) {
                 return wrong("it does not serve what is wanted");
             }
-            if self.agent.progress(uid) != Progress::Accepted {
+            if self.agent.progress(uid) != WorkloadProgress::Accepted {
                 return wrong("the agent does not know what it serves");
             }
         }

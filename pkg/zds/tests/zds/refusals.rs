@@ -7,7 +7,7 @@ use super::*;
 const SOON: Duration = Duration::from_millis(100);
 
 fn impatient() -> Agent {
-    let agent = Agent::with(Deadlines { first_retry: SOON, ..Deadlines::default() });
+    let agent = Agent::with(ZdsDeadlines { first_retry: SOON, ..ZdsDeadlines::default() });
     agent.hub.open();
     agent
 }
@@ -26,7 +26,7 @@ fn a_refusal_stops_nobody_else() {
     ztunnel.acks(&add("c", 2));
     assert_eq!(agent.event(), accepted("c", 2));
     let state = agent.hub.state();
-    assert_eq!(state.workloads["a"].progress, Progress::Refused("port in use".to_owned()));
+    assert_eq!(state.workloads["a"].progress, WorkloadProgress::Refused("port in use".to_owned()));
     assert_eq!(state.workloads["a"].attempts, 1);
     assert_eq!(state.connections[0].acknowledged, 2);
     ztunnel.hears_nothing();
@@ -50,7 +50,10 @@ fn it_is_asked_again_less_and_less_often() {
     assert_eq!(agent.event(), refused("a", 0, "no memory"));
     assert_eq!(agent.event(), accepted("a", 0));
     let state = agent.hub.state();
-    assert_eq!((&state.workloads["a"].progress, state.workloads["a"].attempts), (&Progress::Accepted, 5));
+    assert_eq!(
+        (&state.workloads["a"].progress, state.workloads["a"].attempts),
+        (&WorkloadProgress::Accepted, 5)
+    );
 }
 
 #[test]

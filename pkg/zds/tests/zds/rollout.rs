@@ -143,11 +143,11 @@ fn what_the_newest_refuses_an_older_one_is_asked_for() {
     new.refuses(&add("a", 0), "no");
     old.acks(&add("a", 0));
     assert_eq!(agent.event(), accepted("a", 0));
-    assert_eq!(agent.progress("a"), Progress::Accepted);
+    assert_eq!(agent.progress("a"), WorkloadProgress::Accepted);
     // When that goes, nobody serves it.
     drop(old);
     assert_eq!(agent.event(), refused("a", 0, "no"));
-    assert!(matches!(agent.progress("a"), Progress::Refused(_)));
+    assert!(matches!(agent.progress("a"), WorkloadProgress::Refused(_)));
     new.hears_nothing();
 }
 
@@ -173,8 +173,8 @@ fn a_refusal_is_no_news_while_another_one_serves() {
     new.refuses(&add("a", 0), "not yet");
     new.acks(&Asked::SnapshotSent);
     eventually(|| agent.hub.state().connections[1].in_sync);
-    assert_eq!(agent.progress("a"), Progress::Accepted);
-    assert!(agent.events.try_iter().all(|event| matches!(event, Event::Connections { .. })));
+    assert_eq!(agent.progress("a"), WorkloadProgress::Accepted);
+    assert!(agent.events.try_iter().all(|event| matches!(event, ZdsEvent::Connections { .. })));
 }
 
 #[test]
@@ -232,9 +232,9 @@ fn only_what_the_newest_says_counts() {
     new.acks(&Asked::SnapshotSent);
     assert_eq!(agent.event(), accepted("a", 0));
     eventually(|| agent.hub.state().connections[1].in_sync);
-    assert_eq!(agent.progress("a"), Progress::Accepted);
+    assert_eq!(agent.progress("a"), WorkloadProgress::Accepted);
     assert_eq!(
-        agent.events.try_iter().filter(|event| !matches!(event, Event::Connections { .. })).count(),
+        agent.events.try_iter().filter(|event| !matches!(event, ZdsEvent::Connections { .. })).count(),
         0
     );
 }

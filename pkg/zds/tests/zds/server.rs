@@ -17,7 +17,7 @@ fn hub() -> Hub {
 fn the_socket_is_roots_and_goes_with_the_server() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("run/ztunnel/ztunnel.sock");
-    let server = Server::bind(&path).unwrap();
+    let server = ZdsServer::bind(&path).unwrap();
     let file = fs::metadata(&path).unwrap();
     assert!(file.file_type().is_socket());
     assert_eq!(file.permissions().mode() & 0o7777, 0o600);
@@ -30,15 +30,15 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ztunnel.sock");
     drop(UnixListener::bind(&path).unwrap()); // of another type even
-    let server = Server::bind(&path).unwrap();
-    let error = Server::bind(&path).unwrap_err();
+    let server = ZdsServer::bind(&path).unwrap();
+    let error = ZdsServer::bind(&path).unwrap_err();
     assert_eq!(error.to_string(), format!("{} is in use by another process", path.display()));
     server.serve(hub()).unwrap();
-    assert!(Server::bind(&path).is_err());
+    assert!(ZdsServer::bind(&path).is_err());
     Ztunnel::dial(&path).hello();
     let other = directory.path().join("other");
     let _other = UnixListener::bind(&other).unwrap();
-    assert!(Server::bind(&other).is_err(), "of another type, but somebody's");
+    assert!(ZdsServer::bind(&other).is_err(), "of another type, but somebody's");
 }
 
 /// Of a file descriptor that root left behind, or a mode that somebody changed.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use zds::{Event, Progress};
+use zds::{WorkloadProgress, ZdsEvent};
 
 use super::*;
 
@@ -27,8 +27,8 @@ fn hello_then_adds_and_keeps_then_the_end() {
     ztunnel.acks(&Asked::SnapshotSent);
     eventually(|| agent.hub.state().connections[0].in_sync);
     ztunnel.hears_nothing();
-    assert_eq!(agent.progress("a"), Progress::Accepted);
-    assert_eq!(agent.progress("b"), Progress::Kept);
+    assert_eq!(agent.progress("a"), WorkloadProgress::Accepted);
+    assert_eq!(agent.progress("b"), WorkloadProgress::Kept);
     let connection = &agent.hub.state().connections[0];
     assert_eq!((connection.version, connection.in_sync, connection.acknowledged), (1, true, 3));
 }
@@ -141,7 +141,7 @@ fn nothing_is_kept_after_the_snapshot() {
     ztunnel.send(ztunnel::ACK);
     agent.hub.put(workload("b", None));
     ztunnel.hears_nothing();
-    assert_eq!(agent.progress("b"), Progress::Waiting);
+    assert_eq!(agent.progress("b"), WorkloadProgress::Waiting);
     agent.hub.remove("b"); // was never told
     agent.hub.put(workload("a", 0));
     ztunnel.acks(&add("a", 0));
@@ -153,13 +153,13 @@ fn everything_is_told_again_to_one_that_reconnects() {
     let agent = Agent::open();
     agent.hub.put(workload("a", 0));
     let ztunnel = agent.ztunnel_with(&["a"]);
-    let connections = |connected, synced| Ok(Event::Connections { connected, synced, unknown: 0 });
+    let connections = |connected, synced| Ok(ZdsEvent::Connections { connected, synced, unknown: 0 });
     assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 0));
     assert_eq!(agent.event(), accepted("a", 0));
     assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 1));
     drop(ztunnel);
     assert_eq!(agent.events.recv_timeout(PATIENCE), connections(0, 0));
-    assert_eq!(agent.progress("a"), Progress::Waiting);
+    assert_eq!(agent.progress("a"), WorkloadProgress::Waiting);
     agent.hub.put(workload("b", 1));
     let _ztunnel = agent.ztunnel_with(&["a", "b"]);
     assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 0));

@@ -9,10 +9,10 @@ use std::{
 };
 
 use cni_types::run_dir;
-use report::{Comparison, FirewallRule, State, explain, tables};
+use report::{Comparison, FirewallRule, StateReport, explain, tables};
 
 use super::redact;
-use crate::{inspect, settings::Settings};
+use crate::{inspect, settings::DaemonSettings};
 
 /// The end of a log that is long.
 const MAX_LOG: u64 = 4 * 1024 * 1024;
@@ -34,7 +34,7 @@ versions.txt      of the programs and the kernel
 ";
 
 /// Names and contents; each has been cleaned of credentials.
-pub(super) fn files(state: &State, settings: &Settings, time: &str) -> Vec<(String, String)> {
+pub(super) fn files(state: &StateReport, settings: &DaemonSettings, time: &str) -> Vec<(String, String)> {
     let pods: Vec<_> = state.pods.iter().collect();
     let explanations: String =
         pods.iter().map(|pod| format!("{}\n", explain(state, &pod.namespace, &pod.name))).collect();
@@ -61,7 +61,7 @@ pub(super) fn files(state: &State, settings: &Settings, time: &str) -> Vec<(Stri
 }
 
 /// Cleaned text by text, so that it is still JSON.
-fn document(state: &State) -> String {
+fn document(state: &StateReport) -> String {
     let mut value = match serde_json::to_value(state) {
         Ok(value) => value,
         Err(error) => return format!("{{\"error\": \"cannot be written: {error}\"}}\n"),
@@ -70,7 +70,7 @@ fn document(state: &State) -> String {
     format!("{value:#}\n")
 }
 
-fn versions(state: &State, time: &str) -> String {
+fn versions(state: &StateReport, time: &str) -> String {
     let kernel = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}"));
         text.map_or_else(|error| format!("not known: {error}"), |text| text.trim().to_owned())
@@ -88,8 +88,8 @@ fn versions(state: &State, time: &str) -> String {
     )
 }
 
-fn history(state: &State) -> String {
-    let line = |change: &report::Change| {
+fn history(state: &StateReport) -> String {
+    let line = |change: &report::ChangeRecord| {
         let pod = change.pod.as_deref().unwrap_or("-");
         let error = change.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
         let (at, cause, what, took) = (&change.at, &change.cause, &change.what, change.took_ms);
@@ -99,7 +99,7 @@ fn history(state: &State) -> String {
     state.history.iter().map(line).collect()
 }
 
-fn config(state: &State) -> String {
+fn config(state: &StateReport) -> String {
     state
         .config
         .iter()
@@ -107,7 +107,7 @@ fn config(state: &State) -> String {
         .collect()
 }
 
-fn network(state: &State) -> Vec<(String, String)> {
+fn network(state: &StateReport) -> Vec<(String, String)> {
     let network = &state.network;
     let foreign = lines(&network.foreign);
     vec![
@@ -151,7 +151,7 @@ fn saves(firewall: &Comparison<FirewallRule>) -> Vec<(String, String)> {
 }
 
 /// The agent's last lines, which it has in memory: where its output goes only the container runtime knows.
-fn agent_log(settings: &Settings) -> String {
+fn agent_log(settings: &DaemonSettings) -> String {
     match inspect::fetch(&settings.debug_socket, "/debug/lines", inspect::LIMIT) {
         Ok(lines) => String::from_utf8_lossy(&lines).into_owned(),
         Err(error) => format!(
@@ -162,7 +162,7 @@ fn agent_log(settings: &Settings) -> String {
 }
 
 /// The plugin's own file, and the one before.
-fn logs(settings: &Settings) -> Vec<(String, String)> {
+fn logs(settings: &DaemonSettings) -> Vec<(String, String)> {
     let file = settings.debug_socket.with_file_name(run_dir::LOG_FILE);
     let mut before = file.clone().into_os_string();
     before.push(".1");

@@ -8,15 +8,15 @@ const BLOCK: usize = 512;
 const MAX_NAME: usize = 100;
 
 /// Writes files one after the other.
-pub(super) struct Archive<W: Write> {
+pub(super) struct TarWriter<W: Write> {
     out: W,
     /// Of all files, in seconds since 1970.
     time: u64,
 }
 
-impl<W: Write> Archive<W> {
+impl<W: Write> TarWriter<W> {
     pub(super) fn new(out: W, time: u64) -> Self {
-        Archive { out, time }
+        TarWriter { out, time }
     }
 
     /// Adds a file of mode 0600.

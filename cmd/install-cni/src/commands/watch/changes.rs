@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use report::{Change, Outcome, PodState, State, clean};
+use report::{ChangeRecord, ChangeStatus, PodState, StateReport, clean};
 use serde_json::{Value, json};
 
 /// Something that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Event {
+pub(super) struct StateChange {
     /// `node`, `agent`, `pod`, `ztunnel`, `difference` or `history`.
     kind: &'static str,
     /// As `NAMESPACE/NAME`; `None`: the node.
@@ -15,13 +15,13 @@ pub(super) struct Event {
     words: String,
 }
 
-impl Event {
-    pub(super) fn node(kind: &'static str, words: String) -> Event {
-        Event { kind, pod: None, words }
+impl StateChange {
+    pub(super) fn node(kind: &'static str, words: String) -> StateChange {
+        StateChange { kind, pod: None, words }
     }
 
-    fn pod(pod: &PodState, words: String) -> Event {
-        Event { kind: "pod", pod: Some(pod.title()), words }
+    fn pod(pod: &PodState, words: String) -> StateChange {
+        StateChange { kind: "pod", pod: Some(pod.title()), words }
     }
 
     /// For people.
@@ -38,7 +38,7 @@ impl Event {
 
 /// What is another in the new document. With nothing before it, what a reader has to know to understand the rest: the node, and
 /// what is wrong.
-pub(super) fn changes(before: Option<&State>, now: &State) -> Vec<Event> {
+pub(super) fn changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
     let Some(before) = before else { return beginning(now) };
     let mut all = of_node(before, now);
     all.extend(of_pods(before, now));
@@ -48,28 +48,32 @@ pub(super) fn changes(before: Option<&State>, now: &State) -> Vec<Event> {
     all
 }
 
-fn beginning(now: &State) -> Vec<Event> {
+fn beginning(now: &StateReport) -> Vec<StateChange> {
     let count = now.pods.iter().filter(|pod| pod.capture == report::CaptureState::Captured).count();
     let words = format!("watching {}: {} pods, {count} captured", now.node.name, now.pods.len());
-    let mut all = vec![Event::node("node", words)];
-    all.extend(now.node.trouble.iter().map(|trouble| Event::node("node", format!("trouble: {trouble}"))));
+    let mut all = vec![StateChange::node("node", words)];
     all.extend(
-        now.pods.iter().filter(|pod| pod.capture.is_wrong()).map(|pod| Event::pod(pod, described(pod))),
+        now.node.trouble.iter().map(|trouble| StateChange::node("node", format!("trouble: {trouble}"))),
     );
-    all.extend(now.differences().into_iter().map(|what| Event::node("difference", format!("+ {what}"))));
+    all.extend(
+        now.pods.iter().filter(|pod| pod.capture.is_wrong()).map(|pod| StateChange::pod(pod, described(pod))),
+    );
+    all.extend(
+        now.differences().into_iter().map(|what| StateChange::node("difference", format!("+ {what}"))),
+    );
     all
 }
 
-fn of_node(before: &State, now: &State) -> Vec<Event> {
+fn of_node(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut all = Vec::new();
     if before.node.started != now.node.started {
         let at = now.node.started.as_deref().unwrap_or("an unknown time");
-        all.push(Event::node("agent", format!("the agent was started at {at}")));
+        all.push(StateChange::node("agent", format!("the agent was started at {at}")));
     }
     match (&before.node.trouble, &now.node.trouble) {
         (old, new) if old == new => {}
-        (_, Some(new)) => all.push(Event::node("node", format!("trouble: {new}"))),
-        (_, None) => all.push(Event::node("node", "the trouble is over".to_owned())),
+        (_, Some(new)) => all.push(StateChange::node("node", format!("trouble: {new}"))),
+        (_, None) => all.push(StateChange::node("node", "the trouble is over".to_owned())),
     }
     all
 }
@@ -80,37 +84,37 @@ fn described(pod: &PodState) -> String {
     format!("{}{way}: {why}", pod.capture)
 }
 
-fn of_pods(before: &State, now: &State) -> Vec<Event> {
+fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut all = Vec::new();
     for pod in &now.pods {
         match before.pod(&pod.namespace, &pod.name) {
-            None => all.push(Event::pod(pod, format!("new, {}", described(pod)))),
+            None => all.push(StateChange::pod(pod, format!("new, {}", described(pod)))),
             Some(old) if old.uid != pod.uid => {
-                all.push(Event::pod(pod, format!("another one of that name, {}", described(pod))));
+                all.push(StateChange::pod(pod, format!("another one of that name, {}", described(pod))));
             }
             Some(old) if (old.capture, old.way) != (pod.capture, pod.way) => {
-                all.push(Event::pod(pod, format!("{} -> {}", old.capture, described(pod))));
+                all.push(StateChange::pod(pod, format!("{} -> {}", old.capture, described(pod))));
             }
             Some(old) if old.reason != pod.reason => {
-                all.push(Event::pod(pod, format!("still {}", described(pod))));
+                all.push(StateChange::pod(pod, format!("still {}", described(pod))));
             }
             Some(old) if old.trouble != pod.trouble => {
                 let words = pod
                     .trouble
                     .as_ref()
                     .map_or("the trouble is over".to_owned(), |new| format!("trouble: {new}"));
-                all.push(Event::pod(pod, words));
+                all.push(StateChange::pod(pod, words));
             }
             Some(_) => {}
         }
     }
     let gone = before.pods.iter().filter(|pod| now.pod(&pod.namespace, &pod.name).is_none());
-    all.extend(gone.map(|pod| Event::pod(pod, format!("gone, was {}", pod.capture))));
+    all.extend(gone.map(|pod| StateChange::pod(pod, format!("gone, was {}", pod.capture))));
     all
 }
 
-fn of_ztunnels(before: &State, now: &State) -> Vec<Event> {
-    let words = |state: &State| -> BTreeSet<String> {
+fn of_ztunnels(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+    let words = |state: &StateReport| -> BTreeSet<String> {
         let all = state.ztunnels.iter().map(|ztunnel| {
             let on = |holds, word: &str| if holds { format!(", {word}") } else { String::new() };
             let ready = if ztunnel.ready { "ready" } else { "not ready" };
@@ -122,29 +126,29 @@ fn of_ztunnels(before: &State, now: &State) -> Vec<Event> {
     added_and_gone("ztunnel", &words(before), &words(now))
 }
 
-fn of_differences(before: &State, now: &State) -> Vec<Event> {
-    let set = |state: &State| state.differences().into_iter().collect();
+fn of_differences(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+    let set = |state: &StateReport| state.differences().into_iter().collect();
     added_and_gone("difference", &set(before), &set(now))
 }
 
-fn added_and_gone(kind: &'static str, before: &BTreeSet<String>, now: &BTreeSet<String>) -> Vec<Event> {
-    let gone = before.difference(now).map(|words| Event::node(kind, format!("- {words}")));
-    gone.chain(now.difference(before).map(|words| Event::node(kind, format!("+ {words}")))).collect()
+fn added_and_gone(kind: &'static str, before: &BTreeSet<String>, now: &BTreeSet<String>) -> Vec<StateChange> {
+    let gone = before.difference(now).map(|words| StateChange::node(kind, format!("- {words}")));
+    gone.chain(now.difference(before).map(|words| StateChange::node(kind, format!("+ {words}")))).collect()
 }
 
 /// The oldest first. A history that was begun anew has nothing in common with the old one.
-fn of_history(before: &State, now: &State) -> Vec<Event> {
-    let mut new: Vec<&Change> =
+fn of_history(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+    let mut new: Vec<&ChangeRecord> =
         now.history.iter().filter(|change| !before.history.contains(change)).collect();
     new.reverse();
-    let event = |change: &Change| {
+    let event = |change: &ChangeRecord| {
         let end = match (&change.error, change.outcome) {
             (Some(error), _) => format!("failed: {error}"),
-            (None, Outcome::Failed) => "failed".to_owned(),
-            (None, Outcome::Done) => format!("{:.1} ms", change.took_ms),
+            (None, ChangeStatus::Failed) => "failed".to_owned(),
+            (None, ChangeStatus::Done) => format!("{:.1} ms", change.took_ms),
         };
         let words = format!("{} [{}] ({end})", change.what, change.cause);
-        Event { kind: "history", pod: change.pod.clone(), words }
+        StateChange { kind: "history", pod: change.pod.clone(), words }
     };
     new.into_iter().map(event).collect()
 }

@@ -50,11 +50,11 @@ const SELECTOR: &str = "- podSelector:
       istio.io/dataplane-mode: ambient
 ";
 
-fn entry(settings: &Settings) -> Value {
+fn entry(settings: &DaemonSettings) -> Value {
     serde_json::from_str(&settings.installer.template.text).unwrap()
 }
 
-fn chart(arguments: &[&str], env: &[(&str, &str)]) -> Settings {
+fn chart(arguments: &[&str], env: &[(&str, &str)]) -> DaemonSettings {
     read(arguments, &[CHART, env].concat()).unwrap()
 }
 

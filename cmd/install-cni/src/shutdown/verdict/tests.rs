@@ -1,24 +1,24 @@
-use kubeio::Object;
+use kubeio::ObjectRef;
 use serde_json::json;
 
 use super::*;
 
-fn known(presence: Presence, watched: bool, could_read_pod: bool) -> Known {
+fn known(presence: DaemonSetPresence, watched: bool, could_read_pod: bool) -> ShutdownFacts {
     let name = "istio-cni-node".to_owned();
-    let object = Object { group: "apps", kind: "DaemonSet", namespace: "ns".to_owned(), name };
-    Known { daemon_set: Some(object), presence, watched, could_read_pod }
+    let object = ObjectRef { group: "apps", kind: "DaemonSet", namespace: "ns".to_owned(), name };
+    ShutdownFacts { daemon_set: Some(object), presence, watched, could_read_pod }
 }
 
-fn read<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> Answer<T> {
-    Answer::Found(serde_json::from_value(value).unwrap())
+fn read<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> ApiAnswer<T> {
+    ApiAnswer::Found(serde_json::from_value(value).unwrap())
 }
 
-fn refused<T>() -> Answer<T> {
-    Answer::Refused("cannot get it: forbidden (403)".to_owned())
+fn refused<T>() -> ApiAnswer<T> {
+    ApiAnswer::Refused("cannot get it: forbidden (403)".to_owned())
 }
 
-fn failed<T>() -> Answer<T> {
-    Answer::Failed("cannot get it: no answer within 1 s".to_owned())
+fn failed<T>() -> ApiAnswer<T> {
+    ApiAnswer::Failed("cannot get it: no answer within 1 s".to_owned())
 }
 
 const NOW: &str = "2026-01-01T00:00:00Z";
@@ -33,13 +33,13 @@ enum Short {
     Undecided,
 }
 
-fn short(observation: &Observation) -> Short {
+fn short(observation: &RoundOutcome) -> Short {
     match observation {
-        Observation::Decided(Verdict::Keep(_)) => Short::Keep,
-        Observation::Decided(Verdict::EndAmbient(_)) => Short::EndAmbient,
-        Observation::Decided(Verdict::CleanUp(_)) => Short::CleanUp,
-        Observation::Refused(_) => Short::Refused,
-        Observation::Undecided(_) => Short::Undecided,
+        RoundOutcome::Decided(ShutdownVerdict::Keep(_)) => Short::Keep,
+        RoundOutcome::Decided(ShutdownVerdict::EndAmbient(_)) => Short::EndAmbient,
+        RoundOutcome::Decided(ShutdownVerdict::CleanUp(_)) => Short::CleanUp,
+        RoundOutcome::Refused(_) => Short::Refused,
+        RoundOutcome::Undecided(_) => Short::Undecided,
     }
 }
 
@@ -51,16 +51,16 @@ fn a_daemon_set_that_can_be_read_decides() {
         {"name": "install-cni", "env": [{"name": "AMBIENT_ENABLED", "value": "false"}]}]}}}});
     let labelled = json!({"metadata": {"labels": {"mesh": "yes"}}});
     for (daemon_set, node, expected) in [
-        (deleted, Answer::NotAsked, Short::CleanUp),
+        (deleted, ApiAnswer::NotAsked, Short::CleanUp),
         (selects.clone(), read(labelled.clone()), Short::Keep),
         (selects.clone(), read(json!({})), Short::CleanUp),
         (sidecar_only, read(labelled), Short::EndAmbient),
-        (selects.clone(), Answer::NotFound, Short::Keep),
+        (selects.clone(), ApiAnswer::NotFound, Short::Keep),
         (selects.clone(), refused(), Short::Keep),
         (selects, failed(), Short::Keep),
     ] {
-        let round = Round { daemon_set: read(daemon_set), node, ..Round::default() };
-        let observation = judge(&known(Presence::Present, true, true), &round);
+        let round = ApiAnswers { daemon_set: read(daemon_set), node, ..ApiAnswers::default() };
+        let observation = judge(&known(DaemonSetPresence::Present, true, true), &round);
         assert_eq!(short(&observation), expected, "{round:?}: {observation:?}");
     }
 }
@@ -68,16 +68,16 @@ fn a_daemon_set_that_can_be_read_decides() {
 #[test]
 fn what_was_seen_before_decides_when_the_daemon_set_cannot_be_read() {
     for (answer, presence, watched, expected) in [
-        (Answer::NotFound, Presence::Present, false, Short::CleanUp),
-        (Answer::NotFound, Presence::Deleted, false, Short::CleanUp),
-        (Answer::NotFound, Presence::Unknown, false, Short::Undecided),
-        (refused(), Presence::Deleted, false, Short::CleanUp),
-        (failed(), Presence::Deleted, false, Short::CleanUp),
+        (ApiAnswer::NotFound, DaemonSetPresence::Present, false, Short::CleanUp),
+        (ApiAnswer::NotFound, DaemonSetPresence::Deleted, false, Short::CleanUp),
+        (ApiAnswer::NotFound, DaemonSetPresence::Unknown, false, Short::Undecided),
+        (refused(), DaemonSetPresence::Deleted, false, Short::CleanUp),
+        (failed(), DaemonSetPresence::Deleted, false, Short::CleanUp),
         // It is watched, and exists, whatever we may ask.
-        (refused(), Presence::Present, true, Short::Undecided),
-        (failed(), Presence::Present, true, Short::Undecided),
+        (refused(), DaemonSetPresence::Present, true, Short::Undecided),
+        (failed(), DaemonSetPresence::Present, true, Short::Undecided),
     ] {
-        let round = Round { daemon_set: answer, pod: Answer::NotAsked, ..Round::default() };
+        let round = ApiAnswers { daemon_set: answer, pod: ApiAnswer::NotAsked, ..ApiAnswers::default() };
         let observation = judge(&known(presence, watched, true), &round);
         assert_eq!(short(&observation), expected, "{presence:?} {round:?}: {observation:?}");
     }
@@ -92,20 +92,20 @@ fn else_our_own_pod_and_our_permissions_decide() {
         (namespace(json!({"name": "ns"})), namespace(json!({"name": "ns", "deletionTimestamp": NOW})));
     // pod, namespace, could read the pod, server is ready
     for (pod, namespace, could_read, server_is_ready, expected) in [
-        (running, Answer::NotAsked, true, true, Short::Keep),
+        (running, ApiAnswer::NotAsked, true, true, Short::Keep),
         (deleted.clone(), there, true, true, Short::Undecided),
         (deleted.clone(), refused(), true, true, Short::Undecided),
         (deleted, gone, true, true, Short::CleanUp),
-        (refused(), Answer::NotAsked, true, true, Short::Refused),
-        (refused(), Answer::NotAsked, true, false, Short::Undecided),
-        (refused(), Answer::NotAsked, false, true, Short::Undecided),
-        (failed(), Answer::NotAsked, true, true, Short::Undecided),
-        (Answer::NotFound, Answer::NotAsked, true, true, Short::Undecided),
+        (refused(), ApiAnswer::NotAsked, true, true, Short::Refused),
+        (refused(), ApiAnswer::NotAsked, true, false, Short::Undecided),
+        (refused(), ApiAnswer::NotAsked, false, true, Short::Undecided),
+        (failed(), ApiAnswer::NotAsked, true, true, Short::Undecided),
+        (ApiAnswer::NotFound, ApiAnswer::NotAsked, true, true, Short::Undecided),
     ] {
-        for daemon_set in [refused(), failed(), Answer::NotFound] {
+        for daemon_set in [refused(), failed(), ApiAnswer::NotFound] {
             let (pod, namespace) = (pod.clone(), namespace.clone());
-            let round = Round { daemon_set, node: Answer::NotAsked, pod, namespace, server_is_ready };
-            let observation = judge(&known(Presence::Unknown, false, could_read), &round);
+            let round = ApiAnswers { daemon_set, node: ApiAnswer::NotAsked, pod, namespace, server_is_ready };
+            let observation = judge(&known(DaemonSetPresence::Unknown, false, could_read), &round);
             assert_eq!(short(&observation), expected, "{round:?}: {observation:?}");
         }
     }
@@ -113,9 +113,9 @@ fn else_our_own_pod_and_our_permissions_decide() {
 
 #[test]
 fn nothing_is_known_of_a_daemon_set_before_it_was_determined() {
-    let observation = judge(&Known::default(), &Round::default());
+    let observation = judge(&ShutdownFacts::default(), &ApiAnswers::default());
     assert_eq!(short(&observation), Short::Undecided, "{observation:?}");
-    let round = Round { pod: refused(), server_is_ready: true, ..Round::default() };
-    let known = Known { could_read_pod: true, ..Known::default() };
+    let round = ApiAnswers { pod: refused(), server_is_ready: true, ..ApiAnswers::default() };
+    let known = ShutdownFacts { could_read_pod: true, ..ShutdownFacts::default() };
     assert_eq!(short(&judge(&known, &round)), Short::Refused);
 }

@@ -32,7 +32,7 @@ fn a_path_that_is_no_directory_is_polled_until_it_is_one() {
     scene.watcher.watch(std::slice::from_ref(&file));
     assert!(scene.watcher.wait(LONG).unwrap().changed);
     assert!(scene.watcher.polled()[0].1.starts_with("Not a directory"), "{:?}", scene.watcher.polled());
-    assert_eq!(scene.watcher.wait(scene.short()).unwrap(), Wake::default());
+    assert_eq!(scene.watcher.wait(scene.short()).unwrap(), WakeReason::default());
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     assert!(scene.watcher.wait(LONG).unwrap().changed);
@@ -64,7 +64,7 @@ fn without_inotify_of_the_kernel_it_polls() {
 }
 
 fn limited(limit: &str) {
-    let scene = Scene { directory: tempfile::tempdir().unwrap(), watcher: Watcher::new().unwrap() };
+    let scene = Scene { directory: tempfile::tempdir().unwrap(), watcher: DirectoryWatcher::new().unwrap() };
     let mut scene = scene.started();
     let why = &scene.watcher.polled()[0].1;
     let words = if limit.ends_with("instances") { "Too many open files" } else { "limit of watches" };

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// For [`Watcher::settling`], as the real ones, but so long that a busy machine does not matter.
+/// For [`DirectoryWatcher::settling`], as the real ones, but so long that a busy machine does not matter.
 const PAUSE: Duration = Duration::from_millis(120);
 const LASTS: Duration = Duration::from_millis(600);
 
@@ -75,12 +75,12 @@ fn drip(directory: &Path, burst: Duration) -> Duration {
 fn timeouts_are_kept_and_nothing_runs_meanwhile() {
     for mut scene in Scene::both() {
         let (before, start) = (activity(), Instant::now());
-        assert_eq!(scene.watcher.wait(Duration::from_secs(1)).unwrap(), Wake::default());
+        assert_eq!(scene.watcher.wait(Duration::from_secs(1)).unwrap(), WakeReason::default());
         let (after, took) = (activity(), start.elapsed());
         assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
         let (slept, ran) = (after.0 - before.0, after.1 - before.1);
         assert!(slept <= 8 && ran <= 10, "in one quiet second {slept} sleeps and {ran} ticks");
-        assert_eq!(scene.watcher.wait(Duration::ZERO).unwrap(), Wake::default());
+        assert_eq!(scene.watcher.wait(Duration::ZERO).unwrap(), WakeReason::default());
         scene.watcher.waker().wake();
         assert!(scene.watcher.wait(Duration::MAX).unwrap().woken, "a time beyond the clock is for ever");
     }

@@ -7,13 +7,13 @@ const OURS: [Mark; 2] = [Mark { value: 0x539, mask: 0xfff }, Mark { value: 0x111
 #[test]
 fn only_what_can_become_one_of_our_marks_counts() {
     let cases = [
-        ((0, 0x539), Some(Effect::Marks(0x539))),
-        ((0, 0x111), Some(Effect::Marks(0x111))),
-        ((0, 0xabc0_0539), Some(Effect::Marks(0x539))),
-        ((0xffff_f000, 0x539), Some(Effect::Marks(0x539))),
+        ((0, 0x539), Some(RuleEffect::Marks(0x539))),
+        ((0, 0x111), Some(RuleEffect::Marks(0x111))),
+        ((0, 0xabc0_0539), Some(RuleEffect::Marks(0x539))),
+        ((0xffff_f000, 0x539), Some(RuleEffect::Marks(0x539))),
         // One part of it; another rule may add the rest.
-        ((!0x500, 0x500), Some(Effect::Marks(0x539))),
-        ((!0x010, 0x010), Some(Effect::Marks(0x539))),
+        ((!0x500, 0x500), Some(RuleEffect::Marks(0x539))),
+        ((!0x010, 0x010), Some(RuleEffect::Marks(0x539))),
         // Others' marks: constants, high bits, single bits taken away, none at all.
         ((0, 1), None),
         ((0, 0xca6c), None),
@@ -22,31 +22,31 @@ fn only_what_can_become_one_of_our_marks_counts() {
         ((!0x2, 0), None),
         ((u32::MAX, 0), None),
         // Bits turned over may become anything.
-        ((u32::MAX, 0x539), Some(Effect::AnyMark)),
+        ((u32::MAX, 0x539), Some(RuleEffect::AnyMark)),
     ];
     for ((mask, xor), expected) in cases {
-        assert_eq!(Register::UNTOUCHED.bitwise(mask, xor).effect(&OURS), expected, "{mask:#x} {xor:#x}");
+        assert_eq!(MarkRegister::UNTOUCHED.bitwise(mask, xor).effect(&OURS), expected, "{mask:#x} {xor:#x}");
     }
-    let twice = Register::UNTOUCHED.bitwise(!0x500, 0x500).bitwise(!0xff, 0x39);
-    assert_eq!(twice.effect(&OURS), Some(Effect::Marks(0x539)));
-    assert_eq!(Register::Unknown.effect(&OURS), Some(Effect::AnyMark));
-    assert_eq!(Register::Unknown.bitwise(0, 7).effect(&OURS), None);
+    let twice = MarkRegister::UNTOUCHED.bitwise(!0x500, 0x500).bitwise(!0xff, 0x39);
+    assert_eq!(twice.effect(&OURS), Some(RuleEffect::Marks(0x539)));
+    assert_eq!(MarkRegister::Unknown.effect(&OURS), Some(RuleEffect::AnyMark));
+    assert_eq!(MarkRegister::Unknown.bitwise(0, 7).effect(&OURS), None);
 }
 
 #[test]
 fn targets_of_iptables_are_known_by_name_and_data() {
     let words = |numbers: &[u32]| numbers.iter().flat_map(|one| one.to_ne_bytes()).collect::<Vec<u8>>();
     let cases = [
-        ("MARK", words(&[0x539, u32::MAX]), Some(Effect::Marks(0x539))),
+        ("MARK", words(&[0x539, u32::MAX]), Some(RuleEffect::Marks(0x539))),
         ("MARK", words(&[0x4_0000, 0xff_0000]), None),
-        ("MARK", words(&[0x539]), Some(Effect::AnyMark)),
-        ("CONNMARK", words(&[0x111, 0xfff, 0, 0]), Some(Effect::Marks(0x111))),
+        ("MARK", words(&[0x539]), Some(RuleEffect::AnyMark)),
+        ("CONNMARK", words(&[0x111, 0xfff, 0, 0]), Some(RuleEffect::Marks(0x111))),
         ("CONNMARK", words(&[0, u32::MAX, u32::MAX, 2]), None),
-        ("CT", vec![1, 0, 0, 0], Some(Effect::Untracked)),
+        ("CT", vec![1, 0, 0, 0], Some(RuleEffect::Untracked)),
         ("CT", vec![0, 0, 1, 0], None),
         ("LOG", Vec::new(), None),
         ("", vec![0; 8], None),
-        ("TPROXY", vec![0; 8], Some(Effect::Diverts("TPROXY".to_owned()))),
+        ("TPROXY", vec![0; 8], Some(RuleEffect::Diverts("TPROXY".to_owned()))),
     ];
     for (name, info, expected) in cases {
         assert_eq!(of_target(name, &info, &OURS), expected, "{name} {info:?}");

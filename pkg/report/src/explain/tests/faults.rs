@@ -2,8 +2,8 @@
 
 use super::{NodeCase, asked, explain, node};
 use crate::{
-    CaptureState, Comparison, Difference, DifferenceKind, Health, InstalledFile, Observer, RedirectionMode,
-    State, Unobserved, Verdict, ZtunnelView,
+    CaptureState, Comparison, DifferenceKind, InstalledFile, Observer, PartHealth, PodVerdict,
+    RedirectionMode, StateDifference, StateReport, Unobserved, ZtunnelView,
 };
 
 fn file(kind: &str) -> InstalledFile {
@@ -17,7 +17,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
             RedirectionMode::Node,
             no_ztunnel,
             "no-ztunnel-hold",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "connections are held back until one is",
         ),
         (
@@ -27,7 +27,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
                 state.node.fallback = Some("reject".into());
             },
             "no-ztunnel-reject",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "connections are refused",
         ),
         (
@@ -38,7 +38,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
                 state.pods[0].capture = CaptureState::Bypassing;
             },
             "no-ztunnel-open",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "its traffic bypasses the mesh until one is",
         ),
         (
@@ -49,7 +49,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
                 state.pods[0].ztunnel = Some(ZtunnelView::default());
             },
             "ztunnel-not-connected",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "No ztunnel is connected to the agent, so ztunnel does not serve the pod shop/web.",
         ),
         (
@@ -60,7 +60,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
                 state.pods[0].ztunnel = Some(ZtunnelView::default());
             },
             "ztunnel-not-connected",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "There is no ztunnel on this node",
         ),
         (
@@ -70,56 +70,56 @@ fn faults_of_the_node_are_told_with_the_pod() {
                 state.pods[0].capture = CaptureState::Bypassing;
             },
             "address-not-in-set",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "The address 10.0.0.7 of the pod shop/web is missing in the set",
         ),
         (
             RedirectionMode::InPod,
             out_of_set,
             "probe-address-missing",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "probes of it may fail",
         ),
         (
             RedirectionMode::Node,
             |state| state.network.rules.difference = vec![missing("ip -4 rule priority 100")],
             "node-drift",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "differs from the desired state in 1 place (rules, missing: ip -4 rule priority 100).",
         ),
         (
             RedirectionMode::Sidecar,
             |state| state.network.rules.difference = vec![missing("x")],
             "captured-sidecar",
-            Verdict::Well,
+            PodVerdict::Well,
             "is captured",
         ),
         (
             RedirectionMode::Node,
             |state| state.node.synced = false,
             "not-synced",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "list of pods and namespaces",
         ),
         (
             RedirectionMode::Node,
             |state| state.node.trouble = Some("ipset is not in this kernel".into()),
             "node-trouble",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "ipset is not in this kernel",
         ),
         (
             RedirectionMode::Node,
             |state| state.network.foreign = vec!["table 100 has routes of others".into()],
             "foreign",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "Another program uses what the agent needs: table 100 has routes of others.",
         ),
         (
             RedirectionMode::Node,
             |state| state.seen.by = Observer::Command,
             "agent-down",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "agent does not run",
         ),
         (
@@ -129,52 +129,52 @@ fn faults_of_the_node_are_told_with_the_pod() {
                 state.pods[0].capture = CaptureState::Unknown;
             },
             "agent-down",
-            Verdict::Unknown,
+            PodVerdict::Unknown,
             "is unknown",
         ),
         (
             RedirectionMode::Sidecar,
             |state| state.installation = vec![file("kubeconfig")],
             "kubeconfig",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "missing or stale",
         ),
         (
             RedirectionMode::Node,
             |state| state.installation = vec![file("entry")],
             "entry",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "outside of the mesh",
         ),
         (
             RedirectionMode::InPod,
             |state| state.installation = vec![file("plugin")],
             "plugin",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "new pods will not start (/f: it is stale).",
         ),
         (
             RedirectionMode::Node,
             |state| state.installation = vec![file("shared-config")],
             "shared-config",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "share",
         ),
         (
             RedirectionMode::Node,
             |state| state.installation = vec![file("socket")],
             "socket",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "socket",
         ),
         (
             RedirectionMode::Node,
             |state| {
                 state.health =
-                    vec![Health { part: "installer".into(), ok: false, why: "the disk is full".into() }];
+                    vec![PartHealth { part: "installer".into(), ok: false, why: "the disk is full".into() }];
             },
             "installer-unwell",
-            Verdict::Wrong,
+            PodVerdict::Wrong,
             "The pod shop/web is captured: rules of the node redirect its traffic to ztunnel. But the installer is not well: the disk is full.",
         ),
     ];
@@ -187,18 +187,18 @@ fn faults_of_the_node_are_told_with_the_pod() {
     }
 }
 
-fn no_ztunnel(state: &mut State) {
+fn no_ztunnel(state: &mut StateReport) {
     (state.node.active_slot, state.ztunnels[0].active, state.ztunnels[0].ready) = (None, false, false);
     state.pods[0].capture = CaptureState::Held;
 }
 
-fn out_of_set(state: &mut State) {
+fn out_of_set(state: &mut StateReport) {
     let desired = state.network.ipsets.desired.clone();
     state.network.ipsets = Comparison::of(desired, Vec::new());
 }
 
-fn missing(what: &str) -> Difference {
-    Difference { kind: DifferenceKind::Missing, family: None, what: what.into() }
+fn missing(what: &str) -> StateDifference {
+    StateDifference { kind: DifferenceKind::Missing, family: None, what: what.into() }
 }
 
 /// Advice to go where one is helps nobody.
@@ -208,7 +208,7 @@ fn the_agents_container_is_advised_only_from_elsewhere() {
     state.seen.by = Observer::Command;
     state.pods[0].capture = CaptureState::Unknown;
     state.pods[0].kernel.blind = Some("Operation not permitted".into());
-    let advised = |state: &State| {
+    let advised = |state: &StateReport| {
         let answer = explain(state, &state.pods[0].namespace, &state.pods[0].name);
         answer.advice.iter().any(|advice| advice.contains("in the agent's container"))
     };

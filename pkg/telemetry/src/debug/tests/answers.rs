@@ -99,7 +99,7 @@ async fn without_a_state_the_reason_is_told() {
 
 #[tokio::test]
 async fn a_page_that_panics_harms_its_reader_alone() {
-    let mut broken = report::State::clone(&state(1));
+    let mut broken = report::StateReport::clone(&state(1));
     broken.version = "panic".to_owned();
     let router = router(&Arc::new(Fake { state: Arc::new(broken), ..Fake::default() }));
     let answer = ask(&router, "GET /", "").await;
@@ -237,7 +237,7 @@ async fn controlz_clients_find_what_they_know() {
 #[tokio::test]
 async fn only_root_of_this_machine_changes_anything() {
     let (_, router) = node();
-    let at = |text: &str| Some(Peer::Address(text.parse().unwrap()));
+    let at = |text: &str| Some(ConnectionPeer::Address(text.parse().unwrap()));
     let host = "host: 10.0.0.1:9876";
     let change = "PUT /debug/log?scope=cni&level=debug";
     for peer in [at("10.0.0.7:1"), at("[fd00::1]:1"), at("[::ffff:10.0.0.7]:1"), None] {
@@ -249,7 +249,7 @@ async fn only_root_of_this_machine_changes_anything() {
         }
     }
     assert_eq!(ask(&router, "GET /debug/log/cni", "").await.json()["level"], "info");
-    for peer in [root(), local("[::1]:1", Some(0)), Some(Peer::Socket)] {
+    for peer in [root(), local("[::1]:1", Some(0)), Some(ConnectionPeer::Socket)] {
         assert_eq!(ask_as(peer, &router, change, host, "").await.status, 200, "{peer:?}");
     }
 }
@@ -306,5 +306,5 @@ async fn pages_of_other_sites_read_and_change_nothing() {
     }
     let own = ask_as(root(), &router, change, &origin("http://localhost:9876"), "").await;
     assert_eq!(own.status, 200);
-    assert_eq!(ask_as(Some(Peer::Socket), &router, change, "host: agent", "").await.status, 200);
+    assert_eq!(ask_as(Some(ConnectionPeer::Socket), &router, change, "host: agent", "").await.status, 200);
 }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use axum::body::Body;
 use axum::http::{HeaderMap, Request};
 use http_body_util::BodyExt as _;
-use report::{CaptureState, Comparison, KernelView, PodState, Reason, RedirectionMode, RouteState, State};
+use report::{
+    CaptureState, Comparison, KernelView, PodState, RedirectionMode, RouteState, StateReason, StateReport,
+};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tower_service::Service as _;
@@ -17,7 +19,7 @@ use crate::logging::{LogFlags, LogOptions};
 /// Counts what it is asked.
 #[derive(Default)]
 pub(super) struct Fake {
-    pub(super) state: Arc<State>,
+    pub(super) state: Arc<StateReport>,
     pub(super) broken: AtomicBool,
     /// How long an observation takes.
     pub(super) takes: Duration,
@@ -35,8 +37,8 @@ impl Drop for Within<'_> {
     }
 }
 
-impl Inspect for Fake {
-    fn state(&self) -> Inspection<'_, Arc<State>> {
+impl StateInspector for Fake {
+    fn state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
         Box::pin(async {
             self.asked.fetch_add(1, Ordering::SeqCst);
             self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -49,7 +51,7 @@ impl Inspect for Fake {
         })
     }
 
-    fn explain(&self, namespace: String, name: String) -> Inspection<'_, Value> {
+    fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
         Box::pin(async move {
             let broken = self.broken.load(Ordering::SeqCst);
             let answer = || json!({"pod": format!("{namespace}/{name}")});
@@ -67,7 +69,7 @@ fn pod(number: usize) -> PodState {
         phase: "Running".to_owned(),
         capture: CaptureState::Captured,
         way: Some(RedirectionMode::Node),
-        reason: Reason {
+        reason: StateReason {
             code: "ambient-namespace".to_owned(),
             words: "its namespace is labelled".to_owned(),
         },
@@ -82,8 +84,8 @@ fn pod(number: usize) -> PodState {
 }
 
 /// With that many pods, of four kilobytes each.
-pub(super) fn state(pods: usize) -> Arc<State> {
-    let mut state = State { schema: report::SCHEMA.to_owned(), ..State::default() };
+pub(super) fn state(pods: usize) -> Arc<StateReport> {
+    let mut state = StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() };
     state.pods = (0..pods).map(pod).collect();
     let route = |metric| RouteState {
         place: "node".to_owned(),
@@ -99,7 +101,8 @@ pub(super) fn state(pods: usize) -> Arc<State> {
     Arc::new(state)
 }
 
-pub(super) const BUILD: Build = Build { version: "1.2.3", revision: "abc", status: "Clean", tag: "v1.2.3" };
+pub(super) const BUILD: BuildInfo =
+    BuildInfo { version: "1.2.3", revision: "abc", status: "Clean", tag: "v1.2.3" };
 
 /// A logger that writes nowhere that matters.
 pub(super) fn logger() -> Logger {
@@ -107,13 +110,13 @@ pub(super) fn logger() -> Logger {
     Logger::open(options.unwrap()).unwrap()
 }
 
-pub(super) fn page(state: &State) -> String {
+pub(super) fn page(state: &StateReport) -> String {
     assert!(state.version != "panic", "a page that panics");
     format!("<!doctype html><title>{} pods</title>", state.pods.len())
 }
 
 pub(super) fn router(fake: &Arc<Fake>) -> Router {
-    debug_router(Arc::clone(fake) as Arc<dyn Inspect>, page, logger(), BUILD)
+    debug_router(Arc::clone(fake) as Arc<dyn StateInspector>, page, logger(), BUILD)
 }
 
 #[derive(Debug)]
@@ -141,7 +144,7 @@ impl Answer {
 
 /// A request from an address, with more headers, one a line.
 pub(super) async fn ask_as(
-    peer: Option<Peer>,
+    peer: Option<ConnectionPeer>,
     router: &Router,
     line: &str,
     headers: &str,
@@ -162,12 +165,12 @@ pub(super) async fn ask_as(
 }
 
 /// A process of this user, over the loopback.
-pub(super) fn local(address: &str, user: Option<u32>) -> Option<Peer> {
-    Some(Peer::Local { address: address.parse().unwrap(), user })
+pub(super) fn local(address: &str, user: Option<u32>) -> Option<ConnectionPeer> {
+    Some(ConnectionPeer::Local { address: address.parse().unwrap(), user })
 }
 
 /// Root, over the loopback.
-pub(super) fn root() -> Option<Peer> {
+pub(super) fn root() -> Option<ConnectionPeer> {
     local("127.0.0.1:1", Some(0))
 }
 

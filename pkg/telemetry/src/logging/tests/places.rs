@@ -22,8 +22,8 @@ fn a_full_disk_loses_lines_and_nothing_else() {
     let good = directory.path().join("good");
     let targets = format!("/dev/full,{}", good.display());
     let logger = logger(&LogFlags { log_target: &targets, ..LogFlags::default() });
-    logger.emit(&record(Level::Info, "", "one", &[]));
-    logger.emit(&record(Level::Info, "", "two", &[]));
+    logger.emit(&record(LogLevel::Info, "", "one", &[]));
+    logger.emit(&record(LogLevel::Info, "", "two", &[]));
     assert_eq!(logger.dropped(), 2);
     assert_eq!(fs::read_to_string(good).unwrap().lines().count(), 2, "the other target has them");
 }
@@ -31,7 +31,7 @@ fn a_full_disk_loses_lines_and_nothing_else() {
 #[test]
 fn a_closed_pipe_loses_lines_and_nothing_else() {
     let (reader, writer) = io::pipe().unwrap();
-    let mut output = Output::standard(writer.as_fd()).unwrap();
+    let mut output = LogOutput::standard(writer.as_fd()).unwrap();
     assert!(output.write(b"read\n"));
     drop(reader);
     assert!(!output.write(b"lost\n"));
@@ -43,11 +43,11 @@ fn a_reader_that_stalls_delays_once_and_gets_whole_lines_later() {
     for anew in [true, false] {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut output = if anew {
-            let output = Output::standard(writer.as_fd()).unwrap();
+            let output = LogOutput::standard(writer.as_fd()).unwrap();
             drop(writer);
             output
         } else {
-            Output::new(std::os::fd::OwnedFd::from(writer).into())
+            LogOutput::new(std::os::fd::OwnedFd::from(writer).into())
         };
         let line = [b"x".repeat(999), b"\n".to_vec()].concat();
         let fitting = fill(&mut output, &line);
@@ -66,7 +66,7 @@ fn a_reader_that_stalls_delays_once_and_gets_whole_lines_later() {
 }
 
 /// How many lines fit, which ends after the time that a reader is given.
-fn fill(output: &mut Output, line: &[u8]) -> usize {
+fn fill(output: &mut LogOutput, line: &[u8]) -> usize {
     let start = Instant::now();
     let fitting = (0..1000).take_while(|_| output.write(line)).count();
     let waited = start.elapsed();
@@ -77,7 +77,7 @@ fn fill(output: &mut Output, line: &[u8]) -> usize {
 #[test]
 fn a_line_that_was_cut_is_ended_before_the_next() {
     let (mut reader, writer) = io::pipe().unwrap();
-    let mut output = Output::standard(writer.as_fd()).unwrap();
+    let mut output = LogOutput::standard(writer.as_fd()).unwrap();
     drop(writer);
     assert!(!output.write(&b"x".repeat(100_000)));
     assert!(!output.write(b"lost\n"));

@@ -1,4 +1,6 @@
-use report::{CaptureState, Difference, DifferenceKind, KernelView, Reason, RedirectionMode, ZtunnelState};
+use report::{
+    CaptureState, DifferenceKind, KernelView, RedirectionMode, StateDifference, StateReason, ZtunnelState,
+};
 
 use super::*;
 
@@ -11,7 +13,7 @@ fn pod(name: &str, capture: CaptureState) -> PodState {
         phase: "Running".into(),
         capture,
         way: Some(RedirectionMode::Node),
-        reason: Reason { code: "c".into(), words: "its namespace is labelled".into() },
+        reason: StateReason { code: "c".into(), words: "its namespace is labelled".into() },
         since: None,
         annotation: None,
         kernel: KernelView::default(),
@@ -22,38 +24,40 @@ fn pod(name: &str, capture: CaptureState) -> PodState {
     }
 }
 
-fn change(what: &str, error: Option<&str>) -> Change {
-    Change {
+fn change(what: &str, error: Option<&str>) -> ChangeRecord {
+    ChangeRecord {
         at: what.into(),
         cause: "drift".into(),
         what: what.into(),
         pod: None,
         took_ms: 1.0,
-        outcome: if error.is_some() { Outcome::Failed } else { Outcome::Done },
+        outcome: if error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Done },
         error: error.map(str::to_owned),
     }
 }
 
-fn lines(before: Option<&State>, now: &State) -> Vec<String> {
+fn lines(before: Option<&StateReport>, now: &StateReport) -> Vec<String> {
     let all = changes(before, now);
     all.iter().map(|event| event.line("T").split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
 #[test]
 fn nothing_is_said_of_what_is_the_same() {
-    let mut state = State { pods: vec![pod("a", CaptureState::Captured)], ..State::default() };
+    let mut state = StateReport { pods: vec![pod("a", CaptureState::Captured)], ..StateReport::default() };
     state.history = vec![change("x", None)];
     assert_eq!(lines(Some(&state), &state), Vec::<String>::new());
-    let later =
-        State { seen: report::Provenance { at: "later".into(), ..Default::default() }, ..state.clone() };
+    let later = StateReport {
+        seen: report::Provenance { at: "later".into(), ..Default::default() },
+        ..state.clone()
+    };
     assert_eq!(lines(Some(&state), &later), Vec::<String>::new());
 }
 
 #[test]
 fn it_begins_with_what_is_wrong() {
-    let mut state = State {
+    let mut state = StateReport {
         pods: vec![pod("a", CaptureState::Captured), pod("b", CaptureState::Held)],
-        ..State::default()
+        ..StateReport::default()
     };
     state.node.name = "n".into();
     state.node.trouble = Some("no ipset".into());
@@ -72,8 +76,10 @@ fn it_begins_with_what_is_wrong() {
 fn every_change_has_its_line() {
     let names =
         |names: &[&str]| names.iter().map(|name| pod(name, CaptureState::Captured)).collect::<Vec<_>>();
-    let mut before =
-        State { pods: names(&["same", "worse", "gone", "again", "why", "ill"]), ..State::default() };
+    let mut before = StateReport {
+        pods: names(&["same", "worse", "gone", "again", "why", "ill"]),
+        ..StateReport::default()
+    };
     before.ztunnels = vec![ZtunnelState { name: "z".into(), ready: true, ..ZtunnelState::default() }];
     before.history = vec![change("old", None)];
     let mut now = before.clone();
@@ -86,7 +92,7 @@ fn every_change_has_its_line() {
     now.pods.push(pod("new\x1b", CaptureState::Pending));
     now.ztunnels[0].active = true;
     now.network.links.difference =
-        vec![Difference { kind: DifferenceKind::Missing, family: None, what: "link x".into() }];
+        vec![StateDifference { kind: DifferenceKind::Missing, family: None, what: "link x".into() }];
     now.history = vec![change("newer", Some("no")), change("new", None), change("old", None)];
     now.node.started = Some("S".into());
     assert_eq!(
