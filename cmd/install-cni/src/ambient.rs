@@ -13,10 +13,10 @@ use agent::{
     PodFetcher, Reconciler, ReconcilerInbox,
 };
 use anyhow::{Context as _, Result, anyhow};
+use daemon_settings::{AmbientOptions, DaemonSettings, PodSource};
 use facts::follow_api;
 use hostfs::DirectoryWatcher;
 use model::{Namespace, Pod, PodName};
-use netns::Netns;
 use node_status::NodeInspector;
 use planner::{ambient::AMBIENT_REDIRECTION, node::ZtunnelFallback};
 use prometheus_client::registry::Registry;
@@ -30,54 +30,9 @@ use tracing::{info, warn};
 
 use crate::{
     cluster::{ClusterAccess, connect},
-    events::{EventServer, EventSettings},
-    settings::DaemonSettings,
+    events::EventServer,
     supervise::{begun_again, restarted},
 };
-
-/// Where pods are read from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PodSource {
-    /// The API server.
-    Api,
-    /// A directory of manifests.
-    Directory(PathBuf),
-}
-
-/// What the operator chose for ambient mode.
-#[derive(Clone, Debug)]
-pub(crate) struct AmbientOptions {
-    /// For the agent.
-    pub(crate) agent: agent::AgentSettings,
-    /// Where the plugin asks.
-    pub(crate) socket: PathBuf,
-    /// Where pods are read from.
-    pub(crate) source: PodSource,
-    /// A file that says what happens while no ztunnel is ready.
-    pub(crate) fallback_file: Option<PathBuf>,
-    /// The node's network namespace, if the daemon is in one of its own.
-    pub(crate) host_network: Option<PathBuf>,
-    /// For Istio's own plugin; `None`: it could not be served, because pods are captured on the node.
-    pub(crate) events: Option<EventSettings>,
-}
-
-impl AmbientOptions {
-    /// The node's network namespace; `None`: the daemon's own.
-    pub(crate) fn node(&self) -> Result<Option<Netns>> {
-        let node = self.host_network.as_ref().map(Netns::open).transpose();
-        node.context("cannot open the node's network namespace")
-    }
-
-    /// Takes everything off the node's network. Answers with what could not be removed, in sentences.
-    pub(crate) fn uninstall(&self) -> Vec<String> {
-        let remove = || agent::uninstall(&self.agent);
-        match self.node() {
-            Ok(None) => remove(),
-            Ok(Some(node)) => node.run_in(remove).unwrap_or_else(|error| vec![error.to_string()]),
-            Err(error) => vec![format!("{error:#}")],
-        }
-    }
-}
 
 /// Requests to mark pods that wait; more come again.
 const MARKS: usize = 1024;
@@ -122,9 +77,10 @@ pub(crate) fn start(
     let (notify, notices) = mpsc::channel(NOTICES);
     let notify = Box::new(move |notice| drop(notify.try_send(notice)));
     let settings = Arc::new(ambient.agent.clone());
-    let node = ambient.node()?;
+    let open_node = || ambient.node().context("cannot open the node's network namespace");
+    let node = open_node()?;
     let (handle, inbox) = ReconcilerInbox::new();
-    let inspector = Some(NodeInspector::new(Arc::clone(&settings), handle.clone(), ambient.node()?));
+    let inspector = Some(NodeInspector::new(Arc::clone(&settings), handle.clone(), open_node()?));
     let (opened, open) = std::sync::mpsc::channel();
     let (say, ended) = oneshot::channel();
     let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use daemon_settings::{AgentIdentity, DaemonSettings};
 use futures_util::StreamExt as _;
 use installer::InstallerHandle;
 use kubeio::{ApiConnection, ApiErrorKind, Error, KubeClient, ObjectRef};
@@ -18,7 +19,6 @@ use tracing::{debug, info, warn};
 
 use crate::{
     notices::{self, NoticeReceivers},
-    settings::{AgentIdentity, DaemonSettings},
     shutdown::{self, DaemonSetPresence, OwnPod, SharedShutdownFacts},
 };
 

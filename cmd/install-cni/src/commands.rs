@@ -13,7 +13,7 @@ use std::{ffi::OsString, process::ExitCode};
 use anyhow::Result;
 use flags::{Flag, FlagValues, ParseOutcome};
 
-use crate::settings::{DaemonSettings, HostEnvironment, ProcessEnvironment};
+use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
 pub(crate) use output::{OutputOptions, is_on};
 pub(crate) use removal::show as show_removal;
 
@@ -190,11 +190,11 @@ pub(crate) fn run(command: CliCommand, arguments: Vec<OsString>) -> ExitCode {
 
 fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     // One command is read in the life of a process.
-    let table: &'static [Flag] = [command.flags(), crate::FLAGS.as_slice()].concat().leak();
+    let table: &'static [Flag] = [command.flags(), options::ALL.as_slice()].concat().leak();
     let around = |name: &str| ProcessEnvironment.variable(name);
     let request = match command {
-        CliCommand::Explain => flags::parse_with_words(table, crate::STYLE, arguments, around)?,
-        _ => flags::parse(table, crate::STYLE, arguments, around)?,
+        CliCommand::Explain => flags::parse_with_words(table, options::STYLE, arguments, around)?,
+        _ => flags::parse(table, options::STYLE, arguments, around)?,
     };
     let values = match request {
         ParseOutcome::Run(values) => values,

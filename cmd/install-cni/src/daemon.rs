@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
+use daemon_settings::{AmbientOptions, DaemonSettings, DebugAddress};
 use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerNotice, InstallerStatus};
 use prometheus_client::registry::Registry;
 use retry::LastError;
@@ -32,7 +33,6 @@ use crate::{
     condition,
     node_lock::NodeLock,
     notices::NoticeReceivers,
-    settings::{DaemonSettings, DebugAddress},
     shutdown::{self, ShutdownVerdict},
     sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics},
     state_collector::{self, StateCollector},
@@ -352,7 +352,7 @@ impl Daemon {
         owner.settle();
         owner.unmark_all();
         drop(owner); // with it ends the list of marks
-        let errors = self.settings.ambient.as_ref().map_or_else(Vec::new, ambient::AmbientOptions::uninstall);
+        let errors = self.settings.ambient.as_ref().map_or_else(Vec::new, AmbientOptions::uninstall);
         if timeout(LAST_PASS, agent.marker).await.is_err() {
             warn!(target: "ambient", "not all pods could be told to be outside of the mesh");
         }

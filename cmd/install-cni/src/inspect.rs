@@ -10,9 +10,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use daemon_settings::DaemonSettings;
 use report::{Explanation, SCHEMA, StateReport, Unobserved};
 
-use crate::{settings::DaemonSettings, standalone};
+use crate::standalone;
 
 /// For the whole exchange with the agent: it may be in the middle of a pass, and looks at the kernel then.
 pub(crate) const LIMIT: Duration = Duration::from_secs(25);

@@ -1,7 +1,7 @@
 //! `install-cni`: the daemon that puts the plugin on the node and keeps it there.
 //!
-//! The way of a start: [`options`] what can be said, [`settings`] all of it checked before anything is opened, [`daemon`]
-//! the parts put together, [`cluster`] what it follows in the API, [`shutdown`] what a SIGTERM means; [`ambient`] the
+//! The way of a start: [`daemon_settings`] all settings, checked before anything is opened, [`daemon`] the parts put
+//! together, [`cluster`] what it follows in the API, [`shutdown`] what a SIGTERM means; [`ambient`] the
 //! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
 //! [`commands`] those that show what is there, out of what [`inspect`] gets from the agent, or [`standalone`] without one.
 
@@ -14,8 +14,6 @@ mod events;
 mod inspect;
 mod node_lock;
 mod notices;
-mod options;
-mod settings;
 mod shutdown;
 mod sidecar_drift;
 mod standalone;
@@ -33,8 +31,8 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
-use settings::{DaemonSettings, HostEnvironment as _, ProcessEnvironment};
+use daemon_settings::{DaemonSettings, HostEnvironment as _, ProcessEnvironment, options};
+use flags::{Flag, FlagValues, ParseOutcome};
 
 const USAGE: &str = "install-cni installs the CNI plugin istio-cni on this node, and keeps it installed.
 
@@ -46,13 +44,8 @@ Usage: install-cni [flags]
 
 Each flag can also be given by the variable that is shown in brackets; the flag wins.";
 
-const STYLE: FlagStyle = FlagStyle { ignored: options::REMOVED };
-
-static FLAGS: LazyLock<Vec<Flag>> =
-    LazyLock::new(|| [options::FLAGS, options::IN_POD, options::NEWER, flags::LOGGING].concat());
-
 static UNINSTALL: LazyLock<Vec<Flag>> =
-    LazyLock::new(|| [commands::REMOVAL.to_vec(), FLAGS.clone()].concat());
+    LazyLock::new(|| [commands::REMOVAL.to_vec(), options::ALL.clone()].concat());
 
 fn main() -> ExitCode {
     match run(env::args_os().skip(1).collect()) {
@@ -109,14 +102,14 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
         Some(word @ ("completion" | "collateral")) => bail!("{word} is not provided; see --help"),
         _ => {}
     }
-    let Some(values) = read(USAGE, FLAGS.as_slice(), arguments)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(values) = read(USAGE, options::ALL.as_slice(), arguments)? else { return Ok(ExitCode::SUCCESS) };
     let (settings, log) = DaemonSettings::read(&values, &ProcessEnvironment)?;
     daemon::run(settings, log)
 }
 
 /// None when the call only asked for an explanation, which it has then.
 fn read(usage: &str, table: &'static [Flag], arguments: Vec<OsString>) -> Result<Option<FlagValues>> {
-    match flags::parse(table, STYLE, arguments, |name| ProcessEnvironment.variable(name))? {
+    match flags::parse(table, options::STYLE, arguments, |name| ProcessEnvironment.variable(name))? {
         ParseOutcome::Run(values) => Ok(Some(values)),
         ParseOutcome::Help => {
             io::stdout().write_all(flags::help(usage, table).as_bytes())?;

@@ -4,13 +4,12 @@
 use std::time::Duration;
 
 use agent::{NoticeLevel, NoticeSubject};
+use daemon_settings::{DaemonSettings, PodSource};
 use kubeio::{ApiErrorKind, EventLevel, EventRecorder, EventSubject, KubeClient, KubeEvent};
 use model::{Pod, PodName};
 use retry::LastError;
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
-
-use crate::{ambient::PodSource, settings::DaemonSettings};
 
 /// For the question who we are.
 const LIMIT: Duration = Duration::from_secs(10);

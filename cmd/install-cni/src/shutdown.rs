@@ -15,7 +15,7 @@ use model::{DaemonSet, Namespace, Node};
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time::{sleep, timeout};
 
-use crate::settings::{AgentIdentity, CleanupOnExit};
+use daemon_settings::{AgentIdentity, CleanupOnExit};
 
 mod verdict;
 

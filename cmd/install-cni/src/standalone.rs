@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use daemon_settings::{AmbientOptions, DaemonSettings};
 use node_status::SidecarNodeInspector;
 use report::{NetworkState, NodeState, Observer, Provenance, StateReport, Unobserved};
 
 use crate::{
-    ambient::AmbientOptions,
     inspect::{self, MAX_DOCUMENT},
-    settings::DaemonSettings,
     state_collector,
 };
 
@@ -71,7 +70,8 @@ fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
         Ok(node) => node_status::look_alone(&ambient.agent, node.as_ref(), last),
         Err(error) => {
             let mut state = last.unwrap_or_else(state_collector::empty);
-            let blind = Unobserved { what: "the node's network".to_owned(), why: format!("{error:#}") };
+            let blind =
+                Unobserved { what: "the node's network".to_owned(), why: format!("cannot open it: {error}") };
             state.seen = Provenance { at: agent::now(), blind: vec![blind], ..Provenance::default() };
             state
         }

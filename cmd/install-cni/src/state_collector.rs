@@ -14,6 +14,7 @@ use std::{
 };
 
 use agent::{AgentNotice, NoticeSubject};
+use daemon_settings::{AgentIdentity, DaemonSettings};
 use node_status::{NodeInspector, SidecarNodeInspector};
 use report::{
     CaptureState, InstalledFile, KernelView, NetworkState, Observer, PartHealth, PodState, Provenance,
@@ -28,11 +29,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use crate::{
-    daemon::HealthProbe,
-    settings::{AgentIdentity, DaemonSettings},
-    sidecar_drift::SidecarDriftChecker,
-};
+use crate::{daemon::HealthProbe, sidecar_drift::SidecarDriftChecker};
 
 /// After a look of this length, a pause of so many times its length, and at most so long.
 const REST: u32 = 3;

@@ -4,6 +4,7 @@
 use std::{os::unix::net::UnixStream, process::ExitCode, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
+use daemon_settings::DaemonSettings;
 use flags::FlagValues;
 use installer::{Installer, InstallerMetrics, InstallerStatus};
 use prometheus_client::registry::Registry;
@@ -14,7 +15,6 @@ use crate::{
     commands::{self, OutputOptions},
     inspect,
     node_lock::NodeLock,
-    settings::DaemonSettings,
     state_collector,
 };
 

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use daemon_settings::options;
 
 const ALL: [&str; 7] = ["state", "explain", "list", "verify", "plan", "bundle", "watch"];
 
@@ -10,7 +11,7 @@ fn each_has_a_name_an_explanation_and_flags_that_mean_one_thing() {
         let command = CliCommand::of(word).unwrap();
         assert!(command.usage().starts_with(&format!("install-cni {word} ")), "{word}");
         assert!(command.usage().contains("Exit status 0: "), "{word}");
-        let all = [command.flags(), crate::FLAGS.as_slice()].concat();
+        let all = [command.flags(), options::ALL.as_slice()].concat();
         let names: BTreeSet<&str> = all.iter().map(|flag| flag.long).collect();
         assert_eq!(names.len(), all.len(), "{word}: a flag is there twice");
     }

@@ -9,10 +9,11 @@ use std::{
 };
 
 use cni_types::run_dir;
+use daemon_settings::DaemonSettings;
 use report::{Comparison, FirewallRule, StateReport, explain, tables};
 
 use super::redact;
-use crate::{inspect, settings::DaemonSettings};
+use crate::inspect;
 
 /// The end of a log that is long.
 const MAX_LOG: u64 = 4 * 1024 * 1024;

@@ -1,215 +1,218 @@
 //! Every flag of `install-cni`, with its variable and default. They are Istio's, but for those below the line.
+#![expect(missing_docs, reason = "each flag has its help text")]
 
 mod inpod;
 mod newer;
 
-use flags::Flag;
+use std::sync::LazyLock;
 
-pub(crate) use inpod::*;
-pub(crate) use newer::*;
+use flags::{Flag, FlagStyle};
 
-pub(crate) const CNI_NET_DIR: Flag = Flag {
+pub use inpod::*;
+pub use newer::*;
+
+pub const CNI_NET_DIR: Flag = Flag {
     long: "cni-net-dir",
     env: &["CNI_NET_DIR"],
     default: "/etc/cni/net.d",
     help: "CNI configuration directory on the host",
     ..Flag::VALUE
 };
-pub(crate) const MOUNTED_CNI_NET_DIR: Flag = Flag {
+pub const MOUNTED_CNI_NET_DIR: Flag = Flag {
     long: "mounted-cni-net-dir",
     env: &["MOUNTED_CNI_NET_DIR"],
     default: "/host/etc/cni/net.d",
     help: "that directory as mounted in the container",
     ..Flag::VALUE
 };
-pub(crate) const CNI_CONF_NAME: Flag = Flag {
+pub const CNI_CONF_NAME: Flag = Flag {
     long: "cni-conf-name",
     env: &["CNI_CONF_NAME"],
     help: "configuration file to add the istio-cni entry to; empty: the first one",
     ..Flag::VALUE
 };
-pub(crate) const CHAINED_CNI_PLUGIN: Flag = Flag {
+pub const CHAINED_CNI_PLUGIN: Flag = Flag {
     long: "chained-cni-plugin",
     env: &["CHAINED_CNI_PLUGIN"],
     default: "true",
     help: "chain istio-cni after the existing plugins; false: write a standalone configuration",
     ..Flag::SWITCH
 };
-pub(crate) const CNI_NETWORK_CONFIG: Flag = Flag {
+pub const CNI_NETWORK_CONFIG: Flag = Flag {
     long: "cni-network-config",
     env: &["CNI_NETWORK_CONFIG"],
     help: "template of the istio-cni entry; without any template, the entry is built from the settings, as in Istio 1.29 to 1.31",
     ..Flag::VALUE
 };
-pub(crate) const CNI_NETWORK_CONFIG_FILE: Flag = Flag {
+pub const CNI_NETWORK_CONFIG_FILE: Flag = Flag {
     long: "cni-network-config-file",
     env: &["CNI_NETWORK_CONFIG_FILE"],
     help: "file with the template; overrides --cni-network-config if it exists",
     ..Flag::VALUE
 };
-pub(crate) const LOG_LEVEL: Flag = Flag {
+pub const LOG_LEVEL: Flag = Flag {
     long: "log-level",
     env: &["LOG_LEVEL"],
     default: "warn",
     help: "value of __LOG_LEVEL__ in the template",
     ..Flag::VALUE
 };
-pub(crate) const KUBECFG_FILE_NAME: Flag = Flag {
+pub const KUBECFG_FILE_NAME: Flag = Flag {
     long: "kubecfg-file-name",
     env: &["KUBECFG_FILE_NAME"],
     default: "ZZZ-istio-cni-kubeconfig",
     help: "file name of the plugin's kubeconfig in the CNI configuration directory (with a template)",
     ..Flag::VALUE
 };
-pub(crate) const KUBECONFIG_MODE: Flag = Flag {
+pub const KUBECONFIG_MODE: Flag = Flag {
     long: "kubeconfig-mode",
     env: &["KUBECONFIG_MODE"],
     default: "0600",
     help: "permission bits of the kubeconfig",
     ..Flag::VALUE
 };
-pub(crate) const KUBE_CA_FILE: Flag = Flag {
+pub const KUBE_CA_FILE: Flag = Flag {
     long: "kube-ca-file",
     env: &["KUBE_CA_FILE"],
     help: "CA certificates of the API server; empty: the service account's",
     ..Flag::VALUE
 };
-pub(crate) const SKIP_TLS_VERIFY: Flag = Flag {
+pub const SKIP_TLS_VERIFY: Flag = Flag {
     long: "skip-tls-verify",
     env: &["SKIP_TLS_VERIFY"],
     help: "do not verify the API server's certificate (insecure)",
     ..Flag::SWITCH
 };
-pub(crate) const MONITORING_PORT: Flag = Flag {
+pub const MONITORING_PORT: Flag = Flag {
     long: "monitoring-port",
     env: &["MONITORING_PORT"],
     default: "15014",
     help: "port of /metrics; 0 or less disables it",
     ..Flag::VALUE
 };
-pub(crate) const LOG_UDS_ADDRESS: Flag = Flag {
+pub const LOG_UDS_ADDRESS: Flag = Flag {
     long: "log-uds-address",
     env: &["LOG_UDS_ADDRESS"],
     default: "/var/run/istio-cni/log.sock",
     help: "socket that receives the plugin's log lines; empty disables it; default in --cni-agent-run-dir",
     ..Flag::VALUE
 };
-pub(crate) const AMBIENT_ENABLED: Flag = Flag {
+pub const AMBIENT_ENABLED: Flag = Flag {
     long: "ambient-enabled",
     env: &["AMBIENT_ENABLED"],
     help: "enable ambient mode on this node",
     ..Flag::SWITCH
 };
-pub(crate) const EBPF_ENABLED: Flag = Flag {
+pub const EBPF_ENABLED: Flag = Flag {
     long: "ebpf-enabled",
     env: &["EBPF_ENABLED"],
     help: "accepted for compatibility; there is no eBPF mode",
     ..Flag::SWITCH
 };
-pub(crate) const REPAIR_ENABLED: Flag = Flag {
+pub const REPAIR_ENABLED: Flag = Flag {
     long: "repair-enabled",
     env: &["REPAIR_ENABLED"],
     default: "true",
     help: "repair pods that started before the plugin was installed",
     ..Flag::SWITCH
 };
-pub(crate) const REPAIR_DELETE_PODS: Flag = Flag {
+pub const REPAIR_DELETE_PODS: Flag = Flag {
     long: "repair-delete-pods",
     env: &["REPAIR_DELETE_PODS"],
     help: "repair broken pods by deleting them",
     ..Flag::SWITCH
 };
-pub(crate) const REPAIR_LABEL_PODS: Flag = Flag {
+pub const REPAIR_LABEL_PODS: Flag = Flag {
     long: "repair-label-pods",
     env: &["REPAIR_LABEL_PODS"],
     help: "label broken pods",
     ..Flag::SWITCH
 };
-pub(crate) const REPAIR_REPAIR_PODS: Flag = Flag {
+pub const REPAIR_REPAIR_PODS: Flag = Flag {
     long: "repair-repair-pods",
     env: &["REPAIR_REPAIR_PODS"],
     help: "repair broken pods in place",
     ..Flag::SWITCH
 };
-pub(crate) const REPAIR_BROKEN_POD_LABEL_KEY: Flag = Flag {
+pub const REPAIR_BROKEN_POD_LABEL_KEY: Flag = Flag {
     long: "repair-broken-pod-label-key",
     env: &["REPAIR_BROKEN_POD_LABEL_KEY"],
     default: "cni.istio.io/uninitialized",
     help: "key of the label for broken pods",
     ..Flag::VALUE
 };
-pub(crate) const REPAIR_BROKEN_POD_LABEL_VALUE: Flag = Flag {
+pub const REPAIR_BROKEN_POD_LABEL_VALUE: Flag = Flag {
     long: "repair-broken-pod-label-value",
     env: &["REPAIR_BROKEN_POD_LABEL_VALUE"],
     default: "true",
     help: "its value",
     ..Flag::VALUE
 };
-pub(crate) const REPAIR_NODE_NAME: Flag = Flag {
+pub const REPAIR_NODE_NAME: Flag = Flag {
     long: "repair-node-name",
     env: &["REPAIR_NODE_NAME"],
     help: "node whose pods are checked for repair",
     ..Flag::VALUE
 };
-pub(crate) const REPAIR_SIDECAR_ANNOTATION: Flag = Flag {
+pub const REPAIR_SIDECAR_ANNOTATION: Flag = Flag {
     long: "repair-sidecar-annotation",
     env: &["REPAIR_SIDECAR_ANNOTATION"],
     default: "sidecar.istio.io/status",
     help: "annotation that identifies injected pods",
     ..Flag::VALUE
 };
-pub(crate) const REPAIR_INIT_CONTAINER_NAME: Flag = Flag {
+pub const REPAIR_INIT_CONTAINER_NAME: Flag = Flag {
     long: "repair-init-container-name",
     env: &["REPAIR_INIT_CONTAINER_NAME"],
     default: "istio-validation",
     help: "init container whose failure marks a pod as broken",
     ..Flag::VALUE
 };
-pub(crate) const REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE: Flag = Flag {
+pub const REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE: Flag = Flag {
     long: "repair-init-container-termination-message",
     env: &["REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE"],
     help: "its termination message to match; empty matches any",
     ..Flag::VALUE
 };
-pub(crate) const REPAIR_INIT_CONTAINER_EXIT_CODE: Flag = Flag {
+pub const REPAIR_INIT_CONTAINER_EXIT_CODE: Flag = Flag {
     long: "repair-init-container-exit-code",
     env: &["REPAIR_INIT_CONTAINER_EXIT_CODE"],
     default: "126",
     help: "its exit code to match; 0 matches any",
     ..Flag::VALUE
 };
-pub(crate) const REPAIR_LABEL_SELECTORS: Flag = Flag {
+pub const REPAIR_LABEL_SELECTORS: Flag = Flag {
     long: "repair-label-selectors",
     env: &["REPAIR_LABEL_SELECTORS"],
     help: "label selector of pods to check",
     ..Flag::VALUE
 };
-pub(crate) const REPAIR_FIELD_SELECTORS: Flag = Flag {
+pub const REPAIR_FIELD_SELECTORS: Flag = Flag {
     long: "repair-field-selectors",
     env: &["REPAIR_FIELD_SELECTORS"],
     help: "field selector of pods to check",
     ..Flag::VALUE
 };
-pub(crate) const CTRLZ_PORT: Flag = Flag {
+pub const CTRLZ_PORT: Flag = Flag {
     long: "ctrlz_port",
     default: "9876",
     help: "port of the node's debug page and state JSON; 0 or less disables it",
     ..Flag::VALUE
 };
-pub(crate) const CTRLZ_ADDRESS: Flag = Flag {
+pub const CTRLZ_ADDRESS: Flag = Flag {
     long: "ctrlz_address",
     default: "localhost",
     help: "address to listen on; * listens on all",
     ..Flag::VALUE
 };
 // Istio's newer releases have these two.
-pub(crate) const ISTIO_OWNED_CNI_CONFIG: Flag = Flag {
+pub const ISTIO_OWNED_CNI_CONFIG: Flag = Flag {
     long: "istio-owned-cni-config",
     env: &["ISTIO_OWNED_CNI_CONFIG"],
     help: "write a complete copy of the configuration, with the istio-cni entry, to a file that sorts first",
     ..Flag::SWITCH
 };
-pub(crate) const ISTIO_OWNED_CNI_CONFIG_FILENAME: Flag = Flag {
+pub const ISTIO_OWNED_CNI_CONFIG_FILENAME: Flag = Flag {
     long: "istio-owned-cni-config-filename",
     env: &["ISTIO_OWNED_CNI_CONFIG_FILENAME", "ISTIO_OWNED_CNI_CONF_FILENAME"],
     default: "02-istio-cni.conflist",
@@ -217,148 +220,148 @@ pub(crate) const ISTIO_OWNED_CNI_CONFIG_FILENAME: Flag = Flag {
     ..Flag::VALUE
 };
 // And Millrace has these.
-pub(crate) const CNI_CONFIG_MAP: Flag = Flag {
+pub const CNI_CONFIG_MAP: Flag = Flag {
     long: "cni-config-map",
     env: &["CNI_CONFIG_MAP"],
     help: "ConfigMap ([namespace/]name) with the template, watched for changes; empty disables it",
     ..Flag::VALUE
 };
-pub(crate) const CNI_CONFIG_MAP_KEY: Flag = Flag {
+pub const CNI_CONFIG_MAP_KEY: Flag = Flag {
     long: "cni-config-map-key",
     env: &["CNI_CONFIG_MAP_KEY"],
     default: "cni_network_config",
     help: "key of the template in the ConfigMap",
     ..Flag::VALUE
 };
-pub(crate) const WRITE_KUBECONFIG: Flag = Flag {
+pub const WRITE_KUBECONFIG: Flag = Flag {
     long: "write-kubeconfig",
     env: &["WRITE_KUBECONFIG"],
     default: "true",
     help: "write the plugin's kubeconfig; false: the plugin queries only the agent",
     ..Flag::SWITCH
 };
-pub(crate) const CLEANUP_ON_EXIT: Flag = Flag {
+pub const CLEANUP_ON_EXIT: Flag = Flag {
     long: "cleanup-on-exit",
     env: &["CLEANUP_ON_EXIT"],
     default: "auto",
     help: "when to remove everything at shutdown: auto (the DaemonSet is deleted or no longer selects this node), always, never",
     ..Flag::VALUE
 };
-pub(crate) const DAEMON_SET: Flag = Flag {
+pub const DAEMON_SET: Flag = Flag {
     long: "daemon-set",
     env: &["DAEMON_SET"],
     help: "name of the agent's DaemonSet; empty: the owner of the agent's pod, else istio-cni-node",
     ..Flag::VALUE
 };
-pub(crate) const NODE_CONDITION: Flag = Flag {
+pub const NODE_CONDITION: Flag = Flag {
     long: "node-condition",
     env: &["NODE_CONDITION"],
     help: "maintain the node condition IstioCNIReady (requires permission to patch nodes/status)",
     ..Flag::SWITCH
 };
-pub(crate) const POD_NAMESPACE: Flag = Flag {
+pub const POD_NAMESPACE: Flag = Flag {
     long: "pod-namespace",
     env: &["POD_NAMESPACE"],
     help: "the agent's namespace; empty: the service account's",
     ..Flag::VALUE
 };
-pub(crate) const POD_NAME: Flag = Flag {
+pub const POD_NAME: Flag = Flag {
     long: "pod-name",
     env: &["POD_NAME"],
     help: "the agent's pod; empty: the host name",
     ..Flag::VALUE
 };
-pub(crate) const NODE_NAME: Flag = Flag {
+pub const NODE_NAME: Flag = Flag {
     long: "node-name",
     env: &["NODE_NAME", "KUBERNETES_NODE_NAME"],
     help: "the agent's node; empty: --repair-node-name, else the host name",
     ..Flag::VALUE
 };
 // Ambient mode.
-pub(crate) const POD_SOURCE: Flag = Flag {
+pub const POD_SOURCE: Flag = Flag {
     long: "pod-source",
     env: &["POD_SOURCE"],
     default: "api",
     help: "source of pods and namespaces: api, or dir:<path> for a directory of manifests",
     ..Flag::VALUE
 };
-pub(crate) const AGENT_SOCKET: Flag = Flag {
+pub const AGENT_SOCKET: Flag = Flag {
     long: "agent-socket",
     env: &["AGENT_SOCKET"],
     default: "/var/run/istio-cni/agent.sock",
     help: "socket for requests of the plugin; default in --cni-agent-run-dir",
     ..Flag::VALUE
 };
-pub(crate) const AMBIENT_CONFIG_FILE: Flag = Flag {
+pub const AMBIENT_CONFIG_FILE: Flag = Flag {
     long: "ambient-config-file",
     env: &["AMBIENT_CONFIG_FILE"],
     default: "/etc/ambient-config/config.json",
     help: "configuration file shared by agent and plugin",
     ..Flag::VALUE
 };
-pub(crate) const NO_ZTUNNEL_POLICY: Flag = Flag {
+pub const NO_ZTUNNEL_POLICY: Flag = Flag {
     long: "no-ztunnel-policy",
     env: &["NO_ZTUNNEL_POLICY"],
     default: "hold",
     help: "policy for TCP of enrolled pods while no ztunnel is ready: hold, reject or open",
     ..Flag::VALUE
 };
-pub(crate) const NO_ZTUNNEL_POLICY_FILE: Flag = Flag {
+pub const NO_ZTUNNEL_POLICY_FILE: Flag = Flag {
     long: "no-ztunnel-policy-file",
     env: &["NO_ZTUNNEL_POLICY_FILE"],
     help: "file with the policy, watched for changes, such as a mounted ConfigMap; empty disables it",
     ..Flag::VALUE
 };
-pub(crate) const SYSTEM_NAMESPACE: Flag = Flag {
+pub const SYSTEM_NAMESPACE: Flag = Flag {
     long: "system-namespace",
     env: &["SYSTEM_NAMESPACE"],
     default: "istio-system",
     help: "namespace of ztunnel's pods; by default also the agent's own",
     ..Flag::VALUE
 };
-pub(crate) const ZTUNNEL_SERVICE_ACCOUNT: Flag = Flag {
+pub const ZTUNNEL_SERVICE_ACCOUNT: Flag = Flag {
     long: "ztunnel-service-account",
     env: &["ZTUNNEL_SERVICE_ACCOUNT"],
     default: "ztunnel",
     help: "service account of ztunnel's pods",
     ..Flag::VALUE
 };
-pub(crate) const ZTUNNEL_LABEL: Flag = Flag {
+pub const ZTUNNEL_LABEL: Flag = Flag {
     long: "ztunnel-label",
     env: &["ZTUNNEL_LABEL"],
     default: "app=ztunnel",
     help: "label of ztunnel's pods",
     ..Flag::VALUE
 };
-pub(crate) const AMBIENT_LINKS: Flag = Flag {
+pub const AMBIENT_LINKS: Flag = Flag {
     long: "ambient-links",
     env: &["AMBIENT_LINKS"],
     default: "veth",
     help: "kind of the links to ztunnel: veth, geneve or vxlan",
     ..Flag::VALUE
 };
-pub(crate) const AMBIENT_TABLES: Flag = Flag {
+pub const AMBIENT_TABLES: Flag = Flag {
     long: "ambient-tables",
     env: &["AMBIENT_TABLES"],
     default: "100,101,110,120,130",
     help: "routing tables: inbound, outbound, and the first of two each for inbound, outbound and return of a slot",
     ..Flag::VALUE
 };
-pub(crate) const AMBIENT_RULE_PRIORITY: Flag = Flag {
+pub const AMBIENT_RULE_PRIORITY: Flag = Flag {
     long: "ambient-rule-priority",
     env: &["AMBIENT_RULE_PRIORITY"],
     default: "100",
     help: "priority of the first of ten policy rules",
     ..Flag::VALUE
 };
-pub(crate) const NETNS_DIR: Flag = Flag {
+pub const NETNS_DIR: Flag = Flag {
     long: "netns-dir",
     env: &["NETNS_DIR"],
     default: "/var/run/netns",
     help: "where the container runtime mounts network namespaces; also searched below --host-root",
     ..Flag::VALUE
 };
-pub(crate) const FORCE_IPTABLES_BINARY: Flag = Flag {
+pub const FORCE_IPTABLES_BINARY: Flag = Flag {
     long: "force-iptables-binary",
     env: &["FORCE_IPTABLES_BINARY"],
     help: "iptables backend of the node: nft or legacy; empty: the one in use",
@@ -366,7 +369,7 @@ pub(crate) const FORCE_IPTABLES_BINARY: Flag = Flag {
 };
 
 /// What the daemon takes. Logging flags come in addition ([`flags::LOGGING`]).
-pub(crate) const FLAGS: &[Flag] = &[
+pub const FLAGS: &[Flag] = &[
     CNI_NET_DIR,
     MOUNTED_CNI_NET_DIR,
     CNI_CONF_NAME,
@@ -427,7 +430,7 @@ pub(crate) const FLAGS: &[Flag] = &[
 ];
 
 /// What Istio removed with 1.19: accepted, without effect.
-pub(crate) const REMOVED: &[Flag] = &[
+pub const REMOVED: &[Flag] = &[
     Flag { long: "update-cni-binaries", env: &["UPDATE_CNI_BINARIES"], default: "true", ..Flag::SWITCH },
     Flag { long: "skip-cni-binaries", env: &["SKIP_CNI_BINARIES"], ..Flag::VALUE },
     Flag { long: "cni-enable-install", env: &["CNI_ENABLE_INSTALL"], default: "true", ..Flag::SWITCH },
@@ -435,16 +438,19 @@ pub(crate) const REMOVED: &[Flag] = &[
     Flag { long: "repair-run-as-daemon", default: "true", ..Flag::SWITCH }, // Istio's chart sets the variable to this day
 ];
 
+/// How the flags are read.
+pub const STYLE: FlagStyle = FlagStyle { ignored: REMOVED };
+
+/// Every flag.
+pub static ALL: LazyLock<Vec<Flag>> = LazyLock::new(|| [FLAGS, IN_POD, NEWER, flags::LOGGING].concat());
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// How many flags a source file defines.
     fn defined(source: &str) -> usize {
-        source
-            .lines()
-            .filter(|line| line.starts_with("pub(crate) const") && line.contains(": Flag = "))
-            .count()
+        source.lines().filter(|line| line.starts_with("pub const") && line.contains(": Flag = ")).count()
     }
 
     #[test]

@@ -17,11 +17,11 @@ pub(super) const TEMPLATE: Flag = options::CNI_NETWORK_CONFIG;
 
 /// Where the debug state is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DebugAddress {
+pub struct DebugAddress {
     /// `localhost`, `*`, or an IP address.
-    pub(crate) address: String,
+    pub address: String,
     /// The port.
-    pub(crate) port: u16,
+    pub port: u16,
 }
 
 impl SettingsReader<'_> {
@@ -66,17 +66,20 @@ pub(super) fn config(values: &FlagValues) -> Vec<EffectiveSetting> {
 
 impl DaemonSettings {
     /// The file with the last debug state, for commands that find no agent.
-    pub(crate) fn last_state(&self) -> PathBuf {
+    #[must_use]
+    pub fn last_state(&self) -> PathBuf {
         self.debug_socket.with_file_name(LAST_STATE)
     }
 
     /// Since when the plugin's credential has been refused.
-    pub(crate) fn refused_credential(&self) -> PathBuf {
+    #[must_use]
+    pub fn refused_credential(&self) -> PathBuf {
         self.debug_socket.with_file_name(wire::REFUSED_CREDENTIAL)
     }
 
     /// What the plugin notes of its ADDs.
-    pub(crate) fn records(&self) -> PathBuf {
+    #[must_use]
+    pub fn records(&self) -> PathBuf {
         self.debug_socket.with_file_name(wire::RECORDS)
     }
 }

@@ -1,4 +1,5 @@
-//! Flags and environment, checked and typed, with every mistake reported at once.
+//! The settings of `install-cni`: [`options`] its flags and variables, [`DaemonSettings`] their values, checked and typed,
+//! with every mistake reported at once.
 
 use std::{fmt, fs, path::PathBuf};
 
@@ -10,23 +11,26 @@ use report::EffectiveSetting;
 use telemetry::logging::{LogFlags, LogOptions, OutputLevel};
 
 mod ambient;
+mod ambient_options;
 mod debug;
 mod entry;
+mod host_paths;
 mod installation;
+pub mod options;
 mod token;
 
-use crate::{ambient::AmbientOptions, options};
-
-pub(crate) use debug::DebugAddress;
+pub use ambient_options::{AmbientOptions, PodSource};
+pub use debug::DebugAddress;
 use debug::{TEMPLATE, config};
+pub use host_paths::{EventSettings, HostPaths};
 
 /// Where the kubelet mounts the service account.
-pub(crate) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Name of the socket on which the agent tells of itself.
 const DEBUG_SOCKET: &str = "debug.sock";
 /// When to take everything away at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CleanupOnExit {
+pub enum CleanupOnExit {
     /// When the DaemonSet is gone, or does not want this node any more.
     Auto,
     /// At every end, as Istio does.
@@ -37,57 +41,57 @@ pub(crate) enum CleanupOnExit {
 
 /// Everything that the daemon needs to know.
 #[derive(Debug)]
-pub(crate) struct DaemonSettings {
+pub struct DaemonSettings {
     /// For the installer.
-    pub(crate) installer: installer::InstallerSettings,
+    pub installer: installer::InstallerSettings,
     /// Port of `/metrics`.
-    pub(crate) monitoring_port: Option<u16>,
+    pub monitoring_port: Option<u16>,
     /// Socket for the plugin's log lines.
-    pub(crate) log_socket: Option<PathBuf>,
+    pub log_socket: Option<PathBuf>,
     /// Where the agent answers questions about itself, for the commands.
-    pub(crate) debug_socket: PathBuf,
+    pub debug_socket: PathBuf,
     /// The API server; none when the environment names none and nobody needs it.
-    pub(crate) api: Option<ApiConnection>,
+    pub api: Option<ApiConnection>,
     /// The ConfigMap with the template, and its key.
-    pub(crate) config_map: Option<(ObjectRef, String)>,
+    pub config_map: Option<(ObjectRef, String)>,
     /// Who we are.
-    pub(crate) identity: AgentIdentity,
+    pub identity: AgentIdentity,
     /// What to do at the end.
-    pub(crate) cleanup: CleanupOnExit,
+    pub cleanup: CleanupOnExit,
     /// The node gets a condition that says whether we are ready.
-    pub(crate) node_condition: bool,
+    pub node_condition: bool,
     /// Ambient mode; none when it is off.
-    pub(crate) ambient: Option<AmbientOptions>,
+    pub ambient: Option<AmbientOptions>,
     /// Where the debug state is served over HTTP; `None`: nowhere.
-    pub(crate) debug: Option<DebugAddress>,
+    pub debug: Option<DebugAddress>,
     /// Where the container runtime binds network namespaces.
-    pub(crate) netns_directory: PathBuf,
+    pub netns_directory: PathBuf,
     /// Where the node's processes are seen, if they are.
-    pub(crate) host_proc: PathBuf,
+    pub host_proc: PathBuf,
     /// Every value, and where it came from, but for the template, which is long and shows in the conflist.
-    pub(crate) config: Vec<EffectiveSetting>,
+    pub config: Vec<EffectiveSetting>,
     /// What the operator should know.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
     /// Values that somebody chose, for the log.
-    pub(crate) chosen: Vec<String>,
+    pub chosen: Vec<String>,
 }
 
 /// Who we are to the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AgentIdentity {
+pub struct AgentIdentity {
     /// Our namespace; empty when nobody says.
-    pub(crate) namespace: String,
+    pub namespace: String,
     /// Our pod.
-    pub(crate) pod: String,
+    pub pod: String,
     /// Our node.
-    pub(crate) node: String,
+    pub node: String,
     /// Our DaemonSet; empty: our pod's owner.
-    pub(crate) daemon_set: String,
+    pub daemon_set: String,
 }
 
 /// All mistakes of a configuration: never empty. Prints one per line.
 #[derive(Debug)]
-pub(crate) struct SettingsErrors(pub(crate) Vec<String>);
+pub struct SettingsErrors(pub Vec<String>);
 
 impl fmt::Display for SettingsErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,7 +102,7 @@ impl fmt::Display for SettingsErrors {
 impl std::error::Error for SettingsErrors {}
 
 /// Where values come from beside flags.
-pub(crate) trait HostEnvironment {
+pub trait HostEnvironment {
     /// A variable; none when it is not set or not UTF-8.
     fn variable(&self, name: &str) -> Option<String>;
     /// The host's name.
@@ -111,7 +115,7 @@ pub(crate) trait HostEnvironment {
 
 /// This process's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ProcessEnvironment;
+pub struct ProcessEnvironment;
 
 impl HostEnvironment for ProcessEnvironment {
     fn variable(&self, name: &str) -> Option<String> {
@@ -148,7 +152,7 @@ const LOCK_FILE: &str = "agent.lock";
 
 impl DaemonSettings {
     /// The file that one agent at a time has locked.
-    pub(crate) fn lock_file(&self) -> PathBuf {
+    pub fn lock_file(&self) -> PathBuf {
         self.debug_socket.with_file_name(LOCK_FILE)
     }
 
@@ -156,7 +160,7 @@ impl DaemonSettings {
     ///
     /// # Errors
     /// All mistakes, each with the flag or variable that it was made in.
-    pub(crate) fn read(
+    pub fn read(
         values: &FlagValues,
         around: &dyn HostEnvironment,
     ) -> Result<(DaemonSettings, LogOptions), SettingsErrors> {

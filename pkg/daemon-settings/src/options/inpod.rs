@@ -3,66 +3,66 @@
 
 use flags::Flag;
 
-pub(crate) const AMBIENT_CAPTURE: Flag = Flag {
+pub const AMBIENT_CAPTURE: Flag = Flag {
     long: "ambient-capture",
     env: &["AMBIENT_CAPTURE"],
     default: "auto",
     help: "capture mode: node (ztunnel up to 1.22), in-pod (ztunnel 1.23 and newer), or auto (what ztunnel supports)",
     ..Flag::VALUE
 };
-pub(crate) const ZTUNNEL_UDS_ADDRESS: Flag = Flag {
+pub const ZTUNNEL_UDS_ADDRESS: Flag = Flag {
     long: "ztunnel-uds-address",
     env: &["ZTUNNEL_UDS_ADDRESS"],
     default: "/var/run/ztunnel/ztunnel.sock",
     help: "socket that ztunnel connects to",
     ..Flag::VALUE
 };
-pub(crate) const AMBIENT_ENABLEMENT_SELECTOR: Flag = Flag {
+pub const AMBIENT_ENABLEMENT_SELECTOR: Flag = Flag {
     long: "ambient-enablement-selector",
     env: &["AMBIENT_ENABLEMENT_SELECTOR"],
     help: "YAML list of pod and namespace selectors of ambient pods; empty: the labels istio.io/dataplane-mode",
     ..Flag::VALUE
 };
-pub(crate) const AMBIENT_DNS_CAPTURE: Flag = Flag {
+pub const AMBIENT_DNS_CAPTURE: Flag = Flag {
     long: "ambient-dns-capture",
     env: &["AMBIENT_DNS_CAPTURE"],
     help: "redirect DNS of ambient pods to ztunnel, unless a pod opts out",
     ..Flag::SWITCH
 };
-pub(crate) const AMBIENT_IPV6: Flag = Flag {
+pub const AMBIENT_IPV6: Flag = Flag {
     long: "ambient-ipv6",
     env: &["AMBIENT_IPV6"],
     default: "true",
     help: "also capture IPv6",
     ..Flag::SWITCH
 };
-pub(crate) const EXCLUDE_NAMESPACES: Flag = Flag {
+pub const EXCLUDE_NAMESPACES: Flag = Flag {
     long: "exclude-namespaces",
     env: &["EXCLUDE_NAMESPACES"],
     help: "comma-separated namespaces whose pods are never captured",
     ..Flag::VALUE
 };
-pub(crate) const HOST_PROBE_SNAT_IP: Flag = Flag {
+pub const HOST_PROBE_SNAT_IP: Flag = Flag {
     long: "host-probe-snat-ip",
     env: &["HOST_PROBE_SNAT_IP"],
     default: "169.254.7.127",
     help: "source address of the node's probes of captured pods, IPv4",
     ..Flag::VALUE
 };
-pub(crate) const HOST_PROBE_SNAT_IPV6: Flag = Flag {
+pub const HOST_PROBE_SNAT_IPV6: Flag = Flag {
     long: "host-probe-snat-ipv6",
     env: &["HOST_PROBE_SNAT_IPV6"],
     default: "fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
     help: "source address of the node's probes of captured pods, IPv6",
     ..Flag::VALUE
 };
-pub(crate) const ALLOW_SWITCH_TO_HOST_NS: Flag = Flag {
+pub const ALLOW_SWITCH_TO_HOST_NS: Flag = Flag {
     long: "allow-switch-to-host-ns",
     env: &["ALLOW_SWITCH_TO_HOST_NS"],
     help: "the agent has its own network namespace: work in that of process 1 below --host-proc",
     ..Flag::SWITCH
 };
-pub(crate) const HOST_PROC: Flag = Flag {
+pub const HOST_PROC: Flag = Flag {
     long: "host-proc",
     env: &["HOST_PROC"],
     default: "/host/proc",
@@ -70,7 +70,7 @@ pub(crate) const HOST_PROC: Flag = Flag {
     ..Flag::VALUE
 };
 
-pub(crate) const IN_POD: &[Flag] = &[
+pub const IN_POD: &[Flag] = &[
     AMBIENT_CAPTURE,
     ZTUNNEL_UDS_ADDRESS,
     AMBIENT_ENABLEMENT_SELECTOR,

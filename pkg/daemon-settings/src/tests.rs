@@ -4,7 +4,10 @@ use flags::{FlagValues, ParseOutcome, ValueSource};
 use installer::{Chaining, Json};
 
 use super::*;
-use crate::{FLAGS, STYLE, ambient::PodSource, options::REMOVED};
+use crate::{
+    PodSource,
+    options::{ALL, REMOVED, STYLE},
+};
 
 /// A container that has what every one has.
 #[derive(Clone)]
@@ -40,7 +43,7 @@ fn around(env: &[(&str, &str)]) -> Around {
 
 fn values(arguments: &[&str], env: &[(&str, &str)]) -> FlagValues {
     let around = around(env);
-    let read = flags::parse(FLAGS.as_slice(), STYLE, arguments.iter().map(OsString::from), |name| {
+    let read = flags::parse(ALL.as_slice(), STYLE, arguments.iter().map(OsString::from), |name| {
         around.variable(name)
     });
     match read.unwrap() {
@@ -154,15 +157,15 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
 fn every_flag_has_its_documented_variables_and_default() {
     let documented: BTreeMap<_, _> =
         DOCUMENTED.iter().map(|(flag, env, default)| (*flag, (*env, *default))).collect();
-    let present: BTreeMap<_, _> = FLAGS.iter().map(|flag| (flag.long, (flag.env, flag.default))).collect();
+    let present: BTreeMap<_, _> = ALL.iter().map(|flag| (flag.long, (flag.env, flag.default))).collect();
     assert_eq!(present, documented);
-    assert_eq!(present.len(), FLAGS.len(), "each once");
+    assert_eq!(present.len(), ALL.len(), "each once");
 }
 
 #[test]
 fn a_flag_wins_over_each_of_its_variables_and_these_over_the_default() {
     for (name, variables, default) in DOCUMENTED {
-        let flag = FLAGS.iter().find(|flag| flag.long == *name).unwrap();
+        let flag = ALL.iter().find(|flag| flag.long == *name).unwrap();
         assert_eq!(values(&[], &[]).get(flag), (*default, ValueSource::Default));
         let argument = format!("--{name}=from-flag");
         assert_eq!(values(&[&argument], &[]).get(flag), ("from-flag", ValueSource::Flag));
@@ -217,7 +220,7 @@ fn unset_and_empty(base: &[(&str, &str)], variable: &str) -> (String, String) {
 #[test]
 fn an_empty_variable_counts_as_unset_for_every_setting() {
     let owned = [USUAL, &[("ISTIO_OWNED_CNI_CONFIG", "true")]].concat();
-    let tables = [FLAGS.as_slice(), REMOVED];
+    let tables = [ALL.as_slice(), REMOVED];
     for base in [USUAL, owned.as_slice(), newer::CHART_ALONE] {
         for variable in tables.into_iter().flatten().flat_map(|flag| flag.env) {
             let (unset, empty) = unset_and_empty(base, variable);

@@ -16,11 +16,7 @@ use planner::{
 use rules::inpod::{self, ProbeAddresses};
 
 use super::{AgentIdentity, SettingsReader};
-use crate::{
-    ambient::{AmbientOptions, PodSource},
-    events::{EventSettings, HostPaths},
-    options,
-};
+use crate::{AmbientOptions, EventSettings, HostPaths, PodSource, options};
 
 /// The flag of the operator's selectors.
 const SELECTORS: Flag = options::AMBIENT_ENABLEMENT_SELECTOR;
