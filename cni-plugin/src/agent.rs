@@ -38,9 +38,9 @@ impl fmt::Display for AgentUnavailable {
         use io::ErrorKind::{ConnectionRefused, NotFound, TimedOut, UnexpectedEof, WouldBlock};
         let socket = self.socket.display();
         match self.error.kind() {
-            NotFound | ConnectionRefused => write!(f, "nobody listens at {socket}"),
-            WouldBlock | TimedOut => write!(f, "no answer at {socket} within {} s", PATIENCE.as_secs()),
-            UnexpectedEof => write!(f, "{socket} was closed without a whole answer"),
+            NotFound | ConnectionRefused => write!(f, "nothing is listening on {socket}"),
+            WouldBlock | TimedOut => write!(f, "no answer from {socket} within {} s", PATIENCE.as_secs()),
+            UnexpectedEof => write!(f, "{socket} was closed before the answer was complete"),
             _ => write!(f, "{socket}: {}", self.error),
         }
     }
@@ -257,11 +257,11 @@ mod tests {
         let agent = AgentClient { socket: socket.clone() };
         let silence = || agent.ask(&AgentRequest::new(CniVerb::Status), None).unwrap_err().to_string();
         let at = socket.display();
-        assert_eq!(silence(), format!("nobody listens at {at}"));
+        assert_eq!(silence(), format!("nothing is listening on {at}"));
         let listener = UnixListener::bind(&socket).unwrap();
         for (answer, words) in [
-            ("", format!("{at} was closed without a whole answer")),
-            ("{", format!("{at} was closed without a whole answer")),
+            ("", format!("{at} was closed before the answer was complete")),
+            ("{", format!("{at} was closed before the answer was complete")),
             ("?\n", format!("{at}: expected value at line 1 column 1")),
         ] {
             thread::scope(|scope| {
@@ -274,12 +274,12 @@ mod tests {
             });
         }
         drop(listener);
-        assert_eq!(silence(), format!("nobody listens at {at}"));
+        assert_eq!(silence(), format!("nothing is listening on {at}"));
         fs::remove_file(&socket).unwrap();
         let error = io::ErrorKind::WouldBlock.into();
         assert_eq!(
             AgentUnavailable { socket, error }.to_string(),
-            format!("no answer at {} within 10 s", agent.socket.display())
+            format!("no answer from {} within 10 s", agent.socket.display())
         );
     }
 }

@@ -242,10 +242,10 @@ fn policy(call: &PluginCall) -> EnrolmentPolicy {
 fn unknown(pod: &PodName, error: &LookupError, silence: Option<String>) -> String {
     match (error, silence) {
         // It may know very well, and not have been able to do what follows.
-        (LookupError::Agent(why), _) => format!("the node agent could not deal with pod {pod}: {why}"),
-        (_, None) => format!("cannot find out whether pod {pod} belongs to the mesh: {error}"),
+        (LookupError::Agent(why), _) => format!("the node agent failed to handle pod {pod}: {why}"),
+        (_, None) => format!("cannot determine whether pod {pod} belongs to the mesh: {error}"),
         (_, Some(silence)) => format!(
-            "cannot find out whether pod {pod} belongs to the mesh: the node agent is unavailable ({silence}), and {error}"
+            "cannot determine whether pod {pod} belongs to the mesh: the node agent is unavailable ({silence}), and {error}"
         ),
     }
 }
@@ -285,9 +285,9 @@ fn enrolled_by_agent(
     match done {
         Ok(true) => Ok(format!("{decision}; the agent did it")),
         // It knows more than a call does: which pods are ztunnel, for one.
-        Ok(false) => Ok("left alone: the agent says that it is none of ambient mode".to_owned()),
+        Ok(false) => Ok("skipped: not in ambient mode, according to the agent".to_owned()),
         Err(why) => {
-            let message = format!("the node agent could not deal with {}: {why}", subject(call));
+            let message = format!("the node agent failed to handle {}: {why}", subject(call));
             Err(CniError::new(ErrorCode::TryAgainLater, message))
         }
     }

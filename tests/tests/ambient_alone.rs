@@ -125,7 +125,7 @@ fn without_agent_and_node_path_a_pod_of_the_mesh_does_not_start() {
         assert_eq!(error.code(), Some(11), "{error}");
         let text = error.error["msg"].as_str().unwrap();
         for part in [
-            "and could not be enrolled: the node agent is unavailable (nobody listens at /",
+            "and could not be enrolled: the node agent is unavailable (nothing is listening on /",
             "), and ",
             words,
         ] {

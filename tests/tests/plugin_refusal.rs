@@ -99,7 +99,7 @@ impl Dead {
 
 fn blocked(call: &Call<'_>, part: &str) {
     let error = call.run().refused();
-    assert!(error.code == 11 && error.msg.contains("cannot find out whether pod shop/web"), "{error:?}");
+    assert!(error.code == 11 && error.msg.contains("cannot determine whether pod shop/web"), "{error:?}");
     assert!(error.msg.contains(part), "no {part:?}: {error:?}");
 }
 

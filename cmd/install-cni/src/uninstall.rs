@@ -20,10 +20,10 @@ use crate::{
 
 /// What the command says about itself.
 pub(crate) const USAGE: &str =
-    "install-cni uninstall takes the plugin, its entry and its credential off this node, and in ambient mode
-everything of ours in the node's network. Exit status 0: nothing of it is left; 1: something is, and is named.
-It takes the settings that the agent had; the agent must not run, unless only --dry-run is asked for, which prints
-what would be taken away, changes nothing, and ends with status 0.
+    "install-cni uninstall removes the plugin, its entry and its credential from this node and, in ambient mode, all rules,
+links and routes of the agent. Exit status 0: everything was removed; 1: something remains, and is listed.
+Pass the settings of the agent. The agent must not be running, except with --dry-run, which lists what would be removed,
+changes nothing, and exits with status 0.
 
 Usage: install-cni uninstall [--dry-run] [flags]";
 
@@ -35,10 +35,10 @@ pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
     commands::is_on(values, &commands::DRY_RUN)
 }
 
-/// Prints what would be taken away.
+/// Prints what would be removed.
 ///
 /// # Errors
-/// That cannot be found out, or printed.
+/// That cannot be determined, or printed.
 pub(crate) fn pretend(settings: &DaemonSettings, values: &FlagValues) -> Result<ExitCode> {
     let output = OutputOptions::read(values)?;
     commands::show_removal(&inspect::obtain(settings)?, output)?;

@@ -65,32 +65,32 @@ impl InstallerMetrics {
         );
         registry.register(
             "istio_cni_restores",
-            "Files of the plugin's installation that were put right again, by what was wrong",
+            "Repairs of the plugin's installation, by cause",
             metrics.restores.clone(),
         );
         registry.register(
             "istio_cni_fights",
-            "Times that another program was found to keep undoing the installation, by file",
+            "Conflicts with another program that keeps reverting the installation, by file",
             metrics.conflicts.clone(),
         );
         registry.register(
             "istio_cni_config_updates",
-            "New plugin configurations, by whether they were applied or refused",
+            "Changes of the plugin's configuration, by result: applied or refused",
             metrics.updates.clone(),
         );
         registry.register(
             "istio_cni_token_rotations",
-            "Times that the service account's token was replaced and the kubeconfig with it",
+            "Rotations of the service account token, each written to the kubeconfig",
             metrics.rotations.clone(),
         );
         registry.register(
             "istio_cni_polled_directories",
-            "Directories that are looked at regularly because the kernel does not tell of their changes",
+            "Directories that are polled because the kernel cannot watch them",
             metrics.polled.clone(),
         );
         registry.register(
             "istio_cni_install_duration_seconds",
-            "Duration of passes of the installer",
+            "Duration of an installation pass, in seconds",
             metrics.duration.clone(),
         );
         metrics

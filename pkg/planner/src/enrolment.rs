@@ -87,7 +87,7 @@ pub struct SidecarRedirect {
     pub warnings: Vec<String>,
 }
 
-/// Why a pod is left alone.
+/// Why a pod is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SkipReason {
     /// The call names no pod.
@@ -183,7 +183,7 @@ impl Decision {
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Decision::Pass(reason) => write!(f, "left alone: {reason}"),
+            Decision::Pass(reason) => write!(f, "skipped: {reason}"),
             Decision::Redirect(_) => f.write_str("redirected to its sidecar: it was injected"),
             Decision::Enrol(reason) => write!(f, "enrolled in ambient mode: {reason}"),
         }

@@ -17,7 +17,7 @@ fn refused_in_time(stage: &Stage) -> Refusal {
     let error = outcome.refused();
     assert!(outcome.wall() < Duration::from_millis(3500), "{:?}: {error:?}", outcome.wall());
     assert_eq!((error.code, tables(&pod).as_str()), (11, ""), "{error:?}");
-    assert!(error.msg.contains("cannot find out whether pod shop/web belongs to the mesh"), "{error:?}");
+    assert!(error.msg.contains("cannot determine whether pod shop/web belongs to the mesh"), "{error:?}");
     error
 }
 

@@ -171,8 +171,8 @@ fn an_add_whose_agent_does_not_come_fails_in_time_and_says_how_long_it_waited() 
     let stage = Stage::answering(status(401, "Unauthorized"));
     let outcome = ambient(&stage, &bare_pod(V4)).run();
     let error = outcome.refused();
-    let unknown = "cannot find out whether pod shop/web belongs to the mesh";
-    for part in [unknown, "(401)", "the node agent is unavailable (nobody listens at /", "waited 8 s"] {
+    let unknown = "cannot determine whether pod shop/web belongs to the mesh";
+    for part in [unknown, "(401)", "the node agent is unavailable (nothing is listening on /", "waited 8 s"] {
         assert!(error.code == 11 && error.msg.contains(part), "no {part:?}: {error:?}");
     }
     let wall = outcome.wall();

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::OutputOptions;
 
-/// What would be taken away, in words and in those of the kernel's own tools.
+/// What would be removed, in words and in those of the kernel's own tools.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RemovalPlan {
@@ -64,7 +64,7 @@ impl RemovalPlan {
             }
         }
         let nothing = parts.iter().all(|(_, list)| list.is_empty());
-        let end = if nothing { "Nothing that is known would be taken away." } else { "Nothing was changed." };
+        let end = if nothing { "Nothing to remove." } else { "Nothing was changed." };
         format!("{text}{end}\n")
     }
 }

@@ -9,7 +9,8 @@ use super::{
 use super::{jump, localhost, passthrough_source, trace};
 use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target, host_net};
 
-/// The proxy's answer to its own application must not be captured again: it carries the TPROXY mark plus one.
+/// Added to the TPROXY mark, for what the proxy sends to the pod's own address over loopback: of all traffic on `lo`, only
+/// that is inbound.
 const LOOPED: u32 = 1;
 
 pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
@@ -127,7 +128,7 @@ fn port_rule(port: Port) -> Rule {
     Rule::new(Target::Return).tcp().dport(port)
 }
 
-/// Packets that the proxy itself sends to the application over loopback are not inbound.
+/// What the proxy has marked, and what is on loopback, is not inbound, except the pod's calls of itself through the proxy.
 fn skip_own_loop(mangle: &mut InboundChains, family: Family, mark: Mark) {
     let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
     let from_lo = Rule::new(Target::Return).input(&IfName::lo()).tcp();
