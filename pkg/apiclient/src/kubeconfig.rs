@@ -6,7 +6,9 @@ mod yaml;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::{Secret, ServerUrl, base64};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+
+use crate::{Secret, ServerUrl};
 pub(crate) use load::{LoadedKubeconfig, LoadedTrust, load};
 use yaml::YamlNode;
 
@@ -159,7 +161,9 @@ fn source(
 ) -> Result<Option<CredentialSource>, ConfigError> {
     let data_path = format!("{path}.{key}-data");
     if let Some(data) = text_of(map, &format!("{key}-data"), &data_path)? {
-        let bytes = base64::decode(&data).ok_or_else(|| ConfigError::invalid(&data_path, "is no Base64"))?;
+        // A block of YAML, or a tool, may have wrapped the lines.
+        let data: String = data.split_ascii_whitespace().collect();
+        let bytes = BASE64.decode(data).map_err(|_| ConfigError::invalid(&data_path, "is no Base64"))?;
         return Ok(Some(CredentialSource::Inline(Secret::new(bytes))));
     }
     let file = text_of(map, key, &format!("{path}.{key}"))?;

@@ -7,7 +7,6 @@
 //!
 //! Called by the plugin; the agent has its own way (`pkg/kubeio`), which shares how TLS is set up.
 
-mod base64;
 mod client;
 mod error;
 #[doc(hidden)]

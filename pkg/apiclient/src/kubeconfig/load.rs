@@ -5,7 +5,9 @@ use std::io::Read;
 use std::path::Path;
 
 use super::{ConfigError, CredentialSource, Kubeconfig, MAX_FILE, ServerTrust};
-use crate::{Secret, ServerUrl, base64};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+
+use crate::{Secret, ServerUrl};
 
 /// All that one request needs.
 pub(crate) struct LoadedKubeconfig {
@@ -70,7 +72,7 @@ fn authorization(config: &Kubeconfig) -> Result<Option<Secret>, ConfigError> {
     // RFC 7617: the user's name must not have a colon.
     Ok(config.basic.as_ref().map(|(user, password)| {
         let pair = [user.as_bytes(), b":", password.bytes()].concat();
-        Secret::new(format!("Basic {}", base64::encode(&pair)))
+        Secret::new(format!("Basic {}", BASE64.encode(&pair)))
     }))
 }
 

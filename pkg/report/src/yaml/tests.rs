@@ -67,9 +67,20 @@ fn resolved(text: &str) -> Value {
     let read =
         read.map(|value: Value| if value.is_f64() { json!(word.parse::<f64>().unwrap()) } else { value });
     read.unwrap_or_else(|_| {
-        let numeric = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
-        if numeric { Value::Null } else { Value::String(text.to_owned()) }
+        if is_numeric(&word) { Value::Null } else { Value::String(text.to_owned()) }
     })
+}
+
+/// A number, a time or a date in any version of YAML.
+fn is_numeric(word: &str) -> bool {
+    let digits = word.trim_start_matches(['+', '-']).replace('_', "");
+    let radix = |prefix, radix| {
+        let rest = digits.strip_prefix(prefix);
+        rest.is_some_and(|rest: &str| !rest.is_empty() && rest.chars().all(|c| c.is_digit(radix)))
+    };
+    let time = digits.contains(':') && digits.chars().all(|c| c.is_ascii_digit() || ":.".contains(c));
+    let date = digits.len() >= 8 && digits.chars().all(|c| c.is_ascii_digit() || c == '-');
+    digits.parse::<f64>().is_ok() || radix("0x", 16) || radix("0o", 8) || radix("0b", 2) || time || date
 }
 
 fn value() -> impl Strategy<Value = Value> {
@@ -112,17 +123,19 @@ fn it_reads_well() {
     let expected = "\
 empty: {}
 list:
-  - ips:
-      - \"10.0.0.7\"
-    name: web
-    none: []
-  - - 1
-    - - 2
-  - x
+- ips:
+  - \"10.0.0.7\"
+  name: web
+  none: []
+- - 1
+  - - 2
+- x
 \"n\": null
 plain: node agent
-t: \"a\\nb\"
-words: \"its namespace is labelled a=b\"
+t: |-
+  a
+  b
+words: its namespace is labelled a=b
 \"yes\": \"no\"
 ";
     assert_eq!(to_yaml(&value), expected);
