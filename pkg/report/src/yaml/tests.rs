@@ -66,9 +66,7 @@ fn resolved(text: &str) -> Value {
     let read = serde_json::from_str(&word);
     let read =
         read.map(|value: Value| if value.is_f64() { json!(word.parse::<f64>().unwrap()) } else { value });
-    read.unwrap_or_else(|_| {
-        if is_numeric(&word) { Value::Null } else { Value::String(text.to_owned()) }
-    })
+    read.unwrap_or_else(|_| if is_numeric(&word) { Value::Null } else { Value::String(text.to_owned()) })
 }
 
 /// A number, a time or a date in any version of YAML.
