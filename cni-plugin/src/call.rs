@@ -206,7 +206,10 @@ fn enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniError> {
     let invalid = |code, why: String| CniError::new(code, format!("enablement_selectors: {why}"));
     let selectors: Vec<Enablement> =
         serde_json::from_str(raw.get()).map_err(|error| invalid(ErrorCode::Decode, error.to_string()))?;
-    selectors.iter().try_for_each(Enablement::check).map_err(|why| invalid(ErrorCode::InvalidConfig, why))?;
+    selectors
+        .iter()
+        .try_for_each(Enablement::check)
+        .map_err(|why| invalid(ErrorCode::InvalidConfig, why.into()))?;
     Ok(Some(selectors))
 }
 

@@ -67,7 +67,7 @@ impl OfflineEnrolment {
     /// # Errors
     /// One is not.
     pub fn check(&mut self, ips: &[IpAddr]) -> Result<(), String> {
-        self.members.check(ips, "")
+        Ok(self.members.check(ips, "")?)
     }
 }
 

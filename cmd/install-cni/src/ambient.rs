@@ -127,11 +127,11 @@ pub(crate) fn serve(
     let server = AgentServer::bind(&ambient.socket).context("cannot serve the plugin")?;
     let lookup: PodFetcher = match &ambient.source {
         PodSource::Api => Box::new(move |name: &PodName, deadline| {
-            runtime.block_on(look_up(&cluster, name, deadline)).map_err(|error| format!("{error:#}"))
+            runtime.block_on(look_up(&cluster, name, deadline)).map_err(|error| format!("{error:#}").into())
         }),
         PodSource::Directory(path) => {
             let path = path.display().to_string();
-            Box::new(move |name: &PodName, _| Err(format!("there is no pod {name} in {path}")))
+            Box::new(move |name: &PodName, _| Err(format!("there is no pod {name} in {path}").into()))
         }
     };
     let service = AgentService::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics.clone());

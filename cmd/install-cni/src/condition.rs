@@ -6,6 +6,7 @@ use std::{
 };
 
 use kubeio::{ConditionStatus, Error, KubeClient, NodeCondition};
+use model::Reason;
 use retry::{Backoff, LastError};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -30,10 +31,10 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// At the end: the kubelet gives us five seconds in all.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-fn judge(installer: Result<(), String>, agent: Result<(), String>) -> NodeCondition {
+fn judge(installer: Result<(), Reason>, agent: Result<(), Reason>) -> NodeCondition {
     let (status, reason, message) = match (installer, agent) {
-        (Err(why), _) => (ConditionStatus::False, NOT_INSTALLED, why),
-        (_, Err(why)) => (ConditionStatus::False, NETWORK_NOT_READY, why),
+        (Err(why), _) => (ConditionStatus::False, NOT_INSTALLED, why.into()),
+        (_, Err(why)) => (ConditionStatus::False, NETWORK_NOT_READY, why.into()),
         (Ok(()), Ok(())) => {
             let message = "the plugin is installed, and the node's network is as it should be";
             (ConditionStatus::True, "Ready", message.to_owned())
@@ -144,12 +145,12 @@ mod tests {
     }
 
     fn not_ready(why: &str) -> NodeCondition {
-        judge(Ok(()), Err(why.to_owned()))
+        judge(Ok(()), Err(why.into()))
     }
 
     #[test]
     fn the_installation_comes_before_the_network() {
-        let no = |why: &str| Err(why.to_owned());
+        let no = |why: &str| Err(Reason::from(why));
         for (installer, agent, status, reason, message) in [
             (no("a"), no("b"), ConditionStatus::False, "NotInstalled", "a"),
             (no("a"), Ok(()), ConditionStatus::False, "NotInstalled", "a"),

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use daemon_settings::{AmbientOptions, DaemonSettings, DebugAddress};
 use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerNotice, InstallerStatus};
+use model::Reason;
 use prometheus_client::registry::Registry;
 use retry::LastError;
 use telemetry::{
@@ -141,7 +142,7 @@ pub(crate) struct HealthProbe(Arc<InstallerStatus>, Option<Arc<agent::AgentStatu
 
 impl HealthProbe {
     /// Whether the plugin's files are as they should be, and looked after.
-    pub(crate) fn installer(&self) -> Result<(), String> {
+    pub(crate) fn installer(&self) -> Result<(), Reason> {
         self.0.live().and_then(|()| self.0.ready())
     }
 
@@ -151,18 +152,18 @@ impl HealthProbe {
     }
 
     /// The same for the node's network; none without ambient mode.
-    pub(crate) fn agent(&self) -> Option<Result<(), String>> {
+    pub(crate) fn agent(&self) -> Option<Result<(), Reason>> {
         self.1.as_ref().map(|agent| agent.live().and_then(|()| agent.ready()))
     }
 }
 
 impl HealthCheck for HealthProbe {
-    fn live(&self) -> Result<(), String> {
+    fn live(&self) -> Result<(), Reason> {
         self.0.live()?;
         self.1.as_ref().map_or(Ok(()), |agent| agent.live())
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn ready(&self) -> Result<(), Reason> {
         self.0.ready()?;
         self.1.as_ref().map_or(Ok(()), |agent| agent.ready())
     }

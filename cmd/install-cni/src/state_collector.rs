@@ -15,6 +15,7 @@ use std::{
 
 use agent::{AgentNotice, NoticeSubject};
 use daemon_settings::{AgentIdentity, DaemonSettings};
+use model::Reason;
 use node_status::{NodeInspector, SidecarNodeInspector};
 use report::{
     CaptureState, InstalledFile, KernelView, NetworkState, Observer, PartHealth, PodState, Provenance,
@@ -43,7 +44,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const FIRST_WRITE: Duration = Duration::from_secs(5);
 
 /// An answer to one who waits.
-type StateAnswer = Result<Arc<StateReport>, String>;
+type StateAnswer = Result<Arc<StateReport>, Reason>;
 
 /// Answers questions about the state.
 pub(crate) struct StateCollector {
@@ -111,7 +112,7 @@ impl StateCollector {
     /// # Errors
     /// The agent's loop does not answer.
     pub(crate) async fn state(self: &Arc<StateCollector>) -> StateAnswer {
-        self.ask().await.unwrap_or_else(|_| Err("the daemon is ending".to_owned()))
+        self.ask().await.unwrap_or_else(|_| Err("the daemon is ending".into()))
     }
 
     fn ask(self: &Arc<StateCollector>) -> oneshot::Receiver<StateAnswer> {
@@ -133,7 +134,7 @@ impl StateCollector {
         self: &Arc<StateCollector>,
         namespace: String,
         name: String,
-    ) -> Result<serde_json::Value, String> {
+    ) -> Result<serde_json::Value, Reason> {
         let state = self.state().await?;
         let collector = Arc::clone(self);
         let close = spawn_blocking(move || {
@@ -147,7 +148,7 @@ impl StateCollector {
             let explanation = report::explain(&state, &namespace, &name);
             serde_json::to_value(explanation).map_err(|error| error.to_string())
         });
-        close.await.map_err(|error| error.to_string())?
+        Ok(close.await.map_err(|error| error.to_string())??)
     }
 
     /// Looks for all who wait, until nobody does.
@@ -170,7 +171,7 @@ impl StateCollector {
             let began = Instant::now();
             // Whoever asks next is to have an answer, whatever became of this one.
             let looked = panic::catch_unwind(AssertUnwindSafe(&look));
-            let answer = looked.unwrap_or_else(|_| Err("a defect of the agent; its log has more".to_owned()));
+            let answer = looked.unwrap_or_else(|_| Err("a defect of the agent; its log has more".into()));
             let rest = (began.elapsed() * REST).min(LONGEST_REST);
             self.queue().rest_until = Some(Instant::now() + rest);
             for reply in waiting {
@@ -194,7 +195,7 @@ impl StateCollector {
         state.installation = installer::look(&installer, template_known);
         state.installation.extend(shared_config(&self.settings));
         let parts = [("installer", Some(self.probe.installer())), ("agent", self.probe.agent())];
-        let told = |(part, found): (&str, Option<Result<(), String>>)| Some(health(part, found?));
+        let told = |(part, found): (&str, Option<Result<(), Reason>>)| Some(health(part, found?));
         state.health = parts.into_iter().filter_map(told).collect();
         complete(&mut state, &self.settings);
         Ok(Arc::new(state))
@@ -287,8 +288,12 @@ pub(crate) fn look_plain(plain: &SidecarNodeInspector, records: &[wire::PodRecor
     StateReport { seen, pods, network: NetworkState::unwanted(), ..empty() }
 }
 
-fn health(part: &str, found: Result<(), String>) -> PartHealth {
-    PartHealth { part: part.to_owned(), ok: found.is_ok(), why: found.err().unwrap_or_default() }
+fn health(part: &str, found: Result<(), Reason>) -> PartHealth {
+    PartHealth {
+        part: part.to_owned(),
+        ok: found.is_ok(),
+        why: found.err().map(String::from).unwrap_or_default(),
+    }
 }
 
 /// A state of which nothing is known yet.

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Instant};
 
-use model::{Namespace, Pod, PodName};
+use model::{Namespace, Pod, PodName, Reason};
 use planner::{
     ambient::AmbientPolicy,
     node::{NodeConfig, ZtunnelFallback},
@@ -95,4 +95,4 @@ pub struct AnnotationUpdate {
 pub type AnnotationSink = Box<dyn Fn(AnnotationUpdate) + Send>;
 
 /// Asks the API server for a pod and its namespace; returns by the deadline. The error is a sentence.
-pub type PodFetcher = Box<dyn Fn(&PodName, Instant) -> Result<(Pod, Namespace), String> + Send + Sync>;
+pub type PodFetcher = Box<dyn Fn(&PodName, Instant) -> Result<(Pod, Namespace), Reason> + Send + Sync>;

@@ -1,5 +1,6 @@
 //! What others may know of the agent: probes, for now.
 
+use model::Reason;
 use std::{
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -69,22 +70,26 @@ impl AgentStatus {
     ///
     /// # Errors
     /// It has not, in a sentence.
-    pub fn live(&self) -> Result<(), String> {
+    pub fn live(&self) -> Result<(), Reason> {
         let (since, standstill) = {
             let state = self.state();
             (state.turned.elapsed(), state.standstill)
         };
         if standstill {
-            return Err("the agent's workers have stood still for minutes".to_owned());
+            return Err("the agent's workers have stood still for minutes".into());
         }
-        if since < STUCK { Ok(()) } else { Err(format!("the agent's loop has stood still for {since:?}")) }
+        if since < STUCK {
+            Ok(())
+        } else {
+            Err(format!("the agent's loop has stood still for {since:?}").into())
+        }
     }
 
     /// The facts are known, and the kernel shows what they want.
     ///
     /// # Errors
     /// What is missing, in a sentence.
-    pub fn ready(&self) -> Result<(), String> {
-        self.state().trouble.clone().map_or(Ok(()), Err)
+    pub fn ready(&self) -> Result<(), Reason> {
+        self.state().trouble.clone().map_or(Ok(()), |why| Err(why.into()))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use model::Reason;
 use netns::Netns;
 
 /// Where the socket is, and where the host's namespaces are.
@@ -29,12 +30,12 @@ impl HostPaths {
     ///
     /// # Errors
     /// There is none, it is the node's or the agent's own, or the path could lead elsewhere; in a sentence.
-    pub fn open(&self, path: &str) -> Result<Netns, String> {
+    pub fn open(&self, path: &str) -> Result<Netns, Reason> {
         let netns = self.open_any(path)?;
         // That it is not the node's is for the agent to see; it may have another one itself.
         let own = Netns::current().map_err(|error| error.to_string())?;
         if own.id() == netns.id() {
-            return Err(format!("{path} is the network namespace of the node, or the agent's own"));
+            return Err(format!("{path} is the network namespace of the node, or the agent's own").into());
         }
         Ok(netns)
     }

@@ -1,6 +1,7 @@
 //! YAML as JSON values, from the events of a small parser: the part of YAML 1.2 that manifests are written in, so no
 //! aliases, which are how a small text becomes a large tree.
 
+use model::Reason;
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
@@ -8,7 +9,7 @@ use serde_json::{Map, Number, Value};
 const MAX_DEPTH: usize = 64;
 
 /// All documents of a text; empty ones are null. The error is for people.
-pub fn parse(text: &str) -> Result<Vec<Value>, String> {
+pub fn parse(text: &str) -> Result<Vec<Value>, Reason> {
     let mut events = ManifestEvents(Parser::new_from_str(text));
     let mut documents = Vec::new();
     loop {

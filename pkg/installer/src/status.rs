@@ -7,6 +7,7 @@ use std::{
 };
 
 use hostfs::FileFingerprint;
+use model::Reason;
 
 /// The loop turns at least every ten seconds; a pass may have to wait for a slow disk.
 const LIVE: Duration = Duration::from_secs(60);
@@ -44,14 +45,14 @@ impl InstallerStatus {
     ///
     /// # Errors
     /// It is not; a sentence.
-    pub fn ready(&self) -> Result<(), String> {
+    pub fn ready(&self) -> Result<(), Reason> {
         let state = self.state();
         if let Some(why) = &state.missing {
-            return Err(why.clone());
+            return Err(why.as_str().into());
         }
         let touched = |(path, seen): &&(PathBuf, FileFingerprint)| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *seen);
         match state.witnesses.iter().find(touched) {
-            Some((path, _)) => Err(format!("{} has changed and is being looked at", path.display())),
+            Some((path, _)) => Err(format!("{} has changed and is being looked at", path.display()).into()),
             None => Ok(()),
         }
     }
@@ -60,12 +61,12 @@ impl InstallerStatus {
     ///
     /// # Errors
     /// It does not; a sentence.
-    pub fn live(&self) -> Result<(), String> {
+    pub fn live(&self) -> Result<(), Reason> {
         let since = self.state().turned.elapsed();
         if since <= LIVE {
             return Ok(());
         }
-        Err(format!("the installer has not moved for {} s", since.as_secs()))
+        Err(format!("the installer has not moved for {} s", since.as_secs()).into())
     }
 
     pub(crate) fn turn(&self) {

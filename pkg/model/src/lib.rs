@@ -9,6 +9,7 @@ mod net;
 mod node;
 mod pod;
 mod privilege;
+mod reason;
 mod status;
 
 pub use go_bool::parse_go_bool;
@@ -20,4 +21,5 @@ pub use node::{
 };
 pub use pod::{Container, EnvVar, Namespace, ObjectMeta, Pod, PodName, PodSpec, SecurityContext};
 pub use privilege::{Capabilities, NetworkPrivilege};
+pub use reason::Reason;
 pub use status::{ContainerStatus, PodCondition, PodIp, PodStatus};

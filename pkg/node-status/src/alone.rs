@@ -139,7 +139,7 @@ fn forget_differences(network: &mut NetworkState) {
 /// Everything on the node, and in the ztunnels that its routes lead to.
 fn all(settings: &AgentSettings) -> Result<ObservedState, String> {
     let mut path = open_path(settings).map_err(|error| error.to_string())?;
-    found(settings, &mut path)
+    Ok(found(settings, &mut path)?)
 }
 
 /// What was desired last, against what is there now; a network without a look has nothing observed.

@@ -22,6 +22,7 @@ use std::{
 use agent::{
     AgentHandle, AgentSettings, AgentSnapshot, CaptureConfig, CaptureSnapshot, milliseconds, timestamp,
 };
+use model::Reason;
 use netns::Netns;
 use planner::node::DesiredState;
 use pod_status::PodLife;
@@ -55,7 +56,7 @@ impl NodeInspector {
     ///
     /// # Errors
     /// The reconciler does not answer.
-    pub fn look(&self) -> Result<StateReport, String> {
+    pub fn look(&self) -> Result<StateReport, Reason> {
         let (began, at) = (Instant::now(), SystemTime::now());
         let snapshot = self.snapshot()?;
         let mut state = StateReport::default();
@@ -73,7 +74,7 @@ impl NodeInspector {
     ///
     /// # Errors
     /// The reconciler does not answer.
-    pub fn look_closely(&self, pod: &mut PodState) -> Result<(), String> {
+    pub fn look_closely(&self, pod: &mut PodState) -> Result<(), Reason> {
         let Some(chosen) = self.settings.capture.in_pod().filter(|_| pod.way == Some(RedirectionMode::InPod))
         else {
             return Ok(());

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use hostnet::{RouteChange, RtnetlinkHandle};
 use ipset::{SetName, SetSpec};
-use model::Family;
+use model::{Family, Reason};
 use planner::node::{NodeConfig, PathRoute, ZtunnelFallback, ZtunnelSlot, member_routes};
 
 use crate::{Error, convert, convert::LinkNames};
@@ -66,13 +66,13 @@ impl EnrolledMembers {
     ///
     /// # Errors
     /// What is not so, or that it cannot be found out, in a sentence.
-    pub fn check(&mut self, ips: &[IpAddr], uid: &str) -> Result<(), String> {
+    pub fn check(&mut self, ips: &[IpAddr], uid: &str) -> Result<(), Reason> {
         let owners = self.owners(ips).map_err(|error| error.to_string())?;
         for ip in ips {
             match owners.get(ip) {
-                None => return Err(format!("{ip} is not in the node's set of enrolled addresses")),
+                None => return Err(format!("{ip} is not in the node's set of enrolled addresses").into()),
                 Some(Some(owner)) if !uid.is_empty() && owner != uid => {
-                    return Err(format!("{ip} is enrolled for the pod with UID {owner}"));
+                    return Err(format!("{ip} is enrolled for the pod with UID {owner}").into());
                 }
                 Some(_) => {}
             }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
+use model::Reason;
 use serde::{Deserialize, Deserializer};
 
 /// Pods that both selectors match.
@@ -97,12 +98,13 @@ impl Enablement {
     ///
     /// # Errors
     /// In a sentence.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Reason> {
         let selectors = [&self.pod_selector, &self.namespace_selector];
         selectors
             .into_iter()
             .flat_map(|selector| &selector.match_expressions)
             .try_for_each(LabelSelectorRequirement::check)
+            .map_err(Reason::from)
     }
 }
 

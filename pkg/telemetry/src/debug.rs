@@ -29,6 +29,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
+use model::Reason;
 
 use crate::connections::ConnectionLimits;
 use crate::http::serve_within;
@@ -55,7 +56,7 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// An answer that takes a while: the thing, or why there is none, in a sentence.
-pub type InspectionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+pub type InspectionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Reason>> + Send + 'a>>;
 
 /// Who knows the node. A question whose asker has gone is dropped.
 pub trait StateInspector: Send + Sync + 'static {

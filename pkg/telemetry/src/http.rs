@@ -11,6 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::any;
 use axum::{Extension, Router};
+use model::Reason;
 use prometheus_client::registry::Registry;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -31,13 +32,13 @@ pub trait HealthCheck: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why it should be restarted.
-    fn live(&self) -> Result<(), String>;
+    fn live(&self) -> Result<(), Reason>;
 
     /// Whether the node can start pods.
     ///
     /// # Errors
     /// What is missing.
-    fn ready(&self) -> Result<(), String>;
+    fn ready(&self) -> Result<(), Reason>;
 
     /// What is missing, in a word that names nothing of the node; empty: nothing.
     fn reason(&self) -> &'static str;
@@ -54,14 +55,14 @@ pub fn health_router(health: Arc<dyn HealthCheck>) -> Router {
 }
 
 fn answer(
-    state: Result<(), String>,
+    state: Result<(), Reason>,
     word: &str,
     peer: Option<Extension<ConnectionPeer>>,
 ) -> (StatusCode, String) {
     match state {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(reason) if peer.is_some_and(|Extension(peer)| peer.is_root()) => {
-            (StatusCode::SERVICE_UNAVAILABLE, reason + "\n")
+            (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n"))
         }
         Err(_) => (StatusCode::SERVICE_UNAVAILABLE, format!("{word}\n")),
     }

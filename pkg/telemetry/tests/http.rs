@@ -21,12 +21,12 @@ struct State {
 }
 
 impl HealthCheck for State {
-    fn live(&self) -> Result<(), String> {
-        self.live.lock().unwrap().map_or(Ok(()), |reason| Err(reason.to_owned()))
+    fn live(&self) -> Result<(), model::Reason> {
+        self.live.lock().unwrap().map_or(Ok(()), |reason| Err(reason.into()))
     }
 
-    fn ready(&self) -> Result<(), String> {
-        self.ready.lock().unwrap().map_or(Ok(()), |reason| Err(reason.to_owned()))
+    fn ready(&self) -> Result<(), model::Reason> {
+        self.ready.lock().unwrap().map_or(Ok(()), |reason| Err(reason.into()))
     }
 
     fn reason(&self) -> &'static str {

@@ -98,7 +98,9 @@ impl CaptureMode for NodeCapture {
         ips: &[IpAddr],
         reply: ReplySender<Result<(), String>>,
     ) {
-        drop(reply.send(self.members.check(ips, uid).and_then(|()| core.status.ready())));
+        drop(
+            reply.send(self.members.check(ips, uid).and_then(|()| core.status.ready()).map_err(String::from)),
+        );
     }
 
     fn settle(&mut self) {} // what it does has ended when it returns

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use model::Reason;
 use nodepath::NodePath;
 use planner::node::{KernelSlots, ObservedState, Operation, ZtunnelInstance, ZtunnelSlot, plan};
 use tracing::warn;
@@ -42,7 +43,7 @@ fn steps(settings: &AgentSettings, path: &mut NodePath) -> Result<Vec<Operation>
 ///
 /// # Errors
 /// The kernel cannot be queried, and why.
-pub fn found(settings: &AgentSettings, path: &mut NodePath) -> Result<ObservedState, String> {
+pub fn found(settings: &AgentSettings, path: &mut NodePath) -> Result<ObservedState, Reason> {
     let words = |error: nodepath::Error| error.to_string();
     let mut observed = path.observe_network().map_err(words)?;
     path.observe_firewall(&mut observed).map_err(words)?;

@@ -77,7 +77,7 @@ async fn view(
 ) -> Response {
     let state: Arc<report::StateReport> = match desk.0.inspect.state().await {
         Ok(state) => state,
-        Err(why) => return refuse(StatusCode::SERVICE_UNAVAILABLE, &why),
+        Err(why) => return refuse(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     };
     // A megabyte takes a while to write down, and probes are answered by this thread.
     match spawn_blocking(move || render(&state)).await {
@@ -97,7 +97,7 @@ async fn explain(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     }
     match desk.0.inspect.explain(namespace.to_owned(), name.to_owned()).await {
         Ok(value) => pretty(&value),
-        Err(why) => refuse(StatusCode::SERVICE_UNAVAILABLE, &why),
+        Err(why) => refuse(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     }
 }
 

@@ -47,7 +47,7 @@ impl StateInspector for Fake {
                 sleep(self.takes).await;
             }
             let broken = self.broken.load(Ordering::SeqCst);
-            if broken { Err("the owner does not answer".to_owned()) } else { Ok(Arc::clone(&self.state)) }
+            if broken { Err("the owner does not answer".into()) } else { Ok(Arc::clone(&self.state)) }
         })
     }
 
@@ -55,7 +55,7 @@ impl StateInspector for Fake {
         Box::pin(async move {
             let broken = self.broken.load(Ordering::SeqCst);
             let answer = || json!({"pod": format!("{namespace}/{name}")});
-            if broken { Err("the owner does not answer".to_owned()) } else { Ok(answer()) }
+            if broken { Err("the owner does not answer".into()) } else { Ok(answer()) }
         })
     }
 }
