@@ -17,6 +17,7 @@ use daemon_settings::{AmbientOptions, DaemonSettings, PodSource};
 use facts::follow_api;
 use hostfs::DirectoryWatcher;
 use model::{Namespace, Pod, PodName};
+use netns::Netns;
 use node_status::NodeInspector;
 use planner::{ambient::AMBIENT_REDIRECTION, node::ZtunnelFallback};
 use prometheus_client::registry::Registry;
@@ -33,6 +34,22 @@ use crate::{
     events::EventServer,
     supervise::{begun_again, restarted},
 };
+
+/// The node's network namespace; `None`: the daemon's own.
+pub(crate) fn open_node(options: &AmbientOptions) -> Result<Option<Netns>> {
+    let node = options.host_network.as_ref().map(Netns::open).transpose();
+    node.context("cannot open the node's network namespace")
+}
+
+/// Removes everything from the node's network. Answers with what could not be removed, in sentences.
+pub(crate) fn uninstall(options: &AmbientOptions) -> Vec<String> {
+    let remove = || agent::uninstall(&options.agent);
+    match open_node(options) {
+        Ok(None) => remove(),
+        Ok(Some(node)) => node.run_in(remove).unwrap_or_else(|error| vec![error.to_string()]),
+        Err(error) => vec![format!("{error:#}")],
+    }
+}
 
 /// Requests to mark pods that wait; more come again.
 const MARKS: usize = 1024;
@@ -77,10 +94,9 @@ pub(crate) fn start(
     let (notify, notices) = mpsc::channel(NOTICES);
     let notify = Box::new(move |notice| drop(notify.try_send(notice)));
     let settings = Arc::new(ambient.agent.clone());
-    let open_node = || ambient.node().context("cannot open the node's network namespace");
-    let node = open_node()?;
+    let node = open_node(ambient)?;
     let (handle, inbox) = ReconcilerInbox::new();
-    let inspector = Some(NodeInspector::new(Arc::clone(&settings), handle.clone(), open_node()?));
+    let inspector = Some(NodeInspector::new(Arc::clone(&settings), handle.clone(), open_node(ambient)?));
     let (opened, open) = std::sync::mpsc::channel();
     let (say, ended) = oneshot::channel();
     let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));

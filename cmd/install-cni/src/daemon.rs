@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
-use daemon_settings::{AmbientOptions, DaemonSettings, DebugAddress};
+use daemon_settings::{DaemonSettings, DebugAddress};
 use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerNotice, InstallerStatus};
 use model::Reason;
 use prometheus_client::registry::Registry;
@@ -59,7 +59,7 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
     if !settings.chosen.is_empty() {
         info!(target: "install", settings = settings.chosen.join(", "), "settings that differ from the defaults");
     }
-    settings.warnings.iter().for_each(|warning| warn!(target: "install", warning, "settings"));
+    settings.warnings.iter().for_each(|warning| warn!(target: "install", warning, "check the settings"));
 
     // Before anything is changed, and until the process ends.
     let lock = NodeLock::acquire(&settings.lock_file())?;
@@ -353,7 +353,7 @@ impl Daemon {
         owner.settle();
         owner.unmark_all();
         drop(owner); // with it ends the list of marks
-        let errors = self.settings.ambient.as_ref().map_or_else(Vec::new, AmbientOptions::uninstall);
+        let errors = self.settings.ambient.as_ref().map_or_else(Vec::new, ambient::uninstall);
         if timeout(LAST_PASS, agent.marker).await.is_err() {
             warn!(target: "ambient", "not all pods could be told to be outside of the mesh");
         }

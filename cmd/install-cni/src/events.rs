@@ -5,6 +5,7 @@
 
 use std::{
     future::Future,
+    path::{Component, Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -20,6 +21,7 @@ use axum::{
 };
 use cni_types::{K8sNamespace, K8sPodName};
 use daemon_settings::{EventSettings, HostPaths};
+use netns::Netns;
 use telemetry::local::RootServer;
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 use tracing::{error, warn};
@@ -126,12 +128,99 @@ fn ask(
 ) -> Result<(), String> {
     let PluginEvent { netns, name, namespace, ips } = event;
     let pod = format!("pod {namespace}/{name}");
-    let netns = places.open(&netns).map_err(|why| format!("{pod}: {why}"))?;
+    let netns = open(places, &netns).map_err(|why| format!("{pod}: {why}"))?;
     let request = AgentRequest { namespace, name, ips, ..AgentRequest::new(CniVerb::Add) };
     let answer = service.answer_by(request, Some(netns), deadline);
     match answer.error {
         Some(why) => Err(format!("{pod}: {why}")),
         None if answer.enrolled => Ok(()),
         None => Err(format!("{pod} is not eligible: it does not belong to ambient mode")),
+    }
+}
+
+/// Opens the namespace that has this path on the host.
+fn open(places: &HostPaths, path: &str) -> Result<Netns, String> {
+    let netns = open_any(places, path)?;
+    // That it is not the node's is for the agent to see; it may have another one itself.
+    let own = Netns::current().map_err(|error| error.to_string())?;
+    if own.id() == netns.id() {
+        return Err(format!("{path} is the network namespace of the node, or the agent's own"));
+    }
+    Ok(netns)
+}
+
+fn open_any(places: &HostPaths, path: &str) -> Result<Netns, String> {
+    let candidates = candidates(places, path)?;
+    for place in &candidates {
+        match Netns::open(place) {
+            Err(netns::Error::Missing { .. }) => {}
+            opened => return opened.map_err(|error| error.to_string()),
+        }
+    }
+    let tried: Vec<String> = candidates.iter().map(|place| place.display().to_string()).collect();
+    Err(format!("there is no network namespace {path}; looked for as {}", tried.join(", ")))
+}
+
+/// Where it may be, in the order in which it is looked for.
+fn candidates(places: &HostPaths, path: &str) -> Result<Vec<PathBuf>, String> {
+    let below = Path::new(path).strip_prefix("/").map_err(|_| format!("{path:?} is no absolute path"))?;
+    if !below.components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(format!("{path:?} is no plain path"));
+    }
+    if let Ok(process) = below.strip_prefix("proc") {
+        // In the container the same number is another process, or none; `self` is always another one.
+        let first = process.iter().next().and_then(|part| part.to_str()).unwrap_or_default();
+        if first.is_empty() || !first.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(format!("{path:?} names no process"));
+        }
+        return Ok(vec![places.proc.join(process)]);
+    }
+    let mut candidates = vec![places.root.join(below), Path::new("/").join(below)];
+    // Istio's chart mounts whichever directory the runtime has at one and the same place.
+    if let (Some(name), Ok(directory)) = (below.file_name(), places.netns_directory.strip_prefix("/")) {
+        let usual = places.root.join(directory).join(name);
+        if !candidates.contains(&usual) {
+            candidates.push(usual);
+        }
+    }
+    Ok(candidates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places() -> HostPaths {
+        HostPaths { root: "/host".into(), proc: "/hostproc".into(), netns_directory: "/var/run/netns".into() }
+    }
+
+    #[test]
+    fn a_namespace_of_the_host_is_looked_for_where_it_may_be_mounted() {
+        let of = |path: &str| {
+            let found = candidates(&places(), path).unwrap();
+            found.iter().map(|place| place.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(of("/var/run/netns/cni-1"), ["/host/var/run/netns/cni-1", "/var/run/netns/cni-1"]);
+        assert_eq!(
+            of("/var/run/docker/netns/cni-1"),
+            ["/host/var/run/docker/netns/cni-1", "/var/run/docker/netns/cni-1", "/host/var/run/netns/cni-1"]
+        );
+        assert_eq!(of("/proc/17/ns/net"), ["/hostproc/17/ns/net"], "never a process of the container");
+    }
+
+    #[test]
+    fn what_could_lead_elsewhere_is_no_path() {
+        for path in [
+            "",
+            "netns",
+            "./a",
+            "/var/../proc/1/ns/net",
+            "/proc",
+            "/proc/self/ns/net",
+            "/proc/1a/ns/net",
+            "/..",
+        ] {
+            assert!(candidates(&places(), path).is_err(), "{path:?}");
+        }
     }
 }

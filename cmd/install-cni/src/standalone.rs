@@ -8,6 +8,7 @@ use node_status::SidecarNodeInspector;
 use report::{NetworkState, NodeState, Observer, Provenance, StateReport, Unobserved};
 
 use crate::{
+    ambient::open_node,
     inspect::{self, MAX_DOCUMENT},
     state_collector,
 };
@@ -66,12 +67,11 @@ fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
 }
 
 fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
-    match ambient.node() {
+    match open_node(ambient) {
         Ok(node) => node_status::look_alone(&ambient.agent, node.as_ref(), last),
         Err(error) => {
             let mut state = last.unwrap_or_else(state_collector::empty);
-            let blind =
-                Unobserved { what: "the node's network".to_owned(), why: format!("cannot open it: {error}") };
+            let blind = Unobserved { what: "the node's network".to_owned(), why: format!("{error:#}") };
             state.seen = Provenance { at: agent::now(), blind: vec![blind], ..Provenance::default() };
             state
         }

@@ -12,6 +12,7 @@ use telemetry::logging::{self, LogOptions};
 use tracing::{error, info};
 
 use crate::{
+    ambient,
     commands::{self, OutputOptions},
     inspect,
     node_lock::NodeLock,
@@ -72,7 +73,7 @@ pub(crate) fn run(settings: &DaemonSettings, log: LogOptions) -> Result<ExitCode
     )?;
     let mut troubles: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
     if let Some(ambient) = &settings.ambient {
-        troubles.extend(ambient.uninstall());
+        troubles.extend(ambient::uninstall(ambient));
     }
     if troubles.is_empty() {
         troubles.extend(state_collector::remove_journal(settings));

@@ -2,10 +2,6 @@
 
 use std::path::PathBuf;
 
-use netns::Netns;
-
-use crate::EventSettings;
-
 /// Where pods are read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodSource {
@@ -32,22 +28,22 @@ pub struct AmbientOptions {
     pub events: Option<EventSettings>,
 }
 
-impl AmbientOptions {
-    /// The node's network namespace; `None`: the daemon's own.
-    ///
-    /// # Errors
-    /// It cannot be opened.
-    pub fn node(&self) -> Result<Option<Netns>, netns::Error> {
-        self.host_network.as_ref().map(Netns::open).transpose()
-    }
+/// Where the socket is, and where the host's namespaces are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventSettings {
+    /// The socket.
+    pub socket: PathBuf,
+    /// The namespaces.
+    pub places: HostPaths,
+}
 
-    /// Takes everything off the node's network. Answers with what could not be removed, in sentences.
-    pub fn uninstall(&self) -> Vec<String> {
-        let remove = || agent::uninstall(&self.agent);
-        match self.node() {
-            Ok(None) => remove(),
-            Ok(Some(node)) => node.run_in(remove).unwrap_or_else(|error| vec![error.to_string()]),
-            Err(error) => vec![format!("cannot open the node's network namespace: {error}")],
-        }
-    }
+/// Where this container sees namespaces that the host has elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPaths {
+    /// The host's directories, as far as they are mounted.
+    pub root: PathBuf,
+    /// The host's processes.
+    pub proc: PathBuf,
+    /// Where the host's runtime binds namespaces.
+    pub netns_directory: PathBuf,
 }

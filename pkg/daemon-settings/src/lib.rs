@@ -14,15 +14,13 @@ mod ambient;
 mod ambient_options;
 mod debug;
 mod entry;
-mod host_paths;
 mod installation;
 pub mod options;
 mod token;
 
-pub use ambient_options::{AmbientOptions, PodSource};
+pub use ambient_options::{AmbientOptions, EventSettings, HostPaths, PodSource};
 pub use debug::DebugAddress;
 use debug::{TEMPLATE, config};
-pub use host_paths::{EventSettings, HostPaths};
 
 /// Where the kubelet mounts the service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

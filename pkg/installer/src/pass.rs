@@ -113,7 +113,7 @@ impl Installer {
             hostfs::write(path, text.as_bytes(), wanted.mode)?;
             turn.changed = true;
             seen = hostfs::fingerprint(path)?;
-            // Never its content.
+            // Its content is a secret: only the path is logged.
             if is_damage {
                 self.repaired(InstallStep::Kubeconfig, "kubeconfig", &format!("wrote {}", path.display()));
             } else {

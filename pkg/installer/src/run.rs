@@ -11,7 +11,7 @@ use std::{
 };
 
 use hostfs::{DirectoryWatcher, Waker};
-use retry::Backoff;
+use retry::{Attempts, Backoff};
 use tracing::{info, warn};
 
 use crate::{
@@ -46,7 +46,7 @@ pub struct Installer {
     watcher: DirectoryWatcher,
     commands: Receiver<InstallerCommand>,
     ready: bool,
-    failures: u32,
+    attempts: Attempts,
     said: String,
 }
 
@@ -152,7 +152,7 @@ impl Installer {
             watcher,
             commands,
             ready: false,
-            failures: 0,
+            attempts: Backoff::new(FIRST_RETRY, LAST_RETRY).attempts(),
             said: String::new(),
         };
         Ok((installer, handle))
@@ -220,10 +220,10 @@ impl Installer {
         });
         let failed: Vec<InstallStep> = failed.collect();
         failed.iter().for_each(|step| self.metrics.failed(*step));
-        self.failures = if failed.is_empty() { 0 } else { self.failures.saturating_add(1) };
-        if self.failures > 0 {
-            return (Backoff::new(FIRST_RETRY, LAST_RETRY).after(self.failures), false);
+        if !failed.is_empty() {
+            return (self.attempts.failed(), false);
         }
+        self.attempts.succeeded();
         let until = turn.problems.iter().filter_map(|problem| match problem {
             InstallProblem::Fought(_, until) => Some(until.saturating_duration_since(Instant::now())),
             _ => None,

@@ -149,11 +149,8 @@ impl OwnRules {
             let desired = (wanted.rules)(family);
             desired.tables.iter().find_map(|(table, rules)| {
                 rules.chains.iter().find_map(|(chain, rules)| {
-                    let found = self
-                        .chains
-                        .iter()
-                        .find(|((of, at, name), _)| (*of, at, *name) == (family, table, &*chain.0));
-                    let found = found.map_or(0, |(_, content)| content.rules);
+                    let found = self.chains.get(&(family, *table, &*chain.0));
+                    let found = found.map_or(0, |content| content.rules);
                     (found != rules.len()).then(|| {
                         format!(
                             "{family} {}: chain {chain} has {found} rules, not {}",

@@ -5,14 +5,12 @@ use std::{fmt, time::Duration};
 /// Delays between attempts: the first, then twice as long after each further failure in a row, up to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure.
-    pub first: Duration,
-    /// No delay is longer.
-    pub last: Duration,
+    first: Duration,
+    last: Duration,
 }
 
 impl Backoff {
-    /// From the first delay to the last.
+    /// `first`: the delay after the first failure; `last`: no delay is longer.
     #[must_use]
     pub const fn new(first: Duration, last: Duration) -> Backoff {
         Backoff { first, last }

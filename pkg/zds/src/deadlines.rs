@@ -34,3 +34,14 @@ impl ZdsDeadlines {
         Backoff::new(self.first_retry, self.last_retry).after(attempts)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_double_up_to_a_minute() {
+        let seconds = |attempts| ZdsDeadlines::default().retry(attempts).as_secs();
+        assert_eq!([1, 2, 3, 4, 5, 6, 40, u32::MAX].map(seconds), [5, 10, 20, 40, 60, 60, 60, 60]);
+    }
+}

@@ -35,7 +35,7 @@ impl EventRecorder {
         match self.series.happened(&key, Instant::now()) {
             EventVerdict::New => self.create(key).await,
             EventVerdict::Suppressed => {
-                debug!(target: "install", %subject, reason = key.1.reason, message_text = key.1.message, "Event suppressed by the rate limit");
+                debug!(target: "install", %subject, reason = key.1.reason, text = key.1.message, "Event suppressed by the rate limit");
                 Ok(())
             }
             EventVerdict::Again { name, count } => {
