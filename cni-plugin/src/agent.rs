@@ -18,7 +18,7 @@ use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_ANSWER};
 
 use crate::{
     call::PluginCall,
-    facts::{ApiServer, LookupError, PodFacts},
+    facts::{ApiServer, LookupError, PodAuthority},
 };
 
 /// Where the agent listens, unless the configuration says otherwise.
@@ -128,7 +128,7 @@ pub fn request(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> AgentReque
 
 /// First the agent, then the API server. While an agent is being replaced, whoever of the two is there first.
 #[derive(Debug)]
-pub struct PodLookup {
+pub struct AgentOrApi {
     agent: AgentClient,
     request: Option<AgentRequest>,
     /// The pod's network namespace; none for a verb that does nothing in it, or if it cannot be opened, which is told
@@ -142,18 +142,18 @@ pub struct PodLookup {
     api: ApiServer,
 }
 
-impl PodLookup {
+impl AgentOrApi {
     /// With a request, the agent is asked by it when something is to be known: once if it answers, or is there and does
     /// not.
     #[must_use]
-    pub fn new(call: &PluginCall, request: Option<AgentRequest>) -> PodLookup {
+    pub fn new(call: &PluginCall, request: Option<AgentRequest>) -> AgentOrApi {
         let agent = AgentClient::new(call.conf.agent_socket.as_deref());
         let adds = request.as_ref().is_some_and(|request| request.verb == CniVerb::Add);
         let path = call.environment.netns.as_ref().filter(|_| adds);
         let netns = path.and_then(|path| Netns::open(path.as_path()).ok());
         let (answer, silence) = (OnceCell::new(), OnceCell::new());
         let api = ApiServer::new(&call.conf);
-        PodLookup { agent, request, netns, answer, silence, asks_again: Cell::new(true), api }
+        AgentOrApi { agent, request, netns, answer, silence, asks_again: Cell::new(true), api }
     }
 
     /// Asks the agent, if it has not answered and may do so now; true: it has answered.
@@ -201,8 +201,8 @@ impl PodLookup {
     }
 }
 
-impl PodFacts for PodLookup {
-    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError> {
+impl PodAuthority for AgentOrApi {
+    fn submit(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError> {
         let answered = |answer: &AgentAnswer| {
             Some(match (&answer.pod, &answer.error) {
                 (Some(pod), _) => Ok((**pod).clone()),

@@ -12,7 +12,7 @@ use cni_types::{CniError, ErrorCode, run_dir};
 use model::PodName;
 use netfilter::{FirewallOptions, RuleDigest};
 use netns::Netns;
-use planner::{Decision, EnrolmentPolicy, EnrolmentReason, RuntimeCall, SidecarRedirect, enrolment};
+use planner::{EnrolmentPolicy, EnrolmentReason, PodDecision, RuntimeCall, SidecarRedirect, enrolment};
 use redirect::{FamilyChoice, PreparedNetns, RedirectReport, RuleFormat};
 use rules::sidecar;
 
@@ -21,7 +21,7 @@ use wire::CniVerb;
 use crate::{
     agent::{self, AgentClient},
     call::PluginCall,
-    facts::{LookupError, PodFacts},
+    facts::{LookupError, PodAuthority},
     log::CallLog,
     netns_lock,
     offline_enrol::{self, OfflineEnrolment},
@@ -32,7 +32,7 @@ use crate::{
 ///
 /// # Errors
 /// The pod must not start: it may belong to the mesh and could not be brought in.
-pub fn add(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> Result<String, CniError> {
+pub fn add(call: &PluginCall, authority: &impl PodAuthority, log: &mut CallLog) -> Result<String, CniError> {
     let result = call.conf.pass_through()?; // before anything is changed: it may be unreadable
     if let Some(decision) = decide_early(call) {
         log.decided(&decision);
@@ -40,16 +40,16 @@ pub fn add(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> Resul
         return Ok(result);
     }
     let (decision, redirected) = if is_injected(call) {
-        prepare_while_deciding(call, facts, log)
+        prepare_while_deciding(call, authority, log)
     } else {
-        decide_then_redirect(call, facts, log)
+        decide_then_redirect(call, authority, log)
     };
     let decision = decision?;
     log.decided(&decision);
     match &decision {
-        Decision::Pass(_) => log.info(decision.to_string()),
-        Decision::Enrol(reason) => log.info(enrolled(call, facts, *reason)?),
-        Decision::Redirect(redirect) => {
+        PodDecision::Skip(_) => log.info(decision.to_string()),
+        PodDecision::Ambient(reason) => log.info(enrolled(call, authority, *reason)?),
+        PodDecision::Sidecar(redirect) => {
             warn(log, &redirect.warnings);
             if let Some(RedirectResult { report, rules, warning }) = redirected? {
                 warn(log, warning.as_slice());
@@ -70,13 +70,17 @@ struct RedirectResult {
 }
 
 /// A decision, and what was done when it was to redirect.
-type AttachOutcome = (Result<Decision, CniError>, Result<Option<RedirectResult>, CniError>);
+type AttachOutcome = (Result<PodDecision, CniError>, Result<Option<RedirectResult>, CniError>);
 
 /// First who the pod is, then the work: nothing says that there will be any.
-fn decide_then_redirect(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> AttachOutcome {
-    let decision = decide(call, facts, log);
+fn decide_then_redirect(
+    call: &PluginCall,
+    authority: &impl PodAuthority,
+    log: &mut CallLog,
+) -> AttachOutcome {
+    let decision = decide(call, authority, log);
     let redirected = match &decision {
-        Ok(Decision::Redirect(redirect)) => redirect_pod(call, false, || Some(redirect.clone())),
+        Ok(PodDecision::Sidecar(redirect)) => redirect_pod(call, false, || Some(redirect.clone())),
         _ => Ok(None),
     };
     (decision, redirected)
@@ -84,14 +88,18 @@ fn decide_then_redirect(call: &PluginCall, facts: &impl PodFacts, log: &mut Call
 
 /// The runtime says that the pod was injected: while the answer of who knows the pod is on its way, its namespace is
 /// looked at and the tools are loaded. Both take about as long. If the pod turns out to need nothing, nothing was done.
-fn prepare_while_deciding(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> AttachOutcome {
+fn prepare_while_deciding(
+    call: &PluginCall,
+    authority: &impl PodAuthority,
+    log: &mut CallLog,
+) -> AttachOutcome {
     let (tell, told) = mpsc::channel();
     let told = Mutex::new(told);
     thread::scope(|scope| {
         let wait = || told.lock().ok()?.recv().ok();
         let work = scope.spawn(move || redirect_pod(call, true, wait));
-        let decision = decide(call, facts, log);
-        if let Ok(Decision::Redirect(redirect)) = &decision {
+        let decision = decide(call, authority, log);
+        if let Ok(PodDecision::Sidecar(redirect)) = &decision {
             drop(tell.send(redirect.clone())); // nobody listens when the work has failed already
         }
         drop(tell);
@@ -150,16 +158,20 @@ fn warn(log: &mut CallLog, warnings: &[String]) {
 ///
 /// # Errors
 /// It is not, or that could not be found out.
-pub fn check(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> Result<String, CniError> {
+pub fn check(
+    call: &PluginCall,
+    authority: &impl PodAuthority,
+    log: &mut CallLog,
+) -> Result<String, CniError> {
     if call.conf.prev_result()?.is_none() {
         return Err(CniError::new(ErrorCode::InvalidConfig, "prevResult is missing, which CHECK requires"));
     }
-    let decision = decide_early(call).map_or_else(|| decide(call, facts, log), Ok)?;
+    let decision = decide_early(call).map_or_else(|| decide(call, authority, log), Ok)?;
     log.decided(&decision);
     let redirect = match &decision {
-        Decision::Pass(_) => return Ok(String::new()),
-        Decision::Enrol(_) => return check_enrolled(call, facts).map(|()| String::new()),
-        Decision::Redirect(redirect) => redirect,
+        PodDecision::Skip(_) => return Ok(String::new()),
+        PodDecision::Ambient(_) => return check_enrolled(call, authority).map(|()| String::new()),
+        PodDecision::Sidecar(redirect) => redirect,
     };
     let act =
         |options: &FirewallOptions| Ok(redirect::verify(&redirect.config, families(redirect), options)?);
@@ -173,30 +185,35 @@ pub fn check(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> Res
 }
 
 /// Decides from the call alone, where that suffices, so that nobody is asked for what is not needed.
-fn decide_early(call: &PluginCall) -> Option<Decision> {
+fn decide_early(call: &PluginCall) -> Option<PodDecision> {
     let known = RuntimeCall { pod: call.pod.as_ref(), annotations: call.conf.pod_annotations.as_ref() };
     planner::decide_early(&known, &policy(call))
 }
 
 /// Decides from the pod itself.
-fn decide(call: &PluginCall, facts: &impl PodFacts, log: &mut CallLog) -> Result<Decision, CniError> {
+fn decide(
+    call: &PluginCall,
+    authority: &impl PodAuthority,
+    log: &mut CallLog,
+) -> Result<PodDecision, CniError> {
     let policy = policy(call);
-    let Some(name) = &call.pod else { return Ok(Decision::Pass(planner::SkipReason::NoPod)) };
-    let later =
-        |error: LookupError| CniError::new(ErrorCode::TryAgainLater, unknown(name, &error, facts.silence()));
-    let pod = match facts.pod(name, call.uid.as_deref()) {
+    let Some(name) = &call.pod else { return Ok(PodDecision::Skip(planner::SkipReason::NoPod)) };
+    let later = |error: LookupError| {
+        CniError::new(ErrorCode::TryAgainLater, unknown(name, &error, authority.silence()))
+    };
+    let pod = match authority.submit(name, call.uid.as_deref()) {
         Ok(pod) => pod,
         Err(error) => return decide_without_facts(call, error, later, log),
     };
     refusal::forget(call);
     let namespace = match enrolment::needs_namespace(&pod, &policy) {
-        true => Some(facts.namespace(&name.namespace).map_err(later)?),
+        true => Some(authority.namespace(&name.namespace).map_err(later)?),
         false => None,
     };
     let decision = planner::decide(&pod, namespace.as_ref(), &policy);
     let decision = decision.map_err(|error| CniError::new(ErrorCode::Other, error.to_string()))?;
     match (&decision, call.conf.kubernetes.intercept_type.as_str()) {
-        (Decision::Redirect(_), other) if other != INTERCEPT_TYPE => Err(CniError::new(
+        (PodDecision::Sidecar(_), other) if other != INTERCEPT_TYPE => Err(CniError::new(
             ErrorCode::InvalidConfig,
             format!("kubernetes.intercept_type is {other:?}; allowed: {INTERCEPT_TYPE:?}"),
         )),
@@ -210,11 +227,11 @@ fn decide_without_facts(
     error: LookupError,
     later: impl Fn(LookupError) -> CniError,
     log: &mut CallLog,
-) -> Result<Decision, CniError> {
+) -> Result<PodDecision, CniError> {
     match refusal::judge(call, &error) {
         Some(Ok(warning)) => {
             log.warn(warning);
-            Ok(Decision::Pass(planner::SkipReason::NotInjected))
+            Ok(PodDecision::Skip(planner::SkipReason::NotInjected))
         }
         Some(Err(blocked)) => {
             let error = later(error);
@@ -255,17 +272,21 @@ fn unknown(pod: &PodName, error: &LookupError, silence: Option<String>) -> Strin
 ///
 /// # Errors
 /// It could not be: it must not start outside of the mesh.
-fn enrolled(call: &PluginCall, facts: &impl PodFacts, reason: EnrolmentReason) -> Result<String, CniError> {
-    let decision = Decision::Enrol(reason);
-    if let Some(done) = facts.enrolled() {
+fn enrolled(
+    call: &PluginCall,
+    authority: &impl PodAuthority,
+    reason: EnrolmentReason,
+) -> Result<String, CniError> {
+    let decision = PodDecision::Ambient(reason);
+    if let Some(done) = authority.enrolled() {
         return enrolled_by_agent(call, &decision, done);
     }
     let unavailable = || {
-        let why = facts.silence().map(|silence| format!(" ({silence})")).unwrap_or_default();
+        let why = authority.silence().map(|silence| format!(" ({silence})")).unwrap_or_default();
         format!("the node agent is unavailable{why}")
     };
     let Err(why) = enrolled_alone(call) else { return Ok(format!("{decision}; {}", unavailable())) };
-    if let Some(done) = facts.enrolled_by_successor() {
+    if let Some(done) = authority.enrolled_by_successor() {
         return enrolled_by_agent(call, &decision, done);
     }
     let message = format!(
@@ -279,7 +300,7 @@ fn enrolled(call: &PluginCall, facts: &impl PodFacts, reason: EnrolmentReason) -
 /// What the agent has `done`, in a line for the log.
 fn enrolled_by_agent(
     call: &PluginCall,
-    decision: &Decision,
+    decision: &PodDecision,
     done: Result<bool, String>,
 ) -> Result<String, CniError> {
     match done {
@@ -306,9 +327,9 @@ fn enrolled_alone(call: &PluginCall) -> Result<(), String> {
 }
 
 /// An ambient pod is as ADD left it.
-fn check_enrolled(call: &PluginCall, facts: &impl PodFacts) -> Result<(), CniError> {
+fn check_enrolled(call: &PluginCall, authority: &impl PodAuthority) -> Result<(), CniError> {
     let ips = offline_enrol::addresses(call)?;
-    let fine = match facts.checked() {
+    let fine = match authority.checked() {
         Some(found) => found,
         None => OfflineEnrolment::open(call).and_then(|mut node| node.check(&ips)),
     };

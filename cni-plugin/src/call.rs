@@ -8,9 +8,9 @@ use planner::selector::Enablement;
 use wire::{AgentAnswer, AgentRequest, CniVerb};
 
 use crate::{
-    agent::{self, AgentClient, AgentUnavailable, PodLookup},
+    agent::{self, AgentClient, AgentOrApi, AgentUnavailable},
     attach,
-    facts::CachedLookup,
+    facts::SubmittedCall,
     log::CallLog,
     offline_enrol, record,
 };
@@ -103,14 +103,14 @@ fn about_container(
     // Addresses that cannot be read are told of when they are needed.
     let ask = || agent::request(verb, &call, offline_enrol::addresses(&call).unwrap_or_default());
     let request = call.conf.ambient_enabled.then(ask);
-    let facts = CachedLookup::new(PodLookup::new(&call, request));
+    let submitted = SubmittedCall::new(AgentOrApi::new(&call, request));
     let done = match command {
-        CniCommand::Check => attach::check(&call, &facts, &mut log),
-        _ => attach::add(&call, &facts, &mut log),
+        CniCommand::Check => attach::check(&call, &submitted, &mut log),
+        _ => attach::add(&call, &submitted, &mut log),
     };
     let done = done.map_err(|error| error.with_version(call.conf.cni_version));
     if command == CniCommand::Add {
-        record::keep(&call, facts.into_pod(), &mut log, done.as_ref().err());
+        record::keep(&call, submitted.into_pod(), &mut log, done.as_ref().err());
     }
     if let Err(error) = &done {
         log.error(format!("{command} failed: {}", error.msg));

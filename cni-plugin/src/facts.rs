@@ -21,13 +21,15 @@ pub const SUCCESSOR: Duration = Duration::from_secs(8);
 /// How often the agent and the kubeconfig are looked for meanwhile.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Who knows about pods: the node's agent, or else the API server.
-pub trait PodFacts {
-    /// The pod of that name; with `uid`, as the runtime knows it, that very pod or the newest of its name.
+/// Who a call is submitted to: the node's agent, or else the API server, which only knows who the pod is.
+pub trait PodAuthority {
+    /// Submits the call and tells who the pod of that name is; with `uid`, as the runtime knows it, that very pod or the
+    /// newest of its name. An agent to which an ADD is submitted enrols a pod of ambient mode before it answers: see
+    /// [`PodAuthority::enrolled`].
     ///
     /// # Errors
     /// It could not be found out.
-    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError>;
+    fn submit(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError>;
 
     /// A namespace as it is now.
     ///
@@ -58,15 +60,15 @@ pub trait PodFacts {
 
 /// Keeps the pod that was told, for the record.
 #[derive(Debug)]
-pub struct CachedLookup<F> {
-    facts: F,
+pub struct SubmittedCall<F> {
+    authority: F,
     pod: OnceCell<Pod>,
 }
 
-impl<F: PodFacts> CachedLookup<F> {
-    /// Around those facts.
-    pub fn new(facts: F) -> Self {
-        CachedLookup { facts, pod: OnceCell::new() }
+impl<F: PodAuthority> SubmittedCall<F> {
+    /// A call that goes to `authority`.
+    pub fn new(authority: F) -> Self {
+        SubmittedCall { authority, pod: OnceCell::new() }
     }
 
     /// The pod, if anybody asked for it and was told.
@@ -75,30 +77,30 @@ impl<F: PodFacts> CachedLookup<F> {
     }
 }
 
-impl<F: PodFacts> PodFacts for CachedLookup<F> {
-    fn pod(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError> {
-        let pod = self.facts.pod(name, uid)?;
+impl<F: PodAuthority> PodAuthority for SubmittedCall<F> {
+    fn submit(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError> {
+        let pod = self.authority.submit(name, uid)?;
         Ok(self.pod.get_or_init(|| pod).clone())
     }
 
     fn namespace(&self, name: &str) -> Result<Namespace, LookupError> {
-        self.facts.namespace(name)
+        self.authority.namespace(name)
     }
 
     fn enrolled(&self) -> Option<Result<bool, String>> {
-        self.facts.enrolled()
+        self.authority.enrolled()
     }
 
     fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
-        self.facts.enrolled_by_successor()
+        self.authority.enrolled_by_successor()
     }
 
     fn checked(&self) -> Option<Result<(), String>> {
-        self.facts.checked()
+        self.authority.checked()
     }
 
     fn silence(&self) -> Option<String> {
-        self.facts.silence()
+        self.authority.silence()
     }
 }
 
@@ -262,7 +264,7 @@ impl ApiServer {
         }
     }
 
-    /// The pod, as [`PodFacts::pod`]. `is_answered`: the agent has answered meanwhile, and this need not go on.
+    /// The pod, as [`PodAuthority::submit`]. `is_answered`: the agent has answered meanwhile, and this need not go on.
     ///
     /// A runtime that says the pod's UID makes it safe to ask for what the server has in memory: one of the same UID
     /// was made by the same admission, which decides, and of another it is not taken.

@@ -17,7 +17,7 @@ use std::{
 };
 
 use netfilter::RuleDigest;
-use planner::Decision;
+use planner::PodDecision;
 use wire::{LogLevel, LogRecord};
 
 use crate::call::PluginCall;
@@ -71,10 +71,10 @@ impl CallLog {
     }
 
     /// What was decided on the pod: a label on the lines that follow, and kept for [`CallLog::decision`].
-    pub fn decided(&mut self, decision: &Decision) {
+    pub fn decided(&mut self, decision: &PodDecision) {
         self.label("decision", decision.code());
         self.decision = Some((decision.code(), decision.to_string()));
-        self.has_enrolled = matches!(decision, Decision::Enrol(_));
+        self.has_enrolled = matches!(decision, PodDecision::Ambient(_));
     }
 
     /// A short name of the decision, and its words; `None`: it did not come that far.

@@ -207,7 +207,7 @@ impl StateCollector {
         if self.agent.is_some() || namespace.is_empty() || state.pod(namespace, pod).is_some() {
             return;
         }
-        let reason = planner::ambient::NotEnrolled::AgentPod;
+        let reason = planner::SkipReason::AgentPod;
         state.pods.push(PodState {
             namespace: namespace.clone(),
             name: pod.clone(),

@@ -89,7 +89,7 @@ fn localhost(family: Family) -> IpAddr {
     }
 }
 
-/// Connects from localhost. NotEnrolled to itself the kernel would call `::6` from `::6`, and what comes from there is let
+/// Connects from localhost. Left to itself, the kernel would call `::6` from `::6`, and what comes from there is let
 /// through by the rules.
 fn call(source: SocketAddr, target: SocketAddr, within: Duration) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(

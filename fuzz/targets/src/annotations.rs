@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::{Container, EnvVar, Family, Namespace, ObjectMeta, Pod, PodName};
-use planner::{Decision, EnrolmentPolicy, RuntimeCall, SkipReason, decide, decide_early, enrolment};
+use planner::{EnrolmentPolicy, PodDecision, RuntimeCall, SkipReason, decide, decide_early, enrolment};
 use rules::{RuleSet, SavedTables, Target, plan, sidecar};
 
 /// A pod, one fact per line, each a letter, a blank and a text:
@@ -23,7 +23,7 @@ pub fn annotations(data: &[u8]) {
     assert_eq!(decision, decide(&pod, Some(&namespace), &policy));
     early_agrees(&pod, &policy, decision.as_ref().ok());
     match decision {
-        Ok(Decision::Redirect(redirect)) => {
+        Ok(PodDecision::Sidecar(redirect)) => {
             for family in Family::BOTH {
                 whole(&sidecar::rule_set(&redirect.config, family));
             }
@@ -69,14 +69,15 @@ fn facts(text: &str) -> (Pod, Namespace, EnrolmentPolicy) {
     (pod, namespace, policy)
 }
 
-fn early_agrees(pod: &Pod, policy: &EnrolmentPolicy, late: Option<&Decision>) {
+fn early_agrees(pod: &Pod, policy: &EnrolmentPolicy, late: Option<&PodDecision>) {
     let meta = &pod.metadata;
     let name = PodName { namespace: meta.namespace.clone(), name: meta.name.clone() };
     let annotations: &BTreeMap<String, String> = &meta.annotations;
     let call = RuntimeCall { pod: Some(&name), annotations: Some(annotations) };
     if let Some(early) = decide_early(&call, policy) {
-        let known = matches!(early, Decision::Pass(SkipReason::NotInjected | SkipReason::InterceptionNone));
-        assert!(known && matches!(late, Some(Decision::Pass(_))), "{early:?} early, {late:?} late");
+        let known =
+            matches!(early, PodDecision::Skip(SkipReason::NotInjected | SkipReason::InterceptionNone));
+        assert!(known && matches!(late, Some(PodDecision::Skip(_))), "{early:?} early, {late:?} late");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pods and namespaces as the API server gives them, or a directory of manifests.
 
 use model::{Namespace, Pod};
-use planner::{AmbientPolicy, EnrolmentPolicy, Fact, FactIndex, ambient, decide, facts};
+use planner::{EnrolmentPolicy, Fact, FactIndex, ambient, decide, facts};
 
 /// Any text is a pod, a namespace, a list of manifests in YAML, or none of them. A pod that was understood reads back as
 /// itself; nothing that is decided on it is another thing once it is trimmed, which takes nothing away the second time;
@@ -45,7 +45,7 @@ fn same_decisions(pod: &Pod, trimmed: &Pod, namespace: &Namespace) {
         let [whole, small] = [pod, trimmed].map(|pod| decide(pod, Some(namespace), &policy));
         assert_eq!(whole, small);
     }
-    let policy = AmbientPolicy::default();
+    let policy = EnrolmentPolicy::default();
     let [whole, small] = [pod, trimmed].map(|pod| ambient::standing(pod, Some(namespace), &policy));
     assert_eq!(whole, small);
     let [whole, small] = [pod, trimmed].map(|pod| planner::inpod::InPodAnnotations::of(pod).options(true));

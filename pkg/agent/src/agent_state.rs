@@ -9,8 +9,8 @@ use std::{
 
 use model::{Pod, PodName};
 use planner::{
-    DoubtedObjects,
-    ambient::{AMBIENT_REDIRECTION, AmbientStanding, NotEnrolled, standing},
+    AmbientStanding, DoubtedObjects, SkipReason,
+    ambient::{AMBIENT_REDIRECTION, standing},
     facts::FactIndex,
     node::MemberAddresses,
     ztunnel,
@@ -158,7 +158,7 @@ impl AgentState {
     pub(crate) fn standing(&self, pod: &Pod) -> AmbientStanding {
         match standing(pod, self.index.namespace(&pod.metadata.namespace), &self.settings.policy) {
             AmbientStanding::Member { .. } | AmbientStanding::Pending(_) if self.is_gone(pod) => {
-                AmbientStanding::Out(NotEnrolled::Terminated)
+                AmbientStanding::Out(SkipReason::Terminated)
             }
             standing => standing,
         }
@@ -230,7 +230,7 @@ impl AgentState {
                     (true, CaptureStatus { state: CaptureState::Pending, annotation: None })
                 }
                 AmbientStanding::Out(reason) => {
-                    if reason.refused() {
+                    if reason.is_refusal() {
                         *refused.entry(reason.code()).or_default() += 1;
                     }
                     (false, status(pod, None))

@@ -12,9 +12,7 @@ use std::{
 };
 
 use planner::{
-    ambient::{AmbientPolicy, AmbientStanding, NotEnrolled, standing},
-    facts::FactIndex,
-    node::MemberAddresses,
+    AmbientStanding, EnrolmentPolicy, SkipReason, ambient::standing, facts::FactIndex, node::MemberAddresses,
 };
 
 /// What an ADD told.
@@ -175,7 +173,7 @@ impl AttachmentLedger {
     pub fn members(
         &mut self,
         index: &FactIndex,
-        policy: &AmbientPolicy,
+        policy: &EnrolmentPolicy,
         inherited: &MemberAddresses,
     ) -> MemberAddresses {
         self.tidy(index);
@@ -196,10 +194,10 @@ impl AttachmentLedger {
             let ips = match standing(pod, namespace, policy) {
                 AmbientStanding::Member { ips, .. } => ips,
                 // Its namespace is told by another source, and may be told later.
-                AmbientStanding::Pending(_) | AmbientStanding::Out(NotEnrolled::NamespaceUnknown) => {
+                AmbientStanding::Pending(_) | AmbientStanding::Out(SkipReason::NamespaceUnknown) => {
                     inherited.iter().filter(|(_, uid)| **uid == meta.uid).map(|(ip, _)| *ip).collect()
                 }
-                AmbientStanding::Out(NotEnrolled::HostNetwork | NotEnrolled::Terminated) => {
+                AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated) => {
                     gone.insert(meta.uid.as_str());
                     continue;
                 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use model::{Pod, PodName};
-use planner::ambient::{AmbientStanding, NotEnrolled};
+use planner::{AmbientStanding, SkipReason};
 use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
 use crate::agent_state::life;
@@ -68,7 +68,7 @@ struct PodHistory {
     captured: bool,
     /// It ran outside of the mesh, or bypassed it, and this was known: to join now is news.
     ran_outside: bool,
-    refused: Option<NotEnrolled>,
+    refused: Option<SkipReason>,
     missing: Option<UncapturedPod>,
     round: u64,
 }
@@ -169,7 +169,7 @@ impl NoticeTracker {
                 None
             }
             (AmbientStanding::Out(reason), CaptureState::Outside)
-                if *reason != NotEnrolled::NamespaceUnknown =>
+                if *reason != SkipReason::NamespaceUnknown =>
             {
                 seen.left_now(*reason, runs)
             }
@@ -306,7 +306,7 @@ impl PodHistory {
         }
     }
 
-    fn left_now(&mut self, reason: NotEnrolled, runs: bool) -> Option<EventDraft> {
+    fn left_now(&mut self, reason: SkipReason, runs: bool) -> Option<EventDraft> {
         let captured = std::mem::take(&mut self.captured);
         self.missing = None;
         self.ran_outside = runs;
@@ -333,12 +333,12 @@ impl UncapturedPod {
 }
 
 /// How grave it is that a pod is kept out; `None`: nobody wants to hear of it.
-fn refusal(reason: NotEnrolled) -> Option<NoticeLevel> {
+fn refusal(reason: SkipReason) -> Option<NoticeLevel> {
     match reason {
         // Whoever writes its annotations says that it has a sidecar, and nothing takes its traffic.
-        NotEnrolled::HostNetwork | NotEnrolled::NoProxy => Some(NoticeLevel::Warning),
+        SkipReason::HostNetwork | SkipReason::NoProxy => Some(NoticeLevel::Warning),
         // Somebody chose so, for the pod or with its sidecar.
-        NotEnrolled::OptedOut | NotEnrolled::Sidecar => Some(NoticeLevel::Normal),
+        SkipReason::OptedOut | SkipReason::HasSidecar => Some(NoticeLevel::Normal),
         _ => None,
     }
 }

@@ -12,11 +12,7 @@ use std::{
 
 use model::{Namespace, Pod, PodName};
 use netns::Netns;
-use planner::{
-    ambient::{AmbientMembership, membership},
-    facts::Fact,
-    node::ZtunnelFallback,
-};
+use planner::{EnrolmentReason, SkipReason, ambient::membership, facts::Fact, node::ZtunnelFallback};
 use retry::{Attempts, Backoff};
 use tracing::{info, warn};
 
@@ -81,7 +77,7 @@ pub(crate) struct PodArrival {
 #[derive(Debug)]
 pub(crate) struct AddDecision {
     pub(crate) known: PodWithNamespace,
-    pub(crate) membership: AmbientMembership,
+    pub(crate) membership: Result<EnrolmentReason, SkipReason>,
 }
 
 #[derive(Debug)]
@@ -375,10 +371,10 @@ impl Reconciler {
         self.core.history.because(|| format!("ADD of {}", known.0.name()));
         known.0.runtime_uids().iter().for_each(|uid| self.core.begins(uid));
         match membership {
-            AmbientMembership::In(_) if attachment.ips.is_empty() => {
+            Ok(_) if attachment.ips.is_empty() => {
                 drop(reply.send(Err("the plugins before this one gave the pod no address".to_owned())));
             }
-            AmbientMembership::In(_) => {
+            Ok(_) => {
                 let pod = known.0.clone();
                 self.way.enrol(
                     &mut self.core,
@@ -386,8 +382,8 @@ impl Reconciler {
                     reply,
                 );
             }
-            AmbientMembership::Out(_) if attachment.ips.is_empty() => drop(reply.send(Ok(()))),
-            AmbientMembership::Out(_) => self.way.pass_by(&mut self.core, &container, attachment, reply),
+            Err(_) if attachment.ips.is_empty() => drop(reply.send(Ok(()))),
+            Err(_) => self.way.pass_by(&mut self.core, &container, attachment, reply),
         }
         Ok(AddDecision { known, membership })
     }

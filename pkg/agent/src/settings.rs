@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Instant};
 
 use model::{Namespace, Pod, PodName, Reason};
 use planner::{
-    ambient::AmbientPolicy,
+    EnrolmentPolicy,
     node::{NodeConfig, ZtunnelFallback},
 };
 use pod_status::Redirection;
@@ -65,7 +65,7 @@ pub struct AgentSettings {
     /// Names, numbers and marks of the node path.
     pub node: NodeConfig,
     /// Who is enrolled.
-    pub policy: AmbientPolicy,
+    pub policy: EnrolmentPolicy,
     /// What happens while no ztunnel is ready, at the start.
     pub fallback: ZtunnelFallback,
     /// How the firewall tools are used.

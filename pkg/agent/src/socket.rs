@@ -17,7 +17,7 @@ use std::{
 
 use model::PodName;
 use netns::Netns;
-use planner::ambient::{AmbientMembership, membership};
+use planner::ambient::membership;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
@@ -291,17 +291,17 @@ fn add(
     let began = Instant::now();
     let done = receive(&done, deadline).and_then(|done| done);
     match (membership, done) {
-        (AmbientMembership::In(reason), Ok(())) => {
+        (Ok(reason), Ok(())) => {
             info!(target: "ambient", namespace = %name.namespace, pod = %name.name, %reason, "pod enrolled");
         }
-        (AmbientMembership::In(_), Err(error)) => return AgentAnswer::failed(error),
-        (AmbientMembership::Out(_), Ok(())) => {}
-        (AmbientMembership::Out(_), Err(error)) => {
+        (Ok(_), Err(error)) => return AgentAnswer::failed(error),
+        (Err(_), Ok(())) => {}
+        (Err(_), Err(error)) => {
             warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error, "addresses of the pod may still be captured");
         }
     }
     shared.metrics.add("enrol", began.elapsed());
-    let enrolled = matches!(membership, AmbientMembership::In(_));
+    let enrolled = membership.is_ok();
     AgentAnswer { pod: Some(pod), namespace, enrolled, error: None }
 }
 
@@ -337,7 +337,7 @@ fn check(request: AgentRequest, deadline: Instant, shared: &ConnectionContext) -
         Err(error) => return AgentAnswer::failed(error),
     };
     let mut answer = AgentAnswer::default();
-    if let AmbientMembership::In(_) = membership(&pod, namespace.as_ref(), &shared.settings.policy) {
+    if membership(&pod, namespace.as_ref(), &shared.settings.policy).is_ok() {
         let uid = pod.metadata.uid.clone();
         answer = told_by(ask(shared, deadline, |reply| ReconcilerMessage::Check(uid, request.ips, reply)));
         answer.enrolled = answer.error.is_none();
@@ -377,7 +377,7 @@ mod tests {
     use std::path::PathBuf;
 
     use model::{Namespace, Pod};
-    use planner::{ambient::AmbientPolicy, node::NodeConfig};
+    use planner::{EnrolmentPolicy, node::NodeConfig};
     use prometheus_client::registry::Registry;
 
     use super::*;
@@ -388,7 +388,7 @@ mod tests {
             capture: CaptureConfig::Node,
             starts_in_pod: false,
             node: NodeConfig::default(),
-            policy: AmbientPolicy::default(),
+            policy: EnrolmentPolicy::default(),
             fallback: planner::node::ZtunnelFallback::default(),
             tools: netfilter::FirewallOptions::default(),
             netns_directory: PathBuf::new(),

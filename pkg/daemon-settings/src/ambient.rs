@@ -7,7 +7,7 @@ use cni_types::run_dir;
 use flags::{Flag, ValueSource};
 use netfilter::Backend;
 use planner::{
-    ambient::AmbientPolicy,
+    EnrolmentPolicy,
     node::{NodeConfig, RouteTables, RulePriorities},
     selector::Enablement,
     ztunnel::ZtunnelSelector,
@@ -168,7 +168,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    fn ambient_policy(&mut self, identity: &AgentIdentity) -> Option<AmbientPolicy> {
+    fn ambient_policy(&mut self, identity: &AgentIdentity) -> Option<EnrolmentPolicy> {
         let text = self.text(&options::ZTUNNEL_LABEL);
         let Some((key, value)) = text.split_once('=').filter(|(key, _)| !key.is_empty()) else {
             self.mistake(&options::ZTUNNEL_LABEL, format!("{text:?} is no key=value"));
@@ -177,7 +177,8 @@ impl SettingsReader<'_> {
         let enablement = self.enablement()?;
         // Who has selectors comes from a version of Istio in which the annotation means nothing.
         let ignores_opt_out = enablement.is_some() || self.is_always_in_pod();
-        Some(AmbientPolicy {
+        Some(EnrolmentPolicy {
+            ambient: true,
             ztunnel: ZtunnelSelector {
                 label: (key.to_owned(), value.to_owned()),
                 namespaces: self.ztunnel_namespaces(identity),

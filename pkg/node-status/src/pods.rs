@@ -8,11 +8,8 @@ use std::{
 use agent::{AgentSettings, AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life, timestamp};
 use model::Family;
 use planner::{
-    Decision, EnrolmentPolicy, SidecarRedirect, SkipReason,
-    ambient::{AMBIENT_REDIRECTION, AmbientPolicy, AmbientStanding, EnrolmentReason, NotEnrolled},
-    enrolment::STATUS,
-    node::ZtunnelSlot,
-    ztunnel::ZtunnelCandidate,
+    AmbientStanding, EnrolmentPolicy, EnrolmentReason, PodDecision, SidecarRedirect, SkipReason,
+    ambient::AMBIENT_REDIRECTION, node::ZtunnelSlot, ztunnel::ZtunnelCandidate,
 };
 use pod_status::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
@@ -177,7 +174,7 @@ fn pod(
     };
     if known.ended && meta.deleted.is_some() {
         shown.reason = StateReason {
-            code: NotEnrolled::Terminated.code().to_owned(),
+            code: SkipReason::Terminated.code().to_owned(),
             words: "its containers have ended, and the API server is about to remove it".to_owned(),
         };
         shown.capture = Evidence::OUTSIDE.classify().state;
@@ -185,8 +182,8 @@ fn pod(
     }
     let mut evidence = Evidence { life: life_of(known), ..Evidence::OUTSIDE };
     match (&known.standing, &snapshot.way) {
-        (AmbientStanding::Out(left), _) => {
-            let redirect = outside(*left, known, &settings.policy, &mut shown, &mut evidence);
+        (AmbientStanding::Out(_), _) => {
+            let redirect = outside(known, &settings.policy, &mut shown, &mut evidence);
             redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
         }
         (_, CaptureSnapshot::Node { .. }) => shown.way = Some(RedirectionMode::Node),
@@ -246,7 +243,7 @@ fn reason(standing: &AmbientStanding) -> StateReason {
         AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => {
             EnrolmentReason::to_string(reason)
         }
-        AmbientStanding::Out(left) => NotEnrolled::to_string(left),
+        AmbientStanding::Out(left) => SkipReason::to_string(left),
     };
     let code = match standing {
         AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => reason.code(),
@@ -258,32 +255,24 @@ fn reason(standing: &AmbientStanding) -> StateReason {
 /// A pod that is none of ambient mode's: it may have a sidecar. What the plugin decides at its ADD is decided here from
 /// the same facts; if that is to redirect it, how.
 fn outside(
-    left: NotEnrolled,
     known: &KnownPod,
-    policy: &AmbientPolicy,
+    policy: &EnrolmentPolicy,
     shown: &mut PodState,
     evidence: &mut Evidence,
 ) -> Option<Box<SidecarRedirect>> {
+    let show = |reason: SkipReason| StateReason { code: reason.code().to_owned(), words: reason.to_string() };
     // Labels are looked at first. Who is advised to change them shall not find that it was of no use.
     let never = match () {
-        () if matches!(shown.phase.as_str(), "Succeeded" | "Failed") => Some(NotEnrolled::Terminated),
-        () if policy.ztunnel.matches(&known.pod) => Some(NotEnrolled::Ztunnel),
+        () if matches!(shown.phase.as_str(), "Succeeded" | "Failed") => Some(SkipReason::Terminated),
+        () if policy.ztunnel.matches(&known.pod) => Some(SkipReason::Ztunnel),
         () => None,
     };
-    let left = never.unwrap_or(left);
-    shown.reason = StateReason { code: left.code().to_owned(), words: left.to_string() };
-    if matches!(left, NotEnrolled::ExcludedNamespace | NotEnrolled::AgentPod | NotEnrolled::HostNetwork)
-        || matches!(left, NotEnrolled::Terminated | NotEnrolled::Ztunnel | NotEnrolled::NoProxy)
-    {
+    if let Some(reason) = never {
+        shown.reason = show(reason);
         return None;
     }
-    let policy = EnrolmentPolicy {
-        excluded_namespaces: policy.excluded_namespaces.clone(),
-        agent_namespace: policy.agent_namespace.clone(),
-        ..EnrolmentPolicy::default()
-    };
-    match planner::decide(&known.pod, known.namespace.as_ref(), &policy) {
-        Ok(Decision::Redirect(redirect)) => {
+    match planner::decide(&known.pod, known.namespace.as_ref(), policy) {
+        Ok(PodDecision::Sidecar(redirect)) => {
             shown.way = Some(RedirectionMode::Sidecar);
             evidence.membership = MeshMembership::Member; // `sidecar::show` observes its rules
             shown.reason = StateReason {
@@ -292,13 +281,8 @@ fn outside(
             };
             return Some(redirect);
         }
-        // What ambient mode says of one that was not injected is the better answer.
-        Ok(Decision::Pass(SkipReason::NotInjected | SkipReason::NoProxy | SkipReason::InjectionRefused))
-            if !known.pod.metadata.annotations.contains_key(STATUS) => {}
-        Ok(Decision::Pass(passed)) => {
-            shown.reason = StateReason { code: passed.code().to_owned(), words: passed.to_string() };
-        }
-        Ok(Decision::Enrol(_)) => {}
+        Ok(PodDecision::Skip(reason)) => shown.reason = show(reason),
+        Ok(PodDecision::Ambient(_)) => {}
         Err(error) => {
             shown.way = Some(RedirectionMode::Sidecar);
             evidence.membership = MeshMembership::Member;

@@ -7,7 +7,7 @@ use std::{
 
 use netfilter::{FirewallOptions, RuleDigest};
 use netns::{Netns, NetnsId};
-use planner::{Decision, EnrolmentPolicy, ambient::ALL_ENROLLED};
+use planner::{EnrolmentPolicy, PodDecision, reason::ALL_ENROLLED};
 use pod_status::{Evidence, RulesEvidence};
 use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, Unobserved};
 use wire::{NetnsFile, PodRecord};
@@ -75,7 +75,7 @@ pub(super) fn pods(
     let mut pods: Vec<PodState> = done.map(from).collect();
     let redirects = records.iter().filter_map(|record| {
         match planner::decide(record.pod.as_deref()?, None, &EnrolmentPolicy::default()) {
-            Ok(Decision::Redirect(redirect)) => Some((key(record), redirect)),
+            Ok(PodDecision::Sidecar(redirect)) => Some((key(record), redirect)),
             _ => None,
         }
     });

@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, fmt};
 use model::{Container, Namespace, Pod, PodName, parse_go_bool};
 use rules::sidecar;
 
-pub use crate::ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE, EnrolmentReason};
+pub use crate::ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE};
 use crate::{
-    ambient::{self, AmbientPolicy},
+    ambient::{self, exempt},
     annotations::{self, InvalidAnnotation},
+    reason::{EnrolmentReason, SkipReason},
     selector::Enablement,
     ztunnel::ZtunnelSelector,
 };
@@ -32,23 +33,13 @@ pub struct EnrolmentPolicy {
     pub ambient: bool,
     /// Which pods are the node's proxy, and so never enrolled in ambient mode.
     pub ztunnel: ZtunnelSelector,
-    /// See [`AmbientPolicy::enablement`].
+    /// Who is meant in ambient mode, in place of the labels; any of them.
     pub enablement: Option<Vec<Enablement>>,
-    /// See [`AmbientPolicy::ignores_opt_out`].
+    /// The user's annotation `ambient.istio.io/redirection: disabled` has no meaning, as in Istio since 1.21.
     pub ignores_opt_out: bool,
 }
 
 impl EnrolmentPolicy {
-    /// What of it is about ambient mode, but for the names, which are looked at before.
-    fn of_ambient(&self) -> AmbientPolicy {
-        AmbientPolicy {
-            ztunnel: self.ztunnel.clone(),
-            enablement: self.enablement.clone(),
-            ignores_opt_out: self.ignores_opt_out,
-            ..AmbientPolicy::default()
-        }
-    }
-
     /// Ambient mode is on, and these annotations do not keep a pod out of it: it has no sidecar, and was not opted out.
     fn may_be_ambient(&self, annotations: &BTreeMap<String, String>) -> bool {
         let opted_out = !self.ignores_opt_out && ambient::opted_out(annotations);
@@ -67,13 +58,13 @@ pub struct RuntimeCall<'a> {
 
 /// What to do with a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum PodDecision {
     /// Nothing: it is none of our business.
-    Pass(SkipReason),
+    Skip(SkipReason),
     /// Redirect its traffic to its sidecar.
-    Redirect(Box<SidecarRedirect>),
+    Sidecar(Box<SidecarRedirect>),
     /// Enrol it in ambient mode.
-    Enrol(EnrolmentReason),
+    Ambient(EnrolmentReason),
 }
 
 /// How to redirect.
@@ -87,113 +78,33 @@ pub struct SidecarRedirect {
     pub warnings: Vec<String>,
 }
 
-/// Why a pod is skipped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SkipReason {
-    /// The call names no pod.
-    NoPod,
-    /// Its namespace is excluded.
-    ExcludedNamespace,
-    /// It is the agent itself.
-    AgentPod,
-    /// It lives in the node's network namespace.
-    HostNetwork,
-    /// `istio-init` makes the rules.
-    HasIstioInit,
-    /// `DISABLE_ENVOY` is set on the proxy.
-    EnvoyDisabled,
-    /// There is no `istio-proxy` container.
-    NoProxy,
-    /// The proxy is a gateway or waypoint.
-    NotSidecarProxy,
-    /// The pod refuses injection.
-    InjectionRefused,
-    /// It was not injected.
-    NotInjected,
-    /// Interception mode is `NONE`.
-    InterceptionNone,
-}
-
-/// Every reason to pass, for tests and documentation.
-pub const ALL_PASSED: [SkipReason; 11] = [
-    SkipReason::NoPod,
-    SkipReason::ExcludedNamespace,
-    SkipReason::AgentPod,
-    SkipReason::HostNetwork,
-    SkipReason::HasIstioInit,
-    SkipReason::EnvoyDisabled,
-    SkipReason::NoProxy,
-    SkipReason::NotSidecarProxy,
-    SkipReason::InjectionRefused,
-    SkipReason::NotInjected,
-    SkipReason::InterceptionNone,
-];
-
-impl SkipReason {
-    /// A short, stable name for logs and metrics.
-    #[must_use]
-    pub fn code(self) -> &'static str {
-        match self {
-            SkipReason::NoPod => "no-pod",
-            SkipReason::ExcludedNamespace => "excluded-namespace",
-            SkipReason::AgentPod => "agent-pod",
-            SkipReason::HostNetwork => "host-network",
-            SkipReason::HasIstioInit => "istio-init",
-            SkipReason::EnvoyDisabled => "envoy-disabled",
-            SkipReason::NoProxy => "no-proxy",
-            SkipReason::NotSidecarProxy => "not-a-sidecar",
-            SkipReason::InjectionRefused => "injection-refused",
-            SkipReason::NotInjected => "not-injected",
-            SkipReason::InterceptionNone => "interception-none",
-        }
-    }
-}
-
-impl fmt::Display for SkipReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SkipReason::NoPod => "the call names no pod (K8S_POD_NAME or K8S_POD_NAMESPACE is empty)",
-            SkipReason::ExcludedNamespace => "its namespace is in kubernetes.exclude_namespaces",
-            SkipReason::AgentPod => "it is the node agent itself",
-            SkipReason::HostNetwork => "it lives in the node's network namespace (hostNetwork)",
-            SkipReason::HasIstioInit => "its istio-init container sets up redirection",
-            SkipReason::EnvoyDisabled => "DISABLE_ENVOY is true on its istio-proxy",
-            SkipReason::NoProxy => "it has no istio-proxy container",
-            SkipReason::NotSidecarProxy => "its istio-proxy is not a sidecar (second argument)",
-            SkipReason::InjectionRefused => "sidecar.istio.io/inject is false",
-            SkipReason::NotInjected => "it was not injected (no annotation sidecar.istio.io/status)",
-            SkipReason::InterceptionNone => "sidecar.istio.io/interceptionMode is NONE",
-        })
-    }
-}
-
-impl Decision {
+impl PodDecision {
     /// A short, stable name of outcome and reason.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Decision::Pass(reason) => reason.code(),
-            Decision::Redirect(_) => "sidecar",
-            Decision::Enrol(reason) => reason.code(),
+            PodDecision::Skip(reason) => reason.code(),
+            PodDecision::Sidecar(_) => "sidecar",
+            PodDecision::Ambient(reason) => reason.code(),
         }
     }
 }
 
 /// One sentence: what happens, and why.
-impl fmt::Display for Decision {
+impl fmt::Display for PodDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Decision::Pass(reason) => write!(f, "skipped: {reason}"),
-            Decision::Redirect(_) => f.write_str("redirected to its sidecar: it was injected"),
-            Decision::Enrol(reason) => write!(f, "enrolled in ambient mode: {reason}"),
+            PodDecision::Skip(reason) => write!(f, "skipped: {reason}"),
+            PodDecision::Sidecar(_) => f.write_str("redirected to its sidecar: it was injected"),
+            PodDecision::Ambient(reason) => write!(f, "enrolled in ambient mode: {reason}"),
         }
     }
 }
 
 /// Decides from the call alone, where that suffices; none means that the pod must be looked up.
 #[must_use]
-pub fn decide_early(call: &RuntimeCall<'_>, policy: &EnrolmentPolicy) -> Option<Decision> {
-    let pass = |reason| Some(Decision::Pass(reason));
+pub fn decide_early(call: &RuntimeCall<'_>, policy: &EnrolmentPolicy) -> Option<PodDecision> {
+    let pass = |reason| Some(PodDecision::Skip(reason));
     let Some(pod) = call.pod else { return pass(SkipReason::NoPod) };
     if let Some(reason) = exempt(&pod.namespace, &pod.name, policy) {
         return pass(reason);
@@ -207,14 +118,6 @@ pub fn decide_early(call: &RuntimeCall<'_>, policy: &EnrolmentPolicy) -> Option<
         return pass(SkipReason::NotInjected);
     }
     None
-}
-
-/// Why a pod is none of our business by its name alone.
-fn exempt(namespace: &str, name: &str, policy: &EnrolmentPolicy) -> Option<SkipReason> {
-    if policy.excluded_namespaces.iter().any(|excluded| excluded == namespace) {
-        return Some(SkipReason::ExcludedNamespace);
-    }
-    ambient::is_agent(namespace, name, policy.agent_namespace.as_deref()).then_some(SkipReason::AgentPod)
 }
 
 /// True when [`decide`] needs the namespace of `pod`.
@@ -233,24 +136,28 @@ pub fn decide(
     pod: &Pod,
     namespace: Option<&Namespace>,
     policy: &EnrolmentPolicy,
-) -> Result<Decision, InvalidAnnotation> {
+) -> Result<PodDecision, InvalidAnnotation> {
     if let Some(reason) = exempt(&pod.metadata.namespace, &pod.metadata.name, policy) {
-        return Ok(Decision::Pass(reason));
+        return Ok(PodDecision::Skip(reason));
     }
     if pod.spec.host_network {
-        return Ok(Decision::Pass(SkipReason::HostNetwork));
+        return Ok(PodDecision::Skip(SkipReason::HostNetwork));
     }
-    if policy.ambient
-        && let Ok(reason) = ambient::wanted(pod, namespace, &policy.of_ambient())
-    {
-        return Ok(Decision::Enrol(reason));
-    }
+    let left = match policy.ambient.then(|| ambient::wanted(pod, namespace, policy)) {
+        Some(Ok(reason)) => return Ok(PodDecision::Ambient(reason)),
+        Some(Err(left)) => Some(left),
+        None => None,
+    };
     match sidecar_of(pod) {
-        Err(reason) => Ok(Decision::Pass(reason)),
+        // Of a pod without a sidecar, ambient mode's answer says more.
+        Err(SkipReason::NotInjected) => Ok(PodDecision::Skip(left.unwrap_or(SkipReason::NotInjected))),
+        Err(reason) => Ok(PodDecision::Skip(reason)),
         Ok(_) if annotations::intercepts_nothing(&pod.metadata.annotations) => {
-            Ok(Decision::Pass(SkipReason::InterceptionNone))
+            Ok(PodDecision::Skip(SkipReason::InterceptionNone))
         }
-        Ok(proxy) => annotations::redirect(pod, proxy).map(|redirect| Decision::Redirect(Box::new(redirect))),
+        Ok(proxy) => {
+            annotations::redirect(pod, proxy).map(|redirect| PodDecision::Sidecar(Box::new(redirect)))
+        }
     }
 }
 
@@ -264,7 +171,10 @@ fn sidecar_of(pod: &Pod) -> Result<&Container, SkipReason> {
     if disabled == Some(true) {
         return Err(SkipReason::EnvoyDisabled);
     }
-    let proxy = proxy.ok_or(SkipReason::NoProxy)?;
+    let Some(proxy) = proxy else {
+        let injected = pod.metadata.annotations.contains_key(STATUS);
+        return Err(if injected { SkipReason::NoProxy } else { SkipReason::NotInjected });
+    };
     if let [first, second, ..] = proxy.args.as_slice()
         && first == "proxy"
         && second != "sidecar"

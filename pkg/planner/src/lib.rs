@@ -14,14 +14,13 @@ pub mod facts;
 pub mod inpod;
 pub mod node;
 pub mod placement;
+pub mod reason;
 pub mod selector;
 pub mod ztunnel;
 
-pub use ambient::{AmbientMembership, AmbientPolicy, AmbientStanding, NotEnrolled};
+pub use ambient::AmbientStanding;
 pub use annotations::InvalidAnnotation;
-pub use enrolment::{
-    Decision, EnrolmentPolicy, EnrolmentReason, RuntimeCall, SidecarRedirect, SkipReason, decide,
-    decide_early,
-};
+pub use enrolment::{EnrolmentPolicy, PodDecision, RuntimeCall, SidecarRedirect, decide, decide_early};
 pub use facts::{DoubtedObjects, Fact, FactIndex};
+pub use reason::{EnrolmentReason, SkipReason};
 pub use ztunnel::{ZtunnelCandidate, ZtunnelSelector};

@@ -4,23 +4,22 @@
 #[path = "pods/fixture.rs"]
 mod fixture;
 
-use std::collections::BTreeSet;
-
 use fixture::{container, namespace};
 use model::{ObjectMeta, Pod, PodIp, PodSpec};
 use planner::{
-    AmbientMembership, AmbientPolicy, AmbientStanding, EnrolmentReason, NotEnrolled,
-    ambient::{ALL_ENROLLED, ALL_LEFT, AMBIENT_REDIRECTION, DATAPLANE_MODE, membership, standing},
+    AmbientStanding, EnrolmentPolicy, EnrolmentReason, SkipReason,
+    ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE, membership, standing},
     enrolment::STATUS,
+    reason::{ALL_ENROLLED, ALL_SKIPPED},
     selector::{Enablement, LabelSelector},
 };
 use proptest::prelude::*;
 
-fn policy() -> AmbientPolicy {
-    AmbientPolicy {
+fn policy() -> EnrolmentPolicy {
+    EnrolmentPolicy {
         excluded_namespaces: vec!["kube-system".into()],
         agent_namespace: Some("mesh".into()),
-        ..AmbientPolicy::default()
+        ..EnrolmentPolicy::default()
     }
 }
 
@@ -30,56 +29,56 @@ fn plain() -> Pod {
     Pod { metadata, spec, ..Pod::default() }
 }
 
-fn is(pod: &Pod) -> AmbientMembership {
+fn is(pod: &Pod) -> Result<EnrolmentReason, SkipReason> {
     membership(pod, Some(&namespace("ambient")), &policy())
 }
 
 type Change = fn(&mut Pod);
-type Row = (NotEnrolled, Change);
+type Row = (SkipReason, Change);
 
 /// What keeps a pod of an ambient namespace out. In the order of the table.
 const ROWS: [Row; 10] = [
-    (NotEnrolled::PodLabel, |pod| drop(pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into()))),
-    (NotEnrolled::ExcludedNamespace, |pod| pod.metadata.namespace = "kube-system".into()),
-    (NotEnrolled::AgentPod, |pod| {
+    (SkipReason::PodLabelNone, |pod| drop(pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into()))),
+    (SkipReason::ExcludedNamespace, |pod| pod.metadata.namespace = "kube-system".into()),
+    (SkipReason::AgentPod, |pod| {
         pod.metadata.namespace = "mesh".into();
         pod.metadata.name = "istio-cni-node-x7k2p".into();
     }),
-    (NotEnrolled::Ztunnel, |pod| {
+    (SkipReason::Ztunnel, |pod| {
         pod.metadata.namespace = "istio-system".into();
         pod.metadata.labels.insert("app".into(), "ztunnel".into());
         pod.spec.service_account_name = "ztunnel".into();
     }),
-    (NotEnrolled::HostNetwork, |pod| pod.spec.host_network = true),
-    (NotEnrolled::Terminated, |pod| pod.status.phase = "Succeeded".into()),
-    (NotEnrolled::Terminated, |pod| pod.status.phase = "Failed".into()),
-    (NotEnrolled::OptedOut, |pod| {
+    (SkipReason::HostNetwork, |pod| pod.spec.host_network = true),
+    (SkipReason::Terminated, |pod| pod.status.phase = "Succeeded".into()),
+    (SkipReason::Terminated, |pod| pod.status.phase = "Failed".into()),
+    (SkipReason::OptedOut, |pod| {
         pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "disabled".into());
     }),
-    (NotEnrolled::Sidecar, |pod| {
+    (SkipReason::HasSidecar, |pod| {
         pod.metadata.annotations.insert(STATUS.into(), String::new());
         pod.spec.init_containers.push(container("istio-proxy"));
     }),
-    (NotEnrolled::NoProxy, |pod| drop(pod.metadata.annotations.insert(STATUS.into(), String::new()))),
+    (SkipReason::NoProxy, |pod| drop(pod.metadata.annotations.insert(STATUS.into(), String::new()))),
 ];
 
 #[test]
 fn each_row_alone_keeps_a_pod_out() {
-    assert_eq!(is(&plain()), AmbientMembership::In(EnrolmentReason::NamespaceLabel));
+    assert_eq!(is(&plain()), Ok(EnrolmentReason::NamespaceLabel));
     for (reason, change) in ROWS {
         let mut pod = plain();
         change(&mut pod);
-        assert_eq!(is(&pod), AmbientMembership::Out(reason));
-        assert_eq!(reason.refused(), reason != NotEnrolled::PodLabel, "{reason:?}");
+        assert_eq!(is(&pod), Err(reason));
+        assert_eq!(reason.is_refusal(), reason != SkipReason::PodLabelNone, "{reason:?}");
         pod.metadata.labels.entry(DATAPLANE_MODE.into()).or_insert_with(|| "ambient".into());
-        assert_eq!(is(&pod), AmbientMembership::Out(reason), "its own label changes nothing");
+        assert_eq!(is(&pod), Err(reason), "its own label changes nothing");
     }
 }
 
 /// The three on names exclude each other.
 #[test]
 fn of_two_rows_the_first_is_told() {
-    let on_names = [NotEnrolled::ExcludedNamespace, NotEnrolled::AgentPod, NotEnrolled::Ztunnel];
+    let on_names = [SkipReason::ExcludedNamespace, SkipReason::AgentPod, SkipReason::Ztunnel];
     for (index, (first, change_first)) in ROWS.iter().enumerate() {
         for (second, change_second) in &ROWS[index + 1..] {
             if on_names.contains(first) && on_names.contains(second) {
@@ -88,7 +87,7 @@ fn of_two_rows_the_first_is_told() {
             let mut pod = plain();
             change_first(&mut pod);
             change_second(&mut pod);
-            assert_eq!(is(&pod), AmbientMembership::Out(*first), "{first:?} and {second:?}");
+            assert_eq!(is(&pod), Err(*first), "{first:?} and {second:?}");
         }
     }
 }
@@ -99,14 +98,11 @@ fn labels_decide_before_anything_else_does() {
         let mut pod = plain();
         change(&mut pod);
         for (label, expected) in
-            [("", NotEnrolled::NotLabelled), ("Ambient", NotEnrolled::NotLabelled), ("ambient", reason)]
+            [("", SkipReason::NotLabelled), ("Ambient", SkipReason::NotLabelled), ("ambient", reason)]
         {
-            assert_eq!(
-                membership(&pod, Some(&namespace(label)), &policy()),
-                AmbientMembership::Out(expected)
-            );
+            assert_eq!(membership(&pod, Some(&namespace(label)), &policy()), Err(expected));
         }
-        assert_eq!(membership(&pod, None, &policy()), AmbientMembership::Out(NotEnrolled::NamespaceUnknown));
+        assert_eq!(membership(&pod, None, &policy()), Err(SkipReason::NamespaceUnknown));
     }
 }
 
@@ -132,7 +128,7 @@ fn what_does_not_keep_a_pod_out() {
     for (what, change) in rows {
         let mut pod = plain();
         change(&mut pod);
-        assert_eq!(is(&pod), AmbientMembership::In(EnrolmentReason::NamespaceLabel), "{what}");
+        assert_eq!(is(&pod), Ok(EnrolmentReason::NamespaceLabel), "{what}");
     }
 }
 
@@ -140,13 +136,10 @@ fn what_does_not_keep_a_pod_out() {
 fn a_pod_label_counts_only_in_a_known_namespace_unless_it_is_none() {
     let mut pod = plain();
     pod.metadata.labels.insert(DATAPLANE_MODE.into(), "ambient".into());
-    assert_eq!(membership(&pod, None, &policy()), AmbientMembership::Out(NotEnrolled::NamespaceUnknown));
-    assert_eq!(
-        membership(&pod, Some(&namespace("")), &policy()),
-        AmbientMembership::In(EnrolmentReason::PodLabel)
-    );
+    assert_eq!(membership(&pod, None, &policy()), Err(SkipReason::NamespaceUnknown));
+    assert_eq!(membership(&pod, Some(&namespace("")), &policy()), Ok(EnrolmentReason::PodLabel));
     pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into());
-    assert_eq!(membership(&pod, None, &policy()), AmbientMembership::Out(NotEnrolled::PodLabel));
+    assert_eq!(membership(&pod, None, &policy()), Err(SkipReason::PodLabelNone));
 }
 
 #[test]
@@ -158,34 +151,31 @@ fn selectors_take_the_place_of_labels_and_everything_else_stays() {
         },
         ..Enablement::default()
     };
-    let policy = AmbientPolicy { enablement: Some(vec![entry]), ..policy() };
+    let policy = EnrolmentPolicy { enablement: Some(vec![entry]), ..policy() };
     let decide = |pod: &Pod, label: &str| membership(pod, Some(&namespace(label)), &policy);
-    assert_eq!(decide(&plain(), "ambient"), AmbientMembership::Out(NotEnrolled::NotSelected));
+    assert_eq!(decide(&plain(), "ambient"), Err(SkipReason::NotSelected));
     let mut chosen = plain();
     chosen.metadata.labels.insert("mesh".into(), "yes".into());
-    assert_eq!(decide(&chosen, ""), AmbientMembership::In(EnrolmentReason::Selector));
-    assert_eq!(membership(&chosen, None, &policy), AmbientMembership::Out(NotEnrolled::NamespaceUnknown));
-    for (reason, change) in ROWS.iter().filter(|(reason, _)| *reason != NotEnrolled::PodLabel) {
+    assert_eq!(decide(&chosen, ""), Ok(EnrolmentReason::Selector));
+    assert_eq!(membership(&chosen, None, &policy), Err(SkipReason::NamespaceUnknown));
+    for (reason, change) in ROWS.iter().filter(|(reason, _)| *reason != SkipReason::PodLabelNone) {
         let mut pod = chosen.clone();
         change(&mut pod);
         pod.metadata.labels.insert("mesh".into(), "yes".into());
-        assert_eq!(decide(&pod, ""), AmbientMembership::Out(*reason));
+        assert_eq!(decide(&pod, ""), Err(*reason));
     }
-    let nobody = AmbientPolicy { enablement: Some(Vec::new()), ..policy.clone() };
-    assert_eq!(
-        membership(&chosen, Some(&namespace("ambient")), &nobody),
-        AmbientMembership::Out(NotEnrolled::NotSelected)
-    );
+    let nobody = EnrolmentPolicy { enablement: Some(Vec::new()), ..policy.clone() };
+    assert_eq!(membership(&chosen, Some(&namespace("ambient")), &nobody), Err(SkipReason::NotSelected));
 }
 
 #[test]
 fn opting_out_by_annotation_means_nothing_where_istio_says_so() {
     let mut pod = plain();
     pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "disabled".into());
-    assert_eq!(is(&pod), AmbientMembership::Out(NotEnrolled::OptedOut));
-    let policy = AmbientPolicy { ignores_opt_out: true, ..policy() };
+    assert_eq!(is(&pod), Err(SkipReason::OptedOut));
+    let policy = EnrolmentPolicy { ignores_opt_out: true, ..policy() };
     let decided = membership(&pod, Some(&namespace("ambient")), &policy);
-    assert_eq!(decided, AmbientMembership::In(EnrolmentReason::NamespaceLabel));
+    assert_eq!(decided, Ok(EnrolmentReason::NamespaceLabel));
 }
 
 #[test]
@@ -201,19 +191,14 @@ fn without_an_address_a_member_is_pending() {
     assert_eq!(standing(&pod, Some(&ambient), &policy()), member);
     assert_eq!(
         standing(&pod, Some(&namespace("")), &policy()),
-        AmbientStanding::Out(NotEnrolled::NotLabelled)
+        AmbientStanding::Out(SkipReason::NotLabelled)
     );
 }
 
 #[test]
-fn every_reason_has_a_code_and_a_sentence_of_its_own() {
-    let all = ALL_ENROLLED.map(AmbientMembership::In).into_iter().chain(ALL_LEFT.map(AmbientMembership::Out));
-    let (codes, sentences): (BTreeSet<_>, BTreeSet<_>) = all.map(|one| (one.code(), one.to_string())).unzip();
-    assert_eq!((codes.len(), sentences.len()), (15, 15));
-    assert!(codes.iter().all(|code| code.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')));
-    assert!(sentences.contains("in ambient mode: its namespace is labelled istio.io/dataplane-mode=ambient"));
-    let order: Vec<_> = ROWS.iter().map(|(reason, _)| *reason).collect();
-    assert!(order.is_sorted() && ALL_LEFT.is_sorted(), "the order of the table");
+fn the_table_is_in_the_order_of_the_reasons() {
+    assert!(ROWS.iter().map(|(reason, _)| *reason).is_sorted());
+    assert!(ALL_SKIPPED.is_sorted() && ALL_ENROLLED.is_sorted());
 }
 
 proptest! {
@@ -234,9 +219,9 @@ proptest! {
         let standing = standing(&pod, namespace.as_ref(), &policy());
         prop_assert!(!standing.to_string().is_empty() && !standing.code().is_empty());
         match (membership, standing) {
-            (AmbientMembership::Out(a), AmbientStanding::Out(b)) => prop_assert_eq!(a, b),
-            (AmbientMembership::In(a), AmbientStanding::Pending(b)) => prop_assert!(a == b && !has_address),
-            (AmbientMembership::In(a), AmbientStanding::Member { reason, ips }) => {
+            (Err(a), AmbientStanding::Out(b)) => prop_assert_eq!(a, b),
+            (Ok(a), AmbientStanding::Pending(b)) => prop_assert!(a == b && !has_address),
+            (Ok(a), AmbientStanding::Member { reason, ips }) => {
                 prop_assert!(a == reason && has_address && ips.len() == 1 && !pod.spec.host_network);
             }
             other => prop_assert!(false, "{other:?}"),
@@ -251,13 +236,13 @@ fn selectors_that_only_mean_the_labels_give_the_reasons_of_labels() {
         {"podSelector": {"matchExpressions": [
             {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
          "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]"#;
-    let selecting = AmbientPolicy { enablement: serde_json::from_str(text).unwrap(), ..policy() };
+    let selecting = EnrolmentPolicy { enablement: serde_json::from_str(text).unwrap(), ..policy() };
     for own in [None, Some("ambient"), Some("none"), Some("other")] {
         let mut pod = plain();
         pod.metadata.labels.remove("istio.io/dataplane-mode");
         pod.metadata.labels.extend(own.map(|own| ("istio.io/dataplane-mode".to_owned(), own.to_owned())));
         for label in ["ambient", "", "other"] {
-            let by = |policy: &AmbientPolicy| membership(&pod, Some(&namespace(label)), policy);
+            let by = |policy: &EnrolmentPolicy| membership(&pod, Some(&namespace(label)), policy);
             assert_eq!(by(&selecting), by(&policy()), "{own:?} in {label:?}");
         }
     }

@@ -7,7 +7,7 @@ mod fixture;
 
 use fixture::{ANNOTATIONS, annotated, env, injected};
 use model::{IfName, IpNet, Mark, Pod, Port, SecurityContext, TableId};
-use planner::{Decision, EnrolmentPolicy, InvalidAnnotation, SidecarRedirect, decide};
+use planner::{EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, decide};
 use proptest::prelude::*;
 use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, PortSelection, SidecarConfig};
 
@@ -25,7 +25,7 @@ const STATUS_PORT: &str = ANNOTATIONS[9];
 
 fn redirected(pod: &Pod) -> Result<SidecarRedirect, InvalidAnnotation> {
     match decide(pod, None, &EnrolmentPolicy::default())? {
-        Decision::Redirect(redirect) => Ok(*redirect),
+        PodDecision::Sidecar(redirect) => Ok(*redirect),
         other => panic!("{other}"),
     }
 }

@@ -4,13 +4,13 @@
 #[path = "pods/fixture.rs"]
 mod fixture;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fixture::{annotated, container, env, injected, namespace, with_status};
 use model::{Pod, PodName};
 use planner::{
-    AmbientMembership, AmbientPolicy, Decision, EnrolmentPolicy, EnrolmentReason, RuntimeCall, SkipReason,
-    decide, decide_early, enrolment,
+    EnrolmentPolicy, EnrolmentReason, PodDecision, RuntimeCall, SkipReason, decide, decide_early, enrolment,
+    reason::{ALL_ENROLLED, ALL_SKIPPED},
 };
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn ambient() -> EnrolmentPolicy {
     EnrolmentPolicy { ambient: true, ..EnrolmentPolicy::default() }
 }
 
-fn decided(pod: &Pod, policy: &EnrolmentPolicy) -> Decision {
+fn decided(pod: &Pod, policy: &EnrolmentPolicy) -> PodDecision {
     decide(pod, Some(&namespace("ambient")), policy).unwrap()
 }
 
@@ -57,7 +57,7 @@ fn proxies(pod: &mut Pod) -> impl Iterator<Item = &mut model::Container> {
 fn an_injected_pod_is_redirected() {
     for policy in [OFF(), ambient()] {
         let decision = decided(&injected(), &policy);
-        assert!(matches!(decision, Decision::Redirect(_)), "{decision}");
+        assert!(matches!(decision, PodDecision::Sidecar(_)), "{decision}");
         assert_eq!(decision.code(), "sidecar");
         assert_eq!(decision.to_string(), "redirected to its sidecar: it was injected");
     }
@@ -68,11 +68,12 @@ fn each_row_alone_decides() {
     for (reason, change) in ROWS {
         let mut pod = injected();
         change(&mut pod);
-        assert_eq!(decided(&pod, &OFF()), Decision::Pass(reason));
+        assert_eq!(decided(&pod, &OFF()), PodDecision::Skip(reason));
     }
 }
 
-/// Every two rows at once. (A pod without proxy cannot have DISABLE_ENVOY on it: row 9 is before 10, but needs one.)
+/// Every two rows at once. A pod without a proxy cannot have `DISABLE_ENVOY` on it, and of one that was not injected
+/// nobody expects a proxy.
 #[test]
 fn of_two_rows_the_first_wins() {
     for (index, (first, change_first)) in ROWS.iter().enumerate() {
@@ -80,35 +81,35 @@ fn of_two_rows_the_first_wins() {
             let mut pod = injected();
             change_first(&mut pod);
             change_second(&mut pod);
-            let expected = if (*first, *second) == (SkipReason::EnvoyDisabled, SkipReason::NoProxy) {
-                second
-            } else {
-                first
+            let expected = match (*first, *second) {
+                (SkipReason::EnvoyDisabled, SkipReason::NoProxy)
+                | (SkipReason::NoProxy, SkipReason::NotInjected) => second,
+                _ => first,
             };
-            assert_eq!(decided(&pod, &OFF()), Decision::Pass(*expected), "{first:?} and {second:?}");
+            assert_eq!(decided(&pod, &OFF()), PodDecision::Skip(*expected), "{first:?} and {second:?}");
         }
     }
 }
 
 #[test]
 fn every_reason_has_a_code_and_a_sentence_of_its_own() {
-    let codes: BTreeMap<_, _> = enrolment::ALL_PASSED.iter().map(|reason| (reason.code(), reason)).collect();
-    let sentences: BTreeMap<_, _> = enrolment::ALL_PASSED.iter().map(|r| (r.to_string(), r)).collect();
-    assert_eq!((codes.len(), sentences.len()), (enrolment::ALL_PASSED.len(), enrolment::ALL_PASSED.len()));
-    for reason in enrolment::ALL_PASSED {
-        assert!(Decision::Pass(reason).to_string().starts_with("skipped: "));
-        assert!(reason.code().bytes().all(|b| b.is_ascii_lowercase() || b == b'-'));
-    }
+    let skipped = ALL_SKIPPED.map(PodDecision::Skip).into_iter();
+    let enrolled = ALL_ENROLLED.map(PodDecision::Ambient).into_iter();
+    let all: Vec<_> = skipped.chain(enrolled).map(|one| (one.code(), one.to_string())).collect();
+    let (codes, sentences): (BTreeSet<_>, BTreeSet<_>) = all.iter().cloned().unzip();
+    assert_eq!((codes.len(), sentences.len()), (all.len(), all.len()));
+    assert!(codes.iter().all(|code| code.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')));
+    assert!(sentences.contains("skipped: it was not injected (no annotation sidecar.istio.io/status)"));
 }
 
 #[test]
 fn istio_init_counts_as_any_kind_of_container() {
     let mut pod = injected();
     pod.spec.containers.push(container("istio-init"));
-    assert_eq!(decided(&pod, &OFF()), Decision::Pass(SkipReason::HasIstioInit));
+    assert_eq!(decided(&pod, &OFF()), PodDecision::Skip(SkipReason::HasIstioInit));
     let mut pod = injected();
     pod.spec.init_containers.push(container("istio-validation"));
-    assert!(matches!(decided(&pod, &OFF()), Decision::Redirect(_)));
+    assert!(matches!(decided(&pod, &OFF()), PodDecision::Sidecar(_)));
 }
 
 #[test]
@@ -118,11 +119,11 @@ fn a_native_sidecar_is_an_init_container() {
         pod.spec.init_containers = std::mem::replace(&mut pod.spec.containers, vec![container("app")]);
         pod
     };
-    assert!(matches!(decided(&native(), &OFF()), Decision::Redirect(_)));
+    assert!(matches!(decided(&native(), &OFF()), PodDecision::Sidecar(_)));
     for (reason, change) in ROWS {
         let mut pod = native();
         change(&mut pod);
-        assert_eq!(decided(&pod, &OFF()), Decision::Pass(reason), "native");
+        assert_eq!(decided(&pod, &OFF()), PodDecision::Skip(reason), "native");
     }
 }
 
@@ -148,7 +149,11 @@ fn disable_envoy_is_a_boolean_of_go() {
     ] {
         let mut pod = injected();
         proxies(&mut pod).for_each(|proxy| proxy.env.push(env("DISABLE_ENVOY", value)));
-        assert_eq!(decided(&pod, &OFF()) == Decision::Pass(SkipReason::EnvoyDisabled), disabled, "{value:?}");
+        assert_eq!(
+            decided(&pod, &OFF()) == PodDecision::Skip(SkipReason::EnvoyDisabled),
+            disabled,
+            "{value:?}"
+        );
     }
 }
 
@@ -157,12 +162,12 @@ fn disable_envoy_counts_on_the_proxy_only_and_the_last_one_wins() {
     let mut pod = injected();
     pod.spec.containers[0].env.push(env("DISABLE_ENVOY", "true"));
     assert_eq!(pod.spec.containers[0].name, "app");
-    assert!(matches!(decided(&pod, &OFF()), Decision::Redirect(_)));
+    assert!(matches!(decided(&pod, &OFF()), PodDecision::Sidecar(_)));
     for (values, disabled) in [(["true", "false"], false), (["false", "true"], true)] {
         let mut pod = injected();
         proxies(&mut pod).for_each(|proxy| proxy.env.extend(values.map(|value| env("DISABLE_ENVOY", value))));
         assert_eq!(
-            decided(&pod, &OFF()) == Decision::Pass(SkipReason::EnvoyDisabled),
+            decided(&pod, &OFF()) == PodDecision::Skip(SkipReason::EnvoyDisabled),
             disabled,
             "{values:?}"
         );
@@ -185,7 +190,7 @@ fn only_the_first_two_arguments_tell_a_gateway() {
     ] {
         let mut pod = injected();
         proxies(&mut pod).for_each(|proxy| proxy.args = args.iter().map(ToString::to_string).collect());
-        let expected = decided(&pod, &OFF()) != Decision::Pass(SkipReason::NotSidecarProxy);
+        let expected = decided(&pod, &OFF()) != PodDecision::Skip(SkipReason::NotSidecarProxy);
         assert_eq!(expected, sidecar, "{args:?}");
     }
 }
@@ -211,7 +216,7 @@ fn the_inject_label_goes_before_the_annotation_and_what_cannot_be_read_does_not_
         annotation.map(|value| pod.metadata.annotations.insert(enrolment::INJECT.into(), value.into()));
         let decision = decided(&pod, &OFF());
         assert_eq!(
-            decision == Decision::Pass(SkipReason::InjectionRefused),
+            decision == PodDecision::Skip(SkipReason::InjectionRefused),
             refused,
             "{label:?} {annotation:?}"
         );
@@ -223,14 +228,14 @@ fn an_unparsable_inject_label_leaves_no_room_for_the_annotation() {
     let mut pod = injected();
     pod.metadata.labels.insert(enrolment::INJECT.into(), "nonsense".into());
     pod.metadata.annotations.insert(enrolment::INJECT.into(), "false".into());
-    assert!(matches!(decided(&pod, &OFF()), Decision::Redirect(_)));
+    assert!(matches!(decided(&pod, &OFF()), PodDecision::Sidecar(_)));
 }
 
 #[test]
 fn any_status_counts_as_injected() {
     for status in ["", "{}", "{\"initContainers\":null}", "nonsense"] {
         let pod = annotated(enrolment::STATUS, status);
-        assert!(matches!(decided(&pod, &OFF()), Decision::Redirect(_)), "{status:?}");
+        assert!(matches!(decided(&pod, &OFF()), PodDecision::Sidecar(_)), "{status:?}");
     }
 }
 
@@ -246,7 +251,7 @@ fn only_the_exact_none_means_no_interception() {
 fn with_none_no_other_annotation_is_read() {
     let mut pod = annotated("sidecar.istio.io/interceptionMode", "NONE");
     pod.metadata.annotations.insert("traffic.sidecar.istio.io/includeInboundPorts".into(), "nonsense".into());
-    assert_eq!(decided(&pod, &OFF()), Decision::Pass(SkipReason::InterceptionNone));
+    assert_eq!(decided(&pod, &OFF()), PodDecision::Skip(SkipReason::InterceptionNone));
 }
 
 /// Ambient: a pod without sidecar, the namespace's label, the pod's own refusal.
@@ -259,26 +264,27 @@ fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
         pod
     };
     let host = Pod { spec: model::PodSpec { host_network: true, ..plain().spec }, ..plain() };
-    let enrolled = Decision::Enrol(EnrolmentReason::NamespaceLabel);
-    let not_injected = Decision::Pass(SkipReason::NotInjected);
+    let enrolled = PodDecision::Ambient(EnrolmentReason::NamespaceLabel);
+    let not_labelled = PodDecision::Skip(SkipReason::NotLabelled);
     for (pod, label, expected) in [
         (plain(), "ambient", enrolled.clone()),
-        (plain(), "Ambient", not_injected.clone()),
-        (plain(), "", not_injected.clone()),
-        (refused("disabled"), "ambient", not_injected.clone()),
+        (plain(), "Ambient", not_labelled.clone()),
+        (plain(), "", not_labelled),
+        (refused("disabled"), "ambient", PodDecision::Skip(SkipReason::OptedOut)),
         (refused("enabled"), "ambient", enrolled.clone()),
         (refused("Disabled"), "ambient", enrolled.clone()),
-        (host, "ambient", Decision::Pass(SkipReason::HostNetwork)),
+        (host, "ambient", PodDecision::Skip(SkipReason::HostNetwork)),
     ] {
         assert_eq!(decide(&pod, Some(&namespace(label)), &ambient()).unwrap(), expected, "{label:?} {pod:?}");
         let off = decide(&pod, Some(&namespace(label)), &OFF()).unwrap();
-        assert!(matches!(off, Decision::Pass(_)), "ambient off");
+        assert!(matches!(off, PodDecision::Skip(_)), "ambient off");
         assert!(!enrolment::needs_namespace(&pod, &OFF()));
     }
     assert!(enrolment::needs_namespace(&plain(), &ambient()));
     assert!(!enrolment::needs_namespace(&refused("disabled"), &ambient()));
     assert!(!enrolment::needs_namespace(&injected(), &ambient()));
-    assert_eq!(decide(&plain(), None, &ambient()).unwrap(), not_injected, "a namespace that nobody knows");
+    let unknown = decide(&plain(), None, &ambient()).unwrap();
+    assert_eq!(unknown, PodDecision::Skip(SkipReason::NamespaceUnknown));
     assert!(enrolled.to_string().contains("istio.io/dataplane-mode=ambient"));
     assert_eq!(enrolled.code(), "ambient-namespace");
 }
@@ -286,20 +292,23 @@ fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
 /// A pod's own word goes before its namespace's, where it is one of the two that mean something.
 #[test]
 fn a_pods_own_label_overrides_its_namespaces() {
-    let (by_pod, by_namespace) =
-        (Decision::Enrol(EnrolmentReason::PodLabel), Decision::Enrol(EnrolmentReason::NamespaceLabel));
-    let out = Decision::Pass(SkipReason::NotInjected);
+    let (by_pod, by_namespace) = (
+        PodDecision::Ambient(EnrolmentReason::PodLabel),
+        PodDecision::Ambient(EnrolmentReason::NamespaceLabel),
+    );
+    let [none, unlabelled, out] =
+        [SkipReason::PodLabelNone, SkipReason::NotLabelled, SkipReason::NotInjected].map(PodDecision::Skip);
     for (own, label, expected) in [
-        ("none", "ambient", &out),
-        ("none", "", &out),
+        ("none", "ambient", &none),
+        ("none", "", &none),
         ("ambient", "ambient", &by_pod),
         ("ambient", "", &by_pod),
         ("ambient", "none", &by_pod),
         ("", "ambient", &by_namespace),
         ("None", "ambient", &by_namespace),
         ("sidecar", "ambient", &by_namespace),
-        ("Ambient", "", &out),
-        ("", "none", &out),
+        ("Ambient", "", &unlabelled),
+        ("", "none", &unlabelled),
     ] {
         let mut pod = injected();
         pod.metadata.annotations.clear();
@@ -310,7 +319,7 @@ fn a_pods_own_label_overrides_its_namespaces() {
         assert_eq!(enrolment::needs_namespace(&pod, &ambient()), own != "none", "{own:?}");
         // With a sidecar no label counts.
         pod.metadata.annotations = with_status(&[]);
-        assert!(matches!(decided(&pod, &ambient()), Decision::Redirect(_)), "{own:?}");
+        assert!(matches!(decided(&pod, &ambient()), PodDecision::Sidecar(_)), "{own:?}");
     }
 }
 
@@ -320,9 +329,9 @@ fn the_ztunnel_is_not_enrolled() {
     let mut pod = injected();
     pod.metadata = model::ObjectMeta { namespace: "istio-system".into(), ..model::ObjectMeta::default() };
     pod.metadata.labels.insert("app".into(), "ztunnel".into());
-    assert!(matches!(decided(&pod, &ambient()), Decision::Enrol(_)), "only by its label");
+    assert!(matches!(decided(&pod, &ambient()), PodDecision::Ambient(_)), "only by its label");
     pod.spec.service_account_name = "ztunnel".into();
-    assert_eq!(decided(&pod, &ambient()), Decision::Pass(SkipReason::NotInjected));
+    assert_eq!(decided(&pod, &ambient()), PodDecision::Skip(SkipReason::Ztunnel));
 }
 
 /// Rows that come later in the table do not keep a pod out of ambient mode.
@@ -332,7 +341,11 @@ fn ambient_comes_before_the_rows_of_the_sidecar() {
         let mut pod = injected();
         change(&mut pod);
         pod.metadata.annotations.remove(enrolment::STATUS);
-        assert_eq!(decided(&pod, &ambient()), Decision::Enrol(EnrolmentReason::NamespaceLabel), "{reason:?}");
+        assert_eq!(
+            decided(&pod, &ambient()),
+            PodDecision::Ambient(EnrolmentReason::NamespaceLabel),
+            "{reason:?}"
+        );
     }
 }
 
@@ -377,8 +390,8 @@ fn the_call_alone_decides_in_this_order() {
         (Some(web), Some(none()), pass(SkipReason::InterceptionNone), pass(SkipReason::InterceptionNone)),
     ] {
         let call = RuntimeCall { pod: pod.as_ref(), annotations: annotations.as_ref() };
-        assert_eq!(decide_early(&call, &policy(false)), off.map(Decision::Pass), "{call:?}, ambient off");
-        assert_eq!(decide_early(&call, &policy(true)), on.map(Decision::Pass), "{call:?}, ambient on");
+        assert_eq!(decide_early(&call, &policy(false)), off.map(PodDecision::Skip), "{call:?}, ambient off");
+        assert_eq!(decide_early(&call, &policy(true)), on.map(PodDecision::Skip), "{call:?}, ambient on");
     }
 }
 
@@ -404,14 +417,15 @@ fn selectors_take_the_place_of_labels_and_annotation() {
     let name = pod.name();
     let call = RuntimeCall { pod: Some(&name), annotations: Some(&pod.metadata.annotations) };
     assert_eq!(decide_early(&call, &policy), None, "it may belong there");
-    assert_eq!(decide_early(&call, &ambient()), Some(Decision::Pass(SkipReason::NotInjected)));
+    assert_eq!(decide_early(&call, &ambient()), Some(PodDecision::Skip(SkipReason::NotInjected)));
     assert!(enrolment::needs_namespace(&pod, &policy) && !enrolment::needs_namespace(&pod, &ambient()));
-    assert_eq!(decided(&pod, &policy), Decision::Enrol(EnrolmentReason::Selector));
-    assert_eq!(decided(&pod, &ambient()), Decision::Pass(SkipReason::NotInjected));
+    assert_eq!(decided(&pod, &policy), PodDecision::Ambient(EnrolmentReason::Selector));
+    assert_eq!(decided(&pod, &ambient()), PodDecision::Skip(SkipReason::PodLabelNone));
     let other = selecting("app", "other");
-    assert_eq!(decided(&pod, &other), Decision::Pass(SkipReason::NotInjected), "whatever its namespace says");
+    let decision = decided(&pod, &other);
+    assert_eq!(decision, PodDecision::Skip(SkipReason::NotSelected), "whatever its namespace says");
     pod.metadata.annotations.insert(enrolment::STATUS.into(), "{}".into());
-    assert!(matches!(decided(&pod, &policy), Decision::Redirect(_)), "a sidecar counts more");
+    assert!(matches!(decided(&pod, &policy), PodDecision::Sidecar(_)), "a sidecar counts more");
 }
 
 proptest! {
@@ -430,13 +444,13 @@ proptest! {
         match decision {
             Ok(decision) => {
                 prop_assert!(!decision.code().is_empty() && !decision.to_string().is_empty());
-                prop_assert!(!pod.spec.host_network || decision == Decision::Pass(SkipReason::HostNetwork));
-                let enrolled = matches!(decision, Decision::Enrol(_));
+                prop_assert!(!pod.spec.host_network || decision == PodDecision::Skip(SkipReason::HostNetwork));
+                let enrolled = matches!(decision, PodDecision::Ambient(_));
                 let injected = pod.metadata.annotations.contains_key(enrolment::STATUS);
                 let own = pod.metadata.labels.get(enrolment::DATAPLANE_MODE).map(String::as_str);
                 let labelled = own == Some("ambient") || (own != Some("none") && label.as_deref() == Some("ambient"));
                 prop_assert!(!enrolled || (ambient && !injected && labelled && label.is_some()));
-                prop_assert!(!matches!(decision, Decision::Redirect(_)) || injected);
+                prop_assert!(!matches!(decision, PodDecision::Sidecar(_)) || injected);
             }
             Err(error) => {
                 let text = error.to_string();
@@ -457,9 +471,9 @@ proptest! {
         let name = name("shop", "web-0");
         let call = RuntimeCall { pod: Some(&name), annotations: Some(&pod.metadata.annotations) };
         if let Some(early) = decide_early(&call, &policy) {
-            prop_assert!(matches!(early, Decision::Pass(SkipReason::NotInjected | SkipReason::InterceptionNone)));
+            prop_assert!(matches!(early, PodDecision::Skip(SkipReason::NotInjected | SkipReason::InterceptionNone)));
             let late = decide(&pod, Some(&namespace(&label)), &policy);
-            prop_assert!(matches!(late, Ok(Decision::Pass(_))), "{:?} early, {:?} late", early, late);
+            prop_assert!(matches!(late, Ok(PodDecision::Skip(_))), "{:?} early, {:?} late", early, late);
         }
     }
 
@@ -471,16 +485,16 @@ proptest! {
         excluded in any::<bool>(),
     ) {
         let excluded_namespaces = if excluded { vec!["shop".to_owned()] } else { Vec::new() };
-        let later = AmbientPolicy { excluded_namespaces: excluded_namespaces.clone(), ..AmbientPolicy::default() };
+        let later = EnrolmentPolicy { excluded_namespaces: excluded_namespaces.clone(), ..EnrolmentPolicy::default() };
         let policy = EnrolmentPolicy { excluded_namespaces, ..ambient() };
         let namespace = label.as_deref().map(namespace);
         let at_add = match decide(&pod, namespace.as_ref(), &policy) {
-            Ok(Decision::Enrol(reason)) => Some(reason),
+            Ok(PodDecision::Ambient(reason)) => Some(reason),
             _ => None,
         };
         let later = match planner::ambient::membership(&pod, namespace.as_ref(), &later) {
-            AmbientMembership::In(reason) => Some(reason),
-            AmbientMembership::Out(_) => None,
+            Ok(reason) => Some(reason),
+            Err(_) => None,
         };
         prop_assert_eq!(at_add, later);
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use fixture::namespace;
 use model::{EnvVar, Namespace, ObjectMeta, Pod, PodName};
 use planner::{
-    AmbientPolicy, DoubtedObjects, EnrolmentPolicy, Fact, FactIndex, ambient, decide,
+    DoubtedObjects, EnrolmentPolicy, Fact, FactIndex, ambient, decide,
     facts::{trim, trim_namespace},
     ztunnel::{ZtunnelSelector, candidates},
 };
@@ -190,7 +190,7 @@ proptest! {
         trim(&mut trimmed);
         let (namespace, policy) = (namespace(&label), EnrolmentPolicy { ambient: ambient_on, ..EnrolmentPolicy::default() });
         prop_assert_eq!(decide(&whole, Some(&namespace), &policy), decide(&trimmed, Some(&namespace), &policy));
-        let policy = AmbientPolicy::default();
+        let policy = EnrolmentPolicy::default();
         prop_assert_eq!(
             ambient::standing(&whole, Some(&namespace), &policy),
             ambient::standing(&trimmed, Some(&namespace), &policy)

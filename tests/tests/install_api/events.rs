@@ -42,7 +42,7 @@ fn a_fight_is_told_once_and_names_the_likely_rival() {
                 daemon.metric(r#"istio_cni_restores_total{cause="entry_missing"}"#).unwrap_or_default()
             };
             let before = mended(&daemon);
-            // NotEnrolled alone for a second, then for two: the rival answers each time.
+            // Left alone for a second, then for two: the rival answers each time.
             daemon.wait_for("two more rounds", |daemon| mended(daemon) >= before + 2.0);
             event
         };

@@ -36,7 +36,8 @@ fn pods_outside(cluster: &Cluster) -> Vec<(&'static str, Value)> {
             "not-injected",
             changed("not-injected", |pod| pod["metadata"]["annotations"] = json!({"note": "x"})),
         ),
-        ("no-proxy", ApiServer::pod(cluster.namespace, "no-proxy")),
+        ("not-injected", ApiServer::pod(cluster.namespace, "plain")),
+        ("no-proxy", changed("no-proxy", |pod| pod["spec"]["containers"][1]["name"] = json!("envoy"))),
         (
             "not-a-sidecar",
             changed("not-a-sidecar", |pod| pod["spec"]["containers"][1]["args"][1] = json!("router")),
@@ -68,16 +69,13 @@ fn a_pod_that_is_not_in_the_mesh_is_left_alone() {
     let pod = bare_pod(V4);
     for (reason, object) in pods_outside(&cluster) {
         let stored = cluster.api.create_pod(&object);
-        let asked = passes(&cluster, &cluster.add(&pod, reason), &pod, reason);
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let asked = passes(&cluster, &cluster.add(&pod, name), &pod, reason);
         assert!(asked, "{reason}: without annotations from the runtime only the API server knows");
         let annotations = stored["metadata"]["annotations"].clone();
         let annotations = if annotations.is_null() { json!({}) } else { annotations };
-        let told = cluster.add(&pod, reason).annotations(&annotations);
-        let (reason, spared) = match reason {
-            "not-injected" | "no-proxy" => ("not-injected", true),
-            "interception-none" => (reason, true),
-            _ => (reason, false),
-        };
+        let told = cluster.add(&pod, name).annotations(&annotations);
+        let spared = matches!(reason, "not-injected" | "interception-none");
         assert_eq!(!passes(&cluster, &told, &pod, reason), spared, "{reason}");
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use inpod::{NetnsMatch, NetnsQuery};
 use model::Pod;
-use planner::ambient::{AmbientStanding, NotEnrolled};
+use planner::{AmbientStanding, SkipReason};
 use pod_status::lifecycle::PodEvent;
 use retry::{Attempts, Backoff};
 use tracing::debug;
@@ -176,10 +176,10 @@ impl InPodCapture {
 /// Pods outside of the mesh that may have left it while no agent was here.
 fn suspects(core: &AgentState) -> impl Iterator<Item = &Pod> {
     let out = |pod: &&Pod| match core.standing(pod) {
-        AmbientStanding::Out(NotEnrolled::HostNetwork | NotEnrolled::Terminated | NotEnrolled::Sidecar) => {
+        AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated | SkipReason::HasSidecar) => {
             false
         }
-        AmbientStanding::Out(NotEnrolled::NamespaceUnknown) => false, // its labels may be told later
+        AmbientStanding::Out(SkipReason::NamespaceUnknown) => false, // its labels may be told later
         AmbientStanding::Out(_) => true,
         _ => false,
     };

@@ -4,10 +4,7 @@ use std::{net::IpAddr, sync::Arc, time::Instant};
 
 use model::{Pod, PodName};
 use netns::{Netns, NetnsId};
-use planner::{
-    ambient::{AMBIENT_REDIRECTION, AmbientStanding},
-    inpod::InPodAnnotations,
-};
+use planner::{AmbientStanding, ambient::AMBIENT_REDIRECTION, inpod::InPodAnnotations};
 use pod_status::lifecycle::{AgentTime, PodAction, PodEvent};
 use tracing::{info, warn};
 

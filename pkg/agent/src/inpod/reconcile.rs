@@ -6,11 +6,7 @@ use std::{
 };
 
 use model::Family;
-use planner::{
-    ambient::{AmbientStanding, NotEnrolled},
-    node::MemberAddresses,
-    ztunnel,
-};
+use planner::{AmbientStanding, SkipReason, node::MemberAddresses, ztunnel};
 use pod_status::{
     Evidence, RulesEvidence,
     lifecycle::{AgentTime, OBSERVE, PodAction, PodEvent},
@@ -144,8 +140,8 @@ impl InPodCapture {
                 AmbientStanding::Pending(_) if !self.enrolled.contains_key(uid) => {
                     unplaced.insert(uid.clone());
                 }
-                AmbientStanding::Pending(_) | AmbientStanding::Out(NotEnrolled::NamespaceUnknown) => {}
-                AmbientStanding::Out(NotEnrolled::Terminated) => self.forget(uid, "it has ended"),
+                AmbientStanding::Pending(_) | AmbientStanding::Out(SkipReason::NamespaceUnknown) => {}
+                AmbientStanding::Out(SkipReason::Terminated) => self.forget(uid, "it has ended"),
                 AmbientStanding::Out(reason) => self.pod_left(core, pod, &reason.to_string()),
             }
         }

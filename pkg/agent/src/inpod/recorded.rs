@@ -13,7 +13,7 @@ use std::{
 
 use inpod::{NetnsFinder, NetnsMatch, NetnsQuery};
 use netns::{Netns, NetnsId};
-use planner::ambient::{AmbientStanding, NotEnrolled};
+use planner::{AmbientStanding, SkipReason};
 use pod_status::lifecycle::PodEvent;
 use tracing::info;
 use wire::PodRecord;
@@ -104,7 +104,7 @@ impl InPodCapture {
         let (standing, pod) = (core.standing(pod), pod.clone());
         let told = core.ledger.inherited(&container, PodAttachment { uid: uid.to_owned(), ips });
         match standing {
-            AmbientStanding::Out(NotEnrolled::NamespaceUnknown | NotEnrolled::Terminated) => return,
+            AmbientStanding::Out(SkipReason::NamespaceUnknown | SkipReason::Terminated) => return,
             AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}
             AmbientStanding::Out(_) if found.captured => self.left_meanwhile(core, uid),
             AmbientStanding::Out(_) => return,

@@ -73,7 +73,7 @@ impl Node {
     }
 
     fn members(&mut self) -> MemberAddresses {
-        let members = self.ledger.members(&self.index, &AmbientPolicy::default(), &self.kernel);
+        let members = self.ledger.members(&self.index, &EnrolmentPolicy::default(), &self.kernel);
         self.kernel.clone_from(&members);
         members
     }

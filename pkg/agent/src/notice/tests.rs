@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use planner::ambient::EnrolmentReason;
+use planner::EnrolmentReason;
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn member(is: CaptureStatus) -> Look {
     (AmbientStanding::Member { reason: EnrolmentReason::NamespaceLabel, ips: vec![] }, is)
 }
 
-fn out(reason: NotEnrolled) -> Look {
+fn out(reason: SkipReason) -> Look {
     (AmbientStanding::Out(reason), Evidence::OUTSIDE.classify())
 }
 
@@ -98,43 +98,43 @@ fn changes_of_a_running_pod_are_told_once() {
         (
             "labelled while it runs, and back",
             &[
-                (0, out(NotEnrolled::NotLabelled), nothing),
+                (0, out(SkipReason::NotLabelled), nothing),
                 (1, member(STARTING), nothing),
                 (2, member(CAPTURED), &["JoinedMesh"]),
                 (3, member(CAPTURED), nothing),
-                (4, (AmbientStanding::Out(NotEnrolled::NotLabelled), LEAVING), nothing),
-                (5, out(NotEnrolled::NotLabelled), &["ReleasedFromMesh"]),
-                (6, out(NotEnrolled::NotLabelled), nothing),
+                (4, (AmbientStanding::Out(SkipReason::NotLabelled), LEAVING), nothing),
+                (5, out(SkipReason::NotLabelled), &["ReleasedFromMesh"]),
+                (6, out(SkipReason::NotLabelled), nothing),
             ],
         ),
         (
             "opted out while it runs",
             &[
                 (0, member(CAPTURED), nothing),
-                (1, out(NotEnrolled::OptedOut), &["ReleasedFromMesh"]),
-                (2, out(NotEnrolled::OptedOut), nothing),
+                (1, out(SkipReason::OptedOut), &["ReleasedFromMesh"]),
+                (2, out(SkipReason::OptedOut), nothing),
             ],
         ),
         (
             "refused for one reason, and then for another",
             &[
-                (0, out(NotEnrolled::HostNetwork), &["RefusedByMesh"]),
-                (1, out(NotEnrolled::HostNetwork), nothing),
-                (2, out(NotEnrolled::Sidecar), &["RefusedByMesh"]),
-                (3, out(NotEnrolled::Sidecar), nothing),
+                (0, out(SkipReason::HostNetwork), &["RefusedByMesh"]),
+                (1, out(SkipReason::HostNetwork), nothing),
+                (2, out(SkipReason::HasSidecar), &["RefusedByMesh"]),
+                (3, out(SkipReason::HasSidecar), nothing),
             ],
         ),
         (
             "kept out for reasons that nobody wants to hear of",
             &[
-                (0, out(NotEnrolled::NotLabelled), nothing),
-                (1, out(NotEnrolled::PodLabel), nothing),
-                (2, out(NotEnrolled::NotSelected), nothing),
-                (3, out(NotEnrolled::ExcludedNamespace), nothing),
-                (4, out(NotEnrolled::AgentPod), nothing),
-                (5, out(NotEnrolled::Ztunnel), nothing),
-                (6, out(NotEnrolled::NamespaceUnknown), nothing),
-                (7, out(NotEnrolled::Terminated), nothing),
+                (0, out(SkipReason::NotLabelled), nothing),
+                (1, out(SkipReason::PodLabelNone), nothing),
+                (2, out(SkipReason::NotSelected), nothing),
+                (3, out(SkipReason::ExcludedNamespace), nothing),
+                (4, out(SkipReason::AgentPod), nothing),
+                (5, out(SkipReason::Ztunnel), nothing),
+                (6, out(SkipReason::NamespaceUnknown), nothing),
+                (7, out(SkipReason::Terminated), nothing),
             ],
         ),
         (
@@ -172,15 +172,15 @@ fn changes_of_a_running_pod_are_told_once() {
             "released while it was missing",
             &[
                 (0, member(BYPASSING), nothing),
-                (5, out(NotEnrolled::NotLabelled), nothing),
-                (30, out(NotEnrolled::NotLabelled), nothing),
+                (5, out(SkipReason::NotLabelled), nothing),
+                (30, out(SkipReason::NotLabelled), nothing),
             ],
         ),
         (
             "its namespace is not known for a moment",
             &[
                 (0, member(CAPTURED), nothing),
-                (1, out(NotEnrolled::NamespaceUnknown), nothing),
+                (1, out(SkipReason::NamespaceUnknown), nothing),
                 (2, member(CAPTURED), nothing),
             ],
         ),
@@ -201,7 +201,7 @@ fn pods_that_start_or_end_are_not_told_of() {
     }
     assert_eq!(desk.turn(61, &pod("web", "Running"), &member(CAPTURED)), [""; 0]);
     assert_eq!(
-        desk.turn(61, &pod("web", "Pending"), &out(NotEnrolled::NotLabelled)),
+        desk.turn(61, &pod("web", "Pending"), &out(SkipReason::NotLabelled)),
         [""; 0],
         "it does not run yet"
     );
@@ -209,8 +209,8 @@ fn pods_that_start_or_end_are_not_told_of() {
     leaving.metadata.deleted = Some("2026-01-01T00:00:00Z".to_owned());
     for ended in [leaving, pod("web", "Succeeded"), pod("web", "Failed")] {
         assert_eq!(desk.turn(62, &pod("web", "Running"), &member(CAPTURED)), [""; 0]);
-        assert_eq!(desk.turn(63, &ended, &out(NotEnrolled::NotLabelled)), [""; 0], "{ended:?}");
-        assert_eq!(desk.turn(64, &ended, &out(NotEnrolled::HostNetwork)), [""; 0], "{ended:?}");
+        assert_eq!(desk.turn(63, &ended, &out(SkipReason::NotLabelled)), [""; 0], "{ended:?}");
+        assert_eq!(desk.turn(64, &ended, &out(SkipReason::HostNetwork)), [""; 0], "{ended:?}");
         assert!(desk.notices.pods.is_empty(), "nothing is remembered of it");
     }
 }
@@ -236,7 +236,7 @@ fn after_a_failed_turn_only_those_count_as_missing_that_were_not_captured() {
     let [captured, new, plain] = ["captured", "new", "plain"].map(|name| pod(name, "Running"));
     desk.turn(0, &captured, &member(CAPTURED));
     let looks =
-        [(&captured, member(STARTING)), (&new, member(STARTING)), (&plain, out(NotEnrolled::NotLabelled))];
+        [(&captured, member(STARTING)), (&new, member(STARTING)), (&plain, out(SkipReason::NotLabelled))];
     desk.fail(1, &looks);
     desk.fail(2, &looks);
     assert_eq!(desk.notices.due(), Some(desk.at(11)));
@@ -244,7 +244,7 @@ fn after_a_failed_turn_only_those_count_as_missing_that_were_not_captured() {
     assert_eq!(notice.reason, "BypassesMesh");
     assert!(notice.message.contains("no tool"), "{}", notice.message);
     // What was captured is still remembered as such.
-    assert_eq!(desk.turn(12, &captured, &out(NotEnrolled::NotLabelled)), ["ReleasedFromMesh"]);
+    assert_eq!(desk.turn(12, &captured, &out(SkipReason::NotLabelled)), ["ReleasedFromMesh"]);
 }
 
 #[test]

@@ -125,21 +125,16 @@ fn advice(pod: &PodState, state: &StateReport) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use planner::{
-        ambient::{ALL_LEFT, NotEnrolled},
-        enrolment::{ALL_PASSED, SkipReason},
-    };
+    use planner::{SkipReason, reason::ALL_SKIPPED};
 
     use super::*;
 
     /// Whoever invents a reason has to find words for it here.
     #[test]
     fn every_reason_to_be_outside_has_words() {
-        let left =
-            ALL_LEFT.into_iter().filter(|left| *left != NotEnrolled::NamespaceUnknown).map(NotEnrolled::code);
-        let passed =
-            ALL_PASSED.into_iter().filter(|passed| *passed != SkipReason::NoPod).map(SkipReason::code);
-        for code in left.chain(passed) {
+        let is_shown =
+            |reason: &SkipReason| !matches!(reason, SkipReason::NamespaceUnknown | SkipReason::NoPod);
+        for code in ALL_SKIPPED.into_iter().filter(is_shown).map(SkipReason::code) {
             assert!(then(code).is_some(), "{code}");
         }
     }

@@ -271,7 +271,7 @@ fn rows(html: &mut HtmlWriter, drawing: &Drawing) {
     }
 }
 
-/// NotEnrolled edge and width of a box among its row.
+/// Left edge and width of a box among its row.
 fn span(row: &Row, place: usize) -> (usize, usize) {
     let edge = if row.framed { 10 } else { 1 };
     let count = row.boxes.len().max(1);
