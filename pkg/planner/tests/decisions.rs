@@ -492,10 +492,7 @@ proptest! {
             Ok(PodDecision::Ambient(reason)) => Some(reason),
             _ => None,
         };
-        let later = match planner::ambient::membership(&pod, namespace.as_ref(), &later) {
-            Ok(reason) => Some(reason),
-            Err(_) => None,
-        };
+        let later = planner::ambient::membership(&pod, namespace.as_ref(), &later).ok();
         prop_assert_eq!(at_add, later);
     }
 }
