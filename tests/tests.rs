@@ -152,6 +152,8 @@ mod plugin_refusal;
 mod plugin_replay;
 #[path = "tests/plugin_rollout.rs"]
 mod plugin_rollout;
+#[path = "tests/pod_repair.rs"]
+mod pod_repair;
 #[path = "tests/rules_node.rs"]
 mod rules_node;
 #[path = "tests/sidecar_kernel.rs"]

@@ -11,6 +11,7 @@ use daemon_settings::{DaemonSettings, DebugAddress};
 use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerNotice, InstallerStatus};
 use model::Reason;
 use prometheus_client::registry::Registry;
+use repair::RepairMetrics;
 use retry::LastError;
 use telemetry::{
     debug,
@@ -34,6 +35,7 @@ use crate::{
     condition,
     node_lock::NodeLock,
     notices::NoticeReceivers,
+    pod_repair,
     shutdown::{self, ShutdownVerdict},
     sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics},
     state_collector::{self, StateCollector},
@@ -70,6 +72,7 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
     let installer_metrics = InstallerMetrics::register(&mut registry);
     let log_metrics = LogMetrics::register(&mut registry);
     let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry));
+    let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));
     let ambient =
         settings.ambient.as_ref().map(|ambient| ambient::start(ambient, &mut registry)).transpose()?;
     let log_server = settings.log_socket.as_deref().map(bind).transpose()?;
@@ -99,6 +102,7 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
         ambient,
         notices,
         checker,
+        repair,
         log_server.map(|server| (server, log_metrics)),
     ));
     runtime.shutdown_background(); // who still waits for the agent, waits in vain
@@ -184,6 +188,7 @@ impl Daemon {
         mut ambient: Option<ambient::RunningAgent>,
         notices: mpsc::Receiver<InstallerNotice>,
         checker: SidecarDriftChecker,
+        repair: Option<RepairMetrics>,
         log_server: Option<(LogServer, LogMetrics)>,
     ) -> Result<ExitCode> {
         let (stop, stopped) = watch::channel(());
@@ -191,6 +196,10 @@ impl Daemon {
         let probe = HealthProbe(Arc::clone(&self.status), agent);
         let condition = self.follow_condition(probe.clone());
         let (tell, drift_notices) = mpsc::channel(NOTICES);
+        let (tell_repairs, repairs) = mpsc::channel(NOTICES);
+        if let Some(metrics) = repair {
+            pod_repair::start(&self.settings, metrics, probe.clone(), tell_repairs);
+        }
         let collector = self.collector(ambient.as_mut(), probe.clone());
         let (vital, mut dead) = VitalTasks::new();
         let watched = Arc::clone(&collector);
@@ -218,7 +227,8 @@ impl Daemon {
         let events = events.map(|run| tokio::spawn(vital.clone().watch("the server of Istio's plugin", run)));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
         let told = ambient.as_mut().and_then(|running| running.notices.take());
-        let sources = NoticeReceivers { installer: notices, agent: told, sidecar_drift: drift_notices };
+        let sources =
+            NoticeReceivers { installer: notices, agent: told, sidecar_drift: drift_notices, repairs };
         let follow = cluster::follow(settings, cluster, work.handle.clone(), sources);
         tokio::spawn(vital.clone().watch("the connection to the API server", follow));
 

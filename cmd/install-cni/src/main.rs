@@ -14,6 +14,7 @@ mod events;
 mod inspect;
 mod node_lock;
 mod notices;
+mod pod_repair;
 mod shutdown;
 mod sidecar_drift;
 mod standalone;

@@ -7,6 +7,7 @@ use agent::{NoticeLevel, NoticeSubject};
 use daemon_settings::{DaemonSettings, PodSource};
 use kubeio::{ApiErrorKind, EventLevel, EventRecorder, EventSubject, KubeClient, KubeEvent};
 use model::{Pod, PodName};
+use repair::RepairEvent;
 use retry::LastError;
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
@@ -22,6 +23,8 @@ pub(crate) struct NoticeReceivers {
     pub(crate) agent: Option<Receiver<agent::AgentNotice>>,
     /// Those who watch pods with a sidecar.
     pub(crate) sidecar_drift: Receiver<agent::AgentNotice>,
+    /// The repair of broken pods.
+    pub(crate) repairs: Receiver<RepairEvent>,
 }
 
 /// Something to be published, and about whom.
@@ -29,12 +32,13 @@ enum PublishedEvent {
     /// The installation: about the node, and our pod.
     Installer(installer::InstallerNotice),
     Agent(agent::AgentNotice),
+    Repair(RepairEvent),
 }
 
 impl NoticeReceivers {
     /// The next notice; none when nobody is left who could tell one.
     async fn next(&mut self) -> Option<PublishedEvent> {
-        let NoticeReceivers { installer, agent, sidecar_drift } = self;
+        let NoticeReceivers { installer, agent, sidecar_drift, repairs } = self;
         let of_agent = async {
             match agent {
                 Some(agent) => agent.recv().await,
@@ -45,6 +49,7 @@ impl NoticeReceivers {
             Some(notice) = installer.recv() => Some(PublishedEvent::Installer(notice)),
             Some(notice) = of_agent => Some(PublishedEvent::Agent(notice)),
             Some(notice) = sidecar_drift.recv() => Some(PublishedEvent::Agent(notice)),
+            Some(repair) = repairs.recv() => Some(PublishedEvent::Repair(repair)),
             else => None,
         }
     }
@@ -66,6 +71,7 @@ pub(crate) async fn publish(client: &KubeClient, settings: &DaemonSettings, mut 
         match told {
             PublishedEvent::Installer(notice) => publisher.installer(notice).await,
             PublishedEvent::Agent(notice) => publisher.agent(notice).await,
+            PublishedEvent::Repair(repair) => publisher.repair(repair).await,
         }
     }
 }
@@ -104,6 +110,12 @@ impl EventPublisher<'_> {
             NoticeSubject::Agent => self.own_pod().await.unwrap_or_else(|| self.node.clone()),
         };
         self.tell(subject, KubeEvent { level, reason, message }).await;
+    }
+
+    async fn repair(&mut self, repair: RepairEvent) {
+        let RepairEvent { name, uid, is_warning, reason, message } = repair;
+        let level = if is_warning { EventLevel::Warning } else { EventLevel::Normal };
+        self.tell(EventSubject::Pod { name, uid }, KubeEvent { level, reason, message }).await;
     }
 
     async fn tell(&mut self, subject: EventSubject, event: KubeEvent) {

@@ -3,6 +3,7 @@
 
 use std::{fmt, fs, path::PathBuf};
 
+use ::repair::RepairOptions;
 use flags::{Flag, FlagValues, ValueSource};
 use installer::ServerAuthority;
 use kubeio::{ApiConnection, ApiServerTrust, ObjectRef};
@@ -16,6 +17,7 @@ mod debug;
 mod entry;
 mod installation;
 pub mod options;
+mod repair;
 mod token;
 
 pub use ambient_options::{AmbientOptions, EventSettings, HostPaths, PodSource};
@@ -60,6 +62,8 @@ pub struct DaemonSettings {
     pub node_condition: bool,
     /// Ambient mode; none when it is off.
     pub ambient: Option<AmbientOptions>,
+    /// Repair of broken pods; none when it is off.
+    pub repair: Option<RepairOptions>,
     /// Where the debug state is served over HTTP; `None`: nowhere.
     pub debug: Option<DebugAddress>,
     /// Where the container runtime binds network namespaces.
@@ -194,6 +198,7 @@ impl SettingsReader<'_> {
         let node_condition = self.boolean(&options::NODE_CONDITION);
         self.other_parts();
         let ambient = self.ambient(&identity);
+        let repair = self.repair(&identity);
         let api = server.map(|server| connection(server, authority));
         Some(DaemonSettings {
             installer: installer?,
@@ -206,6 +211,7 @@ impl SettingsReader<'_> {
             cleanup: cleanup?,
             node_condition: node_condition?,
             ambient: ambient?,
+            repair: repair?,
             debug: debug?,
             netns_directory: self.netns_directory(),
             host_proc: self.text(&options::HOST_PROC).into(),
@@ -360,22 +366,7 @@ impl SettingsReader<'_> {
 
     /// What other parts of the agent will need is checked too, so that a mistake shows now.
     fn other_parts(&mut self) {
-        for flag in [
-            &options::REPAIR_DELETE_PODS,
-            &options::REPAIR_LABEL_PODS,
-            &options::REPAIR_REPAIR_PODS,
-            &options::ENABLE_AMBIENT_DETECTION_RETRY,
-        ] {
-            self.boolean(flag);
-        }
-        let status = self.text(&options::REPAIR_INIT_CONTAINER_EXIT_CODE);
-        if !status.is_empty() && status.parse::<i32>().is_err() {
-            self.mistake(&options::REPAIR_INIT_CONTAINER_EXIT_CODE, format!("{status:?} is no exit status"));
-        }
-        if self.boolean(&options::REPAIR_ENABLED) == Some(true) {
-            self.warnings
-                .push("race repair is not part of this version: --repair-enabled has no effect".to_owned());
-        }
+        self.boolean(&options::ENABLE_AMBIENT_DETECTION_RETRY);
         if self.boolean(&options::EBPF_ENABLED) == Some(true) {
             self.warnings.push("there is no eBPF mode: --ebpf-enabled has no effect".to_owned());
         }

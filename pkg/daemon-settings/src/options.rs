@@ -193,6 +193,12 @@ pub const REPAIR_FIELD_SELECTORS: Flag = Flag {
     help: "field selector of pods to check",
     ..Flag::VALUE
 };
+pub const REPAIR_DRY_RUN: Flag = Flag {
+    long: "repair-dry-run",
+    env: &["REPAIR_DRY_RUN"],
+    help: "log which pods would be repaired, and change nothing",
+    ..Flag::SWITCH
+};
 pub const CTRLZ_PORT: Flag = Flag {
     long: "ctrlz_port",
     default: "9876",
@@ -398,6 +404,7 @@ pub const FLAGS: &[Flag] = &[
     REPAIR_INIT_CONTAINER_EXIT_CODE,
     REPAIR_LABEL_SELECTORS,
     REPAIR_FIELD_SELECTORS,
+    REPAIR_DRY_RUN,
     CTRLZ_PORT,
     CTRLZ_ADDRESS,
     // Istio's newer releases have these two.

@@ -8,6 +8,7 @@ use crate::{
     PodSource,
     options::{ALL, REMOVED, STYLE},
 };
+use ::repair::{RepairCriteria, RepairMode};
 
 /// A container that has what every one has.
 #[derive(Clone)]
@@ -89,6 +90,7 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("repair-init-container-exit-code", &["REPAIR_INIT_CONTAINER_EXIT_CODE"], "126"),
     ("repair-label-selectors", &["REPAIR_LABEL_SELECTORS"], ""),
     ("repair-field-selectors", &["REPAIR_FIELD_SELECTORS"], ""),
+    ("repair-dry-run", &["REPAIR_DRY_RUN"], "false"),
     ("ctrlz_port", &[], "9876"),
     ("ctrlz_address", &[], "localhost"),
     ("log_target", &[], "stdout"),
@@ -365,11 +367,11 @@ fn what_istio_removed_is_accepted_with_a_warning() {
             if !flag.switch && !argument.ends_with("=x") {
                 continue;
             }
-            let warnings = read(&["--repair-enabled=false", &argument], &[]).unwrap().warnings;
+            let warnings = read(&[&argument], &[]).unwrap().warnings;
             assert_eq!(warnings, [format!("--{} was removed with Istio 1.19 and has no effect", flag.long)]);
         }
         for variable in flag.env {
-            let warnings = read(&["--repair-enabled=false"], &[(variable, "true")]).unwrap().warnings;
+            let warnings = read(&[], &[(variable, "true")]).unwrap().warnings;
             assert_eq!(warnings.len(), 1, "{variable}");
         }
     }
@@ -387,11 +389,10 @@ fn what_istio_removed_is_accepted_with_a_warning() {
 #[test]
 fn what_this_version_does_not_do_is_told() {
     let warnings = |arguments: &[&str]| read(arguments, &[]).unwrap().warnings;
-    assert!(warnings(&[])[0].contains("--repair-enabled"), "it is Istio's default");
-    let told = warnings(&["--repair-enabled=false", "--ebpf-enabled"]);
+    assert_eq!(warnings(&[]), Vec::<String>::new());
+    let told = warnings(&["--ebpf-enabled"]);
     assert!(told.len() == 1 && told[0].contains("--ebpf-enabled"), "{told:?}");
-    assert_eq!(warnings(&["--repair-enabled=false", "--ambient-enabled"]), Vec::<String>::new());
-    assert_eq!(warnings(&["--repair-enabled=false", "--repair-repair-pods"]), Vec::<String>::new());
+    assert_eq!(warnings(&["--ambient-enabled", "--repair-repair-pods"]), Vec::<String>::new());
 }
 
 #[test]
@@ -524,3 +525,69 @@ fn the_directory_of_network_namespaces_is_looked_for_where_it_may_be_mounted() {
 }
 
 mod newer;
+
+fn repair(flags: &[&str]) -> Option<RepairOptions> {
+    read(flags, &[("NODE_NAME", "n1")]).unwrap().repair
+}
+
+/// repairPods before deletePods before labelPods, and nothing where none of them is chosen.
+#[test]
+fn the_first_repair_mode_of_istios_order_counts() {
+    let (label, delete, in_place) = ("--repair-label-pods", "--repair-delete-pods", "--repair-repair-pods");
+    let key_and_value =
+        || RepairMode::Label { key: "cni.istio.io/uninitialized".to_owned(), value: "true".to_owned() };
+    for (flags, mode) in [
+        (&[][..], None),
+        (&[label][..], Some(key_and_value())),
+        (&[delete][..], Some(RepairMode::Delete)),
+        (&[in_place][..], Some(RepairMode::InPlace)),
+        (&[label, delete][..], Some(RepairMode::Delete)),
+        (&[label, delete, in_place][..], Some(RepairMode::InPlace)),
+        (&[label, in_place][..], Some(RepairMode::InPlace)),
+    ] {
+        assert_eq!(repair(flags).map(|repair| repair.mode), mode, "{flags:?}");
+        let off: Vec<_> = flags.iter().copied().chain(["--repair-enabled=false"]).collect();
+        assert_eq!(repair(&off), None, "{flags:?}");
+    }
+}
+
+#[test]
+fn repair_settings_reach_the_controller() {
+    let defaults = repair(&["--repair-delete-pods"]).unwrap();
+    assert_eq!((defaults.node.as_str(), defaults.dry_run), ("n1", false));
+    let criteria = RepairCriteria {
+        sidecar_annotation: "sidecar.istio.io/status".into(),
+        init_container: "istio-validation".into(),
+        termination_message: String::new(),
+        exit_code: 126,
+    };
+    assert_eq!(defaults.criteria, criteria);
+    let chosen = repair(&[
+        "--repair-label-pods",
+        "--repair-node-name=other",
+        "--repair-sidecar-annotation=a",
+        "--repair-init-container-name=i",
+        "--repair-init-container-termination-message=m",
+        "--repair-init-container-exit-code=",
+        "--repair-label-selectors=app=web",
+        "--repair-field-selectors=status.phase!=Running",
+        "--repair-broken-pod-label-key=k",
+        "--repair-broken-pod-label-value=v",
+        "--repair-dry-run",
+    ]);
+    let criteria = RepairCriteria {
+        sidecar_annotation: "a".into(),
+        init_container: "i".into(),
+        termination_message: "m".into(),
+        exit_code: 0,
+    };
+    let expected = RepairOptions {
+        mode: RepairMode::Label { key: "k".into(), value: "v".into() },
+        criteria,
+        node: "other".into(),
+        label_selector: "app=web".into(),
+        field_selector: "status.phase!=Running".into(),
+        dry_run: true,
+    };
+    assert_eq!(chosen, Some(expected));
+}

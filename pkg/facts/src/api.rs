@@ -382,7 +382,7 @@ fn pod_path(name: &PodName) -> String {
 }
 
 fn core(kind: &'static str, field_selector: Option<String>) -> Collection {
-    Collection { group: "", kind, namespace: None, field_selector }
+    Collection { group: "", kind, namespace: None, field_selector, label_selector: None }
 }
 
 fn without_errors<T>(

@@ -32,6 +32,8 @@ pub struct Collection {
     pub namespace: Option<String>,
     /// Such as `spec.nodeName=n1`.
     pub field_selector: Option<String>,
+    /// Such as `app=web,tier!=db`.
+    pub label_selector: Option<String>,
 }
 
 /// What is to be known of a collection.
@@ -70,18 +72,14 @@ impl KubeClient {
         };
         let mut config = Config::default().any_semantic();
         config.field_selector.clone_from(&collection.field_selector);
+        config.label_selector.clone_from(&collection.label_selector);
         let doing = format!("watch objects of kind {}", collection.kind);
         config.initial_list_strategy = InitialListStrategy::StreamingList;
         let streamed = watcher(api.clone(), config).default_backoff();
         let streamed = streamed.take_while(|seen| future::ready(!cannot_stream(seen)));
         let mut gathered = GatheredList::default();
-        let followed = FollowedCollection {
-            client: self.kube.clone(),
-            api,
-            resource,
-            namespace: collection.namespace.clone(),
-            field_selector: collection.field_selector.clone(),
-        };
+        let followed =
+            FollowedCollection { client: self.kube.clone(), api, resource, collection: collection.clone() };
         let listed = StreamBackoff::new(followed.events(), DefaultBackoff::default());
         let seen = streamed.chain(listed);
         seen.filter_map(move |seen| future::ready(gathered.take(seen, &doing)))

@@ -12,6 +12,7 @@ mod error;
 mod event;
 mod listed;
 mod pieces;
+mod pods;
 mod reread;
 mod slim;
 mod transport;

@@ -18,6 +18,7 @@ use kube::{
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
+    Collection,
     pieces::ListSplitter,
     slim::{SlimObject, Versioned},
 };
@@ -34,8 +35,7 @@ pub(crate) struct FollowedCollection<T> {
     pub(crate) client: kube::Client,
     pub(crate) api: Api<SlimObject<T>>,
     pub(crate) resource: ApiResource,
-    pub(crate) namespace: Option<String>,
-    pub(crate) field_selector: Option<String>,
+    pub(crate) collection: Collection,
 }
 
 type WatchResult<T> = Result<Event<SlimObject<T>>, Error>;
@@ -91,8 +91,11 @@ where
                 }
             },
             ListWatchState::Listed(version) => {
-                let params =
-                    WatchParams { field_selector: self.field_selector.clone(), ..WatchParams::default() };
+                let params = WatchParams {
+                    field_selector: self.collection.field_selector.clone(),
+                    label_selector: self.collection.label_selector.clone(),
+                    ..WatchParams::default()
+                };
                 match self.api.watch(&params, &version).await {
                     Ok(changes) => ListWatchState::Watching(version, changes.boxed()),
                     Err(error) => {
@@ -114,12 +117,13 @@ where
 
     async fn list(&self) -> kube::Result<(Vec<SlimObject<T>>, String)> {
         let params = ListParams {
-            field_selector: self.field_selector.clone(),
+            field_selector: self.collection.field_selector.clone(),
+            label_selector: self.collection.label_selector.clone(),
             resource_version: Some("0".to_owned()),
             version_match: Some(VersionMatch::NotOlderThan),
             ..ListParams::default()
         };
-        let path = SlimObject::<T>::url_path(&self.resource, self.namespace.as_deref());
+        let path = SlimObject::<T>::url_path(&self.resource, self.collection.namespace.as_deref());
         let request = Request::new(path).list(&params).map_err(kube::Error::BuildRequest)?;
         let answer = self.client.send(request.map(Body::from)).await?;
         let (head, mut body) = answer.into_parts();

@@ -141,7 +141,7 @@ impl ScopeLevels {
 pub(super) fn names<'a>(scope: &'a &'a str) -> &'a [&'a str] {
     match *scope {
         "cni-plugin" => &["cni"],
-        "cni-agent" => &["install", "ambient", "zds"],
+        "cni-agent" => &["install", "ambient", "repair", "zds"],
         _ => std::slice::from_ref(scope),
     }
 }

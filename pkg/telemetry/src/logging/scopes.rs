@@ -8,14 +8,15 @@ use super::level::{ALL_SCOPES, DEFAULT_SCOPE, LIBRARY_SCOPE, names};
 use super::{Logger, OutputLevel};
 
 /// Those that lines are printed under, and the names that newer versions of Istio have for them.
-const SCOPES: [(&str, &str); 8] = [
+const SCOPES: [(&str, &str); 9] = [
     ("ambient", "pods of ambient mode: who is captured, and how"),
     ("cni", "what the plugin tells"),
-    ("cni-agent", "Istio's name for install, ambient and zds together"),
+    ("cni-agent", "Istio's name for install, ambient, repair and zds together"),
     ("cni-plugin", "Istio's name for cni"),
     (DEFAULT_SCOPE, "every scope that has no level of its own"),
     ("install", "files on the node, and the daemon itself"),
     (LIBRARY_SCOPE, "what libraries say: the API server's client, HTTP, TLS"),
+    ("repair", "pods that lost the race, and what is done for them"),
     ("zds", "what is said between the agent and ztunnel"),
 ];
 

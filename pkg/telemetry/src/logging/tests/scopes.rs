@@ -17,6 +17,7 @@ fn scopes_are_listed_with_what_they_print() {
         ("default", Warn, false),
         ("install", Warn, false),
         ("kube", None, false),
+        ("repair", Warn, false),
         ("validation", Error, false),
         ("zds", Debug, false),
     ];
@@ -28,14 +29,14 @@ fn a_level_is_changed_by_name_and_mistakes_change_nothing() {
     let logged = Logged::with(|_| ());
     let logger = &logged.logger;
     assert_eq!(logger.change_level("cni-agent", "debug"), Ok(Debug));
-    let levels = ["install", "ambient", "zds", "cni"].map(|scope| logger.level(scope).as_str());
-    assert_eq!(levels, ["debug", "debug", "debug", "info"]);
+    let levels = ["install", "ambient", "repair", "zds", "cni"].map(|scope| logger.level(scope).as_str());
+    assert_eq!(levels, ["debug", "debug", "debug", "debug", "info"]);
     let before = logger.levels();
     for (scope, level, mistake) in [
         (
             "nothing",
             "debug",
-            "unknown scope name: nothing (there are ambient, cni, cni-agent, cni-plugin, default, install, kube, zds)",
+            "unknown scope name: nothing (there are ambient, cni, cni-agent, cni-plugin, default, install, kube, repair, zds)",
         ),
         ("cni", "loud", "\"loud\" is no level (they are none, fatal, error, warn, info, debug)"),
         ("cni", "", "\"\" is no level (they are none, fatal, error, warn, info, debug)"),

@@ -1,0 +1,33 @@
+//! Starts the repair of broken pods.
+
+use daemon_settings::DaemonSettings;
+use netfilter::FirewallOptions;
+use repair::{InPlaceRepair, RepairController, RepairEvent, RepairMetrics};
+use tokio::sync::mpsc::Sender;
+use tracing::warn;
+
+use crate::{cluster, daemon::HealthProbe, supervise::restarted};
+
+/// Repairs for as long as the process lives, if somebody wants it.
+pub(crate) fn start(
+    settings: &DaemonSettings,
+    metrics: RepairMetrics,
+    probe: HealthProbe,
+    events: Sender<RepairEvent>,
+) {
+    let Some(options) = settings.repair.clone() else { return };
+    let Some(connection) = settings.api.clone() else {
+        warn!(target: "repair", "no API server is known (KUBERNETES_SERVICE_HOST); broken pods are not repaired");
+        return;
+    };
+    let in_place = InPlaceRepair::new(&settings.host_proc, FirewallOptions::default());
+    tokio::spawn(async move {
+        let client = cluster::connect(&connection).await;
+        let controller = RepairController::new(client, options, in_place, metrics, events);
+        restarted("repair of broken pods", controller, move |controller| {
+            let probe = probe.clone();
+            Box::pin(async move { controller.run(|| probe.installer().is_ok()).await })
+        })
+        .await;
+    });
+}

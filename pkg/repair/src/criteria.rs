@@ -1,0 +1,176 @@
+//! Which pods are broken.
+
+use std::fmt;
+
+use crate::observed_pod::{ObservedInitContainer, ObservedPod, Termination};
+
+/// What tells a broken pod. An empty text, and exit code 0, match anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepairCriteria {
+    /// Key of an annotation that the pod must have.
+    pub sidecar_annotation: String,
+    /// Name of the init container that must have failed.
+    pub init_container: String,
+    /// What it must have left as its termination message.
+    pub termination_message: String,
+    /// The exit code that it must have failed with.
+    pub exit_code: i32,
+}
+
+/// How a broken pod shows that it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Breakage {
+    /// The init container that failed.
+    pub container: String,
+    /// With this exit code.
+    pub exit_code: i32,
+}
+
+/// Half a sentence.
+impl fmt::Display for Breakage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "its init container {} failed with exit code {}", self.container, self.exit_code)
+    }
+}
+
+impl RepairCriteria {
+    /// How a pod is broken; none if it is not, or is being deleted already.
+    ///
+    /// Beside an init container that failed and was restarted, as in Istio, this sees one in its first failure, and one
+    /// that is never restarted.
+    #[must_use]
+    pub fn breakage(&self, pod: &ObservedPod) -> Option<Breakage> {
+        let has = |key: &String| pod.annotations.contains(key);
+        if pod.is_terminating || !(self.sidecar_annotation.is_empty() || has(&self.sidecar_annotation)) {
+            return None;
+        }
+        pod.init_containers.iter().find_map(|container| self.failure(container))
+    }
+
+    fn failure(&self, container: &ObservedInitContainer) -> Option<Breakage> {
+        if !(self.init_container.is_empty() || container.name == self.init_container) {
+            return None;
+        }
+        // Once it has succeeded, earlier failures mean nothing.
+        if container.ended.as_ref().is_some_and(Termination::is_success) {
+            return None;
+        }
+        let ends = container.ended.iter().chain(&container.ended_before);
+        let failure = ends.into_iter().find(|ended| self.is_sought(ended))?;
+        Some(Breakage { container: container.name.clone(), exit_code: failure.exit_code })
+    }
+
+    fn is_sought(&self, ended: &Termination) -> bool {
+        let message = self.termination_message.trim();
+        !ended.is_success()
+            && (message.is_empty() || ended.message.trim() == message)
+            && (self.exit_code == 0 || ended.exit_code == self.exit_code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn criteria() -> RepairCriteria {
+        RepairCriteria {
+            sidecar_annotation: "sidecar.istio.io/status".into(),
+            init_container: "istio-validation".into(),
+            termination_message: String::new(),
+            exit_code: 126,
+        }
+    }
+
+    fn failed(code: i32) -> Value {
+        json!({"terminated": {"exitCode": code, "reason": "Error", "message": " no redirection\n"}})
+    }
+
+    fn pod(statuses: &Value) -> ObservedPod {
+        let object = json!({
+            "metadata": {
+                "namespace": "shop", "name": "web", "uid": "u", "resourceVersion": "7",
+                "annotations": {"sidecar.istio.io/status": "{}"}
+            },
+            "status": {"initContainerStatuses": statuses},
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn validation(state: &Value, last: &Value) -> ObservedPod {
+        pod(&json!([
+            {"name": "first", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+            {"name": "istio-validation", "state": state, "lastState": last},
+        ]))
+    }
+
+    #[test]
+    fn an_init_container_that_failed_tells_a_broken_pod() {
+        let (waiting, running) = (json!({"waiting": {"reason": "CrashLoopBackOff"}}), json!({"running": {}}));
+        let done = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
+        let none = json!(null);
+        for (state, last, broken) in [
+            (&waiting, &failed(126), true),
+            (&running, &failed(126), true),
+            (&failed(126), &failed(126), true),
+            (&failed(126), &none, true),
+            (&failed(126), &json!({}), true),
+            (&none, &failed(126), true),
+            (&done, &failed(126), false),
+            (&running, &none, false),
+            (&waiting, &none, false),
+            (&waiting, &failed(1), false),
+            (&failed(1), &none, false),
+            (&failed(1), &failed(126), true),
+            (&waiting, &done, false),
+            (&none, &none, false),
+        ] {
+            let found = criteria().breakage(&validation(state, last));
+            assert_eq!(found.is_some(), broken, "{state} after {last}");
+            assert!(
+                found.is_none_or(|found| found.container == "istio-validation" && found.exit_code == 126)
+            );
+        }
+        assert_eq!(criteria().breakage(&pod(&none)), None);
+        assert_eq!(criteria().breakage(&pod(&json!([{"name": "other", "state": failed(126)}]))), None);
+    }
+
+    #[test]
+    fn each_criterion_can_be_left_out() {
+        let broken = validation(&failed(126), &json!(null));
+        let with = |change: fn(&mut RepairCriteria)| {
+            let mut criteria = criteria();
+            change(&mut criteria);
+            criteria.breakage(&broken).is_some()
+        };
+        assert!(with(|c| c.exit_code = 0));
+        assert!(!with(|c| c.exit_code = 127));
+        assert!(with(|c| c.init_container.clear()));
+        assert!(!with(|c| c.init_container = "linkerd".into()));
+        assert!(with(|c| c.termination_message = "no redirection".into()));
+        assert!(with(|c| c.termination_message = "\tno redirection ".into()));
+        assert!(!with(|c| c.termination_message = "no".into()));
+        assert!(with(|c| c.sidecar_annotation.clear()));
+        assert!(!with(|c| c.sidecar_annotation = "other".into()));
+    }
+
+    #[test]
+    fn a_pod_that_is_being_deleted_is_left_alone() {
+        let pod = ObservedPod { is_terminating: true, ..validation(&failed(126), &json!(null)) };
+        assert_eq!(criteria().breakage(&pod), None);
+    }
+
+    #[test]
+    fn what_the_api_leaves_out_or_calls_null_is_absent() {
+        for object in [
+            json!({}),
+            json!({"metadata": {}, "status": null}),
+            json!({"metadata": {"labels": null, "annotations": null, "ownerReferences": null}}),
+            json!({"status": {"phase": null, "initContainerStatuses": [{"state": {"terminated": {
+                "exitCode": 126, "reason": null, "message": null}}}]}}),
+        ] {
+            let pod: ObservedPod = serde_json::from_value(object).unwrap();
+            assert_eq!(criteria().breakage(&pod), None);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Repair in place: the rules that the plugin would have applied, in the network namespace of a pod that runs already.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use inpod::{NetnsFinder, NetnsQuery};
+use model::Pod;
+use netfilter::FirewallOptions;
+use netns::Netns;
+use planner::{EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason};
+use redirect::{FamilyChoice, RuleFormat};
+use rules::inpod::InPodRulesConfig;
+use tracing::warn;
+
+/// Applies rules in pods of this node. It needs to see the node's processes, and to enter their namespaces.
+#[derive(Clone, Debug)]
+pub struct InPlaceRepair {
+    /// Where the processes of the whole node are seen.
+    proc: PathBuf,
+    firewall: FirewallOptions,
+}
+
+/// Why a pod could not be repaired in place.
+#[derive(Debug, thiserror::Error)]
+pub enum InPlaceError {
+    /// The node's own namespace cannot be opened.
+    #[error("cannot open the node's network namespace: {0}")]
+    Node(netns::Error),
+    /// The node's processes cannot be listed.
+    #[error("cannot look for its network namespace: {0}")]
+    Search(#[from] inpod::Error),
+    /// No process of it was found, or none in a namespace with its address.
+    #[error(
+        "its network namespace was not found: none of its processes, the pause container's included, is in a network namespace that has its address"
+    )]
+    NotFound,
+    /// One of its annotations cannot be read.
+    #[error("{0}")]
+    Annotation(#[from] InvalidAnnotation),
+    /// Its namespace cannot be worked in.
+    #[error("cannot redirect it: {0}")]
+    Redirect(#[from] redirect::Error),
+    /// Rules were applied, and the kernel does not show them.
+    #[error("the rules were applied, and are not in place afterwards: {}", .0.join("; "))]
+    NotInPlace(Vec<String>),
+}
+
+impl From<netfilter::Error> for InPlaceError {
+    fn from(error: netfilter::Error) -> InPlaceError {
+        InPlaceError::Redirect(error.into())
+    }
+}
+
+impl From<netns::Error> for InPlaceError {
+    fn from(error: netns::Error) -> InPlaceError {
+        InPlaceError::Redirect(error.into())
+    }
+}
+
+/// What repair in place did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InPlaceReport {
+    /// Rules are in place; what had differed.
+    Repaired(Vec<String>),
+    /// Nothing was missing.
+    Unchanged,
+    /// The pod has no sidecar to be redirected to, and why.
+    NotRedirected(SkipReason),
+}
+
+impl InPlaceRepair {
+    /// `proc`: where the processes of the whole node are seen, such as `/host/proc`.
+    #[must_use]
+    pub fn new(proc: &Path, firewall: FirewallOptions) -> InPlaceRepair {
+        InPlaceRepair { proc: proc.to_owned(), firewall }
+    }
+
+    /// Applies a pod's rules where they are missing, and verifies in the kernel that they are there. Blocks for some tens of
+    /// milliseconds.
+    ///
+    /// # Errors
+    /// The step that failed. What was done before it stays and counts in the next attempt.
+    pub fn repair(&self, pod: &Pod) -> Result<InPlaceReport, InPlaceError> {
+        let redirect = match planner::decide(pod, None, &EnrolmentPolicy::default())? {
+            PodDecision::Sidecar(redirect) => redirect,
+            PodDecision::Skip(reason) => return Ok(InPlaceReport::NotRedirected(reason)),
+            PodDecision::Ambient(_) => return Ok(InPlaceReport::NotRedirected(SkipReason::NotInjected)),
+        };
+        let netns = self.netns_of(pod)?;
+        let user_namespace = netns.foreign_owner()?.map(Arc::new);
+        let options = FirewallOptions { user_namespace, ..self.firewall.clone() };
+        let (report, warning) = netfilter::inside(&netns, &options, |options| apply(&redirect, options))?;
+        if let Some(warning) = warning {
+            warn!(target: "repair", pod = %pod.name(), warning, "repaired with a warning");
+        }
+        Ok(report)
+    }
+
+    fn netns_of(&self, pod: &Pod) -> Result<Netns, InPlaceError> {
+        let node = Netns::open(self.proc.join("1/ns/net")).map_err(InPlaceError::Node)?;
+        let query = NetnsQuery { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
+        let finder = NetnsFinder::new(&self.proc, node, InPodRulesConfig::default());
+        let found = finder.find(&BTreeMap::from([((), query)]))?;
+        found.into_values().next().map(|found| found.netns).ok_or(InPlaceError::NotFound)
+    }
+}
+
+fn apply(redirect: &SidecarRedirect, options: &FirewallOptions) -> Result<InPlaceReport, InPlaceError> {
+    let families = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
+    let done = redirect::apply(&redirect.config, families, options, RuleFormat::Restore)?;
+    if done.is_unchanged() {
+        return Ok(InPlaceReport::Unchanged);
+    }
+    let seen = redirect::verify(&redirect.config, families, options)?;
+    match seen.differences {
+        missing if missing.is_empty() => Ok(InPlaceReport::Repaired(done.differences)),
+        missing => Err(InPlaceError::NotInPlace(missing)),
+    }
+}

@@ -1,0 +1,43 @@
+//! What is counted.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+use crate::RepairMode;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RepairLabels {
+    r#type: &'static str,
+    result: &'static str,
+}
+
+/// Istio's counter of repairs, and how many pods are broken now.
+#[derive(Clone, Debug)]
+pub struct RepairMetrics {
+    repaired: Family<RepairLabels, Counter>,
+    broken: Gauge,
+}
+
+impl RepairMetrics {
+    /// Registers them.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> RepairMetrics {
+        let metrics = RepairMetrics { repaired: Family::default(), broken: Gauge::default() };
+        let help = "Repairs of broken pods: type is delete, label or repair; result is success, skip or fail";
+        registry.register("istio_cni_repair_pods_repaired", help, metrics.repaired.clone());
+        let help = "Pods of this node whose validation container has failed";
+        registry.register("istio_cni_repair_broken_pods", help, metrics.broken.clone());
+        metrics
+    }
+
+    pub(crate) fn count(&self, mode: &RepairMode, result: &'static str) {
+        self.repaired.get_or_create(&RepairLabels { r#type: mode.code(), result }).inc();
+    }
+
+    pub(crate) fn broken(&self, number: usize) {
+        self.broken.set(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+}

@@ -1,0 +1,164 @@
+//! When which broken pod is handled: one at a time, at a bounded rate, and again after a failure.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use kubeio::ListEvent;
+use model::PodName;
+use retry::{Attempts, Backoff};
+
+use crate::{
+    criteria::{Breakage, RepairCriteria},
+    observed_pod::ObservedPod,
+};
+
+/// From one pod to the next: no more than ten a second, however many fail at once.
+const PACE: Duration = Duration::from_millis(100);
+/// After a failed attempt.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(300);
+const RETRY: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
+/// A pod that was handled and is still broken is looked at again: its rules may have been removed anew.
+const FIRST_RECHECK: Duration = Duration::from_secs(60);
+const LAST_RECHECK: Duration = Duration::from_secs(600);
+const RECHECK: Backoff = Backoff::new(FIRST_RECHECK, LAST_RECHECK);
+
+/// A broken pod whose turn it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepairTask {
+    /// As it was last seen.
+    pub pod: ObservedPod,
+    /// How it shows that it is broken.
+    pub breakage: Breakage,
+    /// An earlier attempt was successful, or was skipped: there is news only if this one differs.
+    pub is_recheck: bool,
+}
+
+/// What became of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepairOutcome {
+    /// Done. The pod should recover, or go.
+    Done,
+    /// There is nothing that can, or has to, be done for it.
+    Skipped,
+    /// It did not work; another attempt follows.
+    Failed,
+    /// There is no such pod any more.
+    Gone,
+}
+
+#[derive(Debug)]
+struct BrokenPod {
+    pod: ObservedPod,
+    breakage: Breakage,
+    due: Instant,
+    failures: Attempts,
+    rechecks: Attempts,
+    handled: bool,
+}
+
+/// The broken pods of the node. Events and time go in, tasks come out.
+#[derive(Debug)]
+pub struct RepairQueue {
+    criteria: RepairCriteria,
+    broken: BTreeMap<PodName, BrokenPod>,
+    /// No task before.
+    next: Instant,
+}
+
+impl RepairQueue {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(criteria: RepairCriteria, now: Instant) -> RepairQueue {
+        RepairQueue { criteria, broken: BTreeMap::new(), next: now }
+    }
+
+    /// Takes in what the API server tells.
+    pub fn observe(&mut self, event: ListEvent<ObservedPod>, now: Instant) {
+        match event {
+            ListEvent::Reset(pods) => {
+                let mut before = std::mem::take(&mut self.broken);
+                for pod in pods {
+                    let known = before.remove(&pod.name);
+                    self.put(pod, known, now);
+                }
+            }
+            ListEvent::Applied(pod) => {
+                let known = self.broken.remove(&pod.name);
+                self.put(pod, known, now);
+            }
+            ListEvent::Deleted(pod) => {
+                // Its name may be another pod's already.
+                if self.broken.get(&pod.name).is_some_and(|known| known.pod.uid == pod.uid) {
+                    self.broken.remove(&pod.name);
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, pod: ObservedPod, known: Option<BrokenPod>, now: Instant) {
+        let Some(breakage) = self.criteria.breakage(&pod) else { return };
+        let known = known.filter(|known| known.pod.uid == pod.uid);
+        let (failures, rechecks) = (RETRY.attempts(), RECHECK.attempts());
+        let entry = match known {
+            Some(known) => BrokenPod { pod, breakage, ..known },
+            None => BrokenPod { pod, breakage, due: now, failures, rechecks, handled: false },
+        };
+        self.broken.insert(entry.pod.name.clone(), entry);
+    }
+
+    /// When the next task is due; none: nothing is broken.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.broken.values().map(|broken| broken.due).min().map(|due| due.max(self.next))
+    }
+
+    /// The task whose turn it is, of several the one that has waited longest. [`RepairQueue::finish`] has to follow.
+    pub fn take(&mut self, now: Instant) -> Option<RepairTask> {
+        if now < self.next {
+            return None;
+        }
+        let first =
+            self.broken.values().filter(|broken| broken.due <= now).min_by_key(|broken| broken.due)?;
+        self.next = now + PACE;
+        Some(RepairTask {
+            pod: first.pod.clone(),
+            breakage: first.breakage.clone(),
+            is_recheck: first.handled,
+        })
+    }
+
+    /// Tells what became of a task.
+    pub fn finish(&mut self, task: &RepairTask, outcome: RepairOutcome, now: Instant) {
+        let name = &task.pod.name;
+        let Some(broken) = self.broken.get_mut(name).filter(|broken| broken.pod.uid == task.pod.uid) else {
+            return; // it has recovered, or another pod has its name
+        };
+        match outcome {
+            RepairOutcome::Gone => drop(self.broken.remove(name)),
+            RepairOutcome::Failed => broken.due = now + broken.failures.failed(),
+            RepairOutcome::Done | RepairOutcome::Skipped => {
+                broken.failures.succeeded();
+                broken.handled = true;
+                broken.due = now + broken.rechecks.failed();
+            }
+        }
+    }
+
+    /// How many pods are broken.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.broken.len()
+    }
+
+    /// No pod is broken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.broken.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

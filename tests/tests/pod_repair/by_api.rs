@@ -1,0 +1,171 @@
+//! Broken pods that are labelled or deleted.
+
+use std::time::Instant;
+
+use super::*;
+
+const KEY: &str = "cni.istio.io/uninitialized";
+
+fn label_of(node: &RepairNode, name: &str) -> Value {
+    node.get(name)["metadata"]["labels"][KEY].clone()
+}
+
+fn is_terminating(node: &RepairNode, name: &str) -> bool {
+    node.get(name)["metadata"]["deletionTimestamp"].is_string()
+}
+
+#[test]
+fn broken_pods_are_labelled_once_and_others_are_left_alone() {
+    let Some(node) = RepairNode::start("repair-label", &label_rights(), "REPAIR_LABEL_PODS") else { return };
+    let first = node.broken("before");
+    node.create("healthy", |_| {});
+    node.create("other-code", |_| {});
+    node.fail("other-code", 1);
+    node.create("plain", |pod| pod["metadata"]["annotations"] = json!({}));
+    node.fail("plain", 126);
+    node.create("elsewhere", |pod| pod["spec"]["nodeName"] = json!("another-node"));
+    node.fail("elsewhere", 126);
+    node.create("labelled", |pod| pod["metadata"]["labels"] = json!({KEY: "by-hand"}));
+    node.fail("labelled", 126);
+    let mut daemon = node.0.daemon();
+    eventually("it is labelled", || label_of(&node, "before") == json!("true"));
+    // Its first failure: nothing was restarted yet.
+    node.create("after", |_| {});
+    node.tell("after", &json!({"state": {"terminated": {"exitCode": 126, "reason": "Error"}}}));
+    eventually("so is the one that breaks later", || label_of(&node, "after") == json!("true"));
+    daemon.wait_for("they are counted", |daemon| {
+        (repairs(daemon, "label", "success"), repairs(daemon, "label", "skip")) == (2.0, 1.0)
+    });
+    let event = || node.events(&first["metadata"]["uid"], "BrokenPodLabelled");
+    eventually("it is told", || event().len() == 1);
+    let message = event()[0]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("istio-validation failed with exit code 126"), "{message}");
+    for name in ["healthy", "other-code", "plain", "elsewhere"] {
+        assert!(label_of(&node, name).is_null(), "{name}");
+    }
+    assert_eq!(label_of(&node, "labelled"), "by-hand");
+    assert_eq!(repairs(&daemon, "label", "fail"), 0.0);
+    assert_allowed(&daemon);
+    // The next agent finds all done.
+    let versions = ["before", "after", "labelled"].map(|name| node.version(name));
+    drop(daemon);
+    let mut daemon = node.0.daemon();
+    daemon.wait_for("it has looked at them", |daemon| repairs(daemon, "label", "skip") >= 3.0);
+    assert_eq!(["before", "after", "labelled"].map(|name| node.version(name)), versions);
+}
+
+#[test]
+fn broken_pods_are_deleted_but_none_that_nobody_would_replace() {
+    let Some(node) = RepairNode::start("repair-delete", &delete_rights(), "REPAIR_DELETE_PODS") else {
+        return;
+    };
+    let web = node.broken("web");
+    let owned =
+        json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u-1", "controller": true}]);
+    node.create("job", |pod| {
+        pod["spec"]["restartPolicy"] = json!("Never");
+        pod["metadata"]["ownerReferences"] = owned;
+    });
+    let bare = node.create("bare", |pod| pod["spec"]["restartPolicy"] = json!("Never"));
+    for name in ["job", "bare"] {
+        node.tell(name, &json!({"state": {"terminated": {"exitCode": 126, "reason": "Error"}}}));
+        node.0.api.admin().patch_status(&node.path(name), &json!({"phase": "Failed"}));
+    }
+    let mut daemon = node.0.daemon();
+    daemon.wait_for("all are handled", |daemon| {
+        (repairs(daemon, "delete", "success"), repairs(daemon, "delete", "skip")) == (2.0, 1.0)
+    });
+    eventually("it is told", || {
+        node.events(&web["metadata"]["uid"], "BrokenPodDeleted").len() == 1
+            && node.events(&bare["metadata"]["uid"], "RepairSkipped").len() == 1
+    });
+    // A pod that was bound to a node stays until its kubelet has ended it; one that has ended goes at once.
+    assert!(is_terminating(&node, "web") && !is_terminating(&node, "bare"));
+    let job = node.0.api.admin().request("GET", &node.path("job"), None);
+    assert_eq!(job.status, 404);
+    assert_allowed(&daemon);
+    assert_eq!(repairs(&daemon, "delete", "fail"), 0.0);
+}
+
+/// A right that is missing is told, and is no reason to give up: it may come.
+#[test]
+fn what_the_api_server_refuses_is_counted_told_and_tried_again() {
+    let Some(node) = RepairNode::start("repair-refused", &rights(None), "REPAIR_DELETE_PODS") else { return };
+    let web = node.broken("web");
+    let mut daemon = node.0.daemon();
+    daemon.wait_for("it was tried three times", |daemon| repairs(daemon, "delete", "fail") >= 3.0);
+    eventually("it is told", || !node.events(&web["metadata"]["uid"], "RepairFailed").is_empty());
+    let event = node.events(&web["metadata"]["uid"], "RepairFailed").remove(0);
+    assert!(event["message"].as_str().unwrap().contains("(403)"), "{event}");
+    assert!(!is_terminating(&node, "web"));
+    // Nobody asks for more than is needed: the back-off grows.
+    assert!(repairs(&daemon, "delete", "fail") <= 5.0);
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let Some(node) = RepairNode::start("repair-dry", &delete_rights(), "REPAIR_DELETE_PODS") else { return };
+    let node = RepairNode(node.0.with_env("REPAIR_DRY_RUN", "true"));
+    let web = node.broken("web");
+    let version = node.version("web");
+    let mut daemon = node.0.daemon();
+    daemon.wait_for("it was looked at", |daemon| repairs(daemon, "delete", "skip") == 1.0);
+    assert_eq!(node.version("web"), version);
+    eventually("it is told", || node.events(&web["metadata"]["uid"], "RepairSkipped").len() == 1);
+}
+
+/// As after a rollout that broke the plugin: all are handled, at no more than ten a second.
+#[test]
+fn five_hundred_at_once_are_handled_at_a_bounded_rate() {
+    let Some(node) = RepairNode::start("repair-many", &label_rights(), "REPAIR_LABEL_PODS") else { return };
+    for number in 0..500 {
+        node.broken(&format!("pod-{number}"));
+    }
+    let began = Instant::now();
+    let mut daemon = node.0.container.start();
+    daemon.wait_until_ready();
+    eventually_within(90, || repairs(&daemon, "label", "success") >= 500.0);
+    let seconds = began.elapsed().as_secs_f64();
+    let patches = node.0.api.requests_with("repair-many/pods/");
+    let patches = patches.iter().filter(|request| request.verb == "patch" && request.uri.contains("/status"));
+    let own = patches.filter(|request| request.user.contains("istio-cni")).count();
+    assert_eq!(own, 500, "one each");
+    assert!(500.0 / seconds <= 11.0, "{seconds} s");
+    assert_eq!(repairs(&daemon, "label", "fail"), 0.0);
+}
+
+fn eventually_within(seconds: u64, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed().as_secs() < seconds);
+        std::thread::sleep(std::time::Duration::from_millis(100)); // between two looks
+    }
+}
+
+/// The API server goes by UID and version: a pod that has taken the name of a broken one is not touched.
+#[test]
+fn a_successor_of_the_same_name_is_not_deleted() {
+    let Some(node) = RepairNode::start("repair-successor", &delete_rights(), "REPAIR_DELETE_PODS") else {
+        return;
+    };
+    let mut daemon = node.0.daemon();
+    for round in 1..=10 {
+        node.broken("web");
+        let replace = || {
+            let now = json!({"gracePeriodSeconds": 0, "kind": "DeleteOptions", "apiVersion": "v1"});
+            node.0.api.admin().request("DELETE", &node.path("web"), Some(&now));
+            node.create("web", |_| {})
+        };
+        // Sometimes before, sometimes after the agent has seen that it is broken.
+        std::thread::sleep(std::time::Duration::from_millis(7 * round));
+        let successor = replace();
+        daemon.wait_for("nothing is broken", |daemon| {
+            daemon.metric("istio_cni_repair_broken_pods") == Some(0.0)
+        });
+        let there = node.get("web");
+        assert_eq!(there["metadata"]["uid"], successor["metadata"]["uid"]);
+        assert!(there["metadata"]["deletionTimestamp"].is_null(), "round {round}: {}", daemon.log());
+        let now = json!({"gracePeriodSeconds": 0, "kind": "DeleteOptions", "apiVersion": "v1"});
+        node.0.api.admin().request("DELETE", &node.path("web"), Some(&now));
+    }
+}

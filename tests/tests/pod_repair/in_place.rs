@@ -1,0 +1,106 @@
+//! Broken pods whose rules are applied where they run.
+
+use std::{net::SocketAddr, path::Path};
+
+use kit::{Echo, Pod, PodSandbox, Proto, Serve};
+
+use super::*;
+
+/// A node whose processes the agent sees below `/host/proc`.
+struct ProcessNode {
+    node: RepairNode,
+    proc: kit::TempDir,
+}
+
+impl ProcessNode {
+    fn start(name: &'static str) -> Option<Self> {
+        let proc = kit::TempDir::new().unwrap();
+        let mut node = RepairNode::start(name, &rights(None), "REPAIR_REPAIR_PODS")?;
+        node.0.container.add_mount(proc.path(), "/host/proc");
+        node.0.container.add_mount(Path::new("/run/netns"), "/var/run/netns");
+        let own = Self { node, proc };
+        own.process(1, "init.scope", own.node.0.node.netns().name());
+        Some(own)
+    }
+
+    fn process(&self, pid: u32, cgroup: &str, netns: &str) {
+        let directory = self.proc.path().join(pid.to_string());
+        std::fs::create_dir_all(directory.join("ns")).unwrap();
+        std::fs::write(directory.join("cgroup"), format!("0::/{cgroup}\n")).unwrap();
+        std::fs::write(directory.join("stat"), "1 (a) S 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 7 0\n").unwrap();
+        std::os::unix::fs::symlink(Path::new("/var/run/netns").join(netns), directory.join("ns/net"))
+            .unwrap();
+    }
+
+    /// A pod that started while there was no plugin.
+    fn sandbox(&self, name: &str, pid: u32) -> PodSandbox {
+        let pod = Pod::from_object(&self.node.create(name, |_| {}));
+        let sandbox = self.node.0.node.pod(pod, &[]);
+        self.node.0.api.admin().patch_status(&self.node.path(name), &sandbox.manifest()["status"]);
+        let cgroup = format!("kubepods/burstable/pod{}/0123", sandbox.pod.uid);
+        self.process(pid, &cgroup, sandbox.netns.name());
+        sandbox
+    }
+}
+
+/// All rules, without counters.
+fn rules_of(sandbox: &PodSandbox) -> Vec<String> {
+    let saved = ["iptables-save", "ip6tables-save"].map(|tool| sandbox.netns.sh(tool)).concat();
+    saved.lines().filter(|line| line.starts_with('-')).map(str::to_owned).collect()
+}
+
+/// Who answers a connection from inside the pod to a service outside of it.
+fn answered_by(sandbox: &PodSandbox, target: SocketAddr) -> String {
+    kit::connect(&sandbox.netns, Proto::Tcp, target)
+        .map_or_else(|error| format!("{error:?}"), |seen| seen.server)
+}
+
+#[test]
+fn a_pod_that_bypasses_its_sidecar_goes_through_it_after_the_repair() {
+    let Some(own) = ProcessNode::start("repair-place") else { return };
+    let node = &own.node;
+    let sandbox = own.sandbox("web", 11);
+    let outside = node.0.node.outside();
+    let _service = Echo::start(outside, &Serve::new(Proto::Tcp, 8080).named("service"));
+    let _sidecar =
+        Echo::start(&sandbox.netns, &Serve::new(Proto::Tcp, 15001).named("sidecar").owned_by(1337, 1337));
+    let target = SocketAddr::new(node.0.node.outside_ip(false), 8080);
+    assert_eq!(answered_by(&sandbox, target), "service", "nobody redirects it");
+
+    let mut daemon = node.0.daemon();
+    node.fail("web", 126);
+    daemon.wait_for("it is repaired", |daemon| repairs(daemon, "repair", "success") == 1.0);
+    assert_eq!(answered_by(&sandbox, target), "sidecar");
+    let uid = json!(sandbox.pod.uid);
+    eventually("it is told", || node.events(&uid, "BrokenPodRepaired").len() == 1);
+    // It is still in its back-off: nothing more is done, and the next agent finds all in place.
+    let rules = rules_of(&sandbox);
+    drop(daemon);
+    let mut daemon = node.0.daemon();
+    daemon.wait_for("it was looked at", |daemon| repairs(daemon, "repair", "skip") == 1.0);
+    assert_eq!(repairs(&daemon, "repair", "success"), 0.0);
+    assert_eq!(rules_of(&sandbox), rules);
+    assert_allowed(&daemon);
+}
+
+#[test]
+fn a_pod_that_cannot_be_found_is_told_and_found_later() {
+    let Some(own) = ProcessNode::start("repair-lost") else { return };
+    let node = &own.node;
+    let pod = Pod::from_object(&node.create("web", |_| {}));
+    let sandbox = node.0.node.pod(pod, &[]);
+    node.0.api.admin().patch_status(&node.path("web"), &sandbox.manifest()["status"]);
+    node.fail("web", 126);
+    let mut daemon = node.0.daemon();
+    daemon.wait_for("it was tried", |daemon| repairs(daemon, "repair", "fail") >= 1.0);
+    let uid = json!(sandbox.pod.uid);
+    eventually("it is told", || !node.events(&uid, "RepairFailed").is_empty());
+    let event = node.events(&uid, "RepairFailed").remove(0);
+    assert!(event["message"].as_str().unwrap().contains("its network namespace was not found"), "{event}");
+    // A process of another pod in a namespace that is not its own is none of it.
+    own.process(12, "kubepods/burstable/pod00000000-0000-0000-0000-000000000000/1", sandbox.netns.name());
+    let cgroup = format!("kubepods/burstable/pod{}/0123", sandbox.pod.uid);
+    own.process(13, &cgroup, sandbox.netns.name());
+    daemon.wait_for("it is repaired", |daemon| repairs(daemon, "repair", "success") == 1.0);
+    assert!(sandbox.netns.sh("iptables-save").contains("ISTIO_OUTPUT"));
+}
