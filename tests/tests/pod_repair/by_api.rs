@@ -142,6 +142,35 @@ fn eventually_within(seconds: u64, holds: impl Fn() -> bool) {
     }
 }
 
+/// The watch tells of pods that break; nobody asks for those that are well.
+#[test]
+fn two_hundred_and_fifty_healthy_pods_cost_no_request() {
+    let Some(node) = RepairNode::start("repair-healthy", &delete_rights(), "REPAIR_DELETE_PODS") else {
+        return;
+    };
+    for number in 0..250 {
+        let name = format!("pod-{number}");
+        node.create(&name, |_| {});
+        let done = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
+        node.tell(&name, &json!({"state": done}));
+    }
+    let mut daemon = node.0.daemon();
+    let canary = node.broken("canary");
+    daemon.wait_for("it watches", |daemon| repairs(daemon, "delete", "success") == 1.0);
+    eventually("the last request", || node.events(&canary["metadata"]["uid"], "BrokenPodDeleted").len() == 1);
+    let about_pods = || {
+        let all = node.0.api.requests();
+        let own =
+            all.iter().filter(|request| request.user == "system:serviceaccount:repair-healthy:istio-cni");
+        own.filter(|request| request.resource == "pods" || request.resource == "events").count()
+    };
+    let (requests, cpu) = (about_pods(), daemon.cpu_time());
+    // Long enough for what must not come.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    println!("CPU at rest in 5 s: {:?}", daemon.cpu_time().saturating_sub(cpu));
+    assert_eq!(about_pods(), requests);
+}
+
 /// The API server goes by UID and version: a pod that has taken the name of a broken one is not touched.
 #[test]
 fn a_successor_of_the_same_name_is_not_deleted() {
