@@ -1,6 +1,7 @@
 //! `hack/demo`: what the agent and the plugin do, shown and checked, on nodes made of network namespaces.
 //!
 //! By default an ambient node that needs no API server; with `--in-pod` one whose pods are captured in-pod; with
+//! `--repair` a pod that started before the plugin; with
 //! `--api` installation, sidecars and the ambient node against a real one. Each thing that is shown is also checked; the last line counts. `--keep` leaves a shell inside.
 #![allow(
     clippy::unwrap_used,
@@ -14,6 +15,7 @@ mod ambient;
 mod cluster;
 mod inpod;
 mod installation;
+mod repair;
 mod scenes;
 mod show;
 
@@ -37,6 +39,9 @@ fn main() -> ExitCode {
             }
         });
         return close(show, keep);
+    }
+    if has("--repair") {
+        return repair::play(&mut show).map_or(ExitCode::FAILURE, |()| close(show, true));
     }
     if !with_api {
         ambient::play(&mut show, None, |lab| {

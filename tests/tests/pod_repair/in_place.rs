@@ -2,34 +2,23 @@
 
 use std::{net::SocketAddr, path::Path};
 
-use kit::{Echo, Pod, PodSandbox, Proto, Serve};
+use kit::{Echo, Pod, PodSandbox, ProcessTable, Proto, Serve};
 
 use super::*;
 
 /// A node whose processes the agent sees below `/host/proc`.
 struct ProcessNode {
     node: RepairNode,
-    proc: kit::TempDir,
+    processes: ProcessTable,
 }
 
 impl ProcessNode {
     fn start(name: &'static str) -> Option<Self> {
-        let proc = kit::TempDir::new().unwrap();
         let mut node = RepairNode::start(name, &rights(None), "REPAIR_REPAIR_PODS")?;
-        node.0.container.add_mount(proc.path(), "/host/proc");
+        let processes = ProcessTable::new(&node.0.node);
+        node.0.container.add_mount(processes.path(), "/host/proc");
         node.0.container.add_mount(Path::new("/run/netns"), "/var/run/netns");
-        let own = Self { node, proc };
-        own.process(1, "init.scope", own.node.0.node.netns().name());
-        Some(own)
-    }
-
-    fn process(&self, pid: u32, cgroup: &str, netns: &str) {
-        let directory = self.proc.path().join(pid.to_string());
-        std::fs::create_dir_all(directory.join("ns")).unwrap();
-        std::fs::write(directory.join("cgroup"), format!("0::/{cgroup}\n")).unwrap();
-        std::fs::write(directory.join("stat"), "1 (a) S 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 7 0\n").unwrap();
-        std::os::unix::fs::symlink(Path::new("/var/run/netns").join(netns), directory.join("ns/net"))
-            .unwrap();
+        Some(Self { node, processes })
     }
 
     /// A pod that started while there was no plugin.
@@ -37,8 +26,7 @@ impl ProcessNode {
         let pod = Pod::from_object(&self.node.create(name, |_| {}));
         let sandbox = self.node.0.node.pod(pod, &[]);
         self.node.0.api.admin().patch_status(&self.node.path(name), &sandbox.manifest()["status"]);
-        let cgroup = format!("kubepods/burstable/pod{}/0123", sandbox.pod.uid);
-        self.process(pid, &cgroup, sandbox.netns.name());
+        self.processes.add_pod(pid, &sandbox);
         sandbox
     }
 }
@@ -98,9 +86,8 @@ fn a_pod_that_cannot_be_found_is_told_and_found_later() {
     let event = node.events(&uid, "RepairFailed").remove(0);
     assert!(event["message"].as_str().unwrap().contains("its network namespace was not found"), "{event}");
     // A process of another pod in a namespace that is not its own is none of it.
-    own.process(12, "kubepods/burstable/pod00000000-0000-0000-0000-000000000000/1", sandbox.netns.name());
-    let cgroup = format!("kubepods/burstable/pod{}/0123", sandbox.pod.uid);
-    own.process(13, &cgroup, sandbox.netns.name());
+    own.processes.add(12, "kubepods/burstable/pod00000000-0000-0000-0000-000000000000/1", &sandbox.netns);
+    own.processes.add_pod(13, &sandbox);
     daemon.wait_for("it is repaired", |daemon| repairs(daemon, "repair", "success") == 1.0);
     assert!(sandbox.netns.sh("iptables-save").contains("ISTIO_OUTPUT"));
 }
