@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use model::Reason;
 use retry::{Attempts, Backoff};
 
 use crate::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
@@ -51,7 +52,7 @@ pub enum PodEvent<N> {
         changed: bool,
     },
     /// It does not belong to the mesh any more, and why.
-    Left(String),
+    Left(Reason),
     /// It is outside of the mesh, and rules of ours are in its namespace: it left while no agent was here.
     LeftMeanwhile,
     /// Its namespace was found. `captured`: with rules of ours in it.
@@ -67,17 +68,17 @@ pub enum PodEvent<N> {
         there: bool,
     },
     /// [`PodAction::Capture`] has ended, in that namespace; `Ok(true)`: something had to be changed.
-    Captured(N, Result<bool, String>),
+    Captured(N, Result<bool, Reason>),
     /// [`PodAction::Observe`] has ended, in that namespace; by now its rules are in place.
-    Observed(N, Result<(), String>),
+    Observed(N, Result<(), Reason>),
     /// [`PodAction::Release`] has ended.
-    Released(Result<(), String>),
+    Released(Result<(), Reason>),
     /// ztunnel serves it in that namespace.
     Accepted(N),
     /// ztunnel refuses to serve it in that namespace, and why.
-    Refused(N, String),
+    Refused(N, Reason),
     /// The deadline of an ADD has passed, and what it waited for.
-    Expired(String),
+    Expired(Reason),
 }
 
 /// Something to be done for the pod.
@@ -92,13 +93,13 @@ pub enum PodAction {
     /// Have ztunnel serve it.
     Serve,
     /// Answer the ADDs that wait.
-    Answer(Result<(), String>),
+    Answer(Result<(), Reason>),
     /// Another namespace than before is its namespace now.
     Moved,
     /// It is captured, and was not before.
     Announce,
     /// Forget it, and have ztunnel drop it.
-    Forget(String),
+    Forget(Reason),
 }
 
 /// How far a pod is.
@@ -119,7 +120,7 @@ pub struct Lifecycle<N> {
     adopted: bool,
     /// The namespace in which ztunnel serves it.
     served: Option<N>,
-    refused: Option<String>,
+    refused: Option<Reason>,
     /// The first deadline of the ADDs that wait.
     deadline: Option<AgentTime>,
     /// Since when searches have found no process of it.
@@ -135,7 +136,7 @@ pub struct Lifecycle<N> {
     due: AgentTime,
     /// When its rules are to be observed.
     observe: AgentTime,
-    trouble: Option<String>,
+    trouble: Option<Reason>,
 }
 
 impl<N: Copy + PartialEq> Lifecycle<N> {
@@ -186,7 +187,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 let returns = std::mem::take(&mut self.leaving);
                 if (changed || returns) && self.is_ruled() { self.capture() } else { Vec::new() }
             }
-            PodEvent::Left(why) => self.left(&why, now),
+            PodEvent::Left(why) => self.left(why.as_str(), now),
             PodEvent::LeftMeanwhile => {
                 self.leaving = true;
                 Vec::new()
@@ -350,13 +351,13 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     /// Why ztunnel does not serve it; `None`: it has not refused.
     #[must_use]
     pub fn refused(&self) -> Option<&str> {
-        self.refused.as_deref()
+        self.refused.as_ref().map(Reason::as_str)
     }
 
     /// What failed last, unless it has succeeded since.
     #[must_use]
     pub fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
+        self.trouble.as_ref().map(Reason::as_str)
     }
 
     /// It may bypass the mesh, or be cut off. Once is no news: it is tried again at once.
@@ -381,15 +382,15 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             return Vec::new();
         }
         self.due = now;
-        let mut actions = self.answer(Err(format!("it does not belong to the mesh: {why}")));
+        let mut actions = self.answer(Err(format!("it does not belong to the mesh: {why}").into()));
         // Nothing was ever made in a namespace that was not found, unless an agent before this one did.
         if self.netns.is_none() && !self.marked {
-            actions.push(PodAction::Forget(why.to_owned()));
+            actions.push(PodAction::Forget(why.into()));
         }
         actions
     }
 
-    fn captured(&mut self, netns: N, result: Result<bool, String>, now: AgentTime) -> Vec<PodAction> {
+    fn captured(&mut self, netns: N, result: Result<bool, Reason>, now: AgentTime) -> Vec<PodAction> {
         if let Some(actions) = self.overtaken(netns) {
             return actions;
         }
@@ -408,7 +409,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    fn observed(&mut self, netns: N, result: Result<(), String>, now: AgentTime) -> Vec<PodAction> {
+    fn observed(&mut self, netns: N, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
         if let Some(actions) = self.overtaken(netns) {
             return actions;
         }
@@ -440,7 +441,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         (again || self.netns != Some(netns)).then(|| self.capture())
     }
 
-    fn released(&mut self, result: Result<(), String>, now: AgentTime) -> Vec<PodAction> {
+    fn released(&mut self, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
         self.busy = false;
         self.again = false;
         match result {
@@ -449,7 +450,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 self.rules = RulesState::Absent;
                 self.capture()
             }
-            Ok(()) => vec![PodAction::Forget("it has left the mesh".to_owned())],
+            Ok(()) => vec![PodAction::Forget("it has left the mesh".into())],
             Err(why) => {
                 self.failed(why, now);
                 Vec::new()
@@ -469,7 +470,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         vec![PodAction::Capture]
     }
 
-    fn answer(&mut self, result: Result<(), String>) -> Vec<PodAction> {
+    fn answer(&mut self, result: Result<(), Reason>) -> Vec<PodAction> {
         self.deadline.take().map(|_| PodAction::Answer(result)).into_iter().collect()
     }
 
@@ -488,7 +489,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// An ADD that failed: what it began ends with its sandbox. The pod's rules stay, so that nothing of it bypasses the
     /// mesh; should it run nevertheless, it is found, and captured, as any running pod.
-    fn abandon(&mut self, why: String, now: AgentTime) -> Vec<PodAction> {
+    fn abandon(&mut self, why: Reason, now: AgentTime) -> Vec<PodAction> {
         let mut actions = self.answer(Err(why.clone()));
         self.failed(why.clone(), now);
         if !self.is_served() {
@@ -497,7 +498,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         actions
     }
 
-    fn failed(&mut self, why: String, now: AgentTime) {
+    fn failed(&mut self, why: Reason, now: AgentTime) {
         self.due = now + self.attempts.failed();
         self.trouble = Some(why);
     }

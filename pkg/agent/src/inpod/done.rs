@@ -6,7 +6,7 @@ use std::{
 };
 
 use inpod::CaptureReport;
-use model::PodName;
+use model::{PodName, Reason};
 use netns::NetnsId;
 use pod_status::lifecycle::{PodEvent, RulesState};
 use tracing::{debug, info, warn};
@@ -186,7 +186,7 @@ impl InPodCapture {
                 Err(error)
             }
         };
-        self.handle(uid, PodEvent::Captured(netns, changed));
+        self.handle(uid, PodEvent::Captured(netns, changed.map_err(Reason::from)));
     }
 
     /// Whether rules of other components precede ours that did not before, or no longer do.
@@ -215,7 +215,7 @@ impl InPodCapture {
                 Err(error)
             }
         };
-        self.handle(uid, PodEvent::Observed(netns, result));
+        self.handle(uid, PodEvent::Observed(netns, result.map_err(Reason::from)));
         differs
     }
 
@@ -233,7 +233,7 @@ impl InPodCapture {
                 warn!(target: "ambient", %namespace, pod = %name, error, "rules of the pod cannot be removed");
             }
         }
-        self.handle(uid, PodEvent::Released(result.map(drop)));
+        self.handle(uid, PodEvent::Released(result.map(drop).map_err(Reason::from)));
     }
 
     fn refused(&mut self, uid: &str, netns: NetnsId, error: &str) {
@@ -243,7 +243,7 @@ impl InPodCapture {
         if enrolled_pod.lifecycle.refused() != Some(&why) {
             warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error, "ztunnel refused the pod");
         }
-        self.handle(uid, PodEvent::Refused(netns, why));
+        self.handle(uid, PodEvent::Refused(netns, why.into()));
     }
 }
 

@@ -37,9 +37,9 @@ impl InPodCapture {
             PodAction::Serve => self.hub.put(enrolled_pod.workload(uid)),
             PodAction::Answer(result) => {
                 if let Err(error) = &result {
-                    warn!(target: "ambient", %namespace, pod = %name, error, "pod could not be enrolled");
+                    warn!(target: "ambient", %namespace, pod = %name, %error, "pod could not be enrolled");
                 }
-                enrolled_pod.answer(&result);
+                enrolled_pod.answer(&result.map_err(String::from));
             }
             PodAction::Moved => {
                 info!(target: "ambient", %namespace, pod = %name, "pod has another network namespace; capturing it again");
@@ -47,7 +47,7 @@ impl InPodCapture {
                 self.metrics.repaired("namespace");
             }
             PodAction::Announce => info!(target: "ambient", %namespace, pod = %name, "pod captured"),
-            PodAction::Forget(why) => self.forget(uid, &why),
+            PodAction::Forget(why) => self.forget(uid, why.as_str()),
         }
     }
 
@@ -111,7 +111,7 @@ impl InPodCapture {
         if self.enrolled.get(uid).is_none_or(|enrolled_pod| enrolled_pod.lifecycle.is_leaving()) {
             return;
         }
-        self.handle(uid, PodEvent::Left(why.to_owned()));
+        self.handle(uid, PodEvent::Left(why.into()));
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             core.metrics.event("delete");
             info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod leaves the mesh");

@@ -194,7 +194,7 @@ impl InPodCapture {
         let late: Vec<String> = late.map(|(uid, _)| uid.clone()).collect();
         for uid in late {
             let why = self.why_not(&uid);
-            self.handle(&uid, PodEvent::Expired(why));
+            self.handle(&uid, PodEvent::Expired(why.into()));
         }
     }
 

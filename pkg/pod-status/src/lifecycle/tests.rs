@@ -14,8 +14,8 @@ fn seconds(seconds: u64) -> AgentTime {
     Duration::from_secs(seconds)
 }
 
-fn failure() -> String {
-    "a tool failed".to_owned()
+fn failure() -> Reason {
+    "a tool failed".into()
 }
 
 fn added(netns: u8) -> PodEvent<u8> {
@@ -45,10 +45,10 @@ fn each_event_leads_to_its_actions_and_its_state() {
     let served = [&applied[..], &[PodEvent::Accepted(HERE)]].concat();
     let verified = [&served[..], &[PodEvent::Observed(HERE, Ok(()))]].concat();
     let then = |before: &[PodEvent<u8>], event| [before, &[event]].concat();
-    let forget = |why: &str| Forget(why.to_owned());
-    let refused = || Err("no certificate".to_owned());
-    let no_member = || Err("it does not belong to the mesh: it has a sidecar".to_owned());
-    let leaves = PodEvent::Left("it has a sidecar".to_owned());
+    let forget = |why: &str| Forget(why.into());
+    let refused = || Err("no certificate".into());
+    let no_member = || Err("it does not belong to the mesh: it has a sidecar".into());
+    let leaves = PodEvent::Left("it has a sidecar".into());
     let left = then(&verified, leaves.clone());
     let cases = [
         ("an ADD comes", vec![added(HERE)], vec![Capture], Pending),
@@ -84,13 +84,13 @@ fn each_event_leads_to_its_actions_and_its_state() {
         ),
         (
             "ztunnel refuses it while its ADD waits",
-            then(&applied, PodEvent::Refused(HERE, "no certificate".to_owned())),
+            then(&applied, PodEvent::Refused(HERE, "no certificate".into())),
             vec![Answer(refused()), forget("no certificate")],
             Held,
         ),
         (
             "ztunnel refuses one that runs",
-            then(&verified, PodEvent::Refused(HERE, "no certificate".to_owned())),
+            then(&verified, PodEvent::Refused(HERE, "no certificate".into())),
             vec![],
             Held,
         ),
@@ -102,8 +102,8 @@ fn each_event_leads_to_its_actions_and_its_state() {
         ),
         (
             "its ADD expires",
-            then(&applied, PodEvent::Expired("no ztunnel is connected".to_owned())),
-            vec![Answer(Err("no ztunnel is connected".to_owned())), forget("no ztunnel is connected")],
+            then(&applied, PodEvent::Expired("no ztunnel is connected".into())),
+            vec![Answer(Err("no ztunnel is connected".into())), forget("no ztunnel is connected")],
             Held,
         ),
         ("found at a start", vec![found(HERE, true)], vec![], Bypassing),
@@ -161,7 +161,7 @@ fn each_event_leads_to_its_actions_and_its_state() {
 #[test]
 fn a_pod_that_comes_back_during_its_release_is_captured_again() {
     let (mut pod, _) = after(&[added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)]);
-    let _ = pod.handle(PodEvent::Left("its label".to_owned()), seconds(1));
+    let _ = pod.handle(PodEvent::Left("its label".into()), seconds(1));
     assert_eq!(pod.work(seconds(1)), Some(PodAction::Release));
     pod.begin(&PodAction::Release, AgentTime::ZERO);
     assert_eq!(pod.handle(PodEvent::Joined { changed: false }, seconds(1)), []);
@@ -252,7 +252,7 @@ struct World {
 enum Step {
     Event(PodEvent<u8>),
     /// What is being done ends; `Some`: it fails.
-    End(Option<String>),
+    End(Option<Reason>),
     /// Somebody removes the rules.
     Tamper,
     Pass(u64),
@@ -264,7 +264,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (proptest::option::of(netns.clone()), 1..9_u64)
             .prop_map(|(netns, time)| PodEvent::Added { netns, deadline: seconds(time * 20) }),
         any::<bool>().prop_map(|changed| PodEvent::Joined { changed }),
-        Just(PodEvent::Left("its label".to_owned())),
+        Just(PodEvent::Left("its label".into())),
         (netns.clone(), any::<bool>()).prop_map(|(netns, captured)| PodEvent::Found { netns, captured }),
         any::<bool>().prop_map(|there| PodEvent::Searched { there }),
         netns.clone().prop_map(PodEvent::Accepted),
@@ -310,7 +310,7 @@ impl World {
     }
 
     /// What was begun ends. It works in the namespace that it was begun in.
-    fn end(&mut self, pod: &mut Pod, failure: Option<String>, now: AgentTime) {
+    fn end(&mut self, pod: &mut Pod, failure: Option<Reason>, now: AgentTime) {
         let Some((action, netns)) = self.job.take() else { return };
         let rules = &mut self.rules[usize::from(netns)];
         let event = match (action, failure) {
@@ -405,7 +405,7 @@ proptest! {
         world.event(&mut pod, PodEvent::Found { netns: THERE, captured: false }, now);
         world.event(&mut pod, PodEvent::Accepted(THERE), now);
         if leaves {
-            world.event(&mut pod, PodEvent::Left("its label".to_owned()), now);
+            world.event(&mut pod, PodEvent::Left("its label".into()), now);
         }
         for _ in 0..10 {
             if world.forgotten {
