@@ -22,8 +22,12 @@ impl ProcessNode {
     }
 
     /// A pod that started while there was no plugin.
-    fn sandbox(&self, name: &str, pid: u32) -> PodSandbox {
-        let pod = Pod::from_object(&self.node.create(name, |_| {}));
+    fn sandbox(&self, name: &str, pid: u32, is_dual: bool) -> PodSandbox {
+        let object = self.node.create(name, |pod| {
+            let dual = json!({"name": "ISTIO_DUAL_STACK", "value": is_dual.to_string()});
+            pod["spec"]["containers"][1]["env"] = json!([dual]);
+        });
+        let pod = Pod::from_object(&object);
         let sandbox = self.node.0.node.pod(pod, &[]);
         self.node.0.api.admin().patch_status(&self.node.path(name), &sandbox.manifest()["status"]);
         self.processes.add_pod(pid, &sandbox);
@@ -47,7 +51,7 @@ fn answered_by(sandbox: &PodSandbox, target: SocketAddr) -> String {
 fn a_pod_that_bypasses_its_sidecar_goes_through_it_after_the_repair() {
     let Some(own) = ProcessNode::start("repair-place") else { return };
     let node = &own.node;
-    let sandbox = own.sandbox("web", 11);
+    let sandbox = own.sandbox("web", 11, false);
     let outside = node.0.node.outside();
     let _service = Echo::start(outside, &Serve::new(Proto::Tcp, 8080).named("service"));
     let _sidecar =
@@ -69,6 +73,37 @@ fn a_pod_that_bypasses_its_sidecar_goes_through_it_after_the_repair() {
     assert_eq!(repairs(&daemon, "repair", "success"), 0.0);
     assert_eq!(rules_of(&sandbox), rules);
     assert_allowed(&daemon);
+}
+
+/// Both families, with each of the two kinds of tables; which of them is decided by what is in the namespace.
+#[test]
+fn both_families_are_repaired_in_tables_of_either_kind() {
+    let Some(own) = ProcessNode::start("repair-kinds") else { return };
+    let node = &own.node;
+    let _service = Echo::start(node.0.node.outside(), &Serve::new(Proto::Tcp, 8080).named("service"));
+    let pods = [("nft", 11), ("legacy", 12)].map(|(kind, pid)| {
+        let sandbox = own.sandbox(kind, pid, true);
+        if kind == "legacy" {
+            let tools = ["iptables-legacy", "ip6tables-legacy"];
+            tools.map(|tool| sandbox.netns.sh(&format!("{tool} -t nat -N OTHERS")));
+        }
+        let sidecar = Serve::new(Proto::Tcp, 15001).named("sidecar").owned_by(1337, 1337);
+        let server = Echo::start(&sandbox.netns, &sidecar);
+        node.fail(kind, 126);
+        (kind, sandbox, server)
+    });
+    let targets = [false, true].map(|v6| SocketAddr::new(node.0.node.outside_ip(v6), 8080));
+    let answers = |sandbox| targets.map(|target| answered_by(sandbox, target));
+    for (kind, sandbox, _) in &pods {
+        assert_eq!(answers(sandbox), ["service", "service"], "{kind}");
+    }
+    let mut daemon = node.0.daemon();
+    daemon.wait_for("both are repaired", |daemon| repairs(daemon, "repair", "success") == 2.0);
+    for (kind, sandbox, _) in &pods {
+        assert_eq!(answers(sandbox), ["sidecar", "sidecar"], "{kind}");
+        let legacy = sandbox.netns.sh("iptables-legacy-save").contains("ISTIO_OUTPUT");
+        assert_eq!(legacy, *kind == "legacy");
+    }
 }
 
 #[test]
