@@ -3,7 +3,7 @@
 //!
 //! First what the mesh's users say, which is the pod's label `istio.io/dataplane-mode` if it is `ambient` or `none`
 //! (as newer versions of Istio have it), else its namespace's label, which must be exactly `ambient`. Then what speaks
-//! against it. So a reason that is [`SkipReason::refused`] always means a pod that somebody wants in the mesh.
+//! against it. So a refusal ([`SkipReason::is_refusal`]) always means a pod that somebody wants in the mesh.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr};
 
