@@ -84,8 +84,9 @@ fn both_families_are_repaired_in_tables_of_either_kind() {
     let pods = [("nft", 11), ("legacy", 12)].map(|(kind, pid)| {
         let sandbox = own.sandbox(kind, pid, true);
         if kind == "legacy" {
-            let tools = ["iptables-legacy", "ip6tables-legacy"];
-            tools.map(|tool| sandbox.netns.sh(&format!("{tool} -t nat -N OTHERS")));
+            for tool in ["iptables-legacy", "ip6tables-legacy"] {
+                sandbox.netns.sh(&format!("{tool} -t nat -N OTHERS"));
+            }
         }
         let sidecar = Serve::new(Proto::Tcp, 15001).named("sidecar").owned_by(1337, 1337);
         let server = Echo::start(&sandbox.netns, &sidecar);
