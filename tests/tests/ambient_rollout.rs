@@ -198,6 +198,9 @@ fn an_attempt_that_a_dead_ztunnel_got_belongs_to_its_successor() {
     assert_eq!(heir.seen().len(), 2, "{:?}", heir.seen());
     let next = stage.ztunnel("ztunnel-c");
     assert!(stage.is_captured(&pod));
+    for v6 in [false, true] {
+        let _ = next.wait_seen(|relayed| relayed.dst.is_ipv6() == v6); // as above
+    }
     assert_eq!(next.seen().len(), 2, "{:?}", next.seen());
     attempts.wait_round();
     attempts.wait_round();
