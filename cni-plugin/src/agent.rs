@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use model::{Namespace, Pod, PodName};
+use model::{Namespace, Pod, PodName, PodUid};
 use netns::Netns;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_ANSWER};
@@ -116,11 +116,7 @@ pub fn request(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> AgentReque
         namespace,
         name,
         uid: call.uid.clone().unwrap_or_default(),
-        container: call
-            .environment
-            .container_id
-            .as_ref()
-            .map_or_else(String::new, |id| id.as_str().to_owned()),
+        container: call.environment.container_id.clone().unwrap_or_default(),
         ips,
         ..AgentRequest::new(verb)
     }
@@ -202,7 +198,7 @@ impl AgentOrApi {
 }
 
 impl PodAuthority for AgentOrApi {
-    fn submit(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError> {
+    fn submit(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
         let answered = |answer: &AgentAnswer| {
             Some(match (&answer.pod, &answer.error) {
                 (Some(pod), _) => Ok((**pod).clone()),

@@ -201,7 +201,7 @@ fn decide(
     let later = |error: LookupError| {
         CniError::new(ErrorCode::TryAgainLater, unknown(name, &error, authority.silence()))
     };
-    let pod = match authority.submit(name, call.uid.as_deref()) {
+    let pod = match authority.submit(name, call.uid.as_ref()) {
         Ok(pod) => pod,
         Err(error) => return decide_without_facts(call, error, later, log),
     };
@@ -323,7 +323,7 @@ fn enrolled_alone(call: &PluginCall) -> Result<(), String> {
     if ips.is_empty() {
         return Err("the plugins before this one gave the pod no address".to_owned());
     }
-    OfflineEnrolment::open(call)?.enrol(&ips, call.uid.as_deref().unwrap_or_default())
+    OfflineEnrolment::open(call)?.enrol(&ips, &call.uid.clone().unwrap_or_default())
 }
 
 /// An ambient pod is as ADD left it.

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, io::Read, path::PathBuf};
 
 use cni_types::{CniArgs, CniCommand, CniEnvironment, CniError, ErrorCode, MAX_STDIN, NetConf};
-use model::PodName;
+use model::{PodName, PodUid};
 use planner::selector::Enablement;
 use wire::{AgentAnswer, AgentRequest, CniVerb};
 
@@ -36,7 +36,7 @@ pub struct PluginCall {
     /// The pod, when `CNI_ARGS` names one.
     pub pod: Option<PodName>,
     /// Its UID, when `CNI_ARGS` has it.
-    pub uid: Option<String>,
+    pub uid: Option<PodUid>,
     /// `enablement_selectors`, read; `None`: labels tell who belongs to ambient mode.
     pub enablement: Option<Vec<Enablement>>,
     /// `DRY_RUN_FILE_PATH`: write the restore input there and change nothing.
@@ -195,9 +195,8 @@ impl PluginCall {
         let conf = configuration(stdin)?;
         conf.allows(command)?;
         let args = environment.args().map_err(|error| error.with_version(conf.cni_version))?;
-        let uid = args.pod_uid.as_ref().map(|uid| uid.as_str().to_owned());
         let enablement = enablement(&conf).map_err(|error| error.with_version(conf.cni_version))?;
-        Ok(PluginCall { environment, conf, pod: pod(&args), uid, enablement, dry_run })
+        Ok(PluginCall { environment, conf, pod: pod(&args), uid: args.pod_uid, enablement, dry_run })
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use apiclient::{ApiClient, FailureReason, Freshness, RetryDecision, RetryPolicy};
 use cni_types::NetConf;
-use model::{Namespace, Pod, PodName};
+use model::{Namespace, Pod, PodName, PodUid};
 use serde::de::DeserializeOwned;
 
 /// How long a call waits for the successor of an agent, or for the credential that it writes. A rollout leaves a node
@@ -29,7 +29,7 @@ pub trait PodAuthority {
     ///
     /// # Errors
     /// It could not be found out.
-    fn submit(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError>;
+    fn submit(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError>;
 
     /// A namespace as it is now.
     ///
@@ -78,7 +78,7 @@ impl<F: PodAuthority> SubmittedCall<F> {
 }
 
 impl<F: PodAuthority> PodAuthority for SubmittedCall<F> {
-    fn submit(&self, name: &PodName, uid: Option<&str>) -> Result<Pod, LookupError> {
+    fn submit(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
         let pod = self.authority.submit(name, uid)?;
         Ok(self.pod.get_or_init(|| pod).clone())
     }
@@ -254,7 +254,7 @@ impl ApiServer {
     fn known_pod(
         &self,
         path: &[&str],
-        uid: &str,
+        uid: &PodUid,
         is_answered: &dyn Fn() -> bool,
     ) -> Result<Option<Pod>, LookupError> {
         match self.get(path, Freshness::Cached, is_answered) {
@@ -274,7 +274,7 @@ impl ApiServer {
     pub fn pod(
         &self,
         name: &PodName,
-        uid: Option<&str>,
+        uid: Option<&PodUid>,
         is_answered: &dyn Fn() -> bool,
     ) -> Result<Pod, LookupError> {
         let path = ["api", "v1", "namespaces", &name.namespace, "pods", &name.name];

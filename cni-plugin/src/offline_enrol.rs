@@ -3,7 +3,7 @@
 use std::{fs::File, io::Read as _, net::IpAddr, path::Path};
 
 use cni_types::CniError;
-use model::Family;
+use model::{Family, PodUid};
 use nodepath::EnrolledMembers;
 use planner::node::{NodeConfig, ZtunnelFallback, ZtunnelSlot};
 use wire::{SharedConfig, SharedNode};
@@ -47,7 +47,7 @@ impl OfflineEnrolment {
     ///
     /// # Errors
     /// Nothing is prepared for its addresses, or the kernel refuses.
-    pub fn enrol(&mut self, ips: &[IpAddr], uid: &str) -> Result<(), String> {
+    pub fn enrol(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), String> {
         if let Some(ip) = ips.iter().find(|ip| !self.families.contains(&Family::of(**ip))) {
             return Err(format!("the node has no ambient path for {}, which {ip} needs", Family::of(*ip)));
         }
@@ -58,7 +58,7 @@ impl OfflineEnrolment {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn release(&mut self, ips: &[IpAddr], uid: &str) -> Result<(), String> {
+    pub fn release(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), String> {
         self.members.release(ips, uid).map(drop).map_err(|error| error.to_string())
     }
 
@@ -67,7 +67,7 @@ impl OfflineEnrolment {
     /// # Errors
     /// One is not.
     pub fn check(&mut self, ips: &[IpAddr]) -> Result<(), String> {
-        Ok(self.members.check(ips, "")?)
+        Ok(self.members.check(ips, &PodUid::default())?)
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use cni_types::CniError;
-use model::Pod;
+use model::{ContainerId, Pod};
 use wire::{FAILED, NetnsFile, PodRecord, RECORDS};
 
 use crate::{
@@ -31,7 +31,7 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
         namespace: name.namespace.clone(),
         name: name.name.clone(),
         uid: call.uid.clone().unwrap_or_default(),
-        container: container.to_owned(),
+        container: container.clone(),
         netns: netns.map(|path| path.display().to_string()).unwrap_or_default(),
         netns_file: netns.and_then(netns_file),
         ips: offline_enrol::addresses(call).unwrap_or_default(),
@@ -52,7 +52,7 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
             if call.conf.ambient_enabled && !log.has_enrolled() {
                 return;
             }
-            write(&directory, &directory.join(container), &record)
+            write(&directory, &directory.join(container.as_str()), &record)
         }
     };
     // Without an agent's directory there is nobody who would read it.
@@ -66,7 +66,7 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
 /// The container is gone.
 pub fn forget(call: &PluginCall) {
     if let (Some(directory), Some(container)) = (directory(call), container(call)) {
-        drop(fs::remove_file(directory.join(container))); // in ambient mode there is none of most pods
+        drop(fs::remove_file(directory.join(container.as_str()))); // in ambient mode there is none of most pods
     }
 }
 
@@ -76,8 +76,8 @@ fn netns_file(path: &Path) -> Option<NetnsFile> {
 }
 
 /// Checked by `cni_types`: letters, digits, and some signs that no path is made of.
-fn container(call: &PluginCall) -> Option<&str> {
-    call.environment.container_id.as_ref().map(|id| id.as_str())
+fn container(call: &PluginCall) -> Option<&ContainerId> {
+    call.environment.container_id.as_ref()
 }
 
 fn directory(call: &PluginCall) -> Option<PathBuf> {

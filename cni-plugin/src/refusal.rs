@@ -161,8 +161,9 @@ fn shows_no_sidecar(call: &PluginCall) -> Result<String, String> {
     if call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(STATUS)) {
         return Err("this pod was injected".to_owned());
     }
-    let uid = call.uid.as_deref().ok_or("the runtime does not give this pod's UID")?;
-    let directory = Path::new(&call.conf.kubernetes.kubelet_root_dir).join("pods").join(uid).join("volumes");
+    let uid = call.uid.as_ref().ok_or("the runtime does not give this pod's UID")?;
+    let directory =
+        Path::new(&call.conf.kubernetes.kubelet_root_dir).join("pods").join(uid.as_str()).join("volumes");
     let unreadable = |error| format!("{} cannot be read ({error})", directory.display());
     match volume_of_sidecar(&directory).map_err(unreadable)? {
         None => Ok(directory.display().to_string()),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use agent::{AgentNotice, NoticeLevel, NoticeSubject};
-use model::PodName;
+use model::{PodName, PodUid};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
@@ -59,7 +59,7 @@ struct BypassRecord {
 #[derive(Debug)]
 pub(crate) struct SidecarDriftChecker {
     metrics: SidecarDriftMetrics,
-    watched: BTreeMap<String, BypassRecord>,
+    watched: BTreeMap<PodUid, BypassRecord>,
 }
 
 impl SidecarDriftChecker {

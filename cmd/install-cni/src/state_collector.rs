@@ -15,7 +15,7 @@ use std::{
 
 use agent::{AgentNotice, NoticeSubject};
 use daemon_settings::{AgentIdentity, DaemonSettings};
-use model::Reason;
+use model::{PodUid, Reason};
 use node_status::{NodeInspector, SidecarNodeInspector};
 use report::{
     CaptureState, InstalledFile, KernelView, NetworkState, Observer, PartHealth, PodState, Provenance,
@@ -211,7 +211,7 @@ impl StateCollector {
         state.pods.push(PodState {
             namespace: namespace.clone(),
             name: pod.clone(),
-            uid: String::new(),
+            uid: PodUid::default(),
             ips: Vec::new(),
             phase: "Running".to_owned(),
             capture: CaptureState::Outside,

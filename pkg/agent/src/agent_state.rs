@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use model::{Pod, PodName};
+use model::{Pod, PodName, PodUid};
 use planner::{
     AmbientStanding, DoubtedObjects, SkipReason,
     ambient::{AMBIENT_REDIRECTION, standing},
@@ -45,19 +45,19 @@ pub(crate) struct AgentState {
     pub(crate) status: Arc<AgentStatus>,
     pub(crate) notices: NoticeTracker,
     tell: AnnotationSink,
-    told: BTreeMap<String, (Redirection, Instant)>,
+    told: BTreeMap<PodUid, (Redirection, Instant)>,
     waiting: Vec<PodWaiter>,
     started: Instant,
     /// UIDs of pods whose sandbox was deleted, and that have no other.
-    ended: BTreeSet<String>,
+    ended: BTreeSet<PodUid>,
     /// UIDs of all pods that were known at a turn soon after the start.
-    seen: BTreeSet<String>,
+    seen: BTreeSet<PodUid>,
     pub(crate) dirty: Option<ReconcileScope>,
     pub(crate) history: ChangeHistory,
     /// What is wrong with the node.
     pub(crate) trouble: Option<String>,
     /// The state of each pod, by UID, and since when.
-    since: BTreeMap<String, (CaptureState, SystemTime)>,
+    since: BTreeMap<PodUid, (CaptureState, SystemTime)>,
     began: SystemTime,
     /// Whom the API server's lists were not believed of, at the last turn.
     doubted: DoubtedObjects,
@@ -118,7 +118,7 @@ impl AgentState {
     pub(crate) fn arriving(
         &self,
         name: &PodName,
-        uid: &str,
+        uid: &PodUid,
         ips: &[IpAddr],
     ) -> Option<reconciler::PodWithNamespace> {
         let known = self.known(name, uid)?;
@@ -130,7 +130,7 @@ impl AgentState {
         (!uid.is_empty() || !is_before).then_some(known)
     }
 
-    pub(crate) fn known(&self, name: &PodName, uid: &str) -> Option<reconciler::PodWithNamespace> {
+    pub(crate) fn known(&self, name: &PodName, uid: &PodUid) -> Option<reconciler::PodWithNamespace> {
         let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
         let namespace = self.index.namespace(&name.namespace)?;
         Some((Box::new(pod.clone()), Some(namespace.clone())))
@@ -165,19 +165,19 @@ impl AgentState {
     }
 
     /// A pod has a sandbox.
-    pub(crate) fn begins(&mut self, uid: &str) {
+    pub(crate) fn begins(&mut self, uid: &PodUid) {
         self.ended.remove(uid);
     }
 
     /// A sandbox of a pod was deleted.
-    pub(crate) fn ends(&mut self, uid: &str) {
+    pub(crate) fn ends(&mut self, uid: &PodUid) {
         let has_other = !self.ledger.told(uid).is_empty();
         if !uid.is_empty() && !has_other {
-            self.ended.insert(uid.to_owned());
+            self.ended.insert(uid.clone());
         }
         if self.index.is_synced() {
-            let known: BTreeSet<&str> = self.index.pods().map(|pod| pod.metadata.uid.as_str()).collect();
-            self.ended.retain(|ended| ended == uid || known.contains(ended.as_str()));
+            let known: BTreeSet<&PodUid> = self.index.pods().map(|pod| &pod.metadata.uid).collect();
+            self.ended.retain(|ended| ended == uid || known.contains(ended));
         }
     }
 
@@ -212,7 +212,7 @@ impl AgentState {
     pub(crate) fn tell_pods(
         &mut self,
         status: impl Fn(&Pod, Option<&[IpAddr]>) -> CaptureStatus,
-        why: impl Fn(&str) -> String,
+        why: impl Fn(&PodUid) -> String,
     ) {
         let (mut enrolled, mut pending) = (0, 0);
         let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
@@ -257,7 +257,7 @@ impl AgentState {
     }
 
     /// Since when each pod is in its state.
-    fn remember(&mut self, states: Vec<(String, CaptureState)>) {
+    fn remember(&mut self, states: Vec<(PodUid, CaptureState)>) {
         let now = SystemTime::now();
         let mut before = std::mem::take(&mut self.since);
         let mut differs = false;
@@ -299,9 +299,9 @@ impl AgentState {
 
     /// Tells marks that the API does not show, each once, and again when it still does not.
     fn tell_marks(&mut self, marks: Vec<AnnotationUpdate>) {
-        let wanted: BTreeMap<&str, Redirection> =
-            marks.iter().map(|mark| (mark.uid.as_str(), mark.redirection)).collect();
-        self.told.retain(|uid, (redirection, _)| wanted.get(uid.as_str()) == Some(redirection));
+        let wanted: BTreeMap<&PodUid, Redirection> =
+            marks.iter().map(|mark| (&mark.uid, mark.redirection)).collect();
+        self.told.retain(|uid, (redirection, _)| wanted.get(uid) == Some(redirection));
         for mark in marks {
             let told = self.told.get(&mark.uid).is_some_and(|(_, when)| when.elapsed() < AGAIN);
             if !told {

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use model::{ContainerId, PodUid};
 use planner::{node::ZtunnelFallback, ztunnel};
 use tracing::{info, warn};
 
@@ -39,7 +40,7 @@ const LATE: Duration = Duration::from_secs(10);
 struct HandOver {
     began: Instant,
     /// UIDs of pods that were taken off it.
-    done: BTreeSet<String>,
+    done: BTreeSet<PodUid>,
 }
 
 impl HandOver {
@@ -242,7 +243,7 @@ impl CaptureMode for AutoCapture {
     fn pass_by(
         &mut self,
         core: &mut AgentState,
-        container: &str,
+        container: &ContainerId,
         attachment: PodAttachment,
         reply: ReplySender<Result<(), String>>,
     ) {
@@ -252,7 +253,12 @@ impl CaptureMode for AutoCapture {
         }
     }
 
-    fn release(&mut self, core: &mut AgentState, container: &str, gone: PodAttachment) -> Result<(), String> {
+    fn release(
+        &mut self,
+        core: &mut AgentState,
+        container: &ContainerId,
+        gone: PodAttachment,
+    ) -> Result<(), String> {
         if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
             node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may be another pod's soon
         }
@@ -262,7 +268,7 @@ impl CaptureMode for AutoCapture {
     fn check(
         &mut self,
         core: &mut AgentState,
-        uid: &str,
+        uid: &PodUid,
         ips: &[IpAddr],
         reply: ReplySender<Result<(), String>>,
     ) {

@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, time::Instant};
 
+use model::{ContainerId, PodUid};
 use netns::Netns;
 use planner::node::ZtunnelFallback;
 
@@ -20,7 +21,7 @@ pub(crate) type TroubleMessage = String;
 #[derive(Debug)]
 pub(crate) struct PodEnrolment {
     /// The container that the runtime names.
-    pub(crate) container: String,
+    pub(crate) container: ContainerId,
     /// UID and addresses.
     pub(crate) attachment: PodAttachment,
     /// The pod's network namespace, where the caller told it.
@@ -60,19 +61,24 @@ pub(crate) trait CaptureMode: Send {
     fn pass_by(
         &mut self,
         core: &mut AgentState,
-        container: &str,
+        container: &ContainerId,
         attachment: PodAttachment,
         reply: ReplySender<Result<(), String>>,
     );
 
     /// A container has gone, and these addresses are nobody's any more.
-    fn release(&mut self, core: &mut AgentState, container: &str, gone: PodAttachment) -> Result<(), String>;
+    fn release(
+        &mut self,
+        core: &mut AgentState,
+        container: &ContainerId,
+        gone: PodAttachment,
+    ) -> Result<(), String>;
 
     /// Compares with the kernel.
     fn check(
         &mut self,
         core: &mut AgentState,
-        uid: &str,
+        uid: &PodUid,
         ips: &[IpAddr],
         reply: ReplySender<Result<(), String>>,
     );

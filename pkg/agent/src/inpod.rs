@@ -25,7 +25,7 @@ use std::{
 };
 
 use inpod::{NodeProbes, peer_addresses};
-use model::Family;
+use model::{ContainerId, Family, PodUid};
 use netns::{Netns, NetnsId};
 use planner::node::{MemberAddresses, ZtunnelFallback};
 use pod_status::lifecycle::PodEvent;
@@ -64,17 +64,17 @@ pub(crate) struct InPodCapture {
     metrics: AgentMetrics,
     /// The node's own namespace.
     node: NetnsId,
-    enrolled: BTreeMap<String, EnrolledPod>,
+    enrolled: BTreeMap<PodUid, EnrolledPod>,
     /// Namespaces of running pods are being looked for.
     seeking: bool,
     /// Whose processes are being looked for, by UID.
-    sought: BTreeSet<String>,
+    sought: BTreeSet<PodUid>,
     /// When to look for them again among processes.
     processes: SearchSchedule,
     /// And among the plugin's records.
     records: SearchSchedule,
     /// Pods of the mesh of which neither address nor namespace is known, by UID.
-    unplaced: BTreeSet<String>,
+    unplaced: BTreeSet<PodUid>,
     /// The first search is over: ztunnels can be told of all pods.
     searched: bool,
     open: bool,
@@ -254,7 +254,7 @@ impl CaptureMode for InPodCapture {
     fn pass_by(
         &mut self,
         core: &mut AgentState,
-        container: &str,
+        container: &ContainerId,
         attachment: PodAttachment,
         reply: ReplySender<Result<(), String>>,
     ) {
@@ -267,7 +267,7 @@ impl CaptureMode for InPodCapture {
     fn release(
         &mut self,
         _core: &mut AgentState,
-        container: &str,
+        container: &ContainerId,
         gone: PodAttachment,
     ) -> Result<(), String> {
         // A successor with the same UID has another container.
@@ -282,7 +282,7 @@ impl CaptureMode for InPodCapture {
     fn check(
         &mut self,
         core: &mut AgentState,
-        uid: &str,
+        uid: &PodUid,
         _ips: &[IpAddr],
         reply: ReplySender<Result<(), String>>,
     ) {

@@ -11,6 +11,7 @@ use std::{
     net::IpAddr,
 };
 
+use model::{ContainerId, PodUid};
 use planner::{
     AmbientStanding, EnrolmentPolicy, SkipReason, ambient::standing, facts::FactIndex, node::MemberAddresses,
 };
@@ -19,7 +20,7 @@ use planner::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodAttachment {
     /// The pod's UID, as the API knows it.
-    pub uid: String,
+    pub uid: PodUid,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
 }
@@ -51,7 +52,7 @@ struct AddressClaim {
     /// The kernel's set has the address with this UID.
     held: bool,
     created: String,
-    uid: String,
+    uid: PodUid,
 }
 
 /// No runtime's name for a container begins so.
@@ -59,22 +60,27 @@ const UNNAMED: &str = "pod:";
 
 /// What stands for the container of a pod whose ADD did not name it, as Istio's own plugin does. No DEL will name it
 /// either: the next ADD of the pod takes its place, and it goes when the API shows the pod no more.
-pub(crate) fn unnamed(uid: &str) -> String {
-    format!("{UNNAMED}{uid}")
+pub(crate) fn unnamed(uid: &PodUid) -> ContainerId {
+    format!("{UNNAMED}{uid}").into()
+}
+
+/// No DEL names this container.
+fn is_unnamed(container: &ContainerId) -> bool {
+    container.as_str().starts_with(UNNAMED)
 }
 
 /// What the plugin told, by container.
 #[derive(Debug, Default)]
 pub struct AttachmentLedger {
-    records: BTreeMap<String, AttachmentRecord>,
-    released: BTreeMap<(String, IpAddr), AddressRelease>,
+    records: BTreeMap<ContainerId, AttachmentRecord>,
+    released: BTreeMap<(PodUid, IpAddr), AddressRelease>,
     last: u64,
 }
 
 impl AttachmentLedger {
     /// A container has these addresses, from now on. Another pod that had one has it no more, though its own end may be
     /// told later, or never.
-    pub fn added(&mut self, container: &str, attachment: PodAttachment) {
+    pub fn added(&mut self, container: &ContainerId, attachment: PodAttachment) {
         self.last += 1;
         let PodAttachment { uid, ips, .. } = &attachment;
         for other in self.records.values_mut().filter(|other| other.attachment.uid != *uid) {
@@ -89,16 +95,17 @@ impl AttachmentLedger {
         }
         self.records.remove(&unnamed(uid));
         let record = AttachmentRecord { attachment, order: self.last, seen: false };
-        self.records.insert(container.to_owned(), record);
+        self.records.insert(container.clone(), record);
     }
 
     /// An agent before this one was told that a container has these addresses; the API has shown the pod since. That counts
     /// less than all that was told to this one, and no more than what the API shows. Answers with the addresses that are
     /// the pod's still.
-    pub fn inherited(&mut self, container: &str, attachment: PodAttachment) -> Vec<IpAddr> {
+    pub fn inherited(&mut self, container: &ContainerId, attachment: PodAttachment) -> Vec<IpAddr> {
         let PodAttachment { uid, mut ips } = attachment;
-        let is_newer =
-            |(name, known): (&String, &AttachmentRecord)| name == container || known.attachment.uid == uid;
+        let is_newer = |(name, known): (&ContainerId, &AttachmentRecord)| {
+            name == container || known.attachment.uid == uid
+        };
         if self.records.iter().any(is_newer) {
             return Vec::new();
         }
@@ -110,14 +117,14 @@ impl AttachmentLedger {
                 order: 0,
                 seen: true,
             };
-            self.records.insert(container.to_owned(), record);
+            self.records.insert(container.clone(), record);
         }
         ips
     }
 
     /// A container has gone. Answers with its addresses that are nobody else's, and the UID that they were added with;
     /// `told` is what the call itself says, for an agent that was not there at the ADD.
-    pub fn deleted(&mut self, container: &str, told: PodAttachment) -> PodAttachment {
+    pub fn deleted(&mut self, container: &ContainerId, told: PodAttachment) -> PodAttachment {
         self.last += 1;
         let record = self.records.remove(container);
         let seen = record.as_ref().is_some_and(|record| record.seen);
@@ -136,34 +143,34 @@ impl AttachmentLedger {
     }
 
     /// The pod with this UID has no process, and the API never showed it: its DEL was lost.
-    pub fn lost(&mut self, uid: &str) {
-        self.records.retain(|_, record| record.seen || record.attachment.uid != uid);
+    pub fn lost(&mut self, uid: &PodUid) {
+        self.records.retain(|_, record| record.seen || record.attachment.uid != *uid);
     }
 
     /// The containers that are known and not among these; none that was never told.
     #[must_use]
-    pub fn without(&self, attachments: &BTreeSet<String>) -> Vec<String> {
-        let gone = |container: &&String| !attachments.contains(*container) && !container.starts_with(UNNAMED);
+    pub fn without(&self, attachments: &BTreeSet<ContainerId>) -> Vec<ContainerId> {
+        let gone = |container: &&ContainerId| !attachments.contains(*container) && !is_unnamed(container);
         self.records.keys().filter(gone).cloned().collect()
     }
 
     /// An ADD told of the pod with this UID, and the API has not shown it yet.
     #[must_use]
-    pub fn is_expected(&self, uid: &str) -> bool {
-        self.records.values().any(|record| record.attachment.uid == uid && !record.seen)
+    pub fn is_expected(&self, uid: &PodUid) -> bool {
+        self.records.values().any(|record| record.attachment.uid == *uid && !record.seen)
     }
 
     /// The addresses that the pod with this UID was added with.
     #[must_use]
-    pub fn told(&self, uid: &str) -> Vec<IpAddr> {
-        let own = self.records.values().filter(|record| record.attachment.uid == uid);
+    pub fn told(&self, uid: &PodUid) -> Vec<IpAddr> {
+        let own = self.records.values().filter(|record| record.attachment.uid == *uid);
         own.flat_map(|record| record.attachment.ips.iter().copied()).collect()
     }
 
     /// The pod with this UID gave the address back.
     #[must_use]
-    pub fn has_released(&self, uid: &str, ip: IpAddr) -> bool {
-        self.released.contains_key(&(uid.to_owned(), ip))
+    pub fn has_released(&self, uid: &PodUid, ip: IpAddr) -> bool {
+        self.released.contains_key(&(uid.clone(), ip))
     }
 
     /// Who is enrolled, address by address.
@@ -178,10 +185,10 @@ impl AttachmentLedger {
     ) -> MemberAddresses {
         self.tidy(index);
         let mut claims: BTreeMap<IpAddr, AddressClaim> = BTreeMap::new();
-        let mut claim = |ip: IpAddr, order: u64, created: &str, uid: &str| {
+        let mut claim = |ip: IpAddr, order: u64, created: &str, uid: &PodUid| {
             // The kernel has it from the plugin, in its order: that counts more than what the API tells.
             let held = inherited.get(&ip).is_some_and(|owner| owner == uid);
-            let new = AddressClaim { order, held, created: created.to_owned(), uid: uid.to_owned() };
+            let new = AddressClaim { order, held, created: created.to_owned(), uid: uid.clone() };
             let entry = claims.entry(ip).or_insert_with(|| new.clone());
             if *entry < new {
                 *entry = new;
@@ -198,12 +205,12 @@ impl AttachmentLedger {
                     inherited.iter().filter(|(_, uid)| **uid == meta.uid).map(|(ip, _)| *ip).collect()
                 }
                 AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated) => {
-                    gone.insert(meta.uid.as_str());
+                    gone.insert(&meta.uid);
                     continue;
                 }
                 // Its addresses are no earlier pod's any more, though none of it is captured.
                 AmbientStanding::Out(_) => {
-                    out.insert(meta.uid.as_str());
+                    out.insert(&meta.uid);
                     pod.status.ips()
                 }
             };
@@ -211,12 +218,12 @@ impl AttachmentLedger {
                 claim(ip, 0, &meta.created, &meta.uid);
             }
         }
-        for record in self.records.values().filter(|record| !gone.contains(record.attachment.uid.as_str())) {
+        for record in self.records.values().filter(|record| !gone.contains(&record.attachment.uid)) {
             for ip in &record.attachment.ips {
                 claim(*ip, record.order, "", &record.attachment.uid);
             }
         }
-        let enrolled = claims.into_iter().filter(|(_, claim)| !out.contains(claim.uid.as_str()));
+        let enrolled = claims.into_iter().filter(|(_, claim)| !out.contains(&claim.uid));
         enrolled.map(|(ip, claim)| (ip, claim.uid)).collect()
     }
 
@@ -225,15 +232,15 @@ impl AttachmentLedger {
         if !index.is_synced() {
             return;
         }
-        let uids: BTreeSet<&str> = index.pods().map(|pod| pod.metadata.uid.as_str()).collect();
+        let uids: BTreeSet<&PodUid> = index.pods().map(|pod| &pod.metadata.uid).collect();
         self.records.retain(|_, record| {
-            let there = uids.contains(record.attachment.uid.as_str());
+            let there = uids.contains(&record.attachment.uid);
             record.seen |= there;
             there || !record.seen
         });
         // The API may show a pod's address only after the pod gave it back.
         self.released.retain(|(uid, _), release| {
-            let there = uids.contains(uid.as_str());
+            let there = uids.contains(uid);
             release.seen |= there;
             there || (!release.seen && self.last - release.order < FORGOTTEN)
         });

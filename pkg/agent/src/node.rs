@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use model::Family;
+use model::{Family, PodUid};
 use nodepath::{EnrolledMembers, NodePath};
 use planner::node::{DesiredState, ObservedState, ZtunnelFallback};
 use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
@@ -120,7 +120,7 @@ fn tell(core: &mut AgentState, desired: &DesiredState, observed: &ObservedState)
 }
 
 /// The pass has just verified all rules and routes: what is left to compare are the sets.
-fn is_redirected(ips: &[IpAddr], uid: &str, desired: &DesiredState, observed: &ObservedState) -> bool {
+fn is_redirected(ips: &[IpAddr], uid: &PodUid, desired: &DesiredState, observed: &ObservedState) -> bool {
     ips.iter().all(|ip| {
         let in_set = observed.sets.get(&Family::of(*ip)).is_some_and(|members| members.contains_key(ip));
         in_set && desired.members.get(ip).is_some_and(|owner| owner == uid)

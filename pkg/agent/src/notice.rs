@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{Pod, PodName};
+use model::{Pod, PodName, PodUid};
 use planner::{AmbientStanding, SkipReason};
 use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
@@ -35,7 +35,7 @@ pub enum NoticeSubject {
         /// Namespace and name.
         name: PodName,
         /// Its UID.
-        uid: String,
+        uid: PodUid,
     },
 }
 
@@ -104,7 +104,7 @@ enum UnknownZtunnel {
 /// What was said, and whom to tell.
 pub(crate) struct NoticeTracker {
     notify: NoticeSink,
-    pods: BTreeMap<String, PodHistory>,
+    pods: BTreeMap<PodUid, PodHistory>,
     ztunnel: ZtunnelAbsence,
     unknown_ztunnel: UnknownZtunnel,
     bypasses: bypass::BypassNotices,

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{Namespace, Pod, PodName};
+use model::{ContainerId, Namespace, Pod, PodName, PodUid};
 use netns::Netns;
 use planner::{EnrolmentReason, SkipReason, ambient::membership, facts::Fact, node::ZtunnelFallback};
 use retry::{Attempts, Backoff};
@@ -53,7 +53,7 @@ pub(crate) type PodWithNamespace = (Box<Pod>, Option<Namespace>);
 #[derive(Debug)]
 pub(crate) struct PodWaiter {
     pub(crate) name: PodName,
-    pub(crate) uid: String,
+    pub(crate) uid: PodUid,
     pub(crate) since: Instant,
     pub(crate) reply: ReplySender<PodWithNamespace>,
 }
@@ -63,8 +63,8 @@ pub(crate) struct PodWaiter {
 pub(crate) struct PodArrival {
     pub(crate) name: PodName,
     /// As the runtime says it.
-    pub(crate) uid: String,
-    pub(crate) container: String,
+    pub(crate) uid: PodUid,
+    pub(crate) container: ContainerId,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) netns: Option<Netns>,
     /// When it has failed if it is not done.
@@ -83,12 +83,12 @@ pub(crate) struct AddDecision {
 #[derive(Debug)]
 pub(crate) enum ReconcilerMessage {
     Fact(Box<Fact>, Instant),
-    Pod(PodName, String, ReplySender<PodWithNamespace>),
+    Pod(PodName, PodUid, ReplySender<PodWithNamespace>),
     /// A pod that is not known comes back.
     Add(Box<PodArrival>, ReplySender<Result<AddDecision, Box<PodArrival>>>, ReplySender<Result<(), String>>),
-    Release(String, PodAttachment, ReplySender<Result<(), String>>),
-    Check(String, Vec<IpAddr>, ReplySender<Result<(), String>>),
-    Collect(BTreeSet<String>, ReplySender<Result<(), String>>),
+    Release(ContainerId, PodAttachment, ReplySender<Result<(), String>>),
+    Check(PodUid, Vec<IpAddr>, ReplySender<Result<(), String>>),
+    Collect(BTreeSet<ContainerId>, ReplySender<Result<(), String>>),
     Fallback(ZtunnelFallback),
     Inspect(ReplySender<Box<AgentSnapshot>>),
     Done(Box<JobResult>),
@@ -388,7 +388,7 @@ impl Reconciler {
         Ok(AddDecision { known, membership })
     }
 
-    fn release(&mut self, container: &str, told: PodAttachment) -> Result<(), String> {
+    fn release(&mut self, container: &ContainerId, told: PodAttachment) -> Result<(), String> {
         let gone = self.core.ledger.deleted(container, told);
         self.core.ends(&gone.uid);
         self.core.history.because(|| format!("DEL of container {container}"));
@@ -396,7 +396,7 @@ impl Reconciler {
         self.way.release(&mut self.core, container, gone)
     }
 
-    fn collect(&mut self, attachments: &BTreeSet<String>) -> Result<(), String> {
+    fn collect(&mut self, attachments: &BTreeSet<ContainerId>) -> Result<(), String> {
         for container in self.core.ledger.without(attachments) {
             self.release(&container, PodAttachment::default())?;
         }

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Instant};
 
-use model::{Namespace, Pod, PodName, Reason};
+use model::{Namespace, Pod, PodName, PodUid, Reason};
 use planner::{
     EnrolmentPolicy,
     node::{NodeConfig, ZtunnelFallback},
@@ -86,7 +86,7 @@ pub struct AnnotationUpdate {
     /// Its name.
     pub pod: PodName,
     /// Its UID: of another pod of this name nothing is known.
-    pub uid: String,
+    pub uid: PodUid,
     /// What it should say.
     pub redirection: Redirection,
 }

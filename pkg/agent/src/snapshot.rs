@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::SystemTime};
 
 use inpod::PodRulesSnapshot;
-use model::{Namespace, Pod};
+use model::{Namespace, Pod, PodUid};
 use netns::Netns;
 use planner::{
     ambient::AmbientStanding,
@@ -66,7 +66,7 @@ pub enum CaptureSnapshot {
         /// Whose probes are to be exempt.
         members: MemberAddresses,
         /// Pods, by UID.
-        enrolled: BTreeMap<String, EnrolledPodView>,
+        enrolled: BTreeMap<PodUid, EnrolledPodView>,
         /// Those that are connected.
         ztunnels: Vec<zds::ConnectionState>,
     },

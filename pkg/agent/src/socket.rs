@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::PodName;
+use model::{ContainerId, PodName, PodUid};
 use netns::Netns;
 use planner::ambient::membership;
 use rustix::{
@@ -242,7 +242,7 @@ fn answer(
         }
         CniVerb::Check => check(request, with.deadline, shared),
         CniVerb::Gc => {
-            let attachments: BTreeSet<String> = request.attachments.into_iter().collect();
+            let attachments: BTreeSet<ContainerId> = request.attachments.into_iter().collect();
             told_by(ask(shared, with.deadline, |reply| ReconcilerMessage::Collect(attachments, reply)))
         }
         CniVerb::Status => AgentAnswer::default(),
@@ -347,12 +347,12 @@ fn check(request: AgentRequest, deadline: Instant, shared: &ConnectionContext) -
 
 fn facts(
     name: &PodName,
-    uid: &str,
+    uid: &PodUid,
     deadline: Instant,
     shared: &ConnectionContext,
 ) -> Result<PodWithNamespace, String> {
     let (reply, answer) = mpsc::channel();
-    shared.owner.send(ReconcilerMessage::Pod(name.clone(), uid.to_owned(), reply));
+    shared.owner.send(ReconcilerMessage::Pod(name.clone(), uid.clone(), reply));
     if let Ok(known) = answer.recv_timeout(UNSEEN) {
         return Ok(known);
     }

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use crate::{CniError, ErrorCode, K8sNamespace, K8sPodName, NameError, PodUid};
+use model::{ContainerId, PodUid};
+
+use crate::{CniError, ErrorCode, K8sNamespace, K8sPodName, NameError, names};
 
 /// The greatest length of `CNI_ARGS` in bytes. Runtimes send about 300.
 pub const MAX_ARGS: usize = 16 * 1024;
@@ -19,9 +21,9 @@ pub struct CniArgs {
     pub pod_name: Option<K8sPodName>,
     /// `K8S_POD_NAMESPACE`.
     pub pod_namespace: Option<K8sNamespace>,
-    /// `K8S_POD_INFRA_CONTAINER_ID`: the sandbox, as free text.
-    pub infra_container_id: Option<String>,
-    /// `K8S_POD_UID`.
+    /// `K8S_POD_INFRA_CONTAINER_ID`: the sandbox, not checked.
+    pub infra_container_id: Option<ContainerId>,
+    /// `K8S_POD_UID`: at most 128 alphanumerics, `-`, `.` and `_`, the first of them an alphanumeric.
     pub pod_uid: Option<PodUid>,
 }
 
@@ -58,9 +60,9 @@ impl CniArgs {
             "K8S_POD_NAME" => self.pod_name = name(key, value, K8sPodName::new)?,
             "K8S_POD_NAMESPACE" => self.pod_namespace = name(key, value, K8sNamespace::new)?,
             "K8S_POD_INFRA_CONTAINER_ID" => {
-                self.infra_container_id = Some(value.to_owned()).filter(|text| !text.is_empty());
+                self.infra_container_id = Some(value.into()).filter(|id: &ContainerId| !id.is_empty());
             }
-            "K8S_POD_UID" => self.pod_uid = name(key, value, PodUid::new)?,
+            "K8S_POD_UID" => self.pod_uid = name(key, value, names::pod_uid)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -138,7 +140,7 @@ mod tests {
             assert_eq!(args.ip, Some("fd00::7".parse().unwrap()));
             assert_eq!(args.pod_name.unwrap().as_str(), "web-0");
             assert_eq!(args.pod_namespace.unwrap().as_str(), "default");
-            assert_eq!(args.infra_container_id.as_deref(), Some("abc"));
+            assert_eq!(args.infra_container_id, Some("abc".into()));
             assert_eq!(args.pod_uid.unwrap().as_str(), "bd297e08-a2ff-4901-a03f-b480179928cd");
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::ContainerId;
 use serde_json::value::RawValue;
 
 use crate::json::ObjectFields;
@@ -64,7 +65,7 @@ pub struct NetConf {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ValidAttachment {
     /// `containerID`, as given.
-    pub container_id: String,
+    pub container_id: ContainerId,
     /// `ifname`, as given.
     pub ifname: String,
 }
@@ -221,7 +222,7 @@ fn valid_attachments(fields: &ObjectFields<'_>) -> Result<Option<Vec<ValidAttach
     }
     let attachment = |item: &ObjectFields<'_>| {
         Ok(ValidAttachment {
-            container_id: item.text("containerID")?.unwrap_or_default(),
+            container_id: item.text("containerID")?.unwrap_or_default().into(),
             ifname: item.text("ifname")?.unwrap_or_default(),
         })
     };

@@ -3,9 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-use crate::{
-    CniArgs, CniError, CniIfName, CniVersion, ContainerId, ErrorCode, MAX_ARGS, NameError, NetnsPath,
-};
+use model::ContainerId;
+
+use crate::{CniArgs, CniError, CniIfName, CniVersion, ErrorCode, MAX_ARGS, NameError, NetnsPath, names};
 
 /// What the runtime asks for (`CNI_COMMAND`; CNI spec 1.1.0, section 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,7 +90,7 @@ impl fmt::Display for CniCommand {
 pub struct CniEnvironment {
     /// What to do.
     pub command: CniCommand,
-    /// `CNI_CONTAINERID`: there at `ADD`, `DEL`, `CHECK`.
+    /// `CNI_CONTAINERID`: there at `ADD`, `DEL`, `CHECK`; an alphanumeric, then alphanumerics, `_`, `.` and `-`.
     pub container_id: Option<ContainerId>,
     /// `CNI_NETNS`: there at `ADD` and `CHECK`; may be there at `DEL`.
     pub netns: Option<NetnsPath>,
@@ -123,7 +123,7 @@ impl CniEnvironment {
             container_id: checked(
                 "CNI_CONTAINERID",
                 of_container("CNI_CONTAINERID"),
-                as_text(ContainerId::new),
+                as_text(names::container_id),
             )?,
             netns: checked("CNI_NETNS", of_container("CNI_NETNS"), NetnsPath::new)?,
             ifname: checked("CNI_IFNAME", of_container("CNI_IFNAME"), as_text(CniIfName::new))?,

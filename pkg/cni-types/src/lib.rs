@@ -29,6 +29,6 @@ pub use conflist::{
 pub use document::{Json, JsonError};
 pub use environment::{CniCommand, CniEnvironment};
 pub use error::{CniError, ErrorCode};
-pub use names::{CniIfName, ContainerId, K8sNamespace, K8sPodName, NameError, NetnsPath, PodUid};
+pub use names::{CniIfName, K8sNamespace, K8sPodName, NameError, NetnsPath};
 pub use result::{CniDns, CniResult, CniRoute, Interface, IpConfig, PrevResult, empty_result};
 pub use version::{CniVersion, SUPPORTED, UnknownVersion, version_output};

@@ -5,6 +5,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use model::{ContainerId, PodUid};
+
 /// Why a text is not such a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
@@ -107,10 +109,6 @@ macro_rules! name {
 }
 
 name!(
-    /// `CNI_CONTAINERID`. The specification sets no length; we stop at 1 KiB.
-    ContainerId, 1024, "a container id (an alphanumeric, then alphanumerics, '_', '.', '-')", is_cni_name
-);
-name!(
     /// `CNI_IFNAME`: at most 15 bytes (`IFNAMSIZ` less the NUL).
     CniIfName, 15, "an interface name (no '/', ':' or blank, not '.' or '..')", is_ifname
 );
@@ -122,10 +120,19 @@ name!(
     /// `K8S_POD_NAMESPACE` and other namespaces: a DNS-1123 label.
     K8sNamespace, 63, "a DNS-1123 label", is_dns_label
 );
-name!(
-    /// `K8S_POD_UID`: opaque to Kubernetes' users; a UUID, or a hash for static pods. Alphanumerics, `-`, `.`, `_`.
-    PodUid, 128, "a pod UID (alphanumerics, '-', '.', '_')", is_cni_name
-);
+
+/// Checks `CNI_CONTAINERID`. The specification sets no length; we stop at 1 KiB.
+pub(crate) fn container_id(text: &str) -> Result<ContainerId, NameError> {
+    const FORM: &str = "a container id (an alphanumeric, then alphanumerics, '_', '.', '-')";
+    check(text, 1024, FORM, is_cni_name)?;
+    Ok(text.into())
+}
+
+/// Checks `K8S_POD_UID`: opaque to Kubernetes' users; a UUID, or a hash for static pods. Alphanumerics, `-`, `.`, `_`.
+pub(crate) fn pod_uid(text: &str) -> Result<PodUid, NameError> {
+    check(text, 128, "a pod UID (alphanumerics, '-', '.', '_')", is_cni_name)?;
+    Ok(text.into())
+}
 
 /// `CNI_NETNS`: an absolute path of at most 4095 bytes without NUL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -175,10 +182,10 @@ mod tests {
     fn names_are_checked_for_form_and_length() {
         let long = "a".repeat(2000);
         for ok in ["a", "0", "84017895.x_y-z", "A1"] {
-            assert!(ContainerId::new(ok).is_ok(), "{ok}");
+            assert!(container_id(ok).is_ok(), "{ok}");
         }
         for bad in ["", "-a", ".", "_x", "a/b", "a b", "a\n", "é", "a\0", &long] {
-            assert!(ContainerId::new(bad).is_err(), "{bad}");
+            assert!(container_id(bad).is_err(), "{bad}");
         }
         for ok in ["eth0", "net1.100", "a-b", "0123456789abcde"] {
             assert!(CniIfName::new(ok).is_ok(), "{ok}");
@@ -198,7 +205,7 @@ mod tests {
         for bad in ["", "a.b", "A", &"a".repeat(64)] {
             assert!(K8sNamespace::new(bad).is_err(), "{bad}");
         }
-        assert!(PodUid::new("bd297e08-a2ff-4901-a03f-b480179928cd").is_ok());
+        assert!(pod_uid("bd297e08-a2ff-4901-a03f-b480179928cd").is_ok());
     }
 
     #[test]

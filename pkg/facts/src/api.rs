@@ -9,7 +9,7 @@ use std::{
 
 use futures_util::{Stream, StreamExt as _, future::Either};
 use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent};
-use model::{Namespace, Pod, PodName};
+use model::{Namespace, Pod, PodName, PodUid};
 use planner::{DoubtedObjects, Fact};
 use retry::{Backoff, LastError};
 use serde::de::DeserializeOwned;
@@ -89,8 +89,8 @@ enum CollectionEvent {
 
 /// What the API server said of one object.
 enum QueryAnswer {
-    Pod(PodName, String, ObjectReply<Pod>),
-    Namespace(String, String, ObjectReply<Namespace>),
+    Pod(PodName, PodUid, ObjectReply<Pod>),
+    Namespace(String, PodUid, ObjectReply<Namespace>),
 }
 
 /// An object, or what it means that there is none; and whether our own pod is there.

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use model::PodUid;
 use retry::{Attempts, Backoff};
 
 /// How soon the API server is asked: a cache that lags catches up by then, mostly.
@@ -34,7 +35,8 @@ pub(crate) enum ObjectAnswer {
 /// Which one of its name an object is, and how new.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObjectVersion {
-    pub(crate) uid: String,
+    /// Also that of a namespace, see [`model::ObjectMeta::uid`].
+    pub(crate) uid: PodUid,
     /// Its resource version, if that is a number, as it is with every API server. Greater ones are newer.
     pub(crate) number: Option<u64>,
 }
@@ -115,8 +117,8 @@ impl<K: Ord + Clone> CollectionCache<K> {
     }
 
     /// A watch tells that one is gone.
-    pub(crate) fn deleted(&mut self, name: &K, uid: &str) {
-        if self.known.get(name).is_some_and(|known| known.version.uid == uid) {
+    pub(crate) fn deleted(&mut self, name: &K, uid: &PodUid) {
+        if self.known.get(name).is_some_and(|known| known.version.uid == *uid) {
             self.known.remove(name);
         }
     }
@@ -137,7 +139,7 @@ impl<K: Ord + Clone> CollectionCache<K> {
     }
 
     /// Whom to ask for next, by name and UID, and when.
-    pub(crate) fn due(&self) -> Option<(K, String, Instant)> {
+    pub(crate) fn due(&self) -> Option<(K, PodUid, Instant)> {
         let next = self.doubts().min_by_key(|(_, _, doubt)| doubt.next);
         next.map(|(name, known, doubt)| (name.clone(), known.version.uid.clone(), doubt.next))
     }
@@ -146,11 +148,11 @@ impl<K: Ord + Clone> CollectionCache<K> {
     pub(crate) fn answered(
         &mut self,
         name: &K,
-        uid: &str,
+        uid: &PodUid,
         answer: ObjectAnswer,
         now: Instant,
     ) -> DoubtOutcome {
-        let Some(known) = self.known.get_mut(name).filter(|known| known.version.uid == uid) else {
+        let Some(known) = self.known.get_mut(name).filter(|known| known.version.uid == *uid) else {
             return DoubtOutcome::Nothing;
         };
         match answer {
@@ -162,7 +164,7 @@ impl<K: Ord + Clone> CollectionCache<K> {
                 self.known.remove(name);
                 DoubtOutcome::Gone
             }
-            ObjectAnswer::There(version) if version.uid == uid => {
+            ObjectAnswer::There(version) if version.uid == *uid => {
                 known.version = version;
                 // What a list lacks may go without a word of the watch.
                 if known.doubt.as_ref().is_some_and(|doubt| doubt.lacks) {
@@ -214,7 +216,7 @@ mod tests {
     use super::*;
 
     fn version(uid: &str, number: u64) -> ObjectVersion {
-        ObjectVersion { uid: uid.to_owned(), number: Some(number) }
+        ObjectVersion { uid: uid.into(), number: Some(number) }
     }
 
     fn belief(list: &[(&'static str, &str, u64)], now: Instant) -> CollectionCache<&'static str> {
@@ -260,7 +262,7 @@ mod tests {
     fn versions_that_are_no_numbers_are_told_by_uid() {
         let now = Instant::now();
         let mut belief = CollectionCache::default();
-        let other = |uid: &str| ObjectVersion { uid: uid.to_owned(), number: None };
+        let other = |uid: &str| ObjectVersion { uid: uid.into(), number: None };
         belief.listed([("a", other("1")), ("b", other("2"))].into_iter(), |_| true, now);
         belief.listed([("a", other("1")), ("b", other("0"))].into_iter(), |_| true, now);
         assert_eq!(doubted(&belief), ["b"]);
@@ -276,9 +278,9 @@ mod tests {
         assert!(belief.applied("a", version("1", 6), now) && doubted(&belief).is_empty());
         list_again(&mut belief, &[], now);
         assert!(belief.applied("a", version("1", 6), now) && doubted(&belief).is_empty(), "it is caught up");
-        belief.deleted(&"a", "0");
+        belief.deleted(&"a", &"0".into());
         assert!(belief.knows(&"a"));
-        belief.deleted(&"a", "1");
+        belief.deleted(&"a", &"1".into());
         assert!(!belief.knows(&"a"));
     }
 
@@ -291,20 +293,20 @@ mod tests {
             belief
         };
         let mut gone = empty(now);
-        assert_eq!(gone.due(), Some(("a", "1".to_owned(), now + FIRST)));
-        assert_eq!(gone.answered(&"a", "1", ObjectAnswer::Gone, now), DoubtOutcome::Gone);
+        assert_eq!(gone.due(), Some(("a", "1".into(), now + FIRST)));
+        assert_eq!(gone.answered(&"a", &"1".into(), ObjectAnswer::Gone, now), DoubtOutcome::Gone);
         assert!(gone.due().is_none() && !gone.knows(&"a"));
-        assert_eq!(gone.answered(&"a", "1", ObjectAnswer::Gone, now), DoubtOutcome::Nothing);
+        assert_eq!(gone.answered(&"a", &"1".into(), ObjectAnswer::Gone, now), DoubtOutcome::Nothing);
         let mut replaced = empty(now);
         assert_eq!(
-            replaced.answered(&"a", "1", ObjectAnswer::There(version("2", 9)), now),
+            replaced.answered(&"a", &"1".into(), ObjectAnswer::There(version("2", 9)), now),
             DoubtOutcome::Replaced
         );
         assert!(doubted(&replaced).is_empty());
         for answer in [ObjectAnswer::There(version("1", 5)), ObjectAnswer::Unknown] {
             let (mut belief, mut at, mut pauses) = (empty(now), now, Vec::new());
             for _ in 0..9 {
-                belief.answered(&"a", "1", answer.clone(), at);
+                belief.answered(&"a", &"1".into(), answer.clone(), at);
                 let next = belief.due().unwrap().2;
                 pauses.push((next - at).as_secs());
                 at = next;
@@ -316,7 +318,7 @@ mod tests {
         let mut restored = belief(&[("a", "1", 5)], now);
         list_again(&mut restored, &[("a", "1", 2)], now);
         assert_eq!(
-            restored.answered(&"a", "1", ObjectAnswer::There(version("1", 2)), now),
+            restored.answered(&"a", &"1".into(), ObjectAnswer::There(version("1", 2)), now),
             DoubtOutcome::There
         );
         assert!(doubted(&restored).is_empty() && restored.applied("a", version("1", 3), now));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::{Namespace, ObjectMeta, Pod};
+use model::{Namespace, ObjectMeta, Pod, PodUid};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -95,7 +95,7 @@ fn name_it(kind: &str, meta: &mut ObjectMeta) -> Result<(), String> {
 
 /// A UID for what has none: of the form that the API server's have, and for one name always the same (FNV-1a, 128 bits).
 /// So a pod that is removed and written again without a UID is the same pod.
-fn uid(name: &str) -> String {
+fn uid(name: &str) -> PodUid {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let hash = name.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
@@ -108,6 +108,7 @@ fn uid(name: &str) -> String {
         bits(48, 16),
         bits(0, 48)
     )
+    .into()
 }
 
 #[cfg(test)]
@@ -168,10 +169,10 @@ mod tests {
         let made = uid_of("kind: Pod\nmetadata: {name: a}");
         assert_eq!(made, uid_of("kind: Pod\nmetadata: {name: a, namespace: default, labels: {x: y}}"));
         assert_ne!(made, uid_of("kind: Pod\nmetadata: {name: a, namespace: other}"));
-        assert_eq!(made.split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12], "{made}");
-        assert_eq!(uid_of("kind: Pod\nmetadata: {name: a, uid: given}"), "given");
-        assert_eq!(uid(""), "6c62272e-07bb-0142-62b8-21756295c58d", "FNV-1a of nothing");
-        assert_eq!(uid("a"), "d228cb69-6f1a-8caf-7891-2b704e4a8964", "FNV-1a, a known answer");
+        assert_eq!(made.as_str().split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12], "{made}");
+        assert_eq!(uid_of("kind: Pod\nmetadata: {name: a, uid: given}").as_str(), "given");
+        assert_eq!(uid("").as_str(), "6c62272e-07bb-0142-62b8-21756295c58d", "FNV-1a of nothing");
+        assert_eq!(uid("a").as_str(), "d228cb69-6f1a-8caf-7891-2b704e4a8964", "FNV-1a, a known answer");
     }
 
     #[test]

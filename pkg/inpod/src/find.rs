@@ -11,6 +11,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use hostnet::RtnetlinkHandle;
+use model::PodUid;
 use netns::{Netns, NetnsId};
 use rules::inpod::InPodRulesConfig;
 
@@ -31,7 +32,7 @@ pub struct NetnsFinder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetnsQuery {
     /// The UIDs by which its processes are known: its own, or the hash of its manifest.
-    pub uids: Vec<String>,
+    pub uids: Vec<PodUid>,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
     /// The namespace that it was in when last looked; while a process of it is there, no other one is looked for.
@@ -92,9 +93,9 @@ impl NetnsFinder {
         &self,
         sought: &BTreeMap<K, NetnsQuery>,
     ) -> Result<BTreeMap<K, BTreeMap<NetnsId, NetnsCandidate>>, Error> {
-        let keys = sought.iter().flat_map(|(key, pod)| {
-            pod.uids.iter().filter_map(|uid| digits(uid)).map(move |digits| (digits, key))
-        });
+        let keys = sought
+            .iter()
+            .flat_map(|(key, pod)| pod.uids.iter().filter_map(digits).map(move |digits| (digits, key)));
         let keys: BTreeMap<String, &K> = keys.collect();
         let mut candidates: BTreeMap<K, BTreeMap<NetnsId, NetnsCandidate>> = BTreeMap::new();
         for process in processes(&self.proc)? {

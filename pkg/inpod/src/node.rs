@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ipset::{SetName, SetSpec};
 use journal::{Journal, JournalPage};
-use model::Family;
+use model::{Family, PodUid};
 use netfilter::{Backend, FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesSnapshot};
 use rules::{ChainSet, RuleSet, inpod};
 
@@ -127,7 +127,7 @@ impl NodeProbes {
     ///
     /// # Errors
     /// The kernel refuses to list.
-    pub fn members(&mut self) -> Result<BTreeMap<IpAddr, Option<String>>, Error> {
+    pub fn members(&mut self) -> Result<BTreeMap<IpAddr, Option<PodUid>>, Error> {
         let mut found = BTreeMap::new();
         for family in Family::BOTH {
             found.extend(self.sets.owners(&spec(family)?.name)?.unwrap_or_default());
@@ -152,15 +152,15 @@ impl NodeProbes {
     ///
     /// # Errors
     /// The kernel refuses, as it does without sets.
-    pub fn add(&mut self, ips: &[IpAddr], uid: &str) -> Result<(), Error> {
-        let pairs: BTreeMap<IpAddr, String> = ips.iter().map(|ip| (*ip, uid.to_owned())).collect();
+    pub fn add(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), Error> {
+        let pairs: BTreeMap<IpAddr, PodUid> = ips.iter().map(|ip| (*ip, uid.clone())).collect();
         self.add_all(&pairs)
     }
 
-    fn add_all(&mut self, pairs: &BTreeMap<IpAddr, String>) -> Result<(), Error> {
+    fn add_all(&mut self, pairs: &BTreeMap<IpAddr, PodUid>) -> Result<(), Error> {
         for family in self.rules.families.clone() {
             let of = pairs.iter().filter(|(ip, _)| Family::of(**ip) == family);
-            self.sets.add_owned(&spec(family)?, of.map(|(ip, uid)| (*ip, uid.as_str())))?;
+            self.sets.add_owned(&spec(family)?, of.map(|(ip, uid)| (*ip, uid)))?;
         }
         Ok(())
     }
@@ -170,11 +170,11 @@ impl NodeProbes {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn settle(&mut self, wanted: &BTreeMap<IpAddr, String>) -> Result<(usize, usize), Error> {
+    pub fn settle(&mut self, wanted: &BTreeMap<IpAddr, PodUid>) -> Result<(usize, usize), Error> {
         let found = self.members()?;
         let families = self.rules.families.clone();
         let captured = |ip: &IpAddr| families.contains(&Family::of(*ip));
-        let missing: BTreeMap<IpAddr, String> = wanted
+        let missing: BTreeMap<IpAddr, PodUid> = wanted
             .iter()
             .filter(|(ip, uid)| captured(ip) && found.get(*ip) != Some(&Some((*uid).clone())))
             .map(|(ip, uid)| (*ip, uid.clone()))

@@ -1,5 +1,7 @@
 //! What `/proc` tells of a process: whose pod it belongs to, and when it began.
 
+use model::PodUid;
+
 /// Digits of a UID, without what separates them.
 const DIGITS: usize = 32;
 /// How many of them stand together in a UID that has separators.
@@ -8,8 +10,8 @@ const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
 /// A UID as far as it can be compared: its 32 hexadecimal digits, in lower case. The runtime writes a pod's UID with
 /// dashes or underscores, and that of a static pod, the hash of its manifest, without any.
 #[must_use]
-pub(crate) fn digits(uid: &str) -> Option<String> {
-    let digits: String = uid.chars().filter(|c| *c != '-').collect();
+pub(crate) fn digits(uid: &PodUid) -> Option<String> {
+    let digits: String = uid.as_str().chars().filter(|c| *c != '-').collect();
     let is_uid = digits.len() == DIGITS && digits.chars().all(|c| c.is_ascii_hexdigit());
     is_uid.then(|| digits.to_ascii_lowercase())
 }
@@ -123,10 +125,10 @@ mod tests {
 
     #[test]
     fn uids_compare_by_their_digits() {
-        assert_eq!(digits(UID).as_deref(), Some(DIGITS_OF_UID));
-        assert_eq!(digits(DIGITS_OF_UID).as_deref(), Some(DIGITS_OF_UID));
+        assert_eq!(digits(&UID.into()).as_deref(), Some(DIGITS_OF_UID));
+        assert_eq!(digits(&DIGITS_OF_UID.into()).as_deref(), Some(DIGITS_OF_UID));
         for none in ["", "u1", &UID[1..], "2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f80g"] {
-            assert_eq!(digits(none), None);
+            assert_eq!(digits(&none.into()), None);
         }
     }
 

@@ -84,7 +84,7 @@ impl Scene {
         let finder =
             NetnsFinder::new(&self.proc, Netns::open(&self.node.0).unwrap(), InPodRulesConfig::default());
         let ips: Vec<IpAddr> = vec![IP.parse().unwrap(), "fd00::2".parse().unwrap()];
-        let sought = NetnsQuery { uids: vec![UID.to_owned()], ips, known };
+        let sought = NetnsQuery { uids: vec![UID.into()], ips, known };
         finder.find(&BTreeMap::from([("it", sought)])).unwrap().remove("it")
     }
 }

@@ -1,7 +1,9 @@
-//! Members with an owner: the comment of an address says whose it is.
+//! Members with an owner: the comment of an address is the UID of the pod that has it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+
+use model::PodUid;
 
 use crate::{Comment, Error, IpsetHandle, SetEntry, SetName, SetSpec};
 
@@ -15,7 +17,7 @@ impl IpsetHandle {
     pub fn add_owned<'a>(
         &mut self,
         set: &SetSpec,
-        members: impl IntoIterator<Item = (IpAddr, &'a str)>,
+        members: impl IntoIterator<Item = (IpAddr, &'a PodUid)>,
     ) -> Result<(), Error> {
         let entries: Vec<SetEntry> = members.into_iter().map(|(ip, owner)| entry(ip, owner)).collect();
         if entries.is_empty() {
@@ -30,12 +32,13 @@ impl IpsetHandle {
     /// # Errors
     ///
     /// As [`IpsetHandle::list`].
-    pub fn owners(&mut self, set: &SetName) -> Result<Option<BTreeMap<IpAddr, Option<String>>>, Error> {
-        let owner = |entry: SetEntry| (entry.ip, entry.comment.map(|comment| comment.as_str().to_owned()));
+    pub fn owners(&mut self, set: &SetName) -> Result<Option<BTreeMap<IpAddr, Option<PodUid>>>, Error> {
+        let owner = |entry: SetEntry| (entry.ip, entry.comment.map(|comment| comment.as_str().into()));
         Ok(self.list(set)?.map(|members| members.into_iter().map(owner).collect()))
     }
 }
 
-fn entry(ip: IpAddr, owner: &str) -> SetEntry {
-    Comment::new(owner).map_or_else(|_| SetEntry::new(ip), |comment| SetEntry::with_comment(ip, comment))
+fn entry(ip: IpAddr, owner: &PodUid) -> SetEntry {
+    Comment::new(owner.as_str())
+        .map_or_else(|_| SetEntry::new(ip), |comment| SetEntry::with_comment(ip, comment))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
-use model::PodName;
+use model::{PodName, PodUid};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ impl KubeClient {
     pub async fn annotate_pod_status(
         &self,
         name: &PodName,
-        uid: &str,
+        uid: &PodUid,
         key: &str,
         value: Option<&str>,
     ) -> Result<(), Error> {
@@ -36,6 +36,6 @@ impl KubeClient {
 }
 
 /// With the UID in it the API server refuses a pod of another one. Null removes.
-fn patch(uid: &str, key: &str, value: Option<&str>) -> Value {
+fn patch(uid: &PodUid, key: &str, value: Option<&str>) -> Value {
     json!({"metadata": {"uid": uid, "annotations": {key: value}}})
 }

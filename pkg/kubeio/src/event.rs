@@ -6,7 +6,7 @@ mod series;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Method;
-use model::PodName;
+use model::{PodName, PodUid};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ pub enum EventSubject {
         /// Namespace and name.
         name: PodName,
         /// Its UID: `kubectl describe` finds its Events by it.
-        uid: String,
+        uid: PodUid,
     },
 }
 
@@ -195,7 +195,7 @@ mod tests {
         let name = format!("{}-{}", "x".repeat(235), "y".repeat(17));
         let pod = EventSubject::Pod {
             name: PodName { namespace: "shop".to_owned(), name: name.clone() },
-            uid: "u1".to_owned(),
+            uid: "u1".into(),
         };
         let event =
             KubeEvent { level: EventLevel::Normal, reason: "JoinedMesh", message: "It is.".to_owned() };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
-use model::PodName;
+use model::{PodName, PodUid};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ impl KubeClient {
     /// # Errors
     /// [`crate::ApiErrorKind::Conflict`]: it has changed, or its name has passed to another pod; nothing was deleted. Else:
     /// the API server did not do it within ten seconds.
-    pub async fn delete_pod(&self, name: &PodName, uid: &str, version: &str) -> Result<(), Error> {
+    pub async fn delete_pod(&self, name: &PodName, uid: &PodUid, version: &str) -> Result<(), Error> {
         let body = json!({
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -38,7 +38,7 @@ impl KubeClient {
     pub async fn label_pod_status(
         &self,
         name: &PodName,
-        uid: &str,
+        uid: &PodUid,
         version: &str,
         key: &str,
         value: &str,
@@ -51,6 +51,6 @@ impl KubeClient {
 }
 
 /// With UID and version in it, the API server refuses any other pod, and this one in any other version.
-fn label(uid: &str, version: &str, key: &str, value: &str) -> Value {
+fn label(uid: &PodUid, version: &str, key: &str, value: &str) -> Value {
     json!({"metadata": {"uid": uid, "resourceVersion": version, "labels": {key: value}}})
 }

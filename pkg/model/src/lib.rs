@@ -5,6 +5,7 @@
 //! impossible one (an interface name of forty bytes, a mark without mask) cannot be passed on.
 
 mod go_bool;
+mod identifier;
 mod net;
 mod node;
 mod pod;
@@ -13,6 +14,7 @@ mod reason;
 mod status;
 
 pub use go_bool::parse_go_bool;
+pub use identifier::{ContainerId, PodUid};
 pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use net::{Family, IfName, InvalidIfName, Mark, Port, TableId};
 pub use node::{

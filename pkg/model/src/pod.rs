@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    identifier::PodUid,
     privilege::{Capabilities, NetworkPrivilege},
     status::PodStatus,
 };
@@ -36,9 +37,10 @@ pub struct ObjectMeta {
     /// `metadata.namespace`; empty for cluster-wide objects.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// `metadata.uid`
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub uid: String,
+    /// `metadata.uid`. It has the type for pods, the only objects that we identify by it; of any other object it is only
+    /// compared with that of its predecessor.
+    #[serde(skip_serializing_if = "PodUid::is_empty")]
+    pub uid: PodUid,
     /// `metadata.resourceVersion`, for whoever watches; empty in facts, on which it has no bearing.
     #[serde(rename = "resourceVersion", skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
@@ -160,16 +162,16 @@ impl Pod {
 
     /// The UIDs by which the container runtime may know the pod; see [`Pod::has_runtime_uid`].
     #[must_use]
-    pub fn runtime_uids(&self) -> Vec<String> {
+    pub fn runtime_uids(&self) -> Vec<PodUid> {
         let hash = self.metadata.annotations.get("kubernetes.io/config.hash");
-        std::iter::once(&self.metadata.uid).chain(hash).cloned().collect()
+        std::iter::once(self.metadata.uid.clone()).chain(hash.map(|hash| hash.as_str().into())).collect()
     }
 
     /// Whether the container runtime knows the pod by this UID: its own, or of a static pod the hash of its manifest, which
     /// its mirror at the API server carries.
     #[must_use]
-    pub fn has_runtime_uid(&self, uid: &str) -> bool {
-        self.runtime_uids().iter().any(|known| known == uid)
+    pub fn has_runtime_uid(&self, uid: &PodUid) -> bool {
+        self.runtime_uids().contains(uid)
     }
 
     /// What the strongest of all its containers may do in its network namespace.

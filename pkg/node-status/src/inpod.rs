@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::SystemTime};
 
 use ::inpod::{NodeProbes, PodRulesSpec, ProbeRules, set};
 use agent::{AgentSettings, EnrolledPodView, InPodConfig, timestamp};
-use model::Family;
+use model::{Family, PodUid};
 use netns::NetnsId;
 use planner::node::MemberAddresses;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
@@ -79,7 +79,7 @@ fn show_firewall(
 }
 
 /// What the reconciler would do now: on the node, and pod by pod.
-pub(super) fn plan(state: &StateReport, enrolled: &BTreeMap<String, EnrolledPodView>) -> Vec<PlanStep> {
+pub(super) fn plan(state: &StateReport, enrolled: &BTreeMap<PodUid, EnrolledPodView>) -> Vec<PlanStep> {
     let mut steps = Vec::new();
     let mut step = |kind: &str, words: String, operations: Vec<String>| {
         steps.push(PlanStep { kind: kind.to_owned(), words, operations });

@@ -6,7 +6,7 @@ use std::{
 };
 
 use agent::{AgentSettings, open_path};
-use model::{Family, IpNet};
+use model::{Family, IpNet, PodUid};
 use planner::node::{
     DesiredState, KernelSlots, MemberAddresses, NetnsPlace, ObservedInside, ObservedState, Operation,
     PathRoute, PathRule, RouteTo, WantedInside, WantedNode, ZtunnelSlot, plan, wanted,
@@ -111,10 +111,10 @@ pub(super) fn place(place: &NetnsPlace) -> String {
 /// A member without a comment is as good as one with the right one: an older kernel keeps none.
 pub(super) fn members(
     desired: &MemberAddresses,
-    observed: impl Iterator<Item = (IpAddr, Option<String>)>,
+    observed: impl Iterator<Item = (IpAddr, Option<PodUid>)>,
     set: impl Fn(Family) -> String,
 ) -> Comparison<SetMember> {
-    let member = |ip: IpAddr, uid: Option<String>| SetMember { set: set(Family::of(ip)), ip, uid };
+    let member = |ip: IpAddr, uid: Option<PodUid>| SetMember { set: set(Family::of(ip)), ip, uid };
     let want: Vec<SetMember> = desired.iter().map(|(ip, uid)| member(*ip, Some(uid.clone()))).collect();
     let have: Vec<SetMember> = observed.map(|(ip, uid)| member(ip, uid)).collect();
     let filled = have.iter().map(|seen| match &seen.uid {

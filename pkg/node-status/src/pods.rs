@@ -6,7 +6,7 @@ use std::{
 };
 
 use agent::{AgentSettings, AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life, timestamp};
-use model::Family;
+use model::{Family, PodUid};
 use planner::{
     AmbientStanding, EnrolmentPolicy, EnrolmentReason, PodDecision, SidecarRedirect, SkipReason,
     ambient::AMBIENT_REDIRECTION, node::ZtunnelSlot, ztunnel::ZtunnelCandidate,
@@ -67,7 +67,7 @@ fn connection(all: &[ConnectionState], only: bool, shown: &mut ZtunnelState) {
 }
 
 /// How pods with a sidecar are to be redirected, by UID.
-pub(super) type PodRedirects = BTreeMap<String, Box<SidecarRedirect>>;
+pub(super) type PodRedirects = BTreeMap<PodUid, Box<SidecarRedirect>>;
 
 /// All pods, and how those with a sidecar are to be redirected. The network must have been looked at. `holding`: the network
 /// compared with what holds traffic back without a ztunnel, where the desired one could not be made.
@@ -127,7 +127,7 @@ impl<'a> NodeNetwork<'a> {
             || self.lost_for(ip).any(|route| route.gateway.is_none())
     }
 
-    fn has(&self, ip: IpAddr, uid: &str) -> bool {
+    fn has(&self, ip: IpAddr, uid: &PodUid) -> bool {
         let is =
             |member: &&SetMember| member.ip == ip && member.uid.as_ref().is_none_or(|owner| owner == uid);
         self.members.is_some_and(|members| members.iter().any(|member| is(&member)))

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use model::PodUid;
 use netfilter::{FirewallOptions, RuleDigest};
 use netns::{Netns, NetnsId};
 use planner::{EnrolmentPolicy, PodDecision, reason::ALL_ENROLLED};
@@ -90,9 +91,9 @@ fn id(file: &NetnsFile) -> NetnsId {
     NetnsId { dev: file.dev, ino: file.ino }
 }
 
-/// What stands for the UID where the runtime does not say it.
-fn key(record: &PodRecord) -> String {
-    if record.uid.is_empty() { record.container.clone() } else { record.uid.clone() }
+/// The pod's UID. Where the runtime does not give it, the ID of the container, which is as unique, stands for it.
+fn key(record: &PodRecord) -> PodUid {
+    if record.uid.is_empty() { record.container.as_str().into() } else { record.uid.clone() }
 }
 
 fn from(record: &PodRecord) -> PodState {

@@ -10,7 +10,7 @@ use std::{
 
 use agent::timestamp;
 use hostnet::RtnetlinkHandle;
-use model::Family;
+use model::{Family, PodUid};
 use netfilter::{Firewall, FirewallOptions, RuleDigest, RulesFingerprint};
 use netns::{Netns, NetnsId};
 use planner::SidecarRedirect;
@@ -77,7 +77,7 @@ impl NetnsPaths {
 pub(super) struct CompareContext<'a> {
     pub(super) places: &'a NetnsPaths,
     pub(super) tools: &'a FirewallOptions,
-    pub(super) recorded: &'a BTreeMap<String, RuleDigest>,
+    pub(super) recorded: &'a BTreeMap<PodUid, RuleDigest>,
 }
 
 /// Fills in what the kernel shows of pods with a sidecar.

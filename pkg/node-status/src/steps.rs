@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use model::Family;
+use model::{Family, PodUid};
 use planner::node::{NetnsPlace, NodeConfig, Operation, PathRule, RouteEdit};
 use report::PlanStep;
 
@@ -29,7 +29,7 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
         }
         Operation::DestroySet(family) => vec![format!("ipset destroy {}", config.set(*family))],
         Operation::AddMembers(members) => {
-            let add = |(ip, uid): &(IpAddr, String)| {
+            let add = |(ip, uid): &(IpAddr, PodUid)| {
                 format!("ipset add {} {ip} comment \"{uid}\"", config.set(Family::of(*ip)))
             };
             members.iter().map(add).collect()

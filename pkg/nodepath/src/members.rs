@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use hostnet::{RouteChange, RtnetlinkHandle};
 use ipset::{SetName, SetSpec};
-use model::{Family, Reason};
+use model::{Family, PodUid, Reason};
 use planner::node::{NodeConfig, PathRoute, ZtunnelFallback, ZtunnelSlot, member_routes};
 
 use crate::{Error, convert, convert::LinkNames};
@@ -34,7 +34,7 @@ impl EnrolledMembers {
     pub fn enrol(
         &mut self,
         ips: &[IpAddr],
-        uid: &str,
+        uid: &PodUid,
         active: Option<ZtunnelSlot>,
         policy: ZtunnelFallback,
     ) -> Result<(), Error> {
@@ -43,7 +43,7 @@ impl EnrolledMembers {
         let names = LinkNames::of_routes(&mut self.net, routes.iter())?;
         let made = routes.iter().map(|route| convert::route_to(route, &names).map(RouteChange::Replace));
         self.net.apply_routes(&made.collect::<Result<Vec<_>, _>>()?)?;
-        let pairs: Vec<_> = ips.iter().map(|ip| (*ip, uid.to_owned())).collect();
+        let pairs: Vec<_> = ips.iter().map(|ip| (*ip, uid.clone())).collect();
         add(&mut self.sets, &self.config, &pairs)
     }
 
@@ -51,7 +51,7 @@ impl EnrolledMembers {
     ///
     /// # Errors
     /// The kernel refuses to list.
-    fn owners(&mut self, ips: &[IpAddr]) -> Result<BTreeMap<IpAddr, Option<String>>, Error> {
+    fn owners(&mut self, ips: &[IpAddr]) -> Result<BTreeMap<IpAddr, Option<PodUid>>, Error> {
         let mut found = BTreeMap::new();
         for family in Family::BOTH {
             if ips.iter().any(|ip| Family::of(*ip) == family) {
@@ -66,7 +66,7 @@ impl EnrolledMembers {
     ///
     /// # Errors
     /// What is not so, or that it cannot be found out, in a sentence.
-    pub fn check(&mut self, ips: &[IpAddr], uid: &str) -> Result<(), Reason> {
+    pub fn check(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), Reason> {
         let owners = self.owners(ips).map_err(|error| error.to_string())?;
         for ip in ips {
             match owners.get(ip) {
@@ -84,9 +84,9 @@ impl EnrolledMembers {
     ///
     /// # Errors
     /// The step that failed.
-    pub fn release(&mut self, ips: &[IpAddr], uid: &str) -> Result<Vec<IpAddr>, Error> {
+    pub fn release(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<Vec<IpAddr>, Error> {
         let owners = self.owners(ips)?;
-        let own = |owner: &Option<String>| owner.as_ref().is_none_or(|owner| owner == uid);
+        let own = |owner: &Option<PodUid>| owner.as_ref().is_none_or(|owner| owner == uid);
         let left: Vec<IpAddr> =
             owners.into_iter().filter(|(_, owner)| own(owner)).map(|(ip, _)| ip).collect();
         remove(&mut self.sets, &self.config, &left)?;
@@ -109,11 +109,11 @@ pub(crate) fn spec(config: &NodeConfig, family: Family) -> Result<SetSpec, Error
 pub(crate) fn add(
     sets: &mut ipset::IpsetHandle,
     config: &NodeConfig,
-    members: &[(IpAddr, String)],
+    members: &[(IpAddr, PodUid)],
 ) -> Result<(), Error> {
     for family in Family::BOTH {
         let of = members.iter().filter(|(ip, _)| Family::of(*ip) == family);
-        sets.add_owned(&spec(config, family)?, of.map(|(ip, uid)| (*ip, uid.as_str())))?;
+        sets.add_owned(&spec(config, family)?, of.map(|(ip, uid)| (*ip, uid)))?;
     }
     Ok(())
 }
@@ -135,6 +135,6 @@ pub(crate) fn list(
     sets: &mut ipset::IpsetHandle,
     config: &NodeConfig,
     family: Family,
-) -> Result<Option<BTreeMap<IpAddr, Option<String>>>, Error> {
+) -> Result<Option<BTreeMap<IpAddr, Option<PodUid>>>, Error> {
     Ok(sets.owners(&spec(config, family)?.name)?)
 }

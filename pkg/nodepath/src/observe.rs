@@ -10,7 +10,7 @@ use std::{
 
 use hostnet::{IpNet, Link, LinkIndex, PolicyRule, Route, RtnetlinkHandle};
 use journal::{Journal, JournalPage};
-use model::Family;
+use model::{Family, PodUid};
 use netfilter::{Firewall, FirewallOptions};
 use planner::node::{
     KernelSlots, LinkKind, NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot,
@@ -34,7 +34,7 @@ pub struct NodePath {
     pub(crate) firewall: Option<Firewall>,
     kept: Option<CachedFirewall>,
     pub(crate) journal: Journal,
-    pub(crate) located: BTreeMap<String, LocatedPod>,
+    pub(crate) located: BTreeMap<PodUid, LocatedPod>,
     pub(crate) slots: [Option<ZtunnelInstance>; 2],
     netns_directory: PathBuf,
 }
@@ -69,16 +69,16 @@ impl NodePath {
     ///
     /// # Errors
     /// It is not there, or hangs on the node in a way that cannot be captured.
-    pub fn locate(&mut self, uid: &str, ips: &[IpAddr], dns: bool) -> Result<ZtunnelInstance, Error> {
+    pub fn locate(&mut self, uid: &PodUid, ips: &[IpAddr], dns: bool) -> Result<ZtunnelInstance, Error> {
         let located = locate::locate(&mut self.net, ips, &self.netns_directory)?;
         let generation = ZtunnelInstance {
-            uid: uid.to_owned(),
+            uid: uid.clone(),
             veth: located.veth.clone(),
             uplink: located.uplink.clone(),
             ips: ips.to_vec(),
             dns,
         };
-        self.located.insert(uid.to_owned(), located);
+        self.located.insert(uid.clone(), located);
         Ok(generation)
     }
 

@@ -5,7 +5,7 @@ mod trim;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Namespace, Pod, PodName};
+use model::{Namespace, Pod, PodName, PodUid};
 
 use crate::inpod::InPodAnnotations;
 
@@ -23,7 +23,7 @@ pub enum Fact {
         /// Its name, which a successor may have by now.
         name: PodName,
         /// The UID that it had.
-        uid: String,
+        uid: PodUid,
     },
     /// These are all namespaces.
     Namespaces(Vec<Namespace>),

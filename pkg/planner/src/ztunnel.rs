@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use model::{Pod, PodName};
+use model::{Pod, PodName, PodUid};
 
 use crate::facts::FactIndex;
 
@@ -43,7 +43,7 @@ impl ZtunnelSelector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelCandidate {
     /// Its UID.
-    pub uid: String,
+    pub uid: PodUid,
     /// Namespace and name.
     pub name: PodName,
     /// All of its addresses.

@@ -194,7 +194,7 @@ fn dns_is_captured_if_the_first_word_on_it_is_literally_true() {
 fn candidate() -> impl Strategy<Value = ZtunnelCandidate> {
     ("[a-c]", "[0-2]", any::<(bool, bool, bool)>()).prop_map(|(uid, created, (ready, terminating, ip))| {
         ZtunnelCandidate {
-            uid,
+            uid: uid.into(),
             created,
             ready,
             terminating,

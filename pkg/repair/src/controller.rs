@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use kubeio::{ApiErrorKind, Collection, KubeClient, ListEvent};
-use model::{Pod, PodName};
+use model::{Pod, PodName, PodUid};
 use retry::LastError;
 use tokio::{
     sync::mpsc::Sender,
@@ -56,7 +56,7 @@ pub struct RepairEvent {
     /// The pod.
     pub name: PodName,
     /// Its UID.
-    pub uid: String,
+    pub uid: PodUid,
     /// It did not work, or cannot.
     pub is_warning: bool,
     /// One word in CamelCase.
@@ -152,33 +152,33 @@ impl RepairController {
         match attempt {
             Attempt::Done { reason, message } => {
                 self.metrics.count(mode, "success");
-                info!(target: "repair", %namespace, pod = %name, uid = pod.uid, action = mode.code(), done = message, "broken pod handled");
+                info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, action = mode.code(), done = message, "broken pod handled");
                 self.tell(task, false, reason, message).await;
                 RepairOutcome::Done
             }
             Attempt::Unchanged => {
                 if !task.is_recheck {
                     self.metrics.count(mode, "skip");
-                    info!(target: "repair", %namespace, pod = %name, uid = pod.uid, "broken pod needs no repair any more");
+                    info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, "broken pod needs no repair any more");
                 }
                 RepairOutcome::Skipped
             }
             Attempt::Skipped { message } => {
                 if !task.is_recheck {
                     self.metrics.count(mode, "skip");
-                    info!(target: "repair", %namespace, pod = %name, uid = pod.uid, why = message, "broken pod skipped");
+                    info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, why = message, "broken pod skipped");
                     self.tell(task, true, "RepairSkipped", message).await;
                 }
                 RepairOutcome::Skipped
             }
             Attempt::Failed { message } => {
                 self.metrics.count(mode, "fail");
-                warn!(target: "repair", %namespace, pod = %name, uid = pod.uid, error = message, "cannot repair broken pod");
+                warn!(target: "repair", %namespace, pod = %name, uid = %pod.uid, error = message, "cannot repair broken pod");
                 self.tell(task, true, "RepairFailed", message).await;
                 RepairOutcome::Failed
             }
             Attempt::Gone => {
-                debug!(target: "repair", %namespace, pod = %name, uid = pod.uid, "broken pod is gone");
+                debug!(target: "repair", %namespace, pod = %name, uid = %pod.uid, "broken pod is gone");
                 RepairOutcome::Gone
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kubeio::Versioned;
-use model::PodName;
+use model::{PodName, PodUid};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 
 /// A pod as it was observed: small, because every pod of the node is one.
@@ -12,7 +12,7 @@ pub struct ObservedPod {
     /// Namespace and name.
     pub name: PodName,
     /// Its UID.
-    pub uid: String,
+    pub uid: PodUid,
     /// Its version: whoever changes it names the one that was seen.
     pub version: String,
     /// It is being deleted.
@@ -96,7 +96,7 @@ struct PodObject {
 struct Metadata {
     name: String,
     namespace: String,
-    uid: String,
+    uid: PodUid,
     resource_version: String,
     deletion_timestamp: Option<IgnoredAny>,
     #[serde(deserialize_with = "null_is_empty")]

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::IpAddr};
 
+use model::PodUid;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{Comparison, OfFamily, StateDifference};
@@ -65,7 +66,7 @@ pub struct SetMember {
     /// The address.
     pub ip: IpAddr,
     /// The UID of its pod, which is its comment in the set; `None`: the kernel shows none.
-    pub uid: Option<String>,
+    pub uid: Option<PodUid>,
 }
 
 /// A policy rule.

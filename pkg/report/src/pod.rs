@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use model::PodUid;
 use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,7 @@ pub struct PodState {
     /// Its name.
     pub name: String,
     /// Its UID; empty: nobody says.
-    pub uid: String,
+    pub uid: PodUid,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
     /// `Pending`, `Running`, `Succeeded`, `Failed`; empty: nobody says.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use model::PodUid;
 use pod_status::RedirectionMode;
 use serde::{Deserialize, Serialize};
 
@@ -135,7 +136,7 @@ pub struct ZtunnelState {
     /// Its name.
     pub name: String,
     /// Its UID.
-    pub uid: String,
+    pub uid: PodUid,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
     /// The API says that it is ready.

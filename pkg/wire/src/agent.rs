@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use model::{Namespace, Pod};
+use model::{ContainerId, Namespace, Pod, PodUid};
 use serde::{Deserialize, Serialize};
 
 /// The longest line of a request that is read, in bytes.
@@ -39,16 +39,16 @@ pub struct AgentRequest {
     pub name: String,
     /// The pod's UID, where the runtime says it.
     #[serde(default)]
-    pub uid: String,
+    pub uid: PodUid,
     /// `CNI_CONTAINERID`.
     #[serde(default)]
-    pub container: String,
+    pub container: ContainerId,
     /// The addresses of the pod's interface.
     #[serde(default)]
     pub ips: Vec<IpAddr>,
     /// Containers that there still are, for [`CniVerb::Gc`].
     #[serde(default)]
-    pub attachments: Vec<String>,
+    pub attachments: Vec<ContainerId>,
 }
 
 impl AgentRequest {
@@ -59,8 +59,8 @@ impl AgentRequest {
             verb,
             namespace: String::new(),
             name: String::new(),
-            uid: String::new(),
-            container: String::new(),
+            uid: PodUid::default(),
+            container: ContainerId::default(),
             ips: Vec::new(),
             attachments: Vec::new(),
         }

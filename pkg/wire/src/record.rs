@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use model::Pod;
+use model::{ContainerId, Pod, PodUid};
 use serde::{Deserialize, Serialize};
 
 /// Name of the file beside the sockets in which the plugin notes since when the API server has refused its credential: one
@@ -38,9 +38,9 @@ pub struct PodRecord {
     pub name: String,
     /// Its UID, where the runtime says it.
     #[serde(default)]
-    pub uid: String,
+    pub uid: PodUid,
     /// `CNI_CONTAINERID`.
-    pub container: String,
+    pub container: ContainerId,
     /// `CNI_NETNS`, as the runtime says it.
     #[serde(default)]
     pub netns: String,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime};
 
+use model::PodUid;
 use netns::NetnsId;
 
 use crate::{ledger::WantedWorkload, peer::ZtunnelPeer, plan::RequestStep};
@@ -21,7 +22,7 @@ pub(crate) struct ZtunnelConnection {
     /// What is put after this revision goes before everything else.
     pub(crate) fresh_after: u64,
     /// By UID. Whoever is missing has never been acked, or has been taken back.
-    pub(crate) acked: BTreeMap<String, AckedWorkload>,
+    pub(crate) acked: BTreeMap<PodUid, AckedWorkload>,
     /// Wakes its thread.
     event: OwnedFd,
 }
@@ -81,7 +82,7 @@ impl ZtunnelConnection {
     }
 
     /// It has refused the workload when it was last acked.
-    pub(crate) fn refuses(&self, uid: &str) -> bool {
+    pub(crate) fn refuses(&self, uid: &PodUid) -> bool {
         self.acked.get(uid).is_some_and(|acked| acked.refusal.is_some())
     }
 
@@ -110,7 +111,7 @@ impl ZtunnelConnection {
 
     fn note_add(
         &mut self,
-        uid: String,
+        uid: PodUid,
         revision: u64,
         netns: NetnsId,
         error: Option<&str>,

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use model::PodUid;
 use netns::NetnsId;
 use tracing::warn;
 
@@ -30,7 +31,7 @@ pub enum ZdsEvent {
     /// A ztunnel serves the workload; told by the first that does, and again by the newest.
     Accepted {
         /// UID of the pod.
-        uid: String,
+        uid: PodUid,
         /// Its network namespace.
         netns: NetnsId,
     },
@@ -38,7 +39,7 @@ pub enum ZdsEvent {
     /// the error is another one, and after each put.
     Refused {
         /// UID of the pod.
-        uid: String,
+        uid: PodUid,
         /// Its network namespace.
         netns: NetnsId,
         /// In ztunnel's words.
@@ -109,7 +110,7 @@ impl Hub {
     /// Since when a ztunnel waits for the end of its snapshot, and the UID of its pod, if it is known; `None`: none does. One
     /// that dials again and again waits since its first connection.
     #[must_use]
-    pub fn unsynced(&self) -> Option<(Instant, Option<String>)> {
+    pub fn unsynced(&self) -> Option<(Instant, Option<PodUid>)> {
         self.ledger().unsynced(Instant::now())
     }
 
@@ -120,7 +121,7 @@ impl Hub {
     }
 
     /// Wants a workload no more. Every ztunnel that was told of it is told that.
-    pub fn remove(&self, uid: &str) {
+    pub fn remove(&self, uid: &PodUid) {
         self.ledger().remove(uid);
     }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime};
 
+use model::PodUid;
+
 use crate::{
     Workload, ZdsEvent,
     connection_state::ZtunnelConnection,
@@ -18,7 +20,7 @@ pub(crate) struct WorkloadLedger {
     /// Whether ztunnels are acked anything.
     pub(crate) open: bool,
     /// By UID.
-    pub(crate) wanted: BTreeMap<String, WantedWorkload>,
+    pub(crate) wanted: BTreeMap<PodUid, WantedWorkload>,
     /// In the order of their hellos.
     pub(crate) connections: BTreeMap<u64, ZtunnelConnection>,
     /// The node's ztunnel pods, as the API shows them.
@@ -39,7 +41,7 @@ pub(crate) struct WantedWorkload {
 }
 
 impl WantedWorkload {
-    fn uid(&self) -> String {
+    fn uid(&self) -> PodUid {
         self.workload.uid.clone()
     }
 }
@@ -58,11 +60,11 @@ impl WorkloadLedger {
     }
 
     /// By the newest ztunnel.
-    fn is_refused(&self, uid: &str) -> bool {
+    fn is_refused(&self, uid: &PodUid) -> bool {
         self.newest().is_some_and(|(_, newest)| newest.refuses(uid))
     }
 
-    pub(crate) fn remove(&mut self, uid: &str) {
+    pub(crate) fn remove(&mut self, uid: &PodUid) {
         if self.wanted.remove(uid).is_some() {
             self.wake_all();
         }
@@ -110,7 +112,7 @@ impl WorkloadLedger {
     pub(crate) fn leave(&mut self, id: u64) -> Vec<ZdsEvent> {
         let Some(gone) = self.connections.get(&id) else { return Vec::new() };
         self.unsynced.left(&gone.peer, Instant::now());
-        let served: Vec<String> =
+        let served: Vec<PodUid> =
             self.wanted.values().filter(|wanted| gone.serves(wanted)).map(|wanted| wanted.uid()).collect();
         self.changing_newest(|ledger| drop(ledger.connections.remove(&id)));
         served.iter().filter_map(|uid| self.refusal(uid)).collect()
@@ -174,7 +176,7 @@ impl WorkloadLedger {
 
     /// That nobody serves a workload, and nobody is about to: the newest has refused it, and so has everybody else who was
     /// acked.
-    fn refusal(&self, uid: &str) -> Option<ZdsEvent> {
+    fn refusal(&self, uid: &PodUid) -> Option<ZdsEvent> {
         let wanted = self.wanted.get(uid)?;
         let netns = wanted.workload.netns.as_ref()?.id();
         let (_, newest) = self.newest()?;
@@ -182,7 +184,7 @@ impl WorkloadLedger {
         let is_coming =
             |id: &u64, connection: &ZtunnelConnection| connection.lacks(wanted) && self.is_for(*id, wanted);
         let is_open = self.is_served(wanted) || self.connections.iter().any(|(id, one)| is_coming(id, one));
-        (!is_open).then(|| ZdsEvent::Refused { uid: uid.to_owned(), netns, error: refusal.error.clone() })
+        (!is_open).then(|| ZdsEvent::Refused { uid: uid.clone(), netns, error: refusal.error.clone() })
     }
 
     /// Notes that a ztunnel acknowledged a request, and tells what the agent should know of that.
@@ -216,7 +218,7 @@ impl WorkloadLedger {
         (is_newest || !was_served).then_some(ZdsEvent::Accepted { uid, netns })
     }
 
-    fn is_served_by_another(&self, id: u64, uid: &str) -> bool {
+    fn is_served_by_another(&self, id: u64, uid: &PodUid) -> bool {
         let Some(wanted) = self.wanted.get(uid) else { return false };
         self.connections.iter().any(|(other, connection)| *other != id && connection.serves(wanted))
     }
@@ -234,7 +236,7 @@ impl WorkloadLedger {
     }
 
     /// Since when a ztunnel that is connected, or was a moment ago, waits for the end of its snapshot; and its pod's UID.
-    pub(crate) fn unsynced(&mut self, now: Instant) -> Option<(Instant, Option<String>)> {
+    pub(crate) fn unsynced(&mut self, now: Instant) -> Option<(Instant, Option<PodUid>)> {
         let connected = self.connections.values().map(|connection| &connection.peer);
         self.unsynced.longest(now, connected).filter(|_| self.open)
     }

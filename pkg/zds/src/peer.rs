@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
+use model::PodUid;
+
 /// A ztunnel pod of the node, as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelPod {
     /// Its UID.
-    pub uid: String,
+    pub uid: PodUid,
     /// `metadata.creationTimestamp`.
     pub created: String,
     /// It is being deleted.
@@ -43,7 +45,7 @@ pub(crate) enum Seniority {
 pub(crate) struct PodAge {
     created: String,
     /// Of two of the same second, always the same one.
-    uid: String,
+    uid: PodUid,
 }
 
 impl ZtunnelPeer {
@@ -83,7 +85,7 @@ mod tests {
 
     fn pod(uid: &str, created: &str, last: u8) -> ZtunnelPod {
         let ips = vec![IpAddr::from([10, 0, 0, last])];
-        ZtunnelPod { uid: uid.to_owned(), created: created.to_owned(), terminating: false, ips }
+        ZtunnelPod { uid: uid.into(), created: created.to_owned(), terminating: false, ips }
     }
 
     fn peer(last: u8) -> ZtunnelPeer {

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use model::PodUid;
 use netns::{Netns, NetnsId};
 use prost::Message as _;
 
@@ -27,9 +28,9 @@ pub(crate) enum NextAction {
 /// What a request means, to be noted when it was acknowledged.
 #[derive(Debug)]
 pub(crate) enum RequestStep {
-    Add { uid: String, revision: u64, netns: NetnsId },
-    Keep { uid: String, revision: u64 },
-    Del { uid: String },
+    Add { uid: PodUid, revision: u64, netns: NetnsId },
+    Keep { uid: PodUid, revision: u64 },
+    Del { uid: PodUid },
     SnapshotSent,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct ZdsRequest {
 
 impl RequestStep {
     /// Which workload was to be served: UID, revision, network namespace.
-    pub(crate) fn subject(&self) -> Option<(String, u64, NetnsId)> {
+    pub(crate) fn subject(&self) -> Option<(PodUid, u64, NetnsId)> {
         match self {
             RequestStep::Add { uid, revision, netns } => Some((uid.clone(), *revision, *netns)),
             _ => None,
@@ -71,19 +72,19 @@ impl ZdsRequest {
         Self::new(RequestStep::SnapshotSent, RequestPayload::SnapshotSent(SnapshotSent {}))
     }
 
-    fn del(uid: &str) -> Self {
-        let message = DelWorkload { uid: uid.to_owned() };
-        Self::new(RequestStep::Del { uid: uid.to_owned() }, RequestPayload::Del(message))
+    fn del(uid: &PodUid) -> Self {
+        let message = DelWorkload { uid: uid.to_string() };
+        Self::new(RequestStep::Del { uid: uid.clone() }, RequestPayload::Del(message))
     }
 
     /// To serve a workload, or to keep it when its network namespace is not known.
     fn wanted(wanted: &WantedWorkload) -> Self {
         let (workload, revision, uid) = (&wanted.workload, wanted.revision, wanted.workload.uid.clone());
         let Some(netns) = &workload.netns else {
-            let message = KeepWorkload { uid: uid.clone() };
+            let message = KeepWorkload { uid: uid.to_string() };
             return Self::new(RequestStep::Keep { uid, revision }, RequestPayload::Keep(message));
         };
-        let message = AddWorkload { uid: uid.clone(), workload_info: Some(workload.info()) };
+        let message = AddWorkload { uid: uid.to_string(), workload_info: Some(workload.info()) };
         let step = RequestStep::Add { uid, revision, netns: netns.id() };
         Self { netns: Some(Arc::clone(netns)), ..Self::new(step, RequestPayload::Add(message)) }
     }
@@ -117,7 +118,7 @@ impl WorkloadLedger {
 
     /// One that was acked and is not wanted any more, or not as it is and not by this one.
     fn unwanted(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
-        let is_unwanted = |uid: &str, acked| {
+        let is_unwanted = |uid: &PodUid, acked| {
             let wanted = self.wanted.get(uid);
             wanted.is_none_or(|wanted| has_moved(acked, wanted) && !self.is_for(id, wanted))
         };

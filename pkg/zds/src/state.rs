@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use model::PodUid;
 use netns::NetnsId;
 
 use crate::connection_state::{AckedWorkload, ZtunnelConnection};
@@ -16,7 +17,7 @@ pub struct ZdsState {
     /// In the order of their hellos.
     pub connections: Vec<ConnectionState>,
     /// What is wanted, by UID.
-    pub workloads: BTreeMap<String, WorkloadState>,
+    pub workloads: BTreeMap<PodUid, WorkloadState>,
 }
 
 /// A connected ztunnel.
@@ -31,7 +32,7 @@ pub struct ConnectionState {
     /// How many workloads it has accepted or keeps.
     pub acknowledged: usize,
     /// UID of its pod; `None`: it is not known in which one it runs.
-    pub pod: Option<String>,
+    pub pod: Option<PodUid>,
     /// It counts as the newest, which is acked what comes.
     pub newest: bool,
 }
@@ -70,7 +71,7 @@ impl WorkloadLedger {
     pub(crate) fn state(&self) -> ZdsState {
         let newest = self.newest().map(|(_, newest)| newest);
         let workload =
-            |(uid, wanted): (&String, &WantedWorkload)| (uid.clone(), self.workload_state(wanted, newest));
+            |(uid, wanted): (&PodUid, &WantedWorkload)| (uid.clone(), self.workload_state(wanted, newest));
         ZdsState {
             open: self.open,
             connections: self.connections.iter().map(|(id, one)| self.connection_state(*id, one)).collect(),

@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use model::PodUid;
+
 use crate::peer::ZtunnelPeer;
 
 /// A ztunnel that dialled again after this time is not the one that left: its longest back-off is 15 s.
@@ -21,7 +23,7 @@ pub(crate) struct UnsyncedZtunnels(BTreeMap<Vec<IpAddr>, UnsyncedEntry>);
 struct UnsyncedEntry {
     since: Instant,
     /// UID of its pod, as far as it was known when it left.
-    pod: Option<String>,
+    pod: Option<PodUid>,
     /// When it left; `None`: it is connected.
     left: Option<Instant>,
 }
@@ -53,7 +55,7 @@ impl UnsyncedZtunnels {
         &mut self,
         now: Instant,
         mut connected: impl Iterator<Item = &'a ZtunnelPeer>,
-    ) -> Option<(Instant, Option<String>)> {
+    ) -> Option<(Instant, Option<PodUid>)> {
         self.forget(now);
         let (addresses, entry) = self.0.iter().min_by_key(|(_, entry)| entry.since)?;
         let peer = connected.find(|peer| key(peer) == *addresses);

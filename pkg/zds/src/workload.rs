@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use model::PodUid;
 use netns::Netns;
 
 use crate::message::WorkloadInfo;
@@ -10,7 +11,7 @@ use crate::message::WorkloadInfo;
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// UID of the pod.
-    pub uid: String,
+    pub uid: PodUid,
     /// Its name.
     pub name: String,
     /// Its namespace.

@@ -164,7 +164,7 @@ fn address(last: u8) -> IpAddr {
 /// A ztunnel pod that was created on this day.
 fn pod(last: u8, day: u8) -> ZtunnelPod {
     ZtunnelPod {
-        uid: format!("ztunnel-{last}"),
+        uid: format!("ztunnel-{last}").into(),
         created: format!("2026-01-{day:02}T00:00:00Z"),
         terminating: false,
         ips: vec![address(last)],
@@ -174,7 +174,7 @@ fn pod(last: u8, day: u8) -> ZtunnelPod {
 /// A workload in this network namespace.
 fn workload(uid: &str, number: impl Into<Option<usize>>) -> Workload {
     Workload {
-        uid: uid.to_owned(),
+        uid: uid.into(),
         name: format!("pod-{uid}"),
         namespace: "ns".to_owned(),
         service_account: "sa".to_owned(),
@@ -196,9 +196,9 @@ fn keep(uid: &str) -> Asked {
 }
 
 fn accepted(uid: &str, number: usize) -> ZdsEvent {
-    ZdsEvent::Accepted { uid: uid.to_owned(), netns: id(number) }
+    ZdsEvent::Accepted { uid: uid.into(), netns: id(number) }
 }
 
 fn refused(uid: &str, number: usize, error: &str) -> ZdsEvent {
-    ZdsEvent::Refused { uid: uid.to_owned(), netns: id(number), error: error.to_owned() }
+    ZdsEvent::Refused { uid: uid.into(), netns: id(number), error: error.to_owned() }
 }

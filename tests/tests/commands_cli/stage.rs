@@ -104,7 +104,7 @@ pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodStat
     PodState {
         namespace: namespace.into(),
         name: name.into(),
-        uid: format!("uid-{name}"),
+        uid: format!("uid-{name}").into(),
         ips: vec!["10.0.0.7".parse().unwrap()],
         phase: "Running".into(),
         capture,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kit::ApiServer;
 use kubeio::{ApiErrorKind, KubeClient};
-use model::PodName;
+use model::{PodName, PodUid};
 use serde_json::{Value, json};
 
 use super::scene::{Credential, run};
@@ -26,12 +26,12 @@ fn it_is_set_and_removed_on_the_pod_of_this_uid_only() {
     let credential = Credential::new(&token, api.ca_pem());
     let mut pod = ApiServer::pod("annotated", "web");
     pod["metadata"]["annotations"]["other"] = json!("stays");
-    let uid = |stored: Value| stored["metadata"]["uid"].as_str().unwrap().to_owned();
+    let uid = |stored: Value| PodUid::from(stored["metadata"]["uid"].as_str().unwrap());
     let first = uid(api.create_pod(&pod));
     let name = PodName { namespace: "annotated".into(), name: "web".into() };
     run(async {
         let client = KubeClient::new(&credential.connection("https://127.0.0.1:6443")).unwrap();
-        let annotate = |uid: String, value| {
+        let annotate = |uid: PodUid, value| {
             let (client, name) = (client.clone(), name.clone());
             async move { client.annotate_pod_status(&name, &uid, KEY, value).await }
         };

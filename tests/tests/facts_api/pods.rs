@@ -55,7 +55,7 @@ fn pods_of_this_node_are_told_from_first_to_last() {
 
     api.admin().delete(path);
     follower.wait_for_pods("its end", &[uid(&second)]);
-    let gone = Fact::PodGone { name: name.clone(), uid: uid(&first).to_owned() };
+    let gone = Fact::PodGone { name: name.clone(), uid: uid(&first).into() };
     assert!(follower.told.contains(&gone), "{:#?}", follower.told);
     // The same name, another pod, and one that is bound only now.
     let successor = api.create_pod(&pod("facts", "a", "facts-1"));

@@ -6,7 +6,7 @@ use std::{
 };
 
 use inpod::CaptureReport;
-use model::{PodName, Reason};
+use model::{PodName, PodUid, Reason};
 use netns::NetnsId;
 use pod_status::lifecycle::{PodEvent, RulesState};
 use tracing::{debug, info, warn};
@@ -74,7 +74,7 @@ impl InPodCapture {
         }
     }
 
-    fn note_captured(&self, core: &mut AgentState, uid: &str, result: &Result<CaptureReport, String>) {
+    fn note_captured(&self, core: &mut AgentState, uid: &PodUid, result: &Result<CaptureReport, String>) {
         let is_awaited =
             self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.lifecycle.is_awaited());
         let cause = if is_awaited { "ADD" } else { "joined the mesh" };
@@ -88,7 +88,7 @@ impl InPodCapture {
         }
     }
 
-    fn note_looked(&self, core: &mut AgentState, uid: &str, result: &Result<RulesCheck, String>) {
+    fn note_looked(&self, core: &mut AgentState, uid: &PodUid, result: &Result<RulesCheck, String>) {
         match result {
             Ok(look) if look.repaired.is_empty() => {}
             Ok(look) => {
@@ -100,7 +100,7 @@ impl InPodCapture {
     }
 
     /// Remembers work on a pod, which ends now.
-    fn note(&self, core: &mut AgentState, uid: &str, cause: &str, what: &str, done: Result<(), &str>) {
+    fn note(&self, core: &mut AgentState, uid: &PodUid, cause: &str, what: &str, done: Result<(), &str>) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             let (pod, took) = (Some(enrolled_pod.name.to_string()), enrolled_pod.begun.elapsed());
             core.history.note(HistoryEntry {
@@ -114,7 +114,7 @@ impl InPodCapture {
     }
 
     /// Remembers what ztunnel said; how long that took it nobody knows.
-    fn note_said(&self, core: &mut AgentState, uid: &str, what: &str, done: Result<(), &str>) {
+    fn note_said(&self, core: &mut AgentState, uid: &PodUid, what: &str, done: Result<(), &str>) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             note_ztunnel(core, Some(enrolled_pod.name.to_string()), what, done);
         }
@@ -123,7 +123,7 @@ impl InPodCapture {
     /// Most looks show what was seen before; and with the rules of a pod that an ADD waits for, ztunnel comes next, whose
     /// answer is not to wait for a turn.
     fn is_nothing_new(&self, done: &JobResult) -> bool {
-        let of = |uid: &String, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
+        let of = |uid: &PodUid, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
         match done {
             JobResult::Looked { uid, result: Ok(look), .. } => {
                 let is_verified = |pod: &EnrolledPod| pod.lifecycle.rules() == RulesState::Verified;
@@ -164,7 +164,7 @@ impl InPodCapture {
         self.metrics.ztunnels(number, synced);
     }
 
-    fn captured(&mut self, uid: &str, netns: NetnsId, result: Result<CaptureReport, String>) {
+    fn captured(&mut self, uid: &PodUid, netns: NetnsId, result: Result<CaptureReport, String>) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         self.metrics.step("capture pod", result.is_ok());
         let PodName { namespace, name } = &enrolled_pod.name;
@@ -190,7 +190,7 @@ impl InPodCapture {
     }
 
     /// Whether rules of other components precede ours that did not before, or no longer do.
-    fn looked(&mut self, uid: &str, netns: NetnsId, result: Result<RulesCheck, String>) -> bool {
+    fn looked(&mut self, uid: &PodUid, netns: NetnsId, result: Result<RulesCheck, String>) -> bool {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
         let mut differs = false;
         let PodName { namespace, name } = &enrolled_pod.name;
@@ -219,7 +219,7 @@ impl InPodCapture {
         differs
     }
 
-    fn released(&mut self, uid: &str, result: Result<Vec<String>, String>) {
+    fn released(&mut self, uid: &PodUid, result: Result<Vec<String>, String>) {
         let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
         self.metrics.step("release pod", result.is_ok());
         let PodName { namespace, name } = &enrolled_pod.name;
@@ -236,7 +236,7 @@ impl InPodCapture {
         self.handle(uid, PodEvent::Released(result.map(drop).map_err(Reason::from)));
     }
 
-    fn refused(&mut self, uid: &str, netns: NetnsId, error: &str) {
+    fn refused(&mut self, uid: &PodUid, netns: NetnsId, error: &str) {
         let here = self.enrolled.get(uid).filter(|enrolled_pod| enrolled_pod.id() == Some(netns));
         let Some(enrolled_pod) = here else { return };
         let why = format!("ztunnel refused it: {error}");

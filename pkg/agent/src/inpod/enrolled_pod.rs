@@ -7,7 +7,7 @@ use std::{
 };
 
 use inpod::PodRulesSnapshot;
-use model::{NetworkPrivilege, Pod, PodName};
+use model::{ContainerId, NetworkPrivilege, Pod, PodName, PodUid};
 use netns::{Netns, NetnsId};
 use pod_status::{
     Evidence, PodLife,
@@ -23,13 +23,13 @@ pub(super) struct EnrolledPod {
     pub(super) name: PodName,
     pub(super) service_account: String,
     /// UIDs by which its processes are known.
-    pub(super) uids: Vec<String>,
+    pub(super) uids: Vec<PodUid>,
     pub(super) ips: Vec<IpAddr>,
     pub(super) options: rules::inpod::PodOptions,
     /// What it may do to its own network namespace.
     pub(super) privilege: NetworkPrivilege,
     /// The container of its last ADD; empty if its namespace was found.
-    pub(super) container: String,
+    pub(super) container: ContainerId,
     /// Its network namespace, which [`Self::lifecycle`] knows by what identifies it.
     pub(super) netns: Option<Arc<Netns>>,
     /// How far it is.
@@ -59,7 +59,7 @@ impl EnrolledPod {
             ips: pod.status.ips(),
             options,
             privilege: pod.network_privilege(),
-            container: String::new(),
+            container: ContainerId::default(),
             netns: None,
             lifecycle: Lifecycle::new(annotation, now),
             begun: Instant::now(),
@@ -94,13 +94,13 @@ impl EnrolledPod {
     }
 
     /// Whether it ends with a container.
-    pub(super) fn ends_with(&self, container: &str) -> bool {
-        self.container == container || self.container.is_empty()
+    pub(super) fn ends_with(&self, container: &ContainerId) -> bool {
+        self.container == *container || self.container.is_empty()
     }
 
-    pub(super) fn workload(&self, uid: &str) -> Workload {
+    pub(super) fn workload(&self, uid: &PodUid) -> Workload {
         Workload {
-            uid: uid.to_owned(),
+            uid: uid.clone(),
             name: self.name.name.clone(),
             namespace: self.name.namespace.clone(),
             service_account: self.service_account.clone(),

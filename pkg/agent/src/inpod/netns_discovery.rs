@@ -6,7 +6,7 @@ use std::{
 };
 
 use inpod::{NetnsMatch, NetnsQuery};
-use model::Pod;
+use model::{Pod, PodUid};
 use planner::{AmbientStanding, SkipReason};
 use pod_status::lifecycle::PodEvent;
 use retry::{Attempts, Backoff};
@@ -112,7 +112,7 @@ impl InPodCapture {
 
     /// These pods belong to the mesh, and neither an ADD nor the API has told where they are. One that starts just now
     /// will have an ADD in a moment; of another the plugin may have noted its ADD, or be about to.
-    pub(super) fn set_without_netns(&mut self, uids: BTreeSet<String>) {
+    pub(super) fn set_without_netns(&mut self, uids: BTreeSet<PodUid>) {
         if !uids.is_subset(&self.unplaced) {
             self.records.within(SOON, self.unplaced.is_empty());
         }
@@ -155,7 +155,7 @@ impl InPodCapture {
         self.unplaced.retain(|uid| !self.enrolled.contains_key(uid));
     }
 
-    fn found_one(&mut self, core: &AgentState, uid: &str, found: NetnsMatch) {
+    fn found_one(&mut self, core: &AgentState, uid: &PodUid, found: NetnsMatch) {
         let NetnsMatch { netns, others, captured } = found;
         if captured && !self.enrolled.contains_key(uid) {
             self.left_meanwhile(core, uid);
@@ -186,7 +186,7 @@ fn suspects(core: &AgentState) -> impl Iterator<Item = &Pod> {
     core.index.pods().filter(out)
 }
 
-fn sought_anew(pod: &Pod) -> (String, NetnsQuery) {
+fn sought_anew(pod: &Pod) -> (PodUid, NetnsQuery) {
     let sought = NetnsQuery { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
     (pod.metadata.uid.clone(), sought)
 }

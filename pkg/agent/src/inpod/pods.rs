@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Instant};
 
-use model::{Pod, PodName};
+use model::{ContainerId, Pod, PodName, PodUid};
 use netns::{Netns, NetnsId};
 use planner::{AmbientStanding, ambient::AMBIENT_REDIRECTION, inpod::InPodAnnotations};
 use pod_status::lifecycle::{AgentTime, PodAction, PodEvent};
@@ -18,7 +18,7 @@ impl InPodCapture {
     }
 
     /// Something has happened to a pod: does what follows.
-    pub(super) fn handle(&mut self, uid: &str, event: PodEvent<NetnsId>) {
+    pub(super) fn handle(&mut self, uid: &PodUid, event: PodEvent<NetnsId>) {
         let now = self.now();
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         for action in enrolled_pod.lifecycle.handle(event, now) {
@@ -27,7 +27,7 @@ impl InPodCapture {
     }
 
     /// Does what there is to do for a pod.
-    pub(super) fn perform(&mut self, uid: &str, action: PodAction) {
+    pub(super) fn perform(&mut self, uid: &PodUid, action: PodAction) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         let PodName { namespace, name } = &enrolled_pod.name;
         match action {
@@ -43,7 +43,7 @@ impl InPodCapture {
             }
             PodAction::Moved => {
                 info!(target: "ambient", %namespace, pod = %name, "pod has another network namespace; capturing it again");
-                enrolled_pod.container.clear();
+                enrolled_pod.container = ContainerId::default();
                 self.metrics.repaired("namespace");
             }
             PodAction::Announce => info!(target: "ambient", %namespace, pod = %name, "pod captured"),
@@ -52,12 +52,12 @@ impl InPodCapture {
     }
 
     /// Has a worker do something in a pod's namespace.
-    fn start(&mut self, uid: &str, action: &PodAction) {
+    fn start(&mut self, uid: &PodUid, action: &PodAction) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         let Some(netns) = enrolled_pod.netns.clone() else { return };
         enrolled_pod.begun = Instant::now();
         let urgent = *action == PodAction::Capture && enrolled_pod.lifecycle.is_awaited();
-        let (uid, pod, before) = (uid.to_owned(), enrolled_pod.options.clone(), enrolled_pod.seen.clone());
+        let (uid, pod, before) = (uid.clone(), enrolled_pod.options.clone(), enrolled_pod.seen.clone());
         let job = match action {
             PodAction::Release => CaptureJob::Release { uid, netns },
             PodAction::Observe => CaptureJob::Look { uid, netns, pod, before },
@@ -119,8 +119,8 @@ impl InPodCapture {
     }
 
     /// A pod outside of the mesh has rules of ours: it left while no agent was here.
-    pub(super) fn left_meanwhile(&mut self, core: &AgentState, uid: &str) {
-        let pod = core.index.pods().find(|pod| pod.metadata.uid == uid);
+    pub(super) fn left_meanwhile(&mut self, core: &AgentState, uid: &PodUid) {
+        let pod = core.index.pods().find(|pod| pod.metadata.uid == *uid);
         if let Some(pod) = pod.filter(|pod| matches!(core.standing(pod), AmbientStanding::Out(_))) {
             self.enrolled_pod_of(core, pod);
             self.handle(uid, PodEvent::LeftMeanwhile);
@@ -128,7 +128,7 @@ impl InPodCapture {
     }
 
     /// A pod that has ended: its rules went with its namespace.
-    pub(super) fn forget(&mut self, uid: &str, why: &str) {
+    pub(super) fn forget(&mut self, uid: &PodUid, why: &str) {
         let Some(mut enrolled_pod) = self.enrolled.remove(uid) else { return };
         enrolled_pod.answer(&Err(why.to_owned()));
         self.hub.remove(uid);
@@ -137,7 +137,7 @@ impl InPodCapture {
 
     /// All pods are captured in another way from now on.
     pub(crate) fn forget_all(&mut self) {
-        let uids: Vec<String> = self.enrolled.keys().cloned().collect();
+        let uids: Vec<PodUid> = self.enrolled.keys().cloned().collect();
         uids.iter().for_each(|uid| self.forget(uid, "it is captured in another way"));
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::Family;
+use model::{Family, PodUid};
 use planner::{AmbientStanding, SkipReason, node::MemberAddresses, ztunnel};
 use pod_status::{
     Evidence, RulesEvidence,
@@ -133,7 +133,7 @@ impl InPodCapture {
         let (mut known, mut unplaced) = (BTreeSet::new(), BTreeSet::new());
         for pod in core.index.pods() {
             let uid = &pod.metadata.uid;
-            known.insert(uid.as_str());
+            known.insert(uid);
             match core.standing(pod) {
                 AmbientStanding::Member { ips, .. } => self.pod_joined(core, pod, ips),
                 // Its address, or its namespace's labels, may be told later.
@@ -145,8 +145,8 @@ impl InPodCapture {
                 AmbientStanding::Out(reason) => self.pod_left(core, pod, &reason.to_string()),
             }
         }
-        let gone = |uid: &String| !known.contains(uid.as_str()) && !core.ledger.is_expected(uid);
-        let gone: Vec<String> = self.enrolled.keys().filter(|uid| gone(uid)).cloned().collect();
+        let gone = |uid: &PodUid| !known.contains(uid) && !core.ledger.is_expected(uid);
+        let gone: Vec<PodUid> = self.enrolled.keys().filter(|uid| gone(uid)).cloned().collect();
         gone.iter().for_each(|uid| self.forget(uid, "it is gone"));
         self.set_without_netns(unplaced);
     }
@@ -169,10 +169,10 @@ impl InPodCapture {
     /// Begins what can be begun.
     fn work(&mut self) {
         let now = self.now();
-        let ready = |(uid, enrolled_pod): (&String, &EnrolledPod)| {
+        let ready = |(uid, enrolled_pod): (&PodUid, &EnrolledPod)| {
             Some((uid.clone(), enrolled_pod.lifecycle.work(now)?))
         };
-        let ready: Vec<(String, PodAction)> = self.enrolled.iter().filter_map(ready).collect();
+        let ready: Vec<(PodUid, PodAction)> = self.enrolled.iter().filter_map(ready).collect();
         let mut busy = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.lifecycle.is_busy()).count();
         let next = batched(now + OBSERVE);
         for (uid, action) in ready {
@@ -191,14 +191,14 @@ impl InPodCapture {
     fn give_up(&mut self) {
         let now = self.now();
         let late = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_late(now));
-        let late: Vec<String> = late.map(|(uid, _)| uid.clone()).collect();
+        let late: Vec<PodUid> = late.map(|(uid, _)| uid.clone()).collect();
         for uid in late {
             let why = self.why_not(&uid);
             self.handle(&uid, PodEvent::Expired(why.into()));
         }
     }
 
-    fn why_not(&self, uid: &str) -> String {
+    fn why_not(&self, uid: &PodUid) -> String {
         let lifecycle = self.enrolled.get(uid).map(|enrolled_pod| &enrolled_pod.lifecycle);
         let refused = lifecycle.and_then(|lifecycle| lifecycle.refused());
         match lifecycle {

@@ -12,6 +12,7 @@ use std::{
 };
 
 use inpod::{NetnsFinder, NetnsMatch, NetnsQuery};
+use model::{ContainerId, PodUid};
 use netns::{Netns, NetnsId};
 use planner::{AmbientStanding, SkipReason};
 use pod_status::lifecycle::PodEvent;
@@ -34,7 +35,7 @@ pub(crate) struct RecordedPod {
     found: NetnsMatch,
     /// The addresses of its ADD.
     ips: Vec<IpAddr>,
-    container: String,
+    container: ContainerId,
     /// The record itself.
     file: PathBuf,
 }
@@ -51,10 +52,10 @@ impl PodRecordStore {
     pub(super) fn find(
         &self,
         finder: &NetnsFinder,
-        sought: &BTreeMap<String, NetnsQuery>,
-    ) -> BTreeMap<String, RecordedPod> {
+        sought: &BTreeMap<PodUid, NetnsQuery>,
+    ) -> BTreeMap<PodUid, RecordedPod> {
         let runtime = sought.iter().flat_map(|(uid, pod)| pod.uids.iter().map(move |known| (known, uid)));
-        let runtime: BTreeMap<&String, &String> = runtime.collect();
+        let runtime: BTreeMap<&PodUid, &PodUid> = runtime.collect();
         let mut records = records::read(&self.directory);
         records.retain(|record| record.error.is_none());
         records.sort_by(|a, b| a.at.cmp(&b.at));
@@ -80,14 +81,14 @@ impl PodRecordStore {
         }
         let found = finder.confirm(netns, if ips.is_empty() { &record.ips } else { ips })?;
         let PodRecord { container, ips, .. } = record;
-        let file = self.directory.join(&container);
+        let file = self.directory.join(container.as_str());
         Some(RecordedPod { found, ips, container, file })
     }
 }
 
 impl InPodCapture {
     /// What an ADD told an agent before this one is known from now on, as if it had been told to this one.
-    pub(super) fn inherit(&mut self, core: &mut AgentState, uid: &str, recorded: RecordedPod) {
+    pub(super) fn inherit(&mut self, core: &mut AgentState, uid: &PodUid, recorded: RecordedPod) {
         let RecordedPod { found, ips, container, file } = recorded;
         // At its DEL the plugin removes the record before it tells us. So either we have not heard of a DEL, and shall, or the
         // record is gone.
@@ -100,9 +101,9 @@ impl InPodCapture {
         if self.enrolled.get(uid).is_some_and(is_placed) {
             return;
         }
-        let Some(pod) = core.index.pods().find(|pod| pod.metadata.uid == uid) else { return };
+        let Some(pod) = core.index.pods().find(|pod| pod.metadata.uid == *uid) else { return };
         let (standing, pod) = (core.standing(pod), pod.clone());
-        let told = core.ledger.inherited(&container, PodAttachment { uid: uid.to_owned(), ips });
+        let told = core.ledger.inherited(&container, PodAttachment { uid: uid.clone(), ips });
         match standing {
             AmbientStanding::Out(SkipReason::NamespaceUnknown | SkipReason::Terminated) => return,
             AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}

@@ -14,7 +14,7 @@ use inpod::{
     CaptureReport, EnsureReport, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSnapshot, PodRulesSpec,
     ProbeRules,
 };
-use model::Family;
+use model::{Family, PodUid};
 use netfilter::FirewallOptions;
 use netns::{Netns, NetnsId};
 
@@ -39,7 +39,7 @@ const STANDSTILL: Duration = Duration::from_secs(180);
 pub(super) enum CaptureJob {
     /// Put a pod's rules in place.
     Capture {
-        uid: String,
+        uid: PodUid,
         netns: Arc<Netns>,
         pod: rules::inpod::PodOptions,
         before: Option<Arc<PodRulesSnapshot>>,
@@ -47,13 +47,13 @@ pub(super) enum CaptureJob {
     /// Look at a pod's rules, and put back what is missing. With a glance from before, the tools are asked only if
     /// another glance tells a difference.
     Look {
-        uid: String,
+        uid: PodUid,
         netns: Arc<Netns>,
         pod: rules::inpod::PodOptions,
         before: Option<Arc<PodRulesSnapshot>>,
     },
     /// Take a pod's rules away.
-    Release { uid: String, netns: Arc<Netns> },
+    Release { uid: PodUid, netns: Arc<Netns> },
     /// Compare a pod's rules, and tell who asked.
     Check {
         netns: Arc<Netns>,
@@ -64,7 +64,7 @@ pub(super) enum CaptureJob {
     /// Put the rules for the node's probes in place; with what was seen of them the last time.
     Exempt { before: Option<netfilter::RulesSnapshot> },
     /// Find namespaces by processes, and by what the plugin noted.
-    Search { processes: BTreeMap<String, NetnsQuery>, records: BTreeMap<String, NetnsQuery> },
+    Search { processes: BTreeMap<PodUid, NetnsQuery>, records: BTreeMap<PodUid, NetnsQuery> },
 }
 
 /// What the reconciler is told if a job ends in nothing, with the reason.
@@ -114,11 +114,11 @@ fn words_of(payload: &(dyn Any + Send)) -> &str {
 #[derive(Debug)]
 pub(crate) enum JobResult {
     /// A pod's rules.
-    Captured { uid: String, netns: NetnsId, result: Result<CaptureReport, String> },
+    Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, String> },
     /// What a look showed.
-    Looked { uid: String, netns: NetnsId, result: Result<RulesCheck, String> },
+    Looked { uid: PodUid, netns: NetnsId, result: Result<RulesCheck, String> },
     /// A pod has no rules any more.
-    Released { uid: String, result: Result<Vec<String>, String> },
+    Released { uid: PodUid, result: Result<Vec<String>, String> },
     /// The rules for the node's probes.
     Exempted { took: Duration, result: Result<EnsureReport, String> },
     /// Namespaces, by UID.
@@ -130,8 +130,8 @@ pub(crate) enum JobResult {
 /// What a search found.
 #[derive(Debug, Default)]
 pub(crate) struct SearchResult {
-    pub(super) processes: BTreeMap<String, NetnsMatch>,
-    pub(super) records: BTreeMap<String, RecordedPod>,
+    pub(super) processes: BTreeMap<PodUid, NetnsMatch>,
+    pub(super) records: BTreeMap<PodUid, RecordedPod>,
 }
 
 /// What a look showed.
@@ -255,8 +255,8 @@ impl WorkerContext {
 
     fn search(
         &self,
-        processes: &BTreeMap<String, NetnsQuery>,
-        records: &BTreeMap<String, NetnsQuery>,
+        processes: &BTreeMap<PodUid, NetnsQuery>,
+        records: &BTreeMap<PodUid, NetnsQuery>,
     ) -> Result<SearchResult, inpod::Error> {
         let mut finds = SearchResult::default();
         if !processes.is_empty() {
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_job_that_panics_has_failed_with_a_reason() {
         let netns = Arc::new(Netns::current().unwrap());
-        let job = CaptureJob::Release { uid: "u1".to_owned(), netns };
+        let job = CaptureJob::Release { uid: "u1".into(), netns };
         let done = guarded(|| panic!("out of {}", "bounds"), job.otherwise());
         let Some(JobResult::Released { uid, result: Err(why) }) = done else { panic!("{done:?}") };
         assert_eq!((uid.as_str(), why.as_str()), ("u1", "a defect of the agent: out of bounds"));

@@ -18,14 +18,14 @@ fn name(uid: &str) -> PodName {
 }
 
 fn attached(uid: &str, ips: &[IpAddr]) -> PodAttachment {
-    PodAttachment { uid: uid.to_owned(), ips: ips.to_vec() }
+    PodAttachment { uid: uid.into(), ips: ips.to_vec() }
 }
 
 /// As the API shows it.
 fn shown(uid: &str, ips: &[IpAddr]) -> Pod {
     let PodName { namespace, name } = name(uid);
     let metadata =
-        ObjectMeta { name, namespace, uid: uid.to_owned(), created: uid.to_owned(), ..ObjectMeta::default() };
+        ObjectMeta { name, namespace, uid: uid.into(), created: uid.to_owned(), ..ObjectMeta::default() };
     let mut pod = Pod { metadata, ..Pod::default() };
     pod.status.pod_ips = ips.iter().map(|ip| PodIp { ip: ip.to_string() }).collect();
     pod.status.phase = "Running".to_owned();
@@ -53,11 +53,11 @@ impl Node {
     }
 
     fn add(&mut self, container: &str, uid: &str, ips: &[IpAddr]) {
-        self.ledger.added(container, attached(uid, ips));
+        self.ledger.added(&container.into(), attached(uid, ips));
     }
 
     fn del(&mut self, container: &str, uid: &str, ips: &[IpAddr]) -> Vec<IpAddr> {
-        self.ledger.deleted(container, attached(uid, ips)).ips
+        self.ledger.deleted(&container.into(), attached(uid, ips)).ips
     }
 
     fn api(&mut self, pod: Pod) {
@@ -65,7 +65,12 @@ impl Node {
     }
 
     fn gone(&mut self, uid: &str) {
-        self.index.apply(Fact::PodGone { name: name(uid), uid: uid.to_owned() });
+        self.index.apply(Fact::PodGone { name: name(uid), uid: uid.into() });
+    }
+
+    /// The containers that a runtime without any does not list.
+    fn unlisted(&self) -> Vec<String> {
+        self.ledger.without(&BTreeSet::new()).into_iter().map(String::from).collect()
     }
 
     fn restart(&mut self) {
@@ -80,7 +85,7 @@ impl Node {
 
     #[track_caller]
     fn are(&mut self, wanted: &[(IpAddr, &str)]) {
-        let wanted: MemberAddresses = wanted.iter().map(|(ip, uid)| (*ip, (*uid).to_owned())).collect();
+        let wanted: MemberAddresses = wanted.iter().map(|(ip, uid)| (*ip, (*uid).into())).collect();
         assert_eq!(self.members(), wanted);
     }
 }
@@ -135,7 +140,7 @@ fn a_new_sandbox_of_a_pod_has_its_own_addresses() {
     node.are(&[(Y, "u1")]);
     // And one that was given back before.
     node.add("c4", "u1", &[X]);
-    assert!(!node.ledger.has_released("u1", X));
+    assert!(!node.ledger.has_released(&"u1".into(), X));
     node.are(&[(X, "u1"), (Y, "u1")]);
 }
 
@@ -162,10 +167,10 @@ fn what_a_pod_gave_back_stays_so_however_late_the_api_is() {
             node.api(shown("u1", ips));
             node.are(&[]);
         }
-        assert!(node.ledger.has_released("u1", X));
+        assert!(node.ledger.has_released(&"u1".into(), X));
         node.gone("u1");
         node.are(&[]);
-        assert!(!node.ledger.has_released("u1", X), "forgotten with the pod");
+        assert!(!node.ledger.has_released(&"u1".into(), X), "forgotten with the pod");
     }
 }
 
@@ -325,7 +330,7 @@ impl Truth {
         let newest: BTreeMap<IpAddr, usize> = self.sandboxes.iter().map(|(pod, ip, _)| (*ip, *pod)).collect();
         for (ip, pod) in newest {
             let wanted = (has(pod, ip) && !self.forgotten[pod]).then_some(UIDS[pod]);
-            assert_eq!(members.get(&ip).map(String::as_str), wanted, "{ip}");
+            assert_eq!(members.get(&ip).map(PodUid::as_str), wanted, "{ip}");
         }
     }
 }
@@ -333,22 +338,22 @@ impl Truth {
 #[test]
 fn a_pod_whose_container_nobody_named_goes_with_the_api_and_not_with_a_list_of_containers() {
     let mut node = Node::new(vec![shown("a", &[])]);
-    node.add(&unnamed("a"), "a", &[X]);
+    node.add(unnamed(&"a".into()).as_str(), "a", &[X]);
     node.add("c1", "b", &[Y]);
-    assert_eq!(node.ledger.without(&BTreeSet::new()), ["c1"], "no runtime lists it");
-    node.add(&unnamed("a"), "a", &[X]);
+    assert_eq!(node.unlisted(), ["c1"], "no runtime lists it");
+    node.add(unnamed(&"a".into()).as_str(), "a", &[X]);
     assert_eq!(node.ledger.records.len(), 2, "the next ADD takes its place");
     node.add("c2", "a", &[X]);
-    assert_eq!(node.ledger.without(&BTreeSet::new()), ["c1", "c2"], "also one that names its container");
+    assert_eq!(node.unlisted(), ["c1", "c2"], "also one that names its container");
     assert_eq!(node.ledger.records.len(), 2);
-    node.add(&unnamed("c"), "c", &[Y]);
-    assert!(node.ledger.is_expected("c"));
+    node.add(unnamed(&"c".into()).as_str(), "c", &[Y]);
+    assert!(node.ledger.is_expected(&"c".into()));
     node.index.apply(Fact::Pods(vec![shown("c", &[Y])]));
     node.ledger.tidy(&node.index);
-    assert!(!node.ledger.is_expected("c"));
+    assert!(!node.ledger.is_expected(&"c".into()));
     node.index.apply(Fact::Pods(Vec::new()));
     node.ledger.tidy(&node.index);
-    assert!(!node.ledger.records.contains_key(&unnamed("c")), "the API shows it no more");
+    assert!(!node.ledger.records.contains_key(&unnamed(&"c".into())), "the API shows it no more");
 }
 
 #[test]
@@ -356,12 +361,12 @@ fn a_pod_that_nobody_has_seen_can_be_given_up_and_no_other() {
     let mut node = Node::new(vec![shown("a", &[X])]);
     node.add("c1", "a", &[X]);
     node.add("c2", "b", &[Y]);
-    assert!(node.members().contains_key(&Y) && node.ledger.is_expected("b"));
-    node.ledger.lost("a");
-    node.ledger.lost("b");
+    assert!(node.members().contains_key(&Y) && node.ledger.is_expected(&"b".into()));
+    node.ledger.lost(&"a".into());
+    node.ledger.lost(&"b".into());
     assert!(node.members().contains_key(&X), "the API has shown it");
-    assert!(!node.members().contains_key(&Y) && !node.ledger.is_expected("b"));
-    assert_eq!(node.ledger.without(&BTreeSet::new()), ["c1"]);
+    assert!(!node.members().contains_key(&Y) && !node.ledger.is_expected(&"b".into()));
+    assert_eq!(node.unlisted(), ["c1"]);
 }
 
 proptest! {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::Family;
+use model::{ContainerId, Family, PodUid};
 use planner::node::{ZtunnelFallback, ZtunnelSlot};
 
 use super::NodeCapture;
@@ -65,7 +65,7 @@ impl CaptureMode for NodeCapture {
     fn pass_by(
         &mut self,
         core: &mut AgentState,
-        container: &str,
+        container: &ContainerId,
         attachment: PodAttachment,
         reply: ReplySender<Result<(), String>>,
     ) {
@@ -85,7 +85,7 @@ impl CaptureMode for NodeCapture {
     fn release(
         &mut self,
         _core: &mut AgentState,
-        _container: &str,
+        _container: &ContainerId,
         gone: PodAttachment,
     ) -> Result<(), String> {
         self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string())
@@ -94,7 +94,7 @@ impl CaptureMode for NodeCapture {
     fn check(
         &mut self,
         core: &mut AgentState,
-        uid: &str,
+        uid: &PodUid,
         ips: &[IpAddr],
         reply: ReplySender<Result<(), String>>,
     ) {

@@ -120,10 +120,10 @@ impl NodeCapture {
             living.iter().map(|(candidate, _)| candidate.clone()).collect();
         let generations: Vec<ZtunnelInstance> =
             living.iter().map(|(_, generation)| generation.clone()).collect();
-        let active = ztunnel::active(&candidates).map(|active| active.uid.as_str());
+        let active = ztunnel::active(&candidates).map(|active| &active.uid);
         let known = KernelSlots::from(&core.settings.node, observed);
         let assigned = assign(&known, &generations, active);
-        let coming = ztunnel::coming(&candidates).map(|coming| coming.uid.as_str());
+        let coming = ztunnel::coming(&candidates).map(|coming| &coming.uid);
         let SlotAssignment { slots, active } = prepare(assigned, &generations, coming);
         let found = observed.sets.values().flatten();
         let inherited: MemberAddresses = found.filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();

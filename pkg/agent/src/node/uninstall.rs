@@ -56,7 +56,7 @@ pub fn found(settings: &AgentSettings, path: &mut NodePath) -> Result<ObservedSt
         if ips.is_empty() || again {
             continue;
         }
-        match path.locate(&format!("slot {slot}"), ips, false) {
+        match path.locate(&format!("slot {slot}").into(), ips, false) {
             Ok(generation) => *slot.of_mut(&mut slots) = Some(generation),
             // Its namespace is gone, and with it what we made there.
             Err(error) => warn!(target: "ambient", %slot, %error, "ztunnel cannot be entered"),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use model::{NetworkPrivilege, PodName};
+use model::{NetworkPrivilege, PodName, PodUid};
 
 use super::{AGAIN, NoticeLevel, NoticeSubject, NoticeTracker};
 
@@ -12,8 +12,8 @@ const LONGEST: usize = 500;
 /// What was said of them, by UID.
 #[derive(Debug, Default)]
 pub(super) struct BypassNotices {
-    privileges: BTreeMap<String, NetworkPrivilege>,
-    overruled: BTreeMap<String, OverruledPod>,
+    privileges: BTreeMap<PodUid, NetworkPrivilege>,
+    overruled: BTreeMap<PodUid, OverruledPod>,
 }
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ struct OverruledPod {
 
 impl NoticeTracker {
     /// What a pod may do to its network namespace. Only what is uncommon is worth a notice.
-    pub(crate) fn can_bypass(&mut self, pod: &PodName, uid: &str, privilege: NetworkPrivilege) {
+    pub(crate) fn can_bypass(&mut self, pod: &PodName, uid: &PodUid, privilege: NetworkPrivilege) {
         let by = match privilege {
             NetworkPrivilege::Privileged => "is privileged",
             NetworkPrivilege::NetAdmin => "has NET_ADMIN",
@@ -33,7 +33,7 @@ impl NoticeTracker {
         if self.bypasses.privileges.get(uid) == Some(&privilege) {
             return;
         }
-        self.bypasses.privileges.insert(uid.to_owned(), privilege);
+        self.bypasses.privileges.insert(uid.clone(), privilege);
         let message = format!(
             "One of its containers {by}: with that, the pod can redirect its traffic past the mesh. Rules that do so are reported."
         );
@@ -41,7 +41,7 @@ impl NoticeTracker {
     }
 
     /// Rules of other components that precede ours in a pod, in words; empty: none.
-    pub(crate) fn overruled(&mut self, pod: &PodName, uid: &str, what: &str, now: Instant) {
+    pub(crate) fn overruled(&mut self, pod: &PodName, uid: &PodUid, what: &str, now: Instant) {
         if what.is_empty() {
             self.bypasses.overruled.remove(uid);
             return;
@@ -51,7 +51,7 @@ impl NoticeTracker {
             return;
         }
         let entry = OverruledPod { what: what.to_owned(), next: now + AGAIN };
-        self.bypasses.overruled.insert(uid.to_owned(), entry);
+        self.bypasses.overruled.insert(uid.clone(), entry);
         // The API server refuses longer messages than 1 KiB.
         let shown: String = what.chars().take(LONGEST).collect();
         let message = format!(
@@ -62,12 +62,12 @@ impl NoticeTracker {
     }
 
     /// Of all other pods nothing is remembered.
-    pub(crate) fn forget_bypasses(&mut self, is_known: impl Fn(&str) -> bool) {
+    pub(crate) fn forget_bypasses(&mut self, is_known: impl Fn(&PodUid) -> bool) {
         self.bypasses.privileges.retain(|uid, _| is_known(uid));
         self.bypasses.overruled.retain(|uid, _| is_known(uid));
     }
 }
 
-fn about(pod: &PodName, uid: &str) -> NoticeSubject {
-    NoticeSubject::Pod { name: pod.clone(), uid: uid.to_owned() }
+fn about(pod: &PodName, uid: &PodUid) -> NoticeSubject {
+    NoticeSubject::Pod { name: pod.clone(), uid: uid.clone() }
 }

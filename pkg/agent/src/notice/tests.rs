@@ -21,7 +21,7 @@ fn pod(name: &str, phase: &str) -> Pod {
     let mut pod = Pod::default();
     pod.metadata.namespace = "shop".to_owned();
     pod.metadata.name = name.to_owned();
-    pod.metadata.uid = format!("uid-{name}");
+    pod.metadata.uid = format!("uid-{name}").into();
     pod.status.phase = phase.to_owned();
     pod
 }
@@ -221,7 +221,7 @@ fn a_notice_says_of_whom_and_why() {
     desk.turn(0, &pod("web", "Running"), &member(BYPASSING));
     let [notice] = &desk.all(10)[..] else { panic!("one") };
     let name = PodName { namespace: "shop".to_owned(), name: "web".to_owned() };
-    assert_eq!(notice.about, NoticeSubject::Pod { name, uid: "uid-web".to_owned() });
+    assert_eq!(notice.about, NoticeSubject::Pod { name, uid: "uid-web".into() });
     assert_eq!(notice.level, NoticeLevel::Warning);
     assert_eq!(
         notice.message,
@@ -255,7 +255,7 @@ fn of_a_pod_that_goes_while_all_turns_fail_nothing_is_said() {
     desk.fail(5, &[(&new, member(STARTING))]);
     let told: Vec<_> = desk.all(10).into_iter().map(|notice| notice.about).collect();
     let name = PodName { namespace: "shop".to_owned(), name: "new".to_owned() };
-    assert_eq!(told, [NoticeSubject::Pod { name, uid: "uid-new".to_owned() }]);
+    assert_eq!(told, [NoticeSubject::Pod { name, uid: "uid-new".into() }]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn a_full_configuration_is_typed() {
     assert_eq!(conf.pod_namespace.unwrap().as_str(), "istio-system");
     let annotations = conf.pod_annotations.unwrap();
     assert_eq!((annotations["a"].as_str(), annotations["n"].as_str()), ("b", ""));
-    assert_eq!(conf.valid_attachments.unwrap()[1].container_id, "c2");
+    assert_eq!(conf.valid_attachments.unwrap()[1].container_id.as_str(), "c2");
     assert_eq!(conf.kubernetes.exclude_namespaces, ["kube-system"]);
     assert_eq!(
         (conf.kubernetes.intercept_type.as_str(), conf.kubernetes.api_timeout_seconds),

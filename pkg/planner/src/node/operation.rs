@@ -2,7 +2,7 @@
 
 use std::{fmt, net::IpAddr};
 
-use model::{Family, IpNet};
+use model::{Family, IpNet, PodUid};
 
 use super::{
     state::{PathRoute, PathRule, ZtunnelSlot},
@@ -35,7 +35,7 @@ pub enum Operation {
     /// Remove the set of a family.
     DestroySet(Family),
     /// Put addresses into their family's set, with their pod's UID; one that is there gets the new UID.
-    AddMembers(Vec<(IpAddr, String)>),
+    AddMembers(Vec<(IpAddr, PodUid)>),
     /// Take addresses out.
     RemoveMembers(Vec<IpAddr>),
     /// Make a pair of links into a ztunnel's namespace.

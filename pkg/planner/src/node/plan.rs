@@ -8,7 +8,7 @@ use std::{
     net::IpAddr,
 };
 
-use model::{Family, IfName, IpNet, TableId};
+use model::{Family, IfName, IpNet, PodUid, TableId};
 use rules::{RuleSet, SavedTables, node as rule_sets, plan::ChainSet};
 
 use super::{
@@ -209,7 +209,7 @@ fn surviving(desired: &DesiredState, observed: &ObservedState) -> Vec<PathRoute>
 
 /// Pods join when everything is ready for them.
 fn join_steps(desired: &DesiredState, observed: &ObservedState) -> Vec<Operation> {
-    let has = |ip: &IpAddr, uid: &String| {
+    let has = |ip: &IpAddr, uid: &PodUid| {
         let found = observed.sets.get(&Family::of(*ip)).and_then(|members| members.get(ip));
         found.is_some_and(|comment| comment.as_ref().is_none_or(|comment| comment == uid))
     };

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use model::TableId;
+use model::{PodUid, TableId};
 
 use super::{
     config::NodeConfig,
@@ -54,7 +54,7 @@ pub struct SlotAssignment {
 /// one that is not used for new connections loses its own, and its connections with it: a third ztunnel on one node
 /// means that the first should have ended long ago.
 #[must_use]
-pub fn assign(known: &KernelSlots, living: &[ZtunnelInstance], active: Option<&str>) -> SlotAssignment {
+pub fn assign(known: &KernelSlots, living: &[ZtunnelInstance], active: Option<&PodUid>) -> SlotAssignment {
     let kept = |slot: ZtunnelSlot| {
         let ips = slot.of(&known.ips);
         living.iter().find(|ztunnel| ztunnel.ips.iter().any(|ip| ips.contains(ip))).cloned()
@@ -63,7 +63,7 @@ pub fn assign(known: &KernelSlots, living: &[ZtunnelInstance], active: Option<&s
     // One ztunnel in both slots: the state of a plan that was cut off.
     let one = one.filter(|one| zero.as_ref().is_none_or(|zero| zero.uid != one.uid));
     let mut slots = [zero, one];
-    let Some(ztunnel) = living.iter().find(|ztunnel| Some(ztunnel.uid.as_str()) == active) else {
+    let Some(ztunnel) = living.iter().find(|ztunnel| Some(&ztunnel.uid) == active) else {
         return SlotAssignment { slots, active: None };
     };
     let has = |slot: &ZtunnelSlot| slot.of(&slots).as_ref().is_some_and(|found| found.uid == ztunnel.uid);
@@ -83,10 +83,10 @@ pub fn assign(known: &KernelSlots, living: &[ZtunnelInstance], active: Option<&s
 pub fn prepare(
     mut assigned: SlotAssignment,
     living: &[ZtunnelInstance],
-    coming: Option<&str>,
+    coming: Option<&PodUid>,
 ) -> SlotAssignment {
     let has = |ztunnel: &ZtunnelInstance| assigned.slots.iter().flatten().any(|slot| slot.uid == ztunnel.uid);
-    let next = living.iter().find(|ztunnel| Some(ztunnel.uid.as_str()) == coming && !has(ztunnel));
+    let next = living.iter().find(|ztunnel| Some(&ztunnel.uid) == coming && !has(ztunnel));
     if let (Some(next), Some(free)) = (next.cloned(), assigned.slots.iter_mut().find(|slot| slot.is_none())) {
         *free = Some(next);
     }
@@ -99,7 +99,7 @@ mod tests {
 
     fn ztunnel(number: u8) -> ZtunnelInstance {
         ZtunnelInstance {
-            uid: format!("z{number}"),
+            uid: format!("z{number}").into(),
             veth: format!("veth{number}"),
             uplink: "eth0".to_owned(),
             ips: vec![[10, 0, 0, number].into()],
@@ -138,8 +138,8 @@ mod tests {
         ];
         for (number, Case { known: (ips, at), living, active, wanted }) in table.into_iter().enumerate() {
             let living: Vec<ZtunnelInstance> = living.iter().copied().map(ztunnel).collect();
-            let active = active.map(|number| format!("z{number}"));
-            let assigned = assign(&known(ips[0], ips[1], at), &living, active.as_deref());
+            let active = active.map(|number| format!("z{number}").into());
+            let assigned = assign(&known(ips[0], ips[1], at), &living, active.as_ref());
             let slots = wanted.0.map(|slot| slot.map(ztunnel));
             assert_eq!((assigned.slots, assigned.active), (slots, wanted.1), "case {number}");
         }
@@ -163,7 +163,11 @@ mod tests {
             (with(Some(1), None, zero), None, with(Some(1), None, zero)),
         ];
         for (number, (assigned, coming, wanted)) in cases.into_iter().enumerate() {
-            assert_eq!(prepare(assigned, &living, coming), wanted, "case {number}");
+            assert_eq!(
+                prepare(assigned, &living, coming.map(PodUid::from).as_ref()),
+                wanted,
+                "case {number}"
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
 };
 
-use model::{Family, IpNet, Mark, TableId};
+use model::{Family, IpNet, Mark, PodUid, TableId};
 use rules::SavedTables;
 
 use super::config::ZtunnelFallback;
@@ -69,7 +69,7 @@ impl fmt::Display for ZtunnelSlot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelInstance {
     /// Its pod's UID.
-    pub uid: String,
+    pub uid: PodUid,
     /// The node's end of its veth pair.
     pub veth: String,
     /// Its own end, in its namespace.
@@ -89,7 +89,7 @@ impl ZtunnelInstance {
 }
 
 /// Enrolled addresses and the UIDs of their pods.
-pub type MemberAddresses = BTreeMap<IpAddr, String>;
+pub type MemberAddresses = BTreeMap<IpAddr, PodUid>;
 
 /// What should be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -241,7 +241,7 @@ pub struct ObservedInside {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedState {
     /// Members of the set of each family that has one, with the UID in their comment.
-    pub sets: BTreeMap<Family, BTreeMap<IpAddr, Option<String>>>,
+    pub sets: BTreeMap<Family, BTreeMap<IpAddr, Option<PodUid>>>,
     /// The node's firewall.
     pub firewall: BTreeMap<Family, SavedTables>,
     /// Policy rules at our priorities that could be ours.

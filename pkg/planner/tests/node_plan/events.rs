@@ -109,14 +109,14 @@ impl Aim {
         let living: Vec<_> = self.living.iter().filter(|number| alive(number)).map(|n| ztunnel(*n)).collect();
         let known = KernelSlots::from(&world.config.clone(), &world.observe(&[None, None]));
         let active = self.active.map(|number| ztunnel(number).uid);
-        let SlotAssignment { slots, active } = assign(&known, &living, active.as_deref());
+        let SlotAssignment { slots, active } = assign(&known, &living, active.as_ref());
         (slots.map(|slot| ZTUNNELS.into_iter().find(|n| Some(ztunnel(*n)) == slot)), active)
     }
 
     pub(crate) fn desired(&self, world: &mut World) -> (DesiredState, [Option<u8>; 2]) {
         let (slots, active) = self.slots(world);
         let members: MemberAddresses =
-            self.members.iter().map(|(index, uid)| (member_ip(*index), format!("u{uid}"))).collect();
+            self.members.iter().map(|(index, uid)| (member_ip(*index), format!("u{uid}").into())).collect();
         let desired = DesiredState {
             slots: slots.map(|slot| slot.map(ztunnel)),
             active,
@@ -170,7 +170,7 @@ impl World {
             4 => self.delete_link(Ns::Node, &name),
             5 | 6 => {
                 let members = self.sets.values_mut().flat_map(|set| set.values_mut()).collect::<Vec<_>>();
-                let uid = (kind == 5).then(|| "u9".to_owned());
+                let uid = (kind == 5).then(|| "u9".into());
                 members.into_iter().skip(which % 8).take(1).for_each(|member| member.clone_from(&uid));
             }
             7 | 8 => drop(self.sets.get_mut(&family).map(|set| {

@@ -88,7 +88,7 @@ fn a_switch_without_a_change_of_dns_leaves_the_firewall() {
     let mut world = World::new(1);
     let mut zs = [ztunnel(1), ztunnel(2)];
     zs.iter_mut().for_each(|ztunnel| ztunnel.dns = false);
-    let members = [(member_ip(0), "u".to_owned()), (member_ip(4), "u".to_owned())].into();
+    let members = [(member_ip(0), "u".into()), (member_ip(4), "u".into())].into();
     let slots = zs.map(Some);
     let desired =
         |active| DesiredState { slots: slots.clone(), active: Some(active), ..DesiredState::default() };
@@ -124,7 +124,7 @@ fn what_catches_traffic_is_there_before_a_link_goes() {
     let open = |slots: [Option<u8>; 2], fallback| DesiredState {
         slots: slots.map(|slot| slot.map(ztunnel)),
         active: Some(planner::node::ZtunnelSlot::Zero),
-        members: [(member_ip(0), "u".to_owned())].into(),
+        members: [(member_ip(0), "u".into())].into(),
         fallback,
     };
     let slots = [Some(1), None];

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use model::Family;
+use model::{Family, PodUid};
 use planner::node::{LinkPair, NetnsPlace, Operation, PathRoute, RouteEdit, RouteTo};
 
 use crate::world::{Netns, Ns, World};
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    fn set_of(&mut self, ip: &IpAddr) -> Result<&mut BTreeMap<IpAddr, Option<String>>, String> {
+    fn set_of(&mut self, ip: &IpAddr) -> Result<&mut BTreeMap<IpAddr, Option<PodUid>>, String> {
         self.sets.get_mut(&Family::of(*ip)).ok_or("no such set".to_owned())
     }
 

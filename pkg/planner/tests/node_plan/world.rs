@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
 };
 
-use model::{Family, IpNet, TableId};
+use model::{Family, IpNet, PodUid, TableId};
 use planner::node::{
     DesiredState, NodeConfig, ObservedInside, ObservedLink, ObservedState, Operation, PathRoute, PathRule,
     RouteTo, ZtunnelInstance, ZtunnelSlot, inside_table, is_our_inside_rule, is_our_rule, pairs, plan,
@@ -72,7 +72,7 @@ pub(crate) struct World {
     pub(crate) config: NodeConfig,
     pub(crate) node: Netns,
     pub(crate) pods: BTreeMap<u8, Netns>,
-    pub(crate) sets: BTreeMap<Family, BTreeMap<IpAddr, Option<String>>>,
+    pub(crate) sets: BTreeMap<Family, BTreeMap<IpAddr, Option<PodUid>>>,
     pub(crate) slots: [Option<u8>; 2],
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn ztunnel(number: u8) -> ZtunnelInstance {
         _ => vec![v4, v6],
     };
     ZtunnelInstance {
-        uid: format!("z{number}"),
+        uid: format!("z{number}").into(),
         veth: format!("veth{number}"),
         uplink: "eth0".to_owned(),
         ips,

@@ -1,3 +1,4 @@
+use model::PodUid;
 use proptest::prelude::*;
 
 use super::*;
@@ -157,11 +158,11 @@ proptest! {
             match kind {
                 0 | 1 => {
                     let pod = if kind == 0 { broken(&name, &uid) } else { healthy(&name, &uid) };
-                    last_seen.insert(name, (uid, kind == 0));
+                    last_seen.insert(name, (PodUid::from(uid), kind == 0));
                     stage.see(clock, ListEvent::Applied(pod));
                 }
                 2 => {
-                    if last_seen.get(&name).is_some_and(|(seen, _)| *seen == uid) {
+                    if last_seen.get(&name).is_some_and(|(seen, _)| seen.as_str() == uid) {
                         last_seen.remove(&name);
                     }
                     stage.see(clock, ListEvent::Deleted(healthy(&name, &uid)));

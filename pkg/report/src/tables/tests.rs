@@ -8,7 +8,7 @@ fn pod(name: &str, capture: CaptureState) -> PodState {
     PodState {
         namespace: "shop".into(),
         name: name.into(),
-        uid: String::new(),
+        uid: Default::default(),
         ips: Vec::new(),
         phase: "Running".into(),
         capture,

@@ -186,7 +186,7 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
     PodState {
         namespace: namespace.into(),
         name: name.into(),
-        uid: uid(place),
+        uid: uid(place).into(),
         ips: vec![ip],
         phase: "Running".into(),
         capture: CaptureState::Captured,
@@ -233,7 +233,7 @@ fn ztunnel(name: &str, slot: u32, active: bool) -> ZtunnelState {
     ZtunnelState {
         namespace: "istio-system".into(),
         name: name.into(),
-        uid: uid(900 + slot as usize),
+        uid: uid(900 + slot as usize).into(),
         ips: vec![IpAddr::from([10, 244, 3, 4 + slot as u8])],
         ready: true,
         terminating: false,

@@ -12,8 +12,8 @@ fn put_and_remove() {
     agent.hub.put(workload("a", 0));
     ztunnel.acks(&add("a", 0));
     assert_eq!(agent.event(), accepted("a", 0));
-    agent.hub.remove("a");
-    agent.hub.remove("never-put");
+    agent.hub.remove(&"a".into());
+    agent.hub.remove(&"never-put".into());
     ztunnel.acks(&del("a"));
     ztunnel.hears_nothing();
     assert!(agent.hub.state().workloads.is_empty());
@@ -57,7 +57,7 @@ fn only_the_last_of_several_changes_is_told() {
     agent.hub.put(workload("a", 0));
     agent.hub.put(workload("a", 1));
     agent.hub.put(workload("b", 1));
-    agent.hub.remove("b");
+    agent.hub.remove(&"b".into());
     agent.hub.put(workload("x", 2));
     agent.hub.put(workload("x", 3));
     ztunnel.send(ztunnel::ACK);
@@ -88,7 +88,7 @@ fn removed_and_put_again_is_told_again() {
     agent.hub.put(workload("a", 0));
     let ztunnel = agent.ztunnel_with(&["a"]);
     assert_eq!(agent.event(), accepted("a", 0));
-    agent.hub.remove("a");
+    agent.hub.remove(&"a".into());
     ztunnel.acks(&del("a"));
     agent.hub.put(workload("a", 0));
     ztunnel.acks(&add("a", 0));
@@ -108,7 +108,7 @@ fn a_removed_workload_is_not_held_open() {
     };
     agent.hub.put(Workload { netns: Some(own), ..workload("a", None) });
     assert!(matches!(ztunnel.asked(), Asked::Add { .. }));
-    agent.hub.remove("a");
+    agent.hub.remove(&"a".into());
     eventually(|| open() == 0); // even while the answer is waited for
     ztunnel.send(ztunnel::ACK);
     ztunnel.acks(&del("a"));

@@ -141,7 +141,7 @@ impl World {
                 self.wanted.insert(uid, number);
             }
             Op::Remove(uid) => {
-                self.agent.hub.remove(&uid);
+                self.agent.hub.remove(&uid.as_str().into());
                 self.wanted.remove(&uid);
             }
             Op::Open => self.agent.hub.open(),

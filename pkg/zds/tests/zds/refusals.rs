@@ -79,7 +79,7 @@ fn a_refused_workload_is_removed_like_others() {
     agent.hub.put(workload("a", 0));
     ztunnel.refuses(&add("a", 0), "port in use");
     assert_eq!(agent.event(), refused("a", 0, "port in use"));
-    agent.hub.remove("a");
+    agent.hub.remove(&"a".into());
     ztunnel.acks(&del("a"));
     assert!(!ztunnel.hears_within(SOON * 2), "{:?}", ztunnel.try_asked());
 }
@@ -93,7 +93,7 @@ fn a_refused_removal_or_keep_is_left_at_that() {
     ztunnel.refuses(&keep("a"), "no");
     ztunnel.acks(&add("b", 0));
     ztunnel.acks(&Asked::SnapshotSent);
-    agent.hub.remove("b");
+    agent.hub.remove(&"b".into());
     ztunnel.refuses(&del("b"), "no");
     ztunnel.hears_nothing();
 }

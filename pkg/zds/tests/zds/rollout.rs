@@ -10,10 +10,10 @@ fn the_newest_is_told_everything_and_older_ones_what_ends() {
     let new = agent.ztunnel_with(&["a"]);
     agent.hub.put(workload("b", 1));
     new.acks(&add("b", 1));
-    agent.hub.remove("a");
+    agent.hub.remove(&"a".into());
     new.acks(&del("a"));
     old.acks(&del("a"));
-    agent.hub.remove("b"); // the old one was never told of it
+    agent.hub.remove(&"b".into()); // the old one was never told of it
     new.acks(&del("b"));
     old.hears_nothing();
     new.hears_nothing();
@@ -29,7 +29,7 @@ fn a_survivor_gets_what_it_missed() {
     agent.hub.put(workload("b", 1));
     new.acks(&add("b", 1));
     agent.hub.put(workload("c", None));
-    agent.hub.remove("a");
+    agent.hub.remove(&"a".into());
     new.acks(&del("a"));
     old.acks(&del("a"));
     drop(new);
@@ -51,7 +51,7 @@ fn one_in_the_middle_of_its_snapshot_gets_all_of_it() {
     assert_eq!(old.asked(), add("a", 0));
     let new = agent.ztunnel_with(&["a", "b"]);
     agent.hub.put(workload("k", None));
-    agent.hub.remove("a");
+    agent.hub.remove(&"a".into());
     new.acks(&del("a"));
     old.send(ztunnel::ACK);
     old.acks(&keep("k"));
@@ -83,7 +83,8 @@ fn the_newest_is_known_by_its_pod_and_not_by_its_connection() {
     old.hears_nothing();
     assert_eq!(agent.unknown(), 0);
     let known = agent.hub.state().connections;
-    let known: Vec<_> = known.iter().map(|one| (one.pod.as_deref(), one.newest, one.in_sync)).collect();
+    let known: Vec<_> =
+        known.iter().map(|one| (one.pod.as_ref().map(|pod| pod.as_str()), one.newest, one.in_sync)).collect();
     assert_eq!(known, [(Some("ztunnel-2"), true, true), (Some("ztunnel-1"), false, true)]);
     // A rollback: the new one is on its way out, and still connected.
     agent.hub.set_ztunnels(vec![pod(1, 1), ZtunnelPod { terminating: true, ..pod(2, 2) }]);
@@ -123,7 +124,8 @@ fn who_runs_in_no_ztunnel_pod_takes_nothing_from_one_that_does() {
     ztunnel.acks(&add("a", 0));
     stranger.hears_nothing();
     let known = agent.hub.state().connections;
-    let known: Vec<_> = known.iter().map(|one| (one.pod.as_deref(), one.newest)).collect();
+    let known: Vec<_> =
+        known.iter().map(|one| (one.pod.as_ref().map(|pod| pod.as_str()), one.newest)).collect();
     assert_eq!(known, [(Some("ztunnel-1"), true), (None, false)]);
     assert_eq!(agent.unknown(), 1);
     // The ztunnel is on its way out, and its successor has connected before anything is known of its pod.

@@ -48,7 +48,7 @@ fn nothing_is_told_before_the_hub_is_open() {
     agent.hub.put(workload("a", 0));
     let ztunnel = agent.ztunnel();
     agent.hub.put(workload("b", 1));
-    agent.hub.remove("a");
+    agent.hub.remove(&"a".into());
     ztunnel.hears_nothing();
     assert!(!agent.hub.state().open);
     agent.hub.open();
@@ -102,14 +102,14 @@ fn what_is_removed_meanwhile_is_taken_back_or_never_told() {
     let ztunnel = agent.ztunnel();
     ztunnel.acks(&add("a", 0));
     assert_eq!(ztunnel.asked(), add("b", 0));
-    agent.hub.remove("a"); // acknowledged
-    agent.hub.remove("b"); // being told
-    agent.hub.remove("c"); // not told yet
+    agent.hub.remove(&"a".into()); // acknowledged
+    agent.hub.remove(&"b".into()); // being told
+    agent.hub.remove(&"c".into()); // not told yet
     ztunnel.send(ztunnel::ACK);
     ztunnel.acks(&del("a"));
     ztunnel.acks(&del("b"));
     assert_eq!(ztunnel.asked(), keep("d"));
-    agent.hub.remove("d");
+    agent.hub.remove(&"d".into());
     ztunnel.send(ztunnel::ACK);
     ztunnel.acks(&del("d"));
     ztunnel.acks(&Asked::SnapshotSent);
@@ -142,7 +142,7 @@ fn nothing_is_kept_after_the_snapshot() {
     agent.hub.put(workload("b", None));
     ztunnel.hears_nothing();
     assert_eq!(agent.progress("b"), WorkloadProgress::Waiting);
-    agent.hub.remove("b"); // was never told
+    agent.hub.remove(&"b".into()); // was never told
     agent.hub.put(workload("a", 0));
     ztunnel.acks(&add("a", 0));
     ztunnel.hears_nothing();

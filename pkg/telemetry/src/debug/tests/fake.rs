@@ -64,7 +64,7 @@ fn pod(number: usize) -> PodState {
     PodState {
         namespace: "shop".to_owned(),
         name: format!("web-{number}"),
-        uid: String::new(),
+        uid: Default::default(),
         ips: vec![[10, 0, 0, 1].into()],
         phase: "Running".to_owned(),
         capture: CaptureState::Captured,

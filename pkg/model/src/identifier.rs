@@ -1,0 +1,114 @@
+//! Identifiers of pods and their sandboxes: opaque texts, each with a type of its own, so that none is taken for another
+//! or for any other text.
+
+use std::{borrow::Borrow, fmt};
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! identifier {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+        #[serde(transparent)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+
+            /// Whether it is unknown.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.0.is_empty()
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> $name {
+                $name(text)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> $name {
+                $name(text.to_owned())
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(identifier: $name) -> String {
+                identifier.0
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+identifier!(
+    /// The UID of a pod: the one that the API server gave it, or the one by which the container runtime knows it. Of a
+    /// static pod the two differ, and [`Pod::has_runtime_uid`](crate::Pod::has_runtime_uid) compares them; of any other
+    /// pod they are the same. Empty: unknown, because the runtime did not give it.
+    PodUid
+);
+
+identifier!(
+    /// The ID of a pod's sandbox, which the container runtime passes as `CNI_CONTAINERID`: another one for each sandbox
+    /// that the pod gets. Empty: unknown, because whoever asks did not give it.
+    ContainerId
+);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn an_identifier_is_written_and_printed_as_its_text() {
+        for text in ["", "bd297e08-a2ff-4901-a03f-b480179928cd", "a \"quoted\"\n\\", "é"] {
+            let (uid, container) = (PodUid::from(text), ContainerId::from(text));
+            let json = serde_json::to_string(text).unwrap();
+            assert_eq!(serde_json::to_string(&uid).unwrap(), json);
+            assert_eq!(serde_json::to_string(&container).unwrap(), json);
+            assert_eq!(serde_json::from_str::<PodUid>(&json).unwrap(), uid);
+            assert_eq!(serde_json::from_str::<ContainerId>(&json).unwrap(), container);
+            assert_eq!(format!("{uid} {uid:?} {uid:>40}"), format!("{text} {text:?} {text:>40}"));
+            assert_eq!(format!("{container} {container:?}"), format!("{text} {text:?}"));
+            assert_eq!((uid.is_empty(), container.is_empty()), (text.is_empty(), text.is_empty()));
+        }
+    }
+
+    #[test]
+    fn a_map_of_identifiers_is_an_object_and_is_asked_with_text() {
+        let map = BTreeMap::from([(PodUid::from("b"), 2), (PodUid::from("a"), 1)]);
+        assert_eq!(serde_json::to_string(&map).unwrap(), r#"{"a":1,"b":2}"#);
+        assert_eq!(serde_json::from_str::<BTreeMap<PodUid, i32>>(r#"{"a":1,"b":2}"#).unwrap(), map);
+        assert_eq!((map.get("b"), map.get("c")), (Some(&2), None));
+    }
+}
