@@ -21,7 +21,7 @@ pub(crate) struct ZtunnelConnection {
     pub(crate) in_sync: bool,
     /// What is put after this revision goes before everything else.
     pub(crate) fresh_after: u64,
-    /// By UID. Whoever is missing has never been acked, or has been taken back.
+    /// By UID. What is missing was never acknowledged, or was taken back.
     pub(crate) acked: BTreeMap<PodUid, AckedWorkload>,
     /// Wakes its thread.
     event: OwnedFd,
@@ -30,11 +30,11 @@ pub(crate) struct ZtunnelConnection {
 /// What it has said about one workload.
 #[derive(Debug)]
 pub(crate) struct AckedWorkload {
-    /// Which put it was acked of.
+    /// Which put it acknowledged.
     pub(crate) revision: u64,
-    /// `None`: it was acked to keep what it has.
+    /// `None`: it was told to keep what it has.
     pub(crate) netns: Option<NetnsId>,
-    /// How often it was acked of this network namespace.
+    /// How often it acknowledged this network namespace.
     pub(crate) attempts: u32,
     pub(crate) refusal: Option<WorkloadRefusal>,
     /// Accepted, kept or refused since.
@@ -60,7 +60,7 @@ impl ZtunnelConnection {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it has to be acked of a workload, apart from asking again.
+    /// Whether it has to be sent a workload, apart from asking again.
     pub(crate) fn lacks(&self, wanted: &WantedWorkload) -> bool {
         let acked = self.acked.get(&wanted.workload.uid);
         match (acked, &wanted.workload.netns) {
@@ -81,7 +81,7 @@ impl ZtunnelConnection {
         netns.is_some() && acked.is_some_and(|acked| acked.netns == netns && acked.refusal.is_none())
     }
 
-    /// It has refused the workload when it was last acked.
+    /// It refused the workload when it was last sent it.
     pub(crate) fn refuses(&self, uid: &PodUid) -> bool {
         self.acked.get(uid).is_some_and(|acked| acked.refusal.is_some())
     }

@@ -1,4 +1,4 @@
-//! What is wanted, and who has been acked.
+//! What is wanted, and who has acknowledged it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use crate::{
 /// All that the hub knows.
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadLedger {
-    /// Whether ztunnels are acked anything.
+    /// Whether ztunnels are sent anything.
     pub(crate) open: bool,
     /// By UID.
     pub(crate) wanted: BTreeMap<PodUid, WantedWorkload>,
@@ -151,7 +151,7 @@ impl WorkloadLedger {
         self.newest().is_some_and(|(newest, _)| newest == id)
     }
 
-    /// Whether a ztunnel is to be acked of a workload: within its snapshot, and after it the newest is. An older one is
+    /// Whether a ztunnel is to be sent a workload: within its snapshot, and after it the newest is. An older one is
     /// when each newer one has refused it, or has no whole snapshot yet and so is not ready.
     pub(crate) fn is_for(&self, id: u64, wanted: &WantedWorkload) -> bool {
         let Some(connection) = self.connections.get(&id) else { return false };
@@ -174,8 +174,8 @@ impl WorkloadLedger {
         self.connections.values().any(|connection| connection.serves(wanted))
     }
 
-    /// That nobody serves a workload, and nobody is about to: the newest has refused it, and so has everybody else who was
-    /// acked.
+    /// That nobody serves a workload, and nobody is about to: the newest has refused it, and so has every other that
+    /// was sent it.
     fn refusal(&self, uid: &PodUid) -> Option<ZdsEvent> {
         let wanted = self.wanted.get(uid)?;
         let netns = wanted.workload.netns.as_ref()?.id();

@@ -1,4 +1,4 @@
-//! What a ztunnel is acked next: what is wanted minus what it has acknowledged, in an order that it can bear.
+//! What a ztunnel is sent next: what is wanted minus what it has acknowledged, in an order that it can bear.
 //!
 //! Every ztunnel gets its snapshot: it is not ready before. First to last: what was put since it connected, what is not
 //! wanted any more, the rest, the end of the snapshot (once). After that the newest one gets what is put, and what it
@@ -91,7 +91,7 @@ impl ZdsRequest {
 }
 
 impl WorkloadLedger {
-    /// What this ztunnel is acked next.
+    /// What this ztunnel is sent next.
     pub(crate) fn next(&self, id: u64, now: Instant) -> NextAction {
         let Some(connection) = self.connections.get(&id).filter(|_| self.open) else {
             return NextAction::Wait(None);
@@ -104,7 +104,7 @@ impl WorkloadLedger {
         request.map_or_else(|| self.retry(id, connection, now), NextAction::Send)
     }
 
-    /// The first of those that were put since this ztunnel was to be acked of everything.
+    /// The first of those that were put since this ztunnel was to be sent everything.
     fn fresh(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
         let fresh = self.wanted.values().filter(|wanted| wanted.revision > connection.fresh_after);
         let lacking = fresh.filter(|wanted| connection.lacks(wanted) && self.is_for(id, wanted));
@@ -116,7 +116,7 @@ impl WorkloadLedger {
         lacking.find(|wanted| self.is_for(id, wanted)).map(ZdsRequest::wanted)
     }
 
-    /// One that was acked and is not wanted any more, or not as it is and not by this one.
+    /// One that it acknowledged and that is not wanted any more, or not as it is and not by this one.
     fn unwanted(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
         let is_unwanted = |uid: &PodUid, acked| {
             let wanted = self.wanted.get(uid);

@@ -12,7 +12,7 @@ use crate::ledger::{WantedWorkload, WorkloadLedger};
 /// How things stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZdsState {
-    /// Whether ztunnels are acked anything yet.
+    /// Whether ztunnels are sent anything yet.
     pub open: bool,
     /// In the order of their hellos.
     pub connections: Vec<ConnectionState>,
@@ -33,7 +33,7 @@ pub struct ConnectionState {
     pub acknowledged: usize,
     /// UID of its pod; `None`: it is not known in which one it runs.
     pub pod: Option<PodUid>,
-    /// It counts as the newest, which is acked what comes.
+    /// It counts as the newest, which is sent what comes.
     pub newest: bool,
 }
 
@@ -57,9 +57,9 @@ pub struct WorkloadState {
 /// How far a ztunnel is with a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkloadProgress {
-    /// It has not answered, or has not been acked: there is no ztunnel, or the network namespace is not known.
+    /// It has not acknowledged it, or was not sent it: there is no ztunnel, or the network namespace is not known.
     Waiting,
-    /// It was acked to go on with what it has.
+    /// It was told to keep what it has.
     Kept,
     /// It serves the workload.
     Accepted,
