@@ -4,6 +4,8 @@
 mod by_api;
 #[path = "pod_repair/in_place.rs"]
 mod in_place;
+#[path = "pod_repair/running.rs"]
+mod running;
 
 use kit::{Daemon, istio};
 use serde_json::{Value, json};

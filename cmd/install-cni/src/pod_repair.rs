@@ -1,8 +1,10 @@
 //! Starts the repair of broken pods.
 
+use std::sync::Arc;
+
 use daemon_settings::DaemonSettings;
 use netfilter::FirewallOptions;
-use repair::{InPlaceRepair, RepairController, RepairEvent, RepairMetrics};
+use repair::{InPlaceRepair, RecordedRules, RepairController, RepairEvent, RepairMetrics};
 use tokio::sync::mpsc::Sender;
 use tracing::warn;
 
@@ -20,10 +22,14 @@ pub(crate) fn start(
         warn!(target: "repair", "no API server is known (KUBERNETES_SERVICE_HOST); broken pods are not repaired");
         return;
     };
-    let in_place = InPlaceRepair::new(&settings.host_proc, FirewallOptions::default());
+    let in_place =
+        InPlaceRepair::new(&settings.host_proc, FirewallOptions::default(), options.policy.clone());
+    let records = settings.records();
+    let recorded =
+        RecordedRules(Arc::new(move || node_status::recorded_rules(&agent::read_records(&records))));
     tokio::spawn(async move {
         let client = cluster::connect(&connection).await;
-        let controller = RepairController::new(client, options, in_place, metrics, events);
+        let controller = RepairController::new(client, options, in_place, recorded, metrics, events);
         restarted("repair of broken pods", controller, move |controller| {
             let probe = probe.clone();
             Box::pin(async move { controller.run(|| probe.installer().is_ok()).await })

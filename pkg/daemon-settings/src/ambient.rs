@@ -187,7 +187,7 @@ impl SettingsReader<'_> {
             excluded_namespaces: self.excluded_namespaces(),
             enablement,
             ignores_opt_out,
-            agent_namespace: Some(identity.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+            agent_namespace: identity.own_namespace(),
         })
     }
 

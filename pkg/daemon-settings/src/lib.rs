@@ -91,6 +91,13 @@ pub struct AgentIdentity {
     pub daemon_set: String,
 }
 
+impl AgentIdentity {
+    /// Our namespace, if it is known.
+    pub(crate) fn own_namespace(&self) -> Option<String> {
+        Some(self.namespace.clone()).filter(|namespace| !namespace.is_empty())
+    }
+}
+
 /// All mistakes of a configuration: never empty. Prints one per line.
 #[derive(Debug)]
 pub struct SettingsErrors(pub Vec<String>);

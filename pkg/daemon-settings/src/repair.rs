@@ -1,6 +1,7 @@
 //! Repair of broken pods: 13 settings of Istio, and one of ours.
 
 use ::repair::{RepairCriteria, RepairMode, RepairOptions};
+use planner::EnrolmentPolicy;
 
 use crate::{AgentIdentity, SettingsReader, options};
 
@@ -28,6 +29,11 @@ impl SettingsReader<'_> {
             label_selector: self.text(&options::REPAIR_LABEL_SELECTORS),
             field_selector: self.text(&options::REPAIR_FIELD_SELECTORS),
             dry_run,
+            policy: EnrolmentPolicy {
+                excluded_namespaces: self.excluded_namespaces(),
+                agent_namespace: identity.own_namespace(),
+                ..EnrolmentPolicy::default()
+            },
         }))
     }
 

@@ -9,6 +9,7 @@ use crate::{
     options::{ALL, REMOVED, STYLE},
 };
 use ::repair::{RepairCriteria, RepairMode};
+use planner::EnrolmentPolicy;
 
 /// A container that has what every one has.
 #[derive(Clone)]
@@ -574,6 +575,7 @@ fn repair_settings_reach_the_controller() {
         "--repair-broken-pod-label-key=k",
         "--repair-broken-pod-label-value=v",
         "--repair-dry-run",
+        "--exclude-namespaces=a,b",
     ]);
     let criteria = RepairCriteria {
         sidecar_annotation: "a".into(),
@@ -588,6 +590,11 @@ fn repair_settings_reach_the_controller() {
         label_selector: "app=web".into(),
         field_selector: "status.phase!=Running".into(),
         dry_run: true,
+        policy: EnrolmentPolicy {
+            excluded_namespaces: vec!["a".into(), "b".into()],
+            agent_namespace: Some("mesh".into()),
+            ..EnrolmentPolicy::default()
+        },
     };
     assert_eq!(chosen, Some(expected));
 }

@@ -94,6 +94,13 @@ impl RuleDigest {
         self.0.is_empty()
     }
 
+    /// A built-in chain leads to them: traffic meets these rules.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+        self.0.keys().any(|place| place.rsplit(' ').next().is_some_and(|chain| BUILT_IN.contains(&chain)))
+    }
+
     /// What is different `now`, for people; empty: nothing.
     #[must_use]
     pub fn differences(&self, now: &RuleDigest) -> Vec<String> {
@@ -203,6 +210,13 @@ mod tests {
             "IPv6 nat: A: rules were added",
         ];
         assert_eq!(then.differences(&now), expected);
+    }
+
+    #[test]
+    fn rules_that_no_built_in_chain_leads_to_are_not_in_use() {
+        assert!(digest(&[("IPv6 nat: ISTIO_OUTPUT", "3 01"), ("IPv6 nat: OUTPUT", "1 02")]).is_in_use());
+        assert!(!digest(&[("IPv4 nat: ISTIO_OUTPUT", "3 01")]).is_in_use());
+        assert!(!RuleDigest::default().is_in_use());
     }
 
     #[test]

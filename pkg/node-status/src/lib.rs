@@ -29,7 +29,7 @@ use pod_status::PodLife;
 use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, StateReport, Unobserved};
 use wire::PodRecord;
 
-pub use records::add_failures;
+pub use records::{add_failures, recorded_rules};
 
 /// The reconciler answers between two messages; a turn takes less than a second, unless a tool hangs.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 //! Pods by what the plugin noted of their ADDs.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -80,11 +80,18 @@ pub(super) fn pods(
             _ => None,
         }
     });
-    let recorded = records.iter().map(|record| (key(record), RuleDigest::from_lines(record.rules.clone())));
-    let means = sidecar::CompareContext { places, tools, recorded: &recorded.collect() };
+    let means = sidecar::CompareContext { places, tools, recorded: &recorded_rules(records) };
     sidecar::show(means, &redirects.collect(), cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     (pods, unrecorded(records, places))
+}
+
+/// The rules that each pod's ADD left. Of several ADDs of a pod the newest counts.
+#[must_use]
+pub fn recorded_rules(records: &[PodRecord]) -> BTreeMap<PodUid, RuleDigest> {
+    let mut all: Vec<&PodRecord> = records.iter().collect();
+    all.sort_by(|a, b| a.at.cmp(&b.at));
+    all.into_iter().map(|record| (key(record), RuleDigest::from_lines(record.rules.clone()))).collect()
 }
 
 fn id(file: &NetnsFile) -> NetnsId {

@@ -1,10 +1,11 @@
 //! Follows the pods of the node and repairs those that are broken.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use kubeio::{ApiErrorKind, Collection, KubeClient, ListEvent};
 use model::{Pod, PodName, PodUid};
+use planner::EnrolmentPolicy;
 use retry::LastError;
 use tokio::{
     sync::mpsc::Sender,
@@ -14,7 +15,10 @@ use tracing::{debug, info, warn};
 
 use crate::{
     InPlaceRepair, ObservedPod, RepairCriteria, RepairMetrics, RepairMode, RepairOutcome, RepairQueue,
-    RepairTask, in_place::InPlaceReport,
+    RepairTask,
+    in_place::InPlaceReport,
+    rule_keeper::{RecordedRules, RuleKeeper, RulesReport},
+    sidecar_pods::{SidecarPod, SidecarPods},
 };
 
 /// How the operator wants it.
@@ -32,6 +36,8 @@ pub struct RepairOptions {
     pub field_selector: String,
     /// Nothing is changed; what would be done is logged and counted as skipped.
     pub dry_run: bool,
+    /// The plugin's: whom it does not redirect is not redirected by a repair either.
+    pub policy: EnrolmentPolicy,
 }
 
 impl RepairOptions {
@@ -67,6 +73,9 @@ pub struct RepairEvent {
 
 /// While the plugin is not installed, a pod that is replaced would be broken again: so often that is asked.
 const GATE: Duration = Duration::from_secs(1);
+/// From one look at the rules of running pods to the next. One that finds no change costs a few questions to the kernel for
+/// each pod, and one look at each process of the node.
+const PASS: Duration = Duration::from_secs(15);
 /// For one request.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -75,9 +84,13 @@ pub struct RepairController {
     client: KubeClient,
     options: RepairOptions,
     in_place: InPlaceRepair,
+    recorded: RecordedRules,
     metrics: RepairMetrics,
     events: Sender<RepairEvent>,
     last: LastError,
+    /// What is known of running pods; none before the first pass, and after a defect.
+    keeper: Option<RuleKeeper>,
+    last_pass: LastError,
 }
 
 /// What came of an attempt, and what is told of it.
@@ -90,22 +103,37 @@ enum Attempt {
 }
 
 impl RepairController {
-    /// `in_place` is only used in that mode; `events` are for whoever publishes them.
+    /// `in_place` and `recorded` are only used in that mode; `events` are for whoever publishes them.
     #[must_use]
     pub fn new(
         client: KubeClient,
         options: RepairOptions,
         in_place: InPlaceRepair,
+        recorded: RecordedRules,
         metrics: RepairMetrics,
         events: Sender<RepairEvent>,
     ) -> RepairController {
-        RepairController { client, options, in_place, metrics, events, last: LastError::default() }
+        let (last, last_pass) = (LastError::default(), LastError::default());
+        RepairController {
+            client,
+            options,
+            in_place,
+            recorded,
+            metrics,
+            events,
+            last,
+            keeper: None,
+            last_pass,
+        }
     }
 
-    /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before, nothing is
-    /// repaired.
+    /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before, no broken pod
+    /// is repaired.
     pub async fn run(&mut self, is_installed: impl Fn() -> bool) {
         let mut queue = RepairQueue::new(self.options.criteria.clone(), std::time::Instant::now());
+        let mut sidecars = SidecarPods::new(self.options.policy.clone());
+        let keeps_rules = self.options.mode == RepairMode::InPlace;
+        let mut pass = Instant::now();
         let mut pods = Box::pin(self.client.watch_all::<ObservedPod>(&self.options.collection()));
         info!(target: "repair", mode = self.options.mode.code(), dry_run = self.options.dry_run, "repair of broken pods starts");
         loop {
@@ -113,7 +141,10 @@ impl RepairController {
             tokio::select! {
                 biased;
                 event = pods.next() => match event {
-                    Some(Ok(event)) => self.observe(&mut queue, event),
+                    Some(Ok(mut event)) => {
+                        sidecars.observe(&mut event);
+                        self.observe(&mut queue, event);
+                    }
                     Some(Err(error)) => if self.last.replace(&error) {
                         warn!(target: "repair", %error, "cannot watch pods");
                     },
@@ -126,6 +157,10 @@ impl RepairController {
                         let outcome = self.handle(&task).await;
                         queue.finish(&task, outcome, std::time::Instant::now());
                     }
+                }
+                () = sleep_until(pass), if keeps_rules && sidecars.is_listed() => {
+                    self.keep_rules(sidecars.all().clone()).await;
+                    pass = Instant::now() + PASS;
                 }
             }
             self.metrics.broken(queue.len());
@@ -261,10 +296,69 @@ impl RepairController {
         }
     }
 
-    /// The publisher may lag behind; that slows repairs down instead of losing what is told.
+    /// Restores what is missing of the rules of running pods.
+    async fn keep_rules(&mut self, pods: BTreeMap<PodUid, Arc<SidecarPod>>) {
+        let mut keeper = self.keeper.take().unwrap_or_else(|| {
+            RuleKeeper::new(self.in_place.clone(), self.recorded.clone(), self.options.dry_run)
+        });
+        let pass = tokio::task::spawn_blocking(move || {
+            let reports = keeper.pass(&pods).map_err(|error| error.to_string());
+            (keeper, reports)
+        });
+        let reports = match pass.await {
+            Ok((keeper, reports)) => {
+                self.keeper = Some(keeper);
+                reports
+            }
+            Err(error) => Err(format!("defect: {error}")),
+        };
+        match reports {
+            Ok(reports) => {
+                self.last_pass.clear();
+                for report in reports {
+                    self.report_rules(report).await;
+                }
+            }
+            Err(error) if self.last_pass.replace(&error) => {
+                warn!(target: "repair", error, "cannot compare the rules of running pods");
+            }
+            Err(_) => {}
+        }
+    }
+
+    async fn report_rules(&self, report: RulesReport) {
+        let RulesReport { name, uid, result } = report;
+        let (PodName { namespace, name: pod }, dry_run) = (&name, self.options.dry_run);
+        let (code, reason, message) = match result {
+            Ok(missing) if dry_run => {
+                let missing = missing.join("; ");
+                info!(target: "repair", %namespace, %pod, %uid, missing, "dry run: rules of a running pod would be restored");
+                ("skip", "RepairSkipped", format!("dry run: its rules would be restored: {missing}"))
+            }
+            Ok(missing) => {
+                let missing = missing.join("; ");
+                warn!(target: "repair", %namespace, %pod, %uid, missing, "rules of a running pod were missing and are restored");
+                let message = format!(
+                    "Rules that redirect its traffic to its sidecar were missing and have been restored: {missing}"
+                );
+                ("success", "SidecarRulesRestored", message)
+            }
+            Err(error) => {
+                warn!(target: "repair", %namespace, %pod, %uid, error, "cannot restore the rules of a running pod");
+                ("fail", "RepairFailed", format!("its rules cannot be compared and restored: {error}"))
+            }
+        };
+        self.metrics.rules(code);
+        self.publish(RepairEvent { name, uid, is_warning: true, reason, message }).await;
+    }
+
     async fn tell(&self, task: &RepairTask, is_warning: bool, reason: &'static str, message: String) {
         let ObservedPod { name, uid, .. } = task.pod.clone();
-        let event = RepairEvent { name, uid, is_warning, reason, message };
+        self.publish(RepairEvent { name, uid, is_warning, reason, message }).await;
+    }
+
+    /// The publisher may lag behind; that slows repairs down instead of losing what is told.
+    async fn publish(&self, event: RepairEvent) {
         drop(self.events.send(event).await); // nobody publishes any more when the process ends
     }
 }

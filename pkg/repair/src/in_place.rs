@@ -6,8 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use inpod::{NetnsFinder, NetnsQuery};
-use model::Pod;
+use inpod::{NetnsFinder, NetnsMatch, NetnsQuery};
+use model::{Pod, PodName};
 use netfilter::FirewallOptions;
 use netns::Netns;
 use planner::{EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason};
@@ -21,6 +21,8 @@ pub struct InPlaceRepair {
     /// Where the processes of the whole node are seen.
     proc: PathBuf,
     firewall: FirewallOptions,
+    /// The plugin's.
+    policy: EnrolmentPolicy,
 }
 
 /// Why a pod could not be repaired in place.
@@ -72,10 +74,11 @@ pub enum InPlaceReport {
 }
 
 impl InPlaceRepair {
-    /// `proc`: where the processes of the whole node are seen, such as `/host/proc`.
+    /// `proc`: where the processes of the whole node are seen, such as `/host/proc`. `policy`: the plugin's; whom it does not
+    /// redirect is not repaired either.
     #[must_use]
-    pub fn new(proc: &Path, firewall: FirewallOptions) -> InPlaceRepair {
-        InPlaceRepair { proc: proc.to_owned(), firewall }
+    pub fn new(proc: &Path, firewall: FirewallOptions, policy: EnrolmentPolicy) -> InPlaceRepair {
+        InPlaceRepair { proc: proc.to_owned(), firewall, policy }
     }
 
     /// Applies a pod's rules where they are missing, and verifies in the kernel that they are there. Blocks for some tens of
@@ -84,39 +87,60 @@ impl InPlaceRepair {
     /// # Errors
     /// The step that failed. What was done before it stays and counts in the next attempt.
     pub fn repair(&self, pod: &Pod) -> Result<InPlaceReport, InPlaceError> {
-        let redirect = match planner::decide(pod, None, &EnrolmentPolicy::default())? {
+        let redirect = match planner::decide(pod, None, &self.policy)? {
             PodDecision::Sidecar(redirect) => redirect,
             PodDecision::Skip(reason) => return Ok(InPlaceReport::NotRedirected(reason)),
             PodDecision::Ambient(_) => return Ok(InPlaceReport::NotRedirected(SkipReason::NotInjected)),
         };
-        let netns = self.netns_of(pod)?;
-        let user_namespace = netns.foreign_owner()?.map(Arc::new);
-        let options = FirewallOptions { user_namespace, ..self.firewall.clone() };
-        let (report, warning) = netfilter::inside(&netns, &options, |options| apply(&redirect, options))?;
-        if let Some(warning) = warning {
-            warn!(target: "repair", pod = %pod.name(), warning, "repaired with a warning");
-        }
-        Ok(report)
+        let query = NetnsQuery { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
+        let found = self.find(&BTreeMap::from([((), query)]))?;
+        let netns = found.into_values().next().ok_or(InPlaceError::NotFound)?.netns;
+        Ok(match self.restore(&netns, &pod.name(), &redirect)? {
+            missing if missing.is_empty() => InPlaceReport::Unchanged,
+            missing => InPlaceReport::Repaired(missing),
+        })
     }
 
-    fn netns_of(&self, pod: &Pod) -> Result<Netns, InPlaceError> {
+    /// Restores a pod's rules in its namespace, and answers with what had differed.
+    pub(crate) fn restore(
+        &self,
+        netns: &Netns,
+        name: &PodName,
+        redirect: &SidecarRedirect,
+    ) -> Result<Vec<String>, InPlaceError> {
+        let user_namespace = netns.foreign_owner()?.map(Arc::new);
+        let options = FirewallOptions { user_namespace, ..self.firewall.clone() };
+        let (missing, warning) = netfilter::inside(netns, &options, |options| restore(redirect, options))?;
+        if let Some(warning) = warning {
+            warn!(target: "repair", namespace = %name.namespace, pod = %name.name, warning, "repaired with a warning");
+        }
+        Ok(missing)
+    }
+
+    /// Where pods are; those that are still where they were known to be are absent.
+    pub(crate) fn find<K: Ord + Clone>(
+        &self,
+        queries: &BTreeMap<K, NetnsQuery>,
+    ) -> Result<BTreeMap<K, NetnsMatch>, InPlaceError> {
         let node = Netns::open(self.proc.join("1/ns/net")).map_err(InPlaceError::Node)?;
-        let query = NetnsQuery { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
-        let finder = NetnsFinder::new(&self.proc, node, InPodRulesConfig::default());
-        let found = finder.find(&BTreeMap::from([((), query)]))?;
-        found.into_values().next().map(|found| found.netns).ok_or(InPlaceError::NotFound)
+        Ok(NetnsFinder::new(&self.proc, node, InPodRulesConfig::default()).find(queries)?)
     }
 }
 
-fn apply(redirect: &SidecarRedirect, options: &FirewallOptions) -> Result<InPlaceReport, InPlaceError> {
-    let families = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
+pub(crate) fn families(redirect: &SidecarRedirect) -> FamilyChoice {
+    if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
+}
+
+/// Restores, and verifies that the kernel shows it.
+fn restore(redirect: &SidecarRedirect, options: &FirewallOptions) -> Result<Vec<String>, InPlaceError> {
+    let families = families(redirect);
     let done = redirect::apply(&redirect.config, families, options, RuleFormat::Restore)?;
     if done.is_unchanged() {
-        return Ok(InPlaceReport::Unchanged);
+        return Ok(Vec::new());
     }
     let seen = redirect::verify(&redirect.config, families, options)?;
     match seen.differences {
-        missing if missing.is_empty() => Ok(InPlaceReport::Repaired(done.differences)),
+        missing if missing.is_empty() => Ok(done.differences),
         missing => Err(InPlaceError::NotInPlace(missing)),
     }
 }

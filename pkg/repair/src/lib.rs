@@ -3,6 +3,7 @@
 //!
 //! [`RepairCriteria`] says which pods those are, [`RepairQueue`] when each is handled (both compute only), and
 //! [`RepairController`] follows the node's pods at the API server and labels them, deletes them, or repairs them in place.
+//! In the last case it also keeps the rules of pods that run (`rule_keeper`), whoever removed them.
 
 mod controller;
 mod criteria;
@@ -10,6 +11,8 @@ mod in_place;
 mod metrics;
 mod observed_pod;
 mod queue;
+mod rule_keeper;
+mod sidecar_pods;
 
 pub use controller::{RepairController, RepairEvent, RepairOptions};
 pub use criteria::{Breakage, RepairCriteria};
@@ -17,6 +20,7 @@ pub use in_place::{InPlaceError, InPlaceRepair};
 pub use metrics::RepairMetrics;
 pub use observed_pod::ObservedPod;
 pub use queue::{RepairOutcome, RepairQueue, RepairTask};
+pub use rule_keeper::RecordedRules;
 
 /// What is done with a broken pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,27 +14,44 @@ struct RepairLabels {
     result: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RestoreLabels {
+    result: &'static str,
+}
+
 /// Istio's counter of repairs, and how many pods are broken now.
 #[derive(Clone, Debug)]
 pub struct RepairMetrics {
     repaired: Family<RepairLabels, Counter>,
     broken: Gauge,
+    restored: Family<RestoreLabels, Counter>,
 }
 
 impl RepairMetrics {
     /// Registers them.
     #[must_use]
     pub fn register(registry: &mut Registry) -> RepairMetrics {
-        let metrics = RepairMetrics { repaired: Family::default(), broken: Gauge::default() };
+        let metrics = RepairMetrics {
+            repaired: Family::default(),
+            broken: Gauge::default(),
+            restored: Family::default(),
+        };
         let help = "Repairs of broken pods: type is delete, label or repair; result is success, skip or fail";
         registry.register("istio_cni_repair_pods_repaired", help, metrics.repaired.clone());
         let help = "Pods of this node whose validation container has failed";
         registry.register("istio_cni_repair_broken_pods", help, metrics.broken.clone());
+        let help =
+            "Running pods with a sidecar whose rules were missing: result is success, skip (dry run) or fail";
+        registry.register("istio_cni_repair_sidecar_rules", help, metrics.restored.clone());
         metrics
     }
 
     pub(crate) fn count(&self, mode: &RepairMode, result: &'static str) {
         self.repaired.get_or_create(&RepairLabels { r#type: mode.code(), result }).inc();
+    }
+
+    pub(crate) fn rules(&self, result: &'static str) {
+        self.restored.get_or_create(&RestoreLabels { result }).inc();
     }
 
     pub(crate) fn broken(&self, number: usize) {

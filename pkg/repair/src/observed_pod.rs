@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kubeio::Versioned;
-use model::{PodName, PodUid};
+use model::{ObjectMeta, Pod, PodIp, PodName, PodSpec, PodStatus, PodUid};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 
 /// A pod as it was observed: small, because every pod of the node is one.
@@ -27,6 +27,8 @@ pub struct ObservedPod {
     pub annotations: Vec<String>,
     /// Its init containers that have failed, or may have.
     pub init_containers: Vec<ObservedInitContainer>,
+    /// The pod as far as rules depend on it, if it was injected and runs.
+    pub running: Option<Box<Pod>>,
 }
 
 /// An init container's status.
@@ -87,6 +89,7 @@ fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
 #[serde(default)]
 struct PodObject {
     metadata: Metadata,
+    spec: PodSpec,
     #[serde(deserialize_with = "null_is_empty")]
     status: Status,
 }
@@ -104,7 +107,7 @@ struct Metadata {
     #[serde(deserialize_with = "null_is_empty")]
     labels: BTreeMap<String, IgnoredAny>,
     #[serde(deserialize_with = "null_is_empty")]
-    annotations: BTreeMap<String, IgnoredAny>,
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -119,6 +122,10 @@ struct OwnerReference {
 struct Status {
     #[serde(deserialize_with = "null_is_empty")]
     phase: String,
+    #[serde(rename = "podIP")]
+    pod_ip: String,
+    #[serde(rename = "podIPs", deserialize_with = "null_is_empty")]
+    pod_ips: Vec<PodIp>,
     #[serde(deserialize_with = "null_is_empty")]
     init_container_statuses: Vec<InitContainerStatus>,
 }
@@ -141,20 +148,43 @@ struct ContainerState {
 
 impl From<PodObject> for ObservedPod {
     fn from(object: PodObject) -> ObservedPod {
-        let PodObject { metadata: meta, status } = object;
+        let PodObject { metadata: meta, spec, status } = object;
+        let is_terminating = meta.deletion_timestamp.is_some();
+        let is_running = status.phase == "Running" && !is_terminating;
+        let is_finished = matches!(status.phase.as_str(), "Succeeded" | "Failed");
+        let labels = meta.labels.into_keys().collect();
+        let annotations: Vec<String> = meta.annotations.keys().cloned().collect();
+        let name = PodName { namespace: meta.namespace, name: meta.name };
+        let running = (is_running && meta.annotations.contains_key(planner::enrolment::STATUS)).then(|| {
+            let metadata = ObjectMeta {
+                name: name.name.clone(),
+                namespace: name.namespace.clone(),
+                uid: meta.uid.clone(),
+                annotations: meta.annotations,
+                ..ObjectMeta::default()
+            };
+            let status = PodStatus {
+                phase: status.phase,
+                pod_ip: status.pod_ip,
+                pod_ips: status.pod_ips,
+                ..PodStatus::default()
+            };
+            Box::new(Pod { metadata, spec, status })
+        });
         let containers = status.init_container_statuses.into_iter().map(ObservedInitContainer::from);
         ObservedPod {
-            name: PodName { namespace: meta.namespace, name: meta.name },
+            name,
             uid: meta.uid,
             version: meta.resource_version,
-            is_terminating: meta.deletion_timestamp.is_some(),
-            is_finished: matches!(status.phase.as_str(), "Succeeded" | "Failed"),
+            is_terminating,
+            is_finished,
             has_controller: meta.owner_references.iter().any(|owner| owner.controller),
-            labels: meta.labels.into_keys().collect(),
-            annotations: meta.annotations.into_keys().collect(),
+            labels,
+            annotations,
             init_containers: containers
                 .filter(|container| container.ended.is_some() || container.ended_before.is_some())
                 .collect(),
+            running,
         }
     }
 }

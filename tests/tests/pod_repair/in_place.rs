@@ -7,13 +7,13 @@ use kit::{Echo, Pod, PodSandbox, ProcessTable, Proto, Serve};
 use super::*;
 
 /// A node whose processes the agent sees below `/host/proc`.
-struct ProcessNode {
-    node: RepairNode,
-    processes: ProcessTable,
+pub(super) struct ProcessNode {
+    pub(super) node: RepairNode,
+    pub(super) processes: ProcessTable,
 }
 
 impl ProcessNode {
-    fn start(name: &'static str) -> Option<Self> {
+    pub(super) fn start(name: &'static str) -> Option<Self> {
         let mut node = RepairNode::start(name, &rights(None), "REPAIR_REPAIR_PODS")?;
         let processes = ProcessTable::new(&node.0.node);
         node.0.container.add_mount(processes.path(), "/host/proc");
@@ -21,28 +21,43 @@ impl ProcessNode {
         Some(Self { node, processes })
     }
 
-    /// A pod that started while there was no plugin.
+    /// A pod that was set up while there was no plugin, and that its init container keeps from running.
     fn sandbox(&self, name: &str, pid: u32, is_dual: bool) -> PodSandbox {
-        let object = self.node.create(name, |pod| {
-            let dual = json!({"name": "ISTIO_DUAL_STACK", "value": is_dual.to_string()});
-            pod["spec"]["containers"][1]["env"] = json!([dual]);
-        });
-        let pod = Pod::from_object(&object);
+        self.add(name, pid, "Pending", |pod| dual_stack(pod, is_dual))
+    }
+
+    /// A pod in this phase that the plugin has never seen.
+    pub(super) fn add(
+        &self,
+        name: &str,
+        pid: u32,
+        phase: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> PodSandbox {
+        let pod = Pod::from_object(&self.node.create(name, change));
         let sandbox = self.node.0.node.pod(pod, &[]);
-        self.node.0.api.admin().patch_status(&self.node.path(name), &sandbox.manifest()["status"]);
+        let mut status = sandbox.manifest()["status"].clone();
+        status["phase"] = json!(phase);
+        self.node.0.api.admin().patch_status(&self.node.path(name), &status);
         self.processes.add_pod(pid, &sandbox);
         sandbox
     }
 }
 
-/// All rules, without counters.
-fn rules_of(sandbox: &PodSandbox) -> Vec<String> {
-    let saved = ["iptables-save", "ip6tables-save"].map(|tool| sandbox.netns.sh(tool)).concat();
+pub(super) fn dual_stack(pod: &mut Value, is_dual: bool) {
+    let dual = json!({"name": "ISTIO_DUAL_STACK", "value": is_dual.to_string()});
+    pod["spec"]["containers"][1]["env"] = json!([dual]);
+}
+
+/// All rules of tables of either kind, without counters.
+pub(super) fn rules_of(sandbox: &PodSandbox) -> Vec<String> {
+    let tools = ["iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"];
+    let saved = tools.map(|tool| sandbox.netns.sh(tool)).concat();
     saved.lines().filter(|line| line.starts_with('-')).map(str::to_owned).collect()
 }
 
 /// Who answers a connection from inside the pod to a service outside of it.
-fn answered_by(sandbox: &PodSandbox, target: SocketAddr) -> String {
+pub(super) fn answered_by(sandbox: &PodSandbox, target: SocketAddr) -> String {
     kit::connect(&sandbox.netns, Proto::Tcp, target)
         .map_or_else(|error| format!("{error:?}"), |seen| seen.server)
 }

@@ -1,0 +1,165 @@
+//! Keeps the rules of running pods: compares them with what the plugin left, and restores what is missing.
+//!
+//! What a pod's rules have to be its ADD has recorded. Of a pod without a record, which another version of the plugin
+//! redirected or none, the rules count that are found first, if traffic meets them: they may be those of another version,
+//! and to replace them under a running pod would serve nobody.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use inpod::NetnsQuery;
+use model::{PodName, PodUid};
+use netfilter::{RuleDigest, RulesFingerprint};
+use netns::Netns;
+use planner::SidecarRedirect;
+use tracing::debug;
+
+use crate::{InPlaceError, InPlaceRepair, in_place::families, sidecar_pods::SidecarPod};
+
+/// What the plugin's ADDs recorded of the rules that they left, by pod. It is asked for once in a pass, and only if some pod is
+/// not known.
+#[derive(Clone)]
+pub struct RecordedRules(pub Arc<dyn Fn() -> BTreeMap<PodUid, RuleDigest> + Send + Sync>);
+
+impl fmt::Debug for RecordedRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RecordedRules")
+    }
+}
+
+/// What a pass found of a pod, if it was not as it should be.
+#[derive(Debug)]
+pub(crate) struct RulesReport {
+    pub(crate) name: PodName,
+    pub(crate) uid: PodUid,
+    /// What had differed, and is restored unless this is a dry run; or why that failed.
+    pub(crate) result: Result<Vec<String>, String>,
+}
+
+/// Where a pod is, and what is known of its rules.
+#[derive(Debug)]
+struct KnownPod {
+    netns: Netns,
+    /// What its rules have to be; none before they were found in use.
+    baseline: Option<RuleDigest>,
+    /// What its tables were when all was in place.
+    verified: Option<RulesFingerprint>,
+    /// What was reported last: it is reported again only after the pod was well, or when it changes.
+    reported: Option<Result<Vec<String>, String>>,
+}
+
+/// Remembers where pods are, so that a pass costs a few questions to the kernel for a pod whose tables have not changed.
+#[derive(Debug)]
+pub(crate) struct RuleKeeper {
+    in_place: InPlaceRepair,
+    recorded: RecordedRules,
+    dry_run: bool,
+    known: BTreeMap<PodUid, KnownPod>,
+}
+
+impl RuleKeeper {
+    pub(crate) fn new(in_place: InPlaceRepair, recorded: RecordedRules, dry_run: bool) -> RuleKeeper {
+        RuleKeeper { in_place, recorded, dry_run, known: BTreeMap::new() }
+    }
+
+    /// Looks at all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each
+    /// pod that is repaired. A pod of which no process is found is passed over; the next pass looks for it again.
+    ///
+    /// # Errors
+    /// The node's processes cannot be listed.
+    pub(crate) fn pass(
+        &mut self,
+        pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
+    ) -> Result<Vec<RulesReport>, InPlaceError> {
+        self.find(pods)?;
+        let mut reports = Vec::new();
+        for (uid, pod) in pods {
+            let Some(known) = self.known.get_mut(uid) else {
+                debug!(target: "repair", namespace = %pod.name.namespace, pod = %pod.name.name, "no process of the pod was found");
+                continue;
+            };
+            let result = known.look(pod, (!self.dry_run).then_some(&self.in_place));
+            let report = |result| RulesReport { name: pod.name.clone(), uid: uid.clone(), result };
+            reports.extend(result.map(report));
+        }
+        Ok(reports)
+    }
+
+    /// Pods that are new, or have another network namespace than before.
+    fn find(&mut self, pods: &BTreeMap<PodUid, Arc<SidecarPod>>) -> Result<(), InPlaceError> {
+        self.known.retain(|uid, _| pods.contains_key(uid));
+        let query = |pod: &SidecarPod| {
+            let known = self.known.get(&pod.uid).map(|known| known.netns.id());
+            NetnsQuery { uids: pod.runtime_uids.clone(), ips: pod.ips.clone(), known }
+        };
+        let queries: BTreeMap<&PodUid, NetnsQuery> =
+            pods.iter().map(|(uid, pod)| (uid, query(pod))).collect();
+        let found = self.in_place.find(&queries)?;
+        let mut recorded = if found.is_empty() { BTreeMap::new() } else { self.recorded.0() };
+        for (uid, found) in found {
+            let runtime_uids = pods.get(uid).map(|pod| pod.runtime_uids.as_slice()).unwrap_or_default();
+            let baseline = runtime_uids.iter().find_map(|uid| recorded.remove(uid));
+            let baseline = baseline.filter(|rules| !rules.is_empty());
+            let known = KnownPod { netns: found.netns, baseline, verified: None, reported: None };
+            self.known.insert(uid.clone(), known);
+        }
+        Ok(())
+    }
+}
+
+impl KnownPod {
+    /// None: all is as it should be, or as it was reported before. `repair`: none in a dry run.
+    fn look(
+        &mut self,
+        pod: &SidecarPod,
+        repair: Option<&InPlaceRepair>,
+    ) -> Option<Result<Vec<String>, String>> {
+        let now = self.fingerprint();
+        if now.is_some() && now == self.verified {
+            return None;
+        }
+        let result = self.settle(pod, repair).map_err(|error| error.to_string());
+        if result.as_ref().is_ok_and(Vec::is_empty) {
+            (self.verified, self.reported) = (now, None);
+            return None;
+        }
+        // What was restored may be removed again.
+        let is_news = (repair.is_some() && result.is_ok()) || self.reported.as_ref() != Some(&result);
+        self.reported = Some(result.clone());
+        is_news.then_some(result)
+    }
+
+    /// What is missing, after it was restored; empty: nothing.
+    fn settle(
+        &mut self,
+        pod: &SidecarPod,
+        repair: Option<&InPlaceRepair>,
+    ) -> Result<Vec<String>, InPlaceError> {
+        let (found, missing) = self.netns.run_in(|| compare(&pod.redirect, self.baseline.as_ref()))??;
+        if missing.is_empty() {
+            self.baseline = Some(found);
+            return Ok(missing);
+        }
+        let Some(repair) = repair else { return Ok(missing) };
+        let restored = repair.restore(&self.netns, &pod.name, &pod.redirect)?;
+        self.baseline = Some(self.netns.run_in(redirect::rules_now)??);
+        Ok(restored)
+    }
+
+    fn fingerprint(&self) -> Option<RulesFingerprint> {
+        self.netns.run_in(|| RulesFingerprint::of_this_netns().ok()).ok().flatten()
+    }
+}
+
+/// The rules of this namespace, and what is missing. It needs no tool.
+fn compare(
+    redirect: &SidecarRedirect,
+    baseline: Option<&RuleDigest>,
+) -> Result<(RuleDigest, Vec<String>), redirect::Error> {
+    let found = redirect::rules_now()?;
+    let missing = match baseline {
+        Some(then) => redirect::compare(&redirect.config, families(redirect), then)?,
+        None if found.is_in_use() => Vec::new(),
+        None => vec!["no rule redirects its traffic".to_owned()],
+    };
+    Ok((found, missing))
+}

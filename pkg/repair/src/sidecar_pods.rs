@@ -1,0 +1,146 @@
+//! Which running pods have a sidecar that their traffic is to be redirected to.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use kubeio::ListEvent;
+use model::{Pod, PodName, PodUid};
+use planner::{EnrolmentPolicy, PodDecision, SidecarRedirect};
+
+use crate::ObservedPod;
+
+/// A running pod whose traffic is to be redirected to its sidecar.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SidecarPod {
+    pub(crate) name: PodName,
+    pub(crate) uid: PodUid,
+    /// By which the container runtime may know it.
+    pub(crate) runtime_uids: Vec<PodUid>,
+    pub(crate) ips: Vec<IpAddr>,
+    pub(crate) redirect: SidecarRedirect,
+}
+
+impl SidecarPod {
+    /// None: it has no sidecar that the plugin would redirect it to, or no address yet.
+    fn of(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SidecarPod> {
+        let ips = pod.status.ips();
+        // With an annotation that cannot be read no ADD succeeds, so that no such pod runs.
+        let Ok(PodDecision::Sidecar(redirect)) = planner::decide(pod, None, policy) else { return None };
+        (!ips.is_empty()).then(|| SidecarPod {
+            name: pod.name(),
+            uid: pod.metadata.uid.clone(),
+            runtime_uids: pod.runtime_uids(),
+            ips,
+            redirect: *redirect,
+        })
+    }
+}
+
+/// All of them. Events go in; the API server's view comes out.
+#[derive(Debug, Default)]
+pub(crate) struct SidecarPods {
+    policy: EnrolmentPolicy,
+    pods: BTreeMap<PodUid, Arc<SidecarPod>>,
+    /// The API server has listed them.
+    listed: bool,
+}
+
+impl SidecarPods {
+    pub(crate) fn new(policy: EnrolmentPolicy) -> SidecarPods {
+        SidecarPods { policy, ..SidecarPods::default() }
+    }
+
+    /// Takes in what the API server tells, and with it the part of the event that nobody else needs.
+    pub(crate) fn observe(&mut self, event: &mut ListEvent<ObservedPod>) {
+        match event {
+            ListEvent::Reset(pods) => {
+                self.pods.clear();
+                self.listed = true;
+                pods.iter_mut().for_each(|pod| self.put(pod));
+            }
+            ListEvent::Applied(pod) => self.put(pod),
+            ListEvent::Deleted(pod) => drop(self.pods.remove(&pod.uid)),
+        }
+    }
+
+    fn put(&mut self, observed: &mut ObservedPod) {
+        let pod = observed.running.take();
+        match pod.and_then(|pod| SidecarPod::of(&pod, &self.policy)) {
+            Some(pod) => drop(self.pods.insert(pod.uid.clone(), Arc::new(pod))),
+            None => drop(self.pods.remove(&observed.uid)),
+        }
+    }
+
+    /// The API server has listed them.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// By UID.
+    pub(crate) fn all(&self) -> &BTreeMap<PodUid, Arc<SidecarPod>> {
+        &self.pods
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(change: impl FnOnce(&mut Value)) -> ObservedPod {
+        let mut pod = json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u1", "resourceVersion": "1",
+                "annotations": {"sidecar.istio.io/status": "{}"}},
+            "spec": {"containers": [{"name": "istio-proxy"}, {"name": "app"}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
+        });
+        change(&mut pod);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn kept(pod: ObservedPod) -> Option<Vec<IpAddr>> {
+        let mut pods = SidecarPods::new(EnrolmentPolicy {
+            excluded_namespaces: vec!["kube-system".into()],
+            ..EnrolmentPolicy::default()
+        });
+        pods.observe(&mut ListEvent::Reset(vec![pod]));
+        pods.all().values().next().map(|pod| pod.ips.clone())
+    }
+
+    #[test]
+    fn only_running_pods_that_the_plugin_would_redirect_are_kept() {
+        assert_eq!(kept(pod(|_| {})).unwrap().len(), 2);
+        let rows: [(&str, fn(&mut Value)); 8] = [
+            ("not running", |pod| pod["status"]["phase"] = json!("Pending")),
+            ("terminated", |pod| pod["status"]["phase"] = json!("Succeeded")),
+            ("being deleted", |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-31T23:59:59Z")),
+            ("not injected", |pod| pod["metadata"]["annotations"] = json!(null)),
+            ("without a proxy", |pod| pod["spec"]["containers"] = json!([{"name": "app"}])),
+            ("redirected by its init container", |pod| {
+                pod["spec"]["initContainers"] = json!([{"name": "istio-init"}]);
+            }),
+            ("of an excluded namespace", |pod| pod["metadata"]["namespace"] = json!("kube-system")),
+            ("without an address", |pod| pod["status"] = json!({"phase": "Running"})),
+        ];
+        for (what, change) in rows {
+            assert_eq!(kept(pod(change)), None, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_ends_or_is_gone_is_kept_no_more() {
+        let mut pods = SidecarPods::new(EnrolmentPolicy::default());
+        assert!(!pods.is_listed(), "nothing is known before the list");
+        pods.observe(&mut ListEvent::Reset(Vec::new()));
+        pods.observe(&mut ListEvent::Applied(pod(|_| {})));
+        assert_eq!(pods.all().len(), 1);
+        pods.observe(&mut ListEvent::Applied(pod(|pod| pod["status"]["phase"] = json!("Failed"))));
+        assert_eq!(pods.all().len(), 0);
+        pods.observe(&mut ListEvent::Applied(pod(|_| {})));
+        // Another pod of that name.
+        pods.observe(&mut ListEvent::Deleted(pod(|pod| pod["metadata"]["uid"] = json!("u0"))));
+        assert_eq!(pods.all().len(), 1);
+        pods.observe(&mut ListEvent::Deleted(pod(|_| {})));
+        assert_eq!(pods.all().len(), 0);
+    }
+}
