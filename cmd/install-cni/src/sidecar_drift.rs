@@ -1,5 +1,5 @@
-//! Pods with a sidecar whose rules are gone. The plugin made them when the pod started, and nobody keeps them: so each
-//! periodic look at the node counts such pods, and tells of them.
+//! Pods with a sidecar whose rules are gone. The plugin made them when the pod started, and nobody keeps them but repair in
+//! place: so each periodic look at the node counts such pods, and reports them.
 
 use std::{
     collections::BTreeMap,

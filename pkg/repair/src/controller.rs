@@ -75,7 +75,7 @@ pub struct RepairEvent {
 const GATE: Duration = Duration::from_secs(1);
 /// From one look at the rules of running pods to the next. One that finds no change costs a few questions to the kernel for
 /// each pod, and one look at each process of the node.
-const PASS: Duration = Duration::from_secs(15);
+const PASS: Duration = Duration::from_secs(30);
 /// For one request.
 const LIMIT: Duration = Duration::from_secs(10);
 

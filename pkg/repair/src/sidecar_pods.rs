@@ -98,6 +98,9 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
+    /// Makes another pod of it.
+    type Change = fn(&mut Value);
+
     fn kept(pod: ObservedPod) -> Option<Vec<IpAddr>> {
         let mut pods = SidecarPods::new(EnrolmentPolicy {
             excluded_namespaces: vec!["kube-system".into()],
@@ -110,7 +113,7 @@ mod tests {
     #[test]
     fn only_running_pods_that_the_plugin_would_redirect_are_kept() {
         assert_eq!(kept(pod(|_| {})).unwrap().len(), 2);
-        let rows: [(&str, fn(&mut Value)); 8] = [
+        let rows: [(&str, Change); 8] = [
             ("not running", |pod| pod["status"]["phase"] = json!("Pending")),
             ("terminated", |pod| pod["status"]["phase"] = json!("Succeeded")),
             ("being deleted", |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-31T23:59:59Z")),

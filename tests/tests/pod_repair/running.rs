@@ -1,8 +1,13 @@
 //! Pods that run, and whose rules are missing: at the agent's start, and later.
 
-use std::net::SocketAddr;
+use std::{
+    fs,
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
 
-use kit::{Echo, PodSandbox, Proto, Serve};
+use kit::{Echo, Live, LiveConnections, Pod, PodSandbox, Proto, Serve};
 
 use super::{
     in_place::{ProcessNode, answered_by, dual_stack, rules_of},
@@ -13,6 +18,15 @@ fn rules(daemon: &Daemon, result: &str) -> f64 {
     daemon
         .metric(&format!(r#"istio_cni_repair_sidecar_rules_total{{result="{result}"}}"#))
         .unwrap_or_default()
+}
+
+/// Waits for what the next look at the rules brings, which may be half a minute away.
+fn wait_for_pass(daemon: &Daemon, what: &str, holds: impl Fn(&Daemon) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds(daemon) {
+        assert!(Instant::now() < deadline, "never: {what}:\n{}", daemon.log());
+        thread::sleep(Duration::from_millis(50)); // between two looks at another process
+    }
 }
 
 fn sidecar_in(sandbox: &PodSandbox) -> Echo {
@@ -58,16 +72,16 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
     for (kind, sandbox, _) in &pods {
         flush(sandbox, kind);
     }
-    daemon.wait_for("both are redirected again", |daemon| rules(daemon, "success") == 4.0);
+    wait_for_pass(&daemon, "both are redirected again", |daemon| rules(daemon, "success") == 4.0);
     for (kind, sandbox, _) in &pods {
         assert_eq!(answers(sandbox), ["sidecar", "sidecar"], "{kind}");
     }
     // The next agent finds all in place.
     let before = pods.each_ref().map(|(_, sandbox, _)| rules_of(sandbox));
     drop(daemon);
-    let mut daemon = node.0.daemon();
+    let daemon = node.0.daemon();
     let late = own.add("late", 13, "Running", |_| {});
-    daemon.wait_for("a pass has ended", |daemon| rules(daemon, "success") == 1.0);
+    wait_for_pass(&daemon, "a pass has ended", |daemon| rules(daemon, "success") == 1.0);
     assert!(late.netns.sh("iptables-save").contains("ISTIO_OUTPUT"));
     assert_eq!(pods.each_ref().map(|(_, sandbox, _)| rules_of(sandbox)), before);
     assert_eq!(rules(&daemon, "fail"), 0.0);
@@ -105,4 +119,81 @@ fn a_dry_run_only_tells_what_is_missing() {
     eventually("it is told", || own.node.events(&uid, "RepairSkipped").len() == 1);
     assert_eq!(rules_of(&sandbox), Vec::<String>::new());
     assert_eq!(rules(&daemon, "success"), 0.0);
+}
+
+/// The daemon's own plugin redirects the pod, and records what it left; a single rule that is lost is missed.
+#[test]
+fn what_the_plugin_left_is_restored_also_when_the_agent_was_not_there() {
+    let Some(mut own) = ProcessNode::start("repair-recorded") else { return };
+    let scene = &mut own.node.0;
+    let (net_d, socket) = (scene.node.net_d(), scene.node.run_dir().join("log.sock"));
+    let template = kit::NETWORK_CONFIG.replace("__LOG_UDS_ADDRESS__", socket.to_str().unwrap());
+    scene.container.set_env("CNI_NET_DIR", net_d.to_str().unwrap());
+    scene.container.set_env("CNI_NETWORK_CONFIG", &template);
+    let daemon = own.node.0.daemon();
+    let conflist: Value = serde_json::from_slice(&fs::read(own.node.0.conflist()).unwrap()).unwrap();
+    let object = own.node.create("web", |_| {});
+    let runtime = own.node.0.node.runtime().with_plugins(&own.node.0.container.bin_dir());
+    let added = own.node.0.node.add_pod(&runtime, &conflist, Pod::from_object(&object));
+    let sandbox = added.unwrap_or_else(|error| panic!("{error}"));
+    let redirected = rules_of(&sandbox);
+    assert!(!redirected.is_empty());
+    drop(daemon);
+    own.node.0.api.admin().patch_status(&own.node.path("web"), &sandbox.manifest()["status"]);
+    own.processes.add_pod(11, &sandbox);
+    let last = redirected.iter().rev().find(|rule| rule.starts_with("-A ISTIO_OUTPUT")).unwrap();
+    sandbox.netns.sh(&format!("iptables-nft -t nat {}", last.replacen("-A", "-D", 1)));
+    assert_ne!(rules_of(&sandbox), redirected);
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it is restored", |daemon| rules(daemon, "success") == 1.0);
+    assert_eq!(rules_of(&sandbox), redirected);
+    // The record of an ADD stays true, so that the next agent has nothing to restore.
+    drop(daemon);
+    let daemon = own.node.0.daemon();
+    let _late = own.add("late", 12, "Running", |_| {});
+    wait_for_pass(&daemon, "a pass has ended", |daemon| rules(daemon, "success") == 1.0);
+    assert_eq!(rules_of(&sandbox), redirected);
+}
+
+/// Rules of another version redirect the pod; no record tells what they have to be.
+#[test]
+fn rules_of_another_version_stay_until_somebody_removes_them() {
+    let Some(own) = ProcessNode::start("repair-version") else { return };
+    let sandbox = own.add("web", 11, "Running", |_| {});
+    for rule in [
+        "-N ISTIO_OUTPUT",
+        "-A OUTPUT -p tcp -j ISTIO_OUTPUT",
+        "-A ISTIO_OUTPUT -m owner ! --uid-owner 1337 -p tcp -j REDIRECT --to-ports 15001",
+    ] {
+        sandbox.netns.sh(&format!("iptables-nft -t nat {rule}"));
+    }
+    let theirs = rules_of(&sandbox);
+    let daemon = own.node.0.daemon();
+    let late = own.add("late", 12, "Running", |_| {});
+    wait_for_pass(&daemon, "a pass has ended", |daemon| rules(daemon, "success") == 1.0);
+    assert_eq!(rules_of(&sandbox), theirs);
+    flush(&sandbox, "nft");
+    wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == 2.0);
+    assert_eq!(rules_of(&sandbox), rules_of(&late));
+}
+
+/// What becomes of a connection that was plaintext depends on who sends the next packet: the kernel takes that one for the first
+/// of a new connection.
+#[test]
+fn every_connection_after_a_repair_is_redirected_and_none_of_them_breaks() {
+    let Some(own) = ProcessNode::start("repair-live") else { return };
+    let sandbox = own.add("web", 11, "Running", |_| {});
+    let _service = Echo::start(own.node.0.node.outside(), &Serve::new(Proto::Tcp, 8080).named("service"));
+    let _sidecar = sidecar_in(&sandbox);
+    let target = SocketAddr::new(own.node.0.node.outside_ip(false), 8080);
+    let mut live = LiveConnections::start(&sandbox.netns, Live::default());
+    let plaintext = live.open(target, 1).remove(0);
+    assert_eq!(plaintext.seen.server, "service");
+    live.wait_round();
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
+    assert!(live.open(target, 20).iter().all(|one| one.seen.server == "sidecar"));
+    live.wait_round();
+    let broken = live.finish().broken;
+    assert!(broken.iter().all(|one| one.id == plaintext.id), "{broken:?}");
 }
