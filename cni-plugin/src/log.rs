@@ -147,8 +147,7 @@ impl CallLog {
 }
 
 pub(crate) fn now() -> String {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    wire::rfc3339_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(0))
+    wire::rfc3339(SystemTime::now())
 }
 
 /// Posts on a thread of its own, and waits for the deadline only. Limits of the socket alone would not do: connecting

@@ -72,7 +72,11 @@ fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
         Err(error) => {
             let mut state = last.unwrap_or_else(state_collector::empty);
             let blind = Unobserved { what: "the node's network".to_owned(), why: format!("{error:#}") };
-            state.seen = Provenance { at: agent::now(), blind: vec![blind], ..Provenance::default() };
+            state.seen = Provenance {
+                at: wire::rfc3339(std::time::SystemTime::now()),
+                blind: vec![blind],
+                ..Provenance::default()
+            };
             state
         }
     }
@@ -84,7 +88,7 @@ fn told(last: StateReport) -> StateReport {
         .to_owned();
     let blind = vec![Unobserved { what: "the kernel".to_owned(), why }];
     let node = NodeState { started: None, ..last.node };
-    let seen = Provenance { at: agent::now(), blind, ..Provenance::default() };
+    let seen = Provenance { at: wire::rfc3339(std::time::SystemTime::now()), blind, ..Provenance::default() };
     StateReport { seen, node, network: NetworkState::default(), plan: Vec::new(), ..last }
 }
 

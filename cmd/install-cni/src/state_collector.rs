@@ -99,7 +99,7 @@ impl StateCollector {
             agent,
             plain,
             queue: Mutex::default(),
-            started: agent::now(),
+            started: wire::rfc3339(std::time::SystemTime::now()),
         }
     }
 
@@ -281,7 +281,7 @@ impl StateCollector {
 
 /// Without ambient mode nobody follows pods: the plugin's records tell all that is known of them.
 pub(crate) fn look_plain(plain: &SidecarNodeInspector, records: &[wire::PodRecord]) -> StateReport {
-    let (began, at) = (Instant::now(), agent::now());
+    let (began, at) = (Instant::now(), wire::rfc3339(std::time::SystemTime::now()));
     let (pods, blind) = plain.look(records);
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
     let seen = Provenance { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };

@@ -69,7 +69,7 @@ impl ChangeHistory {
     /// Remembers a change that ends now.
     pub(crate) fn note(&mut self, entry: HistoryEntry<'_>) {
         let change = ChangeRecord {
-            at: timestamp(SystemTime::now().checked_sub(entry.took).unwrap_or(SystemTime::UNIX_EPOCH)),
+            at: wire::rfc3339(SystemTime::now().checked_sub(entry.took).unwrap_or(SystemTime::UNIX_EPOCH)),
             cause: entry.cause,
             what: entry.what,
             pod: entry.pod,
@@ -111,19 +111,6 @@ pub(crate) fn summary(steps: &[impl ToString]) -> String {
 #[must_use]
 pub fn milliseconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
-}
-
-/// The time, as [`report::StateReport`] has it.
-#[must_use]
-pub fn now() -> String {
-    timestamp(SystemTime::now())
-}
-
-/// RFC 3339, in UTC.
-#[must_use]
-pub fn timestamp(time: SystemTime) -> String {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    wire::rfc3339_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

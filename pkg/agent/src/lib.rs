@@ -25,7 +25,7 @@ mod uninstall;
 
 pub use agent_state::life;
 pub use error::Error;
-pub use history::{milliseconds, now, timestamp};
+pub use history::milliseconds;
 pub use ledger::{AttachmentLedger, PodAttachment};
 pub use metrics::AgentMetrics;
 pub use node::{found as found_on_node, open_path};

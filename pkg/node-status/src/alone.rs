@@ -7,7 +7,7 @@ use std::{
 };
 
 use ::inpod::{captured_families, has_listener};
-use agent::{AgentSettings, InPodConfig, found_on_node as found, milliseconds, open_path, timestamp};
+use agent::{AgentSettings, InPodConfig, found_on_node as found, milliseconds, open_path};
 use model::{Family, Port};
 use netns::Netns;
 use planner::node::{ObservedState, ZtunnelFallback, ZtunnelSlot};
@@ -58,7 +58,7 @@ pub(super) fn look(settings: &AgentSettings, at: Option<&Netns>, last: Option<St
         Err(error) => blind_to(&mut blind, "the network namespaces of pods", &error),
     }
     state.seen = report::Provenance {
-        at: timestamp(now),
+        at: wire::rfc3339(now),
         took_ms: milliseconds(began.elapsed()),
         by: Observer::Command,
         blind,
@@ -202,7 +202,7 @@ fn look_at(
     pod: &mut PodState,
 ) {
     let (before, was) = (std::mem::take(&mut pod.kernel), pod.capture);
-    pod.kernel = KernelView { looked: Some(timestamp(SystemTime::now())), ..KernelView::default() };
+    pod.kernel = KernelView { looked: Some(wire::rfc3339(SystemTime::now())), ..KernelView::default() };
     pod.kernel.netns = netns.as_ref().map(|netns| inpod::netns_ref(netns.id()));
     match pod.way {
         Some(RedirectionMode::Node) => enrolled(node, network, pod),

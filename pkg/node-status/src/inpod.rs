@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::SystemTime};
 
 use ::inpod::{NodeProbes, PodRulesSpec, ProbeRules, set};
-use agent::{AgentSettings, EnrolledPodView, InPodConfig, timestamp};
+use agent::{AgentSettings, EnrolledPodView, InPodConfig};
 use model::{Family, PodUid};
 use netns::NetnsId;
 use planner::node::MemberAddresses;
@@ -132,7 +132,7 @@ pub(super) fn netns_ref(id: NetnsId) -> NetnsRef {
 /// What the reconciler saw last.
 pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
-        looked: enrolled_pod.looked.map(timestamp),
+        looked: enrolled_pod.looked.map(wire::rfc3339),
         netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
         overruling: enrolled_pod.overruling().map(str::to_owned).collect(),
         ..KernelView::default()
@@ -166,7 +166,7 @@ pub(super) fn verify(
     };
     let families = chosen.families();
     let wanted = PodRulesSpec { config: &chosen.rules, pod: &enrolled_pod.options, families: &families };
-    let now = timestamp(SystemTime::now());
+    let now = wire::rfc3339(SystemTime::now());
     match ::inpod::verify(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
         Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be observed: {error}")),
         Ok(report) => {

@@ -19,9 +19,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use agent::{
-    AgentHandle, AgentSettings, AgentSnapshot, CaptureConfig, CaptureSnapshot, milliseconds, timestamp,
-};
+use agent::{AgentHandle, AgentSettings, AgentSnapshot, CaptureConfig, CaptureSnapshot, milliseconds};
 use model::Reason;
 use netns::Netns;
 use planner::node::DesiredState;
@@ -65,7 +63,7 @@ impl NodeInspector {
         state.schema = report::SCHEMA.to_owned();
         state.history = snapshot.history;
         let took_ms = milliseconds(began.elapsed());
-        state.seen = Provenance { at: timestamp(at), took_ms, by: Observer::Agent, blind };
+        state.seen = Provenance { at: wire::rfc3339(at), took_ms, by: Observer::Agent, blind };
         Ok(state)
     }
 
@@ -149,7 +147,7 @@ impl NodeInspector {
         };
         NodeState {
             name: String::new(),
-            started: Some(timestamp(snapshot.started)),
+            started: Some(wire::rfc3339(snapshot.started)),
             ambient: true,
             way,
             chosen: chosen(&self.settings).to_owned(),

@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use agent::{AgentSettings, AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life, timestamp};
+use agent::{AgentSettings, AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life};
 use model::{Family, PodUid};
 use planner::{
     AmbientStanding, EnrolmentPolicy, EnrolmentReason, PodDecision, SidecarRedirect, SkipReason,
@@ -164,7 +164,7 @@ fn pod(
         capture: CaptureState::Unknown,
         way: None,
         reason: reason(&known.standing),
-        since: known.since.map(timestamp),
+        since: known.since.map(wire::rfc3339),
         annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
         kernel: KernelView::default(),
         ztunnel: None,
@@ -314,7 +314,7 @@ pub(super) fn on_node(seen: &NodeNetwork<'_>, open: bool, shown: &mut PodState, 
         shown.kernel.blind = Some("the node's network could not be observed".to_owned());
         return;
     }
-    shown.kernel.looked = Some(timestamp(std::time::SystemTime::now()));
+    shown.kernel.looked = Some(wire::rfc3339(std::time::SystemTime::now()));
     let mut leaks = false;
     for ip in shown.ips.clone() {
         let KernelView { differences, seen: in_place, .. } = &mut shown.kernel;

@@ -8,7 +8,10 @@ use std::{
 use model::PodUid;
 use netfilter::{FirewallOptions, RuleDigest};
 use netns::{Netns, NetnsId};
-use planner::{EnrolmentPolicy, PodDecision, reason::ALL_ENROLLED};
+use planner::{
+    EnrolmentPolicy, PodDecision,
+    reason::{ALL_ENROLLED, ALL_SKIPPED},
+};
 use pod_status::{Evidence, RulesEvidence};
 use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, Unobserved};
 use wire::{NetnsFile, PodRecord};
@@ -126,11 +129,14 @@ fn from(record: &PodRecord) -> PodState {
     }
 }
 
-/// The plugin's sentences are about what it does; the reason stands behind the colon.
+/// Why the plugin did what it did. The sentence of a decision that another version has made is its own.
 fn words(record: &PodRecord) -> String {
     if ALL_ENROLLED.iter().any(|reason| reason.code() == record.decision) {
         return "it was enrolled in ambient mode, which is off now".to_owned();
     }
-    let reason = record.words.split_once(": ").map_or(record.words.as_str(), |(_, reason)| reason);
-    reason.to_owned()
+    if record.decision == "sidecar" {
+        return "it was injected".to_owned();
+    }
+    let known = ALL_SKIPPED.iter().find(|reason| reason.code() == record.decision);
+    known.map_or_else(|| record.words.clone(), ToString::to_string)
 }

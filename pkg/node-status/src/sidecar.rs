@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use agent::timestamp;
 use hostnet::RtnetlinkHandle;
 use model::{Family, PodUid};
 use netfilter::{Firewall, FirewallOptions, RuleDigest, RulesFingerprint};
@@ -133,7 +132,7 @@ fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
                 RulesEvidence::Incomplete { holds: false }
             };
             pod.capture = Evidence { rules, ..SIDECAR }.classify().state;
-            pod.kernel.looked = Some(timestamp(SystemTime::now()));
+            pod.kernel.looked = Some(wire::rfc3339(SystemTime::now()));
             pod.kernel.blind = None;
             if is_complete {
                 pod.kernel.seen.push("all rules that redirect to its sidecar are in place".to_owned());

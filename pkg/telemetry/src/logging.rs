@@ -219,12 +219,7 @@ fn complete(record: &LogRecord, now: SystemTime) -> Cow<'_, LogRecord> {
         record.scope.clear();
     }
     if record.time.is_empty() {
-        record.time = rfc3339(now);
+        record.time = wire::rfc3339(now);
     }
     Cow::Owned(record)
-}
-
-fn rfc3339(time: SystemTime) -> String {
-    let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    wire::rfc3339_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(0))
 }

@@ -16,4 +16,4 @@ pub use event::{EVENT_PATH, EventError, PluginEvent};
 pub use log::{LogLevel, LogLineError, LogRecord, parse_post_body, post_body};
 pub use record::{FAILED, MAX_RECORD, NetnsFile, PodRecord, RECORDS, REFUSED_CREDENTIAL};
 pub use shared::{SharedConfig, SharedNode};
-pub use time::rfc3339_micros;
+pub use time::{rfc3339, rfc3339_micros};

@@ -1,5 +1,16 @@
 //! Points in time as text.
 
+#[expect(clippy::disallowed_types, reason = "a value that callers bring; no clock is read here")]
+use std::time::SystemTime;
+
+/// A time as the logs and the debug state have it; see [`rfc3339_micros`]. One before 1970 counts as its beginning.
+#[must_use]
+#[expect(clippy::disallowed_types, reason = "see above")]
+pub fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    rfc3339_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
 /// A time in microseconds since 1970-01-01 00:00:00 UTC (leap seconds not counted, as Unix does) as RFC 3339 text with six
 /// digits of fraction and `Z`, as in `2026-11-21T09:32:06.536815Z`. Years before 0 or after 9999, which RFC 3339 cannot
 /// write, come out with a sign or more digits, as ISO 8601 has it.

@@ -19,8 +19,8 @@ use super::{CommandInvocation, output};
 use crate::inspect;
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let time = wire::rfc3339_micros(i64::try_from(now.as_micros()).unwrap_or(i64::MAX));
+    let now = SystemTime::now();
+    let time = wire::rfc3339(now);
     let to_terminal = io::stdout().is_terminal();
     let state = inspect::obtain(&call.settings)?;
     let name = directory(&state.node.name, &time);
@@ -35,7 +35,8 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         file => Some(file.to_owned()),
     };
     let files = content::files(&state, &call.settings, &time);
-    let archive = pack(&name, &files, now.as_secs()).context("cannot make the archive")?;
+    let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let archive = pack(&name, &files, seconds).context("cannot make the archive")?;
     match file {
         None => output::write(&archive)?,
         Some(file) => {

@@ -68,7 +68,7 @@ impl StateWatcher {
                 }
             }
         }
-        let time = now();
+        let time = wire::rfc3339(SystemTime::now());
         events.iter().try_for_each(|event| self.print(event, &time))
     }
 
@@ -80,11 +80,6 @@ impl StateWatcher {
         };
         output::write(text.as_bytes())
     }
-}
-
-fn now() -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    wire::rfc3339_micros(i64::try_from(now.as_micros()).unwrap_or(i64::MAX))
 }
 
 /// `500ms`, `30s`, `5m`, `1h`, at most a year.
