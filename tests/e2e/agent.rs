@@ -22,7 +22,8 @@ pub(crate) struct Agent {
 /// The namespace that Istio's documentation installs its charts into.
 const CHART_NAMESPACE: &str = "istio-system";
 const PLAIN_IMAGE: &str = "millrace/install-cni:0.1.0";
-const AMBIENT_IMAGE: &str = "millrace/install-cni:0.1.0-ambient";
+/// With iptables.
+pub(crate) const AMBIENT_IMAGE: &str = "millrace/install-cni:0.1.0-ambient";
 const CHART_VERSIONS: [&str; 3] = ["1.20.8", "1.24.6", "1.29.1"];
 const DAEMON_SET: &str = "istio-cni-node";
 const ROLLOUT_LIMIT: Duration = Duration::from_secs(60);
@@ -50,6 +51,13 @@ impl Agent {
         };
         let needs_privileges = version.starts_with("1.20.") && is_ambient(rendered);
         if needs_privileges { agent.privileged() } else { agent }
+    }
+
+    /// What Istio's chart renders with `repair.repairPods`, and the image that has iptables.
+    pub(crate) fn repairing(version: &str) -> Self {
+        let mut agent = Self::chart(version, "repair-pods");
+        local_image(&mut agent.objects, Some(AMBIENT_IMAGE));
+        agent
     }
 
     /// Every case of the data that has a DaemonSet or permissions of its own; others differ in settings, which `tests/tests` covers.

@@ -162,6 +162,14 @@ impl Lab {
             .unwrap_or_else(|_| json!({"error": String::from_utf8_lossy(&output.stderr)}))
     }
 
+    /// Removes the rules of a pod, as a script of somebody else would.
+    pub(crate) fn flush_rules(&self, pod: &Value) {
+        let Some(process) = process_of(pod) else { return };
+        let net = format!("--net=/proc/{process}/ns/net");
+        let flushed = Command::new("nsenter").args([&net, "iptables-nft", "-t", "nat", "-F"]).output();
+        assert!(flushed.is_ok_and(|output| output.status.success()), "iptables can be run");
+    }
+
     /// The rules in a pod's namespace, of both backends.
     pub(crate) fn rules_in(&self, pod: &Value) -> String {
         let Some(process) = process_of(pod) else { return "no process".into() };

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::machine::{IMAGE, OUTSIDE};
+use crate::{
+    agent::AMBIENT_IMAGE,
+    machine::{IMAGE, OUTSIDE},
+};
 
 /// Port of the server outside, and of every pod.
 pub(crate) const PORT: u16 = 8080;
@@ -59,6 +62,40 @@ pub(crate) fn injected(namespace: &str, name: &str) -> Value {
 pub(crate) fn injected_at_once(namespace: &str, name: &str) -> Value {
     let mut pod = injected(namespace, name);
     pod["spec"]["initContainers"] = json!([]);
+    pod
+}
+
+/// The same with the init container that Istio's injector gives it where the CNI plugin is in use, as it is there but for the image.
+pub(crate) fn validated(namespace: &str, name: &str) -> Value {
+    let mut pod = injected(namespace, name);
+    let command = [
+        "/opt/cni/bin/istio-iptables",
+        "-p",
+        "15001",
+        "-z",
+        "15006",
+        "-u",
+        "1337",
+        "-m",
+        "REDIRECT",
+        "-i",
+        "*",
+        "-x",
+        "",
+        "-b",
+        "*",
+        "-d",
+        "15090,15021,15020",
+        "--run-validation",
+        "--skip-rule-apply",
+    ];
+    pod["spec"]["initContainers"] = json!([{
+        "name": "istio-validation", "image": AMBIENT_IMAGE, "imagePullPolicy": "Never", "command": command,
+        "securityContext": {
+            "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "privileged": false,
+            "readOnlyRootFilesystem": true, "runAsGroup": 1337, "runAsNonRoot": true, "runAsUser": 1337,
+        },
+    }]);
     pod
 }
 

@@ -51,6 +51,7 @@ pub(crate) fn play(places: &Places, part: Part, checks: Checks) -> Checks {
         Part::Flavour(Flavour::Two) => {
             ambient(&mut lab, places, &Agent::manifest("istio-cni-in-pod.yaml"), CaptureState::InPod);
             chart(&mut lab, places, &Agent::chart("1.29.1", "default"), None);
+            repaired(&mut lab, places, &Agent::repairing("1.29.1"));
             chart(&mut lab, places, &Agent::chart("1.29.1", "ambient"), Some(CaptureState::InPod));
         }
         Part::Charts => {
@@ -144,6 +145,14 @@ fn chart(lab: &mut Lab, places: &Places, agent: &Agent, capture: Option<CaptureS
     if capture.is_some() {
         ztunnel::remove(lab);
     }
+    renew(lab, places, clean);
+}
+
+/// The plugin comes late, with Istio's chart and `repair.repairPods`, which is its default since 1.24.
+fn repaired(lab: &mut Lab, places: &Places, agent: &Agent) {
+    lab.checks.chapter(format!("{}: pods that were there before", agent.name));
+    let (before, pods) = scenes::repair(lab, agent);
+    let clean = end(lab, agent, &before, pods);
     renew(lab, places, clean);
 }
 

@@ -11,7 +11,7 @@ use crate::agent::{Agent, path};
 use crate::footprint::{self, Footprint, chain, difference, entry};
 use crate::kinds::{self, Expected};
 use crate::lab::{Lab, START_LIMIT};
-use crate::pods::{BEYOND, SIDECAR, plain};
+use crate::pods::{BEYOND, SIDECAR, injected_at_once, plain, validated};
 use crate::wait::until;
 use crate::ztunnel::{self, carried, carried_after};
 
@@ -26,6 +26,54 @@ const CHURN_EVERY: Duration = Duration::from_millis(400);
 /// What 99 of 100 of them may take.
 const CHURN_LIMIT: Duration = Duration::from_secs(5);
 const MANY: usize = 50;
+
+/// Pods that are there before the plugin: one runs and bypasses its sidecar, one is kept from that by its validation. Both are
+/// repaired where they are when the agent comes, and so is a pod whose rules somebody removes.
+pub(crate) fn repair(lab: &mut Lab, agent: &Agent) -> (Footprint, Pods) {
+    let (runs, waits) = (injected_at_once("shop", "runs"), validated("shop", "waits"));
+    lab.create(&waits);
+    let running = lab.start_pod(&runs).unwrap_or_default();
+    kinds::now(lab, &running, Expected::Direct, "without the plugin, a connection");
+    let ended = |lab: &Lab| {
+        let pod = lab.control.find(&path(&waits))?;
+        let status = &pod["status"]["initContainerStatuses"][0];
+        let ended = [&status["state"]["terminated"], &status["lastState"]["terminated"]];
+        ended.into_iter().find_map(|ended| ended["exitCode"].as_u64())
+    };
+    let code = until(START_LIMIT, || ended(lab));
+    lab.checks
+        .check(code == Some(126), format!("its validation keeps a pod from running: exit code {code:?}"));
+    let before = install(lab, agent);
+    let start = Instant::now();
+    let answer = |lab: &Lab, pod: &Value| lab.connect(pod)["server"].as_str().unwrap_or("nobody").to_owned();
+    let redirected = |lab: &Lab, pod: &Value| (answer(lab, pod) == SIDECAR).then_some(());
+    let repaired = until(START_LIMIT, || redirected(lab, &running));
+    lab.checks.check(
+        repaired.is_some(),
+        format!("the pod that runs is redirected after {:.1} s", start.elapsed().as_secs_f32()),
+    );
+    // The kubelet starts the init container again when its back-off ends.
+    let ready = until(Duration::from_secs(120), || lab.control.find(&path(&waits)).filter(Lab::is_ready));
+    lab.checks.check(
+        ready.is_some(),
+        format!("the pod that waited is ready after {:.1} s", start.elapsed().as_secs_f32()),
+    );
+    let waited = ready.unwrap_or_else(|| waits.clone());
+    let attempts = lab.first_answers(&waited);
+    lab.checks.check(
+        attempts.iter().all(|line| line["server"] != BEYOND),
+        format!("none of its connections was answered by the service itself: {attempts:?}"),
+    );
+    kinds::now(lab, &waited, Expected::Sidecar, "after the repair, a connection");
+    lab.flush_rules(&running);
+    kinds::now(lab, &running, Expected::Direct, "its rules removed; a connection");
+    let repaired = until(Duration::from_secs(60), || redirected(lab, &running));
+    lab.checks.check(repaired.is_some(), "its rules are restored");
+    let pods = vec![(running, Expected::Sidecar), (waited, Expected::Sidecar)];
+    let restarted: Vec<_> = pods.iter().filter(|(pod, _)| restarts(lab, pod) > 0).collect();
+    lab.checks.check(restarted.is_empty(), format!("no container was restarted for that {restarted:?}"));
+    (before, pods)
+}
 
 /// Installs; returns what the node was like before.
 pub(crate) fn install(lab: &mut Lab, agent: &Agent) -> Footprint {
