@@ -14,7 +14,7 @@ fn a_node_has_the_taint_unless_a_pod_on_it_is_ready() {
     scene.create_ready_node("a", &json!([]));
     scene.create_ready_node("b", &json!([{"key": "NodeReadiness", "effect": "NoSchedule"}]));
     scene.create_ready_pod("of-b", "b");
-    let daemon = scene.container().start();
+    let daemon = scene.controller();
     scene.wait_until("a", true);
     scene.wait_until("b", false);
     scene.create_pod("of-a", "a");
@@ -48,7 +48,7 @@ fn a_pod_on_its_way_out_does_not_count_and_its_successor_does() {
     let Some(scene) = TaintScene::start("taint-rollout", Rights::Manifest) else { return };
     scene.create_ready_node("a", &json!([]));
     scene.create_ready_pod("old", "a");
-    let daemon = scene.container().start();
+    let daemon = scene.controller();
     daemon_knows_all(&scene, &daemon);
     assert!(!scene.is_tainted("a"));
     // With its period of grace, which its kubelet ends.
@@ -75,7 +75,7 @@ fn what_does_not_matter_costs_no_request() {
         scene.create_ready_node(&format!("n{number}"), &json!([]));
         scene.create_ready_pod(&format!("p{number}"), &format!("n{number}"));
     }
-    let daemon = scene.container().start();
+    let daemon = scene.controller();
     daemon_knows_all(&scene, &daemon);
     for number in 0..20 {
         let path = scene.node_path(&format!("n{number}"));
@@ -111,7 +111,7 @@ fn no_taint_of_another_component_is_lost_however_many_write() {
     // Of the same key, but another effect: not ours.
     scene.create_ready_node("a", &json!([{"key": "NodeReadiness", "effect": "NoExecute"}]));
     scene.create_pod("p", "a");
-    let daemon = scene.container().start();
+    let daemon = scene.controller();
     scene.wait_until("a", true);
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -154,7 +154,7 @@ fn all_nodes_are_evaluated_when_a_replica_begins_to_lead() {
         scene.create_ready_node(&format!("n{number}"), &json!([]));
     }
     scene.create_ready_pod("p", "n7");
-    let daemon = scene.container().start();
+    let daemon = scene.controller();
     for number in (0..30).filter(|number| *number != 7) {
         scene.wait_until(&format!("n{number}"), true);
     }

@@ -13,7 +13,7 @@ fn every_selector_needs_a_pod_of_its_own() {
         "more": "- {name: dns, selector: app=t-dns, namespace: kube-system}\n",
     }));
     scene.create_ready_node("a", &json!([]));
-    let daemon = scene.container().start();
+    let daemon = scene.controller();
     scene.wait_until("a", true);
     for (name, labels) in [
         ("one", json!({"app": "t-cni"})),
@@ -40,7 +40,7 @@ fn without_a_valid_configuration_nothing_is_changed_and_an_edit_needs_no_restart
     scene.configure(&json!({"config": "- name: a\n  selector: [", "x": "- text"}));
     scene.create_ready_node("tainted", &json!([{"key": "NodeReadiness", "effect": "NoSchedule"}]));
     scene.create_ready_node("free", &json!([]));
-    let mut daemon = scene.container().start();
+    let mut daemon = scene.controller();
     daemon.wait_for("it reports the mistake", |daemon| {
         daemon.logged("cannot read the configuration", "key \\\"config\\\"")
             + daemon.logged("cannot read the configuration", "key \"config\"")
@@ -72,7 +72,7 @@ fn without_a_valid_configuration_nothing_is_changed_and_an_edit_needs_no_restart
 fn a_configuration_that_is_deleted_stays_in_force() {
     let Some(scene) = TaintScene::start("taint-deleted", Rights::Manifest) else { return };
     scene.create_ready_node("a", &json!([]));
-    let mut daemon = scene.container().start();
+    let mut daemon = scene.controller();
     scene.wait_until("a", true);
     scene.api.admin().delete("/api/v1/namespaces/kube-system/configmaps/taint-deleted-configmap");
     daemon.wait_for("it is reported", |daemon| daemon.logged("cannot read the configuration", "(404)") == 1);
@@ -83,24 +83,24 @@ fn a_configuration_that_is_deleted_stays_in_force() {
 
 #[test]
 fn a_single_pass_evaluates_every_node_and_ends() {
-    let Some(scene) = TaintScene::start("taint-once", Rights::Manifest) else { return };
+    let Some(mut scene) = TaintScene::start("taint-once", Rights::Manifest) else { return };
     for number in 0..12 {
         scene.create_ready_node(&format!("n{number}"), &json!([]));
     }
     scene.create_ready_node("good", &json!([{"key": "NodeReadiness", "effect": "NoSchedule"}]));
     scene.create_ready_pod("p", "good");
-    let container = scene.container().with_env("TAINT_RUN-AS-DAEMON", "false");
-    let mut daemon = container.start();
+    scene.container.set_env("TAINT_RUN-AS-DAEMON", "false");
+    let mut daemon = scene.controller();
     assert!(daemon.wait().success(), "{}", daemon.log());
     assert!((0..12).all(|number| scene.is_tainted(&format!("n{number}"))));
     assert!(!scene.is_tainted("good"));
     assert_eq!(scene.requests("leases").len(), 0, "nobody is led");
     // The flag wins over the variable.
-    let container = scene.container().with_env("TAINT_RUN-AS-DAEMON", "true");
-    let mut daemon = container.start_with(&["--run-as-daemon=false"], &[]);
+    scene.container.set_env("TAINT_RUN-AS-DAEMON", "true");
+    let mut daemon = scene.container.start_with(&["--run-as-daemon=false"], &[]);
     assert!(daemon.wait().success(), "{}", daemon.log());
     scene.configure(&json!({"config": "- text"}));
-    let mut daemon = scene.container().start_with(&["--run-as-daemon=false"], &[]);
+    let mut daemon = scene.container.start_with(&["--run-as-daemon=false"], &[]);
     assert_eq!(daemon.wait().code(), Some(1));
     eventually("the reason", || daemon.log().contains("key \"config\": the value is no list"));
 }

@@ -14,9 +14,9 @@ fn leads(daemon: &Daemon) -> bool {
 
 /// The first leads, the second knows it.
 fn two(scene: &TaintScene) -> (Daemon, Daemon) {
-    let first = scene.container().start();
+    let first = scene.controller();
     eventually("the first leads", || leads(&first));
-    let second = scene.container().start();
+    let second = scene.controller();
     eventually("the second waits", || second.log().contains("another replica leads"));
     assert!(!leads(&second), "{}", second.log());
     (first, second)
@@ -68,12 +68,13 @@ fn a_leader_that_is_killed_is_succeeded_when_its_lease_ends_and_not_before() {
 fn a_replica_that_loses_the_lease_stops_and_takes_it_again_when_it_is_free() {
     let Some(scene) = TaintScene::start("taint-lost", Rights::Manifest) else { return };
     scene.create_ready_node("a", &json!([]));
-    let mut daemon = scene.container().start();
+    let mut daemon = scene.controller();
     scene.wait_until("a", true);
     let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/taint-lost-lock";
     scene.api.admin().patch(path, &json!({"spec": {"holderIdentity": "another"}}));
-    daemon
-        .wait_for("it stops", |daemon| daemon.logged("another replica has taken the Lease", "another") == 1);
+    daemon.wait_for("it stops", |daemon| {
+        daemon.logged("another replica has taken the Lease; this one stops", "another") == 1
+    });
     scene.create_ready_pod("p", "a");
     scene.api.admin().patch(path, &json!({"spec": {"holderIdentity": ""}}));
     daemon.wait_for("it leads again", |daemon| daemon.log().matches("this replica leads").count() == 2);

@@ -25,8 +25,9 @@ pub(super) enum Rights {
 pub(super) struct TaintScene {
     pub(super) api: &'static ApiServer,
     pub(super) name: &'static str,
-    node: Node,
-    token: String,
+    /// Where controllers run.
+    pub(super) container: Container,
+    _node: Node,
     objects: Vec<Value>,
 }
 
@@ -53,6 +54,23 @@ fn documents(name: &str) -> Vec<Value> {
 
 fn lease(name: &str) -> String {
     format!("{name}-lock")
+}
+
+fn config_map_name(name: &str) -> String {
+    format!("{name}-configmap")
+}
+
+/// A container in which the agent's program is called by the controller's name.
+fn container(node: &Node, name: &str) -> Container {
+    let program = binary("install-cni");
+    let mut container = Container::new(node)
+        .with_env("TAINT_CONFIGMAP-NAME", &config_map_name(name))
+        .with_env("TAINT_LEASE-NAME", &lease(name))
+        .with_env("TAINT_NODE-SELECTOR", &format!("taint-test={name}"));
+    container.add_mount(program.parent().unwrap(), "/program");
+    let script = container.root().join("start");
+    write_script(&script, "#!/bin/bash\nexec -a istio-cni-taint /program/install-cni \"$@\"\n");
+    container.with_program(&script)
 }
 
 fn kind(document: &Value) -> &str {
@@ -104,30 +122,20 @@ impl TaintScene {
             "metadata": {"namespace": NAMESPACE, "name": lease(name)},
         });
         objects.push(lease);
-        Some(Self { api, name, node: Node::new(NodeOptions::default()), token, objects })
+        let node = Node::new(NodeOptions::default());
+        let container = container(&node, name);
+        container.set_account(&token, api.ca_pem());
+        Some(Self { api, name, container, _node: node, objects })
     }
 
-    /// Where a controller runs.
-    pub(super) fn container(&self) -> Container {
-        let program = binary("install-cni");
-        let mut container = Container::new(&self.node)
-            .with_env("TAINT_CONFIGMAP-NAME", &self.config_map_name())
-            .with_env("TAINT_LEASE-NAME", &lease(self.name))
-            .with_env("TAINT_NODE-SELECTOR", &format!("taint-test={}", self.name));
-        container.set_account(&self.token, self.api.ca_pem());
-        container.add_mount(program.parent().unwrap(), "/program");
-        let script = container.root().join("start");
-        write_script(&script, "#!/bin/bash\nexec -a istio-cni-taint /program/install-cni \"$@\"\n");
-        container.with_program(&script)
-    }
-
-    fn config_map_name(&self) -> String {
-        format!("{}-configmap", self.name)
+    /// Starts a controller.
+    pub(super) fn controller(&self) -> Daemon {
+        self.container.start()
     }
 
     /// Replaces the ConfigMap's data.
     pub(super) fn configure(&self, data: &Value) {
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps/{}", self.config_map_name());
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps/{}", config_map_name(self.name));
         self.api.admin().patch(&path, &json!({"data": null}));
         self.api.admin().patch(&path, &json!({"data": data}));
     }
