@@ -14,7 +14,7 @@ use node_taint::{TaintController, TaintOptions, check_selector, lead, lease_opti
 use telemetry::logging::{self, LogOptions};
 use tokio::{
     runtime,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     time::timeout,
 };
 use tracing::{info, warn};
@@ -170,38 +170,55 @@ fn start(settings: TaintSettings, log: LogOptions) -> Result<()> {
 }
 
 async fn serve(settings: TaintSettings) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
-    let ended = async {
-        tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        }
-    };
-    tokio::pin!(ended);
-    let client = tokio::select! {
-        client = cluster::connect(&settings.api) => client,
-        signal = &mut ended => return Ok(info!(target: "taint", signal, "the controller ends")),
-    };
+    let mut signals = EndSignals::listen()?;
+    let Some(client) = signals.or(cluster::connect(&settings.api)).await else { return Ok(()) };
     let controller = TaintController::new(client.clone(), settings.options);
     if !settings.run_as_daemon {
-        return tokio::select! {
-            done = controller.run_once() => Ok(done?),
-            signal = &mut ended => bail!("{signal} before all nodes were evaluated"),
+        let Some(done) = signals.or(controller.run_once()).await else {
+            bail!("a signal came before all nodes were evaluated");
         };
+        return Ok(done?);
     }
     let identity = fs::read_to_string(RANDOM_ID).with_context(|| format!("cannot read {RANDOM_ID}"))?;
     let mut elector = LeaseElector::new(client, lease_options(&settings.lease_name, identity.trim()));
-    tokio::select! {
-        () = lead(&mut elector, || controller.run()) => {} // it does not end by itself
-        signal = &mut ended => info!(target: "taint", signal, "the controller ends"),
-    }
+    signals.or(lead(&mut elector, || controller.run())).await;
+    release(&elector).await;
+    Ok(())
+}
+
+async fn release(elector: &LeaseElector) {
     match timeout(RELEASE, elector.release()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => warn!(target: "taint", %error, "cannot release the Lease"),
         Err(_) => warn!(target: "taint", seconds = RELEASE.as_secs(), "cannot release the Lease in time"),
     }
-    Ok(())
+}
+
+/// The signals that end the program.
+struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl EndSignals {
+    fn listen() -> Result<EndSignals> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(EndSignals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// What comes of the work; none if a signal came first.
+    async fn or<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let signal = tokio::select! {
+            done = work => return Some(done),
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        };
+        info!(target: "taint", signal, "the controller ends");
+        None
+    }
 }
 
 #[cfg(test)]

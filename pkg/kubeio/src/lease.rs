@@ -52,14 +52,14 @@ struct LeaseRecord {
 
 impl LeaseRecord {
     fn of(lease: &Value) -> LeaseRecord {
-        let spec = &lease["spec"];
-        let seconds = spec["leaseDurationSeconds"].as_u64().unwrap_or_default();
+        let member = |name: &str| lease.get("spec").and_then(|spec| spec.get(name)).unwrap_or(&Value::Null);
+        let seconds = member("leaseDurationSeconds").as_u64().unwrap_or_default();
         LeaseRecord {
-            holder: spec["holderIdentity"].as_str().unwrap_or_default().to_owned(),
+            holder: member("holderIdentity").as_str().unwrap_or_default().to_owned(),
             duration: Duration::from_secs(seconds).clamp(SHORTEST, LONGEST),
-            renewed: spec["renewTime"].clone(),
-            acquired: spec["acquireTime"].clone(),
-            transitions: spec["leaseTransitions"].as_i64().unwrap_or_default(),
+            renewed: member("renewTime").clone(),
+            acquired: member("acquireTime").clone(),
+            transitions: member("leaseTransitions").as_i64().unwrap_or_default(),
         }
     }
 }
@@ -169,7 +169,7 @@ fn new(options: &LeaseOptions) -> Value {
 fn held(lease: &Value, options: &LeaseOptions, now: SystemTime) -> Value {
     let record = LeaseRecord::of(lease);
     let is_new = record.holder != options.identity;
-    let was_ever_held = lease["spec"]["renewTime"].is_string();
+    let was_ever_held = record.renewed.is_string();
     let now = micro_time(now);
     let acquired = if is_new { Value::from(now.clone()) } else { record.acquired };
     let transitions = record.transitions.saturating_add(i64::from(is_new && was_ever_held));
@@ -199,7 +199,8 @@ fn released(lease: &Value, now: SystemTime) -> Value {
 
 fn with_spec<const N: usize>(lease: &Value, members: [(&str, Value); N]) -> Value {
     let mut lease = lease.clone();
-    let mut spec: Map<String, Value> = lease["spec"].as_object().cloned().unwrap_or_default();
+    let mut spec: Map<String, Value> =
+        lease.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
     spec.extend(members.map(|(key, value)| (key.to_owned(), value)));
     if let Some(lease) = lease.as_object_mut() {
         lease.insert("spec".to_owned(), Value::Object(spec));

@@ -163,13 +163,6 @@ impl NodeIndex {
         }
     }
 
-    /// The API server has confirmed this, which a watch will report a moment later.
-    pub fn confirm(&mut self, node: &str, change: TaintChange) {
-        if let Some(node) = self.nodes.get_mut(node) {
-            node.is_tainted = change == TaintChange::Add;
-        }
-    }
-
     /// Number of nodes, and of those that have the taint.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {

@@ -4,7 +4,7 @@ use std::{future::Future, time::Duration};
 
 use kubeio::{LeaseElector, LeaseOptions, LeaseStanding};
 use retry::LastError;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::{info, warn};
 
 /// Namespace of the Lease.
@@ -66,9 +66,10 @@ async fn acquire(elector: &mut LeaseElector) -> Instant {
 async fn hold(elector: &mut LeaseElector, mut renewed: Instant) {
     let mut last_error = LastError::default();
     loop {
-        sleep(RETRY).await;
+        let deadline = renewed + RENEW_DEADLINE;
+        sleep_until(deadline.min(Instant::now() + RETRY)).await;
         let began = Instant::now();
-        match timeout_at(renewed + RENEW_DEADLINE, elector.attempt()).await {
+        match timeout_at(deadline, elector.attempt()).await {
             Ok(Ok(LeaseStanding::Held)) => {
                 last_error.clear();
                 renewed = began;

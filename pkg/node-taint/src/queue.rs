@@ -24,8 +24,8 @@ struct QueuedNode {
 }
 
 impl TaintQueue {
-    /// A node needs a change. One that waits after a failure goes on waiting, one that is being handled is looked at when it
-    /// is [finished](TaintQueue::succeeded).
+    /// A node needs a change. One that waits after a failure goes on waiting; of one that is being handled, whoever handles it
+    /// looks at it once more.
     pub fn mark(&mut self, node: &str, now: Instant) {
         let new = || QueuedNode { due: Some(now), attempts: BACKOFF.attempts() };
         if !self.0.contains_key(node) {
@@ -55,11 +55,12 @@ impl TaintQueue {
         self.0.remove(node);
     }
 
-    /// An attempt has failed.
-    pub fn failed(&mut self, node: &str, now: Instant) {
-        if let Some(queued) = self.0.get_mut(node) {
-            queued.due = Some(now + queued.attempts.failed());
-        }
+    /// An attempt has failed, or a watch has not shown yet what came of it: the next look at the node is later. Returns how
+    /// often this has happened in a row.
+    pub fn again(&mut self, node: &str, now: Instant) -> u32 {
+        let Some(queued) = self.0.get_mut(node) else { return 0 };
+        queued.due = Some(now + queued.attempts.failed());
+        queued.attempts.failures()
     }
 
     /// No node is waiting or being handled.
@@ -105,7 +106,7 @@ mod tests {
         let mut delays = Vec::new();
         for _ in 0..11 {
             assert!(queue.take(now).is_some());
-            queue.failed("a", now);
+            assert!(queue.again("a", now) > 0);
             queue.mark("a", now);
             let due = queue.due().unwrap();
             delays.push((due - now).as_millis());
@@ -116,6 +117,6 @@ mod tests {
         queue.succeeded("a");
         queue.mark("a", now);
         assert_eq!(queue.due(), Some(now));
-        queue.failed("gone", now);
+        assert_eq!(queue.again("gone", now), 0);
     }
 }

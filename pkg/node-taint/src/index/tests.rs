@@ -102,16 +102,15 @@ fn an_event_concerns_the_nodes_of_the_pod_before_and_after_it() {
 }
 
 #[test]
-fn a_confirmed_change_is_not_made_again_and_a_node_that_is_gone_needs_none() {
+fn a_node_needs_no_change_when_a_watch_shows_the_last_one_or_when_it_is_gone() {
     let mut index = listed(&[ObservedNode::new("n", true, false)], &[]);
     assert_eq!(index.change("n"), Some(TaintChange::Add));
-    index.confirm("n", TaintChange::Add);
+    index.observe(NodeObservation::Nodes(ListEvent::Applied(ObservedNode::new("n", true, true))));
     assert_eq!((index.change("n"), index.counts()), (None, (1, 1)));
     index.observe(NodeObservation::Nodes(ListEvent::Applied(ObservedNode::new("n", true, false))));
     assert_eq!(index.change("n"), Some(TaintChange::Add), "someone removed it");
     index.observe(NodeObservation::Nodes(ListEvent::Deleted(ObservedNode::new("n", true, false))));
     assert_eq!(index.change("n"), None);
-    index.confirm("n", TaintChange::Add);
 }
 
 /// What a watch of one collection reports, and the state that it ends with.
@@ -131,7 +130,7 @@ fn history<T: Clone + std::fmt::Debug + 'static>(
             for event in events.clone() {
                 match event {
                     ListEvent::Reset(all) => {
-                        state = all.into_iter().map(|one| (name_of(&one), one)).collect()
+                        state = all.into_iter().map(|one| (name_of(&one), one)).collect();
                     }
                     ListEvent::Applied(one) => drop(state.insert(name_of(&one), one)),
                     ListEvent::Deleted(one) => drop(state.remove(&name_of(&one))),
