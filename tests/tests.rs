@@ -134,6 +134,8 @@ mod kit_runtime;
 mod kit_ztunnel;
 #[path = "tests/least_privilege.rs"]
 mod least_privilege;
+#[path = "tests/node_taint.rs"]
+mod node_taint;
 #[path = "tests/page_browser.rs"]
 mod page_browser;
 #[path = "tests/plugin_api.rs"]

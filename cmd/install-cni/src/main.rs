@@ -4,6 +4,7 @@
 //! together, [`cluster`] what it follows in the API, [`shutdown`] what a SIGTERM means; [`ambient`] the
 //! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
 //! [`commands`] those that show what is there, out of what [`inspect`] gets from the agent, or [`standalone`] without one.
+//! Started as `istio-cni-taint` it is another program, [`taint`].
 
 mod ambient;
 mod cluster;
@@ -20,6 +21,7 @@ mod sidecar_drift;
 mod standalone;
 mod state_collector;
 mod supervise;
+mod taint;
 mod uninstall;
 mod version;
 
@@ -49,7 +51,12 @@ static UNINSTALL: LazyLock<Vec<Flag>> =
     LazyLock::new(|| [commands::REMOVAL.to_vec(), options::ALL.clone()].concat());
 
 fn main() -> ExitCode {
-    match run(env::args_os().skip(1).collect()) {
+    let mut arguments = env::args_os();
+    let program = arguments.next().unwrap_or_default();
+    if taint::is_meant(&program) {
+        return taint::main(arguments.collect());
+    }
+    match run(arguments.collect()) {
         Ok(code) => code,
         Err(error) => {
             complain(&error);

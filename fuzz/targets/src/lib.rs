@@ -13,6 +13,7 @@ mod pods;
 mod saved_rules;
 mod set_replies;
 mod sockets;
+mod taint_config;
 mod zds;
 
 pub use self::zds::zds_messages;
@@ -27,3 +28,4 @@ pub use pods::pod_object;
 pub use saved_rules::saved_rules;
 pub use set_replies::set_replies;
 pub use sockets::{agent_messages, log_post, plugin_event};
+pub use taint_config::taint_config;

@@ -51,6 +51,7 @@ targets! {
     route_replies,
     saved_rules,
     set_replies,
+    taint_config,
     zds_messages,
 }
 

@@ -15,6 +15,7 @@ mod ambient;
 mod ambient_options;
 mod debug;
 mod entry;
+mod in_cluster;
 mod installation;
 pub mod options;
 mod repair;
@@ -23,6 +24,7 @@ mod token;
 pub use ambient_options::{AmbientOptions, EventSettings, HostPaths, PodSource};
 pub use debug::DebugAddress;
 use debug::{TEMPLATE, config};
+pub use in_cluster::in_cluster;
 
 /// Where the kubelet mounts the service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -195,7 +197,7 @@ impl SettingsReader<'_> {
     /// None only after a mistake.
     fn settings(&mut self) -> Option<DaemonSettings> {
         let identity = self.identity();
-        let server = self.server();
+        let server = in_cluster::server(self.around, &mut self.mistakes);
         let authority = self.authority();
         let config_map = self.config_map(&identity);
         let installer = self.installer(server.clone(), &authority, config_map.is_some(), &identity);
@@ -272,16 +274,8 @@ impl SettingsReader<'_> {
     }
 
     fn log(&mut self) -> Option<LogOptions> {
-        let text = |flag| self.values.text(flag);
-        let parsed = LogOptions::parse(&LogFlags {
-            log_target: text(&flags::LOG_TARGET),
-            log_rotate: text(&flags::LOG_ROTATE),
-            log_as_json: text(&flags::LOG_AS_JSON),
-            log_output_level: text(&flags::LOG_OUTPUT_LEVEL),
-            log_stacktrace_level: text(&flags::LOG_STACKTRACE_LEVEL),
-            log_caller: text(&flags::LOG_CALLER),
-        });
-        if !text(&flags::LOG_ROTATE).is_empty() {
+        let parsed = log_options(self.values);
+        if !self.values.text(&flags::LOG_ROTATE).is_empty() {
             self.warnings.push("--log_rotate: the file is appended to, and not rotated".to_owned());
         }
         parsed.map_err(|mistakes| self.mistakes.extend(mistakes)).ok()
@@ -315,18 +309,6 @@ impl SettingsReader<'_> {
             _ => [&chosen, &below],
         };
         places.into_iter().find(|place| place.is_dir()).unwrap_or(&chosen).clone()
-    }
-
-    /// URL of the API server, as Istio puts it into the kubeconfig.
-    fn server(&mut self) -> Option<String> {
-        let variable = |name: &str| self.around.variable(name).filter(|value| !value.is_empty());
-        let protocol = variable("KUBERNETES_SERVICE_PROTOCOL").unwrap_or_else(|| "https".to_owned());
-        let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
-        if port.parse::<u16>().is_err() {
-            self.mistakes.push(format!("KUBERNETES_SERVICE_PORT: {port:?} is no port"));
-        }
-        let host = if host.contains(':') { format!("[{host}]") } else { host };
-        Some(format!("{protocol}://{host}:{port}"))
     }
 
     fn authority(&mut self) -> ServerAuthority {
@@ -390,6 +372,22 @@ impl SettingsReader<'_> {
         self.warnings
             .extend(ignored.map(|flag| format!("--{flag} was removed with Istio 1.19 and has no effect")));
     }
+}
+
+/// How to log, by Istio's logging flags ([`flags::LOGGING`]).
+///
+/// # Errors
+/// All mistakes, each with its flag.
+pub fn log_options(values: &FlagValues) -> Result<LogOptions, Vec<String>> {
+    let text = |flag| values.text(flag);
+    LogOptions::parse(&LogFlags {
+        log_target: text(&flags::LOG_TARGET),
+        log_rotate: text(&flags::LOG_ROTATE),
+        log_as_json: text(&flags::LOG_AS_JSON),
+        log_output_level: text(&flags::LOG_OUTPUT_LEVEL),
+        log_stacktrace_level: text(&flags::LOG_STACKTRACE_LEVEL),
+        log_caller: text(&flags::LOG_CALLER),
+    })
 }
 
 /// Of those that the plugin knows.

@@ -116,7 +116,8 @@ fn the_api_server_takes_every_document_to_the_letter() {
     let Some(api) = ApiServer::shared() else { return };
     api.create_namespace("deploy-letter");
     [SIDECAR, AMBIENT, IN_POD].into_iter().for_each(|file| is_taken(api, file));
-    for file in ["admission-policy.yaml", "network-policy.yaml"] {
+    wait_for_kube_system(api);
+    for file in ["admission-policy.yaml", "network-policy.yaml", "istio-cni-taint.yaml"] {
         let documents = documents_of(file);
         assert!(!documents.is_empty());
         documents.iter().for_each(|document| create(api, document, "&dryRun=All"));

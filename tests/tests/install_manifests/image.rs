@@ -7,7 +7,7 @@ use std::process::Command;
 use kit::Container;
 use serde_json::Value;
 
-use super::documents::{container, repository};
+use super::documents::{container, documents_of, repository};
 
 /// Instructions of the Dockerfile, word by word.
 fn instructions() -> Vec<Vec<String>> {
@@ -22,13 +22,16 @@ fn copies() -> Vec<(String, PathBuf)> {
     for words in instructions().iter().filter(|words| words[0] == "COPY") {
         let [_, sources @ .., target] = words.as_slice() else { panic!("{words:?}") };
         assert!(target.ends_with('/'), "a directory: {target}");
-        for source in sources {
+        for source in sources.iter().filter(|source| *source != LINKS) {
             let name = source.strip_prefix("dist/").expect("binaries come from dist/");
             copies.push((name.to_owned(), Path::new(target).join(name)));
         }
     }
     copies
 }
+
+/// What `hack/build` makes of links, to be copied as it is.
+const LINKS: &str = "dist/links/";
 
 /// Where the image's root is in the kit's container. Not at its own root, where the kit has the machine's programs.
 const ROOT: &str = "/image";
@@ -124,6 +127,32 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
     let text = String::from_utf8(output.stdout).unwrap();
     let words = text.split_whitespace().filter(|word| word.starts_with('/') && !word.ends_with(':'));
     words.map(PathBuf::from).collect()
+}
+
+/// Istio's manifests call the taint controller by this path.
+#[test]
+fn the_images_have_the_taint_controller_as_a_link_to_the_agent() {
+    let link = Path::new("/opt/local/bin/istio-cni-taint");
+    let build = fs::read_to_string(repository("hack/build")).unwrap();
+    let target = "../../../usr/local/bin/install-cni";
+    assert!(
+        build.contains(&format!("ln -sfn {target} {LINKS}{}", &link.display().to_string()[1..])),
+        "{build}"
+    );
+    assert_eq!(
+        link.parent().unwrap().ancestors().count(),
+        target.matches("../").count() + 1,
+        "it leads to the root"
+    );
+    for file in ["deploy/Dockerfile", "deploy/Dockerfile.ambient"] {
+        let text = fs::read_to_string(repository(file)).unwrap();
+        assert!(text.lines().any(|line| line == format!("COPY {LINKS} /")), "{file}");
+    }
+    let context = fs::read_to_string(repository(".dockerignore")).unwrap();
+    assert!(context.lines().any(|line| line == format!("!{}", LINKS.trim_end_matches('/'))));
+    let deployment = documents_of("istio-cni-taint.yaml").pop().unwrap();
+    let command = &deployment["spec"]["template"]["spec"]["containers"][0]["command"];
+    assert_eq!(*command, serde_json::json!([link]));
 }
 
 #[test]

@@ -1,0 +1,250 @@
+//! `istio-cni-taint`: the node taint controller of Istio up to 1.17. It is `install-cni` under another name, so that the
+//! image has each library once.
+
+use std::{
+    ffi::OsString, fs, io, io::Write as _, path::Path, process::ExitCode, sync::LazyLock, time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use daemon_settings::{HostEnvironment as _, ProcessEnvironment, in_cluster, log_options};
+use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
+use kubeio::{ApiConnection, LeaseElector};
+use model::parse_go_bool;
+use node_taint::{TaintController, TaintOptions, check_selector, lead, lease_options};
+use telemetry::logging::{self, LogOptions};
+use tokio::{
+    runtime,
+    signal::unix::{Signal, SignalKind, signal},
+    time::timeout,
+};
+use tracing::{info, warn};
+
+use crate::{cluster, in_words, supervise};
+
+/// Its name, as Istio's manifests call it.
+const PROGRAM: &str = "istio-cni-taint";
+/// For giving the Lease up at the end: the kubelet gives us some seconds.
+const RELEASE: Duration = Duration::from_secs(3);
+/// A name for this process that no other has.
+const RANDOM_ID: &str = "/proc/sys/kernel/random/uuid";
+
+const USAGE: &str = "istio-cni-taint keeps the taint NodeReadiness:NoSchedule on each node that is not ready, or that lacks a ready
+pod of a selector in its ConfigMap.
+
+Usage: istio-cni-taint [flags]
+
+Each flag can also be given by the variable that is shown in brackets; the flag wins.";
+
+const CONFIGMAP_NAMESPACE: Flag = Flag {
+    long: "configmap-namespace",
+    env: &["TAINT_CONFIGMAP-NAMESPACE"],
+    default: "kube-system",
+    help: "namespace of the ConfigMap with the selectors",
+    ..Flag::VALUE
+};
+const CONFIGMAP_NAME: Flag = Flag {
+    long: "configmap-name",
+    env: &["TAINT_CONFIGMAP-NAME"],
+    default: "single",
+    help: "name of that ConfigMap",
+    ..Flag::VALUE
+};
+const RUN_AS_DAEMON: Flag = Flag {
+    long: "run-as-daemon",
+    env: &["TAINT_RUN-AS-DAEMON"],
+    default: "true",
+    help: "keep running; false: evaluate every node once, then exit",
+    ..Flag::SWITCH
+};
+const NODE_SELECTOR: Flag = Flag {
+    long: "node-selector",
+    env: &["TAINT_NODE-SELECTOR"],
+    help: "label selector of the nodes to manage; empty: all",
+    ..Flag::VALUE
+};
+const LEASE_NAME: Flag = Flag {
+    long: "lease-name",
+    env: &["TAINT_LEASE-NAME"],
+    default: "istio-taint-lock",
+    help: "name of the Lease in kube-system by which one replica leads",
+    ..Flag::VALUE
+};
+
+/// The first three are Istio's.
+static FLAGS: LazyLock<Vec<Flag>> = LazyLock::new(|| {
+    [&[CONFIGMAP_NAMESPACE, CONFIGMAP_NAME, RUN_AS_DAEMON, NODE_SELECTOR, LEASE_NAME], flags::LOGGING]
+        .concat()
+});
+
+/// The values, checked.
+#[derive(Debug)]
+struct TaintSettings {
+    options: TaintOptions,
+    lease_name: String,
+    run_as_daemon: bool,
+    api: ApiConnection,
+}
+
+/// Whether the program was started as this one.
+pub(crate) fn is_meant(program: &OsString) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == PROGRAM)
+}
+
+/// Runs until told to end, or once.
+pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "there may be no log yet")]
+fn complain(error: &anyhow::Error) {
+    eprintln!("{PROGRAM}: {}", in_words(error));
+}
+
+fn run(arguments: Vec<OsString>) -> Result<()> {
+    let style = FlagStyle { ignored: &[] };
+    match flags::parse(FLAGS.as_slice(), style, arguments, |name| ProcessEnvironment.variable(name))? {
+        ParseOutcome::Help => Ok(io::stdout().write_all(flags::help(USAGE, FLAGS.as_slice()).as_bytes())?),
+        ParseOutcome::Run(values) => {
+            let (settings, log) =
+                settings(&values).map_err(|mistakes| anyhow::anyhow!(mistakes.join("\n")))?;
+            start(settings, log)
+        }
+    }
+}
+
+fn settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Vec<String>> {
+    let text = |flag: &Flag| values.text(flag).to_owned();
+    let mut mistakes = Vec::new();
+    let run_as_daemon = parse_go_bool(values.text(&RUN_AS_DAEMON));
+    if run_as_daemon.is_none() {
+        mistakes.push(format!("--{RUN_AS_DAEMON}: {:?} is neither true nor false", text(&RUN_AS_DAEMON)));
+    }
+    for flag in [CONFIGMAP_NAMESPACE, CONFIGMAP_NAME, LEASE_NAME] {
+        if !is_object_name(values.text(&flag)) {
+            mistakes.push(format!("--{flag}: {:?} is no name of an object", text(&flag)));
+        }
+    }
+    let selector = check_selector(values.text(&NODE_SELECTOR));
+    mistakes.extend(selector.err().map(|error| format!("--{NODE_SELECTOR}: {error}")));
+    let api = in_cluster(&ProcessEnvironment, PROGRAM).map_err(|mistake| mistakes.push(mistake));
+    let log = log_options(values).map_err(|more| mistakes.extend(more));
+    let (Ok(api), Ok(log), Some(run_as_daemon), true) = (api, log, run_as_daemon, mistakes.is_empty()) else {
+        return Err(mistakes);
+    };
+    let options = TaintOptions {
+        config_namespace: text(&CONFIGMAP_NAMESPACE),
+        config_name: text(&CONFIGMAP_NAME),
+        node_selector: text(&NODE_SELECTOR),
+    };
+    Ok((TaintSettings { options, lease_name: text(&LEASE_NAME), run_as_daemon, api }, log))
+}
+
+/// It becomes part of a path.
+fn is_object_name(text: &str) -> bool {
+    let is_fine = |character: char| {
+        character.is_ascii_lowercase() || character.is_ascii_digit() || "-.".contains(character)
+    };
+    !text.is_empty() && text.len() <= 253 && !text.starts_with('.') && text.chars().all(is_fine)
+}
+
+fn start(settings: TaintSettings, log: LogOptions) -> Result<()> {
+    logging::install(log).context("cannot set up logging")?;
+    supervise::log_panics();
+    info!(
+        target: "taint",
+        version = env!("CARGO_PKG_VERSION"),
+        configmap = format!("{}/{}", settings.options.config_namespace, settings.options.config_name),
+        "istio-cni-taint (Millrace) starts"
+    );
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    let done = runtime.block_on(serve(settings));
+    runtime.shutdown_background();
+    done
+}
+
+async fn serve(settings: TaintSettings) -> Result<()> {
+    let mut signals = EndSignals::listen()?;
+    let Some(client) = signals.or(cluster::connect(&settings.api)).await else { return Ok(()) };
+    let controller = TaintController::new(client.clone(), settings.options);
+    if !settings.run_as_daemon {
+        let Some(done) = signals.or(controller.run_once()).await else {
+            bail!("a signal came before all nodes were evaluated");
+        };
+        return Ok(done?);
+    }
+    let identity = fs::read_to_string(RANDOM_ID).with_context(|| format!("cannot read {RANDOM_ID}"))?;
+    let mut elector = LeaseElector::new(client, lease_options(&settings.lease_name, identity.trim()));
+    signals.or(lead(&mut elector, || controller.run())).await;
+    release(&elector).await;
+    Ok(())
+}
+
+async fn release(elector: &LeaseElector) {
+    match timeout(RELEASE, elector.release()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => warn!(target: "taint", %error, "cannot release the Lease"),
+        Err(_) => warn!(target: "taint", seconds = RELEASE.as_secs(), "cannot release the Lease in time"),
+    }
+}
+
+/// The signals that end the program.
+struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl EndSignals {
+    fn listen() -> Result<EndSignals> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(EndSignals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// What comes of the work; none if a signal came first.
+    async fn or<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let signal = tokio::select! {
+            done = work => return Some(done),
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        };
+        info!(target: "taint", signal, "the controller ends");
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_meant_by_its_name_wherever_it_lies() {
+        for (program, expected) in [
+            ("istio-cni-taint", true),
+            ("/opt/local/bin/istio-cni-taint", true),
+            ("install-cni", false),
+            ("/istio-cni-taint/install-cni", false),
+            ("", false),
+        ] {
+            assert_eq!(is_meant(&program.into()), expected, "{program}");
+        }
+    }
+
+    #[test]
+    fn names_that_would_change_the_path_are_refused() {
+        for name in ["istio-cni-taint-configmap", "a.b"] {
+            assert!(is_object_name(name), "{name}");
+        }
+        for name in ["", "..", "a/b", "a?b", "A", "a b"] {
+            assert!(!is_object_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The API server, as a pod finds it: by two variables and its service account.
+
+use kubeio::{ApiConnection, ApiServerTrust};
+
+use crate::{HostEnvironment, SERVICE_ACCOUNT};
+
+/// URL of the API server, as Istio puts it into the kubeconfig; none: the environment names none.
+pub(crate) fn server(around: &dyn HostEnvironment, mistakes: &mut Vec<String>) -> Option<String> {
+    let variable = |name: &str| around.variable(name).filter(|value| !value.is_empty());
+    let protocol = variable("KUBERNETES_SERVICE_PROTOCOL").unwrap_or_else(|| "https".to_owned());
+    let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+    if port.parse::<u16>().is_err() {
+        mistakes.push(format!("KUBERNETES_SERVICE_PORT: {port:?} is no port"));
+    }
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    Some(format!("{protocol}://{host}:{port}"))
+}
+
+/// How a pod reaches the API server with its service account. `program`: how it calls itself there.
+///
+/// # Errors
+/// The environment names no API server, or its port is none.
+pub fn in_cluster(around: &dyn HostEnvironment, program: &str) -> Result<ApiConnection, String> {
+    let mut mistakes = Vec::new();
+    let server = server(around, &mut mistakes);
+    if let Some(mistake) = mistakes.pop() {
+        return Err(mistake);
+    }
+    Ok(ApiConnection {
+        server: server.ok_or("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set")?,
+        trust: ApiServerTrust::Authority(format!("{SERVICE_ACCOUNT}/ca.crt").into()),
+        token: format!("{SERVICE_ACCOUNT}/token").into(),
+        user_agent: format!("{program}/{} (millrace)", env!("CARGO_PKG_VERSION")),
+    })
+}

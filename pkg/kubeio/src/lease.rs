@@ -1,0 +1,312 @@
+//! Leadership among the replicas of a controller, by a Lease, as client-go's leader election has it.
+//!
+//! A replica never compares the times in a Lease with its own clock: it measures with its own clock how long the Lease has
+//! not changed. Writes are updates (PUT) with the version that was read, so that of two replicas one succeeds, and so that
+//! a role with `get`, `create` and `update` suffices.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use http::Method;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
+
+use crate::{ApiErrorKind, Error, KubeClient, client::RequestBody};
+
+/// Which Lease, and for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseOptions {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// This replica: unique among all that ever want the Lease.
+    pub identity: String,
+    /// How long the others wait when the holder does not renew the Lease. Written in whole seconds.
+    pub duration: Duration,
+}
+
+/// What one attempt to take or renew a Lease led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseStanding {
+    /// This replica holds it, for the Lease's duration from the beginning of the attempt.
+    Held,
+    /// Another replica holds it, or has just taken it; its identity, if known.
+    HeldByOther(String),
+}
+
+/// For each request: an attempt has two, and must end well before the Lease does.
+const LIMIT: Duration = Duration::from_secs(5);
+/// What other programs write as the duration counts within these bounds.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// What the Lease said, as far as a change of it shows that its holder lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct LeaseRecord {
+    holder: String,
+    duration: Duration,
+    renewed: Value,
+    acquired: Value,
+    transitions: i64,
+}
+
+impl LeaseRecord {
+    fn of(lease: &Value) -> LeaseRecord {
+        let member = |name: &str| lease.get("spec").and_then(|spec| spec.get(name)).unwrap_or(&Value::Null);
+        let seconds = member("leaseDurationSeconds").as_u64().unwrap_or_default();
+        LeaseRecord {
+            holder: member("holderIdentity").as_str().unwrap_or_default().to_owned(),
+            duration: Duration::from_secs(seconds).clamp(SHORTEST, LONGEST),
+            renewed: member("renewTime").clone(),
+            acquired: member("acquireTime").clone(),
+            transitions: member("leaseTransitions").as_i64().unwrap_or_default(),
+        }
+    }
+}
+
+/// The last record, and since when it has been so, by our clock.
+#[derive(Debug, Default)]
+struct LeaseView(Option<(LeaseRecord, Instant)>);
+
+impl LeaseView {
+    /// Takes a record in. True: `identity` may take or renew the Lease.
+    fn observe(&mut self, record: &LeaseRecord, identity: &str, now: Instant) -> bool {
+        let since = match &self.0 {
+            Some((last, since)) if last == record => *since,
+            _ => now,
+        };
+        self.0 = Some((record.clone(), since));
+        let is_expired = now.saturating_duration_since(since) >= record.duration;
+        record.holder.is_empty() || record.holder == identity || is_expired
+    }
+}
+
+/// A replica's part in an election.
+pub struct LeaseElector {
+    client: KubeClient,
+    options: LeaseOptions,
+    view: LeaseView,
+}
+
+impl LeaseElector {
+    /// Has not asked for anything yet.
+    #[must_use]
+    pub fn new(client: KubeClient, options: LeaseOptions) -> LeaseElector {
+        LeaseElector { client, options, view: LeaseView::default() }
+    }
+
+    /// Takes the Lease if it is free, or renews it. To be called again and again, while it is held and while it is not.
+    ///
+    /// # Errors
+    /// The API server did not answer, with five seconds for each of two requests, or refused. What was held is still held.
+    pub async fn attempt(&mut self) -> Result<LeaseStanding, Error> {
+        let lease = match self.read().await {
+            Err(error) if error.kind() == ApiErrorKind::NotFound => None,
+            answer => Some(answer?),
+        };
+        let record = lease.as_ref().map(LeaseRecord::of).unwrap_or_default();
+        if lease.is_some() && !self.view.observe(&record, &self.options.identity, Instant::now()) {
+            return Ok(LeaseStanding::HeldByOther(record.holder));
+        }
+        let written = match &lease {
+            None => {
+                self.write(Method::POST, &held(&new(&self.options), &self.options, SystemTime::now())).await
+            }
+            Some(lease) => self.write(Method::PUT, &held(lease, &self.options, SystemTime::now())).await,
+        };
+        match written {
+            Ok(()) => Ok(LeaseStanding::Held),
+            Err(error) if error.kind() == ApiErrorKind::Conflict => {
+                Ok(LeaseStanding::HeldByOther(String::new()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the Lease up, if it is this replica's, so that another takes it without waiting.
+    ///
+    /// # Errors
+    /// As [`LeaseElector::attempt`]; the others then wait until the Lease expires.
+    pub async fn release(&self) -> Result<(), Error> {
+        let lease = self.read().await?;
+        if LeaseRecord::of(&lease).holder != self.options.identity {
+            return Ok(());
+        }
+        self.write(Method::PUT, &released(&lease, SystemTime::now())).await
+    }
+
+    async fn read(&self) -> Result<Value, Error> {
+        let LeaseOptions { namespace, name, .. } = &self.options;
+        let path = format!("{}/{name}", self.collection());
+        self.client.get(&format!("Lease {namespace}/{name}"), &path, LIMIT).await
+    }
+
+    async fn write(&self, method: Method, lease: &Value) -> Result<(), Error> {
+        let LeaseOptions { namespace, name, .. } = &self.options;
+        let path =
+            if method == Method::POST { self.collection() } else { format!("{}/{name}", self.collection()) };
+        let body = RequestBody::Json(lease.to_string().into_bytes());
+        self.client
+            .ask::<IgnoredAny>(format!("update Lease {namespace}/{name}"), method, &path, body, LIMIT)
+            .await
+            .map(drop)
+    }
+
+    fn collection(&self) -> String {
+        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.options.namespace)
+    }
+}
+
+fn new(options: &LeaseOptions) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"namespace": options.namespace, "name": options.name},
+    })
+}
+
+/// The Lease as its holder writes it. Everything else that it has stays, its version among it.
+fn held(lease: &Value, options: &LeaseOptions, now: SystemTime) -> Value {
+    let record = LeaseRecord::of(lease);
+    let is_new = record.holder != options.identity;
+    let was_ever_held = record.renewed.is_string();
+    let now = micro_time(now);
+    let acquired = if is_new { Value::from(now.clone()) } else { record.acquired };
+    let transitions = record.transitions.saturating_add(i64::from(is_new && was_ever_held));
+    with_spec(
+        lease,
+        [
+            ("holderIdentity", options.identity.as_str().into()),
+            ("leaseDurationSeconds", options.duration.as_secs().max(1).into()),
+            ("acquireTime", acquired),
+            ("renewTime", now.into()),
+            ("leaseTransitions", transitions.into()),
+        ],
+    )
+}
+
+/// As client-go releases it.
+fn released(lease: &Value, now: SystemTime) -> Value {
+    with_spec(
+        lease,
+        [
+            ("holderIdentity", "".into()),
+            ("leaseDurationSeconds", 1.into()),
+            ("renewTime", micro_time(now).into()),
+        ],
+    )
+}
+
+fn with_spec<const N: usize>(lease: &Value, members: [(&str, Value); N]) -> Value {
+    let mut lease = lease.clone();
+    let mut spec: Map<String, Value> =
+        lease.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
+    spec.extend(members.map(|(key, value)| (key.to_owned(), value)));
+    if let Some(lease) = lease.as_object_mut() {
+        lease.insert("spec".to_owned(), Value::Object(spec));
+    }
+    lease
+}
+
+/// A time as a Lease has it: RFC 3339 with microseconds.
+fn micro_time(time: SystemTime) -> String {
+    let micros = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    let time = k8s_openapi::jiff::Timestamp::from_microsecond(i64::try_from(micros).unwrap_or_default());
+    time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(identity: &str) -> LeaseOptions {
+        LeaseOptions {
+            namespace: "kube-system".to_owned(),
+            name: "lock".to_owned(),
+            identity: identity.to_owned(),
+            duration: Duration::from_secs(60),
+        }
+    }
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds)
+    }
+
+    fn taken(identity: &str, seconds: u64) -> LeaseRecord {
+        LeaseRecord::of(&held(&new(&options(identity)), &options(identity), at(seconds)))
+    }
+
+    #[test]
+    fn a_lease_is_taken_only_when_it_has_not_changed_for_its_duration_by_our_clock() {
+        let (mut view, start) = (LeaseView::default(), Instant::now());
+        let after = |seconds: u64| start + Duration::from_secs(seconds);
+        // However old its times are: that may be the other's clock.
+        let (first, renewed) = (taken("other", 0), taken("other", 1));
+        for (record, seconds, expected) in [
+            (&first, 0, false),
+            (&first, 59, false),
+            (&renewed, 59, false),
+            (&renewed, 118, false),
+            (&renewed, 119, true),
+            (&first, 119, false),
+        ] {
+            assert_eq!(view.observe(record, "we", after(seconds)), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn our_own_lease_and_a_released_one_are_free() {
+        let now = Instant::now();
+        assert!(LeaseView::default().observe(&taken("we", 0), "we", now));
+        let lease = held(&new(&options("other")), &options("other"), at(0));
+        assert!(LeaseView::default().observe(&LeaseRecord::of(&released(&lease, at(1))), "we", now));
+        assert!(LeaseView::default().observe(&LeaseRecord::of(&json!({})), "we", now));
+    }
+
+    #[test]
+    fn a_renewal_keeps_the_time_of_acquisition_and_a_change_of_holder_counts() {
+        let first = held(&new(&options("a")), &options("a"), at(0));
+        assert_eq!(
+            first["spec"],
+            json!({
+                "holderIdentity": "a",
+                "leaseDurationSeconds": 60,
+                "acquireTime": "2023-11-14T22:13:20.000000Z",
+                "renewTime": "2023-11-14T22:13:20.000000Z",
+                "leaseTransitions": 0,
+            })
+        );
+        let renewed = held(&first, &options("a"), at(5));
+        assert_eq!(renewed["spec"]["acquireTime"], first["spec"]["acquireTime"]);
+        assert_eq!(renewed["spec"]["renewTime"], "2023-11-14T22:13:25.000000Z");
+        assert_eq!(renewed["spec"]["leaseTransitions"], 0);
+        let other = held(&renewed, &options("b"), at(70));
+        assert_eq!(other["spec"]["acquireTime"], other["spec"]["renewTime"]);
+        assert_eq!(
+            (&other["spec"]["holderIdentity"], &other["spec"]["leaseTransitions"]),
+            (&json!("b"), &json!(1))
+        );
+        let again = held(&released(&other, at(71)), &options("a"), at(72));
+        assert_eq!(again["spec"]["leaseTransitions"], 2);
+    }
+
+    #[test]
+    fn what_others_have_added_to_a_lease_stays() {
+        let lease = json!({
+            "metadata": {"name": "lock", "resourceVersion": "7", "labels": {"a": "b"}},
+            "spec": {"holderIdentity": "other", "strategy": "OldestEmulationVersion"},
+        });
+        for written in [held(&lease, &options("we"), at(0)), released(&lease, at(0))] {
+            assert_eq!(written["metadata"], lease["metadata"]);
+            assert_eq!(written["spec"]["strategy"], "OldestEmulationVersion");
+        }
+    }
+
+    #[test]
+    fn a_foreign_duration_counts_within_bounds() {
+        for (seconds, expected) in [(json!(-1), 1), (json!(0), 1), (json!(15), 15), (json!(u64::MAX), 3600)] {
+            let record = LeaseRecord::of(&json!({"spec": {"leaseDurationSeconds": seconds}}));
+            assert_eq!(record.duration.as_secs(), expected);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! One taint of a node, added or removed without losing a taint of another component.
+
+use std::time::Duration;
+
+use http::Method;
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde_json::{Value, json};
+
+use crate::{Error, KubeClient, client::RequestBody};
+
+/// A taint, as Kubernetes identifies it on a node: by key and effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeTaint {
+    /// Its key.
+    pub key: &'static str,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: &'static str,
+}
+
+/// What becomes of a taint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaintChange {
+    /// The node has it, without a value unless it has one already.
+    Add,
+    /// The node does not have it.
+    Remove,
+}
+
+/// For each of the two requests of a change.
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TaintedNode {
+    metadata: TaintedMetadata,
+    spec: TaintedSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct TaintedMetadata {
+    uid: String,
+    resource_version: String,
+}
+
+/// Taints stay as they are stored: those of others may have fields that we do not know.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TaintedSpec {
+    #[serde(deserialize_with = "null_is_empty")]
+    taints: Vec<Value>,
+}
+
+fn null_is_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Value>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+impl KubeClient {
+    /// Adds or removes a taint of a node, in the version that a fresh request shows. True: it was changed; false: it was so
+    /// already.
+    ///
+    /// # Errors
+    /// [`crate::ApiErrorKind::Conflict`]: the node changed meanwhile, and nothing was written. Else: the API server did not do
+    /// it, with ten seconds for each of two requests.
+    pub async fn change_node_taint(
+        &self,
+        node: &str,
+        taint: NodeTaint,
+        change: TaintChange,
+    ) -> Result<bool, Error> {
+        let path = format!("/api/v1/nodes/{node}");
+        let shown: TaintedNode = self.get(&format!("node {node}"), &path, LIMIT).await?;
+        let Some(body) = patch(&shown, taint, change) else { return Ok(false) };
+        let doing = match change {
+            TaintChange::Add => format!("add the taint {} to node {node}", taint.key),
+            TaintChange::Remove => format!("remove the taint {} from node {node}", taint.key),
+        };
+        let body = RequestBody::MergePatch(body.to_string().into_bytes());
+        self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(|_| true)
+    }
+}
+
+/// The whole list, with UID and version, so that the API server refuses it for any other list; `None`: no change. Not a
+/// strategic merge: that identifies taints by their key alone, and would merge ours with one of another effect.
+fn patch(node: &TaintedNode, taint: NodeTaint, change: TaintChange) -> Option<Value> {
+    let is_it = |one: &Value| one["key"] == taint.key && one["effect"] == taint.effect;
+    let (mut taints, had) = (node.spec.taints.clone(), node.spec.taints.iter().any(is_it));
+    match (change, had) {
+        (TaintChange::Add, true) | (TaintChange::Remove, false) => return None,
+        (TaintChange::Add, false) => taints.push(json!({"key": taint.key, "effect": taint.effect})),
+        (TaintChange::Remove, true) => taints.retain(|one| !is_it(one)),
+    }
+    let TaintedMetadata { uid, resource_version } = &node.metadata;
+    Some(json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "spec": {"taints": taints}}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAINT: NodeTaint = NodeTaint { key: "k", effect: "NoSchedule" };
+
+    fn patched(taints: &Value, change: TaintChange) -> Option<Value> {
+        let node = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {"taints": taints}});
+        let patch = patch(&serde_json::from_value(node).unwrap(), TAINT, change)?;
+        assert_eq!(patch["metadata"], json!({"uid": "u", "resourceVersion": "7"}));
+        Some(patch["spec"]["taints"].clone())
+    }
+
+    #[test]
+    fn a_change_concerns_one_taint_and_keeps_all_others_as_they_are() {
+        let foreign =
+            json!({"key": "f", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z", "new": 1});
+        let other_effect = json!({"key": "k", "effect": "NoExecute"});
+        let (plain, valued) = (
+            json!({"key": "k", "effect": "NoSchedule"}),
+            json!({"key": "k", "effect": "NoSchedule", "value": "v"}),
+        );
+        let others = json!([foreign, other_effect]);
+        let with = |one: &Value| json!([foreign, other_effect, one]);
+        for (before, change, after) in [
+            (Value::Null, TaintChange::Add, Some(json!([plain]))),
+            (Value::Null, TaintChange::Remove, None),
+            (others.clone(), TaintChange::Add, Some(with(&plain))),
+            (others.clone(), TaintChange::Remove, None),
+            (with(&plain), TaintChange::Add, None),
+            (with(&valued), TaintChange::Add, None),
+            (with(&plain), TaintChange::Remove, Some(others.clone())),
+            (with(&valued), TaintChange::Remove, Some(others)),
+            (json!([plain]), TaintChange::Remove, Some(json!([]))),
+        ] {
+            assert_eq!(patched(&before, change), after, "{before} {change:?}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The configuration: the data of Istio's ConfigMap.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::{SelectorError, selector::split_selector};
+
+/// Longest value of a key, in bytes.
+const MAX_TEXT: usize = 64 * 1024;
+/// Most selectors: each costs a watch.
+const MAX_SELECTORS: usize = 32;
+
+/// Pods of which each node needs a ready one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodRequirement {
+    /// Their namespace; empty: any.
+    pub namespace: String,
+    /// Their label selector.
+    pub selector: String,
+}
+
+impl std::fmt::Display for PodRequirement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let namespace = if self.namespace.is_empty() { "any namespace" } else { &self.namespace };
+        write!(f, "{} in {namespace}", self.selector)
+    }
+}
+
+/// What each node needs; none: only to be ready itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadinessConfig {
+    requirements: Vec<PodRequirement>,
+}
+
+/// Why a ConfigMap cannot be used, and which key of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("key {key:?}: {mistake}")]
+pub struct ConfigError {
+    /// The key in `data`.
+    pub key: String,
+    /// What is wrong with its value.
+    pub mistake: ConfigMistake,
+}
+
+/// What is wrong with a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigMistake {
+    /// It is too long.
+    #[error("the value has more than {MAX_TEXT} bytes")]
+    TooLong,
+    /// It cannot be parsed.
+    #[error("the value is no YAML: {0}")]
+    NotYaml(String),
+    /// It is something else than a list of entries.
+    #[error("the value is no list of entries with name, selector and namespace")]
+    NotAList,
+    /// A member of an entry is no text.
+    #[error("{member} of entry {entry:?} is no text")]
+    NotText {
+        /// The entry's name or number.
+        entry: String,
+        /// The member.
+        member: &'static str,
+    },
+    /// A selector cannot be used.
+    #[error("entry {entry:?}: {cause}")]
+    Selector {
+        /// The entry's name or number.
+        entry: String,
+        /// Why.
+        cause: SelectorError,
+    },
+    /// There are too many.
+    #[error("there are more than {MAX_SELECTORS} selectors")]
+    TooMany,
+}
+
+impl ReadinessConfig {
+    /// Reads all keys of a ConfigMap's `data`. A value is a list of entries, or one entry, as before Istio 1.10.
+    ///
+    /// # Errors
+    /// The first mistake; a configuration with one is none, because what it leaves out would let pods start too early.
+    pub fn parse(data: &BTreeMap<String, String>) -> Result<ReadinessConfig, ConfigError> {
+        let mut all = BTreeSet::new();
+        for (key, text) in data {
+            let read = read(text).and_then(|some| {
+                all.extend(some);
+                if all.len() > MAX_SELECTORS { Err(ConfigMistake::TooMany) } else { Ok(()) }
+            });
+            read.map_err(|mistake| ConfigError { key: key.clone(), mistake })?;
+        }
+        Ok(ReadinessConfig { requirements: all.into_iter().collect() })
+    }
+
+    /// What each node needs, each once.
+    #[must_use]
+    pub fn requirements(&self) -> &[PodRequirement] {
+        &self.requirements
+    }
+}
+
+fn read(text: &str) -> Result<Vec<PodRequirement>, ConfigMistake> {
+    if text.len() > MAX_TEXT {
+        return Err(ConfigMistake::TooLong);
+    }
+    let documents = facts::parse_yaml(text).map_err(|error| ConfigMistake::NotYaml(error.to_string()))?;
+    let mut entries = Vec::new();
+    for document in documents {
+        match document {
+            Value::Null => {}
+            Value::Array(list) => entries.extend(list),
+            entry => entries.push(entry),
+        }
+    }
+    let all = entries.iter().enumerate().map(|(number, entry)| requirements_of(number, entry));
+    all.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().flatten().collect())
+}
+
+fn requirements_of(number: usize, entry: &Value) -> Result<Vec<PodRequirement>, ConfigMistake> {
+    if !entry.is_object() {
+        return Err(ConfigMistake::NotAList);
+    }
+    let by_number = || (number + 1).to_string();
+    let name =
+        Some(text_of(&by_number(), entry, "name")?).filter(|name| !name.is_empty()).unwrap_or_else(by_number);
+    let namespace = text_of(&name, entry, "namespace")?;
+    let selectors = split_selector(&text_of(&name, entry, "selector")?);
+    let selectors = selectors.map_err(|cause| ConfigMistake::Selector { entry: name, cause })?;
+    let requirements =
+        selectors.into_iter().map(|selector| PodRequirement { namespace: namespace.clone(), selector });
+    Ok(requirements.collect())
+}
+
+/// Empty where it is absent.
+fn text_of(entry_name: &str, entry: &Value, member: &'static str) -> Result<String, ConfigMistake> {
+    match entry.get(member) {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(_) => Err(ConfigMistake::NotText { entry: entry_name.to_owned(), member }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(values: &[(&str, &str)]) -> Result<Vec<String>, String> {
+        let data = values.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+        let config = ReadinessConfig::parse(&data).map_err(|error| error.to_string())?;
+        Ok(config.requirements().iter().map(ToString::to_string).collect())
+    }
+
+    /// What Istio's chart has as its default.
+    const CHART: &str = "- name: istio-cni\n  selector: k8s-app=istio-cni-node\n  namespace: kube-system\n";
+
+    #[test]
+    fn all_keys_are_read_and_each_selector_counts_once() {
+        let more =
+            "- name: other\n  selector: app=a,app=b\n  namespace: x\n- {selector: app=b, namespace: x}\n";
+        let all = ["app=a in x", "app=b in x", "k8s-app=istio-cni-node in kube-system"];
+        let mut found = parse(&[("config", CHART), ("more", more), ("again", CHART)]).unwrap();
+        found.sort();
+        assert_eq!(found, all);
+    }
+
+    #[test]
+    fn nothing_is_required_by_nothing() {
+        for values in
+            [&[][..], &[("config", "")], &[("config", "[]")], &[("config", "# none\n")], &[("a", "~")]]
+        {
+            assert_eq!(parse(values), Ok(Vec::new()), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn one_entry_need_not_be_in_a_list_and_a_namespace_may_be_left_out() {
+        assert_eq!(parse(&[("config", "name: a\nselector: app=a\n")]).unwrap(), ["app=a in any namespace"]);
+    }
+
+    #[test]
+    fn a_mistake_is_reported_with_its_key_and_its_entry() {
+        for (text, parts) in [
+            ("a: [", &["no YAML", "line 2"][..]),
+            ("- text", &["no list of entries"]),
+            ("text", &["no list of entries"]),
+            ("- name: a\n  selector: 5", &["selector of entry \"a\" is no text"]),
+            ("- name: a", &["entry \"a\"", "empty"]),
+            ("- selector: b=c\n- selectr: a=b", &["entry \"2\"", "empty"]),
+            ("- selector: a=b=c", &["entry \"1\"", "\"a=b=c\""]),
+        ] {
+            let error = parse(&[("good", CHART), ("wrong", text)]).unwrap_err();
+            assert!(error.starts_with("key \"wrong\": "), "{error}");
+            assert!(parts.iter().all(|part| error.contains(part)), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn size_and_number_are_limited() {
+        let many = |count: usize| {
+            (0..count).map(|number| format!("- selector: app=a{number}\n")).collect::<String>()
+        };
+        assert_eq!(parse(&[("a", &many(32))]).unwrap().len(), 32);
+        assert!(parse(&[("a", &many(33))]).unwrap_err().contains("more than 32"));
+        assert!(parse(&[("a", &many(17)), ("b", &many(40))]).is_err());
+        assert!(parse(&[("a", &" ".repeat(MAX_TEXT + 1))]).unwrap_err().contains("more than 65536 bytes"));
+    }
+}

@@ -1,0 +1,91 @@
+//! The ConfigMap, asked for again and again: Istio's role allows no watch.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use kubeio::{KubeClient, pause};
+use retry::LastError;
+use serde::{Deserialize, Deserializer};
+use tracing::{error, info};
+
+use crate::{ConfigError, ReadinessConfig};
+
+/// Between two requests for the ConfigMap.
+const POLL: Duration = Duration::from_secs(10);
+/// For one request.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigReadError {
+    /// It cannot be had.
+    #[error(transparent)]
+    Api(#[from] kubeio::Error),
+    /// It cannot be used.
+    #[error("cannot use ConfigMap {name}: {cause}")]
+    Invalid {
+        /// Namespace and name.
+        name: String,
+        /// What is wrong.
+        cause: ConfigError,
+    },
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ConfigMap {
+    #[serde(deserialize_with = "null_is_empty")]
+    data: BTreeMap<String, String>,
+}
+
+fn null_is_empty<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+/// Where the configuration comes from.
+pub(crate) struct ConfigSource<'a> {
+    client: &'a KubeClient,
+    namespace: &'a str,
+    name: &'a str,
+    last_error: LastError,
+}
+
+impl<'a> ConfigSource<'a> {
+    pub(crate) fn new(client: &'a KubeClient, namespace: &'a str, name: &'a str) -> ConfigSource<'a> {
+        ConfigSource { client, namespace, name, last_error: LastError::default() }
+    }
+
+    /// The configuration as it is now.
+    pub(crate) async fn read(&self) -> Result<ReadinessConfig, ConfigReadError> {
+        let name = format!("{}/{}", self.namespace, self.name);
+        let path = format!("/api/v1/namespaces/{}/configmaps/{}", self.namespace, self.name);
+        let map: ConfigMap = self.client.get(&format!("ConfigMap {name}"), &path, LIMIT).await?;
+        ReadinessConfig::parse(&map.data).map_err(|cause| ConfigReadError::Invalid { name, cause })
+    }
+
+    /// The first configuration that is valid and not `known`. One that is invalid or cannot be had is logged, and what is
+    /// known stays.
+    pub(crate) async fn next(&mut self, known: Option<&ReadinessConfig>) -> ReadinessConfig {
+        if known.is_some() {
+            pause(POLL).await;
+        }
+        loop {
+            match self.read().await {
+                Ok(config) => {
+                    if self.last_error.clear() {
+                        info!(target: "taint", "configuration can be read again");
+                    }
+                    if known != Some(&config) {
+                        return config;
+                    }
+                }
+                Err(error) => {
+                    if self.last_error.replace(&error) {
+                        let has_config = known.is_some();
+                        error!(target: "taint", %error, previous_is_kept = has_config, "cannot read the configuration");
+                    }
+                }
+            }
+            pause(POLL).await;
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The controller: one pass for each configuration, or a single one.
+
+use std::time::Duration;
+
+use kubeio::KubeClient;
+use tokio::time::timeout;
+use tracing::info;
+
+use crate::{
+    ReadinessConfig, TAINT,
+    config_source::{ConfigReadError, ConfigSource},
+    pass::TaintPass,
+};
+
+/// For a single pass over all nodes.
+const ONCE: Duration = Duration::from_secs(300);
+/// Nodes that an error names.
+const NAMED: usize = 10;
+
+/// How the operator wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaintOptions {
+    /// Namespace of the ConfigMap.
+    pub config_namespace: String,
+    /// Its name.
+    pub config_name: String,
+    /// Label selector of the nodes that it is about; empty: all.
+    pub node_selector: String,
+}
+
+/// Why a single pass did not do all.
+#[derive(Debug, thiserror::Error)]
+pub enum OnceError {
+    /// There is no configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigReadError),
+    /// Nodes or pods could not be listed.
+    #[error("cannot list nodes and pods within {} s", ONCE.as_secs())]
+    NotListed,
+    /// Taints could not be changed.
+    #[error("cannot change the taints of {count} nodes within {} s: {names}", ONCE.as_secs())]
+    Unsettled {
+        /// How many.
+        count: usize,
+        /// Some of them.
+        names: String,
+    },
+}
+
+/// Adds and removes the taint.
+#[derive(Clone)]
+pub struct TaintController {
+    client: KubeClient,
+    options: TaintOptions,
+}
+
+impl TaintController {
+    /// Does nothing yet.
+    #[must_use]
+    pub fn new(client: KubeClient, options: TaintOptions) -> TaintController {
+        TaintController { client, options }
+    }
+
+    /// Keeps the taints of all nodes as they should be for as long as it is polled. Without a valid configuration it changes
+    /// none.
+    pub async fn run(&self) {
+        let mut source = self.source();
+        let mut config = source.next(None).await;
+        loop {
+            log_config(&config);
+            let mut pass = TaintPass::new(&self.client, &config, &self.options.node_selector);
+            let next = tokio::select! {
+                () = pass.run() => return, // it does not end by itself
+                next = source.next(Some(&config)) => next,
+            };
+            config = next;
+        }
+    }
+
+    /// Evaluates every node once, and returns when each is as it should be.
+    ///
+    /// # Errors
+    /// There is no valid configuration, or it was not done within five minutes.
+    pub async fn run_once(&self) -> Result<(), OnceError> {
+        let config = self.source().read().await?;
+        log_config(&config);
+        let mut pass = TaintPass::new(&self.client, &config, &self.options.node_selector);
+        if timeout(ONCE, pass.settle()).await.is_err() {
+            return Err(match pass.unsettled() {
+                None => OnceError::NotListed,
+                Some(nodes) => {
+                    let names = nodes.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+                    OnceError::Unsettled { count: nodes.len(), names }
+                }
+            });
+        }
+        let (nodes, tainted) = pass.counts();
+        info!(target: "taint", nodes, tainted, "all nodes are as they should be");
+        Ok(())
+    }
+
+    fn source(&self) -> ConfigSource<'_> {
+        ConfigSource::new(&self.client, &self.options.config_namespace, &self.options.config_name)
+    }
+}
+
+fn log_config(config: &ReadinessConfig) {
+    let required: Vec<String> = config.requirements().iter().map(ToString::to_string).collect();
+    info!(target: "taint", taint = TAINT.key, required = required.join("; "), "configuration read");
+}

@@ -1,0 +1,92 @@
+//! One replica at a time: Istio's Lease and its times.
+
+use std::{future::Future, time::Duration};
+
+use kubeio::{LeaseElector, LeaseOptions, LeaseStanding};
+use retry::LastError;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tracing::{info, warn};
+
+/// Namespace of the Lease.
+pub const LEASE_NAMESPACE: &str = "kube-system";
+/// How long the others wait when the leader is gone without a word.
+const LEASE: Duration = Duration::from_secs(60);
+/// A leader that has not renewed the Lease for so long stops: long before another may begin.
+const RENEW_DEADLINE: Duration = Duration::from_secs(15);
+/// Between two attempts to take or renew it.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The part of a replica in the election.
+#[must_use]
+pub fn lease_options(name: &str, identity: &str) -> LeaseOptions {
+    LeaseOptions {
+        namespace: LEASE_NAMESPACE.to_owned(),
+        name: name.to_owned(),
+        identity: identity.to_owned(),
+        duration: LEASE,
+    }
+}
+
+/// Does `work` whenever and for as long as this replica leads. It never ends; whoever drops it releases the Lease.
+pub async fn lead<W: Future<Output = ()>>(elector: &mut LeaseElector, work: impl Fn() -> W) {
+    loop {
+        let since = acquire(elector).await;
+        info!(target: "taint", "this replica leads");
+        tokio::select! {
+            () = work() => {}
+            () = hold(elector, since) => {}
+        }
+    }
+}
+
+/// Waits until the Lease is ours. Returns when the attempt began.
+async fn acquire(elector: &mut LeaseElector) -> Instant {
+    let (mut last_error, mut leader) = (LastError::default(), String::new());
+    loop {
+        let began = Instant::now();
+        match elector.attempt().await {
+            Ok(LeaseStanding::Held) => return began,
+            Ok(LeaseStanding::HeldByOther(other)) => {
+                last_error.clear();
+                if !other.is_empty() && other != leader {
+                    info!(target: "taint", leader = other, "another replica leads");
+                    leader = other;
+                }
+            }
+            Err(error) if last_error.replace(&error) => {
+                warn!(target: "taint", %error, "cannot take the Lease; trying again");
+            }
+            Err(_) => {}
+        }
+        sleep(RETRY).await;
+    }
+}
+
+/// Renews the Lease until it is lost.
+async fn hold(elector: &mut LeaseElector, mut renewed: Instant) {
+    let mut last_error = LastError::default();
+    loop {
+        let deadline = renewed + RENEW_DEADLINE;
+        sleep_until(deadline.min(Instant::now() + RETRY)).await;
+        let began = Instant::now();
+        match timeout_at(deadline, elector.attempt()).await {
+            Ok(Ok(LeaseStanding::Held)) => {
+                last_error.clear();
+                renewed = began;
+            }
+            Ok(Ok(LeaseStanding::HeldByOther(leader))) => {
+                warn!(target: "taint", leader, "another replica has taken the Lease; this one stops");
+                return;
+            }
+            Ok(Err(error)) => {
+                if last_error.replace(&error) {
+                    warn!(target: "taint", %error, "cannot renew the Lease; trying again");
+                }
+            }
+            Err(_) => {
+                warn!(target: "taint", seconds = RENEW_DEADLINE.as_secs(), "cannot renew the Lease in time; this replica stops");
+                return;
+            }
+        }
+    }
+}

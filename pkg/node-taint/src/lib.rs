@@ -1,0 +1,29 @@
+//! The node taint controller of Istio up to 1.17: a node has the taint [`TAINT`] until it is ready and every configured
+//! selector has a ready pod on it.
+//!
+//! [`ReadinessConfig`] says which pods those are, [`NodeIndex`] what each node lacks, [`TaintQueue`] when each node is
+//! handled (these compute only). [`TaintController`] follows nodes, pods and the ConfigMap at the API server and changes
+//! taints; [`lead`] lets one replica at a time do so. Called by `install-cni` when it is started as `istio-cni-taint`.
+
+mod config;
+mod config_source;
+mod controller;
+mod index;
+mod leadership;
+mod observed;
+mod pass;
+mod queue;
+mod selector;
+
+pub use config::{ConfigError, PodRequirement, ReadinessConfig};
+pub use controller::{OnceError, TaintController, TaintOptions};
+pub use index::{NodeIndex, NodeObservation, NodeVerdict};
+pub use leadership::{LEASE_NAMESPACE, lead, lease_options};
+pub use observed::{ObservedNode, ReadinessPod};
+pub use queue::TaintQueue;
+pub use selector::{SelectorError, check_selector};
+
+use kubeio::NodeTaint;
+
+/// Istio's taint. It has no value.
+pub const TAINT: NodeTaint = NodeTaint { key: "NodeReadiness", effect: "NoSchedule" };

@@ -1,0 +1,217 @@
+//! What the API server shows of nodes and pods, as far as taints need it.
+
+use kubeio::Versioned;
+use model::PodName;
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+
+use crate::TAINT;
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedNode {
+    /// Its name.
+    pub name: String,
+    /// Its condition `Ready` is `True`.
+    pub is_ready: bool,
+    /// It has the taint.
+    pub is_tainted: bool,
+    version: String,
+}
+
+/// A pod that a selector matches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadinessPod {
+    /// Namespace and name.
+    pub name: PodName,
+    /// The node that it was scheduled to; empty before.
+    pub node: String,
+    /// Its condition `Ready` is `True`, and it is not being deleted: one that is may stop at any moment.
+    pub is_ready: bool,
+    version: String,
+}
+
+impl ObservedNode {
+    /// A node as it is observed.
+    #[must_use]
+    pub fn new(name: &str, is_ready: bool, is_tainted: bool) -> ObservedNode {
+        ObservedNode { name: name.to_owned(), is_ready, is_tainted, version: String::new() }
+    }
+}
+
+impl ReadinessPod {
+    /// A pod as it is observed.
+    #[must_use]
+    pub fn new(name: PodName, node: &str, is_ready: bool) -> ReadinessPod {
+        ReadinessPod { name, node: node.to_owned(), is_ready, version: String::new() }
+    }
+}
+
+impl Versioned for ObservedNode {
+    fn take_version(&mut self) -> String {
+        std::mem::take(&mut self.version)
+    }
+}
+
+impl Versioned for ReadinessPod {
+    fn take_version(&mut self) -> String {
+        std::mem::take(&mut self.version)
+    }
+}
+
+impl<'de> Deserialize<'de> for ObservedNode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let node = NodeObject::deserialize(deserializer)?;
+        let is_ours = |taint: &Taint| taint.key == TAINT.key && taint.effect == TAINT.effect;
+        Ok(ObservedNode {
+            is_ready: is_ready(&node.status),
+            is_tainted: node.spec.taints.iter().any(is_ours),
+            name: node.metadata.name,
+            version: node.metadata.resource_version,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for ReadinessPod {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pod = PodObject::deserialize(deserializer)?;
+        let Metadata { name, namespace, resource_version, deletion_timestamp } = pod.metadata;
+        Ok(ReadinessPod {
+            name: PodName { namespace, name },
+            is_ready: is_ready(&pod.status) && deletion_timestamp.is_none(),
+            node: pod.spec.node_name,
+            version: resource_version,
+        })
+    }
+}
+
+fn is_ready(status: &Status) -> bool {
+    status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True")
+}
+
+fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeObject {
+    metadata: Metadata,
+    #[serde(deserialize_with = "null_is_empty")]
+    spec: NodeSpec,
+    #[serde(deserialize_with = "null_is_empty")]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodObject {
+    metadata: Metadata,
+    #[serde(deserialize_with = "null_is_empty")]
+    spec: PodSpec,
+    #[serde(deserialize_with = "null_is_empty")]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    namespace: String,
+    resource_version: String,
+    deletion_timestamp: Option<IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeSpec {
+    #[serde(deserialize_with = "null_is_empty")]
+    taints: Vec<Taint>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Taint {
+    key: String,
+    effect: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PodSpec {
+    node_name: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    #[serde(deserialize_with = "null_is_empty")]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn node(spec: &Value, conditions: &Value) -> (bool, bool) {
+        let node = json!({"metadata": {"name": "n"}, "spec": spec, "status": {"conditions": conditions}});
+        let node: ObservedNode = serde_json::from_value(node).unwrap();
+        (node.is_ready, node.is_tainted)
+    }
+
+    #[test]
+    fn a_node_is_ready_by_its_condition_and_no_other() {
+        let condition = |kind: &str, status: &str, at: &str| json!({"type": kind, "status": status, "lastHeartbeatTime": at});
+        let ready = condition("Ready", "True", "2026-01-01T00:00:00Z");
+        // Istio takes the condition with the latest heartbeat, which is another one's as often as not.
+        let later = condition("MemoryPressure", "False", "2026-01-02T00:00:00Z");
+        for (conditions, expected) in [
+            (json!([ready, later]), true),
+            (json!([later]), false),
+            (json!([condition("Ready", "False", ""), later]), false),
+            (json!([condition("Ready", "Unknown", "")]), false),
+            (json!(null), false),
+        ] {
+            assert_eq!(node(&json!({}), &conditions).0, expected, "{conditions}");
+        }
+    }
+
+    #[test]
+    fn a_taint_is_ours_by_key_and_effect() {
+        for (taints, expected) in [
+            (json!([{"key": "NodeReadiness", "effect": "NoSchedule"}]), true),
+            (
+                json!([{"key": "a", "effect": "NoSchedule"}, {"key": "NodeReadiness", "effect": "NoSchedule", "value": "v"}]),
+                true,
+            ),
+            (json!([{"key": "NodeReadiness", "effect": "NoExecute"}]), false),
+            (json!(null), false),
+        ] {
+            assert_eq!(node(&json!({"taints": taints}), &json!(null)).1, expected, "{taints}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_being_deleted_is_not_ready() {
+        let pod = |deleted: &Value, status: &str| {
+            let pod = json!({
+                "metadata": {"namespace": "s", "name": "p", "deletionTimestamp": deleted},
+                "spec": {"nodeName": "n"},
+                "status": {"conditions": [{"type": "Ready", "status": status}]},
+            });
+            serde_json::from_value::<ReadinessPod>(pod).unwrap()
+        };
+        let name = PodName { namespace: "s".to_owned(), name: "p".to_owned() };
+        assert_eq!(pod(&json!(null), "True"), ReadinessPod::new(name, "n", true));
+        assert!(!pod(&json!(null), "False").is_ready);
+        assert!(!pod(&json!("2026-01-01T00:00:00Z"), "True").is_ready);
+    }
+}

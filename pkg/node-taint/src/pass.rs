@@ -1,0 +1,225 @@
+//! What follows from one configuration: the watches, and the changes of taints.
+
+use std::time::Instant;
+
+use futures_util::{
+    StreamExt as _,
+    future::BoxFuture,
+    stream::{self, BoxStream, FuturesUnordered, SelectAll},
+};
+use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent, TaintChange};
+use retry::LastError;
+use tokio::time::sleep_until;
+use tracing::{debug, info, warn};
+
+use crate::{
+    NodeIndex, NodeObservation, NodeVerdict, ObservedNode, PodRequirement, ReadinessConfig, ReadinessPod,
+    TAINT, TaintQueue,
+};
+
+/// Changes at a time.
+const MAX_CHANGES: usize = 8;
+
+type Observed = Result<NodeObservation, Error>;
+
+struct ChangeOutcome {
+    node: String,
+    change: TaintChange,
+    /// Whether anything was changed.
+    result: Result<bool, Error>,
+}
+
+/// Taints of nodes under one configuration.
+pub(crate) struct TaintPass<'a> {
+    client: &'a KubeClient,
+    index: NodeIndex,
+    queue: TaintQueue,
+    observed: SelectAll<BoxStream<'a, Observed>>,
+    changes: FuturesUnordered<BoxFuture<'a, ChangeOutcome>>,
+    watch_error: LastError,
+    change_error: LastError,
+}
+
+impl<'a> TaintPass<'a> {
+    pub(crate) fn new(
+        client: &'a KubeClient,
+        config: &ReadinessConfig,
+        node_selector: &str,
+    ) -> TaintPass<'a> {
+        let pods =
+            config.requirements().iter().enumerate().map(|(number, pods)| pods_of(client, number, pods));
+        let observed = stream::select_all(pods.chain([nodes(client, node_selector)]));
+        TaintPass {
+            client,
+            index: NodeIndex::new(config),
+            queue: TaintQueue::default(),
+            observed,
+            changes: FuturesUnordered::new(),
+            watch_error: LastError::default(),
+            change_error: LastError::default(),
+        }
+    }
+
+    /// Follows nodes and pods for as long as it is polled.
+    pub(crate) async fn run(&mut self) {
+        loop {
+            self.step().await;
+        }
+    }
+
+    /// Returns when each node was listed and is as it should be.
+    pub(crate) async fn settle(&mut self) {
+        while !(self.index.is_complete() && self.queue.is_empty()) {
+            self.step().await;
+        }
+    }
+
+    /// Number of nodes, and of those that have the taint.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        self.index.counts()
+    }
+
+    /// The nodes that are not as they should be; `None`: that is not known.
+    pub(crate) fn unsettled(&self) -> Option<Vec<&str>> {
+        self.index.is_complete().then(|| self.queue.nodes().collect())
+    }
+
+    /// Waits for something to happen, and acts on it.
+    async fn step(&mut self) {
+        let has_room = self.changes.len() < MAX_CHANGES;
+        tokio::select! {
+            biased;
+            Some(outcome) = self.changes.next() => self.finish(outcome),
+            Some(observed) = self.observed.next() => self.observe(observed),
+            () = wait_until(self.queue.due()), if has_room => {}
+        }
+        self.start_changes();
+    }
+
+    fn observe(&mut self, observed: Observed) {
+        let observation = match observed {
+            Ok(observation) => observation,
+            Err(error) => {
+                if self.watch_error.replace(&error) {
+                    warn!(target: "taint", %error, "cannot watch; taints stay as they are");
+                }
+                return;
+            }
+        };
+        if self.watch_error.clear() {
+            info!(target: "taint", "watching again");
+        }
+        let was_complete = self.index.is_complete();
+        for node in self.index.observe(observation) {
+            match self.index.change(&node) {
+                Some(_) => self.queue.mark(&node, Instant::now()),
+                None => debug!(target: "taint", node, "node needs no change"),
+            }
+        }
+        if self.index.is_complete() && !was_complete {
+            let (nodes, tainted) = self.index.counts();
+            info!(target: "taint", nodes, tainted, "all nodes are known");
+        }
+    }
+
+    fn start_changes(&mut self) {
+        while self.changes.len() < MAX_CHANGES
+            && let Some(node) = self.queue.take(Instant::now())
+        {
+            match self.index.change(&node) {
+                None => self.queue.succeeded(&node),
+                Some(change) => {
+                    let client = self.client;
+                    self.changes.push(Box::pin(async move {
+                        let result = client.change_node_taint(&node, TAINT, change).await;
+                        ChangeOutcome { node, change, result }
+                    }));
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self, outcome: ChangeOutcome) {
+        let ChangeOutcome { node, change, result } = outcome;
+        match result {
+            Ok(is_changed) => {
+                self.change_error.clear();
+                if is_changed {
+                    log_change(&node, change, &self.index.verdict(&node));
+                }
+                self.look_again(&node, change);
+            }
+            Err(error) if error.kind() == ApiErrorKind::NotFound => self.queue.succeeded(&node),
+            Err(error) => {
+                if error.kind() == ApiErrorKind::Conflict {
+                    debug!(target: "taint", node, %error, "node changed meanwhile; trying again");
+                } else if self.change_error.replace(&error) {
+                    warn!(target: "taint", node, taint = TAINT.key, %error, "cannot change the taint; trying again");
+                }
+                self.queue.again(&node, Instant::now());
+            }
+        }
+    }
+
+    /// After a change that was made: only the watch says what a node has, for it may show a later change of someone else
+    /// before we are told of ours.
+    fn look_again(&mut self, node: &str, made: TaintChange) {
+        match self.index.change(node) {
+            None => self.queue.succeeded(node),
+            Some(needed) if needed == made => self.queue.again(node, Instant::now()),
+            Some(_) => {
+                self.queue.succeeded(node);
+                self.queue.mark(node, Instant::now());
+            }
+        }
+    }
+}
+
+fn log_change(node: &str, change: TaintChange, verdict: &NodeVerdict) {
+    let taint = TAINT.key;
+    match (change, verdict) {
+        (TaintChange::Remove, _) => info!(target: "taint", node, taint, "taint removed"),
+        (TaintChange::Add, NodeVerdict::Lacks(PodRequirement { namespace, selector })) => {
+            info!(target: "taint", node, taint, reason = "no ready pod", selector, namespace, "taint added");
+        }
+        (TaintChange::Add, NodeVerdict::NotReady) => {
+            info!(target: "taint", node, taint, reason = "the node is not ready", "taint added");
+        }
+        // It has become ready while the taint was being added.
+        (TaintChange::Add, _) => info!(target: "taint", node, taint, "taint added"),
+    }
+}
+
+fn nodes<'a>(client: &KubeClient, selector: &str) -> BoxStream<'a, Observed> {
+    let collection = Collection {
+        group: "",
+        kind: "Node",
+        namespace: None,
+        field_selector: None,
+        label_selector: Some(selector.to_owned()).filter(|selector| !selector.is_empty()),
+    };
+    let nodes = client.watch_all::<ObservedNode>(&collection);
+    nodes.map(|event| event.map(NodeObservation::Nodes)).boxed()
+}
+
+fn pods_of<'a>(client: &KubeClient, number: usize, pods: &PodRequirement) -> BoxStream<'a, Observed> {
+    let collection = Collection {
+        group: "",
+        kind: "Pod",
+        namespace: Some(pods.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+        field_selector: None,
+        label_selector: Some(pods.selector.clone()),
+    };
+    let pods = client.watch_all::<ReadinessPod>(&collection);
+    pods.map(move |event: Result<ListEvent<ReadinessPod>, Error>| {
+        event.map(|event| NodeObservation::Pods(number, event))
+    })
+    .boxed()
+}
+
+async fn wait_until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}

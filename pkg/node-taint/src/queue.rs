@@ -1,0 +1,122 @@
+//! Which nodes are handled next, and when a failed one is again. Pure: the time comes from outside.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use retry::{Attempts, Backoff};
+
+/// After a failure, the next attempt; twice as long after each further one, up to the last.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+const BACKOFF: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
+
+/// Nodes that are to be handled, each once however often it is marked.
+#[derive(Debug, Default)]
+pub struct TaintQueue(BTreeMap<String, QueuedNode>);
+
+#[derive(Debug)]
+struct QueuedNode {
+    /// `None`: it is being handled.
+    due: Option<Instant>,
+    attempts: Attempts,
+}
+
+impl TaintQueue {
+    /// A node needs a change. One that waits after a failure goes on waiting; of one that is being handled, whoever handles it
+    /// looks at it once more.
+    pub fn mark(&mut self, node: &str, now: Instant) {
+        let new = || QueuedNode { due: Some(now), attempts: BACKOFF.attempts() };
+        if !self.0.contains_key(node) {
+            self.0.insert(node.to_owned(), new());
+        }
+    }
+
+    /// The node that has been due for the longest time, from now on being handled.
+    pub fn take(&mut self, now: Instant) -> Option<String> {
+        let due = self.0.iter_mut().filter_map(|(node, queued)| Some((queued.due?, node, queued)));
+        let (due, node, queued) = due.min_by_key(|(due, ..)| *due)?;
+        if due > now {
+            return None;
+        }
+        queued.due = None;
+        Some(node.clone())
+    }
+
+    /// When the next node is due.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.0.values().filter_map(|queued| queued.due).min()
+    }
+
+    /// A node needs nothing more, or is gone.
+    pub fn succeeded(&mut self, node: &str) {
+        self.0.remove(node);
+    }
+
+    /// An attempt has failed, or a watch has not shown yet what came of it: the next look at the node is later.
+    pub fn again(&mut self, node: &str, now: Instant) {
+        if let Some(queued) = self.0.get_mut(node) {
+            queued.due = Some(now + queued.attempts.failed());
+        }
+    }
+
+    /// No node is waiting or being handled.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The nodes that are waiting or being handled.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_is_taken_once_and_the_oldest_first() {
+        let (mut queue, start) = (TaintQueue::default(), Instant::now());
+        let later = start + Duration::from_secs(1);
+        queue.mark("b", start);
+        queue.mark("a", later);
+        queue.mark("b", later);
+        assert_eq!(queue.due(), Some(start));
+        assert_eq!(
+            [start, start, later, later].map(|now| queue.take(now)),
+            [Some("b".to_owned()), None, Some("a".to_owned()), None]
+        );
+        queue.mark("a", later);
+        assert_eq!((queue.take(later), queue.due()), (None, None), "it is being handled");
+        queue.succeeded("a");
+        assert_eq!(queue.nodes().collect::<Vec<_>>(), ["b"]);
+        queue.succeeded("b");
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_failed_node_waits_longer_each_time_whatever_happens_to_it() {
+        let (mut queue, mut now) = (TaintQueue::default(), Instant::now());
+        queue.mark("a", now);
+        let mut delays = Vec::new();
+        for _ in 0..11 {
+            assert!(queue.take(now).is_some());
+            queue.again("a", now);
+            queue.mark("a", now);
+            let due = queue.due().unwrap();
+            delays.push((due - now).as_millis());
+            assert_eq!(queue.take(now), None);
+            now = due;
+        }
+        assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
+        queue.succeeded("a");
+        queue.mark("a", now);
+        assert_eq!(queue.due(), Some(now));
+        queue.again("gone", now);
+        assert_eq!(queue.nodes().collect::<Vec<_>>(), ["a"]);
+    }
+}

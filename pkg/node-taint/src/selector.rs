@@ -1,0 +1,156 @@
+//! The text of label selectors, as far as it must be checked before the API server is asked to evaluate it: a watch with an
+//! invalid one would fail for ever.
+
+/// Longest selector, in bytes.
+const MAX_LENGTH: usize = 2048;
+/// Longest part of a label's key or value, in bytes: that of a DNS subdomain and a slash before a name.
+const MAX_WORD: usize = 317;
+
+/// Why a text is no label selector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorError {
+    /// It says nothing, so that every pod would match.
+    #[error("the selector is empty")]
+    Empty,
+    /// It is too long.
+    #[error("the selector has more than {MAX_LENGTH} bytes")]
+    TooLong,
+    /// A part of it is no requirement.
+    #[error("{0:?} is no label requirement, such as app=web, tier!=db, app in (a,b), app or !app")]
+    Invalid(String),
+}
+
+/// Splits a selector at its commas, as Istio does, but not within parentheses. Each part is to be used as a selector of its
+/// own.
+pub(crate) fn split_selector(text: &str) -> Result<Vec<String>, SelectorError> {
+    if text.len() > MAX_LENGTH {
+        return Err(SelectorError::TooLong);
+    }
+    let parts = parts_of(text);
+    let parts: Vec<&str> = parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() {
+        return Err(SelectorError::Empty);
+    }
+    parts.into_iter().map(|part| check_part(part).map(|()| part.to_owned())).collect()
+}
+
+/// Checks a label selector whose parts must all hold, such as one of nodes; empty: everything matches.
+///
+/// # Errors
+/// It is too long, or a part of it is no requirement.
+pub fn check_selector(text: &str) -> Result<(), SelectorError> {
+    match split_selector(text) {
+        Ok(_) | Err(SelectorError::Empty) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn parts_of(text: &str) -> Vec<&str> {
+    let mut depth = 0_i32;
+    text.split(|character| {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        character == ',' && depth == 0
+    })
+    .collect()
+}
+
+fn check_part(part: &str) -> Result<(), SelectorError> {
+    if is_requirement(part) { Ok(()) } else { Err(SelectorError::Invalid(part.to_owned())) }
+}
+
+fn is_requirement(part: &str) -> bool {
+    if let Some(list) = part.strip_suffix(')') {
+        return is_set_requirement(list);
+    }
+    if let Some((key, value)) = part.split_once("!=").or_else(|| part.split_once("==")) {
+        return is_key(key.trim()) && is_value(value.trim());
+    }
+    if let Some((key, value)) = part.split_once('=') {
+        return is_key(key.trim()) && is_value(value.trim());
+    }
+    is_key(part.strip_prefix('!').unwrap_or(part).trim())
+}
+
+/// Such as `app in (a,b`.
+fn is_set_requirement(text: &str) -> bool {
+    let Some((head, values)) = text.split_once('(') else { return false };
+    let mut words = head.split_whitespace();
+    let (key, operator, rest) = (words.next(), words.next(), words.next());
+    key.is_some_and(is_key)
+        && matches!(operator, Some("in" | "notin"))
+        && rest.is_none()
+        && values.split(',').all(|value| is_value(value.trim()))
+}
+
+fn is_key(key: &str) -> bool {
+    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    is_name(name, 63)
+        && prefix.is_none_or(|prefix| is_name(prefix, 253) && !prefix.contains('_'))
+        && key.len() <= MAX_WORD
+}
+
+fn is_value(value: &str) -> bool {
+    value.is_empty() || is_name(value, 63)
+}
+
+/// Letters, digits, `-`, `_` and `.`, the first and the last one a letter or digit.
+fn is_name(name: &str, most: usize) -> bool {
+    let is_end =
+        |character: Option<char>| character.is_some_and(|character| character.is_ascii_alphanumeric());
+    name.len() <= most
+        && is_end(name.chars().next())
+        && is_end(name.chars().next_back())
+        && name.chars().all(|character| character.is_ascii_alphanumeric() || "-_.".contains(character))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_split_at_its_commas_into_selectors_of_their_own() {
+        for (text, expected) in [
+            ("k8s-app=istio-cni-node", &["k8s-app=istio-cni-node"][..]),
+            ("app=istio, app in (a,b) ,!c", &["app=istio", "app in (a,b)", "!c"]),
+            (",a=b,", &["a=b"]),
+            ("a", &["a"]),
+            ("example.com/a==b", &["example.com/a==b"]),
+            ("a!=", &["a!="]),
+            ("a notin ( b , c )", &["a notin ( b , c )"]),
+        ] {
+            assert_eq!(split_selector(text).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_the_api_server_would_refuse_is_refused() {
+        let long = format!("a={}", "b".repeat(64));
+        for text in [
+            "a=b=c",
+            "=b",
+            "a b",
+            "a in b",
+            "a in (b",
+            "a like (b)",
+            "in (b)",
+            "a=-b",
+            "ä=b",
+            "a/b/c=d",
+            "a=b c",
+            "!",
+            &long,
+        ] {
+            assert!(matches!(split_selector(text), Err(SelectorError::Invalid(_))), "{text}");
+        }
+        for text in ["", " ", ",,"] {
+            assert_eq!(split_selector(text), Err(SelectorError::Empty), "{text:?}");
+        }
+        assert_eq!(split_selector(&"a,".repeat(2000)), Err(SelectorError::TooLong));
+        assert_eq!((check_selector(""), check_selector("a=b,c!=d")), (Ok(()), Ok(())));
+        assert!(check_selector("a=(").is_err());
+    }
+}

@@ -1,0 +1,76 @@
+//! The program as it is called, and what lies around it.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use kit::{Netns, binary};
+use serde_json::Value;
+
+use crate::install_manifests::documents::{AMBIENT, IN_POD, SIDECAR, documents_of};
+
+fn call(arguments: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let netns = Netns::new("taint-call");
+    let mut command = Command::new(binary("install-cni"));
+    command.arg0("/opt/local/bin/istio-cni-taint").args(arguments).env_clear().envs(env.iter().copied());
+    let output = netns.output(&mut command);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn help_has_istios_flags_with_their_variables_and_defaults() {
+    let (status, help, complaint) = call(&["--help"], &[]);
+    assert_eq!((status, complaint.as_str()), (Some(0), ""));
+    for part in [
+        "istio-cni-taint [flags]",
+        "--configmap-namespace string",
+        "(default kube-system) [TAINT_CONFIGMAP-NAMESPACE]",
+        "--configmap-name string",
+        "(default single) [TAINT_CONFIGMAP-NAME]",
+        "--run-as-daemon",
+        "(default true) [TAINT_RUN-AS-DAEMON]",
+        "--log_output_level string",
+    ] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    assert!(!help.contains("--cni-net-dir"), "{help}");
+}
+
+#[test]
+fn mistakes_are_reported_together_before_anything_is_opened() {
+    let (status, output, complaint) = call(
+        &["--run-as-daemon=perhaps", "--configmap-name=a/b", "--log_output_level=default:loud"],
+        &[("TAINT_NODE-SELECTOR", "a b"), ("TAINT_CONFIGMAP-NAMESPACE", "")],
+    );
+    assert_eq!((status, output.as_str()), (Some(1), ""));
+    assert!(complaint.starts_with("istio-cni-taint: "), "{complaint}");
+    for part in [
+        "--run-as-daemon: \"perhaps\"",
+        "--configmap-name: \"a/b\"",
+        "--node-selector: \"a b\"",
+        "--log_output_level: ",
+        "KUBERNETES_SERVICE_HOST",
+    ] {
+        assert!(complaint.contains(part), "{part}: {complaint}");
+    }
+    assert!(!complaint.contains("--configmap-namespace"), "an empty variable counts as unset: {complaint}");
+    let (status, _, complaint) = call(&["--nonsense", "word"], &[]);
+    assert_eq!(status, Some(1));
+    assert!(complaint.contains("unknown flag: --nonsense") && complaint.contains("\"word\""), "{complaint}");
+}
+
+/// istiod's untaint controller, and the default entry of our ConfigMap, recognise the agent's pods by this label.
+#[test]
+fn the_agents_pods_have_the_label_by_which_others_know_them() {
+    for file in [SIDECAR, AMBIENT, IN_POD] {
+        let documents = documents_of(file);
+        let daemon_set = documents.iter().find(|document| document["kind"] == "DaemonSet").unwrap();
+        let template = &daemon_set["spec"]["template"];
+        assert_eq!(template["metadata"]["labels"]["k8s-app"], "istio-cni-node", "{file}");
+        assert_eq!(daemon_set["metadata"]["namespace"], "kube-system", "{file}");
+        let tolerates_all = |one: &Value| {
+            one["effect"] == "NoSchedule" && one["operator"] == "Exists" && one.get("key").is_none()
+        };
+        assert!(template["spec"]["tolerations"].as_array().unwrap().iter().any(tolerates_all), "{file}");
+    }
+}
