@@ -40,6 +40,19 @@ impl FamilyChanges {
         self.reasons().map(|(family, reason)| format!("{family} {reason}")).collect()
     }
 
+    /// [`RuleChange::in_two_steps`] of both families; `None` if it is of none.
+    #[must_use]
+    pub fn in_two_steps(&self) -> Option<(FamilyChanges, FamilyChanges)> {
+        let steps = |(family, change): &(Family, RuleChange)| {
+            let (fill, lead) =
+                change.in_two_steps().unwrap_or_else(|| (RuleChange::default(), change.clone()));
+            ((*family, fill), (*family, lead))
+        };
+        let leads_anew = self.0.iter().any(|(_, change)| change.in_two_steps().is_some());
+        let (fill, lead) = self.0.iter().map(steps).unzip();
+        leads_anew.then_some((FamilyChanges(fill), FamilyChanges(lead)))
+    }
+
     /// The texts for `iptables-restore --noflush`; empty for a family that needs no change.
     #[must_use]
     pub fn texts(&self) -> Vec<(Family, String)> {

@@ -7,7 +7,7 @@
 
 mod chain;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, mem};
 
 use crate::{
     ir::{Chain, HookJump, JumpPlace, Rule, RuleSet, Table, TableRules, Target},
@@ -99,9 +99,15 @@ pub struct TableEdit {
     pub table: Table,
     /// Those of our chains that are made, or emptied and filled anew; true for one that is there already.
     pub declare: Vec<(Chain, bool)>,
-    /// What follows, each as the arguments of an `iptables` call behind `-t TABLE`: stale rules deleted, our rules
-    /// added, jumps, stale chains removed.
-    pub commands: Vec<String>,
+    /// What follows, in this order and each as the arguments of an `iptables` call behind `-t TABLE`: rules of others that lead
+    /// into our chains, and jumps in the wrong place, deleted.
+    pub deletes: Vec<String>,
+    /// Our rules added to our chains.
+    pub adds: Vec<String>,
+    /// Jumps to our chains.
+    pub jumps: Vec<String>,
+    /// Stale chains removed.
+    pub removals: Vec<String>,
     /// In words, what was missing or superfluous; for logs and for CHECK.
     pub why: Vec<String>,
 }
@@ -113,12 +119,36 @@ impl TableEdit {
         for (chain, _) in &self.declare {
             text.push_str(&format!(":{chain} - [0:0]\n"));
         }
-        for command in &self.commands {
+        for command in self.commands() {
             text.push_str(command);
             text.push('\n');
         }
         text.push_str("COMMIT\n");
         text
+    }
+
+    fn commands(&self) -> impl Iterator<Item = &String> {
+        self.deletes.iter().chain(&self.adds).chain(&self.jumps).chain(&self.removals)
+    }
+
+    /// The part that no packet comes to before the jumps are there, and the rest.
+    fn split(&self) -> (TableEdit, TableEdit) {
+        let mut lead = self.clone();
+        let (declare, adds) = (mem::take(&mut lead.declare), mem::take(&mut lead.adds));
+        let fill = TableEdit {
+            table: self.table,
+            declare,
+            deletes: Vec::new(),
+            adds,
+            jumps: Vec::new(),
+            removals: Vec::new(),
+            why: Vec::new(),
+        };
+        (fill, lead)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.declare.is_empty() && self.commands().next().is_none()
     }
 
     /// The same as single `iptables` calls, each split into its arguments.
@@ -129,7 +159,7 @@ impl TableEdit {
             .map(|(chain, exists)| format!("{} {chain}", if *exists { "-F" } else { "-N" }));
         let table = self.table.name();
         declare
-            .chain(self.commands.iter().cloned())
+            .chain(self.commands().cloned())
             .filter_map(move |command| parse::words(&format!("-t {table} {command}")))
     }
 }
@@ -158,6 +188,20 @@ impl RuleChange {
     #[must_use]
     pub fn calls(&self) -> Vec<Vec<String>> {
         self.edits.iter().flat_map(TableEdit::calls).collect()
+    }
+
+    /// The same change in two steps: our chains with their rules, so that whatever these need of the kernel is in use, and then
+    /// what leads packets into them. `None`: nothing leads packets into them that did not before.
+    #[must_use]
+    pub fn in_two_steps(&self) -> Option<(RuleChange, RuleChange)> {
+        if self.edits.iter().all(|edit| edit.jumps.is_empty()) {
+            return None;
+        }
+        let (fill, lead): (Vec<_>, Vec<_>) = self.edits.iter().map(TableEdit::split).unzip();
+        let of = |edits: Vec<TableEdit>| RuleChange {
+            edits: edits.into_iter().filter(|edit| !edit.is_empty()).collect(),
+        };
+        Some((of(fill), of(lead)))
     }
 
     /// Every difference in words.
@@ -195,11 +239,11 @@ impl ChainSet {
         }
         let filled = differ.iter().filter(|differs| differs.way == ChainUpdate::Fill);
         let declare = filled.map(|differs| (differs.chain.clone(), differs.exists)).collect();
-        let adds = differ.iter().flat_map(|differs| additions(differs, want));
+        let adds = differ.iter().flat_map(|differs| additions(differs, want)).collect();
         let flush = stale.iter().map(|chain| format!("-F {chain}"));
         let delete = stale.iter().map(|chain| format!("-X {chain}"));
-        let commands = deletes.into_iter().chain(adds).chain(jumps).chain(flush).chain(delete).collect();
-        Some(TableEdit { table, declare, commands, why })
+        let removals = flush.chain(delete).collect();
+        Some(TableEdit { table, declare, deletes, adds, jumps, removals, why })
     }
 
     /// Lines that delete and lines that add jumps, so that each built-in chain ends with exactly the wanted one.

@@ -166,6 +166,41 @@ proptest! {
     }
 
     #[test]
+    fn two_steps_lead_where_one_does_and_only_the_second_leads_packets_into_our_chains(
+        (owner, desired) in arbitrary::desired(),
+        applied in any::<bool>(),
+        dump in arbitrary::dump(),
+    ) {
+        let mut kernel = used(owner, &desired, applied, &dump);
+        let change = owner.apply(&desired, &parse(&kernel, false));
+        let mut whole = kernel.clone();
+        carry_out(&mut whole, &change);
+        let elsewhere = |kernel: &Kernel| {
+            let mut all = Vec::new();
+            for (table, chains) in &kernel.tables {
+                let others = chains.iter().filter(|(name, rules)| !owner.contains(name) && !rules.is_empty());
+                all.extend(others.map(|(name, rules)| (*table, name.clone(), rules.clone())));
+            }
+            all
+        };
+        let before = elsewhere(&kernel);
+        match change.in_two_steps() {
+            Some((fill, lead)) => {
+                carry_out(&mut kernel, &fill);
+                prop_assert_eq!(elsewhere(&kernel), before);
+                carry_out(&mut kernel, &lead);
+                prop_assert_eq!(kernel, whole);
+            }
+            None => {
+                let jumps = |all: Vec<(Table, String, Vec<Words>)>| {
+                    all.iter().flat_map(|(_, _, rules)| rules).filter(|rule| into_own(owner, rule)).count()
+                };
+                prop_assert!(jumps(elsewhere(&whole)) <= jumps(before));
+            }
+        }
+    }
+
+    #[test]
     fn a_removal_leaves_nothing_of_ours_and_all_of_theirs(
         (owner, desired) in arbitrary::desired(),
         applied in any::<bool>(),
