@@ -82,6 +82,8 @@ mod inpod_auto;
 mod inpod_branch;
 #[path = "tests/inpod_drift.rs"]
 mod inpod_drift;
+#[path = "tests/inpod_existing.rs"]
+mod inpod_existing;
 #[path = "tests/inpod_lifecycle.rs"]
 mod inpod_lifecycle;
 #[path = "tests/inpod_modern.rs"]

@@ -22,8 +22,8 @@ pub(crate) fn start(
         warn!(target: "repair", "no API server is known (KUBERNETES_SERVICE_HOST); broken pods are not repaired");
         return;
     };
-    let in_place =
-        InPlaceRepair::new(&settings.host_proc, FirewallOptions::default(), options.policy.clone());
+    let (firewall, policy) = (FirewallOptions::default(), options.policy.clone());
+    let in_place = InPlaceRepair::new(&settings.host_proc, firewall, policy, options.existing);
     let records = settings.records();
     let recorded =
         RecordedRules(Arc::new(move || node_status::recorded_rules(&agent::read_records(&records))));

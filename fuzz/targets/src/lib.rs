@@ -5,6 +5,7 @@
 mod annotations;
 mod cni;
 mod conflist;
+mod connection_replies;
 mod dns;
 mod http_response;
 mod kernel;
@@ -20,6 +21,7 @@ pub use self::zds::zds_messages;
 pub use annotations::annotations;
 pub use cni::{cni_args, cni_stdin};
 pub use conflist::conflist;
+pub use connection_replies::connection_replies;
 pub use dns::dns_answer;
 pub use http_response::http_response;
 pub use kernel::{legacy_tables, nft_replies, route_replies};

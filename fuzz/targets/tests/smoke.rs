@@ -40,6 +40,7 @@ targets! {
     cni_args,
     cni_stdin,
     conflist,
+    connection_replies,
     dns_answer,
     http_response,
     kubeconfig,

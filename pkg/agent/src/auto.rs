@@ -114,6 +114,9 @@ impl AutoCapture {
     fn turn_to(&mut self, core: &mut AgentState, is_in_pod: bool) -> Result<(), TroubleMessage> {
         if is_in_pod {
             self.open_in_pod().map_err(|error| error.to_string())?;
+            if let Some(in_pod) = &mut self.in_pod {
+                in_pod.take_over(true);
+            }
             self.handing_over = Some(HandOver::new());
             announce(is_in_pod);
         } else {
@@ -136,6 +139,7 @@ impl AutoCapture {
         }
         announce(false);
         if let Some(in_pod) = &mut self.in_pod {
+            in_pod.take_over(false);
             in_pod.settle(); // what is on its way would put rules where there are to be none
             in_pod.forget_all();
         }
@@ -148,7 +152,7 @@ impl AutoCapture {
     /// is still wrong.
     fn hand_over(&mut self, core: &mut AgentState) -> Option<TroubleMessage> {
         let (Some(in_pod), Some(node), Some(handing)) =
-            (&self.in_pod, &mut self.node, &mut self.handing_over)
+            (&mut self.in_pod, &mut self.node, &mut self.handing_over)
         else {
             return None;
         };
@@ -164,6 +168,7 @@ impl AutoCapture {
         let left = in_pod.bare();
         if left == Some(0) {
             let began = handing.began;
+            in_pod.take_over(false);
             (self.node, self.handing_over) = (None, None);
             self.metrics.switched(None, Duration::ZERO); // no slot takes connections any more
             uninstall::tell(&node::uninstall(&self.settings));

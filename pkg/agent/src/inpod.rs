@@ -92,6 +92,8 @@ pub(crate) struct InPodCapture {
     due: Option<Instant>,
     /// Whose probes are to be exempt.
     addresses: MemberAddresses,
+    /// Pods come from capture on the node.
+    takes_over: bool,
 }
 
 impl InPodCapture {
@@ -146,7 +148,14 @@ impl InPodCapture {
             search_trouble: None,
             due: None,
             addresses: MemberAddresses::new(),
+            takes_over: false,
         })
+    }
+
+    /// From now on, or no longer, pods come from capture on the node: connections that went through a ztunnel there are closed,
+    /// because without it they would go on in plaintext.
+    pub(crate) fn take_over(&mut self, takes_over: bool) {
+        self.takes_over = takes_over;
     }
 
     /// When a ztunnel was connected last: now, if one is.

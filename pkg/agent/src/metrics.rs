@@ -79,6 +79,7 @@ pub struct AgentMetrics {
     repairs: Family<PlaceLabel, Counter>,
     privileges: Family<PrivilegeLabel, Gauge>,
     overruled: Gauge,
+    outside: Gauge,
     plugin_requests: Family<ResponseLabel, Counter>,
 }
 
@@ -105,6 +106,7 @@ impl AgentMetrics {
             repairs: Family::default(),
             privileges: Family::default(),
             overruled: Gauge::default(),
+            outside: Gauge::default(),
             plugin_requests: Family::default(),
         };
         let add = |name: &str, help: &str| (format!("istio_cni_ambient_{name}"), help.to_owned());
@@ -161,6 +163,11 @@ impl AgentMetrics {
             "Captured pods in whose network namespace rules of another component precede ours, so that traffic bypasses the mesh",
         );
         registry.register(name, help, metrics.overruled.clone());
+        let (name, help) = add(
+            "outside_connections",
+            "TCP connections that captured pods had when they joined, and that bypass ztunnel until they close",
+        );
+        registry.register(name, help, metrics.outside.clone());
         // Istio's own names.
         let help = "Pods that joined ambient mode, changed, or left it, with in-pod redirection";
         registry.register("nodeagent_reconcile_events", help, metrics.events.clone());
@@ -198,6 +205,7 @@ impl AgentMetrics {
         &self,
         privileges: &std::collections::BTreeMap<model::NetworkPrivilege, usize>,
         overruled: usize,
+        outside: usize,
     ) {
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         for privilege in model::NetworkPrivilege::ALL {
@@ -205,6 +213,7 @@ impl AgentMetrics {
             self.privileges.get_or_create(&PrivilegeLabel { privilege: privilege.word() }).set(number(pods));
         }
         self.overruled.set(number(overruled));
+        self.outside.set(number(outside));
     }
 
     pub(crate) fn step(&self, kind: &'static str, done: bool) {

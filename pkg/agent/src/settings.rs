@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Instant};
 
-use model::{Namespace, Pod, PodName, PodUid, Reason};
+use model::{ExistingConnections, Namespace, Pod, PodName, PodUid, Reason};
 use planner::{
     EnrolmentPolicy,
     node::{NodeConfig, ZtunnelFallback},
@@ -40,6 +40,8 @@ pub struct InPodConfig {
     pub socket: PathBuf,
     /// ztunnel answers the DNS of pods that do not say otherwise.
     pub dns_capture: bool,
+    /// What becomes of connections that a pod has when it joins, if it does not say otherwise.
+    pub existing: ExistingConnections,
     /// IPv6 is captured, too.
     pub ipv6: bool,
     /// Where the processes of the whole node are seen, such as `/host/proc`.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use agent::{CaptureConfig, InPodConfig};
 use cni_types::run_dir;
 use flags::{Flag, ValueSource};
+use model::{ExistingConnections, UnknownExistingConnections};
 use netfilter::Backend;
 use planner::{
     EnrolmentPolicy,
@@ -25,7 +26,11 @@ const JOURNAL: &str = "settings-before.json";
 
 impl SettingsReader<'_> {
     /// The outer value is none after a mistake, the inner one when ambient mode is off.
-    pub(super) fn ambient(&mut self, identity: &AgentIdentity) -> Option<Option<AmbientOptions>> {
+    pub(super) fn ambient(
+        &mut self,
+        identity: &AgentIdentity,
+        existing: Option<ExistingConnections>,
+    ) -> Option<Option<AmbientOptions>> {
         let on = self.boolean(&options::AMBIENT_ENABLED)?;
         let node = self.node_config();
         let (policy, source) = (self.ambient_policy(identity), self.pod_source());
@@ -33,7 +38,7 @@ impl SettingsReader<'_> {
         let tools = self.tools();
         let socket = PathBuf::from(self.shared(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET));
         let journal = socket.parent().unwrap_or(Path::new("/")).join(JOURNAL);
-        let capture = self.capture();
+        let capture = self.capture(existing);
         let host_network = match self.boolean(&options::ALLOW_SWITCH_TO_HOST_NS) {
             Some(true) => Some(PathBuf::from(self.text(&options::HOST_PROC)).join("1/ns/net")),
             _ => None,
@@ -72,8 +77,8 @@ impl SettingsReader<'_> {
         }))
     }
 
-    fn capture(&mut self) -> Option<CaptureConfig> {
-        let chosen = self.in_pod();
+    fn capture(&mut self, existing: Option<ExistingConnections>) -> Option<CaptureConfig> {
+        let chosen = self.in_pod(existing);
         let text = self.text(&options::AMBIENT_CAPTURE);
         match text.as_str() {
             "node" => Some(CaptureConfig::Node),
@@ -91,7 +96,7 @@ impl SettingsReader<'_> {
         self.text(&options::AMBIENT_CAPTURE) == "in-pod"
     }
 
-    fn in_pod(&mut self) -> Option<InPodConfig> {
+    fn in_pod(&mut self, existing: Option<ExistingConnections>) -> Option<InPodConfig> {
         let v4 = self.address(&options::HOST_PROBE_SNAT_IP);
         let v6 = self.address(&options::HOST_PROBE_SNAT_IPV6);
         let branch_probes = self.boolean(&options::AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE);
@@ -105,6 +110,7 @@ impl SettingsReader<'_> {
             },
             socket: self.text(&options::ZTUNNEL_UDS_ADDRESS).into(),
             dns_capture: dns_capture?,
+            existing: existing?,
             ipv6: ipv6?,
             proc: self.text(&options::HOST_PROC).into(),
         })
@@ -149,6 +155,19 @@ impl SettingsReader<'_> {
         let excluded = self.text(&options::EXCLUDE_NAMESPACES);
         let excluded = excluded.split(',').map(str::trim).filter(|name| !name.is_empty());
         excluded.map(str::to_owned).collect()
+    }
+
+    /// [`ExistingConnections::Keep`] if the value is empty.
+    pub(super) fn existing_connections(&mut self) -> Option<ExistingConnections> {
+        let text = self.text(&options::EXISTING_CONNECTIONS);
+        if text.is_empty() {
+            return Some(ExistingConnections::default());
+        }
+        text.parse()
+            .map_err(|error: UnknownExistingConnections| {
+                self.mistake(&options::EXISTING_CONNECTIONS, error.to_string());
+            })
+            .ok()
     }
 
     fn parsed<T: std::str::FromStr<Err = String>>(&mut self, flag: &Flag) -> Option<T> {

@@ -206,8 +206,9 @@ impl SettingsReader<'_> {
         let debug = self.debug();
         let node_condition = self.boolean(&options::NODE_CONDITION);
         self.other_parts();
-        let ambient = self.ambient(&identity);
-        let repair = self.repair(&identity);
+        let existing = self.existing_connections();
+        let ambient = self.ambient(&identity, existing);
+        let repair = self.repair(&identity, existing);
         let api = server.map(|server| connection(server, authority));
         Some(DaemonSettings {
             installer: installer?,

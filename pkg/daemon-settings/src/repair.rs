@@ -1,13 +1,18 @@
 //! Repair of broken pods: 13 settings of Istio, and one of ours.
 
 use ::repair::{RepairCriteria, RepairMode, RepairOptions};
+use model::ExistingConnections;
 use planner::EnrolmentPolicy;
 
 use crate::{AgentIdentity, SettingsReader, options};
 
 impl SettingsReader<'_> {
     /// The outer value is none after a mistake, the inner one when nothing is to be repaired.
-    pub(super) fn repair(&mut self, identity: &AgentIdentity) -> Option<Option<RepairOptions>> {
+    pub(super) fn repair(
+        &mut self,
+        identity: &AgentIdentity,
+        existing: Option<ExistingConnections>,
+    ) -> Option<Option<RepairOptions>> {
         let enabled = self.boolean(&options::REPAIR_ENABLED);
         let mode = self.repair_mode();
         let exit_code = self.exit_code();
@@ -29,6 +34,7 @@ impl SettingsReader<'_> {
             label_selector: self.text(&options::REPAIR_LABEL_SELECTORS),
             field_selector: self.text(&options::REPAIR_FIELD_SELECTORS),
             dry_run,
+            existing: existing?,
             policy: EnrolmentPolicy {
                 excluded_namespaces: self.excluded_namespaces(),
                 agent_namespace: identity.own_namespace(),

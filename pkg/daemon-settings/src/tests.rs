@@ -9,6 +9,7 @@ use crate::{
     options::{ALL, REMOVED, STYLE},
 };
 use ::repair::{RepairCriteria, RepairMode};
+use model::ExistingConnections;
 use planner::EnrolmentPolicy;
 
 /// A container that has what every one has.
@@ -139,6 +140,7 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("ztunnel-uds-address", &["ZTUNNEL_UDS_ADDRESS"], "/var/run/ztunnel/ztunnel.sock"),
     ("ambient-enablement-selector", &["AMBIENT_ENABLEMENT_SELECTOR"], ""),
     ("ambient-dns-capture", &["AMBIENT_DNS_CAPTURE"], "false"),
+    ("existing-connections", &["EXISTING_CONNECTIONS"], "keep"),
     ("ambient-ipv6", &["AMBIENT_IPV6"], "true"),
     ("exclude-namespaces", &["EXCLUDE_NAMESPACES"], ""),
     ("host-probe-snat-ip", &["HOST_PROBE_SNAT_IP"], "169.254.7.127"),
@@ -590,6 +592,7 @@ fn repair_settings_reach_the_controller() {
         label_selector: "app=web".into(),
         field_selector: "status.phase!=Running".into(),
         dry_run: true,
+        existing: ExistingConnections::Keep,
         policy: EnrolmentPolicy {
             excluded_namespaces: vec!["a".into(), "b".into()],
             agent_namespace: Some("mesh".into()),
@@ -597,4 +600,24 @@ fn repair_settings_reach_the_controller() {
         },
     };
     assert_eq!(chosen, Some(expected));
+}
+
+#[test]
+fn existing_connections_are_kept_unless_the_operator_wants_otherwise() {
+    let existing = |text: &str| {
+        let settings = read(
+            &["--existing-connections", text, "--repair-enabled=true", "--repair-label-pods=true"],
+            &[],
+        )?;
+        Ok::<_, Vec<String>>(settings.repair.unwrap().existing)
+    };
+    for (text, expected) in [
+        ("", ExistingConnections::Keep),
+        ("keep", ExistingConnections::Keep),
+        ("reset", ExistingConnections::Reset),
+    ] {
+        assert_eq!(existing(text), Ok(expected), "{text}");
+    }
+    let mistake = "--existing-connections: \"close\" is not one of: keep, reset";
+    assert_eq!(existing("close"), Err(vec![mistake.to_owned()]));
 }

@@ -6,6 +6,7 @@
 
 mod branch;
 mod error;
+mod existing;
 mod find;
 mod listener;
 mod node;
@@ -14,7 +15,9 @@ mod peer;
 mod pod;
 mod process;
 
+pub use conntrack::ConnectionsReport;
 pub use error::Error;
+pub use existing::OutsideConnections;
 pub use find::{NetnsFinder, NetnsMatch, NetnsQuery, namespaces, namespaces_of_pods};
 pub use listener::has_listener;
 pub use node::{EnsureReport, NodeProbes, ProbeRules, set};

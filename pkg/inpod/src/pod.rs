@@ -1,7 +1,8 @@
 //! One pod's namespace.
 
+use conntrack::ConnectionsReport;
 use hostnet::{LinkIndex, LocalDelivery, RtnetlinkHandle};
-use model::Family;
+use model::{ExistingConnections, Family};
 use netfilter::{FamilyChanges, Firewall, FirewallOptions, ObservedTables, foreign, inside};
 use netns::Netns;
 use rules::{
@@ -9,7 +10,9 @@ use rules::{
     inpod::{self, InPodRulesConfig, PRIORITY},
 };
 
-use crate::{Error, overrule::overruling};
+use sockdiag::TcpSocket;
+
+use crate::{Error, OutsideConnections, existing, overrule::overruling};
 
 /// What a pod shall have.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +23,8 @@ pub struct PodRulesSpec<'a> {
     pub pod: &'a inpod::PodOptions,
     /// The families that are captured.
     pub families: &'a [Family],
+    /// What becomes of connections that are there when the pod's traffic is redirected for the first time.
+    pub existing: ExistingConnections,
 }
 
 /// What was found, and done.
@@ -31,6 +36,8 @@ pub struct CaptureReport {
     pub seen: PodRulesSnapshot,
     /// What did not work as well as it could, in words.
     pub warning: Option<String>,
+    /// What became of connections that were there before; `None`: there were none, or the traffic was redirected already.
+    pub connections: Option<ConnectionsReport>,
 }
 
 /// What can be seen of a namespace at next to no cost.
@@ -43,6 +50,8 @@ pub struct PodRulesSnapshot {
     overruling: Vec<String>,
     /// What firewall rules of other components do ahead of ours, in words.
     foreign: Vec<String>,
+    /// Connections that bypass ztunnel; `None`: not looked for.
+    outside: Option<OutsideConnections>,
 }
 
 impl PodRulesSnapshot {
@@ -53,6 +62,13 @@ impl PodRulesSnapshot {
         let whole = self.missing.is_empty() && later.missing.is_empty();
         let unruled = self.overruling == later.overruling && self.foreign == later.foreign;
         whole && unruled && self.rules.is_unchanged(&later.rules)
+    }
+
+    /// Connections from before the pod was captured, which bypass ztunnel until they close.
+    #[must_use]
+    pub fn outside(&self) -> &OutsideConnections {
+        static NONE: OutsideConnections = OutsideConnections::NONE;
+        self.outside.as_ref().unwrap_or(&NONE)
     }
 
     /// What rules of other components do to traffic before ours are asked, so that it bypasses the mesh, or can; in words.
@@ -81,9 +97,10 @@ pub fn capture(
         let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok()).collect();
         let mut differences = deliver(wanted)?;
         let changes = changes(wanted, &observed);
-        firewall.apply(&changes, waiting)?;
+        let concerns = |socket: &TcpSocket| existing::concerns(wanted, socket);
+        let connections = conntrack::apply(&firewall, &changes, waiting, wanted.existing, &concerns)?;
         differences.extend(changes.words());
-        let mut report = CaptureReport { differences, ..CaptureReport::default() };
+        let mut report = CaptureReport { differences, connections, ..CaptureReport::default() };
         if observed.coarse {
             let (rules, lack) = netfilter::RulesSnapshot::of_made(&of_pod(&rules_of(wanted)))?;
             lack.map_or(Ok(()), |lack| Err(Error::Unstable(lack)))?;
@@ -108,7 +125,7 @@ pub fn verify(
         let (_, observed) = open(wanted, before, options)?;
         let mut differences = seen.missing.clone();
         differences.extend(changes(wanted, &observed).words());
-        Ok(CaptureReport { differences, seen, warning: None })
+        Ok(CaptureReport { differences, seen, ..CaptureReport::default() })
     })
 }
 
@@ -254,7 +271,10 @@ fn look(wanted: &PodRulesSpec<'_>, before: Option<&PodRulesSnapshot>) -> Result<
         Some(before) => before.foreign.clone(),
         None => foreign(ChainSet::IN_POD, &[wanted.config.proxy, wanted.config.connection])?,
     };
-    Ok(PodRulesSnapshot { rules, missing, overruling: overruled, foreign })
+    // There are new ones only when it is captured.
+    let known = before.and_then(|before| before.outside.as_ref()).filter(|outside| outside.count == 0);
+    let outside = Some(known.cloned().unwrap_or_else(OutsideConnections::of_this_netns));
+    Ok(PodRulesSnapshot { rules, missing, overruling: overruled, foreign, outside })
 }
 
 /// Without IPv6 on `lo`, its route is refused, and no packet could use it.

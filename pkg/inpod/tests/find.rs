@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use inpod::{NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture, is_captured, release};
-use model::Family;
+use model::{ExistingConnections, Family};
 use netfilter::{Backend, FirewallOptions};
 use netns::Netns;
 use rules::inpod::{InPodRulesConfig, PodOptions};
@@ -141,7 +141,12 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
         FirewallOptions::default(),
         PodOptions { dns: true, ..PodOptions::default() },
     );
-    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH };
+    let wanted = PodRulesSpec {
+        config: &config,
+        pod: &pod,
+        families: &Family::BOTH,
+        existing: ExistingConnections::Keep,
+    };
     let first = capture(&scene.pod.1, &wanted, None, &options).unwrap();
     assert!(!first.differences.is_empty());
     assert_eq!(capture(&scene.pod.1, &wanted, None, &options).unwrap().differences, Vec::<String>::new());
@@ -167,7 +172,12 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
 #[test]
 fn a_glance_tells_changes_in_tables_of_both_backends() {
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH };
+    let wanted = PodRulesSpec {
+        config: &config,
+        pod: &pod,
+        families: &Family::BOTH,
+        existing: ExistingConnections::Keep,
+    };
     for backend in [Backend::Nft, Backend::Legacy] {
         let scene = Scene::new();
         let netns = &scene.pod.1;
@@ -199,7 +209,12 @@ fn a_glance_tells_changes_in_tables_of_both_backends() {
 #[test]
 fn a_release_takes_the_rules_of_both_backends() {
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH };
+    let wanted = PodRulesSpec {
+        config: &config,
+        pod: &pod,
+        families: &Family::BOTH,
+        existing: ExistingConnections::Keep,
+    };
     let forced = |backend| FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
     for (made, released) in [(Backend::Nft, Backend::Legacy), (Backend::Legacy, Backend::Nft)] {
         let scene = Scene::new();
@@ -217,7 +232,12 @@ fn a_release_takes_the_rules_of_both_backends() {
 #[test]
 fn traffic_is_no_change() {
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH };
+    let wanted = PodRulesSpec {
+        config: &config,
+        pod: &pod,
+        families: &Family::BOTH,
+        existing: ExistingConnections::Keep,
+    };
     for backend in [Backend::Nft, Backend::Legacy] {
         let scene = Scene::new();
         let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
@@ -252,7 +272,12 @@ fn rules_of(save: &str) -> Vec<&str> {
 fn a_glance_leaves_no_trace() {
     let scene = Scene::new();
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH };
+    let wanted = PodRulesSpec {
+        config: &config,
+        pod: &pod,
+        families: &Family::BOTH,
+        existing: ExistingConnections::Keep,
+    };
     scene.pod.sh("iptables-legacy -t nat -L");
     let names =
         || ["ip", "ip6"].map(|family| scene.pod.shown(&format!("cat /proc/net/{family}_tables_names")));
@@ -279,7 +304,12 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
     let pod = &scene.pod;
     let (config, options, what) =
         (InPodRulesConfig::default(), FirewallOptions::default(), PodOptions::default());
-    let wanted = PodRulesSpec { config: &config, pod: &what, families: &Family::BOTH };
+    let wanted = PodRulesSpec {
+        config: &config,
+        pod: &what,
+        families: &Family::BOTH,
+        existing: ExistingConnections::Keep,
+    };
     crowd(pod, 12_000);
     let first = capture(&pod.1, &wanted, None, &options).unwrap();
     assert!(first.differences.iter().any(|why| why.contains("OUTPUT does not jump")), "{first:?}");

@@ -4,6 +4,7 @@
 //! Pure: no I/O, no clock, no environment. Everything here is a value with its rules built in, so that an
 //! impossible one (an interface name of forty bytes, a mark without mask) cannot be passed on.
 
+mod existing;
 mod go_bool;
 mod identifier;
 mod net;
@@ -13,6 +14,7 @@ mod privilege;
 mod reason;
 mod status;
 
+pub use existing::{ExistingConnections, UnknownExistingConnections};
 pub use go_bool::parse_go_bool;
 pub use identifier::{ContainerId, PodUid};
 pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};

@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeMap, time::SystemTime};
 
-use ::inpod::{NodeProbes, PodRulesSpec, ProbeRules, set};
+use ::inpod::{NodeProbes, OutsideConnections, PodRulesSpec, ProbeRules, set};
 use agent::{AgentSettings, EnrolledPodView, InPodConfig};
 use model::{Family, PodUid};
 use netns::NetnsId;
 use planner::node::MemberAddresses;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
-    Comparison, DifferenceKind, KernelView, NetnsRef, NetworkState, PlanStep, PodState, StateDifference,
-    StateReport, Unobserved,
+    Comparison, DifferenceKind, KernelView, NetnsRef, NetworkState, OutsideView, PlanStep, PodState,
+    StateDifference, StateReport, Unobserved,
 };
 use rules::ChainSet;
 
@@ -135,6 +135,7 @@ pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
         looked: enrolled_pod.looked.map(wire::rfc3339),
         netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
         overruling: enrolled_pod.overruling().map(str::to_owned).collect(),
+        outside: enrolled_pod.seen.as_ref().map(|seen| outside(seen.outside())).unwrap_or_default(),
         ..KernelView::default()
     };
     if enrolled_pod.netns.is_none() {
@@ -151,6 +152,11 @@ pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
     view
 }
 
+fn outside(found: &OutsideConnections) -> OutsideView {
+    let connections = found.listed.iter().map(|one| format!("{} to {}", one.source, one.dest));
+    OutsideView { count: found.count, connections: connections.collect() }
+}
+
 /// Looks closely: rule by rule.
 pub(super) fn verify(
     enrolled_pod: &EnrolledPodView,
@@ -165,7 +171,12 @@ pub(super) fn verify(
         return;
     };
     let families = chosen.families();
-    let wanted = PodRulesSpec { config: &chosen.rules, pod: &enrolled_pod.options, families: &families };
+    let wanted = PodRulesSpec {
+        config: &chosen.rules,
+        pod: &enrolled_pod.options,
+        families: &families,
+        existing: chosen.existing,
+    };
     let now = wire::rfc3339(SystemTime::now());
     match ::inpod::verify(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
         Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be observed: {error}")),
@@ -179,6 +190,7 @@ pub(super) fn verify(
                     .seen
                     .push(format!("its rules and its policy route are in place ({})", names.join(", ")));
             }
+            pod.kernel.outside = outside(report.seen.outside());
             pod.kernel.overruling = report.seen.bypasses().map(str::to_owned).collect();
             let is_complete = report.differences.is_empty();
             let rules = if is_complete {

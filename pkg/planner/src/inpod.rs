@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{IfName, Pod, parse_go_bool};
+use model::{ExistingConnections, IfName, Pod, parse_go_bool};
 use rules::inpod;
 
 /// Pod annotation: whether ztunnel answers its DNS.
@@ -11,6 +11,8 @@ pub const DNS_CAPTURE: &str = "ambient.istio.io/dns-capture";
 pub const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
 /// Pod annotation: interfaces of virtual machines inside of it.
 pub const VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
+/// Pod annotation: what becomes of connections that it has when it joins the mesh, `keep` or `reset`. Not in Istio.
+pub const EXISTING_CONNECTIONS: &str = "cni.istio.io/existing-connections";
 /// How many of them a pod may name, and in how many bytes: each is several rules.
 pub const MAX_INTERFACES: usize = 32;
 pub(crate) const MAX_INTERFACES_BYTES: usize = 1024;
@@ -24,6 +26,7 @@ pub struct InPodAnnotations {
     dns: Option<bool>,
     bypass_inbound: bool,
     virtual_interfaces: Vec<IfName>,
+    existing: Option<ExistingConnections>,
     /// What of them could not be read, in sentences, at most one for each annotation: such a value counts as absent.
     pub warnings: Vec<String>,
 }
@@ -37,7 +40,8 @@ impl InPodAnnotations {
         let bypass_inbound = boolean(annotations, BYPASS_INBOUND, &mut warnings).unwrap_or(false);
         let names = annotations.get(VIRTUAL_INTERFACES).map_or("", String::as_str);
         let virtual_interfaces = virtual_interfaces(names, &mut warnings);
-        InPodAnnotations { dns, bypass_inbound, virtual_interfaces, warnings }
+        let existing = existing_connections(annotations, &mut warnings);
+        InPodAnnotations { dns, bypass_inbound, virtual_interfaces, existing, warnings }
     }
 
     /// What is special about the pod. `dns_capture`: what holds for pods that do not say.
@@ -49,6 +53,27 @@ impl InPodAnnotations {
             virtual_interfaces: self.virtual_interfaces.clone(),
         }
     }
+
+    /// What becomes of connections that it has when it joins. `default`: of pods that do not say.
+    #[must_use]
+    pub fn existing(&self, default: ExistingConnections) -> ExistingConnections {
+        self.existing.unwrap_or(default)
+    }
+}
+
+/// What becomes of connections that a pod has when it is redirected, if it says so. What cannot be read counts as absent, and
+/// is told.
+pub fn existing_connections(
+    annotations: &BTreeMap<String, String>,
+    warnings: &mut Vec<String>,
+) -> Option<ExistingConnections> {
+    let value = annotations.get(EXISTING_CONNECTIONS)?;
+    let read = value.parse().ok();
+    if read.is_none() {
+        warnings
+            .push(format!("annotation {EXISTING_CONNECTIONS} is neither keep nor reset: {:?}", shown(value)));
+    }
+    read
 }
 
 fn boolean(annotations: &BTreeMap<String, String>, key: &str, warnings: &mut Vec<String>) -> Option<bool> {
@@ -126,6 +151,28 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_says_what_becomes_of_its_connections() {
+        let read = |value: Option<&str>, default| {
+            let mut pod = Pod::default();
+            pod.metadata.annotations =
+                value.map(|value| (EXISTING_CONNECTIONS.to_owned(), value.to_owned())).into_iter().collect();
+            let asked = InPodAnnotations::of(&pod);
+            (asked.existing(default), asked.warnings.len())
+        };
+        let (keep, reset) = (ExistingConnections::Keep, ExistingConnections::Reset);
+        for (value, default, expected) in [
+            (None, keep, (keep, 0)),
+            (None, reset, (reset, 0)),
+            (Some("keep"), reset, (keep, 0)),
+            (Some("reset"), keep, (reset, 0)),
+            (Some("drop"), keep, (keep, 1)),
+            (Some(""), reset, (reset, 1)),
+        ] {
+            assert_eq!(read(value, default), expected, "{value:?}");
+        }
+    }
+
+    #[test]
     fn a_list_of_interfaces_is_bounded_and_what_is_said_of_it_too() {
         let many = |number: usize| (0..number).map(|n| format!("v{n}")).collect::<Vec<_>>().join(",");
         let of = |value: &str| {
@@ -139,9 +186,9 @@ mod tests {
         assert_eq!(of(&"!,".repeat(500)), (0, 1), "one warning, not one for each");
         assert_eq!(of(&"!,".repeat(125_000)), (0, 1));
         let mut pod = Pod::default();
-        let keys = [VIRTUAL_INTERFACES, DNS_CAPTURE, BYPASS_INBOUND];
+        let keys = [VIRTUAL_INTERFACES, DNS_CAPTURE, BYPASS_INBOUND, EXISTING_CONNECTIONS];
         pod.metadata.annotations = keys.map(|key| (key.to_owned(), "ä\n".repeat(80_000))).into();
         let said = InPodAnnotations::of(&pod).warnings;
-        assert!(said.len() == 3 && said.iter().all(|one| one.len() < 400), "{said:?}");
+        assert!(said.len() == 4 && said.iter().all(|one| one.len() < 400), "{said:?}");
     }
 }

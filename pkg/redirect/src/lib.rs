@@ -106,15 +106,29 @@ impl PreparedNetns {
         families: FamilyChoice,
         form: RuleFormat,
     ) -> Result<RedirectReport, Error> {
+        let (report, ()) = self.apply_by(config, families, |firewall, changes, waiting| match form {
+            RuleFormat::Restore => firewall.apply(changes, waiting),
+            RuleFormat::Commands => firewall.apply_one_by_one(changes),
+        })?;
+        Ok(report)
+    }
+
+    /// The same, for a caller that has something to do around the change of rules: `change` makes it.
+    ///
+    /// # Errors
+    /// As [`apply`].
+    pub fn apply_by<T>(
+        self,
+        config: &sidecar::SidecarConfig,
+        families: FamilyChoice,
+        change: impl FnOnce(&Firewall, &FamilyChanges, Vec<WaitingRestore>) -> Result<T, netfilter::Error>,
+    ) -> Result<(RedirectReport, T), Error> {
         let wanted = families.choose(&self.addresses)?;
         let changes = changes(config, &wanted, &self.observed);
         let mut differences = routes::ensure(config, &wanted)?;
-        match form {
-            RuleFormat::Restore => self.firewall.apply(&changes, self.waiting)?,
-            RuleFormat::Commands => self.firewall.apply_one_by_one(&changes)?,
-        }
+        let done = change(&self.firewall, &changes, self.waiting)?;
         differences.extend(changes.words());
-        Ok(RedirectReport { backend: self.firewall.backend(), families: wanted, differences })
+        Ok((RedirectReport { backend: self.firewall.backend(), families: wanted, differences }, done))
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use kubeio::{ApiErrorKind, Collection, KubeClient, ListEvent};
-use model::{Pod, PodName, PodUid};
+use model::{ExistingConnections, Pod, PodName, PodUid};
 use planner::EnrolmentPolicy;
 use retry::LastError;
 use tokio::{
@@ -36,6 +36,8 @@ pub struct RepairOptions {
     pub field_selector: String,
     /// Nothing is changed; what would be done is logged and counted as skipped.
     pub dry_run: bool,
+    /// What becomes of connections of a pod that is repaired in place, if its annotation does not say otherwise.
+    pub existing: ExistingConnections,
     /// The plugin's: whom it does not redirect is not redirected by a repair either.
     pub policy: EnrolmentPolicy,
 }

@@ -6,14 +6,18 @@ use std::{
     sync::Arc,
 };
 
+use conntrack::ConnectionsReport;
 use inpod::{NetnsFinder, NetnsMatch, NetnsQuery};
-use model::{Pod, PodName};
+use model::{ExistingConnections, Pod, PodName};
 use netfilter::FirewallOptions;
 use netns::Netns;
-use planner::{EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason};
-use redirect::{FamilyChoice, RuleFormat};
+use planner::{
+    EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason, inpod::existing_connections,
+};
+use redirect::{FamilyChoice, PreparedNetns};
 use rules::inpod::InPodRulesConfig;
-use tracing::warn;
+use sockdiag::TcpSocket;
+use tracing::{info, warn};
 
 /// Applies rules in pods of this node. It needs to see the node's processes, and to enter their namespaces.
 #[derive(Clone, Debug)]
@@ -23,6 +27,8 @@ pub struct InPlaceRepair {
     firewall: FirewallOptions,
     /// The plugin's.
     policy: EnrolmentPolicy,
+    /// What becomes of connections of pods that do not say.
+    existing: ExistingConnections,
 }
 
 /// Why a pod could not be repaired in place.
@@ -75,10 +81,15 @@ pub enum InPlaceReport {
 
 impl InPlaceRepair {
     /// `proc`: where the processes of the whole node are seen, such as `/host/proc`. `policy`: the plugin's; whom it does not
-    /// redirect is not repaired either.
+    /// redirect is not repaired either. `existing`: what becomes of connections of pods whose annotation does not say.
     #[must_use]
-    pub fn new(proc: &Path, firewall: FirewallOptions, policy: EnrolmentPolicy) -> InPlaceRepair {
-        InPlaceRepair { proc: proc.to_owned(), firewall, policy }
+    pub fn new(
+        proc: &Path,
+        firewall: FirewallOptions,
+        policy: EnrolmentPolicy,
+        existing: ExistingConnections,
+    ) -> InPlaceRepair {
+        InPlaceRepair { proc: proc.to_owned(), firewall, policy, existing }
     }
 
     /// Applies a pod's rules where they are missing, and verifies in the kernel that they are there. Blocks for some tens of
@@ -95,7 +106,8 @@ impl InPlaceRepair {
         let query = NetnsQuery { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
         let found = self.find(&BTreeMap::from([((), query)]))?;
         let netns = found.into_values().next().ok_or(InPlaceError::NotFound)?.netns;
-        Ok(match self.restore(&netns, &pod.name(), &redirect)? {
+        let existing = existing_connections(&pod.metadata.annotations, &mut Vec::new());
+        Ok(match self.restore(&netns, &pod.name(), &redirect, existing)? {
             missing if missing.is_empty() => InPlaceReport::Unchanged,
             missing => InPlaceReport::Repaired(missing),
         })
@@ -107,12 +119,18 @@ impl InPlaceRepair {
         netns: &Netns,
         name: &PodName,
         redirect: &SidecarRedirect,
+        existing: Option<ExistingConnections>,
     ) -> Result<Vec<String>, InPlaceError> {
+        let existing = existing.unwrap_or(self.existing);
         let user_namespace = netns.foreign_owner()?.map(Arc::new);
         let options = FirewallOptions { user_namespace, ..self.firewall.clone() };
-        let (missing, warning) = netfilter::inside(netns, &options, |options| restore(redirect, options))?;
+        let act = |options: &FirewallOptions| restore(redirect, existing, options);
+        let ((missing, connections), warning) = netfilter::inside(netns, &options, act)?;
         if let Some(warning) = warning {
             warn!(target: "repair", namespace = %name.namespace, pod = %name.name, warning, "repaired with a warning");
+        }
+        if let Some(connections) = connections {
+            info!(target: "repair", namespace = %name.namespace, pod = %name.name, %connections, "repaired a pod with open connections");
         }
         Ok(missing)
     }
@@ -132,15 +150,25 @@ pub(crate) fn families(redirect: &SidecarRedirect) -> FamilyChoice {
 }
 
 /// Restores, and verifies that the kernel shows it.
-fn restore(redirect: &SidecarRedirect, options: &FirewallOptions) -> Result<Vec<String>, InPlaceError> {
+fn restore(
+    redirect: &SidecarRedirect,
+    existing: ExistingConnections,
+    options: &FirewallOptions,
+) -> Result<(Vec<String>, Option<ConnectionsReport>), InPlaceError> {
     let families = families(redirect);
-    let done = redirect::apply(&redirect.config, families, options, RuleFormat::Restore)?;
+    let proxies = &redirect.config.proxy_uids;
+    let concerns = |socket: &TcpSocket| !socket.is_local() && !proxies.contains(&socket.user);
+    let (done, connections) = PreparedNetns::look(options)?.apply_by(
+        &redirect.config,
+        families,
+        |firewall, changes, waiting| conntrack::apply(firewall, changes, waiting, existing, &concerns),
+    )?;
     if done.is_unchanged() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), connections));
     }
     let seen = redirect::verify(&redirect.config, families, options)?;
     match seen.differences {
-        missing if missing.is_empty() => Ok(done.differences),
+        missing if missing.is_empty() => Ok((done.differences, connections)),
         missing => Err(InPlaceError::NotInPlace(missing)),
     }
 }

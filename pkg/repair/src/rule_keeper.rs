@@ -140,7 +140,7 @@ impl KnownPod {
             return Ok(missing);
         }
         let Some(repair) = repair else { return Ok(missing) };
-        let restored = repair.restore(&self.netns, &pod.name, &pod.redirect)?;
+        let restored = repair.restore(&self.netns, &pod.name, &pod.redirect, pod.existing)?;
         self.baseline = Some(self.netns.run_in(redirect::rules_now)??);
         Ok(restored)
     }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use kubeio::ListEvent;
-use model::{Pod, PodName, PodUid};
-use planner::{EnrolmentPolicy, PodDecision, SidecarRedirect};
+use model::{ExistingConnections, Pod, PodName, PodUid};
+use planner::{EnrolmentPolicy, PodDecision, SidecarRedirect, inpod::existing_connections};
 
 use crate::ObservedPod;
 
@@ -17,6 +17,8 @@ pub(crate) struct SidecarPod {
     pub(crate) runtime_uids: Vec<PodUid>,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) redirect: SidecarRedirect,
+    /// What becomes of its connections, if its annotation says it.
+    pub(crate) existing: Option<ExistingConnections>,
 }
 
 impl SidecarPod {
@@ -31,6 +33,7 @@ impl SidecarPod {
             runtime_uids: pod.runtime_uids(),
             ips,
             redirect: *redirect,
+            existing: existing_connections(&pod.metadata.annotations, &mut Vec::new()),
         })
     }
 }

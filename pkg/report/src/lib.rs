@@ -20,7 +20,7 @@ pub use network::{
     CidrAddress, FirewallRule, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember, SysctlState,
 };
 pub use page::page;
-pub use pod::{KernelView, NetnsRef, PodState, StateReason, ZtunnelView};
+pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelView};
 pub use pod_status::{CaptureState, RedirectionMode};
 pub use state::{
     ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, NodeState, Observer, PartHealth, PlanStep,

@@ -71,8 +71,21 @@ pub struct KernelView {
     /// in a clause.
     #[serde(default)]
     pub overruling: Vec<String>,
+    /// Connections that are older than its capture.
+    #[serde(default)]
+    pub outside: OutsideView,
     /// Why it could not be observed; `None`: it was, or it is none of our business.
     pub blind: Option<String>,
+}
+
+/// TCP connections that a pod had before it was captured, and that bypass the proxy until they close.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutsideView {
+    /// How many there were when it was looked at.
+    pub count: usize,
+    /// The first of them, each as `CLIENT to SERVER` with ports.
+    pub connections: Vec<String>,
 }
 
 /// A network namespace, by what identifies it.

@@ -3,7 +3,6 @@
 //! Every wait for a client has an end, so that those who are slow, silent or stuck hold a place for a while only. Where
 //! anybody can connect, a new client gets the place of one that is not being answered when all are taken.
 
-mod loopback;
 mod places;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -72,7 +71,7 @@ impl ConnectionPeer {
         if !address.ip().to_canonical().is_loopback() {
             return ConnectionPeer::Address(address);
         }
-        let user = stream.local_addr().ok().and_then(|ours| loopback::user(address, ours).ok().flatten());
+        let user = stream.local_addr().ok().and_then(|ours| sockdiag::user_of(address, ours).ok().flatten());
         ConnectionPeer::Local { address, user }
     }
 }

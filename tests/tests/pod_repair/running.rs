@@ -177,23 +177,33 @@ fn rules_of_another_version_stay_until_somebody_removes_them() {
     assert_eq!(rules_of(&sandbox), rules_of(&late));
 }
 
-/// What becomes of a connection that was plaintext depends on who sends the next packet: the kernel takes that one for the first
-/// of a new connection.
+/// A plaintext connection goes on outside of the mesh, unless the pod wants otherwise.
 #[test]
 fn every_connection_after_a_repair_is_redirected_and_none_of_them_breaks() {
     let Some(own) = ProcessNode::start("repair-live") else { return };
     let sandbox = own.add("web", 11, "Running", |_| {});
+    let strict = own.add("strict", 12, "Running", |pod| {
+        pod["metadata"]["annotations"]["cni.istio.io/existing-connections"] = "reset".into();
+    });
     let _service = Echo::start(own.node.0.node.outside(), &Serve::new(Proto::Tcp, 8080).named("service"));
-    let _sidecar = sidecar_in(&sandbox);
+    let _sidecars = [&sandbox, &strict].map(sidecar_in);
     let target = SocketAddr::new(own.node.0.node.outside_ip(false), 8080);
-    let mut live = LiveConnections::start(&sandbox.netns, Live::default());
-    let plaintext = live.open(target, 1).remove(0);
-    assert_eq!(plaintext.seen.server, "service");
-    live.wait_round();
+    let mut clients =
+        [&sandbox, &strict].map(|sandbox| LiveConnections::start(&sandbox.netns, Live::default()));
+    for live in &mut clients {
+        assert!(live.open(target, 20).iter().all(|one| one.seen.server == "service"), "plaintext");
+        live.wait_round();
+    }
     let mut daemon = own.node.0.daemon();
-    daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
-    assert!(live.open(target, 20).iter().all(|one| one.seen.server == "sidecar"));
-    live.wait_round();
-    let broken = live.finish().broken;
-    assert!(broken.iter().all(|one| one.id == plaintext.id), "{broken:?}");
+    daemon.wait_for("both are redirected", |daemon| rules(daemon, "success") == 2.0);
+    for live in &mut clients {
+        assert!(live.open(target, 20).iter().all(|one| one.seen.server == "sidecar"));
+        live.wait_round();
+    }
+    let [live, strict] = clients;
+    live.finish().assert_unbroken();
+    assert_eq!(strict.finish().broken.len(), 20);
+    let said = |words: &str| daemon.logged("repaired a pod with open connections", words);
+    assert_eq!(said("20 existing connections go on past the proxy"), 1, "{}", daemon.log());
+    assert_eq!(said("20 existing connections closed"), 1, "{}", daemon.log());
 }

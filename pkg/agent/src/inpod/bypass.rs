@@ -11,6 +11,7 @@ impl InPodCapture {
     /// What is known of all enrolled by now.
     pub(super) fn tell_bypasses(&self, core: &mut AgentState) {
         let (mut privileges, mut overruled) = (BTreeMap::<NetworkPrivilege, usize>::new(), 0);
+        let mut outside = 0;
         let now = Instant::now();
         for (uid, enrolled_pod) in
             self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_leaving())
@@ -22,9 +23,10 @@ impl InPodCapture {
             }
             let found: Vec<&str> = enrolled_pod.bypasses().collect();
             overruled += usize::from(!found.is_empty());
+            outside += enrolled_pod.seen.iter().map(|seen| seen.outside().count).sum::<usize>();
             core.notices.overruled(&enrolled_pod.name, uid, &found.join("; "), now);
         }
         core.notices.forget_bypasses(|uid| self.enrolled.contains_key(uid));
-        core.metrics.bypasses(&privileges, overruled);
+        core.metrics.bypasses(&privileges, overruled, outside);
     }
 }

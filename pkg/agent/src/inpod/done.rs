@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use inpod::CaptureReport;
+use inpod::{CaptureReport, ConnectionsReport};
 use model::{PodName, PodUid, Reason};
 use netns::NetnsId;
 use pod_status::lifecycle::{PodEvent, RulesState};
@@ -81,7 +81,10 @@ impl InPodCapture {
         match result {
             Ok(report) if report.differences.is_empty() => {}
             Ok(report) => {
-                let what = format!("put in place: {}", summary(&report.differences));
+                let mut what = format!("put in place: {}", summary(&report.differences));
+                if let Some(connections) = &report.connections {
+                    what.push_str(&format!("; {connections}"));
+                }
                 self.note(core, uid, cause, &what, Ok(()));
             }
             Err(why) => self.note(core, uid, cause, "its rules were to be put in place", Err(why)),
@@ -173,6 +176,7 @@ impl InPodCapture {
                 if let Some(warning) = &report.warning {
                     debug!(target: "ambient", %namespace, pod = %name, warning, "capturing without private mounts");
                 }
+                log_connections(&enrolled_pod.name, report.connections.as_ref());
                 let changed = !report.differences.is_empty();
                 if changed && enrolled_pod.id() == Some(netns) {
                     enrolled_pod.seen = Some(Arc::new(report.seen));
@@ -196,13 +200,17 @@ impl InPodCapture {
         let PodName { namespace, name } = &enrolled_pod.name;
         let is_there = enrolled_pod.id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
         let result = match result {
-            Ok(RulesCheck { glance, repaired }) => {
+            Ok(RulesCheck { glance, repaired, connections }) => {
+                log_connections(&enrolled_pod.name, connections.as_ref());
                 if !repaired.is_empty() {
                     warn!(target: "ambient", %namespace, pod = %name, rules = repaired.join("; "), "rules of the pod restored");
                     self.metrics.repaired("pod");
                 }
                 if is_there {
-                    differs = enrolled_pod.seen.is_none() || !enrolled_pod.bypasses().eq(glance.bypasses());
+                    let before = enrolled_pod.seen.as_ref();
+                    differs = before.is_none_or(|before| {
+                        !before.bypasses().eq(glance.bypasses()) || before.outside() != glance.outside()
+                    });
                     enrolled_pod.seen = Some(glance);
                     enrolled_pod.looked = Some(SystemTime::now());
                 }
@@ -244,6 +252,20 @@ impl InPodCapture {
             warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error, "ztunnel refused the pod");
         }
         self.handle(uid, PodEvent::Refused(netns, why.into()));
+    }
+}
+
+/// What became of connections that a pod had before it was captured.
+fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
+    let PodName { namespace, name } = name;
+    match report {
+        None => {}
+        Some(connections) if connections.is_as_wanted() => {
+            info!(target: "ambient", %namespace, pod = %name, %connections, "pod joined with open connections");
+        }
+        Some(connections) => {
+            warn!(target: "ambient", %namespace, pod = %name, %connections, "pod joined, and some of its connections break");
+        }
     }
 }
 

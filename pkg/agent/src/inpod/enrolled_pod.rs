@@ -7,7 +7,7 @@ use std::{
 };
 
 use inpod::PodRulesSnapshot;
-use model::{ContainerId, NetworkPrivilege, Pod, PodName, PodUid};
+use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid};
 use netns::{Netns, NetnsId};
 use pod_status::{
     Evidence, PodLife,
@@ -26,6 +26,8 @@ pub(super) struct EnrolledPod {
     pub(super) uids: Vec<PodUid>,
     pub(super) ips: Vec<IpAddr>,
     pub(super) options: rules::inpod::PodOptions,
+    /// What becomes of connections that it has when it joins.
+    pub(super) existing: ExistingConnections,
     /// What it may do to its own network namespace.
     pub(super) privilege: NetworkPrivilege,
     /// The container of its last ADD; empty if its namespace was found.
@@ -49,6 +51,7 @@ impl EnrolledPod {
     pub(super) fn new(
         pod: &Pod,
         options: rules::inpod::PodOptions,
+        existing: ExistingConnections,
         annotation: Option<&str>,
         now: AgentTime,
     ) -> EnrolledPod {
@@ -58,6 +61,7 @@ impl EnrolledPod {
             uids: pod.runtime_uids(),
             ips: pod.status.ips(),
             options,
+            existing,
             privilege: pod.network_privilege(),
             container: ContainerId::default(),
             netns: None,

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Instant};
 
-use model::{ContainerId, Pod, PodName, PodUid};
+use model::{ContainerId, ExistingConnections, Pod, PodName, PodUid};
 use netns::{Netns, NetnsId};
 use planner::{AmbientStanding, ambient::AMBIENT_REDIRECTION, inpod::InPodAnnotations};
 use pod_status::lifecycle::{AgentTime, PodAction, PodEvent};
@@ -58,17 +58,19 @@ impl InPodCapture {
         enrolled_pod.begun = Instant::now();
         let urgent = *action == PodAction::Capture && enrolled_pod.lifecycle.is_awaited();
         let (uid, pod, before) = (uid.clone(), enrolled_pod.options.clone(), enrolled_pod.seen.clone());
+        // A connection through the node's ztunnel must not go on without any.
+        let existing = if self.takes_over { ExistingConnections::Reset } else { enrolled_pod.existing };
         let job = match action {
             PodAction::Release => CaptureJob::Release { uid, netns },
-            PodAction::Observe => CaptureJob::Look { uid, netns, pod, before },
-            _ => CaptureJob::Capture { uid, netns, pod, before },
+            PodAction::Observe => CaptureJob::Look { uid, netns, pod, existing, before },
+            _ => CaptureJob::Capture { uid, netns, pod, existing, before },
         };
         self.workers.send(job, urgent);
     }
 
     /// The enrolled_pod that a pod is, or becomes.
     pub(super) fn enrolled_pod_of(&mut self, core: &AgentState, pod: &Pod) -> &mut EnrolledPod {
-        let (dns, now) = (self.chosen.dns_capture, self.now());
+        let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
         self.enrolled.entry(pod.metadata.uid.clone()).or_insert_with(|| {
             let asked = InPodAnnotations::of(pod);
             for warning in &asked.warnings {
@@ -77,19 +79,22 @@ impl InPodCapture {
             }
             core.metrics.event("add");
             let annotation = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
-            EnrolledPod::new(pod, asked.options(dns), annotation, now)
+            EnrolledPod::new(pod, asked.options(dns), asked.existing(existing), annotation, now)
         })
     }
 
     pub(super) fn pod_joined(&mut self, core: &AgentState, pod: &Pod, ips: Vec<IpAddr>) {
         let uid = &pod.metadata.uid;
         let is_new = !self.enrolled.contains_key(uid);
-        let (dns, now) = (self.chosen.dns_capture, self.now());
+        let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
         let enrolled_pod = self.enrolled_pod_of(core, pod);
         enrolled_pod.privilege = pod.network_privilege(); // a container for debugging may have come
         // The plugin knows its addresses before the API does.
         if !ips.is_empty() {
             enrolled_pod.ips = ips;
+        }
+        if let Some(asked) = core.index.asked(&enrolled_pod.name) {
+            enrolled_pod.existing = asked.existing(existing);
         }
         let may_change = enrolled_pod.lifecycle.may_change(now);
         let asked = core.index.asked(&enrolled_pod.name).filter(|_| may_change);

@@ -11,10 +11,10 @@ use std::{
 };
 
 use inpod::{
-    CaptureReport, EnsureReport, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSnapshot, PodRulesSpec,
-    ProbeRules,
+    CaptureReport, ConnectionsReport, EnsureReport, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSnapshot,
+    PodRulesSpec, ProbeRules,
 };
-use model::{Family, PodUid};
+use model::{ExistingConnections, Family, PodUid};
 use netfilter::FirewallOptions;
 use netns::{Netns, NetnsId};
 
@@ -42,6 +42,7 @@ pub(super) enum CaptureJob {
         uid: PodUid,
         netns: Arc<Netns>,
         pod: rules::inpod::PodOptions,
+        existing: ExistingConnections,
         before: Option<Arc<PodRulesSnapshot>>,
     },
     /// Look at a pod's rules, and put back what is missing. With a glance from before, the tools are asked only if
@@ -50,6 +51,7 @@ pub(super) enum CaptureJob {
         uid: PodUid,
         netns: Arc<Netns>,
         pod: rules::inpod::PodOptions,
+        existing: ExistingConnections,
         before: Option<Arc<PodRulesSnapshot>>,
     },
     /// Take a pod's rules away.
@@ -140,6 +142,8 @@ pub(crate) struct RulesCheck {
     pub(super) glance: Arc<PodRulesSnapshot>,
     /// What was missing, and was put back; in words.
     pub(super) repaired: Vec<String>,
+    /// What became of connections that were there before.
+    pub(super) connections: Option<ConnectionsReport>,
 }
 
 /// The workers; they end when this does.
@@ -219,13 +223,14 @@ impl WorkerContext {
     fn run(&self, job: CaptureJob) -> Option<JobResult> {
         let words = |error: inpod::Error| error.to_string();
         Some(match job {
-            CaptureJob::Capture { uid, netns, pod, before } => {
-                let wanted = self.wanted(&pod);
+            CaptureJob::Capture { uid, netns, pod, existing, before } => {
+                let wanted = self.wanted(&pod, existing);
                 let result = inpod::capture(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
                 JobResult::Captured { uid, netns: netns.id(), result }
             }
-            CaptureJob::Look { uid, netns, pod, before } => {
-                let result = self.look(&netns, &pod, before.as_ref()).map_err(words);
+            CaptureJob::Look { uid, netns, pod, existing, before } => {
+                let wanted = self.wanted(&pod, existing);
+                let result = self.look(&netns, &wanted, before.as_ref()).map_err(words);
                 JobResult::Looked { uid, netns: netns.id(), result }
             }
             CaptureJob::Release { uid, netns } => {
@@ -233,7 +238,7 @@ impl WorkerContext {
                 JobResult::Released { uid, result }
             }
             CaptureJob::Check { netns, pod, before, reply } => {
-                let wanted = self.wanted(&pod);
+                let wanted = self.wanted(&pod, ExistingConnections::default()); // nothing is changed
                 let seen = inpod::verify(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
                 let fine = |seen: CaptureReport| match seen.differences.is_empty() {
                     true => Ok(()),
@@ -271,32 +276,39 @@ impl WorkerContext {
     fn look(
         &self,
         netns: &Netns,
-        pod: &rules::inpod::PodOptions,
+        wanted: &PodRulesSpec<'_>,
         before: Option<&Arc<PodRulesSnapshot>>,
     ) -> Result<RulesCheck, inpod::Error> {
-        let wanted = self.wanted(pod);
         if let Some(before) = before {
-            let glance = inpod::glance(netns, &wanted, Some(before))?;
+            let glance = inpod::glance(netns, wanted, Some(before))?;
             if before.is_unchanged(&glance) {
                 let glance = if **before == glance { Arc::clone(before) } else { Arc::new(glance) };
-                return Ok(RulesCheck { glance, repaired: Vec::new() });
+                return Ok(RulesCheck { glance, repaired: Vec::new(), connections: None });
             }
         }
         let before = before.map(|before| &**before);
-        let seen = inpod::verify(netns, &wanted, before, &self.options)?;
+        let seen = inpod::verify(netns, wanted, before, &self.options)?;
         if seen.differences.is_empty() {
-            return Ok(RulesCheck { glance: Arc::new(seen.seen), repaired: Vec::new() });
+            return Ok(RulesCheck { glance: Arc::new(seen.seen), repaired: Vec::new(), connections: None });
         }
-        let made = inpod::capture(netns, &wanted, before, &self.options)?;
-        let after = inpod::verify(netns, &wanted, Some(&made.seen), &self.options)?;
+        let made = inpod::capture(netns, wanted, before, &self.options)?;
+        let after = inpod::verify(netns, wanted, Some(&made.seen), &self.options)?;
         match after.differences.into_iter().next() {
-            None => Ok(RulesCheck { glance: Arc::new(after.seen), repaired: made.differences }),
+            None => Ok(RulesCheck {
+                glance: Arc::new(after.seen),
+                repaired: made.differences,
+                connections: made.connections,
+            }),
             Some(difference) => Err(inpod::Error::Unstable(difference)),
         }
     }
 
-    fn wanted<'a>(&'a self, pod: &'a rules::inpod::PodOptions) -> PodRulesSpec<'a> {
-        PodRulesSpec { config: &self.config, pod, families: &self.families }
+    fn wanted<'a>(
+        &'a self,
+        pod: &'a rules::inpod::PodOptions,
+        existing: ExistingConnections,
+    ) -> PodRulesSpec<'a> {
+        PodRulesSpec { config: &self.config, pod, families: &self.families, existing }
     }
 }
 

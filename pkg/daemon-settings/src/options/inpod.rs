@@ -29,6 +29,13 @@ pub const AMBIENT_DNS_CAPTURE: Flag = Flag {
     help: "redirect DNS of ambient pods to ztunnel, unless a pod opts out",
     ..Flag::SWITCH
 };
+pub const EXISTING_CONNECTIONS: Flag = Flag {
+    long: "existing-connections",
+    env: &["EXISTING_CONNECTIONS"],
+    default: "keep",
+    help: "connections of a running pod that joins the mesh: keep (they bypass the proxy until they close) or reset",
+    ..Flag::VALUE
+};
 pub const AMBIENT_IPV6: Flag = Flag {
     long: "ambient-ipv6",
     env: &["AMBIENT_IPV6"],
@@ -75,6 +82,7 @@ pub const IN_POD: &[Flag] = &[
     ZTUNNEL_UDS_ADDRESS,
     AMBIENT_ENABLEMENT_SELECTOR,
     AMBIENT_DNS_CAPTURE,
+    EXISTING_CONNECTIONS,
     AMBIENT_IPV6,
     EXCLUDE_NAMESPACES,
     HOST_PROBE_SNAT_IP,

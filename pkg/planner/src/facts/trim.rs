@@ -9,7 +9,7 @@ use crate::{
     ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE},
     annotations,
     enrolment::{INIT, INJECT, PROXY, STATUS},
-    inpod::{BYPASS_INBOUND, DNS_CAPTURE, MAX_INTERFACES_BYTES, VIRTUAL_INTERFACES},
+    inpod::{BYPASS_INBOUND, DNS_CAPTURE, EXISTING_CONNECTIONS, MAX_INTERFACES_BYTES, VIRTUAL_INTERFACES},
 };
 
 /// By the value of this annotation, a container runtime knows a static pod.
@@ -19,11 +19,12 @@ const WORD: usize = 1024;
 
 /// Annotations that something is decided on, and how many bytes of the value can mean something. [`annotations::LISTS`] has
 /// those of sidecars that are lists.
-const ANNOTATIONS: [(&str, usize); 7] = [
+const ANNOTATIONS: [(&str, usize); 8] = [
     (STATIC_POD, WORD),
     (INJECT, WORD),
     (AMBIENT_REDIRECTION, WORD),
     (DNS_CAPTURE, WORD),
+    (EXISTING_CONNECTIONS, WORD),
     (BYPASS_INBOUND, WORD),
     (VIRTUAL_INTERFACES, MAX_INTERFACES_BYTES),
     (annotations::MODE, WORD),

@@ -4,7 +4,7 @@ use pod_status::{CaptureState, RedirectionMode};
 
 use super::known::has_no_api;
 use crate::{
-    pod::{PodState, ZtunnelView},
+    pod::{OutsideView, PodState, ZtunnelView},
     state::{ChangeRecord, ChangeStatus, StateReport},
     text::{clause, sentence},
 };
@@ -65,6 +65,21 @@ fn by(way: Option<RedirectionMode>) -> &'static str {
     }
 }
 
+fn outside(outside: &OutsideView) -> Option<String> {
+    let (count, listed) = (outside.count, outside.connections.join(", "));
+    let more = count.saturating_sub(outside.connections.len());
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    match count {
+        0 => None,
+        1 => Some(format!(
+            "A connection that is older than its capture bypasses the proxy until it closes: {listed}."
+        )),
+        _ => Some(format!(
+            "{count} connections that are older than its capture bypass the proxy until they close: {listed}{more}."
+        )),
+    }
+}
+
 fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
     let list = |all: &[String]| all.iter().map(|clause_| clause(clause_)).collect::<Vec<_>>().join("; ");
     let kernel = &pod.kernel;
@@ -77,6 +92,7 @@ fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
     if !kernel.differences.is_empty() && !is_said(&kernel.differences) {
         all.push(format!("Differences from the desired state{when}: {}.", list(&kernel.differences)));
     }
+    all.extend(outside(&kernel.outside));
     match (&kernel.blind, &kernel.looked) {
         (Some(why), _) if answer.contains(&clause(why)) => {}
         (Some(why), _) => all.push(format!("What the kernel has for it is unknown: {}.", clause(why))),

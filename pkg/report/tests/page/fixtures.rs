@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use report::{
     CaptureState, ChangeRecord, ChangeStatus, Comparison, DifferenceKind, EffectiveSetting, FirewallRule,
-    InstalledFile, KernelView, LinkState, NetnsRef, NetworkState, NodeState, Observer, PartHealth, PlanStep,
-    PodState, PolicyRuleState, Provenance, RedirectionMode, RouteState, SCHEMA, SetMember, StateDifference,
-    StateReason, StateReport, SysctlState, Unobserved, ZtunnelState, ZtunnelView,
+    InstalledFile, KernelView, LinkState, NetnsRef, NetworkState, NodeState, Observer, OutsideView,
+    PartHealth, PlanStep, PodState, PolicyRuleState, Provenance, RedirectionMode, RouteState, SCHEMA,
+    SetMember, StateDifference, StateReason, StateReport, SysctlState, Unobserved, ZtunnelState, ZtunnelView,
 };
 
 /// When the kernel was looked at, in all of them.
@@ -200,6 +200,7 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
             differences: Vec::new(),
             seen: vec![format!("{ip} is in the set of enrolled addresses"), format!("a route leads to {ip}")],
             overruling: Vec::new(),
+            outside: OutsideView::default(),
             blind: None,
         },
         ztunnel: None,

@@ -1,0 +1,87 @@
+//! Rules that begin to redirect a namespace's traffic.
+
+use std::fmt;
+
+use model::ExistingConnections;
+use netfilter::{FamilyChanges, Firewall, WaitingRestore};
+use sockdiag::TcpSocket;
+
+use crate::{Error, HeldConnections, KeptConnections, reset};
+
+/// What became of connections that were there when redirection began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnectionsReport {
+    /// They go on past the proxy until they close.
+    Kept(KeptConnections),
+    /// That many were closed.
+    Reset(usize),
+    /// They could not be kept, or closed, and why: the kernel redirects their next packet, and the proxy answers it with a reset.
+    Broken(String),
+}
+
+impl ConnectionsReport {
+    /// All was done that was asked for.
+    #[must_use]
+    pub fn is_as_wanted(&self) -> bool {
+        match self {
+            ConnectionsReport::Kept(kept) => kept.refused.is_none() && !kept.is_truncated,
+            ConnectionsReport::Reset(_) => true,
+            ConnectionsReport::Broken(_) => false,
+        }
+    }
+
+    fn broken(error: &Error) -> ConnectionsReport {
+        ConnectionsReport::Broken(error.to_string())
+    }
+}
+
+impl fmt::Display for ConnectionsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectionsReport::Kept(kept) => kept.fmt(f),
+            ConnectionsReport::Reset(count) => write!(f, "{count} existing connections closed"),
+            ConnectionsReport::Broken(why) => {
+                write!(f, "existing connections break at their next packet: {why}")
+            }
+        }
+    }
+}
+
+/// Applies changes of rules. If these lead packets into our chains that were not led there before, existing connections are
+/// kept or closed. `concerns`: the rules would redirect the connection of a socket if it were opened now. `None`: there was no
+/// such connection, or nothing new is redirected.
+///
+/// # Errors
+/// As [`Firewall::apply`]. What goes wrong with connections is reported, and keeps no pod from its rules.
+pub fn apply(
+    firewall: &Firewall,
+    changes: &FamilyChanges,
+    waiting: Vec<WaitingRestore>,
+    existing: ExistingConnections,
+    concerns: &dyn Fn(&TcpSocket) -> bool,
+) -> Result<Option<ConnectionsReport>, netfilter::Error> {
+    match (changes.in_two_steps(), existing) {
+        (None, _) => firewall.apply(changes, waiting).map(|()| None),
+        (Some(_), ExistingConnections::Reset) => {
+            firewall.apply(changes, waiting)?;
+            Ok(match reset(concerns) {
+                Ok(0) => None,
+                Ok(count) => Some(ConnectionsReport::Reset(count)),
+                Err(error) => Some(ConnectionsReport::broken(&error)),
+            })
+        }
+        (Some((fill, lead)), ExistingConnections::Keep) => match HeldConnections::look(concerns) {
+            Ok(Some(mut held)) => {
+                firewall.apply(&fill, waiting)?;
+                let tracked = held.tracked();
+                firewall.apply(&lead, Vec::new())?;
+                let kept = tracked.and_then(|()| held.redirected());
+                Ok(Some(kept.map_or_else(|error| ConnectionsReport::broken(&error), ConnectionsReport::Kept)))
+            }
+            nothing_to_hold => {
+                firewall.apply(changes, waiting)?;
+                Ok(nothing_to_hold.err().as_ref().map(ConnectionsReport::broken))
+            }
+        },
+    }
+}

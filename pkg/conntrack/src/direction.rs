@@ -1,0 +1,96 @@
+//! Who opened a connection. The kernel does not say it of an established one.
+
+use std::{net::SocketAddr, ops::RangeInclusive};
+
+use sockdiag::{TcpSocket, TcpSockets, TcpState};
+
+/// Where `connect` takes local ports from, if the kernel does not say otherwise (`net.ipv4.ip_local_port_range`).
+const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
+
+/// What tells the ports of clients from those of servers.
+#[derive(Clone, Debug)]
+pub struct LocalPorts {
+    listeners: Vec<SocketAddr>,
+    ephemeral: RangeInclusive<u16>,
+}
+
+impl LocalPorts {
+    /// Of a namespace with these sockets. `range`: what its `net.ipv4.ip_local_port_range` holds.
+    #[must_use]
+    pub fn new(sockets: &TcpSockets, range: Option<&str>) -> LocalPorts {
+        LocalPorts {
+            listeners: sockets.listeners.clone(),
+            ephemeral: range.and_then(parse).unwrap_or(EPHEMERAL),
+        }
+    }
+
+    /// The peer opened the connection. Certain where a socket listens at our end or the connection is just being opened; else
+    /// the end with an ephemeral port is taken for the client's, ours if both have one.
+    #[must_use]
+    pub fn was_accepted(&self, socket: &TcpSocket) -> bool {
+        match socket.state {
+            TcpState::SynReceived => true,
+            TcpState::SynSent => false,
+            _ => {
+                let listens = |listener: &SocketAddr| {
+                    let is_ours = listener.ip().is_unspecified() || listener.ip() == socket.local.ip();
+                    is_ours && listener.port() == socket.local.port()
+                };
+                let is_ephemeral = |end: SocketAddr| self.ephemeral.contains(&end.port());
+                self.listeners.iter().any(listens)
+                    || (!is_ephemeral(socket.local) && is_ephemeral(socket.remote))
+            }
+        }
+    }
+}
+
+fn parse(range: &str) -> Option<RangeInclusive<u16>> {
+    let (low, high) = range.trim().split_once(char::is_whitespace)?;
+    Some(low.parse().ok()?..=high.trim().parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(local: &str, remote: &str, state: TcpState) -> TcpSocket {
+        TcpSocket::new(local.parse().unwrap(), remote.parse().unwrap(), state)
+    }
+
+    #[test]
+    fn who_opened_a_connection_is_told_by_listeners_and_then_by_ports() {
+        let listeners = ["0.0.0.0:8080", "10.0.0.2:40000", "[::]:9090"];
+        let listeners = listeners.map(|text| text.parse().unwrap()).to_vec();
+        let sockets = TcpSockets { listeners, ..TcpSockets::default() };
+        let ports = LocalPorts::new(&sockets, Some("32768\t60999\n"));
+        for (local, remote, accepted) in [
+            ("10.0.0.2:8080", "10.0.0.1:40000", true),
+            ("10.0.0.2:8080", "10.0.0.1:80", true),
+            ("10.0.0.2:9090", "10.0.0.1:40000", true),
+            ("[fd00::2]:9090", "[fd00::1]:40000", true),
+            ("10.0.0.2:40000", "10.0.0.1:40001", true),
+            ("10.0.0.3:40000", "10.0.0.1:40001", false),
+            ("10.0.0.2:40001", "10.0.0.1:80", false),
+            ("10.0.0.2:7070", "10.0.0.1:40000", true),
+            ("10.0.0.2:7070", "10.0.0.1:80", false),
+        ] {
+            let established = socket(local, remote, TcpState::Established);
+            assert_eq!(ports.was_accepted(&established), accepted, "{local} {remote}");
+            assert!(ports.was_accepted(&socket(local, remote, TcpState::SynReceived)));
+            assert!(!ports.was_accepted(&socket(local, remote, TcpState::SynSent)));
+        }
+    }
+
+    #[test]
+    fn a_range_that_cannot_be_read_is_the_kernels_default() {
+        for (text, expected) in [
+            (None, EPHEMERAL),
+            (Some(""), EPHEMERAL),
+            (Some("1024"), EPHEMERAL),
+            (Some("1024\t99999"), EPHEMERAL),
+            (Some("1024\t2048"), 1024..=2048),
+        ] {
+            assert_eq!(LocalPorts::new(&TcpSockets::default(), text).ephemeral, expected, "{text:?}");
+        }
+    }
+}

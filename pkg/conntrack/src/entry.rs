@@ -1,0 +1,55 @@
+//! A tracked connection.
+
+use std::net::SocketAddr;
+
+use model::{Family, Mark};
+
+/// One direction of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TcpTuple {
+    /// Who sends.
+    pub source: SocketAddr,
+    /// Who receives.
+    pub dest: SocketAddr,
+}
+
+impl TcpTuple {
+    /// The other direction.
+    #[must_use]
+    pub fn reversed(self) -> TcpTuple {
+        TcpTuple { source: self.dest, dest: self.source }
+    }
+
+    /// The family of its addresses.
+    #[must_use]
+    pub fn family(self) -> Family {
+        if self.source.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+}
+
+/// What the kernel knows of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrackedConnection {
+    /// From whoever opened it.
+    pub original: TcpTuple,
+    /// Back. Another than the reverse of the original where addresses are translated.
+    pub reply: TcpTuple,
+    /// Both sides have closed it, or one has reset it; the kernel forgets it within two minutes.
+    pub is_closed: bool,
+    /// Its mark; 0 in a kernel without marks of connections.
+    pub mark: u32,
+}
+
+impl TrackedConnection {
+    /// A rule of `nat` has led it elsewhere.
+    #[must_use]
+    pub fn is_translated(&self) -> bool {
+        self.reply != self.original.reversed()
+    }
+
+    /// Has this mark.
+    #[must_use]
+    pub fn has_mark(&self, mark: Mark) -> bool {
+        self.mark & mark.mask == mark.value
+    }
+}

@@ -1,0 +1,11 @@
+//! Entrances for fuzz targets.
+
+use netlink::ReceivedMessage;
+
+use crate::{TrackedConnection, message};
+
+/// Reads one message about a tracked connection.
+#[must_use]
+pub fn connection(message: &ReceivedMessage<'_>) -> Option<TrackedConnection> {
+    message::parse(message)
+}

@@ -1,0 +1,112 @@
+//! The tracking of one namespace.
+
+use model::{Family, Mark};
+use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket};
+use sockdiag::{TcpSocket, TcpState};
+
+use crate::{Error, TcpTuple, TrackedConnection, message};
+
+/// More entries than fit are not read; one takes about 250 bytes.
+const MAX_BYTES: usize = 16 << 20;
+
+/// What came of an entry that was to be made.
+#[derive(Debug)]
+pub(crate) enum InsertOutcome {
+    Inserted,
+    /// It, or one in its way, was there.
+    Exists,
+    Refused(netlink::Error),
+}
+
+/// A handle on the tracking of the calling thread's namespace.
+#[derive(Debug)]
+pub struct ConntrackHandle(Socket);
+
+impl ConntrackHandle {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The kernel does not give one.
+    pub fn open() -> Result<ConntrackHandle, Error> {
+        let socket = Socket::open(NetlinkProtocol::Netfilter).map_err(failed("open a netfilter socket"))?;
+        Ok(ConntrackHandle(socket.bounded(ListBounds::POD)))
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        connections: impl IntoIterator<Item = (TcpTuple, TcpState, u32)>,
+    ) -> Result<Vec<InsertOutcome>, Error> {
+        let messages =
+            connections.into_iter().map(|(tuple, state, mark)| message::insert(tuple, state, mark));
+        Ok(self
+            .batch(messages, "enter connections into the tracking")?
+            .into_iter()
+            .map(|done| match done {
+                Ok(()) => InsertOutcome::Inserted,
+                Err(error) if error.errno() == Some(Errno::EXIST) => InsertOutcome::Exists,
+                Err(error) => InsertOutcome::Refused(error),
+            })
+            .collect())
+    }
+
+    /// The connection to which a packet of this direction would belong.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    pub fn find(&mut self, tuple: TcpTuple) -> Result<Option<TrackedConnection>, Error> {
+        match self.0.get(message::get(tuple)) {
+            Ok(replies) => Ok(replies.iter().find_map(|reply| message::parse(&reply))),
+            Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
+            Err(error) => Err(failed("ask for a tracked connection")(error)),
+        }
+    }
+
+    /// The connection of a socket. One whose addresses are translated is found by the direction in which they are not.
+    pub(crate) fn find_of(&mut self, socket: &TcpSocket) -> Result<Option<TrackedConnection>, Error> {
+        let sent = TcpTuple { source: socket.local, dest: socket.remote };
+        match self.find(sent)? {
+            Some(found) => Ok(Some(found)),
+            None => self.find(sent.reversed()),
+        }
+    }
+
+    /// TCP connections of a family; with a mark, only those that have it. At most the first 16 MiB of them.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    pub fn list(family: Family, mark: Option<Mark>) -> Result<Vec<TrackedConnection>, Error> {
+        let ConntrackHandle(socket) = ConntrackHandle::open()?;
+        let listed = socket.head(&message::list(family, mark), MAX_BYTES);
+        let (replies, _) = listed.map_err(failed("list tracked connections"))?;
+        let connections = replies.iter().filter_map(|reply| message::parse(&reply));
+        Ok(connections.filter(|one| mark.is_none_or(|mark| one.has_mark(mark))).collect())
+    }
+
+    /// Marks connections; those that are gone are left out.
+    pub(crate) fn set_mark(&mut self, tuples: &[TcpTuple], mark: Mark) -> Result<(), Error> {
+        let messages = tuples.iter().map(|tuple| message::set_mark(*tuple, mark));
+        self.batch(messages, "mark tracked connections").map(drop)
+    }
+
+    /// Forgets connections; answers with how many there were.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    pub fn delete(&mut self, tuples: &[TcpTuple]) -> Result<usize, Error> {
+        let messages = tuples.iter().map(|tuple| message::delete(*tuple));
+        let done = self.batch(messages, "delete tracked connections")?;
+        Ok(done.iter().filter(|one| one.is_ok()).count())
+    }
+
+    fn batch(
+        &mut self,
+        messages: impl IntoIterator<Item = NetlinkRequest>,
+        step: &'static str,
+    ) -> Result<Vec<Result<(), netlink::Error>>, Error> {
+        self.0.batch(messages).map_err(failed(step))
+    }
+}
+
+fn failed(step: &'static str) -> impl FnOnce(netlink::Error) -> Error {
+    move |source| Error::Tracking { step, source }
+}

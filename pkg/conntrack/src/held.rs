@@ -1,0 +1,212 @@
+//! Existing connections, held while redirection begins.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::SocketAddr,
+};
+
+use model::Family;
+use sockdiag::{TcpSocket, TcpSockets, TcpState};
+
+use crate::{
+    ConntrackHandle, Error, LocalPorts, OUTSIDE, TcpTuple, TrackedConnection, handle::InsertOutcome,
+};
+
+/// Both ends of a connection, ours first.
+type Ends = (SocketAddr, SocketAddr);
+
+/// Connections that go on past the proxy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptConnections {
+    /// How many, apart from those that redirection does not concern.
+    pub kept: usize,
+    /// How many could not be kept, and the kernel's reason for the last of them.
+    pub refused: Option<(usize, String)>,
+    /// There were more than are read (16 MiB of sockets of a family).
+    pub is_truncated: bool,
+}
+
+/// Existing connections of a namespace, from before its traffic is redirected until it is.
+///
+/// First [`HeldConnections::look`], while nothing is tracked. Then tracking begins: rules that need it are there, but no
+/// packet comes to them yet. Then [`HeldConnections::tracked`]: connections that were opened meanwhile. Then redirection
+/// begins. Then [`HeldConnections::redirected`].
+pub struct HeldConnections<'a> {
+    handle: ConntrackHandle,
+    /// Redirection concerns the connection of this socket, so that it counts when it stays outside.
+    concerns: &'a dyn Fn(&TcpSocket) -> bool,
+    /// Those that were seen so far.
+    seen: BTreeSet<Ends>,
+    refused: Option<(usize, String)>,
+    is_truncated: bool,
+}
+
+impl<'a> HeldConnections<'a> {
+    /// Enters all existing connections into the tracking; `None`: there are none.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked, or does not track connections.
+    pub fn look(concerns: &'a dyn Fn(&TcpSocket) -> bool) -> Result<Option<HeldConnections<'a>>, Error> {
+        let sockets = sockets()?;
+        if sockets.connected.is_empty() {
+            return Ok(None);
+        }
+        let handle = ConntrackHandle::open()?;
+        let (seen, refused) = (BTreeSet::new(), None);
+        let mut held = HeldConnections { handle, concerns, seen, refused, is_truncated: false };
+        held.enter(&sockets)?;
+        Ok(Some(held))
+    }
+
+    /// Enters those that were opened since, in the moment in which they were not tracked yet.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    pub fn tracked(&mut self) -> Result<(), Error> {
+        self.enter(&sockets()?)
+    }
+
+    /// Forgets those that were closed meanwhile: another connection may have the same ends one day, and is to be redirected.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    pub fn redirected(mut self) -> Result<KeptConnections, Error> {
+        let sockets = sockets()?;
+        let live = sockets.by_addresses();
+        // Opened since the last look, tracked from their first packet on, and not redirected.
+        let new =
+            live.values().filter(|socket| !self.seen.contains(&ends(socket)) && (self.concerns)(socket));
+        let mut tuples = Vec::new();
+        for socket in new.filter(|socket| socket.state != TcpState::SynSent) {
+            let found = self.handle.find_of(socket)?;
+            tuples.extend(found.filter(|found| !found.is_translated()).map(|found| found.original));
+        }
+        self.handle.set_mark(&tuples, OUTSIDE)?;
+        let (mut kept, mut over) = (0, Vec::new());
+        for connection in outside()? {
+            match is_live(&connection, &live) {
+                true => kept += 1,
+                false => over.push(connection.original),
+            }
+        }
+        self.handle.delete(&over)?;
+        Ok(KeptConnections { kept, refused: self.refused, is_truncated: self.is_truncated })
+    }
+
+    fn enter(&mut self, sockets: &TcpSockets) -> Result<(), Error> {
+        self.is_truncated |= sockets.is_truncated;
+        let range = hostnet::sysctl::read("net/ipv4/ip_local_port_range").ok().flatten();
+        let ports = LocalPorts::new(sockets, range.as_deref());
+        let new: Vec<&TcpSocket> =
+            sockets.connected.iter().filter(|socket| self.seen.insert(ends(socket))).collect();
+        let known = self.insert(&new, &ports)?;
+        if known.is_empty() {
+            return Ok(());
+        }
+        let live = sockets.by_addresses();
+        let (mut outside, mut dead) = (Vec::new(), Vec::new());
+        for socket in known {
+            let found = self.handle.find_of(socket)?;
+            match found {
+                Some(found) if is_dead(&found, &live) => dead.push((socket, found.original)),
+                Some(found) if !found.is_translated() && (self.concerns)(socket) => {
+                    outside.push(found.original);
+                }
+                _ => {}
+            }
+        }
+        self.handle.set_mark(&outside, OUTSIDE)?;
+        let (again, dead): (Vec<&TcpSocket>, Vec<TcpTuple>) = dead.into_iter().unzip();
+        self.handle.delete(&dead)?;
+        self.insert(&again, &ports).map(drop)
+    }
+
+    /// Enters connections that are not tracked, and answers with the others.
+    fn insert<'s>(
+        &mut self,
+        sockets: &[&'s TcpSocket],
+        ports: &LocalPorts,
+    ) -> Result<Vec<&'s TcpSocket>, Error> {
+        let entry = |socket: &&TcpSocket| {
+            let mark = if (self.concerns)(socket) { OUTSIDE.value } else { 0 };
+            (original(socket, ports), socket.state, mark)
+        };
+        let outcomes = self.handle.insert(sockets.iter().map(entry))?;
+        let mut known = Vec::new();
+        for (socket, outcome) in sockets.iter().zip(outcomes) {
+            match outcome {
+                InsertOutcome::Inserted => {}
+                InsertOutcome::Exists => known.push(*socket),
+                InsertOutcome::Refused(error) => {
+                    let before = self.refused.as_ref().map_or(0, |(count, _)| *count);
+                    self.refused = Some((before + 1, error.to_string()));
+                }
+            }
+        }
+        Ok(known)
+    }
+}
+
+/// Connections that stay outside: those that were held when redirection began, and have not been closed.
+///
+/// # Errors
+/// The kernel cannot be asked, or does not track connections.
+pub fn outside() -> Result<Vec<TrackedConnection>, Error> {
+    let lists = Family::BOTH.map(|family| ConntrackHandle::list(family, Some(OUTSIDE)));
+    let mut found = lists.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
+    found.retain(|connection| !connection.is_closed);
+    Ok(found)
+}
+
+/// Closes all connections that redirection concerns, and answers with how many there were.
+///
+/// # Errors
+/// The kernel refuses, such as one that cannot close sockets of others (`CONFIG_INET_DIAG_DESTROY`).
+pub fn reset(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
+    let refused = |source| Error::Tracking { step: "close a connection", source };
+    let mut handle = sockdiag::handle().map_err(Error::Sockets)?;
+    let mut count = 0;
+    for socket in sockets()?.connected.iter().filter(|socket| concerns(socket)) {
+        count += usize::from(sockdiag::destroy(&mut handle, socket).map_err(refused)?);
+    }
+    Ok(count)
+}
+
+fn sockets() -> Result<TcpSockets, Error> {
+    TcpSockets::of_this_netns().map_err(Error::Sockets)
+}
+
+fn ends(socket: &TcpSocket) -> Ends {
+    (socket.local, socket.remote)
+}
+
+fn original(socket: &TcpSocket, ports: &LocalPorts) -> TcpTuple {
+    let ours = TcpTuple { source: socket.local, dest: socket.remote };
+    if ports.was_accepted(socket) { ours.reversed() } else { ours }
+}
+
+fn is_live(connection: &TrackedConnection, live: &BTreeMap<Ends, &TcpSocket>) -> bool {
+    let TcpTuple { source, dest } = connection.original;
+    live.contains_key(&(source, dest)) || live.contains_key(&(dest, source))
+}
+
+impl fmt::Display for KeptConnections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} existing connections go on past the proxy", self.kept)?;
+        if let Some((count, why)) = &self.refused {
+            write!(f, ", {count} break at their next packet: {why}")?;
+        }
+        if self.is_truncated {
+            f.write_str("; there are more than are read")?;
+        }
+        Ok(())
+    }
+}
+
+/// It was led to a socket of this namespace that is gone, a proxy's: what has its addresses now is another connection.
+fn is_dead(found: &TrackedConnection, live: &BTreeMap<Ends, &TcpSocket>) -> bool {
+    let TcpTuple { source, dest } = found.reply;
+    let is_here = source.ip().is_loopback() || live.keys().any(|(local, _)| local.ip() == source.ip());
+    found.is_translated() && is_here && !live.contains_key(&(source, dest))
+}

@@ -1,0 +1,227 @@
+//! `ctnetlink`: messages with `struct nfgenmsg` and attributes.
+
+use std::net::{IpAddr, SocketAddr};
+
+use model::{Family, Mark};
+use netlink::{Attributes, MessageFlags, NetlinkRequest, ReceivedMessage};
+use sockdiag::TcpState;
+
+use crate::{TcpTuple, TrackedConnection};
+
+/// `NFNL_SUBSYS_CTNETLINK`, with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
+const NEW: u16 = 0x100;
+const GET: u16 = 0x101;
+const DELETE: u16 = 0x102;
+/// Size of `struct nfgenmsg`.
+const HEADER: usize = 4;
+const IPPROTO_TCP: u8 = 6;
+
+/// `CTA_*`.
+const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
+const STATUS: u16 = 3;
+const PROTOCOL_INFO: u16 = 4;
+const TIMEOUT: u16 = 7;
+const MARK: u16 = 8;
+const MARK_MASK: u16 = 21;
+/// `CTA_TUPLE_*`.
+const TUPLE_IP: u16 = 1;
+const TUPLE_PROTOCOL: u16 = 2;
+/// `CTA_IP_*`: source, then destination.
+const V4: [u16; 2] = [1, 2];
+const V6: [u16; 2] = [3, 4];
+/// `CTA_PROTO_*`.
+const PROTOCOL: u16 = 1;
+const PORTS: [u16; 2] = [2, 3];
+/// `CTA_PROTOINFO_TCP`, and `CTA_PROTOINFO_TCP_*`.
+const TCP: u16 = 1;
+const TCP_STATE: u16 = 1;
+const TCP_FLAGS: [u16; 2] = [4, 5];
+/// `IP_CT_TCP_FLAG_BE_LIBERAL`, as value and mask: whatever sequence number a packet has, it belongs to the connection. The
+/// window of one that was not seen from its beginning is not known.
+const LIBERAL: [u8; 2] = [0x08, 0x08];
+/// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`.
+const CLOSED: [u8; 2] = [7, 8];
+/// `IPS_CONFIRMED`, which every entry in the table has.
+const CONFIRMED: u32 = 0x08;
+/// `IPS_SEEN_REPLY`: no packet of it is the first one any more.
+const SEEN_REPLY: u32 = 0x02;
+/// `IPS_ASSURED`: it is not dropped early when the table is full.
+const ASSURED: u32 = 0x04;
+
+/// How the kernel tracks a connection whose socket is in a state: `enum tcp_conntrack`, how long without a packet (seconds, the
+/// kernel's defaults, which it applies itself from the next packet on), and the status.
+fn tracking(state: TcpState) -> (u8, u32, u32) {
+    let seen = CONFIRMED | SEEN_REPLY | ASSURED;
+    match state {
+        TcpState::SynSent => (1, 120, CONFIRMED),
+        TcpState::SynReceived => (2, 60, CONFIRMED | SEEN_REPLY),
+        TcpState::FinWait1 | TcpState::FinWait2 => (4, 120, seen),
+        TcpState::CloseWait => (5, 60, seen),
+        TcpState::LastAck | TcpState::Closing => (6, 30, seen),
+        TcpState::Established | TcpState::TimeWait | TcpState::Closed | TcpState::Listen => {
+            (3, 432_000, seen)
+        }
+    }
+}
+
+/// Enters a connection that is not translated; refused if it, or one in its way, is known already.
+pub(crate) fn insert(original: TcpTuple, state: TcpState, mark: u32) -> NetlinkRequest {
+    let (number, timeout, status) = tracking(state);
+    let mut message = request(NEW, original.family(), MessageFlags::CREATE | MessageFlags::EXCLUSIVE);
+    put_tuple(&mut message, ORIGINAL, original);
+    put_tuple(&mut message, REPLY, original.reversed());
+    message.be32(STATUS, status).be32(TIMEOUT, timeout).be32(MARK, mark);
+    message.nested(PROTOCOL_INFO, |info| {
+        info.nested(TCP, |tcp| {
+            tcp.u8(TCP_STATE, number);
+            for flags in TCP_FLAGS {
+                tcp.bytes(flags, &LIBERAL);
+            }
+        });
+    });
+    message
+}
+
+/// Gives a connection that is known a mark, and leaves the bits of others.
+pub(crate) fn set_mark(original: TcpTuple, mark: Mark) -> NetlinkRequest {
+    let mut message = request(NEW, original.family(), MessageFlags::NONE);
+    put_tuple(&mut message, ORIGINAL, original);
+    message.be32(MARK, mark.value).be32(MARK_MASK, mark.mask);
+    message
+}
+
+/// Asks for a connection, by either direction.
+pub(crate) fn get(tuple: TcpTuple) -> NetlinkRequest {
+    let mut message = request(GET, tuple.family(), MessageFlags::NONE);
+    put_tuple(&mut message, ORIGINAL, tuple);
+    message
+}
+
+/// Asks for all connections of a family, TCP or not, with a mark, if any. Old kernels send the others, too.
+pub(crate) fn list(family: Family, mark: Option<Mark>) -> NetlinkRequest {
+    let mut message = request(GET, family, MessageFlags::NONE);
+    if let Some(mark) = mark {
+        message.be32(MARK, mark.value).be32(MARK_MASK, mark.mask);
+    }
+    message
+}
+
+/// Forgets a connection.
+pub(crate) fn delete(tuple: TcpTuple) -> NetlinkRequest {
+    let mut message = request(DELETE, tuple.family(), MessageFlags::NONE);
+    put_tuple(&mut message, ORIGINAL, tuple); // without one the kernel would forget all
+    message
+}
+
+fn request(kind: u16, family: Family, flags: MessageFlags) -> NetlinkRequest {
+    let number = match family {
+        Family::V4 => 2,
+        Family::V6 => 10,
+    };
+    NetlinkRequest::new(kind, flags, &[number, 0, 0, 0])
+}
+
+fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple) {
+    let ends = [tuple.source, tuple.dest];
+    message.nested(kind, |message| {
+        message.nested(TUPLE_IP, |message| {
+            for ((v4, v6), end) in V4.into_iter().zip(V6).zip(ends) {
+                match end.ip() {
+                    IpAddr::V4(ip) => message.bytes(v4, &ip.octets()),
+                    IpAddr::V6(ip) => message.bytes(v6, &ip.octets()),
+                };
+            }
+        });
+        message.nested(TUPLE_PROTOCOL, |message| {
+            message.u8(PROTOCOL, IPPROTO_TCP);
+            for (kind, end) in PORTS.into_iter().zip(ends) {
+                message.be16(kind, end.port());
+            }
+        });
+    });
+}
+
+/// `None`: it is no TCP connection.
+pub(crate) fn parse(message: &ReceivedMessage<'_>) -> Option<TrackedConnection> {
+    let (_, attributes) = message.header::<HEADER>().ok()?;
+    Some(TrackedConnection {
+        original: tuple(&attributes.find(ORIGINAL)?.nested())?,
+        reply: tuple(&attributes.find(REPLY)?.nested())?,
+        is_closed: state(&attributes).is_some_and(|state| CLOSED.contains(&state)),
+        mark: attributes.find(MARK).and_then(|mark| mark.be32().ok()).unwrap_or_default(),
+    })
+}
+
+fn state(attributes: &Attributes<'_>) -> Option<u8> {
+    attributes.find(PROTOCOL_INFO)?.nested().find(TCP)?.nested().find(TCP_STATE)?.u8().ok()
+}
+
+fn tuple(attributes: &Attributes<'_>) -> Option<TcpTuple> {
+    let (ip, protocol) = (attributes.find(TUPLE_IP)?.nested(), attributes.find(TUPLE_PROTOCOL)?.nested());
+    if protocol.find(PROTOCOL)?.u8().ok()? != IPPROTO_TCP {
+        return None;
+    }
+    let [source, dest] = [0, 1].map(|side: usize| {
+        let v4 = ip.find(*V4.get(side)?).and_then(|ip| ip.array::<4>().ok()).map(IpAddr::from);
+        let v6 = ip.find(*V6.get(side)?).and_then(|ip| ip.array::<16>().ok()).map(IpAddr::from);
+        let port = protocol.find(*PORTS.get(side)?)?.be16().ok()?;
+        Some(SocketAddr::new(v4.or(v6)?, port))
+    });
+    Some(TcpTuple { source: source?, dest: dest? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(source: &str, dest: &str) -> TcpTuple {
+        TcpTuple { source: source.parse().unwrap(), dest: dest.parse().unwrap() }
+    }
+
+    fn sent(mut message: NetlinkRequest) -> (u16, Vec<u8>) {
+        let bytes = message.finish(1, MessageFlags::NONE).unwrap();
+        (u16::from_ne_bytes([bytes[4], bytes[5]]), bytes[16..].to_vec())
+    }
+
+    fn read(payload: &[u8]) -> Option<TrackedConnection> {
+        parse(&ReceivedMessage { kind: NEW, flags: MessageFlags::NONE, sequence: 0, payload })
+    }
+
+    #[test]
+    fn what_is_entered_reads_as_a_connection_that_is_not_translated() {
+        for (source, dest) in [("10.0.0.2:40000", "10.0.0.1:80"), ("[fd00::2]:40000", "[fd00::1]:80")] {
+            for state in [TcpState::Established, TcpState::SynSent, TcpState::LastAck] {
+                let original = tuple(source, dest);
+                let (kind, payload) = sent(insert(original, state, 0x4d52_0000));
+                let found = read(&payload).unwrap();
+                assert_eq!((kind, found.original, found.mark), (NEW, original, 0x4d52_0000));
+                assert!(!found.is_translated() && !found.is_closed && found.has_mark(crate::OUTSIDE));
+            }
+        }
+    }
+
+    /// Without addresses the kernel would forget every connection of the namespace.
+    #[test]
+    fn only_one_connection_is_asked_for_or_forgotten() {
+        let one = tuple("10.0.0.2:40000", "10.0.0.1:80");
+        for (message, expected) in
+            [(delete(one), DELETE), (get(one), GET), (set_mark(one, crate::OUTSIDE), NEW)]
+        {
+            let (kind, payload) = sent(message);
+            let attributes = Attributes::new(&payload[HEADER..]);
+            assert_eq!(kind, expected);
+            assert_eq!(super::tuple(&attributes.find(ORIGINAL).unwrap().nested()), Some(one));
+        }
+    }
+
+    #[test]
+    fn what_is_no_tcp_connection_is_none() {
+        let (_, payload) = sent(insert(tuple("10.0.0.2:1", "10.0.0.1:2"), TcpState::Established, 0));
+        let at = payload.windows(5).position(|bytes| bytes == [5, 0, 1, 0, IPPROTO_TCP]).unwrap();
+        let mut udp = payload.clone();
+        udp[at + 4] = 17;
+        assert_eq!(read(&udp), None);
+        assert_eq!(read(&payload[..20]), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! Connections that are there when a pod is captured.
+
+use conntrack::TcpTuple;
+use sockdiag::TcpSocket;
+
+use crate::pod::PodRulesSpec;
+
+/// Connections of a captured pod that bypass ztunnel until they close, because they are older than its capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutsideConnections {
+    /// How many there are.
+    pub count: usize,
+    /// The first of them, at most [`OutsideConnections::LISTED`], from whoever opened them.
+    pub listed: Vec<TcpTuple>,
+}
+
+impl OutsideConnections {
+    /// That many are listed.
+    pub const LISTED: usize = 20;
+    pub(crate) const NONE: OutsideConnections = OutsideConnections { count: 0, listed: Vec::new() };
+
+    /// Without tracking that can be asked there are none: none could be kept.
+    pub(crate) fn of_this_netns() -> OutsideConnections {
+        let Ok(mut found) = conntrack::outside() else { return OutsideConnections::NONE };
+        found.sort_by_key(|connection| connection.original);
+        let listed = found.iter().take(OutsideConnections::LISTED).map(|connection| connection.original);
+        OutsideConnections { count: found.len(), listed: listed.collect() }
+    }
+}
+
+/// Whether the rules would redirect the connection of a socket if it were opened now.
+pub(crate) fn concerns(wanted: &PodRulesSpec<'_>, socket: &TcpSocket) -> bool {
+    let (proxy, probes) = (wanted.config.proxy, wanted.config.probes);
+    let remote = socket.remote.ip();
+    let is_probe = remote == probes.v4 || remote == probes.v6;
+    !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe
+}

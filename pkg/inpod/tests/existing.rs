@@ -1,0 +1,300 @@
+//! Connections that a pod has when it is captured, by real traffic between two namespaces.
+#![allow(clippy::unwrap_used, reason = "a test: a panic is its failure")]
+
+use std::{
+    fs,
+    io::{ErrorKind, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    process::Command,
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use conntrack::{ConnectionsReport, KeptConnections};
+use inpod::{CaptureReport, PodRulesSpec, capture, release};
+use model::{ExistingConnections, Family};
+use netfilter::{Backend, FirewallOptions};
+use netns::Netns;
+use rules::inpod::{InPodRulesConfig, PodOptions};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+const POD: [&str; 2] = ["10.9.1.2", "fd00:9::2"];
+const PEER: [&str; 2] = ["10.9.1.1", "fd00:9::1"];
+const PORT: u16 = 8080;
+
+/// A namespace with a name, which goes on drop.
+struct Named(PathBuf, Netns);
+
+impl Named {
+    fn new(what: &str) -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let path = PathBuf::from(format!("/run/netns/{what}-{}-{number}", std::process::id()));
+        fs::create_dir_all("/run/netns").unwrap();
+        let netns = Netns::create_named(&path).unwrap();
+        Self(path, netns)
+    }
+
+    fn sh(&self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (program, arguments) = words.split_first().unwrap();
+        let output = self.1.run_in(|| Command::new(program).args(arguments).output()).unwrap().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Answers every byte with the same, on all addresses, for as long as the process lives.
+    fn serve(&self) {
+        let listener = self.1.run_in(|| TcpListener::bind(("::", PORT)).unwrap()).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                thread::spawn(move || {
+                    let mut bytes = [0; 64];
+                    while let Ok(length @ 1..) = stream.read(&mut bytes) {
+                        if stream.write_all(bytes.get(..length).unwrap()).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    fn connect(&self, address: &str) -> Result<TcpStream, ErrorKind> {
+        let at = SocketAddr::new(address.parse().unwrap(), PORT);
+        let stream = self.1.run_in(|| TcpStream::connect_timeout(&at, Duration::from_secs(5))).unwrap();
+        let stream = stream.map_err(|error| error.kind())?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        Ok(stream)
+    }
+}
+
+impl Named {
+    /// From this port, which need not have been free for long.
+    fn connect_from(&self, port: u16, address: &str) -> TcpStream {
+        let at = SocketAddr::new(address.parse().unwrap(), PORT);
+        let connect = || {
+            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+            rustix::net::bind(&socket, &SocketAddr::from(([0, 0, 0, 0], port))).unwrap();
+            rustix::net::connect(&socket, &at).unwrap();
+            TcpStream::from(socket)
+        };
+        self.1.run_in(connect).unwrap()
+    }
+}
+
+/// Ends a connection, and keeps nothing of it.
+fn abort(stream: TcpStream) {
+    sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        drop(Netns::remove(&self.0));
+    }
+}
+
+/// One byte there and back.
+fn exchange(mut stream: &TcpStream) -> Result<(), ErrorKind> {
+    let mut byte = [7];
+    let done = stream.write_all(&byte).and_then(|()| stream.read_exact(&mut byte));
+    done.map_err(|error| error.kind())
+}
+
+/// A pod, and somebody outside of it.
+struct Scene {
+    pod: Named,
+    peer: Named,
+    backend: Backend,
+}
+
+impl Scene {
+    fn new(backend: Backend) -> Scene {
+        let (pod, peer) = (Named::new("pod"), Named::new("peer"));
+        let name = pod.0.file_name().unwrap().to_str().unwrap();
+        peer.sh(&format!("ip link add veth0 type veth peer name eth0 netns {name}"));
+        for (side, device, addresses) in [(&pod, "eth0", POD), (&peer, "veth0", PEER)] {
+            let [v4, v6] = addresses;
+            side.sh("ip link set lo up");
+            side.sh(&format!("ip address add {v4}/24 dev {device}"));
+            side.sh(&format!("ip address add {v6}/64 dev {device} nodad"));
+            side.sh(&format!("ip link set {device} up"));
+            side.serve();
+        }
+        Scene { pod, peer, backend }
+    }
+
+    /// That many of each family in each direction.
+    fn connections(&self, count: usize) -> Vec<TcpStream> {
+        let ways = PEER.map(|to| (&self.pod, to)).into_iter().chain(POD.map(|to| (&self.peer, to)));
+        ways.flat_map(|(from, to)| (0..count).map(move |_| from.connect(to).unwrap())).collect()
+    }
+
+    fn capture(&self, existing: ExistingConnections) -> CaptureReport {
+        let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
+        let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH, existing };
+        capture(&self.pod.1, &wanted, None, &self.options()).unwrap()
+    }
+
+    fn release(&self) {
+        assert!(!release(&self.pod.1, &InPodRulesConfig::default(), &self.options()).unwrap().is_empty());
+    }
+
+    fn options(&self) -> FirewallOptions {
+        FirewallOptions { forced: Some(self.backend), ..FirewallOptions::default() }
+    }
+
+    /// Nobody listens where new connections are redirected to.
+    fn assert_redirected(&self) {
+        for (from, to) in PEER.map(|to| (&self.pod, to)).into_iter().chain(POD.map(|to| (&self.peer, to))) {
+            assert_eq!(from.connect(to).unwrap_err(), ErrorKind::ConnectionRefused, "{to}");
+        }
+    }
+
+    fn outside(&self) -> usize {
+        self.pod.1.run_in(|| conntrack::outside().unwrap().len()).unwrap()
+    }
+}
+
+/// Ends what runs beside a test, also when the test fails.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn kept(count: usize) -> Option<ConnectionsReport> {
+    Some(ConnectionsReport::Kept(KeptConnections { kept: count, ..KeptConnections::default() }))
+}
+
+fn on_both_backends(test: impl Fn(Scene)) {
+    for backend in [Backend::Nft, Backend::Legacy] {
+        test(Scene::new(backend));
+    }
+}
+
+#[test]
+fn connections_survive_capture_release_and_capture_and_new_ones_are_redirected() {
+    on_both_backends(|scene| {
+        let mut streams = scene.connections(25);
+        let (idle, busy) = streams.split_at(50);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _end = EndOnDrop(&is_over);
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    busy.iter().for_each(|stream| exchange(stream).unwrap());
+                }
+            });
+            for _ in 0..2 {
+                assert_eq!(scene.capture(ExistingConnections::Keep).connections, kept(100));
+                scene.assert_redirected();
+                idle.iter().for_each(|stream| exchange(stream).unwrap());
+                assert_eq!(scene.outside(), 100);
+                scene.release();
+                idle.iter().for_each(|stream| exchange(stream).unwrap());
+            }
+        });
+        assert_eq!(scene.capture(ExistingConnections::Keep).connections, kept(100));
+        assert_eq!(scene.capture(ExistingConnections::Keep).connections, None, "nothing changed");
+        streams.truncate(60);
+        drop(streams.drain(..20));
+        let deadline = Instant::now() + Duration::from_secs(5); // for the servers to close their ends
+        while scene.outside() != 40 {
+            assert!(Instant::now() < deadline, "{}", scene.outside());
+            thread::yield_now();
+        }
+        streams.iter().for_each(|stream| exchange(stream).unwrap());
+    });
+}
+
+#[test]
+fn none_that_opens_or_closes_meanwhile_breaks() {
+    on_both_backends(|scene| {
+        let held = scene.connections(5);
+        let (is_over, opened) = (AtomicBool::new(false), AtomicU32::new(0));
+        thread::scope(|scope| {
+            let _end = EndOnDrop(&is_over);
+            let ways = PEER.map(|to| (&scene.pod, to)).into_iter().chain(POD.map(|to| (&scene.peer, to)));
+            for (from, to) in ways {
+                let (is_over, opened) = (&is_over, &opened);
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        match from.connect(to) {
+                            Ok(stream) => (0..3).for_each(|_| exchange(&stream).unwrap()),
+                            Err(refused) => assert_eq!(refused, ErrorKind::ConnectionRefused),
+                        }
+                        opened.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for round in 1..=5 {
+                let before = opened.load(Ordering::Relaxed);
+                let deadline = Instant::now() + Duration::from_secs(10);
+                while opened.load(Ordering::Relaxed) < before + 20 {
+                    assert!(Instant::now() < deadline, "connections break");
+                    thread::yield_now();
+                }
+                let report = scene.capture(ExistingConnections::Keep).connections;
+                let Some(ConnectionsReport::Kept(kept)) = report else { panic!("{report:?}") };
+                assert!(kept.refused.is_none() && kept.kept >= held.len(), "{round}: {kept:?}");
+                scene.assert_redirected();
+                held.iter().for_each(|stream| exchange(stream).unwrap());
+                scene.release();
+            }
+        });
+        scene.capture(ExistingConnections::Keep);
+        assert_eq!(scene.outside(), held.len(), "none is left of those that were closed");
+    });
+}
+
+/// Of a connection that was redirected when the pod left, the kernel keeps an entry, which leads to a socket that is gone.
+#[test]
+fn a_connection_with_the_addresses_of_one_that_was_redirected_survives() {
+    on_both_backends(|scene| {
+        scene.capture(ExistingConnections::Keep);
+        let proxies = [("127.0.0.1", 15001), (POD[0], 15006)];
+        let proxies = proxies.map(|at| scene.pod.1.run_in(|| TcpListener::bind(at).unwrap()).unwrap());
+        let pair = || [scene.pod.connect_from(40001, PEER[0]), scene.peer.connect_from(40002, POD[0])];
+        let redirected = pair();
+        let accepted = proxies.map(|proxy| proxy.accept().unwrap().0);
+        scene.release();
+        redirected.into_iter().chain(accepted).for_each(abort);
+        let streams = pair();
+        streams.iter().for_each(|stream| exchange(stream).unwrap());
+        assert_eq!(scene.capture(ExistingConnections::Keep).connections, kept(2));
+        streams.iter().for_each(|stream| exchange(stream).unwrap());
+    });
+}
+
+#[test]
+fn on_demand_they_are_closed_at_once() {
+    on_both_backends(|scene| {
+        let streams = scene.connections(5);
+        assert_eq!(scene.capture(ExistingConnections::Reset).connections, Some(ConnectionsReport::Reset(20)));
+        for stream in &streams {
+            let error = (&*stream).read(&mut [0]).unwrap_err().kind();
+            assert!(matches!(error, ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset), "{error}");
+        }
+        scene.assert_redirected();
+        assert_eq!(scene.outside(), 0);
+    });
+}
+
+#[test]
+fn connections_within_the_pod_are_nobodys_business() {
+    on_both_backends(|scene| {
+        let within = [("127.0.0.1"), ("::1"), POD[0], POD[1]].map(|to| scene.pod.connect(to).unwrap());
+        assert_eq!(scene.capture(ExistingConnections::Keep).connections, kept(0));
+        within.iter().for_each(|stream| exchange(stream).unwrap());
+        scene.release();
+        assert_eq!(scene.capture(ExistingConnections::Reset).connections, None);
+        within.iter().for_each(|stream| exchange(stream).unwrap());
+    });
+}

@@ -1,0 +1,62 @@
+//! What becomes of connections that a pod has when it joins the mesh.
+
+use std::{fmt, str::FromStr};
+
+/// What becomes of a pod's TCP connections that are there when its traffic is redirected for the first time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExistingConnections {
+    /// They go on past the proxy until they close.
+    #[default]
+    Keep,
+    /// They are closed, so that nothing of the pod stays outside the mesh.
+    Reset,
+}
+
+impl ExistingConnections {
+    /// As a user writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ExistingConnections::Keep => "keep",
+            ExistingConnections::Reset => "reset",
+        }
+    }
+}
+
+impl fmt::Display for ExistingConnections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The text is neither `keep` nor `reset`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not one of: keep, reset")]
+pub struct UnknownExistingConnections(pub String);
+
+impl FromStr for ExistingConnections {
+    type Err = UnknownExistingConnections;
+
+    fn from_str(text: &str) -> Result<ExistingConnections, UnknownExistingConnections> {
+        match text {
+            "keep" => Ok(ExistingConnections::Keep),
+            "reset" => Ok(ExistingConnections::Reset),
+            _ => Err(UnknownExistingConnections(text.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written_and_nothing_else_is() {
+        for one in [ExistingConnections::Keep, ExistingConnections::Reset] {
+            assert_eq!(one.to_string().parse(), Ok(one));
+        }
+        for text in ["", "Keep", "close", " reset"] {
+            assert_eq!(text.parse::<ExistingConnections>().unwrap_err().0, text);
+        }
+    }
+}

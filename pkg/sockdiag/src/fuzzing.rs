@@ -1,0 +1,11 @@
+//! Entrances for fuzz targets.
+
+use netlink::ReceivedMessage;
+
+use crate::TcpSocket;
+
+/// Reads one message about a socket.
+#[must_use]
+pub fn socket(message: &ReceivedMessage<'_>) -> Option<TcpSocket> {
+    TcpSocket::parse(message)
+}

@@ -1,0 +1,109 @@
+//! TCP sockets of a network namespace, as the kernel knows them (`NETLINK_SOCK_DIAG`): who is connected to whom, who listens,
+//! whose a socket is, and the end of a connection.
+//!
+//! Everything acts on the network namespace of the calling thread. Listing needs no capability; marks are shown, and sockets
+//! closed, only with `CAP_NET_ADMIN` in the namespace.
+//!
+//! Sources: the kernel's `include/uapi/linux/inet_diag.h`, `net/ipv4/inet_diag.c` and `net/ipv4/tcp_diag.c`.
+
+#[doc(hidden)]
+pub mod fuzzing;
+mod message;
+mod socket;
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use message::{AF_INET, AF_INET6, BY_FAMILY, DESTROY, DiagRequest};
+use netlink::{Errno, Error, ListBounds, NetlinkProtocol, Socket};
+
+pub use socket::{TcpSocket, TcpState};
+
+/// More sockets than fit are not read; one takes about 150 bytes.
+const MAX_BYTES: usize = 16 << 20;
+
+/// Sockets that are connected, or on the way, and those that listen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TcpSockets {
+    /// Those with a peer, apart from those whose connection is over (`TIME_WAIT`).
+    pub connected: Vec<TcpSocket>,
+    /// Where the others listen.
+    pub listeners: Vec<SocketAddr>,
+    /// There are more, which were not read (more than 16 MiB of a family).
+    pub is_truncated: bool,
+}
+
+impl TcpSockets {
+    /// Those of the calling thread's namespace, of both families. A socket of IPv6 that is connected over IPv4 has addresses of
+    /// IPv4.
+    ///
+    /// # Errors
+    /// The kernel does not answer, such as one without `inet_diag`. One without IPv6 has no sockets of it.
+    pub fn of_this_netns() -> Result<TcpSockets, Error> {
+        let mut sockets = TcpSockets::default();
+        for family in [AF_INET, AF_INET6] {
+            let request = DiagRequest::list(family, TcpState::LIVE).message(BY_FAMILY);
+            let socket = Socket::open(NetlinkProtocol::Sockets)?.bounded(ListBounds::POD);
+            let (replies, is_complete) = match socket.head(&request, MAX_BYTES) {
+                Err(error) if family == AF_INET6 && error.errno() == Some(Errno::NOENT) => continue,
+                listed => listed?,
+            };
+            sockets.is_truncated |= !is_complete;
+            for socket in replies.iter().filter_map(|reply| TcpSocket::parse(&reply)) {
+                match socket.state {
+                    TcpState::Listen => sockets.listeners.push(socket.local),
+                    _ => sockets.connected.push(socket),
+                }
+            }
+        }
+        Ok(sockets)
+    }
+
+    /// Those that are connected, by what tells a connection from all others of the namespace. Of a connection within it, the
+    /// two sockets have different keys.
+    #[must_use]
+    pub fn by_addresses(&self) -> BTreeMap<(SocketAddr, SocketAddr), &TcpSocket> {
+        self.connected.iter().map(|socket| ((socket.local, socket.remote), socket)).collect()
+    }
+}
+
+/// The user who made the socket at `theirs`, which is connected to `ours`; `None`: no process holds it any more.
+///
+/// # Errors
+/// The kernel does not answer, such as one without `inet_diag`.
+pub fn user_of(theirs: SocketAddr, ours: SocketAddr) -> Result<Option<u32>, Error> {
+    let mut socket = Socket::open(NetlinkProtocol::Sockets)?;
+    let replies = socket.get(DiagRequest::one(theirs, ours).message(BY_FAMILY))?;
+    let found = replies.iter().find_map(|reply| TcpSocket::parse(&reply));
+    Ok(found.filter(|socket| is_held(socket, theirs, ours)).map(|socket| socket.user))
+}
+
+/// Without a connection of these ends the kernel answers with a listener at the port. Of a socket without a process it says that
+/// it is root's; its inode is 0 then.
+fn is_held(socket: &TcpSocket, theirs: SocketAddr, ours: SocketAddr) -> bool {
+    let is = |found: SocketAddr, asked: SocketAddr| {
+        (found.ip(), found.port()) == (asked.ip().to_canonical(), asked.port())
+    };
+    socket.state.can_be_held() && is(socket.local, theirs) && is(socket.remote, ours) && socket.inode != 0
+}
+
+/// Closes a connection: its peer gets a reset, its process the error `ECONNABORTED`. False: it was gone.
+///
+/// # Errors
+/// The kernel refuses, such as one without `CONFIG_INET_DIAG_DESTROY` (`EOPNOTSUPP`).
+pub fn destroy(handle: &mut Socket, socket: &TcpSocket) -> Result<bool, Error> {
+    match handle.request(DiagRequest::exactly(socket).message(DESTROY)) {
+        Err(error) if error.errno() == Some(Errno::NOENT) => Ok(false),
+        done => done.map(|()| true),
+    }
+}
+
+/// A handle for [`destroy`], on the calling thread's namespace.
+///
+/// # Errors
+/// The kernel does not give one.
+pub fn handle() -> Result<Socket, Error> {
+    Socket::open(NetlinkProtocol::Sockets)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! What is asked: `struct inet_diag_req_v2`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use netlink::{MessageFlags, NetlinkRequest};
+
+use crate::{TcpSocket, TcpState};
+
+/// `SOCK_DIAG_BY_FAMILY`.
+pub(crate) const BY_FAMILY: u16 = 20;
+/// `SOCK_DESTROY`.
+pub(crate) const DESTROY: u16 = 21;
+pub(crate) const AF_INET: u8 = 2;
+pub(crate) const AF_INET6: u8 = 10;
+const IPPROTO_TCP: u8 = 6;
+/// `INET_DIAG_NOCOOKIE`, twice: whichever socket it is.
+const NO_COOKIE: [u8; 8] = [0xff; 8];
+/// Size of `struct inet_diag_sockid`: ports and addresses of both ends, interface, cookie.
+pub(crate) const ID: usize = 48;
+
+/// A question about sockets.
+pub(crate) struct DiagRequest {
+    family: u8,
+    states: u32,
+    id: [u8; ID],
+}
+
+impl DiagRequest {
+    /// All sockets of a family that are in one of these states.
+    pub(crate) fn list(family: u8, states: &[TcpState]) -> DiagRequest {
+        let states = states.iter().fold(0, |mask, state| mask | 1 << state.number());
+        DiagRequest { family, states, id: [0; ID] }
+    }
+
+    /// The socket with this end, connected to that one, in any state. Without one, a listener at the port.
+    pub(crate) fn one(local: SocketAddr, remote: SocketAddr) -> DiagRequest {
+        let mut id = [0; ID];
+        let ports = [local, remote].into_iter().flat_map(|end| end.port().to_be_bytes());
+        let addresses = [local, remote].into_iter().flat_map(|end| padded(end.ip()));
+        let any = [0; 4].into_iter().chain(NO_COOKIE); // interface, and cookie
+        id.iter_mut().zip(ports.chain(addresses).chain(any)).for_each(|(to, from)| *to = from);
+        let family = if local.ip().to_canonical().is_ipv4() { AF_INET } else { AF_INET6 };
+        DiagRequest { family, states: u32::MAX, id }
+    }
+
+    /// A socket that was listed, and no other one that has taken its addresses meanwhile.
+    pub(crate) fn exactly(socket: &TcpSocket) -> DiagRequest {
+        DiagRequest { family: socket.family, states: u32::MAX, id: socket.id }
+    }
+
+    pub(crate) fn message(&self, kind: u16) -> NetlinkRequest {
+        let mut bytes = vec![self.family, IPPROTO_TCP, 0, 0];
+        bytes.extend_from_slice(&self.states.to_ne_bytes());
+        bytes.extend_from_slice(&self.id);
+        NetlinkRequest::new(kind, MessageFlags::NONE, &bytes)
+    }
+}
+
+fn padded(ip: IpAddr) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => bytes.iter_mut().zip(ip.octets()).for_each(|(to, from)| *to = from),
+        IpAddr::V6(ip) => bytes = ip.octets(),
+    }
+    bytes
+}

@@ -1,0 +1,95 @@
+//! Against the kernel, each test in a network namespace of its own.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+use std::{
+    io::{ErrorKind, Read as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    process::Command,
+};
+
+use netns::Netns;
+use sockdiag::{TcpSockets, TcpState};
+
+/// Runs a test inside a new netns with a loopback. Where we may not make one it is skipped, with the reason on stderr; CI must
+/// be able to.
+fn in_fresh_netns(test: impl FnOnce() + Send) {
+    let netns = match Netns::create() {
+        Ok(netns) => netns,
+        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let with_loopback = || {
+        assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+        test();
+    };
+    netns.run_in(with_loopback).unwrap();
+}
+
+fn connection(listener: &TcpListener, address: &str) -> (TcpStream, TcpStream) {
+    let port = listener.local_addr().unwrap().port();
+    let client = TcpStream::connect(format!("{address}:{port}")).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+fn ends(stream: &TcpStream) -> (SocketAddr, SocketAddr) {
+    let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+    (plain(stream.local_addr().unwrap()), plain(stream.peer_addr().unwrap()))
+}
+
+#[test]
+fn connections_of_both_families_are_listed_and_those_that_are_over_are_not() {
+    in_fresh_netns(|| {
+        assert_eq!(TcpSockets::of_this_netns().unwrap(), TcpSockets::default());
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        let streams: Vec<_> = ["127.0.0.1", "[::1]"].map(|address| connection(&listener, address)).into();
+        let over = connection(&listener, "[::1]");
+        drop(over.0);
+        drop(over.1);
+        let sockets = TcpSockets::of_this_netns().unwrap();
+        let found = sockets.by_addresses();
+        assert_eq!(
+            (found.len(), sockets.connected.len(), sockets.is_truncated),
+            (4, 4, false),
+            "{sockets:?}"
+        );
+        for stream in streams.iter().flat_map(|(client, server)| [client, server]) {
+            let socket = found[&ends(stream)];
+            assert_eq!((socket.state, socket.is_local()), (TcpState::Established, true));
+        }
+        assert_eq!(sockets.listeners, [listener.local_addr().unwrap()]);
+    });
+}
+
+#[test]
+fn the_user_of_a_socket_is_known_while_a_process_holds_it() {
+    in_fresh_netns(|| {
+        let us = rustix::process::getuid().as_raw();
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        for address in ["127.0.0.1", "[::1]"] {
+            let (client, server) = connection(&listener, address);
+            let (theirs, ours) = (server.peer_addr().unwrap(), server.local_addr().unwrap());
+            assert_eq!(sockdiag::user_of(theirs, ours).unwrap(), Some(us), "{address}");
+            drop(client);
+            assert_eq!(sockdiag::user_of(theirs, ours).unwrap(), None, "{address}: nobody holds it");
+        }
+    });
+}
+
+#[test]
+fn a_connection_is_closed_for_both_sides_and_no_other_one() {
+    in_fresh_netns(|| {
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        for address in ["127.0.0.1", "[::1]"] {
+            let (mut client, mut server) = connection(&listener, address);
+            let (other, _others) = connection(&listener, address);
+            let sockets = TcpSockets::of_this_netns().unwrap();
+            let socket = sockets.by_addresses()[&ends(&client)].clone();
+            let mut handle = sockdiag::handle().unwrap();
+            assert!(sockdiag::destroy(&mut handle, &socket).unwrap());
+            assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionAborted);
+            assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+            assert!(!sockdiag::destroy(&mut handle, &socket).unwrap(), "gone");
+            assert!(TcpSockets::of_this_netns().unwrap().by_addresses().contains_key(&ends(&other)));
+        }
+    });
+}
