@@ -204,9 +204,10 @@ impl fmt::Display for KeptConnections {
     }
 }
 
-/// It was led to a socket of this namespace that is gone, a proxy's: what has its addresses now is another connection.
+/// The entry is of an earlier connection with the same addresses: of one that was closed, or was led to a socket of this
+/// namespace that is gone, a proxy's.
 fn is_dead(found: &TrackedConnection, live: &BTreeMap<Ends, &TcpSocket>) -> bool {
     let TcpTuple { source, dest } = found.reply;
-    let is_here = source.ip().is_loopback() || live.keys().any(|(local, _)| local.ip() == source.ip());
-    found.is_translated() && is_here && !live.contains_key(&(source, dest))
+    let is_here = || source.ip().is_loopback() || live.keys().any(|(local, _)| local.ip() == source.ip());
+    found.is_closed || (found.is_translated() && !live.contains_key(&(source, dest)) && is_here())
 }
