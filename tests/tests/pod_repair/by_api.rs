@@ -198,3 +198,33 @@ fn a_successor_of_the_same_name_is_not_deleted() {
         node.0.api.admin().request("DELETE", &node.path("web"), Some(&now));
     }
 }
+
+/// Attempts that fail are counted and repeated, and of a pod that was replaced meanwhile the successor stays as it is.
+#[test]
+fn an_api_server_that_goes_away_meanwhile_delays_repairs_and_loses_none() {
+    let Some(node) = RepairNode::start("repair-outage", &label_rights(), "REPAIR_LABEL_PODS") else { return };
+    let names: Vec<String> = (0..30).map(|number| format!("p{number}")).collect();
+    for name in &names {
+        node.broken(name);
+    }
+    let mut daemon = node.0.daemon();
+    daemon.wait_for("some are labelled", |daemon| repairs(daemon, "label", "success") >= 3.0);
+    node.0.cut_off("REJECT --reject-with tcp-reset");
+    node.0.node.netns().sh("ss --kill --tcp state established dport = :6443");
+    daemon.wait_for("attempts fail", |daemon| repairs(daemon, "label", "fail") >= 3.0);
+    let waiting: Vec<&String> = names.iter().filter(|name| label_of(&node, name).is_null()).collect();
+    let (gone, replaced) = (waiting[waiting.len() - 1], waiting[waiting.len() - 2]);
+    for name in [gone, replaced] {
+        node.0.api.admin().delete(&node.path(name));
+    }
+    node.create(replaced, |_| {});
+    let before = node.version(replaced);
+    node.0.connect();
+    for name in names.iter().filter(|name| ![gone, replaced].contains(name)) {
+        eventually(&format!("{name} is labelled"), || label_of(&node, name) == json!("true"));
+    }
+    assert_eq!(node.version(replaced), before, "a healthy successor");
+    let labelled = repairs(&daemon, "label", "success");
+    assert!((28.0..=30.0).contains(&labelled), "each once: {labelled}");
+    assert_allowed(&daemon);
+}
