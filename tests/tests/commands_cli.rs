@@ -11,7 +11,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use report::{CaptureState, DifferenceKind, PlanStep, StateDifference, StateReport, Unobserved};
+use report::{CaptureState, DifferenceKind, PlanStep, StateDifference, StatePart, StateReport, Unobserved};
 use serde_json::Value;
 
 use stage::{Stage, bypassing, document, full, pod};
@@ -108,7 +108,7 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
     assert_eq!(stage.said(0, &["verify"]), "The kernel and the files are as they should be.\n");
     assert_eq!(stage.json(0, &["verify"])["equal"], true);
     let mut blind = document();
-    blind.seen.blind = vec![Unobserved { what: "the firewall".into(), why: "no iptables-save".into() }];
+    blind.seen.blind = vec![Unobserved::new(StatePart::Firewall, "no iptables-save")];
     stage.set(blind.clone());
     assert!(stage.said(2, &["verify"]).contains("Not known: The firewall: no iptables-save."));
     let what = "ip -4 rule priority 100 lookup 100".into();

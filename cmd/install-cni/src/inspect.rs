@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use daemon_settings::DaemonSettings;
-use report::{Explanation, SCHEMA, StateReport, Unobserved};
+use report::{Explanation, SCHEMA, StatePart, StateReport, Unobserved};
 
 use crate::standalone;
 
@@ -81,7 +81,7 @@ fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateRe
     let error = anyhow::Error::new(error);
     let why = crate::in_words(&error);
     let mut state = standalone::state(settings).context(error)?;
-    state.seen.blind.push(Unobserved { what: "the agent's own view".to_owned(), why });
+    state.seen.blind.push(Unobserved::new(StatePart::Agent, why));
     Ok(state)
 }
 

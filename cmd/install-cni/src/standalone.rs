@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
 use node_status::SidecarNodeInspector;
-use report::{NetworkState, NodeState, Observer, Provenance, StateReport, Unobserved};
+use report::{NetworkState, NodeState, Observer, Provenance, StatePart, StateReport, Unobserved};
 
 use crate::{
     ambient::open_node,
@@ -44,7 +44,7 @@ pub(crate) fn state(settings: &DaemonSettings) -> Result<StateReport> {
     node_status::add_failures(&records, &mut state.pods);
     state.seen.by = Observer::Command;
     if is_ambient || !is_recorded {
-        state.seen.blind.push(Unobserved { what: "what is wanted by now".to_owned(), why });
+        state.seen.blind.push(Unobserved::new(StatePart::Desired, why));
     }
     state.health.clear();
     judge_files(settings, &mut state);
@@ -63,7 +63,7 @@ fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
     }
     state.installation.clear();
     let why = format!("{} is not there, so this is not the agent's container", directory.display());
-    state.seen.blind.push(Unobserved { what: "the files of the installation".to_owned(), why });
+    state.seen.blind.push(Unobserved::new(StatePart::Installation, why));
 }
 
 fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
@@ -71,7 +71,7 @@ fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
         Ok(node) => node_status::look_alone(&ambient.agent, node.as_ref(), last),
         Err(error) => {
             let mut state = last.unwrap_or_else(state_collector::empty);
-            let blind = Unobserved { what: "the node's network".to_owned(), why: format!("{error:#}") };
+            let blind = Unobserved::new(StatePart::Network, format!("{error:#}"));
             state.seen = Provenance {
                 at: wire::rfc3339(std::time::SystemTime::now()),
                 blind: vec![blind],
@@ -86,7 +86,7 @@ fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
 fn told(last: StateReport) -> StateReport {
     let why = "the command was called without the agent's settings (ambient-enabled), so it has not looked"
         .to_owned();
-    let blind = vec![Unobserved { what: "the kernel".to_owned(), why }];
+    let blind = vec![Unobserved::new(StatePart::Network, why)];
     let node = NodeState { started: None, ..last.node };
     let seen = Provenance { at: wire::rfc3339(std::time::SystemTime::now()), blind, ..Provenance::default() };
     StateReport { seen, node, network: NetworkState::default(), plan: Vec::new(), ..last }

@@ -14,12 +14,12 @@ use planner::node::{ObservedState, ZtunnelFallback, ZtunnelSlot};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
     Comparison, FirewallRule, KernelView, NetworkState, NodeState, Observer, PodState, RedirectionMode,
-    StateReport, SysctlState, Unobserved, ZtunnelView,
+    StatePart, StateReport, SysctlState, Unobserved, ZtunnelView,
 };
 use rules::SavedTables;
 
 use crate::{
-    blind_to, inpod, node,
+    inpod, node,
     pods::{NodeNetwork as NodeView, on_node},
     sidecar::{self, SIDECAR},
 };
@@ -55,7 +55,7 @@ pub(super) fn look(settings: &AgentSettings, at: Option<&Netns>, last: Option<St
             let own = pod.ips.iter().find_map(|ip| found.by_address.get(ip)).cloned();
             look_at(settings, &state.node, &state.network, own, pod);
         }),
-        Err(error) => blind_to(&mut blind, "the network namespaces of pods", &error),
+        Err(error) => blind.push(Unobserved::new(StatePart::PodNamespaces, error)),
     }
     state.seen = report::Provenance {
         at: wire::rfc3339(now),
@@ -85,7 +85,7 @@ impl NodeObservation {
     fn failed(why: String) -> NodeObservation {
         NodeObservation {
             network: NetworkState::default(),
-            blind: vec![Unobserved { what: "the node's network".to_owned(), why }],
+            blind: vec![Unobserved::new(StatePart::Network, why)],
             active: None,
         }
     }
@@ -101,7 +101,7 @@ fn observe(settings: &AgentSettings, way: Option<RedirectionMode>) -> NodeObserv
             Ok(observed) => {
                 let sysctls = sysctls(&observed);
                 active = Some(node::active(settings, &observed).map(ZtunnelSlot::number));
-                let look = node::KernelLook { observed: Some(observed), troubles: Vec::new() };
+                let look = node::KernelLook { observed: Some(observed), blind: Vec::new() };
                 node::show(settings, None, look, &mut state, &mut blind);
                 state.network.sysctls.observed = Some(sysctls);
             }

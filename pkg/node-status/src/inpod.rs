@@ -10,12 +10,11 @@ use planner::node::MemberAddresses;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
     Comparison, DifferenceKind, KernelView, NetnsRef, NetworkState, OutsideView, PlanStep, PodState,
-    StateDifference, StateReport, Unobserved,
+    StateDifference, StatePart, StateReport, Unobserved,
 };
 use rules::ChainSet;
 
 use crate::{
-    blind_to,
     firewall::{as_seen, firewall, rule},
     node::{members, number},
 };
@@ -38,15 +37,15 @@ pub(super) fn show(
         NodeProbes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone(), &settings.journal);
     let mut probes = match opened {
         Ok(probes) => probes,
-        Err(error) => return blind_to(blind, "the node's probes", &error),
+        Err(error) => return blind.push(Unobserved::new(StatePart::Network, error)),
     };
     match probes.members() {
         Ok(seen) => state.network.ipsets = members(wanted, seen.into_iter(), |family| set(family).to_owned()),
-        Err(error) => blind_to(blind, "the sets of probed pods", &error),
+        Err(error) => blind.push(Unobserved::new(StatePart::Ipsets, error)),
     }
     match show_firewall(probes.rules(), chosen) {
         Ok(shown) => state.network.firewall = shown,
-        Err(error) => blind_to(blind, "the node's firewall", &error),
+        Err(error) => blind.push(Unobserved::new(StatePart::Firewall, error)),
     }
 }
 

@@ -167,11 +167,6 @@ fn chosen(settings: &AgentSettings) -> &'static str {
     }
 }
 
-/// Notes what could not be observed.
-fn blind_to(blind: &mut Vec<Unobserved>, what: &str, why: &dyn std::fmt::Display) {
-    blind.push(Unobserved { what: what.to_owned(), why: why.to_string() });
-}
-
 /// The pods of a node whose agent takes no part in ambient mode: what the plugin noted of its ADDs, and what the kernel
 /// shows of those with a sidecar. Remembers what it saw, so that looking again is cheap.
 #[derive(Debug)]

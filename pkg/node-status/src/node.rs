@@ -13,12 +13,11 @@ use planner::node::{
 };
 use report::{
     Comparison, DifferenceKind, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember,
-    StateDifference, StateReport, SysctlState, Unobserved,
+    StateDifference, StatePart, StateReport, SysctlState, Unobserved,
 };
 use rules::{ChainSet, RuleSet, SavedTables, SeenLine};
 
 use crate::{
-    blind_to,
     firewall::{ShownRule, as_seen, firewall, rule},
     steps,
 };
@@ -33,7 +32,7 @@ pub(super) fn active(settings: &AgentSettings, observed: &ObservedState) -> Opti
 pub(super) struct KernelLook {
     pub(super) observed: Option<ObservedState>,
     /// What could not be observed.
-    pub(super) troubles: Vec<(&'static str, String)>,
+    pub(super) blind: Vec<Unobserved>,
 }
 
 /// Looks at everything, in the calling thread's namespace, and changes nothing.
@@ -42,14 +41,14 @@ pub(super) fn look(settings: &AgentSettings, desired: Option<&DesiredState>) -> 
     let observed =
         open_path(settings).and_then(|mut path| path.observe_network().map(|observed| (path, observed)));
     match observed {
-        Err(error) => look.troubles.push(("the node's network", error.to_string())),
+        Err(error) => look.blind.push(Unobserved::new(StatePart::Network, error)),
         Ok((mut path, mut observed)) => {
             if let Err(error) = path.observe_firewall(&mut observed) {
-                look.troubles.push(("the node's firewall", error.to_string()));
+                look.blind.push(Unobserved::new(StatePart::Firewall, error));
             }
             let slots = desired.map_or([None, None], |desired| desired.slots.clone());
             if let Err(error) = path.observe_slots(&mut observed, &slots) {
-                look.troubles.push(("ztunnel's network namespace", error.to_string()));
+                look.blind.push(Unobserved::new(StatePart::ZtunnelNamespace, error));
             }
             look.observed = Some(observed);
         }
@@ -65,8 +64,8 @@ pub(super) fn show(
     state: &mut StateReport,
     blind: &mut Vec<Unobserved>,
 ) {
-    look.troubles.iter().for_each(|(what, why)| blind_to(blind, what, why));
-    let complete = look.troubles.is_empty();
+    let complete = look.blind.is_empty();
+    blind.extend(look.blind);
     let Some(observed) = look.observed else { return };
     let nothing = DesiredState::default();
     let want = wanted(&settings.node, desired.unwrap_or(&nothing), &observed);

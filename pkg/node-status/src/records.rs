@@ -13,7 +13,7 @@ use planner::{
     reason::{ALL_ENROLLED, ALL_SKIPPED},
 };
 use pod_status::{Evidence, RulesEvidence};
-use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, Unobserved};
+use report::{CaptureState, KernelView, PodState, RedirectionMode, StatePart, StateReason, Unobserved};
 use wire::{NetnsFile, PodRecord};
 
 use crate::sidecar::{self, NetnsPaths, SIDECAR};
@@ -41,20 +41,20 @@ pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
 /// A pod that has a network namespace and no record started before the plugin was there, or was one of another version's.
 fn unrecorded(records: &[PodRecord], places: &NetnsPaths) -> Option<Unobserved> {
     let netns_directory = &places.netns_directory;
-    let what = "pods that started before this plugin was there".to_owned();
+    let unrecorded = |why: String| Unobserved::new(StatePart::UnrecordedPods, why);
     if places.are_unknown() {
         let why = format!(
             "{} is not there, so they cannot be distinguished from the others",
             netns_directory.display()
         );
-        return Some(Unobserved { what, why });
+        return Some(unrecorded(why));
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
     let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
     let ids: BTreeSet<_> = records.iter().filter_map(|record| record.netns_file.as_ref()).map(id).collect();
     let found = match places.namespaces() {
         Ok(found) => found,
-        Err(error) => return Some(Unobserved { what, why: error.to_string() }),
+        Err(error) => return Some(unrecorded(error.to_string())),
     };
     let is_known = |(path, netns): &(PathBuf, Netns)| {
         ids.contains(&netns.id()) || name(path).is_some_and(|name| known.contains(&name))
@@ -65,7 +65,7 @@ fn unrecorded(records: &[PodRecord], places: &NetnsPaths) -> Option<Unobserved> 
          API server could tell",
         places.used().display()
     );
-    (number > 0).then_some(Unobserved { what, why })
+    (number > 0).then(|| unrecorded(why))
 }
 
 /// The pods of a node whose agent takes no part in ambient mode, by what the plugin noted, compared with the kernel.

@@ -24,7 +24,7 @@ pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelV
 pub use pod_status::{CaptureState, RedirectionMode};
 pub use state::{
     ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, NodeState, Observer, PartHealth, PlanStep,
-    Provenance, SCHEMA, StateReport, Unobserved, ZtunnelState,
+    Provenance, SCHEMA, StatePart, StateReport, Unobserved, ZtunnelState,
 };
 pub use text::clean;
 pub use yaml::to_yaml;

@@ -1,6 +1,6 @@
 //! The document.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use model::PodUid;
 use pod_status::RedirectionMode;
@@ -71,10 +71,62 @@ pub enum Observer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unobserved {
-    /// What.
+    /// What, for programs.
+    #[serde(default)]
+    pub part: StatePart,
+    /// What, in words.
     pub what: String,
     /// Why, in a sentence.
     pub why: String,
+}
+
+impl Unobserved {
+    /// In the part's usual words.
+    #[must_use]
+    pub fn new(part: StatePart, why: impl fmt::Display) -> Unobserved {
+        Unobserved { part, what: part.words().to_owned(), why: why.to_string() }
+    }
+}
+
+/// A part of the state that is observed by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StatePart {
+    /// What only the agent knows.
+    Agent,
+    /// What is wanted by now.
+    Desired,
+    /// The files of the installation.
+    Installation,
+    /// Everything about the node's network.
+    #[default]
+    Network,
+    /// The node's firewall rules.
+    Firewall,
+    /// The node's sets of addresses.
+    Ipsets,
+    /// The network namespace of a ztunnel.
+    ZtunnelNamespace,
+    /// The network namespaces of pods.
+    PodNamespaces,
+    /// Pods without a record of an ADD.
+    UnrecordedPods,
+}
+
+impl StatePart {
+    fn words(self) -> &'static str {
+        match self {
+            StatePart::Agent => "the agent's own view",
+            StatePart::Desired => "what is wanted by now",
+            StatePart::Installation => "the files of the installation",
+            StatePart::Network => "the node's network",
+            StatePart::Firewall => "the node's firewall",
+            StatePart::Ipsets => "the sets of probed pods",
+            StatePart::ZtunnelNamespace => "ztunnel's network namespace",
+            StatePart::PodNamespaces => "the network namespaces of pods",
+            StatePart::UnrecordedPods => "pods that started before this plugin was there",
+        }
+    }
 }
 
 /// The node.

@@ -10,7 +10,7 @@ use pod_status::CaptureState;
 use crate::{
     compare::DifferenceKind,
     pod::PodState,
-    state::{Observer, StateReport},
+    state::{Observer, StatePart, StateReport, Unobserved},
     text::{clause, clean, count, sentence},
 };
 use layout::{Cell, Colour, table};
@@ -176,15 +176,32 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
     let mut all: Vec<String> =
         blind.map(|blind| format!("{}: {}", clause(&blind.what), clause(&blind.why))).collect();
     let network = &state.network;
-    for (kind, is_unseen) in [
-        ("ipsets", network.ipsets.observed.is_none() && !network.ipsets.desired.is_empty()),
-        ("rules", network.rules.observed.is_none() && !network.rules.desired.is_empty()),
-        ("routes", network.routes.observed.is_none() && !network.routes.desired.is_empty()),
-        ("links", network.links.observed.is_none() && !network.links.desired.is_empty()),
-        ("sysctls", network.sysctls.observed.is_none() && !network.sysctls.desired.is_empty()),
-        ("firewall", network.firewall.observed.is_none() && !network.firewall.desired.is_empty()),
+    for (kind, part, is_unseen) in [
+        (
+            "ipsets",
+            StatePart::Ipsets,
+            network.ipsets.observed.is_none() && !network.ipsets.desired.is_empty(),
+        ),
+        ("rules", StatePart::Network, network.rules.observed.is_none() && !network.rules.desired.is_empty()),
+        (
+            "routes",
+            StatePart::Network,
+            network.routes.observed.is_none() && !network.routes.desired.is_empty(),
+        ),
+        ("links", StatePart::Network, network.links.observed.is_none() && !network.links.desired.is_empty()),
+        (
+            "sysctls",
+            StatePart::Network,
+            network.sysctls.observed.is_none() && !network.sysctls.desired.is_empty(),
+        ),
+        (
+            "firewall",
+            StatePart::Firewall,
+            network.firewall.observed.is_none() && !network.firewall.desired.is_empty(),
+        ),
     ] {
-        if is_unseen && !state.seen.blind.iter().any(|blind| blind.what.contains(kind)) {
+        let is_told = |blind: &Unobserved| [part, StatePart::Network].contains(&blind.part);
+        if is_unseen && !state.seen.blind.iter().any(is_told) {
             all.push(format!("{kind}: the kernel could not be asked"));
         }
     }

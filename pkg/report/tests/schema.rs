@@ -11,14 +11,14 @@ use std::{
     path::Path,
 };
 
-use report::{PodState, StateReport, Unobserved};
+use report::{PodState, StatePart, StateReport, Unobserved};
 use serde_json::Value;
 
 /// What the fixtures leave out, so that each member has a value in one of them.
 fn whole() -> Vec<StateReport> {
     let mut state = fixtures::well();
     state.node.trouble = Some("words".into());
-    state.seen.blind = vec![Unobserved { what: "links".into(), why: "words".into() }];
+    state.seen.blind = vec![Unobserved::new(StatePart::Network, "words")];
     let pod: &mut PodState = &mut state.pods[0];
     pod.trouble = Some("words".into());
     pod.kernel.blind = Some("words".into());

@@ -8,12 +8,9 @@ use super::{
 };
 use crate::{
     pod::PodState,
-    state::{InstalledFile, Observer, PartHealth, StateReport},
+    state::{InstalledFile, Observer, PartHealth, StatePart, StateReport},
     text::{clause, clean, count},
 };
-
-/// What a command is blind to if there is an agent that does not answer.
-const AGENT: &str = "the agent's own view";
 
 /// Something that is wrong with the node.
 pub(super) struct NodeFault {
@@ -44,7 +41,7 @@ pub(super) fn of(state: &StateReport) -> Vec<NodeFault> {
 }
 
 fn agent_down(state: &StateReport) -> Option<Finding> {
-    if let Some(blind) = state.seen.blind.iter().find(|blind| blind.what == AGENT) {
+    if let Some(blind) = state.seen.blind.iter().find(|blind| blind.part == StatePart::Agent) {
         let says = format!("The agent of this node could not be queried: {}.", clause(&blind.why));
         return Some(Finding::wrong("agent-down", says, where_to_ask(state)));
     }

@@ -7,7 +7,7 @@ use crate::{
     compare::Comparison,
     network::SetMember,
     pod::PodState,
-    state::{Observer, StateReport},
+    state::{Observer, StatePart, StateReport},
     text::{clause, clean, count},
 };
 
@@ -19,12 +19,10 @@ const RECURS: &str = "If it comes back, another program changes it: install-cni 
 
 /// Who asks from elsewhere than the agent's container may see more from there; who is there already may not.
 pub(super) fn where_to_ask(state: &StateReport) -> &'static [&'static str] {
-    let is_elsewhere = state.seen.blind.iter().any(|blind| blind.what == FILES);
+    let is_elsewhere = state.seen.blind.iter().any(|blind| blind.part == StatePart::Installation);
     if is_elsewhere { &["Run the command as root in the agent's container."] } else { &[LOG] }
 }
 
-/// What a command is blind to outside of the agent's container.
-const FILES: &str = "the files of the installation";
 const LOG: &str =
     "Read the agent's log of the last minutes: kubectl logs, or the container runtime's log on the node.";
 

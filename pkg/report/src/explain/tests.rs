@@ -5,8 +5,8 @@ mod faults;
 use super::{Explanation, PodVerdict, explain};
 use crate::{
     CaptureState, ChangeRecord, ChangeStatus, Comparison, EffectiveSetting, NetnsRef, Observer, PodState,
-    RedirectionMode, SCHEMA, SetMember, StateReason, StateReport, Unobserved, ZtunnelState, ZtunnelView,
-    tables,
+    RedirectionMode, SCHEMA, SetMember, StatePart, StateReason, StateReport, Unobserved, ZtunnelState,
+    ZtunnelView, tables,
 };
 
 /// A node on which all is well, with one pod `shop/web` that is captured by this way.
@@ -349,8 +349,7 @@ fn pods_that_nobody_knows() {
 #[test]
 fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known() {
     let mut state = node(RedirectionMode::Node);
-    state.seen.blind =
-        vec![Unobserved { what: "legacy tables".into(), why: "there is no iptables-legacy".into() }];
+    state.seen.blind = vec![Unobserved::new(StatePart::Firewall, "there is no iptables-legacy")];
     state.history = vec![ChangeRecord {
         at: "2026-11-21T01:00:00Z".into(),
         cause: "pod shop/web joined".into(),

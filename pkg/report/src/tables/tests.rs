@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    Comparison, InstalledFile, KernelView, NodeState, PlanStep, RedirectionMode, StateDifference,
+    Comparison, InstalledFile, KernelView, NodeState, PlanStep, RedirectionMode, StateDifference, StatePart,
     StateReason, Unobserved, ZtunnelState,
 };
 
@@ -90,10 +90,10 @@ fn the_summary_has_all_that_is_wrong() {
 fn differences_and_what_is_not_known_are_told_apart() {
     let mut state = StateReport::default();
     assert_eq!(differences(&state, false), "The kernel and the files are as they should be.\n");
-    state.seen.blind = vec![Unobserved { what: "the firewall".into(), why: "no iptables-save.".into() }];
+    state.seen.blind = vec![Unobserved::new(StatePart::Firewall, "no iptables-save.")];
     let text = differences(&state, false);
     assert!(
-        text.contains("not everything could be seen.\nNot known: The firewall: no iptables-save.\n"),
+        text.contains("not everything could be seen.\nNot known: The node's firewall: no iptables-save.\n"),
         "{text}"
     );
     state.network.links.difference =

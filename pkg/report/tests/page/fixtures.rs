@@ -7,7 +7,8 @@ use report::{
     CaptureState, ChangeRecord, ChangeStatus, Comparison, DifferenceKind, EffectiveSetting, FirewallRule,
     InstalledFile, KernelView, LinkState, NetnsRef, NetworkState, NodeState, Observer, OutsideView,
     PartHealth, PlanStep, PodState, PolicyRuleState, Provenance, RedirectionMode, RouteState, SCHEMA,
-    SetMember, StateDifference, StateReason, StateReport, SysctlState, Unobserved, ZtunnelState, ZtunnelView,
+    SetMember, StateDifference, StatePart, StateReason, StateReport, SysctlState, Unobserved, ZtunnelState,
+    ZtunnelView,
 };
 
 /// When the kernel was looked at, in all of them.
@@ -155,6 +156,7 @@ pub(crate) fn no_agent() -> StateReport {
     let mut state = well();
     state.seen.by = Observer::Command;
     state.seen.blind = vec![Unobserved {
+        part: StatePart::Firewall,
         what: "firewall rules".into(),
         why: "iptables-save is not installed here.".into(),
     }];

@@ -3,7 +3,7 @@
 use super::{NodeCase, asked, explain, node};
 use crate::{
     CaptureState, Comparison, DifferenceKind, InstalledFile, Observer, PartHealth, PodVerdict,
-    RedirectionMode, StateDifference, StateReport, Unobserved, ZtunnelView,
+    RedirectionMode, StateDifference, StatePart, StateReport, Unobserved, ZtunnelView,
 };
 
 fn file(kind: &str) -> InstalledFile {
@@ -213,7 +213,7 @@ fn the_agents_container_is_advised_only_from_elsewhere() {
         answer.advice.iter().any(|advice| advice.contains("in the agent's container"))
     };
     assert!(!advised(&state));
-    let blind = Unobserved { what: "the files of the installation".into(), why: "no such directory".into() };
+    let blind = Unobserved::new(StatePart::Installation, "no such directory");
     state.seen.blind.push(blind);
     assert!(advised(&state));
 }
