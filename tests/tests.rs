@@ -104,12 +104,12 @@ mod inpod_uninstall;
 mod install_api;
 #[path = "tests/install_cli.rs"]
 mod install_cli;
+#[path = "tests/install_conflict.rs"]
+mod install_conflict;
 #[path = "tests/install_crash.rs"]
 mod install_crash;
 #[path = "tests/install_faults.rs"]
 mod install_faults;
-#[path = "tests/install_fight.rs"]
-mod install_fight;
 #[path = "tests/install_first.rs"]
 mod install_first;
 #[path = "tests/install_heal.rs"]

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn peace_ends_a_fight() {
+    fn a_conflict_ends_when_nobody_undoes_anything() {
         let (mut conflict, mut now) = (ConflictBackoff::default(), Instant::now());
         conflict.repaired(now);
         for _ in 0..ANSWERS - 1 {

@@ -69,7 +69,7 @@ impl InstallerMetrics {
             metrics.restores.clone(),
         );
         registry.register(
-            "istio_cni_fights",
+            "istio_cni_conflicts",
             "Conflicts with another program that keeps reverting the installation, by file",
             metrics.conflicts.clone(),
         );

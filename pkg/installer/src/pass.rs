@@ -225,7 +225,7 @@ impl Installer {
         if is_first {
             self.metrics.conflict(file);
             warn!(target: "install", file, times, rival, "another program keeps reverting the installation; backing off");
-            (self.notify)(InstallerNotice { reason: "CNIConfigFight", message: message.clone() });
+            (self.notify)(InstallerNotice { reason: "CNIConfigConflict", message: message.clone() });
         }
         turn.problems.push(InstallProblem::Fought(message, until));
         false

@@ -181,13 +181,13 @@ mod tests {
     #[test]
     fn an_event_is_about_the_node_and_fits() {
         let message = format!("{}é", "x".repeat(1023));
-        let event = KubeEvent { level: EventLevel::Warning, reason: "Fight", message };
+        let event = KubeEvent { level: EventLevel::Warning, reason: "Conflict", message };
         let body = made(&EventSubject::Node("n1".to_owned()), &event);
         assert_eq!(body["metadata"], json!({"namespace": "default", "name": "n1.17979cfe3d85cd15"}));
         assert_eq!(body["involvedObject"]["uid"], "n1");
         assert_eq!(body["lastTimestamp"], "2023-11-14T22:13:20Z");
         assert_eq!(body["message"].as_str().unwrap().len(), 1023, "not in the middle of a character");
-        assert_eq!((&body["type"], &body["reason"]), (&json!("Warning"), &json!("Fight")));
+        assert_eq!((&body["type"], &body["reason"]), (&json!("Warning"), &json!("Conflict")));
     }
 
     #[test]

@@ -238,7 +238,7 @@ fn one_of_many(interface: &IfName) -> Option<MatchValue<IfName>> {
 pub enum JumpPlace {
     /// Before everybody else's rules.
     First,
-    /// The same when it is made. Another component that wants to be first may come before it later: nobody is to fight over
+    /// The same when it is made. Another component that wants to be first may come before it later: nobody is to contend for
     /// a rule that need not be first.
     Early,
     /// After what is there.

@@ -58,11 +58,11 @@ fn on_the_node() -> String {
         daemon.metric(r#"istio_cni_config_updates_total{result="applied"}"#) >= Some(1.0)
     });
     // Who answers each repair at once is a rival.
-    stage.daemon().wait_for("a fight", |daemon| {
+    stage.daemon().wait_for("a conflict", |daemon| {
         if fs::read_to_string(&conflist).is_ok_and(|text| text.contains("istio-cni")) {
             crate::install_stage::replace(&conflist, &original, 0o644);
         }
-        metrics(daemon).contains("\nistio_cni_fights_total{")
+        metrics(daemon).contains("\nistio_cni_conflicts_total{")
     });
     let _ztunnel = stage.ztunnel("ztunnel-a");
     let _pod = stage.pod(MESH, "web");

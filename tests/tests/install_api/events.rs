@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::scene::Scene;
 
 /// Puts the file back each time that our entry is in it, until told to stop.
-fn fight(path: &Path, original: &[u8], stop: &AtomicBool) {
+fn contend(path: &Path, original: &[u8], stop: &AtomicBool) {
     let copy = path.with_extension("rival");
     while !stop.load(Ordering::Relaxed) {
         if fs::read_to_string(path).is_ok_and(|text| text.contains("istio-cni")) {
@@ -27,17 +27,17 @@ fn replace(path: &Path, copy: &Path, content: &[u8]) {
 }
 
 #[test]
-fn a_fight_is_told_once_and_names_the_likely_rival() {
-    let Some(scene) = Scene::start("event-fight") else { return };
+fn a_conflict_is_reported_once_and_names_the_likely_program() {
+    let Some(scene) = Scene::start("event-conflict") else { return };
     let calico = json!({"cniVersion": "1.0.0", "name": "k8s-pod-network", "plugins": [{"type": "calico"}]});
     scene.node.write_conflist("10-kit.conflist", &calico);
     let original = fs::read(scene.conflist()).unwrap();
     let mut daemon = scene.daemon();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| fight(&scene.conflist(), &original, &stop));
+        scope.spawn(|| contend(&scene.conflist(), &original, &stop));
         let mut watch = || {
-            let event = scene.event("CNIConfigFight");
+            let event = scene.event("CNIConfigConflict");
             let mended = |daemon: &kit::Daemon| {
                 daemon.metric(r#"istio_cni_restores_total{cause="entry_missing"}"#).unwrap_or_default()
             };
@@ -54,8 +54,8 @@ fn a_fight_is_told_once_and_names_the_likely_rival() {
         assert!(message.contains("this looks like Calico (calico): "), "{message}");
         assert_eq!(event["involvedObject"]["name"], json!(scene.name));
     });
-    assert_eq!(scene.events("CNIConfigFight").len(), 1);
-    assert_eq!(daemon.metric(r#"istio_cni_fights_total{file="network configuration"}"#), Some(1.0));
+    assert_eq!(scene.events("CNIConfigConflict").len(), 1);
+    assert_eq!(daemon.metric(r#"istio_cni_conflicts_total{file="network configuration"}"#), Some(1.0));
     daemon.wait_until_ready(); // nobody undoes it any more
     assert_eq!(scene.entry()["type"], "istio-cni");
 }

@@ -86,6 +86,6 @@ fn assert_counted(scene: &Scene, course: Course) {
     assert_eq!(installs, Some(1.0 + DAMAGES as f64), "{name}: the first, and one for each damage");
     assert_eq!(scene.daemon.metric("istio_cni_install_ready"), Some(1.0), "{name}");
     let (_, metrics) = scene.daemon.get(15014, "/metrics").unwrap();
-    assert!(!metrics.contains("istio_cni_fights_total{"), "{name}: accidents are no fight: {metrics}");
+    assert!(!metrics.contains("istio_cni_conflicts_total{"), "{name}: accidents are no conflict: {metrics}");
     assert!(!metrics.contains("_FAILURE"), "{name}: {metrics}");
 }

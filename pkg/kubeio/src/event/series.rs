@@ -100,7 +100,7 @@ mod tests {
     use crate::EventLevel;
 
     fn key(node: &str, message: &str) -> EventKey {
-        let event = KubeEvent { level: EventLevel::Warning, reason: "Fight", message: message.to_owned() };
+        let event = KubeEvent { level: EventLevel::Warning, reason: "Conflict", message: message.to_owned() };
         (EventSubject::Node(node.to_owned()), event)
     }
 

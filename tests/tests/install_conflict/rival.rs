@@ -53,7 +53,7 @@ impl Rival {
             }
             samples += 1;
         }
-        println!("{samples} samples during a fight, and no lie");
+        println!("{samples} samples during a conflict, and no false answer");
     }
 
     pub(crate) fn stop(mut self) {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::rival::{Rival, gaps};
 use crate::install_heal::scene::{OURS, Scene, replace};
 
-const FIGHTS: &str = r#"istio_cni_fights_total{file="network configuration"}"#;
+const CONFLICTS: &str = r#"istio_cni_conflicts_total{file="network configuration"}"#;
 const TIME: Duration = Duration::from_secs(8);
 
 fn cilium(_: &Node) -> Value {
@@ -31,12 +31,12 @@ fn a_rival_is_left_alone_for_longer_and_longer_and_named() {
     rival.watch(&scene, TIME);
     let gaps = gaps(&rival.undone());
     println!("undone {} times in {TIME:?}, with these times between: {gaps:.1?}", gaps.len() + 1);
-    // Seven before it is a fight, then after one, two and four seconds.
+    // Seven before it is a conflict, then after one, two and four seconds.
     assert!((8..=13).contains(&gaps.len()), "{gaps:?}");
     let pauses: Vec<_> = gaps.iter().filter(|gap| **gap > Duration::from_millis(900)).collect();
     assert!(pauses.len() >= 2 && pauses.windows(2).all(|two| *two[1] > *two[0] * 3 / 2), "{gaps:?}");
 
-    assert_eq!(scene.daemon.metric(FIGHTS), Some(1.0));
+    assert_eq!(scene.daemon.metric(CONFLICTS), Some(1.0));
     let reason = "another program keeps reverting our network configuration";
     let says_why = |answer: Option<(u16, String)>| {
         answer.is_some_and(|(status, body)| status == 503 && body.contains(reason))
@@ -54,6 +54,6 @@ fn a_rival_is_left_alone_for_longer_and_longer_and_named() {
     rival.stop();
     let took = scene.healed(Instant::now());
     println!("healed {took:?} after the rival stopped");
-    assert_eq!(scene.daemon.metric(FIGHTS), Some(1.0), "the same fight");
+    assert_eq!(scene.daemon.metric(CONFLICTS), Some(1.0), "the same conflict");
     assert_eq!(scene.daemon.metric("istio_cni_install_ready"), Some(1.0));
 }
