@@ -2,8 +2,8 @@
 
 mod add;
 mod crowd;
+pub(crate) mod fixture;
 mod flow;
-pub(crate) mod lab;
 mod packets;
 mod rest;
 mod sampler;
@@ -12,19 +12,19 @@ mod talk;
 mod upstream;
 mod ways;
 
-pub(crate) use lab::fake_ip;
+pub(crate) use fixture::fake_ip;
 
-use crate::stage::Stage;
+use crate::base::BenchNode;
 
 /// What can be asked for alone.
 pub(crate) const PARTS: [&str; 6] =
     ["ambient-add", "ambient-switch", "ambient-crowd", "ambient-rest", "ambient-packets", "ambient-ways"];
 
 /// Measures the parts for which `wanted` holds.
-pub(crate) fn run(stage: Option<&Stage>, rounds: usize, wanted: impl Fn(&str) -> bool) {
+pub(crate) fn run(base: Option<&BenchNode>, rounds: usize, wanted: impl Fn(&str) -> bool) {
     println!("The ambient node. Geneve links are not measured: the kernel here has none.\n");
-    if let (true, Some(stage)) = (wanted("ambient-add"), stage) {
-        add::run(stage, rounds);
+    if let (true, Some(base)) = (wanted("ambient-add"), base) {
+        add::run(base, rounds);
     }
     if wanted("ambient-switch") {
         switch::run(rounds);

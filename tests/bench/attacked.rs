@@ -1,9 +1,9 @@
 //! What ADDs of pods that behave well cost on a node under attack, beside the same node left in peace: first a firewall
 //! of others, then a flood of the agent's port and eight hostile pods.
 
-#[path = "../tests/attack_together/attackers.rs"]
+#[path = "../node-level/attack_together/attackers.rs"]
 mod attackers;
-#[path = "../tests/attack_together/measure.rs"]
+#[path = "../node-level/attack_together/measure.rs"]
 mod measure;
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use self::{
     attackers::{Attack, NODE_RULES, POD_RULES, Target},
     measure::{Adds, Seen, Watch},
 };
-use crate::inpod::{Lab, MESH};
+use crate::inpod::{Fixture, MESH};
 
 /// What can be asked for alone.
 pub(crate) const PARTS: [&str; 1] = ["attacked"];
@@ -28,20 +28,20 @@ const BOUNDS: &str = "bounds: 99th of 100 below 1000 ms, none failed, agent belo
 
 /// Measures it. Rounds are not asked for: the 99th of 100 wants a hundred.
 pub(crate) fn run() {
-    let lab = Lab::start(&[]);
-    lab.label(true);
-    let kubeconfig = lab.node.dir().join("no-kubeconfig"); // the agent is asked, and nobody else
-    let conflist = lab.node.conflist(&[lab.plugin(&kubeconfig)]);
-    let target = Target { node: &lab.node, manifests: &lab.manifests, conflist, namespace: MESH };
-    let watch = Watch::start(lab.daemon.pid(), lab.node.netns());
+    let fixture = Fixture::start(&[]);
+    fixture.label(true);
+    let kubeconfig = fixture.node.dir().join("no-kubeconfig"); // the agent is asked, and nobody else
+    let conflist = fixture.node.conflist(&[fixture.plugin(&kubeconfig)]);
+    let target = Target { node: &fixture.node, manifests: &fixture.manifests, conflist, namespace: MESH };
+    let watch = Watch::start(fixture.daemon.pid(), fixture.node.netns());
     println!("ADD of a pod of the mesh that is captured from within, on a node under attack; {BOUNDS}.");
     row("quiet", &target, &watch);
-    fill_with_services(lab.node.netns(), NODE_RULES);
+    fill_with_services(fixture.node.netns(), NODE_RULES);
     row(&format!("{NODE_RULES} rules of others on the node"), &target, &watch);
     let mut pid = 1000;
     let attack = Attack::begin(&target, |pod, netns| {
         pid += 1;
-        lab.put_process(pid, pod, netns);
+        fixture.put_process(pid, pod, netns);
     });
     let _ = watch.take(); // while they were set up
     row("and all attacks together", &target, &watch);
@@ -50,7 +50,7 @@ pub(crate) fn run() {
     println!(
         "  8 hostile pods ({tries} starts of four of them; {POD_RULES} rules in each of two), {connections} half-open requests"
     );
-    println!("  the agent's peak since its start: {:.1} MiB\n", lab.daemon.peak_kib() as f64 / 1024.0);
+    println!("  the agent's peak since its start: {:.1} MiB\n", fixture.daemon.peak_kib() as f64 / 1024.0);
 }
 
 fn row(name: &str, target: &Target<'_>, watch: &Watch) {

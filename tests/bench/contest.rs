@@ -5,8 +5,8 @@ use std::{fs, path::Path};
 use kit::{Netns, Pod};
 
 use crate::{
+    base::BenchNode,
     measure::{self, Cost},
-    stage::Stage,
 };
 
 /// One row of the table.
@@ -35,38 +35,38 @@ pub(crate) struct Results {
 }
 
 /// All contests; the first is the floor.
-pub(crate) fn all(stage: &Stage, against: Option<&Path>) -> Vec<Contest> {
+pub(crate) fn all(base: &BenchNode, against: Option<&Path>) -> Vec<Contest> {
     let text = |name: &str, command: &[&str], input: &str| Contest {
         name: name.to_owned(),
         command: command.iter().map(|word| (*word).to_owned()).collect(),
         input: Input::Text(input.to_owned()),
     };
     let empty = kit::binary("empty").to_string_lossy().into_owned();
-    let commands = stage.commands.to_string_lossy().into_owned();
+    let commands = base.commands.to_string_lossy().into_owned();
     let mut contests = vec![text("an empty static program", &[&empty], "")];
-    contests.extend(plugin(stage, "istio-cni", &kit::binary("istio-cni")));
-    contests.extend(against.into_iter().flat_map(|path| plugin(stage, "against", path)));
+    contests.extend(plugin(base, "istio-cni", &kit::binary("istio-cni")));
+    contests.extend(against.into_iter().flat_map(|path| plugin(base, "against", path)));
     contests.push(text(
         "iptables-nft-restore, the same rules",
         &["iptables-nft-restore", "--noflush"],
-        &stage.restore,
+        &base.restore,
     ));
     contests.push(text(
         "iptables-legacy-restore, the same rules",
         &["iptables-legacy-restore", "--noflush"],
-        &stage.restore,
+        &base.restore,
     ));
     contests.push(text("one iptables command per rule", &["sh", &commands], ""));
     contests
 }
 
-fn plugin(stage: &Stage, who: &str, path: &Path) -> Vec<Contest> {
+fn plugin(base: &BenchNode, who: &str, path: &Path) -> Vec<Contest> {
     let calls = [
         ("ADD, excluded namespace", Pod::new("kube-system", "dns"), true),
-        ("ADD, plain pod, annotations delivered", stage.plain.clone(), true),
-        ("ADD, plain pod, no annotations", stage.plain.clone(), false),
-        ("ADD, sidecar pod", stage.sidecar.clone(), true),
-        ("ADD, sidecar pod, dual stack", stage.dual.clone(), true),
+        ("ADD, plain pod, annotations delivered", base.plain.clone(), true),
+        ("ADD, plain pod, no annotations", base.plain.clone(), false),
+        ("ADD, sidecar pod", base.sidecar.clone(), true),
+        ("ADD, sidecar pod, dual stack", base.dual.clone(), true),
     ];
     let contest = |(name, pod, annotations)| Contest {
         name: format!("{who} {name}"),
@@ -77,12 +77,12 @@ fn plugin(stage: &Stage, who: &str, path: &Path) -> Vec<Contest> {
 }
 
 /// Every contest once per round, after one round that does not count.
-pub(crate) fn run(stage: &Stage, contests: &[Contest], rounds: usize) -> Vec<Results> {
-    let mut results: Vec<Results> = contests.iter().map(|contest| contest.prepare(stage)).collect();
+pub(crate) fn run(base: &BenchNode, contests: &[Contest], rounds: usize) -> Vec<Results> {
+    let mut results: Vec<Results> = contests.iter().map(|contest| contest.prepare(base)).collect();
     for _ in 0..rounds {
         for (contest, result) in contests.iter().zip(&mut results) {
-            let netns = stage.pod_netns();
-            result.costs.push(contest.once(stage, &netns));
+            let netns = base.pod_netns();
+            result.costs.push(contest.once(base, &netns));
         }
     }
     results
@@ -90,30 +90,30 @@ pub(crate) fn run(stage: &Stage, contests: &[Contest], rounds: usize) -> Vec<Res
 
 impl Contest {
     /// Counts children and requests, in runs that are not timed.
-    fn prepare(&self, stage: &Stage) -> Results {
+    fn prepare(&self, base: &BenchNode) -> Results {
         let asked =
-            || stage.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
+            || base.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
         let before = asked();
-        let netns = stage.pod_netns();
-        self.once(stage, &netns);
+        let netns = base.pod_netns();
+        self.once(base, &netns);
         let requests = (asked() - before) as f64;
-        Results { name: self.name.clone(), costs: Vec::new(), children: self.children(stage), requests }
+        Results { name: self.name.clone(), costs: Vec::new(), children: self.children(base), requests }
     }
 
-    fn once(&self, stage: &Stage, pod: &Netns) -> Cost {
+    fn once(&self, base: &BenchNode, pod: &Netns) -> Cost {
         match &self.input {
             Input::Text(text) => measure::run(pod, &self.command, &[], text),
             Input::Plugin(subject, annotations) => {
-                let (env, stdin) = stage.call(subject, pod, *annotations);
-                measure::run(stage.node.netns(), &self.command, &env, &stdin)
+                let (env, stdin) = base.call(subject, pod, *annotations);
+                measure::run(base.node.netns(), &self.command, &env, &stdin)
             }
         }
     }
 
     /// Programs executed beside the first, as strace sees them.
-    fn children(&self, stage: &Stage) -> usize {
-        let pod = stage.pod_netns();
-        let log = stage.node.dir().join("strace");
+    fn children(&self, base: &BenchNode) -> usize {
+        let pod = base.pod_netns();
+        let log = base.node.dir().join("strace");
         let traced =
             ["strace", "-f", "-qq", "-e", "trace=execve", "-o", &log.to_string_lossy()].map(str::to_owned);
         let contest = Contest {
@@ -121,7 +121,7 @@ impl Contest {
             command: [&traced[..], &self.command].concat(),
             input: self.input.copy(),
         };
-        contest.once(stage, &pod);
+        contest.once(base, &pod);
         let lines = fs::read_to_string(&log).unwrap();
         lines.lines().filter(|line| line.ends_with("= 0")).count().saturating_sub(1)
     }

@@ -9,7 +9,7 @@ use std::{
 
 use kit::{Container, Daemon, Node, NodeOptions};
 
-use crate::stage::Stage;
+use crate::base::BenchNode;
 
 /// What one daemon took.
 struct Results {
@@ -26,28 +26,28 @@ struct Results {
 }
 
 /// Measures ours, and another one in turn with it.
-pub(crate) fn run(stage: &Stage, other: Option<&Path>, rounds: usize) {
+pub(crate) fn run(base: &BenchNode, other: Option<&Path>, rounds: usize) {
     let ours = kit::binary("install-cni");
     let programs: Vec<&Path> = [Some(ours.as_path()), other].into_iter().flatten().collect();
     let mut results: Vec<Results> = programs.iter().map(|program| Results::of(program)).collect();
     for _ in 0..rounds {
         for (program, result) in programs.iter().zip(&mut results) {
             let node = Node::new(NodeOptions::default());
-            let container = container(stage, &node, program);
+            let container = container(base, &node, program);
             result.first.push(start(&container).1);
             result.again.push(start(&container).1);
         }
     }
     for (program, result) in programs.iter().zip(&mut results) {
-        result.rest(stage, program);
+        result.rest(base, program);
     }
     print(&results, rounds);
 }
 
-fn container(stage: &Stage, node: &Node, program: &Path) -> Container {
+fn container(base: &BenchNode, node: &Node, program: &Path) -> Container {
     node.write_conflist("10-kit.conflist", &node.conflist(&[]));
     let container = Container::new(node).with_env("CNI_CONFIG_MAP", "istio-cni-config").with_program(program);
-    container.set_account(&stage.token, stage.api.ca_pem());
+    container.set_account(&base.token, base.api.ca_pem());
     container
 }
 
@@ -79,9 +79,9 @@ impl Results {
         }
     }
 
-    fn rest(&mut self, stage: &Stage, program: &Path) {
+    fn rest(&mut self, base: &BenchNode, program: &Path) {
         let node = Node::new(NodeOptions::default());
-        let (daemon, _) = start(&container(stage, &node, program));
+        let (daemon, _) = start(&container(base, &node, program));
         thread::sleep(Duration::from_secs(2)); // until it has connected to the API server
         let (before, began) = (daemon.cpu_time(), Instant::now());
         thread::sleep(REST); // the measurement itself

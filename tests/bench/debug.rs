@@ -1,6 +1,6 @@
 //! The debug state: what many who ask cost a pod that starts, what a browser costs, and what a look takes.
 
-#[path = "../tests/debug_load/clients.rs"]
+#[path = "../node-level/debug_load/clients.rs"]
 #[allow(dead_code, reason = "shared with the tests")]
 mod clients;
 
@@ -14,7 +14,7 @@ use kit::{Node, Pod};
 use serde_json::{Value, json};
 
 use crate::ambient::{
-    lab::{Lab, MESH},
+    fixture::{Fixture, MESH},
     spread,
 };
 
@@ -30,27 +30,27 @@ const REQUESTS: usize = 1_000_000;
 
 /// Measures the parts for which `wanted` holds.
 pub(crate) fn run(rounds: usize, wanted: impl Fn(&str) -> bool) {
-    let mut lab = Lab::start(&[]);
-    let _ztunnels = [lab.ztunnel("ztunnel-a"), lab.ztunnel("ztunnel-b")];
-    lab.fill_with_links(MESH, PODS);
-    lab.wait_members(PODS as usize);
+    let mut fixture = Fixture::start(&[]);
+    let _ztunnels = [fixture.ztunnel("ztunnel-a"), fixture.ztunnel("ztunnel-b")];
+    fixture.fill_with_links(MESH, PODS);
+    fixture.wait_members(PODS as usize);
     println!("The debug state, {PODS} pods captured on the node, two ztunnels.\n");
     if wanted("debug-page") {
-        page(&lab);
+        page(&fixture);
     }
     if wanted("debug-add") {
-        adds(&lab, rounds);
+        adds(&fixture, rounds);
     }
 }
 
 /// One page that is open: what the whole agent and its children cost meanwhile, and without.
-fn page(lab: &Lab) {
-    let rest = cost(lab, || thread::sleep(PAGE * PAGES)); // the measurement itself
+fn page(fixture: &Fixture) {
+    let rest = cost(fixture, || thread::sleep(PAGE * PAGES)); // the measurement itself
     let mut took = Vec::new();
-    let open = cost(lab, || {
+    let open = cost(fixture, || {
         for _ in 0..PAGES {
             let began = Instant::now();
-            let (head, _) = lab.node.netns().run(|| get("/")).unwrap();
+            let (head, _) = fixture.node.netns().run(|| get("/")).unwrap();
             assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
             took.push(began.elapsed().as_secs_f64() * 1e3);
             thread::sleep(PAGE.saturating_sub(began.elapsed())); // as the page does
@@ -61,15 +61,15 @@ fn page(lab: &Lab) {
         "  a page that asks every {PAGE:?}: {open:.2} % of a core, tools included; without it {rest:.2} %"
     );
     println!("  its answer {answer:.1} ms ({least:.1}, {most:.1}), the pause between two looks included");
-    let looks: Vec<f64> = (0..30).map(|_| look(&lab.node)).collect();
+    let looks: Vec<f64> = (0..30).map(|_| look(&fixture.node)).collect();
     let (median, least, most) = spread(&looks);
     println!("  a look (seen.tookMs) {median:.1} ms ({least:.1}, {most:.1})");
-    println!("  resident {:.2} MiB\n", lab.daemon.resident_kib() as f64 / 1024.0);
+    println!("  resident {:.2} MiB\n", fixture.daemon.resident_kib() as f64 / 1024.0);
 }
 
 /// Per cent of a core that the agent and the tools that it started used while something happened.
-fn cost(lab: &Lab, act: impl FnOnce()) -> f64 {
-    let used = || lab.daemon.cpu_time() + children(lab.daemon.pid());
+fn cost(fixture: &Fixture, act: impl FnOnce()) -> f64 {
+    let used = || fixture.daemon.cpu_time() + children(fixture.daemon.pid());
     let (before, began) = (used(), Instant::now());
     act();
     (used().saturating_sub(before)).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0
@@ -91,20 +91,20 @@ fn look(node: &Node) -> f64 {
 }
 
 /// ADDs in turn without anybody who asks, and with the crowd of the tests.
-fn adds(lab: &Lab, rounds: usize) {
+fn adds(fixture: &Fixture, rounds: usize) {
     let mut number = 0;
     let mut some = || {
         (0..10)
             .map(|_| {
                 number += 1;
-                add(lab, number)
+                add(fixture, number)
             })
             .collect::<Vec<f64>>()
     };
     let (mut quiet, mut busy, mut ratios, mut answered) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for _ in 0..rounds.min(10) {
         let without = some();
-        let crowd = Crowd::start(lab.node.netns(), REQUESTS, no_check);
+        let crowd = Crowd::start(fixture.node.netns(), REQUESTS, no_check);
         while crowd.answered() == 0 {
             thread::sleep(Duration::from_millis(5)); // until they are at work
         }
@@ -125,25 +125,27 @@ fn adds(lab: &Lab, rounds: usize) {
     }
     let (ratio, least, most) = spread(&ratios);
     println!("  ratio {ratio:.2} ({least:.2}, {most:.2}); {answered} states answered meanwhile");
-    println!("  resident {:.2} MiB\n", lab.daemon.resident_kib() as f64 / 1024.0);
+    println!("  resident {:.2} MiB\n", fixture.daemon.resident_kib() as f64 / 1024.0);
 }
 
 /// A bench asks how long, not what.
 fn no_check(_: SystemTime, _: &str) {}
 
-fn add(lab: &Lab, number: usize) -> f64 {
+fn add(fixture: &Fixture, number: usize) -> f64 {
     let pod = Pod::new(MESH, &format!("new-{number}"));
     let name = pod.name.clone();
     let mut manifest = pod.manifest(&[]);
     manifest["status"] = json!({"phase": "Pending"});
-    lab.manifests.put_pod(&manifest);
-    let kubeconfig = lab.node.dir().join("no-kubeconfig"); // the agent is asked, and nobody else
-    let conflist = lab.node.conflist(&[lab.plugin(&kubeconfig, "agent.sock")]);
-    let sandbox =
-        lab.node.add_pod(&lab.node.runtime(), &conflist, pod).unwrap_or_else(|error| panic!("{error}"));
+    fixture.manifests.put_pod(&manifest);
+    let kubeconfig = fixture.node.dir().join("no-kubeconfig"); // the agent is asked, and nobody else
+    let conflist = fixture.node.conflist(&[fixture.plugin(&kubeconfig, "agent.sock")]);
+    let sandbox = fixture
+        .node
+        .add_pod(&fixture.node.runtime(), &conflist, pod)
+        .unwrap_or_else(|error| panic!("{error}"));
     let call = sandbox.calls.iter().find(|call| call.plugin == "istio-cni").unwrap();
     let took = call.output.wall.as_secs_f64() * 1e3;
     drop(sandbox);
-    lab.manifests.remove_pod(MESH, &name);
+    fixture.manifests.remove_pod(MESH, &name);
     took
 }

@@ -3,20 +3,20 @@
 
 mod add;
 mod crowd;
-mod lab;
+mod fixture;
 
-pub(crate) use lab::{Lab, MESH};
+pub(crate) use fixture::{Fixture, MESH};
 
-use crate::stage::Stage;
+use crate::base::BenchNode;
 
 /// What can be asked for alone.
 pub(crate) const PARTS: [&str; 3] = ["in-pod-add", "in-pod-announce", "in-pod-rest"];
 
 /// Measures the parts for which `wanted` holds.
-pub(crate) fn run(stage: Option<&Stage>, rounds: usize, wanted: impl Fn(&str) -> bool) {
+pub(crate) fn run(base: Option<&BenchNode>, rounds: usize, wanted: impl Fn(&str) -> bool) {
     println!("In-pod capture.\n");
-    if let (true, Some(stage)) = (wanted("in-pod-add"), stage) {
-        add::run(stage, rounds);
+    if let (true, Some(base)) = (wanted("in-pod-add"), base) {
+        add::run(base, rounds);
     }
     let (announce, rest) = (wanted("in-pod-announce"), wanted("in-pod-rest"));
     if announce || rest {

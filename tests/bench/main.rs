@@ -13,12 +13,12 @@
 
 mod ambient;
 mod attacked;
+mod base;
 mod contest;
 mod daemon;
 mod debug;
 mod inpod;
 mod measure;
-mod stage;
 mod table;
 
 use std::{
@@ -27,7 +27,7 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-use stage::Stage;
+use base::BenchNode;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -52,9 +52,9 @@ fn main() -> ExitCode {
     }
     // A name stands for all parts that begin with it.
     let wanted = |part: &str| only.is_empty() || only.iter().any(|name| part.starts_with(name.as_str()));
-    let stage = if ["daemon", "add", "ambient-add", "in-pod-add"].into_iter().any(wanted) {
-        let Some(stage) = Stage::set() else { return ExitCode::FAILURE };
-        Some(stage)
+    let base = if ["daemon", "add", "ambient-add", "in-pod-add"].into_iter().any(wanted) {
+        let Some(base) = BenchNode::set() else { return ExitCode::FAILURE };
+        Some(base)
     } else {
         None
     };
@@ -62,19 +62,19 @@ fn main() -> ExitCode {
         Some(path) if is_plugin(&path) => (Some(path), None),
         other => (None, other),
     };
-    if let (true, Some(stage)) = (wanted("daemon"), &stage) {
-        daemon::run(stage, other.as_deref(), rounds);
+    if let (true, Some(base)) = (wanted("daemon"), &base) {
+        daemon::run(base, other.as_deref(), rounds);
     }
-    if let (true, Some(stage)) = (wanted("add"), &stage) {
-        let contests = contest::all(stage, plugin.as_deref());
-        let results = contest::run(stage, &contests, rounds);
+    if let (true, Some(base)) = (wanted("add"), &base) {
+        let contests = contest::all(base, plugin.as_deref());
+        let results = contest::run(base, &contests, rounds);
         table::print(&results, rounds);
     }
     if ambient::PARTS.into_iter().any(wanted) {
-        ambient::run(stage.as_ref(), rounds, wanted);
+        ambient::run(base.as_ref(), rounds, wanted);
     }
     if inpod::PARTS.into_iter().any(wanted) {
-        inpod::run(stage.as_ref(), rounds, wanted);
+        inpod::run(base.as_ref(), rounds, wanted);
     }
     if debug::PARTS.into_iter().any(wanted) {
         debug::run(rounds, wanted);

@@ -1,24 +1,24 @@
 //! A node whose pods are captured in-pod: two pods of the mesh, one outside of it, a host outside, and stubs of
 //! ztunnel that speak the real protocol.
 
+mod fixture;
 mod join;
-mod lab;
 mod outage;
 mod rollout;
 mod ways;
 
 use crate::show::Show;
-use lab::Lab;
+use fixture::Fixture;
 
 /// All of it; pods are read from a directory of manifests.
 pub(crate) fn play(show: &mut Show, stay: impl FnOnce(&[&str])) {
-    let mut lab = Lab::start(show);
-    let mut actors = ways::cast(&mut lab, show);
-    ways::ways(&lab, &actors, show);
-    join::join_and_leave(&mut lab, &actors, show);
-    rollout::rollout(&mut lab, &mut actors, show);
-    outage::without_ztunnel(&mut lab, &mut actors, show);
-    outage::restart(&mut lab, &actors, show);
-    stay(&[lab.node.netns().name(), actors.one.sandbox.netns.name()]);
-    outage::end(lab, actors, show);
+    let mut fixture = Fixture::start(show);
+    let mut actors = ways::cast(&mut fixture, show);
+    ways::ways(&fixture, &actors, show);
+    join::join_and_leave(&mut fixture, &actors, show);
+    rollout::rollout(&mut fixture, &mut actors, show);
+    outage::without_ztunnel(&mut fixture, &mut actors, show);
+    outage::restart(&mut fixture, &actors, show);
+    stay(&[fixture.node.netns().name(), actors.one.sandbox.netns.name()]);
+    outage::end(fixture, actors, show);
 }

@@ -44,9 +44,9 @@ fn main() -> ExitCode {
         return repair::play(&mut show).map_or(ExitCode::FAILURE, |()| close(show, true));
     }
     if !with_api {
-        ambient::play(&mut show, None, |lab| {
+        ambient::play(&mut show, None, |fixture| {
             if keep {
-                stay(&[lab.node.netns().name()]);
+                stay(&[fixture.node.netns().name()]);
             }
         });
         show.note(

@@ -60,7 +60,7 @@ impl Agent {
         agent
     }
 
-    /// Every case of the data that has a DaemonSet or permissions of its own; others differ in settings, which `tests/tests` covers.
+    /// Every case of the data that has a DaemonSet or permissions of its own; others differ in settings, which the tests cover.
     pub(crate) fn distinct_charts() -> Vec<(&'static str, String)> {
         let mut distinct = Vec::new();
         for version in CHART_VERSIONS {

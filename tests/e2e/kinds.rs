@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::lab::{Lab, place_of};
+use crate::fixture::{Fixture, place_of};
 use crate::pods::{BEYOND, SIDECAR};
 use crate::wait::until;
 use crate::ztunnel::carried;
@@ -21,34 +21,34 @@ pub(crate) enum Expected {
 }
 
 /// Starts pods side by side, and checks what became of the first connection of each, and of one now.
-pub(crate) fn check(lab: &mut Lab, pods: &[(Value, Expected)]) -> Vec<(Value, Expected)> {
-    pods.iter().for_each(|(pod, _)| lab.create(pod));
+pub(crate) fn check(fixture: &mut Fixture, pods: &[(Value, Expected)]) -> Vec<(Value, Expected)> {
+    pods.iter().for_each(|(pod, _)| fixture.create(pod));
     let mut running = Vec::new();
     for (pod, expected) in pods {
-        if let Some(pod) = lab.wait_ready(pod) {
-            first_packet(lab, &pod, *expected);
-            now(lab, &pod, *expected, "a later connection");
+        if let Some(pod) = fixture.wait_ready(pod) {
+            first_packet(fixture, &pod, *expected);
+            now(fixture, &pod, *expected, "a later connection");
             running.push((pod, *expected));
         }
     }
     running
 }
 
-fn first_packet(lab: &mut Lab, pod: &Value, expected: Expected) {
+fn first_packet(fixture: &mut Fixture, pod: &Value, expected: Expected) {
     let place = place_of(pod);
-    let attempts = lab.first_answers(pod);
+    let attempts = fixture.first_answers(pod);
     let answers: Vec<_> = attempts.iter().filter_map(|line| line["server"].as_str()).collect();
     match expected {
         Expected::Direct => {
             let claim =
                 format!("{place} is not captured: its first connection gets out: {}", brief(&attempts));
-            lab.checks.check(attempts.len() == 1 && answers == [BEYOND], claim);
+            fixture.checks.check(attempts.len() == 1 && answers == [BEYOND], claim);
         }
         Expected::Sidecar => {
-            let early = lab.attempts(pod, "first");
+            let early = fixture.attempts(pod, "first");
             let has_init = pod["spec"]["initContainers"].is_array();
             let refused = !has_init || early.first().is_some_and(|line| line["kind"] == "refused");
-            lab.checks.check(
+            fixture.checks.check(
                 refused && answers == [SIDECAR],
                 format!(
                     "{place} is captured from its first packet: init container {}, application {}",
@@ -58,8 +58,8 @@ fn first_packet(lab: &mut Lab, pod: &Value, expected: Expected) {
             );
         }
         Expected::Ztunnel => {
-            let carried = carried(lab, pod);
-            lab.checks.check(
+            let carried = carried(fixture, pod);
+            fixture.checks.check(
                 answers == [BEYOND] && (1..=attempts.len()).contains(&carried),
                 format!(
                     "{place} is captured from its first packet: {} and {carried} carried by ztunnel",
@@ -71,20 +71,22 @@ fn first_packet(lab: &mut Lab, pod: &Value, expected: Expected) {
 }
 
 /// Checks one connection now.
-pub(crate) fn now(lab: &mut Lab, pod: &Value, expected: Expected, what: &str) -> bool {
-    let before = carried(lab, pod);
-    let answer = lab.connect(pod);
+pub(crate) fn now(fixture: &mut Fixture, pod: &Value, expected: Expected, what: &str) -> bool {
+    let before = carried(fixture, pod);
+    let answer = fixture.connect(pod);
     let server = answer["server"].as_str().unwrap_or("nobody");
     // The log takes a moment.
     let limit = if expected == Expected::Ztunnel { Duration::from_secs(2) } else { Duration::ZERO };
-    let through = until(limit, || (carried(lab, pod) > before).then_some(()));
+    let through = until(limit, || (carried(fixture, pod) > before).then_some(()));
     let holds = match expected {
         Expected::Direct => server == BEYOND && through.is_none(),
         Expected::Sidecar => server == SIDECAR,
         Expected::Ztunnel => server == BEYOND && through.is_some(),
     };
     let by = if through.is_some() { " through ztunnel" } else { "" };
-    lab.checks.check(holds, format!("{}: {what} is answered by {server}{by} ({expected:?})", place_of(pod)))
+    fixture
+        .checks
+        .check(holds, format!("{}: {what} is answered by {server}{by} ({expected:?})", place_of(pod)))
 }
 
 /// Attempts in few words, equal ones counted.

@@ -13,13 +13,13 @@
 mod agent;
 mod checks;
 mod control;
+mod fixture;
 mod footprint;
 mod kinds;
-mod lab;
 mod machine;
 mod pods;
 mod runs;
-mod scenes;
+mod scenarios;
 mod wait;
 mod ztunnel;
 

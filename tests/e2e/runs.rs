@@ -3,11 +3,11 @@
 use crate::agent::Agent;
 use crate::checks::Checks;
 use crate::control::Places;
+use crate::fixture::Fixture;
 use crate::kinds::{self, Expected};
-use crate::lab::Lab;
 use crate::machine::Flavour;
 use crate::pods::{injected, injected_at_once, labelled, on_host, plain};
-use crate::scenes::{self, Pods};
+use crate::scenarios::{self, Pods};
 use crate::ztunnel::{self, CaptureState};
 
 const MODE: &str = "istio.io/dataplane-mode";
@@ -32,51 +32,51 @@ impl Part {
 pub(crate) fn play(places: &Places, part: Part, checks: Checks) -> Checks {
     let flavour = if let Part::Flavour(flavour) = part { flavour } else { Flavour::Two };
     checks.chapter(format!("a cluster with one node and {}", flavour.name()));
-    let mut lab = Lab::start(places, flavour, checks);
-    lab.namespace(SHOP, &[]);
-    lab.namespace(MESH, &[(MODE, "ambient")]);
-    lab.namespace(ztunnel::NAMESPACE, &[]);
-    lab.control.apply(
+    let mut fixture = Fixture::start(places, flavour, checks);
+    fixture.namespace(SHOP, &[]);
+    fixture.namespace(MESH, &[(MODE, "ambient")]);
+    fixture.namespace(ztunnel::NAMESPACE, &[]);
+    fixture.control.apply(
         "/api/v1/namespaces/istio-system/serviceaccounts",
         &serde_json::json!({"metadata": {"name": "ztunnel"}}),
     );
     match part {
         Part::Flavour(Flavour::One) => {
-            sidecars(&mut lab, places);
-            ambient(&mut lab, places, &Agent::manifest("istio-cni-ambient.yaml"), CaptureState::Node);
-            chart(&mut lab, places, &Agent::chart("1.20.8", "default"), None);
+            sidecars(&mut fixture, places);
+            ambient(&mut fixture, places, &Agent::manifest("istio-cni-ambient.yaml"), CaptureState::Node);
+            chart(&mut fixture, places, &Agent::chart("1.20.8", "default"), None);
             let ambient = Agent::chart("1.20.8", "ambient");
-            chart(&mut lab, places, &ambient, Some(CaptureState::Node));
+            chart(&mut fixture, places, &ambient, Some(CaptureState::Node));
         }
         Part::Flavour(Flavour::Two) => {
-            ambient(&mut lab, places, &Agent::manifest("istio-cni-in-pod.yaml"), CaptureState::InPod);
-            chart(&mut lab, places, &Agent::chart("1.29.1", "default"), None);
-            repaired(&mut lab, places, &Agent::repairing("1.29.1"));
-            chart(&mut lab, places, &Agent::chart("1.29.1", "ambient"), Some(CaptureState::InPod));
+            ambient(&mut fixture, places, &Agent::manifest("istio-cni-in-pod.yaml"), CaptureState::InPod);
+            chart(&mut fixture, places, &Agent::chart("1.29.1", "default"), None);
+            repaired(&mut fixture, places, &Agent::repairing("1.29.1"));
+            chart(&mut fixture, places, &Agent::chart("1.29.1", "ambient"), Some(CaptureState::InPod));
         }
         Part::Charts => {
             for (version, case) in Agent::distinct_charts() {
-                daemon_set(&mut lab, places, &Agent::chart(version, &case));
+                daemon_set(&mut fixture, places, &Agent::chart(version, &case));
             }
         }
     }
-    lab.stop()
+    fixture.stop()
 }
 
 /// Sidecars only.
-fn sidecars(lab: &mut Lab, places: &Places) {
+fn sidecars(fixture: &mut Fixture, places: &Places) {
     let agent = Agent::manifest("istio-cni.yaml");
-    lab.checks.chapter(&agent.name);
-    let before = scenes::install(lab, &agent);
+    fixture.checks.chapter(&agent.name);
+    let before = scenarios::install(fixture, &agent);
     let make = |name: &str| (injected_at_once(SHOP, name), Expected::Sidecar);
-    let pods = kinds::check(lab, &sidecar_pods());
-    lab.checks.chapter(format!("{}: rollout, failures, reboot", agent.name));
-    scenes::rollout(lab, &agent, SHOP, &make);
-    scenes::kills(lab, &agent, &pods, &make);
-    scenes::api_down(lab, &agent, &pods);
-    scenes::reboot(lab, &agent, &pods);
-    let clean = end(lab, &agent, &before, pods);
-    renew(lab, places, clean);
+    let pods = kinds::check(fixture, &sidecar_pods());
+    fixture.checks.chapter(format!("{}: rollout, failures, reboot", agent.name));
+    scenarios::rollout(fixture, &agent, SHOP, &make);
+    scenarios::kills(fixture, &agent, &pods, &make);
+    scenarios::api_down(fixture, &agent, &pods);
+    scenarios::reboot(fixture, &agent, &pods);
+    let clean = end(fixture, &agent, &before, pods);
+    renew(fixture, places, clean);
 }
 
 fn sidecar_pods() -> Pods {
@@ -89,26 +89,26 @@ fn sidecar_pods() -> Pods {
 }
 
 /// Sidecars and ambient mode.
-fn ambient(lab: &mut Lab, places: &Places, agent: &Agent, capture: CaptureState) {
-    lab.checks.chapter(&agent.name);
-    let before = scenes::install(lab, agent);
-    ztunnel::deploy(lab, capture);
+fn ambient(fixture: &mut Fixture, places: &Places, agent: &Agent, capture: CaptureState) {
+    fixture.checks.chapter(&agent.name);
+    let before = scenarios::install(fixture, agent);
+    ztunnel::deploy(fixture, capture);
     let mut pods = ambient_pods(capture);
     pods.push((injected(SHOP, "sidecar"), Expected::Sidecar));
     pods.push((plain(SHOP, "plain"), Expected::Direct));
-    let pods = kinds::check(lab, &pods);
-    lab.checks.chapter(format!("{}: rollout, failures, reboot", agent.name));
+    let pods = kinds::check(fixture, &pods);
+    fixture.checks.chapter(format!("{}: rollout, failures, reboot", agent.name));
     let make = |name: &str| (plain(MESH, name), Expected::Ztunnel);
-    scenes::rollout(lab, agent, MESH, &make);
-    scenes::kills(lab, agent, &pods, &make);
+    scenarios::rollout(fixture, agent, MESH, &make);
+    scenarios::kills(fixture, agent, &pods, &make);
     if capture == CaptureState::InPod {
-        scenes::api_down(lab, agent, &pods);
-        scenes::many(lab, agent, &[(MODE, "ambient")], Expected::Ztunnel);
+        scenarios::api_down(fixture, agent, &pods);
+        scenarios::many(fixture, agent, &[(MODE, "ambient")], Expected::Ztunnel);
     }
-    scenes::reboot(lab, agent, &pods);
-    let clean = end(lab, agent, &before, pods);
-    ztunnel::remove(lab);
-    renew(lab, places, clean);
+    scenarios::reboot(fixture, agent, &pods);
+    let clean = end(fixture, agent, &before, pods);
+    ztunnel::remove(fixture);
+    renew(fixture, places, clean);
 }
 
 fn ambient_pods(capture: CaptureState) -> Pods {
@@ -126,73 +126,73 @@ fn ambient_pods(capture: CaptureState) -> Pods {
 }
 
 /// Istio's own chart: installed, upgraded, uninstalled.
-fn chart(lab: &mut Lab, places: &Places, agent: &Agent, capture: Option<CaptureState>) {
-    lab.checks.chapter(&agent.name);
-    let before = scenes::install(lab, agent);
+fn chart(fixture: &mut Fixture, places: &Places, agent: &Agent, capture: Option<CaptureState>) {
+    fixture.checks.chapter(&agent.name);
+    let before = scenarios::install(fixture, agent);
     let mut pods =
         vec![(injected(SHOP, "sidecar"), Expected::Sidecar), (plain(SHOP, "plain"), Expected::Direct)];
     if let Some(capture) = capture {
-        ztunnel::deploy(lab, capture);
+        ztunnel::deploy(fixture, capture);
         pods.push((plain(MESH, "by-namespace"), Expected::Ztunnel));
     }
-    let pods = kinds::check(lab, &pods);
+    let pods = kinds::check(fixture, &pods);
     if capture == Some(CaptureState::InPod) {
         // In this layout the plugin's credential is on a tmpfs.
-        scenes::reboot(lab, agent, &pods);
+        scenarios::reboot(fixture, agent, &pods);
     }
-    scenes::upgrade(lab, agent);
-    let clean = end(lab, agent, &before, pods);
+    scenarios::upgrade(fixture, agent);
+    let clean = end(fixture, agent, &before, pods);
     if capture.is_some() {
-        ztunnel::remove(lab);
+        ztunnel::remove(fixture);
     }
-    renew(lab, places, clean);
+    renew(fixture, places, clean);
 }
 
 /// The plugin comes late, with Istio's chart and `repair.repairPods`, which is its default since 1.24.
-fn repaired(lab: &mut Lab, places: &Places, agent: &Agent) {
-    lab.checks.chapter(format!("{}: pods that were there before", agent.name));
-    let (before, pods) = scenes::repair(lab, agent);
-    let clean = end(lab, agent, &before, pods);
-    renew(lab, places, clean);
+fn repaired(fixture: &mut Fixture, places: &Places, agent: &Agent) {
+    fixture.checks.chapter(format!("{}: pods that were there before", agent.name));
+    let (before, pods) = scenarios::repair(fixture, agent);
+    let clean = end(fixture, agent, &before, pods);
+    renew(fixture, places, clean);
 }
 
 /// A DaemonSet of a chart on a node with the layout that its values are for: it installs, captures a pod, and goes.
-fn daemon_set(lab: &mut Lab, places: &Places, agent: &Agent) {
-    lab.checks.chapter(&agent.name);
+fn daemon_set(fixture: &mut Fixture, places: &Places, agent: &Agent) {
+    fixture.checks.chapter(&agent.name);
     let layout = agent.layout();
     if layout.iter().any(|(path, _)| path == "/bin") {
-        lab.checks.note("not here: its plugins lie among the programs of the node");
+        fixture.checks.note("not here: its plugins lie among the programs of the node");
         return;
     }
     let mounted = layout.iter().filter(|(_, usual)| agent.is_chained() || *usual != "/etc/cni/net.d");
     for (path, usual) in mounted.clone() {
-        lab.machine.sh(&format!("mkdir -p {path} && mount --bind {usual} {path}"));
+        fixture.machine.sh(&format!("mkdir -p {path} && mount --bind {usual} {path}"));
     }
-    let before = scenes::install(lab, agent);
+    let before = scenarios::install(fixture, agent);
     let pods = if agent.is_chained() {
         vec![(injected_at_once(SHOP, "sidecar"), Expected::Sidecar)]
     } else {
         vec![(plain(SHOP, "plain"), Expected::Direct)]
     };
-    let pods = kinds::check(lab, &pods);
-    let clean = end(lab, agent, &before, pods);
+    let pods = kinds::check(fixture, &pods);
+    let clean = end(fixture, agent, &before, pods);
     for (path, _) in mounted {
-        lab.machine.sh(&format!("umount {path}"));
+        fixture.machine.sh(&format!("umount {path}"));
     }
-    renew(lab, places, clean);
+    renew(fixture, places, clean);
 }
 
-fn end(lab: &mut Lab, agent: &Agent, before: &crate::footprint::Footprint, pods: Pods) -> bool {
-    lab.checks.chapter(format!("{}: uninstalled", agent.name));
-    let clean = scenes::uninstall(lab, agent, before, &pods);
+fn end(fixture: &mut Fixture, agent: &Agent, before: &crate::footprint::Footprint, pods: Pods) -> bool {
+    fixture.checks.chapter(format!("{}: uninstalled", agent.name));
+    let clean = scenarios::uninstall(fixture, agent, before, &pods);
     let pods: Vec<_> = pods.into_iter().map(|(pod, _)| pod).collect();
-    lab.delete_pods(&pods);
+    fixture.delete_pods(&pods);
     clean
 }
 
 /// What one installation has left must not be in the next one's place.
-fn renew(lab: &mut Lab, places: &Places, clean: bool) {
+fn renew(fixture: &mut Fixture, places: &Places, clean: bool) {
     if !clean {
-        lab.machine.replace(places, &lab.control);
+        fixture.machine.replace(places, &fixture.control);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::lab::Lab;
+use crate::fixture::Fixture;
 use crate::machine::IMAGE;
 use crate::wait::until;
 
@@ -21,48 +21,48 @@ pub(crate) enum CaptureState {
 }
 
 /// Deploys it, and waits until it is ready.
-pub(crate) fn deploy(lab: &mut Lab, capture: CaptureState) {
-    lab.control.apply(DAEMON_SETS, &daemon_set(capture));
-    let ready = until(Duration::from_secs(30), || pod(lab).filter(Lab::is_ready));
-    lab.checks.check(ready.is_some(), format!("ztunnel ({capture:?}) is ready"));
+pub(crate) fn deploy(fixture: &mut Fixture, capture: CaptureState) {
+    fixture.control.apply(DAEMON_SETS, &daemon_set(capture));
+    let ready = until(Duration::from_secs(30), || pod(fixture).filter(Fixture::is_ready));
+    fixture.checks.check(ready.is_some(), format!("ztunnel ({capture:?}) is ready"));
 }
 
 /// Removes it.
-pub(crate) fn remove(lab: &mut Lab) {
-    lab.control.delete(&format!("{DAEMON_SETS}/ztunnel"));
-    let gone = until(Duration::from_secs(40), || pod(lab).is_none().then_some(()));
-    lab.checks.check(gone.is_some(), "ztunnel is gone");
+pub(crate) fn remove(fixture: &mut Fixture) {
+    fixture.control.delete(&format!("{DAEMON_SETS}/ztunnel"));
+    let gone = until(Duration::from_secs(40), || pod(fixture).is_none().then_some(()));
+    fixture.checks.check(gone.is_some(), "ztunnel is gone");
 }
 
 /// Its pod, if there is one that does not end.
-pub(crate) fn pod(lab: &Lab) -> Option<Value> {
-    let pods = lab.pods(NAMESPACE);
+pub(crate) fn pod(fixture: &Fixture) -> Option<Value> {
+    let pods = fixture.pods(NAMESPACE);
     pods.into_iter().find(|pod| {
         pod["metadata"]["labels"]["app"] == "ztunnel" && pod["metadata"]["deletionTimestamp"].is_null()
     })
 }
 
 /// Connections of a pod that it carried to the server outside.
-pub(crate) fn carried(lab: &Lab, of: &Value) -> usize {
-    carried_after(lab, of, 0)
+pub(crate) fn carried(fixture: &Fixture, of: &Value) -> usize {
+    carried_after(fixture, of, 0)
 }
 
 /// Those of them that come after so many lines of its log.
-pub(crate) fn carried_after(lab: &Lab, of: &Value, lines: usize) -> usize {
+pub(crate) fn carried_after(fixture: &Fixture, of: &Value, lines: usize) -> usize {
     let (uid, ip) = (&of["metadata"]["uid"], of["status"]["podIP"].as_str().unwrap_or("none"));
     let from_pod = |line: &Value| {
         let source = line["src"].as_str().and_then(|address| address.rsplit_once(':'));
         // In node capture the stub knows addresses only.
         line["uid"] == *uid || (line["uid"].is_null() && source.is_some_and(|(source, _)| source == ip))
     };
-    let log = log(lab);
+    let log = log(fixture);
     let new = log.iter().skip(lines);
     new.filter(|line| line["via"] == "outbound" && line["error"].is_null() && from_pod(line)).count()
 }
 
 /// What it says of itself, in all that its container has run.
-pub(crate) fn log(lab: &Lab) -> Vec<Value> {
-    let text = lab.machine.logs_of(NAMESPACE, "ztunnel-", "istio-proxy");
+pub(crate) fn log(fixture: &Fixture) -> Vec<Value> {
+    let text = fixture.machine.logs_of(NAMESPACE, "ztunnel-", "istio-proxy");
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 

@@ -24,14 +24,14 @@ use tracing::{
 
 const SOON: Duration = Duration::from_secs(1);
 
-struct Scene {
+struct Fixture {
     directory: TempDir,
     facts: Receiver<Fact>,
     index: FactIndex,
     follower: Option<ManifestFollower>,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         log();
         let directory = tempfile::tempdir().unwrap();
@@ -89,61 +89,61 @@ const SHOP: &str = "kind: Namespace\nmetadata: {name: shop, labels: {istio.io/da
 
 #[test]
 fn files_that_come_change_and_go_are_heard() {
-    let mut scene = Scene::new();
-    scene.expect(&[], &[]);
-    while !scene.index.is_synced() {
-        let fact = scene.facts.recv_timeout(SOON).unwrap();
-        scene.index.apply(fact);
+    let mut fixture = Fixture::new();
+    fixture.expect(&[], &[]);
+    while !fixture.index.is_synced() {
+        let fact = fixture.facts.recv_timeout(SOON).unwrap();
+        fixture.index.apply(fact);
     }
-    scene.write("a.yaml", &format!("{SHOP}---\n{}", pod("a")));
-    scene.expect(&["a"], &["shop"]);
-    scene.write("b.json", r#"{"kind": "Pod", "metadata": {"name": "b", "namespace": "shop"}}"#);
-    scene.expect(&["a", "b"], &["shop"]);
-    scene.write(
+    fixture.write("a.yaml", &format!("{SHOP}---\n{}", pod("a")));
+    fixture.expect(&["a"], &["shop"]);
+    fixture.write("b.json", r#"{"kind": "Pod", "metadata": {"name": "b", "namespace": "shop"}}"#);
+    fixture.expect(&["a", "b"], &["shop"]);
+    fixture.write(
         "b.json",
         r#"{"kind": "PodList", "items": [{"metadata": {"name": "c"}}, {"metadata": {"name": "d"}}]}"#,
     );
-    scene.expect(&["c", "d", "a"], &["shop"]);
-    fs::write(scene.directory.path().join("e.yml"), pod("e")).unwrap();
-    scene.expect(&["c", "d", "a", "e"], &["shop"]);
-    fs::remove_file(scene.directory.path().join("a.yaml")).unwrap();
-    scene.expect(&["c", "d", "e"], &[]);
-    assert!(scene.index.namespace("shop").is_none());
+    fixture.expect(&["c", "d", "a"], &["shop"]);
+    fs::write(fixture.directory.path().join("e.yml"), pod("e")).unwrap();
+    fixture.expect(&["c", "d", "a", "e"], &["shop"]);
+    fs::remove_file(fixture.directory.path().join("a.yaml")).unwrap();
+    fixture.expect(&["c", "d", "e"], &[]);
+    assert!(fixture.index.namespace("shop").is_none());
 }
 
 #[test]
 fn what_changes_nothing_is_not_told() {
-    let mut scene = Scene::new();
-    scene.write("a.yaml", &pod("a"));
-    scene.expect(&["a"], &[]);
-    scene.expect_silence();
-    scene.write("a.yaml", &format!("# a comment\n{}", pod("a")));
-    scene.write("notes.txt", &pod("b"));
-    scene.write(".c.yaml", &pod("c"));
-    scene.expect_silence();
+    let mut fixture = Fixture::new();
+    fixture.write("a.yaml", &pod("a"));
+    fixture.expect(&["a"], &[]);
+    fixture.expect_silence();
+    fixture.write("a.yaml", &format!("# a comment\n{}", pod("a")));
+    fixture.write("notes.txt", &pod("b"));
+    fixture.write(".c.yaml", &pod("c"));
+    fixture.expect_silence();
 }
 
 /// Files that were not touched are not read again; the times of one that was may say otherwise.
 #[test]
 fn a_touch_that_leaves_size_and_time_is_heard() {
-    let mut scene = Scene::new();
-    let path = scene.directory.path().join("a.yaml");
-    scene.write("a.yaml", &pod("a"));
-    scene.expect(&["a"], &[]);
-    scene.expect_silence(); // longer than a file system's clock needs to tick
-    scene.write("b.yaml", &pod("b"));
-    scene.expect(&["a", "b"], &[]);
+    let mut fixture = Fixture::new();
+    let path = fixture.directory.path().join("a.yaml");
+    fixture.write("a.yaml", &pod("a"));
+    fixture.expect(&["a"], &[]);
+    fixture.expect_silence(); // longer than a file system's clock needs to tick
+    fixture.write("b.yaml", &pod("b"));
+    fixture.expect(&["a", "b"], &[]);
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
     fs::write(&path, pod("c")).unwrap();
     fs::File::open(&path).unwrap().set_modified(modified).unwrap();
-    scene.expect(&["b", "c"], &[]);
+    fixture.expect(&["b", "c"], &[]);
 }
 
 /// As a ConfigMap is mounted: each file is a link through a link that is replaced.
 #[test]
 fn a_link_that_leads_elsewhere_is_heard() {
-    let mut scene = Scene::new();
-    let at = |name: &str| scene.directory.path().join(name);
+    let mut fixture = Fixture::new();
+    let at = |name: &str| fixture.directory.path().join(name);
     let [old, new, data] = ["..old", "..new", "..data"].map(at);
     for (directory, name) in [(&old, "a"), (&new, "b")] {
         fs::create_dir(directory).unwrap();
@@ -152,43 +152,43 @@ fn a_link_that_leads_elsewhere_is_heard() {
     symlink("..old", &data).unwrap();
     symlink("..data/pods.yaml", at("pods.yaml")).unwrap();
     let next = at("..data_tmp");
-    scene.expect(&["a"], &[]);
-    scene.expect_silence();
-    scene.write("c.yaml", &pod("c"));
-    scene.expect(&["a", "c"], &[]);
+    fixture.expect(&["a"], &[]);
+    fixture.expect_silence();
+    fixture.write("c.yaml", &pod("c"));
+    fixture.expect(&["a", "c"], &[]);
     symlink("..new", &next).unwrap();
     fs::rename(next, data).unwrap();
-    scene.expect(&["b", "c"], &[]);
+    fixture.expect(&["b", "c"], &[]);
 }
 
 #[test]
 fn a_broken_file_counts_as_it_was_last_and_is_told_once() {
-    let mut scene = Scene::new();
-    scene.write("a.yaml", &pod("a"));
-    scene.expect(&["a"], &[]);
-    scene.write("a.yaml", "kind: Pod\nmetadata: [");
-    scene.expect_silence();
-    scene.write("b.yaml", &pod("b"));
-    scene.expect(&["a", "b"], &[]);
-    assert_eq!(scene.warnings(), 1, "{:?}", log().lock().unwrap());
-    scene.write("a.yaml", &pod("a2"));
-    scene.expect(&["a2", "b"], &[]);
-    scene.write("a.yaml", "kind: Pod\nmetadata: [");
-    scene.expect_silence();
-    assert_eq!(scene.warnings(), 2, "broken again is news");
-    fs::remove_file(scene.directory.path().join("a.yaml")).unwrap();
-    scene.expect(&["b"], &[]);
+    let mut fixture = Fixture::new();
+    fixture.write("a.yaml", &pod("a"));
+    fixture.expect(&["a"], &[]);
+    fixture.write("a.yaml", "kind: Pod\nmetadata: [");
+    fixture.expect_silence();
+    fixture.write("b.yaml", &pod("b"));
+    fixture.expect(&["a", "b"], &[]);
+    assert_eq!(fixture.warnings(), 1, "{:?}", log().lock().unwrap());
+    fixture.write("a.yaml", &pod("a2"));
+    fixture.expect(&["a2", "b"], &[]);
+    fixture.write("a.yaml", "kind: Pod\nmetadata: [");
+    fixture.expect_silence();
+    assert_eq!(fixture.warnings(), 2, "broken again is news");
+    fs::remove_file(fixture.directory.path().join("a.yaml")).unwrap();
+    fixture.expect(&["b"], &[]);
 }
 
 #[test]
 fn what_is_no_file_does_not_stop_the_others() {
-    let mut scene = Scene::new();
-    fs::create_dir(scene.directory.path().join("d.yaml")).unwrap();
-    make_pipe(&scene.directory.path().join("pipe.yaml"));
-    symlink("nowhere", scene.directory.path().join("link.yaml")).unwrap();
-    scene.write("a.yaml", &pod("a"));
-    scene.expect(&["a"], &[]);
-    assert!(scene.warnings() >= 1, "the pipe is told");
+    let mut fixture = Fixture::new();
+    fs::create_dir(fixture.directory.path().join("d.yaml")).unwrap();
+    make_pipe(&fixture.directory.path().join("pipe.yaml"));
+    symlink("nowhere", fixture.directory.path().join("link.yaml")).unwrap();
+    fixture.write("a.yaml", &pod("a"));
+    fixture.expect(&["a"], &[]);
+    assert!(fixture.warnings() >= 1, "the pipe is told");
 }
 
 fn make_pipe(path: &Path) {
@@ -198,12 +198,12 @@ fn make_pipe(path: &Path) {
 
 #[test]
 fn only_pods_of_this_node_count() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let on = |name: &str, node: &str| format!("---\n{}spec: {{nodeName: {node}}}\n", pod(name));
-    scene.write("a.yaml", &format!("{}{}---\n{}", on("a", "n1"), on("b", "n2"), pod("c")));
-    scene.expect(&["a", "c"], &[]);
-    scene.write("a.yaml", &on("a", "n2"));
-    scene.expect(&[], &[]);
+    fixture.write("a.yaml", &format!("{}{}---\n{}", on("a", "n1"), on("b", "n2"), pod("c")));
+    fixture.expect(&["a", "c"], &[]);
+    fixture.write("a.yaml", &on("a", "n2"));
+    fixture.expect(&[], &[]);
 }
 
 #[test]
@@ -219,30 +219,31 @@ fn a_directory_may_come_later_and_what_it_said_outlives_it() {
     );
     fs::create_dir(&path).unwrap();
     fs::write(path.join("a.yaml"), pod("a")).unwrap();
-    let mut scene = Scene { directory: parent, facts, index: FactIndex::default(), follower: Some(follower) };
-    scene.expect(&["a"], &[]);
+    let mut fixture =
+        Fixture { directory: parent, facts, index: FactIndex::default(), follower: Some(follower) };
+    fixture.expect(&["a"], &[]);
     fs::remove_dir_all(&path).unwrap();
     // Taken away file by file: the last that is seen may be an empty directory.
-    let _ = scene.facts.recv_timeout(Duration::from_millis(600));
+    let _ = fixture.facts.recv_timeout(Duration::from_millis(600));
     fs::create_dir(&path).unwrap();
     fs::write(path.join("b.yaml"), pod("b")).unwrap();
-    scene.expect(&["b"], &[]);
-    assert_eq!(scene.warnings(), 2, "missing at first, and again: {:?}", log().lock().unwrap());
+    fixture.expect(&["b"], &[]);
+    assert_eq!(fixture.warnings(), 2, "missing at first, and again: {:?}", log().lock().unwrap());
 }
 
 #[test]
 fn it_ends_when_it_is_dropped() {
-    let mut scene = Scene::new();
-    scene.expect(&[], &[]);
+    let mut fixture = Fixture::new();
+    fixture.expect(&[], &[]);
     let started = Instant::now();
-    drop(scene.follower.take());
+    drop(fixture.follower.take());
     assert!(started.elapsed() < SOON);
-    scene.write("a.yaml", &pod("a"));
-    while let Ok(fact) = scene.facts.recv_timeout(SOON) {
-        scene.index.apply(fact);
+    fixture.write("a.yaml", &pod("a"));
+    while let Ok(fact) = fixture.facts.recv_timeout(SOON) {
+        fixture.index.apply(fact);
     }
-    assert_eq!(scene.facts.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
-    assert_eq!(scene.index.pods().count(), 0);
+    assert_eq!(fixture.facts.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
+    assert_eq!(fixture.index.pods().count(), 0);
 }
 
 /// All warnings of target `ambient`.

@@ -8,17 +8,17 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// A directory `in` with `file` and `sub/deep/file`, beside it `out` and `inner`, and `way`, a link to it.
-struct Scene(TempDir);
+struct Fixture(TempDir);
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
-        let scene = Self(tempfile::tempdir().unwrap());
-        fs::create_dir_all(scene.path("in/sub/deep")).unwrap();
+        let fixture = Self(tempfile::tempdir().unwrap());
+        fs::create_dir_all(fixture.path("in/sub/deep")).unwrap();
         for file in ["in/file", "in/sub/deep/file", "out", "inner"] {
-            fs::write(scene.path(file), "").unwrap();
+            fs::write(fixture.path(file), "").unwrap();
         }
-        symlink("in", scene.path("way")).unwrap();
-        scene
+        symlink("in", fixture.path("way")).unwrap();
+        fixture
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -36,10 +36,10 @@ impl Scene {
 
 #[test]
 fn links_within_the_directory_are_followed() {
-    let scene = Scene::new();
-    scene.link("sub/up", "../file");
-    scene.link("far", "sub/deep");
-    scene.link("absolute", scene.path("in/file"));
+    let fixture = Fixture::new();
+    fixture.link("sub/up", "../file");
+    fixture.link("far", "sub/deep");
+    fixture.link("absolute", fixture.path("in/file"));
     for (link, to, expected) in [
         ("same", "file", "in/file"),
         ("again", "./same", "in/file"),
@@ -49,49 +49,49 @@ fn links_within_the_directory_are_followed() {
         ("through", "far/../up", "in/file"),
         ("by-absolute", "absolute", "in/file"),
     ] {
-        scene.link(link, to);
-        let found = hostfs::resolve(&scene.path("in"), link.as_ref()).unwrap();
-        assert_eq!(found, scene.path(expected), "{link}");
-        let by_kernel = fs::canonicalize(scene.path("in").join(link)).unwrap();
+        fixture.link(link, to);
+        let found = hostfs::resolve(&fixture.path("in"), link.as_ref()).unwrap();
+        assert_eq!(found, fixture.path(expected), "{link}");
+        let by_kernel = fs::canonicalize(fixture.path("in").join(link)).unwrap();
         assert_eq!(found, by_kernel, "{link}: the kernel goes elsewhere");
     }
     // The directory itself may be known by a link.
-    assert_eq!(hostfs::resolve(&scene.path("way"), "absolute".as_ref()).unwrap(), scene.path("way/file"));
+    assert_eq!(hostfs::resolve(&fixture.path("way"), "absolute".as_ref()).unwrap(), fixture.path("way/file"));
 }
 
 #[test]
 fn a_file_and_a_missing_one_are_themselves() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for name in ["file", "missing"] {
-        let found = hostfs::resolve(&scene.path("in"), name.as_ref()).unwrap();
-        assert_eq!(found, scene.path("in").join(name));
+        let found = hostfs::resolve(&fixture.path("in"), name.as_ref()).unwrap();
+        assert_eq!(found, fixture.path("in").join(name));
     }
-    assert_eq!(hostfs::resolve(&scene.path("none"), "x".as_ref()).unwrap(), scene.path("none/x"));
+    assert_eq!(hostfs::resolve(&fixture.path("none"), "x".as_ref()).unwrap(), fixture.path("none/x"));
 }
 
 #[test]
 fn links_that_leave_are_refused() {
-    let scene = Scene::new();
-    scene.link("a", "../out");
-    scene.link("b", "sub/../../out");
-    scene.link("c", "../in/file");
-    scene.link("d", "/etc/passwd");
-    scene.link("e", "a");
-    scene.link("f", scene.path("inner"));
-    scene.link("g", scene.path("in/../out"));
-    scene.link("h", "..");
+    let fixture = Fixture::new();
+    fixture.link("a", "../out");
+    fixture.link("b", "sub/../../out");
+    fixture.link("c", "../in/file");
+    fixture.link("d", "/etc/passwd");
+    fixture.link("e", "a");
+    fixture.link("f", fixture.path("inner"));
+    fixture.link("g", fixture.path("in/../out"));
+    fixture.link("h", "..");
     for link in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         let expected = format!(
             "cannot resolve {}: it is a link that leaves the directory",
-            scene.path("in").join(link).display()
+            fixture.path("in").join(link).display()
         );
-        assert_eq!(scene.refused(link).to_string(), expected);
+        assert_eq!(fixture.refused(link).to_string(), expected);
     }
 }
 
 #[test]
 fn links_that_lead_nowhere_are_refused() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for (link, to, why) in [
         ("a", "missing", "it is a link to a missing file"),
         ("b", "a", "it is a link to a missing file"),
@@ -100,18 +100,18 @@ fn links_that_lead_nowhere_are_refused() {
         ("e", "e", "it is a link that goes in circles"),
         ("f", "sub/../f", "it is a link that goes in circles"),
     ] {
-        scene.link(link, to);
-        let refused = scene.refused(link);
+        fixture.link(link, to);
+        let refused = fixture.refused(link);
         assert!(refused.to_string().ends_with(why), "{refused}");
         assert!(!refused.is_missing(), "dangling is not missing: {refused}");
-        assert!(fs::metadata(scene.path("in").join(link)).is_err(), "{link}: the kernel finds it");
+        assert!(fs::metadata(fixture.path("in").join(link)).is_err(), "{link}: the kernel finds it");
     }
 }
 
 #[test]
 fn only_plain_names_are_resolved() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for name in ["", ".", "..", "sub/x", "/etc/passwd", "file/", "./file"] {
-        assert!(scene.refused(name).to_string().ends_with("it is not a plain file name"), "{name}");
+        assert!(fixture.refused(name).to_string().ends_with("it is not a plain file name"), "{name}");
     }
 }

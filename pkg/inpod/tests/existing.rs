@@ -106,14 +106,14 @@ fn exchange(mut stream: &TcpStream) -> Result<(), ErrorKind> {
 }
 
 /// A pod, and somebody outside of it.
-struct Scene {
+struct Fixture {
     pod: Named,
     peer: Named,
     backend: Backend,
 }
 
-impl Scene {
-    fn new(backend: Backend) -> Scene {
+impl Fixture {
+    fn new(backend: Backend) -> Fixture {
         let (pod, peer) = (Named::new("pod"), Named::new("peer"));
         let name = pod.0.file_name().unwrap().to_str().unwrap();
         peer.sh(&format!("ip link add veth0 type veth peer name eth0 netns {name}"));
@@ -125,7 +125,7 @@ impl Scene {
             side.sh(&format!("ip link set {device} up"));
             side.serve();
         }
-        Scene { pod, peer, backend }
+        Fixture { pod, peer, backend }
     }
 
     /// That many of each family in each direction.
@@ -173,16 +173,16 @@ fn kept(count: usize) -> Option<ConnectionsReport> {
     Some(ConnectionsReport::Kept(KeptConnections { kept: count, ..KeptConnections::default() }))
 }
 
-fn on_both_backends(test: impl Fn(Scene)) {
+fn on_both_backends(test: impl Fn(Fixture)) {
     for backend in [Backend::Nft, Backend::Legacy] {
-        test(Scene::new(backend));
+        test(Fixture::new(backend));
     }
 }
 
 #[test]
 fn connections_survive_capture_release_and_capture_and_new_ones_are_redirected() {
-    on_both_backends(|scene| {
-        let mut streams = scene.connections(25);
+    on_both_backends(|fixture| {
+        let mut streams = fixture.connections(25);
         let (idle, busy) = streams.split_at(50);
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -193,21 +193,21 @@ fn connections_survive_capture_release_and_capture_and_new_ones_are_redirected()
                 }
             });
             for _ in 0..2 {
-                assert_eq!(scene.capture(ExistingConnections::Keep).connections, kept(100));
-                scene.assert_redirected();
+                assert_eq!(fixture.capture(ExistingConnections::Keep).connections, kept(100));
+                fixture.assert_redirected();
                 idle.iter().for_each(|stream| exchange(stream).unwrap());
-                assert_eq!(scene.outside(), 100);
-                scene.release();
+                assert_eq!(fixture.outside(), 100);
+                fixture.release();
                 idle.iter().for_each(|stream| exchange(stream).unwrap());
             }
         });
-        assert_eq!(scene.capture(ExistingConnections::Keep).connections, kept(100));
-        assert_eq!(scene.capture(ExistingConnections::Keep).connections, None, "nothing changed");
+        assert_eq!(fixture.capture(ExistingConnections::Keep).connections, kept(100));
+        assert_eq!(fixture.capture(ExistingConnections::Keep).connections, None, "nothing changed");
         streams.truncate(60);
         drop(streams.drain(..20));
         let deadline = Instant::now() + Duration::from_secs(5); // for the servers to close their ends
-        while scene.outside() != 40 {
-            assert!(Instant::now() < deadline, "{}", scene.outside());
+        while fixture.outside() != 40 {
+            assert!(Instant::now() < deadline, "{}", fixture.outside());
             thread::yield_now();
         }
         streams.iter().for_each(|stream| exchange(stream).unwrap());
@@ -216,12 +216,12 @@ fn connections_survive_capture_release_and_capture_and_new_ones_are_redirected()
 
 #[test]
 fn none_that_opens_or_closes_meanwhile_breaks() {
-    on_both_backends(|scene| {
-        let held = scene.connections(5);
+    on_both_backends(|fixture| {
+        let held = fixture.connections(5);
         let (is_over, opened) = (AtomicBool::new(false), AtomicU32::new(0));
         thread::scope(|scope| {
             let _end = EndOnDrop(&is_over);
-            let ways = PEER.map(|to| (&scene.pod, to)).into_iter().chain(POD.map(|to| (&scene.peer, to)));
+            let ways = PEER.map(|to| (&fixture.pod, to)).into_iter().chain(POD.map(|to| (&fixture.peer, to)));
             for (from, to) in ways {
                 let (is_over, opened) = (&is_over, &opened);
                 scope.spawn(move || {
@@ -241,60 +241,63 @@ fn none_that_opens_or_closes_meanwhile_breaks() {
                     assert!(Instant::now() < deadline, "connections break");
                     thread::yield_now();
                 }
-                let report = scene.capture(ExistingConnections::Keep).connections;
+                let report = fixture.capture(ExistingConnections::Keep).connections;
                 let Some(ConnectionsReport::Kept(kept)) = report else { panic!("{report:?}") };
                 assert!(kept.refused.is_none() && kept.kept >= held.len(), "{round}: {kept:?}");
-                scene.assert_redirected();
+                fixture.assert_redirected();
                 held.iter().for_each(|stream| exchange(stream).unwrap());
-                scene.release();
+                fixture.release();
             }
         });
-        scene.capture(ExistingConnections::Keep);
-        assert_eq!(scene.outside(), held.len(), "none is left of those that were closed");
+        fixture.capture(ExistingConnections::Keep);
+        assert_eq!(fixture.outside(), held.len(), "none is left of those that were closed");
     });
 }
 
 /// Of a connection that was redirected when the pod left, the kernel keeps an entry, which leads to a socket that is gone.
 #[test]
 fn a_connection_with_the_addresses_of_one_that_was_redirected_survives() {
-    on_both_backends(|scene| {
-        scene.capture(ExistingConnections::Keep);
+    on_both_backends(|fixture| {
+        fixture.capture(ExistingConnections::Keep);
         let proxies = [("127.0.0.1", 15001), (POD[0], 15006)];
-        let proxies = proxies.map(|at| scene.pod.1.run_in(|| TcpListener::bind(at).unwrap()).unwrap());
-        let pair = || [scene.pod.connect_from(40001, PEER[0]), scene.peer.connect_from(40002, POD[0])];
+        let proxies = proxies.map(|at| fixture.pod.1.run_in(|| TcpListener::bind(at).unwrap()).unwrap());
+        let pair = || [fixture.pod.connect_from(40001, PEER[0]), fixture.peer.connect_from(40002, POD[0])];
         let redirected = pair();
         let accepted = proxies.map(|proxy| proxy.accept().unwrap().0);
-        scene.release();
+        fixture.release();
         redirected.into_iter().chain(accepted).for_each(abort);
         let streams = pair();
         streams.iter().for_each(|stream| exchange(stream).unwrap());
-        assert_eq!(scene.capture(ExistingConnections::Keep).connections, kept(2));
+        assert_eq!(fixture.capture(ExistingConnections::Keep).connections, kept(2));
         streams.iter().for_each(|stream| exchange(stream).unwrap());
     });
 }
 
 #[test]
 fn on_demand_they_are_closed_at_once() {
-    on_both_backends(|scene| {
-        let streams = scene.connections(5);
-        assert_eq!(scene.capture(ExistingConnections::Reset).connections, Some(ConnectionsReport::Reset(20)));
+    on_both_backends(|fixture| {
+        let streams = fixture.connections(5);
+        assert_eq!(
+            fixture.capture(ExistingConnections::Reset).connections,
+            Some(ConnectionsReport::Reset(20))
+        );
         for stream in &streams {
             let error = (&*stream).read(&mut [0]).unwrap_err().kind();
             assert!(matches!(error, ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset), "{error}");
         }
-        scene.assert_redirected();
-        assert_eq!(scene.outside(), 0);
+        fixture.assert_redirected();
+        assert_eq!(fixture.outside(), 0);
     });
 }
 
 #[test]
 fn connections_within_the_pod_are_nobodys_business() {
-    on_both_backends(|scene| {
-        let within = [("127.0.0.1"), ("::1"), POD[0], POD[1]].map(|to| scene.pod.connect(to).unwrap());
-        assert_eq!(scene.capture(ExistingConnections::Keep).connections, kept(0));
+    on_both_backends(|fixture| {
+        let within = [("127.0.0.1"), ("::1"), POD[0], POD[1]].map(|to| fixture.pod.connect(to).unwrap());
+        assert_eq!(fixture.capture(ExistingConnections::Keep).connections, kept(0));
         within.iter().for_each(|stream| exchange(stream).unwrap());
-        scene.release();
-        assert_eq!(scene.capture(ExistingConnections::Reset).connections, None);
+        fixture.release();
+        assert_eq!(fixture.capture(ExistingConnections::Reset).connections, None);
         within.iter().for_each(|stream| exchange(stream).unwrap());
     });
 }

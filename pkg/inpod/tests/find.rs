@@ -54,13 +54,13 @@ impl Drop for Named {
 }
 
 /// Node, pod, and processes.
-struct Scene {
+struct Fixture {
     node: Named,
     pod: Named,
     proc: PathBuf,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let (node, pod) = (Named::new("node"), Named::new("pod"));
         node.sh(&format!("ip link add veth0 type veth peer name eth0 netns {}", pod.name()));
@@ -89,7 +89,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for Fixture {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.proc));
     }
@@ -97,45 +97,45 @@ impl Drop for Scene {
 
 #[test]
 fn a_pod_is_found_by_its_processes_and_its_address() {
-    let scene = Scene::new();
-    assert!(scene.find(None).is_none());
-    scene.process(20, UID, 200, &scene.pod.0);
-    scene.process(21, UID, 210, &scene.pod.0);
-    let found = scene.find(None).unwrap();
-    assert_eq!((found.netns.id(), found.others, found.captured), (scene.pod.1.id(), 0, false));
-    assert!(scene.find(Some(scene.pod.1.id())).is_none(), "it is still there");
+    let fixture = Fixture::new();
+    assert!(fixture.find(None).is_none());
+    fixture.process(20, UID, 200, &fixture.pod.0);
+    fixture.process(21, UID, 210, &fixture.pod.0);
+    let found = fixture.find(None).unwrap();
+    assert_eq!((found.netns.id(), found.others, found.captured), (fixture.pod.1.id(), 0, false));
+    assert!(fixture.find(Some(fixture.pod.1.id())).is_none(), "it is still there");
     // What is no process, or has ended meanwhile, is passed over.
-    std::fs::create_dir_all(scene.proc.join("sys")).unwrap();
-    std::fs::create_dir_all(scene.proc.join("99")).unwrap();
-    assert!(scene.find(None).is_some());
+    std::fs::create_dir_all(fixture.proc.join("sys")).unwrap();
+    std::fs::create_dir_all(fixture.proc.join("99")).unwrap();
+    assert!(fixture.find(None).is_some());
 }
 
 #[test]
 fn processes_elsewhere_mislead_nobody() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let (empty, lure) = (Named::new("empty"), Named::new("lure"));
     // Older than the pod's own: in the node's namespace, in one without the address, and in one that the pod made and
     // gave its address to.
     lure.sh("ip link add dummy0 type veth peer name dummy1");
     lure.sh(&format!("ip address add {IP}/32 dev dummy0"));
-    scene.process(10, UID, 1, &scene.node.0);
-    scene.process(11, UID, 2, &empty.0);
-    scene.process(12, UID, 3, &lure.0);
-    scene.process(30, UID, 300, &scene.pod.0);
+    fixture.process(10, UID, 1, &fixture.node.0);
+    fixture.process(11, UID, 2, &empty.0);
+    fixture.process(12, UID, 3, &lure.0);
+    fixture.process(30, UID, 300, &fixture.pod.0);
     // Another pod's process in this pod's namespace, older, too.
-    scene.process(9, "00000000-5e6f-7081-92a3-b4c5d6e7f809", 1, &scene.pod.0);
-    let found = scene.find(None).unwrap();
-    assert_eq!((found.netns.id(), found.others), (scene.pod.1.id(), 2));
+    fixture.process(9, "00000000-5e6f-7081-92a3-b4c5d6e7f809", 1, &fixture.pod.0);
+    let found = fixture.find(None).unwrap();
+    assert_eq!((found.netns.id(), found.others), (fixture.pod.1.id(), 2));
     // Its own are gone: nothing is better than something, if it is the only one with the address.
-    std::fs::remove_dir_all(scene.proc.join("30")).unwrap();
-    std::fs::remove_dir_all(scene.proc.join("12")).unwrap();
-    assert!(scene.find(None).is_none());
+    std::fs::remove_dir_all(fixture.proc.join("30")).unwrap();
+    std::fs::remove_dir_all(fixture.proc.join("12")).unwrap();
+    assert!(fixture.find(None).is_none());
 }
 
 #[test]
 fn a_captured_pod_is_recognised_until_it_is_released() {
-    let scene = Scene::new();
-    scene.process(20, UID, 200, &scene.pod.0);
+    let fixture = Fixture::new();
+    fixture.process(20, UID, 200, &fixture.pod.0);
     let (config, options, pod) = (
         InPodRulesConfig::default(),
         FirewallOptions::default(),
@@ -147,14 +147,14 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
         families: &Family::BOTH,
         existing: ExistingConnections::Keep,
     };
-    let first = capture(&scene.pod.1, &wanted, None, &options).unwrap();
+    let first = capture(&fixture.pod.1, &wanted, None, &options).unwrap();
     assert!(!first.differences.is_empty());
-    assert_eq!(capture(&scene.pod.1, &wanted, None, &options).unwrap().differences, Vec::<String>::new());
-    assert!(scene.find(None).unwrap().captured);
+    assert_eq!(capture(&fixture.pod.1, &wanted, None, &options).unwrap().differences, Vec::<String>::new());
+    assert!(fixture.find(None).unwrap().captured);
     // One family goes, the other stays; the option goes with all that it brought.
     let plain = PodOptions::default();
     let narrower = PodRulesSpec { pod: &plain, families: &[Family::V6], ..wanted };
-    let changed = capture(&scene.pod.1, &narrower, None, &options).unwrap().differences;
+    let changed = capture(&fixture.pod.1, &narrower, None, &options).unwrap().differences;
     assert!(
         changed.iter().any(|why| why.contains("IPv4 nat: chain ISTIO_OUTPUT is not wanted")),
         "{changed:?}"
@@ -163,10 +163,10 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
         changed.iter().any(|why| why.contains("IPv6 raw: chain ISTIO_OUTPUT is not wanted")),
         "{changed:?}"
     );
-    assert!(is_captured(&scene.pod.1, &config).unwrap());
-    assert!(!release(&scene.pod.1, &config, &options).unwrap().is_empty());
-    assert_eq!(release(&scene.pod.1, &config, &options).unwrap(), Vec::<String>::new());
-    assert!(!is_captured(&scene.pod.1, &config).unwrap() && !scene.find(None).unwrap().captured);
+    assert!(is_captured(&fixture.pod.1, &config).unwrap());
+    assert!(!release(&fixture.pod.1, &config, &options).unwrap().is_empty());
+    assert_eq!(release(&fixture.pod.1, &config, &options).unwrap(), Vec::<String>::new());
+    assert!(!is_captured(&fixture.pod.1, &config).unwrap() && !fixture.find(None).unwrap().captured);
 }
 
 #[test]
@@ -179,8 +179,8 @@ fn a_glance_tells_changes_in_tables_of_both_backends() {
         existing: ExistingConnections::Keep,
     };
     for backend in [Backend::Nft, Backend::Legacy] {
-        let scene = Scene::new();
-        let netns = &scene.pod.1;
+        let fixture = Fixture::new();
+        let netns = &fixture.pod.1;
         let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
         let _ = capture(netns, &wanted, None, &options).unwrap();
         let seen = inpod::verify(netns, &wanted, None, &options).unwrap();
@@ -191,16 +191,16 @@ fn a_glance_tells_changes_in_tables_of_both_backends() {
             // Neither the number of rules nor their length is another one.
             let rule = "-t nat -R ISTIO_OUTPUT 1 -p tcp -d";
             let [before, after] = if tool == "iptables" { ["1.2.3.4", "1.2.3.5"] } else { ["1::4", "1::5"] };
-            scene.pod.sh(&format!("{tool}-{backend} {rule} {before} -j ACCEPT"));
+            fixture.pod.sh(&format!("{tool}-{backend} {rule} {before} -j ACCEPT"));
             let first = glance();
             assert!(!seen.seen.is_unchanged(&first), "{backend} {tool}");
             assert!(first.is_unchanged(&glance()), "{backend} {tool}");
-            scene.pod.sh(&format!("{tool}-{backend} {rule} {after} -j ACCEPT"));
+            fixture.pod.sh(&format!("{tool}-{backend} {rule} {after} -j ACCEPT"));
             assert!(!first.is_unchanged(&glance()), "{backend} {tool}");
         }
         let differs = inpod::verify(netns, &wanted, None, &options).unwrap();
         assert!(!differs.differences.is_empty());
-        scene.pod.sh("ip rule del pref 32764");
+        fixture.pod.sh("ip rule del pref 32764");
         assert!(!differs.seen.is_unchanged(&glance()), "{backend}");
     }
 }
@@ -217,12 +217,12 @@ fn a_release_takes_the_rules_of_both_backends() {
     };
     let forced = |backend| FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
     for (made, released) in [(Backend::Nft, Backend::Legacy), (Backend::Legacy, Backend::Nft)] {
-        let scene = Scene::new();
-        let _ = capture(&scene.pod.1, &wanted, None, &forced(made)).unwrap();
-        let taken = release(&scene.pod.1, &config, &forced(released)).unwrap();
+        let fixture = Fixture::new();
+        let _ = capture(&fixture.pod.1, &wanted, None, &forced(made)).unwrap();
+        let taken = release(&fixture.pod.1, &config, &forced(released)).unwrap();
         assert!(taken.iter().any(|what| what.starts_with(&format!("{made}: "))), "{taken:?}");
         for tool in ["iptables", "ip6tables"] {
-            let left = scene.pod.shown(&format!("{tool}-{made}-save"));
+            let left = fixture.pod.shown(&format!("{tool}-{made}-save"));
             assert!(!left.contains("ISTIO"), "{left}");
         }
     }
@@ -239,20 +239,20 @@ fn traffic_is_no_change() {
         existing: ExistingConnections::Keep,
     };
     for backend in [Backend::Nft, Backend::Legacy] {
-        let scene = Scene::new();
+        let fixture = Fixture::new();
         let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
-        let _ = capture(&scene.pod.1, &wanted, None, &options).unwrap();
+        let _ = capture(&fixture.pod.1, &wanted, None, &options).unwrap();
         for tool in ["iptables", "ip6tables"] {
-            scene
+            fixture
                 .pod
                 .sh(&format!("{tool}-{backend} -t mangle -A INPUT -i lo -m limit --limit 1/s -j ACCEPT"));
         }
-        let glance = || inpod::glance(&scene.pod.1, &wanted, None).unwrap();
+        let glance = || inpod::glance(&fixture.pod.1, &wanted, None).unwrap();
         let counters =
-            || ["iptables", "ip6tables"].map(|tool| scene.pod.shown(&format!("{tool}-{backend}-save -c")));
+            || ["iptables", "ip6tables"].map(|tool| fixture.pod.shown(&format!("{tool}-{backend}-save -c")));
         let (first, before) = (glance(), counters());
         for target in ["127.0.0.1:9", "[::1]:9"] {
-            let refused = scene.pod.1.run_in(|| std::net::TcpStream::connect(target)).unwrap().unwrap_err();
+            let refused = fixture.pod.1.run_in(|| std::net::TcpStream::connect(target)).unwrap().unwrap_err();
             assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{target}");
         }
         for (before, after) in before.iter().zip(counters()) {
@@ -270,7 +270,7 @@ fn rules_of(save: &str) -> Vec<&str> {
 /// Looking makes no table.
 #[test]
 fn a_glance_leaves_no_trace() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
     let wanted = PodRulesSpec {
         config: &config,
@@ -278,12 +278,12 @@ fn a_glance_leaves_no_trace() {
         families: &Family::BOTH,
         existing: ExistingConnections::Keep,
     };
-    scene.pod.sh("iptables-legacy -t nat -L");
+    fixture.pod.sh("iptables-legacy -t nat -L");
     let names =
-        || ["ip", "ip6"].map(|family| scene.pod.shown(&format!("cat /proc/net/{family}_tables_names")));
+        || ["ip", "ip6"].map(|family| fixture.pod.shown(&format!("cat /proc/net/{family}_tables_names")));
     let before = names();
     assert_eq!(before, ["nat\n", ""]);
-    let _ = inpod::glance(&scene.pod.1, &wanted, None).unwrap();
+    let _ = inpod::glance(&fixture.pod.1, &wanted, None).unwrap();
     assert_eq!(names(), before);
 }
 
@@ -300,8 +300,8 @@ fn crowd(pod: &Named, number: usize) {
 
 #[test]
 fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_any() {
-    let scene = Scene::new();
-    let pod = &scene.pod;
+    let fixture = Fixture::new();
+    let pod = &fixture.pod;
     let (config, options, what) =
         (InPodRulesConfig::default(), FirewallOptions::default(), PodOptions::default());
     let wanted = PodRulesSpec {

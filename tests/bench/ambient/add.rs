@@ -5,11 +5,11 @@ use std::{cell::Cell, fs, path::PathBuf};
 use kit::{ApiServer, Auth, Netns, Pod, istio};
 use serde_json::{Value, json};
 
-use super::lab::{Lab, MESH, PLAIN};
+use super::fixture::{Fixture, MESH, PLAIN};
 use crate::{
+    base::BenchNode,
     contest::Results,
     measure::{self, Cost},
-    stage::Stage,
     table,
 };
 
@@ -25,25 +25,25 @@ struct Row {
 }
 
 struct Ground<'a> {
-    stage: &'a Stage,
+    base: &'a BenchNode,
     netns: Netns,
     calls: Cell<u8>,
     log: PathBuf,
     node: std::sync::Arc<kit::Node>,
 }
 
-pub(crate) fn run(stage: &Stage, rounds: usize) {
-    let mut lab = Lab::start(&[]);
-    let _ztunnels = [lab.ztunnel("ztunnel-a"), lab.ztunnel("ztunnel-b")];
-    lab.fill_with_links(MESH, PODS);
-    lab.wait_members(PODS as usize);
-    let rows = rows(stage, &lab);
+pub(crate) fn run(base: &BenchNode, rounds: usize) {
+    let mut fixture = Fixture::start(&[]);
+    let _ztunnels = [fixture.ztunnel("ztunnel-a"), fixture.ztunnel("ztunnel-b")];
+    fixture.fill_with_links(MESH, PODS);
+    fixture.wait_members(PODS as usize);
+    let rows = rows(base, &fixture);
     let ground = Ground {
-        stage,
-        netns: stage.pod_netns(),
+        base,
+        netns: base.pod_netns(),
         calls: Cell::new(0),
-        log: lab.node.dir().join("strace"),
-        node: std::sync::Arc::clone(&lab.node),
+        log: fixture.node.dir().join("strace"),
+        node: std::sync::Arc::clone(&fixture.node),
     };
     let mut results: Vec<Results> = rows.iter().map(|row| ground.prepare(row)).collect();
     for _ in 0..rounds {
@@ -57,7 +57,8 @@ pub(crate) fn run(stage: &Stage, rounds: usize) {
     table::print_rows(&results, rounds);
     for phase in ["facts", "enrol", "total"] {
         let metric = |name: &str| {
-            lab.daemon
+            fixture
+                .daemon
                 .metric(&format!("istio_cni_ambient_add_seconds_{name}{{phase=\"{phase}\"}}"))
                 .unwrap_or(0.0)
         };
@@ -69,22 +70,19 @@ pub(crate) fn run(stage: &Stage, rounds: usize) {
     println!();
 }
 
-fn rows(stage: &Stage, lab: &Lab) -> Vec<Row> {
+fn rows(base: &BenchNode, fixture: &Fixture) -> Vec<Row> {
     // Not under the daemon's name for its own.
-    let text = stage.api.kubeconfig(&Auth::Token(stage.token.clone()));
-    let kubeconfig = istio::write_file(&lab.node, "kubeconfig-of-bench", &text);
+    let text = base.api.kubeconfig(&Auth::Token(base.token.clone()));
+    let kubeconfig = istio::write_file(&fixture.node, "kubeconfig-of-bench", &text);
     let label = json!({"istio.io/dataplane-mode": "ambient"});
     for (name, labels) in [(MESH, label), (PLAIN, json!({}))] {
-        stage
-            .api
-            .admin()
-            .create("/api/v1/namespaces", &json!({"metadata": {"name": name, "labels": labels}}));
+        base.api.admin().create("/api/v1/namespaces", &json!({"metadata": {"name": name, "labels": labels}}));
     }
     let known = |namespace: &str| {
-        let pod = Pod::from_object(&stage.api.create_pod(&ApiServer::pod(namespace, "new")));
+        let pod = Pod::from_object(&base.api.create_pod(&ApiServer::pod(namespace, "new")));
         let mut manifest = pod.manifest(&[]);
         manifest["status"] = json!({"phase": "Pending"});
-        lab.manifests.put_pod(&manifest);
+        fixture.manifests.put_pod(&manifest);
         pod
     };
     let (mesh, plain) = (known(MESH), known(PLAIN));
@@ -93,7 +91,7 @@ fn rows(stage: &Stage, lab: &Lab) -> Vec<Row> {
     let add = |name: &'static str, pod: &Pod, socket: &str| Row {
         name,
         command: program("istio-cni"),
-        call: Some((pod.clone(), lab.plugin(&kubeconfig, socket))),
+        call: Some((pod.clone(), fixture.plugin(&kubeconfig, socket))),
     };
     vec![
         Row { name: "an empty static program", command: program("empty"), call: None },
@@ -108,7 +106,7 @@ impl Ground<'_> {
     /// Counts children and requests, in runs that are not timed.
     fn prepare(&self, row: &Row) -> Results {
         let asked =
-            || self.stage.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
+            || self.base.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
         let before = asked();
         self.once(row, &row.command);
         let requests = (asked() - before) as f64;
@@ -128,7 +126,7 @@ impl Ground<'_> {
     fn once(&self, row: &Row, command: &[String]) -> Cost {
         let Some((pod, conf)) = &row.call else { return measure::run(self.node.netns(), command, &[], "") };
         self.calls.set(self.calls.get().wrapping_add(1));
-        let (env, _) = self.stage.call(pod, &self.netns, false);
+        let (env, _) = self.base.call(pod, &self.netns, false);
         let mut stdin = conf.clone();
         let address = format!("10.201.0.{}/24", self.calls.get());
         stdin["prevResult"] = json!({

@@ -8,7 +8,7 @@ use std::{
 
 use kit::Node;
 
-use super::{lab::Lab, sampler::Eyes, spread};
+use super::{fixture::Fixture, sampler::Eyes, spread};
 
 const PODS: u32 = 1000;
 const CROWD: &str = "crowd";
@@ -16,23 +16,23 @@ const SET: &str = "ztunnel-pods-ips";
 const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) fn run(rounds: usize) {
-    let mut lab = Lab::start(&[]);
-    let _ztunnel = lab.ztunnel("ztunnel-a");
-    lab.label(CROWD, false);
-    lab.fill(CROWD, PODS);
+    let mut fixture = Fixture::start(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    fixture.label(CROWD, false);
+    fixture.fill(CROWD, PODS);
     thread::sleep(Duration::from_secs(1)); // until the agent has read them all
     let (mut changes, mut whole) = (Vec::new(), Vec::new());
     for _ in 0..rounds.min(15) {
-        let watch = watch(&lab.node);
+        let watch = watch(&fixture.node);
         thread::sleep(Duration::from_millis(50)); // it looks
         let began = Instant::now();
-        lab.label(CROWD, true);
+        fixture.label(CROWD, true);
         let (first, last) = watch.join().unwrap();
         changes.push((last - first).as_secs_f64() * 1000.0);
         whole.push((last - began).as_secs_f64() * 1000.0);
-        lab.wait_members(PODS as usize);
-        lab.label(CROWD, false);
-        lab.wait_members(0);
+        fixture.wait_members(PODS as usize);
+        fixture.label(CROWD, false);
+        fixture.wait_members(0);
     }
     println!("{PODS} enrolments at once, {} times; median (least, greatest).", changes.len());
     for (name, values) in [("kernel changes, first to last", changes), ("from the label to the last", whole)]

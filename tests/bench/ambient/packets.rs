@@ -11,8 +11,8 @@ use kit::{Netns, Node, NodeOptions, Pod, PodSandbox};
 
 use super::{
     Ratio,
+    fixture::{Fixture, MESH, PLAIN, with_links, with_other_users},
     flow::{Flow, Load, own_time, pin, step_aside, unpin},
-    lab::{Lab, MESH, PLAIN, with_links, with_other_users},
     spread,
     talk::{Speech, Talk},
 };
@@ -62,10 +62,10 @@ pub(crate) fn run(rounds: usize) {
         let rule = format!("ip {family} rule add priority 100 fwmark 0x80000/0x80000 lookup 100");
         places[RULE].node.netns().sh(&rule);
     }
-    let mut lab = Lab::on(Arc::clone(&places[OURS].node), &[]);
-    lab.fill(MESH, PODS);
-    let _ztunnels = [lab.ztunnel("ztunnel-a"), lab.ztunnel("ztunnel-b")];
-    lab.wait_members(PODS as usize);
+    let mut fixture = Fixture::on(Arc::clone(&places[OURS].node), &[]);
+    fixture.fill(MESH, PODS);
+    let _ztunnels = [fixture.ztunnel("ztunnel-a"), fixture.ztunnel("ztunnel-b")];
+    fixture.wait_members(PODS as usize);
     std::thread::sleep(Duration::from_secs(1)); // until the agent rests
     let after = all(&mut places, rounds);
     println!(

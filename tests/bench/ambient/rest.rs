@@ -5,23 +5,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::lab::{Lab, MESH};
+use super::fixture::{Fixture, MESH};
 
 const PODS: u32 = 250;
 /// The measurement itself: longer than the agent's regular look, which comes every 30 seconds.
 const REST: Duration = Duration::from_secs(35);
 
 pub(crate) fn run() {
-    let mut lab = Lab::start(&[]);
-    let _ztunnels = [lab.ztunnel("ztunnel-a"), lab.ztunnel("ztunnel-b")];
-    lab.fill_with_links(MESH, PODS);
-    lab.wait_members(PODS as usize);
+    let mut fixture = Fixture::start(&[]);
+    let _ztunnels = [fixture.ztunnel("ztunnel-a"), fixture.ztunnel("ztunnel-b")];
+    fixture.fill_with_links(MESH, PODS);
+    fixture.wait_members(PODS as usize);
     thread::sleep(Duration::from_secs(1)); // until it has done all that follows
-    let (before, began) = (lab.daemon.cpu_time(), Instant::now());
+    let (before, began) = (fixture.daemon.cpu_time(), Instant::now());
     thread::sleep(REST); // the measurement itself
-    let used = lab.daemon.cpu_time() - before;
+    let used = fixture.daemon.cpu_time() - before;
     println!("install-cni with the agent, {PODS} pods from manifests, two ztunnels, {REST:?} at rest:");
-    let mib = |line: &str| lab.memory(line) as f64 / 1024.0;
+    let mib = |line: &str| fixture.memory(line) as f64 / 1024.0;
     println!(
         "  resident {:.2} MiB (peak {:.2}), of it anonymous {:.2}; CPU {:.3} % of one core",
         mib("VmRSS:"),

@@ -11,7 +11,7 @@ use std::{
 use kit::{Node, NodeOptions, Ztunnel, ZtunnelOptions};
 
 use super::{
-    lab::{Lab, MESH, with_other_users},
+    fixture::{Fixture, MESH, with_other_users},
     sampler::{Report, Sampler},
     spread, upstream,
 };
@@ -31,61 +31,66 @@ struct Switch {
 }
 
 pub(crate) fn run(rounds: usize) {
-    let mut lab = Lab::start(&[]);
-    lab.fill_with_links(MESH, PODS);
-    let pair = [lab.ztunnel("ztunnel-a"), lab.ztunnel("ztunnel-b")];
-    lab.wait_members(PODS as usize);
+    let mut fixture = Fixture::start(&[]);
+    fixture.fill_with_links(MESH, PODS);
+    let pair = [fixture.ztunnel("ztunnel-a"), fixture.ztunnel("ztunnel-b")];
+    fixture.wait_members(PODS as usize);
     println!("A switch with {PODS} enrolled pods; median (least, greatest).");
-    let prepared = (0..rounds).map(|round| measure(&mut lab, &pair[round % 2])).collect::<Vec<_>>();
+    let prepared = (0..rounds).map(|round| measure(&mut fixture, &pair[round % 2])).collect::<Vec<_>>();
     print("to a ztunnel that was there", &prepared);
     let [old, other] = pair;
-    retire(&mut lab, old);
-    let (announced, last) = fresh(&mut lab, other, rounds.min(10), true);
+    retire(&mut fixture, old);
+    let (announced, last) = fresh(&mut fixture, other, rounds.min(10), true);
     print("to one that came while another was active, and was ready later", &announced);
-    let (fresh, _last) = fresh(&mut lab, last, rounds.min(10), false);
+    let (fresh, _last) = fresh(&mut fixture, last, rounds.min(10), false);
     print("to one that is ready at first sight, links and rules made included", &fresh);
-    drop(lab);
+    drop(fixture);
     re_enacted(rounds.min(5));
     println!();
 }
 
 /// From one to the next, each of which is new; the agent sees it before it is ready, or not.
-fn fresh(lab: &mut Lab, mut active: Ztunnel, rounds: usize, announced: bool) -> (Vec<Switch>, Ztunnel) {
+fn fresh(
+    fixture: &mut Fixture,
+    mut active: Ztunnel,
+    rounds: usize,
+    announced: bool,
+) -> (Vec<Switch>, Ztunnel) {
     let mut switches = Vec::new();
     for round in 0..rounds {
         let name = format!("ztunnel-{announced}-{round}");
-        let next = Ztunnel::start(&lab.node, &name, ZtunnelOptions::default());
+        let next = Ztunnel::start(&fixture.node, &name, ZtunnelOptions::default());
         if announced {
-            lab.announce(&next, false);
+            fixture.announce(&next, false);
         }
         thread::sleep(QUIET);
-        switches.push(measure(lab, &next));
-        retire(lab, std::mem::replace(&mut active, next));
+        switches.push(measure(fixture, &next));
+        retire(fixture, std::mem::replace(&mut active, next));
     }
     (switches, active)
 }
 
-fn retire(lab: &mut Lab, ztunnel: Ztunnel) {
-    lab.manifests.remove_pod("istio-system", ztunnel.name());
+fn retire(fixture: &mut Fixture, ztunnel: Ztunnel) {
+    fixture.manifests.remove_pod("istio-system", ztunnel.name());
     drop(ztunnel.delete());
     thread::sleep(QUIET);
-    lab.daemon.wait_until_ready();
+    fixture.daemon.wait_until_ready();
 }
 
-fn measure(lab: &mut Lab, next: &Ztunnel) -> Switch {
-    let (sum, count) = lab.switches();
-    let monitor = Monitor::start(&lab.node);
-    let sampler = Sampler::start(&lab.node);
+fn measure(fixture: &mut Fixture, next: &Ztunnel) -> Switch {
+    let (sum, count) = fixture.switches();
+    let monitor = Monitor::start(&fixture.node);
+    let sampler = Sampler::start(&fixture.node);
     thread::sleep(Duration::from_millis(50)); // both look
-    lab.announce(next, true);
+    fixture.announce(next, true);
     thread::sleep(QUIET);
-    lab.daemon.wait_for("a switch", |_| true);
-    while lab.switches().1 <= count {
+    fixture.daemon.wait_for("a switch", |_| true);
+    while fixture.switches().1 <= count {
         thread::sleep(Duration::from_millis(20)); // looking costs the agent time
     }
     let report = sampler.finish();
     let (seen, messages) = monitor.finish();
-    Switch { told: (lab.switches().0 - sum) * 1000.0, seen, messages, report }
+    Switch { told: (fixture.switches().0 - sum) * 1000.0, seen, messages, report }
 }
 
 /// `ip monitor`, whose clock is another one than the agent's.

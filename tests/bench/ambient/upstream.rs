@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use kit::Ztunnel;
 
-use super::lab::fake_ip;
+use super::fixture::fake_ip;
 
 const CHAINS: [(&str, &str); 8] = [
     ("nat", "PREROUTING"),

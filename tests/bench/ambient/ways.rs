@@ -7,8 +7,8 @@ use kit::{Netns, Node, NodeOptions, Pod, PodSandbox, Ztunnel, ZtunnelOptions};
 
 use super::{
     Ratio,
+    fixture::{Fixture, MESH, with_links, with_other_users},
     flow::{Flow, Load, pin, unpin, wall_time},
-    lab::{Lab, MESH, with_links, with_other_users},
     spread,
 };
 
@@ -26,7 +26,7 @@ struct Way {
     // Dropped last: the connection's road.
     ztunnel: Ztunnel,
     _pod: PodSandbox,
-    _lab: Option<Lab>,
+    _lab: Option<Fixture>,
     _node: Arc<Node>,
     _peers: Option<Netns>,
 }
@@ -67,12 +67,12 @@ pub(crate) fn run(rounds: usize) {
 fn by_agent(name: &'static str, links: &str) -> Way {
     let node = Arc::new(Node::new(NodeOptions::default()));
     with_other_users(&node);
-    let mut lab = Lab::on(Arc::clone(&node), &[("AMBIENT_LINKS", links)]);
-    let ztunnel = lab.ztunnel("ztunnel-a");
-    lab.fill_with_links(MESH, OTHERS);
-    let pod = lab.pod(MESH, "captured");
-    lab.wait_members(OTHERS as usize + 1);
-    Way::new(name, node, pod, ztunnel, Some(lab), None)
+    let mut fixture = Fixture::on(Arc::clone(&node), &[("AMBIENT_LINKS", links)]);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    fixture.fill_with_links(MESH, OTHERS);
+    let pod = fixture.pod(MESH, "captured");
+    fixture.wait_members(OTHERS as usize + 1);
+    Way::new(name, node, pod, ztunnel, Some(fixture), None)
 }
 
 /// The least that a transparent proxy in another namespace needs.
@@ -117,12 +117,12 @@ impl Way {
         node: Arc<Node>,
         pod: PodSandbox,
         ztunnel: Ztunnel,
-        lab: Option<Lab>,
+        fixture: Option<Fixture>,
         peers: Option<Netns>,
     ) -> Way {
         let flow = Flow::open(&pod.netns, &node, false);
         let relayed = ztunnel.wait_seen(|relayed| relayed.src.ip() == pod.ip(false));
         assert_eq!(relayed.error, None, "{name}");
-        Way { name, flow, costs: Vec::new(), ztunnel, _pod: pod, _lab: lab, _node: node, _peers: peers }
+        Way { name, flow, costs: Vec::new(), ztunnel, _pod: pod, _lab: fixture, _node: node, _peers: peers }
     }
 }

@@ -7,12 +7,12 @@ use model::Family;
 use rules::{ChainSet, SavedTables, inpod};
 use serde_json::{Value, json};
 
-use super::lab::{Lab, MESH};
+use super::fixture::{Fixture, MESH};
 use crate::{
     ambient::spread,
+    base::BenchNode,
     contest::Results,
     measure::{self, BESIDE, Cost},
-    stage::Stage,
     table,
 };
 
@@ -23,10 +23,10 @@ const UPSTREAM_CPU: f64 = 27.0;
 /// What an ADD may take longer than the restore.
 const BOUND: f64 = 4.0;
 
-/// A lab whose pods are new ones each time.
+/// A fixture whose pods are new ones each time.
 struct Ground<'a> {
-    stage: &'a Stage,
-    lab: Lab,
+    base: &'a BenchNode,
+    fixture: Fixture,
     conf: Value,
     pods: Vec<Pod>,
     families: usize,
@@ -40,11 +40,11 @@ enum Row<'a> {
     Add(&'static str, Box<Ground<'a>>),
 }
 
-pub(crate) fn run(stage: &Stage, rounds: usize) {
-    let dual = Ground::new(stage, &[], 2, rounds + UNTIMED);
-    let single = Ground::new(stage, &[("AMBIENT_IPV6", "false")], 1, rounds + UNTIMED);
-    let v4 = restore(stage, "iptables-nft-restore", Family::V4);
-    let v6 = restore(stage, "ip6tables-nft-restore", Family::V6);
+pub(crate) fn run(base: &BenchNode, rounds: usize) {
+    let dual = Ground::new(base, &[], 2, rounds + UNTIMED);
+    let single = Ground::new(base, &[("AMBIENT_IPV6", "false")], 1, rounds + UNTIMED);
+    let v4 = restore(base, "iptables-nft-restore", Family::V4);
+    let v6 = restore(base, "ip6tables-nft-restore", Family::V6);
     let side_by_side = [v4.clone(), vec![BESIDE.to_owned()], v6].concat();
     let empty = kit::binary("empty").to_string_lossy().into_owned();
     let mut rows = [
@@ -54,10 +54,10 @@ pub(crate) fn run(stage: &Stage, rounds: usize) {
         Row::Commands("both restores, side by side", side_by_side),
         Row::Add("ADD, dual stack", Box::new(dual)),
     ];
-    let mut results: Vec<Results> = rows.iter_mut().map(|row| row.prepare(stage)).collect();
+    let mut results: Vec<Results> = rows.iter_mut().map(|row| row.prepare(base)).collect();
     for _ in 0..rounds {
         for (row, result) in rows.iter_mut().zip(&mut results) {
-            result.costs.push(row.once(stage, &[]));
+            result.costs.push(row.once(base, &[]));
         }
     }
     println!(
@@ -76,11 +76,11 @@ pub(crate) fn run(stage: &Stage, rounds: usize) {
 }
 
 /// A restore of what the agent puts into a pod, to the letter.
-fn restore(stage: &Stage, tool: &str, family: Family) -> Vec<String> {
+fn restore(base: &BenchNode, tool: &str, family: Family) -> Vec<String> {
     let pod = inpod::PodOptions { dns: true, ..inpod::PodOptions::default() };
     let rules = inpod::pod(&inpod::InPodRulesConfig::default(), &pod, family);
     let text = ChainSet::IN_POD.apply(&rules, &SavedTables::default()).restore_text();
-    let path = stage.node.dir().join(format!("rules-{tool}"));
+    let path = base.node.dir().join(format!("rules-{tool}"));
     fs::write(&path, text).unwrap();
     vec![tool.to_owned(), "--noflush".to_owned(), path.to_string_lossy().into_owned()]
 }
@@ -107,18 +107,18 @@ fn differences(restore: &Results, add: &Results) {
 
 impl Row<'_> {
     /// Counts children and requests, in runs that are not timed.
-    fn prepare(&mut self, stage: &Stage) -> Results {
+    fn prepare(&mut self, base: &BenchNode) -> Results {
         let asked =
-            || stage.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
+            || base.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
         let before = asked();
-        self.once(stage, &[]);
+        self.once(base, &[]);
         let requests = (asked() - before) as f64;
-        let log = stage.node.dir().join("strace");
+        let log = base.node.dir().join("strace");
         let trace = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", &log.to_string_lossy()];
         let children = match self {
             Row::Commands(_, words) => words.split(|word| word == BESIDE).count() - 1,
             Row::Add(..) => {
-                self.once(stage, &trace.map(str::to_owned));
+                self.once(base, &trace.map(str::to_owned));
                 let lines = fs::read_to_string(&log).unwrap();
                 lines.lines().filter(|line| line.ends_with("= 0")).count().saturating_sub(1)
             }
@@ -127,36 +127,36 @@ impl Row<'_> {
         Results { name: (*name).to_owned(), costs: Vec::new(), children, requests }
     }
 
-    fn once(&mut self, stage: &Stage, before: &[String]) -> Cost {
+    fn once(&mut self, base: &BenchNode, before: &[String]) -> Cost {
         match self {
-            Row::Commands(_, words) => measure::run(&stage.pod_netns(), words, &[], ""),
+            Row::Commands(_, words) => measure::run(&base.pod_netns(), words, &[], ""),
             Row::Add(_, ground) => ground.add(before),
         }
     }
 }
 
 impl<'a> Ground<'a> {
-    /// A lab that knows so many pods, none of which has a network yet.
-    fn new(stage: &'a Stage, env: &[(&str, &str)], families: usize, pods: usize) -> Ground<'a> {
-        let lab = Lab::start(env);
-        lab.label(true);
+    /// A fixture that knows so many pods, none of which has a network yet.
+    fn new(base: &'a BenchNode, env: &[(&str, &str)], families: usize, pods: usize) -> Ground<'a> {
+        let fixture = Fixture::start(env);
+        fixture.label(true);
         // Not under the daemon's name for its own.
-        let text = stage.api.kubeconfig(&Auth::Token(stage.token.clone()));
-        let conf = lab.plugin(&istio::write_file(&lab.node, "kubeconfig-of-bench", &text));
+        let text = base.api.kubeconfig(&Auth::Token(base.token.clone()));
+        let conf = fixture.plugin(&istio::write_file(&fixture.node, "kubeconfig-of-bench", &text));
         let pods: Vec<Pod> = (0..pods).map(|number| Pod::new(MESH, &format!("new-{number}"))).collect();
         for pod in &pods {
             let mut manifest = pod.manifest(&[]);
             manifest["status"] = json!({"phase": "Pending"});
-            lab.manifests.put_pod(&manifest);
+            fixture.manifests.put_pod(&manifest);
         }
         thread::sleep(Duration::from_secs(1)); // until the agent has read them
-        Ground { stage, lab, conf, pods, families }
+        Ground { base, fixture, conf, pods, families }
     }
 
     /// ADD, and then DEL, which is not timed. `before`: what runs the plugin.
     fn add(&mut self, before: &[String]) -> Cost {
-        let (netns, pod) = (self.stage.pod_netns(), self.pods.pop().unwrap());
-        let (mut env, _) = self.stage.call(&pod, &netns, false);
+        let (netns, pod) = (self.base.pod_netns(), self.pods.pop().unwrap());
+        let (mut env, _) = self.base.call(&pod, &netns, false);
         let mut stdin = self.conf.clone();
         let number = self.pods.len() + 1;
         let ips =
@@ -169,14 +169,14 @@ impl<'a> Ground<'a> {
             "ips": ips,
         });
         let plugin = kit::binary("istio-cni").to_string_lossy().into_owned();
-        let node = self.lab.node.netns();
+        let node = self.fixture.node.netns();
         let cost =
             measure::run(node, &[before, std::slice::from_ref(&plugin)].concat(), &env, &stdin.to_string());
         env.iter_mut()
             .filter(|(key, _)| key == "CNI_COMMAND")
             .for_each(|(_, value)| *value = "DEL".to_owned());
         let _ = measure::run(node, &[plugin], &env, &stdin.to_string());
-        self.lab.manifests.remove_pod(MESH, &pod.name);
+        self.fixture.manifests.remove_pod(MESH, &pod.name);
         cost
     }
 
@@ -184,7 +184,7 @@ impl<'a> Ground<'a> {
         for phase in ["facts", "enrol", "total"] {
             let metric = |kind: &str| {
                 let sample = format!("istio_cni_ambient_add_seconds_{kind}{{phase=\"{phase}\"}}");
-                self.lab.daemon.metric(&sample).unwrap_or(0.0)
+                self.fixture.daemon.metric(&sample).unwrap_or(0.0)
             };
             let millis = metric("sum") / metric("count") * 1e3;
             println!("  within the agent, {name}, {phase:<6} {millis:>6.2} ms on average");

@@ -9,7 +9,7 @@ use std::{
 
 use kit::{Netns, Pod, WorkloadState};
 
-use super::lab::{Lab, MESH};
+use super::fixture::{Fixture, MESH};
 use crate::ambient::{self, spread};
 
 const PODS: usize = 250;
@@ -24,7 +24,7 @@ const RESTARTS: usize = 10;
 
 /// Pods that are a namespace with an address, and a line in the list of processes.
 struct Crowd {
-    lab: Lab,
+    fixture: Fixture,
     pods: Vec<(Pod, Netns)>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn run(rounds: usize, announce: bool, rest: bool) {
 impl Crowd {
     /// The pods run, and are not in the mesh.
     fn start() -> Crowd {
-        let lab = Lab::start(&[]);
+        let fixture = Fixture::start(&[]);
         let mut pods = Vec::new();
         for number in 0..PODS {
             let (pod, netns) = (Pod::new(MESH, &format!("pod-{number}")), Netns::new("crowd"));
@@ -52,25 +52,25 @@ impl Crowd {
                 "link add eth0 up type veth peer name peer0\naddress add {ip}/32 dev eth0\nlink set lo up\n"
             );
             netns.pipe("ip -batch -", &batch);
-            lab.put_process(number + 100, &pod, &netns);
-            lab.manifests.put_pod(&pod.manifest(&[ip]));
+            fixture.put_process(number + 100, &pod, &netns);
+            fixture.manifests.put_pod(&pod.manifest(&[ip]));
             pods.push((pod, netns));
         }
-        Crowd { lab, pods }
+        Crowd { fixture, pods }
     }
 
     fn served(&self) -> usize {
-        let states = self.lab.ztunnel.workloads();
+        let states = self.fixture.ztunnel.workloads();
         states.values().filter(|state| **state == WorkloadState::Up).count()
     }
 
     /// Their namespace gets its label.
     fn join(&mut self) {
         let began = Instant::now();
-        self.lab.label(true);
+        self.fixture.label(true);
         let enrolled = "istio_cni_ambient_pods{state=\"enrolled\"}";
-        while self.lab.daemon.metric(enrolled) != Some(PODS as f64) {
-            assert!(began.elapsed() < LIMIT, "not all are captured:\n{}", self.lab.daemon.log());
+        while self.fixture.daemon.metric(enrolled) != Some(PODS as f64) {
+            assert!(began.elapsed() < LIMIT, "not all are captured:\n{}", self.fixture.daemon.log());
             thread::sleep(Duration::from_millis(20)); // between two looks at another process
         }
         assert_eq!(self.served(), PODS);
@@ -81,14 +81,14 @@ impl Crowd {
         // As the API has them by now. A directory is only read.
         for (number, (pod, _)) in self.pods.iter().enumerate() {
             let marked = pod.clone().annotation("ambient.istio.io/redirection", "enabled");
-            self.lab.manifests.put_pod(&marked.manifest(&[address(number)]));
+            self.fixture.manifests.put_pod(&marked.manifest(&[address(number)]));
         }
         thread::sleep(Duration::from_secs(3)); // until it has done all that follows
     }
 
     /// Processor time of the agent and of its tools, in per cent of one core.
     fn rest(&self, period: Duration) -> f64 {
-        let used = || self.lab.daemon.cpu_time() + children(self.lab.daemon.pid());
+        let used = || self.fixture.daemon.cpu_time() + children(self.fixture.daemon.pid());
         let (before, began) = (used(), Instant::now());
         thread::sleep(period); // the measurement itself
         (used() - before).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0
@@ -101,7 +101,7 @@ impl Crowd {
         );
         println!(
             "  CPU {captured:.3} % of one core (bound {REST_BOUND}); while none of them was in the mesh: {bare:.3} %; resident {:.2} MiB",
-            self.lab.daemon.resident_kib() as f64 / 1024.0
+            self.fixture.daemon.resident_kib() as f64 / 1024.0
         );
         println!();
     }
@@ -110,17 +110,17 @@ impl Crowd {
     fn announce(&mut self, restarts: usize) {
         let (mut whole, mut telling) = (Vec::new(), Vec::new());
         for _ in 0..restarts {
-            let (told, snapshots) = (self.lab.ztunnel.messages().len(), self.lab.ztunnel.snapshots());
-            self.lab.daemon = self.lab.container.start(); // the old one is killed when it is dropped
-            self.lab.ztunnel.wait_for("the first message", |messages| messages.len() > told);
+            let (told, snapshots) = (self.fixture.ztunnel.messages().len(), self.fixture.ztunnel.snapshots());
+            self.fixture.daemon = self.fixture.container.start(); // the old one is killed when it is dropped
+            self.fixture.ztunnel.wait_for("the first message", |messages| messages.len() > told);
             let began = Instant::now();
-            self.lab.ztunnel.wait_for_snapshots(snapshots + 1);
+            self.fixture.ztunnel.wait_for_snapshots(snapshots + 1);
             telling.push(began.elapsed().as_secs_f64() * 1000.0);
-            let started = self.lab.daemon.started().unwrap();
+            let started = self.fixture.daemon.started().unwrap();
             whole.push(SystemTime::now().duration_since(started).unwrap().as_secs_f64() * 1000.0);
-            let new = self.lab.ztunnel.messages().len() - told;
+            let new = self.fixture.ztunnel.messages().len() - told;
             assert!(new > PODS && self.served() == PODS, "{new} messages, {} pods", self.served());
-            self.lab.daemon.wait_until_ready();
+            self.fixture.daemon.wait_until_ready();
         }
         println!(
             "The agent is killed and started again with {PODS} pods, {restarts} times; median (least, greatest)."

@@ -11,7 +11,7 @@ use kit::{
 };
 use serde_json::json;
 
-use super::lab::{Actor, Lab, Proxy};
+use super::fixture::{Actor, Fixture, Proxy};
 use crate::show::Show;
 
 const APP: u16 = 8080;
@@ -33,17 +33,17 @@ impl Actors {
     }
 }
 
-pub(crate) fn cast(lab: &mut Lab, show: &mut Show) -> Actors {
+pub(crate) fn cast(fixture: &mut Fixture, show: &mut Show) -> Actors {
     show.chapter("a ztunnel becomes ready, and pods start");
-    let ztunnel = lab.start_ztunnel("ztunnel-a");
+    let ztunnel = fixture.start_ztunnel("ztunnel-a");
     show.note(format!(
         "ztunnel-a at {}: rules, sets, links and routes are in place",
         ztunnel.ztunnel.ip(false)
     ));
-    let one = lab.start_pod(ApiServer::pod("mesh", "one"));
-    let two = lab.start_pod(ApiServer::pod("mesh", "two"));
-    let plain = lab.start_pod(ApiServer::pod("plain", "visitor"));
-    let sidecar = lab.start_pod(istio::injected_pod("sidecars", "web"));
+    let one = fixture.start_pod(ApiServer::pod("mesh", "one"));
+    let two = fixture.start_pod(ApiServer::pod("mesh", "two"));
+    let plain = fixture.start_pod(ApiServer::pod("plain", "visitor"));
+    let sidecar = fixture.start_pod(istio::injected_pod("sidecars", "web"));
     for (actor, what) in
         [(&one, "of the mesh"), (&two, "of the mesh"), (&plain, "of no mesh"), (&sidecar, "with a sidecar")]
     {
@@ -57,26 +57,26 @@ pub(crate) fn cast(lab: &mut Lab, show: &mut Show) -> Actors {
         Echo::tcp(&one.sandbox.netns, APP),
         Echo::tcp(&two.sandbox.netns, APP),
         Echo::tcp(&plain.sandbox.netns, APP),
-        Echo::tcp(lab.node.outside(), WEB),
+        Echo::tcp(fixture.node.outside(), WEB),
         Echo::start(&sidecar.sandbox.netns, &sidecar_proxy),
     ];
     Actors { ztunnel: Some(ztunnel), one, two, plain, sidecar, _servers: servers }
 }
 
 /// Who talked through what, in both families.
-pub(crate) fn ways(lab: &Lab, actors: &Actors, show: &mut Show) {
+pub(crate) fn ways(fixture: &Fixture, actors: &Actors, show: &mut Show) {
     for v6 in [false, true] {
         show.chapter(if v6 { "who talks through what (IPv6)" } else { "who talks through what (IPv4)" });
-        let outside = SocketAddr::new(lab.node.outside_ip(v6), WEB);
+        let outside = SocketAddr::new(fixture.node.outside_ip(v6), WEB);
         let at = |actor: &Actor| SocketAddr::new(actor.sandbox.ip(v6), APP);
         let (one, two, plain) = (&actors.one.sandbox.netns, at(&actors.two), &actors.plain.sandbox.netns);
         let ways = [
             Way::new(one, "mesh/one", outside, Some(Via::Outbound)),
             Way::new(one, "mesh/one", two, Some(Via::Outbound)),
-            Way::new(lab.node.outside(), "the host outside", two, Some(Via::Inbound)),
+            Way::new(fixture.node.outside(), "the host outside", two, Some(Via::Inbound)),
             Way::new(plain, "plain/visitor", two, Some(Via::Inbound)),
             Way::new(plain, "plain/visitor", outside, None),
-            Way::new(lab.node.netns(), "the node (as the kubelet's probes)", two, None),
+            Way::new(fixture.node.netns(), "the node (as the kubelet's probes)", two, None),
         ];
         ways.into_iter().for_each(|way| way.check(actors.active(), show));
         let application = TrafficClient::new(Proto::Tcp).owned_by(1000, 1000);
@@ -117,13 +117,13 @@ impl<'a> Way<'a> {
 }
 
 /// Long-lived connections of all kinds, in each family as many.
-fn crowd(lab: &Lab, actors: &Actors, each: usize) -> Vec<LiveConnections> {
+fn crowd(fixture: &Fixture, actors: &Actors, each: usize) -> Vec<LiveConnections> {
     let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(10) };
     let families = [false, true];
     let two = |v6| SocketAddr::new(actors.two.sandbox.ip(v6), APP);
-    let outside = |v6| SocketAddr::new(lab.node.outside_ip(v6), WEB);
+    let outside = |v6| SocketAddr::new(fixture.node.outside_ip(v6), WEB);
     let mut from_one = LiveConnections::start(&actors.one.sandbox.netns, live);
-    let mut from_outside = LiveConnections::start(lab.node.outside(), live);
+    let mut from_outside = LiveConnections::start(fixture.node.outside(), live);
     let mut from_plain = LiveConnections::start(&actors.plain.sandbox.netns, live);
     for v6 in families {
         from_one.open(outside(v6), each);
@@ -147,16 +147,16 @@ fn addresses(actors: &Actors) -> Vec<IpAddr> {
 }
 
 /// A new ztunnel takes over while connections are busy, and the old one ends.
-pub(crate) fn rollout(lab: &mut Lab, actors: &mut Actors, show: &mut Show) {
+pub(crate) fn rollout(fixture: &mut Fixture, actors: &mut Actors, show: &mut Show) {
     show.chapter("a ztunnel rollout under traffic");
-    let node = std::sync::Arc::clone(&lab.node);
+    let node = std::sync::Arc::clone(&fixture.node);
     let watch = UplinkWatch::start(&node, &addresses(actors));
-    let mut crowd = crowd(lab, actors, 6);
-    let next = lab.start_ztunnel("ztunnel-b");
+    let mut crowd = crowd(fixture, actors, 6);
+    let next = fixture.start_ztunnel("ztunnel-b");
     crowd.iter_mut().for_each(LiveConnections::wait_round);
     let old = actors.ztunnel.replace(next).unwrap();
     let before = old.ztunnel.seen().len();
-    let outside = SocketAddr::new(lab.node.outside_ip(false), WEB);
+    let outside = SocketAddr::new(fixture.node.outside_ip(false), WEB);
     Way {
         from: &actors.one.sandbox.netns,
         who: "mesh/one".to_owned(),
@@ -170,36 +170,36 @@ pub(crate) fn rollout(lab: &mut Lab, actors: &mut Actors, show: &mut Show) {
         broken == 0 && connections > 0,
         format!("{connections} connections, one exchange each 20 ms, {exchanges} in all, slowest {slowest:.0?}: {broken} broken"),
     );
-    lab.end_ztunnel(old);
+    fixture.end_ztunnel(old);
     show.check(watch.total().direct == 0, "no packet of a mesh pod at the uplink that ztunnel did not send");
 }
 
 /// The agent is killed and comes back while connections are busy.
-pub(crate) fn restart(lab: &mut Lab, actors: &Actors, show: &mut Show) {
+pub(crate) fn restart(fixture: &mut Fixture, actors: &Actors, show: &mut Show) {
     show.chapter("the agent is killed, and comes back");
-    let (before, crowd) = (lab.dump(), crowd(lab, actors, 2));
-    lab.daemon = lab.container.start(); // the old one is killed when it is dropped
-    lab.daemon.wait_until_ready();
-    show.check(lab.dump() == before, "it finds everything as it should be, and changes nothing");
+    let (before, crowd) = (fixture.dump(), crowd(fixture, actors, 2));
+    fixture.daemon = fixture.container.start(); // the old one is killed when it is dropped
+    fixture.daemon.wait_until_ready();
+    show.check(fixture.dump() == before, "it finds everything as it should be, and changes nothing");
     let (connections, _, broken, _) = finish(crowd);
     show.check(broken == 0, format!("{connections} connections: {broken} broken"));
 }
 
 /// The only ztunnel goes; what is attempted meanwhile waits.
-pub(crate) fn without_ztunnel(lab: &mut Lab, actors: &mut Actors, show: &mut Show) {
+pub(crate) fn without_ztunnel(fixture: &mut Fixture, actors: &mut Actors, show: &mut Show) {
     show.chapter("no ztunnel is left");
-    let node = std::sync::Arc::clone(&lab.node);
+    let node = std::sync::Arc::clone(&fixture.node);
     let watch = UplinkWatch::start(&node, &addresses(actors));
-    lab.end_ztunnel(actors.ztunnel.take().unwrap());
-    lab.daemon.wait_for("it is noticed", |daemon| daemon.log().contains("no ztunnel is ready"));
-    let outside = SocketAddr::new(lab.node.outside_ip(false), WEB);
+    fixture.end_ztunnel(actors.ztunnel.take().unwrap());
+    fixture.daemon.wait_for("it is noticed", |daemon| daemon.log().contains("no ztunnel is ready"));
+    let outside = SocketAddr::new(fixture.node.outside_ip(false), WEB);
     let mut attempt = LiveConnections::start(&actors.one.sandbox.netns, Live::default());
     let began = Instant::now();
     let ids = attempt.begin(outside, 1, Duration::from_secs(15));
     let probe =
-        kit::connect(lab.node.netns(), Proto::Tcp, SocketAddr::new(actors.two.sandbox.ip(false), APP));
+        kit::connect(fixture.node.netns(), Proto::Tcp, SocketAddr::new(actors.two.sandbox.ip(false), APP));
     show.check(probe.is_ok(), "the kubelet's probes still reach the pods of the mesh");
-    let ztunnel = lab.start_ztunnel("ztunnel-c");
+    let ztunnel = fixture.start_ztunnel("ztunnel-c");
     let opened = attempt.outcome(ids[0]);
     show.check(
         opened.is_ok(),
@@ -217,31 +217,31 @@ pub(crate) fn without_ztunnel(lab: &mut Lab, actors: &mut Actors, show: &mut Sho
 }
 
 /// The namespace leaves ambient mode.
-pub(crate) fn leave(lab: &Lab, actors: &Actors, show: &mut Show) {
+pub(crate) fn leave(fixture: &Fixture, actors: &Actors, show: &mut Show) {
     show.chapter("a namespace leaves the mesh");
-    if let Some(value) = lab.source.redirection(&actors.one.sandbox) {
+    if let Some(value) = fixture.source.redirection(&actors.one.sandbox) {
         show.check(
             value == json!("enabled"),
             format!("mesh/one is annotated ambient.istio.io/redirection: {value}"),
         );
     }
-    lab.source.take_out("mesh");
-    let gone = || lab.node.netns().sh("ipset save").lines().all(|line| !line.starts_with("add "));
+    fixture.source.take_out("mesh");
+    let gone = || fixture.node.netns().sh("ipset save").lines().all(|line| !line.starts_with("add "));
     let deadline = Instant::now() + Duration::from_secs(10);
     while !gone() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5)); // between two looks at the kernel
     }
     show.check(gone(), "its pods are released as soon as the label is gone");
-    let outside = SocketAddr::new(lab.node.outside_ip(false), WEB);
+    let outside = SocketAddr::new(fixture.node.outside_ip(false), WEB);
     Way { from: &actors.one.sandbox.netns, who: "mesh/one".to_owned(), to: outside, wanted: None }
         .check(actors.active(), show);
 }
 
 /// Everything ends, and nothing is left.
-pub(crate) fn end(lab: Lab, actors: Actors, show: &mut Show) {
+pub(crate) fn end(fixture: Fixture, actors: Actors, show: &mut Show) {
     show.chapter("uninstalled");
     let Actors { ztunnel, one, two, plain, sidecar, .. } = actors;
-    let Lab { node, daemon, before, source, .. } = lab;
+    let Fixture { node, daemon, before, source, .. } = fixture;
     let (status, log) = daemon.terminate();
     show.check(status.success() && !log.contains("not removed"), "the agent ends, and takes everything away");
     drop((one, two, plain, sidecar));
@@ -249,6 +249,6 @@ pub(crate) fn end(lab: Lab, actors: Actors, show: &mut Show) {
         drop(proxy.ztunnel.delete());
     }
     drop(source);
-    let after = super::lab::dump(&node);
+    let after = super::fixture::dump(&node);
     show.check(after == before, "rules, routes, sets and firewall of the node are as before, to the letter");
 }

@@ -3,7 +3,7 @@
 use kit::{Live, LiveConnections, Via};
 
 use super::{
-    lab::{LABEL, Lab, dump, is_ruled},
+    fixture::{Fixture, LABEL, dump, is_ruled},
     ways::{Actors, Way},
 };
 use crate::show::Show;
@@ -11,17 +11,17 @@ use crate::show::Show;
 const LATE: &str = "late";
 
 /// Its namespace gets its label, and loses it.
-pub(crate) fn join_and_leave(lab: &mut Lab, actors: &Actors, show: &mut Show) {
+pub(crate) fn join_and_leave(fixture: &mut Fixture, actors: &Actors, show: &mut Show) {
     show.chapter("a pod that runs joins the mesh by its namespace's label, and leaves it");
-    lab.manifests.put_namespace(LATE, &[]);
-    let three = lab.pod(LATE, "three");
-    let (netns, outside) = (&three.sandbox.netns, lab.outside(false));
+    fixture.manifests.put_namespace(LATE, &[]);
+    let three = fixture.pod(LATE, "three");
+    let (netns, outside) = (&three.sandbox.netns, fixture.outside(false));
     let before = dump(netns);
     Way::new(netns, "late/three", outside, &[]).check(&actors.ztunnel, "", show);
     let mut old = LiveConnections::start(netns, Live::default());
     old.open(outside, 2);
-    lab.manifests.put_namespace(LATE, &[LABEL]);
-    lab.wait_logged("pod captured", "pod=three", 1);
+    fixture.manifests.put_namespace(LATE, &[LABEL]);
+    fixture.wait_logged("pod captured", "pod=three", 1);
     let remark = " (labelled, and not restarted)";
     Way::new(netns, "late/three", outside, &[Via::Outbound]).check(&actors.ztunnel, remark, show);
     // Its packets are new to the kernel's connection tracking, which begins with the rules.
@@ -30,12 +30,12 @@ pub(crate) fn join_and_leave(lab: &mut Lab, actors: &Actors, show: &mut Show) {
     show.note(format!(
         "of its 2 connections from before, {broken} broke: their packets are taken for new connections"
     ));
-    lab.manifests.put_namespace(LATE, &[]);
-    lab.wait_logged("pod released", "pod=three", 1);
+    fixture.manifests.put_namespace(LATE, &[]);
+    fixture.wait_logged("pod released", "pod=three", 1);
     Way::new(netns, "late/three", outside, &[]).check(&actors.ztunnel, " (the label is gone)", show);
     show.check(
         !is_ruled(&three.sandbox) && dump(netns) == before,
         "its namespace is as it was, to the letter",
     );
-    lab.manifests.remove_pod(LATE, "three");
+    fixture.manifests.remove_pod(LATE, "three");
 }

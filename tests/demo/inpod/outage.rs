@@ -5,31 +5,31 @@ use std::time::{Duration, Instant};
 use kit::{LiveConnections, Proto, TrafficClient, UplinkWatch, Via, WorkloadState};
 
 use super::{
-    lab::{Lab, MESH, dump, eventually, is_ruled},
+    fixture::{Fixture, MESH, dump, eventually, is_ruled},
     rollout::{crowd, finish},
     ways::{Actors, Way, addresses, probe},
 };
 use crate::show::Show;
 
 /// The only ztunnel is killed, and comes back.
-pub(crate) fn without_ztunnel(lab: &mut Lab, actors: &mut Actors, show: &mut Show) {
+pub(crate) fn without_ztunnel(fixture: &mut Fixture, actors: &mut Actors, show: &mut Show) {
     show.chapter("ztunnel is killed, and comes back");
-    let node = std::sync::Arc::clone(&lab.node);
+    let node = std::sync::Arc::clone(&fixture.node);
     let watch = UplinkWatch::start(&node, &addresses(actors));
     actors.ztunnel.kill();
-    lab.wait_logged("no ztunnel is connected", "", 1);
+    fixture.wait_logged("no ztunnel is connected", "", 1);
     for (from, who, to) in [
-        (&actors.one.sandbox.netns, "mesh/one", lab.outside(false)),
+        (&actors.one.sandbox.netns, "mesh/one", fixture.outside(false)),
         (&actors.one.sandbox.netns, "mesh/one", actors.two.at(true)),
-        (lab.node.outside(), "the host outside", actors.two.at(false)),
+        (fixture.node.outside(), "the host outside", actors.two.at(false)),
     ] {
         let seen = TrafficClient::new(Proto::Tcp).within(Duration::from_secs(2)).connect(from, to);
         let words =
             seen.as_ref().map_or_else(ToString::to_string, |seen| format!("answered by {}", seen.server));
         show.check(seen.is_err(), format!("{who} -> {to} fails: {words}"));
     }
-    probe(lab, actors, false, show);
-    refused(lab, show);
+    probe(fixture, actors, false, show);
+    refused(fixture, show);
     let counts = watch.total();
     show.check(
         counts.direct == 0,
@@ -45,9 +45,9 @@ pub(crate) fn without_ztunnel(lab: &mut Lab, actors: &mut Actors, show: &mut Sho
 }
 
 /// A pod of the mesh that starts meanwhile.
-fn refused(lab: &mut Lab, show: &mut Show) {
+fn refused(fixture: &mut Fixture, show: &mut Show) {
     let began = Instant::now();
-    let error = lab.try_pod(MESH, "four").err();
+    let error = fixture.try_pod(MESH, "four").err();
     let (code, said) = error.map_or((None, String::new()), |error| {
         let said = |key: &str| error.error[key].as_str().unwrap_or_default().to_owned();
         (error.code(), format!("{} {}", said("msg"), said("details")))
@@ -60,20 +60,20 @@ fn refused(lab: &mut Lab, show: &mut Show) {
             began.elapsed()
         ),
     );
-    lab.manifests.remove_pod(MESH, "four");
+    fixture.manifests.remove_pod(MESH, "four");
 }
 
 /// The agent is killed and comes back while connections are busy.
-pub(crate) fn restart(lab: &mut Lab, actors: &Actors, show: &mut Show) {
+pub(crate) fn restart(fixture: &mut Fixture, actors: &Actors, show: &mut Show) {
     show.chapter("the agent is killed (SIGKILL), and comes back");
-    let state = |lab: &Lab| {
-        let all = [lab.node.netns(), &actors.one.sandbox.netns, &actors.two.sandbox.netns];
+    let state = |fixture: &Fixture| {
+        let all = [fixture.node.netns(), &actors.one.sandbox.netns, &actors.two.sandbox.netns];
         all.map(dump).concat()
     };
-    let (before, mut crowd) = (state(lab), crowd(lab, actors, 2));
+    let (before, mut crowd) = (state(fixture), crowd(fixture, actors, 2));
     let snapshots = actors.ztunnel.snapshots();
-    lab.daemon = lab.container.start(); // the old one is killed when it is dropped
-    lab.daemon.wait_until_ready();
+    fixture.daemon = fixture.container.start(); // the old one is killed when it is dropped
+    fixture.daemon.wait_until_ready();
     actors.ztunnel.wait_for_snapshots(snapshots + 1);
     let up = || {
         let states = actors.ztunnel.workloads();
@@ -84,17 +84,17 @@ pub(crate) fn restart(lab: &mut Lab, actors: &Actors, show: &mut Show) {
         format!("ztunnel is told of its pods again: {} of 2 are served", up()),
     );
     crowd.iter_mut().for_each(LiveConnections::wait_round);
-    show.check(state(lab) == before, "rules and routes of node and pods are as they were");
+    show.check(state(fixture) == before, "rules and routes of node and pods are as they were");
     let (connections, _, broken, _) = finish(crowd);
     show.check(broken == 0 && connections > 0, format!("{connections} connections: {broken} broken"));
-    let way = Way::new(&actors.one.sandbox.netns, "mesh/one", lab.outside(true), &[Via::Outbound]);
+    let way = Way::new(&actors.one.sandbox.netns, "mesh/one", fixture.outside(true), &[Via::Outbound]);
     way.check(&actors.ztunnel, "", show);
 }
 
 /// Everything ends, and nothing is left.
-pub(crate) fn end(lab: Lab, actors: Actors, show: &mut Show) {
+pub(crate) fn end(fixture: Fixture, actors: Actors, show: &mut Show) {
     show.chapter("uninstalled");
-    let Lab { node, daemon, before, .. } = lab;
+    let Fixture { node, daemon, before, .. } = fixture;
     let (status, log) = daemon.terminate();
     show.check(status.success() && !log.contains("not removed"), "the agent ends, and takes everything away");
     let left = [&actors.one, &actors.two].into_iter().filter(|actor| is_ruled(&actor.sandbox)).count();

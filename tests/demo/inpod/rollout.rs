@@ -9,19 +9,19 @@ use std::{
 use kit::{Live, LiveConnections, Proto, UplinkWatch, Via};
 
 use super::{
-    lab::Lab,
+    fixture::Fixture,
     ways::{Actors, Way, addresses},
 };
 use crate::show::Show;
 
 /// Long-lived connections of all kinds, in each family as many.
-pub(crate) fn crowd(lab: &Lab, actors: &Actors, each: usize) -> Vec<LiveConnections> {
+pub(crate) fn crowd(fixture: &Fixture, actors: &Actors, each: usize) -> Vec<LiveConnections> {
     let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(10) };
     let mut from_one = LiveConnections::start(&actors.one.sandbox.netns, live);
-    let mut from_outside = LiveConnections::start(lab.node.outside(), live);
+    let mut from_outside = LiveConnections::start(fixture.node.outside(), live);
     let mut from_plain = LiveConnections::start(&actors.plain.sandbox.netns, live);
     for v6 in [false, true] {
-        from_one.open(lab.outside(v6), each);
+        from_one.open(fixture.outside(v6), each);
         from_one.open(actors.two.at(v6), each);
         from_outside.open(actors.two.at(v6), each);
         from_plain.open(actors.two.at(v6), each);
@@ -39,18 +39,18 @@ pub(crate) fn finish(crowd: Vec<LiveConnections>) -> (usize, u64, usize, Duratio
 }
 
 /// The new one is told of all pods and listens beside the old one, which gets SIGTERM and drains.
-pub(crate) fn rollout(lab: &mut Lab, actors: &mut Actors, show: &mut Show) {
+pub(crate) fn rollout(fixture: &mut Fixture, actors: &mut Actors, show: &mut Show) {
     show.chapter("a ztunnel rollout under traffic");
-    let node = std::sync::Arc::clone(&lab.node);
+    let node = std::sync::Arc::clone(&fixture.node);
     let watch = UplinkWatch::start(&node, &addresses(actors));
-    let mut crowd = crowd(lab, actors, 6);
-    let next = lab.ztunnel("ztunnel-b");
+    let mut crowd = crowd(fixture, actors, 6);
+    let next = fixture.ztunnel("ztunnel-b");
     show.note("ztunnel-b has all pods, and listens beside ztunnel-a; both get new connections");
     crowd.iter_mut().for_each(LiveConnections::wait_round);
-    let outside = lab.outside(false);
+    let outside = fixture.outside(false);
     let (attempts, failures) = while_attempting(actors, outside, || {
         actors.ztunnel.stop();
-        lab.wait_logged("ztunnel closed its connection", "", 1);
+        fixture.wait_logged("ztunnel closed its connection", "", 1);
     });
     let mut old = std::mem::replace(&mut actors.ztunnel, next);
     crowd.iter_mut().for_each(LiveConnections::wait_round);
@@ -66,7 +66,7 @@ pub(crate) fn rollout(lab: &mut Lab, actors: &mut Actors, show: &mut Show) {
     show.note(format!(
         "{attempts} connections were begun while ztunnel-a closed its listeners: {failures} of them failed"
     ));
-    lab.manifests.remove_pod("istio-system", "ztunnel-a");
+    fixture.manifests.remove_pod("istio-system", "ztunnel-a");
     let status = old.wait_end();
     show.check(status.success(), "ztunnel-a ends when its last connection has");
     show.check(watch.total().direct == 0, "no packet of a mesh pod at the uplink that ztunnel did not send");

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use kit::{Echo, InpodZtunnel, Netns, Proto, Seen, UplinkWatch, Via};
 
-use super::lab::{Actor, Lab, MESH, PLAIN};
+use super::fixture::{Actor, Fixture, MESH, PLAIN};
 use crate::show::Show;
 
 pub(crate) const APP: u16 = 8080;
@@ -32,7 +32,7 @@ impl Actor {
     }
 }
 
-impl Lab {
+impl Fixture {
     /// The server on the host outside.
     pub(crate) fn outside(&self, v6: bool) -> SocketAddr {
         SocketAddr::new(self.node.outside_ip(v6), WEB)
@@ -45,37 +45,37 @@ pub(crate) fn addresses(actors: &Actors) -> Vec<IpAddr> {
 }
 
 /// Pods start, and the first thing that one of them does is watched.
-pub(crate) fn cast(lab: &mut Lab, show: &mut Show) -> Actors {
+pub(crate) fn cast(fixture: &mut Fixture, show: &mut Show) -> Actors {
     show.chapter("a ztunnel connects, and pods start");
-    let ztunnel = lab.ztunnel("ztunnel-a");
+    let ztunnel = fixture.ztunnel("ztunnel-a");
     show.note("ztunnel-a is connected, and was told of no pod: there is none");
-    let mut servers = vec![Echo::tcp(lab.node.outside(), WEB)];
-    let one = lab.pod(MESH, "one");
-    let watch = UplinkWatch::start(&lab.node, &one.sandbox.ips());
-    let way = Way::new(&one.sandbox.netns, "mesh/one", lab.outside(false), &[Via::Outbound]);
+    let mut servers = vec![Echo::tcp(fixture.node.outside(), WEB)];
+    let one = fixture.pod(MESH, "one");
+    let watch = UplinkWatch::start(&fixture.node, &one.sandbox.ips());
+    let way = Way::new(&one.sandbox.netns, "mesh/one", fixture.outside(false), &[Via::Outbound]);
     way.check(&ztunnel, " (its first packet, the moment its ADD is done)", show);
     show.check(watch.total().direct == 0, "no packet of it at the uplink that ztunnel did not send");
     drop(watch);
-    let (two, plain) = (lab.pod(MESH, "two"), lab.pod(PLAIN, "visitor"));
+    let (two, plain) = (fixture.pod(MESH, "two"), fixture.pod(PLAIN, "visitor"));
     for (actor, what) in [(&one, "of the mesh"), (&two, "of the mesh"), (&plain, "of no mesh")] {
         let ips: Vec<String> = actor.sandbox.ips().iter().map(ToString::to_string).collect();
         show.note(format!("{} {what}: {}", actor.name(), ips.join(", ")));
         servers.push(Echo::tcp(&actor.sandbox.netns, APP));
     }
     show.check(
-        super::lab::is_ruled(&one.sandbox) && !super::lab::is_ruled(&plain.sandbox),
+        super::fixture::is_ruled(&one.sandbox) && !super::fixture::is_ruled(&plain.sandbox),
         "rules are in the namespaces of the pods of the mesh, and none in the other's",
     );
     Actors { ztunnel, one, two, plain, _servers: servers }
 }
 
 /// Who talks through what, in both families.
-pub(crate) fn ways(lab: &Lab, actors: &Actors, show: &mut Show) {
+pub(crate) fn ways(fixture: &Fixture, actors: &Actors, show: &mut Show) {
     for v6 in [false, true] {
         show.chapter(if v6 { "who talks through what (IPv6)" } else { "who talks through what (IPv4)" });
-        let (outside, two) = (lab.outside(v6), actors.two.at(v6));
+        let (outside, two) = (fixture.outside(v6), actors.two.at(v6));
         let [one, plain, host]: [&Netns; 3] =
-            [&actors.one.sandbox.netns, &actors.plain.sandbox.netns, lab.node.outside()];
+            [&actors.one.sandbox.netns, &actors.plain.sandbox.netns, fixture.node.outside()];
         let own = SocketAddr::new(actors.one.sandbox.ip(v6), APP);
         let loopback =
             SocketAddr::new(if v6 { [0, 0, 0, 0, 0, 0, 0, 1].into() } else { [127, 0, 0, 1].into() }, APP);
@@ -91,13 +91,13 @@ pub(crate) fn ways(lab: &Lab, actors: &Actors, show: &mut Show) {
         for way in ways {
             way.check(&actors.ztunnel, "", show);
         }
-        probe(lab, actors, v6, show);
+        probe(fixture, actors, v6, show);
     }
 }
 
 /// The node's probes are exempt, and have an address by which pods know them.
-pub(crate) fn probe(lab: &Lab, actors: &Actors, v6: bool, show: &mut Show) {
-    let way = Way::new(lab.node.netns(), "the node (as the kubelet's probes)", actors.two.at(v6), &[]);
+pub(crate) fn probe(fixture: &Fixture, actors: &Actors, v6: bool, show: &mut Show) {
+    let way = Way::new(fixture.node.netns(), "the node (as the kubelet's probes)", actors.two.at(v6), &[]);
     let seen = way.check(&actors.ztunnel, "", show);
     let source = seen.map(|seen| seen.peer.ip().to_string()).unwrap_or_default();
     show.check(

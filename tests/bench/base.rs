@@ -1,0 +1,110 @@
+//! A node, an API server, pods known to it, and fresh network namespaces for each run.
+
+use std::{path::PathBuf, process::Command};
+
+use kit::{ApiServer, Auth, Netns, Node, NodeOptions, Pod, istio};
+use serde_json::{Value, json};
+
+/// What the contests play on.
+pub(crate) struct BenchNode {
+    pub(crate) node: Node,
+    pub(crate) api: &'static ApiServer,
+    /// Of a service account that may do what the daemon does.
+    pub(crate) token: String,
+    entry: Value,
+    /// Pods that the API server knows.
+    pub(crate) sidecar: Pod,
+    pub(crate) dual: Pod,
+    pub(crate) plain: Pod,
+    /// The rules of a sidecar pod as a restore reads them, and as single commands.
+    pub(crate) restore: String,
+    pub(crate) commands: PathBuf,
+}
+
+impl BenchNode {
+    /// None when there is no API server here.
+    pub(crate) fn set() -> Option<BenchNode> {
+        let api = ApiServer::shared()?;
+        let node = Node::new(NodeOptions::default());
+        api.create_namespace("bench");
+        let dual = istio::with_proxy_env(istio::injected_pod("bench", "dual"), "ISTIO_DUAL_STACK", "true");
+        let objects = [istio::injected_pod("bench", "sidecar"), dual, ApiServer::pod("bench", "plain")];
+        let pods = objects.map(|object| Pod::from_object(&api.create_pod(&object)));
+        let [sidecar, dual, plain] = pods;
+        let template = json!({"metadata": {"name": "istio-cni-config"}, "data": {"cni_network_config": kit::NETWORK_CONFIG}});
+        api.admin().create("/api/v1/namespaces/kube-system/configmaps", &template);
+        let token = api.service_account("kube-system", "istio-cni", &rules());
+        let kubeconfig = istio::write_kubeconfig(&node, api, &Auth::Token(token.clone()));
+        let mut entry = istio::plugin_entry(&kubeconfig);
+        entry["cniVersion"] = json!("1.0.0");
+        entry["log_level"] = json!("error");
+        let (restore, commands) = sidecar_rules(&node);
+        Some(BenchNode { token, sidecar, dual, plain, node, api, entry, restore, commands })
+    }
+
+    /// A network namespace with an address of each family, as a pod has when our plugin is called.
+    pub(crate) fn pod_netns(&self) -> Netns {
+        let netns = Netns::new("bench");
+        let batch = "link add eth0 type veth peer name peer0\naddress add 10.244.0.2/24 dev eth0\n\
+                     address add fd00:244::2/64 dev eth0 nodad\nlink set eth0 up\nlink set peer0 up\n";
+        netns.pipe("ip -batch -", batch);
+        netns
+    }
+
+    /// The variables and stdin of one call.
+    pub(crate) fn call(
+        &self,
+        pod: &Pod,
+        netns: &Netns,
+        annotations: bool,
+    ) -> (Vec<(String, String)>, String) {
+        let args = format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
+            pod.namespace, pod.name, pod.container_id, pod.uid
+        );
+        let path = netns.path().to_string_lossy().into_owned();
+        let variables = [
+            ("CNI_COMMAND", "ADD"),
+            ("CNI_CONTAINERID", &pod.container_id),
+            ("CNI_NETNS", &path),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_PATH", "/opt/cni/bin"),
+            ("CNI_ARGS", &args),
+        ];
+        let variables = variables.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        let mut stdin = self.entry.clone();
+        stdin["prevResult"] = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.244.0.2/24"}]});
+        if annotations {
+            stdin["runtimeConfig"] = json!({"io.kubernetes.cri.pod-annotations": pod.annotations});
+        }
+        (variables, stdin.to_string())
+    }
+}
+
+/// What the plugin and the daemon may do.
+fn rules() -> Value {
+    let mut rules = istio::plugin_rules();
+    let read = json!(["get", "list", "watch"]);
+    rules.as_array_mut().unwrap().extend([
+        json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": read}),
+        json!({"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": read}),
+    ]);
+    rules
+}
+
+/// The rules that ADD makes for a sidecar pod of one family, from `istio-iptables --dry-run`.
+fn sidecar_rules(node: &Node) -> (String, PathBuf) {
+    let netns = Netns::new("rules");
+    netns
+        .pipe("ip -batch -", "link add eth0 type veth peer name peer0\naddress add 10.244.0.2/24 dev eth0\n");
+    let dry = |form: &str| {
+        let mut command = Command::new(kit::binary("istio-iptables"));
+        command.args(["-b", "*", "-d", "15020,15021,15090", "-i", "*", "-o", "15020", "--dry-run", form]);
+        String::from_utf8(netns.output(&mut command).stdout).unwrap()
+    };
+    let restore = dry("--restore-format=true");
+    let restore = restore.split_once("<<EOF\n").unwrap().1.split_once("EOF").unwrap().0.to_owned();
+    let commands = node.dir().join("commands");
+    std::fs::write(&commands, format!("set -e\n{}", dry("--restore-format=false"))).unwrap();
+    (restore, commands)
+}

@@ -1,0 +1,90 @@
+//! A node whose agent captures pods from within, with a ztunnel that is connected.
+
+use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc};
+
+use kit::{
+    Container, Daemon, InpodOptions, InpodZtunnel, Manifests, NETWORK_CONFIG, Netns, Node, NodeOptions, Pod,
+    TempDir,
+};
+use serde_json::{Value, json};
+
+/// Namespace of the pods of the mesh.
+pub(crate) const MESH: &str = "mesh";
+
+/// The node. What is dropped first comes first.
+pub(crate) struct Fixture {
+    pub(crate) ztunnel: InpodZtunnel,
+    pub(crate) daemon: Daemon,
+    pub(crate) container: Container,
+    pub(crate) manifests: Manifests,
+    pub(crate) node: Arc<Node>,
+    /// What the agent takes for the node's `/proc`.
+    processes: TempDir,
+    _sockets: TempDir,
+}
+
+impl Fixture {
+    /// A node whose agent is ready; nobody but a ztunnel is there yet.
+    pub(crate) fn start(env: &[(&str, &str)]) -> Fixture {
+        let node = Arc::new(Node::new(NodeOptions::default()));
+        let manifests = Manifests::new();
+        for name in [MESH, "istio-system"] {
+            manifests.put_namespace(name, &[]);
+        }
+        let [processes, sockets] = [(); 2].map(|()| TempDir::new().unwrap());
+        node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+        let container = Container::new(&node)
+            .with_env("AMBIENT_ENABLED", "true")
+            .with_env("AMBIENT_CAPTURE", "in-pod")
+            .with_env("AMBIENT_DNS_CAPTURE", "true")
+            .with_env("ZTUNNEL_UDS_ADDRESS", "/ztunnel/ztunnel.sock")
+            .with_env("HOST_PROC", "/hostproc")
+            .with_env("CNI_NETWORK_CONFIG", NETWORK_CONFIG)
+            .with_env("LOG_LEVEL", "info")
+            .with_env("POD_SOURCE", "dir:/manifests")
+            .with_mount(&manifests.path(), "/manifests")
+            .with_mount(sockets.path(), "/ztunnel")
+            .with_mount(processes.path(), "/hostproc")
+            .with_mount(Path::new("/run/netns"), "/var/run/netns");
+        let container = env.iter().fold(container, |made, (key, value)| made.with_env(key, value));
+        let mut daemon = container.start();
+        daemon.wait_until_ready();
+        let socket = sockets.path().join("ztunnel.sock");
+        let options = InpodOptions { dns_capture: true, ..InpodOptions::default() };
+        let ztunnel = InpodZtunnel::start(&node, "ztunnel", &socket, options);
+        ztunnel.wait_for_snapshots(1);
+        manifests.put_pod(&ztunnel.manifest());
+        Fixture { ztunnel, daemon, container, manifests, node, processes, _sockets: sockets }
+    }
+
+    /// Brings the namespace into the mesh, or out of it.
+    pub(crate) fn label(&self, ambient: bool) {
+        const LABEL: (&str, &str) = ("istio.io/dataplane-mode", "ambient");
+        self.manifests.put_namespace(MESH, if ambient { &[LABEL] } else { &[] });
+    }
+
+    /// Entry of our plugin in a chain.
+    pub(crate) fn plugin(&self, kubeconfig: &Path) -> Value {
+        json!({
+            "cniVersion": "1.0.0",
+            "name": "kit",
+            "type": "istio-cni",
+            "log_level": "error",
+            "ambient_enabled": true,
+            "agent_socket": self.node.run_dir().join("agent.sock"),
+            "kubernetes": {"kubeconfig": kubeconfig, "exclude_namespaces": ["kube-system"]},
+        })
+    }
+
+    /// A process of a pod.
+    pub(crate) fn put_process(&self, pid: usize, pod: &Pod, netns: &Netns) {
+        let directory = self.processes.path().join(pid.to_string());
+        let slice = pod.uid.replace('-', "_");
+        fs::create_dir_all(directory.join("ns")).unwrap();
+        let cgroup = format!("0::/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-0123.scope\n");
+        fs::write(directory.join("cgroup"), cgroup).unwrap();
+        let fields = (4..22).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        fs::write(directory.join("stat"), format!("{pid} (app) S {fields} {pid}00 0\n")).unwrap();
+        symlink(Path::new("/var/run/netns").join(netns.name()), directory.join("ns/net")).unwrap();
+    }
+}

@@ -1,0 +1,286 @@
+//! The agent and the real API server: what it follows, asks and tells there.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kit::{ApiServer, Daemon, Echo, Pod, PodSandbox, Ztunnel, ZtunnelOptions, istio};
+use serde_json::{Value, json};
+
+use crate::fixtures::ambient::PORT;
+use crate::install_api::fixture::{ClusterFixture, DAEMON_SET, eventually, our_rules};
+
+const MODE: &str = "istio.io/dataplane-mode";
+const MARK: &str = "ambient.istio.io/redirection";
+
+/// A node of a real cluster; all of its objects are in one namespace.
+pub(crate) struct Cluster {
+    pub(crate) fixture: ClusterFixture,
+    config: kit::TempDir,
+}
+
+impl Cluster {
+    fn start(name: &'static str) -> Option<Self> {
+        let mut rules = our_rules();
+        let mark = json!({"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]});
+        rules.as_array_mut().unwrap().push(mark);
+        Self::allowed(name, &rules)
+    }
+
+    /// With these permissions.
+    pub(crate) fn allowed(name: &'static str, rules: &Value) -> Option<Self> {
+        let config = kit::TempDir::new().unwrap();
+        let mut fixture = ClusterFixture::allowed(name, rules)?;
+        for (key, value) in
+            [("AMBIENT_ENABLED", "true"), ("SYSTEM_NAMESPACE", name), ("POD_NAME", "agent-x7k2p")]
+        {
+            fixture = fixture.with_env(key, value);
+        }
+        fixture.container.add_mount(config.path(), "/etc/ambient-config");
+        fixture.container.add_mount(Path::new("/run/netns"), "/var/run/netns");
+        fixture.container.add_mount(&fixture.node.netns_dir(), "/netns");
+        fixture = fixture.with_env("NETNS_DIR", "/netns");
+        Some(Self { fixture, config })
+    }
+
+    pub(crate) fn label(&self, mode: &str) {
+        let labels = json!({"metadata": {"labels": {MODE: mode}}});
+        self.fixture.api.admin().patch(&format!("/api/v1/namespaces/{}", self.fixture.name), &labels);
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.fixture.path("v1", "pods", name)
+    }
+
+    /// Creates a pod of this node, or of none.
+    pub(crate) fn create(&self, name: &str, bound: bool, change: impl FnOnce(&mut Value)) -> Pod {
+        let mut pod = ApiServer::pod(self.fixture.name, name);
+        if bound {
+            pod["spec"]["nodeName"] = json!(self.fixture.name);
+        }
+        change(&mut pod);
+        Pod::from_object(&self.fixture.api.create_pod(&pod))
+    }
+
+    /// Tells that it runs, as its kubelet does.
+    pub(crate) fn tell(&self, name: &str, manifest: &Value) {
+        self.fixture.api.admin().patch_status(&self.path(name), &manifest["status"]);
+    }
+
+    pub(crate) fn mark_of(&self, name: &str) -> Value {
+        self.fixture.api.admin().get(&self.path(name))["metadata"]["annotations"][MARK].clone()
+    }
+
+    pub(crate) fn ztunnel(&self, daemon: &mut Daemon) -> Ztunnel {
+        let pod = self.create("ztunnel-a", true, |pod| {
+            pod["metadata"]["labels"]["app"] = json!("ztunnel");
+            pod["spec"]["serviceAccountName"] = json!("ztunnel");
+        });
+        let ztunnel = Ztunnel::start_in(self.fixture.node.pod(pod, &[]), ZtunnelOptions::default());
+        self.tell("ztunnel-a", &ztunnel.pod_manifest(true, "2026-01-01T00:00:00Z"));
+        daemon.wait_for("the ztunnel is used", |daemon| {
+            daemon.logged(crate::fixtures::ambient::SWITCHED, "") > 0 && daemon.is_ready()
+        });
+        ztunnel
+    }
+
+    fn add(&self, pod: Pod) -> Result<PodSandbox, Box<kit::ChainError>> {
+        let plugin = json!({
+            "type": "istio-cni",
+            "log_level": "debug",
+            "ambient_enabled": true,
+            "agent_socket": self.fixture.node.run_dir().join("agent.sock"),
+            "ambient_config": self.config.path().join("config.json"),
+            "kubernetes": {"exclude_namespaces": ["kube-system"]},
+        });
+        let node = &self.fixture.node;
+        node.add_pod(&node.runtime(), &node.conflist(&[plugin]), pod)
+    }
+
+    pub(crate) fn started(&self, pod: Pod) -> PodSandbox {
+        self.add(pod).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Each family's set changes at a moment of its own.
+    pub(crate) fn is_enrolled(&self, sandbox: &PodSandbox) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let sets = self.fixture.node.netns().sh("ipset save");
+            let has = |ip: &IpAddr| sets.contains(&format!(" {ip} comment \"{}\"", sandbox.pod.uid));
+            let all: Vec<bool> = sandbox.ips().iter().map(has).collect();
+            if all.iter().all(|one| *one == all[0]) {
+                return all[0];
+            }
+            assert!(Instant::now() < deadline, "one family only: {sets}");
+            std::thread::sleep(Duration::from_millis(2)); // between two looks at the kernel
+        }
+    }
+
+    fn is_captured(&self, sandbox: &PodSandbox) -> bool {
+        let target = (self.fixture.node.outside_ip(false), PORT).into();
+        let seen = kit::connect(&sandbox.netns, kit::Proto::Tcp, target).unwrap();
+        (16000..30000).contains(&seen.peer.port())
+    }
+
+    fn asked(&self, what: &str) -> usize {
+        self.fixture.requests().iter().filter(|one| one.verb == "get" && one.uri.contains(what)).count()
+    }
+}
+
+#[test]
+fn pods_are_followed_and_marked_when_the_kernel_captures_them() {
+    let Some(cluster) = Cluster::start("ambient-marks") else { return };
+    let mut daemon = cluster.fixture.daemon();
+    let _outside = Echo::tcp(cluster.fixture.node.outside(), PORT);
+    let _ztunnel = cluster.ztunnel(&mut daemon);
+    // It runs before anybody wants it in the mesh.
+    let web = cluster.started(cluster.create("web", true, |_| {}));
+    cluster.tell("web", &web.manifest());
+    let out = cluster.started(cluster.create("out", true, |pod| {
+        pod["metadata"]["annotations"][MARK] = json!("disabled");
+    }));
+    cluster.tell("out", &out.manifest());
+    assert!(!cluster.is_captured(&web) && cluster.mark_of("web").is_null());
+    for round in 0..3 {
+        cluster.label("ambient");
+        eventually("the mark", || {
+            let marked = cluster.mark_of("web") == json!("enabled");
+            assert!(!marked || cluster.is_enrolled(&web), "marked, and not captured");
+            marked
+        });
+        assert!(cluster.is_captured(&web), "{round}");
+        cluster.label("none");
+        eventually("the mark is gone", || {
+            let marked = cluster.mark_of("web") == json!("enabled");
+            assert!(marked || !cluster.is_enrolled(&web), "captured, and the mark is gone");
+            !marked
+        });
+        assert!(!cluster.is_captured(&web), "{round}");
+    }
+    cluster.label("ambient");
+    // A new pod: captured at once, and marked when the API knows its addresses.
+    let new = cluster.started(cluster.create("new", true, |_| {}));
+    assert!(cluster.is_enrolled(&new) && cluster.is_captured(&new));
+    cluster.tell("new", &new.manifest());
+    eventually("the mark of the new one", || cluster.mark_of("new") == json!("enabled"));
+    eventually("the mark of the other", || cluster.mark_of("web") == json!("enabled"));
+    assert_eq!(cluster.mark_of("out"), json!("disabled"));
+    assert!(!cluster.is_enrolled(&out) && !cluster.is_captured(&out));
+    // The user changes their mind: the word is theirs.
+    let word = |word: Value| json!({"metadata": {"annotations": {MARK: word}}});
+    cluster.fixture.api.admin().patch(&cluster.path("web"), &word(json!("disabled")));
+    eventually("it leaves", || !cluster.is_enrolled(&web));
+    cluster.fixture.api.admin().patch(&cluster.path("out"), &word(Value::Null));
+    eventually("it joins", || cluster.is_enrolled(&out));
+    eventually("its mark", || cluster.mark_of("out") == json!("enabled"));
+    assert_eq!(cluster.mark_of("web"), json!("disabled"));
+    // Somebody takes a mark away: it comes again.
+    cluster.fixture.api.admin().patch(&cluster.path("new"), &word(Value::Null));
+    eventually("the mark of the new one again", || cluster.mark_of("new") == json!("enabled"));
+    let log = daemon.log();
+    assert!(!log.contains("cannot annotate"), "{log}");
+    // Of pods on other nodes it knows nothing.
+    let watches = cluster.fixture.requests();
+    let of_pods: Vec<_> =
+        watches.iter().filter(|one| one.verb == "watch" && one.resource == "pods").collect();
+    assert!(
+        !of_pods.is_empty() && of_pods.iter().all(|one| one.uri.contains("spec.nodeName%3Dambient-marks")),
+        "{of_pods:?}"
+    );
+}
+
+#[test]
+fn a_pod_that_is_not_known_yet_is_waited_for_or_asked_for() {
+    let Some(cluster) = Cluster::start("ambient-unseen") else { return };
+    let mut daemon = cluster.fixture.daemon();
+    let _outside = Echo::tcp(cluster.fixture.node.outside(), PORT);
+    let _ztunnel = cluster.ztunnel(&mut daemon);
+    cluster.label("ambient");
+    eventually("the label is known", || {
+        let pod = cluster.started(cluster.create("probe", true, |_| {}));
+        cluster.fixture.api.admin().delete(&cluster.path("probe"));
+        cluster.is_enrolled(&pod)
+    });
+    // Seen by the watch: no request, however short the time since it was created.
+    let quick =
+        (0..5).map(|number| cluster.started(cluster.create(&format!("quick-{number}"), true, |_| {})));
+    let quick: Vec<_> = quick.collect();
+    assert!(quick.iter().all(|pod| cluster.is_enrolled(pod)));
+    assert_eq!(cluster.asked("/pods/quick-"), 0);
+    // Never seen by it.
+    let began = Instant::now();
+    let unseen = cluster.started(cluster.create("unseen", false, |_| {}));
+    assert!(cluster.is_enrolled(&unseen) && cluster.is_captured(&unseen));
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert_eq!(cluster.asked("/pods/unseen"), 1);
+    let sidecar =
+        cluster.create("sidecar", false, |pod| *pod = istio::injected_pod(cluster.fixture.name, "sidecar"));
+    let sidecar = cluster.started(sidecar);
+    assert!(sidecar.netns.sh("iptables-save").contains("ISTIO_REDIRECT") && !cluster.is_enrolled(&sidecar));
+    // Known to nobody.
+    let error = cluster.add(Pod::new(cluster.fixture.name, "nobody")).unwrap_err();
+    assert_eq!(error.code(), Some(11), "{error}");
+    assert!(error.error["msg"].as_str().unwrap().contains("nobody"), "{error}");
+}
+
+#[test]
+fn while_the_api_server_is_away_what_is_known_goes_on() {
+    let Some(cluster) = Cluster::start("ambient-outage") else { return };
+    let mut daemon = cluster.fixture.daemon();
+    let _outside = Echo::tcp(cluster.fixture.node.outside(), PORT);
+    let _ztunnel = cluster.ztunnel(&mut daemon);
+    cluster.label("ambient");
+    let web = cluster.started(cluster.create("web", true, |_| {}));
+    cluster.tell("web", &web.manifest());
+    eventually("the mark", || cluster.mark_of("web") == json!("enabled"));
+    let known = cluster.create("known", true, |_| {});
+    let gone = cluster.started(cluster.create("gone", true, |_| {}));
+    assert!(cluster.is_enrolled(&gone));
+    // Seen, for its successors in the order of the watch are.
+    let marker = cluster.started(cluster.create("marker", true, |_| {}));
+    assert_eq!(cluster.asked("/pods/marker"), 0);
+    cluster.fixture.cut_off("REJECT --reject-with tcp-reset");
+    let known = cluster.started(known);
+    let mut gone = gone;
+    gone.delete().unwrap();
+    assert!(cluster.is_enrolled(&known) && cluster.is_captured(&known) && cluster.is_captured(&web));
+    assert!(!cluster.is_enrolled(&gone));
+    assert!(daemon.is_ready());
+    web.check().unwrap_or_else(|error| panic!("{error}"));
+    let began = Instant::now();
+    let error = cluster.add(Pod::new(cluster.fixture.name, "unknown")).unwrap_err();
+    assert_eq!(error.code(), Some(11), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    cluster.fixture.connect();
+    cluster.tell("known", &known.manifest());
+    eventually("the mark of what was started meanwhile", || cluster.mark_of("known") == json!("enabled"));
+    assert!(cluster.is_captured(&known) && cluster.is_captured(&marker));
+}
+
+#[test]
+fn when_the_daemon_set_takes_no_part_in_ambient_mode_any_more_the_node_is_let_go() {
+    let Some(cluster) = Cluster::start("ambient-off") else { return };
+    cluster.label("ambient");
+    cluster.fixture.create_daemon_set(DAEMON_SET);
+    let mut daemon = cluster.fixture.daemon_that_knows(DAEMON_SET);
+    let _ztunnel = cluster.ztunnel(&mut daemon);
+    let pod = cluster.create("web", true, |_| {});
+    let sandbox = cluster.started(pod);
+    cluster.tell("web", &sandbox.manifest());
+    eventually("it is marked", || cluster.mark_of("web") == json!("enabled"));
+    let netns = cluster.fixture.node.netns();
+    assert!(netns.sh("ip rule").contains("lookup 101"));
+    // An upgrade leaves all of it; here the operator switches it off instead.
+    let off = json!({"spec": {"template": {"spec": {"containers": [
+        {"name": "install-cni", "image": "install-cni", "env": [{"name": "AMBIENT_ENABLED", "value": "false"}]}]}}}});
+    cluster.fixture.api.admin().patch(&cluster.fixture.daemon_set(), &off);
+    let (status, log) = daemon.terminate();
+    assert!(status.success(), "{log}");
+    assert!(log.contains("still selects this node, without ambient mode"), "{log}");
+    assert!(cluster.fixture.is_installed(), "the plugin stays: {log}");
+    let left = [netns.sh("ip rule"), netns.sh("ipset save"), netns.sh("ip link")].concat();
+    for ours in ["lookup 101", "ztunnel-pods-ips", "istioin"] {
+        assert!(!left.contains(ours), "{ours}: {left}");
+    }
+    eventually("its mark is gone", || cluster.mark_of("web") == Value::Null);
+}

@@ -1,0 +1,88 @@
+//! What a running daemon exports, once everything has happened that it counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use kit::{Daemon, InpodOptions, NodeOptions, Pod};
+use serde_json::json;
+
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN};
+use crate::fixtures::inpod::InPod;
+use crate::install_api::fixture::template;
+
+/// Metrics, their labels, and the values that these had.
+pub(super) type Catalogue = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+
+/// Adds the samples of `/metrics`.
+fn add(catalogue: &mut Catalogue, text: &str) {
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (sample, _value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
+        let known = catalogue.entry(name.to_owned()).or_default();
+        // No value of ours has a comma or a quote.
+        for pair in labels.trim_end_matches('}').split(',').filter(|pair| !pair.is_empty()) {
+            let (label, value) = pair.split_once('=').unwrap_or_else(|| panic!("{line}"));
+            known.entry(label.to_owned()).or_default().insert(value.trim_matches('"').to_owned());
+        }
+    }
+}
+
+fn metrics(daemon: &Daemon) -> String {
+    let (status, text) = daemon.get(15014, "/metrics").unwrap();
+    assert_eq!(status, 200);
+    text
+}
+
+/// Of a node with each capture mode.
+pub(super) fn exported() -> Catalogue {
+    let mut catalogue = Catalogue::new();
+    add(&mut catalogue, &on_the_node());
+    add(&mut catalogue, &from_within());
+    // What a pod can be refused for is the planner's to say, and not all of it happens here.
+    let reasons = planner::reason::ALL_SKIPPED.into_iter().filter(|reason| reason.is_refusal());
+    let refused = catalogue.get_mut("istio_cni_ambient_refused_pods").unwrap();
+    refused.get_mut("reason").unwrap().extend(reasons.map(|reason| reason.code().to_owned()));
+    catalogue
+}
+
+fn on_the_node() -> String {
+    let env = [("CNI_NETWORK_CONFIG_FILE", "/etc/template")];
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &env);
+    let file = fixture.container.root().join("etc/template");
+    fs::write(&file, template("info")).unwrap();
+    fixture.start();
+    let conflist = fixture.container.net_d().join("10-kit.conflist");
+    let original = serde_json::to_string(&fixture.node.conflist(&[])).unwrap();
+    fs::write(&file, template("warn")).unwrap();
+    fixture.daemon().wait_for("a new configuration", |daemon| {
+        daemon.metric(r#"istio_cni_config_updates_total{result="applied"}"#) >= Some(1.0)
+    });
+    // Who answers each repair at once is a rival.
+    fixture.daemon().wait_for("a conflict", |daemon| {
+        if fs::read_to_string(&conflist).is_ok_and(|text| text.contains("istio-cni")) {
+            crate::fixtures::install::replace(&conflist, &original, 0o644);
+        }
+        metrics(daemon).contains("\nistio_cni_conflicts_total{")
+    });
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _pod = fixture.pod(MESH, "web");
+    let mut refused = Pod::new(MESH, "refused").manifest(&["10.1.2.3".parse().unwrap()]);
+    refused["spec"]["hostNetwork"] = json!(true);
+    fixture.manifests.put_pod(&refused);
+    fixture.settle();
+    fixture.node.netns().sh("ip -4 rule del priority 101");
+    // Another pod, of which nothing is wanted, is a reason to look.
+    fixture.manifests.put_pod(&Pod::new(PLAIN, "other").manifest(&["10.1.2.4".parse().unwrap()]));
+    fixture.daemon().wait_for("a repair", |daemon| {
+        daemon.metric(r#"istio_cni_ambient_repairs_total{place="node"}"#) == Some(1.0)
+    });
+    metrics(fixture.daemon())
+}
+
+fn from_within() -> String {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let pod = fixture.mesh_pod("web");
+    fixture.wait_captured(&pod);
+    metrics(fixture.daemon())
+}

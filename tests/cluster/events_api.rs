@@ -1,0 +1,41 @@
+//! What the daemon tells people who look at the cluster, with the permissions of the manifests: Events about pods and about
+//! its own pod, and the node's condition.
+
+mod condition;
+mod pods;
+
+use serde_json::Value;
+
+use crate::install_api::fixture::{ClusterFixture, eventually};
+use crate::install_manifests::documents::rules_of;
+
+/// What a manifest allows; `whole`: with what stands in comments there.
+fn allowed(file: &str, whole: bool) -> Value {
+    let mut rules = rules_of(file, whole);
+    for rule in rules.as_array_mut().unwrap() {
+        // Objects of tests have other names.
+        rule.as_object_mut().unwrap().remove("resourceNames");
+    }
+    rules
+}
+
+/// Events about a pod with this UID.
+fn events(fixture: &ClusterFixture, uid: &str, reason: &str) -> Vec<Value> {
+    let fields = format!("fieldSelector=reason={reason},involvedObject.uid={uid},involvedObject.kind=Pod");
+    let path = format!("{}?{fields}", fixture.path("v1", "events", ""));
+    fixture.api.admin().get(&path)["items"].as_array().unwrap().clone()
+}
+
+/// Waits until an Event about a pod was told so many times, and returns it; there is only one.
+fn event(fixture: &ClusterFixture, uid: &str, reason: &str, count: u64) -> Value {
+    eventually(&format!("{reason}, {count} times"), || {
+        events(fixture, uid, reason).iter().any(|event| event["count"].as_u64() == Some(count))
+    });
+    let mut all = events(fixture, uid, reason);
+    assert_eq!(all.len(), 1, "{all:#?}");
+    all.remove(0)
+}
+
+fn message(event: &Value) -> String {
+    event["message"].as_str().unwrap().to_owned()
+}

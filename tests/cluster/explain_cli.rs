@@ -1,0 +1,105 @@
+//! `install-cni explain` on real nodes: each situation is built, and the answer must be the right one, also to a tired reader.
+
+mod in_pod;
+mod no_agent;
+mod node;
+mod sidecar;
+
+use std::time::{Duration, Instant};
+
+use kit::Container;
+use report::{Explanation, PodVerdict};
+use serde_json::Value;
+
+/// How long anything may take here: the agent looks at everything each 30 s.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What is expected of an answer: code, capture, way, and the exit status.
+type Expected = (&'static str, &'static str, &'static str, i32);
+
+/// Calls a command in the agent's container, and answers with status and standard output.
+fn call(container: &Container, arguments: &[&str]) -> (i32, String) {
+    let output = container.exec(arguments);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let status = output.status.code().unwrap();
+    assert!(
+        status != 101 && !(text.is_empty() && complaint.is_empty()),
+        "{arguments:?}: {status}: {complaint}"
+    );
+    (status, text)
+}
+
+/// The answer to `explain`, which must fit its exit status.
+fn explain(container: &Container, pod: &str) -> Explanation {
+    let (status, text) = call(container, &["explain", pod, "-o", "json"]);
+    let answer: Explanation = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!(status, i32::from(answer.verdict.status()), "{answer:#?}");
+    readable(&answer);
+    answer
+}
+
+/// What must hold of every answer.
+fn readable(answer: &Explanation) {
+    let parts = [&answer.sentences, &answer.trouble, &answer.advice];
+    let all: Vec<&String> = parts.into_iter().flatten().chain([&answer.answer]).collect();
+    for text in &all {
+        let ends = text.ends_with('.') && !text.ends_with("..");
+        assert!(ends && !text.contains("  ") && !text.contains('\n'), "{text:?}: {answer:#?}");
+        assert_eq!(all.iter().filter(|other| *other == text).count(), 1, "{text:?} twice: {answer:#?}");
+    }
+    assert!(answer.verdict != PodVerdict::Wrong || !answer.advice.is_empty(), "no advice: {answer:#?}");
+}
+
+/// `explain` says this, and its answer has these words.
+fn says(container: &Container, pod: &str, expected: Expected, words: &[&str]) -> Explanation {
+    let answer = explain(container, pod);
+    assert_eq!(short(&answer), expected, "{answer}");
+    checked(answer, words)
+}
+
+fn short(answer: &Explanation) -> (&str, &str, &str, i32) {
+    let capture = answer.capture.map_or("-", report::CaptureState::word);
+    let way = answer.way.map_or("-", report::RedirectionMode::word);
+    (&answer.code, capture, way, i32::from(answer.verdict.status()))
+}
+
+/// The same as soon as it is so: what the agent takes in, or repairs, has its time. `before` comes before each question.
+fn comes_to_say(
+    container: &Container,
+    pod: &str,
+    before: impl Fn(),
+    expected: Expected,
+    words: &[&str],
+) -> Explanation {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        before();
+        let answer = explain(container, pod);
+        if short(&answer) == expected || Instant::now() > deadline {
+            assert_eq!(short(&answer), expected, "{answer}");
+            return checked(answer, words);
+        }
+    }
+}
+
+fn checked(answer: Explanation, words: &[&str]) -> Explanation {
+    for words in words {
+        assert!(answer.answer.contains(words), "no {words:?}: {answer}");
+    }
+    answer
+}
+
+/// Names of the pods that `list` shows with these arguments, and its exit status.
+fn list(container: &Container, arguments: &[&str]) -> (i32, Vec<String>) {
+    let (status, text) = call(container, &[&["list", "-o", "json"], arguments].concat());
+    let pods: Vec<Value> = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let name =
+        |pod: &Value| format!("{}/{}", pod["namespace"].as_str().unwrap(), pod["name"].as_str().unwrap());
+    (status, pods.iter().map(name).collect())
+}
+
+/// Exit status and text of `verify`.
+fn verify(container: &Container) -> (i32, String) {
+    call(container, &["verify"])
+}

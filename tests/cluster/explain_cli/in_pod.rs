@@ -1,0 +1,158 @@
+//! With in-pod capture the pods.
+
+use kit::{InpodOptions, Pod, WorkloadState};
+use serde_json::json;
+
+use super::{comes_to_say, explain, list, says, verify};
+use crate::fixtures::ambient::{MESH, PLAIN, starting};
+use crate::fixtures::inpod::InPod;
+
+const AMBIENT: [(&str, &str); 1] = [("istio.io/dataplane-mode", "ambient")];
+const CAPTURED: super::Expected = ("captured", "captured", "in-pod", 0);
+
+#[test]
+fn captured_damaged_and_refused() {
+    let mut fixture = InPod::new(&[]);
+    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (web, probed) = (fixture.mesh_pod("web"), fixture.mesh_pod("probed"));
+    let running = fixture.running_pod(PLAIN, "running");
+    fixture.wait_captured(&web);
+    fixture.wait_captured(&probed);
+    let _ = says(&fixture.container, "mesh/web", CAPTURED, &["which listens there"]);
+    let _ = says(
+        &fixture.container,
+        "istio-system/ztunnel-a",
+        ("ztunnel", "outside", "-", 0),
+        &["it is ztunnel"],
+    );
+
+    web.sandbox.netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
+    let drifted = ("drifted", "bypassing", "in-pod", 1);
+    let answer = says(&fixture.container, "mesh/web", drifted, &["ISTIO_OUTPUT", "bypasses the mesh"]);
+    assert!(answer.advice[0].contains("the agent repairs this by itself"), "{answer}");
+
+    let ip = probed.ip(false);
+    let set = format!("ipset del istio-inpod-probes-v4 {ip}");
+    let damage = || {
+        let words: Vec<&str> = set.split(' ').collect();
+        let _ = fixture.node.netns().output(std::process::Command::new(words[0]).args(&words[1..]));
+    };
+    let expected = ("probe-address-missing", "captured", "in-pod", 1);
+    let _ = comes_to_say(
+        &fixture.container,
+        "mesh/probed",
+        damage,
+        expected,
+        &["the node's probes of it may fail"],
+    );
+
+    ztunnel.refuse(&running.sandbox.pod.uid);
+    fixture.manifests.put_namespace(PLAIN, &AMBIENT);
+    let _ = ztunnel.wait_for_state(&running.sandbox.pod.uid, WorkloadState::Refused);
+    let refused = ("ztunnel-refused", "held", "in-pod", 1);
+    let _ = comes_to_say(
+        &fixture.container,
+        "plain/running",
+        || (),
+        refused,
+        &["ztunnel refused the pod plain/running"],
+    );
+    ztunnel.accept(&running.sandbox.pod.uid);
+    fixture.wait_served(&ztunnel, &running);
+    let _ = comes_to_say(&fixture.container, "plain/running", || (), CAPTURED, &[]);
+
+    ztunnel.kill();
+    fixture.wait_said("no ztunnel is connected");
+    let gone = ("ztunnel-not-connected", "held", "in-pod", 1);
+    let _ = comes_to_say(
+        &fixture.container,
+        "plain/running",
+        || (),
+        gone,
+        &["No ztunnel is connected to the agent"],
+    );
+    assert_eq!(list(&fixture.container, &["--bypassing"]).0, 0, "it is held, and gets nowhere");
+}
+
+#[test]
+fn pods_that_are_not_found_not_started_and_on_their_way_out() {
+    let mut fixture = InPod::new(&[]);
+    // A start without any ztunnel fails, and the answer says why.
+    let early = Pod::new(MESH, "early");
+    let _ = fixture.add(early, &fixture.node.conflist(&[fixture.plugin()])).unwrap_err();
+    let _ = comes_to_say(
+        &fixture.container,
+        "mesh/early",
+        || (),
+        ("ztunnel-not-connected", "pending", "in-pod", 1),
+        &["There is no ztunnel on this node"],
+    );
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _ = comes_to_say(
+        &fixture.container,
+        "mesh/early",
+        || (),
+        ("failed", "pending", "in-pod", 1),
+        &["its last ADD failed at", "no ztunnel is connected"],
+    );
+    fixture.manifests.put_pod(&starting(&Pod::new(MESH, "new")));
+    let _ = comes_to_say(&fixture.container, "mesh/new", || (), ("no-address", "pending", "in-pod", 1), &[]);
+    // One that runs, as the API has it, and of which no process is found.
+    let lost = fixture.node.pod(Pod::new(MESH, "lost"), &[]);
+    fixture.manifests.put_pod(&lost.manifest());
+    let _ = comes_to_say(
+        &fixture.container,
+        "mesh/lost",
+        || (),
+        ("netns-not-found", "bypassing", "in-pod", 1),
+        &["no process of the pod was found"],
+    );
+    assert_eq!(list(&fixture.container, &["--bypassing"]), (1, vec!["mesh/lost".to_owned()]));
+    assert_ne!(verify(&fixture.container).0, 0);
+    // One whose rules cannot be taken away, because the tools fail in the agent's container.
+    let web = fixture.mesh_pod("web");
+    fixture.wait_captured(&web);
+    let agent = fixture.daemon().pid().to_string();
+    let inside = |line: &str| {
+        let mut command = std::process::Command::new("nsenter");
+        let done = command.args(["-t", &agent, "-m", "-r"]).args(line.split(' ')).output().unwrap();
+        assert!(done.status.success(), "{line}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    inside("mount --bind /usr/bin/false /usr/sbin/xtables-nft-multi");
+    let mut manifest = web.sandbox.manifest();
+    manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
+    fixture.manifests.put_pod(&manifest);
+    let leaving = ("leaving", "leaving", "-", 1);
+    let words = ["it is labelled istio.io/dataplane-mode=none itself"];
+    let _ = comes_to_say(&fixture.container, "mesh/web", || (), leaving, &words);
+    inside("umount -l /usr/sbin/xtables-nft-multi"); // lazily: the agent may be trying just now
+    let _ = ztunnel.wait_for_state(&web.sandbox.pod.uid, WorkloadState::Gone);
+    let _ = comes_to_say(&fixture.container, "mesh/web", || (), ("pod-label-none", "outside", "-", 0), &[]);
+    assert_eq!(explain(&fixture.container, "mesh/web").verdict.status(), 0);
+}
+
+/// The kubelet removes the API object some seconds after the sandbox: meanwhile nothing bypasses the mesh, for there is nothing.
+#[test]
+fn a_deleted_pod_whose_sandbox_is_gone_raises_no_alarm() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let mut web = fixture.mesh_pod("web");
+    fixture.wait_captured(&web);
+    let mut manifest = web.sandbox.manifest();
+    manifest["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    fixture.manifests.put_pod(&manifest);
+    let _ = comes_to_say(&fixture.container, "mesh/web", || (), CAPTURED, &[]);
+    let _ = web.sandbox.delete().unwrap();
+    let _ = ztunnel.wait_for_state(&web.sandbox.pod.uid, WorkloadState::Gone);
+    let ended = ("terminated", "outside", "-", 0);
+    let _ = says(&fixture.container, "mesh/web", ended, &["it has ended"]);
+    assert_eq!(list(&fixture.container, &["--bypassing"]), (0, Vec::new()));
+    let (status, text) = verify(&fixture.container);
+    assert!(status == 0, "{text}");
+    let pending = "istio_cni_ambient_pods{state=\"pending\"}";
+    fixture.daemon().wait_for("none is pending", |daemon| daemon.metric(pending) == Some(0.0));
+    // A new agent was not there at the DEL, and the object still is.
+    fixture.restart();
+    ztunnel.wait_for_snapshots(2);
+    assert_eq!(list(&fixture.container, &["--bypassing"]), (0, Vec::new()));
+}

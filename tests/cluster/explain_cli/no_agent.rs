@@ -1,0 +1,162 @@
+//! While the agent is dead: what it wrote down, and what the kernel and the files show now.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use kit::{InpodOptions, Pod};
+use serde_json::Value;
+
+use super::{call, explain, list, says, verify};
+use crate::debug_state::injected;
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN};
+use crate::fixtures::inpod::InPod;
+
+const DOWN: &str = "he agent does not run on this node";
+
+/// Waits until a new agent has written down that these are captured, and kills it.
+fn dies(fixture: &mut Ambient, pods: &[&str]) {
+    fixture.restart();
+    let path = fixture.node.run_dir().join("last-state.json");
+    let _ = fs::remove_file(&path); // there is one only if the machine is slow
+    let deadline = Instant::now() + Duration::from_secs(90);
+    let holds = || {
+        let last: Value = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok())?;
+        let is_captured = |name: &&str| {
+            let found = last["pods"].as_array()?.iter().find(|pod| pod["name"] == **name)?;
+            (found["capture"] == "captured").then_some(())
+        };
+        pods.iter().all(|name| is_captured(name).is_some()).then_some(())
+    };
+    while holds().is_none() {
+        assert!(Instant::now() < deadline, "never written down: {}", fixture.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at a file that is written each minute
+    }
+    fixture.daemon.take().unwrap().kill();
+}
+
+#[test]
+fn captured_on_the_node_and_what_happens_meanwhile() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let (_web, _plain) = (fixture.pod(MESH, "web"), fixture.pod(PLAIN, "plain"));
+    let sidecar = injected(&fixture, "sidecar");
+    fixture.settle();
+    dies(&mut fixture, &["web", "sidecar"]);
+    let down = ("agent-down", "captured", "node", 1);
+    let answer = says(&fixture.container, "mesh/web", down, &["is captured", DOWN]);
+    assert!(answer.sentences.iter().any(|text| text.contains("in its last record, of")), "{answer}");
+    let _ = says(&fixture.container, "plain/sidecar", ("agent-down", "captured", "sidecar", 1), &[DOWN]);
+    let outside = ("not-labelled", "outside", "-", 0);
+    let answer = says(&fixture.container, "plain/plain", outside, &[]);
+    assert!(answer.trouble.iter().any(|text| text.contains(DOWN)), "{answer}");
+    let _ = says(
+        &fixture.container,
+        "mesh/other",
+        ("agent-down", "-", "-", 2),
+        &["no record that it left mentions this pod"],
+    );
+    assert_eq!(list(&fixture.container, &["--bypassing"]), (0, Vec::new()));
+    let (status, text) = verify(&fixture.container);
+    assert!(status == 2 && text.contains("No difference was found"), "{text}");
+
+    // What the agent repaired when it ran.
+    let failed = Pod::new(MESH, "late");
+    let _ = fixture.add(failed, &fixture.node.conflist(&[fixture.plugin()])).unwrap_err();
+    let failed = ("failed", "pending", "-", 1);
+    let _ = says(&fixture.container, "mesh/late", failed, &["its last ADD failed at"]);
+    fixture.container.set_account("a.token.of-later", "no certificate");
+    let answer = says(&fixture.container, "mesh/web", down, &[]);
+    let stale = "The plugin's credential for the API server is missing or stale";
+    assert!(answer.trouble.iter().any(|text| text.starts_with(stale)), "{answer}");
+    fixture.node.write_conflist("10-kit.conflist", &fixture.node.conflist(&[]));
+    let answer = says(&fixture.container, "mesh/web", down, &[]);
+    let entry = "The container runtime's network configuration lacks our entry";
+    assert!(answer.trouble.iter().any(|text| text.starts_with(entry)), "{answer}");
+    assert_eq!(verify(&fixture.container).0, 1);
+
+    fixture.node.netns().sh("iptables-nft -t mangle -D PREROUTING -j ztunnel-PREROUTING");
+    let drifted = ("drifted", "bypassing", "node", 1);
+    let answer = says(&fixture.container, "mesh/web", drifted, &["PREROUTING"]);
+    assert!(!answer.advice.iter().any(|text| text.contains("the agent repairs this by itself")), "{answer}");
+    sidecar.sandbox.netns.sh("nft flush ruleset");
+    let broken = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
+    let _ = says(&fixture.container, "plain/sidecar", broken, &["has a sidecar"]);
+    assert_eq!(list(&fixture.container, &["--bypassing"]).0, 1);
+    let (_, text) = call(&fixture.container, &["state"]);
+    assert!(text.contains("the agent does not run"), "{text}");
+}
+
+#[test]
+fn captured_from_within() {
+    let mut fixture = InPod::new(&[]);
+    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let web = fixture.mesh_pod("web");
+    fixture.wait_captured(&web);
+    dies(&mut fixture, &["web"]);
+    let down = ("agent-down", "captured", "in-pod", 1);
+    let _ = says(&fixture.container, "mesh/web", down, &["is captured", DOWN]);
+    // The kernel shows that ztunnel has gone, and is back; the last agent did not live to see it.
+    ztunnel.kill();
+    let answer = explain(&fixture.container, "mesh/web");
+    assert_eq!(
+        (answer.capture.map(report::CaptureState::word), answer.verdict.status()),
+        (Some("held"), 1),
+        "{answer}"
+    );
+    assert!(answer.sentences.iter().any(|text| text.contains("ztunnel does not listen")), "{answer}");
+    web.sandbox.netns.sh("ip rule del pref 32764");
+    let drifted = ("drifted", "bypassing", "in-pod", 1);
+    let _ = says(&fixture.container, "mesh/web", drifted, &["no policy route to ztunnel"]);
+}
+
+/// The record of an agent that died is as old as it is; what the kernel shows is so now.
+#[test]
+fn the_kernel_counts_more_than_the_last_record() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _web = fixture.pod(MESH, "web");
+    fixture.settle();
+    dies(&mut fixture, &["web"]);
+    let path = fixture.node.run_dir().join("last-state.json");
+    let mut last: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    // As if it had been written before that ztunnel was ready.
+    last["node"]["activeSlot"] = Value::Null;
+    last["ztunnels"][0]["active"] = false.into();
+    last["ztunnels"][0]["ready"] = false.into();
+    fs::write(&path, last.to_string()).unwrap();
+    let down = ("agent-down", "captured", "node", 1);
+    let _ = says(&fixture.container, "mesh/web", down, &["is captured", DOWN]);
+}
+
+/// A change is written down within seconds.
+#[test]
+fn the_record_follows_changes() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let web = fixture.mesh_pod("web");
+    fixture.wait_captured(&web);
+    let path = fixture.node.run_dir().join("last-state.json");
+    let captured = |name: &str| {
+        let Ok(text) = fs::read(&path) else { return false };
+        let Ok(last) = serde_json::from_slice::<Value>(&text) else { return false };
+        let pods = last["pods"].as_array().cloned().unwrap_or_default();
+        pods.iter().any(|pod| pod["name"] == name && pod["capture"] == "captured")
+    };
+    fixture.eventually("it is written down", |_| captured("web"));
+    let late = fixture.mesh_pod("late");
+    fixture.wait_captured(&late);
+    fixture.eventually("and so is the next one", |_| captured("late"));
+}
+
+#[test]
+fn nobody_has_ever_run_here() {
+    let fixture = Ambient::stopped(kit::NodeOptions::default(), &[]);
+    let answer = says(
+        &fixture.container,
+        "mesh/web",
+        ("agent-down", "-", "-", 2),
+        &["no record that it left mentions this pod"],
+    );
+    assert!(answer.trouble.iter().any(|text| text.contains(DOWN)), "{answer}");
+    assert_eq!((list(&fixture.container, &["--bypassing"]).0, verify(&fixture.container).0), (2, 1));
+}

@@ -1,0 +1,210 @@
+//! With capture on the node.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use kit::{NodeOptions, Pod, PodSandbox, Ztunnel, ZtunnelOptions};
+use serde_json::{Value, json};
+
+use super::{call, comes_to_say, explain, list, says, verify};
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, starting};
+
+const AMBIENT: [(&str, &str); 1] = [("istio.io/dataplane-mode", "ambient")];
+
+/// A pod that runs in the mesh's namespace, as the API has it after this change.
+fn running(fixture: &Ambient, name: &str, change: impl FnOnce(&mut Value)) -> PodSandbox {
+    of(fixture, Pod::new(MESH, name), change)
+}
+
+fn of(fixture: &Ambient, pod: Pod, change: impl FnOnce(&mut Value)) -> PodSandbox {
+    let sandbox = fixture.node.pod(pod, &[]);
+    let mut manifest = sandbox.manifest();
+    change(&mut manifest);
+    fixture.manifests.put_pod(&manifest);
+    sandbox
+}
+
+#[test]
+fn each_pod_of_a_node_has_its_reason() {
+    let mut fixture = Ambient::new(&[("EXCLUDE_NAMESPACES", "backup,db")]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    for namespace in ["backup", "kube-system"] {
+        fixture.manifests.put_namespace(namespace, &AMBIENT);
+    }
+    fixture.manifests.put_namespace("db", &[]);
+    let (_web, _plain) = (fixture.pod(MESH, "web"), fixture.pod(PLAIN, "plain"));
+    let injected = |pod: &mut Value| {
+        pod["metadata"]["annotations"]["sidecar.istio.io/status"] = json!("{}");
+        pod["spec"]["containers"] = json!([{"name": "app"}, {"name": "istio-proxy"}]);
+    };
+    let _pods = [
+        running(&fixture, "asks-out", |pod| {
+            pod["metadata"]["annotations"]["ambient.istio.io/redirection"] = json!("disabled");
+        }),
+        running(&fixture, "label-none", |pod| {
+            pod["metadata"]["labels"]["istio.io/dataplane-mode"] = json!("none");
+        }),
+        running(&fixture, "host", |pod| pod["spec"]["hostNetwork"] = json!(true)),
+        running(&fixture, "done", |pod| pod["status"]["phase"] = json!("Succeeded")),
+        running(&fixture, "both", injected),
+        of(&fixture, Pod::new("backup", "labelled"), |_| ()),
+        of(&fixture, Pod::new("db", "injected"), injected),
+        of(&fixture, Pod::new(PLAIN, "job"), |pod| {
+            injected(pod);
+            pod["status"]["phase"] = json!("Failed");
+        }),
+        of(&fixture, Pod::new("kube-system", "istio-cni-node-x7k2p"), |_| ()),
+        of(&fixture, Pod::new("nowhere", "web"), |_| ()),
+    ];
+    fixture.manifests.put_pod(&starting(&Pod::new(MESH, "new")));
+    fixture.settle();
+
+    let outside = |code| (code, "outside", "-", 0);
+    for (pod, expected, words) in [
+        (
+            "mesh/web",
+            ("captured", "captured", "node", 0),
+            "rules of the node redirect its traffic to ztunnel",
+        ),
+        ("plain/plain", outside("not-labelled"), "neither it nor its namespace carries the label"),
+        ("mesh/asks-out", outside("opted-out"), "its annotation ambient.istio.io/redirection is disabled"),
+        ("mesh/label-none", outside("pod-label-none"), "it carries the label istio.io/dataplane-mode=none"),
+        ("backup/labelled", outside("excluded-namespace"), "its namespace is excluded"),
+        ("db/injected", outside("excluded-namespace"), "its namespace is excluded"),
+        ("mesh/host", outside("host-network"), "the node's own network"),
+        ("mesh/done", outside("terminated"), "it has ended"),
+        ("plain/job", outside("terminated"), "it has ended"),
+        ("istio-system/ztunnel-a", outside("ztunnel"), "it is ztunnel"),
+        ("kube-system/istio-cni-node-x7k2p", outside("agent-pod"), "it is the agent itself"),
+        ("mesh/new", ("no-address", "pending", "node", 1), "has no address yet"),
+        ("nowhere/web", ("namespace-unknown", "outside", "-", 2), "its namespace nowhere is not known yet"),
+        ("mesh/webb", ("no-such-pod", "-", "-", 3), "The node node-1 has no pod mesh/webb"),
+        ("backup/gone", ("no-such-pod-excluded", "-", "-", 3), "the namespace backup is excluded"),
+        ("mesh/both", ("sidecar-rules-missing", "bypassing", "sidecar", 1), "has a sidecar"),
+    ] {
+        let _ = says(&fixture.container, pod, expected, &[words]);
+    }
+    let perhaps = explain(&fixture.container, "plain/web").sentences;
+    assert!(perhaps[0].contains("mesh/web"), "{perhaps:?}");
+    assert_eq!(list(&fixture.container, &["--bypassing"]), (1, vec!["mesh/both".to_owned()]));
+    assert_eq!(list(&fixture.container, &["--bypassing", "-n", PLAIN]), (0, Vec::new()));
+    let (status, text) = call(&fixture.container, &["explain", "plain"]);
+    assert!(status == 0 && text.starts_with("plain/plain: outside [not-labelled]\n\n"), "{text}");
+}
+
+/// Such as a link of a kind that the kernel does not know: what holds the traffic is there, and nothing goes past the mesh.
+#[test]
+fn a_slot_that_cannot_be_built_is_neither_active_nor_a_bypass() {
+    let mut fixture = Ambient::new(&[]);
+    let _web = fixture.pod(MESH, "web");
+    let held = ("no-ztunnel-hold", "held", "node", 1);
+    let _ = comes_to_say(&fixture.container, "mesh/web", || (), held, &[]);
+    let ztunnel = Ztunnel::start(&fixture.node, "ztunnel-a", ZtunnelOptions::default());
+    // No link that is new there gets an address of IPv6.
+    ztunnel.pod().netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1");
+    fixture.announce(&ztunnel, true);
+    fixture.wait_logged("reconcile failed", "");
+    let answer = explain(&fixture.container, "mesh/web");
+    assert_eq!(answer.capture.map(report::CaptureState::word), Some("held"), "{answer}");
+    assert!(!answer.answer.contains("No ztunnel is ready"), "{answer}");
+    assert_eq!(list(&fixture.container, &["--bypassing"]), (0, Vec::new()));
+    let (_, text) = call(&fixture.container, &["state", "-o", "json"]);
+    let state: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&state["node"]["activeSlot"], &state["ztunnels"][0]["active"]),
+        (&Value::Null, &json!(false))
+    );
+}
+
+#[test]
+fn what_others_take_away_is_told_until_it_is_back() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let web = fixture.pod(MESH, "web");
+    fixture.settle();
+    let ip = web.ip(false);
+    // The agent looks by itself, too, and may be faster than the question. It fails where the damage is there already.
+    let node = Arc::clone(&fixture.node);
+    let damage = |line: &str| {
+        let mut words = line.split(' ');
+        let mut command = std::process::Command::new(words.next().unwrap());
+        let _ = node.netns().output(command.args(words));
+    };
+    let captured = ("captured", "captured", "node", 0);
+    let cases = [
+        (
+            "iptables-nft -t mangle -D PREROUTING -j ztunnel-PREROUTING",
+            ("drifted", "bypassing", "node", 1),
+            "PREROUTING",
+        ),
+        (
+            &format!("ipset del ztunnel-pods-ips {ip}"),
+            ("address-not-in-set", "bypassing", "node", 1),
+            &ip.to_string(),
+        ),
+        (&format!("ip route del {ip} table 100 metric 1024"), ("drifted", "held", "node", 1), "table 100"),
+    ];
+    for (line, expected, words) in cases {
+        let answer = comes_to_say(&fixture.container, "mesh/web", || damage(line), expected, &[words]);
+        assert!(answer.advice[0].contains("the agent repairs this by itself"), "{answer}");
+        damage(line);
+        let (status, text) = verify(&fixture.container);
+        assert!(status == 0 || text.contains(words), "{text}"); // it may be back already
+        fixture.settle();
+        let _ = comes_to_say(&fixture.container, "mesh/web", || (), captured, &[]);
+    }
+    assert_eq!(verify(&fixture.container).0, 0);
+    // An address that nobody wants there.
+    let plain = fixture.pod(PLAIN, "plain");
+    let line = format!("ipset add ztunnel-pods-ips {}", plain.ip(false));
+    let leaving = ("leaving", "leaving", "-", 1);
+    let words = ["is still in the set of enrolled addresses", "its namespace is not labelled"];
+    let _ = comes_to_say(&fixture.container, "plain/plain", || damage(&line), leaving, &words);
+}
+
+#[test]
+fn without_a_ztunnel_it_depends_on_the_policy() {
+    for (policy, expected, words, bypassing) in [
+        ("hold", ("no-ztunnel-hold", "held", "node", 1), "its connections are held back until one is", 0),
+        ("reject", ("no-ztunnel-reject", "held", "node", 1), "its connections are refused until one is", 0),
+        ("open", ("no-ztunnel-open", "bypassing", "node", 1), "bypasses the mesh until one is", 1),
+    ] {
+        let fixture = Ambient::new(&[("NO_ZTUNNEL_POLICY", policy)]);
+        let web = fixture.pod(MESH, "web");
+        fixture.wait_enrolled(&web, true);
+        let _ =
+            comes_to_say(&fixture.container, "mesh/web", || (), expected, &["No ztunnel is ready", words]);
+        assert_eq!(list(&fixture.container, &["--bypassing"]).0, bypassing);
+    }
+}
+
+#[test]
+fn an_agent_that_cannot_read_pods_says_so() {
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &[("POD_SOURCE", "dir:/manifests/none")]);
+    fixture.daemon = Some(fixture.container.start());
+    fixture.eventually("it answers", |fixture| {
+        UnixStream::connect(fixture.node.run_dir().join("debug.sock")).is_ok()
+    });
+    let _ = says(&fixture.container, "mesh/web", ("not-synced", "-", "-", 2), &["has not been able to read"]);
+    assert_eq!(list(&fixture.container, &["--bypassing"]).0, 2);
+    assert_eq!(verify(&fixture.container).0, 2);
+    drop(fixture.daemon.take());
+}
+
+#[test]
+fn a_start_that_failed_is_told_with_its_error() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    fixture.settle();
+    fixture.daemon.take().unwrap().kill();
+    // Nobody knows the pod: the agent is away, and the plugin has no credential.
+    let pod = Pod::new(MESH, "web");
+    let _ = fixture.add(pod.clone(), &fixture.node.conflist(&[fixture.plugin()])).unwrap_err();
+    let failed = ("failed", "pending", "-", 1);
+    let _ = says(&fixture.container, "mesh/web", failed, &["its last ADD failed at"]);
+    fixture.start();
+    let failed = ("failed", "pending", "node", 1);
+    let _ = comes_to_say(&fixture.container, "mesh/web", || (), failed, &["its last ADD failed at"]);
+    let _web = fixture.starting(pod);
+    let _ = comes_to_say(&fixture.container, "mesh/web", || (), ("captured", "captured", "node", 0), &[]);
+}

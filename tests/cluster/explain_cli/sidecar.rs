@@ -1,0 +1,317 @@
+//! Pods with a sidecar: with ambient mode, and without it, where only the plugin's records tell.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use kit::{Container, Daemon, FakeApi, FakeReply, Node, NodeOptions, Pod, PodSandbox, istio};
+use serde_json::{Value, json};
+
+use super::{call, explain, list, says, verify};
+use crate::debug_state::injected;
+use crate::fixtures::ambient::{Ambient, PLAIN, starting};
+use crate::fixtures::plugin::{fake_api, token};
+use crate::install_manifests::image;
+
+const CAPTURED: super::Expected = ("captured-sidecar", "captured", "sidecar", 0);
+const BROKEN: super::Expected = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
+
+/// The agent's own pod, of which the plugin has no record.
+const AGENT: &str = "istio-cni-node-x7k2p";
+
+/// A change of a pod's object that is injected otherwise.
+type Change = fn(Value) -> Value;
+
+/// What keeps the plugin from redirecting a pod: its name, what is changed, the code, and words of the answer.
+const LEFT_ALONE: [(&str, Change, &str, &str); 5] = [
+    ("init", with_init, "istio-init", "its own init container istio-init sets up the redirection"),
+    (
+        "envoyless",
+        |pod| istio::with_proxy_env(pod, "DISABLE_ENVOY", "true"),
+        "envoy-disabled",
+        "DISABLE_ENVOY=true",
+    ),
+    ("unwilling", unwilling, "injection-refused", "it requests no sidecar"),
+    ("gateway", gateway, "not-a-sidecar", "its istio-proxy is a gateway or a waypoint"),
+    ("stripped", stripped, "no-proxy", "it was injected but has no container named istio-proxy"),
+];
+
+fn with_init(mut pod: Value) -> Value {
+    pod["spec"]["initContainers"] = json!([{"name": "istio-init", "image": "proxyv2"}]);
+    pod
+}
+
+fn unwilling(mut pod: Value) -> Value {
+    pod["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "false"});
+    pod
+}
+
+fn gateway(mut pod: Value) -> Value {
+    pod["spec"]["containers"][1]["args"] = json!(["proxy", "router"]);
+    pod
+}
+
+fn stripped(mut pod: Value) -> Value {
+    pod["spec"]["containers"] = json!([{"name": "app"}]);
+    pod
+}
+
+/// A node whose agent takes no part in ambient mode, and an API server that the plugin asks.
+struct Plain {
+    daemon: Daemon,
+    container: Container,
+    node: Node,
+    pods: Arc<Mutex<BTreeMap<String, Value>>>,
+    plugin: Value,
+    _api: FakeApi,
+}
+
+impl Plain {
+    fn new() -> Plain {
+        Plain::in_container(|node, container| {
+            container
+                .with_mount(std::path::Path::new("/run/netns"), "/var/run/netns")
+                .with_mount(&node.netns_dir(), "/netns")
+                .with_env("NETNS_DIR", "/netns")
+        })
+    }
+
+    /// The container is completed by `change`.
+    fn in_container(change: impl FnOnce(&Node, Container) -> Container) -> Plain {
+        let node = Node::new(NodeOptions::default());
+        let pods: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
+        let known = Arc::clone(&pods);
+        let api = fake_api(&node, move |request| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            match known.lock().unwrap().get(path) {
+                Some(pod) => FakeReply::Json(200, pod.clone()),
+                None => {
+                    FakeReply::Json(404, json!({"kind": "Status", "code": 404, "message": "no such pod"}))
+                }
+            }
+        });
+        let kubeconfig = istio::write_file(&node, "kubeconfig", &api.kubeconfig(&token()));
+        let mut plugin = istio::plugin_entry(&kubeconfig);
+        plugin["log_uds_address"] = json!(node.run_dir().join("log.sock"));
+        node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+        let container = Container::new(&node)
+            .with_env("EXCLUDE_NAMESPACES", "istio-system,kube-system")
+            .with_env("POD_NAMESPACE", "kube-system")
+            .with_env("POD_NAME", AGENT);
+        let container = change(&node, container);
+        let mut daemon = container.start();
+        daemon.wait_until_ready();
+        Plain { daemon, container, node, pods, plugin, _api: api }
+    }
+
+    /// A pod that starts through the plugin, with what the API server has of it.
+    fn pod(&self, namespace: &str, name: &str, change: Change) -> Result<PodSandbox, Box<kit::ChainError>> {
+        let mut object = change(istio::injected_pod(namespace, name));
+        let pod = Pod::new(namespace, name);
+        object["metadata"]["uid"] = json!(pod.uid);
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        self.pods.lock().unwrap().insert(path, object.clone());
+        let pod = Pod::from_object(&object);
+        self.node.add_pod(&self.node.runtime(), &self.node.conflist(std::slice::from_ref(&self.plugin)), pod)
+    }
+
+    fn answers_about_all_pods(&self) {
+        let _ = says(&self.container, "shop/web", CAPTURED, &["to its own sidecar"]);
+        let _ = says(&self.container, "shop/flushed", BROKEN, &["missing or incomplete"]);
+        for (name, _, code, words) in LEFT_ALONE {
+            let _ = says(&self.container, &format!("shop/{name}"), (leak(code), "outside", "-", 0), &[words]);
+        }
+        let _ = says(
+            &self.container,
+            "kube-system/dns",
+            ("excluded-namespace", "outside", "-", 0),
+            &["its namespace is excluded"],
+        );
+        let failed = ("failed", "pending", "-", 1);
+        let _ = says(&self.container, "shop/strange", failed, &["its last ADD failed at"]);
+        let _ = says(&self.container, "shop/unknown", ("no-record", "-", "-", 2), &["ambient mode is off"]);
+        let own = format!("kube-system/{AGENT}");
+        let _ = says(&self.container, &own, ("agent-pod", "outside", "-", 0), &["it is the agent itself"]);
+        assert_eq!(list(&self.container, &["--bypassing"]), (1, vec!["shop/flushed".to_owned()]));
+        assert_eq!(verify(&self.container).0, 1);
+    }
+}
+
+fn leak(code: &str) -> &'static str {
+    LEFT_ALONE.iter().find(|(_, _, known, _)| *known == code).unwrap().2
+}
+
+#[test]
+fn without_ambient_mode_the_plugins_records_tell() {
+    let plain = Plain::new();
+    let _web = plain.pod("shop", "web", |pod| pod).unwrap();
+    let flushed = plain.pod("shop", "flushed", |pod| pod).unwrap();
+    flushed.netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
+    let _others = LEFT_ALONE.map(|(name, change, ..)| plain.pod("shop", name, change).unwrap());
+    let _dns = plain.pod("kube-system", "dns", |pod| pod).unwrap();
+    let strange = |pod| istio::annotated(pod, "traffic.sidecar.istio.io/excludeOutboundPorts", "http");
+    let _ = plain.pod("shop", "strange", strange).unwrap_err();
+    plain.answers_about_all_pods();
+}
+
+/// The image has no iptables tools, and the agent no more than the manifest gives: mounts, capabilities, environment.
+#[test]
+fn in_the_image_with_what_the_manifest_gives_pods_are_looked_at_as_well() {
+    let mut plain =
+        Plain::in_container(|node, container| image::enter_with(with_netns(node, container), &[NAMES]));
+    let web = plain.pod("shop", "web", |pod| pod).unwrap();
+    let flushed = plain.pod("shop", "flushed", |pod| pod).unwrap();
+    let _ = says(&plain.container, "shop/web", CAPTURED, &["to its own sidecar"]);
+    assert_eq!((list(&plain.container, &["--bypassing"]), verify(&plain.container).0), ((0, vec![]), 0));
+    flushed.netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
+    let _ = says(&plain.container, "shop/flushed", BROKEN, &["missing or incomplete"]);
+    assert_eq!(list(&plain.container, &["--bypassing"]), (1, vec!["shop/flushed".to_owned()]));
+    let (status, text) = verify(&plain.container);
+    assert!(
+        status == 1 && text.contains("IPv4 nat: ISTIO_OUTPUT: its rules are missing"),
+        "{status}: {text}"
+    );
+    // What others add changes nothing.
+    web.netns.sh("iptables-nft -t nat -I OUTPUT -p udp --dport 9 -j RETURN");
+    let _ = says(&plain.container, "shop/web", CAPTURED, &["to its own sidecar"]);
+    let gauge = |state: &str| format!("istio_cni_sidecar_pods{{state=\"{state}\"}}");
+    plain.daemon = plain.container.start(); // the first patrol is soon after a start
+    plain.daemon.wait_for("the patrol has been there", |daemon| {
+        let number = |state| daemon.metric(&gauge(state));
+        (number("captured"), number("bypassing"), number("unknown")) == (Some(1.0), Some(1.0), Some(0.0))
+    });
+    without_rules(&plain.node, &web);
+    drop(std::mem::replace(&mut plain.daemon, plain.container.start()));
+    plain.daemon.wait_until_ready();
+    let unknown = ("kernel-blind", "unknown", "sidecar", 2);
+    let _ = says(&plain.container, "shop/web", unknown, &["its ADD left no record of its rules"]);
+}
+
+/// Makes a pod's record that of an earlier version of the plugin.
+fn without_rules(node: &Node, pod: &PodSandbox) {
+    let path = node.run_dir().join("pods").join(&pod.pod.container_id);
+    let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(record.as_object_mut().unwrap().remove("rules").is_some(), "{record}");
+    std::fs::write(&path, record.to_string()).unwrap();
+}
+
+/// Where the links in the node's directory of network namespaces lead.
+const NAMES: &str = "/var/run/netns";
+
+fn with_netns(node: &Node, container: Container) -> Container {
+    let container = container.with_mount(std::path::Path::new("/run/netns"), NAMES);
+    container.with_mount(&node.netns_dir(), "/host/var/run/netns")
+}
+
+/// The container's program with these capabilities and no others.
+fn confined(container: Container, capabilities: &str) -> Container {
+    let program = container.root().join("confine");
+    kit::copy_program(&kit::binary("install-cni"), &container.root().join("confined"));
+    let set = format!("--bounding-set=-all,{capabilities} --inh-caps=-all");
+    kit::write_script(&program, &format!("#!/bin/bash\nexec setpriv {set} /confined \"$@\"\n"));
+    container.with_program(&program)
+}
+
+/// Istio's charts since 1.24 mount no directory of network namespaces where ambient mode is off, but the node's processes.
+#[test]
+fn with_the_processes_of_the_node_pods_are_found_as_well() {
+    let capabilities = "+net_admin,+net_raw,+sys_ptrace,+sys_admin,+dac_override"; // the charts'
+    let proc = kit::TempDir::new().unwrap();
+    let plain = Plain::in_container(|node, container| {
+        let container = with_netns(node, container).with_mount(proc.path(), "/host/proc");
+        confined(container, capabilities).with_env("NETNS_DIR", "/nowhere")
+    });
+    let pods = ["web", "flushed"].map(|name| plain.pod("shop", name, |pod| pod).unwrap());
+    for (number, pod) in pods.iter().enumerate() {
+        process(
+            proc.path(),
+            101 + number,
+            &format!("kubepods.slice/kubepods-pod{}.slice", pod.pod.uid),
+            &pod.netns,
+        );
+    }
+    // Programs of the node may have a network of their own as well, and pods that of the node.
+    let service = kit::Netns::new("service");
+    process(proc.path(), 201, "system.slice/some.service", &service);
+    process(
+        proc.path(),
+        202,
+        &format!("kubepods.slice/kubepods-pod{}.slice", pods[0].pod.uid),
+        plain.node.netns(),
+    );
+    let (status, text) = verify(&plain.container);
+    assert_eq!(status, 0, "nothing is unknown: {text}");
+    pods[1].netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
+    let _ = says(&plain.container, "shop/web", CAPTURED, &["to its own sidecar"]);
+    let _ = says(&plain.container, "shop/flushed", BROKEN, &["missing or incomplete"]);
+    assert_eq!(list(&plain.container, &["--bypassing"]), (1, vec!["shop/flushed".to_owned()]));
+}
+
+/// What the node's `/proc` shows of a process.
+fn process(proc: &std::path::Path, pid: usize, cgroup: &str, netns: &kit::Netns) {
+    let directory = proc.join(pid.to_string());
+    std::fs::create_dir_all(directory.join("ns")).unwrap();
+    std::fs::write(directory.join("cgroup"), format!("0::/{cgroup}/cri-containerd-0123.scope\n")).unwrap();
+    std::os::unix::fs::symlink(std::path::Path::new(NAMES).join(netns.name()), directory.join("ns/net"))
+        .unwrap();
+}
+
+/// With no more than Istio's chart of 1.20 gives without ambient mode, nobody can look, and that is said.
+#[test]
+fn without_the_capabilities_pods_are_unknown_and_the_reason_is_given() {
+    let plain = Plain::in_container(|node, container| confined(with_netns(node, container), "+dac_override"));
+    let _web = plain.pod("shop", "web", |pod| pod).unwrap();
+    let unknown = ("netns-not-found", "unknown", "sidecar", 2);
+    let _ = says(&plain.container, "shop/web", unknown, &["cannot enter network namespace"]);
+}
+
+#[test]
+fn with_ambient_mode_the_pods_objects_tell() {
+    let mut fixture = Ambient::new(&[]);
+    let web = injected(&fixture, "web");
+    let sandboxes = LEFT_ALONE.map(|(name, change, ..)| {
+        let sandbox = fixture.node.pod(Pod::new(PLAIN, name), &[]);
+        let mut object = change(istio::injected_pod(PLAIN, name));
+        let mut manifest = sandbox.manifest();
+        manifest["metadata"]["annotations"] = object["metadata"]["annotations"].take();
+        manifest["metadata"]["labels"] = object["metadata"]["labels"].take();
+        manifest["spec"]["containers"] = object["spec"]["containers"].take();
+        manifest["spec"]["initContainers"] = object["spec"]["initContainers"].take();
+        fixture.manifests.put_pod(&manifest);
+        sandbox
+    });
+    let mut new = starting(&Pod::new(PLAIN, "new").annotation("sidecar.istio.io/status", "{}"));
+    new["spec"]["containers"] = json!([{"name": "app"}, {"name": "istio-proxy"}]);
+    fixture.manifests.put_pod(&new);
+    fixture.settle();
+    let _ = says(&fixture.container, "plain/web", CAPTURED, &["to its own sidecar"]);
+    for (name, _, code, words) in LEFT_ALONE {
+        let _ = explain(&fixture.container, &format!("plain/{name}"));
+        let _ = says(&fixture.container, &format!("plain/{name}"), (leak(code), "outside", "-", 0), &[words]);
+    }
+    let _ = says(
+        &fixture.container,
+        "plain/new",
+        ("no-address", "pending", "sidecar", 1),
+        &["has no address yet"],
+    );
+    web.sandbox.netns.sh("nft flush ruleset");
+    let answer =
+        says(&fixture.container, "plain/web", BROKEN, &["All or some of its traffic bypasses the mesh"]);
+    assert!(answer.advice[0].starts_with("Delete the pod"), "{answer}");
+    let (status, text) = call(&fixture.container, &["list", "--bypassing"]);
+    assert!(status == 1 && text.contains("plain/web  bypassing  sidecar"), "{text}");
+    drop(sandboxes);
+}
+
+#[test]
+fn the_agents_start_and_its_log_are_known_without_ambient_mode() {
+    let plain = Plain::new();
+    let (_, text) = call(&plain.container, &["state"]);
+    assert!(text.lines().any(|line| line.starts_with("Agent since") && line.contains("20")), "{text}");
+    let archive = plain.node.run_dir().join("bundle.tar.gz");
+    std::fs::write(&archive, plain.container.exec(&["bundle", "-f", "-"]).stdout).unwrap();
+    let mut tar = std::process::Command::new("tar");
+    let log = tar.arg("xzOf").arg(&archive).args(["--wildcards", "*/logs/agent.log"]).output().unwrap();
+    let log = String::from_utf8(log.stdout).unwrap();
+    assert!(log.contains("install-cni") && log.contains("the plugin is installed"), "{log}");
+}

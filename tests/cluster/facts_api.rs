@@ -1,0 +1,7 @@
+//! Facts from a real API server, and from fake ones that know less or lose the thread.
+
+mod annotation;
+mod credential;
+mod fixture;
+mod older;
+mod pods;

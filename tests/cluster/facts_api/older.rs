@@ -1,0 +1,108 @@
+//! API servers without streaming lists, and watches that are too old to go on.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kit::{FakeApi, FakeReply, FakeRequest, Node, NodeOptions, Pki};
+use serde_json::{Value, json};
+
+use super::fixture::{Credential, Follower};
+
+fn pod(name: &str, version: u32) -> Value {
+    json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "resourceVersion": version.to_string()}})
+}
+
+fn list(version: u32, items: &[Value]) -> FakeReply {
+    let metadata = json!({"resourceVersion": version.to_string()});
+    FakeReply::Json(200, json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items}))
+}
+
+/// Lines of a watch, and its end.
+fn watched(events: &[Value]) -> FakeReply {
+    let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+    FakeReply::Raw(format!("{head}content-length: {}\r\n\r\n{lines}", lines.len()).into_bytes())
+}
+
+fn status(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": reason,
+        "reason": reason, "code": code})
+}
+
+fn start(answer: impl Fn(&FakeRequest) -> FakeReply + Send + Sync + 'static) -> (FakeApi, Follower, Node) {
+    let node = Node::new(NodeOptions::default());
+    let api =
+        FakeApi::start(node.outside(), SocketAddr::from((node.outside_ip(false), 6443)), move |request| {
+            match request.path.as_str() {
+                path if path.starts_with("/api/v1/pods") => answer(request),
+                path if path.contains("/pods/") => FakeReply::Json(404, status(404, "NotFound")),
+                path if path.contains("watch=true") && !path.contains("sendInitialEvents") => FakeReply::Hang,
+                path if path.contains("watch=true") => FakeReply::Json(422, status(422, "Invalid")),
+                _ => list(1, &[json!({"metadata": {"name": "shop", "resourceVersion": "1"}})]),
+            }
+        });
+    let credential = Credential::new("token", Pki::shared().server_ca_pem());
+    let connection = credential.connection(&api.url());
+    let follower = node.netns().run(|| Follower::start(connection, "n1"));
+    std::mem::forget(credential); // its files are read later
+    (api, follower, node)
+}
+
+#[test]
+fn a_server_without_streaming_lists_is_asked_for_an_ordinary_one() {
+    let (api, mut follower, _node) = start(|request| match request.path.as_str() {
+        path if path.contains("sendInitialEvents") => FakeReply::Json(422, status(422, "Invalid")),
+        path if path.contains("watch=true") && path.contains("resourceVersion=5") => watched(&[
+            json!({"type": "ADDED", "object": pod("b", 6)}),
+            json!({"type": "DELETED", "object": pod("a", 7)}),
+        ]),
+        path if path.contains("watch=true") => FakeReply::Hang,
+        _ => list(5, &[pod("a", 3)]),
+    });
+    follower.wait_for_pods("list and changes", &["b"]);
+    assert_eq!(follower.lists(), 1);
+    let paths: Vec<_> = api.requests().into_iter().map(|request| request.path).collect();
+    let lists: Vec<_> =
+        paths.iter().filter(|path| !path.contains("watch=true") && path.contains("/pods")).collect();
+    assert!(
+        lists.len() == 1 && lists[0].contains("resourceVersion=0"),
+        "from the server's cache: {paths:#?}"
+    );
+}
+
+#[test]
+fn a_watch_that_is_too_old_begins_with_a_new_list() {
+    let lists = AtomicUsize::new(0);
+    let (_api, mut follower, _node) = start(move |request| match request.path.as_str() {
+        path if path.contains("sendInitialEvents") => FakeReply::Json(422, status(422, "Invalid")),
+        path if path.contains("watch=true") && path.contains("resourceVersion=5") => {
+            watched(&[json!({"type": "ERROR", "object": status(410, "Expired")})])
+        }
+        path if path.contains("watch=true") => FakeReply::Hang,
+        _ if lists.fetch_add(1, Ordering::Relaxed) == 0 => list(5, &[pod("a", 3), pod("b", 4)]),
+        _ => list(9, &[pod("b", 4), pod("c", 8)]),
+    });
+    follower.wait_for_pods("the first list", &["a", "b"]);
+    follower.wait_for_pods("the second, with what happened between", &["b", "c"]);
+    assert_eq!(follower.lists(), 2);
+}
+
+#[test]
+fn a_stream_that_ends_within_its_list_tells_nothing_and_begins_anew() {
+    let tries = AtomicUsize::new(0);
+    let (_api, mut follower, _node) = start(move |request| match request.path.as_str() {
+        path if path.contains("sendInitialEvents") => {
+            let mark = json!({"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}});
+            let mark = json!({"kind": "Pod", "apiVersion": "v1", "metadata": mark});
+            let a = json!({"type": "ADDED", "object": pod("a", 3)});
+            let b = json!({"type": "ADDED", "object": pod("b", 4)});
+            match tries.fetch_add(1, Ordering::Relaxed) {
+                0 => watched(&[a]),
+                _ => watched(&[a, b, json!({"type": "BOOKMARK", "object": mark})]),
+            }
+        }
+        _ => FakeReply::Hang,
+    });
+    follower.wait_for_pods("the whole list", &["a", "b"]);
+    assert_eq!(follower.lists(), 1, "half a list is none: {:#?}", follower.told);
+}

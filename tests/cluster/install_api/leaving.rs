@@ -1,0 +1,210 @@
+//! What the daemon makes of its end (`CLEANUP_ON_EXIT=auto`): an upgrade leaves everything as it is, a removal nothing.
+
+use std::time::{Duration, Instant};
+
+use kit::{ApiServer, Daemon};
+use serde_json::{Value, json};
+
+use super::fixture::{ClusterFixture, DAEMON_SET, eventually};
+
+/// The kubelet gives five seconds in Istio's manifests, and takes some of them.
+pub(super) const END: Duration = Duration::from_secs(4);
+
+/// SIGTERM; returns what the daemon said about its end, after looking at what it left.
+pub(super) fn end(fixture: &ClusterFixture, daemon: Daemon, stays: bool) -> String {
+    let started = Instant::now();
+    let (status, log) = daemon.terminate();
+    let took = started.elapsed();
+    assert!(status.success(), "{status}: {log}");
+    assert!(took < END, "{took:?}: {log}");
+    assert_eq!(fixture.is_installed(), stays, "{log}");
+    let words = if stays { "the plugin stays installed\treason=" } else { "the plugin is removed\treason=" };
+    let (_, why) = log.rsplit_once(words).unwrap_or_else(|| panic!("it does not say why: {log}"));
+    why.lines().next().unwrap().trim_matches('"').replace("\\\"", "\"")
+}
+
+#[test]
+fn everything_stays_while_the_daemon_set_wants_the_node() {
+    let Some(fixture) = ClusterFixture::start("leave-upgrade") else { return };
+    fixture.create_daemon_set(DAEMON_SET);
+    let before = || std::fs::read(fixture.conflist()).unwrap();
+    let daemon = fixture.daemon();
+    let conflist = before();
+    let why = end(&fixture, daemon, true);
+    assert_eq!(why, "DaemonSet leave-upgrade/istio-cni-node still selects this node");
+    assert_eq!(before(), conflist);
+    // The next one finds everything in place.
+    let next = fixture.daemon();
+    assert_eq!((before(), next.logged("installation updated", "") > 0), (conflist, false));
+}
+
+#[test]
+fn everything_goes_when_the_daemon_set_was_deleted() {
+    let Some(fixture) = ClusterFixture::start("leave-deleted") else { return };
+    fixture.create_daemon_set(DAEMON_SET);
+    let daemon = fixture.daemon_that_knows(DAEMON_SET);
+    fixture.api.admin().delete(&fixture.daemon_set());
+    assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-deleted/istio-cni-node has been deleted");
+}
+
+/// As `kubectl delete --cascade=foreground` does: the pods go first.
+#[test]
+fn everything_goes_when_the_daemon_set_is_being_deleted() {
+    let Some(fixture) = ClusterFixture::start("leave-deleting") else { return };
+    fixture.create_daemon_set(DAEMON_SET);
+    let daemon = fixture.daemon_that_knows(DAEMON_SET);
+    let foreground = json!({"propagationPolicy": "Foreground"});
+    let answer = fixture.api.admin().request("DELETE", &fixture.daemon_set(), Some(&foreground));
+    assert!(answer.body["metadata"]["deletionTimestamp"].is_string(), "{}", answer.body);
+    assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-deleting/istio-cni-node is being deleted");
+    fixture.api.admin().patch(&fixture.daemon_set(), &json!({"metadata": {"finalizers": null}}));
+}
+
+#[test]
+fn everything_goes_from_a_node_that_the_daemon_set_does_not_want_any_more() {
+    let Some(fixture) = ClusterFixture::start("leave-unwanted") else { return };
+    fixture.create_daemon_set(DAEMON_SET);
+    let placement = |placement: Value| {
+        let spec = json!({"spec": {"template": {"spec": placement}}});
+        fixture.api.admin().patch(&fixture.daemon_set(), &spec);
+    };
+    let node = format!("/api/v1/nodes/{}", fixture.name);
+    let label = |value: Value| {
+        fixture.api.admin().patch(&node, &json!({"metadata": {"labels": {"mesh": value}}}));
+    };
+    let gone = |words: &str| {
+        let why = end(&fixture, fixture.daemon(), false);
+        assert!(
+            why.starts_with("DaemonSet leave-unwanted/istio-cni-node no longer selects this node"),
+            "{why}"
+        );
+        assert!(why.ends_with(words), "{why}");
+    };
+    placement(json!({"nodeSelector": {"mesh": "yes"}}));
+    end(&fixture, fixture.daemon(), true);
+    label(json!(null));
+    gone("nodeSelector asks for the label mesh=yes");
+    label(json!("yes"));
+    let asks = |operator: &str| {
+        let terms = json!([{"matchExpressions": [{"key": "mesh", "operator": operator}]}]);
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}})
+    };
+    placement(json!({"affinity": asks("Exists")}));
+    end(&fixture, fixture.daemon(), true);
+    placement(json!({"affinity": asks("DoesNotExist")}));
+    gone("node affinity excludes this node");
+    placement(json!({"affinity": null}));
+    fixture.api.admin().patch(&node, &json!({"spec": {"taints": [{"key": "out", "effect": "NoExecute"}]}}));
+    gone("does not tolerate the node's taint out");
+    placement(json!({"tolerations": [{"operator": "Exists", "effect": "NoExecute"}]}));
+    end(&fixture, fixture.daemon(), true);
+}
+
+/// Waits until our own credential is good for nothing. The API server remembers tokens for ten seconds, and rules for
+/// less.
+fn wait_until_refused(fixture: &ClusterFixture) {
+    let client = fixture.client();
+    eventually("our credential is refused", || {
+        matches!(client.request("GET", &fixture.daemon_set(), None).status, 401 | 403)
+    });
+}
+
+/// What a package manager does after the DaemonSet, or before.
+fn remove_account(fixture: &ClusterFixture) {
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let role = format!("kit:{}:istio-cni", fixture.name);
+    for path in [
+        format!("{rbac}/clusterrolebindings/{role}"),
+        format!("{rbac}/clusterroles/{role}"),
+        fixture.path("v1", "serviceaccounts", "istio-cni"),
+    ] {
+        fixture.api.admin().delete(&path);
+    }
+    wait_until_refused(fixture);
+}
+
+#[test]
+fn everything_goes_also_when_our_permissions_went_after_the_daemon_set() {
+    let Some(fixture) = ClusterFixture::start("leave-helm") else { return };
+    fixture.create_daemon_set(DAEMON_SET);
+    let daemon = fixture.daemon_that_knows(DAEMON_SET);
+    fixture.api.admin().delete(&fixture.daemon_set());
+    remove_account(&fixture);
+    assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-helm/istio-cni-node has been deleted");
+}
+
+/// As `kubectl delete -f` does, in the order of the file. A watch outlives the permission to begin it.
+#[test]
+fn everything_goes_also_when_our_permissions_went_before_the_daemon_set() {
+    let Some(fixture) = ClusterFixture::start("leave-kubectl") else { return };
+    fixture.create_daemon_set(DAEMON_SET);
+    let mut daemon = fixture.daemon_that_knows(DAEMON_SET);
+    fixture.wait_until_watched("daemonsets");
+    remove_account(&fixture);
+    fixture.api.admin().delete(&fixture.daemon_set());
+    daemon.wait_for("it sees that", |daemon| daemon.log().contains("has been deleted or is being deleted"));
+    assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-kubectl/istio-cni-node has been deleted");
+}
+
+#[test]
+fn everything_stays_when_the_permissions_alone_went() {
+    let Some(fixture) = ClusterFixture::start("leave-revoked") else { return };
+    fixture.create_daemon_set(DAEMON_SET);
+    let daemon = fixture.daemon_that_knows(DAEMON_SET);
+    remove_account(&fixture);
+    let why = end(&fixture, daemon, true);
+    assert!(why.contains("(403)") || why.contains("(401)"), "{why}");
+}
+
+#[test]
+fn everything_stays_when_a_deleted_daemon_set_is_there_again() {
+    let Some(fixture) = ClusterFixture::start("leave-again") else { return };
+    fixture.create_daemon_set(DAEMON_SET);
+    let mut daemon = fixture.daemon_that_knows(DAEMON_SET);
+    fixture.api.admin().delete(&fixture.daemon_set());
+    daemon.wait_for("it sees that", |daemon| daemon.log().contains("has been deleted or is being deleted"));
+    fixture.create_daemon_set(DAEMON_SET);
+    let found = |daemon: &Daemon| daemon.logged("found the agent's DaemonSet", "leave-again/istio-cni-node");
+    daemon.wait_for("it sees that, too", |daemon| found(daemon) == 2);
+    // Whoever deletes and creates it within a moment, such as `kubectl replace --force`, wants an agent on the node.
+    remove_account(&fixture);
+    end(&fixture, daemon, true);
+}
+
+#[test]
+fn everything_stays_when_there_never_was_such_a_daemon_set() {
+    let Some(fixture) = ClusterFixture::start("leave-never") else { return };
+    let daemon = fixture.daemon();
+    fixture.wait_until_watched("daemonsets");
+    let why = end(&fixture, daemon, true);
+    assert_eq!(why, "DaemonSet leave-never/istio-cni-node has never been seen");
+}
+
+#[test]
+fn the_daemon_set_that_owns_our_pod_counts_whatever_its_name() {
+    let Some(fixture) = ClusterFixture::start("leave-owner") else { return };
+    fixture.create_daemon_set(DAEMON_SET); // one that is not ours stays
+    let owner = fixture.create_daemon_set("mesh-agent");
+    let mut pod = ApiServer::pod(fixture.name, "mesh-agent-x7k2p");
+    pod["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "mesh-agent", "controller": true,
+        "uid": owner["metadata"]["uid"],
+    }]);
+    fixture.api.create_pod(&pod);
+    let fixture = fixture.with_env("POD_NAME", "mesh-agent-x7k2p");
+    let why = end(&fixture, fixture.daemon_that_knows("mesh-agent"), true);
+    assert_eq!(why, "DaemonSet leave-owner/mesh-agent still selects this node");
+    let daemon = fixture.daemon_that_knows("mesh-agent");
+    fixture.api.admin().delete(&fixture.path("apps/v1", "daemonsets", "mesh-agent"));
+    assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-owner/mesh-agent has been deleted");
+}
+
+#[test]
+fn the_daemon_set_that_we_are_told_counts_before_the_owner_of_our_pod() {
+    let Some(fixture) = ClusterFixture::start("leave-told") else { return };
+    fixture.create_daemon_set("told");
+    let fixture = fixture.with_env("DAEMON_SET", "told");
+    let daemon = fixture.daemon_that_knows("told");
+    fixture.api.admin().delete(&fixture.path("apps/v1", "daemonsets", "told"));
+    assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-told/told has been deleted");
+}

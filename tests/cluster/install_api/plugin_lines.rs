@@ -1,0 +1,95 @@
+//! The plugin, called with what the daemon wrote, and its log lines in the daemon's log.
+
+use std::fs;
+
+use kit::{Daemon, Pod, PodSandbox, istio};
+use serde_json::Value;
+
+use super::fixture::ClusterFixture;
+
+/// A fixture in which the paths that the daemon writes into the entry are those that the plugin finds.
+fn fixture(name: &'static str) -> Option<ClusterFixture> {
+    let fixture = ClusterFixture::start(name)?;
+    let (net_d, socket) = (fixture.node.net_d(), fixture.node.run_dir().join("log.sock"));
+    let (net_d, socket) = (net_d.to_str().unwrap().to_owned(), socket.to_str().unwrap().to_owned());
+    // In the container the socket's directory has another name than here, where the plugin runs.
+    let template = kit::NETWORK_CONFIG.replace("__LOG_UDS_ADDRESS__", &socket);
+    Some(fixture.with_env("CNI_NET_DIR", &net_d).with_env("CNI_NETWORK_CONFIG", &template))
+}
+
+/// A sidecar pod, started with the daemon's binaries and the daemon's conflist.
+fn pod(fixture: &ClusterFixture) -> PodSandbox {
+    let conflist: Value = serde_json::from_slice(&fs::read(fixture.conflist()).unwrap()).unwrap();
+    let object = fixture.api.create_pod(&istio::injected_pod(fixture.name, "web"));
+    let runtime = fixture.node.runtime().with_plugins(&fixture.container.bin_dir());
+    let added = fixture.node.add_pod(&runtime, &conflist, Pod::from_object(&object));
+    added.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The daemon's line about the pod.
+fn line(daemon: &mut Daemon) -> String {
+    let words = "redirected to its sidecar";
+    daemon.wait_for("the plugin's line", |daemon| daemon.log().contains(words));
+    let log = daemon.log();
+    log.lines().find(|line| line.contains(words)).unwrap().to_owned()
+}
+
+fn is_time(text: &str) -> bool {
+    text.len() == "2026-11-21T09:31:16.425736Z".len() && text.ends_with('Z') && text.starts_with("20")
+}
+
+#[test]
+fn the_plugins_lines_are_in_the_daemons_log() {
+    let Some(fixture) = fixture("lines-text") else { return };
+    let mut daemon = fixture.daemon();
+    let pod = pod(&fixture);
+    assert!(pod.netns.sh("iptables-save").contains("ISTIO_OUTPUT"), "it is captured");
+    let stderr = pod.calls.last().unwrap().output.stderr_text();
+    assert_eq!(stderr, "", "what the daemon has need not be said twice");
+    let line = line(&mut daemon);
+    let columns: Vec<&str> = line.split('\t').collect();
+    let [time, level, scope, message, labels] = columns.as_slice() else { panic!("{line}") };
+    assert!(is_time(time), "{line}");
+    assert_eq!((*level, *scope), ("info", "cni"));
+    assert!(message.starts_with("redirected to its sidecar"), "{line}");
+    let labels: Vec<&str> = labels.split(' ').collect();
+    for label in [
+        "pod=lines-text/web",
+        "command=ADD",
+        "decision=sidecar",
+        "if=eth0",
+        &format!("container={}", pod.pod.container_id),
+    ] {
+        assert!(labels.contains(&label), "no {label}: {line}");
+    }
+    let times: Vec<&str> = labels.iter().filter_map(|label| label.strip_prefix("plugin_time=")).collect();
+    assert!(matches!(times.as_slice(), [time] if is_time(time)), "{line}");
+}
+
+#[test]
+fn the_plugins_lines_are_json_where_the_daemons_are() {
+    let Some(fixture) = fixture("lines-json") else { return };
+    let mut daemon = fixture.container.start_with(&["--log_as_json"], &[]);
+    daemon.wait_until_ready();
+    let pod = pod(&fixture);
+    let line = line(&mut daemon);
+    let record: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let text = |key: &str| record[key].as_str().unwrap_or_else(|| panic!("no {key}: {line}"));
+    assert_eq!((text("level"), text("scope"), text("pod")), ("info", "cni", "lines-json/web"));
+    assert_eq!((text("command"), text("decision")), ("ADD", "sidecar"));
+    assert_eq!(text("container"), pod.pod.container_id);
+    assert!(is_time(text("time")) && is_time(text("plugin_time")), "{line}");
+    let log = daemon.log();
+    assert!(log.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{log}");
+}
+
+#[test]
+fn what_the_plugin_says_goes_to_stderr_when_the_daemon_has_ended() {
+    let Some(fixture) = fixture("lines-ended") else { return };
+    let (status, log) = fixture.daemon().terminate();
+    assert!(status.success(), "{log}");
+    assert!(!fixture.node.run_dir().join("log.sock").exists(), "nobody shall connect in vain");
+    let pod = pod(&fixture);
+    let stderr = pod.calls.last().unwrap().output.stderr_text();
+    assert!(stderr.contains("redirected to its sidecar"), "{stderr}");
+}

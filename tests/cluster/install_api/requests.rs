@@ -1,0 +1,36 @@
+//! What the daemon costs the API server: it is on every node.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use super::fixture::{ClusterFixture, DAEMON_SET, template};
+
+#[test]
+fn an_idle_daemon_asks_nothing_beyond_its_watches() {
+    let Some(fixture) = ClusterFixture::start("idle") else { return };
+    fixture.configure(&template("info"));
+    fixture.create_daemon_set(DAEMON_SET);
+    let _daemon = fixture.daemon_that_knows(DAEMON_SET);
+    fixture.wait_until_watched("configmaps");
+    fixture.wait_until_watched("daemonsets");
+    let before = fixture.requests();
+    thread::sleep(Duration::from_secs(4)); // the time in which nothing shall happen
+    assert_eq!(fixture.requests(), before);
+
+    let mut counts = BTreeMap::new();
+    for request in &before {
+        *counts.entry((request.verb.as_str(), request.resource.as_str())).or_insert(0) += 1;
+        assert!(request.user_agent.starts_with("install-cni/"), "{request:?}");
+    }
+    let expected = BTreeMap::from([
+        (("get", "pods"), 1), // who our owner is
+        (("list", "configmaps"), 1),
+        (("list", "daemonsets"), 1),
+        (("watch", "configmaps"), 1),
+        (("watch", "daemonsets"), 1),
+    ]);
+    assert_eq!(counts, expected);
+    let named = |uri: &str| uri.contains("fieldSelector=metadata.name%3D") || uri.contains("/pods/");
+    assert!(before.iter().all(|request| named(&request.uri)), "one object each: {before:?}");
+}

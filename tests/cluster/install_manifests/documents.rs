@@ -1,0 +1,159 @@
+//! The YAML documents, and an API server's opinion of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kit::ApiServer;
+use serde_json::{Value, json};
+
+use crate::install_api::fixture::eventually;
+
+/// A path in the repository.
+pub(super) fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
+}
+
+/// The manifest without ambient mode, which most tests are about.
+pub(crate) const SIDECAR: &str = "istio-cni.yaml";
+/// The one with it, and capture on the node.
+pub(crate) const AMBIENT: &str = "istio-cni-ambient.yaml";
+/// The one with it, and in-pod capture.
+pub(crate) const IN_POD: &str = "istio-cni-in-pod.yaml";
+
+/// Every document of a manifest, in its order.
+pub(crate) fn documents_of(file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(repository("deploy").join(file)).unwrap();
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// What the account of a manifest may do, in one list; `whole`: with the rules that are comments.
+pub(crate) fn rules_of(file: &str, whole: bool) -> Value {
+    let text = fs::read_to_string(repository("deploy").join(file)).unwrap();
+    let opened = text.replace("\n  # - apiGroups", "\n  - apiGroups").replace("\n  #   ", "\n    ");
+    assert_ne!(opened, text, "{file}: no rules in comments");
+    let documents: Vec<Value> = serde_saphyr::from_multiple(if whole { &opened } else { &text }).unwrap();
+    let roles = documents.iter().filter(|document| document["kind"].as_str().unwrap().ends_with("Role"));
+    roles.flat_map(|role| role["rules"].as_array().unwrap().clone()).collect()
+}
+
+/// Every document of the manifest without ambient mode.
+pub(super) fn documents() -> Vec<Value> {
+    documents_of(SIDECAR)
+}
+
+/// The only document of this kind.
+pub(super) fn document(kind: &str) -> Value {
+    let mut found: Vec<Value> = documents().into_iter().filter(|document| document["kind"] == kind).collect();
+    assert_eq!(found.len(), 1, "{kind}");
+    found.remove(0)
+}
+
+/// The container of the DaemonSet.
+pub(super) fn container() -> Value {
+    let mut daemon_set = document("DaemonSet");
+    let containers = daemon_set["spec"]["template"]["spec"]["containers"].as_array_mut().unwrap();
+    assert_eq!(containers.len(), 1);
+    containers.remove(0)
+}
+
+/// Path of the collection that a document belongs into.
+pub(super) fn collection(document: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (version, kind) = (text(&document["apiVersion"]), text(&document["kind"]));
+    let root = if version.contains('/') { "/apis" } else { "/api" };
+    let plural = format!("{}s", kind.to_lowercase()).replace("policys", "policies");
+    match text(&document["metadata"]["namespace"]).as_str() {
+        "" => format!("{root}/{version}/{plural}"),
+        namespace => format!("{root}/{version}/namespaces/{namespace}/{plural}"),
+    }
+}
+
+/// Path of the object that a document describes.
+pub(crate) fn path(document: &Value) -> String {
+    format!("{}/{}", collection(document), document["metadata"]["name"].as_str().unwrap())
+}
+
+/// The documents for a namespace of a test's own, whose name also becomes that of the objects that have none.
+pub(super) fn documents_for(namespace: &str) -> Vec<Value> {
+    renamed(documents(), namespace)
+}
+
+/// The same of any documents.
+pub(crate) fn renamed(mut documents: Vec<Value>, namespace: &str) -> Vec<Value> {
+    for document in &mut documents {
+        if document["metadata"].get("namespace").is_some() {
+            document["metadata"]["namespace"] = json!(namespace);
+        } else {
+            document["metadata"]["name"] = json!(namespace);
+        }
+        if document["roleRef"]["kind"] == "ClusterRole" {
+            document["roleRef"]["name"] = json!(namespace);
+        }
+        for subject in document.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+            subject["namespace"] = json!(namespace);
+        }
+    }
+    documents
+}
+
+/// Creates an object; what the API server does not know or would drop is an error.
+pub(crate) fn create(api: &ApiServer, document: &Value, how: &str) {
+    let path = format!("{}?fieldValidation=Strict{how}", collection(document));
+    let answer = api.admin().request("POST", &path, Some(document));
+    assert_eq!(answer.status, 201, "{}: {}", document["kind"], answer.body);
+    assert_eq!(answer.body["kind"], document["kind"]);
+}
+
+/// The namespace of the manifests, which the API server makes by itself a moment after its start.
+pub(super) fn wait_for_kube_system(api: &ApiServer) {
+    eventually("kube-system", || {
+        api.admin().request("GET", "/api/v1/namespaces/kube-system", None).status == 200
+    });
+}
+
+#[test]
+fn the_api_server_takes_every_document_to_the_letter() {
+    let Some(api) = ApiServer::shared() else { return };
+    api.create_namespace("deploy-letter");
+    [SIDECAR, AMBIENT, IN_POD].into_iter().for_each(|file| is_taken(api, file));
+    wait_for_kube_system(api);
+    for file in ["admission-policy.yaml", "network-policy.yaml", "istio-cni-taint.yaml"] {
+        let documents = documents_of(file);
+        assert!(!documents.is_empty());
+        documents.iter().for_each(|document| create(api, document, "&dryRun=All"));
+    }
+}
+
+fn is_taken(api: &ApiServer, file: &str) {
+    let documents = renamed(documents_of(file), "deploy-letter"); // another test has the real names
+    documents.iter().for_each(|document| create(api, document, "&dryRun=All"));
+    let kinds: Vec<&str> = documents.iter().map(|document| document["kind"].as_str().unwrap()).collect();
+    assert_eq!(
+        kinds,
+        [
+            "ServiceAccount",
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "Role",
+            "RoleBinding",
+            "ConfigMap",
+            "DaemonSet"
+        ]
+    );
+}
+
+/// The DaemonSet's validation is not all: its pods must pass admission, which knows the priority class.
+#[test]
+fn the_api_server_takes_a_pod_of_the_daemon_set() {
+    let Some(api) = ApiServer::shared() else { return };
+    wait_for_kube_system(api);
+    let template = document("DaemonSet")["spec"]["template"].clone();
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
+    pod["metadata"]["name"] = json!("istio-cni-node-x7k2p");
+    pod["metadata"]["namespace"] = json!("kube-system");
+    eventually("the priority class", || {
+        let path = "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical";
+        api.admin().request("GET", path, None).status == 200
+    });
+    create(api, &pod, "&dryRun=All");
+}

@@ -1,0 +1,216 @@
+//! A life of an agent in which it does all that its account is for, and what of it did not work.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use kit::{ApiServer, Daemon, InpodOptions, InpodZtunnel, Pod, istio};
+use serde_json::{Value, json};
+
+use super::grants::{Grants, Verb, comes, token};
+use crate::install_api::fixture::{ClusterFixture, DAEMON_SET};
+use crate::install_manifests::documents::{AMBIENT, IN_POD, SIDECAR};
+
+/// For each thing: all are done within a second, on a machine that is not busy.
+const LIMIT: Duration = Duration::from_secs(8);
+const MARK: &str = "ambient.istio.io/redirection";
+
+/// What is seen of an agent's life.
+pub(super) struct Life {
+    /// What did not work, by name.
+    pub(super) failed: BTreeSet<&'static str>,
+    /// Its logs.
+    pub(super) log: String,
+}
+
+/// A node in a namespace of its own.
+enum Cluster {
+    Sidecar(ClusterFixture),
+    Ambient(crate::ambient_api::Cluster),
+    InPod(crate::inpod_api::Cluster),
+}
+
+impl Cluster {
+    fn new(file: &str, name: &'static str) -> Option<Cluster> {
+        let none = json!([]);
+        Some(match file {
+            SIDECAR => Cluster::Sidecar(ClusterFixture::allowed(name, &none)?),
+            AMBIENT => Cluster::Ambient(crate::ambient_api::Cluster::allowed(name, &none)?),
+            IN_POD => Cluster::InPod(crate::inpod_api::Cluster::allowed(name, &none)?),
+            other => panic!("{other}"),
+        })
+    }
+
+    fn fixture(&self) -> &ClusterFixture {
+        match self {
+            Cluster::Sidecar(fixture) => fixture,
+            Cluster::Ambient(cluster) => &cluster.fixture,
+            Cluster::InPod(cluster) => &cluster.fixture,
+        }
+    }
+
+    fn scene_mut(&mut self) -> &mut ClusterFixture {
+        match self {
+            Cluster::Sidecar(fixture) => fixture,
+            Cluster::Ambient(cluster) => &mut cluster.fixture,
+            Cluster::InPod(cluster) => &mut cluster.fixture,
+        }
+    }
+}
+
+/// The plugin's entry with paths that hold outside of the container, where the tests run it.
+fn template(fixture: &ClusterFixture, ambient: bool, level: &str) -> String {
+    let mut template: Value = serde_json::from_str(kit::NETWORK_CONFIG).unwrap();
+    template["log_level"] = json!(level);
+    template["log_uds_address"] = json!(fixture.node.run_dir().join("log.sock"));
+    if ambient {
+        template["ambient_enabled"] = json!(true);
+        template["agent_socket"] = json!(fixture.node.run_dir().join("agent.sock"));
+    }
+    template.to_string()
+}
+
+/// Lives with the rules of a manifest, without one verb of them, and with the policy.
+pub(super) fn live(file: &str, name: &'static str, missing: Option<&Verb>) -> Option<Life> {
+    let mut cluster = Cluster::new(file, name)?;
+    let ambient = file != SIDECAR;
+    let fixture = cluster.scene_mut();
+    let api = fixture.api;
+    let _grants = [Grants::roles(api, file, name, missing), Grants::policy(api, name)];
+    fixture.container.set_account(&token(api, name, name, "agent-x7k2p"), api.ca_pem());
+    let net_d = fixture.node.net_d();
+    let first = template(fixture, ambient, "debug");
+    for (key, value) in [("CNI_NET_DIR", net_d.to_str().unwrap()), ("CNI_NETWORK_CONFIG", &first)] {
+        fixture.container.set_env(key, value);
+    }
+    fixture.container.set_env("POD_NAME", "agent-x7k2p");
+    fixture.container.set_env("NODE_CONDITION", "false");
+    fixture.configure(&first);
+
+    let mut life = Life { failed: BTreeSet::new(), log: String::new() };
+    let daemon = cluster.fixture().container.start();
+    life.expects("ready", || daemon.is_ready());
+    life.follows(cluster.fixture(), ambient, &daemon);
+    life.captures(&cluster);
+    life.log += &daemon.log();
+    drop(daemon); // SIGKILL: the plugin is on its own
+    life.starts_a_pod(cluster.fixture());
+    life.cleans_up(cluster.fixture());
+    Some(life)
+}
+
+impl Life {
+    fn expects(&mut self, what: &'static str, holds: impl FnMut() -> bool) {
+        if !comes(LIMIT, holds) {
+            self.failed.insert(what);
+        }
+    }
+
+    /// ConfigMap, DaemonSet, Events.
+    fn follows(&mut self, fixture: &ClusterFixture, ambient: bool, daemon: &Daemon) {
+        // What it asked for once, at its start, may already show the DaemonSet: only a watch shows that it is deleted.
+        fixture.create_daemon_set(DAEMON_SET);
+        self.expects("its DaemonSet", || daemon.logged("found the agent's DaemonSet", DAEMON_SET) > 0);
+        fixture.api.admin().delete(&fixture.daemon_set());
+        self.expects("its DaemonSet", || daemon.log().contains("has been deleted or is being deleted"));
+        fixture.create_daemon_set(DAEMON_SET);
+        let level = || {
+            let text = fs::read(fixture.conflist()).unwrap_or_default();
+            let conflist: Value = serde_json::from_slice(&text).unwrap_or_default();
+            conflist["plugins"].as_array().and_then(|all| all.last()?.get("log_level").cloned())
+        };
+        fixture.edit(&template(fixture, ambient, "warn"));
+        self.expects("its ConfigMap", || level() == Some(json!("warn")));
+        let refused = |count: u64| {
+            fixture.events("CNIConfigRefused").iter().any(|event| event["count"].as_u64() >= Some(count))
+        };
+        fixture.edit("nonsense");
+        self.expects("an Event", || refused(1));
+        fixture.edit(&template(fixture, ambient, "info"));
+        let _ = comes(LIMIT / 4, || level() == Some(json!("info")));
+        fixture.edit("nonsense");
+        self.expects("an Event that is counted", || refused(2));
+    }
+
+    /// A pod of the mesh, where there is one.
+    fn captures(&mut self, cluster: &Cluster) {
+        match cluster {
+            Cluster::Sidecar(_) => {}
+            Cluster::Ambient(cluster) => {
+                let pod = cluster.create("web", true, |_| ());
+                let web = cluster.fixture.node.pod(pod, &[]);
+                cluster.tell("web", &web.manifest());
+                cluster.label("ambient");
+                self.expects("capture", || {
+                    cluster.fixture.node.netns().sh("ipset save").contains(&web.pod.uid)
+                });
+                let path = cluster.path("web");
+                self.expects("its mark", || {
+                    cluster.fixture.api.admin().get(&path)["metadata"]["annotations"][MARK]
+                        == json!("enabled")
+                });
+            }
+            Cluster::InPod(cluster) => {
+                let socket = cluster.sockets.path().join("ztunnel.sock");
+                let ztunnel =
+                    InpodZtunnel::start(&cluster.fixture.node, "ztunnel-a", &socket, InpodOptions::default());
+                let web = cluster.fixture.node.pod(cluster.create("web"), &[]);
+                cluster.runs(&web, 11);
+                cluster.label("ambient");
+                self.expects("capture", || ztunnel.workload(&web.pod.uid).is_some());
+                let path = cluster.path("web");
+                self.expects("its mark", || {
+                    cluster.fixture.api.admin().get(&path)["metadata"]["annotations"][MARK]
+                        == json!("enabled")
+                });
+                self.looks_up(&cluster.fixture);
+            }
+        }
+    }
+
+    /// A pod of the mesh whose ADD comes before the watch tells of it: one that the API server does not show as this node's.
+    fn looks_up(&mut self, fixture: &ClusterFixture) {
+        let object = fixture.api.create_pod(&ApiServer::pod(fixture.name, "early"));
+        let plugin = json!({
+            "type": "istio-cni", "ambient_enabled": true, "agent_socket": fixture.node.run_dir().join("agent.sock"),
+        });
+        let conflist = fixture.node.conflist(&[plugin]);
+        if let Err(error) =
+            fixture.node.add_pod(&fixture.node.runtime(), &conflist, Pod::from_object(&object))
+        {
+            self.log += &error.to_string();
+            self.failed.insert("an early pod's start");
+        }
+    }
+
+    /// A pod with a sidecar starts, by the plugin, the kubeconfig and the entry that the agent installed.
+    fn starts_a_pod(&mut self, fixture: &ClusterFixture) {
+        let object = fixture.api.create_pod(&istio::injected_pod(fixture.name, "app"));
+        let runtime = fixture.node.runtime().with_plugins(&fixture.container.bin_dir());
+        let conflist: Value = serde_json::from_slice(&fs::read(fixture.conflist()).unwrap()).unwrap();
+        match fixture.node.add_pod(&runtime, &conflist, Pod::from_object(&object)) {
+            Ok(pod) => {
+                self.expects("a pod's start", || pod.netns.sh("iptables-save").contains("ISTIO_OUTPUT"));
+            }
+            Err(error) => {
+                self.log += &error.to_string();
+                self.failed.insert("a pod's start");
+            }
+        }
+    }
+
+    /// At its end an agent sees that its DaemonSet does not want the node any more.
+    fn cleans_up(&mut self, fixture: &ClusterFixture) {
+        let node = format!("/api/v1/nodes/{}", fixture.name);
+        fixture.api.admin().patch(&node, &json!({"metadata": {"labels": {"kubernetes.io/os": null}}}));
+        let daemon = fixture.container.start();
+        let _ = comes(LIMIT, || {
+            daemon.is_ready() && daemon.logged("found the agent's DaemonSet", DAEMON_SET) > 0
+        });
+        let (_, log) = daemon.terminate();
+        if !log.contains("the plugin is removed") {
+            self.failed.insert("its cleanup");
+        }
+        self.log += &log;
+    }
+}

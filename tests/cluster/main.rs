@@ -1,0 +1,26 @@
+//! What the agent does with a real API server, and what it shows to people. Each test makes its own node; see `kit`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "all of this is tests, also what clippy does not recognise as such"
+)]
+
+#[path = "../fixtures/fixtures.rs"]
+mod fixtures;
+
+mod ambient_api;
+mod dashboards;
+mod debug_state;
+mod events_api;
+mod explain_cli;
+mod facts_api;
+mod inpod_api;
+mod install_api;
+mod install_manifests;
+mod istio_charts;
+mod kit_api;
+mod least_privilege;
+mod node_taint;
+mod pod_repair;

@@ -1,0 +1,82 @@
+//! Two replicas.
+
+use std::time::{Duration, Instant};
+
+use kit::Daemon;
+use serde_json::json;
+
+use super::fixture::{Rights, TaintFixture, assert_allowed};
+use crate::install_api::fixture::eventually;
+
+fn leads(daemon: &Daemon) -> bool {
+    daemon.log().contains("this replica leads")
+}
+
+/// The first leads, the second knows it.
+fn two(fixture: &TaintFixture) -> (Daemon, Daemon) {
+    let first = fixture.controller();
+    eventually("the first leads", || leads(&first));
+    let second = fixture.controller();
+    eventually("the second waits", || second.log().contains("another replica leads"));
+    assert!(!leads(&second), "{}", second.log());
+    (first, second)
+}
+
+#[test]
+fn a_leader_that_ends_hands_over_at_once() {
+    let Some(fixture) = TaintFixture::start("taint-handover", Rights::Manifest) else { return };
+    fixture.create_ready_node("a", &json!([]));
+    let (first, second) = two(&fixture);
+    fixture.wait_until("a", true);
+    let lease = fixture.lease();
+    assert_eq!((&lease["leaseDurationSeconds"], &lease["leaseTransitions"]), (&json!(60), &json!(0)));
+    assert!(first.terminate().0.success());
+    let ended = Instant::now();
+    eventually("the second leads", || leads(&second));
+    assert!(ended.elapsed() < Duration::from_secs(8), "{:?}", ended.elapsed());
+    fixture.create_ready_pod("p", "a");
+    fixture.wait_until("a", false);
+    assert_eq!(fixture.lease()["leaseTransitions"], 1);
+    assert_allowed(&second);
+    assert!(second.terminate().0.success());
+    assert_eq!(fixture.lease()["holderIdentity"], "");
+}
+
+/// Nobody tells the second; it must see for itself that the Lease is not renewed, for as long as the Lease lasts.
+#[test]
+fn a_leader_that_is_killed_is_succeeded_when_its_lease_ends_and_not_before() {
+    let Some(fixture) = TaintFixture::start("taint-killed", Rights::Istio) else { return };
+    fixture.create_ready_node("a", &json!([]));
+    let (first, mut second) = two(&fixture);
+    fixture.wait_until("a", true);
+    let killed = Instant::now();
+    first.kill();
+    fixture.create_ready_pod("p", "a");
+    let limit = Duration::from_secs(90);
+    while !leads(&second) {
+        assert!(killed.elapsed() < limit, "never: {}", second.log());
+        std::thread::sleep(Duration::from_millis(100)); // between two looks
+    }
+    let after = killed.elapsed();
+    assert!((Duration::from_secs(50)..Duration::from_secs(75)).contains(&after), "{after:?}");
+    second.wait_for("it does the work", |_| !fixture.is_tainted("a"));
+    assert_allowed(&second);
+}
+
+/// As by a person who edits the Lease.
+#[test]
+fn a_replica_that_loses_the_lease_stops_and_takes_it_again_when_it_is_free() {
+    let Some(fixture) = TaintFixture::start("taint-lost", Rights::Manifest) else { return };
+    fixture.create_ready_node("a", &json!([]));
+    let mut daemon = fixture.controller();
+    fixture.wait_until("a", true);
+    let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/taint-lost-lock";
+    fixture.api.admin().patch(path, &json!({"spec": {"holderIdentity": "another"}}));
+    daemon.wait_for("it stops", |daemon| {
+        daemon.logged("another replica has taken the Lease; this one stops", "another") == 1
+    });
+    fixture.create_ready_pod("p", "a");
+    fixture.api.admin().patch(path, &json!({"spec": {"holderIdentity": ""}}));
+    daemon.wait_for("it leads again", |daemon| daemon.log().matches("this replica leads").count() == 2);
+    fixture.wait_until("a", false);
+}

@@ -1,0 +1,209 @@
+//! Pods that run, and whose rules are missing: at the agent's start, and later.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use kit::{Echo, Live, LiveConnections, Pod, PodSandbox, Proto, Serve};
+
+use super::{
+    in_place::{ProcessNode, answered_by, dual_stack, rules_of},
+    *,
+};
+
+fn rules(daemon: &Daemon, result: &str) -> f64 {
+    daemon
+        .metric(&format!(r#"istio_cni_repair_sidecar_rules_total{{result="{result}"}}"#))
+        .unwrap_or_default()
+}
+
+/// Waits for what the next look at the rules brings, which may be half a minute away.
+fn wait_for_pass(daemon: &Daemon, what: &str, holds: impl Fn(&Daemon) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds(daemon) {
+        assert!(Instant::now() < deadline, "never: {what}:\n{}", daemon.log());
+        thread::sleep(Duration::from_millis(50)); // between two looks at another process
+    }
+}
+
+fn sidecar_in(sandbox: &PodSandbox) -> Echo {
+    Echo::start(&sandbox.netns, &Serve::new(Proto::Tcp, 15001).named("sidecar").owned_by(1337, 1337))
+}
+
+fn flush(sandbox: &PodSandbox, kind: &str) {
+    for tool in [format!("iptables-{kind}"), format!("ip6tables-{kind}")] {
+        for action in ["-F", "-X"] {
+            sandbox.netns.sh(&format!("{tool} -t nat {action}"));
+        }
+    }
+}
+
+/// From the agent's start on, in both families and in tables of either kind.
+#[test]
+fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_removed() {
+    let Some(own) = ProcessNode::start("repair-running") else { return };
+    let node = &own.node;
+    let _service = Echo::start(node.0.node.outside(), &Serve::new(Proto::Tcp, 8080).named("service"));
+    let pods = [("nft", 11), ("legacy", 12)].map(|(kind, pid)| {
+        let sandbox = own.add(kind, pid, "Running", |pod| dual_stack(pod, true));
+        if kind == "legacy" {
+            for tool in ["iptables-legacy", "ip6tables-legacy"] {
+                sandbox.netns.sh(&format!("{tool} -t nat -N OTHERS"));
+            }
+        }
+        let server = sidecar_in(&sandbox);
+        (kind, sandbox, server)
+    });
+    let targets = [false, true].map(|v6| SocketAddr::new(node.0.node.outside_ip(v6), 8080));
+    let answers = |sandbox| targets.map(|target| answered_by(sandbox, target));
+    for (kind, sandbox, _) in &pods {
+        assert_eq!(answers(sandbox), ["service", "service"], "{kind}: nobody redirects it");
+    }
+    let mut daemon = node.0.daemon();
+    daemon.wait_for("both are redirected", |daemon| rules(daemon, "success") == 2.0);
+    for (kind, sandbox, _) in &pods {
+        assert_eq!(answers(sandbox), ["sidecar", "sidecar"], "{kind}");
+        let uid = json!(sandbox.pod.uid);
+        eventually("it is told", || node.events(&uid, "SidecarRulesRestored").len() == 1);
+    }
+    for (kind, sandbox, _) in &pods {
+        flush(sandbox, kind);
+    }
+    wait_for_pass(&daemon, "both are redirected again", |daemon| rules(daemon, "success") == 4.0);
+    for (kind, sandbox, _) in &pods {
+        assert_eq!(answers(sandbox), ["sidecar", "sidecar"], "{kind}");
+    }
+    // The next agent finds all in place.
+    let before = pods.each_ref().map(|(_, sandbox, _)| rules_of(sandbox));
+    drop(daemon);
+    let daemon = node.0.daemon();
+    let late = own.add("late", 13, "Running", |_| {});
+    wait_for_pass(&daemon, "a pass has ended", |daemon| rules(daemon, "success") == 1.0);
+    assert!(late.netns.sh("iptables-save").contains("ISTIO_OUTPUT"));
+    assert_eq!(pods.each_ref().map(|(_, sandbox, _)| rules_of(sandbox)), before);
+    assert_eq!(rules(&daemon, "fail"), 0.0);
+    assert_allowed(&daemon);
+}
+
+#[test]
+fn a_pod_that_the_plugin_would_not_redirect_is_left_alone() {
+    let Some(own) = ProcessNode::start("repair-others") else { return };
+    let plain = own.add("plain", 11, "Running", |pod| pod["metadata"]["annotations"] = json!({}));
+    let opted_out = own.add("opted-out", 12, "Running", |pod| {
+        pod["metadata"]["annotations"]["sidecar.istio.io/interceptionMode"] = json!("NONE");
+    });
+    let by_itself = own.add("by-itself", 13, "Running", |pod| {
+        pod["spec"]["initContainers"] = json!([{"name": "istio-init", "image": "proxyv2"}]);
+    });
+    let wanted = own.add("wanted", 14, "Running", |_| {});
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("the one with a sidecar is redirected", |daemon| rules(daemon, "success") == 1.0);
+    assert!(wanted.netns.sh("iptables-save").contains("ISTIO_OUTPUT"));
+    for sandbox in [plain, opted_out, by_itself] {
+        assert_eq!(rules_of(&sandbox), Vec::<String>::new(), "{}", sandbox.pod.name);
+    }
+    assert_eq!((rules(&daemon, "fail"), rules(&daemon, "skip")), (0.0, 0.0));
+}
+
+#[test]
+fn a_dry_run_only_tells_what_is_missing() {
+    let Some(mut own) = ProcessNode::start("repair-dry-running") else { return };
+    own.node.0.container.set_env("REPAIR_DRY_RUN", "true");
+    let sandbox = own.add("web", 11, "Running", |_| {});
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it was looked at", |daemon| rules(daemon, "skip") == 1.0);
+    let uid = json!(sandbox.pod.uid);
+    eventually("it is told", || own.node.events(&uid, "RepairSkipped").len() == 1);
+    assert_eq!(rules_of(&sandbox), Vec::<String>::new());
+    assert_eq!(rules(&daemon, "success"), 0.0);
+}
+
+/// The daemon's own plugin redirects the pod, and records what it left; a single rule that is lost is missed.
+#[test]
+fn what_the_plugin_left_is_restored_also_when_the_agent_was_not_there() {
+    let Some(mut own) = ProcessNode::start("repair-recorded") else { return };
+    let fixture = &mut own.node.0;
+    let (net_d, socket) = (fixture.node.net_d(), fixture.node.run_dir().join("log.sock"));
+    let template = kit::NETWORK_CONFIG.replace("__LOG_UDS_ADDRESS__", socket.to_str().unwrap());
+    fixture.container.set_env("CNI_NET_DIR", net_d.to_str().unwrap());
+    fixture.container.set_env("CNI_NETWORK_CONFIG", &template);
+    let daemon = own.node.0.daemon();
+    let conflist: Value = serde_json::from_slice(&fs::read(own.node.0.conflist()).unwrap()).unwrap();
+    let object = own.node.create("web", |_| {});
+    let runtime = own.node.0.node.runtime().with_plugins(&own.node.0.container.bin_dir());
+    let added = own.node.0.node.add_pod(&runtime, &conflist, Pod::from_object(&object));
+    let sandbox = added.unwrap_or_else(|error| panic!("{error}"));
+    let redirected = rules_of(&sandbox);
+    assert!(!redirected.is_empty());
+    drop(daemon);
+    own.node.0.api.admin().patch_status(&own.node.path("web"), &sandbox.manifest()["status"]);
+    own.processes.add_pod(11, &sandbox);
+    let last = redirected.iter().rev().find(|rule| rule.starts_with("-A ISTIO_OUTPUT")).unwrap();
+    sandbox.netns.sh(&format!("iptables-nft -t nat {}", last.replacen("-A", "-D", 1)));
+    assert_ne!(rules_of(&sandbox), redirected);
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it is restored", |daemon| rules(daemon, "success") == 1.0);
+    assert_eq!(rules_of(&sandbox), redirected);
+    // The record of an ADD stays true, so that the next agent has nothing to restore.
+    drop(daemon);
+    let daemon = own.node.0.daemon();
+    let _late = own.add("late", 12, "Running", |_| {});
+    wait_for_pass(&daemon, "a pass has ended", |daemon| rules(daemon, "success") == 1.0);
+    assert_eq!(rules_of(&sandbox), redirected);
+}
+
+/// Rules of another version redirect the pod; no record tells what they have to be.
+#[test]
+fn rules_of_another_version_stay_until_somebody_removes_them() {
+    let Some(own) = ProcessNode::start("repair-version") else { return };
+    let sandbox = own.add("web", 11, "Running", |_| {});
+    for rule in [
+        "-N ISTIO_OUTPUT",
+        "-A OUTPUT -p tcp -j ISTIO_OUTPUT",
+        "-A ISTIO_OUTPUT -m owner ! --uid-owner 1337 -p tcp -j REDIRECT --to-ports 15001",
+    ] {
+        sandbox.netns.sh(&format!("iptables-nft -t nat {rule}"));
+    }
+    let theirs = rules_of(&sandbox);
+    let daemon = own.node.0.daemon();
+    let late = own.add("late", 12, "Running", |_| {});
+    wait_for_pass(&daemon, "a pass has ended", |daemon| rules(daemon, "success") == 1.0);
+    assert_eq!(rules_of(&sandbox), theirs);
+    flush(&sandbox, "nft");
+    wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == 2.0);
+    assert_eq!(rules_of(&sandbox), rules_of(&late));
+}
+
+/// A plaintext connection goes on outside of the mesh, unless the pod wants otherwise.
+#[test]
+fn every_connection_after_a_repair_is_redirected_and_none_of_them_breaks() {
+    let Some(own) = ProcessNode::start("repair-live") else { return };
+    let sandbox = own.add("web", 11, "Running", |_| {});
+    let strict = own.add("strict", 12, "Running", |pod| {
+        pod["metadata"]["annotations"]["cni.istio.io/existing-connections"] = "reset".into();
+    });
+    let _service = Echo::start(own.node.0.node.outside(), &Serve::new(Proto::Tcp, 8080).named("service"));
+    let _sidecars = [&sandbox, &strict].map(sidecar_in);
+    let target = SocketAddr::new(own.node.0.node.outside_ip(false), 8080);
+    let mut clients =
+        [&sandbox, &strict].map(|sandbox| LiveConnections::start(&sandbox.netns, Live::default()));
+    for live in &mut clients {
+        assert!(live.open(target, 20).iter().all(|one| one.seen.server == "service"), "plaintext");
+        live.wait_round();
+    }
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("both are redirected", |daemon| rules(daemon, "success") == 2.0);
+    for live in &mut clients {
+        assert!(live.open(target, 20).iter().all(|one| one.seen.server == "sidecar"));
+        live.wait_round();
+    }
+    let [live, strict] = clients;
+    live.finish().assert_unbroken();
+    assert_eq!(strict.finish().broken.len(), 20);
+    let said = |words: &str| daemon.logged("repaired a pod with open connections", words);
+    assert_eq!(said("20 existing connections go on past the proxy"), 1, "{}", daemon.log());
+    assert_eq!(said("20 existing connections closed"), 1, "{}", daemon.log());
+}

@@ -1,0 +1,190 @@
+//! The node, its agent, and what runs on it.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kit::{
+    ChainError, Container, Daemon, InpodOptions, InpodZtunnel, Manifests, NETWORK_CONFIG, Netns, Node,
+    NodeOptions, Pod, PodSandbox, Runtime, TempDir,
+};
+use serde_json::{Value, json};
+
+use crate::show::Show;
+
+/// Namespace of the pods of the mesh.
+pub(crate) const MESH: &str = "mesh";
+/// Namespace of those that are not in it.
+pub(crate) const PLAIN: &str = "plain";
+/// The label that brings a namespace into the mesh.
+pub(crate) const LABEL: (&str, &str) = ("istio.io/dataplane-mode", "ambient");
+/// How long a change may take that only depends on this machine.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What the scenes play on. What is dropped first comes first.
+pub(crate) struct Fixture {
+    pub(crate) daemon: Daemon,
+    pub(crate) container: Container,
+    pub(crate) manifests: Manifests,
+    pub(crate) node: Arc<Node>,
+    /// The node's network before anything of ours was there.
+    pub(crate) before: String,
+    runtime: Runtime,
+    processes: Processes,
+    sockets: TempDir,
+    ztunnels: u32,
+}
+
+/// A pod that runs.
+pub(crate) struct Actor {
+    pub(crate) sandbox: PodSandbox,
+}
+
+impl Fixture {
+    pub(crate) fn start(show: &mut Show) -> Fixture {
+        show.chapter("a node whose pods are captured from within");
+        let node = Arc::new(Node::new(NodeOptions::default()));
+        let before = dump(node.netns());
+        let manifests = Manifests::new();
+        manifests.put_namespace(MESH, &[LABEL]);
+        manifests.put_namespace(PLAIN, &[]);
+        manifests.put_namespace("istio-system", &[]);
+        node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+        let (processes, sockets) = (Processes::new(), TempDir::new().unwrap());
+        let container = container(&node, &manifests, processes.path(), sockets.path());
+        let runtime = node.runtime().with_plugins(&container.bin_dir());
+        let began = Instant::now();
+        let mut daemon = container.start();
+        daemon.wait_until_ready();
+        show.note("install-cni with AMBIENT_CAPTURE=in-pod; pods and namespaces come from a directory");
+        show.note(format!("/readyz says 200 after {:.0?}, the container's start included", began.elapsed()));
+        Fixture { daemon, container, manifests, node, before, runtime, processes, sockets, ztunnels: 0 }
+    }
+
+    /// Starts a pod as kubelet and container runtime do, through the chain that the daemon wrote.
+    pub(crate) fn try_pod(&mut self, namespace: &str, name: &str) -> Result<Actor, Box<ChainError>> {
+        let pod = Pod::new(namespace, name);
+        let mut pending = pod.manifest(&[]);
+        pending["status"] = json!({"phase": "Pending"});
+        self.manifests.put_pod(&pending);
+        let text = fs::read(self.node.net_d().join("10-kit.conflist")).unwrap();
+        let conflist: Value = serde_json::from_slice(&text).unwrap();
+        let sandbox = self.node.add_pod(&self.runtime, &conflist, pod)?;
+        self.processes.add(&sandbox);
+        self.manifests.put_pod(&sandbox.manifest());
+        Ok(Actor { sandbox })
+    }
+
+    /// The same where nothing can be in the way.
+    pub(crate) fn pod(&mut self, namespace: &str, name: &str) -> Actor {
+        self.try_pod(namespace, name).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Starts a ztunnel, and waits until it has been told of all pods.
+    pub(crate) fn ztunnel(&mut self, name: &str) -> InpodZtunnel {
+        let socket = self.sockets.path().join("ztunnel.sock");
+        // Nobody answers where nobody listens, but a firewall that drops would make an attempt wait.
+        let options = InpodOptions { connect_limit: Duration::from_secs(2), ..InpodOptions::default() };
+        let ztunnel = InpodZtunnel::start(&self.node, name, &socket, options);
+        ztunnel.wait_for_snapshots(1);
+        self.ztunnels += 1;
+        let mut manifest = ztunnel.manifest();
+        manifest["metadata"]["creationTimestamp"] = json!(format!("2026-01-01T00:00:{:02}Z", self.ztunnels));
+        self.manifests.put_pod(&manifest);
+        ztunnel
+    }
+
+    /// Waits until the daemon's log has so many lines with this message and this field.
+    pub(crate) fn wait_logged(&mut self, message: &str, field: &str, times: usize) {
+        self.daemon.wait_for(message, |daemon| daemon.logged(message, field) >= times);
+    }
+}
+
+/// Whether something comes true that only depends on this machine.
+pub(crate) fn eventually(holds: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + LIMIT;
+    while !holds() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5)); // between two looks at the kernel
+    }
+    true
+}
+
+fn container(node: &Node, manifests: &Manifests, processes: &Path, sockets: &Path) -> Container {
+    let socket = |name: &str| node.run_dir().join(name).to_string_lossy().into_owned();
+    let mut entry: Value = serde_json::from_str(NETWORK_CONFIG).unwrap();
+    entry["log_uds_address"] = json!(socket("log.sock"));
+    entry["ambient_enabled"] = json!(true);
+    entry["agent_socket"] = json!(socket("agent.sock"));
+    Container::new(node)
+        .with_env("CNI_NETWORK_CONFIG", &entry.to_string())
+        .with_env("CNI_NET_DIR", &node.net_d().to_string_lossy())
+        .with_env("AMBIENT_ENABLED", "true")
+        .with_env("AMBIENT_CAPTURE", "in-pod")
+        .with_env("ZTUNNEL_UDS_ADDRESS", "/ztunnel/ztunnel.sock")
+        .with_env("HOST_PROC", "/hostproc")
+        .with_env("CLEANUP_ON_EXIT", "always")
+        .with_env("POD_SOURCE", "dir:/manifests")
+        .with_mount(&manifests.path(), "/manifests")
+        .with_mount(sockets, "/ztunnel")
+        .with_mount(processes, "/hostproc")
+        .with_mount(Path::new("/run/netns"), "/var/run/netns")
+}
+
+/// A namespace's network as its tools print it; tables that have nothing in them are left out.
+pub(crate) fn dump(netns: &Netns) -> String {
+    let commands = [
+        "ip -4 rule",
+        "ip -6 rule",
+        "ip -4 route show table all",
+        "ip -6 route show table all",
+        "ipset save",
+        "iptables-nft-save",
+        "ip6tables-nft-save",
+    ];
+    let text: Vec<String> = commands.iter().map(|command| netns.sh(command)).collect();
+    let is_telling = |line: &&str| !line.starts_with(['#', '*', ':']) && *line != "COMMIT";
+    text.join("\n").lines().filter(is_telling).map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// Whether a pod's own namespace has something of ours.
+pub(crate) fn is_ruled(pod: &PodSandbox) -> bool {
+    let dump = dump(&pod.netns);
+    dump.contains("ISTIO_") || dump.contains("0x111")
+}
+
+/// What the agent takes for the node's `/proc`: nobody here can put processes into a pod's control group.
+struct Processes {
+    directory: TempDir,
+    last: u32,
+}
+
+impl Processes {
+    fn new() -> Processes {
+        Processes { directory: TempDir::new().unwrap(), last: 100 }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A process of a pod.
+    fn add(&mut self, sandbox: &PodSandbox) {
+        self.last += 1;
+        let (pid, slice) = (self.last, sandbox.pod.uid.replace('-', "_"));
+        let new: PathBuf = self.path().join(format!("new-{pid}"));
+        fs::create_dir_all(new.join("ns")).unwrap();
+        let cgroup = format!("0::/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-0123.scope\n");
+        fs::write(new.join("cgroup"), cgroup).unwrap();
+        let fields = (4..22).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        fs::write(new.join("stat"), format!("{pid} (app) S {fields} {pid}00 0\n")).unwrap();
+        symlink(Path::new("/var/run/netns").join(sandbox.netns.name()), new.join("ns/net")).unwrap();
+        fs::rename(new, self.path().join(pid.to_string())).unwrap();
+    }
+}

@@ -1,0 +1,226 @@
+//! The cluster, the node and what was checked; and what every scenario does with pods.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::agent::{collection, path};
+use crate::checks::Checks;
+use crate::control::{ControlPlane, Places};
+use crate::machine::{Flavour, Machine, OUTSIDE};
+use crate::pods::{BEYOND, PORT};
+use crate::wait::until;
+
+/// For a pod to be ready that nothing is in the way of.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(40);
+
+/// All of it. It goes on drop.
+pub(crate) struct Fixture {
+    pub(crate) checks: Checks,
+    pub(crate) control: ControlPlane,
+    pub(crate) machine: Machine,
+    outside: Child,
+}
+
+impl Fixture {
+    pub(crate) fn start(places: &Places, flavour: Flavour, checks: Checks) -> Self {
+        let start = Instant::now();
+        let outside = serve_outside();
+        let control = ControlPlane::start(places);
+        let machine = Machine::start(places, &control, flavour);
+        let fixture = Self { checks, control, machine, outside };
+        let version = fixture
+            .control
+            .find(&format!("/api/v1/nodes/{}", crate::machine::NAME))
+            .expect("the node is there");
+        let info = &version["status"]["nodeInfo"];
+        let text = |field: &str| info[field].as_str().unwrap_or("?").to_owned();
+        fixture.checks.note(format!(
+            "kubelet {}, {}, ready {:.1} s after the start of etcd",
+            text("kubeletVersion"),
+            text("containerRuntimeVersion"),
+            start.elapsed().as_secs_f32()
+        ));
+        fixture
+    }
+
+    /// Ends it, and hands back what was checked.
+    pub(crate) fn stop(self) -> Checks {
+        let Self { checks, control, machine, mut outside } = self;
+        drop(machine);
+        drop(control);
+        let _ = outside.kill();
+        let _ = outside.wait();
+        checks
+    }
+
+    /// Creates a namespace whose pods can start.
+    pub(crate) fn namespace(&self, name: &str, labels: &[(&str, &str)]) {
+        let labels: BTreeMap<_, _> = labels.iter().copied().collect();
+        self.control.apply("/api/v1/namespaces", &json!({"metadata": {"name": name, "labels": labels}}));
+        let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+        assert!(
+            until(START_LIMIT, || self.control.find(&account)).is_some(),
+            "{name} gets no service account"
+        );
+    }
+
+    /// Pods of a namespace.
+    pub(crate) fn pods(&self, namespace: &str) -> Vec<Value> {
+        self.control.pods(namespace)
+    }
+
+    pub(crate) fn is_ready(pod: &Value) -> bool {
+        let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.into_iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
+    }
+
+    pub(crate) fn create(&self, pod: &Value) {
+        self.control.apply(&collection(pod), pod);
+    }
+
+    /// The pod as it is when it is ready; `None` if that takes too long, after saying so.
+    pub(crate) fn wait_ready(&mut self, pod: &Value) -> Option<Value> {
+        let place = path(pod);
+        let found = until(START_LIMIT, || self.control.find(&place).filter(Self::is_ready));
+        if found.is_none() {
+            self.checks.check(false, format!("{} gets ready", place_of(pod)));
+            self.explain(pod);
+        }
+        found
+    }
+
+    /// Creates a pod and waits for it.
+    pub(crate) fn start_pod(&mut self, pod: &Value) -> Option<Value> {
+        self.create(pod);
+        self.wait_ready(pod)
+    }
+
+    /// Deletes pods at once, and waits until they are gone.
+    pub(crate) fn delete_pods(&mut self, pods: &[Value]) {
+        for pod in pods {
+            self.control.delete(&path(pod));
+        }
+        for pod in pods {
+            let gone = until(START_LIMIT, || self.control.find(&path(pod)).is_none().then_some(()));
+            if gone.is_none() {
+                self.checks.check(false, format!("{} goes", place_of(pod)));
+                self.explain(pod);
+            }
+        }
+    }
+
+    /// Events of a pod and its last state, for the reader of a failure.
+    pub(crate) fn explain(&self, pod: &Value) {
+        let meta = &pod["metadata"];
+        let (namespace, name) =
+            (meta["namespace"].as_str().unwrap_or(""), meta["name"].as_str().unwrap_or(""));
+        let selector = format!("fieldSelector=involvedObject.name%3D{name}");
+        let events = self.control.find(&format!("/api/v1/namespaces/{namespace}/events?{selector}"));
+        let events = events.and_then(|list| list["items"].as_array().cloned()).unwrap_or_default();
+        for event in &events[events.len().saturating_sub(4)..] {
+            self.checks.note(format!("{}: {}", event["reason"], event["message"]));
+        }
+        let state = self.control.find(&path(pod));
+        self.checks.note(
+            state
+                .map_or_else(|| "not there".to_owned(), |pod| pod["status"]["containerStatuses"].to_string()),
+        );
+    }
+
+    /// What the first process of a container did until somebody answered: each line of its log.
+    pub(crate) fn attempts(&self, pod: &Value, container: &str) -> Vec<Value> {
+        let text = self.machine.container_log(pod, container);
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// The same for the application, when it has had an answer.
+    pub(crate) fn first_answers(&mut self, pod: &Value) -> Vec<Value> {
+        let found = until(START_LIMIT, || {
+            let attempts = self.attempts(pod, "app");
+            attempts.last()?["server"].is_string().then_some(attempts)
+        });
+        found.unwrap_or_else(|| self.attempts(pod, "app"))
+    }
+
+    /// Who answers a pod that connects to the outside now.
+    pub(crate) fn connect(&self, pod: &Value) -> Value {
+        self.connect_to(pod, &format!("{OUTSIDE}:{PORT}"))
+    }
+
+    /// Who answers a pod that connects there now.
+    pub(crate) fn connect_to(&self, pod: &Value, to: &str) -> Value {
+        let Some(process) = process_of(pod) else { return json!({"error": "the pod has no process"}) };
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{process}/ns/net")).arg(kit_traffic());
+        command.args(["connect", "tcp", "--timeout-ms", "3000", "--to", to]);
+        let output = command.output().expect("nsenter can be run");
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| json!({"error": String::from_utf8_lossy(&output.stderr)}))
+    }
+
+    /// Removes the rules of a pod, as a script of somebody else would.
+    pub(crate) fn flush_rules(&self, pod: &Value) {
+        let Some(process) = process_of(pod) else { return };
+        let net = format!("--net=/proc/{process}/ns/net");
+        let flushed = Command::new("nsenter").args([&net, "iptables-nft", "-t", "nat", "-F"]).output();
+        assert!(flushed.is_ok_and(|output| output.status.success()), "iptables can be run");
+    }
+
+    /// The rules in a pod's namespace, of both backends.
+    pub(crate) fn rules_in(&self, pod: &Value) -> String {
+        let Some(process) = process_of(pod) else { return "no process".into() };
+        let save = |tool: &str| {
+            let net = format!("--net=/proc/{process}/ns/net");
+            Command::new("nsenter")
+                .args([&net, tool])
+                .output()
+                .map(|output| output.stdout)
+                .unwrap_or_default()
+        };
+        let both = [save("iptables-nft-save"), save("iptables-legacy-save")].concat();
+        String::from_utf8_lossy(&both)
+            .lines()
+            .filter(|line| line.starts_with("-A"))
+            .map(|line| format!("{line}\n"))
+            .collect()
+    }
+}
+
+/// `namespace/name`.
+pub(crate) fn place_of(pod: &Value) -> String {
+    let text = |field: &str| pod["metadata"][field].as_str().unwrap_or("?").to_owned();
+    format!("{}/{}", text("namespace"), text("name"))
+}
+
+/// A process of a pod: the cgroup that the kubelet made for it names it.
+fn process_of(pod: &Value) -> Option<u32> {
+    let group = format!("/pod{}/", pod["metadata"]["uid"].as_str()?);
+    let processes =
+        fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut processes = processes.filter(|id: &u32| {
+        fs::read_to_string(format!("/proc/{id}/cgroup")).is_ok_and(|groups| groups.contains(&group))
+    });
+    processes.next()
+}
+
+fn kit_traffic() -> PathBuf {
+    std::env::current_exe().expect("a path").with_file_name("kit-traffic")
+}
+
+/// Somebody to talk to, beyond the node.
+fn serve_outside() -> Child {
+    let mut command = Command::new(kit_traffic());
+    command.args(["serve", "tcp", "--name", BEYOND, "--bind", &format!("0.0.0.0:{PORT}")]);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("kit-traffic is built");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("it answers");
+    assert_eq!(line, "ready\n", "nobody listens outside");
+    child
+}

@@ -1,0 +1,422 @@
+//! What happens to a node with an agent, one thing after the other.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::agent::{Agent, path};
+use crate::fixture::{Fixture, START_LIMIT};
+use crate::footprint::{self, Footprint, chain, difference, entry};
+use crate::kinds::{self, Expected};
+use crate::pods::{BEYOND, SIDECAR, injected_at_once, plain, validated};
+use crate::wait::until;
+use crate::ztunnel::{self, carried, carried_after};
+
+/// Pods with what must become of their connections.
+pub(crate) type Pods = Vec<(Value, Expected)>;
+/// Makes a pod of the kind that the agent must capture.
+pub(crate) type Make<'make> = &'make dyn Fn(&str) -> (Value, Expected);
+
+/// Pods that are created while the agent is replaced, and how far apart.
+const CHURN: usize = 20;
+const CHURN_EVERY: Duration = Duration::from_millis(400);
+/// What 99 of 100 of them may take.
+const CHURN_LIMIT: Duration = Duration::from_secs(5);
+const MANY: usize = 50;
+
+/// Pods that are there before the plugin: one runs and bypasses its sidecar, one is kept from that by its validation. Both are
+/// repaired where they are when the agent comes, and so is a pod whose rules somebody removes.
+pub(crate) fn repair(fixture: &mut Fixture, agent: &Agent) -> (Footprint, Pods) {
+    let (runs, waits) = (injected_at_once("shop", "runs"), validated("shop", "waits"));
+    fixture.create(&waits);
+    let running = fixture.start_pod(&runs).unwrap_or_default();
+    kinds::now(fixture, &running, Expected::Direct, "without the plugin, a connection");
+    let ended = |fixture: &Fixture| {
+        let pod = fixture.control.find(&path(&waits))?;
+        let status = &pod["status"]["initContainerStatuses"][0];
+        let ended = [&status["state"]["terminated"], &status["lastState"]["terminated"]];
+        ended.into_iter().find_map(|ended| ended["exitCode"].as_u64())
+    };
+    let code = until(START_LIMIT, || ended(fixture));
+    fixture
+        .checks
+        .check(code == Some(126), format!("its validation keeps a pod from running: exit code {code:?}"));
+    let before = install(fixture, agent);
+    let start = Instant::now();
+    let answer = |fixture: &Fixture, pod: &Value| {
+        fixture.connect(pod)["server"].as_str().unwrap_or("nobody").to_owned()
+    };
+    let redirected = |fixture: &Fixture, pod: &Value| (answer(fixture, pod) == SIDECAR).then_some(());
+    let repaired = until(START_LIMIT, || redirected(fixture, &running));
+    fixture.checks.check(
+        repaired.is_some(),
+        format!("the pod that runs is redirected after {:.1} s", start.elapsed().as_secs_f32()),
+    );
+    // The kubelet starts the init container again when its back-off ends.
+    let ready =
+        until(Duration::from_secs(120), || fixture.control.find(&path(&waits)).filter(Fixture::is_ready));
+    fixture.checks.check(
+        ready.is_some(),
+        format!("the pod that waited is ready after {:.1} s", start.elapsed().as_secs_f32()),
+    );
+    let waited = ready.unwrap_or_else(|| waits.clone());
+    let attempts = fixture.first_answers(&waited);
+    fixture.checks.check(
+        attempts.iter().all(|line| line["server"] != BEYOND),
+        format!("none of its connections was answered by the service itself: {attempts:?}"),
+    );
+    kinds::now(fixture, &waited, Expected::Sidecar, "after the repair, a connection");
+    fixture.flush_rules(&running);
+    kinds::now(fixture, &running, Expected::Direct, "its rules removed; a connection");
+    let repaired = until(Duration::from_secs(60), || redirected(fixture, &running));
+    fixture.checks.check(repaired.is_some(), "its rules are restored");
+    let pods = vec![(running, Expected::Sidecar), (waited, Expected::Sidecar)];
+    let restarted: Vec<_> = pods.iter().filter(|(pod, _)| restarts(fixture, pod) > 0).collect();
+    fixture.checks.check(restarted.is_empty(), format!("no container was restarted for that {restarted:?}"));
+    (before, pods)
+}
+
+/// Installs; returns what the node was like before.
+pub(crate) fn install(fixture: &mut Fixture, agent: &Agent) -> Footprint {
+    let before = footprint::of(&fixture.machine);
+    let start = Instant::now();
+    agent.apply(&fixture.control);
+    let ready = agent.wait_ready(&fixture.control);
+    fixture.checks.check(ready, format!("the agent is ready after {:.1} s", start.elapsed().as_secs_f32()));
+    if !ready {
+        fixture.checks.note(agent.logs(&fixture.control, &fixture.machine));
+        agent.pods(&fixture.control).iter().for_each(|pod| fixture.explain(pod));
+    }
+    if agent.is_chained() {
+        installed(fixture);
+    } else {
+        installed_alone(fixture, agent);
+    }
+    before
+}
+
+/// A network configuration of its own, which a meta plugin calls.
+fn installed_alone(fixture: &mut Fixture, agent: &Agent) {
+    let directory = agent.layout().into_iter().find(|(_, usual)| *usual == "/etc/cni/net.d");
+    let directory = directory.map_or_else(|| "/etc/cni/net.d".into(), |(path, _)| path);
+    let files = fixture.machine.sh(&format!("grep -l '\"type\": *\"istio-cni\"' {directory}/* || true"));
+    let plugin = fixture.machine.path("/opt/cni/bin/istio-cni").is_file();
+    fixture.checks.check(
+        plugin && files.lines().count() == 1 && entry(&fixture.machine).is_null(),
+        format!("the plugin has a configuration of its own ({}), and its binary is there", files.trim()),
+    );
+}
+
+fn installed(fixture: &mut Fixture) {
+    let entry = entry(&fixture.machine);
+    let last = chain(&fixture.machine)["plugins"].as_array().and_then(|plugins| plugins.last().cloned());
+    let named = entry["kubernetes"]["kubeconfig"].as_str().map(str::to_owned);
+    // Entries of newer versions name only the directory.
+    let in_run_dir = || Some(format!("{}/istio-cni-kubeconfig", entry["cni_agent_run_dir"].as_str()?));
+    let kubeconfig = named.or_else(in_run_dir).unwrap_or_else(|| format!("/none in {entry}"));
+    let there = fixture.machine.path(&kubeconfig).is_file()
+        && fixture.machine.path("/opt/cni/bin/istio-cni").is_file();
+    fixture.checks.check(
+        there && last == Some(entry.clone()),
+        format!(
+            "the plugin is the last of the chain, its binary and its kubeconfig ({kubeconfig}) are there"
+        ),
+    );
+}
+
+/// The agent is replaced by one of another generation: the installation stays.
+pub(crate) fn upgrade(fixture: &mut Fixture, agent: &Agent) {
+    agent.restart(&fixture.control, "upgrade");
+    let ready = agent.wait_ready(&fixture.control);
+    fixture.checks.check(ready, "upgraded: the new agent is ready");
+    installed(fixture);
+}
+
+/// Removes the installation in Helm's order; the node must then be as it was. False if it is not.
+pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint, pods: &Pods) -> bool {
+    let start = Instant::now();
+    agent.uninstall(&fixture.control);
+    let gone = until(Duration::from_secs(60), || agent.pods(&fixture.control).is_empty().then_some(()));
+    fixture.checks.check(
+        gone.is_some(),
+        format!("uninstalled: the agent's pods are gone after {:.1} s", start.elapsed().as_secs_f32()),
+    );
+    let same = || Some(difference(before, &footprint::of(&fixture.machine))).filter(String::is_empty);
+    until(Duration::from_secs(5), same);
+    let left = difference(before, &footprint::of(&fixture.machine));
+    let clean = fixture
+        .checks
+        .check(left.is_empty(), format!("the node is as it was before the installation: {left}"));
+    for (pod, _) in pods.iter().filter(|(_, expected)| *expected == Expected::Ztunnel) {
+        let rules = fixture.rules_in(pod);
+        fixture
+            .checks
+            .check(rules.is_empty(), format!("{} has no rules any more: {rules}", pod["metadata"]["name"]));
+        kinds::now(fixture, pod, Expected::Direct, "after the uninstallation, a connection");
+    }
+    let after = plain("shop", "after-uninstall");
+    if fixture.start_pod(&after).is_some() {
+        fixture.checks.check(true, "a pod starts without the agent");
+    }
+    fixture.delete_pods(&[after]);
+    clean
+}
+
+/// The agent is replaced while pods come: all start soon, none of them uncaptured.
+pub(crate) fn rollout(fixture: &mut Fixture, agent: &Agent, namespace: &str, make: Make<'_>) {
+    let mut created = BTreeMap::new();
+    let mut ready = BTreeMap::new();
+    let mut pods = Vec::new();
+    agent.restart(&fixture.control, &format!("churn-{namespace}"));
+    let start = Instant::now();
+    while ready.len() < CHURN && start.elapsed() < Duration::from_secs(60) {
+        let due = CHURN_EVERY * u32::try_from(pods.len()).expect("few pods");
+        if pods.len() < CHURN && start.elapsed() >= due {
+            let name = format!("churn-{}", pods.len());
+            let (pod, expected) = make(&name);
+            fixture.create(&pod);
+            created.insert(name, Instant::now());
+            pods.push((pod, expected));
+        }
+        for pod in fixture.pods(namespace).iter().filter(|pod| Fixture::is_ready(pod)) {
+            let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
+            if let Some(since) = created.get(&name) {
+                ready.entry(name).or_insert_with(|| since.elapsed());
+            }
+        }
+        thread::sleep(Duration::from_millis(30));
+    }
+    let replaced = agent.wait_ready(&fixture.control);
+    fixture.checks.check(replaced, format!("{}: rolled out while pods came", agent.name));
+    let mut times: Vec<_> = ready.values().copied().collect();
+    times.sort();
+    let at = |percent: usize| {
+        times
+            .get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or_default()
+    };
+    let (median, p99) = (at(50), at(99));
+    fixture.checks.check(
+        times.len() == CHURN && p99 < CHURN_LIMIT,
+        format!(
+            "{} of {CHURN} pods started during the rollout, p50 {:.1} s, p99 {:.1} s",
+            times.len(),
+            median.as_secs_f32(),
+            p99.as_secs_f32()
+        ),
+    );
+    let escaped = escaped(fixture, &pods);
+    fixture.checks.check(
+        escaped.is_empty(),
+        format!("every one of them is captured from its first packet {escaped:?}"),
+    );
+    let pods: Vec<_> = pods.into_iter().map(|(pod, _)| pod).collect();
+    fixture.delete_pods(&pods);
+}
+
+/// Those of whose first connections any was not carried as it must be.
+fn escaped(fixture: &mut Fixture, pods: &Pods) -> Vec<String> {
+    let mut escaped = Vec::new();
+    for (pod, expected) in pods {
+        let Some(pod) = fixture.control.find(&path(pod)) else { continue };
+        let attempts = fixture.first_answers(&pod);
+        let by = |name: &str| attempts.iter().filter(|line| line["server"] == name).count();
+        let fine = match expected {
+            Expected::Direct => by(BEYOND) == 1,
+            Expected::Sidecar => by(SIDECAR) == 1 && by(BEYOND) == 0,
+            // One that had no answer in time may have been carried, too.
+            Expected::Ztunnel => by(BEYOND) == 1 && (1..=attempts.len()).contains(&carried(fixture, &pod)),
+        };
+        if !fine {
+            escaped.push(format!("{}: {attempts:?}", pod["metadata"]["name"]));
+        }
+    }
+    escaped
+}
+
+/// SIGKILL for the agent, for containerd and for the kubelet: running pods do not notice, and new ones are captured.
+pub(crate) fn kills(fixture: &mut Fixture, agent: &Agent, pods: &Pods, make: Make<'_>) {
+    for program in ["install-cni", "containerd", "kubelet"] {
+        fixture.machine.kill(program);
+        for (pod, expected) in pods {
+            kinds::now(fixture, pod, *expected, &format!("{program} killed; a connection"));
+        }
+        let (pod, expected) = make(&format!("after-{program}"));
+        let started = kinds::check(fixture, &[(pod, expected)]);
+        let started: Vec<_> = started.into_iter().map(|(pod, _)| pod).collect();
+        fixture.delete_pods(&started);
+        let ready = agent.wait_ready(&fixture.control);
+        fixture.checks.check(ready, format!("the agent is ready after {program} was killed"));
+    }
+    let restarted: Vec<_> = pods
+        .iter()
+        .filter(|(pod, _)| restarts(fixture, pod) > 0)
+        .map(|(pod, _)| &pod["metadata"]["name"])
+        .collect();
+    fixture.checks.check(restarted.is_empty(), format!("no pod was restarted {restarted:?}"));
+}
+
+fn restarts(fixture: &Fixture, pod: &Value) -> u64 {
+    let pod = fixture.control.find(&path(pod)).unwrap_or_default();
+    pod["status"]["containerStatuses"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|one| one["restartCount"].as_u64())
+        .sum()
+}
+
+/// Without the API server, running pods keep their network, and start again as they were when their sandbox has died.
+pub(crate) fn api_down(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
+    fixture.control.kill_apiserver();
+    for (pod, expected) in pods {
+        kinds::now(fixture, pod, *expected, "API server down; a connection");
+    }
+    let mark = ztunnel::log(fixture).len();
+    let known: Vec<_> = pods.iter().map(|(pod, _)| answered(fixture, pod).len()).collect();
+    let on_node = |pod: &Value| pod["spec"]["hostNetwork"] != true;
+    pods.iter().filter(|(pod, _)| on_node(pod)).for_each(|(pod, _)| fixture.machine.kill_sandbox(pod));
+    let deadline = Instant::now() + Duration::from_secs(25);
+    let again: Vec<_> = pods.iter().zip(known).filter(|((pod, _), _)| on_node(pod)).collect();
+    for ((pod, _), known) in again.iter().filter(|((_, expected), _)| *expected != Expected::Sidecar) {
+        let new = answered_after(fixture, pod, *known, deadline);
+        let name = &pod["metadata"]["name"];
+        fixture.checks.check(
+            new == [BEYOND],
+            format!("API server down; {name} starts again, and is answered by {new:?}"),
+        );
+    }
+    // How the sidecar's pod wants it is known to the API server; an agent of ambient mode knows it, too.
+    for ((pod, _), known) in again.iter().filter(|((_, expected), _)| *expected == Expected::Sidecar) {
+        let new = answered_after(fixture, pod, *known, Instant::now());
+        let name = &pod["metadata"]["name"];
+        fixture.checks.check(
+            new.iter().all(|who| who == SIDECAR),
+            format!("API server down; {name} does not escape: {new:?}"),
+        );
+    }
+    let ours = pods.iter().filter(|(_, expected)| *expected == Expected::Ztunnel).count();
+    let log = ztunnel::log(fixture);
+    let new = log[mark..].iter().filter(|line| line["via"] == "outbound" && line["error"].is_null()).count();
+    fixture.checks.check(new == ours, format!("{new} of {ours} first connections were carried by ztunnel"));
+    fixture.control.start_apiserver();
+    let deadline = Instant::now() + START_LIMIT;
+    for ((pod, _), known) in again.iter().filter(|((_, expected), _)| *expected == Expected::Sidecar) {
+        let new = answered_after(fixture, pod, *known, deadline);
+        let name = &pod["metadata"]["name"];
+        fixture.checks.check(new == [SIDECAR], format!("API server back; {name} is answered by {new:?}"));
+    }
+    let ready = agent.wait_ready(&fixture.control);
+    fixture.checks.check(ready, "the agent is ready when the API server is back");
+}
+
+/// Who answered the application, in all that its container has run.
+fn answered(fixture: &Fixture, pod: &Value) -> Vec<String> {
+    let attempts = fixture.attempts(pod, "app");
+    attempts.iter().filter_map(|line| line["server"].as_str().map(str::to_owned)).collect()
+}
+
+/// The same without so many first ones, when there is any or it is too late.
+fn answered_after(fixture: &Fixture, pod: &Value, known: usize, deadline: Instant) -> Vec<String> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let new =
+        until(left, || answered(fixture, pod).get(known..).filter(|new| !new.is_empty()).map(<[_]>::to_vec));
+    new.unwrap_or_default()
+}
+
+/// Fifty pods of a namespace come and go.
+pub(crate) fn many(fixture: &mut Fixture, agent: &Agent, labels: &[(&str, &str)], expected: Expected) {
+    let name = "many";
+    fixture.namespace(name, labels);
+    let live = |fixture: &Fixture| {
+        fs::read_dir(fixture.machine.disk.join("lib/cni/networks/e2e")).map_or(0, Iterator::count)
+    };
+    let (before, start) = (live(fixture), Instant::now());
+    (0..MANY).for_each(|number| fixture.create(&plain(name, &format!("pod-{number}"))));
+    let ready = |fixture: &Fixture| fixture.pods(name).iter().filter(|pod| Fixture::is_ready(pod)).count();
+    until(Duration::from_secs(90), || (ready(fixture) == MANY).then_some(()));
+    let count = ready(fixture);
+    fixture.checks.check(
+        count == MANY,
+        format!("{count} of {MANY} pods are ready after {:.1} s", start.elapsed().as_secs_f32()),
+    );
+    let pods: Pods = fixture.pods(name).into_iter().map(|pod| (pod, expected)).collect();
+    let escaped = escaped(fixture, &pods);
+    fixture
+        .checks
+        .check(escaped.is_empty(), format!("each of them: {expected:?} from the first packet {escaped:?}"));
+    let start = Instant::now();
+    fixture.control.delete(&format!("/api/v1/namespaces/{name}"));
+    let gone = until(Duration::from_secs(60), || fixture.pods(name).is_empty().then_some(()));
+    fixture.checks.check(
+        gone.is_some(),
+        format!("all are gone {:.1} s after their namespace was deleted", start.elapsed().as_secs_f32()),
+    );
+    let after = until(Duration::from_secs(20), || (live(fixture) == before).then_some(())).is_some();
+    fixture
+        .checks
+        .check(after, format!("their addresses are free: {} in use as before, {before}", live(fixture)));
+    let ready = agent.wait_ready(&fixture.control);
+    fixture.checks.check(ready, "the agent is ready");
+}
+
+/// The node's power fails, and comes back: all pods do, too, and none of them uncaptured.
+pub(crate) fn reboot(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
+    let before: Vec<_> = pods.iter().map(|(pod, _)| restarts(fixture, pod)).collect();
+    let agents = agent.pods(&fixture.control);
+    let agents_before: Vec<_> = agents.iter().map(|pod| restarts(fixture, pod)).collect();
+    let known = ztunnel::log(fixture).len();
+    fixture.machine.crash();
+    fixture.machine.boot();
+    let start = Instant::now();
+    let back = |fixture: &Fixture, pod: &Value, before: u64| {
+        restarts(fixture, pod) > before
+            && fixture.control.find(&path(pod)).is_some_and(|pod| Fixture::is_ready(&pod))
+    };
+    let limit = Duration::from_secs(90);
+    for (pod, before) in agents.iter().zip(&agents_before) {
+        let ready = until(limit, || back(fixture, pod, *before).then_some(())).is_some();
+        if !fixture.checks.check(
+            ready,
+            format!("rebooted: the agent is ready after {:.1} s", start.elapsed().as_secs_f32()),
+        ) {
+            fixture.explain(pod);
+            let node = fixture.control.find("/api/v1/nodes/node-1").unwrap_or_default();
+            fixture.checks.note(&node["status"]["conditions"]);
+        }
+    }
+    for ((pod, expected), before) in pods.iter().zip(before) {
+        let left = limit.saturating_sub(start.elapsed());
+        let ready = until(left, || back(fixture, pod, before).then_some(())).is_some();
+        let name = &pod["metadata"]["name"];
+        if !fixture
+            .checks
+            .check(ready, format!("rebooted: {name} is ready after {:.1} s", start.elapsed().as_secs_f32()))
+        {
+            fixture.explain(pod);
+            continue;
+        }
+        let pod = &fixture.control.find(&path(pod)).expect("it is ready");
+        // The log of the attempt before is there, too.
+        let enough =
+            |attempts: &Vec<Value>| attempts.iter().filter(|line| line["server"].is_string()).count() == 2;
+        let attempts = until(START_LIMIT, || Some(fixture.attempts(pod, "app")).filter(enough));
+        let attempts = attempts.unwrap_or_default();
+        let by = |name: &str| attempts.iter().filter(|line| line["server"] == name).count();
+        let fine = match expected {
+            Expected::Direct => by(BEYOND) == 2,
+            Expected::Sidecar => by(SIDECAR) == 2,
+            Expected::Ztunnel => {
+                by(BEYOND) == 2 && (1..=attempts.len()).contains(&carried_after(fixture, pod, known))
+            }
+        };
+        fixture
+            .checks
+            .check(fine, format!("rebooted: {name} is as before ({expected:?}), from the first packet"));
+        kinds::now(fixture, pod, *expected, "rebooted; a later connection");
+    }
+}

@@ -1,0 +1,221 @@
+//! What a pod of the mesh does to bypass it from within: with NET_ADMIN by rules of its own, which nothing can prevent and which
+//! are reported; with NET_RAW by ztunnel's mark, which leaves no trace and is why pods that have it are counted.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use kit::{Echo, InpodOptions, Pod, Proto, TrafficClient};
+use report::{CaptureState, Explanation, PodVerdict};
+use serde_json::{Value, json};
+
+use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer};
+use crate::fixtures::inpod::{InPod, relayed};
+
+/// All pods are looked at within this time.
+const MINUTE: Duration = Duration::from_secs(60);
+/// ztunnel's mark, and that of its connections to the application.
+const MARKS: [u32; 2] = [0x539, 0x111];
+
+/// Has the pod run a batch of nft, as a container with NET_ADMIN would.
+fn nft(pod: &Peer, rules: &str) {
+    pod.sandbox.netns.pipe("nft -f -", rules);
+}
+
+fn explain(fixture: &Ambient, pod: &str) -> Explanation {
+    let output = fixture.container.exec(&["explain", &format!("{MESH}/{pod}"), "-o", "json"]);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Whether a connection of the pod with this mark reaches the host outside past ztunnel: ztunnel's own has another port.
+fn bypasses(fixture: &Ambient, pod: &Peer, mark: Option<u32>) -> bool {
+    /// Below those that the kernel gives out by itself.
+    static PORTS: AtomicU16 = AtomicU16::new(20_000);
+    let source = SocketAddr::new(pod.ip(false), PORTS.fetch_add(1, Ordering::Relaxed));
+    let outside = SocketAddr::new(fixture.node.outside_ip(false), PORT);
+    let client = TrafficClient::new(Proto::Tcp).from(source).within(Duration::from_secs(1));
+    let client = mark.into_iter().fold(client, TrafficClient::marked);
+    client.connect(&pod.sandbox.netns, outside).is_ok_and(|seen| seen.peer.port() == source.port())
+}
+
+fn has_said(fixture: &mut InPod, words: &str) -> bool {
+    fixture.daemon().log().contains(words)
+}
+
+/// By attack: a name, what it does, and what is reported of it.
+type Attack = (&'static str, fn(&Peer), &'static str);
+
+const ATTACKS: [Attack; 8] = [
+    (
+        "marks",
+        |pod| {
+            nft(
+                pod,
+                "table inet evil { chain out { type route hook output priority -400; meta mark set 0x539; }; }",
+            );
+        },
+        "nf_tables inet evil out (hook output, priority -400) sets the mark 0x539",
+    ),
+    (
+        "in-parts",
+        |pod| {
+            nft(
+                pod,
+                "table ip evil { chain out { type route hook output priority -200; jump more; }; chain more { \
+                 meta mark set meta mark or 0x500; meta mark set meta mark or 0x39; }; }",
+            );
+        },
+        "nf_tables ip evil more sets the mark 0x539",
+    ),
+    (
+        "untracked",
+        |pod| {
+            nft(
+                pod,
+                "table ip evil { chain out { type filter hook output priority -300; tcp dport 8080 notrack; }; \
+                 chain in { type filter hook prerouting priority -300; tcp sport 8080 notrack; }; }",
+            );
+        },
+        "nf_tables ip evil out (hook output, priority -300) exempts packets from connection tracking",
+    ),
+    (
+        "iptables",
+        |pod| {
+            pod.sandbox.netns.sh("iptables-nft -t mangle -A OUTPUT -p tcp -j MARK --set-mark 0x539");
+        },
+        "nf_tables ip mangle OUTPUT (hook output, priority -150) sets the mark 0x539",
+    ),
+    (
+        "legacy",
+        |pod| {
+            pod.sandbox.netns.sh("iptables-legacy -t mangle -A OUTPUT -p tcp -j MARK --set-mark 0x539");
+        },
+        "IPv4 mangle OUTPUT of the legacy tables sets the mark 0x539",
+    ),
+    (
+        "nat-first",
+        |pod| {
+            nft(
+                pod,
+                "table ip evil { chain out { type nat hook output priority -150; tcp dport 8080 dnat to 10.10.0.1:8080; }; }",
+            );
+        },
+        "nf_tables ip evil out (hook output, priority -150) diverts packets (nat)",
+    ),
+    (
+        "too-many",
+        |pod| {
+            let mut rules =
+                "add table ip evil\nadd chain ip evil out { type filter hook output priority -300; }\n"
+                    .to_owned();
+            rules.push_str(&"add rule ip evil out tcp dport 1 counter\n".repeat(600));
+            nft(pod, &rules);
+        },
+        "nf_tables ip evil has 600 rules ahead of ours, too many to be examined",
+    ),
+    (
+        "policy-rule",
+        |pod| {
+            pod.sandbox.netns.sh("ip rule add pref 1 fwmark 0x111 lookup main");
+        },
+        "policy rule \"1: from all fwmark 0x111 lookup main\" (IPv4) precedes ours",
+    ),
+];
+
+#[test]
+fn rules_of_others_that_precede_ours_are_reported() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let pods: Vec<_> = ATTACKS.iter().map(|(name, ..)| fixture.mesh_pod(name)).collect();
+    let honest = fixture.mesh_pod("honest");
+    for pod in pods.iter().chain([&honest]) {
+        fixture.wait_captured(pod);
+        assert!(!bypasses(&fixture, pod, None), "{}", pod.sandbox.pod.name);
+    }
+    // What pods have for reasons of their own is no bypass.
+    nft(
+        &honest,
+        "table inet own { chain out { type filter hook output priority -300; meta mark set 0x40000; ip daddr 192.0.2.1 drop; }; \
+         chain late { type filter hook output priority 0; meta mark set 0x539; }; \
+         chain post { type nat hook postrouting priority 100; oifname eth1 masquerade; }; }",
+    );
+    honest
+        .sandbox
+        .netns
+        .sh("iptables-nft -t nat -A OUTPUT -d 127.0.0.11/32 -p udp -j DNAT --to-destination 127.0.0.11:5353");
+    honest.sandbox.netns.sh("ip rule add from 192.0.2.7 lookup 200");
+    honest.sandbox.netns.sh("ip rule add pref 5 fwmark 0xca6c lookup main");
+    for ((_, attack, _), pod) in ATTACKS.iter().zip(&pods) {
+        attack(pod);
+    }
+    for ((name, _, words), pod) in ATTACKS.iter().zip(&pods) {
+        // Those that only bypass with a mark of their own, or not at all, could.
+        let marks = if *name == "policy-rule" { Some(MARKS[1]) } else { None };
+        if !["too-many", "nat-first"].contains(name) {
+            assert!(bypasses(&fixture, pod, marks), "{name} is no attack");
+        }
+        let answer = explain(&fixture, name);
+        let state = (answer.code.as_str(), answer.capture, answer.verdict);
+        assert_eq!(state, ("overruled", Some(CaptureState::Bypassing), PodVerdict::Wrong), "{answer}");
+        assert!(answer.answer.contains(words), "{answer}");
+    }
+    // Without being asked, the agent sees them with its regular look.
+    let wanted = f64::from(u32::try_from(ATTACKS.len()).unwrap());
+    let began = Instant::now();
+    while fixture.daemon().metric("istio_cni_ambient_overruled_pods") != Some(wanted) {
+        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at another process
+    }
+    println!("all were seen within {:?}", began.elapsed());
+    assert_eq!(explain(&fixture, "honest").code, "captured");
+    let listed = fixture.container.exec(&["list", "--bypassing", "-o", "json"]);
+    let listed: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed.len(), ATTACKS.len(), "{listed:?}");
+    // Who takes the rules away is captured as before.
+    for pod in &pods {
+        pod.sandbox.netns.output(Command::new("nft").args(["delete", "table", "ip", "evil"]));
+    }
+    let is_well = |name: &str| explain(&fixture, name).code == "captured";
+    assert!(is_well("in-parts") && is_well("untracked") && is_well("nat-first") && is_well("too-many"));
+    assert_eq!(ztunnel.protocol_error(), None);
+    assert!(!relayed(&ztunnel, honest.ip(true), honest.at(true)));
+    assert!(!has_said(&mut fixture, "panicked"));
+}
+
+/// The kernel lets whoever has NET_RAW set ztunnel's mark, and no rule can tell it from ztunnel's own.
+#[test]
+fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let classes: [(&str, Value); 5] = [
+        ("none", json!({"capabilities": {"drop": ["ALL"]}})),
+        ("runtime-default", Value::Null),
+        ("net-raw", json!({"capabilities": {"drop": ["ALL"], "add": ["NET_RAW"]}})),
+        ("net-admin", json!({"capabilities": {"add": ["NET_ADMIN"]}})),
+        ("privileged", json!({"privileged": true})),
+    ];
+    let mut peers = Vec::new();
+    for (name, context) in &classes {
+        let peer = fixture.starting(Pod::new(MESH, name));
+        fixture.processes.add(&peer.sandbox.pod.uid, &peer.sandbox.netns);
+        let mut manifest = peer.sandbox.manifest();
+        manifest["spec"]["containers"] = json!([{"name": "app", "securityContext": context}]);
+        fixture.manifests.put_pod(&manifest);
+        fixture.wait_captured(&peer);
+        peers.push(peer);
+    }
+    for (name, _) in &classes {
+        let sample = format!("istio_cni_ambient_privileged_pods{{privilege=\"{name}\"}}");
+        fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(&sample) == Some(1.0));
+        let answer = explain(&fixture, name);
+        assert_eq!(answer.code, "captured", "{answer}");
+        let warns = answer.sentences.iter().any(|text| text.contains("it can bypass the mesh"));
+        assert_eq!(warns, !["none", "runtime-default"].contains(name), "{answer}");
+    }
+    let pod = &peers[2];
+    assert!(!bypasses(&fixture, pod, None));
+    assert!(bypasses(&fixture, pod, Some(MARKS[0])), "docs/security.md says so");
+}

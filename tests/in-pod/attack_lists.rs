@@ -1,0 +1,348 @@
+//! An API server that lists what was before, or nothing, and tells the truth to whoever asks for one object: a cache that
+//! lags, a failover, a restored store. No pod leaves the mesh by that, and one that is really gone does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kit::{
+    Echo, FakeApi, FakeReply, FakeRequest, InpodOptions, InpodZtunnel, NodeOptions, Pki, Pod, WorkloadState,
+};
+use serde_json::{Value, json};
+
+use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer};
+use crate::fixtures::inpod::{InPod, relayed};
+use crate::inpod_modern;
+
+const OWN: &str = "agent-x7k2p";
+/// Long enough for what must not come: without what is tested here it comes within 2 s.
+const WATCHED: Duration = Duration::from_secs(4);
+
+/// What an API server has in store: the fixture's directory of manifests. And what it lists instead.
+struct Store {
+    directory: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By file: content and version.
+    versions: BTreeMap<PathBuf, (Value, u64)>,
+    last: u64,
+    /// Lists in place of the true ones, by kind.
+    lies: BTreeMap<&'static str, Vec<Value>>,
+    /// What was listed last, by kind.
+    listed: BTreeMap<&'static str, Vec<Value>>,
+    asked: Vec<String>,
+}
+
+impl Store {
+    /// All objects of a kind as they are, each with its version.
+    fn truth(&self, kind: &str) -> Vec<Value> {
+        let mut state = self.state.lock().unwrap();
+        let State { versions, last, .. } = &mut *state;
+        // The fixture may be gone before the last question.
+        let files = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path());
+        let objects = files.filter_map(|path| {
+            let mut object: Value = serde_json::from_slice(&fs::read(&path).ok()?).unwrap();
+            let known =
+                versions.get(&path).filter(|(known, _)| *known == object).map(|(_, version)| *version);
+            let version = known.unwrap_or_else(|| {
+                *last += 1;
+                versions.insert(path, (object.clone(), 1000 + *last));
+                1000 + *last
+            });
+            object["metadata"]["resourceVersion"] = json!(version.to_string());
+            (object["kind"] == kind).then_some(object)
+        });
+        objects.collect()
+    }
+
+    fn picture(&self, kind: &'static str) -> Vec<Value> {
+        let lie = self.state.lock().unwrap().lies.get(kind).cloned();
+        lie.unwrap_or_else(|| self.truth(kind))
+    }
+
+    fn lie(&self, kind: &'static str, list: Vec<Value>) {
+        self.state.lock().unwrap().lies.insert(kind, list);
+    }
+
+    fn tell_the_truth(&self) {
+        self.state.lock().unwrap().lies.clear();
+    }
+
+    /// The last list of a kind was that one.
+    fn has_listed(&self, kind: &'static str, list: &[Value]) -> bool {
+        self.state.lock().unwrap().listed.get(kind).is_some_and(|listed| listed == list)
+    }
+
+    fn asked_for(&self, what: &str) -> usize {
+        self.state.lock().unwrap().asked.iter().filter(|path| path.ends_with(what)).count()
+    }
+
+    fn answer(&self, request: &FakeRequest) -> FakeReply {
+        let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        let kind = match path {
+            "/api/v1/pods" => "Pod",
+            "/api/v1/namespaces" => "Namespace",
+            path => return self.single(&request.method, path),
+        };
+        if query.contains("sendInitialEvents") {
+            return FakeReply::Json(422, status(422));
+        }
+        if query.contains("watch=true") {
+            return self.watched(kind);
+        }
+        let items = self.picture(kind);
+        self.state.lock().unwrap().listed.insert(kind, items.clone());
+        let metadata = json!({"resourceVersion": "999"});
+        let list =
+            json!({"kind": format!("{kind}List"), "apiVersion": "v1", "metadata": metadata, "items": items});
+        FakeReply::Json(200, list)
+    }
+
+    /// When what would be listed is something else than before, the watch is too old to go on.
+    fn watched(&self, kind: &'static str) -> FakeReply {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while self.has_listed(kind, &self.picture(kind)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20)); // between two looks at the directory
+        }
+        let event = format!("{}\n", json!({"type": "ERROR", "object": status(410)}));
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+        FakeReply::Raw(format!("{head}content-length: {}\r\n\r\n{event}", event.len()).into_bytes())
+    }
+
+    fn single(&self, method: &str, path: &str) -> FakeReply {
+        if method != "GET" {
+            return FakeReply::Json(200, json!({}));
+        }
+        self.state.lock().unwrap().asked.push(path.to_owned());
+        let names: Vec<&str> = path.split('/').skip(4).collect();
+        let object = match names[..] {
+            [namespace, "pods", name] => self
+                .truth("Pod")
+                .into_iter()
+                .find(|pod| pod["metadata"]["namespace"] == namespace && pod["metadata"]["name"] == name),
+            [name] => self.truth("Namespace").into_iter().find(|one| one["metadata"]["name"] == name),
+            _ => None,
+        };
+        object.map_or_else(|| FakeReply::Json(404, status(404)), |object| FakeReply::Json(200, object))
+    }
+}
+
+fn status(code: u16) -> Value {
+    let reason = match code {
+        404 => "NotFound",
+        410 => "Expired",
+        _ => "Invalid",
+    };
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": reason,
+        "reason": reason, "code": code})
+}
+
+/// Has the fixture's agent follow such an API server, which knows the agent's own pod.
+fn serve(fixture: &mut Ambient) -> (FakeApi, Arc<Store>) {
+    let mut own = Pod::new("istio-system", OWN).manifest(&[]);
+    own["spec"]["hostNetwork"] = json!(true);
+    own["status"] = json!({"phase": "Running"});
+    fixture.manifests.put_pod(&own);
+    let store = Arc::new(Store { directory: fixture.manifests.path(), state: Mutex::default() });
+    let address = SocketAddr::from((fixture.node.outside_ip(false), 6443));
+    let serving = Arc::clone(&store);
+    let api = FakeApi::start(fixture.node.outside(), address, move |request| serving.answer(request));
+    fixture.container.set_account("token", Pki::shared().server_ca_pem());
+    for (key, value) in [
+        ("POD_SOURCE", "api"),
+        ("KUBERNETES_SERVICE_HOST", &fixture.node.outside_ip(false).to_string()),
+        ("KUBERNETES_SERVICE_PORT", "6443"),
+        ("POD_NAMESPACE", "istio-system"),
+        ("POD_NAME", OWN),
+    ] {
+        fixture.container.set_env(key, value);
+    }
+    (api, store)
+}
+
+/// Every list that is not to be believed: of which kind, and what it has.
+fn lies(store: &Store) -> Vec<(&'static str, &'static str, Vec<Value>)> {
+    let pods = store.truth("Pod");
+    let but = |name: &str| {
+        let all = pods.iter().filter(|pod| pod["metadata"]["name"] != name);
+        all.cloned().collect::<Vec<_>>()
+    };
+    let mut before = pods.clone();
+    for pod in before.iter_mut().filter(|pod| pod["metadata"]["name"] == "one") {
+        pod["metadata"]["resourceVersion"] = json!("7");
+        pod["metadata"]["labels"]["istio.io/dataplane-mode"] = json!("none");
+    }
+    let mut predecessor = before.clone();
+    for pod in predecessor.iter_mut().filter(|pod| pod["metadata"]["name"] == "one") {
+        pod["metadata"]["uid"] = json!("a-predecessor");
+    }
+    let mut namespaces = store.truth("Namespace");
+    for namespace in &mut namespaces {
+        namespace["metadata"]["resourceVersion"] = json!("7");
+        namespace["metadata"]["labels"] = json!({});
+    }
+    vec![
+        ("no pod at all", "Pod", Vec::new()),
+        ("without the pod", "Pod", but("one")),
+        ("the pod before it had its label", "Pod", before),
+        ("a predecessor of its name", "Pod", predecessor),
+        ("the namespace before it had its label", "Namespace", namespaces),
+        ("no namespace", "Namespace", Vec::new()),
+    ]
+}
+
+/// For some seconds after such a list.
+fn hold(store: &Store, kind: &'static str, list: &[Value], still: impl Fn()) {
+    store.lie(kind, list.to_vec());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !store.has_listed(kind, list) {
+        assert!(Instant::now() < deadline, "it was never listed");
+        std::thread::sleep(Duration::from_millis(20)); // between two looks at another thread
+    }
+    let end = Instant::now() + WATCHED;
+    while Instant::now() < end {
+        still();
+        std::thread::sleep(Duration::from_millis(100)); // between two looks
+    }
+}
+
+fn doubted(fixture: &Ambient) -> Option<f64> {
+    fixture.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects")
+}
+
+/// The API server lists what is true again, and nothing is doubted any more.
+fn recovers(fixture: &Ambient, store: &Store) {
+    store.tell_the_truth();
+    fixture.eventually("nothing is doubted", |fixture| doubted(fixture) == Some(0.0));
+}
+
+/// The agent has got a list of all that is true: what was only told by an ADD is kept anyhow.
+fn wait_listed(fixture: &Ambient, store: &Store) {
+    fixture.eventually("all is listed", |_| store.has_listed("Pod", &store.truth("Pod")));
+}
+
+/// It was connected, and is served.
+fn is_served(fixture: &InPod, ztunnel: &InpodZtunnel, peer: &Peer, what: &str) {
+    let workload = ztunnel.workload(&peer.sandbox.pod.uid);
+    let state = workload.map(|workload| workload.state);
+    assert_eq!(state, Some(WorkloadState::Up), "{what}: ztunnel was told that it is gone\n{}", fixture.log());
+}
+
+fn is_released(ztunnel: &InpodZtunnel, peer: &Peer) -> bool {
+    ztunnel.workload(&peer.sandbox.pod.uid).is_none_or(|workload| workload.state != WorkloadState::Up)
+}
+
+#[test]
+fn in_pod_ztunnel_serves_on_whatever_is_listed() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+    let (_api, store) = serve(&mut fixture);
+    fixture.start();
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let (mut one, two) = (fixture.mesh_pod("one"), fixture.mesh_pod("two"));
+    fixture.wait_captured(&one);
+    fixture.wait_captured(&two);
+    let outside: SocketAddr = (fixture.node.outside_ip(false), PORT).into();
+    wait_listed(&fixture, &store);
+    for (what, kind, list) in lies(&store) {
+        hold(&store, kind, &list, || is_served(&fixture, &ztunnel, &one, what));
+        let doubted = doubted(&fixture);
+        let is_settled = what.contains("before it had") || what.contains("predecessor");
+        assert!(is_settled || doubted.is_some_and(|number| number >= 1.0), "{what}: {doubted:?}");
+        let _ = one.tcp(outside).unwrap();
+        let _ = ztunnel.wait_seen(|seen| seen.src.ip() == one.ip(false) && seen.dst == outside);
+        recovers(&fixture, &store);
+    }
+    assert!(relayed(&ztunnel, one.ip(false), outside));
+    // Few questions: each pod that was lacking, and not again and again.
+    assert!((1..30).contains(&store.asked_for("/pods/one")), "{}", store.asked_for("/pods/one"));
+    // One that is really gone, though its DEL never came: the list lacks all, the API server denies only this one.
+    hold(&store, "Pod", &[], || is_served(&fixture, &ztunnel, &two, "before it is gone"));
+    let told = fixture.container.exec(&["explain", "mesh/two"]);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("It is in doubt: the API server's list lacks it"), "{told}");
+    fixture.manifests.remove_pod(MESH, "two");
+    fixture.eventually("it is released", |_| is_released(&ztunnel, &two));
+    is_served(&fixture, &ztunnel, &one, "the other one");
+    // An API server that denies our own pod, too, is not believed; a DEL is.
+    fixture.manifests.remove_pod("istio-system", OWN);
+    fixture.manifests.remove_pod(MESH, "one");
+    let end = Instant::now() + Duration::from_secs(12); // it is asked after 10 s, once more
+    while Instant::now() < end {
+        is_served(&fixture, &ztunnel, &one, "an API server that lost everything");
+        std::thread::sleep(Duration::from_millis(100)); // between two looks
+    }
+    one.sandbox.delete().unwrap();
+    fixture.eventually("it is released", |_| is_released(&ztunnel, &one));
+}
+
+#[test]
+fn on_the_node_traffic_stays_captured_whatever_is_listed() {
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &[]);
+    let (_api, store) = serve(&mut fixture);
+    fixture.start();
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let one = fixture.pod(MESH, "one");
+    fixture.wait_enrolled(&one, true);
+    wait_listed(&fixture, &store);
+    for (what, kind, list) in lies(&store) {
+        hold(&store, kind, &list, || {
+            assert!(fixture.is_captured(&one), "{what}: in the clear\n{}", fixture.log());
+        });
+        recovers(&fixture, &store);
+    }
+    fixture.assert_owned(&one);
+    hold(&store, "Pod", &[], || assert!(fixture.is_captured(&one)));
+    fixture.manifests.remove_pod(MESH, "one");
+    fixture.wait_enrolled(&one, false);
+}
+
+/// At a start nothing is known that a list could be compared with, but that we are here ourselves.
+#[test]
+fn a_first_list_without_our_own_pod_is_not_used() {
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &[]);
+    let (_api, store) = serve(&mut fixture);
+    fixture.start();
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let one = fixture.pod(MESH, "one");
+    fixture.wait_enrolled(&one, true);
+    assert!(fixture.is_captured(&one));
+    drop(fixture.daemon.take());
+    store.lie("Pod", Vec::new());
+    fixture.daemon = Some(fixture.container.start());
+    hold(&store, "Pod", &[], || {
+        assert!(fixture.is_captured(&one), "in the clear: {}", fixture.log());
+        assert!(!fixture.daemon.as_ref().unwrap().is_ready());
+    });
+    assert!(fixture.log().contains("lacks the agent's own pod"), "{}", fixture.log());
+    store.tell_the_truth();
+    fixture.daemon().wait_until_ready();
+    assert!(fixture.is_captured(&one));
+}
+
+/// Istio's own plugin tells no UID, and the list may show a predecessor that runs still.
+#[test]
+fn a_pod_without_a_uid_is_not_taken_for_its_predecessor() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+    let (_api, store) = serve(&mut fixture);
+    fixture.start();
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let old = fixture.running_pod(MESH, "web");
+    let _ = ztunnel.wait_for_workload(&old.sandbox.pod.uid);
+    store.lie("Pod", store.truth("Pod"));
+    let new = inpod_modern::unfinished(&fixture, MESH, "web");
+    assert_ne!(new.sandbox.pod.uid, old.sandbox.pod.uid);
+    let told = inpod_modern::tell(&inpod_modern::socket(&fixture), &new.sandbox);
+    assert_eq!(told, (200, String::new()), "{}", fixture.log());
+    assert!(ztunnel.workload(&new.sandbox.pod.uid).is_some(), "{}", fixture.log());
+    assert!(fixture.is_ruled(&new));
+    is_served(&fixture, &ztunnel, &old, "its predecessor, until it ends");
+}

@@ -1,0 +1,132 @@
+//! A network neighbour of the node takes the source address of the node's probes, which captured pods trust: it must reach no
+//! pod, and no pod may reach it, past ztunnel.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use kit::{Echo, Failure, FailureKind, InpodOptions, NodeOptions, Proto, Seen, TrafficClient};
+
+use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer, RELAYED};
+use crate::fixtures::inpod::{InPod, wait_relayed};
+
+const PROBES: [&str; 2] = ["169.254.7.127", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"];
+
+/// The host outside takes the addresses. The node has the route of zeroconf, and checks sources strictly; for IPv6 the
+/// neighbour is its router already.
+fn take(fixture: &Ambient, addresses: [&str; 2]) {
+    let [v4, v6] = addresses;
+    let (node, outside) = (fixture.node.netns(), fixture.node.outside());
+    outside.sh(&format!("ip address add {v4}/32 dev eth0"));
+    outside.sh(&format!("ip address add {v6}/128 dev eth0 nodad"));
+    node.sh(&format!("ip route add {v4}/16 dev eth0").replace(v4, &zeroconf(v4)));
+    for name in ["all", "eth0"] {
+        node.sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "1");
+    }
+}
+
+fn zeroconf(v4: &str) -> String {
+    let mut parts = v4.split('.');
+    format!("{}.{}.0.0", parts.next().unwrap(), parts.next().unwrap())
+}
+
+/// Connects to the pod's application from the address.
+fn attack(fixture: &Ambient, from: &str, pod: SocketAddr) -> Result<Seen, Failure> {
+    let from = SocketAddr::new(from.parse().unwrap(), 0);
+    TrafficClient::new(Proto::Tcp)
+        .from(from)
+        .within(Duration::from_secs(1))
+        .connect(fixture.node.outside(), pod)
+}
+
+/// A process of the pod connects to whoever has the address.
+fn flee(pod: &Peer, to: &str) -> Result<Seen, Failure> {
+    let to = SocketAddr::new(to.parse::<IpAddr>().unwrap(), PORT);
+    TrafficClient::new(Proto::Tcp).within(Duration::from_secs(1)).connect(&pod.sandbox.netns, to)
+}
+
+fn is_dropped(result: &Result<Seen, Failure>) -> bool {
+    matches!(result, Err(Failure { kind: FailureKind::Timeout, .. }))
+}
+
+fn probe(fixture: &Ambient, pod: SocketAddr) -> String {
+    kit::connect(fixture.node.netns(), Proto::Tcp, pod).unwrap().peer.ip().to_string()
+}
+
+#[test]
+fn who_takes_the_probes_address_reaches_no_pod_and_is_reached_by_none() {
+    for backend in ["nft", "legacy"] {
+        let mut fixture = InPod::stopped(NodeOptions::default(), &[("FORCE_IPTABLES_BINARY", backend)]);
+        fixture.start();
+        let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+        let _echo = Echo::tcp(fixture.node.outside(), PORT);
+        let pod = fixture.mesh_pod("app");
+        take(&fixture, PROBES);
+        for (v6, from) in [(false, PROBES[0]), (true, PROBES[1])] {
+            assert!(is_dropped(&attack(&fixture, from, pod.at(v6))), "{backend} {from}\n{}", fixture.dump());
+            assert!(is_dropped(&flee(&pod, from)), "{backend} {from}\n{}", fixture.dump());
+            assert_eq!(probe(&fixture, pod.at(v6)), from, "{backend}");
+            // Its other addresses reach the pod through ztunnel, as before.
+            let _ = kit::connect(fixture.node.outside(), Proto::Tcp, pod.at(v6)).unwrap();
+            wait_relayed(&ztunnel, fixture.node.outside_ip(v6), pod.at(v6));
+        }
+        // Without the guard both get through: else the above proves nothing.
+        drop(fixture.daemon.take());
+        for (v6, tool, from) in [(false, "iptables", PROBES[0]), (true, "ip6tables", PROBES[1])] {
+            fixture.node.netns().sh(&format!("{tool}-{backend} -t mangle -F ISTIO_PROBES"));
+            assert_eq!(attack(&fixture, from, pod.at(v6)).unwrap().peer.ip().to_string(), from);
+            let _ = flee(&pod, from).unwrap();
+        }
+        // It is put back with everything else on the node.
+        fixture.start();
+        for (v6, from) in [(false, PROBES[0]), (true, PROBES[1])] {
+            assert!(is_dropped(&attack(&fixture, from, pod.at(v6))), "{backend} {from}\n{}", fixture.dump());
+            assert!(is_dropped(&flee(&pod, from)), "{backend} {from}\n{}", fixture.dump());
+        }
+        fixture.node.netns().sh(&format!("iptables-{backend} -t mangle -F ISTIO_PROBES"));
+        let shown = fixture.container.exec(&["verify"]);
+        let text = String::from_utf8_lossy(&shown.stdout);
+        assert!(!shown.status.success() && text.contains("-t mangle -A ISTIO_PROBES -j DROP"), "{text}");
+    }
+}
+
+#[test]
+fn an_address_of_the_operators_choice_is_guarded_and_others_may_come_first() {
+    let own = ["169.254.9.9", "fd00:9::9"];
+    let env = [("HOST_PROBE_SNAT_IP", own[0]), ("HOST_PROBE_SNAT_IPV6", own[1])];
+    let mut fixture = InPod::stopped(NodeOptions::default(), &env);
+    fixture.start();
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let pod = fixture.mesh_pod("app");
+    take(&fixture, own);
+    for (v6, from) in [(false, own[0]), (true, own[1])] {
+        assert!(is_dropped(&attack(&fixture, from, pod.at(v6))), "{from}\n{}", fixture.dump());
+        assert_eq!(probe(&fixture, pod.at(v6)), from);
+    }
+    // Another component that insists on being first has its will: the guard works all the same.
+    fixture.node.netns().sh("iptables-nft -t mangle -I PREROUTING 1 -j MARK --set-xmark 0/0");
+    fixture.node.netns().sh("iptables-nft -t nat -F ISTIO_POSTRT");
+    let began = Instant::now();
+    while !fixture.node.netns().sh("iptables-nft -t nat -S ISTIO_POSTRT").contains("SNAT") {
+        assert!(began.elapsed() < Duration::from_secs(60), "{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    }
+    let chain = fixture.node.netns().sh("iptables-nft -t mangle -S PREROUTING");
+    assert!(chain.lines().nth(1).is_some_and(|first| first.contains("MARK")), "{chain}");
+    assert!(is_dropped(&attack(&fixture, own[0], pod.at(false))));
+}
+
+/// There a pod's traffic is led by its own address, and probes are told by their socket on the node: no address is trusted.
+#[test]
+fn capture_on_the_node_trusts_no_address_of_probes() {
+    let mut fixture = Ambient::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    let pod = fixture.pod(MESH, "app");
+    fixture.wait_enrolled(&pod, true);
+    take(&fixture, PROBES);
+    for (v6, from) in [(false, PROBES[0]), (true, PROBES[1])] {
+        // If it is answered at all, then by way of ztunnel.
+        let seen = attack(&fixture, from, pod.at(v6));
+        assert!(seen.is_err() || RELAYED.contains(&seen.unwrap().peer.port()), "{from}");
+    }
+    drop(ztunnel);
+}

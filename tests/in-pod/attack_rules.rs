@@ -1,0 +1,132 @@
+//! Very many firewall rules of others, in pods that may make them, or on the node: no pod waits for it to start, and a pod that
+//! has dropped ours among its own is captured again.
+
+use std::time::{Duration, Instant};
+
+use kit::{Echo, InpodOptions, Netns};
+
+use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer};
+use crate::fixtures::inpod::{InPod, relayed, wait_relayed};
+
+/// All pods are looked at within this time.
+const MINUTE: Duration = Duration::from_secs(60);
+/// For one ADD among others' rules, on a machine that does other things meanwhile. It takes 15 ms on a quiet one.
+const ADD: Duration = Duration::from_secs(1);
+
+/// So many rules of somebody else, in a chain of its own in these tables.
+fn crowd(netns: &Netns, tables: &[&str], number: usize) {
+    let mut text = String::new();
+    for table in tables {
+        text.push_str(&format!("*{table}\n:FOREIGN - [0:0]\n"));
+        for i in 0..number {
+            let rule = format!("-A FOREIGN -s 10.{}.{}.{}/32 -j ACCEPT\n", i >> 16, i >> 8 & 255, i & 255);
+            text.push_str(&rule);
+        }
+        text.push_str("COMMIT\n");
+    }
+    let _ = netns.pipe("iptables-nft-restore --noflush", &text);
+}
+
+/// Starts pods for so long, and tells how long each took, the longest first.
+fn adds(time: Duration, mut add: impl FnMut(usize) -> Peer) -> Vec<Duration> {
+    let (began, mut took, mut peers) = (Instant::now(), Vec::new(), Vec::new());
+    while began.elapsed() < time {
+        let one = Instant::now();
+        peers.push(add(took.len()));
+        took.push(one.elapsed());
+        std::thread::sleep(Duration::from_millis(400)); // as many pods as a node has, over the whole time
+    }
+    took.sort_by_key(|took| std::cmp::Reverse(*took));
+    let half = took.get(took.len() / 2);
+    println!(
+        "{} ADDs; half of them within {half:?}; the longest: {:?}",
+        took.len(),
+        took.iter().take(5).collect::<Vec<_>>()
+    );
+    took
+}
+
+#[test]
+fn pods_with_very_many_rules_keep_no_other_pod_from_starting() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let hostile: Vec<_> = (0..5).map(|at| fixture.mesh_pod(&format!("hostile-{at}"))).collect();
+    for peer in &hostile {
+        fixture.wait_captured(peer);
+    }
+    for peer in &hostile {
+        crowd(&peer.sandbox.netns, &["nat"], 150_000);
+        peer.sandbox.netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
+    }
+    // Each of them is looked at once, at least.
+    let took = adds(Duration::from_secs(45), |at| fixture.mesh_pod(&format!("pod-{at}")));
+    assert!(took.len() >= 10 && took[0] < Duration::from_secs(3), "{took:?}\n{}", fixture.log());
+}
+
+#[test]
+fn a_pod_that_drops_our_rules_among_very_many_of_its_own_is_captured_again() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = fixture.mesh_pod("hostile");
+    fixture.wait_captured(&pod);
+    let netns = &pod.sandbox.netns;
+    crowd(netns, &["nat"], 200_000);
+    for chain in ["ISTIO_OUTPUT", "ISTIO_PRERT", "OUTPUT", "PREROUTING"] {
+        netns.sh(&format!("iptables-nft -t nat -F {chain}"));
+    }
+    let outside = (fixture.node.outside_ip(false), PORT).into();
+    let _ = pod.tcp(outside).unwrap();
+    assert!(!relayed(&ztunnel, pod.ip(false), outside), "it bypasses the mesh at first");
+    let began = Instant::now();
+    while !netns.sh("iptables-nft -t nat -S OUTPUT").contains("-j ISTIO_OUTPUT") {
+        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    }
+    println!("captured again after {:?}", began.elapsed());
+    let _ = pod.tcp(outside).unwrap();
+    wait_relayed(&ztunnel, pod.ip(false), outside);
+    let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
+    fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(repairs) == Some(1.0));
+    // People are told at once.
+    let asked = Instant::now();
+    let told = fixture.container.exec(&["explain", &format!("{MESH}/hostile")]);
+    let words = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!(told.status.success() && words.contains("in place"), "{words}");
+}
+
+/// One more foreign rule, as kube-proxy adds them all the time.
+fn add_service(node: &Netns, at: usize) {
+    let _ = node.sh(&format!("iptables-nft -t nat -A FOREIGN -d 10.255.{}.{} -j ACCEPT", at >> 8, at & 255));
+}
+
+#[test]
+fn very_many_rules_on_the_node_keep_no_pod_from_starting_with_capture_in_pods() {
+    let mut fixture = InPod::stopped(kit::NodeOptions::default(), &[]);
+    crowd(fixture.node.netns(), &["nat", "filter"], 25_000);
+    fixture.start();
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let took = adds(Duration::from_secs(40), |at| {
+        let peer = fixture.mesh_pod(&format!("pod-{at}"));
+        add_service(fixture.node.netns(), at);
+        peer
+    });
+    assert!(took[took.len() / 100] < ADD, "{took:?}");
+    assert!(took[0] < ADD * 2, "{took:?}");
+}
+
+#[test]
+fn very_many_rules_on_the_node_keep_no_pod_from_starting_with_capture_on_the_node() {
+    let mut fixture = Ambient::stopped(kit::NodeOptions::default(), &[]);
+    crowd(fixture.node.netns(), &["nat", "filter"], 25_000);
+    fixture.start();
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let took = adds(Duration::from_secs(40), |at| {
+        let peer = fixture.pod(MESH, &format!("pod-{at}"));
+        add_service(fixture.node.netns(), at);
+        peer
+    });
+    assert!(took[took.len() / 100] < ADD, "{took:?}");
+    assert!(took[0] < ADD * 2, "{took:?}");
+}

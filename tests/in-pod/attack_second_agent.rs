@@ -1,0 +1,42 @@
+//! A second agent on a node, of another capture mode, as a changed environment or a predecessor that does not end makes one:
+//! it changes nothing.
+
+use std::fs;
+
+use kit::{Echo, InpodOptions};
+
+use crate::fixtures::ambient::{Ambient, PORT, dump_of};
+use crate::fixtures::inpod::InPod;
+
+#[test]
+fn an_agent_that_captures_on_the_node_leaves_captured_pods_of_a_living_one_alone() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = fixture.mesh_pod("one");
+    fixture.wait_captured(&pod);
+    let (before, node) = (dump_of(&pod.sandbox.netns), dump_of(fixture.node.netns()));
+    fixture.container.set_env("AMBIENT_CAPTURE", "node");
+    let mut second = fixture.container.start();
+    assert_eq!(second.wait().code(), Some(1), "{}", second.log());
+    assert!(second.log().contains("another agent runs on this node"), "{}", second.log());
+    assert_eq!(dump_of(&pod.sandbox.netns), before, "{}", second.log());
+    assert_eq!(dump_of(fixture.node.netns()), node, "{}", second.log());
+    let outside = (fixture.node.outside_ip(false), PORT).into();
+    let _ = pod.tcp(outside).unwrap();
+    let _ = ztunnel.wait_seen(|seen| seen.src.ip() == pod.ip(false) && seen.dst == outside);
+}
+
+#[test]
+fn an_agent_that_captures_in_pods_leaves_the_node_path_of_a_living_one_alone() {
+    let mut fixture = Ambient::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    let node = dump_of(fixture.node.netns());
+    let before = fs::read(fixture.config_file()).unwrap();
+    fixture.container.set_env("AMBIENT_CAPTURE", "in-pod");
+    let mut second = fixture.container.start();
+    assert_eq!(second.wait().code(), Some(1), "{}", second.log());
+    let after = fs::read(fixture.config_file()).unwrap();
+    assert_eq!((dump_of(fixture.node.netns()), after), (node, before), "{}", second.log());
+    drop(ztunnel);
+}

@@ -1,0 +1,70 @@
+//! The agent has no file descriptor left, as with a low limit and many pods, or a leak: whoever asks gets an error in time,
+//! nothing spins or ends, and when there are some again all is made up for.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use kit::{Daemon, InpodOptions, Pod};
+
+use crate::fixtures::ambient::MESH;
+use crate::fixtures::inpod::InPod;
+
+/// What the plugin waits for the agent altogether.
+const ANSWER: Duration = Duration::from_secs(20);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn open_files(daemon: &Daemon) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
+}
+
+/// The soft limit; whoever has as many open keeps them.
+fn limit_files(daemon: &Daemon, most: usize) {
+    let mut command = Command::new("prlimit");
+    command.args(["--pid", &daemon.pid().to_string(), &format!("--nofile={most}:")]);
+    assert!(command.status().unwrap().success());
+}
+
+#[test]
+fn an_agent_without_descriptors_answers_lives_and_catches_up() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let first = fixture.mesh_pod("first");
+    fixture.wait_captured(&first);
+    let daemon = fixture.daemon.as_ref().unwrap();
+    let usual = open_files(daemon);
+    limit_files(daemon, usual);
+    // A pod that joins without an ADD, and some whose ADDs must fail, for nobody can be told of their namespaces.
+    let sandbox = fixture.node.pod(Pod::new(MESH, "joining"), &[]);
+    fixture.manifests.put_pod(&sandbox.manifest());
+    let chain = fixture.node.conflist(&[fixture.plugin()]);
+    for number in 0..4 {
+        let began = Instant::now();
+        let refused = fixture.add(Pod::new(MESH, &format!("refused-{number}")), &chain);
+        assert!(refused.is_err(), "nothing of it was captured");
+        assert!(began.elapsed() < ANSWER, "{:?}", began.elapsed());
+    }
+    let daemon = fixture.daemon.as_ref().unwrap();
+    let (before, began) = (daemon.cpu_time(), Instant::now());
+    let connecting = kit::HalfOpen::start(fixture.node.netns(), ([127, 0, 0, 1], 8000).into(), 8);
+    std::thread::sleep(Duration::from_secs(2)); // the measurement itself
+    let busy = (daemon.cpu_time() - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    assert!(busy < 0.5, "it spins: {busy:.2} of a processor\n{}", daemon.log());
+    assert!(daemon.log().contains("Too many open files"), "{}", daemon.log());
+    drop(connecting);
+    limit_files(daemon, usual + 4096);
+    let began = Instant::now();
+    fixture.processes.add(&sandbox.pod.uid, &sandbox.netns);
+    while fixture.add(Pod::new(MESH, &format!("again-{}", began.elapsed().as_millis())), &chain).is_err() {
+        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
+    }
+    let late = crate::fixtures::ambient::Peer::new(sandbox);
+    while !fixture.is_ruled(&late) {
+        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    }
+    let _ = ztunnel.wait_for_workload(&late.sandbox.pod.uid);
+    assert_eq!(ztunnel.protocol_error(), None);
+    assert!(fixture.is_ruled(&first));
+    fixture.daemon().wait_until_ready();
+}

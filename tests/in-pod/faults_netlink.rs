@@ -1,0 +1,90 @@
+//! The kernel has no memory for what the agent asks it: every answer on a socket is lost (`ENOBUFS`). Whoever waits gets an error
+//! in time, nothing spins or ends, and when answers come again all is made up for.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kit::{Daemon, InpodOptions, Pod};
+
+use crate::fixtures::ambient::MESH;
+use crate::fixtures::inpod::InPod;
+
+/// What the plugin waits for the agent altogether.
+const ANSWER: Duration = Duration::from_secs(20);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// As long as it lives, no thread of the process receives anything by `recvfrom`: netlink, and with it HTTP.
+struct NoBuffers(Child);
+
+impl NoBuffers {
+    fn begin(daemon: &Daemon) -> NoBuffers {
+        let mut command = Command::new("strace");
+        command.args([
+            "-f",
+            "-e",
+            "trace=recvfrom",
+            "-e",
+            "inject=recvfrom:error=ENOBUFS",
+            "-o",
+            "/dev/null",
+        ]);
+        command.args(["-p", &daemon.pid().to_string()]).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("strace is there: hack/setup");
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        assert!(line.contains("attached"), "{line}");
+        // It says so of every thread that comes, and would wait for a reader.
+        std::thread::spawn(move || errors.read_to_end(&mut Vec::new()));
+        NoBuffers(child)
+    }
+}
+
+impl Drop for NoBuffers {
+    /// Killed, it lets go of the process.
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_agent_whose_answers_from_the_kernel_are_lost_lives_and_catches_up() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let first = fixture.mesh_pod("first");
+    fixture.wait_captured(&first);
+    let chain = fixture.node.conflist(&[fixture.plugin()]);
+    let daemon = fixture.daemon.as_ref().unwrap();
+    let (before, began) = (daemon.cpu_time(), Instant::now());
+    let lost = NoBuffers::begin(daemon);
+    // A pod that joins without an ADD, and some whose ADDs must fail, for their rules cannot be put in place.
+    let sandbox = fixture.node.pod(Pod::new(MESH, "joining"), &[]);
+    fixture.manifests.put_pod(&sandbox.manifest());
+    fixture.processes.add(&sandbox.pod.uid, &sandbox.netns);
+    for number in 0..3 {
+        let began = Instant::now();
+        let refused = fixture.add(Pod::new(MESH, &format!("refused-{number}")), &chain);
+        assert!(refused.is_err(), "nothing of it was captured");
+        assert!(began.elapsed() < ANSWER, "{:?}", began.elapsed());
+    }
+    let daemon = fixture.daemon.as_ref().unwrap();
+    let busy = (daemon.cpu_time() - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    assert!(busy < 0.5, "it spins: {busy:.2} of a processor\n{}", daemon.log());
+    assert!(daemon.log().contains("No buffer space available"), "{}", daemon.log());
+    drop(lost);
+    let began = Instant::now();
+    while fixture.add(Pod::new(MESH, &format!("again-{}", began.elapsed().as_millis())), &chain).is_err() {
+        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
+    }
+    let late = crate::fixtures::ambient::Peer::new(sandbox);
+    while !fixture.is_ruled(&late) {
+        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    }
+    let _ = ztunnel.wait_for_workload(&late.sandbox.pod.uid);
+    assert_eq!(ztunnel.protocol_error(), None);
+    assert!(fixture.is_ruled(&first));
+    fixture.daemon().wait_until_ready();
+}

@@ -1,0 +1,67 @@
+//! Pods whose namespaces are not as most pods' are: captured in-pod like any other.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kit::{InpodOptions, Netns, Pod, UserNetns};
+
+use crate::fixtures::ambient::MESH;
+use crate::fixtures::inpod::InPod;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Waits until all rules of both families are there: jumps into our two chains, and policy routes.
+fn wait_ruled(fixture: &InPod, inside: impl Fn(&str) -> String) {
+    let began = Instant::now();
+    loop {
+        let rules = inside("iptables-nft-save") + &inside("ip6tables-nft-save");
+        let routes = inside("ip -4 rule") + &inside("ip -6 rule");
+        let jumps = rules.matches("-j ISTIO_OUTPUT").count() + rules.matches("-j ISTIO_PRERT").count();
+        if (jumps, routes.matches("fwmark 0x111/0xfff lookup 100").count()) == (8, 2) {
+            return;
+        }
+        assert!(began.elapsed() < MINUTE, "{rules}\n{routes}\n{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    }
+}
+
+/// A device of its own, as a virtual function of SR-IOV is, or one on another's network: no link of it leads to the node.
+/// Here a veth pair whose other end is a machine outside, for a virtual function wants hardware.
+#[test]
+fn a_pod_whose_link_leads_past_the_node_is_found_and_captured() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (netns, pod) = (Netns::new("vf"), Pod::new(MESH, "vf"));
+    let (own, far) = (netns.name().to_owned(), fixture.node.outside().name().to_owned());
+    fixture.node.netns().sh(&format!("ip link add eth0 netns {own} type veth peer name vf0 netns {far}"));
+    netns.pipe(
+        "ip -batch -",
+        "address add 10.77.0.2/24 dev eth0\naddress add fd00:77::2/64 dev eth0 nodad\nlink set eth0 up\n",
+    );
+    fixture.node.outside().sh("ip link set vf0 up");
+    let _ = fixture.processes.add(&pod.uid, &netns);
+    fixture.manifests.put_pod(&pod.manifest(&["10.77.0.2".parse().unwrap(), "fd00:77::2".parse().unwrap()]));
+    wait_ruled(&fixture, |command| netns.sh(command));
+    let _ = ztunnel.wait_for_workload(&pod.uid);
+    assert_eq!(ztunnel.protocol_error(), None);
+}
+
+/// A pod with `hostUsers: false`.
+#[test]
+fn a_pod_with_users_of_its_own_is_captured_from_within() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (inside, pod) = (UserNetns::new("users"), Pod::new(MESH, "users"));
+    let (own, node) = (inside.name(), fixture.node.netns().name().to_owned());
+    let _ = inside.ip(&format!("link add eth0 netns {own} type veth peer name users0 netns {node}"));
+    for line in ["link set lo up", "address add 10.77.0.2/24 dev eth0", "link set eth0 up"] {
+        let _ = inside.ip(&format!("-n {own} {line}"));
+    }
+    let _ = inside.ip(&format!("-n {own} address add fd00:77::2/64 dev eth0 nodad"));
+    fixture.node.netns().sh("ip link set users0 up");
+    fixture.processes.add_named(&pod.uid, Path::new(own));
+    fixture.manifests.put_pod(&pod.manifest(&["10.77.0.2".parse().unwrap(), "fd00:77::2".parse().unwrap()]));
+    wait_ruled(&fixture, |command| inside.ip(&format!("netns exec {own} {command}")));
+    let _ = ztunnel.wait_for_workload(&pod.uid);
+    assert_eq!(ztunnel.protocol_error(), None);
+}

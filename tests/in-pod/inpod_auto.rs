@@ -1,0 +1,223 @@
+//! The capture mode that ztunnel speaks is found out, and changed under running pods.
+
+use kit::{Echo, InpodOptions, InpodZtunnel};
+
+use crate::fixtures::ambient::{MESH, PORT, Peer, dump_of};
+use crate::fixtures::inpod::{InPod, ours, wait_relayed};
+
+/// A ztunnel of today, as its chart starts it: it is ready only when the agent speaks with it.
+fn modern(fixture: &mut InPod, name: &str, created: &str) -> InpodZtunnel {
+    let ztunnel = InpodZtunnel::start(&fixture.node, name, &fixture.socket(), InpodOptions::default());
+    let mut manifest = ztunnel.manifest();
+    manifest["metadata"]["creationTimestamp"] = created.into();
+    manifest["spec"]["containers"][0]["env"] =
+        serde_json::json!([{"name": "INPOD_ENABLED", "value": "true"}]);
+    fixture.manifests.put_pod(&manifest);
+    ztunnel
+}
+
+fn reaches(fixture: &InPod, peer: &Peer) {
+    for v6 in [false, true] {
+        let _ = peer.tcp((fixture.node.outside_ip(v6), PORT).into()).unwrap();
+    }
+}
+
+#[test]
+fn ztunnel_decides_and_may_change_its_mind() {
+    let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    // A ztunnel of old: the node captures.
+    let old = fixture.ambient_ztunnel("ztunnel-old");
+    let peer = fixture.running_pod(MESH, "app");
+    fixture.wait_enrolled(&peer, true);
+    assert!(fixture.is_captured(&peer));
+    assert!(fixture.is_bare(&peer));
+    // It is replaced by one of today.
+    let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
+    fixture.wait_logged("capture mode changed", "mode=in-pod");
+    new.wait_for_snapshots(1);
+    fixture.wait_served(&new, &peer);
+    fixture.eventually("its rules are there", |_| fixture.is_ruled(&peer));
+    reaches(&fixture, &peer);
+    wait_relayed(&new, peer.ip(false), (fixture.node.outside_ip(false), PORT).into());
+    fixture.eventually("nothing of the node's path is left", |fixture| {
+        !fixture.node.netns().sh("ip rule").contains("0x1000")
+    });
+    fixture.wait_enrolled(&peer, false);
+    let added = fixture.mesh_pod("added");
+    reaches(&fixture, &added);
+    // And back.
+    assert_eq!(new.protocol_error(), None);
+    new.kill();
+    fixture.manifests.remove_pod("istio-system", "ztunnel-new");
+    fixture.wait_logged("capture mode changed", "mode=node-level");
+    fixture.eventually("the pods are bare", |_| fixture.is_bare(&peer) && fixture.is_bare(&added));
+    fixture.wait_enrolled(&peer, true);
+    assert!(fixture.is_captured(&peer));
+    drop(old);
+}
+
+/// Neither on the way there nor back does a packet of a captured pod leave the node other than through a ztunnel.
+#[test]
+fn nothing_bypasses_the_mesh_while_the_capture_mode_changes() {
+    let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let _old = fixture.ambient_ztunnel("ztunnel-old");
+    let peers: Vec<Peer> = (0..8).map(|number| fixture.running_pod(MESH, &format!("app-{number}"))).collect();
+    peers.iter().for_each(|peer| fixture.wait_enrolled(peer, true));
+    let node = std::sync::Arc::clone(&fixture.node);
+    let addresses: Vec<_> = peers.iter().flat_map(|peer| peer.sandbox.ips()).collect();
+    let targets = [false, true].map(|v6| std::net::SocketAddr::new(node.outside_ip(v6), PORT));
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
+    let watch = Direct::start(&node, &addresses);
+    let attempts = std::thread::scope(|scope| {
+        let callers: Vec<_> = peers
+            .iter()
+            .map(|peer| {
+                scope.spawn(move || {
+                    let mut attempts = 0_usize;
+                    while !is_over() {
+                        for target in targets {
+                            // It may be held, or refused, in between.
+                            let within = std::time::Duration::from_millis(100);
+                            let one = || std::net::TcpStream::connect_timeout(&target, within).is_ok();
+                            attempts += usize::from(peer.sandbox.netns.run(one));
+                            // Not so often that ports run out.
+                            std::thread::sleep(std::time::Duration::from_millis(10));
+                        }
+                    }
+                    attempts
+                })
+            })
+            .collect();
+        // What fails in here must end the callers, too.
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
+            peers.iter().for_each(|peer| {
+                fixture.wait_served(&new, peer);
+                fixture.wait_enrolled(peer, false);
+            });
+            fixture.eventually("the node path is gone", |fixture| {
+                !fixture.node.netns().sh("ip rule").contains("0x1000")
+            });
+            peers.iter().for_each(|peer| reaches(&fixture, peer));
+            let there = watch.counts();
+            new.kill();
+            fixture.manifests.remove_pod("istio-system", "ztunnel-new");
+            fixture.wait_logged("capture mode changed", "mode=node-level");
+            fixture.eventually("the pods are bare", |fixture| {
+                peers.iter().all(|peer| ours(peer) == [0, 0, 0] && fixture.has_member(peer.ip(false)))
+            });
+            there
+        }));
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        let attempts: usize = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
+        let there = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        assert_eq!(there, [0, 0], "from the node to within pods");
+        attempts
+    });
+    assert!(attempts > 100, "{attempts} connections were made");
+    assert_eq!(watch.counts(), [0, 0], "and back");
+}
+
+/// Counts what leaves the node from pods, and not from a ztunnel: packets that open a connection, and packets of open ones.
+/// Not those that only close one: the end of a connection from before the change, which nobody knows any more, is refused by
+/// the kernel of whoever gets it.
+struct Direct<'a>(&'a kit::Node);
+
+impl<'a> Direct<'a> {
+    fn start(node: &'a kit::Node, addresses: &[std::net::IpAddr]) -> Self {
+        let set = |v6: bool| {
+            let of = addresses.iter().filter(|ip| ip.is_ipv6() == v6).map(ToString::to_string);
+            of.collect::<Vec<_>>().join(", ")
+        };
+        let rules: String = [("ip", set(false)), ("ip6", set(true))]
+            .into_iter()
+            .map(|(ip, set)| {
+                let from = format!("iifname eth0 {ip} saddr {{ {set} }} {ip} dscp != cs1");
+                format!(
+                    "{from} tcp flags & (syn | ack) == syn counter name opened\n\
+                     {from} tcp flags & (syn | fin | rst) == 0 counter name other\n"
+                )
+            })
+            .collect();
+        let table = format!(
+            "table inet direct {{\ncounter opened {{ }}\ncounter other {{ }}\n\
+             chain seen {{\ntype filter hook prerouting priority -300\n{rules}}}\n}}\n"
+        );
+        node.outside().pipe("nft -f -", &table);
+        Self(node)
+    }
+
+    fn counts(&self) -> [u64; 2] {
+        let text = self.0.outside().sh("nft --json list counters table inet direct");
+        let listing: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let counters = listing["nftables"].as_array().unwrap();
+        ["opened", "other"].map(|name| {
+            let found = counters.iter().find(|object| object["counter"]["name"] == name);
+            found.unwrap()["counter"]["packets"].as_u64().unwrap()
+        })
+    }
+}
+
+/// Stands before the tools, for one pod: its first save waits until the gate is opened. Work on its rules has begun by then,
+/// and has changed nothing.
+const GATE: &str = r#"#!/bin/bash
+tool=${0##*/}
+if [ "$(readlink /proc/self/ns/net)" != "$(cat /gate/pod 2>/dev/null)" ]; then exec "/usr/sbin/$tool" "$@"; fi
+if [ "$tool" = iptables-nft-save ] && mv /gate/armed /gate/shut 2>/dev/null; then
+  while [ -e /gate/shut ]; do sleep 0.01; done
+fi
+"/usr/sbin/$tool" "$@"; status=$?
+[ "$tool" = iptables-nft-save ] || touch /gate/restored
+exit $status
+"#;
+
+/// Rules that were on their way when the capture mode changed would lead a pod's traffic to nobody.
+#[test]
+fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
+    let gate = kit::TempDir::new().unwrap();
+    let at = |name: &str| gate.path().join(name);
+    for tool in ["iptables-nft-save", "iptables-nft-restore"] {
+        kit::write_script(&at(tool), GATE);
+    }
+    let env = [("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
+    let mut fixture = InPod::stopped(kit::NodeOptions::default(), &env);
+    fixture.mount(gate.path(), "/gate");
+    fixture.start();
+    let _old = fixture.ambient_ztunnel("ztunnel-old");
+    let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
+    fixture.wait_logged("capture mode changed", "mode=in-pod");
+    new.wait_for_snapshots(1);
+    let peer = Peer::new(fixture.node.pod(kit::Pod::new(MESH, "app"), &[]));
+    let netns = &peer.sandbox.netns;
+    netns.sh("iptables-nft -A INPUT -j ACCEPT"); // where there is nothing, nothing is saved
+    std::fs::write(at("pod"), netns.sh("readlink /proc/self/ns/net")).unwrap();
+    std::fs::write(at("armed"), "").unwrap();
+    fixture.processes.add(&peer.sandbox.pod.uid, netns);
+    fixture.manifests.put_pod(&peer.sandbox.manifest());
+    fixture.eventually("its rules are on their way", |_| at("shut").exists());
+    new.kill();
+    fixture.manifests.remove_pod("istio-system", "ztunnel-new");
+    fixture.wait_logged("capture mode changed", "mode=node-level");
+    // Long enough for what must not happen: that it goes on without them.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    std::fs::remove_file(at("shut")).unwrap();
+    fixture.eventually("the restore has ended", |_| at("restored").exists());
+    fixture.wait_enrolled(&peer, true);
+    fixture.eventually("they are removed", |_| fixture.is_bare(&peer));
+    // Long enough for what must not happen: that they come back.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(fixture.is_bare(&peer), "{}\n{}", fixture.log(), dump_of(netns));
+}
+
+#[test]
+fn selectors_mean_capture_from_within_before_any_ztunnel_is_there() {
+    let selector = "- namespaceSelector: {matchLabels: {istio.io/dataplane-mode: ambient}}";
+    let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto"), ("AMBIENT_ENABLEMENT_SELECTOR", selector)]);
+    let peer = fixture.running_pod(MESH, "app");
+    fixture.eventually("its rules are there, and hold its traffic", |_| fixture.is_ruled(&peer));
+    let ztunnel = modern(&mut fixture, "ztunnel", "2026-06-01T00:00:00Z");
+    fixture.wait_served(&ztunnel, &peer);
+}

@@ -1,0 +1,146 @@
+//! In-pod capture: what others change is put back, and a namespace that is replaced is captured again.
+
+use std::time::{Duration, Instant};
+
+use kit::{Echo, InpodOptions};
+
+use crate::fixtures::ambient::{MESH, PLAIN, PORT, dump_of};
+use crate::fixtures::inpod::InPod;
+
+/// All pods are looked at within this time.
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn what_others_change_in_a_pod_is_put_back_within_a_minute() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let damages: [(&str, &str); 6] = [
+        ("a rule", "iptables-nft -t nat -D ISTIO_OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT"),
+        ("a jump", "ip6tables-nft -t nat -D OUTPUT -j ISTIO_OUTPUT"),
+        ("all rules", "nft flush ruleset"),
+        ("the policy rule", "ip rule del pref 32764"),
+        ("the route", "ip -6 route flush table 100"),
+        ("a rule before ours", "iptables-nft -t nat -I OUTPUT 1 -p tcp -j ACCEPT"),
+    ];
+    let peers: Vec<_> =
+        damages.iter().enumerate().map(|(at, _)| fixture.mesh_pod(&format!("pod-{at}"))).collect();
+    for peer in &peers {
+        fixture.wait_captured(peer);
+    }
+    let before: Vec<String> = peers.iter().map(|peer| dump_of(&peer.sandbox.netns)).collect();
+    for ((_, damage), peer) in damages.iter().zip(&peers) {
+        peer.sandbox.netns.sh(damage);
+    }
+    let began = Instant::now();
+    for (((what, _), peer), before) in damages.iter().zip(&peers).zip(&before) {
+        let is_back = || {
+            let now = dump_of(&peer.sandbox.netns);
+            // Somebody else's rule stays, behind ours.
+            let foreign = "-A OUTPUT -p tcp -j ACCEPT\n";
+            let first = now
+                .find("-A OUTPUT -j ISTIO_OUTPUT")
+                .zip(now.find(foreign))
+                .is_none_or(|(ours, theirs)| ours < theirs);
+            first && now.replace(foreign, "") == *before
+        };
+        while !is_back() {
+            assert!(began.elapsed() < MINUTE, "{what}\n{}\n{}", dump_of(&peer.sandbox.netns), fixture.log());
+            std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+        }
+    }
+    println!("all were put right within {:?}", began.elapsed());
+    let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
+    // It is counted when the rules have been seen again.
+    fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(repairs) == Some(6.0));
+}
+
+/// Of these the kernel counts no changes; one of them leaves the table as long as it was.
+#[test]
+fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
+    let mut fixture = InPod::new(&[("FORCE_IPTABLES_BINARY", "legacy")]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let peers: Vec<_> = (0..3).map(|at| fixture.mesh_pod(&format!("pod-{at}"))).collect();
+    for peer in &peers {
+        fixture.wait_captured(peer);
+    }
+    let before: Vec<String> = peers.iter().map(|peer| dump_of(&peer.sandbox.netns)).collect();
+    let chain = peers[0].sandbox.netns.sh("iptables-legacy -t nat -S ISTIO_OUTPUT");
+    let mark = chain.lines().position(|line| line.contains("0x111/0xfff -j ACCEPT")).unwrap();
+    let damages = [
+        format!("iptables-legacy -t nat -R ISTIO_OUTPUT {mark} -p tcp -m mark --mark 0x112/0xfff -j ACCEPT"),
+        "ip6tables-legacy -t nat -D OUTPUT -j ISTIO_OUTPUT".to_owned(),
+        "iptables-legacy -t mangle -F".to_owned(),
+    ];
+    for (damage, peer) in damages.iter().zip(&peers) {
+        peer.sandbox.netns.sh(damage);
+    }
+    let began = Instant::now();
+    for ((damage, peer), before) in damages.iter().zip(&peers).zip(&before) {
+        let is_back = || dump_of(&peer.sandbox.netns) == *before;
+        assert!(began.elapsed() > Duration::from_secs(1) || !is_back(), "nothing was changed: {damage}");
+        while !is_back() {
+            assert!(
+                began.elapsed() < MINUTE,
+                "{damage}\n{}\n{}",
+                dump_of(&peer.sandbox.netns),
+                fixture.log()
+            );
+            std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+        }
+    }
+    println!("all were put right within {:?}", began.elapsed());
+    let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
+    // It is counted when the rules have been seen again.
+    fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(repairs) == Some(3.0));
+}
+
+#[test]
+fn the_nodes_rules_and_set_are_put_back() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let peer = fixture.mesh_pod("app");
+    fixture.node.netns().sh("iptables-nft -t nat -F ISTIO_POSTRT");
+    fixture.node.netns().sh(&format!("ipset del istio-inpod-probes-v4 {}", peer.ip(false)));
+    let is_back = |fixture: &InPod| {
+        let rules = fixture.node.netns().sh("iptables-nft -t nat -S ISTIO_POSTRT");
+        rules.contains("SNAT") && fixture.is_probed(peer.ip(false))
+    };
+    let began = Instant::now();
+    while !is_back(&fixture) {
+        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    }
+}
+
+/// The sandbox of a living pod was made anew, and nobody said so.
+#[test]
+fn a_namespace_that_is_replaced_is_captured_again() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let first = fixture.running_pod(MESH, "app");
+    fixture.wait_served(&ztunnel, &first);
+    // Processes of the pod in namespaces that are not its own mislead nobody.
+    let other = fixture.running_pod(PLAIN, "other");
+    let _ = fixture.processes.add(&first.sandbox.pod.uid, &other.sandbox.netns);
+    // The same pod, as the API knows it, lives elsewhere from now on, with another address.
+    let sandbox = fixture.node.pod(kit::Pod::new(MESH, "elsewhere"), &[]);
+    let second = crate::fixtures::ambient::Peer::new(sandbox);
+    let uid = first.sandbox.pod.uid.clone();
+    fixture.manifests.put_pod(&first.sandbox.pod.manifest(&second.sandbox.ips()));
+    fixture.processes.remove(101);
+    let _ = fixture.processes.add(&uid, &second.sandbox.netns);
+    let began = Instant::now();
+    while !fixture.is_ruled(&second) {
+        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    }
+    println!("it was found within {:?}", began.elapsed());
+    fixture.wait_logged("pod has another network namespace; capturing it again", "pod=app");
+    fixture.eventually("ztunnel serves it there", |_| {
+        second.tcp((fixture.node.outside_ip(false), PORT).into()).is_ok()
+            && ztunnel.seen().iter().any(|one| one.src.ip() == second.ip(false))
+    });
+    assert!(fixture.is_bare(&other));
+    assert_eq!(ztunnel.protocol_error(), None);
+}

@@ -1,0 +1,50 @@
+//! In-pod capture: which way each packet takes.
+
+use std::net::SocketAddr;
+
+use kit::{Echo, InpodOptions, Proto, Via};
+
+use crate::fixtures::ambient::{PLAIN, PORT};
+use crate::fixtures::inpod::{InPod, RELAYED, relayed, wait_relayed};
+
+#[test]
+fn a_pod_is_in_the_mesh_from_its_first_packet_on() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let (one, two) = (fixture.mesh_pod("one"), fixture.mesh_pod("two"));
+    let plain = fixture.pod(PLAIN, "plain");
+    for v6 in [false, true] {
+        let outside = SocketAddr::new(fixture.node.outside_ip(v6), PORT);
+        // mesh -> outside
+        let seen = one.tcp(outside).unwrap();
+        assert_eq!(seen.peer.ip(), one.ip(v6));
+        wait_relayed(&ztunnel, one.ip(v6), outside);
+        // mesh -> mesh
+        let seen = one.tcp(two.at(v6)).unwrap();
+        assert_eq!(seen.peer.ip(), one.ip(v6));
+        assert!(RELAYED.contains(&seen.peer.port()));
+        // outside -> mesh
+        let seen = kit::connect(fixture.node.outside(), Proto::Tcp, two.at(v6)).unwrap();
+        assert_eq!(seen.peer.ip(), fixture.node.outside_ip(v6));
+        assert!(RELAYED.contains(&seen.peer.port()), "{seen:?}");
+        // plain -> mesh, mesh -> plain
+        assert!(RELAYED.contains(&plain.tcp(two.at(v6)).unwrap().peer.port()));
+        let _ = one.tcp(plain.at(v6)).unwrap();
+        wait_relayed(&ztunnel, one.ip(v6), plain.at(v6));
+        // plain -> outside is nobody's business
+        let _ = plain.tcp(outside).unwrap();
+        assert!(!relayed(&ztunnel, plain.ip(v6), outside));
+        // The pod's own addresses, and loopback.
+        let own = one.tcp(one.at(v6)).unwrap();
+        assert!(!RELAYED.contains(&own.peer.port()), "{own:?}");
+        assert!(!relayed(&ztunnel, one.ip(v6), one.at(v6)));
+        // The node's probes reach the pod itself.
+        let probe = kit::connect(fixture.node.netns(), Proto::Tcp, two.at(v6)).unwrap();
+        assert!(!RELAYED.contains(&probe.peer.port()), "{probe:?}");
+        let from = if v6 { "fd16:9254:7127:1337:ffff:ffff:ffff:ffff" } else { "169.254.7.127" };
+        assert_eq!(probe.peer.ip().to_string(), from);
+    }
+    assert!(ztunnel.seen().iter().all(|one| one.error.is_none() && one.via != Via::Dns));
+    assert_eq!(ztunnel.protocol_error(), None);
+}

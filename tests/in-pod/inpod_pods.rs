@@ -1,0 +1,142 @@
+//! In-pod capture: who comes into the mesh and leaves it, and what the agent says of it.
+
+use kit::{Echo, InpodOptions, WorkloadState};
+use serde_json::json;
+
+use crate::fixtures::ambient::{MESH, PLAIN, PORT};
+use crate::fixtures::inpod::{InPod, RELAYED};
+
+const AMBIENT: [(&str, &str); 1] = [("istio.io/dataplane-mode", "ambient")];
+
+#[test]
+fn a_running_pod_joins_and_leaves_with_its_namespaces_label() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let peer = fixture.running_pod(PLAIN, "app");
+    let sidecar = fixture.running_pod(PLAIN, "other");
+    let mut manifest = sidecar.sandbox.manifest();
+    manifest["metadata"]["annotations"]["sidecar.istio.io/status"] = "{}".into();
+    fixture.manifests.put_pod(&manifest);
+    assert!(fixture.is_bare(&peer));
+    for round in 1..=2 {
+        fixture.manifests.put_namespace(PLAIN, &AMBIENT);
+        fixture.wait_served(&ztunnel, &peer);
+        fixture.eventually("it is ruled and probed", |_| {
+            fixture.is_ruled(&peer) && fixture.is_probed(peer.ip(true))
+        });
+        let seen = peer.tcp((fixture.node.outside_ip(false), PORT).into()).unwrap();
+        assert_eq!(seen.peer.ip(), peer.ip(false));
+        assert!(ztunnel.seen().iter().any(|one| one.src.ip() == peer.ip(false)), "round {round}");
+        fixture.manifests.put_namespace(PLAIN, &[]);
+        let _ = ztunnel.wait_for_state(&peer.sandbox.pod.uid, WorkloadState::Gone);
+        fixture.eventually("nothing of it is left", |_| {
+            fixture.is_bare(&peer) && peer.sandbox.ips().iter().all(|ip| !fixture.is_probed(*ip))
+        });
+        let seen = kit::connect(fixture.node.outside(), kit::Proto::Tcp, peer.at(false)).unwrap();
+        assert!(!RELAYED.contains(&seen.peer.port()));
+    }
+    assert!(fixture.is_bare(&sidecar), "a pod with a sidecar is none of ours");
+    assert_eq!(ztunnel.protocol_error(), None);
+}
+
+#[test]
+fn a_pods_own_label_wins_and_terminated_pods_are_let_go() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let (joins, stays) = (fixture.running_pod(PLAIN, "joins"), fixture.running_pod(MESH, "stays"));
+    let labelled = |peer: &crate::fixtures::ambient::Peer, mode: &str| {
+        let mut manifest = peer.sandbox.manifest();
+        manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": mode});
+        manifest
+    };
+    fixture.manifests.put_pod(&labelled(&stays, "none"));
+    fixture.manifests.put_pod(&labelled(&joins, "ambient"));
+    fixture.wait_served(&ztunnel, &joins);
+    fixture
+        .eventually("the label none takes it out", |_| fixture.is_bare(&stays) && fixture.is_ruled(&joins));
+    let mut ended = labelled(&joins, "ambient");
+    ended["status"]["phase"] = "Succeeded".into();
+    fixture.manifests.put_pod(&ended);
+    let _ = ztunnel.wait_for_state(&joins.sandbox.pod.uid, WorkloadState::Gone);
+    fixture.eventually("its addresses are free", |_| !fixture.is_probed(joins.ip(false)));
+}
+
+#[test]
+fn selectors_choose_pods_in_place_of_labels() {
+    let selectors =
+        "- podSelector:\n    matchExpressions:\n    - {key: mesh, operator: In, values: [yes, sure]}\n";
+    let mut fixture =
+        InPod::new(&[("AMBIENT_ENABLEMENT_SELECTOR", selectors), ("EXCLUDE_NAMESPACES", " kube-system , ")]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let chosen = fixture.running_pod(PLAIN, "chosen");
+    let labelled = fixture.running_pod(MESH, "labelled");
+    let mut manifest = chosen.sandbox.manifest();
+    manifest["metadata"]["labels"] = json!({"mesh": "sure"});
+    fixture.manifests.put_pod(&manifest);
+    fixture.wait_served(&ztunnel, &chosen);
+    assert!(fixture.is_bare(&labelled));
+    assert_eq!(ztunnel.workload(&labelled.sandbox.pod.uid), None);
+}
+
+#[test]
+fn an_add_ends_when_ztunnel_serves_the_pod_and_fails_with_the_reason() {
+    let mut fixture = InPod::new(&[]);
+    // No ztunnel at all.
+    let pod = kit::Pod::new(MESH, "early");
+    let error = fixture.add(pod, &fixture.node.conflist(&[fixture.plugin()])).unwrap_err().to_string();
+    assert!(error.contains("no ztunnel is connected"), "{error}");
+    assert!(error.contains("\"code\": 11") || error.contains("\"code\":11"), "{error}");
+    // One that refuses.
+    let refused = kit::Pod::new(MESH, "refused");
+    let mut ztunnel = fixture
+        .ztunnel("ztunnel-a", InpodOptions { refuse: vec![refused.uid.clone()], ..InpodOptions::default() });
+    let error = fixture.add(refused, &fixture.node.conflist(&[fixture.plugin()])).unwrap_err().to_string();
+    assert!(error.contains("ztunnel refused it"), "{error}");
+    // Another pod is not disturbed.
+    let fine = fixture.mesh_pod("fine");
+    assert_eq!(ztunnel.workload(&fine.sandbox.pod.uid).unwrap().state, WorkloadState::Up);
+    // A running pod that is refused is tried again, and others with it.
+    let running = fixture.running_pod(PLAIN, "running");
+    ztunnel.refuse(&running.sandbox.pod.uid);
+    fixture.manifests.put_namespace(PLAIN, &AMBIENT);
+    let _ = ztunnel.wait_for_state(&running.sandbox.pod.uid, WorkloadState::Refused);
+    let _ = fixture.mesh_pod("another");
+    ztunnel.accept(&running.sandbox.pod.uid);
+    fixture.wait_served(&ztunnel, &running);
+    assert_eq!(ztunnel.protocol_error(), None);
+}
+
+#[test]
+fn del_releases_and_the_namespace_ends() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let mut peer = fixture.mesh_pod("app");
+    let (uid, ips) = (peer.sandbox.pod.uid.clone(), peer.sandbox.ips());
+    let _ = peer.sandbox.delete().unwrap();
+    fixture.manifests.remove_pod(MESH, "app");
+    let _ = ztunnel.wait_for_state(&uid, WorkloadState::Gone);
+    fixture.eventually("its addresses are free", |_| ips.iter().all(|ip| !fixture.is_probed(*ip)));
+    let daemon = fixture.daemon().pid();
+    fixture.eventually("its namespace is not held open", |_| {
+        let open = std::fs::read_dir(format!("/proc/{daemon}/fd")).unwrap();
+        let links = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        let netns = links.filter(|link| link.to_string_lossy().starts_with("net:["));
+        netns.collect::<std::collections::BTreeSet<_>>().len() == 1 // the node's own
+    });
+}
+
+/// A ztunnel that never answers: the ADD ends in time, and the connection with it.
+#[test]
+fn a_ztunnel_that_does_not_answer_keeps_nobody_waiting_for_ever() {
+    let mut fixture = InPod::new(&[]);
+    let options = InpodOptions { mute: true, ..InpodOptions::default() };
+    let _mute = kit::InpodZtunnel::start(&fixture.node, "ztunnel-a", &fixture.socket(), options);
+    fixture.wait_logged("ztunnel connected", "");
+    let began = std::time::Instant::now();
+    let error =
+        fixture.add(kit::Pod::new(MESH, "app"), &fixture.node.conflist(&[fixture.plugin()])).unwrap_err();
+    assert_eq!(error.code(), Some(11), "{error}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(fixture.daemon().is_ready());
+}

@@ -1,0 +1,212 @@
+//! The agent is killed right after an ADD: the API shows no address of the pod yet, and no process of it exists. Only the
+//! plugin's record tells the next agent where the pod is.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kit::{Echo, InpodOptions, InpodZtunnel, Live, LiveConnections, Pod, Proto, UplinkWatch, WorkloadState};
+use serde_json::{Value, json};
+
+use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, starting};
+use crate::fixtures::inpod::{InPod, wait_relayed};
+
+/// Spoils a record.
+type Change<'a> = &'a dyn Fn(&mut Value);
+
+/// A node with one pod that runs, and one that starts.
+struct Fixture {
+    base: InPod,
+    ztunnel: InpodZtunnel,
+    one: Peer,
+    late: Peer,
+    snapshots: usize,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let mut base = InPod::new(&[]);
+        let ztunnel = base.ztunnel("ztunnel-a", InpodOptions::default());
+        let one = base.mesh_pod("one");
+        let late = base.starting(Pod::new(MESH, "late"));
+        Self { base, ztunnel, one, late, snapshots: 1 }
+    }
+
+    fn state(&self) -> Option<WorkloadState> {
+        self.ztunnel.workload(&self.late.sandbox.pod.uid).map(|workload| workload.state)
+    }
+
+    /// Kills the agent, does something, starts another one, and waits for its snapshot.
+    fn restart(&mut self, meanwhile: impl FnOnce(&Fixture)) {
+        drop(self.base.daemon.take());
+        meanwhile(self);
+        self.base.start();
+        self.snapshots += 1;
+        self.ztunnel.wait_for_snapshots(self.snapshots);
+    }
+
+    /// The one record there is of the pod that starts.
+    fn record(&self) -> PathBuf {
+        let directory = self.base.node.run_dir().join("pods");
+        let files = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+        let uid = json!(self.late.sandbox.pod.uid);
+        let of_late = |file: &PathBuf| read(file)["uid"] == uid;
+        let [file] = files.filter(of_late).collect::<Vec<_>>().try_into().unwrap();
+        file
+    }
+
+    /// Both ways, by a ztunnel that has seen nothing of that before.
+    fn assert_captured(&mut self) {
+        assert!(self.base.is_ruled(&self.late) && self.base.is_probed(self.late.ip(false)));
+        self.ztunnel.forget();
+        for v6 in [false, true] {
+            let outside = self.base.node.outside_ip(v6);
+            let _ = self.late.tcp(SocketAddr::new(outside, PORT)).unwrap();
+            wait_relayed(&self.ztunnel, self.late.ip(v6), SocketAddr::new(outside, PORT));
+            let _ = kit::connect(self.base.node.outside(), Proto::Tcp, self.late.at(v6)).unwrap();
+            wait_relayed(&self.ztunnel, outside, self.late.at(v6));
+        }
+    }
+}
+
+fn read(file: &PathBuf) -> Value {
+    serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
+}
+
+#[test]
+fn of_ambient_mode_only_pods_of_the_mesh_leave_a_record() {
+    let fixture = Fixture::new();
+    let plain = fixture.base.starting(Pod::new(PLAIN, "plain"));
+    let files = || fs::read_dir(fixture.base.node.run_dir().join("pods")).unwrap().count();
+    assert_eq!(files(), 2, "nothing of {}", plain.sandbox.pod.name);
+    let record = read(&fixture.record());
+    let netns = fs::metadata(record["netns"].as_str().unwrap()).unwrap();
+    assert_eq!(record["netnsFile"], json!({"dev": netns.dev(), "ino": netns.ino()}));
+    assert_eq!(record["ips"], json!(fixture.late.sandbox.ips()));
+}
+
+#[test]
+fn a_pod_that_has_just_been_added_is_in_the_next_agents_snapshot() {
+    let mut fixture = Fixture::new();
+    let node = Arc::clone(&fixture.base.node);
+    let _outside = Echo::tcp(node.outside(), PORT);
+    let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
+    let mut crowd = LiveConnections::start(&fixture.late.sandbox.netns, live);
+    for v6 in [false, true] {
+        let _ = crowd.open(fixture.one.at(v6), 2);
+        let _ = crowd.open(SocketAddr::new(node.outside_ip(v6), PORT), 2);
+    }
+    let watch = UplinkWatch::start(&node, &fixture.late.sandbox.ips());
+    for _ in 0..3 {
+        fixture.restart(|_| {});
+        assert_eq!(
+            fixture.state(),
+            Some(WorkloadState::Up),
+            "{:?}\n{}",
+            fixture.ztunnel.messages(),
+            fixture.base.log()
+        );
+        fixture.assert_captured();
+        crowd.wait_round();
+    }
+    // As soon as the API knows its address, and it has a process, it is a pod like any other.
+    fixture.base.processes.add(&fixture.late.sandbox.pod.uid, &fixture.late.sandbox.netns);
+    fixture.base.manifests.put_pod(&fixture.late.sandbox.manifest());
+    fixture.base.wait_captured(&fixture.late);
+    crowd.wait_round();
+    crowd.finish().assert_unbroken();
+    assert_eq!(watch.total().direct, 0, "{:?}", watch.total());
+    assert_eq!(fixture.ztunnel.protocol_error(), None, "{:?}", fixture.ztunnel.messages());
+}
+
+#[test]
+fn the_del_of_such_a_pod_is_the_end_of_it() {
+    let mut fixture = Fixture::new();
+    fixture.restart(|_| {});
+    assert_eq!(fixture.state(), Some(WorkloadState::Up), "{:?}", fixture.ztunnel.messages());
+    let file = fixture.record();
+    let _ = fixture.late.sandbox.delete().unwrap();
+    let _ = fixture.ztunnel.wait_for_state(&fixture.late.sandbox.pod.uid, WorkloadState::Gone);
+    fixture.base.eventually("nothing of it is exempt", |_| !fixture.base.is_probed(fixture.late.ip(false)));
+    assert!(!file.exists());
+    // Its object stays for a while, and tells of no address.
+    fixture.restart(|_| {});
+    assert_eq!(fixture.state(), Some(WorkloadState::Gone), "{:?}", fixture.ztunnel.messages());
+}
+
+/// The agent is killed when it has answered; the next one looks before the plugin has written its record.
+#[test]
+fn a_record_that_comes_after_the_snapshot_counts_too() {
+    let mut fixture = Fixture::new();
+    let node = Arc::clone(&fixture.base.node);
+    let _outside = Echo::tcp(node.outside(), PORT);
+    let (file, hidden) = (fixture.record(), fixture.base.node.run_dir().join("hidden"));
+    fixture.restart(|_| fs::rename(&file, &hidden).unwrap());
+    assert_eq!(fixture.state(), Some(WorkloadState::Gone), "{:?}", fixture.ztunnel.messages());
+    assert!(fixture.base.is_ruled(&fixture.late), "its rules hold its traffic");
+    fs::rename(&hidden, &file).unwrap();
+    let _ = fixture.ztunnel.wait_for_workload(&fixture.late.sandbox.pod.uid);
+    fixture.assert_captured();
+}
+
+#[test]
+fn a_record_that_does_not_fit_is_not_believed() {
+    let mut fixture = Fixture::new();
+    let file = fixture.record();
+    let right = read(&file);
+    let other = fixture.one.sandbox.netns.name().to_owned();
+    let wrongs: [(&str, Change<'_>); 7] = [
+        ("another namespace was there", &|record| record["netnsFile"]["ino"] = json!(1)),
+        ("none is known to have been there", &|record| record["netnsFile"] = Value::Null),
+        ("nothing is there", &|record| record["netns"] = json!("/var/run/netns/nobody")),
+        ("another one is there", &|record| record["netns"] = json!(format!("/var/run/netns/{other}"))),
+        ("it has another address", &|record| record["ips"] = json!(["10.9.9.9"])),
+        ("another pod of the name", &|record| {
+            record["uid"] = json!("gone");
+            record["pod"]["metadata"]["uid"] = json!("gone");
+        }),
+        ("the ADD failed", &|record| record["error"] = json!("no")),
+    ];
+    for (what, change) in wrongs {
+        let mut wrong = right.clone();
+        change(&mut wrong);
+        assert_ne!(wrong, right, "{what}");
+        fixture.restart(|_| fs::write(&file, wrong.to_string()).unwrap());
+        assert_eq!(fixture.state(), Some(WorkloadState::Gone), "{what}: {:?}", fixture.ztunnel.messages());
+    }
+    fixture.restart(|_| fs::write(&file, &right.to_string().as_bytes()[..40]).unwrap());
+    assert_eq!(fixture.state(), Some(WorkloadState::Gone), "half of a record");
+    fixture.restart(|_| fs::write(&file, right.to_string()).unwrap());
+    assert_eq!(fixture.state(), Some(WorkloadState::Up), "{:?}", fixture.ztunnel.messages());
+}
+
+#[test]
+fn a_record_overrules_neither_facts_nor_other_pods() {
+    let mut fixture = Fixture::new();
+    let (late, file) = (fixture.late.sandbox.pod.clone(), fixture.record());
+    // It left the mesh while nobody was here: its rules are taken away, as no process of it will tell where it is.
+    fixture.restart(|fixture| {
+        let mut manifest = starting(&late);
+        manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
+        fixture.base.manifests.put_pod(&manifest);
+    });
+    fixture.base.eventually("it has no rules", |_| fixture.base.is_bare(&fixture.late));
+    assert_eq!(fixture.state(), Some(WorkloadState::Gone), "{:?}", fixture.ztunnel.messages());
+    // It is gone, and nobody has removed its record.
+    fixture.restart(|fixture| fixture.base.manifests.remove_pod(MESH, &late.name));
+    assert!(file.exists() && fixture.state() == Some(WorkloadState::Gone));
+    // Its address is another's, as the API has it.
+    let heir = Pod::new(MESH, "heir");
+    fixture.restart(|fixture| {
+        fixture.base.manifests.put_pod(&heir.manifest(&fixture.late.sandbox.ips()));
+        fixture.base.manifests.put_pod(&starting(&late));
+        let ip = fixture.late.ip(false).to_string();
+        let forget = ["ipset", "del", "-exist", "istio-inpod-probes-v4", &ip].join(" ");
+        fixture.base.node.netns().sh(&forget);
+    });
+    fixture.base.wait_served(&fixture.ztunnel, &fixture.late);
+    assert_eq!(fixture.base.owner(fixture.late.ip(false)).as_deref(), Some(heir.uid.as_str()));
+}

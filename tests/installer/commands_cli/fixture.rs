@@ -1,0 +1,164 @@
+//! An agent that is played by the test, and what it tells.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::net::{UnixListener, UnixStream},
+    path::PathBuf,
+    process::Command,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+};
+
+use kit::binary;
+use report::{
+    CaptureState, Comparison, EffectiveSetting, FirewallRule, InstalledFile, KernelView, NodeState, PodState,
+    RedirectionMode, SCHEMA, StateReason, StateReport, SysctlState,
+};
+use serde_json::Value;
+
+/// The directory that the agent shares, and an agent in it once there is one.
+pub(super) struct Fixture {
+    pub(super) directory: PathBuf,
+    document: Arc<Mutex<StateReport>>,
+}
+
+impl Fixture {
+    /// Nobody serves.
+    pub(super) fn without_agent() -> Fixture {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("commands-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir_all(&directory).unwrap();
+        Fixture { directory, document: Arc::new(Mutex::new(document())) }
+    }
+
+    /// An agent that serves this document.
+    pub(super) fn new(document: StateReport) -> Fixture {
+        let fixture = Fixture::without_agent();
+        fixture.set(document);
+        let listener = UnixListener::bind(fixture.directory.join("debug.sock")).unwrap();
+        let document = Arc::clone(&fixture.document);
+        thread::spawn(move || listener.incoming().for_each(|stream| answer(stream.unwrap(), &document)));
+        fixture
+    }
+
+    pub(super) fn set(&self, document: StateReport) {
+        *self.document.lock().unwrap() = document;
+    }
+
+    pub(super) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(binary("install-cni"));
+        command.args(arguments).env_clear().env("CNI_AGENT_RUN_DIR", &self.directory);
+        command.current_dir(&self.directory);
+        command
+    }
+
+    /// Status, standard output and standard error.
+    pub(super) fn call(&self, arguments: &[&str]) -> (i32, String, String) {
+        let output = self.command(arguments).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    }
+
+    /// What it prints when it ends with this status and complains of nothing.
+    pub(super) fn said(&self, status: i32, arguments: &[&str]) -> String {
+        let (ended, said, complaint) = self.call(arguments);
+        assert_eq!((ended, complaint.as_str()), (status, ""), "{arguments:?}: {said}");
+        said
+    }
+
+    pub(super) fn json(&self, status: i32, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.said(status, &[arguments, &["-o", "json"]].concat())).unwrap()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.directory));
+    }
+}
+
+/// Answers one request; who hangs up early is left alone.
+fn answer(mut stream: UnixStream, document: &Mutex<StateReport>) {
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line).unwrap();
+    let body = serde_json::to_string(&*document.lock().unwrap()).unwrap();
+    let (status, body) = match line.split(' ').nth(1) {
+        Some("/debug/state") => ("200 OK", body),
+        _ => ("404 Not Found", "no such path".to_owned()),
+    };
+    let head = format!("HTTP/1.0 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+    drop(stream.write_all(format!("{head}{body}").as_bytes()));
+}
+
+pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodState {
+    let outside = capture == CaptureState::Outside;
+    let (code, words) = match outside {
+        true => ("opted-out", "its annotation ambient.istio.io/redirection is disabled"),
+        false => ("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
+    };
+    PodState {
+        namespace: namespace.into(),
+        name: name.into(),
+        uid: format!("uid-{name}").into(),
+        ips: vec!["10.0.0.7".parse().unwrap()],
+        phase: "Running".into(),
+        capture,
+        way: (!outside).then_some(RedirectionMode::Sidecar),
+        reason: StateReason { code: code.into(), words: words.into() },
+        since: Some("2026-11-21T01:00:00.5Z".into()),
+        annotation: None,
+        kernel: KernelView { looked: Some("2026-11-21T03:00:00Z".into()), ..KernelView::default() },
+        ztunnel: None,
+        doubt: None,
+        trouble: None,
+        privilege: None,
+    }
+}
+
+/// A node on which all is well.
+pub(super) fn document() -> StateReport {
+    let mut node = NodeState { name: "node-1".into(), ambient: true, synced: true, ..NodeState::default() };
+    node.started = Some("2026-11-21T00:00:00Z".into());
+    let pods = vec![pod("shop", "cart", CaptureState::Captured), pod("shop", "web", CaptureState::Outside)];
+    StateReport { schema: SCHEMA.into(), version: "0.1.0".into(), node, pods, ..StateReport::default() }
+}
+
+pub(super) fn bypassing() -> StateReport {
+    let mut document = document();
+    let mut pod = pod("store", "web", CaptureState::Bypassing);
+    pod.kernel.differences = vec!["the rules of IPv4 are missing".into()];
+    document.pods.push(pod);
+    document
+}
+
+/// A document with something in each part, and a credential where none should be.
+pub(super) fn full() -> StateReport {
+    let mut document = bypassing();
+    let place = || "node".to_owned();
+    let rule = FirewallRule {
+        place: place(),
+        family: 4,
+        table: "nat".into(),
+        chain: "X".into(),
+        rule: "-j RETURN".into(),
+    };
+    document.network.firewall = Comparison::of(Vec::new(), vec![rule]);
+    let before = Some("0".into());
+    let sysctl =
+        SysctlState { place: place(), name: "net/ipv4/ip_forward".into(), value: "1".into(), before };
+    document.network.sysctls = Comparison::of(Vec::new(), vec![sysctl]);
+    let detail = "as it should be".into();
+    document.installation =
+        vec![InstalledFile { kind: "entry".into(), path: "/net.d/10.conflist".into(), ok: true, detail }];
+    let (name, value) = ("cni-network-config".into(), r#"{"token": "hunter2secret"}"#.into());
+    document.config = vec![EffectiveSetting { name, value, origin: "flag".into() }];
+    let inside =
+        PodState { way: Some(RedirectionMode::InPod), ..pod("shop", "inside", CaptureState::Captured) };
+    document.pods.push(inside);
+    document
+}

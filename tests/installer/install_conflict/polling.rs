@@ -1,0 +1,52 @@
+//! No inotify to be had: other programs of the node have used it up.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::install_heal::fixture::{Files, HealFixture, primary_of, replace};
+
+const PROMISE: Duration = Duration::from_secs(1);
+/// What comes sooner after a repair may be taken for a rival's answer to it.
+const PAUSE: Duration = Duration::from_millis(300);
+const ROUNDS: usize = 5;
+
+type Damage = (&'static str, fn(&Files));
+
+const DAMAGES: [Damage; 4] = [
+    ("plugin removed", |files| fs::remove_file(files.plugin()).unwrap()),
+    ("kubeconfig changed", |files| fs::write(files.kubeconfig(), "changed").unwrap()),
+    ("entry removed", |files| fs::write(files.holder(), files.network(&[])).unwrap()),
+    ("network replaced", |files| replace(&files.holder(), &files.network(&[]))),
+];
+
+#[test]
+fn without_inotify_instances_damage_is_found_by_polling() {
+    heals_under("max_inotify_instances");
+}
+
+#[test]
+fn without_inotify_watches_damage_is_found_by_polling() {
+    heals_under("max_inotify_watches");
+}
+
+/// The limit is that of the daemon's own user namespace, so that nobody else is disturbed and nothing is to be restored.
+fn heals_under(limit: &str) {
+    let fixture = HealFixture::with(primary_of, |container| container.with_user_limit(limit, 0));
+    let polled = fixture.daemon.metric("istio_cni_polled_directories");
+    assert!(polled.is_some_and(|polled| polled > 0.0), "{polled:?}\n{}", fixture.daemon.log());
+    let mut worst = Duration::ZERO;
+    for (name, act) in [DAMAGES; ROUNDS].concat() {
+        thread::sleep(PAUSE);
+        act(&fixture.files);
+        let took = fixture.healed(Instant::now());
+        assert!(took <= PROMISE, "{name}: {took:?}\n{}", fixture.daemon.log());
+        worst = worst.max(took);
+    }
+    println!("{limit}=0: {polled:?} directories polled, healed after at most {worst:?}");
+    let (start, before) = (Instant::now(), fixture.daemon.cpu_time());
+    thread::sleep(Duration::from_secs(5)); // this is what is measured
+    let (took, used) = (start.elapsed(), fixture.daemon.cpu_time().saturating_sub(before));
+    println!("{limit}=0: idle: {used:?} of CPU time in {took:?}");
+    assert!(used < took / 100, "polling is no busy loop: {used:?} in {took:?}");
+}

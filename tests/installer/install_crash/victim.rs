@@ -1,0 +1,53 @@
+//! Starting daemons for a short life, and what threads that look on have in common.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::{Container, Daemon};
+use serde_json::Value;
+
+use crate::install_heal::fixture::{entries_of, is_network, names};
+
+/// Starts a daemon, and returns when its own program runs: what sets the container up before that is not under test.
+pub(crate) fn started(container: &Container) -> Daemon {
+    let daemon = container.start();
+    let (comm, deadline) = (format!("/proc/{}/comm", daemon.pid()), Instant::now() + Duration::from_secs(20));
+    while fs::read_to_string(&comm).unwrap() != "install-cni\n" {
+        assert!(Instant::now() < deadline, "it does not start:\n{}", daemon.log());
+        thread::sleep(Duration::from_micros(200)); // between two looks at another process
+    }
+    daemon
+}
+
+/// Temporaries in a directory.
+pub(crate) fn temporaries(directory: &Path) -> Vec<String> {
+    names(directory).into_iter().filter(|name| name.contains(".tmp.")).collect()
+}
+
+/// Reads every network as a runtime does. One that goes meanwhile is none.
+pub(crate) fn assert_complete(directory: &Path) {
+    for name in names(directory).into_iter().filter(|name| is_network(name)) {
+        let Ok(content) = fs::read(directory.join(&name)) else { continue };
+        let network: Value = serde_json::from_slice(&content)
+            .unwrap_or_else(|error| panic!("{name}: {error}: {}", String::from_utf8_lossy(&content)));
+        assert!(entries_of(&network) <= 1, "{name}: {network:#}");
+    }
+}
+
+/// The plugin as a runtime would first call it.
+pub(crate) fn assert_runs(plugin: &Path) {
+    let output = std::process::Command::new(plugin).env("CNI_COMMAND", "VERSION").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Tells threads that look on to end, also when the one that knows panics.
+pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

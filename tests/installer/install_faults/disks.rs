@@ -1,0 +1,207 @@
+//! Directories that are full, read-only, missing, or gone.
+
+use std::fs;
+
+use kit::{Daemon, binary};
+
+use super::fault::{CONF, COPY, CREDENTIAL, Fault, Lack, SmallDisk, each, heals, make_writable, stays_quiet};
+use crate::fixtures::install::{FILE, InstallFixture, KUBECONFIG, NETWORK, PLUGIN, files};
+
+const BIN: &str = "/host/opt/cni/bin";
+const NET_D: &str = "/host/etc/cni/net.d";
+/// As seen from outside the container.
+const SECONDARY: &str = "host/secondary-bin-dir";
+const FULL_BIN: Fault =
+    Fault { result: COPY, says: &["/host/opt/cni/bin/istio-cni", "No space left on device"] };
+
+/// A plugin that does not fit where there is no room.
+fn large_plugin() -> String {
+    format!("{PLUGIN}#{}\n", "x".repeat(64 * 1024))
+}
+
+#[test]
+fn a_full_plugin_directory_is_told_and_used_when_there_is_room() {
+    each([Lack::Bytes, Lack::Inodes], |lack| {
+        let fixture = InstallFixture::new(&[]);
+        fixture.set_image_plugin(&large_plugin(), 0o755);
+        let bin = fixture.container.bin_dir();
+        let disk = SmallDisk::mount(&bin, lack);
+        fs::write(bin.join("bridge"), "another's").unwrap();
+        disk.fill();
+        let before = files(&bin);
+        FULL_BIN.shows_and_heals(&mut fixture.container.start(), || {
+            assert_eq!(fixture.read(FILE), NETWORK, "no entry without a plugin");
+            assert!(files(&bin) == before, "nothing is lost or left: {:?}", files(&bin).keys());
+            disk.free();
+        });
+        assert_eq!(fs::read_to_string(bin.join("istio-cni")).unwrap(), large_plugin());
+    });
+}
+
+#[test]
+fn an_upgrade_on_a_full_disk_leaves_the_old_plugin_at_work() {
+    let fixture = InstallFixture::new(&[]);
+    let bin = fixture.container.bin_dir();
+    let disk = SmallDisk::mount(&bin, Lack::Bytes);
+    fixture.start_ready().kill();
+    fixture.set_image_plugin(&large_plugin(), 0o755);
+    disk.fill();
+    let installed = (fixture.files(), files(&bin));
+    FULL_BIN.shows_and_heals(&mut fixture.container.start(), || {
+        assert!((fixture.files(), files(&bin)) == installed, "{:?}", files(&bin).keys());
+        disk.free();
+    });
+    assert_eq!(fs::read_to_string(bin.join("istio-cni")).unwrap(), large_plugin());
+}
+
+#[test]
+fn a_full_network_directory_is_told_and_used_when_there_is_room() {
+    each([Lack::Bytes, Lack::Inodes], |lack| {
+        let fixture = InstallFixture::bare(&[]);
+        let disk = SmallDisk::mount(&fixture.container.net_d(), lack);
+        fixture.write(FILE, NETWORK);
+        disk.fill();
+        let before = fixture.files();
+        let says = &["/host/etc/cni/net.d/ZZZ-istio-cni-kubeconfig", "No space left on device"];
+        Fault { result: CREDENTIAL, says }.shows_and_heals(&mut fixture.container.start(), || {
+            assert!(fixture.files() == before, "{lack:?}: {:?}", fixture.files().keys());
+            disk.free();
+        });
+        assert_eq!(fixture.types(FILE), ["bridge", "istio-cni"], "{lack:?}");
+    });
+}
+
+#[test]
+fn a_disk_that_fills_up_between_kubeconfig_and_entry_keeps_the_network_as_it_was() {
+    let network = NETWORK.replace("1500", &format!("1500, \"note\": \"{}\"", "x".repeat(64 * 1024)));
+    let fixture = InstallFixture::bare(&[]);
+    let disk = SmallDisk::mount(&fixture.container.net_d(), Lack::Bytes);
+    fixture.write(FILE, &network);
+    fixture.write("reserve", &"x".repeat(8 * 1024)); // enough for a kubeconfig
+    disk.fill();
+    fs::remove_file(fixture.path("reserve")).unwrap();
+    let says = &["/host/etc/cni/net.d/10-kit.conflist", "No space left on device"];
+    Fault { result: CONF, says }.shows_and_heals(&mut fixture.container.start(), || {
+        assert_eq!(fixture.read(FILE), network);
+        let names: Vec<_> = fixture.files().into_keys().filter(|name| !name.starts_with("ballast")).collect();
+        assert_eq!(names, [FILE, KUBECONFIG], "no part of a file is left");
+        disk.free();
+    });
+    assert_eq!(fixture.types(FILE), ["bridge", "istio-cni"]);
+}
+
+/// Both are shown, so that nobody has to guess which of them was expected to work.
+#[test]
+fn without_any_writable_plugin_directory_there_is_an_error_and_no_entry() {
+    let fixture = InstallFixture::new(&[]);
+    let mut daemon = fixture.container.start_with(&[], &[BIN]);
+    let pid = daemon.pid();
+    let says = &[BIN, "Read-only file system", "/host/secondary-bin-dir", "No such file or directory"];
+    Fault { result: COPY, says }.shows_and_heals(&mut daemon, || {
+        assert_eq!(fixture.read(FILE), NETWORK, "no entry without a plugin");
+        make_writable(&fixture, pid, BIN);
+    });
+    assert_eq!(fixture.types(FILE), ["bridge", "istio-cni"]);
+}
+
+#[test]
+fn a_read_only_network_directory_is_told_and_used_when_it_is_writable() {
+    let fixture = InstallFixture::new(&[]);
+    let before = fixture.files();
+    let mut daemon = fixture.container.start_with(&[], &[NET_D]);
+    let pid = daemon.pid();
+    let says = &["/host/etc/cni/net.d/ZZZ-istio-cni-kubeconfig", "Read-only file system"];
+    Fault { result: CREDENTIAL, says }.shows_and_heals(&mut daemon, || {
+        assert_eq!(fixture.files(), before);
+        make_writable(&fixture, pid, NET_D);
+    });
+    assert_eq!(fixture.types(FILE), ["bridge", "istio-cni"]);
+}
+
+#[test]
+fn the_secondary_plugin_directory_is_served_too_when_it_is_there() {
+    let fixture = InstallFixture::new(&[]);
+    let secondary = fixture.container.root().join(SECONDARY);
+    fs::create_dir(&secondary).unwrap();
+    let daemon = fixture.start_ready();
+    for directory in [fixture.container.bin_dir(), secondary.clone()] {
+        assert_eq!(fs::read_to_string(directory.join("istio-cni")).unwrap(), PLUGIN);
+    }
+    fs::remove_file(secondary.join("istio-cni")).unwrap();
+    let mut daemon = daemon;
+    daemon.wait_for("it is put back", |_| secondary.join("istio-cni").exists());
+    drop(daemon);
+    let fixture = fixture.again(&[("CLEANUP_ON_EXIT", "always")]);
+    let (status, log) = fixture.start_ready().terminate();
+    assert!(status.success() && files(&secondary).is_empty(), "{log}");
+}
+
+#[test]
+fn one_plugin_directory_is_enough_and_the_other_is_told_once() {
+    let fixture = InstallFixture::new(&[]);
+    let secondary = fixture.container.root().join(SECONDARY);
+    fs::create_dir(&secondary).unwrap();
+    let mut daemon = fixture.container.start_with(&[], &[BIN]);
+    daemon.wait_until_ready();
+    assert_eq!(fs::read_to_string(secondary.join("istio-cni")).unwrap(), PLUGIN);
+    stays_quiet(&daemon);
+    let log = daemon.log();
+    assert_eq!(daemon.logged("directory skipped", ""), 1, "{log}");
+    assert!(log.contains("cannot put files in /host/opt/cni/bin: Read-only file system"), "{log}");
+    let pid = daemon.pid();
+    make_writable(&fixture, pid, BIN);
+    fs::write(secondary.join("another"), "").unwrap(); // a remount makes no event, this does
+    daemon.wait_for("it is installed there, too", |_| fixture.container.bin_dir().join("istio-cni").exists());
+}
+
+/// As when a wrong path is mounted: the container's directory is not there at all.
+#[test]
+fn a_missing_plugin_directory_is_told_and_used_when_it_is_there() {
+    let fixture = InstallFixture::new(&[]);
+    let (fixture, mut daemon) = started_by(fixture, "umount /host/opt/cni/bin\nrmdir /host/opt/cni/bin");
+    let says = &[BIN, "No such file or directory"];
+    let bin = fixture.container.root().join(BIN.trim_start_matches('/'));
+    Fault { result: COPY, says }.shows_and_heals(&mut daemon, || fs::create_dir(&bin).unwrap());
+    assert_eq!(fs::read_to_string(bin.join("istio-cni")).unwrap(), PLUGIN);
+    assert_eq!(fixture.types(FILE), ["bridge", "istio-cni"]);
+}
+
+#[test]
+fn a_plugin_directory_that_is_removed_under_the_container_is_told() {
+    let fixture = InstallFixture::new(&[]);
+    let mut daemon = fixture.start_ready();
+    fs::remove_dir_all(fixture.container.bin_dir()).unwrap();
+    let says = &["/host/opt/cni/bin/istio-cni", "No such file or directory"];
+    Fault { result: COPY, says }.shows(&mut daemon);
+}
+
+#[test]
+fn a_missing_network_directory_is_told_and_used_when_it_is_there() {
+    let fixture = InstallFixture::bare(&[("MOUNTED_CNI_NET_DIR", "/host/etc/cni/other")]);
+    let directory = fixture.container.root().join("host/etc/cni/other");
+    let says = &["/host/etc/cni/other", "No such file or directory"];
+    let mut daemon = fixture.container.start();
+    Fault { result: CREDENTIAL, says }.shows_and_heals(&mut daemon, || {
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join(FILE), NETWORK).unwrap();
+    });
+    assert!(fs::read_to_string(directory.join(FILE)).unwrap().contains("istio-cni"));
+}
+
+/// Starts the daemon after a script in its mount namespace.
+fn started_by(fixture: InstallFixture, script: &str) -> (InstallFixture, Daemon) {
+    let InstallFixture { container, node } = fixture;
+    kit::copy_program(&binary("install-cni"), &container.root().join("real"));
+    let program = node.dir().join("wrapper");
+    kit::write_script(&program, &format!("#!/bin/sh\nset -e\n{script}\nexec /real \"$@\"\n"));
+    let fixture = InstallFixture { container: container.with_program(&program), node };
+    let daemon = fixture.container.start();
+    (fixture, daemon)
+}
+
+#[test]
+fn a_read_only_root_is_all_the_daemon_needs() {
+    let fixture = InstallFixture::new(&[]);
+    let (_stage, mut daemon) = started_by(fixture, "mount -o remount,bind,ro /");
+    heals(&mut daemon);
+}

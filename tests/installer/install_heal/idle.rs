@@ -1,0 +1,31 @@
+//! Waiting costs nothing.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::damage::{entry_removed, plugin_removed};
+use super::fixture::HealFixture;
+
+/// Two of the daemon's regular looks at everything, at least.
+const QUIET: Duration = Duration::from_secs(25);
+/// Of one core: 0.1 %.
+const SHARE: u32 = 1000;
+
+#[test]
+fn nothing_turns_when_nothing_happens() {
+    let fixture = HealFixture::new();
+    plugin_removed(&fixture.files, 0);
+    fixture.healed(Instant::now());
+    entry_removed(&fixture.files, 0);
+    fixture.healed(Instant::now());
+    thread::sleep(Duration::from_secs(1)); // what the repairs set off has passed
+    // CPU time counts waits for a cache that others have filled: on a busy machine a second look decides.
+    let is_quiet = (0..2).any(|_| {
+        let (start, before) = (Instant::now(), fixture.daemon.cpu_time());
+        thread::sleep(QUIET); // this is what is measured
+        let (took, used) = (start.elapsed(), fixture.daemon.cpu_time() - before);
+        println!("idle: {used:?} of CPU time in {took:?}");
+        used < took / SHARE
+    });
+    assert!(is_quiet, "{}", fixture.daemon.log());
+}

@@ -1,0 +1,249 @@
+//! Who is captured, from when on, and until when.
+
+use std::{net::SocketAddr, time::Duration};
+
+use kit::{Echo, Live, LiveConnections, Netns, Pod};
+use serde_json::{Value, json};
+
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, RELAYED};
+
+const MODE: &str = "istio.io/dataplane-mode";
+
+fn label(mut manifest: Value, value: &str) -> Value {
+    manifest["metadata"]["labels"][MODE] = json!(value);
+    manifest
+}
+
+fn annotate(mut manifest: Value, key: &str, value: &str) -> Value {
+    manifest["metadata"]["annotations"][key] = json!(value);
+    manifest
+}
+
+#[test]
+fn running_pods_join_and_leave_with_the_label_of_their_namespace_or_their_own() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = fixture.pod(PLAIN, "web");
+    let other = fixture.pod_without_plugin("unlabelled", "other");
+    fixture.manifests.put_namespace("unlabelled", &[]);
+    let manifest = pod.sandbox.manifest();
+    assert!(!fixture.is_captured(&pod) && !fixture.is_reached_through_ztunnel(&pod));
+
+    let joins = |fixture: &Ambient| {
+        fixture.wait_enrolled(&pod, true);
+        assert!(fixture.is_captured(&pod) && fixture.is_reached_through_ztunnel(&pod));
+        fixture.assert_owned(&pod);
+        assert!(!fixture.is_captured(&other));
+    };
+    let leaves = |fixture: &Ambient| {
+        fixture.wait_enrolled(&pod, false);
+        fixture.eventually("its routes are gone", |fixture| {
+            pod.sandbox.ips().iter().all(|ip| fixture.member_routes(*ip).is_empty())
+        });
+        assert!(!fixture.is_captured(&pod) && !fixture.is_reached_through_ztunnel(&pod));
+    };
+    fixture.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
+    joins(&fixture);
+    fixture.manifests.put_namespace(PLAIN, &[(MODE, "Ambient")]);
+    leaves(&fixture);
+    fixture.manifests.put_pod(&label(manifest.clone(), "ambient"));
+    joins(&fixture);
+    fixture.manifests.put_pod(&manifest);
+    leaves(&fixture);
+    fixture.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
+    joins(&fixture);
+    fixture.manifests.put_pod(&label(manifest.clone(), "none"));
+    leaves(&fixture);
+    fixture.manifests.put_pod(&manifest);
+    joins(&fixture);
+}
+
+/// Hears no attempt to connect to this port, and counts them.
+fn deafen(netns: &Netns, port: u16) {
+    let drops =
+        ["ipv4", "ipv6"].map(|family| format!("meta nfproto {family} tcp dport {port} counter drop\n"));
+    let hook = "type filter hook input priority 0;";
+    let chain = format!("chain in {{\n{hook}\n{}}}", drops.concat());
+    netns.pipe("nft -f -", &format!("table inet kit_deaf {{\n{chain}\n}}\n"));
+}
+
+/// Whether something was dropped there, of each family.
+fn was_called(netns: &Netns) -> bool {
+    let shown = netns.sh("nft list table inet kit_deaf");
+    shown.contains("packets") && !shown.contains("packets 0 ")
+}
+
+/// The first packet is sent once more then. `nat` does not see it again.
+#[test]
+fn connections_that_are_unanswered_when_their_pod_joins_are_captured() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = fixture.pod(PLAIN, "web");
+    let (inside, outside) = (&pod.sandbox.netns, fixture.node.outside());
+    deafen(outside, PORT);
+    deafen(inside, pod.at(false).port());
+    let mut clients = [inside, outside].map(|netns| LiveConnections::start(netns, Live::default()));
+    let mut ids = Vec::new();
+    for v6 in [false, true] {
+        let server = SocketAddr::new(fixture.node.outside_ip(v6), PORT);
+        for (who, target) in [server, pod.at(v6)].into_iter().enumerate() {
+            ids.push((who, clients[who].begin(target, 1, Duration::from_secs(30))[0]));
+        }
+    }
+    fixture.eventually("all have tried", |_| was_called(inside) && was_called(outside));
+    fixture.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
+    fixture.eventually("it is captured", |fixture| {
+        pod.sandbox.ips().iter().all(|ip| fixture.has_member(*ip) && !fixture.member_routes(*ip).is_empty())
+    });
+    for netns in [inside, outside] {
+        netns.sh("nft delete table inet kit_deaf");
+    }
+    for (who, id) in ids {
+        let opened = clients[who].outcome(id).unwrap_or_else(|error| panic!("{who} {id}: {error}"));
+        assert!(RELAYED.contains(&opened.seen.peer.port()), "{who}: {opened:?} is not captured");
+    }
+    for mut client in clients {
+        client.wait_round();
+        client.wait_round();
+        client.finish().assert_unbroken();
+    }
+}
+
+#[test]
+fn pods_that_nothing_may_capture_are_left_alone() {
+    let mut fixture = Ambient::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    for namespace in ["istio-system", "kube-system"] {
+        fixture.manifests.put_namespace(namespace, &[(MODE, "ambient")]);
+    }
+    let mut number = 0;
+    let mut manifest = |namespace: &str, name: &str| {
+        number += 1;
+        let ips = [format!("10.201.0.{number}"), format!("fd00:201::{number}")];
+        Pod::new(namespace, name).manifest(&ips.map(|ip| ip.parse().unwrap()))
+    };
+    let changed = |mut manifest: Value, change: fn(&mut Value)| {
+        change(&mut manifest);
+        manifest
+    };
+    let fine = manifest(MESH, "fine");
+    let pods = [
+        annotate(manifest(MESH, "opted-out"), "ambient.istio.io/redirection", "disabled"),
+        changed(annotate(manifest(MESH, "sidecar"), "sidecar.istio.io/status", "{}"), |pod| {
+            pod["spec"]["containers"][0]["name"] = json!("istio-proxy");
+        }),
+        annotate(manifest(MESH, "claims-one"), "sidecar.istio.io/status", "{}"),
+        changed(manifest(MESH, "host"), |pod| pod["spec"]["hostNetwork"] = json!(true)),
+        changed(manifest(MESH, "done"), |pod| pod["status"]["phase"] = json!("Succeeded")),
+        changed(manifest(MESH, "failed"), |pod| pod["status"]["phase"] = json!("Failed")),
+        label(manifest(MESH, "refuses"), "none"),
+        label(changed(manifest(MESH, "host-2"), |pod| pod["spec"]["hostNetwork"] = json!(true)), "ambient"),
+        manifest("kube-system", "istio-cni-node-x7k2p"),
+        changed(manifest(MESH, "elsewhere"), |pod| pod["spec"]["nodeName"] = json!("node-2")),
+    ];
+    pods.iter().chain([&fine]).for_each(|pod| fixture.manifests.put_pod(pod));
+    fixture.settle();
+    let ips = |pod: &Value| -> Vec<std::net::IpAddr> {
+        let ips = pod["status"]["podIPs"].as_array().unwrap().iter();
+        ips.map(|ip| ip["ip"].as_str().unwrap().parse().unwrap()).collect()
+    };
+    let enrolled = |fixture: &Ambient, pod: &Value| ips(pod).into_iter().any(|ip| fixture.has_member(ip));
+    for pod in &pods {
+        assert!(!enrolled(&fixture, pod), "{pod:#}\n{}", fixture.log());
+    }
+    assert!(ztunnel.pod().ips().into_iter().all(|ip| !fixture.has_member(ip)));
+    assert!(enrolled(&fixture, &fine));
+    // Those that ask for it and must not are counted by reason.
+    for reason in ["opted-out", "sidecar", "no-proxy", "host-network", "terminated", "agent-pod", "ztunnel"] {
+        let sample = format!("istio_cni_ambient_refused_pods{{reason=\"{reason}\"}}");
+        assert!(fixture.daemon().metric(&sample).is_some_and(|count| count >= 1.0), "{reason}");
+    }
+    let done = changed(fine.clone(), |pod| pod["status"]["phase"] = json!("Succeeded"));
+    fixture.manifests.put_pod(&done);
+    fixture.eventually("a pod that has ended leaves", |fixture| !enrolled(fixture, &fine));
+}
+
+#[test]
+fn a_new_pod_is_captured_from_its_first_packet_to_its_del() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    for late in [false, true] {
+        let mut pod = fixture.starting(Pod::new(MESH, &format!("web-{late}")));
+        assert!(fixture.is_captured(&pod), "nobody but the plugin has told of it");
+        fixture.assert_owned(&pod);
+        fixture.settle();
+        fixture.assert_owned(&pod);
+        if !late {
+            fixture.manifests.put_pod(&pod.sandbox.manifest());
+            fixture.settle();
+            fixture.assert_owned(&pod);
+        }
+        pod.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
+        pod.sandbox.delete().unwrap();
+        fixture.assert_free(&pod);
+        fixture.settle();
+        fixture.assert_free(&pod);
+        // What the API tells of it is older than its end.
+        let mut manifest = pod.sandbox.manifest();
+        manifest["metadata"]["annotations"]["touched.istio.io/late"] = json!("yes");
+        fixture.manifests.put_pod(&manifest);
+        fixture.settle();
+        fixture.assert_free(&pod);
+        pod.sandbox.delete_again().unwrap();
+        fixture.manifests.remove_pod(MESH, &pod.sandbox.pod.name);
+        fixture.settle();
+        fixture.assert_free(&pod);
+    }
+}
+
+#[test]
+fn check_sees_what_somebody_took_away() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let (pod, plain) = (fixture.pod(MESH, "web"), fixture.pod(PLAIN, "plain"));
+    fixture.settle();
+    for peer in [&pod, &plain] {
+        peer.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
+    }
+    let ip = pod.ip(true);
+    // The agent looks by itself, too, and may be faster than the question.
+    let error = (0..20).find_map(|_| {
+        fixture.node.netns().sh(&format!("ipset del -exist ztunnel-pods-ips-v6 {ip}"));
+        pod.sandbox.check().err()
+    });
+    let error = error.expect("CHECK notices nothing");
+    assert_eq!(error.failed.plugin, "istio-cni");
+    let text = error.error.to_string();
+    for part in ["pod mesh/web is not captured as it should be", &ip.to_string(), "enrolled addresses"] {
+        assert!(text.contains(part), "no {part:?}: {text}");
+    }
+    fixture.settle(); // any change makes the agent look
+    fixture.assert_owned(&pod);
+    pod.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn gc_releases_what_is_not_listed_and_status_does_not_wait_for_the_agent() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let [stays, goes] = ["stays", "goes"].map(|name| fixture.pod(MESH, name));
+    let plain = fixture.pod(PLAIN, "plain");
+    fixture.settle();
+    let runtime = fixture.node.runtime();
+    let chain = json!({"cniVersion": "1.1.0", "name": "kit", "plugins": [fixture.plugin()]});
+    let listed = [&stays, &plain].map(|peer| (peer.sandbox.pod.container_id.as_str(), "eth0"));
+    runtime.gc(&chain, &listed).unwrap_or_else(|error| panic!("{error}"));
+    fixture.assert_owned(&stays);
+    fixture.assert_free(&goes);
+    fixture.settle();
+    fixture.assert_free(&goes);
+    fixture.assert_owned(&stays);
+
+    runtime.status(&chain).unwrap_or_else(|error| panic!("{error}"));
+    fixture.daemon.take().unwrap().kill();
+    // The agent's own pod would never start on a node that is not ready for want of it.
+    runtime.status(&chain).unwrap_or_else(|error| panic!("{error}"));
+}

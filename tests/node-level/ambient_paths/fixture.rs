@@ -1,0 +1,211 @@
+//! A node with services, three pods and a ztunnel.
+
+use std::net::{IpAddr, SocketAddr};
+use std::thread;
+
+use kit::{Echo, Netns, NodeOptions, Proto, Service, TrafficClient, Ztunnel, ZtunnelOptions};
+
+use crate::fixtures::ambient::{Ambient, Legs, MESH, PLAIN, Peer, Watched};
+
+/// Port of the servers outside and on the node.
+pub(super) const OUTSIDE: u16 = 9000;
+/// Port of tunnels.
+pub(super) const HBONE: u16 = 15008;
+
+/// Last part of the addresses of services, by what they lead to.
+pub(super) struct Vips {
+    pub(super) mesh: u8,
+    pub(super) plain: u8,
+    pub(super) masqueraded: u8,
+    pub(super) outside: u8,
+}
+
+pub(super) const VIP: Vips = Vips { mesh: 1, plain: 2, masqueraded: 3, outside: 4 };
+
+/// Whose tables hold the services, and what the agent was told to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backend {
+    Nft,
+    Legacy,
+    /// Both have tables; the agent was told whose to use.
+    ForcedNft,
+    ForcedLegacy,
+}
+
+impl Backend {
+    pub(super) const ALL: [Backend; 4] =
+        [Backend::Nft, Backend::Legacy, Backend::ForcedNft, Backend::ForcedLegacy];
+
+    fn services_are_legacy(self) -> bool {
+        self.is_legacy()
+    }
+
+    fn is_legacy(self) -> bool {
+        matches!(self, Backend::Legacy | Backend::ForcedLegacy)
+    }
+
+    fn forced(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Backend::Nft | Backend::Legacy => None,
+            Backend::ForcedNft => Some(("FORCE_IPTABLES_BINARY", "nft")),
+            Backend::ForcedLegacy => Some(("FORCE_IPTABLES_BINARY", "legacy")),
+        }
+    }
+}
+
+pub(super) struct Fixture {
+    _servers: Vec<Echo>,
+    pub(super) client: Peer,
+    pub(super) server: Peer,
+    pub(super) plain: Peer,
+    pub(super) watched: Watched,
+    pub(super) base: Ambient,
+}
+
+/// One fixture after the other would be slow: most of each is waiting.
+pub(crate) fn every<T: Sync>(cases: &[T], test: impl Fn(&T) + Sync) {
+    thread::scope(|scope| {
+        let running: Vec<_> = cases.iter().map(|case| scope.spawn(|| test(case))).collect();
+        for thread in running {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+}
+
+impl Fixture {
+    pub(super) fn new(backend: Backend) -> Self {
+        Self::made(backend, &[], false, false)
+    }
+
+    /// Every link, there and to come, on the node and in ztunnel's namespace, accepts only sources that it leads to.
+    pub(super) fn strict(backend: Backend) -> Self {
+        Self::made(backend, &[], true, false)
+    }
+
+    pub(super) fn with_env(env: &[(&str, &str)]) -> Self {
+        Self::made(Backend::Nft, env, false, false)
+    }
+
+    pub(super) fn with_dns(backend: Backend) -> Self {
+        Self::made(backend, &[], false, true)
+    }
+
+    fn made(backend: Backend, env: &[(&str, &str)], strict: bool, dns_capture: bool) -> Self {
+        let env: Vec<_> = env.iter().copied().chain(backend.forced()).collect();
+        let mut base = Ambient::stopped(NodeOptions::default(), &env);
+        if strict {
+            check_sources(base.node.netns());
+        }
+        // kube-proxy was here before us.
+        put(&base, backend, false, 99, (base.node.outside_ip(false), OUTSIDE).into(), false);
+        if backend.forced().is_some() {
+            let other = if backend.is_legacy() { "nft" } else { "legacy" };
+            for family in ["iptables", "ip6tables"] {
+                base.node.netns().sh(&format!("{family}-{other} -t mangle -N FOREIGN"));
+                base.node.netns().sh(&format!("{family}-{other} -t mangle -A FORWARD -j FOREIGN"));
+            }
+        }
+        base.start();
+        let ztunnel = Ztunnel::start(
+            &base.node,
+            "ztunnel-a",
+            ZtunnelOptions { dns_capture, ..ZtunnelOptions::default() },
+        );
+        if strict {
+            check_sources(&ztunnel.pod().netns);
+        }
+        base.announce(&ztunnel, true);
+        base.wait_active(&ztunnel);
+        let (client, server, plain) =
+            (base.pod(MESH, "client"), base.pod(MESH, "server"), base.pod(PLAIN, "plain"));
+        let (outside, node) = (base.node.outside(), base.node.netns());
+        let servers = vec![
+            Echo::tcp(outside, OUTSIDE),
+            Echo::udp(outside, OUTSIDE),
+            Echo::tcp(node, OUTSIDE),
+            Echo::tcp(&server.sandbox.netns, HBONE),
+        ];
+        for v6 in [false, true] {
+            put(&base, backend, v6, VIP.mesh, server.at(v6), false);
+            put(&base, backend, v6, VIP.plain, plain.at(v6), false);
+            put(&base, backend, v6, VIP.masqueraded, server.at(v6), true);
+            put(&base, backend, v6, VIP.outside, (base.node.outside_ip(v6), OUTSIDE).into(), false);
+        }
+        Self { _servers: servers, client, server, plain, watched: Watched::new(ztunnel), base }
+    }
+
+    pub(super) fn outside(&self, v6: bool) -> SocketAddr {
+        (self.base.node.outside_ip(v6), OUTSIDE).into()
+    }
+
+    pub(super) fn vip(&self, v6: bool, last: u8) -> SocketAddr {
+        vip(v6, last)
+    }
+
+    /// Connects. The server at `real` answers and sees `peer`; ztunnel sees `legs`, from `source`.
+    #[allow(clippy::too_many_arguments, reason = "a row of a table")]
+    pub(super) fn tcp(
+        &self,
+        name: &str,
+        netns: &Netns,
+        target: SocketAddr,
+        peer: Option<IpAddr>,
+        real: SocketAddr,
+        legs: Legs<'_>,
+        source: Option<IpAddr>,
+    ) {
+        let what = format!("{name} to {target}");
+        let seen = TrafficClient::new(Proto::Tcp).connect(netns, target);
+        let seen = seen.unwrap_or_else(|error| {
+            panic!(
+                "{what}: {error}\n{:?}\n{}\n{}",
+                self.watched.ztunnel.seen(),
+                self.base.log(),
+                self.base.dump()
+            )
+        });
+        assert_eq!(seen.local, real, "{what}");
+        assert!(peer.is_none_or(|peer| seen.peer.ip() == peer), "{what}: {seen:?}");
+        self.watched.expect(&what, source, legs);
+    }
+
+    pub(super) fn ping(&self, netns: &Netns, ip: IpAddr) {
+        crate::fixtures::ambient::ping(netns, ip);
+    }
+
+    /// Our rules are where they should be, and only there.
+    pub(super) fn is_in_its_backend(&self, backend: Backend) {
+        for family in ["iptables", "ip6tables"] {
+            let rules =
+                |kind: &str| self.base.node.netns().sh(&format!("{family}-{kind}-save")).contains("ztunnel-");
+            let found = (rules("nft"), rules("legacy"));
+            assert_eq!(found, (!backend.is_legacy(), backend.is_legacy()), "{backend:?} {family}");
+        }
+    }
+}
+
+fn vip(v6: bool, last: u8) -> SocketAddr {
+    let text = if v6 { format!("[fd00:97::{last}]:80") } else { format!("10.97.0.{last}:80") };
+    text.parse().unwrap()
+}
+
+fn put(base: &Ambient, backend: Backend, v6: bool, last: u8, to: SocketAddr, masquerade: bool) {
+    let mut service = Service::new(vip(v6, last), to);
+    if masquerade {
+        service = service.masqueraded();
+    }
+    if backend.services_are_legacy() {
+        service = service.legacy();
+    }
+    base.node.service(&service);
+}
+
+fn check_sources(netns: &Netns) {
+    for line in netns.sh("ip -oneline link show").lines() {
+        let name = line.split(": ").nth(1).unwrap().split('@').next().unwrap();
+        netns.sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "1");
+    }
+    for scope in ["all", "default"] {
+        netns.sysctl(&format!("net/ipv4/conf/{scope}/rp_filter"), "1");
+    }
+}

@@ -1,0 +1,76 @@
+//! Other links, other tables, other places of rules.
+
+use kit::{
+    FailureKind, Live, LiveConnections, NodeOptions, Proto, TrafficClient, Via, Ztunnel, ZtunnelOptions,
+};
+
+use super::{
+    FAMILIES, every_way,
+    fixture::{Fixture, OUTSIDE, every},
+    oneself, undisturbed,
+};
+use crate::fixtures::ambient::{Ambient, MESH};
+
+#[test]
+fn vxlan_and_numbers_of_the_operator_carry_every_way_through_a_switch() {
+    let vxlan = [("AMBIENT_LINKS", "vxlan")];
+    let numbers = [("AMBIENT_TABLES", "1200,1201,1210,1220,1230"), ("AMBIENT_RULE_PRIORITY", "5000")];
+    every(&[&vxlan[..], &numbers[..]], |env| {
+        let mut fixture = Fixture::with_env(env);
+        every_way(&fixture);
+        undisturbed(&fixture);
+        oneself(&fixture);
+        let node = fixture.base.node.netns();
+        if env[0].1 == "vxlan" {
+            assert!(node.sh("ip -d link show dev istioout0").contains("vxlan"));
+        } else {
+            for family in FAMILIES.map(|v6| if v6 { "-6" } else { "-4" }) {
+                let rules = node.sh(&format!("ip {family} rule"));
+                let places = rules.lines().map(|line| line.split(':').next().unwrap().parse().unwrap());
+                let ours: Vec<u32> = places.filter(|place| !matches!(place, 0 | 32766 | 32767)).collect();
+                assert_eq!(ours, (5000..5010).collect::<Vec<_>>(), "{rules}");
+                let routes = node.sh(&format!("ip {family} route show table all"));
+                assert!(!routes.contains("table 10"), "{routes}");
+                assert!(routes.contains("table 1201"), "{routes}");
+            }
+        }
+        let mut live = LiveConnections::start(&fixture.client.sandbox.netns, Live::default());
+        let mut inbound = LiveConnections::start(fixture.base.node.outside(), Live::default());
+        for v6 in FAMILIES {
+            live.open(fixture.outside(v6), 2);
+            live.open(fixture.server.at(v6), 2);
+            inbound.open(fixture.server.at(v6), 2);
+        }
+        let successor = fixture.base.ztunnel("ztunnel-b");
+        for v6 in FAMILIES {
+            fixture.client.tcp(fixture.outside(v6)).unwrap();
+            successor.wait_seen(|seen| seen.via == Via::Outbound && seen.src.ip() == fixture.client.ip(v6));
+        }
+        for mut client in [live, inbound] {
+            client.wait_round();
+            client.finish().assert_unbroken();
+        }
+    });
+}
+
+/// The kernel here has no geneve.
+#[test]
+fn links_that_the_kernel_lacks_are_told_and_traffic_is_held() {
+    let mut base = Ambient::stopped(NodeOptions::default(), &[("AMBIENT_LINKS", "geneve")]);
+    base.start();
+    let (client, server) = (base.pod(MESH, "client"), base.pod(MESH, "server"));
+    let ztunnel = Ztunnel::start(&base.node, "ztunnel-a", ZtunnelOptions::default());
+    base.announce(&ztunnel, true);
+    base.wait_said("create links istioin0 and pistioin");
+    let log = base.log();
+    let line = log.lines().find(|line| line.contains("create links istioin0")).unwrap();
+    assert!(line.contains("geneve") && line.contains("kernel says"), "{line}");
+    assert_eq!(base.daemon().get(8000, "/readyz").map(|(status, _)| status), Some(503));
+    let held = TrafficClient::new(Proto::Tcp).within(std::time::Duration::from_millis(300));
+    for v6 in FAMILIES {
+        for target in [server.at(v6), (base.node.outside_ip(v6), OUTSIDE).into()] {
+            let failure = held.connect(&client.sandbox.netns, target).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Timeout, "{target}: {failure}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Every kind of plan, cut off at every step.
+
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kit::{Echo, Live, LiveConnections, Netns, NodeOptions, UplinkWatch, Ztunnel};
+use serde_json::{Value, json};
+
+use super::steps::{Point, Tracer, some_of};
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer};
+
+/// A node with pods, two ztunnels of which the first one is known, and a file with the policy.
+struct Fixture {
+    base: Ambient,
+    ztunnels: [Ztunnel; 2],
+    mesh: [Peer; 2],
+    third: Peer,
+    policy: kit::TempDir,
+}
+
+/// Changes something, from which a plan follows.
+type Change = fn(&mut Fixture);
+/// A kind of plan: its name, what makes it, and whether pods of the mesh can make connections all the time.
+type Kind = (&'static str, Change, bool);
+
+/// In this order they lead back to where they begin.
+const KINDS: [Kind; 8] = [
+    ("a pod joins", |fixture| fixture.label(Some("ambient")), true),
+    ("a pod leaves", |fixture| fixture.label(None), true),
+    ("another ztunnel takes over", |fixture| fixture.announce(1, "2026-01-01T00:00:02Z"), true),
+    ("policy reject", |fixture| fixture.choose("reject"), true),
+    ("policy hold", |fixture| fixture.choose("hold"), true),
+    ("the old ztunnel is retired", |fixture| fixture.retire(0), true),
+    ("the last ztunnel goes", |fixture| fixture.retire(1), false),
+    ("the first ztunnel comes", |fixture| fixture.announce(0, "2026-01-01T00:00:01Z"), false),
+];
+/// Kinds that undo each other.
+const PAIRS: [[usize; 2]; 2] = [[0, 1], [3, 4]];
+/// From this kind on, connections through the first ztunnel are not what they were.
+const FIRST_AFFECTED: usize = 5;
+
+impl Fixture {
+    fn new() -> Self {
+        let policy = kit::TempDir::new().unwrap();
+        let mut base =
+            Ambient::stopped(NodeOptions::default(), &[("NO_ZTUNNEL_POLICY_FILE", "/policy/word")]);
+        base.mount(policy.path(), "/policy");
+        base.arguments = vec!["--log_output_level=default:info,ambient:debug"];
+        fs::write(policy.path().join("word"), "hold").unwrap();
+        base.start();
+        let mesh = ["first", "second"].map(|name| base.pod(MESH, name));
+        let third = base.pod(PLAIN, "third");
+        let ztunnels =
+            ["ztunnel-a", "ztunnel-b"].map(|name| Ztunnel::start(&base.node, name, Default::default()));
+        let fixture = Self { base, ztunnels, mesh, third, policy };
+        fixture.announce_to(0, "2026-01-01T00:00:01Z");
+        fixture
+    }
+
+    fn announce_to(&self, ztunnel: usize, created: &str) {
+        self.base.manifests.put_pod(&self.ztunnels[ztunnel].pod_manifest(true, created));
+    }
+
+    /// A ztunnel that was never used comes.
+    fn announce(&mut self, ztunnel: usize, created: &str) {
+        let netns = &self.ztunnels[ztunnel].pod().netns;
+        for family in ["-4", "-6"] {
+            for what in ["rule del pref 20000", "rule del pref 20003", "route flush table 100"] {
+                // It is not there the first time.
+                let _ = netns.output(Command::new("ip").arg(family).args(what.split(' ')));
+            }
+        }
+        for tool in ["iptables-nft-restore", "ip6tables-nft-restore"] {
+            netns.pipe(tool, "*mangle\n:PREROUTING ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n");
+        }
+        self.announce_to(ztunnel, created);
+    }
+
+    fn retire(&mut self, ztunnel: usize) {
+        self.base.manifests.remove_pod("istio-system", self.ztunnels[ztunnel].name());
+    }
+
+    fn label(&mut self, mode: Option<&str>) {
+        let mut manifest: Value = self.third.sandbox.manifest();
+        if let Some(mode) = mode {
+            manifest["metadata"]["labels"]["istio.io/dataplane-mode"] = json!(mode);
+        }
+        self.base.manifests.put_pod(&manifest);
+    }
+
+    fn choose(&mut self, policy: &str) {
+        let (new, word) = (self.policy.path().join("new"), self.policy.path().join("word"));
+        fs::write(&new, policy).unwrap();
+        fs::rename(new, word).unwrap();
+    }
+
+    fn state(&self) -> String {
+        self.base.state(&[&self.ztunnels[0], &self.ztunnels[1]])
+    }
+
+    fn wait_state(&self, wanted: &str, what: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let state = self.state();
+            if state == wanted {
+                return;
+            }
+            let difference = difference(wanted, &state);
+            assert!(
+                Instant::now() < deadline,
+                "{what}: (- wanted, + found)\n{difference}\n{}",
+                self.base.log()
+            );
+            std::thread::sleep(Duration::from_millis(5)); // between two looks at the kernel
+        }
+    }
+
+    /// Makes a change, and tells where its plan could be cut off, and what it leads to.
+    fn undisturbed(&mut self, name: &str, change: Change) -> (Vec<Point>, String) {
+        self.base.restart();
+        let tracer = Tracer::attach(self.base.daemon(), "ambient", None);
+        change(self);
+        std::thread::sleep(Duration::from_millis(300)); // far longer than any plan takes
+        let points = tracer.points();
+        let steps = points.iter().filter(|point| point.between).count();
+        println!("{name}: {steps} steps, {} points", points.len());
+        assert!(steps > 0, "{name}");
+        (some_of(points), self.wait_quiet())
+    }
+
+    /// Waits until the agent has nothing to do any more.
+    fn wait_quiet(&mut self) -> String {
+        self.base.settle();
+        self.state()
+    }
+}
+
+/// Lines of one text that are not in the other.
+pub(super) fn difference(wanted: &str, found: &str) -> String {
+    let only = |sign: &'static str, these: &str, those: &str| {
+        let those: std::collections::BTreeSet<&str> = those.lines().collect();
+        let lines = these.lines().filter(|line| !those.contains(line));
+        lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
+    };
+    only("-", wanted, found) + &only("+", found, wanted)
+}
+
+/// One connection of each way, which must not notice anything.
+fn crowd(from: &Netns, targets: &[std::net::SocketAddr]) -> LiveConnections {
+    let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
+    let mut client = LiveConnections::start(from, live);
+    targets.iter().for_each(|target| drop(client.open(*target, 1)));
+    client
+}
+
+fn mesh_crowd(fixture: &Fixture) -> [LiveConnections; 2] {
+    let outside = [false, true].map(|v6| std::net::SocketAddr::new(fixture.base.node.outside_ip(v6), PORT));
+    let [first, second] = &fixture.mesh;
+    let inner = [second.at(false), second.at(true), fixture.third.at(false), outside[0], outside[1]];
+    [
+        crowd(&first.sandbox.netns, &inner),
+        crowd(fixture.base.node.outside(), &[first.at(false), first.at(true)]),
+    ]
+}
+
+#[test]
+fn a_plan_cut_off_at_any_step_is_completed_by_the_next_agent() {
+    let began = Instant::now();
+    let mut fixture = Fixture::new();
+    let _outside = Echo::tcp(fixture.base.node.outside(), PORT);
+    fixture.wait_quiet();
+    let node = Arc::clone(&fixture.base.node);
+    let outside = [false, true].map(|v6| std::net::SocketAddr::new(node.outside_ip(v6), PORT));
+    let bystanders = [crowd(&fixture.third.sandbox.netns, &outside), crowd(node.netns(), &outside)];
+    let watch =
+        UplinkWatch::start(&node, &fixture.mesh.iter().flat_map(|pod| pod.sandbox.ips()).collect::<Vec<_>>());
+
+    // Twice: what a retired ztunnel's namespace keeps is there from the second time on.
+    let plans = [(); 2]
+        .map(|()| KINDS.map(|(name, change, _)| fixture.undisturbed(name, change)))
+        .into_iter()
+        .last()
+        .unwrap();
+    let rounds = plans.iter().map(|(points, _)| points.len()).max().unwrap();
+    let (mut kills, mut missed) = (0, 0);
+    for round in 0..rounds {
+        let mut crowds = Some(mesh_crowd(&fixture));
+        for (at, ((name, change, connects), (points, wanted))) in KINDS.iter().zip(&plans).enumerate() {
+            let point = points.get(round);
+            // These undo each other: when they have been cut off everywhere, they are not needed any more.
+            let over = |kind: usize| plans[kind].0.len() <= round;
+            if PAIRS.iter().any(|pair| pair.contains(&at) && pair.iter().all(|kind| over(*kind))) {
+                continue;
+            }
+            let what = format!("{name}, killed at {point:?}");
+            if at == FIRST_AFFECTED {
+                for crowd in crowds.take().into_iter().flatten() {
+                    let report = crowd.finish();
+                    assert!(report.broken.is_empty(), "before {what}: {report:?}");
+                }
+            }
+            match point {
+                None => {
+                    change(&mut fixture);
+                    fixture.wait_state(wanted, &what);
+                }
+                Some(point) => {
+                    let tracer = Tracer::attach(fixture.base.daemon(), "ambient", Some(point));
+                    change(&mut fixture);
+                    let since = Instant::now();
+                    if tracer.killed(|| since.elapsed() > Duration::from_millis(400)) {
+                        kills += 1;
+                    } else {
+                        missed += 1;
+                        println!("not reached: {what}");
+                    }
+                    if *connects {
+                        assert!(fixture.base.is_captured(&fixture.mesh[0]), "{what}");
+                    }
+                    fixture.base.restart();
+                    fixture.wait_state(wanted, &what);
+                }
+            }
+            if *connects {
+                assert!(fixture.base.is_captured(&fixture.mesh[0]), "{what}");
+            }
+        }
+    }
+    bystanders.into_iter().for_each(|crowd| crowd.finish().assert_unbroken());
+    assert_eq!(watch.total().direct, 0, "{:?}", watch.total());
+    println!("{rounds} rounds, {kills} kills, {missed} not reached, {:?}", began.elapsed());
+    assert!(missed * 10 <= kills, "{kills} kills, {missed} not reached");
+}

@@ -1,0 +1,193 @@
+//! Stop and start, as an upgrade does it, and starts in odd moments: nothing of ours is missing at any time.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use kit::{Echo, Live, LiveConnections, Netns, NodeOptions, Pod, UplinkWatch};
+
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, starting};
+
+/// What of ours a namespace holds: rules of the firewall, policy rules, routes, members.
+fn ours(netns: &Netns) -> BTreeSet<String> {
+    let commands = ["iptables-nft-save", "ip6tables-nft-save", "ip -4 rule", "ip -6 rule", "ipset save"];
+    let more = ["ip -4 route show table 100", "ip -6 route show table 100", "ip -4 route show table 101"];
+    let show = |line: &&str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let kept =
+            text.lines().filter(|line| !line.starts_with(['#', ':'])).map(|found| format!("{line}: {found}"));
+        kept.collect::<Vec<_>>()
+    };
+    netns.run(|| commands.iter().chain(&more).flat_map(show).collect())
+}
+
+/// Looks again and again, each time at one of the kernel's listings, and tells what was ever missing.
+fn watch_over(netns: &Netns, wanted: &BTreeSet<String>, over: &AtomicBool) -> (u32, Vec<String>) {
+    let (mut looks, mut missing) = (0, Vec::new());
+    while !over.load(Ordering::Relaxed) {
+        let found = ours(netns);
+        looks += 1;
+        missing.extend(wanted.difference(&found).cloned());
+    }
+    (looks, missing)
+}
+
+/// Ends the watch, also when the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// `ip monitor` and `nft monitor` tell every change: no sampling can overlook one.
+struct Monitors(Vec<std::process::Child>, kit::TempDir);
+
+impl Monitors {
+    fn start(netns: &Netns) -> Self {
+        let files = kit::TempDir::new().unwrap();
+        let lines = ["ip -4 monitor rule route", "ip -6 monitor rule route", "nft monitor"];
+        let start = |(number, line): (usize, &str)| {
+            let out = std::fs::File::create(files.path().join(number.to_string())).unwrap();
+            let words: Vec<&str> = line.split(' ').collect();
+            netns.spawn(Command::new(words[0]).args(&words[1..]).stdout(out))
+        };
+        let children = lines.into_iter().enumerate().map(start).collect();
+        std::thread::sleep(Duration::from_millis(100)); // until they listen
+        Self(children, files)
+    }
+
+    /// All that was removed.
+    fn removed(mut self) -> Vec<String> {
+        std::thread::sleep(Duration::from_millis(50)); // what they have been told is written
+        for child in &mut self.0 {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let texts = (0..self.0.len())
+            .map(|number| std::fs::read_to_string(self.1.path().join(number.to_string())).unwrap());
+        let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+        lines.filter(|line| line.to_lowercase().starts_with("delete")).collect()
+    }
+}
+
+#[test]
+fn an_upgrade_removes_nothing_and_breaks_nothing() {
+    let mut fixture = Ambient::new(&[]);
+    let ztunnels = ["ztunnel-a", "ztunnel-b"].map(|name| fixture.ztunnel(name));
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let (first, second, plain) =
+        (fixture.pod(MESH, "first"), fixture.pod(MESH, "second"), fixture.pod(PLAIN, "plain"));
+    // The API knows nothing of this one's address, before and after.
+    let pending = fixture.starting(Pod::new(MESH, "pending"));
+    fixture.settle();
+    let node = Arc::clone(&fixture.node);
+    let addresses: Vec<_> = [&first, &second, &pending].iter().flat_map(|peer| peer.sandbox.ips()).collect();
+    let uplink = UplinkWatch::start(&node, &addresses);
+    let outside = [false, true].map(|v6| SocketAddr::new(node.outside_ip(v6), PORT));
+    let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
+    let mut crowd = LiveConnections::start(&first.sandbox.netns, live);
+    for target in [second.at(false), second.at(true), plain.at(false), outside[0], outside[1]] {
+        let _ = crowd.open(target, 4);
+    }
+    let wanted = ours(node.netns());
+    assert!(wanted.len() > 60, "{wanted:#?}");
+    let (over, monitors) = (AtomicBool::new(false), Monitors::start(node.netns()));
+    let looked = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| watch_over(node.netns(), &wanted, &over));
+        let over = Over(&over);
+        for _ in 0..3 {
+            let (status, log) = fixture.daemon.take().unwrap().terminate();
+            assert!(status.success(), "{log}");
+            assert!(log.contains("enrolled pods stay captured"), "{log}");
+            for peer in [&first, &pending] {
+                assert!(fixture.is_captured(peer) && fixture.is_reached_through_ztunnel(peer));
+            }
+            fixture.start();
+            fixture.assert_owned(&pending);
+        }
+        drop(over);
+        watching.join().unwrap()
+    });
+    assert_eq!(monitors.removed(), Vec::<String>::new());
+    let (looks, missing) = looked;
+    assert_eq!(missing, Vec::<String>::new(), "in {looks} looks");
+    println!("{looks} looks");
+    crowd.finish().assert_unbroken();
+    assert_eq!(uplink.total().direct, 0, "{:?}", uplink.total());
+    assert!(ztunnels.iter().all(|ztunnel| ztunnel.pid() > 0));
+}
+
+#[test]
+fn an_agent_that_starts_in_the_middle_of_a_rollout_goes_on_with_it() {
+    let mut fixture = Ambient::new(&[]);
+    let [old, new] = ["ztunnel-a", "ztunnel-b"].map(|name| fixture.ztunnel(name));
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = fixture.pod(MESH, "web");
+    let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
+    let outside = [false, true].map(|v6| SocketAddr::new(fixture.node.outside_ip(v6), PORT));
+    let crowd = || {
+        let mut crowd = LiveConnections::start(&pod.sandbox.netns, live);
+        for target in outside {
+            let _ = crowd.open(target, 4);
+        }
+        crowd
+    };
+    let of_new = crowd();
+    let is_of = |count: usize, ztunnel: &kit::Ztunnel| ztunnel.seen().len() >= count;
+    assert!(is_of(8, &new));
+    fixture.announce(&old, true); // back to the first one, so that each has connections
+    fixture.wait_switches(1);
+    let of_old = crowd();
+    assert!(is_of(8, &old));
+    let before = fixture.state(&[&old, &new]);
+    for _ in 0..2 {
+        fixture.restart();
+        assert_eq!(fixture.state(&[&old, &new]), before);
+        let seen = new.seen().len();
+        assert!(fixture.is_captured(&pod));
+        assert_eq!(new.seen().len(), seen, "new connections go where they went");
+    }
+    // The ztunnel that is not used any more goes while there is no agent.
+    of_new.finish().assert_unbroken();
+    fixture.daemon.take().unwrap().kill();
+    fixture.manifests.remove_pod("istio-system", new.name());
+    let _ = new.delete();
+    assert!(fixture.is_captured(&pod));
+    fixture.start();
+    fixture.settle();
+    assert!(fixture.is_captured(&pod) && fixture.is_reached_through_ztunnel(&pod));
+    of_old.finish().assert_unbroken();
+    assert_eq!(fixture.node.netns().sh("ip -oneline link show").matches("istio").count(), 2);
+}
+
+#[test]
+fn a_start_that_knows_pods_without_addresses_releases_nothing() {
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &[]);
+    fixture.start();
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let pods = ["one", "two", "three"].map(|name| fixture.starting(Pod::new(MESH, name)));
+    let began = Instant::now();
+    for round in 0..4 {
+        fixture.restart();
+        fixture.settle();
+        for pod in &pods {
+            fixture.assert_owned(pod);
+        }
+        // One of them is not known at all for a while: the first list is older than it is.
+        if round == 1 {
+            fixture.manifests.remove_pod(MESH, "three");
+        }
+        if round == 2 {
+            fixture.manifests.put_pod(&starting(&pods[2].sandbox.pod));
+        }
+    }
+    assert!(pods.iter().all(|pod| fixture.is_captured(pod)), "{:?}", began.elapsed());
+}

@@ -1,0 +1,153 @@
+//! Whose an address is, when the API tells late, a DEL comes late, or the agent was started anew in between.
+
+use kit::{Echo, Pod};
+use serde_json::{Value, json};
+
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer, starting};
+
+/// A pod's object as the API has it, and `number` other from what it was.
+fn touched(peer: &Peer, number: u32) -> Value {
+    let mut manifest = peer.sandbox.manifest();
+    manifest["metadata"]["annotations"]["touched.istio.io/times"] = json!(number.to_string());
+    manifest
+}
+
+fn newer(mut manifest: Value) -> Value {
+    manifest["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:09Z");
+    manifest
+}
+
+/// The second pod is what its own namespace says, in whatever state the first one's object is.
+fn assert_second(fixture: &Ambient, second: &Peer, enrolled: bool) {
+    if enrolled {
+        fixture.assert_owned(second);
+    } else {
+        fixture.assert_free(second);
+    }
+    assert_eq!(fixture.is_captured(second), enrolled, "{}", fixture.log());
+    second.sandbox.check().unwrap_or_else(|error| panic!("{error}\n{}", fixture.log()));
+}
+
+fn reuse(restart: bool, namespace: &str, enrolled: bool) {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let chain = fixture.one_address();
+    let mut first = fixture.add(Pod::new(MESH, "first"), &chain).unwrap();
+    fixture.manifests.put_pod(&first.sandbox.manifest());
+    fixture.settle();
+    fixture.assert_owned(&first);
+    first.sandbox.delete().unwrap();
+    fixture.assert_free(&first);
+    if restart {
+        fixture.daemon.take().unwrap().kill();
+        fixture.start();
+    }
+    let second = fixture.add(Pod::new(namespace, "second"), &chain).unwrap();
+    assert_eq!(second.sandbox.ips(), first.sandbox.ips());
+    assert_second(&fixture, &second, enrolled);
+    fixture.settle();
+    assert_second(&fixture, &second, enrolled);
+    first.sandbox.delete_again().unwrap();
+    fixture.manifests.put_pod(&touched(&first, 1));
+    fixture.settle();
+    assert_second(&fixture, &second, enrolled);
+    fixture.manifests.put_pod(&newer(second.sandbox.manifest()));
+    fixture.settle();
+    assert_second(&fixture, &second, enrolled);
+    // DEL of the first one's sandbox once more, with all that the runtime had kept of it.
+    let late = first.sandbox.single("DEL", "istio-cni");
+    assert!(late.output.status.success());
+    assert_second(&fixture, &second, enrolled);
+    if restart {
+        fixture.daemon.take().unwrap().kill();
+        fixture.start();
+        assert_second(&fixture, &second, enrolled);
+    }
+    let mut ended = touched(&first, 2);
+    ended["status"]["phase"] = json!("Failed");
+    fixture.manifests.put_pod(&ended);
+    fixture.settle();
+    assert_second(&fixture, &second, enrolled);
+    fixture.manifests.remove_pod(MESH, "first");
+    fixture.settle();
+    assert_second(&fixture, &second, enrolled);
+}
+
+#[test]
+fn a_pod_of_the_mesh_gets_the_address_of_one_that_the_api_still_shows() {
+    reuse(false, MESH, true);
+}
+
+#[test]
+fn a_pod_of_the_mesh_gets_it_and_the_agent_is_started_anew_in_between() {
+    reuse(true, MESH, true);
+}
+
+#[test]
+fn a_pod_outside_gets_the_address_of_one_of_the_mesh() {
+    reuse(false, PLAIN, false);
+}
+
+#[test]
+fn a_pod_outside_gets_it_and_the_agent_is_started_anew_in_between() {
+    reuse(true, PLAIN, false);
+}
+
+#[test]
+fn a_new_sandbox_of_the_same_pod_takes_over_whenever_the_old_one_is_deleted() {
+    for overlap in [false, true] {
+        let mut fixture = Ambient::new(&[]);
+        let _ztunnel = fixture.ztunnel("ztunnel-a");
+        let _outside = Echo::tcp(fixture.node.outside(), PORT);
+        let mut old = fixture.pod(MESH, "web");
+        fixture.settle();
+        let pod = Pod::new(MESH, "web").uid(&old.sandbox.pod.uid);
+        let chain = fixture.node.conflist(&[fixture.plugin()]);
+        if !overlap {
+            old.sandbox.delete().unwrap();
+            fixture.assert_free(&old);
+        }
+        // The API shows the old addresses until the kubelet tells of the new ones.
+        let new = fixture.node.add_pod(&fixture.node.runtime(), &chain, pod).map(Peer::new).unwrap();
+        assert!(fixture.is_captured(&new));
+        if overlap {
+            old.sandbox.delete().unwrap();
+        }
+        for _ in 0..2 {
+            fixture.settle();
+            fixture.assert_free(&old);
+            fixture.assert_owned(&new);
+            old.sandbox.delete_again().unwrap();
+        }
+        fixture.manifests.put_pod(&new.sandbox.manifest());
+        fixture.settle();
+        fixture.assert_free(&old);
+        fixture.assert_owned(&new);
+        assert!(fixture.is_captured(&new));
+    }
+}
+
+/// As a kubelet does that has lost its pods: the address comes back to the same pod.
+#[test]
+fn a_new_sandbox_of_the_same_pod_may_have_the_same_address() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let chain = fixture.one_address();
+    let mut old = fixture.add(Pod::new(MESH, "web"), &chain).unwrap();
+    fixture.manifests.put_pod(&old.sandbox.manifest());
+    fixture.settle();
+    for round in 0..3 {
+        old.sandbox.delete().unwrap();
+        let pod = Pod::new(MESH, "web").uid(&old.sandbox.pod.uid);
+        let new = fixture.node.add_pod(&fixture.node.runtime(), &chain, pod).map(Peer::new).unwrap();
+        assert!(fixture.is_captured(&new), "{round}");
+        old.sandbox.delete_again().unwrap();
+        fixture.settle();
+        fixture.assert_owned(&new);
+        assert!(fixture.is_captured(&new), "{round}");
+        old = new;
+    }
+    let _ = starting;
+}

@@ -1,0 +1,242 @@
+//! What users other than root can do with the agent's sockets and ports from the node's network namespace, where an agent
+//! with hostNetwork has its loopback; and what a plugin that goes mad can do as root.
+
+use std::fs::{self, Permissions};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::{Daemon, Netns, Node, Pod};
+use serde_json::{Value, json};
+
+use crate::fixtures::ambient::{Ambient, MESH};
+
+/// Port of the debug state, and of probes.
+const DEBUG: u16 = 9876;
+const HEALTH: u16 = 8000;
+const NOBODY: u32 = 65534;
+
+/// Becomes another user, for good: on a thread that ends.
+fn become_nobody() {
+    rustix::thread::set_thread_uid(rustix::thread::Uid::from_raw(NOBODY)).unwrap();
+}
+
+/// Does something as another user.
+fn as_nobody<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    let inside = || {
+        become_nobody();
+        act()
+    };
+    thread::scope(|scope| scope.spawn(inside).join().unwrap())
+}
+
+/// Sends a request, and reads all of the answer.
+fn exchange(mut stream: impl Read + Write, request: &str, body: &str) -> io::Result<String> {
+    let length = body.len();
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Status and body of a request over the node's loopback, by root.
+fn request(netns: &Netns, port: u16, line: &str) -> (u16, String) {
+    request_as(netns, port, line, || ())
+}
+
+/// The same by another user.
+fn request_of_nobody(netns: &Netns, port: u16, line: &str) -> (u16, String) {
+    request_as(netns, port, line, become_nobody)
+}
+
+fn request_as(netns: &Netns, port: u16, line: &str, become_user: impl FnOnce() + Send) -> (u16, String) {
+    netns.run(|| {
+        become_user();
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let answer = exchange(stream, line, "").unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    })
+}
+
+fn levels(netns: &Netns) -> String {
+    request(netns, DEBUG, "GET /debug/log").1
+}
+
+#[test]
+fn another_user_of_the_node_reads_no_state_and_changes_no_level() {
+    if !kit::has_other_users() {
+        return kit::skip("no other users");
+    }
+    let mut fixture = Ambient::new(&[]);
+    let netns = std::sync::Arc::clone(fixture.node.netns());
+    let before = levels(&netns);
+    for line in ["GET /debug/state", "GET /", "GET /versionj", "GET /debug/lines"] {
+        assert_eq!(request(&netns, DEBUG, line).0, 200, "root: {line}");
+        let (status, body) = request_of_nobody(&netns, DEBUG, line);
+        assert_eq!(status, 403, "{line}: {body}");
+    }
+    for line in ["PUT /debug/log?scope=all&level=none", "PUT /debug/log/ambient?level=debug"] {
+        assert_eq!(request_of_nobody(&netns, DEBUG, line).0, 403, "{line}");
+    }
+    assert_eq!(levels(&netns), before);
+    assert!(!fixture.daemon().log().contains("log level of"), "{}", fixture.daemon().log());
+    assert_eq!(request(&netns, DEBUG, "PUT /debug/log/ambient?level=debug").0, 200, "root may");
+    assert!(fixture.daemon().log().contains("log level of ambient: debug"), "{}", fixture.daemon().log());
+}
+
+#[test]
+fn another_user_learns_from_probes_neither_paths_nor_addresses() {
+    let mut fixture = Ambient::stopped(kit::NodeOptions::default(), &[]);
+    let netns = std::sync::Arc::clone(fixture.node.netns());
+    fs::remove_file(fixture.node.net_d().join("10-kit.conflist")).unwrap();
+    fixture.daemon = Some(fixture.container.start());
+    let missing = |daemon: &Daemon| daemon.get(HEALTH, "/readyz").unwrap_or_default();
+    fixture
+        .daemon()
+        .wait_for("it lacks a network", |daemon| missing(daemon).1.contains("/host/etc/cni/net.d"));
+    if kit::has_other_users() {
+        let told = request_of_nobody(&netns, HEALTH, "GET /readyz");
+        assert_eq!(told, (503, "NotInstalled\n".to_owned()));
+    }
+    // The kubelet's probes, and those of any other machine.
+    let (outside, node) = (fixture.node.outside(), fixture.node.ip(false));
+    let told = outside.run(|| {
+        let stream = TcpStream::connect((node, HEALTH)).unwrap();
+        exchange(stream, "GET /readyz", "").unwrap()
+    });
+    assert!(told.starts_with("HTTP/1.1 503 ") && told.ends_with("\r\n\r\nNotInstalled\n"), "{told}");
+}
+
+/// Makes the way to a socket free for everybody, as the node's directories are on real nodes.
+fn open_the_way(node: &Node) {
+    let set = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    set(node.dir());
+    set(&node.run_dir());
+}
+
+fn lines(pod: &str, count: usize) -> String {
+    let line = |number: usize| {
+        let record =
+            json!({"level": "info", "msg": format!("forged {number} {}", "x".repeat(150)), "pod": pod});
+        record.to_string()
+    };
+    Value::from((0..count).map(line).collect::<Vec<_>>()).to_string()
+}
+
+#[test]
+fn another_user_writes_nothing_into_the_log() {
+    if !kit::has_other_users() {
+        return kit::skip("no other users");
+    }
+    let mut fixture = Ambient::new(&[]);
+    open_the_way(&fixture.node);
+    let socket = fixture.node.run_dir().join("log.sock");
+    let forge = || as_nobody(|| exchange(UnixStream::connect(&socket)?, "POST /log", &lines("mesh/a", 3)));
+    assert_eq!(forge().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    // An operator, or a tool, that opens it to all.
+    fs::set_permissions(&socket, Permissions::from_mode(0o666)).unwrap();
+    let before = fixture.daemon().log().len();
+    for _ in 0..100 {
+        let told = forge();
+        assert!(told.as_ref().map_or(true, String::is_empty), "{told:?}");
+    }
+    let log = fixture.daemon().log();
+    assert!(!log.contains("forged"), "{log}");
+    assert!(log.len() - before < 1000, "the refusals fill the log themselves: {log}");
+}
+
+/// A plugin that posts as many lines as it can, until this is dropped.
+struct Flood {
+    over: AtomicBool,
+    sent: AtomicUsize,
+}
+
+/// Ends it also when the test fails.
+struct Ends<'a>(&'a Flood);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Flood {
+    fn run(&self, socket: &Path, pod: impl Fn(usize) -> String) {
+        while !self.over.load(Ordering::Relaxed) {
+            let body = lines(&pod(self.sent()), 500);
+            let answer =
+                exchange(UnixStream::connect(socket).unwrap(), "POST /log", &body).unwrap_or_default();
+            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            self.sent.fetch_add(body.len(), Ordering::Relaxed);
+        }
+    }
+
+    fn sent(&self) -> usize {
+        self.sent.load(Ordering::Relaxed)
+    }
+}
+
+/// Does something during a flood of at least so many bytes. Answers with how much the log grew, and the seconds that it took.
+fn during_flood(
+    fixture: &mut Ambient,
+    pod: impl Fn(usize) -> String + Send,
+    least: usize,
+    act: impl FnOnce(&mut Ambient),
+) -> (usize, usize) {
+    let socket = fixture.node.run_dir().join("log.sock");
+    let flood = Flood { over: AtomicBool::new(false), sent: AtomicUsize::new(0) };
+    let (before, began) = (fixture.daemon().log().len(), Instant::now());
+    thread::scope(|scope| {
+        let ends = Ends(&flood);
+        scope.spawn(|| flood.run(&socket, pod));
+        fixture.daemon().wait_for("the flood came", |_| flood.sent() > least);
+        act(fixture);
+        drop(ends);
+    });
+    (fixture.daemon().log().len() - before, usize::try_from(began.elapsed().as_secs()).unwrap() + 1)
+}
+
+fn dropped(daemon: &Daemon) -> f64 {
+    daemon.metric("istio_cni_log_records_dropped_total").unwrap_or_default()
+}
+
+#[test]
+fn a_plugin_that_goes_mad_fills_no_disk_and_silences_no_other() {
+    let mut fixture = Ambient::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    let mut plugin = fixture.plugin();
+    plugin["log_uds_address"] = json!(fixture.node.run_dir().join("log.sock"));
+    let conflist = fixture.node.conflist(&[plugin]);
+    let mut peers = Vec::new();
+    let start_another = |fixture: &mut Ambient| {
+        peers.push(fixture.add(Pod::new(MESH, "sane"), &conflist).unwrap());
+        fixture.daemon().wait_for("the other's line", |daemon| {
+            daemon.log().lines().any(|line| line.contains("\tcni\t") && line.contains("pod=mesh/sane"))
+        });
+    };
+    let (grown, seconds) = during_flood(&mut fixture, |_| "mesh/mad".to_owned(), 8_000_000, start_another);
+    assert!(grown < 512 * 1024 + seconds * 32 * 1024, "{grown} bytes in {seconds} s");
+    assert!(dropped(fixture.daemon()) > 20_000.0);
+    fixture.daemon().wait_for("the rest is told of", |daemon| daemon.log().contains(" lines ("));
+    drop((peers, ztunnel));
+}
+
+/// Names that are made up cost no memory and little disk.
+#[test]
+fn a_plugin_that_makes_up_pods_is_bounded_as_well() {
+    let mut fixture = Ambient::new(&[]);
+    let name = |number: usize| format!("mesh/mad-{number}");
+    let (grown, seconds) = during_flood(&mut fixture, name, 20_000_000, |_| ());
+    assert!(grown < 6 * 1024 * 1024 + seconds * 256 * 1024, "{grown} bytes in {seconds} s");
+    assert!(dropped(fixture.daemon()) > 20_000.0);
+}

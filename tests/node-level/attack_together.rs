@@ -1,0 +1,56 @@
+//! All attacks at the same time, on one node: pods that behave well start as if nothing were, the agent lives, and it
+//! stays small.
+
+mod attackers;
+mod measure;
+
+use std::time::Duration;
+
+use kit::{InpodOptions, fill_with_services};
+
+use self::{
+    attackers::{Attack, NODE_RULES, Target},
+    measure::{Adds, Watch},
+};
+use crate::{fixtures::ambient::MESH, fixtures::inpod::InPod};
+
+const ADDS: usize = 100;
+/// So that a node on which every ADD fails ends the test, too.
+const LIMIT: Duration = Duration::from_secs(90);
+/// Of 99 of 100 ADDs.
+const SLOWEST: Duration = Duration::from_secs(1);
+/// Of the agent's own memory that is no file's.
+const AGENT_KIB: u64 = 64 * 1024;
+
+#[test]
+fn pods_start_and_the_agent_lives_while_all_attack_together() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let conflist = fixture.node.conflist(&[fixture.plugin()]);
+    let agent = fixture.daemon().pid();
+    let (ambient, processes) = fixture.split();
+    let node = &ambient.node;
+    let target = Target { node, manifests: &ambient.manifests, conflist, namespace: MESH };
+    let quiet = Adds::measure(&target, ADDS / 5, LIMIT);
+    fill_with_services(node.netns(), NODE_RULES);
+    let watch = Watch::start(agent, node.netns());
+    let attack = Attack::begin(&target, |pod, netns| {
+        let _ = processes.add(&pod.uid, netns);
+    });
+    let adds = Adds::measure(&target, ADDS, LIMIT);
+    let (seen, effort) = (watch.take(), attack.effort());
+    drop((attack, watch));
+    println!(
+        "{} ADDs: median {:?}, 99th of 100 {:?}, {} failed; quiet {:?}; {seen:?}; hostile starts and connections {effort:?}",
+        adds.count(),
+        adds.median(),
+        adds.p99(),
+        adds.failed.len(),
+        quiet.median()
+    );
+    assert!(adds.failed.is_empty(), "{} of {} failed: {:?}", adds.failed.len(), adds.count(), adds.failed[0]);
+    assert!(adds.p99() < SLOWEST, "{:?}", adds.p99());
+    assert!(seen.agent_kib < AGENT_KIB, "{seen:?}");
+    assert!(seen.failed_probes == 0, "{seen:?}");
+    ambient.daemon().wait_until_ready();
+}

@@ -1,0 +1,122 @@
+//! Pods start undisturbed while many ask for the debug state, and some of them badly.
+
+mod clients;
+
+use std::{
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use clients::Crowd;
+use kit::{Daemon, Pod};
+use serde_json::Value;
+
+use crate::fixtures::ambient::{Ambient, MESH, starting};
+
+const ENROLLED: u8 = 60;
+const REQUESTS: usize = 1000;
+const QUIET: usize = 9;
+/// What a probe of the kubelet waits for by default.
+const PROBE: Duration = Duration::from_secs(1);
+/// What an ADD may take longer under load, whatever it takes without: far less than one look of all that wait.
+const SLACK: Duration = Duration::from_millis(20);
+/// Of any ADD: beyond it the plugin would look for another way.
+const SLOWEST: Duration = Duration::from_secs(2);
+/// Of resident memory, without the program's own file: that of a debug build alone is larger.
+const ANONYMOUS_KIB: u64 = 12 * 1024;
+
+/// Starts a pod of the mesh through the plugin, and ends it; how long the plugin took.
+fn add(fixture: &Ambient, number: usize) -> Duration {
+    let pod = Pod::new(MESH, &format!("pod-{number}"));
+    fixture.manifests.put_pod(&starting(&pod));
+    let (runtime, conflist) = (fixture.node.runtime(), fixture.node.conflist(&[fixture.plugin()]));
+    let name = pod.name.clone();
+    let sandbox = fixture.node.add_pod(&runtime, &conflist, pod).unwrap_or_else(|error| {
+        panic!("{error}; the agent says:\n{}", fixture.daemon.as_ref().unwrap().log());
+    });
+    assert!(sandbox.ips().iter().all(|ip| fixture.has_member(*ip)), "enrolled when the ADD has ended");
+    let call = sandbox.calls.iter().find(|call| call.plugin == "istio-cni").unwrap();
+    let took = call.output.wall;
+    drop(sandbox);
+    fixture.manifests.remove_pod(MESH, &name);
+    took
+}
+
+/// It is whole, of all pods, and of a look that began after the question.
+fn check(began: SystemTime, body: &str) {
+    let state: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"));
+    let began = i64::try_from(began.duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap();
+    let at = state["seen"]["at"].as_str().unwrap();
+    assert!(at >= wire::rfc3339_micros(began).as_str(), "asked at {began}, and seen at {at}");
+    assert!(state["pods"].as_array().unwrap().len() >= usize::from(ENROLLED));
+}
+
+/// Asks as the kubelet does until it is over; the slowest answer.
+fn probe(daemon: &Daemon, over: &AtomicBool) -> Duration {
+    let mut slowest = Duration::ZERO;
+    while !over.load(Ordering::Relaxed) {
+        for path in ["/healthz", "/readyz"] {
+            let began = Instant::now();
+            let status = daemon.get(8000, path).map(|(status, _)| status);
+            slowest = slowest.max(began.elapsed());
+            assert_eq!(status, Some(200), "{path}");
+        }
+        thread::sleep(Duration::from_millis(50)); // many probes, and still no load of their own
+    }
+    slowest
+}
+
+/// Sets a flag at its end.
+struct Set<'a>(&'a AtomicBool);
+
+impl Drop for Set<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_asks_does_not_disturb_pods_that_start() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    for number in 1..=ENROLLED {
+        let pod = Pod::new(MESH, &format!("there-{number}"));
+        fixture.manifests.put_pod(&pod.manifest(&[IpAddr::from([10, 201, 0, number])]));
+    }
+    fixture.settle();
+    let mut quiet: Vec<Duration> = (0..QUIET).map(|number| add(&fixture, number)).collect();
+    quiet.sort();
+    let median = quiet[QUIET / 2];
+
+    let crowd = Crowd::start(fixture.node.netns(), REQUESTS, check);
+    let (over, daemon) = (AtomicBool::new(false), fixture.daemon.as_ref().unwrap());
+    let (mut busy, mut anonymous) = (Vec::new(), 0);
+    let slowest_probe = thread::scope(|scope| {
+        let end = Set(&over); // also when an ADD fails, or the probes would go on for ever
+        let probes = scope.spawn(|| probe(daemon, &over));
+        while !crowd.is_done() && !probes.is_finished() {
+            busy.push(add(&fixture, QUIET + busy.len()));
+            anonymous = anonymous.max(daemon.anonymous_kib());
+        }
+        drop(end);
+        probes.join().unwrap()
+    });
+    let answered = crowd.answered();
+    crowd.end();
+    busy.sort();
+    let slowest = *busy.last().unwrap();
+    println!(
+        "{answered} answers; {} ADDs: median {:?}, slowest {slowest:?}, quiet {median:?}; probes {slowest_probe:?}; {anonymous} KiB anonymous of {}",
+        busy.len(),
+        busy[busy.len() / 2],
+        daemon.resident_kib()
+    );
+    assert_eq!(answered, REQUESTS);
+    // If pods waited for looks, all of them would; single ones wait for other tests' processes.
+    assert!(busy[busy.len() / 2] <= median * 4 + SLACK, "quiet {quiet:?}, then {busy:?}");
+    assert!(slowest <= SLOWEST, "quiet {quiet:?}, then {busy:?}");
+    assert!(slowest_probe < PROBE, "{slowest_probe:?}");
+    assert!(anonymous < ANONYMOUS_KIB, "{anonymous} KiB");
+}

@@ -1,0 +1,50 @@
+//! The watch at the uplink tells a pod's packets from those that ztunnel sends in its name.
+
+use kit::{Counts, Echo, FailureKind, Proto, UplinkWatch, connect};
+
+use super::fixture::{CAPTURED, DIRECT, Fixture, INBOUND, fixture, outside};
+
+fn watched(fixture: &Fixture) -> (UplinkWatch<'_>, UplinkWatch<'_>) {
+    let ips = fixture.pod.ips();
+    (UplinkWatch::start(&fixture.node, &ips), UplinkWatch::on(&fixture.pod.netns, "eth0", &ips))
+}
+
+#[test]
+fn what_the_stub_sends_for_a_pod_is_not_taken_for_the_pods_own() {
+    let fixture = fixture();
+    let _echo = [Echo::tcp(fixture.node.outside(), CAPTURED), Echo::tcp(&fixture.pod.netns, INBOUND)];
+    let (uplink, own) = watched(&fixture);
+    for v6 in [false, true] {
+        let (before, own_before) = (uplink.counts(fixture.pod.ip(v6)), own.counts(fixture.pod.ip(v6)));
+        connect(&fixture.pod.netns, Proto::Tcp, outside(&fixture, v6, CAPTURED)).expect("outside answers");
+        let out = uplink.counts(fixture.pod.ip(v6)) - before;
+        assert!(out.relayed >= 3 && out.received >= 2, "{out:?}");
+        connect(fixture.node.outside(), Proto::Tcp, (fixture.pod.ip(v6), INBOUND).into())
+            .expect("the pod answers");
+        let both = uplink.counts(fixture.pod.ip(v6)) - before;
+        assert!(both.relayed >= out.relayed + 3, "SYN-ACKs and answers of ztunnel's listeners: {both:?}");
+        assert_eq!((both.direct, both.resets), (0, 0), "{both:?}");
+        let sent = own.counts(fixture.pod.ip(v6)) - own_before;
+        assert!(sent.direct >= 6 && sent.relayed == 0, "{sent:?}");
+    }
+}
+
+#[test]
+fn what_a_pod_sends_itself_is_counted() {
+    let fixture = fixture();
+    let _echo = Echo::tcp(fixture.node.outside(), DIRECT);
+    let (uplink, _own) = watched(&fixture);
+    assert_eq!(uplink.total(), Counts::default());
+    for v6 in [false, true] {
+        connect(&fixture.pod.netns, Proto::Tcp, outside(&fixture, v6, DIRECT)).expect("outside answers");
+        let counts = uplink.counts(fixture.pod.ip(v6));
+        assert!(counts.direct >= 3 && counts.relayed == 0, "{counts:?}");
+    }
+    let before = uplink.total();
+    // Not captured and not served: the pod's kernel refuses.
+    let refused =
+        connect(fixture.node.outside(), Proto::Tcp, (fixture.pod.ip(false), DIRECT).into()).unwrap_err();
+    assert_eq!(refused.kind, FailureKind::Refused);
+    let after = uplink.total() - before;
+    assert_eq!((after.direct, after.resets, after.received), (0, 1, 1), "{after:?}");
+}

@@ -1,0 +1,27 @@
+//! The plugin, `istio-iptables` and `istio-clean-iptables`: rules of pods with a sidecar, and traffic under them. Each test makes its own node; see `kit`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "all of this is tests, also what clippy does not recognise as such"
+)]
+
+#[path = "../fixtures/fixtures.rs"]
+mod fixtures;
+
+mod clean;
+mod iptables_cli;
+mod kit_network;
+mod kit_runtime;
+mod plugin_api;
+mod plugin_calls;
+mod plugin_crash;
+mod plugin_log;
+mod plugin_records;
+mod plugin_refusal;
+mod plugin_replay;
+mod plugin_rollout;
+mod rules_node;
+mod sidecar_kernel;
+mod sidecar_traffic;

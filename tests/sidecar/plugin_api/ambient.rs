@@ -1,0 +1,58 @@
+//! With ambient mode on: sidecar pods as ever; pods of an ambient namespace do not start outside of the mesh.
+
+use std::time::Duration;
+
+use kit::{ApiServer, FakeReply, NodeOptions, istio};
+use serde_json::json;
+
+use super::Cluster;
+use crate::fixtures::plugin::{PluginFixture, V4, bare_pod, expected, injected, rules, tables};
+
+#[test]
+fn a_pod_of_an_ambient_namespace_waits_for_the_agent_and_others_do_not() {
+    let Some(cluster) = Cluster::start("ambient-on", NodeOptions::default()) else { return };
+    let label = json!({"metadata": {"labels": {"istio.io/dataplane-mode": "ambient"}}});
+    let plain = |name: &str| ApiServer::pod(cluster.namespace, name);
+    cluster.api.create_pod(&plain("plain"));
+    cluster.api.create_pod(&istio::annotated(plain("opted-out"), "ambient.istio.io/redirection", "disabled"));
+    cluster.create("sidecar", |pod| pod);
+    let pod = bare_pod(V4);
+    let add = |name: &str| cluster.add(&pod, name).with("ambient_enabled", json!(true));
+    add("plain").run().ok();
+    cluster.api.admin().patch("/api/v1/namespaces/ambient-on", &label);
+
+    let error = add("plain").run().refused();
+    assert_eq!(error.code, 11);
+    for part in ["pod ambient-on/plain", "ambient", "istio.io/dataplane-mode=ambient", "agent"] {
+        assert!(error.msg.contains(part), "no {part:?}: {error:?}");
+    }
+    let told = add("plain").annotations(&json!({"note": "plain"}));
+    assert_eq!(told.run().refused().code, 11, "annotations alone do not decide");
+    add("opted-out").run().ok();
+    assert_eq!(tables(&pod), "");
+    cluster.add(&pod, "plain").run().ok(); // ambient off
+    assert_eq!(tables(&pod), "");
+
+    let before = cluster.asked().len();
+    add("sidecar").run().ok();
+    assert_eq!(rules(&pod.sh("iptables-save")), expected(false));
+    assert_eq!(cluster.asked().len() - before, 1, "its namespace does not matter");
+}
+
+#[test]
+fn both_requests_share_the_time() {
+    let fixture = PluginFixture::answering(|request| match request.path.contains("/pods/") {
+        true => {
+            let mut plain = injected(request);
+            plain["metadata"]["annotations"] = json!({});
+            FakeReply::Late(Duration::from_millis(1500), Box::new(FakeReply::Json(200, plain)))
+        }
+        false => FakeReply::Hang,
+    });
+    let pod = bare_pod(V4);
+    let call = fixture.call("ADD", &pod).with("ambient_enabled", json!(true));
+    let outcome = call.kubernetes("api_timeout_seconds", json!(2)).run();
+    let error = outcome.refused();
+    assert!(error.code == 11 && error.msg.contains("GET namespaces shop"), "{error:?}");
+    assert!(outcome.wall() < Duration::from_millis(3000), "{:?}", outcome.wall());
+}

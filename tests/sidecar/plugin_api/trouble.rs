@@ -1,0 +1,190 @@
+//! API servers that are away, slow, silent, broken or malicious.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use kit::{FakeApi, FakeReply, NodeOptions, istio};
+use serde_json::{Value, json};
+
+use super::Cluster;
+use crate::fixtures::plugin::{PluginFixture, Refusal, V4, bare_pod, injected, saves, tables, token};
+
+/// ADD with a second for the API server: it fails within that, the rest of the call allowed for.
+fn refused_in_time(fixture: &PluginFixture) -> Refusal {
+    let pod = bare_pod(V4);
+    let outcome = fixture.call("ADD", &pod).kubernetes("api_timeout_seconds", json!(1)).run();
+    let error = outcome.refused();
+    assert!(outcome.wall() < Duration::from_millis(3500), "{:?}: {error:?}", outcome.wall());
+    assert_eq!((error.code, tables(&pod).as_str()), (11, ""), "{error:?}");
+    assert!(error.msg.contains("cannot determine whether pod shop/web belongs to the mesh"), "{error:?}");
+    error
+}
+
+fn ok(body: &Value) -> Vec<u8> {
+    let body = body.to_string();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    (head + &body).into_bytes()
+}
+
+#[test]
+fn a_pod_that_is_missing_is_waited_for_a_little() {
+    let Some(cluster) = Cluster::start("trouble-missing", NodeOptions::default()) else { return };
+    let pod = bare_pod(V4);
+    let outcome = cluster.add(&pod, "ghost").run();
+    let error = outcome.refused();
+    assert_eq!(error.code, 11);
+    for part in ["trouble-missing/ghost", "no such object (404)", "not found", "tried"] {
+        assert!(error.msg.contains(part), "no {part:?}: {error:?}");
+    }
+    assert!(outcome.wall() < Duration::from_secs(6), "{:?}", outcome.wall());
+    assert!(cluster.asked().len() > 1, "a server's cache may be behind");
+    // And one that comes meanwhile is found.
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| cluster.add(&pod, "late").run());
+        std::thread::sleep(Duration::from_millis(300));
+        cluster.create("late", |pod| pod);
+        add.join().unwrap().ok();
+    });
+    assert!(saves(&pod).contains("ISTIO_INBOUND"));
+}
+
+#[test]
+fn a_server_that_does_not_answer_in_time_holds_nobody_longer() {
+    let drip =
+        |request: &kit::FakeRequest| FakeReply::Trickle(ok(&injected(request)), Duration::from_millis(50));
+    let late = |request: &kit::FakeRequest| {
+        FakeReply::Late(Duration::from_secs(3), Box::new(FakeReply::Json(200, injected(request))))
+    };
+    let endless = |_: &kit::FakeRequest| {
+        let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        FakeReply::Trickle([head, b"1\r\n \r\n".repeat(1000)].concat(), Duration::from_millis(20))
+    };
+    for fixture in [
+        PluginFixture::answering(drip),
+        PluginFixture::answering(late),
+        PluginFixture::answering(endless),
+        PluginFixture::answering(|_| FakeReply::Hang),
+    ] {
+        let error = refused_in_time(&fixture);
+        assert!(error.msg.contains("no answer in time"), "{error:?}");
+    }
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_told_from_one_that_refuses() {
+    let fixture = PluginFixture::new();
+    let base = fixture.api.kubeconfig(&token());
+    let at = |port: u16| base.replace(":6443", &format!(":{port}"));
+    let address = |port| SocketAddr::from((fixture.node.outside_ip(false), port));
+    let _silent = FakeApi::without_tls(fixture.node.outside(), address(7001), Vec::new());
+    let _plain = FakeApi::without_tls(
+        fixture.node.outside(),
+        address(7002),
+        b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+    );
+    fixture.node.outside().sh("iptables -A INPUT -p tcp --dport 7003 -j DROP");
+    for (port, part) in [
+        (7000, "no connection"),
+        (7001, "no answer in time"),
+        (7002, "no connection"),
+        (7003, "no answer in time"),
+    ] {
+        istio::write_file(&fixture.node, "kubeconfig", &at(port));
+        let error = refused_in_time(&fixture);
+        assert!(error.msg.contains(part), "{port}: {error:?}");
+    }
+    let unroutable = base.replace(&fixture.node.outside_ip(false).to_string(), "192.0.2.1");
+    istio::write_file(&fixture.node, "kubeconfig", &unroutable);
+    fixture.node.netns().sh("ip route add unreachable 192.0.2.1");
+    assert!(refused_in_time(&fixture).msg.contains("no connection"));
+    let name = base.replace(&fixture.node.outside_ip(false).to_string(), "api.invalid");
+    istio::write_file(&fixture.node, "kubeconfig", &name);
+    refused_in_time(&fixture);
+}
+
+#[test]
+fn a_server_that_recovers_is_asked_again() {
+    let count = AtomicUsize::new(0);
+    let fixture = PluginFixture::answering(move |request| match count.fetch_add(1, Ordering::Relaxed) {
+        0 => FakeReply::Json(503, json!({"message": "starting"})),
+        1 => FakeReply::Json(500, json!({"message": "broken"})),
+        2 => FakeReply::Close,
+        3 => FakeReply::Json(429, json!({"message": "slowly"})),
+        _ => FakeReply::Json(200, injected(request)),
+    });
+    let pod = bare_pod(V4);
+    fixture.call("ADD", &pod).run().ok();
+    assert!(saves(&pod).contains("ISTIO_INBOUND"));
+    assert_eq!(fixture.api.requests().len(), 5);
+}
+
+#[test]
+fn a_server_that_stays_broken_is_quoted() {
+    let fixture =
+        PluginFixture::answering(|_| FakeReply::Json(503, json!({"message": "etcd has no leader"})));
+    let error = refused_in_time(&fixture);
+    assert!(error.msg.contains("503") && error.msg.contains("etcd has no leader"), "{error:?}");
+    assert!(fixture.api.requests().len() > 2, "tried again and again");
+}
+
+#[test]
+fn redirects_are_not_followed() {
+    let fixture = PluginFixture::answering(|_| FakeReply::Redirect("https://10.10.0.1:7443/api".into()));
+    let address = SocketAddr::from((fixture.node.outside_ip(false), 7443));
+    let elsewhere =
+        FakeApi::start(fixture.node.outside(), address, |request| FakeReply::Json(200, injected(request)));
+    let error = refused_in_time(&fixture);
+    assert!(error.msg.contains("redirects (307)") && error.msg.contains("10.10.0.1:7443"), "{error:?}");
+    assert_eq!((fixture.api.requests().len(), elsewhere.requests().len()), (1, 0));
+}
+
+#[test]
+fn answers_that_are_no_pod_are_refused() {
+    let huge = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 1_u64 << 40);
+    for reply in [
+        FakeReply::Raw(b"this is not HTTP\r\n\r\n".to_vec()),
+        FakeReply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{\"a\":".to_vec()),
+        FakeReply::Raw(huge.into_bytes()),
+        FakeReply::Raw([b"HTTP/1.1 200 OK\r\nX: ".to_vec(), vec![b'x'; 100_000]].concat()),
+        FakeReply::Raw(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}".to_vec(),
+        ),
+        FakeReply::Raw([b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b'['; 1_000_000]].concat()),
+        FakeReply::Json(200, json!([])),
+        FakeReply::Json(200, json!({})),
+        FakeReply::Json(200, json!({"kind": "Status", "status": "Success"})),
+        FakeReply::Json(200, istio::injected_pod("shop", "other")),
+        FakeReply::Json(200, istio::injected_pod("other", "web")),
+        FakeReply::Json(200, json!({"metadata": {"annotations": 7}})),
+        FakeReply::Json(200, json!({"spec": {"containers": [{"name": []}]}})),
+        FakeReply::Json(204, json!({})),
+        FakeReply::Json(418, json!({"message": "teapot"})),
+    ] {
+        let shown = format!("{reply:.80?}");
+        let fixture = PluginFixture::answering(move |_| reply.clone());
+        let error = refused_in_time(&fixture);
+        assert!(error.msg.len() < 1000, "{shown}: {} bytes", error.msg.len());
+    }
+}
+
+#[test]
+fn the_credential_goes_only_where_it_belongs() {
+    let fixture = PluginFixture::new();
+    fixture.call("ADD", &bare_pod(V4)).run().ok();
+    let requests = fixture.api.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(
+        (requests[0].method.as_str(), requests[0].path.as_str()),
+        ("GET", "/api/v1/namespaces/shop/pods/web")
+    );
+    let header = |name: &str| {
+        let prefix = format!("{name}: ");
+        requests[0].headers.iter().find_map(|line| line.strip_prefix(&prefix)).unwrap().to_owned()
+    };
+    assert_eq!(header("Authorization"), "Bearer secret-of-the-plugin");
+    assert_eq!(header("User-Agent"), "istio-cni");
+}

@@ -1,0 +1,199 @@
+//! What each command answers, and what it wants to be told.
+
+use std::time::Duration;
+
+use kit::istio;
+use serde_json::{Value, json};
+
+use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod, saves, tables};
+
+#[test]
+fn version_lists_what_is_spoken_whatever_stdin_says() {
+    let fixture = PluginFixture::new();
+    for stdin in ["", "{}", r#"{"cniVersion":"9.9.9"}"#, "nonsense"] {
+        let answer = Call::new(&fixture.node, "VERSION").stdin(stdin).run().ok();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["cniVersion"], "1.1.0");
+        let versions = json!(["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]);
+        assert_eq!(answer["supportedVersions"], versions);
+    }
+}
+
+#[test]
+fn a_person_who_starts_the_plugin_learns_what_it_is() {
+    let fixture = PluginFixture::new();
+    for call in [
+        Call::new(&fixture.node, "").stdin(""),
+        Call::new(&fixture.node, "x").unset("CNI_COMMAND").stdin("anything"),
+    ] {
+        let outcome = call.run();
+        assert_eq!(outcome.ok(), "");
+        let stderr = outcome.0.stderr_text();
+        assert!(stderr.starts_with("CNI plugin istio-cni "), "{stderr}");
+        assert!(stderr.contains("CNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0"), "{stderr}");
+    }
+}
+
+#[test]
+fn variables_that_are_missing_or_empty_are_named() {
+    let fixture = PluginFixture::new();
+    let container = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"];
+    let plugin = ["CNI_PATH"];
+    for (command, required) in
+        [("ADD", &container[..]), ("CHECK", &container), ("STATUS", &plugin), ("GC", &plugin)]
+    {
+        for name in required {
+            let call = || Call::new(&fixture.node, command).env("CNI_NETNS", "/run/netns/x");
+            for call in [call().unset(name), call().env(name, "")] {
+                let error = call.run().refused();
+                assert!(error.code == 4 && error.msg.contains(name), "{command} {name}: {error:?}");
+            }
+        }
+    }
+    for command in ["add", "UPDATE", "ADD ", "ADD\n", &"A".repeat(100_000)] {
+        let error = Call::new(&fixture.node, command).run().refused();
+        assert!(error.code == 4 && error.msg.len() < 300, "{error:?}");
+    }
+}
+
+#[test]
+fn del_succeeds_in_every_form() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    fixture.call("ADD", &pod).run().ok();
+    let before = saves(&pod);
+    let del = || fixture.call("DEL", &pod);
+    let dead = fixture.node.net_d().join("gone");
+    let calls = [
+        del(),
+        del().unset("CNI_NETNS"),
+        del().env("CNI_NETNS", ""),
+        del().env("CNI_NETNS", "/run/netns/gone"),
+        del().env("CNI_NETNS", "relative/../x"),
+        del().env("CNI_ARGS", "garbage;=;="),
+        del().unset("CNI_ARGS"),
+        del().unset("CNI_CONTAINERID").unset("CNI_IFNAME").unset("CNI_PATH"),
+        del().env("CNI_CONTAINERID", "../../etc").env("CNI_IFNAME", "a/b"),
+        del().stdin(""),
+        del().stdin("not JSON"),
+        del().stdin(vec![b' '; 3 << 20]),
+        del().stdin(vec![0xff; 10]),
+        del().with("cniVersion", json!("9.9.9")),
+        del().with("name", json!(7)).with("prevResult", json!("?")),
+        del().kubeconfig(&dead),
+        del().env("PATH", "/nonexistent"),
+        del(),
+    ];
+    for (at, call) in calls.iter().enumerate() {
+        let outcome = call.run();
+        assert_eq!(outcome.ok(), "", "call {at}");
+        assert!(outcome.wall() < Duration::from_secs(5), "call {at}: {outcome}");
+    }
+    assert_eq!(saves(&pod), before, "a pod's rules end with its namespace, not before");
+}
+
+#[test]
+fn check_sees_what_the_kernel_has() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    let check = || fixture.call("CHECK", &pod);
+    fixture.call("ADD", &pod).run().ok();
+    assert_eq!(check().run().ok(), "");
+    for damage in [
+        "iptables -t nat -D PREROUTING -p tcp -j ISTIO_INBOUND",
+        "iptables -t nat -D ISTIO_INBOUND 1",
+        "iptables -t nat -F ISTIO_OUTPUT",
+        "iptables -t nat -I ISTIO_OUTPUT -j ACCEPT",
+        "iptables -t nat -I OUTPUT -p tcp -j ISTIO_OUTPUT",
+    ] {
+        pod.sh(damage);
+        let damaged = saves(&pod);
+        let error = check().run().refused();
+        assert!(error.code == 999 && error.msg.contains("pod shop/web"), "{damage}: {error:?}");
+        assert!(error.details.contains("ISTIO_"), "{damage}: {error:?}");
+        assert_eq!(saves(&pod), damaged, "CHECK changes nothing");
+        fixture.call("ADD", &pod).run().ok();
+        check().run().ok();
+    }
+    pod.sh("iptables -t nat -A OUTPUT -p udp -j ACCEPT");
+    check().run().ok();
+}
+
+#[test]
+fn check_wants_a_result_and_a_version_that_has_it() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    let check = || fixture.call("CHECK", &pod);
+    assert_eq!(check().with("prevResult", Value::Null).run().refused().code, 7);
+    for version in ["0.1.0", "0.2.0", "0.3.0", "0.3.1"] {
+        let call = check().with("cniVersion", json!(version)).with("prevResult", json!({}));
+        assert_eq!(call.run().refused().code, 1, "{version}");
+    }
+    for version in ["0.4.0", "1.0.0", "1.1.0"] {
+        let call = check().with("cniVersion", json!(version)).with("prevResult", json!({}));
+        let error = call.run().refused();
+        assert!(error.code == 999 && error.msg.contains("is not redirected"), "{version}: {error:?}");
+    }
+    assert_eq!(tables(&pod), "", "CHECK changes nothing");
+    let plain = check().annotations(&json!({"note": "plain"}));
+    assert_eq!(plain.run().ok(), "", "a pod that is none of ours needs no rules");
+}
+
+/// While STATUS fails, the kubelet starts no pod with a network of its own, and so no agent that could repair anything.
+#[test]
+fn status_fails_only_for_what_keeps_every_pod_from_starting_and_no_pod_can_repair() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    let status = || {
+        let call = fixture.call("STATUS", &pod).unset("CNI_NETNS").with("prevResult", Value::Null);
+        let call = call.env("CNI_CONTAINERID", "").env("CNI_IFNAME", "").env("CNI_ARGS", "");
+        call.with("cniVersion", json!("1.1.0"))
+    };
+    let ambient = || status().with("ambient_enabled", json!(true));
+    let missing = fixture.node.net_d().join("no-such-kubeconfig");
+    let broken = istio::write_file(&fixture.node, "broken", "{");
+    let nobody = json!(fixture.node.run_dir().join("agent.sock"));
+    for (what, call) in [
+        ("all is there", status()),
+        ("no kubeconfig", status().kubeconfig(&missing)),
+        ("a broken kubeconfig", status().kubeconfig(&broken)),
+        ("no credential configured", status().kubernetes("kubeconfig", Value::Null)),
+        ("a redirection that is unknown", status().kubernetes("intercept_type", json!("ebpf"))),
+        ("no agent", ambient().with("agent_socket", nobody.clone())),
+        ("no agent and no kubeconfig", ambient().with("agent_socket", nobody.clone()).kubeconfig(&missing)),
+        ("no tools in ambient mode", ambient().with("agent_socket", nobody).env("PATH", "/nonexistent")),
+    ] {
+        assert_eq!(call.run().ok(), "", "{what}");
+    }
+    let selectors = |value: Value| ambient().with("enablement_selectors", value);
+    for (call, code, part) in [
+        (status().env("PATH", "/nonexistent"), 50, "iptables"),
+        (selectors(json!([{"podselector": {}}])), 6, "enablement_selectors"),
+        (status().with("pod_namespace", json!("../x")), 7, "pod_namespace"),
+        (status().with("cniVersion", json!("1.0.0")), 1, "1.0.0"),
+    ] {
+        let error = call.run().refused();
+        assert!(error.code == code && error.msg.contains(part), "{part}: {error:?}");
+    }
+    assert_eq!(fixture.api.requests(), [], "STATUS asks nobody: it comes every few seconds");
+}
+
+#[test]
+fn gc_has_nothing_to_do_and_says_when_it_was_not_told_enough() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    fixture.call("ADD", &pod).run().ok();
+    let before = saves(&pod);
+    let gc = || {
+        let call =
+            fixture.call("GC", &pod).with("cniVersion", json!("1.1.0")).with("prevResult", Value::Null);
+        call.with("cni.dev/valid-attachments", json!([]))
+    };
+    assert_eq!(gc().run().ok(), "");
+    let attachments = json!([{"containerID": "0123456789abcdef", "ifname": "eth0"}]);
+    assert_eq!(gc().with("cni.dev/valid-attachments", attachments).run().ok(), "");
+    assert_eq!(gc().with("cni.dev/valid-attachments", Value::Null).run().refused().code, 7);
+    assert_eq!(gc().with("cni.dev/valid-attachments", json!("x")).run().refused().code, 6);
+    assert_eq!(gc().with("cniVersion", json!("1.0.0")).run().refused().code, 1);
+    assert_eq!(saves(&pod), before);
+}

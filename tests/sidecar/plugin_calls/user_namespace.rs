@@ -1,0 +1,107 @@
+//! Pods with `hostUsers: false`: their network namespace belongs to a user namespace of their own, and its kernel takes rules
+//! about users from nobody outside.
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+
+use kit::UserNetns;
+
+use crate::fixtures::plugin::PluginFixture;
+
+const PORT: u16 = 15001;
+
+/// A pod as the kubelet makes it, as far as its namespaces are concerned.
+struct UserPod(UserNetns);
+
+impl UserPod {
+    fn new(name: &str) -> UserPod {
+        let netns = UserNetns::new(name);
+        let batch = [
+            "link add eth0 type veth peer name peer0",
+            "link set peer0 up",
+            "link set eth0 up",
+            "link set lo up",
+            "address add 10.244.1.2/24 dev eth0",
+        ];
+        batch.iter().for_each(|line| drop(netns.ip(&format!("-n {} {line}", netns.name()))));
+        UserPod(netns)
+    }
+
+    /// Runs a command of root's of the node in it.
+    fn sh(&self, line: &str) -> String {
+        self.0.ip(&format!("netns exec {} {line}", self.0.name()))
+    }
+
+    /// A command in the pod, as one of its users.
+    fn run(&self, user: u32, script: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--user", "--net", "--target", &self.0.pid().to_string()]);
+        command.args(["--setuid", &user.to_string(), "--setgid", &user.to_string(), "bash", "-c", script]);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Whether what this user sends to another pod arrives at the proxy.
+    fn is_captured(&self, user: u32) -> bool {
+        let script = "timeout 1 bash -c 'exec 3<>/dev/tcp/10.244.1.9/80; head -c 5 <&3'";
+        let Output { stdout, .. } = self.run(user, script).output().unwrap();
+        stdout == b"proxy"
+    }
+
+    /// Something that answers as the proxy, until the test ends.
+    fn proxy(&self) {
+        let netns = netns::Netns::open(self.0.path()).unwrap();
+        let listener = netns.run_in(|| TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))).unwrap().unwrap();
+        thread::spawn(move || {
+            listener.incoming().for_each(|stream| drop(stream.unwrap().write_all(b"proxy")));
+        });
+    }
+}
+
+/// The kernel does refuse: else the tests below prove nothing.
+fn refuses_from_outside(pod: &UserPod, backend: &str) {
+    let rule = format!("iptables-{backend} -t nat -A OUTPUT -m owner --uid-owner 1337 -j RETURN");
+    let output =
+        Command::new("ip").args(["netns", "exec", pod.0.name()]).args(rule.split(' ')).output().unwrap();
+    assert!(!output.status.success(), "{rule} is accepted");
+}
+
+fn is_redirected(backend: &str) {
+    if !kit::has_other_users() {
+        return; // the machine lends us no users to map
+    }
+    let fixture = PluginFixture::new();
+    let pod = UserPod::new(backend);
+    refuses_from_outside(&pod, backend);
+    // The plugin takes the backend that holds something.
+    let _ = pod.sh(&format!("iptables-{backend} -t nat -A OUTPUT -p udp --dport 9 -j RETURN"));
+    pod.proxy();
+    assert!(!pod.is_captured(0));
+    let add = || {
+        crate::fixtures::plugin::Call::new(&fixture.node, "ADD")
+            .netns(&pod.0.path())
+            .kubeconfig(&fixture.kubeconfig)
+    };
+    add().run().ok();
+    assert!(pod.is_captured(0) && pod.is_captured(1000), "{backend}");
+    assert!(!pod.is_captured(1337), "{backend}: the proxy's own");
+    let save = || pod.sh(&format!("iptables-{backend}-save -t nat"));
+    assert!(save().contains("--uid-owner"), "{backend}: {}", save());
+    let before = save();
+    add().run().ok();
+    let rules =
+        |text: &str| text.lines().filter(|line| line.starts_with('-')).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(rules(&save()), rules(&before), "{backend}: a second time");
+}
+
+#[test]
+fn a_pod_with_users_of_its_own_is_redirected_with_nft() {
+    is_redirected("nft");
+}
+
+#[test]
+fn a_pod_with_users_of_its_own_is_redirected_with_legacy() {
+    is_redirected("legacy");
+}

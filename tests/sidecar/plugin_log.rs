@@ -1,0 +1,273 @@
+//! Where the plugin's log lines go: one POST to the agent's socket, else stderr and a file that cannot grow for ever.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod, tables};
+
+/// An agent's log socket that answers every connection with `answer`, and holds what came.
+struct Agent {
+    socket: PathBuf,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Agent {
+    fn start(fixture: &PluginFixture, answer: impl Fn(UnixStream) + Send + Sync + 'static) -> Self {
+        let socket = fixture.node.run_dir().join("log.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (journal, answer) = (Arc::clone(&requests), Arc::new(answer));
+        thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let (journal, answer) = (Arc::clone(&journal), Arc::clone(&answer));
+                thread::spawn(move || {
+                    journal.lock().unwrap().push(request(&mut stream));
+                    answer(stream);
+                });
+            }
+        });
+        Self { socket, requests }
+    }
+
+    fn saying(fixture: &PluginFixture, answer: &'static [u8]) -> Self {
+        Self::start(fixture, move |mut stream| drop(stream.write_all(answer)))
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+/// Head and body, as far as `Content-Length` says.
+fn request(stream: &mut UnixStream) -> String {
+    let mut text = String::new();
+    let mut part = [0; 4096];
+    loop {
+        let length = stream.read(&mut part).unwrap();
+        text.push_str(str::from_utf8(&part[..length]).unwrap());
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let wanted = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
+        if length == 0 || body.len() >= wanted.parse().unwrap() {
+            return text;
+        }
+    }
+}
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+}
+
+fn add<'s>(fixture: &'s PluginFixture, pod: &kit::Netns, socket: &Path) -> Call<'s> {
+    fixture.call("ADD", pod).with("log_uds_address", json!(socket))
+}
+
+#[test]
+fn all_lines_of_a_call_go_to_the_agent_in_one_post() {
+    let fixture = PluginFixture::new();
+    let agent = Agent::saying(&fixture, OK);
+    let pod = bare_pod(V4);
+    let outcome = add(&fixture, &pod, &agent.socket).run();
+    outcome.ok();
+    assert_eq!(outcome.0.stderr_text(), "", "what the agent has need not be said twice");
+    let requests = agent.requests();
+    assert_eq!(requests.len(), 1, "{requests:?}");
+    let (head, body) = requests[0].split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("POST /log HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains("Content-Type: application/json"), "{head}");
+    let strings: Vec<String> = serde_json::from_str(body).expect("a list of strings");
+    let records = lines(&strings.concat());
+    assert!(strings.iter().all(|line| line.ends_with('\n')), "{strings:?}");
+    let last = records.last().unwrap();
+    let text = |key: &str| last[key].as_str().unwrap_or_else(|| panic!("no {key}: {last}"));
+    assert_eq!((text("level"), text("pod"), text("if")), ("info", "shop/web", "eth0"));
+    assert_eq!(
+        (text("container"), text("command"), text("decision")),
+        ("0123456789abcdef", "ADD", "sidecar")
+    );
+    assert!(text("msg").starts_with("redirected to its sidecar"), "{last}");
+    let time = text("time");
+    assert!(time.len() == "2026-11-21T09:31:16.425736Z".len() && time.ends_with('Z'), "{time}");
+    assert_eq!(last.get("scope"), None, "the default scope is not written");
+}
+
+#[test]
+fn an_error_is_logged_too() {
+    let fixture =
+        PluginFixture::answering(|_| kit::FakeReply::Json(404, json!({"message": "pods \"web\" not found"})));
+    let agent = Agent::saying(&fixture, OK);
+    let pod = bare_pod(V4);
+    let error =
+        add(&fixture, &pod, &agent.socket).kubernetes("api_timeout_seconds", json!(1)).run().refused();
+    let requests = agent.requests();
+    let body = requests[0].split_once("\r\n\r\n").unwrap().1;
+    let strings: Vec<String> = serde_json::from_str(body).unwrap();
+    let record = lines(&strings.concat()).pop().unwrap();
+    assert_eq!((&record["level"], requests.len()), (&json!("error"), 1));
+    assert_eq!(record["msg"], json!(format!("ADD failed: {}", error.msg)));
+}
+
+/// The least time that three calls take, which succeed and have their lines on stderr. The machine may be busy; a delay
+/// by the log would be in each of them.
+fn best_of_three(call: &Call<'_>, what: &str) -> Duration {
+    let times = (0..3).map(|_| {
+        let outcome = call.run();
+        outcome.ok();
+        let records = lines(&outcome.0.stderr_text());
+        assert!(records.iter().any(|record| record["pod"] == "shop/web"), "{what}: {outcome}");
+        outcome.wall()
+    });
+    times.min().unwrap_or_default()
+}
+
+#[test]
+fn an_agent_that_is_away_or_refuses_or_is_silent_delays_nobody() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    let usual = best_of_three(&add(&fixture, &pod, Path::new("/nonexistent/log.sock")), "nowhere");
+    let at = |name: &str| fixture.node.run_dir().join(name);
+    fs::write(at("file"), "").unwrap();
+    drop(UnixListener::bind(at("refusing")).unwrap());
+    let _silent = UnixListener::bind(at("silent")).unwrap();
+    let long = "x".repeat(200);
+    let sockets = [at("missing"), at("file"), at("refusing"), at("silent"), "/".into(), at(&long)];
+    for socket in sockets {
+        let what = socket.display().to_string();
+        let took = best_of_three(&add(&fixture, &pod, &socket), &what);
+        assert!(took < usual + Duration::from_millis(300), "{what}: {took:?}, usually {usual:?}");
+    }
+}
+
+/// A process that is stopped, or busy for ever, no longer accepts: the kernel then keeps those who connect waiting.
+#[test]
+fn an_agent_that_no_longer_accepts_delays_nobody() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    let socket = fixture.node.run_dir().join("log.sock");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let filler = socket.clone();
+    thread::spawn(move || {
+        let streams: Vec<_> = (0..5000).map_while(|_| UnixStream::connect(&filler).ok()).collect();
+        thread::park();
+        drop(streams);
+    });
+    thread::sleep(Duration::from_millis(300)); // until the filler itself waits
+    let took = best_of_three(&add(&fixture, &pod, &socket), "full backlog");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn an_agent_that_answers_nonsense_or_drips_delays_nobody() {
+    for answer in [&b"garbage garbage garbage"[..], b"HTTP/1.1 500 No\r\n\r\n", b"", b"\0\0\0\0"] {
+        let fixture = PluginFixture::new();
+        let agent = Agent::saying(&fixture, answer);
+        best_of_three(&add(&fixture, &bare_pod(V4), &agent.socket), &String::from_utf8_lossy(answer));
+        assert_eq!(agent.requests().len(), 3, "once per call");
+    }
+    let fixture = PluginFixture::new();
+    let agent = Agent::start(&fixture, |mut stream| {
+        for byte in OK {
+            if stream.write_all(&[*byte]).is_err() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(90));
+        }
+    });
+    let took = best_of_three(&add(&fixture, &bare_pod(V4), &agent.socket), "drip");
+    assert!(took < Duration::from_millis(900), "{took:?}"); // twelve bytes would take longer
+}
+
+#[test]
+fn the_log_file_gets_what_the_agent_does_not() {
+    let fixture = PluginFixture::new();
+    let (agent, pod, log) =
+        (Agent::saying(&fixture, OK), bare_pod(V4), fixture.node.log_dir().join("cni.log"));
+    add(&fixture, &pod, &agent.socket).with("log_file", json!(log)).run().ok();
+    assert!(!log.exists(), "the agent has it");
+    let away = || add(&fixture, &pod, Path::new("/nonexistent/log.sock")).with("log_file", json!(log));
+    let outcome = away().run();
+    outcome.ok();
+    assert_eq!(fs::read_to_string(&log).unwrap(), outcome.0.stderr_text(), "both");
+    assert_eq!(fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
+    away().run().ok();
+    assert_eq!(lines(&fs::read_to_string(&log).unwrap()).len(), 2, "it is appended to");
+    fixture.call("ADD", &pod).with("log_file", json!(log)).run().ok();
+    assert_eq!(lines(&fs::read_to_string(&log).unwrap()).len(), 3, "also without any agent");
+}
+
+#[test]
+fn the_log_file_is_moved_aside_at_ten_mebibytes() {
+    let fixture = PluginFixture::new();
+    let (pod, log) = (bare_pod(V4), fixture.node.log_dir().join("cni.log"));
+    let aside = fixture.node.log_dir().join("cni.log.1");
+    let call = || fixture.call("ADD", &pod).with("log_file", json!(log));
+    let size = |path: &Path| fs::metadata(path).unwrap().len();
+    const LIMIT: u64 = 10 << 20;
+    File::create(&log).unwrap().set_len(LIMIT - 1).unwrap();
+    call().run().ok();
+    assert!(size(&log) >= LIMIT && !aside.exists());
+    fs::write(&aside, "an older one").unwrap();
+    call().run().ok();
+    assert!(size(&log) < 4096 && size(&aside) >= LIMIT, "{} and {}", size(&log), size(&aside));
+    assert_eq!(fs::read_dir(fixture.node.log_dir()).unwrap().count(), 2);
+}
+
+#[test]
+fn a_log_file_that_cannot_be_written_stops_no_pod() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    for file in [fixture.node.log_dir(), "/nonexistent/x.log".into(), "/dev/full".into()] {
+        let outcome = fixture.call("ADD", &pod).with("log_file", json!(file)).run();
+        outcome.ok();
+        let stderr = outcome.0.stderr_text();
+        assert!(stderr.contains("cannot write log_file") && stderr.contains("shop/web"), "{stderr}");
+    }
+}
+
+#[test]
+fn the_level_filters() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    let at = |level: &str, annotations: &Value| {
+        let call = fixture.call("ADD", &pod).with("log_level", json!(level)).annotations(annotations);
+        let outcome = call.run();
+        outcome.ok();
+        lines(&outcome.0.stderr_text()).len()
+    };
+    let plain = || json!({"note": "plain"});
+    for (level, expected) in [("debug", 1), ("info", 1), ("nonsense", 1), ("", 1), ("warn", 0), ("error", 0)]
+    {
+        assert_eq!(at(level, &plain()), expected, "{level:?}");
+    }
+    let agent = Agent::saying(&fixture, OK);
+    add(&fixture, &pod, &agent.socket).with("log_level", json!("error")).run().ok();
+    assert_eq!(agent.requests(), Vec::<String>::new(), "nothing to say, nothing to send");
+}
+
+#[test]
+fn values_of_a_hostile_runtime_stay_inside_their_line() {
+    let fixture = PluginFixture::answering(|_| {
+        kit::FakeReply::Json(403, json!({"message": "no\r\n{\"level\":\"info\",\"msg\":\"forged\"}\r\n"}))
+    });
+    let pod = bare_pod(V4);
+    let outcome = fixture.call("ADD", &pod).kubernetes("api_timeout_seconds", json!(1)).run();
+    assert_eq!(outcome.refused().code, 11);
+    let records = lines(&outcome.0.stderr_text());
+    assert!(
+        records.iter().all(|record| record["msg"] != "forged" && record["pod"] == "shop/web"),
+        "{outcome}"
+    );
+    assert!(
+        !outcome.stdout().contains("secret-of-the-plugin") && !outcome.0.stderr_text().contains("secret-of")
+    );
+    assert_eq!(tables(&pod), "");
+}

@@ -1,0 +1,6 @@
+//! The plugin while no agent answers: after the node has booted, and while one agent is replaced by the next.
+
+mod credential;
+mod gap;
+mod reboot;
+mod successor;

@@ -1,0 +1,81 @@
+//! A token that ends with its agent's pod, and the next one.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use kit::{Auth, FakeReply, FakeRequest};
+use serde_json::json;
+
+use super::successor::{ambient, outside_of_the_mesh};
+use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod, injected, saves};
+
+/// The API server accepts the successor's token alone.
+fn fixture(reply: fn(&FakeRequest) -> FakeReply) -> PluginFixture {
+    PluginFixture::answering(move |request| {
+        match request.headers.iter().any(|line| line.ends_with("Bearer new")) {
+            true => reply(request),
+            false => FakeReply::Json(401, json!({"kind": "Status", "code": 401, "message": "Unauthorized"})),
+        }
+    })
+}
+
+fn sidecar(request: &FakeRequest) -> FakeReply {
+    FakeReply::Json(200, injected(request))
+}
+
+/// Puts the successor's kubeconfig in place, as the installer does.
+fn renew(fixture: &PluginFixture, path: &Path) {
+    let new = path.with_extension("new");
+    fs::write(&new, fixture.api.kubeconfig(&Auth::Token("new".into()))).unwrap();
+    fs::rename(&new, path).unwrap();
+}
+
+/// Runs the call with a token that is refused, has it replaced `late`, and expects the call to end soon after.
+fn add_renewed(fixture: &PluginFixture, call: &Call<'_>, late: Duration) {
+    thread::scope(|scope| {
+        let add = scope.spawn(|| call.run());
+        thread::sleep(late); // there is nothing to be seen of one that waits
+        renew(fixture, &fixture.kubeconfig);
+        let outcome = add.join().unwrap();
+        outcome.ok();
+        let wall = outcome.wall();
+        assert!(wall >= late && wall < late + Duration::from_millis(700), "{late:?}: {wall:?}");
+    });
+}
+
+#[test]
+fn a_pod_with_a_sidecar_starts_as_soon_as_there_is_another_credential() {
+    // 6 s: longer than a refusal was ever put up with.
+    for late in [Duration::from_secs(1), Duration::from_secs(6)] {
+        let fixture = fixture(sidecar);
+        let pod = bare_pod(V4);
+        add_renewed(&fixture, &fixture.call("ADD", &pod), late);
+        assert!(saves(&pod).contains("ISTIO_INBOUND"));
+    }
+}
+
+#[test]
+fn with_ambient_mode_too_a_new_credential_is_used_before_there_is_an_agent() {
+    let fixture = fixture(outside_of_the_mesh);
+    add_renewed(&fixture, &ambient(&fixture, &bare_pod(V4)), Duration::from_secs(1));
+}
+
+#[test]
+fn with_ambient_mode_a_credential_that_comes_late_is_used() {
+    let fixture = fixture(outside_of_the_mesh);
+    fs::remove_file(&fixture.kubeconfig).unwrap();
+    add_renewed(&fixture, &ambient(&fixture, &bare_pod(V4)), Duration::from_secs(1));
+}
+
+#[test]
+fn a_refusal_is_reported_when_the_time_is_up_and_not_before() {
+    let fixture = fixture(sidecar);
+    let outcome = fixture.call("ADD", &bare_pod(V4)).run();
+    let error = outcome.refused();
+    assert!(error.code == 11 && error.msg.contains("does not accept our credential (401)"), "{error:?}");
+    // The last pause would have ended after the time.
+    let wall = outcome.wall();
+    assert!(wall > Duration::from_secs(6) && wall < Duration::from_secs(10), "{wall:?}");
+}

@@ -1,0 +1,170 @@
+//! Every rule set of a sidecar pod, in the kernel, with both backends: it reads back as it was meant, a second time
+//! changes nothing, damage is repaired, and after removal the namespace is what it was. What is there is told by the
+//! host's own tools, never by the code under test.
+
+#[path = "../../pkg/rules/tests/cases.rs"]
+pub(crate) mod cases;
+mod choice;
+mod damage;
+mod digest;
+mod lock;
+pub(crate) mod state;
+
+use std::{
+    panic::resume_unwind,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+use kit::Netns;
+use model::{Family, Mark};
+use netfilter::Backend;
+use redirect::{FamilyChoice, RedirectReport, RuleFormat};
+use rules::{SavedTables, plan, sidecar};
+
+use cases::Case;
+use state::{State, forced, pod_netns, save_text};
+
+/// The mark of all TPROXY cases, which tells the policy rules to remove.
+pub(crate) const MARK: Mark = Mark::exact(1337);
+
+/// Makes the rule set of a case, for both families.
+pub(crate) fn apply(netns: &Netns, case: &Case, backend: Backend) -> RedirectReport {
+    let applied = netns
+        .run(|| redirect::apply(&case.config, FamilyChoice::Dual, &forced(backend), RuleFormat::Restore));
+    applied.unwrap_or_else(|error| panic!("{} with {backend}: {error}", case.name))
+}
+
+/// Takes everything away, of this backend only, so that a test sees what each leaves.
+fn remove(netns: &Netns, backend: Backend) -> Vec<String> {
+    netns.run(|| redirect::remove(MARK, &forced(backend))).unwrap()
+}
+
+/// Does something for each element, a few at a time: these tests mostly wait for the kernel, which takes its time to
+/// make and to remove namespaces.
+pub(crate) fn at_once<T: Sync>(all: &[T], each: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            each(one);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..all.len().min(3)).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        }
+    });
+}
+
+fn other(backend: Backend) -> Backend {
+    if backend == Backend::Nft { Backend::Legacy } else { Backend::Nft }
+}
+
+/// What the kernel holds is, by our own reading of the host's save, exactly what was meant.
+fn reads_back(netns: &Netns, case: &Case, backend: Backend) {
+    for family in Family::BOTH {
+        let text = save_text(netns, backend, family);
+        let saved = SavedTables::parse(&text).unwrap();
+        let strange: Vec<_> =
+            saved.tables.values().flat_map(|table| &table.rules).filter(|rule| rule.rule.is_none()).collect();
+        assert!(strange.is_empty(), "{} {backend} {family}: not understood: {strange:?}", case.name);
+        let change = plan::apply(&sidecar::rule_set(&case.config, family), &saved);
+        assert!(change.is_empty(), "{} {backend} {family}: {change:?} for\n{text}", case.name);
+    }
+}
+
+fn comes_and_goes(case: &Case, backend: Backend) {
+    let netns = pod_netns("kernel");
+    let before = State::of(&netns);
+    let name = case.name;
+    let made = apply(&netns, case, backend);
+    assert!(!made.is_unchanged() && made.backend == backend && made.families == Family::BOTH, "{made:?}");
+    reads_back(&netns, case, backend);
+    let there = State::of(&netns);
+    assert!(
+        there.has_no_table(other(backend)),
+        "{name} {backend}: the other backend got a table: {there:#?}"
+    );
+    let verified =
+        netns.run(|| redirect::verify(&case.config, FamilyChoice::Dual, &forced(backend))).unwrap();
+    assert!(verified.is_unchanged(), "{name} {backend}: {verified:?}");
+    let again = apply(&netns, case, backend);
+    assert!(again.is_unchanged(), "{name} {backend}: {again:?}");
+    State::of(&netns).assert_is(&there, &format!("{name} {backend}, a second time"));
+    assert!(!remove(&netns, backend).is_empty());
+    let after = State::of(&netns);
+    assert!(after.is_blank(backend) && after.has_no_table(other(backend)), "{name} {backend}: {after:#?}");
+    assert_eq!(after.network, before.network, "{name} {backend}: routes, policy rules and addresses");
+    assert_eq!(remove(&netns, backend), [""; 0], "{name} {backend}: there is nothing left to remove");
+}
+
+#[test]
+fn every_case_comes_reads_back_and_goes_with_nft() {
+    at_once(&cases::all(), |case| comes_and_goes(case, Backend::Nft));
+}
+
+#[test]
+fn every_case_comes_reads_back_and_goes_with_legacy() {
+    at_once(&cases::all(), |case| comes_and_goes(case, Backend::Legacy));
+}
+
+/// One configuration after the other in the same namespace, each from what the last one left.
+#[test]
+fn every_case_follows_every_other_kind_of_case() {
+    for backend in state::BACKENDS {
+        let netns = pod_netns("follows");
+        let before = state::network(&netns);
+        for case in cases::all() {
+            apply(&netns, &case, backend);
+            reads_back(&netns, &case, backend);
+        }
+        remove(&netns, backend);
+        let after = State::of(&netns);
+        assert!(after.is_blank(backend), "{after:#?}");
+        assert_eq!(after.network, before);
+    }
+}
+
+#[test]
+fn single_commands_make_the_same_as_a_restore() {
+    let wanted = ["tproxy-everything", "dns-servers", "owner-groups-only", "trace"];
+    for case in cases::all().into_iter().filter(|case| wanted.contains(&case.name)) {
+        for backend in state::BACKENDS {
+            let (one, other) = (pod_netns("restore"), pod_netns("commands"));
+            apply(&one, &case, backend);
+            let by_commands =
+                |config| redirect::apply(config, FamilyChoice::Dual, &forced(backend), RuleFormat::Commands);
+            other.run(|| by_commands(&case.config)).unwrap();
+            State::of(&other).assert_is(&State::of(&one), &format!("{} {backend}", case.name));
+            assert!(other.run(|| by_commands(&case.config)).unwrap().is_unchanged());
+        }
+    }
+}
+
+/// With IPv4 alone, IPv6 holds nothing of ours; with IPv6 first, both are redirected.
+#[test]
+fn the_addresses_of_the_pod_decide_the_families() {
+    let injected = cases::injected();
+    let first = |netns: &Netns, families| {
+        netns
+            .run(|| redirect::apply(&injected, families, &forced(Backend::Nft), RuleFormat::Restore))
+            .unwrap()
+    };
+    let dual = pod_netns("dual");
+    assert_eq!(first(&dual, FamilyChoice::Dual).families, Family::BOTH);
+    // Repeating with IPv4 alone takes IPv6 away again.
+    assert_eq!(first(&dual, FamilyChoice::First).families, [Family::V4]);
+    let v6 = &State::of(&dual).saves[&(Backend::Nft, Family::V6)];
+    assert!(v6.keys().all(|chain| !chain.is_ours()), "{v6:#?}");
+
+    let only_v6 = pod_netns("v6");
+    only_v6.sh("ip address del 10.1.0.2/24 dev eth0");
+    assert_eq!(first(&only_v6, FamilyChoice::First).families, Family::BOTH);
+    let none = pod_netns("none");
+    none.sh("ip link set eth0 down");
+    none.sh("ip address flush dev eth0");
+    let refused = none
+        .run(|| redirect::apply(&injected, FamilyChoice::Dual, &forced(Backend::Nft), RuleFormat::Restore));
+    assert!(refused.unwrap_err().to_string().contains("has no address"));
+}

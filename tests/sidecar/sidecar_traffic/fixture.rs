@@ -1,0 +1,215 @@
+//! A pod with a proxy and an application, and a host outside that serves and calls.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use kit::{Echo, Netns, Proto, Seen, Serve, TrafficClient};
+use netfilter::Backend;
+use redirect::{FamilyChoice, RuleFormat};
+use rules::sidecar::{InboundMode, SidecarConfig};
+
+use crate::sidecar_kernel::{
+    at_once,
+    state::{BACKENDS, forced},
+};
+
+/// A user and a group.
+pub(crate) type Owner = (u32, u32);
+/// The proxy's.
+pub(crate) const PROXY: Owner = (1337, 1337);
+/// The application's.
+pub(crate) const APP: Owner = (1000, 1000);
+
+/// Who shall answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// The proxy, on its inbound port.
+    Inbound,
+    /// The proxy, on its outbound port.
+    Outbound,
+    /// The proxy, on its DNS port.
+    ProxyDns,
+    /// The proxy, by its own port: not redirected.
+    Proxy,
+    /// The application.
+    App,
+    /// The host outside.
+    Outside,
+}
+use To::{App, Inbound, Outbound, Outside, Proxy, ProxyDns};
+
+/// The pod, redirected, and the host outside.
+pub(crate) struct Fixture {
+    pub(crate) pod: Netns,
+    pub(crate) outside: Netns,
+    pub(crate) backend: Backend,
+    pub(crate) config: SidecarConfig,
+    servers: Vec<Echo>,
+}
+
+/// Runs a test with both backends side by side, unless there is no second user for the proxy here.
+pub(crate) fn fixtures(config: &SidecarConfig, test: impl Fn(&mut Fixture) + Sync) {
+    if !kit::has_other_users() {
+        return kit::skip("the sandbox of a user other than root has no second user for a proxy");
+    }
+    at_once(&BACKENDS, |backend| test(&mut Fixture::new(config, *backend)));
+}
+
+impl Fixture {
+    fn new(config: &SidecarConfig, backend: Backend) -> Fixture {
+        let (pod, outside) = (Netns::new("pod"), Netns::new("outside"));
+        let mut fixture = Fixture { pod, outside, backend, config: config.clone(), servers: Vec::new() };
+        fixture.connect();
+        fixture.redirect(FamilyChoice::Dual);
+        let inbound = Serve::new(Proto::Tcp, config.inbound_port.0);
+        let tproxy = matches!(config.inbound_mode, InboundMode::Tproxy { .. });
+        fixture.proxy(if tproxy { inbound.transparent() } else { inbound });
+        fixture.proxy(Serve::new(Proto::Tcp, config.outbound_port.0));
+        fixture
+    }
+
+    /// Makes the rules, or makes them anew.
+    pub(crate) fn redirect(&self, families: FamilyChoice) {
+        let apply = || redirect::apply(&self.config, families, &forced(self.backend), RuleFormat::Restore);
+        self.pod.run(apply).unwrap();
+    }
+
+    /// `eth0` leads to the default route, `net1` to a network of its own. Outside has further networks.
+    fn connect(&self) {
+        let outside = self.outside.name();
+        self.pod.pipe(
+            "ip -batch -",
+            &format!(
+                "link add eth0 type veth peer name eth0 netns {outside}\n\
+                 link add net1 type veth peer name net1 netns {outside}\n\
+                 address add 10.1.0.2/24 dev eth0\n\
+                 address add fd00:1::2/64 dev eth0 nodad\n\
+                 address add 10.9.0.2/24 dev net1\n\
+                 address add fd00:9::2/64 dev net1 nodad\n\
+                 link set eth0 up\n\
+                 link set net1 up\n\
+                 route add default via 10.1.0.1\n\
+                 route add default via fd00:1::1 dev eth0\n"
+            ),
+        );
+        self.outside.pipe(
+            "ip -batch -",
+            "address add 10.1.0.1/24 dev eth0\n\
+             address add fd00:1::1/64 dev eth0 nodad\n\
+             address add 10.9.0.1/24 dev net1\n\
+             address add fd00:9::1/64 dev net1 nodad\n\
+             address add 10.2.0.1/32 dev lo\n\
+             address add fd00:2::1/128 dev lo nodad\n\
+             address add 10.3.0.1/32 dev lo\n\
+             address add fd00:3::1/128 dev lo nodad\n\
+             link set eth0 up\n\
+             link set net1 up\n",
+        );
+    }
+
+    /// A server of the proxy.
+    pub(crate) fn proxy(&mut self, serve: Serve) {
+        self.servers.push(Echo::start(&self.pod, &serve.named("proxy").owned_by(PROXY.0, PROXY.1)));
+    }
+
+    /// The proxy's DNS server, over both protocols. As Istio's, it listens on loopback: that is where REDIRECT sends
+    /// local datagrams, and from where the answer must come.
+    pub(crate) fn proxy_dns(&mut self) {
+        for (proto, v6) in [(Proto::Tcp, false), (Proto::Tcp, true), (Proto::Udp, false), (Proto::Udp, true)]
+        {
+            self.proxy(Serve::new(proto, 15053).on(ip(v6, "127.0.0.1", "::1")));
+        }
+    }
+
+    /// The application listens on these ports.
+    pub(crate) fn app(&mut self, ports: &[u16]) {
+        for port in ports {
+            let serve = Serve::new(Proto::Tcp, *port).named("app").owned_by(APP.0, APP.1);
+            self.servers.push(Echo::start(&self.pod, &serve));
+        }
+    }
+
+    /// The application serves datagrams.
+    pub(crate) fn app_udp(&mut self, port: u16) {
+        let serve = Serve::new(Proto::Udp, port).named("app").owned_by(APP.0, APP.1);
+        self.servers.push(Echo::start(&self.pod, &serve));
+    }
+
+    /// The host outside listens on these ports, on all of its addresses.
+    pub(crate) fn outside(&mut self, ports: &[u16]) {
+        for port in ports {
+            self.servers.push(Echo::start(&self.outside, &Serve::new(Proto::Tcp, *port).named("outside")));
+        }
+    }
+
+    /// The host outside serves datagrams, by its addresses in these networks: with a server for each, the answer
+    /// comes from where the question went.
+    pub(crate) fn outside_udp(&mut self, port: u16, networks: &[u8]) {
+        for (n, v6) in networks.iter().flat_map(|n| FAMILIES.map(|v6| (*n, v6))) {
+            let serve = Serve::new(Proto::Udp, port).on(network_ip(v6, n)).named("outside");
+            self.servers.push(Echo::start(&self.outside, &serve));
+        }
+    }
+
+    /// The pod's address.
+    pub(crate) fn pod_ip(&self, v6: bool) -> IpAddr {
+        ip(v6, "10.1.0.2", "fd00:1::2")
+    }
+
+    /// The address of the host outside.
+    pub(crate) fn outside_ip(&self, v6: bool) -> IpAddr {
+        ip(v6, "10.1.0.1", "fd00:1::1")
+    }
+
+    /// A process of the pod connects.
+    pub(crate) fn pod_calls(&self, owner: Owner, target: SocketAddr, to: To) -> Seen {
+        let client = TrafficClient::new(Proto::Tcp).owned_by(owner.0, owner.1);
+        self.expect(&self.pod, &client, target, to)
+    }
+
+    /// A process of the pod sends a datagram and gets an answer.
+    pub(crate) fn pod_asks(&self, owner: Owner, target: SocketAddr, to: To) -> Seen {
+        let client = TrafficClient::new(Proto::Udp).owned_by(owner.0, owner.1);
+        self.expect(&self.pod, &client, target, to)
+    }
+
+    /// The host outside connects.
+    pub(crate) fn outside_calls(&self, target: SocketAddr, to: To) -> Seen {
+        self.expect(&self.outside, &TrafficClient::new(Proto::Tcp), target, to)
+    }
+
+    /// A client connects, and who answers is as expected.
+    pub(crate) fn expect(&self, from: &Netns, client: &TrafficClient, target: SocketAddr, to: To) -> Seen {
+        let (backend, client) = (self.backend, client.clone().within(Duration::from_secs(5)));
+        let seen = client.connect(from, target);
+        let what = format!("{backend}: {client:?} to {target}, expected {to:?}");
+        let seen = seen.unwrap_or_else(|failure| panic!("{what}: {failure}"));
+        let (name, port, redirected) = match to {
+            Inbound => ("proxy", self.config.inbound_port.0, true),
+            Outbound => ("proxy", self.config.outbound_port.0, true),
+            ProxyDns => ("proxy", 15053, true),
+            Proxy => ("proxy", target.port(), false),
+            App => ("app", target.port(), false),
+            Outside => ("outside", target.port(), false),
+        };
+        assert_eq!((seen.server.as_str(), seen.listener), (name, port), "{what}: {seen:?}");
+        let saw = seen.original_dst.is_none_or(|saw| saw == target);
+        assert!(saw && (!redirected || to == ProxyDns || seen.original_dst.is_some()), "{what}: {seen:?}");
+        seen
+    }
+}
+
+/// The one or the other.
+pub(crate) fn ip(v6: bool, v4_text: &str, v6_text: &str) -> IpAddr {
+    if v6 { v6_text.parse().unwrap() } else { v4_text.parse().unwrap() }
+}
+
+/// The host outside, as a further network knows it: `10.<n>.0.1` or `fd00:<n>::1`.
+pub(crate) fn network_ip(v6: bool, n: u8) -> IpAddr {
+    ip(v6, &format!("10.{n}.0.1"), &format!("fd00:{n}::1"))
+}
+
+/// IPv4, then IPv6.
+pub(crate) const FAMILIES: [bool; 2] = [false, true];
