@@ -7,36 +7,36 @@ use super::*;
 
 #[test]
 fn inotify_is_tried_again() {
-    let [_, mut scene] = Scene::both();
-    assert_eq!(scene.watcher.polled(), [(scene.path(""), "switched off".to_owned())]);
-    scene.watcher.next_retry = Instant::now();
-    scene.assert_quiet("nothing happened but that");
-    assert_eq!(scene.watcher.polled(), []);
-    fs::write(scene.path("new"), "x").unwrap();
-    scene.assert_seen("written");
+    let [_, mut fixture] = Fixture::both();
+    assert_eq!(fixture.watcher.polled(), [(fixture.path(""), "switched off".to_owned())]);
+    fixture.watcher.next_retry = Instant::now();
+    fixture.assert_quiet("nothing happened but that");
+    assert_eq!(fixture.watcher.polled(), []);
+    fs::write(fixture.path("new"), "x").unwrap();
+    fixture.assert_seen("written");
 }
 
 #[test]
 fn what_changes_while_inotify_is_got_is_seen() {
-    let [_, mut scene] = Scene::both();
-    scene.watcher.next_retry = Instant::now();
-    fs::write(scene.path("new"), "x").unwrap();
-    scene.assert_seen("written before the watch was there");
-    assert_eq!(scene.watcher.polled(), []);
+    let [_, mut fixture] = Fixture::both();
+    fixture.watcher.next_retry = Instant::now();
+    fs::write(fixture.path("new"), "x").unwrap();
+    fixture.assert_seen("written before the watch was there");
+    assert_eq!(fixture.watcher.polled(), []);
 }
 
 #[test]
 fn a_path_that_is_no_directory_is_polled_until_it_is_one() {
-    let [mut scene, _] = Scene::both();
-    let file = scene.path("old");
-    scene.watcher.watch(std::slice::from_ref(&file));
-    assert!(scene.watcher.wait(LONG).unwrap().changed);
-    assert!(scene.watcher.polled()[0].1.starts_with("Not a directory"), "{:?}", scene.watcher.polled());
-    assert_eq!(scene.watcher.wait(scene.short()).unwrap(), WakeReason::default());
+    let [mut fixture, _] = Fixture::both();
+    let file = fixture.path("old");
+    fixture.watcher.watch(std::slice::from_ref(&file));
+    assert!(fixture.watcher.wait(LONG).unwrap().changed);
+    assert!(fixture.watcher.polled()[0].1.starts_with("Not a directory"), "{:?}", fixture.watcher.polled());
+    assert_eq!(fixture.watcher.wait(fixture.short()).unwrap(), WakeReason::default());
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    assert!(scene.watcher.wait(LONG).unwrap().changed);
-    assert_eq!(scene.watcher.polled(), []);
+    assert!(fixture.watcher.wait(LONG).unwrap().changed);
+    assert_eq!(fixture.watcher.polled(), []);
 }
 
 /// Set in a process of its own whose user namespace allows none of what it names.
@@ -64,15 +64,16 @@ fn without_inotify_of_the_kernel_it_polls() {
 }
 
 fn limited(limit: &str) {
-    let scene = Scene { directory: tempfile::tempdir().unwrap(), watcher: DirectoryWatcher::new().unwrap() };
-    let mut scene = scene.started();
-    let why = &scene.watcher.polled()[0].1;
+    let fixture =
+        Fixture { directory: tempfile::tempdir().unwrap(), watcher: DirectoryWatcher::new().unwrap() };
+    let mut fixture = fixture.started();
+    let why = &fixture.watcher.polled()[0].1;
     let words = if limit.ends_with("instances") { "Too many open files" } else { "limit of watches" };
     assert!(why.starts_with("no inotify: ") && why.contains(words), "{why}");
-    fs::write(scene.path("new"), "x").unwrap();
-    scene.assert_seen("written");
+    fs::write(fixture.path("new"), "x").unwrap();
+    fixture.assert_seen("written");
     fs::write(format!("/proc/sys/user/{limit}"), "10").unwrap();
-    scene.watcher.next_retry = Instant::now();
-    scene.assert_quiet("inotify is back");
-    assert_eq!(scene.watcher.polled(), []);
+    fixture.watcher.next_retry = Instant::now();
+    fixture.assert_quiet("inotify is back");
+    assert_eq!(fixture.watcher.polled(), []);
 }

@@ -8,9 +8,9 @@ const LASTS: Duration = Duration::from_millis(600);
 
 #[test]
 fn a_burst_is_one_or_two_wakes() {
-    for mut scene in Scene::both() {
-        scene.watcher.settling = (PAUSE, LASTS);
-        let directory = scene.path("");
+    for mut fixture in Fixture::both() {
+        fixture.watcher.settling = (PAUSE, LASTS);
+        let directory = fixture.path("");
         let burst = thread::spawn(move || {
             let start = Instant::now();
             for i in 0..500 {
@@ -19,8 +19,8 @@ fn a_burst_is_one_or_two_wakes() {
             start.elapsed()
         });
         let mut wakes = 0;
-        assert!(scene.watcher.wait(LONG).unwrap().changed);
-        while scene.watcher.wait(POLL * 2).unwrap().changed {
+        assert!(fixture.watcher.wait(LONG).unwrap().changed);
+        while fixture.watcher.wait(POLL * 2).unwrap().changed {
             wakes += 1;
         }
         // Two, unless the machine is so busy that it is not one burst.
@@ -31,16 +31,16 @@ fn a_burst_is_one_or_two_wakes() {
 
 #[test]
 fn a_burst_is_waited_for_but_not_for_ever() {
-    for mut scene in Scene::both() {
-        assert_eq!(mem::replace(&mut scene.watcher.settling, (PAUSE, LASTS)), (QUIET, BURST));
-        let (told, again) = scene.during(LASTS / 3);
-        assert!(told && !again, "a short one is told when it is over, once: {:?}", scene.watcher);
-        let (told, again) = scene.during(LASTS * 5 / 2);
-        assert!(!told && again, "a long one is told before it is over: {:?}", scene.watcher);
+    for mut fixture in Fixture::both() {
+        assert_eq!(mem::replace(&mut fixture.watcher.settling, (PAUSE, LASTS)), (QUIET, BURST));
+        let (told, again) = fixture.during(LASTS / 3);
+        assert!(told && !again, "a short one is told when it is over, once: {:?}", fixture.watcher);
+        let (told, again) = fixture.during(LASTS * 5 / 2);
+        assert!(!told && again, "a long one is told before it is over: {:?}", fixture.watcher);
     }
 }
 
-impl Scene {
+impl Fixture {
     /// Waits during a burst: whether it was over then, and whether the next wait tells of it again.
     fn during(&mut self, burst: Duration) -> (bool, bool) {
         // Only bursts count whose writer was not held up so long that they were over in between.
@@ -73,16 +73,16 @@ fn drip(directory: &Path, burst: Duration) -> Duration {
 
 #[test]
 fn timeouts_are_kept_and_nothing_runs_meanwhile() {
-    for mut scene in Scene::both() {
+    for mut fixture in Fixture::both() {
         let (before, start) = (activity(), Instant::now());
-        assert_eq!(scene.watcher.wait(Duration::from_secs(1)).unwrap(), WakeReason::default());
+        assert_eq!(fixture.watcher.wait(Duration::from_secs(1)).unwrap(), WakeReason::default());
         let (after, took) = (activity(), start.elapsed());
         assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
         let (slept, ran) = (after.0 - before.0, after.1 - before.1);
         assert!(slept <= 8 && ran <= 10, "in one quiet second {slept} sleeps and {ran} ticks");
-        assert_eq!(scene.watcher.wait(Duration::ZERO).unwrap(), WakeReason::default());
-        scene.watcher.waker().wake();
-        assert!(scene.watcher.wait(Duration::MAX).unwrap().woken, "a time beyond the clock is for ever");
+        assert_eq!(fixture.watcher.wait(Duration::ZERO).unwrap(), WakeReason::default());
+        fixture.watcher.waker().wake();
+        assert!(fixture.watcher.wait(Duration::MAX).unwrap().woken, "a time beyond the clock is for ever");
     }
 }
 
