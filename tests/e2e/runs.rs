@@ -52,6 +52,7 @@ pub(crate) fn play(places: &Places, part: Part, checks: Checks) -> Checks {
             ambient(&mut fixture, places, &Agent::manifest("istio-cni-in-pod.yaml"), CaptureState::InPod);
             chart(&mut fixture, places, &Agent::chart("1.29.1", "default"), None);
             repaired(&mut fixture, places, &Agent::repairing("1.29.1"));
+            tainted(&mut fixture, places, &Agent::manifest("istio-cni.yaml"));
             chart(&mut fixture, places, &Agent::chart("1.29.1", "ambient"), Some(CaptureState::InPod));
         }
         Part::Charts => {
@@ -152,6 +153,15 @@ fn chart(fixture: &mut Fixture, places: &Places, agent: &Agent, capture: Option<
 fn repaired(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(format!("{}: pods that were there before", agent.name));
     let (before, pods) = scenarios::repair(fixture, agent);
+    let clean = end(fixture, agent, &before, pods);
+    renew(fixture, places, clean);
+}
+
+/// `istio-cni-taint` keeps pods off the node until its agent is ready.
+fn tainted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
+    let controller = Agent::manifest("istio-cni-taint.yaml");
+    fixture.checks.chapter(format!("{}: no agent, no pods", controller.name));
+    let (before, pods) = scenarios::taint(fixture, &controller, agent);
     let clean = end(fixture, agent, &before, pods);
     renew(fixture, places, clean);
 }
