@@ -67,6 +67,6 @@ NATIVE_NFTABLES: {{ .v.global.nativeNftables | quote }}
 {{- if .m.nodeCondition -}}{{- $_ := set $env "NODE_CONDITION" "true" -}}{{- end -}}
 {{- range $name, $value := $env }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  value: {{ $value | toString | toYaml }}
 {{- end }}
 {{- end -}}

@@ -50,6 +50,11 @@ The values that count, as JSON: defaults, overlays and the user's values merged.
 {{- range list $user $cni -}}
   {{- include "istio-cni.merge" (dict "into" $merged "from" .) -}}
 {{- end -}}
+{{- range $source := list $user $cni -}}
+  {{- range splitList " " (include "istio-cni.known.free" $ | replace "\n" " ") -}}
+    {{- if and (hasKey $source .) (kindIs "invalid" (get $source .)) -}}{{- $_ := set $merged . dict -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
 {{- /* Nulls that stand for the default, and lists that are only almost empty (--set excludeNamespaces={}). */ -}}
 {{- $_ := set $merged "excludeNamespaces" (compact (default list $merged.excludeNamespaces)) -}}
 {{- $_ := set $merged "cniNetnsDir" (default "/var/run/netns" $merged.cniNetnsDir) -}}
