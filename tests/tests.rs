@@ -48,6 +48,8 @@ mod attack_second_agent;
 mod attack_sockets;
 #[path = "tests/attack_together.rs"]
 mod attack_together;
+#[path = "tests/chart.rs"]
+mod chart;
 #[path = "tests/clean.rs"]
 mod clean;
 #[path = "tests/commands_cli.rs"]

@@ -2,9 +2,9 @@
 //! gives the container and exactly the permissions that it grants.
 
 #[path = "istio_charts/chart.rs"]
-mod chart;
+pub(crate) mod chart;
 #[path = "istio_charts/every_case.rs"]
-mod every_case;
+pub(crate) mod every_case;
 #[path = "istio_charts/migration.rs"]
 mod migration;
 #[path = "istio_charts/release.rs"]

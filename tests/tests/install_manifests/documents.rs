@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::install_api::scene::eventually;
 
 /// A path in the repository.
-pub(super) fn repository(path: &str) -> PathBuf {
+pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
 }
 

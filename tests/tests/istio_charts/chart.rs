@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// A chart rendered with one set of values.
 #[derive(Debug, Clone)]
-pub(super) struct Chart {
+pub(crate) struct Chart {
     /// Version and name of the values, such as `1-20-8-default`: also the namespace of its release.
     pub(super) name: String,
     data: Value,
@@ -33,6 +33,11 @@ pub(super) fn named(name: &str) -> Chart {
 }
 
 impl Chart {
+    /// A chart in the form of the recordings.
+    pub(crate) fn new(name: &str, data: Value) -> Chart {
+        Chart { name: name.to_owned(), data }
+    }
+
     pub(super) fn container(&self) -> &Value {
         &self.data["daemonset"]["containers"][0]
     }

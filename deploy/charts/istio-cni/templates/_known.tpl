@@ -63,17 +63,23 @@ meshConfig pilot revisionTags sidecarInjectorWebhook sidecarInjectorWebhookAnnot
 {{- end -}}
 {{- end -}}
 
-{{/* The known path with the fewest edits; the same last word in another place counts as three. */}}
+{{/*
+The known path with the fewest edits. The same last word in another place counts as three edits, and one in the same place as no more
+than seven.
+*/}}
 {{- define "istio-cni.known.closest" -}}
 {{- $path := lower .path -}}
 {{- $word := last (splitList "." $path) -}}
 {{- $paths := include "istio-cni.known.paths" (dict "known" .known "path" "" "free" .free) -}}
-{{- $best := "" -}}{{- $least := 1000 -}}
+{{- $parent := "" -}}
+{{- if contains "." $path -}}{{- $parent = dir (replace "." "/" $path) -}}{{- end -}}
+{{- $best := "" -}}{{- $least := 10000 -}}
 {{- range splitList " " (trim $paths) -}}
   {{- $candidate := lower . -}}
   {{- $edits := include "istio-cni.known.edits" (dict "a" $path "b" $candidate) | int -}}
   {{- $words := include "istio-cni.known.edits" (dict "a" $word "b" (last (splitList "." $candidate))) | int -}}
-  {{- $cost := min $edits (add $words 3) -}}
+  {{- $cost := mul 10 (min $edits (add $words 3)) -}}
+  {{- if and $parent (eq $parent (dir (replace "." "/" $candidate))) -}}{{- $cost = min $cost (add 60 $edits) -}}{{- end -}}
   {{- if lt $cost $least -}}{{- $best = . -}}{{- $least = $cost -}}{{- end -}}
 {{- end -}}
 {{- $best -}}
