@@ -1,9 +1,12 @@
 //! Every value does something, or is known to do nothing.
 
+use std::fs;
+
 use serde_json::{Map, Value, json};
 
 use super::helm::{Helm, each, object, read_yaml};
 use super::schema::{at, candidates, schema};
+use crate::install_manifests::documents::repository;
 
 /// Accepted without effect; docs/helm.md has the reasons.
 const WITHOUT_EFFECT: [&str; 9] = [
@@ -165,4 +168,26 @@ fn each_mode_has_its_capabilities_and_rights() {
 fn the_defaults_are_below_one_key() {
     let values = read_yaml("values.yaml");
     assert_eq!(values.as_object().unwrap().keys().collect::<Vec<_>>(), ["defaults"]);
+}
+
+#[test]
+fn the_documentation_has_every_value_and_every_platform() {
+    let read = |path: &str| fs::read_to_string(repository(path)).unwrap();
+    let (helm, platforms) = (read("docs/helm.md"), read("docs/platforms.md"));
+    let schema = schema();
+    let missing: Vec<String> =
+        leaves(&schema, "").into_iter().filter(|path| !helm.contains(&format!("`{path}`"))).collect();
+    assert!(missing.is_empty(), "docs/helm.md lacks {missing:?}");
+    for platform in candidates(at(&schema, "platform")) {
+        let platform = platform.as_str().unwrap();
+        assert!(
+            platform.is_empty() || platforms.contains(&format!("(#{platform})")),
+            "docs/platforms.md lacks {platform}"
+        );
+    }
+    for path in WITHOUT_EFFECT {
+        let (_, list) = helm.split_once("### Accepted without effect").unwrap();
+        let list = list.split("\n#").next().unwrap();
+        assert!(list.contains(&format!("`{path}`")), "{path} is not in that list");
+    }
 }
