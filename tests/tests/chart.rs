@@ -8,6 +8,8 @@ mod api;
 mod helm;
 #[path = "chart/recorded.rs"]
 mod recorded;
+#[path = "chart/release.rs"]
+mod release;
 #[path = "chart/schema.rs"]
 mod schema;
 #[path = "chart/unknown.rs"]

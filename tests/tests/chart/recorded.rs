@@ -287,7 +287,9 @@ fn config(data: &Value, leaves: &mut BTreeMap<String, Value>) {
 fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, Value>) {
     match value {
         Value::Object(map) => {
-            map.iter().for_each(|(key, one)| flatten(&format!("{path}/{key}"), one, leaves))
+            for (key, one) in map {
+                flatten(&format!("{path}/{key}"), one, leaves);
+            }
         }
         Value::Array(list) => {
             for one in list {

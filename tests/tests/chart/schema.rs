@@ -147,7 +147,8 @@ fn the_schema_knows_every_default() {
         let keys: Vec<&String> = defaults.as_object().unwrap().keys().collect();
         let mut expected: Vec<&String> = known.keys().collect();
         let mut found = keys.clone();
-        (expected.sort(), found.sort());
+        expected.sort();
+        found.sort();
         assert_eq!(found, expected, "below {path:?}");
         for key in keys {
             if known[key]["properties"].is_object() && known[key]["examples"].is_null() {

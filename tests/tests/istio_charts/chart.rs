@@ -28,7 +28,7 @@ pub(super) fn all() -> Vec<Chart> {
 }
 
 /// The one of that name.
-pub(super) fn named(name: &str) -> Chart {
+pub(crate) fn named(name: &str) -> Chart {
     all().into_iter().find(|chart| chart.name == name).unwrap_or_else(|| panic!("no chart {name}"))
 }
 
@@ -62,13 +62,13 @@ impl Chart {
         roles.iter().map(|role| (text(&role["name"]), role["rules"].clone())).collect()
     }
 
-    pub(super) fn config_maps(&self) -> Vec<(String, Value)> {
+    pub(crate) fn config_maps(&self) -> Vec<(String, Value)> {
         let maps = self.data["configmaps"].as_object().unwrap();
         maps.iter().map(|(name, data)| (name.clone(), data.clone())).collect()
     }
 
     /// The DaemonSet, with an image.
-    pub(super) fn daemon_set(&self) -> Value {
+    pub(crate) fn daemon_set(&self) -> Value {
         let spec = &self.data["daemonset"];
         let mut container = self.container().clone();
         container["image"] = json!("install-cni");

@@ -132,7 +132,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end -}}
 
 {{- define "istio-cni.tag" -}}
-{{- default .root.Chart.AppVersion .m.image.tag -}}
+{{- include "istio-cni.text" .m.image.tag | default .root.Chart.AppVersion -}}
+{{- end -}}
+
+{{/* A value as text: 1500000, and not 1.5e+06. */}}
+{{- define "istio-cni.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{- int64 . -}}{{- else -}}{{- toString . -}}{{- end -}}
 {{- end -}}
 
 {{- define "istio-cni.image" -}}
