@@ -12,6 +12,8 @@ mod recorded;
 mod release;
 #[path = "chart/schema.rs"]
 mod schema;
+#[path = "chart/settings.rs"]
+mod settings;
 #[path = "chart/unknown.rs"]
 mod unknown;
 #[path = "chart/values.rs"]
