@@ -11,6 +11,7 @@
 mod fixtures;
 
 mod ambient_api;
+mod chart;
 mod dashboards;
 mod debug_state;
 mod events_api;
