@@ -159,6 +159,21 @@ impl Agent {
         }
     }
 
+    /// All objects, in the order that `kubectl apply` and Helm have.
+    pub(crate) fn objects(&self) -> &[Value] {
+        &self.objects
+    }
+
+    /// The namespace of the DaemonSet.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Our chart's directory.
+    pub(crate) fn our_chart() -> PathBuf {
+        repository("deploy/charts/istio-cni")
+    }
+
     /// The agent's pods.
     pub(crate) fn pods(&self, control: &ControlPlane) -> Vec<Value> {
         let mut pods = control.pods(&self.namespace);

@@ -103,6 +103,11 @@ impl ControlPlane {
         assert!([201, 409].contains(&answer.status), "POST {path}: {} {}", answer.status, answer.body);
     }
 
+    /// An administrator's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.files.join("admin.kubeconfig")
+    }
+
     /// The object at a path, if it exists and the server answers.
     pub(crate) fn find(&self, path: &str) -> Option<Value> {
         let answer = self.admin.try_request("GET", path, None).ok()?;

@@ -15,6 +15,7 @@ mod checks;
 mod control;
 mod fixture;
 mod footprint;
+mod helm;
 mod kinds;
 mod machine;
 mod pods;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,10 @@ use serde_json::Value;
 use crate::agent::{Agent, path};
 use crate::fixture::{Fixture, START_LIMIT};
 use crate::footprint::{self, Footprint, chain, difference, entry};
+use crate::helm::Helm;
 use crate::kinds::{self, Expected};
 use crate::machine;
-use crate::pods::{BEYOND, SIDECAR, injected_at_once, plain, validated};
+use crate::pods::{BEYOND, SIDECAR, injected, injected_at_once, plain, validated};
 use crate::wait::until;
 use crate::ztunnel::{self, carried, carried_after};
 
@@ -171,6 +173,44 @@ fn installed(fixture: &mut Fixture) {
             "the plugin is the last of the chain, its binary and its kubeconfig ({kubeconfig}) are there"
         ),
     );
+}
+
+/// Installs a chart as a release; returns what the node was like before, and a pod to start.
+pub(crate) fn release(
+    fixture: &mut Fixture,
+    agent: &Agent,
+    helm: &Helm<'_>,
+    chart: &Path,
+) -> (Footprint, Pods) {
+    let before = footprint::of(&fixture.machine);
+    let result = helm.upgrade(chart, &[]);
+    let ready = agent.wait_ready(&fixture.control);
+    fixture.checks.check(result.is_ok() && ready, format!("a release of Istio's chart is ready: {result:?}"));
+    installed(fixture);
+    (before, vec![(injected("shop", "sidecar"), Expected::Sidecar)])
+}
+
+/// After an upgrade of the release: the agent gets ready, no container was restarted, and every pod is captured as before.
+pub(crate) fn migrate(
+    fixture: &mut Fixture,
+    agent: &Agent,
+    what: &str,
+    upgraded: Result<(), String>,
+    pods: &Pods,
+) {
+    let ready = agent.wait_ready(&fixture.control);
+    let is_well = fixture
+        .checks
+        .check(upgraded.is_ok() && ready, format!("{what}: upgraded, and the agent is ready: {upgraded:?}"));
+    if !is_well {
+        fixture.checks.note(agent.logs(&fixture.control, &fixture.machine));
+    }
+    installed(fixture);
+    let restarted: Vec<_> = pods.iter().filter(|(pod, _)| restarts(fixture, pod) > 0).collect();
+    fixture.checks.check(restarted.is_empty(), format!("{what}: no container was restarted {restarted:?}"));
+    for (pod, expected) in pods {
+        kinds::now(fixture, pod, *expected, &format!("{what}: a connection"));
+    }
 }
 
 /// The agent is replaced by one of another generation: the installation stays.
