@@ -101,10 +101,13 @@ pub(crate) fn start(
     let (say, ended) = oneshot::channel();
     let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));
     // Sockets and children of the thread that opens them are in its namespace.
-    let work = move || match Reconciler::open(settings, inbox, of_owner, to_status, tell, notify) {
+    let to_mode = handle.clone();
+    let work = move || match agent::open(&settings, &to_mode, &of_owner) {
         Err(error) => drop(opened.send(Err(error.into()))),
-        Ok(mut owner) => {
+        Ok(mode) => {
             drop(opened.send(Ok(())));
+            let policy = settings.policy.clone();
+            let mut owner = Reconciler::new(mode, policy, inbox, of_owner, to_status, tell, notify);
             owner.run();
             drop(say.send(owner)); // nobody asks any more when the daemon has ended
         }
@@ -150,7 +153,7 @@ pub(crate) fn serve(
             Box::new(move |name: &PodName, _| Err(format!("there is no pod {name} in {path}").into()))
         }
     };
-    let service = AgentService::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics.clone());
+    let service = AgentService::new(handle, ambient.agent.policy.clone(), lookup, metrics.clone());
     let events = ambient.events.as_ref();
     let events = events.map(|settings| EventServer::bind(settings, service.clone(), metrics)).transpose()?;
     server.serve(service).context("cannot start a thread")?;

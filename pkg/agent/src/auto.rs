@@ -11,20 +11,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{ContainerId, PodUid};
+use model::{ContainerId, PodUid, Reason};
 use planner::{node::ZtunnelFallback, ztunnel};
 use tracing::{info, warn};
 
 use crate::{
     agent_state::AgentState,
-    capture_mode::{CaptureMode, PodEnrolment, TroubleMessage},
+    capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment},
     error::Error,
     history::HistoryEntry,
-    inpod::{self, InPodCapture, JobResult},
+    inpod::{self, InPodCapture},
     ledger::PodAttachment,
     metrics::AgentMetrics,
     node::{self, NodeCapture},
-    reconciler::{AgentHandle, ReconcileScope, ReplySender},
+    reconciler::{AgentHandle, ReconcileScope},
     settings::{AgentSettings, InPodConfig},
     snapshot::CaptureSnapshot,
     uninstall,
@@ -111,7 +111,7 @@ impl AutoCapture {
 
     /// Goes on with the other capture mode. The new one comes first, so that no packet of a captured pod bypasses the mesh in
     /// between: until what the old one has made is gone, a pod's traffic goes through the new one, or nowhere.
-    fn turn_to(&mut self, core: &mut AgentState, is_in_pod: bool) -> Result<(), TroubleMessage> {
+    fn turn_to(&mut self, core: &mut AgentState, is_in_pod: bool) -> CaptureResult {
         if is_in_pod {
             self.open_in_pod().map_err(|error| error.to_string())?;
             if let Some(in_pod) = &mut self.in_pod {
@@ -129,7 +129,7 @@ impl AutoCapture {
     }
 
     /// Makes the node path first; then the pods' own rules are removed.
-    fn take_over_on_node(&mut self, core: &mut AgentState) -> Result<(), TroubleMessage> {
+    fn take_over_on_node(&mut self, core: &mut AgentState) -> CaptureResult {
         let began = Instant::now();
         if self.node.is_none() {
             self.open_node().map_err(|error| error.to_string())?;
@@ -143,14 +143,14 @@ impl AutoCapture {
             in_pod.settle(); // what is on its way would put rules where there are to be none
             in_pod.forget_all();
         }
-        uninstall::tell(&inpod::uninstall(&self.settings));
+        uninstall::log_errors(&inpod::uninstall(&self.settings));
         note(core, false, began.elapsed());
         Ok(())
     }
 
     /// Takes those pods off the node path whose own rules are in place, and at last the node path itself. Answers with what
     /// is still wrong.
-    fn hand_over(&mut self, core: &mut AgentState) -> Option<TroubleMessage> {
+    fn hand_over(&mut self, core: &mut AgentState) -> Option<Reason> {
         let (Some(in_pod), Some(node), Some(handing)) =
             (&mut self.in_pod, &mut self.node, &mut self.handing_over)
         else {
@@ -171,13 +171,13 @@ impl AutoCapture {
             in_pod.take_over(false);
             (self.node, self.handing_over) = (None, None);
             self.metrics.switched(None, Duration::ZERO); // no slot takes connections any more
-            uninstall::tell(&node::uninstall(&self.settings));
+            uninstall::log_errors(&node::uninstall(&self.settings));
             note(core, true, began.elapsed());
             return None;
         }
         let is_late = handing.began.elapsed() > LATE;
         left.filter(|_| is_late).map(|left| {
-            format!("{left} pods have no rules of their own yet: their traffic stays on the node path, and is held there without its ztunnel")
+            format!("{left} pods have no rules of their own yet: their traffic stays on the node path, and is held there without its ztunnel").into()
         })
     }
 
@@ -188,25 +188,21 @@ impl AutoCapture {
         if connected.is_some_and(|last| last.elapsed() < BELIEVED) {
             return Some(true);
         }
-        ztunnel::newest_speaks_in_pod(&core.index, &core.settings.policy.ztunnel)
+        ztunnel::newest_speaks_in_pod(&core.index, &core.policy.ztunnel)
     }
 
-    fn way(&mut self) -> Result<&mut dyn CaptureMode, TroubleMessage> {
+    fn way(&mut self) -> Result<&mut dyn CaptureMode, Reason> {
         let way = match (self.is_in_pod, &mut self.node, &mut self.in_pod) {
             (false, Some(node), _) => Some(node as &mut dyn CaptureMode),
             (true, _, Some(in_pod)) => Some(in_pod as &mut dyn CaptureMode),
             _ => None,
         };
-        way.ok_or_else(|| "the way of capture that ztunnel speaks could not be opened".to_owned())
+        way.ok_or_else(|| "the capture mode of the node's ztunnel could not be opened".into())
     }
 }
 
 impl CaptureMode for AutoCapture {
-    fn reconcile(
-        &mut self,
-        core: &mut AgentState,
-        scope: ReconcileScope,
-    ) -> Result<Option<TroubleMessage>, TroubleMessage> {
+    fn reconcile(&mut self, core: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         self.reconciled = Instant::now();
         let scope = match self.spoken(core) {
             Some(is_in_pod) if is_in_pod != self.is_in_pod => {
@@ -227,33 +223,28 @@ impl CaptureMode for AutoCapture {
         in_pod || self.node.as_ref().is_some_and(CaptureMode::is_awaited)
     }
 
-    fn answer(&mut self, trouble: Option<&str>) {
+    fn answer(&mut self, trouble: Option<&Reason>) {
         if let Ok(way) = self.way() {
             way.answer(trouble);
         }
     }
 
-    fn enrol(
-        &mut self,
-        core: &mut AgentState,
-        enrolment: PodEnrolment,
-        reply: ReplySender<Result<(), String>>,
-    ) {
+    fn enrol(&mut self, core: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         match self.way() {
             Ok(way) => way.enrol(core, enrolment, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
         }
     }
 
-    fn pass_by(
+    fn skip(
         &mut self,
         core: &mut AgentState,
         container: &ContainerId,
         attachment: PodAttachment,
-        reply: ReplySender<Result<(), String>>,
+        reply: CaptureReply,
     ) {
         match self.way() {
-            Ok(way) => way.pass_by(core, container, attachment, reply),
+            Ok(way) => way.skip(core, container, attachment, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
         }
     }
@@ -263,20 +254,14 @@ impl CaptureMode for AutoCapture {
         core: &mut AgentState,
         container: &ContainerId,
         gone: PodAttachment,
-    ) -> Result<(), String> {
+    ) -> CaptureResult {
         if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
             node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may be another pod's soon
         }
         self.way()?.release(core, container, gone)
     }
 
-    fn check(
-        &mut self,
-        core: &mut AgentState,
-        uid: &PodUid,
-        ips: &[IpAddr],
-        reply: ReplySender<Result<(), String>>,
-    ) {
+    fn check(&mut self, core: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
         match self.way() {
             Ok(way) => way.check(core, uid, ips, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
@@ -294,9 +279,9 @@ impl CaptureMode for AutoCapture {
         self.node.as_mut().is_some_and(|node| node.set_fallback(fallback))
     }
 
-    fn done(&mut self, core: &mut AgentState, done: JobResult) {
+    fn work_completed(&mut self, core: &mut AgentState) {
         if let Some(in_pod) = &mut self.in_pod {
-            in_pod.done(core, done);
+            in_pod.work_completed(core);
         }
     }
 

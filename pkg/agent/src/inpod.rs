@@ -21,11 +21,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     os::fd::BorrowedFd,
+    sync::mpsc::Receiver,
     time::{Duration, Instant},
 };
 
 use inpod::{NodeProbes, peer_addresses};
-use model::{ContainerId, Family, PodUid};
+use model::{ContainerId, Family, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use planner::node::{MemberAddresses, ZtunnelFallback};
 use pod_status::lifecycle::PodEvent;
@@ -34,11 +35,11 @@ use zds::{Hub, ZdsServer};
 
 use crate::{
     agent_state::AgentState,
-    capture_mode::{CaptureMode, PodEnrolment, TroubleMessage},
+    capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment},
     error::Error,
     ledger::PodAttachment,
     metrics::AgentMetrics,
-    reconciler::{AgentHandle, ReconcileScope, ReconcilerMessage, ReplySender},
+    reconciler::{AgentHandle, ReconcileScope},
     settings::{AgentSettings, InPodConfig},
     snapshot::CaptureSnapshot,
 };
@@ -46,11 +47,9 @@ use crate::{
 use enrolled_pod::EnrolledPod;
 use exempt::ProbeExemption;
 use netns_discovery::SearchSchedule;
-use pods::served_in;
-use worker::{CaptureJob, WorkerPool};
+use worker::{CaptureJob, JobResult, JobResultSender, WorkerPool};
 
 pub(crate) use uninstall::uninstall;
-pub(crate) use worker::JobResult;
 
 /// How long an ADD waits for ztunnel. The plugin, and whoever asks for it, wait a little longer.
 const PATIENCE: Duration = Duration::from_secs(7);
@@ -61,6 +60,8 @@ pub(crate) struct InPodCapture {
     hub: Hub,
     probes: NodeProbes,
     workers: WorkerPool,
+    /// What workers and the threads of ztunnels' connections have completed.
+    results: Receiver<JobResult>,
     metrics: AgentMetrics,
     /// The node's own namespace.
     node: NetnsId,
@@ -88,7 +89,7 @@ pub(crate) struct InPodCapture {
     /// The rules for the node's probes.
     exemption: ProbeExemption,
     /// What is wrong with the search for running pods.
-    search_trouble: Option<TroubleMessage>,
+    search_trouble: Option<Reason>,
     due: Option<Instant>,
     /// Whose probes are to be exempt.
     addresses: MemberAddresses,
@@ -110,8 +111,9 @@ impl InPodCapture {
             settings.tools.clone(),
             &settings.journal,
         )?;
-        let to_owner = owner.clone();
-        let tell = move |event| to_owner.send(ReconcilerMessage::Done(Box::new(JobResult::Zds(event))));
+        let (sender, results) = JobResultSender::new(owner.clone());
+        let zds_sender = sender.clone();
+        let tell = move |event| zds_sender.send(JobResult::Zds(event));
         allow_many_files();
         // Of capture on the node: by it, the plugin would enrol pods alone while no agent runs.
         if let Err(error) = hostfs::remove(&settings.shared_config) {
@@ -123,13 +125,14 @@ impl InPodCapture {
         let node = Netns::current()?;
         let id = node.id();
         let workers =
-            WorkerPool::start(settings, chosen, node, probes.rules(), owner).map_err(Error::Thread)?;
+            WorkerPool::start(settings, chosen, node, probes.rules(), &sender).map_err(Error::Thread)?;
         let now = Instant::now();
         Ok(InPodCapture {
             chosen: chosen.clone(),
             hub,
             probes,
             workers,
+            results,
             metrics,
             node: id,
             enrolled: BTreeMap::new(),
@@ -181,19 +184,17 @@ impl InPodCapture {
         self.searched.then(|| self.enrolled.values().filter(is_bare).count())
     }
 
-    fn refuse(&self, enrolment: &PodEnrolment) -> Result<(), String> {
+    fn refuse(&self, enrolment: &PodEnrolment) -> CaptureResult {
         let Some(netns) = &enrolment.netns else {
-            return Err(
-                "nobody handed over its network namespace: the plugin is of another version".to_owned()
-            );
+            return Err("nobody handed over its network namespace: the plugin is of another version".into());
         };
         if netns.id() == self.node {
-            return Err("its network namespace is the node's own".to_owned());
+            return Err("its network namespace is the node's own".into());
         }
         let captured = |ip: &&IpAddr| self.chosen.families().contains(&Family::of(**ip));
         match enrolment.attachment.ips.iter().find(captured) {
             Some(_) => Ok(()),
-            None => Err("it has no address of a family that is captured".to_owned()),
+            None => Err("it has no address of a family that is captured".into()),
         }
     }
 }
@@ -216,11 +217,7 @@ fn allow_many_files() {
 }
 
 impl CaptureMode for InPodCapture {
-    fn reconcile(
-        &mut self,
-        core: &mut AgentState,
-        scope: ReconcileScope,
-    ) -> Result<Option<TroubleMessage>, TroubleMessage> {
+    fn reconcile(&mut self, core: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         self.reconcile_pods(core, scope)
     }
 
@@ -228,14 +225,9 @@ impl CaptureMode for InPodCapture {
         self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_awaited())
     }
 
-    fn answer(&mut self, _trouble: Option<&str>) {}
+    fn answer(&mut self, _trouble: Option<&Reason>) {}
 
-    fn enrol(
-        &mut self,
-        core: &mut AgentState,
-        mut enrolment: PodEnrolment,
-        reply: ReplySender<Result<(), String>>,
-    ) {
+    fn enrol(&mut self, core: &mut AgentState, mut enrolment: PodEnrolment, reply: CaptureReply) {
         if let Err(why) = self.refuse(&enrolment) {
             drop(reply.send(Err(why)));
             return;
@@ -243,7 +235,7 @@ impl CaptureMode for InPodCapture {
         // A probe that comes before its exemption would be taken for traffic of the mesh.
         let PodAttachment { uid, ips } = enrolment.attachment.clone();
         if let Err(error) = self.probes.add(&ips, &uid) {
-            drop(reply.send(Err(error.to_string())));
+            drop(reply.send(Err(error.to_string().into())));
             return;
         }
         let latest = Instant::now() + PATIENCE;
@@ -260,12 +252,12 @@ impl CaptureMode for InPodCapture {
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
     }
 
-    fn pass_by(
+    fn skip(
         &mut self,
         core: &mut AgentState,
         container: &ContainerId,
         attachment: PodAttachment,
-        reply: ReplySender<Result<(), String>>,
+        reply: CaptureReply,
     ) {
         // The set of probes follows with the next turn; nothing else knows pods by their addresses.
         core.ledger.added(container, attachment);
@@ -278,7 +270,7 @@ impl CaptureMode for InPodCapture {
         _core: &mut AgentState,
         container: &ContainerId,
         gone: PodAttachment,
-    ) -> Result<(), String> {
+    ) -> CaptureResult {
         // A successor with the same UID has another container.
         let ended =
             self.enrolled.get(&gone.uid).is_some_and(|enrolled_pod| enrolled_pod.ends_with(container));
@@ -288,17 +280,11 @@ impl CaptureMode for InPodCapture {
         Ok(())
     }
 
-    fn check(
-        &mut self,
-        core: &mut AgentState,
-        uid: &PodUid,
-        _ips: &[IpAddr],
-        reply: ReplySender<Result<(), String>>,
-    ) {
-        let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| "it is not enrolled".to_owned());
+    fn check(&mut self, core: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
+        let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| Reason::from("it is not enrolled"));
         let known = enrolled_pod.and_then(|enrolled_pod| {
             core.status.ready()?;
-            Ok((served_in(enrolled_pod)?, enrolled_pod.options.clone(), enrolled_pod.seen.clone()))
+            Ok((enrolled_pod.served_in()?, enrolled_pod.options.clone(), enrolled_pod.seen.clone()))
         });
         match known {
             // Its rules are compared by tools, for which nobody else is to wait.
@@ -319,8 +305,10 @@ impl CaptureMode for InPodCapture {
         false // a pod's own rules hold its traffic while ztunnel is away
     }
 
-    fn done(&mut self, core: &mut AgentState, done: JobResult) {
-        self.take(core, done);
+    fn work_completed(&mut self, core: &mut AgentState) {
+        if let Ok(result) = self.results.try_recv() {
+            self.take(core, result);
+        }
     }
 
     fn snapshot(&self) -> CaptureSnapshot {

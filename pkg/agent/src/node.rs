@@ -9,6 +9,7 @@ mod uninstall;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::Arc,
     time::Instant,
 };
 
@@ -19,8 +20,8 @@ use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
 
 use crate::{
     agent_state::{AgentState, life},
+    capture_mode::CaptureReply,
     ledger::PodAttachment,
-    reconciler::ReplySender,
     settings::AgentSettings,
 };
 
@@ -36,6 +37,7 @@ struct VerifiedState {
 
 /// The node path.
 pub(crate) struct NodeCapture {
+    settings: Arc<AgentSettings>,
     path: NodePath,
     members: EnrolledMembers,
     fallback: ZtunnelFallback,
@@ -45,7 +47,7 @@ pub(crate) struct NodeCapture {
     /// What the last turn wanted, whatever came of it.
     wanted: Option<DesiredState>,
     /// ADDs that wait until the next turn has enrolled their pods.
-    joining: Vec<ReplySender<Result<(), String>>>,
+    joining: Vec<CaptureReply>,
     /// Addresses that were enrolled at once: no turn has looked at them yet.
     fresh: BTreeSet<IpAddr>,
     /// When the next turn is to look at them.
@@ -54,8 +56,9 @@ pub(crate) struct NodeCapture {
 
 impl NodeCapture {
     /// Opens it for the calling thread's network namespace.
-    pub(crate) fn open(settings: &AgentSettings) -> Result<NodeCapture, nodepath::Error> {
+    pub(crate) fn open(settings: &Arc<AgentSettings>) -> Result<NodeCapture, nodepath::Error> {
         Ok(NodeCapture {
+            settings: Arc::clone(settings),
             path: open_path(settings)?,
             members: EnrolledMembers::open(settings.node.clone())?,
             fallback: settings.fallback,
@@ -91,7 +94,7 @@ pub fn open_path(settings: &AgentSettings) -> Result<NodePath, nodepath::Error> 
 
 /// Marks pods by what the kernel showed just now, and counts them.
 fn tell(core: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
-    core.tell_pods(
+    core.report_pods(
         |pod, ips| {
             let Some(ips) = ips else { return Evidence::OUTSIDE.classify() };
             let redirected = is_redirected(ips, &pod.metadata.uid, desired, observed);

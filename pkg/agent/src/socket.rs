@@ -15,9 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{ContainerId, PodName, PodUid};
+use model::{ContainerId, PodName, PodUid, Reason};
 use netns::Netns;
-use planner::ambient::membership;
+use planner::{EnrolmentPolicy, ambient::membership};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
@@ -27,10 +27,11 @@ use tracing::{info, warn};
 use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_REQUEST};
 
 use crate::{
+    capture_mode::{CaptureReply, CaptureResult},
     ledger::PodAttachment,
     metrics::AgentMetrics,
     reconciler::{AddDecision, AgentHandle, PodArrival, PodWithNamespace, ReconcilerMessage},
-    settings::{AgentSettings, PodFetcher},
+    settings::PodFetcher,
 };
 
 /// Only root may ask: an answer holds pods, and a request changes the node.
@@ -70,12 +71,12 @@ impl AgentService {
     #[must_use]
     pub fn new(
         owner: AgentHandle,
-        settings: Arc<AgentSettings>,
+        policy: EnrolmentPolicy,
         lookup: PodFetcher,
         metrics: AgentMetrics,
     ) -> AgentService {
         let connections = AtomicUsize::new(0);
-        AgentService(Arc::new(ConnectionContext { owner, settings, lookup, metrics, connections }))
+        AgentService(Arc::new(ConnectionContext { owner, policy, lookup, metrics, connections }))
     }
 
     /// Answers one request; waits for as long as that takes, at most some seconds. `netns`: the namespace of the pod that
@@ -101,7 +102,7 @@ struct RequestContext {
 /// What each connection's thread shares.
 struct ConnectionContext {
     owner: AgentHandle,
-    settings: Arc<AgentSettings>,
+    policy: EnrolmentPolicy,
     lookup: PodFetcher,
     metrics: AgentMetrics,
     connections: AtomicUsize,
@@ -249,22 +250,22 @@ fn answer(
     }
 }
 
-fn told_by(done: Result<Result<(), String>, String>) -> AgentAnswer {
-    AgentAnswer { error: done.and_then(|done| done).err(), ..AgentAnswer::default() }
+fn told_by(done: Result<CaptureResult, Reason>) -> AgentAnswer {
+    AgentAnswer { error: done.and_then(|done| done).err().map(String::from), ..AgentAnswer::default() }
 }
 
 fn ask<T>(
     shared: &ConnectionContext,
     deadline: Instant,
     message: impl FnOnce(mpsc::Sender<T>) -> ReconcilerMessage,
-) -> Result<T, String> {
+) -> Result<T, Reason> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(message(reply));
     receive(&answer, deadline)
 }
 
-fn receive<T>(answer: &mpsc::Receiver<T>, deadline: Instant) -> Result<T, String> {
-    answer.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| LATE.to_owned())
+fn receive<T>(answer: &mpsc::Receiver<T>, deadline: Instant) -> Result<T, Reason> {
+    answer.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| LATE.into())
 }
 
 /// Facts, decision, enrolment: by one message, if the reconciler knows the pod.
@@ -297,7 +298,7 @@ fn add(
         (Ok(_), Err(error)) => return AgentAnswer::failed(error),
         (Err(_), Ok(())) => {}
         (Err(_), Err(error)) => {
-            warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error, "addresses of the pod may still be captured");
+            warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, %error, "addresses of the pod may still be captured");
         }
     }
     shared.metrics.add("enrol", began.elapsed());
@@ -308,14 +309,14 @@ fn add(
 /// Has the reconciler decide on a pod and begin what follows. One that it does not know is waited for, and asked for.
 fn decide(
     arrival: Box<PodArrival>,
-    reply: &mpsc::Sender<Result<(), String>>,
+    reply: &CaptureReply,
     is_gone: impl Fn() -> bool,
     deadline: Instant,
     shared: &ConnectionContext,
-) -> Result<AddDecision, String> {
+) -> Result<AddDecision, Reason> {
     let decided = |arrival| {
         if is_gone() {
-            return Err("nobody waits for the answer any more".to_owned());
+            return Err("nobody waits for the answer any more".into());
         }
         ask(shared, deadline, |told| ReconcilerMessage::Add(arrival, told, reply.clone()))
     };
@@ -326,7 +327,7 @@ fn decide(
     // Without a UID, a pod of this name that is known may be a predecessor; the API server has only one.
     let asked = unknown.uid.is_empty().then(|| look_up(&unknown.name, deadline, shared)).and_then(Result::ok);
     unknown.known = Some(asked.map_or_else(|| facts(&unknown.name, &unknown.uid, deadline, shared), Ok)?);
-    decided(unknown)?.map_err(|_| LATE.to_owned())
+    decided(unknown)?.map_err(|_| LATE.into())
 }
 
 /// Facts, and whether a pod that belongs to ambient mode is captured.
@@ -337,7 +338,7 @@ fn check(request: AgentRequest, deadline: Instant, shared: &ConnectionContext) -
         Err(error) => return AgentAnswer::failed(error),
     };
     let mut answer = AgentAnswer::default();
-    if membership(&pod, namespace.as_ref(), &shared.settings.policy).is_ok() {
+    if membership(&pod, namespace.as_ref(), &shared.policy).is_ok() {
         let uid = pod.metadata.uid.clone();
         answer = told_by(ask(shared, deadline, |reply| ReconcilerMessage::Check(uid, request.ips, reply)));
         answer.enrolled = answer.error.is_none();
@@ -350,7 +351,7 @@ fn facts(
     uid: &PodUid,
     deadline: Instant,
     shared: &ConnectionContext,
-) -> Result<PodWithNamespace, String> {
+) -> Result<PodWithNamespace, Reason> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(ReconcilerMessage::Pod(name.clone(), uid.clone(), reply));
     if let Ok(known) = answer.recv_timeout(UNSEEN) {
@@ -365,7 +366,7 @@ fn look_up(
     name: &PodName,
     deadline: Instant,
     shared: &ConnectionContext,
-) -> Result<PodWithNamespace, String> {
+) -> Result<PodWithNamespace, Reason> {
     let (mut pod, mut namespace) = (shared.lookup)(name, deadline)?;
     planner::facts::trim(&mut pod);
     planner::facts::trim_namespace(&mut namespace);
@@ -374,29 +375,11 @@ fn look_up(
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use model::{Namespace, Pod};
-    use planner::{EnrolmentPolicy, node::NodeConfig};
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::{CaptureConfig, ReconcilerInbox};
-
-    fn settings() -> AgentSettings {
-        AgentSettings {
-            capture: CaptureConfig::Node,
-            starts_in_pod: false,
-            node: NodeConfig::default(),
-            policy: EnrolmentPolicy::default(),
-            fallback: planner::node::ZtunnelFallback::default(),
-            tools: netfilter::FirewallOptions::default(),
-            netns_directory: PathBuf::new(),
-            records: PathBuf::new(),
-            journal: PathBuf::new(),
-            shared_config: PathBuf::new(),
-        }
-    }
+    use crate::ReconcilerInbox;
 
     /// The reconciler is busy, and answers nothing.
     #[test]
@@ -413,7 +396,7 @@ mod tests {
             Ok((pod, Namespace::default()))
         });
         let metrics = AgentMetrics::register(&mut Registry::default());
-        let service = AgentService::new(handle, Arc::new(settings()), lookup, metrics);
+        let service = AgentService::new(handle, EnrolmentPolicy::default(), lookup, metrics);
         let request = AgentRequest {
             namespace: "shop".to_owned(),
             name: "web".to_owned(),

@@ -12,7 +12,7 @@ pub fn uninstall(settings: &AgentSettings) -> Vec<String> {
     troubles
 }
 
-/// Says what could not be removed of a capture mode that is not used any more.
-pub(crate) fn tell(left: &[String]) {
+/// Logs what could not be removed of a capture mode that is not used any more.
+pub(crate) fn log_errors(left: &[String]) {
     left.iter().for_each(|left| warn!(target: "ambient", error = left, "not removed"));
 }

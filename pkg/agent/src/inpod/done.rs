@@ -41,7 +41,7 @@ impl InPodCapture {
                 }
             }
             JobResult::Released { uid, result } => {
-                let done = result.as_ref().map(|_| ()).map_err(String::as_str);
+                let done = result.as_ref().map(|_| ()).map_err(Reason::as_str);
                 self.note(core, &uid, "left the mesh", "its rules were removed", done);
                 self.released(&uid, result);
             }
@@ -74,7 +74,7 @@ impl InPodCapture {
         }
     }
 
-    fn note_captured(&self, core: &mut AgentState, uid: &PodUid, result: &Result<CaptureReport, String>) {
+    fn note_captured(&self, core: &mut AgentState, uid: &PodUid, result: &Result<CaptureReport, Reason>) {
         let is_awaited =
             self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.lifecycle.is_awaited());
         let cause = if is_awaited { "ADD" } else { "joined the mesh" };
@@ -87,18 +87,18 @@ impl InPodCapture {
                 }
                 self.note(core, uid, cause, &what, Ok(()));
             }
-            Err(why) => self.note(core, uid, cause, "its rules were to be put in place", Err(why)),
+            Err(why) => self.note(core, uid, cause, "its rules were to be put in place", Err(why.as_str())),
         }
     }
 
-    fn note_looked(&self, core: &mut AgentState, uid: &PodUid, result: &Result<RulesCheck, String>) {
+    fn note_looked(&self, core: &mut AgentState, uid: &PodUid, result: &Result<RulesCheck, Reason>) {
         match result {
             Ok(look) if look.repaired.is_empty() => {}
             Ok(look) => {
                 let what = format!("put back: {}", summary(&look.repaired));
                 self.note(core, uid, "drift", &what, Ok(()));
             }
-            Err(why) => self.note(core, uid, "drift", "its rules were looked at", Err(why)),
+            Err(why) => self.note(core, uid, "drift", "its rules were looked at", Err(why.as_str())),
         }
     }
 
@@ -167,7 +167,7 @@ impl InPodCapture {
         self.metrics.ztunnels(number, synced);
     }
 
-    fn captured(&mut self, uid: &PodUid, netns: NetnsId, result: Result<CaptureReport, String>) {
+    fn captured(&mut self, uid: &PodUid, netns: NetnsId, result: Result<CaptureReport, Reason>) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         self.metrics.step("capture pod", result.is_ok());
         let PodName { namespace, name } = &enrolled_pod.name;
@@ -184,17 +184,17 @@ impl InPodCapture {
                 Ok(changed)
             }
             Err(error) => {
-                if enrolled_pod.lifecycle.trouble() != Some(&error) {
-                    warn!(target: "ambient", %namespace, pod = %name, error, "pod cannot be captured");
+                if enrolled_pod.lifecycle.trouble() != Some(error.as_str()) {
+                    warn!(target: "ambient", %namespace, pod = %name, %error, "pod cannot be captured");
                 }
                 Err(error)
             }
         };
-        self.handle(uid, PodEvent::Captured(netns, changed.map_err(Reason::from)));
+        self.handle(uid, PodEvent::Captured(netns, changed));
     }
 
     /// Whether rules of other components precede ours that did not before, or no longer do.
-    fn looked(&mut self, uid: &PodUid, netns: NetnsId, result: Result<RulesCheck, String>) -> bool {
+    fn looked(&mut self, uid: &PodUid, netns: NetnsId, result: Result<RulesCheck, Reason>) -> bool {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
         let mut differs = false;
         let PodName { namespace, name } = &enrolled_pod.name;
@@ -218,16 +218,16 @@ impl InPodCapture {
             }
             Err(error) => {
                 if is_there && enrolled_pod.lifecycle.trouble() != Some(error.as_str()) {
-                    warn!(target: "ambient", %namespace, pod = %name, error, "rules of the pod cannot be verified");
+                    warn!(target: "ambient", %namespace, pod = %name, %error, "rules of the pod cannot be verified");
                 }
                 Err(error)
             }
         };
-        self.handle(uid, PodEvent::Observed(netns, result.map_err(Reason::from)));
+        self.handle(uid, PodEvent::Observed(netns, result));
         differs
     }
 
-    fn released(&mut self, uid: &PodUid, result: Result<Vec<String>, String>) {
+    fn released(&mut self, uid: &PodUid, result: Result<Vec<String>, Reason>) {
         let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
         self.metrics.step("release pod", result.is_ok());
         let PodName { namespace, name } = &enrolled_pod.name;
@@ -238,10 +238,10 @@ impl InPodCapture {
             }
             Ok(_) => {} // it came back meanwhile
             Err(error) => {
-                warn!(target: "ambient", %namespace, pod = %name, error, "rules of the pod cannot be removed");
+                warn!(target: "ambient", %namespace, pod = %name, %error, "rules of the pod cannot be removed");
             }
         }
-        self.handle(uid, PodEvent::Released(result.map(drop).map_err(Reason::from)));
+        self.handle(uid, PodEvent::Released(result.map(drop)));
     }
 
     fn refused(&mut self, uid: &PodUid, netns: NetnsId, error: &str) {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use inpod::PodRulesSnapshot;
-use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid};
+use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use pod_status::{
     Evidence, PodLife,
@@ -15,7 +15,10 @@ use pod_status::{
 };
 use zds::Workload;
 
-use crate::{reconciler::ReplySender, snapshot::EnrolledPodView};
+use crate::{
+    capture_mode::{CaptureReply, CaptureResult},
+    snapshot::EnrolledPodView,
+};
 
 /// The pod.
 #[derive(Debug)]
@@ -43,7 +46,7 @@ pub(super) struct EnrolledPod {
     /// When its rules were last looked at.
     pub(super) looked: Option<SystemTime>,
     /// Those who wait for its ADD.
-    pub(super) waiting: Vec<ReplySender<Result<(), String>>>,
+    pub(super) waiting: Vec<CaptureReply>,
 }
 
 impl EnrolledPod {
@@ -112,7 +115,19 @@ impl EnrolledPod {
         }
     }
 
-    /// For people who ask.
+    /// The namespace in which ztunnel serves the pod, whose rules were applied there.
+    pub(super) fn served_in(&self) -> Result<Arc<Netns>, Reason> {
+        let (Some(netns), true) = (&self.netns, self.lifecycle.is_ruled()) else {
+            return Err("its rules are not in place".into());
+        };
+        if !self.lifecycle.is_served() {
+            let why = self.lifecycle.refused().unwrap_or("it has not answered");
+            return Err(format!("ztunnel does not serve it: {why}").into());
+        }
+        Ok(Arc::clone(netns))
+    }
+
+    /// What the debug state shows of it.
     pub(super) fn view(&self, connected: bool) -> EnrolledPodView {
         EnrolledPodView {
             evidence: self.evidence(PodLife::Running, connected),
@@ -130,7 +145,7 @@ impl EnrolledPod {
     }
 
     /// Answers all ADDs that wait.
-    pub(super) fn answer(&mut self, result: &Result<(), String>) {
+    pub(super) fn answer(&mut self, result: &CaptureResult) {
         for reply in std::mem::take(&mut self.waiting) {
             drop(reply.send(result.clone()));
         }

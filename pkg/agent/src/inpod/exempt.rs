@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use inpod::EnsureReport;
+use model::Reason;
 use netfilter::RulesSnapshot;
 use tracing::warn;
 
 use super::{InPodCapture, worker::CaptureJob};
 use crate::{
     agent_state::AgentState,
-    capture_mode::TroubleMessage,
     history::{HistoryEntry, summary},
     reconciler::ReconcileScope,
 };
@@ -24,8 +24,8 @@ pub(super) struct ProbeExemption {
     busy: bool,
     /// They were looked at, with whatever result.
     was_tried: bool,
-    sets: Option<TroubleMessage>,
-    rules: Option<TroubleMessage>,
+    sets: Option<Reason>,
+    rules: Option<Reason>,
 }
 
 impl ProbeExemption {
@@ -35,16 +35,16 @@ impl ProbeExemption {
     }
 
     /// What is wrong, if anything.
-    pub(super) fn trouble(&self) -> Option<TroubleMessage> {
+    pub(super) fn trouble(&self) -> Option<Reason> {
         let of = self.sets.as_ref().or(self.rules.as_ref());
-        of.map(|error| format!("the node's probes are not exempt: {error}"))
+        of.map(|error| format!("the node's probes are not exempt: {error}").into())
     }
 }
 
 impl InPodCapture {
     /// Sees to sets and rules. The first time this waits: no pod is captured before its probes are exempt.
     pub(super) fn exempt_probes(&mut self, core: &mut AgentState) {
-        self.exemption.sets = self.probes.ensure_sets().err().map(|error| error.to_string());
+        self.exemption.sets = self.probes.ensure_sets().err().map(|error| error.to_string().into());
         if self.exemption.busy {
             return;
         }
@@ -54,7 +54,8 @@ impl InPodCapture {
             self.workers.send(CaptureJob::Exempt { before }, false);
         } else {
             let began = std::time::Instant::now();
-            let result = self.probes.rules().ensure(before.as_ref()).map_err(|error| error.to_string());
+            let result =
+                self.probes.rules().ensure(before.as_ref()).map_err(|error| error.to_string().into());
             self.exempted(core, began.elapsed(), result);
         }
     }
@@ -63,7 +64,7 @@ impl InPodCapture {
         &mut self,
         core: &mut AgentState,
         took: Duration,
-        result: Result<EnsureReport, String>,
+        result: Result<EnsureReport, Reason>,
     ) {
         self.exemption.busy = false;
         self.exemption.was_tried = true;

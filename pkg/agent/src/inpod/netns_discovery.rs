@@ -6,7 +6,7 @@ use std::{
 };
 
 use inpod::{NetnsMatch, NetnsQuery};
-use model::{Pod, PodUid};
+use model::{Pod, PodUid, Reason};
 use planner::{AmbientStanding, SkipReason};
 use pod_status::lifecycle::PodEvent;
 use retry::{Attempts, Backoff};
@@ -119,7 +119,7 @@ impl InPodCapture {
         self.unplaced = uids;
     }
 
-    pub(super) fn found(&mut self, core: &mut AgentState, result: Result<SearchResult, String>) {
+    pub(super) fn found(&mut self, core: &mut AgentState, result: Result<SearchResult, Reason>) {
         if !std::mem::take(&mut self.seeking) {
             return; // all was settled meanwhile
         }
@@ -129,7 +129,7 @@ impl InPodCapture {
             Ok(finds) => finds,
             Err(error) => {
                 self.search_trouble =
-                    Some(format!("cannot look for the network namespaces of running pods: {error}"));
+                    Some(format!("cannot look for the network namespaces of running pods: {error}").into());
                 if by_processes {
                     self.processes.later();
                 }

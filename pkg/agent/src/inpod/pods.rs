@@ -1,9 +1,9 @@
 //! Single pods: into the mesh, and out of it.
 
-use std::{net::IpAddr, sync::Arc, time::Instant};
+use std::{net::IpAddr, time::Instant};
 
 use model::{ContainerId, ExistingConnections, Pod, PodName, PodUid};
-use netns::{Netns, NetnsId};
+use netns::NetnsId;
 use planner::{AmbientStanding, ambient::AMBIENT_REDIRECTION, inpod::InPodAnnotations};
 use pod_status::lifecycle::{AgentTime, PodAction, PodEvent};
 use tracing::{info, warn};
@@ -39,7 +39,7 @@ impl InPodCapture {
                 if let Err(error) = &result {
                     warn!(target: "ambient", %namespace, pod = %name, %error, "pod could not be enrolled");
                 }
-                enrolled_pod.answer(&result.map_err(String::from));
+                enrolled_pod.answer(&result);
             }
             PodAction::Moved => {
                 info!(target: "ambient", %namespace, pod = %name, "pod has another network namespace; capturing it again");
@@ -68,7 +68,7 @@ impl InPodCapture {
         self.workers.send(job, urgent);
     }
 
-    /// The enrolled_pod that a pod is, or becomes.
+    /// The entry of a pod, which is added if it is missing.
     pub(super) fn enrolled_pod_of(&mut self, core: &AgentState, pod: &Pod) -> &mut EnrolledPod {
         let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
         self.enrolled.entry(pod.metadata.uid.clone()).or_insert_with(|| {
@@ -135,7 +135,7 @@ impl InPodCapture {
     /// A pod that has ended: its rules went with its namespace.
     pub(super) fn forget(&mut self, uid: &PodUid, why: &str) {
         let Some(mut enrolled_pod) = self.enrolled.remove(uid) else { return };
-        enrolled_pod.answer(&Err(why.to_owned()));
+        enrolled_pod.answer(&Err(why.into()));
         self.hub.remove(uid);
         tracing::debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod forgotten");
     }
@@ -145,17 +145,4 @@ impl InPodCapture {
         let uids: Vec<PodUid> = self.enrolled.keys().cloned().collect();
         uids.iter().for_each(|uid| self.forget(uid, "it is captured in another way"));
     }
-}
-
-/// The namespace in which ztunnel serves a pod, whose rules were put in place there.
-pub(super) fn served_in(enrolled_pod: &EnrolledPod) -> Result<Arc<Netns>, String> {
-    let lifecycle = &enrolled_pod.lifecycle;
-    let (Some(netns), true) = (&enrolled_pod.netns, lifecycle.is_ruled()) else {
-        return Err("its rules are not in place".to_owned());
-    };
-    if !lifecycle.is_served() {
-        let why = lifecycle.refused().unwrap_or("it has not answered");
-        return Err(format!("ztunnel does not serve it: {why}"));
-    }
-    Ok(Arc::clone(netns))
 }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{Family, PodUid};
+use model::{Family, PodUid, Reason};
 use planner::{AmbientStanding, SkipReason, node::MemberAddresses, ztunnel};
 use pod_status::{
     Evidence, RulesEvidence,
@@ -17,7 +17,6 @@ use zds::ZtunnelPod;
 use super::{EnrolledPod, InPodCapture};
 use crate::{
     agent_state::{AgentState, life},
-    capture_mode::TroubleMessage,
     reconciler::ReconcileScope,
 };
 
@@ -36,7 +35,7 @@ impl InPodCapture {
         &mut self,
         core: &mut AgentState,
         scope: ReconcileScope,
-    ) -> Result<Option<TroubleMessage>, TroubleMessage> {
+    ) -> Result<Option<Reason>, Reason> {
         if scope == ReconcileScope::Full {
             self.exempt_probes(core);
         }
@@ -70,14 +69,14 @@ impl InPodCapture {
     }
 
     /// What is wrong although pods can be enrolled, if anything.
-    fn trouble(&self, core: &AgentState) -> Option<TroubleMessage> {
+    fn trouble(&self, core: &AgentState) -> Option<Reason> {
         self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(core))
     }
 
     /// Which of the connected ztunnels is the newest follows from their pods. The plugin knows their addresses before the
     /// API does.
     fn announce_ztunnels(&self, core: &AgentState) {
-        let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel).into_iter();
+        let candidates = ztunnel::candidates(&core.index, &core.policy.ztunnel).into_iter();
         let pods = candidates.map(|one| {
             let ips = [core.ledger.told(&one.uid), one.ips].concat();
             ZtunnelPod { uid: one.uid, created: one.created, terminating: one.terminating, ips }
@@ -86,20 +85,23 @@ impl InPodCapture {
     }
 
     /// A ztunnel that is connected and does not become ready.
-    fn unsynced(&self, core: &AgentState) -> Option<TroubleMessage> {
+    fn unsynced(&self, core: &AgentState) -> Option<Reason> {
         let (_, pod) = self.hub.unsynced().filter(|(since, _)| since.elapsed() >= UNSYNCED)?;
-        let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel);
+        let candidates = ztunnel::candidates(&core.index, &core.policy.ztunnel);
         let known = candidates.iter().find(|candidate| Some(&candidate.uid) == pod.as_ref());
         let name =
             known.map_or_else(|| "a ztunnel".to_owned(), |candidate| format!("ztunnel {}", candidate.name));
         let limit = UNSYNCED.as_secs();
-        Some(format!(
-            "{name} has not acknowledged its snapshot of pods for more than {limit} s: it is not ready"
-        ))
+        Some(
+            format!(
+                "{name} has not acknowledged its snapshot of pods for more than {limit} s: it is not ready"
+            )
+            .into(),
+        )
     }
 
     /// Whose probes are exempt, address by address.
-    fn wanted_addresses(&mut self, core: &mut AgentState) -> Result<MemberAddresses, TroubleMessage> {
+    fn wanted_addresses(&mut self, core: &mut AgentState) -> Result<MemberAddresses, Reason> {
         let found = self.probes.members().map_err(|error| error.to_string())?;
         let inherited: MemberAddresses = found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
         let mut members = core.members(&inherited);
@@ -214,7 +216,7 @@ impl InPodCapture {
 
     /// Reports the status of all pods.
     fn tell(&self, core: &mut AgentState, addresses: &MemberAddresses) {
-        core.tell_pods(
+        core.report_pods(
             |pod, ips| {
                 let life = life(pod);
                 let evidence = match (self.enrolled.get(&pod.metadata.uid), ips) {

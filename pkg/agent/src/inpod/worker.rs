@@ -5,7 +5,10 @@ use std::{
     collections::BTreeMap,
     io,
     panic::{self, AssertUnwindSafe},
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -14,7 +17,7 @@ use inpod::{
     CaptureReport, ConnectionsReport, EnsureReport, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSnapshot,
     PodRulesSpec, ProbeRules,
 };
-use model::{ExistingConnections, Family, PodUid};
+use model::{ExistingConnections, Family, PodUid, Reason};
 use netfilter::FirewallOptions;
 use netns::{Netns, NetnsId};
 
@@ -23,7 +26,8 @@ use super::{
     recorded::{PodRecordStore, RecordedPod},
 };
 use crate::{
-    reconciler::{AgentHandle, ReconcilerMessage, ReplySender},
+    capture_mode::CaptureReply,
+    reconciler::AgentHandle,
     settings::{AgentSettings, InPodConfig},
 };
 
@@ -61,7 +65,7 @@ pub(super) enum CaptureJob {
         netns: Arc<Netns>,
         pod: rules::inpod::PodOptions,
         before: Option<Arc<PodRulesSnapshot>>,
-        reply: ReplySender<Result<(), String>>,
+        reply: CaptureReply,
     },
     /// Put the rules for the node's probes in place; with what was seen of them the last time.
     Exempt { before: Option<netfilter::RulesSnapshot> },
@@ -70,7 +74,7 @@ pub(super) enum CaptureJob {
 }
 
 /// What the reconciler is told if a job ends in nothing, with the reason.
-type JobFallback = Box<dyn FnOnce(String) -> JobResult>;
+type JobFallback = Box<dyn FnOnce(Reason) -> JobResult>;
 
 impl CaptureJob {
     /// None: nobody but who asked wants to know, and hears that there is no answer.
@@ -102,7 +106,9 @@ fn guarded(run: impl FnOnce() -> Option<JobResult>, otherwise: Option<JobFallbac
     // What a job leaves half done is in the kernel, where the next one looks first.
     match panic::catch_unwind(AssertUnwindSafe(run)) {
         Ok(done) => done,
-        Err(payload) => otherwise.map(|done| done(format!("a defect of the agent: {}", words_of(&*payload)))),
+        Err(payload) => {
+            otherwise.map(|done| done(format!("a defect of the agent: {}", words_of(&*payload)).into()))
+        }
     }
 }
 
@@ -116,17 +122,41 @@ fn words_of(payload: &(dyn Any + Send)) -> &str {
 #[derive(Debug)]
 pub(crate) enum JobResult {
     /// A pod's rules.
-    Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, String> },
+    Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, Reason> },
     /// What a look showed.
-    Looked { uid: PodUid, netns: NetnsId, result: Result<RulesCheck, String> },
+    Looked { uid: PodUid, netns: NetnsId, result: Result<RulesCheck, Reason> },
     /// A pod has no rules any more.
-    Released { uid: PodUid, result: Result<Vec<String>, String> },
+    Released { uid: PodUid, result: Result<Vec<String>, Reason> },
     /// The rules for the node's probes.
-    Exempted { took: Duration, result: Result<EnsureReport, String> },
+    Exempted { took: Duration, result: Result<EnsureReport, Reason> },
     /// Namespaces, by UID.
-    Searched(Result<SearchResult, String>),
+    Searched(Result<SearchResult, Reason>),
     /// What ztunnels did.
     Zds(zds::ZdsEvent),
+}
+
+/// Hands results to the capture mode, and wakes the reconciler once for each.
+#[derive(Clone, Debug)]
+pub(super) struct JobResultSender {
+    results: Sender<JobResult>,
+    agent: AgentHandle,
+}
+
+impl JobResultSender {
+    /// Also returns the receiver, from which [`CaptureMode::work_completed`] takes one result at a time.
+    ///
+    /// [`CaptureMode::work_completed`]: crate::capture_mode::CaptureMode::work_completed
+    pub(super) fn new(agent: AgentHandle) -> (JobResultSender, Receiver<JobResult>) {
+        let (results, receiver) = mpsc::channel();
+        (JobResultSender { results, agent }, receiver)
+    }
+
+    /// A result that nobody takes any more is lost: the process ends when the reconciler has.
+    pub(super) fn send(&self, result: JobResult) {
+        if self.results.send(result).is_ok() {
+            self.agent.work_completed();
+        }
+    }
 }
 
 /// What a search found.
@@ -157,7 +187,7 @@ impl WorkerPool {
         chosen: &InPodConfig,
         node: Netns,
         probes: &ProbeRules,
-        owner: &AgentHandle,
+        results: &JobResultSender,
     ) -> io::Result<WorkerPool> {
         let queue = Arc::new(JobQueue::new(OTHERS));
         let workers = WorkerPool(Arc::clone(&queue)); // so that those that run end if another cannot be started
@@ -171,12 +201,12 @@ impl WorkerPool {
         };
         let tools = Arc::new(tools);
         for _ in 0..WORKERS {
-            let (queue, tools, owner) = (Arc::clone(&queue), Arc::clone(&tools), owner.clone());
+            let (queue, tools, results) = (Arc::clone(&queue), Arc::clone(&tools), results.clone());
             let body = move || {
                 while let Some((job, _running)) = queue.next() {
                     let otherwise = job.otherwise();
                     if let Some(done) = guarded(|| tools.run(job), otherwise) {
-                        owner.send(ReconcilerMessage::Done(Box::new(done)));
+                        results.send(done);
                     }
                 }
             };
@@ -221,7 +251,7 @@ struct WorkerContext {
 impl WorkerContext {
     /// None: nobody but who asked wants to know.
     fn run(&self, job: CaptureJob) -> Option<JobResult> {
-        let words = |error: inpod::Error| error.to_string();
+        let words = |error: inpod::Error| Reason::from(error.to_string());
         Some(match job {
             CaptureJob::Capture { uid, netns, pod, existing, before } => {
                 let wanted = self.wanted(&pod, existing);
@@ -242,7 +272,7 @@ impl WorkerContext {
                 let seen = inpod::verify(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
                 let fine = |seen: CaptureReport| match seen.differences.is_empty() {
                     true => Ok(()),
-                    false => Err(seen.differences.join("; ")),
+                    false => Err(seen.differences.join("; ").into()),
                 };
                 drop(reply.send(seen.and_then(fine))); // who has given up needs no answer
                 return None;

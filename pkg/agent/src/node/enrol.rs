@@ -5,16 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{ContainerId, Family, PodUid};
+use model::{ContainerId, Family, PodUid, Reason};
 use planner::node::{ZtunnelFallback, ZtunnelSlot};
 
 use super::NodeCapture;
 use crate::{
     agent_state::AgentState,
-    capture_mode::{CaptureMode, PodEnrolment, TroubleMessage},
-    inpod::JobResult,
+    capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment},
     ledger::PodAttachment,
-    reconciler::{ReconcileScope, ReplySender},
+    reconciler::ReconcileScope,
     snapshot::CaptureSnapshot,
 };
 
@@ -23,11 +22,7 @@ use crate::{
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl CaptureMode for NodeCapture {
-    fn reconcile(
-        &mut self,
-        core: &mut AgentState,
-        scope: ReconcileScope,
-    ) -> Result<Option<TroubleMessage>, TroubleMessage> {
+    fn reconcile(&mut self, core: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         self.pass(core, scope)
     }
 
@@ -35,25 +30,20 @@ impl CaptureMode for NodeCapture {
         !self.joining.is_empty()
     }
 
-    fn answer(&mut self, trouble: Option<&str>) {
+    fn answer(&mut self, trouble: Option<&Reason>) {
         for reply in std::mem::take(&mut self.joining) {
-            drop(reply.send(trouble.map_or(Ok(()), |trouble| Err(trouble.to_owned()))));
+            drop(reply.send(trouble.map_or(Ok(()), |trouble| Err(trouble.clone()))));
         }
     }
 
     /// Enrols at once where everything stands ready, else with the next turn, which makes it so.
-    fn enrol(
-        &mut self,
-        core: &mut AgentState,
-        enrolment: PodEnrolment,
-        reply: ReplySender<Result<(), String>>,
-    ) {
+    fn enrol(&mut self, core: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         let PodEnrolment { container, attachment, .. } = enrolment;
         if let Some(active) = self.ready_for(&attachment.ips) {
             self.look.get_or_insert_with(|| Instant::now() + LOOK_AGAIN);
             self.fresh.extend(&attachment.ips);
             let done = self.members.enrol(&attachment.ips, &attachment.uid, active, self.fallback);
-            drop(reply.send(done.map_err(|error| error.to_string())));
+            drop(reply.send(done.map_err(|error| error.to_string().into())));
         } else {
             core.mark_dirty(ReconcileScope::Full);
             self.joining.push(reply);
@@ -62,12 +52,12 @@ impl CaptureMode for NodeCapture {
     }
 
     /// If an earlier pod is still captured by one of the addresses, the next turn ends that, and is waited for.
-    fn pass_by(
+    fn skip(
         &mut self,
         core: &mut AgentState,
         container: &ContainerId,
         attachment: PodAttachment,
-        reply: ReplySender<Result<(), String>>,
+        reply: CaptureReply,
     ) {
         let verified = self.verified.as_ref();
         let captured = |ip| {
@@ -87,20 +77,12 @@ impl CaptureMode for NodeCapture {
         _core: &mut AgentState,
         _container: &ContainerId,
         gone: PodAttachment,
-    ) -> Result<(), String> {
-        self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string())
+    ) -> CaptureResult {
+        self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string().into())
     }
 
-    fn check(
-        &mut self,
-        core: &mut AgentState,
-        uid: &PodUid,
-        ips: &[IpAddr],
-        reply: ReplySender<Result<(), String>>,
-    ) {
-        drop(
-            reply.send(self.members.check(ips, uid).and_then(|()| core.status.ready()).map_err(String::from)),
-        );
+    fn check(&mut self, core: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
+        drop(reply.send(self.members.check(ips, uid).and_then(|()| core.status.ready())));
     }
 
     fn settle(&mut self) {} // what it does has ended when it returns
@@ -109,7 +91,7 @@ impl CaptureMode for NodeCapture {
         std::mem::replace(&mut self.fallback, fallback) != fallback
     }
 
-    fn done(&mut self, _core: &mut AgentState, _done: JobResult) {}
+    fn work_completed(&mut self, _core: &mut AgentState) {} // it has no other thread
 
     fn snapshot(&self) -> CaptureSnapshot {
         CaptureSnapshot::Node { desired: self.wanted.clone(), fallback: self.fallback }

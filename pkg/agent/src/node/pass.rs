@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use model::Reason;
 use planner::{
     node::{
         DesiredState, KernelSlots, MemberAddresses, ObservedState, Operation, SlotAssignment,
@@ -14,19 +15,19 @@ use tracing::{debug, info, warn};
 use super::{NodeCapture, VerifiedState, shared, tell};
 use crate::{
     agent_state::AgentState,
-    capture_mode::TroubleMessage,
     history::{HistoryEntry, summary},
     reconciler::ReconcileScope,
 };
 
 /// Numbers that others use are not taken; once we have them, what others add there is theirs to answer for.
-fn refuse_to_share(observed: &ObservedState) -> Result<(), TroubleMessage> {
+fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
     let Some(foreign) = observed.foreign.first().filter(|_| observed.rules.is_empty()) else { return Ok(()) };
     Err(format!(
         "others use what the node path needs ({} such; the first: {foreign}): choose other tables with \
          --ambient-tables or priorities with --ambient-rule-priority, or take that away",
         observed.foreign.len()
-    ))
+    )
+    .into())
 }
 
 impl NodeCapture {
@@ -35,7 +36,7 @@ impl NodeCapture {
         &mut self,
         core: &mut AgentState,
         scope: ReconcileScope,
-    ) -> Result<Option<TroubleMessage>, TroubleMessage> {
+    ) -> Result<Option<Reason>, Reason> {
         let words = |error: nodepath::Error| error.to_string();
         self.look = None; // a turn that fails is followed by others
         let mut observed = self.path.observe_network().map_err(words)?;
@@ -45,14 +46,14 @@ impl NodeCapture {
         self.wanted = Some(desired.clone());
         let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
         self.complete(scope, &mut observed, &desired)?;
-        let steps = plan(&core.settings.node, Some(&desired), &observed);
+        let steps = plan(&self.settings.node, Some(&desired), &observed);
         if !steps.is_empty() {
             self.apply(core, &steps, &desired)?;
             observed = self.path.observe_network().map_err(words)?;
             self.complete(scope, &mut observed, &desired)?;
-            let left = plan(&core.settings.node, Some(&desired), &observed);
+            let left = plan(&self.settings.node, Some(&desired), &observed);
             if let Some(step) = left.first() {
-                return Err(format!("it does not stay as it was made; next would be: {step}"));
+                return Err(format!("it does not stay as it was made; next would be: {step}").into());
             }
             self.tell_repairs(core, &steps, &desired);
         }
@@ -64,7 +65,7 @@ impl NodeCapture {
         }
         core.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
         tell(core, &desired, &observed);
-        shared::write(&core.settings, &desired)?;
+        shared::write(&self.settings, &desired)?;
         self.verified = Some(VerifiedState { desired, seen: observed });
         self.fresh.clear();
         self.path.let_go().map_err(words)?;
@@ -76,15 +77,15 @@ impl NodeCapture {
         &mut self,
         core: &AgentState,
         scope: ReconcileScope,
-    ) -> (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<TroubleMessage>) {
-        let candidates = ztunnel::candidates(&core.index, &core.settings.policy.ztunnel);
+    ) -> (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<Reason>) {
+        let candidates = ztunnel::candidates(&core.index, &core.policy.ztunnel);
         let chosen = ztunnel::active(&candidates).map(|active| active.uid.clone());
         let (mut living, mut trouble) = (Vec::new(), None);
         for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
             match self.generation(scope, candidate) {
                 Ok(generation) => living.push((candidate.clone(), generation)),
                 Err(error) if Some(&candidate.uid) == chosen.as_ref() => {
-                    trouble = Some(format!("ztunnel {} cannot be used: {error}", candidate.name));
+                    trouble = Some(format!("ztunnel {} cannot be used: {error}", candidate.name).into());
                 }
                 // One that is coming or going has no network, or none any more.
                 Err(error) => {
@@ -121,7 +122,7 @@ impl NodeCapture {
         let generations: Vec<ZtunnelInstance> =
             living.iter().map(|(_, generation)| generation.clone()).collect();
         let active = ztunnel::active(&candidates).map(|active| &active.uid);
-        let known = KernelSlots::from(&core.settings.node, observed);
+        let known = KernelSlots::from(&self.settings.node, observed);
         let assigned = assign(&known, &generations, active);
         let coming = ztunnel::coming(&candidates).map(|coming| &coming.uid);
         let SlotAssignment { slots, active } = prepare(assigned, &generations, coming);
@@ -145,7 +146,7 @@ impl NodeCapture {
         scope: ReconcileScope,
         observed: &mut ObservedState,
         desired: &DesiredState,
-    ) -> Result<(), TroubleMessage> {
+    ) -> Result<(), Reason> {
         if let (ReconcileScope::Timers | ReconcileScope::Membership, Some(VerifiedState { seen, .. })) =
             (scope, &self.verified)
         {
@@ -157,7 +158,7 @@ impl NodeCapture {
             }
             return Ok(());
         }
-        self.path.observe_rest(observed, &desired.slots).map_err(|error| error.to_string())
+        Ok(self.path.observe_rest(observed, &desired.slots).map_err(|error| error.to_string())?)
     }
 
     /// Does the steps, up to the first that fails.
@@ -166,7 +167,7 @@ impl NodeCapture {
         core: &mut AgentState,
         steps: &[Operation],
         desired: &DesiredState,
-    ) -> Result<(), TroubleMessage> {
+    ) -> Result<(), Reason> {
         // Not only the slot counts: a successor takes the place of one that died.
         let ztunnel = |desired: &DesiredState| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
         let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
@@ -176,9 +177,9 @@ impl NodeCapture {
             let done = self.path.apply(step, &mut begun);
             core.metrics.step(step.kind(), done.is_ok());
             debug!(target: "ambient", %step, "applying");
-            done.map_err(|error| format!("{step}: {error}"))
+            done.map_err(|error| Reason::from(format!("{step}: {error}")))
         });
-        let (cause, error) = (core.history.cause(), done.as_ref().err().map(String::as_str));
+        let (cause, error) = (core.history.cause(), done.as_ref().err().map(Reason::as_str));
         core.history.note(HistoryEntry {
             cause,
             what: summary(steps),

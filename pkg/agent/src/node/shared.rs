@@ -1,6 +1,6 @@
 //! The file that plugin and agent share.
 
-use model::Family;
+use model::{Family, Reason};
 use planner::node::DesiredState;
 use wire::{SharedConfig, SharedNode};
 
@@ -10,7 +10,7 @@ use crate::AgentSettings;
 const MODE: u32 = 0o644;
 
 /// Writes it, if it says something else.
-pub(crate) fn write(settings: &AgentSettings, desired: &DesiredState) -> Result<(), String> {
+pub(crate) fn write(settings: &AgentSettings, desired: &DesiredState) -> Result<(), Reason> {
     let number = |family| match family {
         Family::V4 => 4,
         Family::V6 => 6,
@@ -26,5 +26,5 @@ pub(crate) fn write(settings: &AgentSettings, desired: &DesiredState) -> Result<
         }),
     };
     let text = serde_json::to_vec(&shared).map_err(|error| error.to_string())?;
-    hostfs::write(&settings.shared_config, &text, MODE).map(drop).map_err(|error| error.to_string())
+    hostfs::write(&settings.shared_config, &text, MODE).map(drop).map_err(|error| error.to_string().into())
 }

@@ -27,7 +27,7 @@ pub(crate) fn uninstall(settings: &AgentSettings) -> Vec<String> {
             });
             troubles.extend(failed.collect::<Vec<_>>());
         }
-        Err(error) => troubles.push(error),
+        Err(error) => troubles.push(error.into()),
     }
     if let Err(error) = hostfs::remove(&settings.shared_config) {
         troubles.push(error.to_string());
@@ -35,7 +35,7 @@ pub(crate) fn uninstall(settings: &AgentSettings) -> Vec<String> {
     troubles
 }
 
-fn steps(settings: &AgentSettings, path: &mut NodePath) -> Result<Vec<Operation>, String> {
+fn steps(settings: &AgentSettings, path: &mut NodePath) -> Result<Vec<Operation>, Reason> {
     Ok(plan(&settings.node, None, &found(settings, path)?))
 }
 
