@@ -43,7 +43,7 @@ pub(crate) fn open_node(options: &AmbientOptions) -> Result<Option<Netns>> {
 
 /// Removes everything from the node's network. Answers with what could not be removed, in sentences.
 pub(crate) fn uninstall(options: &AmbientOptions) -> Vec<String> {
-    let remove = || agent::uninstall(&options.agent);
+    let remove = || capture_modes::uninstall(&options.agent);
     match open_node(options) {
         Ok(None) => remove(),
         Ok(Some(node)) => node.run_in(remove).unwrap_or_else(|error| vec![error.to_string()]),
@@ -102,7 +102,7 @@ pub(crate) fn start(
     let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));
     // Sockets and children of the thread that opens them are in its namespace.
     let to_mode = handle.clone();
-    let work = move || match agent::open(&settings, &to_mode, &of_owner) {
+    let work = move || match capture_modes::open(&settings, &to_mode, &of_owner) {
         Err(error) => drop(opened.send(Err(error.into()))),
         Ok(mode) => {
             drop(opened.send(Ok(())));

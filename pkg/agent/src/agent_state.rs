@@ -15,15 +15,15 @@ use planner::{
     node::MemberAddresses,
     ztunnel,
 };
-use pod_status::{CaptureState, CaptureStatus, PodLife, Redirection};
+use pod_status::{CaptureState, CaptureStatus, Redirection};
 
 use crate::{
+    annotation::{AnnotationSink, AnnotationUpdate},
     history::ChangeHistory,
     ledger::AttachmentLedger,
     metrics::AgentMetrics,
     notice::{NoticeSink, NoticeTracker},
     reconciler::{self, PodWaiter, ReconcileScope},
-    settings::{AnnotationSink, AnnotationUpdate},
     snapshot::{AgentSnapshot, CaptureSnapshot, KnownPod},
     status::AgentStatus,
 };
@@ -336,13 +336,7 @@ impl AgentState {
     }
 }
 
-/// How far a pod's life is, by the API server; it does not know of a sandbox that is gone.
-#[must_use]
-pub fn life(pod: &Pod) -> PodLife {
-    if pod.status.phase == "Running" { PodLife::Running } else { PodLife::Starting }
-}
-
-/// None if the annotation says so already.
+/// `None` if the annotation has this value already.
 fn mark(pod: &Pod, redirection: Redirection) -> Option<AnnotationUpdate> {
     let shown = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
     // A value that is not ours is the user's, and says something else.

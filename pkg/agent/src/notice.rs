@@ -14,7 +14,7 @@ use model::{Pod, PodName, PodUid};
 use planner::{AmbientStanding, SkipReason};
 use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
-use crate::agent_state::life;
+use crate::pod_life::life;
 
 /// How grave a notice is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,11 +20,11 @@ use tracing::{info, warn};
 
 use crate::{
     agent_state::AgentState,
+    annotation::AnnotationSink,
     capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment},
     ledger::{self, PodAttachment},
     metrics::AgentMetrics,
     notice::NoticeSink,
-    settings::AnnotationSink,
     snapshot::AgentSnapshot,
     status::AgentStatus,
 };

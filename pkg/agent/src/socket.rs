@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{ContainerId, PodName, PodUid, Reason};
+use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
 use planner::{EnrolmentPolicy, ambient::membership};
 use rustix::{
@@ -31,7 +31,6 @@ use crate::{
     ledger::PodAttachment,
     metrics::AgentMetrics,
     reconciler::{AddDecision, AgentHandle, PodArrival, PodWithNamespace, ReconcilerMessage},
-    settings::PodFetcher,
 };
 
 /// Only root may ask: an answer holds pods, and a request changes the node.
@@ -51,6 +50,9 @@ const ANSWER: Duration = Duration::from_secs(9);
 const MARGIN: Duration = Duration::from_millis(200);
 
 const LATE: &str = "the agent did not get to it in time";
+
+/// Asks the API server for a pod and its namespace; returns by the deadline.
+pub type PodFetcher = Box<dyn Fn(&PodName, Instant) -> Result<(Pod, Namespace), Reason> + Send + Sync>;
 
 /// Why the socket cannot be served.
 pub type ServerError = SocketError;
@@ -375,7 +377,6 @@ fn look_up(
 
 #[cfg(test)]
 mod tests {
-    use model::{Namespace, Pod};
     use prometheus_client::registry::Registry;
 
     use super::*;

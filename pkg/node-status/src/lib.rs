@@ -19,7 +19,8 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use agent::{AgentHandle, AgentSettings, AgentSnapshot, CaptureConfig, CaptureSnapshot, milliseconds};
+use agent::{AgentHandle, AgentSnapshot, CaptureSnapshot, milliseconds};
+use capture_modes::{CaptureConfig, CaptureSettings};
 use model::Reason;
 use netns::Netns;
 use planner::node::DesiredState;
@@ -35,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Collects the state of a node that has an agent, one look at a time.
 #[derive(Debug)]
 pub struct NodeInspector {
-    settings: Arc<AgentSettings>,
+    settings: Arc<CaptureSettings>,
     handle: AgentHandle,
     node: Option<Netns>,
     sidecars: Mutex<sidecar::SidecarCache>,
@@ -44,7 +45,7 @@ pub struct NodeInspector {
 impl NodeInspector {
     /// `node`: the node's network namespace; `None`: the process's own.
     #[must_use]
-    pub fn new(settings: Arc<AgentSettings>, handle: AgentHandle, node: Option<Netns>) -> NodeInspector {
+    pub fn new(settings: Arc<CaptureSettings>, handle: AgentHandle, node: Option<Netns>) -> NodeInspector {
         NodeInspector { settings, handle, node, sidecars: Mutex::default() }
     }
 
@@ -131,7 +132,7 @@ impl NodeInspector {
             state.plan = inpod::plan(state, enrolled);
         }
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
-        let AgentSettings { netns_directory, tools, .. } = self.settings.as_ref();
+        let CaptureSettings { netns_directory, tools, .. } = self.settings.as_ref();
         let places = sidecar::NetnsPaths { netns_directory: netns_directory.clone(), proc: None };
         let means = sidecar::CompareContext { places: &places, tools, recorded: &BTreeMap::new() };
         sidecar::show(means, &redirects, &mut cache, &mut state.pods);
@@ -159,7 +160,7 @@ impl NodeInspector {
     }
 }
 
-fn chosen(settings: &AgentSettings) -> &'static str {
+fn chosen(settings: &CaptureSettings) -> &'static str {
     match settings.capture {
         CaptureConfig::Node => "node",
         CaptureConfig::InPod(_) => "in-pod",
@@ -201,6 +202,10 @@ impl SidecarNodeInspector {
 /// says what it cannot know. `last`: the last agent's document; `node`: the node's network namespace; `None`: the
 /// process's own. Blocks.
 #[must_use]
-pub fn look_alone(settings: &AgentSettings, node: Option<&Netns>, last: Option<StateReport>) -> StateReport {
+pub fn look_alone(
+    settings: &CaptureSettings,
+    node: Option<&Netns>,
+    last: Option<StateReport>,
+) -> StateReport {
     alone::look(settings, node, last)
 }

@@ -8,11 +8,11 @@ use planner::node::{KernelSlots, ObservedState, Operation, ZtunnelInstance, Ztun
 use tracing::warn;
 
 use super::open_path;
-use crate::AgentSettings;
+use crate::settings::CaptureSettings;
 
 /// Removes all that an agent, of whatever version of ours, has made. It needs neither facts nor API server. Repeating it
 /// changes nothing. Answers with what could not be removed, in sentences.
-pub(crate) fn uninstall(settings: &AgentSettings) -> Vec<String> {
+pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let mut path = match open_path(settings) {
         Ok(path) => path,
         Err(error) => return vec![error.to_string()],
@@ -35,7 +35,7 @@ pub(crate) fn uninstall(settings: &AgentSettings) -> Vec<String> {
     troubles
 }
 
-fn steps(settings: &AgentSettings, path: &mut NodePath) -> Result<Vec<Operation>, Reason> {
+fn steps(settings: &CaptureSettings, path: &mut NodePath) -> Result<Vec<Operation>, Reason> {
     Ok(plan(&settings.node, None, &found(settings, path)?))
 }
 
@@ -43,7 +43,7 @@ fn steps(settings: &AgentSettings, path: &mut NodePath) -> Result<Vec<Operation>
 ///
 /// # Errors
 /// The kernel cannot be queried, and why.
-pub fn found(settings: &AgentSettings, path: &mut NodePath) -> Result<ObservedState, Reason> {
+pub fn found(settings: &CaptureSettings, path: &mut NodePath) -> Result<ObservedState, Reason> {
     let words = |error: nodepath::Error| error.to_string();
     let mut observed = path.observe_network().map_err(words)?;
     path.observe_firewall(&mut observed).map_err(words)?;

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    AgentHandle, AgentMetrics, AgentSettings, CaptureConfig, CaptureMode, Error,
-    auto::AutoCapture,
-    inpod::{self, InPodCapture},
-    node::{self, NodeCapture},
-    uninstall,
+    CaptureConfig, Error, auto::AutoCapture, in_pod, in_pod::InPodCapture, node, node::NodeCapture,
+    settings::CaptureSettings, uninstall,
 };
+use agent::{AgentHandle, AgentMetrics, CaptureMode};
 
 /// Opens the configured capture mode for the network namespace of the calling thread, which must be the node's, and removes
 /// what the other mode has left there.
@@ -18,14 +16,14 @@ use crate::{
 /// # Errors
 /// The kernel lacks a feature or refuses, the socket for ztunnel cannot be served, or a thread cannot be started.
 pub fn open(
-    settings: &Arc<AgentSettings>,
+    settings: &Arc<CaptureSettings>,
     agent: &AgentHandle,
     metrics: &AgentMetrics,
 ) -> Result<Box<dyn CaptureMode>, Error> {
     Ok(match &settings.capture {
         CaptureConfig::Node => {
             // Without ztunnel in there, a pod's own rules cut it off.
-            uninstall::log_errors(&inpod::uninstall(settings));
+            uninstall::log_errors(&in_pod::uninstall(settings));
             Box::new(NodeCapture::open(settings)?)
         }
         CaptureConfig::InPod(chosen) => {

@@ -1,13 +1,12 @@
-//! How an agent is told to work.
+//! What the operator chose for capture.
 
-use std::{path::PathBuf, time::Instant};
+use std::path::PathBuf;
 
-use model::{ExistingConnections, Namespace, Pod, PodName, PodUid, Reason};
+use model::ExistingConnections;
 use planner::{
     EnrolmentPolicy,
     node::{NodeConfig, ZtunnelFallback},
 };
-use pod_status::Redirection;
 
 /// How pods of ambient mode are captured.
 #[derive(Clone, Debug)]
@@ -16,7 +15,7 @@ pub enum CaptureConfig {
     Node,
     /// From within each pod; ztunnel since 1.23.
     InPod(InPodConfig),
-    /// As the node's ztunnel has it: see `auto`.
+    /// The mode that the node's ztunnel speaks.
     Auto(InPodConfig),
 }
 
@@ -57,9 +56,9 @@ impl InPodConfig {
     }
 }
 
-/// What the operator chose, and where things are.
+/// What the operator chose, and the paths that capture uses.
 #[derive(Clone, Debug)]
-pub struct AgentSettings {
+pub struct CaptureSettings {
     /// How pods are captured.
     pub capture: CaptureConfig,
     /// With [`CaptureConfig::Auto`]: until the node has a ztunnel, pods are captured in the pod, and not on the node.
@@ -81,20 +80,3 @@ pub struct AgentSettings {
     /// The file that plugin and agent share.
     pub shared_config: PathBuf,
 }
-
-/// A pod whose annotation should say how it is captured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnnotationUpdate {
-    /// Its name.
-    pub pod: PodName,
-    /// Its UID: of another pod of this name nothing is known.
-    pub uid: PodUid,
-    /// What it should say.
-    pub redirection: Redirection,
-}
-
-/// Takes marks to the API server; must not wait.
-pub type AnnotationSink = Box<dyn Fn(AnnotationUpdate) + Send>;
-
-/// Asks the API server for a pod and its namespace; returns by the deadline. The error is a sentence.
-pub type PodFetcher = Box<dyn Fn(&PodName, Instant) -> Result<(Pod, Namespace), Reason> + Send + Sync>;

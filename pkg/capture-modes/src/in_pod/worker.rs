@@ -22,14 +22,11 @@ use netfilter::FirewallOptions;
 use netns::{Netns, NetnsId};
 
 use super::{
+    pod_records::{PodRecordStore, RecordedPod},
     queue::JobQueue,
-    recorded::{PodRecordStore, RecordedPod},
 };
-use crate::{
-    capture_mode::CaptureReply,
-    reconciler::AgentHandle,
-    settings::{AgentSettings, InPodConfig},
-};
+use crate::{settings::CaptureSettings, settings::InPodConfig};
+use agent::{AgentHandle, CaptureReply};
 
 /// How many work at a time: children of two families run side by side already. Two are there for ADDs alone, however long
 /// others take.
@@ -183,7 +180,7 @@ pub(super) struct WorkerPool(Arc<JobQueue<CaptureJob>>);
 impl WorkerPool {
     /// Starts them. `node`: the node's own namespace.
     pub(super) fn start(
-        settings: &AgentSettings,
+        settings: &CaptureSettings,
         chosen: &InPodConfig,
         node: Netns,
         probes: &ProbeRules,

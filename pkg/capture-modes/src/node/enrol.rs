@@ -9,12 +9,9 @@ use model::{ContainerId, Family, PodUid, Reason};
 use planner::node::{ZtunnelFallback, ZtunnelSlot};
 
 use super::NodeCapture;
-use crate::{
-    agent_state::AgentState,
-    capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment},
-    ledger::PodAttachment,
-    reconciler::ReconcileScope,
-    snapshot::CaptureSnapshot,
+use agent::{
+    AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,
+    ReconcileScope,
 };
 
 /// A pod that was enrolled at once is looked at again after this time, with all that came meanwhile: with many pods that
@@ -22,8 +19,8 @@ use crate::{
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl CaptureMode for NodeCapture {
-    fn reconcile(&mut self, core: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
-        self.pass(core, scope)
+    fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
+        self.pass(state, scope)
     }
 
     fn is_awaited(&self) -> bool {
@@ -37,7 +34,7 @@ impl CaptureMode for NodeCapture {
     }
 
     /// Enrols at once where everything stands ready, else with the next turn, which makes it so.
-    fn enrol(&mut self, core: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
+    fn enrol(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         let PodEnrolment { container, attachment, .. } = enrolment;
         if let Some(active) = self.ready_for(&attachment.ips) {
             self.look.get_or_insert_with(|| Instant::now() + LOOK_AGAIN);
@@ -45,16 +42,16 @@ impl CaptureMode for NodeCapture {
             let done = self.members.enrol(&attachment.ips, &attachment.uid, active, self.fallback);
             drop(reply.send(done.map_err(|error| error.to_string().into())));
         } else {
-            core.mark_dirty(ReconcileScope::Full);
+            state.mark_dirty(ReconcileScope::Full);
             self.joining.push(reply);
         }
-        core.ledger.added(&container, attachment);
+        state.ledger.added(&container, attachment);
     }
 
     /// If an earlier pod is still captured by one of the addresses, the next turn ends that, and is waited for.
     fn skip(
         &mut self,
-        core: &mut AgentState,
+        state: &mut AgentState,
         container: &ContainerId,
         attachment: PodAttachment,
         reply: CaptureReply,
@@ -64,12 +61,12 @@ impl CaptureMode for NodeCapture {
             self.fresh.contains(ip) || verified.is_some_and(|seen| seen.desired.members.contains_key(ip))
         };
         if attachment.ips.iter().any(captured) {
-            core.mark_dirty(ReconcileScope::Membership);
+            state.mark_dirty(ReconcileScope::Membership);
             self.joining.push(reply);
         } else {
             drop(reply.send(Ok(())));
         }
-        core.ledger.added(container, attachment);
+        state.ledger.added(container, attachment);
     }
 
     fn release(
@@ -81,8 +78,8 @@ impl CaptureMode for NodeCapture {
         self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string().into())
     }
 
-    fn check(&mut self, core: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
-        drop(reply.send(self.members.check(ips, uid).and_then(|()| core.status.ready())));
+    fn check(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
+        drop(reply.send(self.members.check(ips, uid).and_then(|()| state.status.ready())));
     }
 
     fn settle(&mut self) {} // what it does has ended when it returns

@@ -10,10 +10,13 @@ mod done;
 mod enrolled_pod;
 mod exempt;
 mod netns_discovery;
+mod pod_records;
 mod pods;
+mod probe_exemption;
 mod queue;
 mod reconcile;
 mod recorded;
+mod search_schedule;
 mod uninstall;
 mod worker;
 
@@ -33,20 +36,15 @@ use pod_status::lifecycle::PodEvent;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zds::{Hub, ZdsServer};
 
-use crate::{
-    agent_state::AgentState,
-    capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment},
-    error::Error,
-    ledger::PodAttachment,
-    metrics::AgentMetrics,
-    reconciler::{AgentHandle, ReconcileScope},
-    settings::{AgentSettings, InPodConfig},
-    snapshot::CaptureSnapshot,
+use crate::{error::Error, settings::CaptureSettings, settings::InPodConfig};
+use agent::{
+    AgentHandle, AgentMetrics, AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot,
+    PodAttachment, PodEnrolment, ReconcileScope,
 };
 
 use enrolled_pod::EnrolledPod;
-use exempt::ProbeExemption;
-use netns_discovery::SearchSchedule;
+use probe_exemption::ProbeExemption;
+use search_schedule::SearchSchedule;
 use worker::{CaptureJob, JobResult, JobResultSender, WorkerPool};
 
 pub(crate) use uninstall::uninstall;
@@ -100,7 +98,7 @@ pub(crate) struct InPodCapture {
 impl InPodCapture {
     /// Opens it for the calling thread's network namespace, and serves ztunnels.
     pub(crate) fn open(
-        settings: &AgentSettings,
+        settings: &CaptureSettings,
         chosen: &InPodConfig,
         owner: &AgentHandle,
         metrics: AgentMetrics,
@@ -217,8 +215,8 @@ fn allow_many_files() {
 }
 
 impl CaptureMode for InPodCapture {
-    fn reconcile(&mut self, core: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
-        self.reconcile_pods(core, scope)
+    fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
+        self.reconcile_pods(state, scope)
     }
 
     fn is_awaited(&self) -> bool {
@@ -227,7 +225,7 @@ impl CaptureMode for InPodCapture {
 
     fn answer(&mut self, _trouble: Option<&Reason>) {}
 
-    fn enrol(&mut self, core: &mut AgentState, mut enrolment: PodEnrolment, reply: CaptureReply) {
+    fn enrol(&mut self, state: &mut AgentState, mut enrolment: PodEnrolment, reply: CaptureReply) {
         if let Err(why) = self.refuse(&enrolment) {
             drop(reply.send(Err(why)));
             return;
@@ -240,12 +238,12 @@ impl CaptureMode for InPodCapture {
         }
         let latest = Instant::now() + PATIENCE;
         let deadline = enrolment.deadline.min(latest);
-        let enrolled_pod = self.enrolled_pod_of(core, &enrolment.pod);
+        let enrolled_pod = self.enrolled_pod_of(state, &enrolment.pod);
         enrolled_pod.container.clone_from(&enrolment.container);
         enrolled_pod.ips = ips;
         enrolled_pod.waiting.push(reply);
         let netns = enrolment.netns.take().map(|netns| enrolled_pod.settle_in(netns));
-        core.ledger.added(&enrolment.container, enrolment.attachment);
+        state.ledger.added(&enrolment.container, enrolment.attachment);
         let until = deadline.saturating_duration_since(self.started);
         self.handle(&uid, PodEvent::Added { netns, deadline: until });
         // Nothing else is to be done before ztunnel has answered, or its time is up.
@@ -254,14 +252,14 @@ impl CaptureMode for InPodCapture {
 
     fn skip(
         &mut self,
-        core: &mut AgentState,
+        state: &mut AgentState,
         container: &ContainerId,
         attachment: PodAttachment,
         reply: CaptureReply,
     ) {
         // The set of probes follows with the next turn; nothing else knows pods by their addresses.
-        core.ledger.added(container, attachment);
-        core.mark_dirty(ReconcileScope::Membership);
+        state.ledger.added(container, attachment);
+        state.mark_dirty(ReconcileScope::Membership);
         drop(reply.send(Ok(())));
     }
 
@@ -280,10 +278,10 @@ impl CaptureMode for InPodCapture {
         Ok(())
     }
 
-    fn check(&mut self, core: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
+    fn check(&mut self, state: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
         let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| Reason::from("it is not enrolled"));
         let known = enrolled_pod.and_then(|enrolled_pod| {
-            core.status.ready()?;
+            state.status.ready()?;
             Ok((enrolled_pod.served_in()?, enrolled_pod.options.clone(), enrolled_pod.seen.clone()))
         });
         match known {
@@ -305,9 +303,9 @@ impl CaptureMode for InPodCapture {
         false // a pod's own rules hold its traffic while ztunnel is away
     }
 
-    fn work_completed(&mut self, core: &mut AgentState) {
+    fn work_completed(&mut self, state: &mut AgentState) {
         if let Ok(result) = self.results.try_recv() {
-            self.take(core, result);
+            self.take(state, result);
         }
     }
 

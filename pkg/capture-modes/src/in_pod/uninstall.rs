@@ -6,10 +6,10 @@ use inpod::{NodeProbes, is_captured, namespaces, release};
 use model::Family;
 use netns::{Netns, NetnsId};
 
-use crate::{AgentSettings, settings::CaptureConfig};
+use crate::{settings::CaptureConfig, settings::CaptureSettings};
 
 /// Removes it. Answers with what could not be removed, in sentences.
-pub(crate) fn uninstall(settings: &AgentSettings) -> Vec<String> {
+pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let config = settings.capture.in_pod().map_or_else(Default::default, |chosen| chosen.rules.clone());
     let mut troubles = Vec::new();
     let mut probes = match NodeProbes::open(

@@ -13,11 +13,7 @@ use planner::{
 use tracing::{debug, info, warn};
 
 use super::{NodeCapture, VerifiedState, shared, tell};
-use crate::{
-    agent_state::AgentState,
-    history::{HistoryEntry, summary},
-    reconciler::ReconcileScope,
-};
+use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
 /// Numbers that others use are not taken; once we have them, what others add there is theirs to answer for.
 fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
@@ -34,28 +30,28 @@ impl NodeCapture {
     /// What is wrong although the kernel shows what is wanted, if anything.
     pub(super) fn pass(
         &mut self,
-        core: &mut AgentState,
+        state: &mut AgentState,
         scope: ReconcileScope,
     ) -> Result<Option<Reason>, Reason> {
         let words = |error: nodepath::Error| error.to_string();
         self.look = None; // a turn that fails is followed by others
         let mut observed = self.path.observe_network().map_err(words)?;
         refuse_to_share(&observed)?;
-        let (living, lost) = self.living(core, scope);
-        let desired = self.desired(core, &observed, &living);
+        let (living, lost) = self.living(state, scope);
+        let desired = self.desired(state, &observed, &living);
         self.wanted = Some(desired.clone());
         let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
         self.complete(scope, &mut observed, &desired)?;
         let steps = plan(&self.settings.node, Some(&desired), &observed);
         if !steps.is_empty() {
-            self.apply(core, &steps, &desired)?;
+            self.apply(state, &steps, &desired)?;
             observed = self.path.observe_network().map_err(words)?;
             self.complete(scope, &mut observed, &desired)?;
             let left = plan(&self.settings.node, Some(&desired), &observed);
             if let Some(step) = left.first() {
                 return Err(format!("it does not stay as it was made; next would be: {step}").into());
             }
-            self.tell_repairs(core, &steps, &desired);
+            self.tell_repairs(state, &steps, &desired);
         }
         if !self.alone {
             for what in self.path.remove_elsewhere().map_err(words)? {
@@ -63,8 +59,8 @@ impl NodeCapture {
             }
             self.alone = true;
         }
-        core.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
-        tell(core, &desired, &observed);
+        state.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
+        tell(state, &desired, &observed);
         shared::write(&self.settings, &desired)?;
         self.verified = Some(VerifiedState { desired, seen: observed });
         self.fresh.clear();
@@ -75,10 +71,10 @@ impl NodeCapture {
     /// The ztunnels that are there, and what is wrong with one that should be.
     fn living(
         &mut self,
-        core: &AgentState,
+        state: &AgentState,
         scope: ReconcileScope,
     ) -> (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<Reason>) {
-        let candidates = ztunnel::candidates(&core.index, &core.policy.ztunnel);
+        let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel);
         let chosen = ztunnel::active(&candidates).map(|active| active.uid.clone());
         let (mut living, mut trouble) = (Vec::new(), None);
         for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
@@ -113,7 +109,7 @@ impl NodeCapture {
 
     fn desired(
         &mut self,
-        core: &mut AgentState,
+        state: &mut AgentState,
         observed: &ObservedState,
         living: &[(ZtunnelCandidate, ZtunnelInstance)],
     ) -> DesiredState {
@@ -128,7 +124,7 @@ impl NodeCapture {
         let SlotAssignment { slots, active } = prepare(assigned, &generations, coming);
         let found = observed.sets.values().flatten();
         let inherited: MemberAddresses = found.filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
-        let members = core.members(&inherited);
+        let members = state.members(&inherited);
         DesiredState { slots, active, members, fallback: self.fallback }
     }
 
@@ -164,7 +160,7 @@ impl NodeCapture {
     /// Does the steps, up to the first that fails.
     fn apply(
         &mut self,
-        core: &mut AgentState,
+        state: &mut AgentState,
         steps: &[Operation],
         desired: &DesiredState,
     ) -> Result<(), Reason> {
@@ -175,12 +171,12 @@ impl NodeCapture {
         let mut begun = self.path.begin(steps);
         let done = steps.iter().try_for_each(|step| {
             let done = self.path.apply(step, &mut begun);
-            core.metrics.step(step.kind(), done.is_ok());
+            state.metrics.step(step.kind(), done.is_ok());
             debug!(target: "ambient", %step, "applying");
             done.map_err(|error| Reason::from(format!("{step}: {error}")))
         });
-        let (cause, error) = (core.history.cause(), done.as_ref().err().map(Reason::as_str));
-        core.history.note(HistoryEntry {
+        let (cause, error) = (state.history.cause(), done.as_ref().err().map(Reason::as_str));
+        state.history.note(HistoryEntry {
             cause,
             what: summary(steps),
             pod: None,
@@ -190,8 +186,8 @@ impl NodeCapture {
         done?;
         let active = desired.active;
         if before.is_none_or(|before| before != ztunnel(desired)) {
-            core.status.changed();
-            core.metrics.switched(active.map(ZtunnelSlot::number), began.elapsed());
+            state.status.changed();
+            state.metrics.switched(active.map(ZtunnelSlot::number), began.elapsed());
             match active.and_then(|slot| desired.slot(slot)) {
                 Some(ztunnel) => {
                     let number = active.map_or(0, ZtunnelSlot::number);
@@ -204,11 +200,11 @@ impl NodeCapture {
     }
 
     /// What was done although nothing else is wanted than before: somebody had changed it.
-    fn tell_repairs(&self, core: &AgentState, steps: &[Operation], desired: &DesiredState) {
+    fn tell_repairs(&self, state: &AgentState, steps: &[Operation], desired: &DesiredState) {
         if self.verified.as_ref().is_some_and(|verified| verified.desired == *desired) {
             let words: Vec<String> = steps.iter().map(ToString::to_string).collect();
-            core.metrics.repaired("node");
-            core.notices.repaired("traffic of the node's pods to ztunnel", &words);
+            state.metrics.repaired("node");
+            state.notices.repaired("traffic of the node's pods to ztunnel", &words);
         }
     }
 

@@ -2,13 +2,13 @@
 
 use tracing::warn;
 
-use crate::{AgentSettings, inpod, node};
+use crate::{in_pod, node, settings::CaptureSettings};
 
 /// Removes all that an agent, of whatever version of ours and with whatever capture mode, has made. It needs neither
 /// facts nor API server. Repeating it changes nothing. Answers with what could not be removed, in sentences.
-pub fn uninstall(settings: &AgentSettings) -> Vec<String> {
+pub fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let mut troubles = node::uninstall(settings);
-    troubles.extend(inpod::uninstall(settings));
+    troubles.extend(in_pod::uninstall(settings));
     troubles
 }
 

@@ -4,13 +4,13 @@ use model::{Family, Reason};
 use planner::node::DesiredState;
 use wire::{SharedConfig, SharedNode};
 
-use crate::AgentSettings;
+use crate::settings::CaptureSettings;
 
 /// As Istio's: the plugin may run as another user.
 const MODE: u32 = 0o644;
 
 /// Writes it, if it says something else.
-pub(crate) fn write(settings: &AgentSettings, desired: &DesiredState) -> Result<(), Reason> {
+pub(crate) fn write(settings: &CaptureSettings, desired: &DesiredState) -> Result<(), Reason> {
     let number = |family| match family {
         Family::V4 => 4,
         Family::V6 => 6,

@@ -1,5 +1,5 @@
 //! The capture mode that the node's ztunnel speaks: one that is connected speaks from within; else the newest ztunnel
-//! pod decides. Until there is one, [`AgentSettings::starts_in_pod`] does.
+//! pod decides. Until there is one, [`CaptureSettings::starts_in_pod`] does.
 //!
 //! A change of the mode lets nothing bypass the mesh: the new mode is in place before the old one goes, on the node as a
 //! whole, in pods one by one.
@@ -16,18 +16,12 @@ use planner::{node::ZtunnelFallback, ztunnel};
 use tracing::{info, warn};
 
 use crate::{
-    agent_state::AgentState,
-    capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment},
-    error::Error,
-    history::HistoryEntry,
-    inpod::{self, InPodCapture},
-    ledger::PodAttachment,
-    metrics::AgentMetrics,
-    node::{self, NodeCapture},
-    reconciler::{AgentHandle, ReconcileScope},
-    settings::{AgentSettings, InPodConfig},
-    snapshot::CaptureSnapshot,
-    uninstall,
+    error::Error, in_pod, in_pod::InPodCapture, node, node::NodeCapture, settings::CaptureSettings,
+    settings::InPodConfig, uninstall,
+};
+use agent::{
+    AgentHandle, AgentMetrics, AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot,
+    HistoryEntry, PodAttachment, PodEnrolment, ReconcileScope,
 };
 
 /// How long one that was connected counts more than what pods say of themselves.
@@ -51,7 +45,7 @@ impl HandOver {
 
 /// Both ways, of which one is in use.
 pub(crate) struct AutoCapture {
-    settings: Arc<AgentSettings>,
+    settings: Arc<CaptureSettings>,
     node: Option<NodeCapture>,
     /// Once opened, it stays: ztunnels may be connected.
     in_pod: Option<InPodCapture>,
@@ -69,7 +63,7 @@ pub(crate) struct AutoCapture {
 impl AutoCapture {
     /// Opens the mode that the settings start with.
     pub(crate) fn open(
-        settings: &Arc<AgentSettings>,
+        settings: &Arc<CaptureSettings>,
         chosen: &InPodConfig,
         owner: AgentHandle,
         metrics: AgentMetrics,
@@ -111,7 +105,7 @@ impl AutoCapture {
 
     /// Goes on with the other capture mode. The new one comes first, so that no packet of a captured pod bypasses the mesh in
     /// between: until what the old one has made is gone, a pod's traffic goes through the new one, or nowhere.
-    fn turn_to(&mut self, core: &mut AgentState, is_in_pod: bool) -> CaptureResult {
+    fn turn_to(&mut self, state: &mut AgentState, is_in_pod: bool) -> CaptureResult {
         if is_in_pod {
             self.open_in_pod().map_err(|error| error.to_string())?;
             if let Some(in_pod) = &mut self.in_pod {
@@ -120,22 +114,22 @@ impl AutoCapture {
             self.handing_over = Some(HandOver::new());
             announce(is_in_pod);
         } else {
-            self.take_over_on_node(core)?;
+            self.take_over_on_node(state)?;
             self.handing_over = None;
         }
         self.is_in_pod = is_in_pod;
-        core.mark_dirty(ReconcileScope::Full);
+        state.mark_dirty(ReconcileScope::Full);
         Ok(())
     }
 
     /// Makes the node path first; then the pods' own rules are removed.
-    fn take_over_on_node(&mut self, core: &mut AgentState) -> CaptureResult {
+    fn take_over_on_node(&mut self, state: &mut AgentState) -> CaptureResult {
         let began = Instant::now();
         if self.node.is_none() {
             self.open_node().map_err(|error| error.to_string())?;
         }
         if let Some(node) = &mut self.node {
-            drop(node.reconcile(core, ReconcileScope::Full)?);
+            drop(node.reconcile(state, ReconcileScope::Full)?);
         }
         announce(false);
         if let Some(in_pod) = &mut self.in_pod {
@@ -143,14 +137,14 @@ impl AutoCapture {
             in_pod.settle(); // what is on its way would put rules where there are to be none
             in_pod.forget_all();
         }
-        uninstall::log_errors(&inpod::uninstall(&self.settings));
-        note(core, false, began.elapsed());
+        uninstall::log_errors(&in_pod::uninstall(&self.settings));
+        note(state, false, began.elapsed());
         Ok(())
     }
 
     /// Takes those pods off the node path whose own rules are in place, and at last the node path itself. Answers with what
     /// is still wrong.
-    fn hand_over(&mut self, core: &mut AgentState) -> Option<Reason> {
+    fn hand_over(&mut self, state: &mut AgentState) -> Option<Reason> {
         let (Some(in_pod), Some(node), Some(handing)) =
             (&mut self.in_pod, &mut self.node, &mut self.handing_over)
         else {
@@ -172,7 +166,7 @@ impl AutoCapture {
             (self.node, self.handing_over) = (None, None);
             self.metrics.switched(None, Duration::ZERO); // no slot takes connections any more
             uninstall::log_errors(&node::uninstall(&self.settings));
-            note(core, true, began.elapsed());
+            note(state, true, began.elapsed());
             return None;
         }
         let is_late = handing.began.elapsed() > LATE;
@@ -183,12 +177,12 @@ impl AutoCapture {
 
     /// Who speaks with us is the best evidence, and was until a moment ago: a ztunnel that starts again is not ready
     /// meanwhile.
-    fn spoken(&self, core: &AgentState) -> Option<bool> {
+    fn spoken(&self, state: &AgentState) -> Option<bool> {
         let connected = self.in_pod.as_ref().and_then(InPodCapture::last_connected);
         if connected.is_some_and(|last| last.elapsed() < BELIEVED) {
             return Some(true);
         }
-        ztunnel::newest_speaks_in_pod(&core.index, &core.policy.ztunnel)
+        ztunnel::newest_speaks_in_pod(&state.index, &state.policy.ztunnel)
     }
 
     fn way(&mut self) -> Result<&mut dyn CaptureMode, Reason> {
@@ -202,11 +196,11 @@ impl AutoCapture {
 }
 
 impl CaptureMode for AutoCapture {
-    fn reconcile(&mut self, core: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
+    fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         self.reconciled = Instant::now();
-        let scope = match self.spoken(core) {
+        let scope = match self.spoken(state) {
             Some(is_in_pod) if is_in_pod != self.is_in_pod => {
-                self.turn_to(core, is_in_pod)?;
+                self.turn_to(state, is_in_pod)?;
                 ReconcileScope::Full
             }
             _ => scope,
@@ -214,8 +208,8 @@ impl CaptureMode for AutoCapture {
         if self.way().is_err() {
             self.open_current().map_err(|error| error.to_string())?;
         }
-        let trouble = self.way()?.reconcile(core, scope)?;
-        Ok(self.hand_over(core).or(trouble))
+        let trouble = self.way()?.reconcile(state, scope)?;
+        Ok(self.hand_over(state).or(trouble))
     }
 
     fn is_awaited(&self) -> bool {
@@ -229,41 +223,41 @@ impl CaptureMode for AutoCapture {
         }
     }
 
-    fn enrol(&mut self, core: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
+    fn enrol(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         match self.way() {
-            Ok(way) => way.enrol(core, enrolment, reply),
+            Ok(way) => way.enrol(state, enrolment, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
         }
     }
 
     fn skip(
         &mut self,
-        core: &mut AgentState,
+        state: &mut AgentState,
         container: &ContainerId,
         attachment: PodAttachment,
         reply: CaptureReply,
     ) {
         match self.way() {
-            Ok(way) => way.skip(core, container, attachment, reply),
+            Ok(way) => way.skip(state, container, attachment, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
         }
     }
 
     fn release(
         &mut self,
-        core: &mut AgentState,
+        state: &mut AgentState,
         container: &ContainerId,
         gone: PodAttachment,
     ) -> CaptureResult {
         if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
             node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may be another pod's soon
         }
-        self.way()?.release(core, container, gone)
+        self.way()?.release(state, container, gone)
     }
 
-    fn check(&mut self, core: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
+    fn check(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
         match self.way() {
-            Ok(way) => way.check(core, uid, ips, reply),
+            Ok(way) => way.check(state, uid, ips, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
         }
     }
@@ -279,9 +273,9 @@ impl CaptureMode for AutoCapture {
         self.node.as_mut().is_some_and(|node| node.set_fallback(fallback))
     }
 
-    fn work_completed(&mut self, core: &mut AgentState) {
+    fn work_completed(&mut self, state: &mut AgentState) {
         if let Some(in_pod) = &mut self.in_pod {
-            in_pod.work_completed(core);
+            in_pod.work_completed(state);
         }
     }
 
@@ -312,10 +306,10 @@ fn place(is_in_pod: bool) -> &'static str {
     if is_in_pod { "from within each pod" } else { "on the node" }
 }
 
-fn note(core: &mut AgentState, is_in_pod: bool, took: Duration) {
+fn note(state: &mut AgentState, is_in_pod: bool, took: Duration) {
     let what = format!(
         "pods are captured {} from now on; what the other capture mode had made was removed after that",
         place(is_in_pod)
     );
-    core.history.note(HistoryEntry { cause: "ztunnel".to_owned(), what, pod: None, took, error: None });
+    state.history.note(HistoryEntry { cause: "ztunnel".to_owned(), what, pod: None, took, error: None });
 }

@@ -9,7 +9,6 @@ use inpod::{NetnsMatch, NetnsQuery};
 use model::{Pod, PodUid, Reason};
 use planner::{AmbientStanding, SkipReason};
 use pod_status::lifecycle::PodEvent;
-use retry::{Attempts, Backoff};
 use tracing::debug;
 
 use super::{
@@ -17,47 +16,10 @@ use super::{
     enrolled_pod::EnrolledPod,
     worker::{CaptureJob, SearchResult},
 };
-use crate::agent_state::AgentState;
+use agent::AgentState;
 
-/// Until the next search when a pod has none, at first, and when all have one.
+/// Until the next search for pods that neither an ADD nor the API has located.
 const SOON: Duration = Duration::from_secs(1);
-const REGULAR: Duration = Duration::from_secs(30);
-const BACKOFF: Backoff = Backoff::new(SOON, REGULAR);
-
-/// When to search again.
-#[derive(Debug)]
-pub(super) struct SearchSchedule {
-    next: Instant,
-    /// Searches that did not find all.
-    attempts: Attempts,
-}
-
-impl SearchSchedule {
-    /// At first at once.
-    pub(super) fn new(now: Instant) -> SearchSchedule {
-        SearchSchedule { next: now, attempts: BACKOFF.attempts() }
-    }
-
-    fn is_due(&self) -> bool {
-        Instant::now() >= self.next
-    }
-
-    /// No later than after that time; `is_new`: nor earlier.
-    fn within(&mut self, time: Duration, is_new: bool) {
-        let next = Instant::now() + time;
-        self.next = if is_new { next } else { self.next.min(next) };
-        self.attempts.succeeded();
-    }
-
-    /// Twice as long after each search that found not all.
-    fn later(&mut self) {
-        self.next = Instant::now() + self.attempts.failed();
-    }
-
-    fn regular(&mut self) {
-        self.next = Instant::now() + REGULAR;
-    }
-}
 
 impl InPodCapture {
     /// When a search is to begin, if there is anything to search for.
@@ -67,7 +29,7 @@ impl InPodCapture {
         processes.into_iter().chain(records).min().filter(|_| !self.seeking)
     }
 
-    pub(super) fn search_if_due(&mut self, core: &AgentState) {
+    pub(super) fn search_if_due(&mut self, state: &AgentState) {
         let by_processes = self.processes.is_due();
         // The first search is for all.
         let by_records = if self.searched { self.records.is_due() } else { by_processes };
@@ -89,13 +51,13 @@ impl InPodCapture {
             self.processes.regular();
         }
         if by_records {
-            let unplaced = core.index.pods().filter(|pod| self.unplaced.contains(&pod.metadata.uid));
+            let unplaced = state.index.pods().filter(|pod| self.unplaced.contains(&pod.metadata.uid));
             records.extend(unplaced.map(sought_anew));
             self.records.later();
         }
         if !self.searched {
-            processes.extend(suspects(core).filter(|pod| !pod.status.ips().is_empty()).map(sought_anew));
-            records.extend(suspects(core).map(sought_anew));
+            processes.extend(suspects(state).filter(|pod| !pod.status.ips().is_empty()).map(sought_anew));
+            records.extend(suspects(state).map(sought_anew));
         }
         if processes.is_empty() && records.is_empty() {
             self.searched = true;
@@ -119,7 +81,7 @@ impl InPodCapture {
         self.unplaced = uids;
     }
 
-    pub(super) fn found(&mut self, core: &mut AgentState, result: Result<SearchResult, Reason>) {
+    pub(super) fn found(&mut self, state: &mut AgentState, result: Result<SearchResult, Reason>) {
         if !std::mem::take(&mut self.seeking) {
             return; // all was settled meanwhile
         }
@@ -143,11 +105,11 @@ impl InPodCapture {
             self.handle(&uid, PodEvent::Searched { there });
         }
         for (uid, found) in finds.processes {
-            self.found_one(core, &uid, found);
+            self.found_one(state, &uid, found);
         }
         // After those: where a pod's processes are is newer than its ADD.
         for (uid, recorded) in finds.records {
-            self.inherit(core, &uid, recorded);
+            self.inherit(state, &uid, recorded);
         }
         if by_processes && self.enrolled.values().any(|enrolled_pod| enrolled_pod.netns.is_none()) {
             self.processes.later();
@@ -155,10 +117,10 @@ impl InPodCapture {
         self.unplaced.retain(|uid| !self.enrolled.contains_key(uid));
     }
 
-    fn found_one(&mut self, core: &AgentState, uid: &PodUid, found: NetnsMatch) {
+    fn found_one(&mut self, state: &AgentState, uid: &PodUid, found: NetnsMatch) {
         let NetnsMatch { netns, others, captured } = found;
         if captured && !self.enrolled.contains_key(uid) {
-            self.left_meanwhile(core, uid);
+            self.left_meanwhile(state, uid);
         }
         let Some(enrolled_pod) =
             self.enrolled.get_mut(uid).filter(|enrolled_pod| !enrolled_pod.lifecycle.is_awaited())
@@ -174,8 +136,8 @@ impl InPodCapture {
 }
 
 /// Pods outside of the mesh that may have left it while no agent was here.
-fn suspects(core: &AgentState) -> impl Iterator<Item = &Pod> {
-    let out = |pod: &&Pod| match core.standing(pod) {
+fn suspects(state: &AgentState) -> impl Iterator<Item = &Pod> {
+    let out = |pod: &&Pod| match state.standing(pod) {
         AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated | SkipReason::HasSidecar) => {
             false
         }
@@ -183,7 +145,7 @@ fn suspects(core: &AgentState) -> impl Iterator<Item = &Pod> {
         AmbientStanding::Out(_) => true,
         _ => false,
     };
-    core.index.pods().filter(out)
+    state.index.pods().filter(out)
 }
 
 fn sought_anew(pod: &Pod) -> (PodUid, NetnsQuery) {

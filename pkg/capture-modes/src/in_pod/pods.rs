@@ -9,7 +9,7 @@ use pod_status::lifecycle::{AgentTime, PodAction, PodEvent};
 use tracing::{info, warn};
 
 use super::{InPodCapture, enrolled_pod::EnrolledPod, worker::CaptureJob};
-use crate::agent_state::AgentState;
+use agent::AgentState;
 
 impl InPodCapture {
     /// The time of life cycles.
@@ -69,7 +69,7 @@ impl InPodCapture {
     }
 
     /// The entry of a pod, which is added if it is missing.
-    pub(super) fn enrolled_pod_of(&mut self, core: &AgentState, pod: &Pod) -> &mut EnrolledPod {
+    pub(super) fn enrolled_pod_of(&mut self, state: &AgentState, pod: &Pod) -> &mut EnrolledPod {
         let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
         self.enrolled.entry(pod.metadata.uid.clone()).or_insert_with(|| {
             let asked = InPodAnnotations::of(pod);
@@ -77,32 +77,32 @@ impl InPodCapture {
                 let name = pod.name();
                 warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error = %warning, "invalid annotation ignored");
             }
-            core.metrics.event("add");
+            state.metrics.event("add");
             let annotation = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
             EnrolledPod::new(pod, asked.options(dns), asked.existing(existing), annotation, now)
         })
     }
 
-    pub(super) fn pod_joined(&mut self, core: &AgentState, pod: &Pod, ips: Vec<IpAddr>) {
+    pub(super) fn pod_joined(&mut self, state: &AgentState, pod: &Pod, ips: Vec<IpAddr>) {
         let uid = &pod.metadata.uid;
         let is_new = !self.enrolled.contains_key(uid);
         let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
-        let enrolled_pod = self.enrolled_pod_of(core, pod);
+        let enrolled_pod = self.enrolled_pod_of(state, pod);
         enrolled_pod.privilege = pod.network_privilege(); // a container for debugging may have come
         // The plugin knows its addresses before the API does.
         if !ips.is_empty() {
             enrolled_pod.ips = ips;
         }
-        if let Some(asked) = core.index.asked(&enrolled_pod.name) {
+        if let Some(asked) = state.index.asked(&enrolled_pod.name) {
             enrolled_pod.existing = asked.existing(existing);
         }
         let may_change = enrolled_pod.lifecycle.may_change(now);
-        let asked = core.index.asked(&enrolled_pod.name).filter(|_| may_change);
+        let asked = state.index.asked(&enrolled_pod.name).filter(|_| may_change);
         let chosen = asked.map(|asked| asked.options(dns)).filter(|chosen| enrolled_pod.options != *chosen);
         let changed = chosen.is_some();
         if let Some(chosen) = chosen {
             enrolled_pod.options = chosen;
-            core.metrics.event("update");
+            state.metrics.event("update");
         }
         if is_new {
             self.search_soon();
@@ -111,23 +111,23 @@ impl InPodCapture {
     }
 
     /// A pod does not belong to the mesh, or not any more.
-    pub(super) fn pod_left(&mut self, core: &AgentState, pod: &Pod, why: &str) {
+    pub(super) fn pod_left(&mut self, state: &AgentState, pod: &Pod, why: &str) {
         let uid = &pod.metadata.uid;
         if self.enrolled.get(uid).is_none_or(|enrolled_pod| enrolled_pod.lifecycle.is_leaving()) {
             return;
         }
         self.handle(uid, PodEvent::Left(why.into()));
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
-            core.metrics.event("delete");
+            state.metrics.event("delete");
             info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod leaves the mesh");
         }
     }
 
     /// A pod outside of the mesh has rules of ours: it left while no agent was here.
-    pub(super) fn left_meanwhile(&mut self, core: &AgentState, uid: &PodUid) {
-        let pod = core.index.pods().find(|pod| pod.metadata.uid == *uid);
-        if let Some(pod) = pod.filter(|pod| matches!(core.standing(pod), AmbientStanding::Out(_))) {
-            self.enrolled_pod_of(core, pod);
+    pub(super) fn left_meanwhile(&mut self, state: &AgentState, uid: &PodUid) {
+        let pod = state.index.pods().find(|pod| pod.metadata.uid == *uid);
+        if let Some(pod) = pod.filter(|pod| matches!(state.standing(pod), AmbientStanding::Out(_))) {
+            self.enrolled_pod_of(state, pod);
             self.handle(uid, PodEvent::LeftMeanwhile);
         }
     }

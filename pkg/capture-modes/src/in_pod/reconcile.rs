@@ -15,10 +15,7 @@ use tracing::info;
 use zds::ZtunnelPod;
 
 use super::{EnrolledPod, InPodCapture};
-use crate::{
-    agent_state::{AgentState, life},
-    reconciler::ReconcileScope,
-};
+use agent::{AgentState, ReconcileScope, life};
 
 /// How many looks may be on their way at a time: a turn after a long sleep must not bring them all.
 const LOOKS: usize = 16;
@@ -33,61 +30,61 @@ const UNSYNCED: Duration = Duration::from_secs(30);
 impl InPodCapture {
     pub(super) fn reconcile_pods(
         &mut self,
-        core: &mut AgentState,
+        state: &mut AgentState,
         scope: ReconcileScope,
     ) -> Result<Option<Reason>, Reason> {
         if scope == ReconcileScope::Full {
-            self.exempt_probes(core);
+            self.exempt_probes(state);
         }
-        core.status.workers(self.workers.stand_still());
+        state.status.workers(self.workers.stand_still());
         let now = self.now();
         let is_late = self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_late(now));
         if scope == ReconcileScope::Timers && !is_late {
-            self.search_if_due(core);
+            self.search_if_due(state);
             self.work();
             self.due = self.next_due();
-            return Ok(self.trouble(core));
+            return Ok(self.trouble(state));
         }
-        self.announce_ztunnels(core);
-        self.give_up_lost(core);
-        self.take_in(core);
+        self.announce_ztunnels(state);
+        self.give_up_lost(state);
+        self.take_in(state);
         // Ahead of all work on rules, and with those that leave: a captured pod's probes are always exempt.
-        let addresses = self.wanted_addresses(core)?;
+        let addresses = self.wanted_addresses(state)?;
         let (added, left) = self.probes.settle(&addresses).map_err(|error| error.to_string())?;
         if added + left > 0 {
             tracing::debug!(target: "ambient", added, removed = left, "probe sets changed");
         }
-        self.search_if_due(core);
+        self.search_if_due(state);
         self.open_if_searched();
         self.work();
         self.give_up();
-        self.tell(core, &addresses);
-        self.tell_bypasses(core);
+        self.tell(state, &addresses);
+        self.tell_bypasses(state);
         self.addresses = addresses;
         self.due = self.next_due();
-        Ok(self.trouble(core))
+        Ok(self.trouble(state))
     }
 
     /// What is wrong although pods can be enrolled, if anything.
-    fn trouble(&self, core: &AgentState) -> Option<Reason> {
-        self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(core))
+    fn trouble(&self, state: &AgentState) -> Option<Reason> {
+        self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(state))
     }
 
     /// Which of the connected ztunnels is the newest follows from their pods. The plugin knows their addresses before the
     /// API does.
-    fn announce_ztunnels(&self, core: &AgentState) {
-        let candidates = ztunnel::candidates(&core.index, &core.policy.ztunnel).into_iter();
+    fn announce_ztunnels(&self, state: &AgentState) {
+        let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel).into_iter();
         let pods = candidates.map(|one| {
-            let ips = [core.ledger.told(&one.uid), one.ips].concat();
+            let ips = [state.ledger.told(&one.uid), one.ips].concat();
             ZtunnelPod { uid: one.uid, created: one.created, terminating: one.terminating, ips }
         });
         self.hub.set_ztunnels(pods.collect());
     }
 
     /// A ztunnel that is connected and does not become ready.
-    fn unsynced(&self, core: &AgentState) -> Option<Reason> {
+    fn unsynced(&self, state: &AgentState) -> Option<Reason> {
         let (_, pod) = self.hub.unsynced().filter(|(since, _)| since.elapsed() >= UNSYNCED)?;
-        let candidates = ztunnel::candidates(&core.index, &core.policy.ztunnel);
+        let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel);
         let known = candidates.iter().find(|candidate| Some(&candidate.uid) == pod.as_ref());
         let name =
             known.map_or_else(|| "a ztunnel".to_owned(), |candidate| format!("ztunnel {}", candidate.name));
@@ -101,10 +98,10 @@ impl InPodCapture {
     }
 
     /// Whose probes are exempt, address by address.
-    fn wanted_addresses(&mut self, core: &mut AgentState) -> Result<MemberAddresses, Reason> {
+    fn wanted_addresses(&mut self, state: &mut AgentState) -> Result<MemberAddresses, Reason> {
         let found = self.probes.members().map_err(|error| error.to_string())?;
         let inherited: MemberAddresses = found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
-        let mut members = core.members(&inherited);
+        let mut members = state.members(&inherited);
         // One that leaves keeps its exemption until its rules are gone.
         for (uid, enrolled_pod) in
             self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_leaving())
@@ -119,35 +116,35 @@ impl InPodCapture {
     }
 
     /// Pods that were added, that the API never showed, and that have no process: their DEL was lost.
-    fn give_up_lost(&mut self, core: &mut AgentState) {
+    fn give_up_lost(&mut self, state: &mut AgentState) {
         let now = self.now();
         let empty = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_empty(now));
         for (uid, enrolled_pod) in empty {
-            if core.ledger.is_expected(uid) && !core.index.pods().any(|pod| pod.metadata.uid == *uid) {
+            if state.ledger.is_expected(uid) && !state.index.pods().any(|pod| pod.metadata.uid == *uid) {
                 info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "pod was added and never appeared; treating it as gone");
-                core.ledger.lost(uid);
+                state.ledger.lost(uid);
             }
         }
     }
 
     /// Pods that belong to the mesh become enrolled; those that do not any more are to leave.
-    fn take_in(&mut self, core: &AgentState) {
+    fn take_in(&mut self, state: &AgentState) {
         let (mut known, mut unplaced) = (BTreeSet::new(), BTreeSet::new());
-        for pod in core.index.pods() {
+        for pod in state.index.pods() {
             let uid = &pod.metadata.uid;
             known.insert(uid);
-            match core.standing(pod) {
-                AmbientStanding::Member { ips, .. } => self.pod_joined(core, pod, ips),
+            match state.standing(pod) {
+                AmbientStanding::Member { ips, .. } => self.pod_joined(state, pod, ips),
                 // Its address, or its namespace's labels, may be told later.
                 AmbientStanding::Pending(_) if !self.enrolled.contains_key(uid) => {
                     unplaced.insert(uid.clone());
                 }
                 AmbientStanding::Pending(_) | AmbientStanding::Out(SkipReason::NamespaceUnknown) => {}
                 AmbientStanding::Out(SkipReason::Terminated) => self.forget(uid, "it has ended"),
-                AmbientStanding::Out(reason) => self.pod_left(core, pod, &reason.to_string()),
+                AmbientStanding::Out(reason) => self.pod_left(state, pod, &reason.to_string()),
             }
         }
-        let gone = |uid: &PodUid| !known.contains(uid) && !core.ledger.is_expected(uid);
+        let gone = |uid: &PodUid| !known.contains(uid) && !state.ledger.is_expected(uid);
         let gone: Vec<PodUid> = self.enrolled.keys().filter(|uid| gone(uid)).cloned().collect();
         gone.iter().for_each(|uid| self.forget(uid, "it is gone"));
         self.set_without_netns(unplaced);
@@ -215,8 +212,8 @@ impl InPodCapture {
     }
 
     /// Reports the status of all pods.
-    fn tell(&self, core: &mut AgentState, addresses: &MemberAddresses) {
-        core.report_pods(
+    fn tell(&self, state: &mut AgentState, addresses: &MemberAddresses) {
+        state.report_pods(
             |pod, ips| {
                 let life = life(pod);
                 let evidence = match (self.enrolled.get(&pod.metadata.uid), ips) {
@@ -234,7 +231,7 @@ impl InPodCapture {
         );
         for family in Family::BOTH {
             let size = addresses.keys().filter(|ip| Family::of(**ip) == family).count();
-            core.metrics.set_size(family, size);
+            state.metrics.set_size(family, size);
         }
     }
 

@@ -18,12 +18,8 @@ use nodepath::{EnrolledMembers, NodePath};
 use planner::node::{DesiredState, ObservedState, ZtunnelFallback};
 use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
 
-use crate::{
-    agent_state::{AgentState, life},
-    capture_mode::CaptureReply,
-    ledger::PodAttachment,
-    settings::AgentSettings,
-};
+use crate::settings::CaptureSettings;
+use agent::{AgentState, CaptureReply, PodAttachment, life};
 
 pub use uninstall::found;
 pub(crate) use uninstall::uninstall;
@@ -37,7 +33,7 @@ struct VerifiedState {
 
 /// The node path.
 pub(crate) struct NodeCapture {
-    settings: Arc<AgentSettings>,
+    settings: Arc<CaptureSettings>,
     path: NodePath,
     members: EnrolledMembers,
     fallback: ZtunnelFallback,
@@ -56,7 +52,7 @@ pub(crate) struct NodeCapture {
 
 impl NodeCapture {
     /// Opens it for the calling thread's network namespace.
-    pub(crate) fn open(settings: &Arc<AgentSettings>) -> Result<NodeCapture, nodepath::Error> {
+    pub(crate) fn open(settings: &Arc<CaptureSettings>) -> Result<NodeCapture, nodepath::Error> {
         Ok(NodeCapture {
             settings: Arc::clone(settings),
             path: open_path(settings)?,
@@ -83,7 +79,7 @@ impl NodeCapture {
 ///
 /// # Errors
 /// It cannot be opened, and why.
-pub fn open_path(settings: &AgentSettings) -> Result<NodePath, nodepath::Error> {
+pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error> {
     NodePath::open(
         settings.node.clone(),
         settings.tools.clone(),
@@ -93,8 +89,8 @@ pub fn open_path(settings: &AgentSettings) -> Result<NodePath, nodepath::Error> 
 }
 
 /// Marks pods by what the kernel showed just now, and counts them.
-fn tell(core: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
-    core.report_pods(
+fn tell(state: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
+    state.report_pods(
         |pod, ips| {
             let Some(ips) = ips else { return Evidence::OUTSIDE.classify() };
             let redirected = is_redirected(ips, &pod.metadata.uid, desired, observed);
@@ -118,7 +114,7 @@ fn tell(core: &mut AgentState, desired: &DesiredState, observed: &ObservedState)
         |_| "the node's sets do not have its addresses as its own".to_owned(),
     );
     for family in Family::BOTH {
-        core.metrics.set_size(family, observed.sets.get(&family).map_or(0, BTreeMap::len));
+        state.metrics.set_size(family, observed.sets.get(&family).map_or(0, BTreeMap::len));
     }
 }
 

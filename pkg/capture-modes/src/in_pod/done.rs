@@ -17,48 +17,44 @@ use super::{
     enrolled_pod::EnrolledPod,
     worker::{JobResult, RulesCheck},
 };
-use crate::{
-    agent_state::AgentState,
-    history::{HistoryEntry, summary},
-    reconciler::ReconcileScope,
-};
+use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
 impl InPodCapture {
-    pub(super) fn take(&mut self, core: &mut AgentState, done: JobResult) {
+    pub(super) fn take(&mut self, state: &mut AgentState, done: JobResult) {
         if !self.is_nothing_new(&done) {
-            core.mark_dirty(ReconcileScope::Membership);
+            state.mark_dirty(ReconcileScope::Membership);
         }
-        self.tell_notices(core, &done);
+        self.tell_notices(state, &done);
         match done {
             JobResult::Captured { uid, netns, result } => {
-                self.note_captured(core, &uid, &result);
+                self.note_captured(state, &uid, &result);
                 self.captured(&uid, netns, result);
             }
             JobResult::Looked { uid, netns, result } => {
-                self.note_looked(core, &uid, &result);
+                self.note_looked(state, &uid, &result);
                 if self.looked(&uid, netns, result) {
-                    self.tell_bypasses(core);
+                    self.tell_bypasses(state);
                 }
             }
             JobResult::Released { uid, result } => {
                 let done = result.as_ref().map(|_| ()).map_err(Reason::as_str);
-                self.note(core, &uid, "left the mesh", "its rules were removed", done);
+                self.note(state, &uid, "left the mesh", "its rules were removed", done);
                 self.released(&uid, result);
             }
-            JobResult::Searched(result) => self.found(core, result),
-            JobResult::Exempted { took, result } => self.exempted(core, took, result),
+            JobResult::Searched(result) => self.found(state, result),
+            JobResult::Exempted { took, result } => self.exempted(state, took, result),
             JobResult::Zds(ZdsEvent::Connections { connected, synced, unknown }) => {
                 if connected != self.connections {
                     let what = format!("connections of ztunnel: {connected}, before: {}", self.connections);
-                    note_ztunnel(core, None, &what, Ok(()));
+                    note_ztunnel(state, None, &what, Ok(()));
                 }
-                core.status.changed();
-                core.notices.unknown_ztunnels(unknown, Instant::now());
+                state.status.changed();
+                state.notices.unknown_ztunnels(unknown, Instant::now());
                 self.metrics.unknown_ztunnels(unknown);
                 self.connected(connected, synced);
             }
             JobResult::Zds(ZdsEvent::Accepted { uid, netns }) => {
-                self.note_said(core, &uid, "ztunnel serves the pod", Ok(()));
+                self.note_said(state, &uid, "ztunnel serves the pod", Ok(()));
                 self.handle(&uid, PodEvent::Accepted(netns));
             }
             JobResult::Zds(ZdsEvent::Refused { uid, netns, error }) => {
@@ -67,14 +63,14 @@ impl InPodCapture {
                     .get(&uid)
                     .is_some_and(|enrolled_pod| enrolled_pod.lifecycle.refused().is_none());
                 if is_new {
-                    self.note_said(core, &uid, "it was told of the pod", Err(&error));
+                    self.note_said(state, &uid, "it was told of the pod", Err(&error));
                 }
                 self.refused(&uid, netns, &error);
             }
         }
     }
 
-    fn note_captured(&self, core: &mut AgentState, uid: &PodUid, result: &Result<CaptureReport, Reason>) {
+    fn note_captured(&self, state: &mut AgentState, uid: &PodUid, result: &Result<CaptureReport, Reason>) {
         let is_awaited =
             self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.lifecycle.is_awaited());
         let cause = if is_awaited { "ADD" } else { "joined the mesh" };
@@ -85,28 +81,28 @@ impl InPodCapture {
                 if let Some(connections) = &report.connections {
                     what.push_str(&format!("; {connections}"));
                 }
-                self.note(core, uid, cause, &what, Ok(()));
+                self.note(state, uid, cause, &what, Ok(()));
             }
-            Err(why) => self.note(core, uid, cause, "its rules were to be put in place", Err(why.as_str())),
+            Err(why) => self.note(state, uid, cause, "its rules were to be put in place", Err(why.as_str())),
         }
     }
 
-    fn note_looked(&self, core: &mut AgentState, uid: &PodUid, result: &Result<RulesCheck, Reason>) {
+    fn note_looked(&self, state: &mut AgentState, uid: &PodUid, result: &Result<RulesCheck, Reason>) {
         match result {
             Ok(look) if look.repaired.is_empty() => {}
             Ok(look) => {
                 let what = format!("put back: {}", summary(&look.repaired));
-                self.note(core, uid, "drift", &what, Ok(()));
+                self.note(state, uid, "drift", &what, Ok(()));
             }
-            Err(why) => self.note(core, uid, "drift", "its rules were looked at", Err(why.as_str())),
+            Err(why) => self.note(state, uid, "drift", "its rules were looked at", Err(why.as_str())),
         }
     }
 
     /// Remembers work on a pod, which ends now.
-    fn note(&self, core: &mut AgentState, uid: &PodUid, cause: &str, what: &str, done: Result<(), &str>) {
+    fn note(&self, state: &mut AgentState, uid: &PodUid, cause: &str, what: &str, done: Result<(), &str>) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             let (pod, took) = (Some(enrolled_pod.name.to_string()), enrolled_pod.begun.elapsed());
-            core.history.note(HistoryEntry {
+            state.history.note(HistoryEntry {
                 cause: cause.to_owned(),
                 what: what.to_owned(),
                 pod,
@@ -117,9 +113,9 @@ impl InPodCapture {
     }
 
     /// Remembers what ztunnel said; how long that took it nobody knows.
-    fn note_said(&self, core: &mut AgentState, uid: &PodUid, what: &str, done: Result<(), &str>) {
+    fn note_said(&self, state: &mut AgentState, uid: &PodUid, what: &str, done: Result<(), &str>) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
-            note_ztunnel(core, Some(enrolled_pod.name.to_string()), what, done);
+            note_ztunnel(state, Some(enrolled_pod.name.to_string()), what, done);
         }
     }
 
@@ -140,19 +136,20 @@ impl InPodCapture {
         }
     }
 
-    fn tell_notices(&self, core: &mut AgentState, done: &JobResult) {
+    fn tell_notices(&self, state: &mut AgentState, done: &JobResult) {
         match done {
             JobResult::Looked { uid, result: Ok(look), .. } if !look.repaired.is_empty() => {
                 if let Some(enrolled_pod) =
                     self.enrolled.get(uid).filter(|enrolled_pod| !enrolled_pod.lifecycle.is_leaving())
                 {
-                    core.notices
+                    state
+                        .notices
                         .repaired(&format!("traffic of {} to ztunnel", enrolled_pod.name), &look.repaired);
                 }
             }
             JobResult::Zds(ZdsEvent::Connections { connected, .. }) => {
                 let meanwhile = "new connections of captured pods fail until one is there";
-                core.notices.ztunnel(*connected > 0, meanwhile, Instant::now());
+                state.notices.ztunnel(*connected > 0, meanwhile, Instant::now());
             }
             _ => {}
         }
@@ -269,7 +266,7 @@ fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
     }
 }
 
-fn note_ztunnel(core: &mut AgentState, pod: Option<String>, what: &str, done: Result<(), &str>) {
+fn note_ztunnel(state: &mut AgentState, pod: Option<String>, what: &str, done: Result<(), &str>) {
     let (cause, what) = ("ztunnel".to_owned(), what.to_owned());
-    core.history.note(HistoryEntry { cause, what, pod, took: Duration::ZERO, error: done.err() });
+    state.history.note(HistoryEntry { cause, what, pod, took: Duration::ZERO, error: done.err() });
 }

@@ -15,10 +15,7 @@ use pod_status::{
 };
 use zds::Workload;
 
-use crate::{
-    capture_mode::{CaptureReply, CaptureResult},
-    snapshot::EnrolledPodView,
-};
+use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
 /// The pod.
 #[derive(Debug)]

@@ -11,16 +11,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use agent::read_records;
 use inpod::{NetnsFinder, NetnsMatch, NetnsQuery};
 use model::{ContainerId, PodUid};
 use netns::{Netns, NetnsId};
-use planner::{AmbientStanding, SkipReason};
-use pod_status::lifecycle::PodEvent;
-use tracing::info;
 use wire::PodRecord;
 
-use super::InPodCapture;
-use crate::{agent_state::AgentState, ledger::PodAttachment, records, settings::AgentSettings};
+use crate::settings::CaptureSettings;
 
 /// The plugin's records, and where the namespaces are that they name.
 #[derive(Debug)]
@@ -32,16 +29,17 @@ pub(super) struct PodRecordStore {
 /// What a record tells of a pod.
 #[derive(Debug)]
 pub(crate) struct RecordedPod {
-    found: NetnsMatch,
+    pub(super) found: NetnsMatch,
     /// The addresses of its ADD.
-    ips: Vec<IpAddr>,
-    container: ContainerId,
+    pub(super) ips: Vec<IpAddr>,
+    /// Its container.
+    pub(super) container: ContainerId,
     /// The record itself.
-    file: PathBuf,
+    pub(super) file: PathBuf,
 }
 
 impl PodRecordStore {
-    pub(super) fn new(settings: &AgentSettings) -> PodRecordStore {
+    pub(super) fn new(settings: &CaptureSettings) -> PodRecordStore {
         PodRecordStore {
             directory: settings.records.clone(),
             netns_directory: settings.netns_directory.clone(),
@@ -56,7 +54,7 @@ impl PodRecordStore {
     ) -> BTreeMap<PodUid, RecordedPod> {
         let runtime = sought.iter().flat_map(|(uid, pod)| pod.uids.iter().map(move |known| (known, uid)));
         let runtime: BTreeMap<&PodUid, &PodUid> = runtime.collect();
-        let mut records = records::read(&self.directory);
+        let mut records = read_records(&self.directory);
         records.retain(|record| record.error.is_none());
         records.sort_by(|a, b| a.at.cmp(&b.at));
         let mut found = BTreeMap::new();
@@ -83,45 +81,5 @@ impl PodRecordStore {
         let PodRecord { container, ips, .. } = record;
         let file = self.directory.join(container.as_str());
         Some(RecordedPod { found, ips, container, file })
-    }
-}
-
-impl InPodCapture {
-    /// What an ADD told an agent before this one is known from now on, as if it had been told to this one.
-    pub(super) fn inherit(&mut self, core: &mut AgentState, uid: &PodUid, recorded: RecordedPod) {
-        let RecordedPod { found, ips, container, file } = recorded;
-        // At its DEL the plugin removes the record before it tells us. So either we have not heard of a DEL, and shall, or the
-        // record is gone.
-        if !file.exists() {
-            return;
-        }
-        let is_placed = |enrolled_pod: &super::EnrolledPod| {
-            enrolled_pod.netns.is_some() || enrolled_pod.lifecycle.is_awaited()
-        };
-        if self.enrolled.get(uid).is_some_and(is_placed) {
-            return;
-        }
-        let Some(pod) = core.index.pods().find(|pod| pod.metadata.uid == *uid) else { return };
-        let (standing, pod) = (core.standing(pod), pod.clone());
-        let told = core.ledger.inherited(&container, PodAttachment { uid: uid.clone(), ips });
-        match standing {
-            AmbientStanding::Out(SkipReason::NamespaceUnknown | SkipReason::Terminated) => return,
-            AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}
-            AmbientStanding::Out(_) if found.captured => self.left_meanwhile(core, uid),
-            AmbientStanding::Out(_) => return,
-            // Others have its addresses by now, or it has another container.
-            AmbientStanding::Pending(_) if told.is_empty() => return,
-            AmbientStanding::Member { .. } | AmbientStanding::Pending(_) => {
-                self.enrolled_pod_of(core, &pod);
-            }
-        }
-        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        if enrolled_pod.ips.is_empty() {
-            enrolled_pod.ips = told;
-        }
-        enrolled_pod.container = container;
-        let netns = enrolled_pod.settle_in(found.netns);
-        info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "network namespace known from the record of the pod's ADD");
-        self.handle(uid, PodEvent::Found { netns, captured: found.captured });
     }
 }
