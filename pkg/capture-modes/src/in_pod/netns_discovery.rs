@@ -14,12 +14,10 @@ use tracing::debug;
 use super::{
     InPodCapture,
     enrolled_pod::EnrolledPod,
+    search_schedule::SOON,
     worker::{CaptureJob, SearchResult},
 };
 use agent::AgentState;
-
-/// Until the next search for pods that neither an ADD nor the API has located.
-const SOON: Duration = Duration::from_secs(1);
 
 impl InPodCapture {
     /// When a search is to begin, if there is anything to search for.

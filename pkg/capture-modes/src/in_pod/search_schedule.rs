@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use retry::{Attempts, Backoff};
 
 /// Until the next search when a pod has none, at first, and when all have one.
-const SOON: Duration = Duration::from_secs(1);
+pub(super) const SOON: Duration = Duration::from_secs(1);
 const REGULAR: Duration = Duration::from_secs(30);
 const BACKOFF: Backoff = Backoff::new(SOON, REGULAR);
 
