@@ -17,8 +17,7 @@ use daemon_settings::{AmbientOptions, DaemonSettings, PodSource};
 use facts::follow_api;
 use hostfs::DirectoryWatcher;
 use model::{Namespace, Pod, PodName};
-use netns::Netns;
-use node_status::NodeInspector;
+use node_status::{NodeInspector, open_node};
 use planner::{ambient::AMBIENT_REDIRECTION, node::ZtunnelFallback};
 use prometheus_client::registry::Registry;
 use retry::LastError;
@@ -34,12 +33,6 @@ use crate::{
     events::EventServer,
     supervise::{begun_again, restarted},
 };
-
-/// The node's network namespace; `None`: the daemon's own.
-pub(crate) fn open_node(options: &AmbientOptions) -> Result<Option<Netns>> {
-    let node = options.host_network.as_ref().map(Netns::open).transpose();
-    node.context("cannot open the node's network namespace")
-}
 
 /// Removes everything from the node's network. Answers with what could not be removed, in sentences.
 pub(crate) fn uninstall(options: &AmbientOptions) -> Vec<String> {

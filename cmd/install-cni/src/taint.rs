@@ -19,7 +19,9 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::{cluster, in_words, supervise};
+use node_status::error_text;
+
+use crate::{cluster, supervise};
 
 /// Its name, as Istio's manifests call it.
 const PROGRAM: &str = "istio-cni-taint";
@@ -103,7 +105,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
 
 #[expect(clippy::print_stderr, reason = "there may be no log yet")]
 fn complain(error: &anyhow::Error) {
-    eprintln!("{PROGRAM}: {}", in_words(error));
+    eprintln!("{PROGRAM}: {}", error_text(error));
 }
 
 fn run(arguments: Vec<OsString>) -> Result<()> {

@@ -4,12 +4,16 @@
 //! asks, so nobody's pod waits for it. Reading changes nothing: no rule, no file. Called by `install-cni` alone.
 
 mod alone;
+mod client;
 mod firewall;
 mod inpod;
+mod local;
 mod node;
 mod pods;
 mod records;
 mod sidecar;
+mod sidecar_drift;
+mod standalone;
 mod steps;
 
 use std::{
@@ -28,7 +32,11 @@ use pod_status::PodLife;
 use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, StateReport, Unobserved};
 use wire::PodRecord;
 
+pub use client::{FetchError, LIMIT, MAX_DOCUMENT, error_text, explain, fetch, from_agent, obtain, parse};
+pub use local::{complete, empty, look_plain, shared_config};
 pub use records::{add_failures, recorded_rules};
+pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
+pub use standalone::{open_node, state as standalone_state};
 
 /// The reconciler answers between two messages; a turn takes less than a second, unless a tool hangs.
 const PATIENCE: Duration = Duration::from_secs(10);

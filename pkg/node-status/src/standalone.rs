@@ -4,20 +4,20 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
-use node_status::SidecarNodeInspector;
+use netns::Netns;
 use report::{NetworkState, NodeState, Observer, Provenance, StatePart, StateReport, Unobserved};
 
 use crate::{
-    ambient::open_node,
-    inspect::{self, MAX_DOCUMENT},
-    state_collector,
+    SidecarNodeInspector, add_failures,
+    client::{self, MAX_DOCUMENT},
+    local, look_alone,
 };
 
 /// What the kernel and the files of this node show, beside what the last agent wanted of them. Blocks.
 ///
 /// # Errors
 /// There is a record of the last agent, and it cannot be read.
-pub(crate) fn state(settings: &DaemonSettings) -> Result<StateReport> {
+pub fn state(settings: &DaemonSettings) -> Result<StateReport> {
     let path = settings.last_state();
     let last = read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let why = match &last {
@@ -38,17 +38,17 @@ pub(crate) fn state(settings: &DaemonSettings) -> Result<StateReport> {
                 settings.host_proc.clone(),
                 netfilter::FirewallOptions::default(),
             );
-            state_collector::look_plain(&plain, &records)
+            local::look_plain(&plain, &records)
         }
     };
-    node_status::add_failures(&records, &mut state.pods);
+    add_failures(&records, &mut state.pods);
     state.seen.by = Observer::Command;
     if is_ambient || !is_recorded {
         state.seen.blind.push(Unobserved::new(StatePart::Desired, why));
     }
     state.health.clear();
     judge_files(settings, &mut state);
-    state_collector::complete(&mut state, settings);
+    local::complete(&mut state, settings);
     state.node.ambient = is_ambient;
     Ok(state)
 }
@@ -58,7 +58,7 @@ fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
     let directory = &settings.installer.conf_dir;
     if directory.is_dir() {
         state.installation = installer::look(&settings.installer, settings.config_map.is_none());
-        state.installation.extend(state_collector::shared_config(settings));
+        state.installation.extend(local::shared_config(settings));
         return;
     }
     state.installation.clear();
@@ -68,9 +68,9 @@ fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
 
 fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
     match open_node(ambient) {
-        Ok(node) => node_status::look_alone(&ambient.agent, node.as_ref(), last),
+        Ok(node) => look_alone(&ambient.agent, node.as_ref(), last),
         Err(error) => {
-            let mut state = last.unwrap_or_else(state_collector::empty);
+            let mut state = last.unwrap_or_else(local::empty);
             let blind = Unobserved::new(StatePart::Network, format!("{error:#}"));
             state.seen = Provenance {
                 at: wire::rfc3339(std::time::SystemTime::now()),
@@ -97,6 +97,15 @@ fn read(path: &Path) -> Result<Option<StateReport>> {
     let limit = usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX);
     match hostfs::read(path, limit) {
         Err(error) if error.is_missing() => Ok(None),
-        text => inspect::parse(&text?).map(Some),
+        text => client::parse(&text?).map(Some),
     }
+}
+
+/// The node's network namespace; `None`: the process's own.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open_node(options: &AmbientOptions) -> Result<Option<Netns>> {
+    let node = options.host_network.as_ref().map(Netns::open).transpose();
+    node.context("cannot open the node's network namespace")
 }

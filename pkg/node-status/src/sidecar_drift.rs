@@ -27,11 +27,11 @@ pub(crate) struct DriftLabel {
 
 /// How many pods with a sidecar are captured, are not, or could not be observed.
 #[derive(Clone, Debug)]
-pub(crate) struct SidecarDriftMetrics(Family<DriftLabel, Gauge>);
+pub struct SidecarDriftMetrics(Family<DriftLabel, Gauge>);
 
 impl SidecarDriftMetrics {
     /// Registers them; 0 before the first look.
-    pub(crate) fn register(registry: &mut Registry) -> SidecarDriftMetrics {
+    pub fn register(registry: &mut Registry) -> SidecarDriftMetrics {
         let metrics = SidecarDriftMetrics(Family::default());
         let help = "Pods with a sidecar on this node, by whether all rules that lead to it are in place";
         registry.register("istio_cni_sidecar_pods", help, metrics.0.clone());
@@ -55,20 +55,22 @@ struct BypassRecord {
     said: Option<Instant>,
 }
 
-/// Remembers what was seen, and said.
+/// Detects drift from one observation to the next; remembers what was observed and reported.
 #[derive(Debug)]
-pub(crate) struct SidecarDriftChecker {
+pub struct SidecarDriftChecker {
     metrics: SidecarDriftMetrics,
     watched: BTreeMap<PodUid, BypassRecord>,
 }
 
 impl SidecarDriftChecker {
-    pub(crate) fn new(metrics: SidecarDriftMetrics) -> SidecarDriftChecker {
+    /// A checker that has observed nothing yet.
+    #[must_use]
+    pub fn new(metrics: SidecarDriftMetrics) -> SidecarDriftChecker {
         SidecarDriftChecker { metrics, watched: BTreeMap::new() }
     }
 
-    /// Takes in a look at the node, and answers with what people should be told.
-    pub(crate) fn look(&mut self, state: &StateReport, now: Instant) -> Vec<AgentNotice> {
+    /// Takes one observation of the node, and returns the Events that are due.
+    pub fn look(&mut self, state: &StateReport, now: Instant) -> Vec<AgentNotice> {
         let sidecars: Vec<&PodState> =
             state.pods.iter().filter(|pod| pod.way == Some(RedirectionMode::Sidecar)).collect();
         for state in STATES {

@@ -5,7 +5,7 @@ use report::NodeState;
 use super::*;
 
 /// A directory of this test's own.
-pub(crate) fn directory(name: &str) -> PathBuf {
+fn directory(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("install-cni-{name}-{}", std::process::id()));
     drop(fs::remove_dir_all(&path));
     fs::create_dir_all(&path).unwrap();
@@ -13,7 +13,7 @@ pub(crate) fn directory(name: &str) -> PathBuf {
 }
 
 /// A document with this node's name.
-pub(crate) fn document(node: &str) -> StateReport {
+fn document(node: &str) -> StateReport {
     let node = NodeState { name: node.to_owned(), ..NodeState::default() };
     StateReport { schema: SCHEMA.to_owned(), node, ..StateReport::default() }
 }
@@ -50,8 +50,8 @@ fn answers_are_told_from_what_is_none() {
     assert_eq!(answered("sized", &ok("content-length: 2\r\n", "{}")).unwrap(), b"{}");
     let short = answered("short", &ok("Content-Length: 3\r\n", "{}"));
     assert!(matches!(short, Err(FetchError::Length)), "{short:?}");
-    assert!(matches!(answered("nothing", b""), Err(FetchError::NoHttp)));
-    assert!(matches!(answered("other", b"SSH-2.0\r\n\r\n"), Err(FetchError::NoHttp)));
+    assert!(matches!(answered("nothing", b""), Err(FetchError::NotHttp)));
+    assert!(matches!(answered("other", b"SSH-2.0\r\n\r\n"), Err(FetchError::NotHttp)));
     let busy = answered("busy", b"HTTP/1.1 503 Busy\r\n\r\ntoo \x1bmany\n").unwrap_err().to_string();
     assert_eq!(busy, "the agent refused: HTTP status 503: too \\u{1b}many");
 }
@@ -60,7 +60,7 @@ fn answers_are_told_from_what_is_none() {
 fn nobody_and_a_deaf_agent_are_not_the_same() {
     let directory = directory("deaf");
     let socket = directory.join("debug.sock");
-    let nobody = |socket: &Path| matches!(fetch(socket, "/", LIMIT), Err(FetchError::Nobody { .. }));
+    let nobody = |socket: &Path| matches!(fetch(socket, "/", LIMIT), Err(FetchError::NoAgent { .. }));
     assert!(nobody(&socket), "no such file");
     let listener = UnixListener::bind(&socket).unwrap(); // accepts, by the kernel, and never answers
     let late = fetch(&socket, "/", Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! Where a command gets the document from: the agent, through its socket, or without one from what is on the node.
+//! The state document for a command: from the agent's socket, or from the node itself where no agent answers.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -16,49 +16,49 @@ use report::{Explanation, SCHEMA, StatePart, StateReport, Unobserved};
 use crate::standalone;
 
 /// For the whole exchange with the agent: it may be in the middle of a pass, and looks at the kernel then.
-pub(crate) const LIMIT: Duration = Duration::from_secs(25);
+pub const LIMIT: Duration = Duration::from_secs(25);
 /// A document of a node with thousands of pods has a few megabytes.
-pub(crate) const MAX_DOCUMENT: u64 = 64 * 1024 * 1024;
+pub const MAX_DOCUMENT: u64 = 64 * 1024 * 1024;
 /// Where the agent has the document.
 const STATE: &str = "/debug/state";
 
 /// Why the agent did not answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FetchError {
-    /// There is no agent.
+pub enum FetchError {
+    /// No agent runs.
     #[error("no agent runs here: nobody serves {socket}", socket = .socket.display())]
-    Nobody {
+    NoAgent {
         /// Its socket.
         socket: PathBuf,
-        /// As the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The socket may not be used.
+    /// The socket cannot be used.
     #[error("cannot connect to the agent at {socket}", socket = .socket.display())]
     Connect {
         /// Its socket.
         socket: PathBuf,
-        /// As the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It takes too long.
+    /// It did not answer within the limit.
     #[error("the agent runs, but has not answered within {0:?}")]
     Late(Duration),
-    /// The exchange was broken off.
+    /// The connection broke.
     #[error("the exchange with the agent was broken off")]
     Exchange(#[source] io::Error),
-    /// It is no answer in HTTP.
+    /// The answer is not HTTP.
     #[error("the agent's answer cannot be understood")]
-    NoHttp,
-    /// It did not want to answer.
+    NotHttp,
+    /// It answered with an error.
     #[error("the agent refused: HTTP status {status}: {body}")]
     Refused {
-        /// HTTP's status.
+        /// The HTTP status code.
         status: u16,
-        /// The beginning of its answer.
+        /// The first 200 characters of the body.
         body: String,
     },
-    /// It does not end.
+    /// The answer is longer than [`MAX_DOCUMENT`], or incomplete.
     #[error("the agent's answer is longer than {MAX_DOCUMENT} bytes, or shorter than it says")]
     Length,
 }
@@ -67,7 +67,7 @@ pub(crate) enum FetchError {
 ///
 /// # Errors
 /// The document cannot be read, or is of another version.
-pub(crate) fn obtain(settings: &DaemonSettings) -> Result<StateReport> {
+pub fn obtain(settings: &DaemonSettings) -> Result<StateReport> {
     match fetch(&settings.debug_socket, STATE, LIMIT) {
         Ok(body) => parse(&body),
         Err(error) => without_agent(settings, error),
@@ -75,11 +75,11 @@ pub(crate) fn obtain(settings: &DaemonSettings) -> Result<StateReport> {
 }
 
 fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateReport> {
-    if let FetchError::Nobody { .. } = error {
+    if let FetchError::NoAgent { .. } = error {
         return standalone::state(settings);
     }
     let error = anyhow::Error::new(error);
-    let why = crate::in_words(&error);
+    let why = error_text(&error);
     let mut state = standalone::state(settings).context(error)?;
     state.seen.blind.push(Unobserved::new(StatePart::Agent, why));
     Ok(state)
@@ -89,7 +89,7 @@ fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateRe
 ///
 /// # Errors
 /// There is no agent, it does not answer, or its document is of another version.
-pub(crate) fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
+pub fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
     parse(&fetch(socket, STATE, limit)?)
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> 
 ///
 /// # Errors
 /// As [`obtain`].
-pub(crate) fn explain(settings: &DaemonSettings, namespace: &str, name: &str) -> Result<Explanation> {
+pub fn explain(settings: &DaemonSettings, namespace: &str, name: &str) -> Result<Explanation> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
     let is_name = namespace.bytes().chain(name.bytes()).all(fits);
     let path = format!("/debug/explain?pod={namespace}/{name}");
@@ -117,7 +117,7 @@ pub(crate) fn explain(settings: &DaemonSettings, namespace: &str, name: &str) ->
 ///
 /// # Errors
 /// It is none, or of another version.
-pub(crate) fn parse(body: &[u8]) -> Result<StateReport> {
+pub fn parse(body: &[u8]) -> Result<StateReport> {
     let state: StateReport =
         serde_json::from_slice(body).context("the document of the node's state cannot be read")?;
     if state.schema != SCHEMA {
@@ -134,7 +134,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<StateReport> {
 ///
 /// # Errors
 /// See [`FetchError`].
-pub(crate) fn fetch(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
+pub fn fetch(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
     let (tell, told) = mpsc::channel();
     let (socket, request) = (socket.to_owned(), format!("GET {path} HTTP/1.0\r\nHost: unix\r\n\r\n"));
     let body = move || drop(tell.send(exchange(&socket, &request, limit)));
@@ -148,7 +148,7 @@ fn exchange(socket: &Path, request: &str, limit: Duration) -> Result<Vec<u8>, Fe
         let socket = socket.to_owned();
         match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                FetchError::Nobody { socket, source }
+                FetchError::NoAgent { socket, source }
             }
             _ => FetchError::Connect { socket, source },
         }
@@ -171,11 +171,11 @@ fn body_of(mut answer: Vec<u8>) -> Result<Vec<u8>, FetchError> {
     if answer.len() as u64 > MAX_DOCUMENT {
         return Err(FetchError::Length);
     }
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or(FetchError::NoHttp)?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or(FetchError::NotHttp)?;
     let body = answer.split_off(end + 4);
     let head = String::from_utf8_lossy(&answer);
     let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
-    let status: u16 = status.and_then(|status| status.trim().parse().ok()).ok_or(FetchError::NoHttp)?;
+    let status: u16 = status.and_then(|status| status.trim().parse().ok()).ok_or(FetchError::NotHttp)?;
     let length = head.lines().filter_map(|line| line.split_once(':'));
     let length = length.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     let length = length.filter_map(|(_, value)| value.trim().parse::<usize>().ok()).next();
@@ -189,5 +189,15 @@ fn body_of(mut answer: Vec<u8>) -> Result<Vec<u8>, FetchError> {
     }
 }
 
+/// An error with its causes, each only when it says something new: many print their cause themselves.
+#[must_use]
+pub fn error_text(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        said if said.contains(&cause) => text,
+        said => format!("{said}: {cause}"),
+    })
+}
+
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
