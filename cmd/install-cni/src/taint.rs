@@ -134,7 +134,7 @@ fn settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Vec<Stri
     }
     let selector = check_selector(values.text(&NODE_SELECTOR));
     mistakes.extend(selector.err().map(|error| format!("--{NODE_SELECTOR}: {error}")));
-    let api = in_cluster(&ProcessEnvironment, PROGRAM).map_err(|mistake| mistakes.push(mistake));
+    let api = in_cluster(&ProcessEnvironment, PROGRAM).map_err(|mistake| mistakes.push(mistake.into()));
     let log = log_options(values).map_err(|more| mistakes.extend(more));
     let (Ok(api), Ok(log), Some(run_as_daemon), true) = (api, log, run_as_daemon, mistakes.is_empty()) else {
         return Err(mistakes);
