@@ -356,7 +356,8 @@ fn facts(
 ) -> Result<PodWithNamespace, Reason> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(ReconcilerMessage::Pod(name.clone(), uid.clone(), reply));
-    if let Ok(known) = answer.recv_timeout(UNSEEN) {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if let Ok(known) = answer.recv_timeout(UNSEEN.min(left)) {
         return Ok(known);
     }
     drop(answer); // who is answered no more is forgotten at the next fact
@@ -382,10 +383,25 @@ mod tests {
     use super::*;
     use crate::ReconcilerInbox;
 
+    /// The reconciler answers nothing, and `lookup` returns at once.
+    fn unanswered_service(lookup: PodFetcher) -> (AgentService, ReconcilerInbox) {
+        let (handle, inbox) = ReconcilerInbox::new();
+        let metrics = AgentMetrics::register(&mut Registry::default());
+        (AgentService::new(handle, EnrolmentPolicy::default(), lookup, metrics), inbox)
+    }
+
+    #[test]
+    fn a_deadline_shorter_than_the_wait_for_a_pod_is_kept() {
+        let (service, _inbox) = unanswered_service(Box::new(|_, _| Err("no such pod".into())));
+        let (began, wait) = (Instant::now(), UNSEEN / 6);
+        let answer = service.answer_by(AgentRequest::new(CniVerb::Check), None, began + wait);
+        assert!(answer.error.is_some());
+        assert!(began.elapsed() >= wait && began.elapsed() < UNSEEN, "{:?}", began.elapsed());
+    }
+
     /// The reconciler is busy, and answers nothing.
     #[test]
     fn one_deadline_holds_for_the_look_up_and_all_that_follows() {
-        let (handle, _inbox) = ReconcilerInbox::new();
         let (send, asked) = mpsc::channel();
         let send = std::sync::Mutex::new(send);
         let lookup: PodFetcher = Box::new(move |name, deadline| {
@@ -396,8 +412,7 @@ mod tests {
             pod.metadata.labels.insert("istio.io/dataplane-mode".to_owned(), "ambient".to_owned());
             Ok((pod, Namespace::default()))
         });
-        let metrics = AgentMetrics::register(&mut Registry::default());
-        let service = AgentService::new(handle, EnrolmentPolicy::default(), lookup, metrics);
+        let (service, _inbox) = unanswered_service(lookup);
         let request = AgentRequest {
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
