@@ -15,16 +15,15 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use flate2::{Compression, write::GzEncoder};
 
-use super::{CommandInvocation, output};
-use crate::inspect;
+use super::{CommandInvocation, command_flags, output};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let now = SystemTime::now();
     let time = wire::rfc3339(now);
     let to_terminal = io::stdout().is_terminal();
-    let state = inspect::obtain(&call.settings)?;
+    let state = node_status::obtain(&call.settings)?;
     let name = directory(&state.node.name, &time);
-    let file = match call.values.text(&super::FILE) {
+    let file = match call.values.text(&command_flags::FILE) {
         "-" if to_terminal => {
             bail!(
                 "refusing to write a binary archive to a terminal: redirect the output, or name a file with -f"
