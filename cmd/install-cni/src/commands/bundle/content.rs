@@ -8,11 +8,11 @@ use std::{
     path::Path,
 };
 
+use bundle::redact;
 use cni_types::run_dir;
 use daemon_settings::DaemonSettings;
 use report::{Comparison, FirewallRule, StateReport, explain, tables};
 
-use super::redact;
 use crate::inspect;
 
 /// The end of a log that is long.
