@@ -136,6 +136,8 @@ mod kit_runtime;
 mod kit_ztunnel;
 #[path = "tests/least_privilege.rs"]
 mod least_privilege;
+#[path = "tests/millrace_cli.rs"]
+mod millrace_cli;
 #[path = "tests/node_taint.rs"]
 mod node_taint;
 #[path = "tests/page_browser.rs"]
