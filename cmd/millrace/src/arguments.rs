@@ -51,7 +51,7 @@ pub(crate) struct Options {
     /// Port of the agents' debug endpoint (their --ctrlz_port)
     #[arg(long, global = true, default_value_t = 9876, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
-    /// Time limit for each agent's answer, and for each page of a list
+    /// Time limit for each agent's answer
     #[arg(long, global = true, default_value = "5s", value_parser = time_limit, value_name = "TIME")]
     pub(crate) timeout: Duration,
     /// How many agents are asked at a time

@@ -1,6 +1,6 @@
 //! Reads the API and asks the agents, many at a time.
 
-use std::{collections::BTreeMap, future::Future};
+use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use anyhow::{Context as _, Result};
 use cluster_report::{Cluster, NodeAnswer, Pod, Unread};
@@ -15,6 +15,9 @@ use crate::{
     node_query::{AgentQuery, QueryError},
     progress::ProgressBar,
 };
+
+/// For a page of a list: without one of them the answer is worth little, so it may take longer than one agent's.
+const PAGE: Duration = Duration::from_secs(30);
 
 /// A cluster to ask.
 pub(crate) struct ClusterSource<'a> {
@@ -50,7 +53,7 @@ impl<'a> ClusterSource<'a> {
             Some(namespace) => format!("/api/v1/namespaces/{}/pods", escaped(namespace)),
             None => "/api/v1/pods".to_owned(),
         };
-        let listed = self.session.client.list_all("the agents' pods", &path, &query, self.options.timeout);
+        let listed = self.session.client.list_all("the agents' pods", &path, &query, PAGE);
         listed.await.with_context(|| format!("cannot find agents through {}", self.session.server))
     }
 
@@ -97,7 +100,7 @@ impl<'a> ClusterSource<'a> {
     }
 
     async fn list<T: DeserializeOwned>(&self, what: &str, path: &str, query: &str) -> Result<Vec<T>, Unread> {
-        let listed = self.session.client.list_all(what, path, query, self.options.timeout).await;
+        let listed = self.session.client.list_all(what, path, query, PAGE).await;
         listed.map_err(|error| Unread { what: what.to_owned(), why: error.to_string() })
     }
 
