@@ -1,8 +1,6 @@
 //! `bundle`: everything that helps somebody elsewhere to find a fault.
 
 mod content;
-mod redact;
-mod tar;
 
 use std::{
     fs,
@@ -13,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use bundle::TarWriter;
 use flate2::{Compression, write::GzEncoder};
 
 use super::{CommandInvocation, command_flags, output};
@@ -59,7 +58,7 @@ fn directory(node: &str, time: &str) -> String {
 }
 
 fn pack(directory: &str, files: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
-    let mut archive = tar::TarWriter::new(GzEncoder::new(Vec::new(), Compression::default()), time);
+    let mut archive = TarWriter::new(GzEncoder::new(Vec::new(), Compression::default()), time);
     for (name, text) in files {
         archive.add(&format!("{directory}/{name}"), text.as_bytes())?;
     }

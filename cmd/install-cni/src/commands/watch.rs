@@ -1,7 +1,5 @@
 //! `watch`: what changes, line by line.
 
-mod changes;
-
 use std::{
     process::ExitCode,
     thread,
@@ -9,13 +7,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use report::StateReport;
+use report::{StateChange, StateReport, changes};
 
 use super::{
     CANNOT, CommandInvocation, command_flags,
     output::{self, OutputFormat},
 };
-use changes::{StateChange, changes};
 
 /// Between two questions to the agent, each of which costs it a look at the kernel.
 const PERIOD: Duration = Duration::from_secs(1);

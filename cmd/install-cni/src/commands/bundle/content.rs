@@ -8,11 +8,10 @@ use std::{
     path::Path,
 };
 
+use bundle::redact;
 use cni_types::run_dir;
 use daemon_settings::DaemonSettings;
 use report::{Comparison, FirewallRule, StateReport, explain, tables};
-
-use super::redact;
 
 /// The end of a log that is long.
 const MAX_LOG: u64 = 4 * 1024 * 1024;

@@ -1,6 +1,4 @@
-use report::{
-    CaptureState, DifferenceKind, KernelView, RedirectionMode, StateDifference, StateReason, ZtunnelState,
-};
+use crate::{DifferenceKind, KernelView, RedirectionMode, StateDifference, StateReason, ZtunnelState};
 
 use super::*;
 
@@ -46,10 +44,8 @@ fn nothing_is_said_of_what_is_the_same() {
     let mut state = StateReport { pods: vec![pod("a", CaptureState::Captured)], ..StateReport::default() };
     state.history = vec![change("x", None)];
     assert_eq!(lines(Some(&state), &state), Vec::<String>::new());
-    let later = StateReport {
-        seen: report::Provenance { at: "later".into(), ..Default::default() },
-        ..state.clone()
-    };
+    let later =
+        StateReport { seen: crate::Provenance { at: "later".into(), ..Default::default() }, ..state.clone() };
     assert_eq!(lines(Some(&state), &later), Vec::<String>::new());
 }
 

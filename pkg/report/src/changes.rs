@@ -2,12 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use report::{ChangeRecord, ChangeStatus, PodState, StateReport, clean};
+use pod_status::CaptureState;
 use serde_json::{Value, json};
+
+use crate::{
+    pod::PodState,
+    state::{ChangeRecord, ChangeStatus, StateReport},
+    text::clean,
+};
 
 /// Something that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StateChange {
+pub struct StateChange {
     /// `node`, `agent`, `pod`, `ztunnel`, `difference` or `history`.
     kind: &'static str,
     /// As `NAMESPACE/NAME`; `None`: the node.
@@ -16,8 +22,16 @@ pub(super) struct StateChange {
 }
 
 impl StateChange {
-    pub(super) fn node(kind: &'static str, words: String) -> StateChange {
+    /// Of the node as a whole.
+    #[must_use]
+    pub fn node(kind: &'static str, words: String) -> StateChange {
         StateChange { kind, pod: None, words }
+    }
+
+    /// The pod that it is about, as `NAMESPACE/NAME`; `None`: the node.
+    #[must_use]
+    pub fn pod_title(&self) -> Option<&str> {
+        self.pod.as_deref()
     }
 
     fn pod(pod: &PodState, words: String) -> StateChange {
@@ -25,20 +39,23 @@ impl StateChange {
     }
 
     /// For people.
-    pub(super) fn line(&self, time: &str) -> String {
+    #[must_use]
+    pub fn line(&self, time: &str) -> String {
         let pod = self.pod.as_ref().map_or_else(String::new, |pod| format!("{pod}: "));
         clean(&format!("{time}  {:<10}  {pod}{}", self.kind, self.words)) + "\n"
     }
 
     /// For scripts.
-    pub(super) fn value(&self, time: &str) -> Value {
+    #[must_use]
+    pub fn value(&self, time: &str) -> Value {
         json!({ "at": time, "kind": self.kind, "pod": self.pod, "words": self.words })
     }
 }
 
 /// What is another in the new document. With nothing before it, what a reader has to know to understand the rest: the node, and
 /// what is wrong.
-pub(super) fn changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
+#[must_use]
+pub fn changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
     let Some(before) = before else { return beginning(now) };
     let mut all = of_node(before, now);
     all.extend(of_pods(before, now));
@@ -49,7 +66,7 @@ pub(super) fn changes(before: Option<&StateReport>, now: &StateReport) -> Vec<St
 }
 
 fn beginning(now: &StateReport) -> Vec<StateChange> {
-    let count = now.pods.iter().filter(|pod| pod.capture == report::CaptureState::Captured).count();
+    let count = now.pods.iter().filter(|pod| pod.capture == CaptureState::Captured).count();
     let words = format!("watching {}: {} pods, {count} captured", now.node.name, now.pods.len());
     let mut all = vec![StateChange::node("node", words)];
     all.extend(

@@ -8,14 +8,15 @@ const BLOCK: usize = 512;
 const MAX_NAME: usize = 100;
 
 /// Writes files one after the other.
-pub(super) struct TarWriter<W: Write> {
+pub struct TarWriter<W: Write> {
     out: W,
     /// Of all files, in seconds since 1970.
     time: u64,
 }
 
 impl<W: Write> TarWriter<W> {
-    pub(super) fn new(out: W, time: u64) -> Self {
+    /// An archive whose files all are of this time, in seconds since 1970.
+    pub fn new(out: W, time: u64) -> Self {
         TarWriter { out, time }
     }
 
@@ -23,7 +24,7 @@ impl<W: Write> TarWriter<W> {
     ///
     /// # Errors
     /// The name is too long, or the archive cannot be written.
-    pub(super) fn add(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+    pub fn add(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
         self.out.write_all(&header(name, content.len(), self.time)?)?;
         self.out.write_all(content)?;
         let rest = content.len() % BLOCK;
@@ -35,7 +36,7 @@ impl<W: Write> TarWriter<W> {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(super) fn finish(mut self) -> io::Result<W> {
+    pub fn finish(mut self) -> io::Result<W> {
         self.out.write_all(&[0; 2 * BLOCK])?;
         Ok(self.out)
     }

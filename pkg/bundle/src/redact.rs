@@ -7,13 +7,14 @@ const REMOVED: &str = "[removed]";
 const NAMES: [&str; 6] = ["token", "password", "passwd", "secret", "client-key-data", "authorization"];
 
 /// The text without credentials.
-pub(super) fn text(text: &str) -> String {
+#[must_use]
+pub fn text(text: &str) -> String {
     let text = without_keys(text);
     text.split_inclusive('\n').map(|line| words(&named(line))).collect()
 }
 
 /// The same for each text of a value.
-pub(super) fn value(value: &mut Value) {
+pub fn value(value: &mut Value) {
     match value {
         Value::String(content) => *content = text(content),
         Value::Array(list) => list.iter_mut().for_each(self::value),
