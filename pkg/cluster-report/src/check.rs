@@ -192,4 +192,5 @@ pub(crate) fn shortened(all: &[String], most: usize) -> String {
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "json!(..) stands in the calls")]
 mod tests;

@@ -215,4 +215,5 @@ pub fn blocked<'a>(
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "json!(..) stands in the calls")]
 mod tests;
