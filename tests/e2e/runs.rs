@@ -175,7 +175,7 @@ fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
         ("back to Istio's", &theirs, &[]),
         ("to ours again", &ours, &values),
     ] {
-        scenarios::migrate(fixture, agent, what, helm.upgrade(chart, set), &pods);
+        scenarios::migrate(fixture, agent, what, &helm.upgrade(chart, set), &pods);
     }
     fixture.checks.chapter(format!("{}: helm uninstall", agent.name));
     let result = helm.uninstall();

@@ -195,7 +195,7 @@ pub(crate) fn migrate(
     fixture: &mut Fixture,
     agent: &Agent,
     what: &str,
-    upgraded: Result<(), String>,
+    upgraded: &Result<(), String>,
     pods: &Pods,
 ) {
     let ready = agent.wait_ready(&fixture.control);
