@@ -12,6 +12,7 @@
 
 mod agent;
 mod checks;
+mod cluster_command;
 mod control;
 mod fixture;
 mod footprint;

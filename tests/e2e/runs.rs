@@ -2,6 +2,7 @@
 
 use crate::agent::Agent;
 use crate::checks::Checks;
+use crate::cluster_command;
 use crate::control::Places;
 use crate::fixture::Fixture;
 use crate::helm::Helm;
@@ -168,6 +169,7 @@ fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     ztunnel::deploy(fixture, CaptureState::InPod);
     let pods = [pods, vec![(plain(MESH, "by-namespace"), Expected::Ztunnel)]].concat();
     let pods = kinds::check(fixture, &pods);
+    cluster_command::check(fixture, &pods);
     let ours = Agent::our_chart();
     let values = ["profile=ambient", "pullPolicy=Never"];
     for (what, chart, set) in [
