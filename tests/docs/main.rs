@@ -12,6 +12,7 @@ mod commands;
 mod links;
 mod markdown;
 mod prose;
+mod reference;
 
 use std::path::{Path, PathBuf};
 
