@@ -26,6 +26,8 @@ const APPLY: Run = ClusterOnly(
     "kubectl and a registry; the_api_server_takes_every_document_to_the_letter creates the same objects, and hack/e2e runs them",
 );
 const PUSH: Run = ClusterOnly("Docker and a registry; hack/image makes the image for hack/e2e");
+const RELEASE: Run =
+    ByHand("needs a tag, and builds everything again; CI runs hack/build, hack/sbom and --check");
 const LABEL: Run = ClusterOnly("kubectl; hack/demo and hack/demo --in-pod set the same label");
 
 /// Commands as they are in the documentation, without prompt and comment.
@@ -102,6 +104,18 @@ const COMMANDS: &[(&str, Run)] = &[
     (
         "kubectl label namespace shop pod-security.kubernetes.io/enforce=restricted",
         ClusterOnly("kubectl, and Kubernetes' own admission"),
+    ),
+    // Releases.
+    ("./hack/release --check", Script(".ci/run", "hack/release --check")),
+    ("git checkout v0.1.0 && ./hack/release v0.1.0", RELEASE),
+    ("./hack/release --twice v0.1.0", RELEASE),
+    (
+        "sha256sum --check --ignore-missing SHA256SUMS",
+        ByHand("hack/release checks the sums of all files at its end, and runs at a tag only"),
+    ),
+    (
+        "kubectl -n kube-system exec ds/istio-cni-node -- install-cni version -o yaml",
+        Inside("tests/installer/install_cli.rs", "the_version_comes_in_the_shapes_of_istio"),
     ),
     // Looking inside.
     ("kubectl -n kube-system exec ds/istio-cni-node -- install-cni explain shop/web", EXPLAIN),
