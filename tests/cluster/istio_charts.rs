@@ -1,8 +1,8 @@
 //! The agent under Istio's own charts: each set of values of `tests/data/istio-charts`, with everything that the chart
 //! gives the container and exactly the permissions that it grants.
 
-mod chart;
-mod every_case;
+pub(crate) mod chart;
+pub(crate) mod every_case;
 mod migration;
 mod release;
 mod shutdown;

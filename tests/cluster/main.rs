@@ -11,6 +11,7 @@
 mod fixtures;
 
 mod ambient_api;
+mod chart;
 mod dashboards;
 mod debug_state;
 mod events_api;
@@ -22,5 +23,6 @@ mod install_manifests;
 mod istio_charts;
 mod kit_api;
 mod least_privilege;
+mod millrace_cli;
 mod node_taint;
 mod pod_repair;

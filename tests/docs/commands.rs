@@ -9,7 +9,7 @@ use Run::{ByHand, ClusterOnly, Inside, Script, Test};
 
 /// What executes a command of the documentation.
 enum Run {
-    /// This function in this file runs it, with its own names of pods and directories.
+    /// This function in this file runs it, with its own names of pods and directories, and a plugin of kubectl without kubectl.
     Test(&'static str, &'static str),
     /// `kubectl exec` needs a cluster; the command after `--` is run by this function in this file.
     Inside(&'static str, &'static str),
@@ -48,7 +48,7 @@ const COMMANDS: &[(&str, Run)] = &[
         ByHand("hack/test builds the programs, and the tests before it runs them"),
     ),
     (
-        "KUBEBUILDER_ASSETS=$(hack/envtest) cargo test --workspace --test in-pod -- inpod_drift",
+        "KUBEBUILDER_ASSETS=$(hack/envtest) MILLRACE_HELM=$(hack/helm) cargo test --workspace --test in-pod -- inpod_drift",
         ByHand("hack/test runs all tests of that program in the same way"),
     ),
     // Installing and removing.
@@ -104,6 +104,24 @@ const COMMANDS: &[(&str, Run)] = &[
     (
         "kubectl label namespace shop pod-security.kubernetes.io/enforce=restricted",
         ClusterOnly("kubectl, and Kubernetes' own admission"),
+    ),
+    // The chart and the cluster-wide command.
+    (
+        "helm upgrade --install istio-cni ./deploy/charts/istio-cni -n istio-system -f my-istio-values.yaml --set millrace.image.hub=REGISTRY --set millrace.image.tag=TAG",
+        ClusterOnly(
+            "a registry and a cluster; hack/e2e upgrades a release from Istio's chart to ours and back on a real node",
+        ),
+    ),
+    (
+        "helm template istio-cni ./deploy/charts/istio-cni --set repiar.enabled=false",
+        Test("tests/cluster/chart/unknown.rs", "an_unknown_value_is_an_error_that_names_the_closest_one"),
+    ),
+    (
+        "kubectl millrace check",
+        Test(
+            "tests/cluster/millrace_cli.rs",
+            "a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds",
+        ),
     ),
     // Releases.
     ("./hack/release --check", Script(".ci/run", "hack/release --check")),

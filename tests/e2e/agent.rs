@@ -144,6 +144,7 @@ impl Agent {
     pub(crate) fn uninstall(&self, control: &ControlPlane) {
         let order = [
             "DaemonSet",
+            "Deployment",
             "RoleBinding",
             "Role",
             "ClusterRoleBinding",
@@ -156,6 +157,21 @@ impl Agent {
                 control.delete(&path(object));
             }
         }
+    }
+
+    /// All objects, in the order that `kubectl apply` and Helm have.
+    pub(crate) fn objects(&self) -> &[Value] {
+        &self.objects
+    }
+
+    /// The namespace of the DaemonSet.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Our chart's directory.
+    pub(crate) fn our_chart() -> PathBuf {
+        repository("deploy/charts/istio-cni")
     }
 
     /// The agent's pods.
@@ -206,7 +222,8 @@ fn rolled_out(daemon_set: &Value) -> bool {
 
 /// No registry is asked: the image is on the node.
 fn local_image(objects: &mut [Value], image: Option<&str>) {
-    for object in objects.iter_mut().filter(|object| object["kind"] == "DaemonSet") {
+    let runs_pods = |object: &&mut Value| object["kind"] == "DaemonSet" || object["kind"] == "Deployment";
+    for object in objects.iter_mut().filter(runs_pods) {
         let container = &mut object["spec"]["template"]["spec"]["containers"][0];
         container["imagePullPolicy"] = json!("Never");
         if let Some(image) = image {

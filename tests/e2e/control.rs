@@ -103,6 +103,11 @@ impl ControlPlane {
         assert!([201, 409].contains(&answer.status), "POST {path}: {} {}", answer.status, answer.body);
     }
 
+    /// An administrator's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.files.join("admin.kubeconfig")
+    }
+
     /// The object at a path, if it exists and the server answers.
     pub(crate) fn find(&self, path: &str) -> Option<Value> {
         let answer = self.admin.try_request("GET", path, None).ok()?;
@@ -140,8 +145,11 @@ impl Drop for ControlPlane {
 fn write_files(files: &Path) {
     let pki = Pki::shared();
     let server = pki.server(&[IpAddr::from(API), Ipv4Addr::LOCALHOST.into()]);
+    let kubelet_client = pki.client("kube-apiserver-kubelet-client", "system:masters");
     let (token_public, token_private) = pki.token_keys_pem();
     for (name, text) in [
+        ("kubelet-client.pem", kubelet_client.cert_pem.as_str()),
+        ("kubelet-client.key", &kubelet_client.key_pem),
         ("server.pem", server.cert_pem.as_str()),
         ("server.key", &server.key_pem),
         ("server-ca.pem", pki.server_ca_pem()),
@@ -180,6 +188,8 @@ fn apiserver(programs: &Path, files: &Path) -> Child {
         "--tls-cert-file=server.pem",
         "--tls-private-key-file=server.key",
         "--client-ca-file=client-ca.pem",
+        "--kubelet-client-certificate=kubelet-client.pem",
+        "--kubelet-client-key=kubelet-client.key",
         "--token-auth-file=tokens.csv",
         "--service-account-key-file=token.pub",
         "--service-account-signing-key-file=token.key",

@@ -12,9 +12,11 @@
 
 mod agent;
 mod checks;
+mod cluster_command;
 mod control;
 mod fixture;
 mod footprint;
+mod helm;
 mod kinds;
 mod machine;
 mod pods;

@@ -2,8 +2,10 @@
 
 use crate::agent::Agent;
 use crate::checks::Checks;
+use crate::cluster_command;
 use crate::control::Places;
 use crate::fixture::Fixture;
+use crate::helm::Helm;
 use crate::kinds::{self, Expected};
 use crate::machine::Flavour;
 use crate::pods::{injected, injected_at_once, labelled, on_host, plain};
@@ -52,6 +54,8 @@ pub(crate) fn play(places: &Places, part: Part, checks: Checks) -> Checks {
             ambient(&mut fixture, places, &Agent::manifest("istio-cni-in-pod.yaml"), CaptureState::InPod);
             chart(&mut fixture, places, &Agent::chart("1.29.1", "default"), None);
             repaired(&mut fixture, places, &Agent::repairing("1.29.1"));
+            migrated(&mut fixture, places, &Agent::chart("1.29.1", "ambient"));
+            tainted(&mut fixture, places, &Agent::manifest("istio-cni.yaml"));
             chart(&mut fixture, places, &Agent::chart("1.29.1", "ambient"), Some(CaptureState::InPod));
         }
         Part::Charts => {
@@ -152,6 +156,42 @@ fn chart(fixture: &mut Fixture, places: &Places, agent: &Agent, capture: Option<
 fn repaired(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(format!("{}: pods that were there before", agent.name));
     let (before, pods) = scenarios::repair(fixture, agent);
+    let clean = end(fixture, agent, &before, pods);
+    renew(fixture, places, clean);
+}
+
+/// A release of Istio's chart becomes one of ours, and Istio's again, under running pods.
+fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
+    fixture.checks.chapter(format!("{}: helm upgrade to our chart, and back", agent.name));
+    let helm = Helm::new(places, &fixture.control, agent.namespace());
+    let theirs = helm.chart_of(agent);
+    let (before, pods) = scenarios::release(fixture, agent, &helm, &theirs);
+    ztunnel::deploy(fixture, CaptureState::InPod);
+    let pods = [pods, vec![(plain(MESH, "by-namespace"), Expected::Ztunnel)]].concat();
+    let pods = kinds::check(fixture, &pods);
+    cluster_command::check(fixture, &pods);
+    let ours = Agent::our_chart();
+    let values = ["profile=ambient", "pullPolicy=Never"];
+    for (what, chart, set) in [
+        ("to our chart", &ours, &values[..]),
+        ("back to Istio's", &theirs, &[]),
+        ("to ours again", &ours, &values),
+    ] {
+        scenarios::migrate(fixture, agent, what, &helm.upgrade(chart, set), &pods);
+    }
+    fixture.checks.chapter(format!("{}: helm uninstall", agent.name));
+    let result = helm.uninstall();
+    fixture.checks.check(result.is_ok(), format!("the release is uninstalled: {result:?}"));
+    let clean = end(fixture, agent, &before, pods);
+    ztunnel::remove(fixture);
+    renew(fixture, places, clean);
+}
+
+/// `istio-cni-taint` keeps pods off the node until its agent is ready.
+fn tainted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
+    let controller = Agent::manifest("istio-cni-taint.yaml");
+    fixture.checks.chapter(format!("{}: no agent, no pods", controller.name));
+    let (before, pods) = scenarios::taint(fixture, &controller, agent);
     let clean = end(fixture, agent, &before, pods);
     renew(fixture, places, clean);
 }

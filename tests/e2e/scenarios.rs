@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,10 @@ use serde_json::Value;
 use crate::agent::{Agent, path};
 use crate::fixture::{Fixture, START_LIMIT};
 use crate::footprint::{self, Footprint, chain, difference, entry};
+use crate::helm::Helm;
 use crate::kinds::{self, Expected};
-use crate::pods::{BEYOND, SIDECAR, injected_at_once, plain, validated};
+use crate::machine;
+use crate::pods::{BEYOND, SIDECAR, injected, injected_at_once, plain, validated};
 use crate::wait::until;
 use crate::ztunnel::{self, carried, carried_after};
 
@@ -79,6 +82,51 @@ pub(crate) fn repair(fixture: &mut Fixture, agent: &Agent) -> (Footprint, Pods) 
     (before, pods)
 }
 
+/// The taint controller is there before the agent: no pod is scheduled until the agent is ready, and then the first connection
+/// of one that has waited goes through its sidecar.
+pub(crate) fn taint(fixture: &mut Fixture, controller: &Agent, agent: &Agent) -> (Footprint, Pods) {
+    controller.apply(&fixture.control);
+    let tainted = until(START_LIMIT, || is_tainted(fixture).then_some(()));
+    fixture.checks.check(tainted.is_some(), "without an agent, the node has the taint");
+    let pod = injected_at_once("shop", "early");
+    fixture.create(&pod);
+    let refused = until(START_LIMIT, || refusal(&fixture.control.find(&path(&pod))?));
+    fixture.checks.check(
+        refused.as_deref().is_some_and(|why| why.contains(TAINT)),
+        format!("the scheduler keeps a pod off the node: {refused:?}"),
+    );
+    let before = install(fixture, agent);
+    let start = Instant::now();
+    let removed = until(START_LIMIT, || (!is_tainted(fixture)).then_some(()));
+    fixture.checks.check(
+        removed.is_some(),
+        format!("the taint goes {:.1} s after the agent is ready", start.elapsed().as_secs_f32()),
+    );
+    let ready = fixture.wait_ready(&pod).unwrap_or(pod);
+    let attempts = fixture.first_answers(&ready);
+    fixture.checks.check(
+        !attempts.is_empty() && attempts.iter().all(|line| line["server"] != BEYOND),
+        format!("the pod starts, and none of its connections bypasses its sidecar: {attempts:?}"),
+    );
+    controller.uninstall(&fixture.control);
+    (before, vec![(ready, Expected::Sidecar)])
+}
+
+const TAINT: &str = "NodeReadiness";
+
+fn is_tainted(fixture: &Fixture) -> bool {
+    let node = fixture.control.find(&format!("/api/v1/nodes/{}", machine::NAME)).unwrap_or_default();
+    let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
+    taints.any(|taint| taint["key"] == TAINT && taint["effect"] == "NoSchedule")
+}
+
+/// Why the scheduler has no node for a pod.
+fn refusal(pod: &Value) -> Option<String> {
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let mut refused = conditions.filter(|one| one["type"] == "PodScheduled" && one["status"] == "False");
+    refused.find_map(|one| one["message"].as_str().map(str::to_owned))
+}
+
 /// Installs; returns what the node was like before.
 pub(crate) fn install(fixture: &mut Fixture, agent: &Agent) -> Footprint {
     let before = footprint::of(&fixture.machine);
@@ -125,6 +173,44 @@ fn installed(fixture: &mut Fixture) {
             "the plugin is the last of the chain, its binary and its kubeconfig ({kubeconfig}) are there"
         ),
     );
+}
+
+/// Installs a chart as a release; returns what the node was like before, and a pod to start.
+pub(crate) fn release(
+    fixture: &mut Fixture,
+    agent: &Agent,
+    helm: &Helm<'_>,
+    chart: &Path,
+) -> (Footprint, Pods) {
+    let before = footprint::of(&fixture.machine);
+    let result = helm.upgrade(chart, &[]);
+    let ready = agent.wait_ready(&fixture.control);
+    fixture.checks.check(result.is_ok() && ready, format!("a release of Istio's chart is ready: {result:?}"));
+    installed(fixture);
+    (before, vec![(injected("shop", "sidecar"), Expected::Sidecar)])
+}
+
+/// After an upgrade of the release: the agent gets ready, no container was restarted, and every pod is captured as before.
+pub(crate) fn migrate(
+    fixture: &mut Fixture,
+    agent: &Agent,
+    what: &str,
+    upgraded: &Result<(), String>,
+    pods: &Pods,
+) {
+    let ready = agent.wait_ready(&fixture.control);
+    let is_well = fixture
+        .checks
+        .check(upgraded.is_ok() && ready, format!("{what}: upgraded, and the agent is ready: {upgraded:?}"));
+    if !is_well {
+        fixture.checks.note(agent.logs(&fixture.control, &fixture.machine));
+    }
+    installed(fixture);
+    let restarted: Vec<_> = pods.iter().filter(|(pod, _)| restarts(fixture, pod) > 0).collect();
+    fixture.checks.check(restarted.is_empty(), format!("{what}: no container was restarted {restarted:?}"));
+    for (pod, expected) in pods {
+        kinds::now(fixture, pod, *expected, &format!("{what}: a connection"));
+    }
 }
 
 /// The agent is replaced by one of another generation: the installation stays.

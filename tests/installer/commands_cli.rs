@@ -109,7 +109,7 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
     let mut blind = document();
     blind.seen.blind = vec![Unobserved::new(StatePart::Firewall, "no iptables-save")];
     fixture.set(blind.clone());
-    assert!(fixture.said(2, &["verify"]).contains("Not known: The firewall: no iptables-save."));
+    assert!(fixture.said(2, &["verify"]).contains("Not known: The node's firewall: no iptables-save."));
     let what = "ip -4 rule priority 100 lookup 100".into();
     blind.network.rules.difference =
         vec![StateDifference { kind: DifferenceKind::Missing, family: None, what }];

@@ -17,8 +17,7 @@ use daemon_settings::{AmbientOptions, DaemonSettings, PodSource};
 use facts::follow_api;
 use hostfs::DirectoryWatcher;
 use model::{Namespace, Pod, PodName};
-use netns::Netns;
-use node_status::NodeInspector;
+use node_status::{NodeInspector, open_node};
 use planner::{ambient::AMBIENT_REDIRECTION, node::ZtunnelFallback};
 use prometheus_client::registry::Registry;
 use retry::LastError;
@@ -35,15 +34,9 @@ use crate::{
     supervise::{begun_again, restarted},
 };
 
-/// The node's network namespace; `None`: the daemon's own.
-pub(crate) fn open_node(options: &AmbientOptions) -> Result<Option<Netns>> {
-    let node = options.host_network.as_ref().map(Netns::open).transpose();
-    node.context("cannot open the node's network namespace")
-}
-
 /// Removes everything from the node's network. Answers with what could not be removed, in sentences.
 pub(crate) fn uninstall(options: &AmbientOptions) -> Vec<String> {
-    let remove = || agent::uninstall(&options.agent);
+    let remove = || capture_modes::uninstall(&options.agent);
     match open_node(options) {
         Ok(None) => remove(),
         Ok(Some(node)) => node.run_in(remove).unwrap_or_else(|error| vec![error.to_string()]),
@@ -101,10 +94,13 @@ pub(crate) fn start(
     let (say, ended) = oneshot::channel();
     let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));
     // Sockets and children of the thread that opens them are in its namespace.
-    let work = move || match Reconciler::open(settings, inbox, of_owner, to_status, tell, notify) {
+    let to_mode = handle.clone();
+    let work = move || match capture_modes::open(&settings, &to_mode, &of_owner) {
         Err(error) => drop(opened.send(Err(error.into()))),
-        Ok(mut owner) => {
+        Ok(mode) => {
             drop(opened.send(Ok(())));
+            let policy = settings.policy.clone();
+            let mut owner = Reconciler::new(mode, policy, inbox, of_owner, to_status, tell, notify);
             owner.run();
             drop(say.send(owner)); // nobody asks any more when the daemon has ended
         }
@@ -150,7 +146,7 @@ pub(crate) fn serve(
             Box::new(move |name: &PodName, _| Err(format!("there is no pod {name} in {path}").into()))
         }
     };
-    let service = AgentService::new(handle, Arc::new(ambient.agent.clone()), lookup, metrics.clone());
+    let service = AgentService::new(handle, ambient.agent.policy.clone(), lookup, metrics.clone());
     let events = ambient.events.as_ref();
     let events = events.map(|settings| EventServer::bind(settings, service.clone(), metrics)).transpose()?;
     server.serve(service).context("cannot start a thread")?;

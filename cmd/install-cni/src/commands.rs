@@ -2,6 +2,7 @@
 //! is on the node, and shows the same document in its own way. None changes anything.
 
 mod bundle;
+mod command_flags;
 mod explain;
 mod output;
 mod removal;
@@ -13,6 +14,8 @@ use std::{ffi::OsString, process::ExitCode};
 use anyhow::Result;
 use flags::{Flag, FlagValues, ParseOutcome};
 
+use command_flags::{BYPASSING, FILE, FOR, NAMESPACE, NO_COLOR, OUTPUT, POD_NAMESPACE, WITH_STATE};
+pub(crate) use command_flags::{DRY_RUN, REMOVAL};
 use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
 pub(crate) use output::{OutputOptions, is_on};
 pub(crate) use removal::show as show_removal;
@@ -38,49 +41,6 @@ pub(crate) enum CliCommand {
     /// What changes.
     Watch,
 }
-
-const OUTPUT: Flag =
-    Flag { long: "output", short: Some('o'), default: "table", help: "table, json or yaml", ..Flag::VALUE };
-const NO_COLOR: Flag = Flag {
-    long: "no-color",
-    help: "no colours, as with the variable NO_COLOR; only a terminal gets any",
-    ..Flag::SWITCH
-};
-/// Of `list`.
-const NAMESPACE: Flag =
-    Flag { long: "namespace", short: Some('n'), help: "only pods of this namespace", ..Flag::VALUE };
-const BYPASSING: Flag = Flag {
-    long: "bypassing",
-    help: "only pods whose traffic bypasses the mesh, and should not",
-    ..Flag::SWITCH
-};
-const WITH_STATE: Flag = Flag {
-    long: "state",
-    help: "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown",
-    ..Flag::VALUE
-};
-/// Of `explain`.
-const POD_NAMESPACE: Flag =
-    Flag { long: "namespace", short: Some('n'), help: "the pod's namespace", ..Flag::VALUE };
-/// Of `bundle`.
-const FILE: Flag = Flag {
-    long: "file",
-    short: Some('f'),
-    help: "the file, which must not be there; -: standard output; empty: standard output unless that is a \
-           terminal, else a new file in this directory",
-    ..Flag::VALUE
-};
-/// Of `watch`.
-const FOR: Flag = Flag {
-    long: "for",
-    help: "end after this time, such as 500ms, 30s, 5m, 1h; empty: never",
-    ..Flag::VALUE
-};
-/// Of `uninstall`.
-pub(crate) const DRY_RUN: Flag =
-    Flag { long: "dry-run", help: "print what would be removed, and change nothing", ..Flag::SWITCH };
-/// All of `uninstall`.
-pub(crate) const REMOVAL: [Flag; 3] = [DRY_RUN, OUTPUT, NO_COLOR];
 
 const STATE: &str =
     "install-cni state shows the node at one glance; with -o json everything that the agent knows of it.
@@ -182,7 +142,7 @@ pub(crate) fn run(command: CliCommand, arguments: Vec<OsString>) -> ExitCode {
     match try_run(command, arguments) {
         Ok(code) => code,
         Err(error) => {
-            crate::complain(&error);
+            crate::console::complain(&error);
             ExitCode::from(CANNOT)
         }
     }

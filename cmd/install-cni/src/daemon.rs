@@ -10,6 +10,7 @@ use axum::Router;
 use daemon_settings::{DaemonSettings, DebugAddress};
 use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerNotice, InstallerStatus};
 use model::Reason;
+use node_status::{SidecarDriftChecker, SidecarDriftMetrics};
 use prometheus_client::registry::Registry;
 use repair::RepairMetrics;
 use retry::LastError;
@@ -37,7 +38,6 @@ use crate::{
     notices::NoticeReceivers,
     pod_repair,
     shutdown::{self, ShutdownVerdict},
-    sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics},
     state_collector::{self, StateCollector},
     supervise::{self, VitalTasks, restarted},
     version,

@@ -3,22 +3,20 @@
 //! The way of a start: [`daemon_settings`] all settings, checked before anything is opened, [`daemon`] the parts put
 //! together, [`cluster`] what it follows in the API, [`shutdown`] what a SIGTERM means; [`ambient`] the
 //! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
-//! [`commands`] those that show what is there, out of what [`inspect`] gets from the agent, or [`standalone`] without one.
+//! [`commands`] those that show what is there: the state document, which [`node_status`] gets from the agent, or collects without one.
 //! Started as `istio-cni-taint` it is another program, [`taint`].
 
 mod ambient;
 mod cluster;
 mod commands;
 mod condition;
+mod console;
 mod daemon;
 mod events;
-mod inspect;
 mod node_lock;
 mod notices;
 mod pod_repair;
 mod shutdown;
-mod sidecar_drift;
-mod standalone;
 mod state_collector;
 mod supervise;
 mod taint;
@@ -59,24 +57,10 @@ fn main() -> ExitCode {
     match run(arguments.collect()) {
         Ok(code) => code,
         Err(error) => {
-            complain(&error);
+            console::complain(&error);
             ExitCode::FAILURE
         }
     }
-}
-
-#[expect(clippy::print_stderr, reason = "there may be no log yet")]
-fn complain(error: &anyhow::Error) {
-    eprintln!("install-cni: {}", in_words(error));
-}
-
-/// An error with its causes, each only when it says something new: many print their cause themselves.
-fn in_words(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
-        "" => cause,
-        said if said.contains(&cause) => text,
-        said => format!("{said}: {cause}"),
-    })
 }
 
 fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {

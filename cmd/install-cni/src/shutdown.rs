@@ -245,7 +245,9 @@ impl<T> From<Error> for ApiAnswer<T> {
         match error.kind() {
             ApiErrorKind::NotFound => ApiAnswer::NotFound,
             ApiErrorKind::Refused => ApiAnswer::Refused(error.to_string()),
-            ApiErrorKind::Conflict | ApiErrorKind::Unavailable => ApiAnswer::Failed(error.to_string()),
+            ApiErrorKind::Conflict | ApiErrorKind::Expired | ApiErrorKind::Unavailable => {
+                ApiAnswer::Failed(error.to_string())
+            }
         }
     }
 }

@@ -16,11 +16,8 @@ use std::{
 use agent::{AgentNotice, NoticeSubject};
 use daemon_settings::{AgentIdentity, DaemonSettings};
 use model::{PodUid, Reason};
-use node_status::{NodeInspector, SidecarNodeInspector};
-use report::{
-    CaptureState, InstalledFile, KernelView, NetworkState, Observer, PartHealth, PodState, Provenance,
-    StateReason, StateReport,
-};
+use node_status::{NodeInspector, SidecarDriftChecker, SidecarNodeInspector};
+use report::{CaptureState, KernelView, PartHealth, PodState, StateReason, StateReport};
 use retry::LastError;
 use telemetry::debug::{InspectionFuture, StateInspector};
 use tokio::{
@@ -30,7 +27,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use crate::{daemon::HealthProbe, sidecar_drift::SidecarDriftChecker};
+use crate::daemon::HealthProbe;
 
 /// After a look of this length, a pause of so many times its length, and at most so long.
 const REST: u32 = 3;
@@ -184,7 +181,7 @@ impl StateCollector {
         let records = agent::read_records(&self.settings.records());
         let mut state = match &self.agent {
             Some(agent) => agent.look()?,
-            None => look_plain(&self.plain, &records),
+            None => node_status::look_plain(&self.plain, &records),
         };
         state.node.started.get_or_insert_with(|| self.started.clone());
         self.add_self(&mut state);
@@ -193,11 +190,11 @@ impl StateCollector {
         let mut installer = self.settings.installer.clone();
         installer.template.live = self.installer.template().or(installer.template.live);
         state.installation = installer::look(&installer, template_known);
-        state.installation.extend(shared_config(&self.settings));
+        state.installation.extend(node_status::shared_config(&self.settings));
         let parts = [("installer", Some(self.probe.installer())), ("agent", self.probe.agent())];
         let told = |(part, found): (&str, Option<Result<(), Reason>>)| Some(health(part, found?));
         state.health = parts.into_iter().filter_map(told).collect();
-        complete(&mut state, &self.settings);
+        node_status::complete(&mut state, &self.settings);
         Ok(Arc::new(state))
     }
 
@@ -279,51 +276,12 @@ impl StateCollector {
     }
 }
 
-/// Without ambient mode nobody follows pods: the plugin's records tell all that is known of them.
-pub(crate) fn look_plain(plain: &SidecarNodeInspector, records: &[wire::PodRecord]) -> StateReport {
-    let (began, at) = (Instant::now(), wire::rfc3339(std::time::SystemTime::now()));
-    let (pods, blind) = plain.look(records);
-    let took_ms = began.elapsed().as_secs_f64() * 1e3;
-    let seen = Provenance { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
-    StateReport { seen, pods, network: NetworkState::unwanted(), ..empty() }
-}
-
 fn health(part: &str, found: Result<(), Reason>) -> PartHealth {
     PartHealth {
         part: part.to_owned(),
         ok: found.is_ok(),
         why: found.err().map(String::from).unwrap_or_default(),
     }
-}
-
-/// A state of which nothing is known yet.
-pub(crate) fn empty() -> StateReport {
-    StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() }
-}
-
-/// Adds what the settings tell.
-pub(crate) fn complete(state: &mut StateReport, settings: &DaemonSettings) {
-    env!("CARGO_PKG_VERSION").clone_into(&mut state.version);
-    state.node.name.clone_from(&settings.identity.node);
-    state.node.ambient = settings.ambient.is_some();
-    state.config.clone_from(&settings.config);
-}
-
-/// The configuration file shared by agent and plugin, with capture on the node.
-pub(crate) fn shared_config(settings: &DaemonSettings) -> Option<InstalledFile> {
-    let path = &settings.ambient.as_ref()?.agent.shared_config;
-    let text = fs::read(path).ok()?;
-    let read: Result<wire::SharedConfig, _> = serde_json::from_slice(&text);
-    Some(InstalledFile {
-        kind: "shared-config".to_owned(),
-        path: path.display().to_string(),
-        ok: read.is_ok(),
-        detail: match read {
-            Ok(config) if config.ztunnel_ready => "it says that a ztunnel takes traffic".to_owned(),
-            Ok(_) => "it says that no ztunnel takes traffic".to_owned(),
-            Err(error) => format!("it cannot be read: {error}"),
-        },
-    })
 }
 
 /// Removes what was written down for commands, by the plugin, too. Answers with what could not be removed, in sentences.

@@ -19,7 +19,9 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::{cluster, in_words, supervise};
+use node_status::error_text;
+
+use crate::{cluster, supervise};
 
 /// Its name, as Istio's manifests call it.
 const PROGRAM: &str = "istio-cni-taint";
@@ -103,7 +105,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
 
 #[expect(clippy::print_stderr, reason = "there may be no log yet")]
 fn complain(error: &anyhow::Error) {
-    eprintln!("{PROGRAM}: {}", in_words(error));
+    eprintln!("{PROGRAM}: {}", error_text(error));
 }
 
 fn run(arguments: Vec<OsString>) -> Result<()> {
@@ -132,7 +134,7 @@ fn settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Vec<Stri
     }
     let selector = check_selector(values.text(&NODE_SELECTOR));
     mistakes.extend(selector.err().map(|error| format!("--{NODE_SELECTOR}: {error}")));
-    let api = in_cluster(&ProcessEnvironment, PROGRAM).map_err(|mistake| mistakes.push(mistake));
+    let api = in_cluster(&ProcessEnvironment, PROGRAM).map_err(|mistake| mistakes.push(mistake.into()));
     let log = log_options(values).map_err(|more| mistakes.extend(more));
     let (Ok(api), Ok(log), Some(run_as_daemon), true) = (api, log, run_as_daemon, mistakes.is_empty()) else {
         return Err(mistakes);

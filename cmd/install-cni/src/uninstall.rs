@@ -14,7 +14,6 @@ use tracing::{error, info};
 use crate::{
     ambient,
     commands::{self, OutputOptions},
-    inspect,
     node_lock::NodeLock,
     state_collector,
 };
@@ -42,7 +41,7 @@ pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
 /// That cannot be determined, or printed.
 pub(crate) fn pretend(settings: &DaemonSettings, values: &FlagValues) -> Result<ExitCode> {
     let output = OutputOptions::read(values)?;
-    commands::show_removal(&inspect::obtain(settings)?, output)?;
+    commands::show_removal(&node_status::obtain(settings)?, output)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,4 +1,4 @@
-//! What the reconciler knows and tells, whatever the capture mode.
+//! What the reconciler knows and reports, whatever the capture mode.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,21 +9,21 @@ use std::{
 
 use model::{Pod, PodName, PodUid};
 use planner::{
-    AmbientStanding, DoubtedObjects, SkipReason,
+    AmbientStanding, DoubtedObjects, EnrolmentPolicy, SkipReason,
     ambient::{AMBIENT_REDIRECTION, standing},
     facts::FactIndex,
     node::MemberAddresses,
     ztunnel,
 };
-use pod_status::{CaptureState, CaptureStatus, PodLife, Redirection};
+use pod_status::{CaptureState, CaptureStatus, Redirection};
 
 use crate::{
+    annotation::{AnnotationSink, AnnotationUpdate},
     history::ChangeHistory,
     ledger::AttachmentLedger,
     metrics::AgentMetrics,
     notice::{NoticeSink, NoticeTracker},
     reconciler::{self, PodWaiter, ReconcileScope},
-    settings::{AgentSettings, AnnotationSink, AnnotationUpdate},
     snapshot::{AgentSnapshot, CaptureSnapshot, KnownPod},
     status::AgentStatus,
 };
@@ -36,14 +36,20 @@ const AGAIN: Duration = Duration::from_secs(20);
 /// How long members that nobody knows are left alone after a start: the first list of pods may be older than they are.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Facts, ledger, and whom to tell.
-pub(crate) struct AgentState {
-    pub(crate) settings: Arc<AgentSettings>,
-    pub(crate) index: FactIndex,
-    pub(crate) ledger: AttachmentLedger,
-    pub(crate) metrics: AgentMetrics,
-    pub(crate) status: Arc<AgentStatus>,
-    pub(crate) notices: NoticeTracker,
+/// What the reconciler knows of the node's pods, and where it reports: the same for every capture mode.
+pub struct AgentState {
+    /// Which pods are enrolled.
+    pub policy: EnrolmentPolicy,
+    /// Pods and namespaces, as the API server or the manifests show them.
+    pub index: FactIndex,
+    /// Which address belongs to which pod, by the plugin's calls.
+    pub ledger: AttachmentLedger,
+    /// The agent's metrics.
+    pub metrics: AgentMetrics,
+    /// What probes and the debug state read from other threads.
+    pub status: Arc<AgentStatus>,
+    /// What has been published as Events.
+    pub notices: NoticeTracker,
     tell: AnnotationSink,
     told: BTreeMap<PodUid, (Redirection, Instant)>,
     waiting: Vec<PodWaiter>,
@@ -53,7 +59,8 @@ pub(crate) struct AgentState {
     /// UIDs of all pods that were known at a turn soon after the start.
     seen: BTreeSet<PodUid>,
     pub(crate) dirty: Option<ReconcileScope>,
-    pub(crate) history: ChangeHistory,
+    /// The last changes of the node, and what caused the pass that is running.
+    pub history: ChangeHistory,
     /// What is wrong with the node.
     pub(crate) trouble: Option<String>,
     /// The state of each pod, by UID, and since when.
@@ -65,14 +72,14 @@ pub(crate) struct AgentState {
 
 impl AgentState {
     pub(crate) fn new(
-        settings: Arc<AgentSettings>,
+        policy: EnrolmentPolicy,
         metrics: AgentMetrics,
         status: Arc<AgentStatus>,
         tell: AnnotationSink,
         notify: NoticeSink,
     ) -> AgentState {
         AgentState {
-            settings,
+            policy,
             index: FactIndex::default(),
             ledger: AttachmentLedger::default(),
             metrics,
@@ -93,7 +100,8 @@ impl AgentState {
         }
     }
 
-    pub(crate) fn mark_dirty(&mut self, scope: ReconcileScope) {
+    /// Requests a pass, of at least this scope.
+    pub fn mark_dirty(&mut self, scope: ReconcileScope) {
         self.dirty = self.dirty.max(Some(scope));
     }
 
@@ -136,9 +144,9 @@ impl AgentState {
         Some((Box::new(pod.clone()), Some(namespace.clone())))
     }
 
-    /// Who is enrolled, address by address; `inherited` are the addresses that the kernel has, with their pods.
-    pub(crate) fn members(&mut self, inherited: &MemberAddresses) -> MemberAddresses {
-        let mut members = self.ledger.members(&self.index, &self.settings.policy, inherited);
+    /// The enrolled pods' UIDs by address; `inherited` are those that the kernel has.
+    pub fn members(&mut self, inherited: &MemberAddresses) -> MemberAddresses {
+        let mut members = self.ledger.members(&self.index, &self.policy, inherited);
         if self.started.elapsed() >= GRACE {
             self.seen.clear();
             return members;
@@ -153,10 +161,10 @@ impl AgentState {
         members
     }
 
-    /// What to do with a pod as the API knows it now, and its sandbox is. The API shows a pod that is deleted until the
-    /// kubelet has seen it end, which its DEL has told before.
-    pub(crate) fn standing(&self, pod: &Pod) -> AmbientStanding {
-        match standing(pod, self.index.namespace(&pod.metadata.namespace), &self.settings.policy) {
+    /// Whether a pod belongs to ambient mode, by what the API shows and whether its sandbox exists. The API shows a deleted
+    /// pod until the kubelet has seen it end; its DEL comes before that.
+    pub fn standing(&self, pod: &Pod) -> AmbientStanding {
+        match standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy) {
             AmbientStanding::Member { .. } | AmbientStanding::Pending(_) if self.is_gone(pod) => {
                 AmbientStanding::Out(SkipReason::Terminated)
             }
@@ -209,7 +217,7 @@ impl AgentState {
 
     /// Publishes the status of all pods: annotations, Events and metrics. `status` is given the addresses of a pod that
     /// belongs to ambient mode; `why`, given a pod's UID, returns why it is not captured.
-    pub(crate) fn tell_pods(
+    pub fn report_pods(
         &mut self,
         status: impl Fn(&Pod, Option<&[IpAddr]>) -> CaptureStatus,
         why: impl Fn(&PodUid) -> String,
@@ -288,7 +296,7 @@ impl AgentState {
         };
         AgentSnapshot {
             pods: self.index.pods().map(known).collect(),
-            ztunnels: ztunnel::candidates(&self.index, &self.settings.policy.ztunnel),
+            ztunnels: ztunnel::candidates(&self.index, &self.policy.ztunnel),
             synced: self.index.is_synced(),
             trouble: self.trouble.clone(),
             started: self.began,
@@ -328,13 +336,7 @@ impl AgentState {
     }
 }
 
-/// How far a pod's life is, by the API server; it does not know of a sandbox that is gone.
-#[must_use]
-pub fn life(pod: &Pod) -> PodLife {
-    if pod.status.phase == "Running" { PodLife::Running } else { PodLife::Starting }
-}
-
-/// None if the annotation says so already.
+/// `None` if the annotation has this value already.
 fn mark(pod: &Pod, redirection: Redirection) -> Option<AnnotationUpdate> {
     let shown = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
     // A value that is not ours is the user's, and says something else.

@@ -14,9 +14,9 @@ const MOST_CAUSES: usize = 3;
 /// Longer lists are cut in an entry.
 const MOST_STEPS: usize = 6;
 
-/// Changes, oldest first, and what has come since the last turn.
+/// The last changes, oldest first, and the causes of the next pass.
 #[derive(Debug)]
-pub(crate) struct ChangeHistory {
+pub struct ChangeHistory {
     changes: VecDeque<ChangeRecord>,
     causes: Vec<String>,
     more: usize,
@@ -28,14 +28,19 @@ impl Default for ChangeHistory {
     }
 }
 
-/// What is to be remembered.
+/// A change that ends now.
 #[derive(Debug)]
-pub(crate) struct HistoryEntry<'a> {
-    pub(crate) cause: String,
-    pub(crate) what: String,
-    pub(crate) pod: Option<String>,
-    pub(crate) took: Duration,
-    pub(crate) error: Option<&'a str>,
+pub struct HistoryEntry<'a> {
+    /// What caused it, such as an ADD, a fact or drift.
+    pub cause: String,
+    /// What was changed.
+    pub what: String,
+    /// The pod concerned, as `namespace/name`; `None`: the node.
+    pub pod: Option<String>,
+    /// How long it took.
+    pub took: Duration,
+    /// Why it failed, if it did.
+    pub error: Option<&'a str>,
 }
 
 impl ChangeHistory {
@@ -51,8 +56,9 @@ impl ChangeHistory {
         }
     }
 
-    /// What this turn acts on; nothing has come: somebody else must have changed what is found changed.
-    pub(crate) fn cause(&self) -> String {
+    /// The causes of this pass. Without any, another component must have changed what the pass finds changed: drift.
+    #[must_use]
+    pub fn cause(&self) -> String {
         match (self.causes.as_slice(), self.more) {
             ([], _) => "drift".to_owned(),
             (causes, 0) => causes.join(", "),
@@ -66,8 +72,8 @@ impl ChangeHistory {
         self.more = 0;
     }
 
-    /// Remembers a change that ends now.
-    pub(crate) fn note(&mut self, entry: HistoryEntry<'_>) {
+    /// Records a change. One that fails again as the last one did replaces it.
+    pub fn note(&mut self, entry: HistoryEntry<'_>) {
         let change = ChangeRecord {
             at: wire::rfc3339(SystemTime::now().checked_sub(entry.took).unwrap_or(SystemTime::UNIX_EPOCH)),
             cause: entry.cause,
@@ -98,8 +104,9 @@ impl ChangeHistory {
     }
 }
 
-/// Steps of a plan in one line.
-pub(crate) fn summary(steps: &[impl ToString]) -> String {
+/// The steps of a plan in one line: the first six, and the number of the others.
+#[must_use]
+pub fn summary(steps: &[impl ToString]) -> String {
     let first: Vec<String> = steps.iter().take(MOST_STEPS).map(ToString::to_string).collect();
     match steps.len().saturating_sub(MOST_STEPS) {
         0 => first.join("; "),

@@ -1,40 +1,36 @@
-//! The ambient node's agent: takes in facts and the plugin's requests, and keeps the node's network namespace as they
-//! want it.
+//! The ambient node's agent: it takes in facts and the plugin's requests, and keeps the node's pods captured.
 //!
-//! One thread owns that namespace. Everything else sends it messages ([`AgentHandle`]); it looks, plans, does, looks again,
-//! and tells what came of it. It never waits for the API server. The plugin's socket is served by threads of their own,
-//! which wait in its place.
+//! One thread ([`Reconciler`]) holds all state. Everything else sends it messages ([`AgentHandle`]); it observes, plans,
+//! applies, verifies and reports. It never waits for the API server. The plugin's socket has threads of its own, which wait
+//! so that the reconciler need not.
+//!
+//! How pods are captured is a [`CaptureMode`], which the daemon's wiring hands in; this crate knows no implementation.
 
 mod agent_state;
-mod auto;
+mod annotation;
 mod capture_mode;
-mod error;
 mod history;
-mod inpod;
 mod ledger;
 mod metrics;
-mod node;
 mod notice;
+mod pod_life;
 mod reconciler;
 mod records;
-mod settings;
 mod snapshot;
 mod socket;
 mod status;
-mod uninstall;
 
-pub use agent_state::life;
-pub use error::Error;
-pub use history::milliseconds;
+pub use agent_state::AgentState;
+pub use annotation::{AnnotationSink, AnnotationUpdate};
+pub use capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment};
+pub use history::{ChangeHistory, HistoryEntry, milliseconds, summary};
 pub use ledger::{AttachmentLedger, PodAttachment};
 pub use metrics::AgentMetrics;
-pub use node::{found as found_on_node, open_path};
-pub use notice::{AgentNotice, NoticeLevel, NoticeSink, NoticeSubject};
+pub use notice::{AgentNotice, NoticeLevel, NoticeSink, NoticeSubject, NoticeTracker};
+pub use pod_life::life;
 pub use pod_status::Redirection;
-pub use reconciler::{AgentHandle, Reconciler, ReconcilerInbox};
+pub use reconciler::{AgentHandle, ReconcileScope, Reconciler, ReconcilerInbox};
 pub use records::{prune as prune_records, read as read_records};
-pub use settings::{AgentSettings, AnnotationSink, AnnotationUpdate, CaptureConfig, InPodConfig, PodFetcher};
 pub use snapshot::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod};
-pub use socket::{AgentServer, AgentService, ServerError};
+pub use socket::{AgentServer, AgentService, PodFetcher, ServerError};
 pub use status::AgentStatus;
-pub use uninstall::uninstall;

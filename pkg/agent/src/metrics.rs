@@ -183,25 +183,31 @@ impl AgentMetrics {
         self.plugin_requests.get_or_create(&ResponseLabel { response_code }).inc();
     }
 
-    pub(crate) fn event(&self, kind: &'static str) {
+    /// A pod joined (`add`), changed (`update`) or left (`delete`) in-pod redirection.
+    pub fn event(&self, kind: &'static str) {
         self.events.get_or_create(&EventLabel { r#type: kind }).inc();
     }
 
-    pub(crate) fn ztunnels(&self, connected: usize, synced: usize) {
+    /// How many ztunnels are connected, and how many of these have acknowledged their snapshot.
+    pub fn ztunnels(&self, connected: usize, synced: usize) {
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.connected.set(number(connected));
         self.unsynced.set(number(connected.saturating_sub(synced)));
     }
 
-    pub(crate) fn unknown_ztunnels(&self, count: usize) {
+    /// How many connected ztunnels run in none of the node's ztunnel pods.
+    pub fn unknown_ztunnels(&self, count: usize) {
         self.unknown_ztunnels.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    pub(crate) fn repaired(&self, place: &'static str) {
+    /// Drift was repaired; `place`: `node`, `pod` or `namespace`.
+    pub fn repaired(&self, place: &'static str) {
         self.repairs.get_or_create(&PlaceLabel { place }).inc();
     }
 
-    pub(crate) fn bypasses(
+    /// Enrolled pods that may bypass the mesh, by privilege; pods whose rules are overruled by those of other components; and
+    /// connections that bypass ztunnel until they close.
+    pub fn bypasses(
         &self,
         privileges: &std::collections::BTreeMap<model::NetworkPrivilege, usize>,
         overruled: usize,
@@ -216,12 +222,14 @@ impl AgentMetrics {
         self.outside.set(number(outside));
     }
 
-    pub(crate) fn step(&self, kind: &'static str, done: bool) {
+    /// An operation on the kernel succeeded or failed.
+    pub fn step(&self, kind: &'static str, done: bool) {
         let result = if done { "success" } else { "failure" };
         self.steps.get_or_create(&StepLabel { kind, result }).inc();
     }
 
-    pub(crate) fn switched(&self, slot: Option<u32>, took: Duration) {
+    /// The slot that accepts new connections changed; `None`: none does.
+    pub fn switched(&self, slot: Option<u32>, took: Duration) {
         self.active.set(slot.map_or(-1, i64::from));
         if slot.is_some() {
             self.switches.inc();
@@ -264,7 +272,8 @@ impl AgentMetrics {
         }
     }
 
-    pub(crate) fn set_size(&self, family: model::Family, number: usize) {
+    /// How many addresses of a family are enrolled.
+    pub fn set_size(&self, family: model::Family, number: usize) {
         let family = match family {
             model::Family::V4 => "ipv4",
             model::Family::V6 => "ipv6",

@@ -1,7 +1,7 @@
-//! What people who look at the cluster are told: which changes of pods and of the node are worth a notice, each once.
+//! Events: which changes of pods and of the node are worth one, each once.
 //!
-//! It remembers what was said of each pod. Nothing here looks at anything: the turn says what it saw, and the loop says
-//! what time it is.
+//! The tracker remembers what was reported of each pod. It observes nothing and reads no clock: the pass hands in what it
+//! observed, and the loop the time.
 
 mod bypass;
 
@@ -14,7 +14,7 @@ use model::{Pod, PodName, PodUid};
 use planner::{AmbientStanding, SkipReason};
 use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
-use crate::agent_state::life;
+use crate::pod_life::life;
 
 /// How grave a notice is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +101,8 @@ enum UnknownZtunnel {
     Reported,
 }
 
-/// What was said, and whom to tell.
-pub(crate) struct NoticeTracker {
+/// What has been reported as Events, and what is due.
+pub struct NoticeTracker {
     notify: NoticeSink,
     pods: BTreeMap<PodUid, PodHistory>,
     ztunnel: ZtunnelAbsence,
@@ -198,7 +198,7 @@ impl NoticeTracker {
     }
 
     /// Rules that another component had changed were restored. `led`: what they redirect, and where.
-    pub(crate) fn repaired(&self, led: &str, what: &[String]) {
+    pub fn repaired(&self, led: &str, what: &[String]) {
         self.warn(
             "DriftRepaired",
             format!(
@@ -208,8 +208,8 @@ impl NoticeTracker {
         );
     }
 
-    /// Whether a ztunnel takes new connections; `meanwhile`: what happens to them else.
-    pub(crate) fn ztunnel(&mut self, there: bool, meanwhile: &str, now: Instant) {
+    /// Whether a ztunnel accepts new connections; `meanwhile`: what happens to them if none does.
+    pub fn ztunnel(&mut self, there: bool, meanwhile: &str, now: Instant) {
         let ztunnel = &mut self.ztunnel;
         if there {
             ztunnel.known = true;
@@ -224,7 +224,7 @@ impl NoticeTracker {
     }
 
     /// How many connected ztunnels run in none of the node's ztunnel pods.
-    pub(crate) fn unknown_ztunnels(&mut self, count: usize, now: Instant) {
+    pub fn unknown_ztunnels(&mut self, count: usize, now: Instant) {
         self.unknown_ztunnel = match self.unknown_ztunnel {
             _ if count == 0 => UnknownZtunnel::Absent,
             UnknownZtunnel::Absent => UnknownZtunnel::Due(now + PATIENCE),

@@ -10,26 +10,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{ContainerId, Namespace, Pod, PodName, PodUid};
+use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
-use planner::{EnrolmentReason, SkipReason, ambient::membership, facts::Fact, node::ZtunnelFallback};
+use planner::{
+    EnrolmentPolicy, EnrolmentReason, SkipReason, ambient::membership, facts::Fact, node::ZtunnelFallback,
+};
 use retry::{Attempts, Backoff};
 use tracing::{info, warn};
 
 use crate::{
     agent_state::AgentState,
-    auto::AutoCapture,
-    capture_mode::{CaptureMode, PodEnrolment},
-    error::Error,
-    inpod::{self, InPodCapture, JobResult},
+    annotation::AnnotationSink,
+    capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment},
     ledger::{self, PodAttachment},
     metrics::AgentMetrics,
-    node::{self, NodeCapture},
     notice::NoticeSink,
-    settings::{AgentSettings, AnnotationSink, CaptureConfig},
     snapshot::AgentSnapshot,
     status::AgentStatus,
-    uninstall,
 };
 
 /// Without any event, everything is looked at this often.
@@ -85,13 +82,13 @@ pub(crate) enum ReconcilerMessage {
     Fact(Box<Fact>, Instant),
     Pod(PodName, PodUid, ReplySender<PodWithNamespace>),
     /// A pod that is not known comes back.
-    Add(Box<PodArrival>, ReplySender<Result<AddDecision, Box<PodArrival>>>, ReplySender<Result<(), String>>),
-    Release(ContainerId, PodAttachment, ReplySender<Result<(), String>>),
-    Check(PodUid, Vec<IpAddr>, ReplySender<Result<(), String>>),
-    Collect(BTreeSet<ContainerId>, ReplySender<Result<(), String>>),
+    Add(Box<PodArrival>, ReplySender<Result<AddDecision, Box<PodArrival>>>, CaptureReply),
+    Release(ContainerId, PodAttachment, CaptureReply),
+    Check(PodUid, Vec<IpAddr>, CaptureReply),
+    Collect(BTreeSet<ContainerId>, CaptureReply),
     Fallback(ZtunnelFallback),
     Inspect(ReplySender<Box<AgentSnapshot>>),
-    Done(Box<JobResult>),
+    WorkCompleted,
     Stop,
 }
 
@@ -103,6 +100,12 @@ pub struct AgentHandle(Sender<ReconcilerMessage>);
 impl AgentHandle {
     pub(crate) fn send(&self, message: ReconcilerMessage) {
         drop(self.0.send(message)); // the process ends when the reconciler has
+    }
+
+    /// Has the capture mode take one result of its work on other threads. Called once for each result, after the mode can
+    /// find it.
+    pub fn work_completed(&self) {
+        self.send(ReconcilerMessage::WorkCompleted);
     }
 
     /// Tells a fact.
@@ -132,7 +135,6 @@ impl AgentHandle {
 /// The inbox of a reconciler that is opened later, on the thread that it will run on.
 #[derive(Debug)]
 pub struct ReconcilerInbox {
-    handle: AgentHandle,
     receiver: Receiver<ReconcilerMessage>,
 }
 
@@ -141,13 +143,13 @@ impl ReconcilerInbox {
     #[must_use]
     pub fn new() -> (AgentHandle, ReconcilerInbox) {
         let (sender, receiver) = mpsc::channel();
-        (AgentHandle(sender.clone()), ReconcilerInbox { handle: AgentHandle(sender), receiver })
+        (AgentHandle(sender), ReconcilerInbox { receiver })
     }
 }
 
-/// How much there is to look at.
+/// What a pass compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ReconcileScope {
+pub enum ReconcileScope {
     /// What has become due; no fact has changed.
     Timers,
     /// Addresses, their sets and routes.
@@ -159,7 +161,7 @@ pub(crate) enum ReconcileScope {
 /// The reconciler, and all that it knows.
 pub struct Reconciler {
     core: AgentState,
-    way: Box<dyn CaptureMode>,
+    mode: Box<dyn CaptureMode>,
     attempts: Attempts,
     due: Instant,
     /// When everything was looked at last.
@@ -172,37 +174,22 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Opens everything for the calling thread's network namespace, the node's; the thread that runs it must be in the
-    /// same.
+    /// A reconciler of the namespace that `mode` was opened for, on whose thread it must run.
     ///
-    /// # Errors
-    /// The kernel lacks what is needed, or refuses; or a socket cannot be served.
-    pub fn open(
-        settings: Arc<AgentSettings>,
+    /// `policy` decides which pods are enrolled; `annotate` and `notify` must not block.
+    #[must_use]
+    pub fn new(
+        mode: Box<dyn CaptureMode>,
+        policy: EnrolmentPolicy,
         inbox: ReconcilerInbox,
         metrics: AgentMetrics,
         status: Arc<AgentStatus>,
-        tell: AnnotationSink,
+        annotate: AnnotationSink,
         notify: NoticeSink,
-    ) -> Result<Reconciler, Error> {
-        let way: Box<dyn CaptureMode> = match &settings.capture {
-            CaptureConfig::Node => {
-                // The same the other way round: without ztunnel in there, a pod's own rules cut it off.
-                uninstall::tell(&inpod::uninstall(&settings));
-                Box::new(NodeCapture::open(&settings)?)
-            }
-            CaptureConfig::InPod(chosen) => {
-                // An agent before this one may have captured on the node: its way leads nowhere now.
-                uninstall::tell(&node::uninstall(&settings));
-                Box::new(InPodCapture::open(&settings, chosen, &inbox.handle, metrics.clone())?)
-            }
-            CaptureConfig::Auto(chosen) => {
-                Box::new(AutoCapture::open(&settings, chosen, inbox.handle, metrics.clone())?)
-            }
-        };
-        Ok(Reconciler {
-            core: AgentState::new(settings, metrics, status, tell, notify),
-            way,
+    ) -> Reconciler {
+        Reconciler {
+            core: AgentState::new(policy, metrics, status, annotate, notify),
+            mode,
             attempts: BACKOFF.attempts(),
             due: Instant::now(),
             whole: None,
@@ -210,7 +197,7 @@ impl Reconciler {
             inbox: inbox.receiver,
             started: Instant::now(),
             logged: None,
-        })
+        }
     }
 
     /// Works until it is stopped.
@@ -236,15 +223,15 @@ impl Reconciler {
 
     /// When there is something to do although nothing comes.
     fn rest(&self) -> Instant {
-        // After a failure the way has to wait.
-        let way = self.way.due().filter(|_| self.attempts.failures() == 0);
-        [way, self.core.notices.due()].into_iter().flatten().fold(self.due, Instant::min)
+        // After a failure the capture mode has to wait.
+        let mode = self.mode.due().filter(|_| self.attempts.failures() == 0);
+        [mode, self.core.notices.due()].into_iter().flatten().fold(self.due, Instant::min)
     }
 
     fn reconcile_if_due(&mut self) {
         let now = Instant::now();
         // Both also when messages come so often that nothing is ever waited for.
-        if self.way.due().is_some_and(|due| due <= now) {
+        if self.mode.due().is_some_and(|due| due <= now) {
             self.core.mark_dirty(ReconcileScope::Timers);
         }
         if self.due <= now {
@@ -252,7 +239,7 @@ impl Reconciler {
         }
         let Some(scope) = self.core.dirty else { return };
         // After a failure something new makes it work sooner, but not at once, except what is waited for.
-        if self.attempts.failures() > 0 && now < self.due && !self.way.is_awaited() {
+        if self.attempts.failures() > 0 && now < self.due && !self.mode.is_awaited() {
             return;
         }
         self.core.dirty = None;
@@ -277,16 +264,16 @@ impl Reconciler {
     /// One turn, and everybody is told what came of it.
     fn reconcile(&mut self, scope: ReconcileScope) -> Result<(), ()> {
         let done = if self.core.index.is_synced() {
-            self.way.reconcile(&mut self.core, scope)
+            self.mode.reconcile(&mut self.core, scope)
         } else {
-            Err("pods and namespaces are not known yet".to_owned())
+            Err(Reason::from("pods and namespaces are not known yet"))
         };
         // Pods that belong to the mesh are enrolled, and held, also when a ztunnel cannot be used.
         let refused = done.as_ref().err().cloned();
-        if let Some(refused) = refused.as_deref().filter(|_| self.core.index.is_synced()) {
-            self.core.tell_failure(refused);
+        if let Some(refused) = refused.as_ref().filter(|_| self.core.index.is_synced()) {
+            self.core.tell_failure(refused.as_str());
         }
-        let trouble = done.unwrap_or_else(Some);
+        let trouble = done.unwrap_or_else(Some).map(String::from);
         self.core.metrics.ready(trouble.is_none());
         self.log_trouble(trouble.as_deref());
         self.core.history.turned();
@@ -294,7 +281,7 @@ impl Reconciler {
         self.core.status.set(trouble.clone());
         // Before the facts are in sync nobody can be told; whoever asks has a deadline.
         if self.core.index.is_synced() {
-            self.way.answer(refused.as_deref());
+            self.mode.answer(refused.as_ref());
         }
         trouble.map_or(Ok(()), |_| Err(()))
     }
@@ -317,7 +304,7 @@ impl Reconciler {
     }
 
     fn take(&mut self, message: ReconcilerMessage) {
-        let (core, way) = (&mut self.core, &mut self.way);
+        let (core, mode) = (&mut self.core, &mut self.mode);
         match message {
             ReconcilerMessage::Fact(fact, came) => {
                 self.oldest = self.oldest.or(Some(came));
@@ -340,16 +327,16 @@ impl Reconciler {
             ReconcilerMessage::Release(container, told, reply) => {
                 drop(reply.send(self.release(&container, told)));
             }
-            ReconcilerMessage::Check(uid, ips, reply) => way.check(core, &uid, &ips, reply),
+            ReconcilerMessage::Check(uid, ips, reply) => mode.check(core, &uid, &ips, reply),
             ReconcilerMessage::Collect(attachments, reply) => drop(reply.send(self.collect(&attachments))),
             ReconcilerMessage::Fallback(fallback) => {
-                if way.set_fallback(fallback) {
+                if mode.set_fallback(fallback) {
                     core.history.because(|| format!("policy without ztunnel: {fallback}"));
                     core.mark_dirty(ReconcileScope::Full);
                 }
             }
-            ReconcilerMessage::Inspect(reply) => drop(reply.send(Box::new(core.snapshot(way.snapshot())))),
-            ReconcilerMessage::Done(done) => way.done(core, *done),
+            ReconcilerMessage::Inspect(reply) => drop(reply.send(Box::new(core.snapshot(mode.snapshot())))),
+            ReconcilerMessage::WorkCompleted => mode.work_completed(core),
             ReconcilerMessage::Stop => {}
         }
     }
@@ -358,7 +345,7 @@ impl Reconciler {
     fn add(
         &mut self,
         mut arrival: Box<PodArrival>,
-        reply: ReplySender<Result<(), String>>,
+        reply: CaptureReply,
     ) -> Result<AddDecision, Box<PodArrival>> {
         let PodArrival { name, uid, ips, .. } = arrival.as_ref();
         let arriving = self.core.arriving(name, uid, ips);
@@ -366,37 +353,37 @@ impl Reconciler {
         let Some(known) = known else { return Err(arrival) };
         let PodArrival { container, ips, netns, deadline, .. } = *arrival;
         let container = if container.is_empty() { ledger::unnamed(&known.0.metadata.uid) } else { container };
-        let membership = membership(&known.0, known.1.as_ref(), &self.core.settings.policy);
+        let membership = membership(&known.0, known.1.as_ref(), &self.core.policy);
         let attachment = PodAttachment { uid: known.0.metadata.uid.clone(), ips };
         self.core.history.because(|| format!("ADD of {}", known.0.name()));
         known.0.runtime_uids().iter().for_each(|uid| self.core.begins(uid));
         match membership {
             Ok(_) if attachment.ips.is_empty() => {
-                drop(reply.send(Err("the plugins before this one gave the pod no address".to_owned())));
+                drop(reply.send(Err("the plugins before this one gave the pod no address".into())));
             }
             Ok(_) => {
                 let pod = known.0.clone();
-                self.way.enrol(
+                self.mode.enrol(
                     &mut self.core,
                     PodEnrolment { container, attachment, netns, deadline, pod },
                     reply,
                 );
             }
             Err(_) if attachment.ips.is_empty() => drop(reply.send(Ok(()))),
-            Err(_) => self.way.pass_by(&mut self.core, &container, attachment, reply),
+            Err(_) => self.mode.skip(&mut self.core, &container, attachment, reply),
         }
         Ok(AddDecision { known, membership })
     }
 
-    fn release(&mut self, container: &ContainerId, told: PodAttachment) -> Result<(), String> {
+    fn release(&mut self, container: &ContainerId, told: PodAttachment) -> CaptureResult {
         let gone = self.core.ledger.deleted(container, told);
         self.core.ends(&gone.uid);
         self.core.history.because(|| format!("DEL of container {container}"));
         self.core.mark_dirty(ReconcileScope::Membership);
-        self.way.release(&mut self.core, container, gone)
+        self.mode.release(&mut self.core, container, gone)
     }
 
-    fn collect(&mut self, attachments: &BTreeSet<ContainerId>) -> Result<(), String> {
+    fn collect(&mut self, attachments: &BTreeSet<ContainerId>) -> CaptureResult {
         for container in self.core.ledger.without(attachments) {
             self.release(&container, PodAttachment::default())?;
         }
@@ -405,7 +392,7 @@ impl Reconciler {
 
     /// Ends what was begun: nothing is changed any more. Ahead of an uninstallation, which it would undo.
     pub fn settle(&mut self) {
-        self.way.settle();
+        self.mode.settle();
     }
 
     /// Marks every pod as not captured: nothing of us will be left.

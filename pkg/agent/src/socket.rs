@@ -15,9 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{ContainerId, PodName, PodUid};
+use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
-use planner::ambient::membership;
+use planner::{EnrolmentPolicy, ambient::membership};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
@@ -27,10 +27,10 @@ use tracing::{info, warn};
 use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_REQUEST};
 
 use crate::{
+    capture_mode::{CaptureReply, CaptureResult},
     ledger::PodAttachment,
     metrics::AgentMetrics,
     reconciler::{AddDecision, AgentHandle, PodArrival, PodWithNamespace, ReconcilerMessage},
-    settings::{AgentSettings, PodFetcher},
 };
 
 /// Only root may ask: an answer holds pods, and a request changes the node.
@@ -51,6 +51,9 @@ const MARGIN: Duration = Duration::from_millis(200);
 
 const LATE: &str = "the agent did not get to it in time";
 
+/// Asks the API server for a pod and its namespace; returns by the deadline.
+pub type PodFetcher = Box<dyn Fn(&PodName, Instant) -> Result<(Pod, Namespace), Reason> + Send + Sync>;
+
 /// Why the socket cannot be served.
 pub type ServerError = SocketError;
 
@@ -70,12 +73,12 @@ impl AgentService {
     #[must_use]
     pub fn new(
         owner: AgentHandle,
-        settings: Arc<AgentSettings>,
+        policy: EnrolmentPolicy,
         lookup: PodFetcher,
         metrics: AgentMetrics,
     ) -> AgentService {
         let connections = AtomicUsize::new(0);
-        AgentService(Arc::new(ConnectionContext { owner, settings, lookup, metrics, connections }))
+        AgentService(Arc::new(ConnectionContext { owner, policy, lookup, metrics, connections }))
     }
 
     /// Answers one request; waits for as long as that takes, at most some seconds. `netns`: the namespace of the pod that
@@ -101,7 +104,7 @@ struct RequestContext {
 /// What each connection's thread shares.
 struct ConnectionContext {
     owner: AgentHandle,
-    settings: Arc<AgentSettings>,
+    policy: EnrolmentPolicy,
     lookup: PodFetcher,
     metrics: AgentMetrics,
     connections: AtomicUsize,
@@ -249,22 +252,22 @@ fn answer(
     }
 }
 
-fn told_by(done: Result<Result<(), String>, String>) -> AgentAnswer {
-    AgentAnswer { error: done.and_then(|done| done).err(), ..AgentAnswer::default() }
+fn told_by(done: Result<CaptureResult, Reason>) -> AgentAnswer {
+    AgentAnswer { error: done.and_then(|done| done).err().map(String::from), ..AgentAnswer::default() }
 }
 
 fn ask<T>(
     shared: &ConnectionContext,
     deadline: Instant,
     message: impl FnOnce(mpsc::Sender<T>) -> ReconcilerMessage,
-) -> Result<T, String> {
+) -> Result<T, Reason> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(message(reply));
     receive(&answer, deadline)
 }
 
-fn receive<T>(answer: &mpsc::Receiver<T>, deadline: Instant) -> Result<T, String> {
-    answer.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| LATE.to_owned())
+fn receive<T>(answer: &mpsc::Receiver<T>, deadline: Instant) -> Result<T, Reason> {
+    answer.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| LATE.into())
 }
 
 /// Facts, decision, enrolment: by one message, if the reconciler knows the pod.
@@ -297,7 +300,7 @@ fn add(
         (Ok(_), Err(error)) => return AgentAnswer::failed(error),
         (Err(_), Ok(())) => {}
         (Err(_), Err(error)) => {
-            warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error, "addresses of the pod may still be captured");
+            warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, %error, "addresses of the pod may still be captured");
         }
     }
     shared.metrics.add("enrol", began.elapsed());
@@ -308,14 +311,14 @@ fn add(
 /// Has the reconciler decide on a pod and begin what follows. One that it does not know is waited for, and asked for.
 fn decide(
     arrival: Box<PodArrival>,
-    reply: &mpsc::Sender<Result<(), String>>,
+    reply: &CaptureReply,
     is_gone: impl Fn() -> bool,
     deadline: Instant,
     shared: &ConnectionContext,
-) -> Result<AddDecision, String> {
+) -> Result<AddDecision, Reason> {
     let decided = |arrival| {
         if is_gone() {
-            return Err("nobody waits for the answer any more".to_owned());
+            return Err("nobody waits for the answer any more".into());
         }
         ask(shared, deadline, |told| ReconcilerMessage::Add(arrival, told, reply.clone()))
     };
@@ -326,7 +329,7 @@ fn decide(
     // Without a UID, a pod of this name that is known may be a predecessor; the API server has only one.
     let asked = unknown.uid.is_empty().then(|| look_up(&unknown.name, deadline, shared)).and_then(Result::ok);
     unknown.known = Some(asked.map_or_else(|| facts(&unknown.name, &unknown.uid, deadline, shared), Ok)?);
-    decided(unknown)?.map_err(|_| LATE.to_owned())
+    decided(unknown)?.map_err(|_| LATE.into())
 }
 
 /// Facts, and whether a pod that belongs to ambient mode is captured.
@@ -337,7 +340,7 @@ fn check(request: AgentRequest, deadline: Instant, shared: &ConnectionContext) -
         Err(error) => return AgentAnswer::failed(error),
     };
     let mut answer = AgentAnswer::default();
-    if membership(&pod, namespace.as_ref(), &shared.settings.policy).is_ok() {
+    if membership(&pod, namespace.as_ref(), &shared.policy).is_ok() {
         let uid = pod.metadata.uid.clone();
         answer = told_by(ask(shared, deadline, |reply| ReconcilerMessage::Check(uid, request.ips, reply)));
         answer.enrolled = answer.error.is_none();
@@ -350,10 +353,11 @@ fn facts(
     uid: &PodUid,
     deadline: Instant,
     shared: &ConnectionContext,
-) -> Result<PodWithNamespace, String> {
+) -> Result<PodWithNamespace, Reason> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(ReconcilerMessage::Pod(name.clone(), uid.clone(), reply));
-    if let Ok(known) = answer.recv_timeout(UNSEEN) {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if let Ok(known) = answer.recv_timeout(UNSEEN.min(left)) {
         return Ok(known);
     }
     drop(answer); // who is answered no more is forgotten at the next fact
@@ -365,7 +369,7 @@ fn look_up(
     name: &PodName,
     deadline: Instant,
     shared: &ConnectionContext,
-) -> Result<PodWithNamespace, String> {
+) -> Result<PodWithNamespace, Reason> {
     let (mut pod, mut namespace) = (shared.lookup)(name, deadline)?;
     planner::facts::trim(&mut pod);
     planner::facts::trim_namespace(&mut namespace);
@@ -374,34 +378,30 @@ fn look_up(
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
-    use model::{Namespace, Pod};
-    use planner::{EnrolmentPolicy, node::NodeConfig};
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::{CaptureConfig, ReconcilerInbox};
+    use crate::ReconcilerInbox;
 
-    fn settings() -> AgentSettings {
-        AgentSettings {
-            capture: CaptureConfig::Node,
-            starts_in_pod: false,
-            node: NodeConfig::default(),
-            policy: EnrolmentPolicy::default(),
-            fallback: planner::node::ZtunnelFallback::default(),
-            tools: netfilter::FirewallOptions::default(),
-            netns_directory: PathBuf::new(),
-            records: PathBuf::new(),
-            journal: PathBuf::new(),
-            shared_config: PathBuf::new(),
-        }
+    /// The reconciler answers nothing, and `lookup` returns at once.
+    fn unanswered_service(lookup: PodFetcher) -> (AgentService, ReconcilerInbox) {
+        let (handle, inbox) = ReconcilerInbox::new();
+        let metrics = AgentMetrics::register(&mut Registry::default());
+        (AgentService::new(handle, EnrolmentPolicy::default(), lookup, metrics), inbox)
+    }
+
+    #[test]
+    fn a_deadline_shorter_than_the_wait_for_a_pod_is_kept() {
+        let (service, _inbox) = unanswered_service(Box::new(|_, _| Err("no such pod".into())));
+        let (began, wait) = (Instant::now(), UNSEEN / 6);
+        let answer = service.answer_by(AgentRequest::new(CniVerb::Check), None, began + wait);
+        assert!(answer.error.is_some());
+        assert!(began.elapsed() >= wait && began.elapsed() < UNSEEN, "{:?}", began.elapsed());
     }
 
     /// The reconciler is busy, and answers nothing.
     #[test]
     fn one_deadline_holds_for_the_look_up_and_all_that_follows() {
-        let (handle, _inbox) = ReconcilerInbox::new();
         let (send, asked) = mpsc::channel();
         let send = std::sync::Mutex::new(send);
         let lookup: PodFetcher = Box::new(move |name, deadline| {
@@ -412,8 +412,7 @@ mod tests {
             pod.metadata.labels.insert("istio.io/dataplane-mode".to_owned(), "ambient".to_owned());
             Ok((pod, Namespace::default()))
         });
-        let metrics = AgentMetrics::register(&mut Registry::default());
-        let service = AgentService::new(handle, Arc::new(settings()), lookup, metrics);
+        let (service, _inbox) = unanswered_service(lookup);
         let request = AgentRequest {
             namespace: "shop".to_owned(),
             name: "web".to_owned(),

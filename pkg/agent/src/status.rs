@@ -43,7 +43,8 @@ impl AgentStatus {
         self.state().turned = Instant::now();
     }
 
-    pub(crate) fn workers(&self, standstill: bool) {
+    /// Whether the workers have stopped making progress.
+    pub fn workers(&self, standstill: bool) {
         self.state().standstill = standstill;
     }
 
@@ -55,8 +56,8 @@ impl AgentStatus {
         }
     }
 
-    /// Something that people are shown is not as before.
-    pub(crate) fn changed(&self) {
+    /// The debug state differs from before.
+    pub fn changed(&self) {
         self.1.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use agent::{CaptureConfig, InPodConfig};
+use capture_modes::{CaptureConfig, InPodConfig};
 use cni_types::run_dir;
 use flags::{Flag, ValueSource};
 use model::{ExistingConnections, UnknownExistingConnections};
@@ -44,7 +44,7 @@ impl SettingsReader<'_> {
             _ => None,
         };
         let policy = policy?;
-        let agent = agent::AgentSettings {
+        let agent = capture_modes::CaptureSettings {
             capture: capture?,
             // Charts that leave the entry to the agent, or set selectors, are of versions whose ztunnel is in the pod, and do
             // not mount what node-level capture needs.

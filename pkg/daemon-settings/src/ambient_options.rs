@@ -15,7 +15,7 @@ pub enum PodSource {
 #[derive(Clone, Debug)]
 pub struct AmbientOptions {
     /// For the agent.
-    pub agent: agent::AgentSettings,
+    pub agent: capture_modes::CaptureSettings,
     /// Where the plugin asks.
     pub socket: PathBuf,
     /// Where pods are read from.

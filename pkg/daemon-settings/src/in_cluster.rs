@@ -1,6 +1,7 @@
 //! The API server, as a pod finds it: by two variables and its service account.
 
 use kubeio::{ApiConnection, ApiServerTrust};
+use model::Reason;
 
 use crate::{HostEnvironment, SERVICE_ACCOUNT};
 
@@ -16,15 +17,15 @@ pub(crate) fn server(around: &dyn HostEnvironment, mistakes: &mut Vec<String>) -
     Some(format!("{protocol}://{host}:{port}"))
 }
 
-/// How a pod reaches the API server with its service account. `program`: how it calls itself there.
+/// How a pod reaches the API server with its service account. `program`: the name in the user agent.
 ///
 /// # Errors
-/// The environment names no API server, or its port is none.
-pub fn in_cluster(around: &dyn HostEnvironment, program: &str) -> Result<ApiConnection, String> {
+/// The environment names no API server, or its port is invalid.
+pub fn in_cluster(around: &dyn HostEnvironment, program: &str) -> Result<ApiConnection, Reason> {
     let mut mistakes = Vec::new();
     let server = server(around, &mut mistakes);
     if let Some(mistake) = mistakes.pop() {
-        return Err(mistake);
+        return Err(mistake.into());
     }
     Ok(ApiConnection {
         server: server.ok_or("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set")?,

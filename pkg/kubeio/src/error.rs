@@ -9,6 +9,8 @@ pub enum ApiErrorKind {
     Refused,
     /// The object is another one than was meant, or has changed (409), or the change is not one that can be made (422).
     Conflict,
+    /// What was asked for is too old (410), such as the next page of a list.
+    Expired,
     /// Anything else: no connection, no answer in time, a failing server.
     Unavailable,
 }
@@ -74,6 +76,7 @@ fn kind(code: u16) -> ApiErrorKind {
         404 => ApiErrorKind::NotFound,
         401 | 403 => ApiErrorKind::Refused,
         409 | 422 => ApiErrorKind::Conflict,
+        410 => ApiErrorKind::Expired,
         _ => ApiErrorKind::Unavailable,
     }
 }

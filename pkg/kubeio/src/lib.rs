@@ -10,8 +10,16 @@ mod collection;
 mod condition;
 mod error;
 mod event;
+#[cfg(feature = "kubectl")]
+mod exec;
+#[cfg(feature = "kubectl")]
+mod forward;
+#[cfg(feature = "kubectl")]
+mod kubeconfig;
 mod lease;
 mod listed;
+#[cfg(feature = "kubectl")]
+mod paged;
 mod pieces;
 mod pods;
 mod reread;
@@ -25,6 +33,10 @@ pub use collection::{Collection, ListEvent};
 pub use condition::{ConditionStatus, NodeCondition};
 pub use error::{ApiErrorKind, Error};
 pub use event::{EventLevel, EventRecorder, EventSubject, KubeEvent};
+#[cfg(feature = "kubectl")]
+pub use forward::ForwardedPort;
+#[cfg(feature = "kubectl")]
+pub use kubeconfig::{KubeconfigChoice, KubeconfigSession};
 pub use lease::{LeaseElector, LeaseOptions, LeaseStanding};
 pub use slim::Versioned;
 pub use taints::{NodeTaint, TaintChange};

@@ -29,7 +29,7 @@ use crate::{ApiConnection, ApiServerTrust, reread::ReloadedFile};
 
 /// For connecting, the handshake included, and for sending a request. A watch says something at least once a minute
 /// (bookmarks), which `watch` looks after.
-const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type PendingResult<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;

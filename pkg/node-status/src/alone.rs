@@ -7,7 +7,8 @@ use std::{
 };
 
 use ::inpod::{captured_families, has_listener};
-use agent::{AgentSettings, InPodConfig, found_on_node as found, milliseconds, open_path};
+use agent::milliseconds;
+use capture_modes::{CaptureSettings, InPodConfig, found_on_node as found, open_path};
 use model::{Family, Port};
 use netns::Netns;
 use planner::node::{ObservedState, ZtunnelFallback, ZtunnelSlot};
@@ -25,7 +26,7 @@ use crate::{
 };
 
 /// See [`crate::look_alone`].
-pub(super) fn look(settings: &AgentSettings, at: Option<&Netns>, last: Option<StateReport>) -> StateReport {
+pub(super) fn look(settings: &CaptureSettings, at: Option<&Netns>, last: Option<StateReport>) -> StateReport {
     let (began, now) = (Instant::now(), SystemTime::now());
     let mut blind = Vec::new();
     let is_known = last.is_some();
@@ -91,7 +92,7 @@ impl NodeObservation {
     }
 }
 
-fn observe(settings: &AgentSettings, way: Option<RedirectionMode>) -> NodeObservation {
+fn observe(settings: &CaptureSettings, way: Option<RedirectionMode>) -> NodeObservation {
     let mut state = StateReport::default();
     let (mut blind, mut active) = (Vec::new(), None);
     if way == Some(RedirectionMode::InPod) {
@@ -137,7 +138,7 @@ fn forget_differences(network: &mut NetworkState) {
 }
 
 /// Everything on the node, and in the ztunnels that its routes lead to.
-fn all(settings: &AgentSettings) -> Result<ObservedState, String> {
+fn all(settings: &CaptureSettings) -> Result<ObservedState, String> {
     let mut path = open_path(settings).map_err(|error| error.to_string())?;
     Ok(found(settings, &mut path)?)
 }
@@ -195,7 +196,7 @@ fn in_our_words(rule: &FirewallRule) -> FirewallRule {
 
 /// A pod that the last agent knew. Whether it is still there nobody says.
 fn look_at(
-    settings: &AgentSettings,
+    settings: &CaptureSettings,
     node: &NodeState,
     network: &NetworkState,
     netns: Option<Arc<Netns>>,
@@ -228,7 +229,7 @@ fn life(pod: &PodState) -> PodLife {
     if pod.phase == "Running" { PodLife::Running } else { PodLife::Starting }
 }
 
-fn captured(settings: &AgentSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
+fn captured(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
     let Some(netns) = netns else { return without_netns(settings, pod) };
     let chosen = settings.capture.in_pod();
     let config = chosen.map(|chosen| chosen.rules.clone()).unwrap_or_default();
@@ -275,7 +276,7 @@ fn served(netns: &Netns, port: Port, pod: &mut PodState) {
     }
 }
 
-fn redirected(settings: &AgentSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
+fn redirected(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
     let Some(netns) = netns else { return without_netns(settings, pod) };
     match sidecar::rules_there(&netns, &settings.tools) {
         Ok(0) => {
@@ -297,7 +298,7 @@ fn redirected(settings: &AgentSettings, netns: Option<Arc<Netns>>, pod: &mut Pod
     }
 }
 
-fn without_netns(settings: &AgentSettings, pod: &mut PodState) {
+fn without_netns(settings: &CaptureSettings, pod: &mut PodState) {
     pod.capture = Evidence::UNKNOWN.classify().state;
     let directory = settings.netns_directory.display();
     pod.kernel.blind = Some(format!("no network namespace in {directory} has its address"));

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, time::SystemTime};
 
 use ::inpod::{NodeProbes, OutsideConnections, PodRulesSpec, ProbeRules, set};
-use agent::{AgentSettings, EnrolledPodView, InPodConfig};
+use agent::EnrolledPodView;
+use capture_modes::{CaptureSettings, InPodConfig};
 use model::{Family, PodUid};
 use netns::NetnsId;
 use planner::node::MemberAddresses;
@@ -21,7 +22,7 @@ use crate::{
 
 /// Fills in the node's part.
 pub(super) fn show(
-    settings: &AgentSettings,
+    settings: &CaptureSettings,
     wanted: &MemberAddresses,
     state: &mut StateReport,
     blind: &mut Vec<Unobserved>,

@@ -4,12 +4,16 @@
 //! asks, so nobody's pod waits for it. Reading changes nothing: no rule, no file. Called by `install-cni` alone.
 
 mod alone;
+mod client;
 mod firewall;
 mod inpod;
+mod local;
 mod node;
 mod pods;
 mod records;
 mod sidecar;
+mod sidecar_drift;
+mod standalone;
 mod steps;
 
 use std::{
@@ -19,7 +23,8 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use agent::{AgentHandle, AgentSettings, AgentSnapshot, CaptureConfig, CaptureSnapshot, milliseconds};
+use agent::{AgentHandle, AgentSnapshot, CaptureSnapshot, milliseconds};
+use capture_modes::{CaptureConfig, CaptureSettings};
 use model::Reason;
 use netns::Netns;
 use planner::node::DesiredState;
@@ -27,7 +32,11 @@ use pod_status::PodLife;
 use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, StateReport, Unobserved};
 use wire::PodRecord;
 
+pub use client::{FetchError, LIMIT, MAX_DOCUMENT, error_text, explain, fetch, from_agent, obtain, parse};
+pub use local::{complete, empty, look_plain, shared_config};
 pub use records::{add_failures, recorded_rules};
+pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
+pub use standalone::{open_node, state as standalone_state};
 
 /// The reconciler answers between two messages; a turn takes less than a second, unless a tool hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Collects the state of a node that has an agent, one look at a time.
 #[derive(Debug)]
 pub struct NodeInspector {
-    settings: Arc<AgentSettings>,
+    settings: Arc<CaptureSettings>,
     handle: AgentHandle,
     node: Option<Netns>,
     sidecars: Mutex<sidecar::SidecarCache>,
@@ -44,7 +53,7 @@ pub struct NodeInspector {
 impl NodeInspector {
     /// `node`: the node's network namespace; `None`: the process's own.
     #[must_use]
-    pub fn new(settings: Arc<AgentSettings>, handle: AgentHandle, node: Option<Netns>) -> NodeInspector {
+    pub fn new(settings: Arc<CaptureSettings>, handle: AgentHandle, node: Option<Netns>) -> NodeInspector {
         NodeInspector { settings, handle, node, sidecars: Mutex::default() }
     }
 
@@ -131,7 +140,7 @@ impl NodeInspector {
             state.plan = inpod::plan(state, enrolled);
         }
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
-        let AgentSettings { netns_directory, tools, .. } = self.settings.as_ref();
+        let CaptureSettings { netns_directory, tools, .. } = self.settings.as_ref();
         let places = sidecar::NetnsPaths { netns_directory: netns_directory.clone(), proc: None };
         let means = sidecar::CompareContext { places: &places, tools, recorded: &BTreeMap::new() };
         sidecar::show(means, &redirects, &mut cache, &mut state.pods);
@@ -159,7 +168,7 @@ impl NodeInspector {
     }
 }
 
-fn chosen(settings: &AgentSettings) -> &'static str {
+fn chosen(settings: &CaptureSettings) -> &'static str {
     match settings.capture {
         CaptureConfig::Node => "node",
         CaptureConfig::InPod(_) => "in-pod",
@@ -201,6 +210,10 @@ impl SidecarNodeInspector {
 /// says what it cannot know. `last`: the last agent's document; `node`: the node's network namespace; `None`: the
 /// process's own. Blocks.
 #[must_use]
-pub fn look_alone(settings: &AgentSettings, node: Option<&Netns>, last: Option<StateReport>) -> StateReport {
+pub fn look_alone(
+    settings: &CaptureSettings,
+    node: Option<&Netns>,
+    last: Option<StateReport>,
+) -> StateReport {
     alone::look(settings, node, last)
 }

@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use agent::{AgentSettings, open_path};
+use capture_modes::{CaptureSettings, open_path};
 use model::{Family, IpNet, PodUid};
 use planner::node::{
     DesiredState, KernelSlots, MemberAddresses, NetnsPlace, ObservedInside, ObservedState, Operation,
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The slot that the kernel sends new connections to.
-pub(super) fn active(settings: &AgentSettings, observed: &ObservedState) -> Option<ZtunnelSlot> {
+pub(super) fn active(settings: &CaptureSettings, observed: &ObservedState) -> Option<ZtunnelSlot> {
     KernelSlots::from(&settings.node, observed).active
 }
 
@@ -36,7 +36,7 @@ pub(super) struct KernelLook {
 }
 
 /// Looks at everything, in the calling thread's namespace, and changes nothing.
-pub(super) fn look(settings: &AgentSettings, desired: Option<&DesiredState>) -> KernelLook {
+pub(super) fn look(settings: &CaptureSettings, desired: Option<&DesiredState>) -> KernelLook {
     let mut look = KernelLook::default();
     let observed =
         open_path(settings).and_then(|mut path| path.observe_network().map(|observed| (path, observed)));
@@ -58,7 +58,7 @@ pub(super) fn look(settings: &AgentSettings, desired: Option<&DesiredState>) -> 
 
 /// Fills in network and plan.
 pub(super) fn show(
-    settings: &AgentSettings,
+    settings: &CaptureSettings,
     desired: Option<&DesiredState>,
     look: KernelLook,
     state: &mut StateReport,

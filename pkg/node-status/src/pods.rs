@@ -5,7 +5,8 @@ use std::{
     net::IpAddr,
 };
 
-use agent::{AgentSettings, AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life};
+use agent::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life};
+use capture_modes::CaptureSettings;
 use model::{Family, PodUid};
 use planner::{
     AmbientStanding, EnrolmentPolicy, EnrolmentReason, PodDecision, SidecarRedirect, SkipReason,
@@ -75,7 +76,7 @@ pub(super) fn pods(
     snapshot: &AgentSnapshot,
     state: &StateReport,
     holding: Option<&report::NetworkState>,
-    settings: &AgentSettings,
+    settings: &CaptureSettings,
 ) -> (Vec<PodState>, PodRedirects) {
     let mut seen = NodeNetwork::of(&state.network);
     seen.active = state.node.active_slot.is_some();
@@ -149,7 +150,7 @@ fn pod(
     snapshot: &AgentSnapshot,
     known: &KnownPod,
     seen: &NodeNetwork<'_>,
-    settings: &AgentSettings,
+    settings: &CaptureSettings,
     redirects: &mut PodRedirects,
 ) -> PodState {
     let meta = &known.pod.metadata;
@@ -362,7 +363,7 @@ fn from_within(enrolled_pod: &EnrolledPodView, shown: &mut PodState) {
 }
 
 /// An address that is missing in the set of probed pods keeps the kubelet's probes out, and nothing else.
-fn of_probes(seen: &NodeNetwork<'_>, settings: &AgentSettings, shown: &mut PodState) {
+fn of_probes(seen: &NodeNetwork<'_>, settings: &CaptureSettings, shown: &mut PodState) {
     let captured = matches!(shown.capture, CaptureState::Captured | CaptureState::Held);
     let Some(chosen) = settings.capture.in_pod().filter(|_| captured && seen.members.is_some()) else {
         return;

@@ -4,6 +4,7 @@
 //! `install-cni` out of the kernel and files alone. Everything that people see, be it a page, a table, an explanation or an
 //! exit status, is made from the document and nothing else, so that all of them say the same.
 
+mod changes;
 mod compare;
 mod explain;
 mod network;
@@ -14,6 +15,7 @@ pub mod tables;
 mod text;
 mod yaml;
 
+pub use changes::{StateChange, changes};
 pub use compare::{Comparison, DifferenceKind, OfFamily, StateDifference};
 pub use explain::{Explanation, PodVerdict, explain};
 pub use network::{

@@ -13,7 +13,7 @@ use crate::{
     state::{Observer, StatePart, StateReport, Unobserved},
     text::{clause, clean, count, sentence},
 };
-use layout::{Cell, Colour, table};
+pub use layout::{Cell, Colour, paint, table};
 
 /// Pods, one line each, the worst first and then by name.
 #[must_use]
@@ -27,11 +27,25 @@ pub fn pods(pods: &[&PodState], colour: bool) -> String {
     table(&["POD", "CAPTURE", "WAY", "SINCE", "WHY"], &rows, colour)
 }
 
-fn rank(capture: CaptureState) -> usize {
+/// The place of a state in a list that begins with the worst.
+#[must_use]
+pub fn rank(capture: CaptureState) -> usize {
     CaptureState::ALL.iter().position(|other| *other == capture).unwrap_or(CaptureState::ALL.len())
 }
 
 fn pod_row(pod: &PodState) -> Vec<Cell> {
+    vec![
+        Cell::plain(&pod.title()),
+        Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
+        Cell::plain(pod.way.map_or("-", |way| way.word())),
+        Cell::plain(&seconds(pod.since.as_deref().unwrap_or("-"))),
+        Cell::plain(&why(pod)),
+    ]
+}
+
+/// What is wrong with a pod, or else why it should be captured or not, on one line.
+#[must_use]
+pub fn why(pod: &PodState) -> String {
     let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.refused.as_deref());
     let refused = ztunnel.map(|why| format!("ztunnel refused it: {}", clause(why)));
     let wrong = pod.kernel.differences.iter().map(|difference| clause(difference));
@@ -43,16 +57,12 @@ fn pod_row(pod: &PodState) -> Vec<Cell> {
         nothing if nothing.is_empty() => vec![clause(&pod.reason.words)],
         wrong => wrong,
     };
-    vec![
-        Cell::plain(&pod.title()),
-        Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
-        Cell::plain(pod.way.map_or("-", |way| way.word())),
-        Cell::plain(&seconds(pod.since.as_deref().unwrap_or("-"))),
-        Cell::plain(&why.join("; ")),
-    ]
+    why.join("; ")
 }
 
-fn colour_of(capture: CaptureState) -> Colour {
+/// The colour of a state.
+#[must_use]
+pub fn colour_of(capture: CaptureState) -> Colour {
     match capture {
         CaptureState::Bypassing | CaptureState::Held => Colour::Red,
         CaptureState::Unknown | CaptureState::Leaving | CaptureState::Pending => Colour::Yellow,
@@ -62,7 +72,8 @@ fn colour_of(capture: CaptureState) -> Colour {
 }
 
 /// A time without fractions of a second.
-fn seconds(time: &str) -> String {
+#[must_use]
+pub fn seconds(time: &str) -> String {
     match time.split_once('.') {
         Some((whole, rest)) if rest.ends_with('Z') => format!("{whole}Z"),
         _ => time.to_owned(),
@@ -262,7 +273,7 @@ pub fn plan(state: &StateReport, colour: bool) -> String {
     }
     let mut text = String::new();
     for (at, step) in state.plan.iter().enumerate() {
-        let head = layout::paint(&clean(&step.words), Colour::Bold, colour);
+        let head = paint(&clean(&step.words), Colour::Bold, colour);
         let _ = writeln!(text, "{}. {head} [{}]", at + 1, clean(&step.kind));
         for operation in step.operations.iter().flat_map(|operation| operation.lines()) {
             let _ = writeln!(text, "     {}", clean(operation));

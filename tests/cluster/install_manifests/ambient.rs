@@ -28,7 +28,10 @@ pub(super) fn set(names: &[&str]) -> BTreeSet<String> {
 #[test]
 fn the_pods_have_what_ambient_mode_needs_and_all_that_the_others_have() {
     let env = beyond(|spec| spec["containers"][0]["env"].clone());
-    assert_eq!(env, (set(&["AMBIENT_ENABLED", "NO_ZTUNNEL_POLICY", "SYSTEM_NAMESPACE"]), set(&[])));
+    assert_eq!(
+        env,
+        (set(&["AMBIENT_CAPTURE", "AMBIENT_ENABLED", "NO_ZTUNNEL_POLICY", "SYSTEM_NAMESPACE"]), set(&[]))
+    );
     let mounts = ["cni-ambient-config-dir", "xtables-lock"];
     assert_eq!(beyond(|spec| spec["containers"][0]["volumeMounts"].clone()), (set(&mounts), set(&[])));
     assert_eq!(beyond(|spec| spec["volumes"].clone()), (set(&mounts), set(&[])));
@@ -43,7 +46,10 @@ fn the_pods_have_what_ambient_mode_needs_and_all_that_the_others_have() {
 
 #[test]
 fn the_account_may_follow_pods_and_namespaces_and_mark_pods_and_nothing_else_beyond() {
-    let rules = |file: &str| document(file, "ClusterRole")["rules"].as_array().unwrap().clone();
+    let rules = |file: &str| -> Vec<Value> {
+        let roles = documents_of(file).into_iter().filter(|one| one["kind"] == "ClusterRole");
+        roles.flat_map(|role| role["rules"].as_array().unwrap().clone()).collect()
+    };
     let less = rules(SIDECAR);
     for file in [AMBIENT, IN_POD] {
         let more: Vec<Value> = rules(file).into_iter().filter(|rule| !less.contains(rule)).collect();

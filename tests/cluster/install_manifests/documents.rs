@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::install_api::fixture::eventually;
 
 /// A path in the repository.
-pub(super) fn repository(path: &str) -> PathBuf {
+pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
 }
 
@@ -73,21 +73,22 @@ pub(crate) fn path(document: &Value) -> String {
     format!("{}/{}", collection(document), document["metadata"]["name"].as_str().unwrap())
 }
 
-/// The documents for a namespace of a test's own, whose name also becomes that of the objects that have none.
+/// The documents for a namespace of a test's own, whose name also replaces `istio-cni` in those of objects that have none.
 pub(super) fn documents_for(namespace: &str) -> Vec<Value> {
     renamed(documents(), namespace)
 }
 
 /// The same of any documents.
 pub(crate) fn renamed(mut documents: Vec<Value>, namespace: &str) -> Vec<Value> {
+    let own = |name: &Value| json!(name.as_str().unwrap().replace("istio-cni", namespace));
     for document in &mut documents {
         if document["metadata"].get("namespace").is_some() {
             document["metadata"]["namespace"] = json!(namespace);
         } else {
-            document["metadata"]["name"] = json!(namespace);
+            document["metadata"]["name"] = own(&document["metadata"]["name"]);
         }
         if document["roleRef"]["kind"] == "ClusterRole" {
-            document["roleRef"]["name"] = json!(namespace);
+            document["roleRef"]["name"] = own(&document["roleRef"]["name"]);
         }
         for subject in document.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
             subject["namespace"] = json!(namespace);
@@ -128,18 +129,12 @@ fn is_taken(api: &ApiServer, file: &str) {
     let documents = renamed(documents_of(file), "deploy-letter"); // another test has the real names
     documents.iter().for_each(|document| create(api, document, "&dryRun=All"));
     let kinds: Vec<&str> = documents.iter().map(|document| document["kind"].as_str().unwrap()).collect();
-    assert_eq!(
-        kinds,
-        [
-            "ServiceAccount",
-            "ClusterRole",
-            "ClusterRoleBinding",
-            "Role",
-            "RoleBinding",
-            "ConfigMap",
-            "DaemonSet"
-        ]
-    );
+    let cluster_wide: &[&str] = match file {
+        SIDECAR => &["ClusterRole", "ClusterRoleBinding"],
+        _ => &["ClusterRole", "ClusterRole", "ClusterRoleBinding", "ClusterRoleBinding"],
+    };
+    let expected = [&["ServiceAccount", "ConfigMap"], cluster_wide, &["Role", "RoleBinding", "DaemonSet"]];
+    assert_eq!(kinds, expected.concat(), "{file}");
 }
 
 /// The DaemonSet's validation is not all: its pods must pass admission, which knows the priority class.

@@ -62,13 +62,14 @@ fn the_pods_have_no_more_than_istios_have() {
 
 #[test]
 fn what_the_agent_looks_at_is_mounted_where_it_looks() {
-    let (mounts, env) = (mounts(), environment());
+    let mounts = mounts();
     let host = |path: &str| mounts[path].clone();
     let pair = |path: &str, kind: &str| (path.to_owned(), kind.to_owned());
     // The defaults of --host-proc and --ztunnel-uds-address.
     assert_eq!(host("/host/proc"), pair("/proc", "Directory"));
     assert_eq!(host("/var/run/ztunnel"), pair("/var/run/ztunnel", "DirectoryOrCreate"));
-    assert_eq!(host(&env["NETNS_DIR"]), pair("/var/run/netns", "DirectoryOrCreate"));
+    // The default of --netns-dir, below --host-root.
+    assert_eq!(host("/host/var/run/netns"), pair("/var/run/netns", "DirectoryOrCreate"));
     assert_eq!(host("/var/run/istio-cni"), pair("/var/run/istio-cni", "DirectoryOrCreate"), "agent.sock");
     let list = container()["volumeMounts"].as_array().unwrap().clone();
     let mount = |path: &str| list.iter().find(|mount| mount["mountPath"] == path).unwrap().clone();
@@ -85,7 +86,7 @@ fn the_settings_are_those_of_capture_from_within() {
         ("ALLOW_SWITCH_TO_HOST_NS", "true"),
         ("AMBIENT_DNS_CAPTURE", "true"),
         ("AMBIENT_IPV6", "true"),
-        ("EXCLUDE_NAMESPACES", "kube-system"),
+        ("EXCLUDE_NAMESPACES", "istio-system,kube-system"),
     ] {
         assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
     }
@@ -93,14 +94,7 @@ fn the_settings_are_those_of_capture_from_within() {
         |file: &str| names(&document(file, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["env"]);
     let (node, in_pod) = (of(AMBIENT), of(IN_POD));
     let more: BTreeSet<_> = in_pod.difference(&node).cloned().collect();
-    let new = [
-        "AMBIENT_CAPTURE",
-        "ALLOW_SWITCH_TO_HOST_NS",
-        "AMBIENT_DNS_CAPTURE",
-        "AMBIENT_IPV6",
-        "EXCLUDE_NAMESPACES",
-        "NETNS_DIR",
-    ];
+    let new = ["ALLOW_SWITCH_TO_HOST_NS", "AMBIENT_DNS_CAPTURE", "AMBIENT_IPV6", "EXCLUDE_NAMESPACES"];
     assert_eq!(more, set(&new));
     let less: BTreeSet<_> = node.difference(&in_pod).cloned().collect();
     assert_eq!(less, set(&["NO_ZTUNNEL_POLICY"]), "pods' own rules hold their traffic");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// A chart rendered with one set of values.
 #[derive(Debug, Clone)]
-pub(super) struct Chart {
+pub(crate) struct Chart {
     /// Version and name of the values, such as `1-20-8-default`: also the namespace of its release.
     pub(super) name: String,
     data: Value,
@@ -28,11 +28,16 @@ pub(super) fn all() -> Vec<Chart> {
 }
 
 /// The one of that name.
-pub(super) fn named(name: &str) -> Chart {
+pub(crate) fn named(name: &str) -> Chart {
     all().into_iter().find(|chart| chart.name == name).unwrap_or_else(|| panic!("no chart {name}"))
 }
 
 impl Chart {
+    /// A chart in the form of the recordings.
+    pub(crate) fn new(name: &str, data: Value) -> Chart {
+        Chart { name: name.to_owned(), data }
+    }
+
     pub(super) fn container(&self) -> &Value {
         &self.data["daemonset"]["containers"][0]
     }
@@ -57,13 +62,13 @@ impl Chart {
         roles.iter().map(|role| (text(&role["name"]), role["rules"].clone())).collect()
     }
 
-    pub(super) fn config_maps(&self) -> Vec<(String, Value)> {
+    pub(crate) fn config_maps(&self) -> Vec<(String, Value)> {
         let maps = self.data["configmaps"].as_object().unwrap();
         maps.iter().map(|(name, data)| (name.clone(), data.clone())).collect()
     }
 
     /// The DaemonSet, with an image.
-    pub(super) fn daemon_set(&self) -> Value {
+    pub(crate) fn daemon_set(&self) -> Value {
         let spec = &self.data["daemonset"];
         let mut container = self.container().clone();
         container["image"] = json!("install-cni");

@@ -9,8 +9,8 @@ use super::release::Release;
 /// Agents at a time: most of their time they wait for each other's API server.
 const AT_A_TIME: usize = 6;
 
-/// A life of a release. Returns what went wrong.
-fn live(chart: Chart) -> Option<()> {
+/// A life of a release. `None` without an API server.
+pub(crate) fn live(chart: Chart) -> Option<()> {
     let name = chart.name.clone();
     let mut release = Release::install(chart)?;
     let kernel = release.kernel();

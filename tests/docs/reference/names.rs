@@ -24,12 +24,20 @@ pub(super) fn sections() -> Vec<Section> {
             rows(&without_help(events()), &["alerts.md", "repair.md", "install-cni.md"], false),
         ),
         (
-            "Annotations and labels",
+            "Annotations, labels and taints",
             "Those that the programs read or write.",
             "| Key | Page |\n|---|---|",
             rows(
                 &without_help(keys()),
-                &["in-pod.md", "plugin.md", "ambient.md", "repair.md", "compatibility.md"],
+                &[
+                    "in-pod.md",
+                    "plugin.md",
+                    "ambient.md",
+                    "repair.md",
+                    "node-readiness.md",
+                    "millrace.md",
+                    "compatibility.md",
+                ],
                 false,
             ),
         ),
@@ -103,7 +111,7 @@ fn events() -> BTreeSet<String> {
         "pkg/agent/src/notice",
         "pkg/repair/src/controller.rs",
         "pkg/installer/src/pass.rs",
-        "cmd/install-cni/src/sidecar_drift.rs",
+        "pkg/node-status/src/sidecar_drift.rs",
     ]);
     let is_reason = |text: &&str| {
         text.len() > 6

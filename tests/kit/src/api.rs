@@ -321,12 +321,16 @@ fn write_files(directory: &Path) {
     let addresses: [IpAddr; 4] =
         [API_V4.into(), API_V6.into(), Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let server = pki.server(&addresses);
+    let kubelet_client = pki.client("kube-apiserver-kubelet-client", "system:masters");
     let (token_public, token_private) = pki.token_keys_pem();
     let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]});
     for (name, text) in [
         ("server.pem", server.cert_pem.as_str()),
         ("server.key", &server.key_pem),
         ("client-ca.pem", pki.client_ca_pem()),
+        ("server-ca.pem", pki.server_ca_pem()),
+        ("kubelet-client.pem", &kubelet_client.cert_pem),
+        ("kubelet-client.key", &kubelet_client.key_pem),
         ("token.pub", &token_public),
         ("token.key", &token_private),
         ("tokens.csv", &format!("{ADMIN_TOKEN},admin,admin,\"system:masters\"\n")),
@@ -353,6 +357,9 @@ fn start_apiserver(program: &Path, files: &Path) -> Child {
         ("tls-cert-file", "server.pem"),
         ("tls-private-key-file", "server.key"),
         ("client-ca-file", "client-ca.pem"),
+        ("kubelet-certificate-authority", "server-ca.pem"),
+        ("kubelet-client-certificate", "kubelet-client.pem"),
+        ("kubelet-client-key", "kubelet-client.key"),
         ("token-auth-file", "tokens.csv"),
         ("service-account-key-file", "token.pub"),
         ("service-account-signing-key-file", "token.key"),

@@ -12,8 +12,10 @@ use rcgen::{
 };
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
-use rustls::ServerConfig;
-use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use serde_json::json;
 
 /// A certificate with its key.
@@ -151,6 +153,23 @@ impl Certificate {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.expect("ring can do TLS").with_no_client_auth();
+        let config = builder.with_single_cert(vec![self.cert_der.clone().into()], key);
+        Arc::new(config.expect("our own certificate"))
+    }
+}
+
+impl Certificate {
+    /// The same for a server that demands a client's certificate of this cluster.
+    pub(crate) fn server_config_for_clients(&self, pki: &Pki) -> Arc<ServerConfig> {
+        let key = PrivateKeyDer::Pkcs8(self.key_der.clone().into());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        let authority = CertificateDer::from_pem_slice(pki.client_ca_pem().as_bytes());
+        roots.add(authority.expect("our own authority")).expect("our own authority");
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let verifier = verifier.build().expect("an authority is enough");
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.expect("ring can do TLS").with_client_cert_verifier(verifier);
         let config = builder.with_single_cert(vec![self.cert_der.clone().into()], key);
         Arc::new(config.expect("our own certificate"))
     }

@@ -1,8 +1,6 @@
 //! `bundle`: everything that helps somebody elsewhere to find a fault.
 
 mod content;
-mod redact;
-mod tar;
 
 use std::{
     fs,
@@ -13,18 +11,18 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use bundle::TarWriter;
 use flate2::{Compression, write::GzEncoder};
 
-use super::{CommandInvocation, output};
-use crate::inspect;
+use super::{CommandInvocation, command_flags, output};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let now = SystemTime::now();
     let time = wire::rfc3339(now);
     let to_terminal = io::stdout().is_terminal();
-    let state = inspect::obtain(&call.settings)?;
+    let state = node_status::obtain(&call.settings)?;
     let name = directory(&state.node.name, &time);
-    let file = match call.values.text(&super::FILE) {
+    let file = match call.values.text(&command_flags::FILE) {
         "-" if to_terminal => {
             bail!(
                 "refusing to write a binary archive to a terminal: redirect the output, or name a file with -f"
@@ -60,7 +58,7 @@ fn directory(node: &str, time: &str) -> String {
 }
 
 fn pack(directory: &str, files: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
-    let mut archive = tar::TarWriter::new(GzEncoder::new(Vec::new(), Compression::default()), time);
+    let mut archive = TarWriter::new(GzEncoder::new(Vec::new(), Compression::default()), time);
     for (name, text) in files {
         archive.add(&format!("{directory}/{name}"), text.as_bytes())?;
     }

@@ -5,16 +5,15 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use report::StateReport;
 
-use super::CommandInvocation;
-use crate::inspect;
+use super::{CommandInvocation, command_flags};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let asked = asked(call.values.words(), call.values.text(&super::POD_NAMESPACE))?;
+    let asked = asked(call.values.words(), call.values.text(&command_flags::POD_NAMESPACE))?;
     let (namespace, name) = match asked {
         PodQuery::Pod(namespace, name) => (namespace, name),
-        PodQuery::Name(name) => (namespace_of(&inspect::obtain(&call.settings)?, &name)?, name),
+        PodQuery::Name(name) => (namespace_of(&node_status::obtain(&call.settings)?, &name)?, name),
     };
-    let explanation = inspect::explain(&call.settings, &namespace, &name)?;
+    let explanation = node_status::explain(&call.settings, &namespace, &name)?;
     call.output.print(&explanation, |_| explanation.to_string())?;
     Ok(ExitCode::from(explanation.verdict.status()))
 }

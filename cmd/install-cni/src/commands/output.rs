@@ -10,7 +10,7 @@ use flags::{Flag, FlagValues};
 use model::parse_go_bool;
 use serde::Serialize;
 
-use super::{NO_COLOR, OUTPUT};
+use super::command_flags::{NO_COLOR, OUTPUT};
 
 /// What stands on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,25 +6,24 @@ use anyhow::{Result, bail};
 use report::{CaptureState, PodState, StateReport, tables};
 use serde_json::json;
 
-use super::{CANNOT, CommandInvocation, output::is_on};
-use crate::inspect;
+use super::{CANNOT, CommandInvocation, command_flags, output::is_on};
 
 pub(super) fn state(call: &CommandInvocation) -> Result<ExitCode> {
-    let state = inspect::obtain(&call.settings)?;
+    let state = node_status::obtain(&call.settings)?;
     call.output.print(&state, |colour| tables::summary(&state, colour))?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn list(call: &CommandInvocation) -> Result<ExitCode> {
-    let bypassing = is_on(&call.values, &super::BYPASSING)?;
-    let wanted = match (call.values.text(&super::WITH_STATE), bypassing) {
+    let bypassing = is_on(&call.values, &command_flags::BYPASSING)?;
+    let wanted = match (call.values.text(&command_flags::WITH_STATE), bypassing) {
         ("", false) => None,
         ("", true) => Some(CaptureState::Bypassing),
         (_, true) => bail!("--bypassing and --state cannot be used together"),
         (word, false) => Some(capture(word)?),
     };
-    let state = inspect::obtain(&call.settings)?;
-    let namespace = call.values.text(&super::NAMESPACE);
+    let state = node_status::obtain(&call.settings)?;
+    let namespace = call.values.text(&command_flags::NAMESPACE);
     let of_namespace = |pod: &&PodState| namespace.is_empty() || pod.namespace == namespace;
     let all: Vec<&PodState> = state.pods.iter().filter(of_namespace).collect();
     let shown: Vec<&PodState> =
@@ -62,7 +61,7 @@ fn capture(word: &str) -> Result<CaptureState> {
 }
 
 pub(super) fn verify(call: &CommandInvocation) -> Result<ExitCode> {
-    let state = inspect::obtain(&call.settings)?;
+    let state = node_status::obtain(&call.settings)?;
     let (differences, unknown) = (state.differences(), tables::not_known(&state));
     let equal = differences.is_empty() && unknown.is_empty();
     let value = json!({ "equal": equal, "differences": differences, "unknown": unknown });
@@ -75,7 +74,7 @@ pub(super) fn verify(call: &CommandInvocation) -> Result<ExitCode> {
 }
 
 pub(super) fn plan(call: &CommandInvocation) -> Result<ExitCode> {
-    let state = inspect::obtain(&call.settings)?;
+    let state = node_status::obtain(&call.settings)?;
     call.output.print(&state.plan, |colour| tables::plan(&state, colour))?;
     let cannot_tell =
         state.plan.is_empty() && state.seen.by == report::Observer::Command && !state.seen.blind.is_empty();

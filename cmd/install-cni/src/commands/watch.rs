@@ -1,7 +1,5 @@
 //! `watch`: what changes, line by line.
 
-mod changes;
-
 use std::{
     process::ExitCode,
     thread,
@@ -9,30 +7,28 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use report::StateReport;
+use report::{StateChange, StateReport, changes};
 
 use super::{
-    CANNOT, CommandInvocation,
+    CANNOT, CommandInvocation, command_flags,
     output::{self, OutputFormat},
 };
-use crate::inspect;
-use changes::{StateChange, changes};
 
 /// Between two questions to the agent, each of which costs it a look at the kernel.
 const PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let end = match call.values.text(&super::FOR) {
+    let end = match call.values.text(&command_flags::FOR) {
         "" => None,
         text => Some(Instant::now() + duration(text)?),
     };
     let mut watch = StateWatcher { last: None, lost: None, form: call.output.form };
     loop {
         let began = Instant::now();
-        let limit = end.map_or(inspect::LIMIT, |end| {
-            inspect::LIMIT.min(end.saturating_duration_since(began).max(PERIOD))
+        let limit = end.map_or(node_status::LIMIT, |end| {
+            node_status::LIMIT.min(end.saturating_duration_since(began).max(PERIOD))
         });
-        watch.take(inspect::from_agent(&call.settings.debug_socket, limit))?;
+        watch.take(node_status::from_agent(&call.settings.debug_socket, limit))?;
         let next = began + PERIOD;
         if end.is_some_and(|end| next >= end) {
             break;
@@ -61,7 +57,7 @@ impl StateWatcher {
                 self.last = Some(state);
             }
             Err(error) => {
-                let why = crate::in_words(&error);
+                let why = node_status::error_text(&error);
                 if self.lost.as_ref() != Some(&why) {
                     events.push(StateChange::node("agent", format!("the agent does not answer: {why}")));
                     self.lost = Some(why);

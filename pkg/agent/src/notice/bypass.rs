@@ -24,7 +24,7 @@ struct OverruledPod {
 
 impl NoticeTracker {
     /// What a pod may do to its network namespace. Only what is uncommon is worth a notice.
-    pub(crate) fn can_bypass(&mut self, pod: &PodName, uid: &PodUid, privilege: NetworkPrivilege) {
+    pub fn can_bypass(&mut self, pod: &PodName, uid: &PodUid, privilege: NetworkPrivilege) {
         let by = match privilege {
             NetworkPrivilege::Privileged => "is privileged",
             NetworkPrivilege::NetAdmin => "has NET_ADMIN",
@@ -41,7 +41,7 @@ impl NoticeTracker {
     }
 
     /// Rules of other components that precede ours in a pod, in words; empty: none.
-    pub(crate) fn overruled(&mut self, pod: &PodName, uid: &PodUid, what: &str, now: Instant) {
+    pub fn overruled(&mut self, pod: &PodName, uid: &PodUid, what: &str, now: Instant) {
         if what.is_empty() {
             self.bypasses.overruled.remove(uid);
             return;
@@ -62,7 +62,7 @@ impl NoticeTracker {
     }
 
     /// Of all other pods nothing is remembered.
-    pub(crate) fn forget_bypasses(&mut self, is_known: impl Fn(&PodUid) -> bool) {
+    pub fn forget_bypasses(&mut self, is_known: impl Fn(&PodUid) -> bool) {
         self.bypasses.privileges.retain(|uid, _| is_known(uid));
         self.bypasses.overruled.retain(|uid, _| is_known(uid));
     }

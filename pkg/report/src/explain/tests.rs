@@ -366,7 +366,7 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
         "The kernel showed at 2026-11-21T03:00:00Z: 10.0.0.7 is in the set of enrolled addresses.",
         "Its annotation ambient.istio.io/redirection is enabled.",
         "The last change, at 2026-11-21T01:00:00Z: its address was added, because of: pod shop/web joined (1.2 ms).",
-        "Unknown: legacy tables, because: there is no iptables-legacy.",
+        "Unknown: the node's firewall, because: there is no iptables-legacy.",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

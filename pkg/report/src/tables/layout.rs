@@ -4,27 +4,37 @@ use crate::text::clean;
 
 /// Colours that a terminal of any background shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Colour {
+pub enum Colour {
+    /// The terminal's own.
     None,
+    /// Wrong.
     Red,
+    /// Not known, or not finished.
     Yellow,
+    /// As it should be.
     Green,
+    /// Of no concern.
     Dim,
+    /// A title.
     Bold,
 }
 
 /// One cell.
-pub(super) struct Cell {
+pub struct Cell {
     text: String,
     colour: Colour,
 }
 
 impl Cell {
-    pub(super) fn plain(text: &str) -> Cell {
+    /// Without a colour. Its text cannot steer a terminal.
+    #[must_use]
+    pub fn plain(text: &str) -> Cell {
         Cell::coloured(text, Colour::None)
     }
 
-    pub(super) fn coloured(text: &str, colour: Colour) -> Cell {
+    /// With a colour.
+    #[must_use]
+    pub fn coloured(text: &str, colour: Colour) -> Cell {
         Cell { text: clean(text), colour }
     }
 
@@ -34,7 +44,8 @@ impl Cell {
 }
 
 /// The text in its colour, if colours are wanted.
-pub(super) fn paint(text: &str, colour: Colour, wanted: bool) -> String {
+#[must_use]
+pub fn paint(text: &str, colour: Colour, wanted: bool) -> String {
     let code = match colour {
         Colour::None => return text.to_owned(),
         Colour::Red => "31",
@@ -47,7 +58,8 @@ pub(super) fn paint(text: &str, colour: Colour, wanted: bool) -> String {
 }
 
 /// Rows of cells in aligned columns, two blanks apart; the last column is as long as it is. Without titles there is no head.
-pub(super) fn table(titles: &[&str], rows: &[Vec<Cell>], colour: bool) -> String {
+#[must_use]
+pub fn table(titles: &[&str], rows: &[Vec<Cell>], colour: bool) -> String {
     let head: Vec<Cell> = titles.iter().map(|title| Cell::coloured(title, Colour::Bold)).collect();
     let all = || std::iter::once(&head).chain(rows).filter(|row| !row.is_empty());
     let columns = all().map(Vec::len).max().unwrap_or(0);

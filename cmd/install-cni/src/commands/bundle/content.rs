@@ -8,12 +8,10 @@ use std::{
     path::Path,
 };
 
+use bundle::redact;
 use cni_types::run_dir;
 use daemon_settings::DaemonSettings;
 use report::{Comparison, FirewallRule, StateReport, explain, tables};
-
-use super::redact;
-use crate::inspect;
 
 /// The end of a log that is long.
 const MAX_LOG: u64 = 4 * 1024 * 1024;
@@ -153,11 +151,11 @@ fn saves(firewall: &Comparison<FirewallRule>) -> Vec<(String, String)> {
 
 /// The agent's last lines, which it has in memory: where its output goes only the container runtime knows.
 fn agent_log(settings: &DaemonSettings) -> String {
-    match inspect::fetch(&settings.debug_socket, "/debug/lines", inspect::LIMIT) {
+    match node_status::fetch(&settings.debug_socket, "/debug/lines", node_status::LIMIT) {
         Ok(lines) => String::from_utf8_lossy(&lines).into_owned(),
         Err(error) => format!(
             "the agent's last lines are not known: {}\nkubectl logs, or the container runtime's log on the node, has them\n",
-            crate::in_words(&anyhow::Error::new(error))
+            node_status::error_text(&anyhow::Error::new(error))
         ),
     }
 }

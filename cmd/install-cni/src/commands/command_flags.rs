@@ -1,0 +1,46 @@
+//! The commands' own flags.
+
+use flags::Flag;
+
+pub(crate) const OUTPUT: Flag =
+    Flag { long: "output", short: Some('o'), default: "table", help: "table, json or yaml", ..Flag::VALUE };
+pub(crate) const NO_COLOR: Flag = Flag {
+    long: "no-color",
+    help: "no colours, as with the variable NO_COLOR; only a terminal gets any",
+    ..Flag::SWITCH
+};
+/// Of `list`.
+pub(crate) const NAMESPACE: Flag =
+    Flag { long: "namespace", short: Some('n'), help: "only pods of this namespace", ..Flag::VALUE };
+pub(crate) const BYPASSING: Flag = Flag {
+    long: "bypassing",
+    help: "only pods whose traffic bypasses the mesh, and should not",
+    ..Flag::SWITCH
+};
+pub(crate) const WITH_STATE: Flag = Flag {
+    long: "state",
+    help: "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown",
+    ..Flag::VALUE
+};
+/// Of `explain`.
+pub(crate) const POD_NAMESPACE: Flag =
+    Flag { long: "namespace", short: Some('n'), help: "the pod's namespace", ..Flag::VALUE };
+/// Of `bundle`.
+pub(crate) const FILE: Flag = Flag {
+    long: "file",
+    short: Some('f'),
+    help: "the file, which must not be there; -: standard output; empty: standard output unless that is a \
+           terminal, else a new file in this directory",
+    ..Flag::VALUE
+};
+/// Of `watch`.
+pub(crate) const FOR: Flag = Flag {
+    long: "for",
+    help: "end after this time, such as 500ms, 30s, 5m, 1h; empty: never",
+    ..Flag::VALUE
+};
+/// Of `uninstall`.
+pub(crate) const DRY_RUN: Flag =
+    Flag { long: "dry-run", help: "print what would be removed, and change nothing", ..Flag::SWITCH };
+/// All of `uninstall`.
+pub(crate) const REMOVAL: [Flag; 3] = [DRY_RUN, OUTPUT, NO_COLOR];

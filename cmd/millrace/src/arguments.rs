@@ -1,0 +1,258 @@
+//! The command line.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use report::CaptureState;
+
+use crate::output::OutputFormat;
+
+/// How kubectl calls a plugin.
+const PLUGIN: &str = "kubectl-millrace";
+
+/// Shows which nodes and pods of a cluster are unhealthy in the mesh, and why.
+///
+/// It reads the API and asks the Millrace agent of each node through the API server. It changes nothing.
+#[derive(Debug, Parser)]
+#[command(name = "millrace", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    #[command(subcommand)]
+    pub(crate) command: Action,
+}
+
+/// Flags of every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Flags of every command")]
+pub(crate) struct Options {
+    /// Kubeconfig file; default: $KUBECONFIG, then ~/.kube/config, then the pod's service account
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// Output format
+    #[arg(long, short, global = true, value_enum, default_value_t = OutputFormat::Table, value_name = "FORMAT")]
+    pub(crate) output: OutputFormat,
+    /// Without colours, as with the variable NO_COLOR
+    #[arg(long, global = true)]
+    pub(crate) no_color: bool,
+    /// Label selector of the agents' pods
+    #[arg(long, short = 'l', global = true, default_value = "k8s-app=istio-cni-node", value_name = "LABELS")]
+    pub(crate) selector: String,
+    /// Namespace of the agents' pods; default: every namespace
+    #[arg(long, global = true, value_name = "NAMESPACE")]
+    pub(crate) agent_namespace: Option<String>,
+    /// How agents are asked
+    #[arg(long, global = true, value_enum, default_value_t = Via::PortForward)]
+    pub(crate) via: Via,
+    /// Port of the agents' debug endpoint (their --ctrlz_port)
+    #[arg(long, global = true, default_value_t = 9876, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+    /// Time limit for each agent's answer
+    #[arg(long, global = true, default_value = "5s", value_parser = time_limit, value_name = "TIME")]
+    pub(crate) timeout: Duration,
+    /// How many agents are asked at a time
+    #[arg(long, global = true, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) concurrency: u16,
+}
+
+/// How agents are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    /// A port-forward to the debug endpoint; needs pods/portforward
+    PortForward,
+    /// `install-cni state` in the agent's container; needs pods/exec
+    Exec,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Action {
+    /// Check cluster, agents, nodes, pods and NetworkPolicies
+    ///
+    /// Exit status: 0: healthy; 1: something is unhealthy; 2: not everything could be determined.
+    Check {
+        /// Ask only the agent of this node
+        #[arg(long)]
+        node: Option<String>,
+    },
+    /// List pods with their capture state, worst first
+    ///
+    /// Exit status: 0: listed; with --bypassing, 0: none, 1: some; 2: not everything could be determined.
+    List {
+        /// Only pods that bypass the mesh
+        #[arg(long, conflicts_with = "state")]
+        bypassing: bool,
+        /// Only pods in this state
+        #[arg(long, value_parser = capture_state)]
+        state: Option<CaptureState>,
+        /// Only pods of this namespace
+        #[arg(long, short)]
+        namespace: Option<String>,
+        /// Only pods of this node
+        #[arg(long)]
+        node: Option<String>,
+    },
+    /// Explain whether a pod is captured, and why or why not
+    ///
+    /// Exit status: 0: as it should be; 1: something is wrong or in progress; 2: could not be determined; 3: no such pod.
+    Explain {
+        /// NAMESPACE/POD, or POD in the namespace of -n or of the context
+        pod: String,
+        /// Namespace of the pod
+        #[arg(long, short)]
+        namespace: Option<String>,
+    },
+    /// Compare desired with observed state: files, the nodes' networks, pods
+    ///
+    /// Exit status: 0: everything was observed and matches; 1: differences; 2: none found, but not everything was observed.
+    Verify {
+        /// Ask only the agent of this node
+        #[arg(long)]
+        node: Option<String>,
+    },
+    /// Write an archive of all nodes for a bug report, without credentials
+    Bundle {
+        /// The archive; `-`: standard output; default: millrace-TIME.tar.gz
+        #[arg(long, short, value_name = "FILE")]
+        file: Option<String>,
+        /// Ask only the agent of this node
+        #[arg(long)]
+        node: Option<String>,
+    },
+    /// Print one line for each change
+    Watch {
+        /// End after this time; default: never
+        #[arg(long = "for", value_parser = time_limit, value_name = "TIME")]
+        duration: Option<Duration>,
+        /// Time from one round of questions to the next
+        #[arg(long, default_value = "5s", value_parser = time_limit, value_name = "TIME")]
+        interval: Duration,
+        /// Only pods of this namespace
+        #[arg(long, short)]
+        namespace: Option<String>,
+        /// Ask only the agent of this node
+        #[arg(long)]
+        node: Option<String>,
+    },
+    /// Print a completion script
+    Completion {
+        /// The shell
+        #[arg(value_enum)]
+        shell: CompletionShell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+/// Shells with a completion script.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum CompletionShell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+impl CompletionShell {
+    pub(crate) fn shell(self) -> Shell {
+        match self {
+            CompletionShell::Bash => Shell::Bash,
+            CompletionShell::Zsh => Shell::Zsh,
+            CompletionShell::Fish => Shell::Fish,
+        }
+    }
+}
+
+/// The command line, and as what the program was started.
+#[derive(Debug)]
+pub(crate) struct Invocation {
+    pub(crate) arguments: Arguments,
+    /// `millrace` or `kubectl-millrace`.
+    pub(crate) program: &'static str,
+}
+
+impl Invocation {
+    /// Reads the command line; ends the program with usage or help if it is none.
+    pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Invocation {
+        let words: Vec<OsString> = words.into_iter().collect();
+        let program = program(words.first());
+        let matches = command(program).get_matches_from(words);
+        match Arguments::from_arg_matches(&matches) {
+            Ok(arguments) => Invocation { arguments, program },
+            Err(error) => error.exit(),
+        }
+    }
+}
+
+fn program(word: Option<&OsString>) -> &'static str {
+    let name =
+        word.and_then(|word| PathBuf::from(word).file_name().map(|name| name.to_string_lossy().into_owned()));
+    if name.is_some_and(|name| name.starts_with("kubectl-")) { PLUGIN } else { "millrace" }
+}
+
+/// The grammar, with the name that people type.
+pub(crate) fn command(program: &'static str) -> Command {
+    let command = Arguments::command();
+    if program == PLUGIN { command.bin_name("kubectl millrace") } else { command.bin_name("millrace") }
+}
+
+/// `500ms`, `5s`, `2m`, `1h`; at most a day.
+fn time_limit(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit: u64 = match unit {
+        "ms" => 1,
+        "s" | "" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err("it is no time such as 500ms, 5s or 2m".to_owned()),
+    };
+    let millis = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    millis
+        .filter(|millis| (1..=86_400_000).contains(millis))
+        .map(Duration::from_millis)
+        .ok_or_else(|| "it is no time from 1ms to 24h, such as 500ms, 5s or 2m".to_owned())
+}
+
+fn capture_state(word: &str) -> Result<CaptureState, String> {
+    let all = CaptureState::ALL;
+    let found = all.into_iter().find(|state| state.word() == word);
+    found.ok_or_else(|| format!("it is none of {}", all.map(CaptureState::word).join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        command("millrace").debug_assert();
+        command(PLUGIN).debug_assert();
+    }
+
+    #[test]
+    fn a_plugin_of_kubectl_says_so_in_its_usage() {
+        for (word, usage) in [
+            ("/usr/local/bin/kubectl-millrace", "Usage: kubectl millrace"),
+            ("./millrace", "Usage: millrace"),
+        ] {
+            let help = command(program(Some(&word.into()))).render_help().to_string();
+            assert!(help.contains(usage), "{help}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_with_their_units() {
+        for (text, millis) in
+            [("500ms", 500), ("2s", 2000), ("3", 3000), ("5m", 300_000), ("24h", 86_400_000)]
+        {
+            assert_eq!(time_limit(text), Ok(Duration::from_millis(millis)));
+        }
+        for text in ["", "s", "0", "0s", "-1s", "1.5s", "25h", "1d", "99999999999999999999s"] {
+            assert!(time_limit(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The commands.
+
+mod bundle;
+mod explain;
+mod watch;
+
+use std::{io, process::ExitCode};
+
+use anyhow::{Context as _, Result};
+use cluster_report::{Unanswered, check, check_text, list_text, partial_text, pods, verify, verify_text};
+use report::CaptureState;
+
+use crate::{
+    CANNOT,
+    arguments::{self, Action, CompletionShell, Invocation, Options},
+    gather::ClusterSource,
+    output::{self, Printer},
+};
+
+/// Does what the command line says; returns the exit status.
+///
+/// # Errors
+/// The answer could not be determined, or not be written.
+pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
+    let options = &invocation.arguments.options;
+    match &invocation.arguments.command {
+        Action::Check { node } => check_cluster(options, node.as_deref()).await,
+        Action::List { bypassing, state, namespace, node } => {
+            let state = if *bypassing { Some(CaptureState::Bypassing) } else { *state };
+            list(options, namespace.as_deref(), node.as_deref(), state, *bypassing).await
+        }
+        Action::Explain { pod, namespace } => explain::run(options, pod, namespace.as_deref()).await,
+        Action::Verify { node } => compare(options, node.as_deref()).await,
+        Action::Bundle { file, node } => bundle::run(options, file.as_deref(), node.as_deref()).await,
+        Action::Watch { duration, interval, namespace, node } => {
+            let only = watch::Only { namespace: namespace.as_deref(), node: node.as_deref() };
+            watch::run(options, *duration, *interval, only).await
+        }
+        Action::Completion { shell } => completion(invocation.program, *shell),
+        Action::Man => manual(),
+    }
+}
+
+async fn check_cluster(options: &Options, node: Option<&str>) -> Result<ExitCode> {
+    let cluster = ClusterSource::open(options).await?.everything(node).await?;
+    let report = check(&cluster);
+    Printer::new(options).print(&report, |wide, colour| check_text(&report, wide, colour))?;
+    Ok(ExitCode::from(report.verdict.status()))
+}
+
+async fn list(
+    options: &Options,
+    namespace: Option<&str>,
+    node: Option<&str>,
+    state: Option<CaptureState>,
+    bypassing: bool,
+) -> Result<ExitCode> {
+    let cluster = ClusterSource::open(options).await?.states(node).await?;
+    let list = pods(&cluster, namespace, state);
+    Printer::new(options).print(&list, |wide, colour| list_text(&list, wide, colour))?;
+    complain_partial(&list.unanswered);
+    if cluster.answers.is_empty() {
+        output::complain("no agent was found");
+        return Ok(ExitCode::from(CANNOT));
+    }
+    let is_unsure =
+        || list.partial || !pods(&cluster, namespace, Some(CaptureState::Unknown)).pods.is_empty();
+    Ok(match (bypassing, list.pods.is_empty()) {
+        (true, false) => ExitCode::FAILURE,
+        (true, true) if is_unsure() => ExitCode::from(CANNOT),
+        (false, _) if list.partial => ExitCode::from(CANNOT),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+async fn compare(options: &Options, node: Option<&str>) -> Result<ExitCode> {
+    let cluster = ClusterSource::open(options).await?.states(node).await?;
+    let report = verify(&cluster);
+    Printer::new(options).print(&report, |_, colour| verify_text(&report, colour))?;
+    complain_partial(&report.unanswered);
+    Ok(ExitCode::from(report.status()))
+}
+
+fn complain_partial(unanswered: &[Unanswered]) {
+    output::complain(&partial_text(unanswered));
+}
+
+fn completion(program: &'static str, shell: CompletionShell) -> Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell.shell(), &mut arguments::command("millrace"), program, &mut script);
+    output::write(&script)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn manual() -> Result<ExitCode> {
+    let mut page = Vec::new();
+    let rendered: io::Result<()> =
+        clap_mangen::Man::new(arguments::command("millrace").disable_help_subcommand(true)).render(&mut page);
+    rendered.context("cannot make the manual page")?;
+    output::write(&page)?;
+    Ok(ExitCode::SUCCESS)
+}

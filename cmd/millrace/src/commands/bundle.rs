@@ -1,0 +1,170 @@
+//! `bundle`: everything that helps somebody elsewhere to find a fault, of all nodes, in one archive.
+
+use std::{
+    fs,
+    io::{self, IsTerminal as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    process::ExitCode,
+    time::SystemTime,
+};
+
+use ::bundle::{TarWriter, redact};
+use anyhow::{Context as _, Result, bail};
+use cluster_report::{CheckReport, Cluster, NodeAnswer, Pod, check, check_text, partial_text};
+use flate2::{Compression, write::GzEncoder};
+use futures_util::{StreamExt as _, stream};
+use report::{PodState, StateReport, tables};
+
+use crate::{CANNOT, arguments::Options, discovery::agents_by_node, gather::ClusterSource, output};
+
+/// Names in an archive have at most 100 bytes.
+const MAX_NODE: usize = 48;
+const README: &str = "What the agents of a cluster knew when somebody asked. Credentials have been removed.
+
+check.txt, check.json    the cluster checked
+nodes.txt                which directory is of which node, and which nodes did not answer
+nodes/N/state.json       everything that the node's agent knows, as /debug/state has it
+nodes/N/summary.txt      the node at one glance
+nodes/N/pods.txt         its pods, worst first
+nodes/N/differences.txt  what is not as desired, and what is not known
+nodes/N/agent.log        the agent's last lines
+";
+
+type Archive = TarWriter<GzEncoder<Vec<u8>>>;
+
+pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str>) -> Result<ExitCode> {
+    if file == Some("-") && io::stdout().is_terminal() {
+        bail!(
+            "refusing to write a binary archive to a terminal: redirect the output, or name a file with -f"
+        );
+    }
+    let source = ClusterSource::open(options).await?;
+    let cluster = source.everything(node).await?;
+    let now = SystemTime::now();
+    let stamp: String = wire::rfc3339(now).chars().filter(char::is_ascii_alphanumeric).take(15).collect();
+    let name = format!("millrace-{stamp}");
+    let logs = logs(&source, options, &cluster).await;
+    let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let archive = pack(&name, &cluster, &logs, seconds).context("cannot make the archive")?;
+    match file {
+        Some("-") => output::write(&archive)?,
+        file => {
+            let file = file.map_or_else(|| format!("{name}.tar.gz"), str::to_owned);
+            // Never over another file: it contains what only its maker may read.
+            let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file);
+            made.and_then(|mut made| made.write_all(&archive))
+                .with_context(|| format!("cannot write {file}"))?;
+            output::write(format!("{file}\n").as_bytes())?;
+        }
+    }
+    let unanswered = cluster.unanswered();
+    output::complain(&partial_text(&unanswered));
+    Ok(if cluster.states().next().is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
+}
+
+/// The last lines of each agent that answered, by node.
+async fn logs(source: &ClusterSource<'_>, options: &Options, cluster: &Cluster) -> Vec<(String, String)> {
+    let query = source.query();
+    let agents = agents_by_node(&cluster.agents);
+    let asked: Vec<(String, &Pod)> = cluster
+        .states()
+        .filter_map(|(node, _)| agents.get(node).map(|agent| (node.to_owned(), *agent)))
+        .collect();
+    let questions = asked.into_iter().map(|(node, agent)| {
+        let query = &query;
+        async move {
+            let lines = query.lines(agent).await;
+            (node, lines.unwrap_or_else(|error| format!("its last lines are not known: {error}\n")))
+        }
+    });
+    stream::iter(questions).buffer_unordered(usize::from(options.concurrency)).collect().await
+}
+
+fn pack(name: &str, cluster: &Cluster, logs: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
+    let mut archive = TarWriter::new(GzEncoder::new(Vec::new(), Compression::default()), time);
+    let mut add = |path: &str, text: &str| archive.add(&format!("{name}/{path}"), text.as_bytes());
+    let report = check(cluster);
+    add("README.txt", README)?;
+    add("check.txt", &redact::text(&check_text(&report, true, false)))?;
+    add("check.json", &check_json(&report))?;
+    add("nodes.txt", &redact::text(&node_names(cluster)))?;
+    for (at, (node, state)) in cluster.states().enumerate() {
+        add_node(&mut archive, &format!("{name}/nodes/{}", directory(at, node)), state)?;
+    }
+    for (at, (node, _)) in cluster.states().enumerate() {
+        if let Some((_, lines)) = logs.iter().find(|(of, _)| of == node) {
+            let path = format!("{name}/nodes/{}/agent.log", directory(at, node));
+            archive.add(&path, redact::text(lines).as_bytes())?;
+        }
+    }
+    archive.finish()?.finish()
+}
+
+fn add_node(archive: &mut Archive, directory: &str, state: &StateReport) -> io::Result<()> {
+    let pods: Vec<&PodState> = state.pods.iter().collect();
+    let mut document = serde_json::to_value(state).map_err(io::Error::other)?;
+    // Cleaned text by text, so that it is still JSON.
+    redact::value(&mut document);
+    for (name, text) in [
+        ("state.json", format!("{document:#}\n")),
+        ("summary.txt", redact::text(&tables::summary(state, false))),
+        ("pods.txt", redact::text(&tables::pods(&pods, false))),
+        ("differences.txt", redact::text(&tables::differences(state, false))),
+    ] {
+        archive.add(&format!("{directory}/{name}"), text.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn check_json(report: &CheckReport) -> String {
+    match serde_json::to_value(report) {
+        Ok(mut value) => {
+            redact::value(&mut value);
+            format!("{value:#}\n")
+        }
+        Err(error) => format!("{{\"error\": \"cannot be written: {error}\"}}\n"),
+    }
+}
+
+/// Of two long names that begin alike, the number tells which is which.
+fn directory(at: usize, node: &str) -> String {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    let node: String = node.chars().filter(plain).take(MAX_NODE).collect();
+    format!("{at:04}-{node}")
+}
+
+fn node_names(cluster: &Cluster) -> String {
+    let answered =
+        cluster.states().enumerate().map(|(at, (node, _))| format!("{}  {node}\n", directory(at, node)));
+    let silent = cluster.answers.iter().filter_map(|(node, answer)| match answer {
+        NodeAnswer::Silent(why) => Some(format!("did not answer  {node}: {}\n", report::clean(why))),
+        NodeAnswer::State(_) => None,
+    });
+    answered.chain(silent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn an_archive_has_every_node_and_no_credential() {
+        let node = "n".repeat(253);
+        let mut state = StateReport::default();
+        state.node.trouble = Some("token: abc".to_owned());
+        let mut cluster = Cluster::default();
+        cluster.answers.insert(node.clone(), NodeAnswer::State(Box::new(state)));
+        cluster.answers.insert("quiet".to_owned(), NodeAnswer::Silent("no answer".to_owned()));
+        let logs = [(node, "Authorization: Bearer abc\n".to_owned())];
+        let archive = pack("millrace-20261121T010000", &cluster, &logs, 0).unwrap();
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(archive.as_slice()).read_to_string(&mut text).unwrap();
+        assert!(
+            text.contains("nodes/0000-nnn") && text.contains("/state.json") && text.contains("/agent.log")
+        );
+        assert!(text.contains("did not answer  quiet: no answer"));
+        assert!(text.contains("[removed]") && !text.contains("abc"), "{text}");
+    }
+}

@@ -1,0 +1,90 @@
+//! `explain`: finds the pod's node, and asks its agent.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use cluster_report::Pod;
+use kubeio::ApiErrorKind;
+use report::PodVerdict;
+
+use crate::{
+    CANNOT,
+    arguments::Options,
+    discovery::agents_by_node,
+    gather::{ClusterSource, escaped},
+    output::{self, Printer},
+};
+
+pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {
+    let source = ClusterSource::open(options).await?;
+    let (namespace, name) = asked(word, namespace, &source.session.namespace)?;
+    let path = format!("/api/v1/namespaces/{}/pods/{}", escaped(namespace), escaped(name));
+    let what = format!("pod {namespace}/{name}");
+    let pod: Pod = match source.session.client.get(&what, &path, options.timeout).await {
+        Ok(pod) => pod,
+        Err(error) if error.kind() == ApiErrorKind::NotFound => {
+            output::complain(&format!("the cluster has no {what}"));
+            return Ok(ExitCode::from(PodVerdict::NoSuchPod.status()));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let node = pod.spec.node_name.as_str();
+    if node.is_empty() {
+        output::complain(&format!("{what} is not scheduled on a node yet ({})", pod.standing()));
+        return Ok(ExitCode::FAILURE);
+    }
+    let agents = source.agents(Some(node)).await?;
+    let Some(agent) = agents_by_node(&agents).get(node).copied() else {
+        output::complain(&format!("{what} is on node {node}, where no agent runs: nothing is known of it"));
+        return Ok(ExitCode::from(CANNOT));
+    };
+    let explanation = source.query().explain(agent, namespace, name).await.with_context(|| {
+        let meta = &agent.metadata;
+        format!(
+            "the agent {}/{} of node {node} ({}) does not answer",
+            meta.namespace,
+            meta.name,
+            agent.standing()
+        )
+    })?;
+    let text = |_, _| format!("{explanation}\nNode: {node}\n");
+    Printer::new(options).print(&explanation, text)?;
+    Ok(ExitCode::from(explanation.verdict.status()))
+}
+
+/// Namespace and name of the pod that is meant.
+fn asked<'a>(word: &'a str, namespace: Option<&'a str>, context: &'a str) -> Result<(&'a str, &'a str)> {
+    let (namespace, name) = match (word.split_once('/'), namespace) {
+        (Some((of_word, _)), Some(namespace)) if of_word != namespace => {
+            bail!("{word} and -n {namespace} name two namespaces")
+        }
+        (Some(pod), _) => pod,
+        (None, Some(namespace)) => (namespace, word),
+        (None, None) => (context, word),
+    };
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let is_name = |name: &str| !name.is_empty() && name.len() <= 253 && name.bytes().all(fits);
+    if is_name(namespace) && is_name(name) {
+        Ok((namespace, name))
+    } else {
+        bail!("{word:?} names no pod: it is NAMESPACE/POD")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_can_be_named_in_three_ways() {
+        assert_eq!(asked("shop/web", None, "default").unwrap(), ("shop", "web"));
+        assert_eq!(asked("shop/web", Some("shop"), "default").unwrap(), ("shop", "web"));
+        assert_eq!(asked("web", Some("shop"), "default").unwrap(), ("shop", "web"));
+        assert_eq!(asked("web", None, "mine").unwrap(), ("mine", "web"));
+        for (word, namespace) in
+            [("", None), ("/web", None), ("shop/", None), ("a/b/c", None), ("a/b", Some("c")), ("We b", None)]
+        {
+            assert!(asked(word, namespace, "default").is_err(), "{word}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Which agent to ask for which node.
+
+use std::collections::BTreeMap;
+
+use cluster_report::Pod;
+
+/// The agent of each node: of several, during a rollout, the one that is ready, then one that is not being deleted, then the one
+/// that started last.
+pub(crate) fn agents_by_node(agents: &[Pod]) -> BTreeMap<&str, &Pod> {
+    let mut chosen: BTreeMap<&str, &Pod> = BTreeMap::new();
+    for agent in agents.iter().filter(|agent| !agent.spec.node_name.is_empty()) {
+        let best = chosen.entry(&agent.spec.node_name).or_insert(agent);
+        if standing(agent) > standing(best) {
+            *best = agent;
+        }
+    }
+    chosen
+}
+
+fn standing(agent: &Pod) -> (bool, bool, bool, Option<&str>) {
+    let started = agent.status.start_time.as_deref();
+    (agent.status.phase == "Running", agent.is_ready(), agent.metadata.deletion_timestamp.is_none(), started)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(name: &str, phase: &str, ready: &str, started: &str, deleted: bool) -> Pod {
+        let deleted = deleted.then_some("2026-01-01T00:00:00Z");
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": name, "namespace": "kube-system", "deletionTimestamp": deleted},
+            "spec": {"nodeName": "n1"},
+            "status": {"phase": phase, "startTime": started, "conditions": [{"type": "Ready", "status": ready}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn of_several_agents_of_a_node_the_one_that_can_answer_is_asked() {
+        let early = "2026-01-01T00:00:00Z";
+        let late = "2026-01-02T00:00:00Z";
+        for (first, second) in [
+            (agent("a", "Running", "True", early, false), agent("b", "Pending", "False", late, false)),
+            (agent("a", "Running", "True", early, false), agent("b", "Running", "False", late, false)),
+            (agent("a", "Running", "True", early, false), agent("b", "Running", "True", late, true)),
+            (agent("a", "Running", "True", late, false), agent("b", "Running", "True", early, false)),
+        ] {
+            for agents in [[first.clone(), second.clone()], [second, first]] {
+                assert_eq!(agents_by_node(&agents)["n1"].metadata.name, "a");
+            }
+        }
+        let unscheduled = Pod::default();
+        assert!(agents_by_node(&[unscheduled]).is_empty());
+    }
+}

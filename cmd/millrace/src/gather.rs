@@ -1,0 +1,176 @@
+//! Reads the API and asks the agents, many at a time.
+
+use std::{collections::BTreeMap, future::Future, time::Duration};
+
+use anyhow::{Context as _, Result};
+use cluster_report::{Cluster, NodeAnswer, Pod, Unread};
+use futures_util::{StreamExt as _, stream};
+use kubeio::{KubeClient, KubeconfigChoice, KubeconfigSession};
+use report::StateReport;
+use serde::de::DeserializeOwned;
+
+use crate::{
+    arguments::Options,
+    discovery::agents_by_node,
+    node_query::{AgentQuery, QueryError},
+    progress::ProgressBar,
+};
+
+/// For a page of a list: without one of them the answer is worth little, so it may take longer than one agent's.
+const PAGE: Duration = Duration::from_secs(30);
+
+/// A cluster to ask.
+pub(crate) struct ClusterSource<'a> {
+    pub(crate) session: KubeconfigSession,
+    options: &'a Options,
+}
+
+impl<'a> ClusterSource<'a> {
+    /// As the flags say. It connects when it is first asked.
+    ///
+    /// # Errors
+    /// The kubeconfig or the credential cannot be used.
+    pub(crate) async fn open(options: &'a Options) -> Result<ClusterSource<'a>> {
+        let choice = KubeconfigChoice { file: options.kubeconfig.clone(), context: options.context.clone() };
+        let session = KubeClient::from_kubeconfig(&choice).await?;
+        Ok(ClusterSource { session, options })
+    }
+
+    pub(crate) fn query(&self) -> AgentQuery {
+        AgentQuery::new(self.session.client.clone(), self.options)
+    }
+
+    /// The agents' pods, on one node if one is meant.
+    ///
+    /// # Errors
+    /// The API server does not list them.
+    pub(crate) async fn agents(&self, node: Option<&str>) -> Result<Vec<Pod>> {
+        let mut query = format!("labelSelector={}", escaped(&self.options.selector));
+        if let Some(node) = node {
+            query = format!("{query}&fieldSelector=spec.nodeName%3D{}", escaped(node));
+        }
+        let path = match &self.options.agent_namespace {
+            Some(namespace) => format!("/api/v1/namespaces/{}/pods", escaped(namespace)),
+            None => "/api/v1/pods".to_owned(),
+        };
+        let listed = self.session.client.list_all("the agents' pods", &path, &query, PAGE);
+        listed.await.with_context(|| format!("cannot find agents through {}", self.session.server))
+    }
+
+    /// What the agents answer, each in its time, and nothing else of the cluster.
+    ///
+    /// # Errors
+    /// The agents cannot be found.
+    pub(crate) async fn states(&self, node: Option<&str>) -> Result<Cluster> {
+        let agents = self.agents(node).await?;
+        let answers = self.ask(&agents).await;
+        Ok(Cluster { agents, answers, ..Cluster::default() })
+    }
+
+    /// Everything that a check needs.
+    ///
+    /// # Errors
+    /// The agents cannot be found.
+    pub(crate) async fn everything(&self, node: Option<&str>) -> Result<Cluster> {
+        let agents = self.agents(node).await?;
+        let of_node = |field: &str| node.map(|node| format!("fieldSelector={field}%3D{}", escaped(node)));
+        let (pods_of, nodes_of) = (of_node("spec.nodeName"), of_node("metadata.name"));
+        let label = format!("labelSelector={}", escaped(&self.options.selector));
+        let (answers, pods, namespaces, nodes, policies, daemon_sets) = tokio::join!(
+            self.ask(&agents),
+            self.list("pods", "/api/v1/pods", pods_of.as_deref().unwrap_or("")),
+            self.list("namespaces", "/api/v1/namespaces", ""),
+            self.list("nodes", "/api/v1/nodes", nodes_of.as_deref().unwrap_or("")),
+            self.list("networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies", ""),
+            self.list("daemonsets", "/apis/apps/v1/daemonsets", &label),
+        );
+        let mut unread = Vec::new();
+        let mut cluster = Cluster {
+            pods: taken(pods, &mut unread),
+            namespaces: taken(namespaces, &mut unread),
+            nodes: taken(nodes, &mut unread),
+            policies: taken(policies, &mut unread),
+            daemon_sets: taken(daemon_sets, &mut unread),
+            agents,
+            answers,
+            unread: Vec::new(),
+        };
+        cluster.unread = unread;
+        Ok(cluster)
+    }
+
+    async fn list<T: DeserializeOwned>(&self, what: &str, path: &str, query: &str) -> Result<Vec<T>, Unread> {
+        let listed = self.session.client.list_all(what, path, query, PAGE).await;
+        listed.map_err(|error| Unread { what: what.to_owned(), why: error.to_string() })
+    }
+
+    async fn ask(&self, agents: &[Pod]) -> BTreeMap<String, NodeAnswer> {
+        let query = self.query();
+        let answers = self.each(agents, |agent| {
+            let query = query.clone();
+            async move { answer(query.state(agent).await) }
+        });
+        answers.await
+    }
+
+    /// Something of each node, from its agent, in no order, with a progress bar.
+    async fn each<'b, F: Future<Output = NodeAnswer>>(
+        &self,
+        agents: &'b [Pod],
+        ask: impl Fn(&'b Pod) -> F,
+    ) -> BTreeMap<String, NodeAnswer> {
+        let chosen = agents_by_node(agents);
+        let mut bar = ProgressBar::new(chosen.len());
+        let mut answers = BTreeMap::new();
+        let questions = chosen.into_iter().map(|(node, agent)| {
+            let question = (agent.status.phase == "Running").then(|| ask(agent));
+            async move {
+                let answer = match question {
+                    Some(question) => question.await,
+                    None => NodeAnswer::Silent(format!("its agent does not run: {}", agent.standing())),
+                };
+                (node.to_owned(), answer)
+            }
+        });
+        let mut questions = stream::iter(questions).buffer_unordered(usize::from(self.options.concurrency));
+        while let Some((node, answer)) = questions.next().await {
+            answers.insert(node, answer);
+            bar.step();
+        }
+        answers
+    }
+}
+
+fn answer(state: Result<StateReport, QueryError>) -> NodeAnswer {
+    match state {
+        Ok(state) => NodeAnswer::State(Box::new(state)),
+        Err(error) => NodeAnswer::Silent(error.to_string()),
+    }
+}
+
+fn taken<T>(listed: Result<Vec<T>, Unread>, unread: &mut Vec<Unread>) -> Vec<T> {
+    listed.unwrap_or_else(|why| {
+        unread.push(why);
+        Vec::new()
+    })
+}
+
+/// For a query or a path: everything but letters, digits and `-._~` as `%XX`.
+pub(crate) fn escaped(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_one_value_of_a_query() {
+        assert_eq!(escaped("k8s-app=a,b in (c)"), "k8s-app%3Da%2Cb%20in%20%28c%29");
+    }
+}

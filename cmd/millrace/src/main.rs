@@ -1,0 +1,38 @@
+//! `millrace`, also `kubectl millrace`: the mesh nodes and pods of a whole cluster, as their agents report them.
+//!
+//! It reads the API and asks each node's agent through the API server; it changes nothing. What it finds is decided in
+//! `cluster-report`.
+
+mod arguments;
+mod commands;
+mod discovery;
+mod gather;
+mod http_answer;
+mod node_query;
+mod output;
+mod progress;
+
+use std::process::ExitCode;
+
+use arguments::Invocation;
+
+/// Exit status when the answer could not be determined, as clap's for wrong usage.
+const CANNOT: u8 = 2;
+
+fn main() -> ExitCode {
+    let invocation = Invocation::parse(std::env::args_os());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => {
+            let outcome = runtime.block_on(commands::run(&invocation));
+            // Not longer than the answer takes: a request that nobody waits for any more may be open.
+            runtime.shutdown_background();
+            outcome
+        }
+        Err(error) => Err(anyhow::Error::new(error).context("cannot start")),
+    };
+    outcome.unwrap_or_else(|error| {
+        output::complain(&format!("{error:#}"));
+        ExitCode::from(CANNOT)
+    })
+}

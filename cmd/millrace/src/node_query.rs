@@ -1,0 +1,140 @@
+//! One question to one agent.
+
+use std::time::{Duration, Instant};
+
+use cluster_report::Pod;
+use kubeio::KubeClient;
+use report::{Explanation, SCHEMA, StateReport};
+use serde::de::DeserializeOwned;
+
+use crate::{
+    arguments::{Options, Via},
+    http_answer::{AnswerError, MAX_DOCUMENT, body_of},
+};
+
+/// The agent's container, in our manifests and in Istio's charts.
+const CONTAINER: &str = "install-cni";
+const STATE: &str = "/debug/state";
+const LINES: &str = "/debug/lines";
+
+/// Why an agent did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum QueryError {
+    /// The API server, the kubelet, or the connection.
+    #[error(transparent)]
+    Kube(#[from] kubeio::Error),
+    /// Nothing listens on the port, or the connection broke.
+    #[error("{0}")]
+    Connection(String),
+    /// It takes too long.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    /// The answer is none.
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+    /// It is not what was asked for.
+    #[error("its answer cannot be read: {0}")]
+    Content(String),
+    /// It is of another version.
+    #[error("its document is {0:?}, and this program knows {SCHEMA}: use the version of the agents")]
+    Version(String),
+}
+
+/// Asks agents.
+#[derive(Clone)]
+pub(crate) struct AgentQuery {
+    client: KubeClient,
+    via: Via,
+    port: u16,
+    limit: Duration,
+}
+
+impl AgentQuery {
+    pub(crate) fn new(client: KubeClient, options: &Options) -> AgentQuery {
+        AgentQuery { client, via: options.via, port: options.port, limit: options.timeout }
+    }
+
+    /// The node's document.
+    pub(crate) async fn state(&self, agent: &Pod) -> Result<StateReport, QueryError> {
+        let body = match self.via {
+            Via::PortForward => self.get(agent, STATE).await?,
+            Via::Exec => self.exec(agent, &["install-cni", "state", "-o", "json"]).await?,
+        };
+        let state: StateReport = read(&body)?;
+        if state.schema == SCHEMA {
+            Ok(state)
+        } else {
+            Err(QueryError::Version(report::clean(&state.schema)))
+        }
+    }
+
+    /// What the agent says of a pod, whose names the API server has.
+    pub(crate) async fn explain(
+        &self,
+        agent: &Pod,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Explanation, QueryError> {
+        let pod = format!("{namespace}/{name}");
+        let body = match self.via {
+            Via::PortForward => self.get(agent, &format!("/debug/explain?pod={pod}")).await?,
+            Via::Exec => self.exec(agent, &["install-cni", "explain", &pod, "-o", "json"]).await?,
+        };
+        read(&body)
+    }
+
+    /// The agent's last log lines.
+    pub(crate) async fn lines(&self, agent: &Pod) -> Result<String, QueryError> {
+        let body = match self.via {
+            Via::PortForward => self.get(agent, LINES).await?,
+            Via::Exec => {
+                return Err(QueryError::Content("with --via exec, kubectl logs has its lines".to_owned()));
+            }
+        };
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    async fn get(&self, agent: &Pod, path: &str) -> Result<Vec<u8>, QueryError> {
+        let meta = &agent.metadata;
+        let began = Instant::now();
+        let connecting = self.client.forward_port(&meta.namespace, &meta.name, self.port, self.limit);
+        let mut port = connecting.await.map_err(|error| match error {
+            kubeio::Error::Timeout { .. } => QueryError::Late(self.limit),
+            other => QueryError::Kube(other),
+        })?;
+        // In HTTP/1.0, so that the answer comes in one piece and ends with the connection.
+        let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+        let rest = self.limit.saturating_sub(began.elapsed());
+        let answer = match tokio::time::timeout(rest, port.exchange(request.as_bytes(), MAX_DOCUMENT)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(QueryError::Connection(reason(port, &error.to_string()).await)),
+            Err(_) => return Err(QueryError::Late(self.limit)),
+        };
+        match body_of(answer) {
+            Err(error @ (AnswerError::Nothing | AnswerError::Cut { .. })) => {
+                Err(QueryError::Connection(reason(port, &error.to_string()).await))
+            }
+            body => Ok(body?),
+        }
+    }
+
+    async fn exec(&self, agent: &Pod, command: &[&str]) -> Result<Vec<u8>, QueryError> {
+        let meta = &agent.metadata;
+        let place = (meta.namespace.as_str(), meta.name.as_str(), CONTAINER);
+        let output = self.client.exec_output(place, command, MAX_DOCUMENT, self.limit).await;
+        let output = output.map_err(|error| match error {
+            kubeio::Error::Timeout { .. } => QueryError::Late(self.limit),
+            other => QueryError::Kube(other),
+        })?;
+        if output.len() as u64 > MAX_DOCUMENT { Err(AnswerError::Long.into()) } else { Ok(output) }
+    }
+}
+
+/// What the kubelet says of a broken connection, else what is seen from here.
+async fn reason(port: kubeio::ForwardedPort, otherwise: &str) -> String {
+    port.reason().await.unwrap_or_else(|| otherwise.to_owned())
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, QueryError> {
+    serde_json::from_slice(body).map_err(|error| QueryError::Content(error.to_string()))
+}

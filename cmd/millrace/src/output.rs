@@ -1,0 +1,81 @@
+//! Standard output and standard error.
+
+use std::{
+    env,
+    io::{self, IsTerminal as _, Write as _},
+};
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::arguments::Options;
+
+/// What stands on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people
+    Table,
+    /// The same with more columns, and every finding
+    Wide,
+    /// One JSON value
+    Json,
+    /// One YAML document
+    Yaml,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Printer {
+    pub(crate) format: OutputFormat,
+    pub(crate) colour: bool,
+}
+
+impl Printer {
+    /// As the flags, the variable `NO_COLOR` and the terminal have it.
+    pub(crate) fn new(options: &Options) -> Printer {
+        let unwanted = options.no_color || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Printer { format: options.output, colour: !unwanted && !dumb && io::stdout().is_terminal() }
+    }
+
+    /// Prints a value: as text, which the function makes that is told whether all and whether colours are wanted, or as it is.
+    ///
+    /// # Errors
+    /// It cannot be printed.
+    pub(crate) fn print<T: Serialize>(
+        self,
+        value: &T,
+        text: impl FnOnce(bool, bool) -> String,
+    ) -> Result<()> {
+        let text = match self.format {
+            OutputFormat::Table => text(false, self.colour),
+            OutputFormat::Wide => text(true, self.colour),
+            OutputFormat::Json => {
+                format!("{}\n", serde_json::to_string_pretty(value).context("cannot write JSON")?)
+            }
+            OutputFormat::Yaml => report::to_yaml(&serde_json::to_value(value).context("cannot write YAML")?),
+        };
+        write(text.as_bytes())
+    }
+}
+
+/// Writes to standard output; a reader that has gone, as `head` does, has what it wanted.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn write(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A message for people, beside the answer.
+#[expect(clippy::print_stderr, reason = "the answer is on standard output, for scripts")]
+pub(crate) fn complain(message: &str) {
+    message.lines().for_each(|line| eprintln!("millrace: {}", report::clean(line)));
+}

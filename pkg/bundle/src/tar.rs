@@ -1,0 +1,70 @@
+//! An archive in the format `ustar` (POSIX.1-1988), of plain files only.
+
+use std::io::{self, Write};
+
+/// Of headers and of padding.
+const BLOCK: usize = 512;
+/// The longest name that a header has room for, without its second part.
+const MAX_NAME: usize = 100;
+
+/// Writes files one after the other.
+pub struct TarWriter<W: Write> {
+    out: W,
+    /// Of all files, in seconds since 1970.
+    time: u64,
+}
+
+impl<W: Write> TarWriter<W> {
+    /// An archive whose files all are of this time, in seconds since 1970.
+    pub fn new(out: W, time: u64) -> Self {
+        TarWriter { out, time }
+    }
+
+    /// Adds a file of mode 0600.
+    ///
+    /// # Errors
+    /// The name is too long, or the archive cannot be written.
+    pub fn add(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.out.write_all(&header(name, content.len(), self.time)?)?;
+        self.out.write_all(content)?;
+        let rest = content.len() % BLOCK;
+        let padding = if rest == 0 { 0 } else { BLOCK - rest };
+        self.out.write_all(&vec![0; padding])
+    }
+
+    /// Ends the archive.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.write_all(&[0; 2 * BLOCK])?;
+        Ok(self.out)
+    }
+}
+
+fn header(name: &str, size: usize, time: u64) -> io::Result<Vec<u8>> {
+    if name.len() > MAX_NAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("the name {name} is too long")));
+    }
+    let mut header = Vec::with_capacity(BLOCK);
+    let mut field = |text: &str, width: usize| {
+        header.extend(text.bytes().chain(std::iter::repeat(0)).take(width));
+    };
+    field(name, MAX_NAME);
+    field("0000600", 8);
+    field("0000000", 8); // owner
+    field("0000000", 8); // group
+    field(&format!("{size:011o}"), 12);
+    field(&format!("{time:011o}"), 12);
+    field("        ", 8); // the checksum, for its own calculation
+    field("0", 1); // a plain file
+    field("", 100);
+    field("ustar", 6);
+    field("00", 2);
+    field("", BLOCK - 265);
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    for (to, from) in header.iter_mut().skip(148).zip(format!("{sum:06o}\0 ").bytes()) {
+        *to = from;
+    }
+    Ok(header)
+}

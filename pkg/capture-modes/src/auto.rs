@@ -1,0 +1,315 @@
+//! The capture mode that the node's ztunnel speaks: one that is connected speaks from within; else the newest ztunnel
+//! pod decides. Until there is one, [`CaptureSettings::starts_in_pod`] does.
+//!
+//! A change of the mode lets nothing bypass the mesh: the new mode is in place before the old one goes, on the node as a
+//! whole, in pods one by one.
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use model::{ContainerId, PodUid, Reason};
+use planner::{node::ZtunnelFallback, ztunnel};
+use tracing::{info, warn};
+
+use crate::{
+    error::Error, in_pod, in_pod::InPodCapture, node, node::NodeCapture, settings::CaptureSettings,
+    settings::InPodConfig, uninstall,
+};
+use agent::{
+    AgentHandle, AgentMetrics, AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot,
+    HistoryEntry, PodAttachment, PodEnrolment, ReconcileScope,
+};
+
+/// How long one that was connected counts more than what pods say of themselves.
+const BELIEVED: Duration = Duration::from_secs(10);
+
+/// A pod that has no rules of its own after this time is worth a word.
+const LATE: Duration = Duration::from_secs(10);
+
+/// The node path is there still, while pods get rules of their own.
+struct HandOver {
+    began: Instant,
+    /// UIDs of pods that were taken off it.
+    done: BTreeSet<PodUid>,
+}
+
+impl HandOver {
+    fn new() -> HandOver {
+        HandOver { began: Instant::now(), done: BTreeSet::new() }
+    }
+}
+
+/// Both ways, of which one is in use.
+pub(crate) struct AutoCapture {
+    settings: Arc<CaptureSettings>,
+    node: Option<NodeCapture>,
+    /// Once opened, it stays: ztunnels may be connected.
+    in_pod: Option<InPodCapture>,
+    chosen: InPodConfig,
+    owner: AgentHandle,
+    metrics: AgentMetrics,
+    is_in_pod: bool,
+    /// From the node to within pods.
+    handing_over: Option<HandOver>,
+    fallback: ZtunnelFallback,
+    /// When the last pass began: it has decided on the mode.
+    reconciled: Instant,
+}
+
+impl AutoCapture {
+    /// Opens the mode that the settings start with.
+    pub(crate) fn open(
+        settings: &Arc<CaptureSettings>,
+        chosen: &InPodConfig,
+        owner: AgentHandle,
+        metrics: AgentMetrics,
+    ) -> Result<AutoCapture, Error> {
+        let mut auto = AutoCapture {
+            settings: Arc::clone(settings),
+            node: None,
+            in_pod: None,
+            chosen: chosen.clone(),
+            owner,
+            metrics,
+            is_in_pod: settings.starts_in_pod,
+            handing_over: None,
+            fallback: settings.fallback,
+            reconciled: Instant::now(),
+        };
+        auto.open_current()?;
+        Ok(auto)
+    }
+
+    fn open_current(&mut self) -> Result<(), Error> {
+        if self.is_in_pod { self.open_in_pod() } else { self.open_node() }
+    }
+
+    fn open_node(&mut self) -> Result<(), Error> {
+        let mut node = NodeCapture::open(&self.settings)?;
+        let _ = node.set_fallback(self.fallback);
+        self.node = Some(node);
+        Ok(())
+    }
+
+    fn open_in_pod(&mut self) -> Result<(), Error> {
+        if self.in_pod.is_none() {
+            let metrics = self.metrics.clone();
+            self.in_pod = Some(InPodCapture::open(&self.settings, &self.chosen, &self.owner, metrics)?);
+        }
+        Ok(())
+    }
+
+    /// Goes on with the other capture mode. The new one comes first, so that no packet of a captured pod bypasses the mesh in
+    /// between: until what the old one has made is gone, a pod's traffic goes through the new one, or nowhere.
+    fn turn_to(&mut self, state: &mut AgentState, is_in_pod: bool) -> CaptureResult {
+        if is_in_pod {
+            self.open_in_pod().map_err(|error| error.to_string())?;
+            if let Some(in_pod) = &mut self.in_pod {
+                in_pod.take_over(true);
+            }
+            self.handing_over = Some(HandOver::new());
+            announce(is_in_pod);
+        } else {
+            self.take_over_on_node(state)?;
+            self.handing_over = None;
+        }
+        self.is_in_pod = is_in_pod;
+        state.mark_dirty(ReconcileScope::Full);
+        Ok(())
+    }
+
+    /// Makes the node path first; then the pods' own rules are removed.
+    fn take_over_on_node(&mut self, state: &mut AgentState) -> CaptureResult {
+        let began = Instant::now();
+        if self.node.is_none() {
+            self.open_node().map_err(|error| error.to_string())?;
+        }
+        if let Some(node) = &mut self.node {
+            drop(node.reconcile(state, ReconcileScope::Full)?);
+        }
+        announce(false);
+        if let Some(in_pod) = &mut self.in_pod {
+            in_pod.take_over(false);
+            in_pod.settle(); // what is on its way would put rules where there are to be none
+            in_pod.forget_all();
+        }
+        uninstall::log_errors(&in_pod::uninstall(&self.settings));
+        note(state, false, began.elapsed());
+        Ok(())
+    }
+
+    /// Takes those pods off the node path whose own rules are in place, and at last the node path itself. Answers with what
+    /// is still wrong.
+    fn hand_over(&mut self, state: &mut AgentState) -> Option<Reason> {
+        let (Some(in_pod), Some(node), Some(handing)) =
+            (&mut self.in_pod, &mut self.node, &mut self.handing_over)
+        else {
+            return None;
+        };
+        for pod in in_pod.ruled() {
+            if handing.done.contains(&pod.uid) {
+                continue;
+            }
+            match node.hand_over(&pod) {
+                Ok(()) => drop(handing.done.insert(pod.uid)),
+                Err(error) => warn!(target: "ambient", %error, "a pod stays on the node path"),
+            }
+        }
+        let left = in_pod.bare();
+        if left == Some(0) {
+            let began = handing.began;
+            in_pod.take_over(false);
+            (self.node, self.handing_over) = (None, None);
+            self.metrics.switched(None, Duration::ZERO); // no slot takes connections any more
+            uninstall::log_errors(&node::uninstall(&self.settings));
+            note(state, true, began.elapsed());
+            return None;
+        }
+        let is_late = handing.began.elapsed() > LATE;
+        left.filter(|_| is_late).map(|left| {
+            format!("{left} pods have no rules of their own yet: their traffic stays on the node path, and is held there without its ztunnel").into()
+        })
+    }
+
+    /// Who speaks with us is the best evidence, and was until a moment ago: a ztunnel that starts again is not ready
+    /// meanwhile.
+    fn spoken(&self, state: &AgentState) -> Option<bool> {
+        let connected = self.in_pod.as_ref().and_then(InPodCapture::last_connected);
+        if connected.is_some_and(|last| last.elapsed() < BELIEVED) {
+            return Some(true);
+        }
+        ztunnel::newest_speaks_in_pod(&state.index, &state.policy.ztunnel)
+    }
+
+    fn way(&mut self) -> Result<&mut dyn CaptureMode, Reason> {
+        let way = match (self.is_in_pod, &mut self.node, &mut self.in_pod) {
+            (false, Some(node), _) => Some(node as &mut dyn CaptureMode),
+            (true, _, Some(in_pod)) => Some(in_pod as &mut dyn CaptureMode),
+            _ => None,
+        };
+        way.ok_or_else(|| "the capture mode of the node's ztunnel could not be opened".into())
+    }
+}
+
+impl CaptureMode for AutoCapture {
+    fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
+        self.reconciled = Instant::now();
+        let scope = match self.spoken(state) {
+            Some(is_in_pod) if is_in_pod != self.is_in_pod => {
+                self.turn_to(state, is_in_pod)?;
+                ReconcileScope::Full
+            }
+            _ => scope,
+        };
+        if self.way().is_err() {
+            self.open_current().map_err(|error| error.to_string())?;
+        }
+        let trouble = self.way()?.reconcile(state, scope)?;
+        Ok(self.hand_over(state).or(trouble))
+    }
+
+    fn is_awaited(&self) -> bool {
+        let in_pod = self.in_pod.as_ref().is_some_and(CaptureMode::is_awaited);
+        in_pod || self.node.as_ref().is_some_and(CaptureMode::is_awaited)
+    }
+
+    fn answer(&mut self, trouble: Option<&Reason>) {
+        if let Ok(way) = self.way() {
+            way.answer(trouble);
+        }
+    }
+
+    fn enrol(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
+        match self.way() {
+            Ok(way) => way.enrol(state, enrolment, reply),
+            Err(trouble) => drop(reply.send(Err(trouble))),
+        }
+    }
+
+    fn skip(
+        &mut self,
+        state: &mut AgentState,
+        container: &ContainerId,
+        attachment: PodAttachment,
+        reply: CaptureReply,
+    ) {
+        match self.way() {
+            Ok(way) => way.skip(state, container, attachment, reply),
+            Err(trouble) => drop(reply.send(Err(trouble))),
+        }
+    }
+
+    fn release(
+        &mut self,
+        state: &mut AgentState,
+        container: &ContainerId,
+        gone: PodAttachment,
+    ) -> CaptureResult {
+        if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
+            node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may be another pod's soon
+        }
+        self.way()?.release(state, container, gone)
+    }
+
+    fn check(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
+        match self.way() {
+            Ok(way) => way.check(state, uid, ips, reply),
+            Err(trouble) => drop(reply.send(Err(trouble))),
+        }
+    }
+
+    fn settle(&mut self) {
+        if let Some(in_pod) = &mut self.in_pod {
+            in_pod.settle();
+        }
+    }
+
+    fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool {
+        self.fallback = fallback;
+        self.node.as_mut().is_some_and(|node| node.set_fallback(fallback))
+    }
+
+    fn work_completed(&mut self, state: &mut AgentState) {
+        if let Some(in_pod) = &mut self.in_pod {
+            in_pod.work_completed(state);
+        }
+    }
+
+    fn snapshot(&self) -> CaptureSnapshot {
+        match (self.is_in_pod, &self.node, &self.in_pod) {
+            (false, Some(node), _) => node.snapshot(),
+            (true, _, Some(in_pod)) => in_pod.snapshot(),
+            _ => CaptureSnapshot::None,
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let Some(in_pod) = self.in_pod.as_ref().filter(|_| self.is_in_pod) else {
+            return self.node.as_ref().and_then(CaptureMode::due);
+        };
+        // When who was connected is believed no more, the mode has to be decided on once more.
+        let believed = in_pod.last_connected().map(|last| last + BELIEVED);
+        let again = believed.filter(|until| *until > self.reconciled);
+        in_pod.due().into_iter().chain(again).min()
+    }
+}
+
+fn announce(is_in_pod: bool) {
+    info!(target: "ambient", mode = if is_in_pod { "in-pod" } else { "node-level" }, "capture mode changed");
+}
+
+fn place(is_in_pod: bool) -> &'static str {
+    if is_in_pod { "from within each pod" } else { "on the node" }
+}
+
+fn note(state: &mut AgentState, is_in_pod: bool, took: Duration) {
+    let what = format!(
+        "pods are captured {} from now on; what the other capture mode had made was removed after that",
+        place(is_in_pod)
+    );
+    state.history.note(HistoryEntry { cause: "ztunnel".to_owned(), what, pod: None, took, error: None });
+}

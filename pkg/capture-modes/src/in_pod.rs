@@ -1,0 +1,327 @@
+//! In-pod capture: rules in each pod's own network namespace, which is handed to ztunnel.
+//!
+//! The reconciler decides; what takes time is done elsewhere and comes back as [`JobResult`]: work in pods' namespaces by a few
+//! workers, ztunnel's answers by the threads of its connections. So a pod that is refused, or a tool that hangs, keeps
+//! nobody else waiting. A pod's way into the mesh: its addresses into the set of probes, its rules, ztunnel, the answer
+//! to an ADD; then a second look at its rules, and its annotation. And out of it: rules, ztunnel, set, annotation.
+
+mod bypass;
+mod done;
+mod enrolled_pod;
+mod exempt;
+mod netns_discovery;
+mod pod_records;
+mod pods;
+mod probe_exemption;
+mod queue;
+mod reconcile;
+mod recorded;
+mod search_schedule;
+mod uninstall;
+mod worker;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
+
+use inpod::{NodeProbes, peer_addresses};
+use model::{ContainerId, Family, PodUid, Reason};
+use netns::{Netns, NetnsId};
+use planner::node::{MemberAddresses, ZtunnelFallback};
+use pod_status::lifecycle::PodEvent;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use zds::{Hub, ZdsServer};
+
+use crate::{error::Error, settings::CaptureSettings, settings::InPodConfig};
+use agent::{
+    AgentHandle, AgentMetrics, AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot,
+    PodAttachment, PodEnrolment, ReconcileScope,
+};
+
+use enrolled_pod::EnrolledPod;
+use probe_exemption::ProbeExemption;
+use search_schedule::SearchSchedule;
+use worker::{CaptureJob, JobResult, JobResultSender, WorkerPool};
+
+pub(crate) use uninstall::uninstall;
+
+/// How long an ADD waits for ztunnel. The plugin, and whoever asks for it, wait a little longer.
+const PATIENCE: Duration = Duration::from_secs(7);
+
+/// Pods that are captured in-pod.
+pub(crate) struct InPodCapture {
+    chosen: InPodConfig,
+    hub: Hub,
+    probes: NodeProbes,
+    workers: WorkerPool,
+    /// What workers and the threads of ztunnels' connections have completed.
+    results: Receiver<JobResult>,
+    metrics: AgentMetrics,
+    /// The node's own namespace.
+    node: NetnsId,
+    enrolled: BTreeMap<PodUid, EnrolledPod>,
+    /// Namespaces of running pods are being looked for.
+    seeking: bool,
+    /// Whose processes are being looked for, by UID.
+    sought: BTreeSet<PodUid>,
+    /// When to look for them again among processes.
+    processes: SearchSchedule,
+    /// And among the plugin's records.
+    records: SearchSchedule,
+    /// Pods of the mesh of which neither address nor namespace is known, by UID.
+    unplaced: BTreeSet<PodUid>,
+    /// The first search is over: ztunnels can be told of all pods.
+    searched: bool,
+    open: bool,
+    /// Ztunnels that are connected.
+    connections: usize,
+    /// Of these, those that have acknowledged their snapshot.
+    synced: usize,
+    /// When the last one went.
+    disconnected: Option<Instant>,
+    started: Instant,
+    /// The rules for the node's probes.
+    exemption: ProbeExemption,
+    /// What is wrong with the search for running pods.
+    search_trouble: Option<Reason>,
+    due: Option<Instant>,
+    /// Whose probes are to be exempt.
+    addresses: MemberAddresses,
+    /// Pods come from capture on the node.
+    takes_over: bool,
+}
+
+impl InPodCapture {
+    /// Opens it for the calling thread's network namespace, and serves ztunnels.
+    pub(crate) fn open(
+        settings: &CaptureSettings,
+        chosen: &InPodConfig,
+        owner: &AgentHandle,
+        metrics: AgentMetrics,
+    ) -> Result<InPodCapture, Error> {
+        let probes = NodeProbes::open(
+            chosen.rules.clone(),
+            chosen.families(),
+            settings.tools.clone(),
+            &settings.journal,
+        )?;
+        let (sender, results) = JobResultSender::new(owner.clone());
+        let zds_sender = sender.clone();
+        let tell = move |event| zds_sender.send(JobResult::Zds(event));
+        allow_many_files();
+        // Of capture on the node: by it, the plugin would enrol pods alone while no agent runs.
+        if let Err(error) = hostfs::remove(&settings.shared_config) {
+            tracing::warn!(target: "ambient", %error, "cannot remove the shared configuration of node-level capture");
+        }
+        let hub = Hub::new(Box::new(tell), Box::new(locate));
+        let server = ZdsServer::bind(&chosen.socket)?;
+        server.serve(hub.clone()).map_err(Error::Thread)?;
+        let node = Netns::current()?;
+        let id = node.id();
+        let workers =
+            WorkerPool::start(settings, chosen, node, probes.rules(), &sender).map_err(Error::Thread)?;
+        let now = Instant::now();
+        Ok(InPodCapture {
+            chosen: chosen.clone(),
+            hub,
+            probes,
+            workers,
+            results,
+            metrics,
+            node: id,
+            enrolled: BTreeMap::new(),
+            seeking: false,
+            sought: BTreeSet::new(),
+            processes: SearchSchedule::new(now),
+            records: SearchSchedule::new(now),
+            unplaced: BTreeSet::new(),
+            searched: false,
+            open: false,
+            connections: 0,
+            synced: 0,
+            disconnected: None,
+            started: now,
+            exemption: ProbeExemption::default(),
+            search_trouble: None,
+            due: None,
+            addresses: MemberAddresses::new(),
+            takes_over: false,
+        })
+    }
+
+    /// From now on, or no longer, pods come from capture on the node: connections that went through a ztunnel there are closed,
+    /// because without it they would go on in plaintext.
+    pub(crate) fn take_over(&mut self, takes_over: bool) {
+        self.takes_over = takes_over;
+    }
+
+    /// When a ztunnel was connected last: now, if one is.
+    pub(crate) fn last_connected(&self) -> Option<Instant> {
+        if self.connections > 0 { Some(Instant::now()) } else { self.disconnected }
+    }
+
+    /// Pods that belong to the mesh and whose rules are in place: all of their traffic goes to ztunnel, or nowhere.
+    pub(crate) fn ruled(&self) -> impl Iterator<Item = PodAttachment> {
+        let ruled = self.enrolled.iter().filter(|(_, enrolled_pod)| {
+            enrolled_pod.lifecycle.is_ruled() && !enrolled_pod.lifecycle.is_leaving()
+        });
+        ruled.map(|(uid, enrolled_pod)| PodAttachment { uid: uid.clone(), ips: enrolled_pod.ips.clone() })
+    }
+
+    /// Pods that belong to the mesh, and whose rules are not in place yet; `None`: that is not known yet. Those that wait for
+    /// their ADD do not run.
+    pub(crate) fn bare(&self) -> Option<usize> {
+        let is_bare = |enrolled_pod: &&EnrolledPod| {
+            let lifecycle = &enrolled_pod.lifecycle;
+            !lifecycle.is_awaited() && !lifecycle.is_leaving() && !lifecycle.is_ruled()
+        };
+        self.searched.then(|| self.enrolled.values().filter(is_bare).count())
+    }
+
+    fn refuse(&self, enrolment: &PodEnrolment) -> CaptureResult {
+        let Some(netns) = &enrolment.netns else {
+            return Err("nobody handed over its network namespace: the plugin is of another version".into());
+        };
+        if netns.id() == self.node {
+            return Err("its network namespace is the node's own".into());
+        }
+        let captured = |ip: &&IpAddr| self.chosen.families().contains(&Family::of(**ip));
+        match enrolment.attachment.ips.iter().find(captured) {
+            Some(_) => Ok(()),
+            None => Err("it has no address of a family that is captured".into()),
+        }
+    }
+}
+
+/// Where the peer of a connection is.
+fn locate(connection: BorrowedFd<'_>) -> BTreeSet<IpAddr> {
+    peer_addresses(&connection).unwrap_or_else(|error| {
+        tracing::warn!(target: "zds", %error, "cannot determine the pod of a connected ztunnel");
+        BTreeSet::new()
+    })
+}
+
+/// Each captured pod's namespace is held open, and container runtimes give a process as few as 1024 files at first.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(target: "ambient", %error, "cannot raise the limit of open files");
+    }
+}
+
+impl CaptureMode for InPodCapture {
+    fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
+        self.reconcile_pods(state, scope)
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_awaited())
+    }
+
+    fn answer(&mut self, _trouble: Option<&Reason>) {}
+
+    fn enrol(&mut self, state: &mut AgentState, mut enrolment: PodEnrolment, reply: CaptureReply) {
+        if let Err(why) = self.refuse(&enrolment) {
+            drop(reply.send(Err(why)));
+            return;
+        }
+        // A probe that comes before its exemption would be taken for traffic of the mesh.
+        let PodAttachment { uid, ips } = enrolment.attachment.clone();
+        if let Err(error) = self.probes.add(&ips, &uid) {
+            drop(reply.send(Err(error.to_string().into())));
+            return;
+        }
+        let latest = Instant::now() + PATIENCE;
+        let deadline = enrolment.deadline.min(latest);
+        let enrolled_pod = self.enrolled_pod_of(state, &enrolment.pod);
+        enrolled_pod.container.clone_from(&enrolment.container);
+        enrolled_pod.ips = ips;
+        enrolled_pod.waiting.push(reply);
+        let netns = enrolment.netns.take().map(|netns| enrolled_pod.settle_in(netns));
+        state.ledger.added(&enrolment.container, enrolment.attachment);
+        let until = deadline.saturating_duration_since(self.started);
+        self.handle(&uid, PodEvent::Added { netns, deadline: until });
+        // Nothing else is to be done before ztunnel has answered, or its time is up.
+        self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
+    }
+
+    fn skip(
+        &mut self,
+        state: &mut AgentState,
+        container: &ContainerId,
+        attachment: PodAttachment,
+        reply: CaptureReply,
+    ) {
+        // The set of probes follows with the next turn; nothing else knows pods by their addresses.
+        state.ledger.added(container, attachment);
+        state.mark_dirty(ReconcileScope::Membership);
+        drop(reply.send(Ok(())));
+    }
+
+    fn release(
+        &mut self,
+        _core: &mut AgentState,
+        container: &ContainerId,
+        gone: PodAttachment,
+    ) -> CaptureResult {
+        // A successor with the same UID has another container.
+        let ended =
+            self.enrolled.get(&gone.uid).is_some_and(|enrolled_pod| enrolled_pod.ends_with(container));
+        if ended {
+            self.forget(&gone.uid, "its container has ended");
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, state: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
+        let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| Reason::from("it is not enrolled"));
+        let known = enrolled_pod.and_then(|enrolled_pod| {
+            state.status.ready()?;
+            Ok((enrolled_pod.served_in()?, enrolled_pod.options.clone(), enrolled_pod.seen.clone()))
+        });
+        match known {
+            // Its rules are compared by tools, for which nobody else is to wait.
+            Ok((netns, pod, before)) => {
+                self.workers.send(CaptureJob::Check { netns, pod, before, reply }, false);
+            }
+            Err(why) => drop(reply.send(Err(why))),
+        }
+    }
+
+    fn settle(&mut self) {
+        self.workers.settle();
+        self.seeking = false; // the search may be one of those that were dropped
+        self.exemption.settled();
+    }
+
+    fn set_fallback(&mut self, _fallback: ZtunnelFallback) -> bool {
+        false // a pod's own rules hold its traffic while ztunnel is away
+    }
+
+    fn work_completed(&mut self, state: &mut AgentState) {
+        if let Ok(result) = self.results.try_recv() {
+            self.take(state, result);
+        }
+    }
+
+    fn snapshot(&self) -> CaptureSnapshot {
+        CaptureSnapshot::InPod {
+            members: self.addresses.clone(),
+            enrolled: self
+                .enrolled
+                .iter()
+                .map(|(uid, enrolled_pod)| (uid.clone(), enrolled_pod.view(self.connections > 0)))
+                .collect(),
+            ztunnels: self.hub.state().connections,
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.due
+    }
+}

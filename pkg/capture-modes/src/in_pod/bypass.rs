@@ -1,0 +1,32 @@
+//! Pods that bypass the mesh by rules of their own, and those that could: counted, and reported once.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use model::NetworkPrivilege;
+
+use super::InPodCapture;
+use agent::AgentState;
+
+impl InPodCapture {
+    /// What is known of all enrolled by now.
+    pub(super) fn tell_bypasses(&self, state: &mut AgentState) {
+        let (mut privileges, mut overruled) = (BTreeMap::<NetworkPrivilege, usize>::new(), 0);
+        let mut outside = 0;
+        let now = Instant::now();
+        for (uid, enrolled_pod) in
+            self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_leaving())
+        {
+            *privileges.entry(enrolled_pod.privilege).or_default() += 1;
+            state.notices.can_bypass(&enrolled_pod.name, uid, enrolled_pod.privilege);
+            if enrolled_pod.seen.is_none() {
+                continue; // what was found before counts until it is looked at again
+            }
+            let found: Vec<&str> = enrolled_pod.bypasses().collect();
+            overruled += usize::from(!found.is_empty());
+            outside += enrolled_pod.seen.iter().map(|seen| seen.outside().count).sum::<usize>();
+            state.notices.overruled(&enrolled_pod.name, uid, &found.join("; "), now);
+        }
+        state.notices.forget_bypasses(|uid| self.enrolled.contains_key(uid));
+        state.metrics.bypasses(&privileges, overruled, outside);
+    }
+}

@@ -1,0 +1,272 @@
+//! What workers and ztunnels say.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use inpod::{CaptureReport, ConnectionsReport};
+use model::{PodName, PodUid, Reason};
+use netns::NetnsId;
+use pod_status::lifecycle::{PodEvent, RulesState};
+use tracing::{debug, info, warn};
+use zds::ZdsEvent;
+
+use super::{
+    InPodCapture,
+    enrolled_pod::EnrolledPod,
+    worker::{JobResult, RulesCheck},
+};
+use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
+
+impl InPodCapture {
+    pub(super) fn take(&mut self, state: &mut AgentState, done: JobResult) {
+        if !self.is_nothing_new(&done) {
+            state.mark_dirty(ReconcileScope::Membership);
+        }
+        self.tell_notices(state, &done);
+        match done {
+            JobResult::Captured { uid, netns, result } => {
+                self.note_captured(state, &uid, &result);
+                self.captured(&uid, netns, result);
+            }
+            JobResult::Looked { uid, netns, result } => {
+                self.note_looked(state, &uid, &result);
+                if self.looked(&uid, netns, result) {
+                    self.tell_bypasses(state);
+                }
+            }
+            JobResult::Released { uid, result } => {
+                let done = result.as_ref().map(|_| ()).map_err(Reason::as_str);
+                self.note(state, &uid, "left the mesh", "its rules were removed", done);
+                self.released(&uid, result);
+            }
+            JobResult::Searched(result) => self.found(state, result),
+            JobResult::Exempted { took, result } => self.exempted(state, took, result),
+            JobResult::Zds(ZdsEvent::Connections { connected, synced, unknown }) => {
+                if connected != self.connections {
+                    let what = format!("connections of ztunnel: {connected}, before: {}", self.connections);
+                    note_ztunnel(state, None, &what, Ok(()));
+                }
+                state.status.changed();
+                state.notices.unknown_ztunnels(unknown, Instant::now());
+                self.metrics.unknown_ztunnels(unknown);
+                self.connected(connected, synced);
+            }
+            JobResult::Zds(ZdsEvent::Accepted { uid, netns }) => {
+                self.note_said(state, &uid, "ztunnel serves the pod", Ok(()));
+                self.handle(&uid, PodEvent::Accepted(netns));
+            }
+            JobResult::Zds(ZdsEvent::Refused { uid, netns, error }) => {
+                let is_new = self
+                    .enrolled
+                    .get(&uid)
+                    .is_some_and(|enrolled_pod| enrolled_pod.lifecycle.refused().is_none());
+                if is_new {
+                    self.note_said(state, &uid, "it was told of the pod", Err(&error));
+                }
+                self.refused(&uid, netns, &error);
+            }
+        }
+    }
+
+    fn note_captured(&self, state: &mut AgentState, uid: &PodUid, result: &Result<CaptureReport, Reason>) {
+        let is_awaited =
+            self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.lifecycle.is_awaited());
+        let cause = if is_awaited { "ADD" } else { "joined the mesh" };
+        match result {
+            Ok(report) if report.differences.is_empty() => {}
+            Ok(report) => {
+                let mut what = format!("put in place: {}", summary(&report.differences));
+                if let Some(connections) = &report.connections {
+                    what.push_str(&format!("; {connections}"));
+                }
+                self.note(state, uid, cause, &what, Ok(()));
+            }
+            Err(why) => self.note(state, uid, cause, "its rules were to be put in place", Err(why.as_str())),
+        }
+    }
+
+    fn note_looked(&self, state: &mut AgentState, uid: &PodUid, result: &Result<RulesCheck, Reason>) {
+        match result {
+            Ok(look) if look.repaired.is_empty() => {}
+            Ok(look) => {
+                let what = format!("put back: {}", summary(&look.repaired));
+                self.note(state, uid, "drift", &what, Ok(()));
+            }
+            Err(why) => self.note(state, uid, "drift", "its rules were looked at", Err(why.as_str())),
+        }
+    }
+
+    /// Remembers work on a pod, which ends now.
+    fn note(&self, state: &mut AgentState, uid: &PodUid, cause: &str, what: &str, done: Result<(), &str>) {
+        if let Some(enrolled_pod) = self.enrolled.get(uid) {
+            let (pod, took) = (Some(enrolled_pod.name.to_string()), enrolled_pod.begun.elapsed());
+            state.history.note(HistoryEntry {
+                cause: cause.to_owned(),
+                what: what.to_owned(),
+                pod,
+                took,
+                error: done.err(),
+            });
+        }
+    }
+
+    /// Remembers what ztunnel said; how long that took it nobody knows.
+    fn note_said(&self, state: &mut AgentState, uid: &PodUid, what: &str, done: Result<(), &str>) {
+        if let Some(enrolled_pod) = self.enrolled.get(uid) {
+            note_ztunnel(state, Some(enrolled_pod.name.to_string()), what, done);
+        }
+    }
+
+    /// Most looks show what was seen before; and with the rules of a pod that an ADD waits for, ztunnel comes next, whose
+    /// answer is not to wait for a turn.
+    fn is_nothing_new(&self, done: &JobResult) -> bool {
+        let of = |uid: &PodUid, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
+        match done {
+            JobResult::Looked { uid, result: Ok(look), .. } => {
+                let is_verified = |pod: &EnrolledPod| pod.lifecycle.rules() == RulesState::Verified;
+                look.repaired.is_empty() && of(uid, is_verified)
+            }
+            JobResult::Captured { uid, result: Ok(_), .. } => {
+                of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
+            }
+            JobResult::Exempted { .. } => true, // a turn follows if it is
+            _ => false,
+        }
+    }
+
+    fn tell_notices(&self, state: &mut AgentState, done: &JobResult) {
+        match done {
+            JobResult::Looked { uid, result: Ok(look), .. } if !look.repaired.is_empty() => {
+                if let Some(enrolled_pod) =
+                    self.enrolled.get(uid).filter(|enrolled_pod| !enrolled_pod.lifecycle.is_leaving())
+                {
+                    state
+                        .notices
+                        .repaired(&format!("traffic of {} to ztunnel", enrolled_pod.name), &look.repaired);
+                }
+            }
+            JobResult::Zds(ZdsEvent::Connections { connected, .. }) => {
+                let meanwhile = "new connections of captured pods fail until one is there";
+                state.notices.ztunnel(*connected > 0, meanwhile, Instant::now());
+            }
+            _ => {}
+        }
+    }
+
+    fn connected(&mut self, number: usize, synced: usize) {
+        if number == 0 && self.connections > 0 {
+            self.disconnected = Some(Instant::now());
+            warn!(target: "ambient", effect = "new connections of captured pods fail", "no ztunnel is connected");
+        }
+        (self.connections, self.synced) = (number, synced);
+        self.metrics.ztunnels(number, synced);
+    }
+
+    fn captured(&mut self, uid: &PodUid, netns: NetnsId, result: Result<CaptureReport, Reason>) {
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        self.metrics.step("capture pod", result.is_ok());
+        let PodName { namespace, name } = &enrolled_pod.name;
+        let changed = match result {
+            Ok(report) => {
+                if let Some(warning) = &report.warning {
+                    debug!(target: "ambient", %namespace, pod = %name, warning, "capturing without private mounts");
+                }
+                log_connections(&enrolled_pod.name, report.connections.as_ref());
+                let changed = !report.differences.is_empty();
+                if changed && enrolled_pod.id() == Some(netns) {
+                    enrolled_pod.seen = Some(Arc::new(report.seen));
+                }
+                Ok(changed)
+            }
+            Err(error) => {
+                if enrolled_pod.lifecycle.trouble() != Some(error.as_str()) {
+                    warn!(target: "ambient", %namespace, pod = %name, %error, "pod cannot be captured");
+                }
+                Err(error)
+            }
+        };
+        self.handle(uid, PodEvent::Captured(netns, changed));
+    }
+
+    /// Whether rules of other components precede ours that did not before, or no longer do.
+    fn looked(&mut self, uid: &PodUid, netns: NetnsId, result: Result<RulesCheck, Reason>) -> bool {
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
+        let mut differs = false;
+        let PodName { namespace, name } = &enrolled_pod.name;
+        let is_there = enrolled_pod.id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
+        let result = match result {
+            Ok(RulesCheck { glance, repaired, connections }) => {
+                log_connections(&enrolled_pod.name, connections.as_ref());
+                if !repaired.is_empty() {
+                    warn!(target: "ambient", %namespace, pod = %name, rules = repaired.join("; "), "rules of the pod restored");
+                    self.metrics.repaired("pod");
+                }
+                if is_there {
+                    let before = enrolled_pod.seen.as_ref();
+                    differs = before.is_none_or(|before| {
+                        !before.bypasses().eq(glance.bypasses()) || before.outside() != glance.outside()
+                    });
+                    enrolled_pod.seen = Some(glance);
+                    enrolled_pod.looked = Some(SystemTime::now());
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if is_there && enrolled_pod.lifecycle.trouble() != Some(error.as_str()) {
+                    warn!(target: "ambient", %namespace, pod = %name, %error, "rules of the pod cannot be verified");
+                }
+                Err(error)
+            }
+        };
+        self.handle(uid, PodEvent::Observed(netns, result));
+        differs
+    }
+
+    fn released(&mut self, uid: &PodUid, result: Result<Vec<String>, Reason>) {
+        let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
+        self.metrics.step("release pod", result.is_ok());
+        let PodName { namespace, name } = &enrolled_pod.name;
+        match &result {
+            Ok(taken) if enrolled_pod.lifecycle.is_leaving() => {
+                info!(target: "ambient", %namespace, pod = %name, "pod released");
+                debug!(target: "ambient", %namespace, pod = %name, rules = taken.join("; "), "rules removed");
+            }
+            Ok(_) => {} // it came back meanwhile
+            Err(error) => {
+                warn!(target: "ambient", %namespace, pod = %name, %error, "rules of the pod cannot be removed");
+            }
+        }
+        self.handle(uid, PodEvent::Released(result.map(drop)));
+    }
+
+    fn refused(&mut self, uid: &PodUid, netns: NetnsId, error: &str) {
+        let here = self.enrolled.get(uid).filter(|enrolled_pod| enrolled_pod.id() == Some(netns));
+        let Some(enrolled_pod) = here else { return };
+        let why = format!("ztunnel refused it: {error}");
+        if enrolled_pod.lifecycle.refused() != Some(&why) {
+            warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error, "ztunnel refused the pod");
+        }
+        self.handle(uid, PodEvent::Refused(netns, why.into()));
+    }
+}
+
+/// What became of connections that a pod had before it was captured.
+fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
+    let PodName { namespace, name } = name;
+    match report {
+        None => {}
+        Some(connections) if connections.is_as_wanted() => {
+            info!(target: "ambient", %namespace, pod = %name, %connections, "pod joined with open connections");
+        }
+        Some(connections) => {
+            warn!(target: "ambient", %namespace, pod = %name, %connections, "pod joined, and some of its connections break");
+        }
+    }
+}
+
+fn note_ztunnel(state: &mut AgentState, pod: Option<String>, what: &str, done: Result<(), &str>) {
+    let (cause, what) = ("ztunnel".to_owned(), what.to_owned());
+    state.history.note(HistoryEntry { cause, what, pod, took: Duration::ZERO, error: done.err() });
+}

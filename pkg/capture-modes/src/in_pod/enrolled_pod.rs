@@ -1,0 +1,150 @@
+//! A pod that is captured in-pod, or about to be, or no longer to be: its life cycle, and what its actions need.
+
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
+
+use inpod::PodRulesSnapshot;
+use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid, Reason};
+use netns::{Netns, NetnsId};
+use pod_status::{
+    Evidence, PodLife,
+    lifecycle::{AgentTime, Lifecycle, RulesState},
+};
+use zds::Workload;
+
+use agent::{CaptureReply, CaptureResult, EnrolledPodView};
+
+/// The pod.
+#[derive(Debug)]
+pub(super) struct EnrolledPod {
+    pub(super) name: PodName,
+    pub(super) service_account: String,
+    /// UIDs by which its processes are known.
+    pub(super) uids: Vec<PodUid>,
+    pub(super) ips: Vec<IpAddr>,
+    pub(super) options: rules::inpod::PodOptions,
+    /// What becomes of connections that it has when it joins.
+    pub(super) existing: ExistingConnections,
+    /// What it may do to its own network namespace.
+    pub(super) privilege: NetworkPrivilege,
+    /// The container of its last ADD; empty if its namespace was found.
+    pub(super) container: ContainerId,
+    /// Its network namespace, which [`Self::lifecycle`] knows by what identifies it.
+    pub(super) netns: Option<Arc<Netns>>,
+    /// How far it is.
+    pub(super) lifecycle: Lifecycle<NetnsId>,
+    /// When the last work on it began.
+    pub(super) begun: Instant,
+    /// What was last seen of its rules.
+    pub(super) seen: Option<Arc<PodRulesSnapshot>>,
+    /// When its rules were last looked at.
+    pub(super) looked: Option<SystemTime>,
+    /// Those who wait for its ADD.
+    pub(super) waiting: Vec<CaptureReply>,
+}
+
+impl EnrolledPod {
+    /// `annotation`: what the API shows as its redirection.
+    pub(super) fn new(
+        pod: &Pod,
+        options: rules::inpod::PodOptions,
+        existing: ExistingConnections,
+        annotation: Option<&str>,
+        now: AgentTime,
+    ) -> EnrolledPod {
+        EnrolledPod {
+            name: pod.name(),
+            service_account: pod.spec.service_account_name.clone(),
+            uids: pod.runtime_uids(),
+            ips: pod.status.ips(),
+            options,
+            existing,
+            privilege: pod.network_privilege(),
+            container: ContainerId::default(),
+            netns: None,
+            lifecycle: Lifecycle::new(annotation, now),
+            begun: Instant::now(),
+            seen: None,
+            looked: None,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Its namespace is this one: what identifies it, for the life cycle, which has to be told.
+    pub(super) fn settle_in(&mut self, netns: Netns) -> NetnsId {
+        let id = netns.id();
+        if self.id() != Some(id) {
+            self.netns = Some(Arc::new(netns));
+            self.seen = None;
+        }
+        id
+    }
+
+    pub(super) fn id(&self) -> Option<NetnsId> {
+        self.netns.as_ref().map(|netns| netns.id())
+    }
+
+    /// What is known of it, from which all that is reported of it follows. `connected`: a ztunnel is.
+    pub(super) fn evidence(&self, life: PodLife, connected: bool) -> Evidence {
+        self.lifecycle.evidence(life, connected, self.bypasses().next().is_some())
+    }
+
+    /// Rules of other components that precede ours, as they were seen last.
+    pub(super) fn bypasses(&self) -> impl Iterator<Item = &str> {
+        self.seen.iter().flat_map(|seen| seen.bypasses())
+    }
+
+    /// Whether it ends with a container.
+    pub(super) fn ends_with(&self, container: &ContainerId) -> bool {
+        self.container == *container || self.container.is_empty()
+    }
+
+    pub(super) fn workload(&self, uid: &PodUid) -> Workload {
+        Workload {
+            uid: uid.clone(),
+            name: self.name.name.clone(),
+            namespace: self.name.namespace.clone(),
+            service_account: self.service_account.clone(),
+            netns: self.netns.clone(),
+        }
+    }
+
+    /// The namespace in which ztunnel serves the pod, whose rules were applied there.
+    pub(super) fn served_in(&self) -> Result<Arc<Netns>, Reason> {
+        let (Some(netns), true) = (&self.netns, self.lifecycle.is_ruled()) else {
+            return Err("its rules are not in place".into());
+        };
+        if !self.lifecycle.is_served() {
+            let why = self.lifecycle.refused().unwrap_or("it has not answered");
+            return Err(format!("ztunnel does not serve it: {why}").into());
+        }
+        Ok(Arc::clone(netns))
+    }
+
+    /// What the debug state shows of it.
+    pub(super) fn view(&self, connected: bool) -> EnrolledPodView {
+        EnrolledPodView {
+            evidence: self.evidence(PodLife::Running, connected),
+            ips: self.ips.clone(),
+            options: self.options.clone(),
+            netns: self.netns.clone(),
+            ruled: self.lifecycle.is_ruled(),
+            verified: self.lifecycle.rules() == RulesState::Verified,
+            leaving: self.lifecycle.is_leaving(),
+            refused: self.lifecycle.refused().map(str::to_owned),
+            looked: self.looked,
+            seen: self.seen.clone(),
+            trouble: self.lifecycle.trouble().map(str::to_owned),
+        }
+    }
+
+    /// Answers all ADDs that wait.
+    pub(super) fn answer(&mut self, result: &CaptureResult) {
+        for reply in std::mem::take(&mut self.waiting) {
+            drop(reply.send(result.clone()));
+        }
+    }
+}

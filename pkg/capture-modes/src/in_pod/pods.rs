@@ -1,0 +1,148 @@
+//! Single pods: into the mesh, and out of it.
+
+use std::{net::IpAddr, time::Instant};
+
+use model::{ContainerId, ExistingConnections, Pod, PodName, PodUid};
+use netns::NetnsId;
+use planner::{AmbientStanding, ambient::AMBIENT_REDIRECTION, inpod::InPodAnnotations};
+use pod_status::lifecycle::{AgentTime, PodAction, PodEvent};
+use tracing::{info, warn};
+
+use super::{InPodCapture, enrolled_pod::EnrolledPod, worker::CaptureJob};
+use agent::AgentState;
+
+impl InPodCapture {
+    /// The time of life cycles.
+    pub(super) fn now(&self) -> AgentTime {
+        self.started.elapsed()
+    }
+
+    /// Something has happened to a pod: does what follows.
+    pub(super) fn handle(&mut self, uid: &PodUid, event: PodEvent<NetnsId>) {
+        let now = self.now();
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        for action in enrolled_pod.lifecycle.handle(event, now) {
+            self.perform(uid, action);
+        }
+    }
+
+    /// Does what there is to do for a pod.
+    pub(super) fn perform(&mut self, uid: &PodUid, action: PodAction) {
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        let PodName { namespace, name } = &enrolled_pod.name;
+        match action {
+            PodAction::Capture | PodAction::Observe | PodAction::Release => self.start(uid, &action),
+            // ztunnel hears of it when its rules are there, and of its end when they are gone, and not before: else its
+            // traffic would be redirected to nobody.
+            PodAction::Serve => self.hub.put(enrolled_pod.workload(uid)),
+            PodAction::Answer(result) => {
+                if let Err(error) = &result {
+                    warn!(target: "ambient", %namespace, pod = %name, %error, "pod could not be enrolled");
+                }
+                enrolled_pod.answer(&result);
+            }
+            PodAction::Moved => {
+                info!(target: "ambient", %namespace, pod = %name, "pod has another network namespace; capturing it again");
+                enrolled_pod.container = ContainerId::default();
+                self.metrics.repaired("namespace");
+            }
+            PodAction::Announce => info!(target: "ambient", %namespace, pod = %name, "pod captured"),
+            PodAction::Forget(why) => self.forget(uid, why.as_str()),
+        }
+    }
+
+    /// Has a worker do something in a pod's namespace.
+    fn start(&mut self, uid: &PodUid, action: &PodAction) {
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        let Some(netns) = enrolled_pod.netns.clone() else { return };
+        enrolled_pod.begun = Instant::now();
+        let urgent = *action == PodAction::Capture && enrolled_pod.lifecycle.is_awaited();
+        let (uid, pod, before) = (uid.clone(), enrolled_pod.options.clone(), enrolled_pod.seen.clone());
+        // A connection through the node's ztunnel must not go on without any.
+        let existing = if self.takes_over { ExistingConnections::Reset } else { enrolled_pod.existing };
+        let job = match action {
+            PodAction::Release => CaptureJob::Release { uid, netns },
+            PodAction::Observe => CaptureJob::Look { uid, netns, pod, existing, before },
+            _ => CaptureJob::Capture { uid, netns, pod, existing, before },
+        };
+        self.workers.send(job, urgent);
+    }
+
+    /// The entry of a pod, which is added if it is missing.
+    pub(super) fn enrolled_pod_of(&mut self, state: &AgentState, pod: &Pod) -> &mut EnrolledPod {
+        let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
+        self.enrolled.entry(pod.metadata.uid.clone()).or_insert_with(|| {
+            let asked = InPodAnnotations::of(pod);
+            for warning in &asked.warnings {
+                let name = pod.name();
+                warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error = %warning, "invalid annotation ignored");
+            }
+            state.metrics.event("add");
+            let annotation = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
+            EnrolledPod::new(pod, asked.options(dns), asked.existing(existing), annotation, now)
+        })
+    }
+
+    pub(super) fn pod_joined(&mut self, state: &AgentState, pod: &Pod, ips: Vec<IpAddr>) {
+        let uid = &pod.metadata.uid;
+        let is_new = !self.enrolled.contains_key(uid);
+        let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
+        let enrolled_pod = self.enrolled_pod_of(state, pod);
+        enrolled_pod.privilege = pod.network_privilege(); // a container for debugging may have come
+        // The plugin knows its addresses before the API does.
+        if !ips.is_empty() {
+            enrolled_pod.ips = ips;
+        }
+        if let Some(asked) = state.index.asked(&enrolled_pod.name) {
+            enrolled_pod.existing = asked.existing(existing);
+        }
+        let may_change = enrolled_pod.lifecycle.may_change(now);
+        let asked = state.index.asked(&enrolled_pod.name).filter(|_| may_change);
+        let chosen = asked.map(|asked| asked.options(dns)).filter(|chosen| enrolled_pod.options != *chosen);
+        let changed = chosen.is_some();
+        if let Some(chosen) = chosen {
+            enrolled_pod.options = chosen;
+            state.metrics.event("update");
+        }
+        if is_new {
+            self.search_soon();
+        }
+        self.handle(uid, PodEvent::Joined { changed });
+    }
+
+    /// A pod does not belong to the mesh, or not any more.
+    pub(super) fn pod_left(&mut self, state: &AgentState, pod: &Pod, why: &str) {
+        let uid = &pod.metadata.uid;
+        if self.enrolled.get(uid).is_none_or(|enrolled_pod| enrolled_pod.lifecycle.is_leaving()) {
+            return;
+        }
+        self.handle(uid, PodEvent::Left(why.into()));
+        if let Some(enrolled_pod) = self.enrolled.get(uid) {
+            state.metrics.event("delete");
+            info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod leaves the mesh");
+        }
+    }
+
+    /// A pod outside of the mesh has rules of ours: it left while no agent was here.
+    pub(super) fn left_meanwhile(&mut self, state: &AgentState, uid: &PodUid) {
+        let pod = state.index.pods().find(|pod| pod.metadata.uid == *uid);
+        if let Some(pod) = pod.filter(|pod| matches!(state.standing(pod), AmbientStanding::Out(_))) {
+            self.enrolled_pod_of(state, pod);
+            self.handle(uid, PodEvent::LeftMeanwhile);
+        }
+    }
+
+    /// A pod that has ended: its rules went with its namespace.
+    pub(super) fn forget(&mut self, uid: &PodUid, why: &str) {
+        let Some(mut enrolled_pod) = self.enrolled.remove(uid) else { return };
+        enrolled_pod.answer(&Err(why.into()));
+        self.hub.remove(uid);
+        tracing::debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod forgotten");
+    }
+
+    /// All pods are captured in another way from now on.
+    pub(crate) fn forget_all(&mut self) {
+        let uids: Vec<PodUid> = self.enrolled.keys().cloned().collect();
+        uids.iter().for_each(|uid| self.forget(uid, "it is captured in another way"));
+    }
+}

@@ -1,0 +1,32 @@
+//! How far the exemption of the node's probes is.
+
+use model::Reason;
+use netfilter::RulesSnapshot;
+
+/// State of the sets and rules that exempt the node's probes.
+#[derive(Debug, Default)]
+pub(super) struct ProbeExemption {
+    /// The rules as a worker saw them last.
+    pub(super) seen: Option<RulesSnapshot>,
+    /// A worker is applying them.
+    pub(super) busy: bool,
+    /// They have been applied at least once, with whatever result.
+    pub(super) was_tried: bool,
+    /// Why the sets cannot be maintained.
+    pub(super) sets: Option<Reason>,
+    /// Why the rules cannot be maintained.
+    pub(super) rules: Option<Reason>,
+}
+
+impl ProbeExemption {
+    /// The pending job was dropped.
+    pub(super) fn settled(&mut self) {
+        self.busy = false;
+    }
+
+    /// Why probes are not exempt, if they are not.
+    pub(super) fn trouble(&self) -> Option<Reason> {
+        let of = self.sets.as_ref().or(self.rules.as_ref());
+        of.map(|error| format!("the node's probes are not exempt: {error}").into())
+    }
+}

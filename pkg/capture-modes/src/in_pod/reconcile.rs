@@ -1,0 +1,253 @@
+//! One turn: from facts to what is to be done, pod by pod.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use model::{Family, PodUid, Reason};
+use planner::{AmbientStanding, SkipReason, node::MemberAddresses, ztunnel};
+use pod_status::{
+    Evidence, RulesEvidence,
+    lifecycle::{AgentTime, OBSERVE, PodAction, PodEvent},
+};
+use tracing::info;
+use zds::ZtunnelPod;
+
+use super::{EnrolledPod, InPodCapture};
+use agent::{AgentState, ReconcileScope, life};
+
+/// How many looks may be on their way at a time: a turn after a long sleep must not bring them all.
+const LOOKS: usize = 16;
+/// Looks are begun together, for each turn costs something, too.
+const BATCH: Duration = Duration::from_secs(2);
+/// How soon a look is begun that had to wait for others.
+const CROWDED: Duration = Duration::from_millis(50);
+/// A ztunnel that is connected and has not acknowledged its snapshot for so long is not ready, and will not be. Snapshots of
+/// 250 pods take less than a second, so no rollout comes near it.
+const UNSYNCED: Duration = Duration::from_secs(30);
+
+impl InPodCapture {
+    pub(super) fn reconcile_pods(
+        &mut self,
+        state: &mut AgentState,
+        scope: ReconcileScope,
+    ) -> Result<Option<Reason>, Reason> {
+        if scope == ReconcileScope::Full {
+            self.exempt_probes(state);
+        }
+        state.status.workers(self.workers.stand_still());
+        let now = self.now();
+        let is_late = self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_late(now));
+        if scope == ReconcileScope::Timers && !is_late {
+            self.search_if_due(state);
+            self.work();
+            self.due = self.next_due();
+            return Ok(self.trouble(state));
+        }
+        self.announce_ztunnels(state);
+        self.give_up_lost(state);
+        self.take_in(state);
+        // Ahead of all work on rules, and with those that leave: a captured pod's probes are always exempt.
+        let addresses = self.wanted_addresses(state)?;
+        let (added, left) = self.probes.settle(&addresses).map_err(|error| error.to_string())?;
+        if added + left > 0 {
+            tracing::debug!(target: "ambient", added, removed = left, "probe sets changed");
+        }
+        self.search_if_due(state);
+        self.open_if_searched();
+        self.work();
+        self.give_up();
+        self.tell(state, &addresses);
+        self.tell_bypasses(state);
+        self.addresses = addresses;
+        self.due = self.next_due();
+        Ok(self.trouble(state))
+    }
+
+    /// What is wrong although pods can be enrolled, if anything.
+    fn trouble(&self, state: &AgentState) -> Option<Reason> {
+        self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(state))
+    }
+
+    /// Which of the connected ztunnels is the newest follows from their pods. The plugin knows their addresses before the
+    /// API does.
+    fn announce_ztunnels(&self, state: &AgentState) {
+        let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel).into_iter();
+        let pods = candidates.map(|one| {
+            let ips = [state.ledger.told(&one.uid), one.ips].concat();
+            ZtunnelPod { uid: one.uid, created: one.created, terminating: one.terminating, ips }
+        });
+        self.hub.set_ztunnels(pods.collect());
+    }
+
+    /// A ztunnel that is connected and does not become ready.
+    fn unsynced(&self, state: &AgentState) -> Option<Reason> {
+        let (_, pod) = self.hub.unsynced().filter(|(since, _)| since.elapsed() >= UNSYNCED)?;
+        let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel);
+        let known = candidates.iter().find(|candidate| Some(&candidate.uid) == pod.as_ref());
+        let name =
+            known.map_or_else(|| "a ztunnel".to_owned(), |candidate| format!("ztunnel {}", candidate.name));
+        let limit = UNSYNCED.as_secs();
+        Some(
+            format!(
+                "{name} has not acknowledged its snapshot of pods for more than {limit} s: it is not ready"
+            )
+            .into(),
+        )
+    }
+
+    /// Whose probes are exempt, address by address.
+    fn wanted_addresses(&mut self, state: &mut AgentState) -> Result<MemberAddresses, Reason> {
+        let found = self.probes.members().map_err(|error| error.to_string())?;
+        let inherited: MemberAddresses = found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
+        let mut members = state.members(&inherited);
+        // One that leaves keeps its exemption until its rules are gone.
+        for (uid, enrolled_pod) in
+            self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_leaving())
+        {
+            for ip in &enrolled_pod.ips {
+                members.entry(*ip).or_insert_with(|| uid.clone());
+            }
+        }
+        let families = self.chosen.families();
+        members.retain(|ip, _| families.contains(&Family::of(*ip)));
+        Ok(members)
+    }
+
+    /// Pods that were added, that the API never showed, and that have no process: their DEL was lost.
+    fn give_up_lost(&mut self, state: &mut AgentState) {
+        let now = self.now();
+        let empty = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_empty(now));
+        for (uid, enrolled_pod) in empty {
+            if state.ledger.is_expected(uid) && !state.index.pods().any(|pod| pod.metadata.uid == *uid) {
+                info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "pod was added and never appeared; treating it as gone");
+                state.ledger.lost(uid);
+            }
+        }
+    }
+
+    /// Pods that belong to the mesh become enrolled; those that do not any more are to leave.
+    fn take_in(&mut self, state: &AgentState) {
+        let (mut known, mut unplaced) = (BTreeSet::new(), BTreeSet::new());
+        for pod in state.index.pods() {
+            let uid = &pod.metadata.uid;
+            known.insert(uid);
+            match state.standing(pod) {
+                AmbientStanding::Member { ips, .. } => self.pod_joined(state, pod, ips),
+                // Its address, or its namespace's labels, may be told later.
+                AmbientStanding::Pending(_) if !self.enrolled.contains_key(uid) => {
+                    unplaced.insert(uid.clone());
+                }
+                AmbientStanding::Pending(_) | AmbientStanding::Out(SkipReason::NamespaceUnknown) => {}
+                AmbientStanding::Out(SkipReason::Terminated) => self.forget(uid, "it has ended"),
+                AmbientStanding::Out(reason) => self.pod_left(state, pod, &reason.to_string()),
+            }
+        }
+        let gone = |uid: &PodUid| !known.contains(uid) && !state.ledger.is_expected(uid);
+        let gone: Vec<PodUid> = self.enrolled.keys().filter(|uid| gone(uid)).cloned().collect();
+        gone.iter().for_each(|uid| self.forget(uid, "it is gone"));
+        self.set_without_netns(unplaced);
+    }
+
+    /// Before ztunnels are told anything, all pods that they may serve must be known.
+    fn open_if_searched(&mut self) {
+        if self.open || !self.searched {
+            return;
+        }
+        for (uid, enrolled_pod) in
+            self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_inherited())
+        {
+            self.hub.put(enrolled_pod.workload(uid));
+        }
+        self.hub.open();
+        self.open = true;
+        info!(target: "ambient", pods = self.enrolled.len(), "initial netns discovery complete; opening the ZDS snapshot");
+    }
+
+    /// Begins what can be begun.
+    fn work(&mut self) {
+        let now = self.now();
+        let ready = |(uid, enrolled_pod): (&PodUid, &EnrolledPod)| {
+            Some((uid.clone(), enrolled_pod.lifecycle.work(now)?))
+        };
+        let ready: Vec<(PodUid, PodAction)> = self.enrolled.iter().filter_map(ready).collect();
+        let mut busy = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.lifecycle.is_busy()).count();
+        let next = batched(now + OBSERVE);
+        for (uid, action) in ready {
+            if action == PodAction::Observe && busy >= LOOKS {
+                continue;
+            }
+            busy += usize::from(action == PodAction::Observe);
+            if let Some(enrolled_pod) = self.enrolled.get_mut(&uid) {
+                enrolled_pod.lifecycle.begin(&action, next);
+                self.perform(&uid, action);
+            }
+        }
+    }
+
+    /// ADDs whose time is up are told why.
+    fn give_up(&mut self) {
+        let now = self.now();
+        let late = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_late(now));
+        let late: Vec<PodUid> = late.map(|(uid, _)| uid.clone()).collect();
+        for uid in late {
+            let why = self.why_not(&uid);
+            self.handle(&uid, PodEvent::Expired(why.into()));
+        }
+    }
+
+    fn why_not(&self, uid: &PodUid) -> String {
+        let lifecycle = self.enrolled.get(uid).map(|enrolled_pod| &enrolled_pod.lifecycle);
+        let refused = lifecycle.and_then(|lifecycle| lifecycle.refused());
+        match lifecycle {
+            Some(lifecycle) if !lifecycle.is_ruled() => {
+                lifecycle.trouble().unwrap_or("its rules are not in place yet").to_owned()
+            }
+            _ if refused.is_some() => refused.unwrap_or_default().to_owned(),
+            _ if self.connections == 0 => "no ztunnel is connected to the agent on this node".to_owned(),
+            _ if !self.open => "the agent does not know the node's pods yet".to_owned(),
+            _ => "ztunnel did not answer in time".to_owned(),
+        }
+    }
+
+    /// Reports the status of all pods.
+    fn tell(&self, state: &mut AgentState, addresses: &MemberAddresses) {
+        state.report_pods(
+            |pod, ips| {
+                let life = life(pod);
+                let evidence = match (self.enrolled.get(&pod.metadata.uid), ips) {
+                    (Some(enrolled_pod), _) => enrolled_pod.evidence(life, self.connections > 0),
+                    (None, Some(_)) => Evidence {
+                        life,
+                        rules: RulesEvidence::Absent { failing: false },
+                        ..Evidence::UNKNOWN
+                    },
+                    (None, None) => Evidence::OUTSIDE,
+                };
+                evidence.classify()
+            },
+            |uid| self.why_not(uid),
+        );
+        for family in Family::BOTH {
+            let size = addresses.keys().filter(|ip| Family::of(**ip) == family).count();
+            state.metrics.set_size(family, size);
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let now = self.now();
+        // What could not be begun is begun when others have ended.
+        let of = |enrolled_pod: &EnrolledPod| enrolled_pod.lifecycle.next(now, now + CROWDED);
+        let pods = self.enrolled.values().filter_map(of).min().map(|due| self.started + due);
+        let now = Instant::now();
+        let unsynced = self.hub.unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
+        pods.into_iter().chain(self.search_due()).chain(unsynced).min()
+    }
+}
+
+/// Looks are begun together.
+fn batched(when: AgentTime) -> AgentTime {
+    let batches = when.as_secs().div_ceil(BATCH.as_secs());
+    BATCH.saturating_mul(u32::try_from(batches).unwrap_or(u32::MAX))
+}

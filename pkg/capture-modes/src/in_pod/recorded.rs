@@ -1,0 +1,48 @@
+//! Pods that were added to an agent before this one, by the plugin's records of their ADDs.
+
+use agent::{AgentState, PodAttachment};
+use model::PodUid;
+use planner::{AmbientStanding, SkipReason};
+use pod_status::lifecycle::PodEvent;
+use tracing::info;
+
+use super::{InPodCapture, enrolled_pod::EnrolledPod, pod_records::RecordedPod};
+
+impl InPodCapture {
+    /// What an ADD told an agent before this one is known from now on, as if it had been told to this one.
+    pub(super) fn inherit(&mut self, state: &mut AgentState, uid: &PodUid, recorded: RecordedPod) {
+        let RecordedPod { found, ips, container, file } = recorded;
+        // At its DEL the plugin removes the record before it tells us. So either we have not heard of a DEL, and shall, or the
+        // record is gone.
+        if !file.exists() {
+            return;
+        }
+        let is_placed =
+            |enrolled_pod: &EnrolledPod| enrolled_pod.netns.is_some() || enrolled_pod.lifecycle.is_awaited();
+        if self.enrolled.get(uid).is_some_and(is_placed) {
+            return;
+        }
+        let Some(pod) = state.index.pods().find(|pod| pod.metadata.uid == *uid) else { return };
+        let (standing, pod) = (state.standing(pod), pod.clone());
+        let told = state.ledger.inherited(&container, PodAttachment { uid: uid.clone(), ips });
+        match standing {
+            AmbientStanding::Out(SkipReason::NamespaceUnknown | SkipReason::Terminated) => return,
+            AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}
+            AmbientStanding::Out(_) if found.captured => self.left_meanwhile(state, uid),
+            AmbientStanding::Out(_) => return,
+            // Others have its addresses by now, or it has another container.
+            AmbientStanding::Pending(_) if told.is_empty() => return,
+            AmbientStanding::Member { .. } | AmbientStanding::Pending(_) => {
+                self.enrolled_pod_of(state, &pod);
+            }
+        }
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        if enrolled_pod.ips.is_empty() {
+            enrolled_pod.ips = told;
+        }
+        enrolled_pod.container = container;
+        let netns = enrolled_pod.settle_in(found.netns);
+        info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "network namespace known from the record of the pod's ADD");
+        self.handle(uid, PodEvent::Found { netns, captured: found.captured });
+    }
+}

@@ -1,0 +1,46 @@
+//! When to search for network namespaces again.
+
+use std::time::{Duration, Instant};
+
+use retry::{Attempts, Backoff};
+
+/// Until the next search when a pod has none, at first, and when all have one.
+pub(super) const SOON: Duration = Duration::from_secs(1);
+const REGULAR: Duration = Duration::from_secs(30);
+const BACKOFF: Backoff = Backoff::new(SOON, REGULAR);
+
+/// When the next search is due.
+#[derive(Debug)]
+pub(super) struct SearchSchedule {
+    pub(super) next: Instant,
+    /// Searches that did not find all.
+    attempts: Attempts,
+}
+
+impl SearchSchedule {
+    /// The first search is due at once.
+    pub(super) fn new(now: Instant) -> SearchSchedule {
+        SearchSchedule { next: now, attempts: BACKOFF.attempts() }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
+    /// No later than after that time; `is_new`: nor earlier.
+    pub(super) fn within(&mut self, time: Duration, is_new: bool) {
+        let next = Instant::now() + time;
+        self.next = if is_new { next } else { self.next.min(next) };
+        self.attempts.succeeded();
+    }
+
+    /// Twice as long after each search that found not all.
+    pub(super) fn later(&mut self) {
+        self.next = Instant::now() + self.attempts.failed();
+    }
+
+    /// All were found.
+    pub(super) fn regular(&mut self) {
+        self.next = Instant::now() + REGULAR;
+    }
+}

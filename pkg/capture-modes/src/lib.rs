@@ -1,0 +1,24 @@
+//! The capture modes: how pods of ambient mode are captured on the node's kernel.
+//!
+//! [`open`] makes the configured one for the daemon's wiring, which hands it to `agent::Reconciler`. The reconciler drives it
+//! on its own thread through `agent::CaptureMode`:
+//!
+//! - `NodeCapture`, node-level capture: rules, sets, links and routes in the node's network namespace;
+//! - `InPodCapture`, in-pod redirection: rules in each pod's namespace, which is sent to ztunnel over ZDS;
+//! - `AutoCapture`: the one that the node's ztunnel speaks, with a hand-over between the two.
+//!
+//! A mode decides from `agent::AgentState` and the kernel. It never talks to the API server.
+
+mod auto;
+mod error;
+mod in_pod;
+mod node;
+mod open;
+mod settings;
+mod uninstall;
+
+pub use error::Error;
+pub use node::{found as found_on_node, open_path};
+pub use open::open;
+pub use settings::{CaptureConfig, CaptureSettings, InPodConfig};
+pub use uninstall::uninstall;

@@ -1,0 +1,127 @@
+//! Capture at the scope of the node: rules, sets, links and routes in its namespace lead the traffic of enrolled pods
+//! through the ztunnel of a slot.
+
+mod enrol;
+mod pass;
+mod shared;
+mod uninstall;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Instant,
+};
+
+use model::{Family, PodUid};
+use nodepath::{EnrolledMembers, NodePath};
+use planner::node::{DesiredState, ObservedState, ZtunnelFallback};
+use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
+
+use crate::settings::CaptureSettings;
+use agent::{AgentState, CaptureReply, PodAttachment, life};
+
+pub use uninstall::found;
+pub(crate) use uninstall::uninstall;
+
+/// What the kernel showed when it last was as desired.
+#[derive(Debug)]
+struct VerifiedState {
+    desired: DesiredState,
+    seen: ObservedState,
+}
+
+/// The node path.
+pub(crate) struct NodeCapture {
+    settings: Arc<CaptureSettings>,
+    path: NodePath,
+    members: EnrolledMembers,
+    fallback: ZtunnelFallback,
+    verified: Option<VerifiedState>,
+    /// It was seen to that the iptables backend that is not in use has nothing of ours.
+    alone: bool,
+    /// What the last turn wanted, whatever came of it.
+    wanted: Option<DesiredState>,
+    /// ADDs that wait until the next turn has enrolled their pods.
+    joining: Vec<CaptureReply>,
+    /// Addresses that were enrolled at once: no turn has looked at them yet.
+    fresh: BTreeSet<IpAddr>,
+    /// When the next turn is to look at them.
+    look: Option<Instant>,
+}
+
+impl NodeCapture {
+    /// Opens it for the calling thread's network namespace.
+    pub(crate) fn open(settings: &Arc<CaptureSettings>) -> Result<NodeCapture, nodepath::Error> {
+        Ok(NodeCapture {
+            settings: Arc::clone(settings),
+            path: open_path(settings)?,
+            members: EnrolledMembers::open(settings.node.clone())?,
+            fallback: settings.fallback,
+            verified: None,
+            alone: false,
+            wanted: None,
+            joining: Vec::new(),
+            fresh: BTreeSet::new(),
+            look: None,
+        })
+    }
+}
+
+impl NodeCapture {
+    /// A pod's own rules capture it by now, or it has ended: its addresses go off the node path, whose other pods keep theirs.
+    pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), nodepath::Error> {
+        self.members.release(&pod.ips, &pod.uid).map(drop)
+    }
+}
+
+/// The node path as it is chosen, for the calling thread's network namespace.
+///
+/// # Errors
+/// It cannot be opened, and why.
+pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error> {
+    NodePath::open(
+        settings.node.clone(),
+        settings.tools.clone(),
+        &settings.netns_directory,
+        &settings.journal,
+    )
+}
+
+/// Marks pods by what the kernel showed just now, and counts them.
+fn tell(state: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
+    state.report_pods(
+        |pod, ips| {
+            let Some(ips) = ips else { return Evidence::OUTSIDE.classify() };
+            let redirected = is_redirected(ips, &pod.metadata.uid, desired, observed);
+            let evidence = Evidence {
+                life: life(pod),
+                rules: if redirected {
+                    RulesEvidence::Verified
+                } else {
+                    RulesEvidence::Incomplete { holds: false }
+                },
+                proxy: if desired.active.is_some() {
+                    ProxyEvidence::Serves
+                } else {
+                    ProxyEvidence::Unavailable
+                },
+                fails_open: desired.fallback == ZtunnelFallback::Open,
+                ..Evidence::UNKNOWN
+            };
+            evidence.classify()
+        },
+        |_| "the node's sets do not have its addresses as its own".to_owned(),
+    );
+    for family in Family::BOTH {
+        state.metrics.set_size(family, observed.sets.get(&family).map_or(0, BTreeMap::len));
+    }
+}
+
+/// The pass has just verified all rules and routes: what is left to compare are the sets.
+fn is_redirected(ips: &[IpAddr], uid: &PodUid, desired: &DesiredState, observed: &ObservedState) -> bool {
+    ips.iter().all(|ip| {
+        let in_set = observed.sets.get(&Family::of(*ip)).is_some_and(|members| members.contains_key(ip));
+        in_set && desired.members.get(ip).is_some_and(|owner| owner == uid)
+    })
+}

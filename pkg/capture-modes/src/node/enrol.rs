@@ -1,0 +1,113 @@
+//! What the plugin asks for, and the turns in between.
+
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use model::{ContainerId, Family, PodUid, Reason};
+use planner::node::{ZtunnelFallback, ZtunnelSlot};
+
+use super::NodeCapture;
+use agent::{
+    AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,
+    ReconcileScope,
+};
+
+/// A pod that was enrolled at once is looked at again after this time, with all that came meanwhile: with many pods that
+/// look takes longer than an enrolment, and pods often start several at a time.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+impl CaptureMode for NodeCapture {
+    fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
+        self.pass(state, scope)
+    }
+
+    fn is_awaited(&self) -> bool {
+        !self.joining.is_empty()
+    }
+
+    fn answer(&mut self, trouble: Option<&Reason>) {
+        for reply in std::mem::take(&mut self.joining) {
+            drop(reply.send(trouble.map_or(Ok(()), |trouble| Err(trouble.clone()))));
+        }
+    }
+
+    /// Enrols at once where everything stands ready, else with the next turn, which makes it so.
+    fn enrol(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
+        let PodEnrolment { container, attachment, .. } = enrolment;
+        if let Some(active) = self.ready_for(&attachment.ips) {
+            self.look.get_or_insert_with(|| Instant::now() + LOOK_AGAIN);
+            self.fresh.extend(&attachment.ips);
+            let done = self.members.enrol(&attachment.ips, &attachment.uid, active, self.fallback);
+            drop(reply.send(done.map_err(|error| error.to_string().into())));
+        } else {
+            state.mark_dirty(ReconcileScope::Full);
+            self.joining.push(reply);
+        }
+        state.ledger.added(&container, attachment);
+    }
+
+    /// If an earlier pod is still captured by one of the addresses, the next turn ends that, and is waited for.
+    fn skip(
+        &mut self,
+        state: &mut AgentState,
+        container: &ContainerId,
+        attachment: PodAttachment,
+        reply: CaptureReply,
+    ) {
+        let verified = self.verified.as_ref();
+        let captured = |ip| {
+            self.fresh.contains(ip) || verified.is_some_and(|seen| seen.desired.members.contains_key(ip))
+        };
+        if attachment.ips.iter().any(captured) {
+            state.mark_dirty(ReconcileScope::Membership);
+            self.joining.push(reply);
+        } else {
+            drop(reply.send(Ok(())));
+        }
+        state.ledger.added(container, attachment);
+    }
+
+    fn release(
+        &mut self,
+        _core: &mut AgentState,
+        _container: &ContainerId,
+        gone: PodAttachment,
+    ) -> CaptureResult {
+        self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string().into())
+    }
+
+    fn check(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
+        drop(reply.send(self.members.check(ips, uid).and_then(|()| state.status.ready())));
+    }
+
+    fn settle(&mut self) {} // what it does has ended when it returns
+
+    fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool {
+        std::mem::replace(&mut self.fallback, fallback) != fallback
+    }
+
+    fn work_completed(&mut self, _core: &mut AgentState) {} // it has no other thread
+
+    fn snapshot(&self) -> CaptureSnapshot {
+        CaptureSnapshot::Node { desired: self.wanted.clone(), fallback: self.fallback }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.look
+    }
+}
+
+impl NodeCapture {
+    /// Whether rules, sets and ways of these addresses' families were there when last looked: the active slot, then.
+    fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<ZtunnelSlot>> {
+        let verified = self.verified.as_ref()?;
+        let families = verified.desired.families();
+        let all = ips.iter().all(|ip| families.contains(&Family::of(*ip)));
+        // A ztunnel that serves one family only leaves the other held.
+        let served = |ip: &IpAddr| verified.desired.active_for(Family::of(*ip)).is_some();
+        let uniform = verified.desired.active.is_none() || ips.iter().all(served);
+        (all && uniform && verified.desired.fallback == self.fallback).then_some(verified.desired.active)
+    }
+}

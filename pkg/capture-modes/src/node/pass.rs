@@ -1,0 +1,218 @@
+//! One turn: look, plan, do, look again.
+
+use std::time::Instant;
+
+use model::Reason;
+use planner::{
+    node::{
+        DesiredState, KernelSlots, MemberAddresses, ObservedState, Operation, SlotAssignment,
+        ZtunnelFallback, ZtunnelInstance, ZtunnelSlot, assign, plan, prepare,
+    },
+    ztunnel::{self, ZtunnelCandidate},
+};
+use tracing::{debug, info, warn};
+
+use super::{NodeCapture, VerifiedState, shared, tell};
+use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
+
+/// Numbers that others use are not taken; once we have them, what others add there is theirs to answer for.
+fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
+    let Some(foreign) = observed.foreign.first().filter(|_| observed.rules.is_empty()) else { return Ok(()) };
+    Err(format!(
+        "others use what the node path needs ({} such; the first: {foreign}): choose other tables with \
+         --ambient-tables or priorities with --ambient-rule-priority, or take that away",
+        observed.foreign.len()
+    )
+    .into())
+}
+
+impl NodeCapture {
+    /// What is wrong although the kernel shows what is wanted, if anything.
+    pub(super) fn pass(
+        &mut self,
+        state: &mut AgentState,
+        scope: ReconcileScope,
+    ) -> Result<Option<Reason>, Reason> {
+        let words = |error: nodepath::Error| error.to_string();
+        self.look = None; // a turn that fails is followed by others
+        let mut observed = self.path.observe_network().map_err(words)?;
+        refuse_to_share(&observed)?;
+        let (living, lost) = self.living(state, scope);
+        let desired = self.desired(state, &observed, &living);
+        self.wanted = Some(desired.clone());
+        let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
+        self.complete(scope, &mut observed, &desired)?;
+        let steps = plan(&self.settings.node, Some(&desired), &observed);
+        if !steps.is_empty() {
+            self.apply(state, &steps, &desired)?;
+            observed = self.path.observe_network().map_err(words)?;
+            self.complete(scope, &mut observed, &desired)?;
+            let left = plan(&self.settings.node, Some(&desired), &observed);
+            if let Some(step) = left.first() {
+                return Err(format!("it does not stay as it was made; next would be: {step}").into());
+            }
+            self.tell_repairs(state, &steps, &desired);
+        }
+        if !self.alone {
+            for what in self.path.remove_elsewhere().map_err(words)? {
+                info!(target: "ambient", rules = what, "removed stale rules from the other iptables backend");
+            }
+            self.alone = true;
+        }
+        state.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
+        tell(state, &desired, &observed);
+        shared::write(&self.settings, &desired)?;
+        self.verified = Some(VerifiedState { desired, seen: observed });
+        self.fresh.clear();
+        self.path.let_go().map_err(words)?;
+        Ok(lost)
+    }
+
+    /// The ztunnels that are there, and what is wrong with one that should be.
+    fn living(
+        &mut self,
+        state: &AgentState,
+        scope: ReconcileScope,
+    ) -> (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<Reason>) {
+        let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel);
+        let chosen = ztunnel::active(&candidates).map(|active| active.uid.clone());
+        let (mut living, mut trouble) = (Vec::new(), None);
+        for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
+            match self.generation(scope, candidate) {
+                Ok(generation) => living.push((candidate.clone(), generation)),
+                Err(error) if Some(&candidate.uid) == chosen.as_ref() => {
+                    trouble = Some(format!("ztunnel {} cannot be used: {error}", candidate.name).into());
+                }
+                // One that is coming or going has no network, or none any more.
+                Err(error) => {
+                    debug!(target: "ambient", ztunnel = %candidate.name, %error, "ztunnel cannot be located");
+                }
+            }
+        }
+        (living, trouble)
+    }
+
+    fn generation(
+        &mut self,
+        scope: ReconcileScope,
+        candidate: &ZtunnelCandidate,
+    ) -> Result<ZtunnelInstance, nodepath::Error> {
+        let slots = self.verified.as_ref().map(|verified| &verified.desired.slots);
+        let before = slots.into_iter().flatten().flatten().find(|slot| slot.uid == candidate.uid);
+        match before {
+            Some(before) if scope != ReconcileScope::Full => {
+                Ok(ZtunnelInstance { dns: candidate.dns_capture, ..before.clone() })
+            }
+            _ => self.path.locate(&candidate.uid, &candidate.ips, candidate.dns_capture),
+        }
+    }
+
+    fn desired(
+        &mut self,
+        state: &mut AgentState,
+        observed: &ObservedState,
+        living: &[(ZtunnelCandidate, ZtunnelInstance)],
+    ) -> DesiredState {
+        let candidates: Vec<ZtunnelCandidate> =
+            living.iter().map(|(candidate, _)| candidate.clone()).collect();
+        let generations: Vec<ZtunnelInstance> =
+            living.iter().map(|(_, generation)| generation.clone()).collect();
+        let active = ztunnel::active(&candidates).map(|active| &active.uid);
+        let known = KernelSlots::from(&self.settings.node, observed);
+        let assigned = assign(&known, &generations, active);
+        let coming = ztunnel::coming(&candidates).map(|coming| &coming.uid);
+        let SlotAssignment { slots, active } = prepare(assigned, &generations, coming);
+        let found = observed.sets.values().flatten();
+        let inherited: MemberAddresses = found.filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
+        let members = state.members(&inherited);
+        DesiredState { slots, active, members, fallback: self.fallback }
+    }
+
+    fn only_members_differ(&self, desired: &DesiredState) -> bool {
+        let Some(VerifiedState { desired: before, .. }) = &self.verified else { return false };
+        before.slots == desired.slots
+            && before.active == desired.active
+            && before.fallback == desired.fallback
+            && before.families() == desired.families()
+    }
+
+    /// Adds what tools and other namespaces tell, afresh or from the last time that all was as it should be.
+    fn complete(
+        &mut self,
+        scope: ReconcileScope,
+        observed: &mut ObservedState,
+        desired: &DesiredState,
+    ) -> Result<(), Reason> {
+        if let (ReconcileScope::Timers | ReconcileScope::Membership, Some(VerifiedState { seen, .. })) =
+            (scope, &self.verified)
+        {
+            observed.firewall.clone_from(&seen.firewall);
+            observed.sysctls.clone_from(&seen.sysctls);
+            observed.inside.clone_from(&seen.inside);
+            for (name, link) in &mut observed.links {
+                link.right = seen.links.get(name).is_some_and(|seen| seen.right);
+            }
+            return Ok(());
+        }
+        Ok(self.path.observe_rest(observed, &desired.slots).map_err(|error| error.to_string())?)
+    }
+
+    /// Does the steps, up to the first that fails.
+    fn apply(
+        &mut self,
+        state: &mut AgentState,
+        steps: &[Operation],
+        desired: &DesiredState,
+    ) -> Result<(), Reason> {
+        // Not only the slot counts: a successor takes the place of one that died.
+        let ztunnel = |desired: &DesiredState| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
+        let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
+        let began = Instant::now();
+        let mut begun = self.path.begin(steps);
+        let done = steps.iter().try_for_each(|step| {
+            let done = self.path.apply(step, &mut begun);
+            state.metrics.step(step.kind(), done.is_ok());
+            debug!(target: "ambient", %step, "applying");
+            done.map_err(|error| Reason::from(format!("{step}: {error}")))
+        });
+        let (cause, error) = (state.history.cause(), done.as_ref().err().map(Reason::as_str));
+        state.history.note(HistoryEntry {
+            cause,
+            what: summary(steps),
+            pod: None,
+            took: began.elapsed(),
+            error,
+        });
+        done?;
+        let active = desired.active;
+        if before.is_none_or(|before| before != ztunnel(desired)) {
+            state.status.changed();
+            state.metrics.switched(active.map(ZtunnelSlot::number), began.elapsed());
+            match active.and_then(|slot| desired.slot(slot)) {
+                Some(ztunnel) => {
+                    let number = active.map_or(0, ZtunnelSlot::number);
+                    info!(target: "ambient", ztunnel = %ztunnel.uid, slot = number, "new connections go through ztunnel");
+                }
+                None => warn!(target: "ambient", effect = self.meanwhile(), "no ztunnel is ready"),
+            }
+        }
+        Ok(())
+    }
+
+    /// What was done although nothing else is wanted than before: somebody had changed it.
+    fn tell_repairs(&self, state: &AgentState, steps: &[Operation], desired: &DesiredState) {
+        if self.verified.as_ref().is_some_and(|verified| verified.desired == *desired) {
+            let words: Vec<String> = steps.iter().map(ToString::to_string).collect();
+            state.metrics.repaired("node");
+            state.notices.repaired("traffic of the node's pods to ztunnel", &words);
+        }
+    }
+
+    fn meanwhile(&self) -> &'static str {
+        match self.fallback {
+            ZtunnelFallback::Hold => "TCP of enrolled pods is held until one is",
+            ZtunnelFallback::Reject => "TCP of enrolled pods is rejected",
+            ZtunnelFallback::Open => "TCP of enrolled pods goes outside the mesh",
+        }
+    }
+}

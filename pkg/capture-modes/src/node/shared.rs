@@ -1,0 +1,30 @@
+//! The file that plugin and agent share.
+
+use model::{Family, Reason};
+use planner::node::DesiredState;
+use wire::{SharedConfig, SharedNode};
+
+use crate::settings::CaptureSettings;
+
+/// As Istio's: the plugin may run as another user.
+const MODE: u32 = 0o644;
+
+/// Writes it, if it says something else.
+pub(crate) fn write(settings: &CaptureSettings, desired: &DesiredState) -> Result<(), Reason> {
+    let number = |family| match family {
+        Family::V4 => 4,
+        Family::V6 => 6,
+    };
+    let shared = SharedConfig {
+        ztunnel_ready: desired.active.is_some(),
+        redirect_mode: "iptables".to_owned(),
+        node: Some(SharedNode {
+            active: desired.active.map(planner::node::ZtunnelSlot::number),
+            fallback: desired.fallback.to_string(),
+            families: desired.families().into_iter().map(number).collect(),
+            config: serde_json::to_value(&settings.node).map_err(|error| error.to_string())?,
+        }),
+    };
+    let text = serde_json::to_vec(&shared).map_err(|error| error.to_string())?;
+    hostfs::write(&settings.shared_config, &text, MODE).map(drop).map_err(|error| error.to_string().into())
+}

@@ -1,0 +1,71 @@
+//! Takes everything of ours out of the node's network namespace, and out of its ztunnels', by what the kernel shows.
+
+use std::net::IpAddr;
+
+use model::Reason;
+use nodepath::NodePath;
+use planner::node::{KernelSlots, ObservedState, Operation, ZtunnelInstance, ZtunnelSlot, plan};
+use tracing::warn;
+
+use super::open_path;
+use crate::settings::CaptureSettings;
+
+/// Removes all that an agent, of whatever version of ours, has made. It needs neither facts nor API server. Repeating it
+/// changes nothing. Answers with what could not be removed, in sentences.
+pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
+    let mut path = match open_path(settings) {
+        Ok(path) => path,
+        Err(error) => return vec![error.to_string()],
+    };
+    let mut troubles = Vec::new();
+    match steps(settings, &mut path) {
+        Ok(steps) => {
+            troubles.extend(path.remove_elsewhere().err().map(|error| error.to_string()));
+            let mut begun = path.begin(&steps);
+            let failed = steps.iter().filter_map(|step| {
+                path.apply(step, &mut begun).err().map(|error| format!("{step}: {error}"))
+            });
+            troubles.extend(failed.collect::<Vec<_>>());
+        }
+        Err(error) => troubles.push(error.into()),
+    }
+    if let Err(error) = hostfs::remove(&settings.shared_config) {
+        troubles.push(error.to_string());
+    }
+    troubles
+}
+
+fn steps(settings: &CaptureSettings, path: &mut NodePath) -> Result<Vec<Operation>, Reason> {
+    Ok(plan(&settings.node, None, &found(settings, path)?))
+}
+
+/// Everything of ours on the node, and in those ztunnels that its routes lead to.
+///
+/// # Errors
+/// The kernel cannot be queried, and why.
+pub fn found(settings: &CaptureSettings, path: &mut NodePath) -> Result<ObservedState, Reason> {
+    let words = |error: nodepath::Error| error.to_string();
+    let mut observed = path.observe_network().map_err(words)?;
+    path.observe_firewall(&mut observed).map_err(words)?;
+    let known = KernelSlots::from(&settings.node, &observed);
+    let mut slots = [None, None];
+    for slot in ZtunnelSlot::BOTH {
+        let ips = slot.of(&known.ips);
+        // One ztunnel in both slots: the state of a plan that was cut off. It is cleared once.
+        let again = slot == ZtunnelSlot::One && slots.iter().flatten().any(|other| has_one_of(other, ips));
+        if ips.is_empty() || again {
+            continue;
+        }
+        match path.locate(&format!("slot {slot}").into(), ips, false) {
+            Ok(generation) => *slot.of_mut(&mut slots) = Some(generation),
+            // Its namespace is gone, and with it what we made there.
+            Err(error) => warn!(target: "ambient", %slot, %error, "ztunnel cannot be entered"),
+        }
+    }
+    path.observe_slots(&mut observed, &slots).map_err(words)?;
+    Ok(observed)
+}
+
+fn has_one_of(ztunnel: &ZtunnelInstance, ips: &[IpAddr]) -> bool {
+    ztunnel.ips.iter().any(|ip| ips.contains(ip))
+}

@@ -1,0 +1,38 @@
+//! From the settings to the capture mode.
+
+use std::sync::Arc;
+
+use crate::{
+    CaptureConfig, Error, auto::AutoCapture, in_pod, in_pod::InPodCapture, node, node::NodeCapture,
+    settings::CaptureSettings, uninstall,
+};
+use agent::{AgentHandle, AgentMetrics, CaptureMode};
+
+/// Opens the configured capture mode for the network namespace of the calling thread, which must be the node's, and removes
+/// what the other mode has left there.
+///
+/// `agent` is woken when work on other threads is completed. The mode must be used on a thread in the same namespace.
+///
+/// # Errors
+/// The kernel lacks a feature or refuses, the socket for ztunnel cannot be served, or a thread cannot be started.
+pub fn open(
+    settings: &Arc<CaptureSettings>,
+    agent: &AgentHandle,
+    metrics: &AgentMetrics,
+) -> Result<Box<dyn CaptureMode>, Error> {
+    Ok(match &settings.capture {
+        CaptureConfig::Node => {
+            // Without ztunnel in there, a pod's own rules cut it off.
+            uninstall::log_errors(&in_pod::uninstall(settings));
+            Box::new(NodeCapture::open(settings)?)
+        }
+        CaptureConfig::InPod(chosen) => {
+            // An agent before this one may have captured on the node, whose routes lead nowhere now.
+            uninstall::log_errors(&node::uninstall(settings));
+            Box::new(InPodCapture::open(settings, chosen, agent, metrics.clone())?)
+        }
+        CaptureConfig::Auto(chosen) => {
+            Box::new(AutoCapture::open(settings, chosen, agent.clone(), metrics.clone())?)
+        }
+    })
+}

@@ -1,0 +1,196 @@
+//! `millrace check`: every check, its findings, and what they amount to.
+
+mod agents;
+mod labels;
+mod mesh_pods;
+mod nodes;
+mod policies;
+
+use std::collections::BTreeMap;
+
+use report::CaptureState;
+use serde::Serialize;
+
+use crate::{
+    cluster::{Cluster, Unanswered},
+    finding::{Code, Finding, ObjectName, Section, Severity},
+    objects::{Namespace, Node, Pod},
+};
+
+/// What it amounts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Nothing is unhealthy, and everything could be determined.
+    Healthy,
+    /// Something is unhealthy.
+    Unhealthy,
+    /// Nothing unhealthy was found, but not everything could be determined.
+    Unknown,
+}
+
+impl Verdict {
+    /// The exit status for scripts: 0, 1 and 2, in the order of the variants.
+    #[must_use]
+    pub fn status(self) -> u8 {
+        match self {
+            Verdict::Healthy => 0,
+            Verdict::Unhealthy => 1,
+            Verdict::Unknown => 2,
+        }
+    }
+}
+
+/// The answer of `millrace check`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// Name and version of this form.
+    pub schema: &'static str,
+    /// What it amounts to.
+    pub verdict: Verdict,
+    /// Some nodes did not answer, or some objects could not be read.
+    pub partial: bool,
+    /// How much was looked at.
+    pub counts: Counts,
+    /// Every check with its outcome.
+    pub checks: Vec<CheckLine>,
+    /// What is not as it should be, by code and object.
+    pub findings: Vec<Finding>,
+    /// Nodes whose agent did not answer.
+    pub unanswered: Vec<Unanswered>,
+}
+
+/// How much was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Nodes of the cluster.
+    pub nodes: usize,
+    /// Pods of agents.
+    pub agents: usize,
+    /// Nodes whose agent answered.
+    pub answered: usize,
+    /// Pods that these agents report.
+    pub pods: usize,
+    /// Of those, captured ones.
+    pub captured: usize,
+    /// Of those, pods that bypass the mesh.
+    pub bypassing: usize,
+}
+
+/// A check and its outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckLine {
+    /// Where it belongs.
+    pub section: Section,
+    /// What holds if it passed.
+    pub title: &'static str,
+    /// The worst of its findings; `None`: it passed.
+    pub failed: Option<Severity>,
+    /// How many findings it has.
+    pub findings: usize,
+}
+
+/// Everything that is looked up by name more than once.
+pub(crate) struct Lookup<'a> {
+    pub(crate) cluster: &'a Cluster,
+    namespaces: BTreeMap<&'a str, &'a Namespace>,
+    nodes: BTreeMap<&'a str, &'a Node>,
+}
+
+impl<'a> Lookup<'a> {
+    pub(crate) fn new(cluster: &'a Cluster) -> Lookup<'a> {
+        let namespaces = cluster.namespaces.iter().map(|it| (it.metadata.name.as_str(), it));
+        let nodes = cluster.nodes.iter().map(|it| (it.metadata.name.as_str(), it));
+        Lookup { cluster, namespaces: namespaces.collect(), nodes: nodes.collect() }
+    }
+
+    pub(crate) fn namespace_of(&self, pod: &Pod) -> Option<&'a Namespace> {
+        self.namespaces.get(pod.metadata.namespace.as_str()).copied()
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Option<&'a Node> {
+        self.nodes.get(name).copied()
+    }
+
+    /// Pods that take part in the mesh, as far as labels say.
+    pub(crate) fn mesh_pods(&self) -> impl Iterator<Item = &'a Pod> {
+        let cluster = self.cluster;
+        cluster.pods.iter().filter(|pod| crate::mesh_membership(pod, self.namespace_of(pod)).is_some())
+    }
+}
+
+/// Checks everything.
+#[must_use]
+pub fn check(cluster: &Cluster) -> CheckReport {
+    let lookup = Lookup::new(cluster);
+    let unread = cluster.unread.iter().map(|unread| {
+        Finding::new(Code::NotReadable, ObjectName::cluster(), format!("{}: {}", unread.what, unread.why))
+    });
+    let mut findings: Vec<Finding> = unread.collect();
+    findings.extend(agents::findings(&lookup));
+    findings.extend(labels::findings(&lookup));
+    findings.extend(nodes::findings(&lookup));
+    findings.extend(mesh_pods::findings(&lookup));
+    findings.extend(policies::findings(&lookup));
+    findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
+    let unanswered = cluster.unanswered();
+    CheckReport {
+        schema: "millrace.check/v1",
+        verdict: verdict(&findings),
+        partial: !unanswered.is_empty() || !cluster.unread.is_empty(),
+        counts: counts(cluster),
+        checks: lines(&findings),
+        findings,
+        unanswered,
+    }
+}
+
+fn verdict(findings: &[Finding]) -> Verdict {
+    match findings.iter().map(|finding| finding.severity).max() {
+        Some(Severity::Error) => Verdict::Unhealthy,
+        Some(Severity::Unknown) => Verdict::Unknown,
+        Some(Severity::Warning) | None => Verdict::Healthy,
+    }
+}
+
+fn counts(cluster: &Cluster) -> Counts {
+    let pods = |capture: Option<CaptureState>| {
+        let all = cluster.states().flat_map(|(_, state)| &state.pods);
+        all.filter(|pod| capture.is_none_or(|capture| capture == pod.capture)).count()
+    };
+    Counts {
+        nodes: cluster.nodes.len(),
+        agents: cluster.agents.len(),
+        answered: cluster.states().count(),
+        pods: pods(None),
+        captured: pods(Some(CaptureState::Captured)),
+        bypassing: pods(Some(CaptureState::Bypassing)),
+    }
+}
+
+fn lines(findings: &[Finding]) -> Vec<CheckLine> {
+    let line = |code: &Code| {
+        let of_code = || findings.iter().filter(|finding| finding.code == *code);
+        CheckLine {
+            section: code.section(),
+            title: code.check(),
+            failed: of_code().map(|finding| finding.severity).max(),
+            findings: of_code().count(),
+        }
+    };
+    Code::ALL.iter().map(line).collect()
+}
+
+/// `1 other`, `5 others`: how a list of which only the beginning is shown goes on.
+pub(crate) fn shortened(all: &[String], most: usize) -> String {
+    let shown: Vec<&str> = all.iter().take(most).map(String::as_str).collect();
+    match all.len().saturating_sub(most) {
+        0 => shown.join(", "),
+        1 => format!("{} and 1 other", shown.join(", ")),
+        rest => format!("{} and {rest} others", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "json!(..) stands in the calls")]
+mod tests;

@@ -1,0 +1,100 @@
+//! Agents: whether they are there, run, answer, and are well.
+
+use std::collections::BTreeMap;
+
+use report::{StatePart, StateReport};
+
+use super::{Lookup, shortened};
+use crate::{
+    cluster::NodeAnswer,
+    finding::{Code, Finding, ObjectName},
+    objects::Pod,
+};
+
+/// Nodes that a message names.
+const NAMED: usize = 3;
+
+pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
+    let cluster = lookup.cluster;
+    let mut all = Vec::new();
+    if cluster.agents.is_empty() && !cluster.unread.iter().any(|unread| unread.what == "agents") {
+        all.push(Finding::new(Code::NoAgents, ObjectName::cluster(), "no pod has the agents' label"));
+    }
+    all.extend(rollouts(lookup));
+    all.extend(versions(lookup));
+    all.extend(
+        cluster.agents.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).filter_map(not_ready),
+    );
+    for (node, answer) in &cluster.answers {
+        match answer {
+            NodeAnswer::Silent(why) => {
+                let unwell = lookup.node(node).is_some_and(|node| !node.is_ready());
+                let ready = if unwell { " (the node is not ready)" } else { "" };
+                let message = format!("{why}{ready}");
+                all.push(Finding::new(Code::AgentSilent, ObjectName::node(node), message).on(node));
+            }
+            NodeAnswer::State(state) => all.extend(of_state(node, state)),
+        }
+    }
+    all
+}
+
+fn rollouts(lookup: &Lookup<'_>) -> Vec<Finding> {
+    let unfinished = lookup.cluster.daemon_sets.iter().filter(|set| {
+        let status = &set.status;
+        status.number_ready < status.desired_number_scheduled
+            || status.updated_number_scheduled < status.desired_number_scheduled
+    });
+    let finding = |set: &crate::DaemonSet| {
+        let status = &set.status;
+        let message = format!(
+            "{} of {} pods are ready, {} are of the newest revision",
+            status.number_ready, status.desired_number_scheduled, status.updated_number_scheduled
+        );
+        let object = ObjectName::of("DaemonSet", &set.metadata.namespace, &set.metadata.name);
+        Finding::new(Code::RolloutIncomplete, object, message)
+    };
+    unfinished.map(finding).collect()
+}
+
+fn versions(lookup: &Lookup<'_>) -> Option<Finding> {
+    let mut by_version: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (node, state) in lookup.cluster.states() {
+        by_version.entry(&state.version).or_default().push(node.to_owned());
+    }
+    let mut versions: Vec<_> = by_version.into_iter().collect();
+    versions.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
+    let words = |(version, nodes): &(&str, Vec<String>)| {
+        format!("{version} on {} nodes ({})", nodes.len(), shortened(nodes, NAMED))
+    };
+    let all: Vec<String> = versions.iter().map(words).collect();
+    let message = all.join("; ");
+    (all.len() > 1).then(|| Finding::new(Code::VersionsDiffer, ObjectName::cluster(), message))
+}
+
+fn not_ready(pod: &Pod) -> Option<Finding> {
+    let node = &pod.spec.node_name;
+    let message = if node.is_empty() {
+        format!("{}, not scheduled", pod.standing())
+    } else {
+        format!("{} (node {node})", pod.standing())
+    };
+    let object = ObjectName::of("Pod", &pod.metadata.namespace, &pod.metadata.name);
+    (!pod.is_ready()).then(|| Finding::new(Code::AgentNotReady, object, message).on(node))
+}
+
+fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
+    let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on(node);
+    let unwell = state.health.iter().filter(|part| !part.ok);
+    let mut all: Vec<Finding> =
+        unwell.map(|part| finding(Code::AgentUnhealthy, format!("{}: {}", part.part, part.why))).collect();
+    if state.node.ambient && !state.node.synced {
+        let message = "its agent has not read pods and namespaces completely since its start";
+        all.push(finding(Code::NotSynced, message.to_owned()));
+    }
+    all.extend(state.seen.blind.iter().map(|blind| {
+        let code = if blind.part == StatePart::UnrecordedPods { Code::NoRecords } else { Code::NotObserved };
+        finding(code, format!("{}: {}", blind.what, blind.why))
+    }));
+    all
+}

@@ -1,0 +1,95 @@
+//! Pods: whether each is captured as it should be.
+
+use std::collections::BTreeSet;
+
+use report::{CaptureState, PodState, PodVerdict, StateReport, explain};
+
+use super::Lookup;
+use crate::{
+    finding::{Code, Finding, ObjectName},
+    objects::Pod,
+};
+
+pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
+    let reported = lookup
+        .cluster
+        .states()
+        .flat_map(|(node, state)| state.pods.iter().filter_map(move |pod| of_reported(node, state, pod)));
+    reported.chain(missing(lookup)).collect()
+}
+
+/// Of a pod that its node's agent reports.
+fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Finding> {
+    let is_plain = pod.kernel.differences.is_empty()
+        && pod.kernel.overruling.is_empty()
+        && pod.kernel.blind.is_none()
+        && pod.trouble.is_none();
+    if is_plain && matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
+        return None;
+    }
+    let explained = explain(state, &pod.namespace, &pod.name);
+    let code = match (pod.capture, explained.verdict) {
+        (CaptureState::Bypassing, _) => Code::PodBypassing,
+        (CaptureState::Held, _) => Code::PodHeld,
+        (CaptureState::Unknown, _) => Code::PodUnknown,
+        (CaptureState::Leaving, _) => Code::PodLeaving,
+        (CaptureState::Pending, _) => Code::PodPending,
+        (_, PodVerdict::Wrong) => Code::PodDiffers,
+        (_, PodVerdict::Unknown | PodVerdict::NoSuchPod) => Code::PodUnknown,
+        (_, PodVerdict::Well) => return None,
+    };
+    let message = format!("{} [{}] (node {node})", explained.answer, explained.code);
+    let object = ObjectName::of("Pod", &pod.namespace, &pod.name);
+    let mut finding = Finding::new(code, object, message).on(node);
+    if let Some(advice) = explained.advice.first() {
+        finding.hint.clone_from(advice);
+    }
+    Some(finding)
+}
+
+/// Of pods of the mesh that run where an agent answered which does not report them.
+fn missing(lookup: &Lookup<'_>) -> Vec<Finding> {
+    let reported: BTreeSet<(&str, &str, &str)> = lookup
+        .cluster
+        .states()
+        .flat_map(|(node, state)| {
+            state.pods.iter().map(move |pod| (node, pod.namespace.as_str(), pod.name.as_str()))
+        })
+        .collect();
+    let is_reported = |pod: &Pod| {
+        let meta = &pod.metadata;
+        reported.contains(&(pod.spec.node_name.as_str(), meta.namespace.as_str(), meta.name.as_str()))
+    };
+    let missing = lookup.mesh_pods().filter(|pod| pod.status.phase == "Running" && !is_reported(pod));
+    missing.filter_map(|pod| of_missing(lookup, pod)).collect()
+}
+
+fn of_missing(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
+    let node = pod.spec.node_name.as_str();
+    let state = lookup.cluster.state(node)?;
+    // With ambient mode the agent has not read its pods yet, or, without, it follows only pods with a sidecar.
+    let is_followed = if state.node.ambient { state.node.synced } else { pod.has_sidecar() };
+    let began = pod.status.start_time.as_deref()?;
+    if !is_followed || second(began) >= second(&state.seen.at) {
+        return None;
+    }
+    let is_older = state.node.started.as_deref().is_some_and(|started| second(began) < second(started));
+    let object = ObjectName::of("Pod", &pod.metadata.namespace, &pod.metadata.name);
+    let finding = if is_older {
+        let started = state.node.started.as_deref().unwrap_or_default();
+        let message = format!(
+            "it started at {began}, before the agent of node {node} ({}), which has no record of it",
+            second(started)
+        );
+        Finding::new(Code::PodOlderThanPlugin, object, message)
+    } else {
+        let message = format!("the agent of node {node} does not report it");
+        Finding::new(Code::PodNotReported, object, message)
+    };
+    Some(finding.on(node))
+}
+
+/// A time without fractions and zone, so that two times of UTC compare as texts do.
+fn second(time: &str) -> &str {
+    time.get(..19).unwrap_or(time)
+}

@@ -1,0 +1,85 @@
+//! Nodes: whether each runs an agent and can capture pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use report::StateReport;
+
+use super::{Lookup, shortened};
+use crate::{
+    finding::{Code, Finding, ObjectName},
+    objects::{Node, Pod},
+};
+
+/// Taints of nodes whose agent is not ready: of Istio up to 1.17 (`istio-cni-taint`), and of istiod's untaint controller.
+const TAINTS: [&str; 2] = ["NodeReadiness", "cni.istio.io/not-ready"];
+/// Differences of a node that a message names.
+const NAMED: usize = 2;
+
+pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
+    let agents = lookup.cluster.agents.iter().filter(|pod| !pod.spec.node_name.is_empty() && pod.is_live());
+    let with_agent: BTreeMap<&str, &Pod> = agents.map(|pod| (pod.spec.node_name.as_str(), pod)).collect();
+    let mut mesh: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for pod in lookup.mesh_pods() {
+        mesh.entry(&pod.spec.node_name).or_default().push(pod.title());
+    }
+    let mut all: Vec<Finding> = Vec::new();
+    if !lookup.cluster.agents.is_empty() {
+        let without =
+            lookup.cluster.nodes.iter().filter(|node| !with_agent.contains_key(node.metadata.name.as_str()));
+        all.extend(without.filter_map(|node| without_agent(node, &mesh)));
+    }
+    let ready: BTreeSet<&str> =
+        with_agent.iter().filter(|(_, pod)| pod.is_ready()).map(|(node, _)| *node).collect();
+    let ready = lookup.cluster.nodes.iter().filter(|node| ready.contains(node.metadata.name.as_str()));
+    all.extend(ready.filter_map(tainted));
+    all.extend(lookup.cluster.states().flat_map(|(node, state)| of_state(node, state)));
+    all
+}
+
+fn without_agent(node: &Node, mesh: &BTreeMap<&str, Vec<String>>) -> Option<Finding> {
+    let name = &node.metadata.name;
+    let object = ObjectName::node(name);
+    match mesh.get(name.as_str()) {
+        Some(pods) => {
+            let message = format!("no agent runs here, and pods of the mesh do: {}", shortened(pods, NAMED));
+            Some(Finding::new(Code::MeshWithoutAgent, object, message).on(name))
+        }
+        None if node.is_schedulable_linux() => {
+            Some(Finding::new(Code::NodeWithoutAgent, object, "no agent runs here").on(name))
+        }
+        None => None,
+    }
+}
+
+fn tainted(node: &Node) -> Option<Finding> {
+    let taint = node.spec.taints.iter().find(|taint| TAINTS.contains(&taint.key.as_str()))?;
+    let name = &node.metadata.name;
+    let message = format!("it has the taint {}:{}, and its agent is ready", taint.key, taint.effect);
+    Some(Finding::new(Code::NodeTainted, ObjectName::node(name), message).on(name))
+}
+
+fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
+    let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on(node);
+    let damaged = state.installation.iter().filter(|file| !file.ok);
+    let mut all: Vec<Finding> = damaged
+        .map(|file| {
+            finding(Code::InstallationDamaged, format!("{} {}: {}", file.kind, file.path, file.detail))
+        })
+        .collect();
+    all.extend(state.node.trouble.iter().map(|why| finding(Code::NodeTrouble, why.clone())));
+    if state.node.ambient && state.node.synced && !state.ztunnels.iter().any(|ztunnel| ztunnel.ready) {
+        let names: Vec<String> = state.ztunnels.iter().map(|ztunnel| ztunnel.name.clone()).collect();
+        let message = match names.as_slice() {
+            [] => "no ztunnel runs here".to_owned(),
+            names => format!("{} is not ready", names.join(", ")),
+        };
+        all.push(finding(Code::ZtunnelNotReady, message));
+    }
+    let drift: Vec<String> =
+        state.network.differences().map(|(kind, found)| format!("{kind}: {found}")).collect();
+    if !drift.is_empty() {
+        all.push(finding(Code::NodeDrift, shortened(&drift, NAMED)));
+    }
+    all.extend(state.network.foreign.iter().map(|what| finding(Code::ForeignObjects, what.clone())));
+    all
+}

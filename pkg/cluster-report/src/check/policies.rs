@@ -1,0 +1,78 @@
+//! NetworkPolicies that keep HBONE from pods of the mesh.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use report::{CaptureState, RedirectionMode};
+
+use super::{Lookup, shortened};
+use crate::{
+    finding::{Code, Finding, ObjectName},
+    objects::{Pod, REDIRECTION},
+    policy::{Blocked, NetworkPolicy, blocked},
+};
+
+/// Namespace and name.
+type PolicyName<'a> = (&'a str, &'a str);
+
+/// Pods that a message names.
+const NAMED: usize = 3;
+
+pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
+    let mut policies: BTreeMap<&str, Vec<&NetworkPolicy>> = BTreeMap::new();
+    for policy in &lookup.cluster.policies {
+        policies.entry(&policy.metadata.namespace).or_default().push(policy);
+    }
+    let reached = reached_by_hbone(lookup);
+    let mut found: BTreeMap<(Blocked, Vec<PolicyName<'_>>), Vec<String>> = BTreeMap::new();
+    for pod in &lookup.cluster.pods {
+        let meta = &pod.metadata;
+        let is_reached =
+            reached.contains(&(meta.namespace.as_str(), meta.name.as_str())) || is_annotated(lookup, pod);
+        let Some(here) = policies.get(meta.namespace.as_str()).filter(|_| is_reached && pod.is_live()) else {
+            continue;
+        };
+        let (blocked, selecting) = blocked(pod, here.iter().copied());
+        if blocked != Blocked::No {
+            let names = selecting
+                .iter()
+                .map(|policy| (policy.metadata.namespace.as_str(), policy.metadata.name.as_str()));
+            found.entry((blocked, names.collect())).or_default().push(pod.title());
+        }
+    }
+    found.iter().filter_map(|((blocked, policies), pods)| finding(*blocked, policies, pods)).collect()
+}
+
+/// Pods that ztunnel serves, or will.
+fn reached_by_hbone<'a>(lookup: &Lookup<'a>) -> BTreeSet<(&'a str, &'a str)> {
+    let pods = lookup.cluster.states().flat_map(|(_, state)| &state.pods);
+    let ambient = pods.filter(|pod| {
+        matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Node))
+            && !matches!(pod.capture, CaptureState::Outside | CaptureState::Leaving)
+    });
+    ambient.map(|pod| (pod.namespace.as_str(), pod.name.as_str())).collect()
+}
+
+/// Of a node that did not answer, the annotation speaks.
+fn is_annotated(lookup: &Lookup<'_>, pod: &Pod) -> bool {
+    lookup.cluster.state(&pod.spec.node_name).is_none()
+        && pod.metadata.annotations.get(REDIRECTION).is_some_and(|value| value == "enabled")
+}
+
+/// One for all pods that the same policies select.
+fn finding(blocked: Blocked, policies: &[PolicyName<'_>], pods: &[String]) -> Option<Finding> {
+    let (code, what) = match blocked {
+        Blocked::No => return None,
+        Blocked::Hbone => (Code::PolicyBlocksHbone, "TCP port 15008 is open to no one, and other ports are"),
+        Blocked::SomePeers => {
+            (Code::PolicyBlocksSome, "some peers may connect to other ports, and not to TCP port 15008")
+        }
+        Blocked::Everything => (Code::PolicyBlocksAll, "nothing may connect"),
+    };
+    let (namespace, name) = policies.first()?;
+    let others: Vec<&str> = policies.iter().skip(1).map(|(_, name)| *name).collect();
+    let with =
+        if others.is_empty() { String::new() } else { format!(" together with {}", others.join(", ")) };
+    let noun = if pods.len() == 1 { "1 pod".to_owned() } else { format!("{} pods", pods.len()) };
+    let message = format!("{what}{with}, at {noun} of the mesh: {}", shortened(pods, NAMED));
+    Some(Finding::new(code, ObjectName::of("NetworkPolicy", namespace, name), message))
+}

@@ -1,0 +1,362 @@
+use report::{
+    Comparison, DifferenceKind, InstalledFile, KernelView, PartHealth, PodState, RedirectionMode,
+    StateDifference, StatePart, StateReason, StateReport, Unobserved, ZtunnelState,
+};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::{NodeAnswer, Unread};
+
+fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn api_pod(name: &str, labels: Value, annotations: Value) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "shop", "labels": labels, "annotations": annotations},
+        "spec": {"nodeName": "n1", "containers": [{"name": "web"}, {"name": "istio-proxy"}]},
+        "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
+    })
+}
+
+fn pod_state(name: &str, capture: CaptureState) -> PodState {
+    PodState {
+        namespace: "shop".into(),
+        name: name.into(),
+        uid: "u".into(),
+        ips: Vec::new(),
+        phase: "Running".into(),
+        capture,
+        way: Some(RedirectionMode::InPod),
+        reason: StateReason { code: "ambient-namespace".into(), words: "its namespace is labelled".into() },
+        since: None,
+        annotation: None,
+        kernel: KernelView { looked: Some("2026-03-01T00:00:00Z".into()), ..KernelView::default() },
+        ztunnel: None,
+        doubt: None,
+        trouble: None,
+        privilege: None,
+    }
+}
+
+/// A node with one captured pod, all well.
+fn healthy() -> Cluster {
+    let mut state = StateReport {
+        version: "0.1.0".into(),
+        pods: vec![pod_state("web", CaptureState::Captured)],
+        ztunnels: vec![ZtunnelState { name: "ztunnel-1".into(), ready: true, ..ZtunnelState::default() }],
+        network: report::NetworkState::unwanted(),
+        ..StateReport::default()
+    };
+    state.node.ambient = true;
+    state.node.synced = true;
+    state.node.started = Some("2026-02-01T00:00:00.5Z".into());
+    state.seen.at = "2026-03-01T00:00:00Z".into();
+    let ready = json!([{"type": "Ready", "status": "True"}]);
+    Cluster {
+        pods: vec![object(api_pod("web", json!({}), json!({})))],
+        namespaces: vec![object(json!({
+            "metadata": {"name": "shop", "labels": {"istio.io/dataplane-mode": "ambient"}}
+        }))],
+        nodes: vec![object(json!({"metadata": {"name": "n1"}, "status": {"conditions": ready}}))],
+        policies: Vec::new(),
+        daemon_sets: vec![object(json!({
+            "metadata": {"name": "istio-cni-node", "namespace": "kube-system"},
+            "status": {"desiredNumberScheduled": 1, "numberReady": 1, "updatedNumberScheduled": 1},
+        }))],
+        agents: vec![object(json!({
+            "metadata": {"name": "agent-1", "namespace": "kube-system"}, "spec": {"nodeName": "n1"},
+            "status": {"phase": "Running", "conditions": ready},
+        }))],
+        answers: BTreeMap::from([("n1".to_owned(), NodeAnswer::State(Box::new(state)))]),
+        unread: Vec::new(),
+    }
+}
+
+type Change = fn(&mut Cluster);
+
+fn state(cluster: &mut Cluster) -> &mut StateReport {
+    match cluster.answers.get_mut("n1") {
+        Some(NodeAnswer::State(state)) => state,
+        _ => panic!("n1 answers"),
+    }
+}
+
+fn second_node(cluster: &mut Cluster, labels: Value) {
+    cluster.nodes.push(object(json!({"metadata": {"name": "n2", "labels": labels}})));
+}
+
+#[test]
+fn a_healthy_cluster_has_no_finding() {
+    let report = check(&healthy());
+    assert_eq!(report.findings, Vec::new());
+    assert_eq!((report.verdict, report.partial, report.verdict.status()), (Verdict::Healthy, false, 0));
+    assert_eq!(report.checks.len(), Code::ALL.len());
+}
+
+/// Every code, what leads to it, which object it names, and a part of its message.
+#[test]
+fn each_finding_has_its_cause() {
+    let table: Vec<(Code, Change, &str, &str)> = vec![
+        (
+            Code::NotReadable,
+            |c| c.unread.push(Unread { what: "networkpolicies".into(), why: "forbidden".into() }),
+            "",
+            "networkpolicies: forbidden",
+        ),
+        (Code::NoAgents, |c| c.agents.clear(), "", "no pod has"),
+        (
+            Code::RolloutIncomplete,
+            |c| c.daemon_sets[0].status.number_ready = 0,
+            "DaemonSet kube-system/istio-cni-node",
+            "0 of 1 pods are ready",
+        ),
+        (
+            Code::VersionsDiffer,
+            |c| {
+                let mut other = state(c).clone();
+                other.version = "0.2.0".into();
+                other.pods.clear();
+                c.answers.insert("n2".into(), NodeAnswer::State(Box::new(other)));
+            },
+            "",
+            "0.1.0 on 1 nodes (n1); 0.2.0 on 1 nodes (n2)",
+        ),
+        (
+            Code::NamespaceLabels,
+            |c| drop(c.namespaces[0].metadata.labels.insert("istio-injection".into(), "enabled".into())),
+            "namespace shop",
+            "istio-injection=enabled",
+        ),
+        (
+            Code::NamespaceLabels,
+            |c| drop(c.namespaces[0].metadata.labels.insert("istio.io/rev".into(), "canary".into())),
+            "namespace shop",
+            "istio.io/rev=canary",
+        ),
+        (
+            Code::AgentNotReady,
+            |c| c.agents[0].status.conditions.clear(),
+            "pod kube-system/agent-1",
+            "Running, not ready (node n1)",
+        ),
+        (
+            Code::AgentSilent,
+            |c| drop(c.answers.insert("n1".into(), NodeAnswer::Silent("no answer".into()))),
+            "node n1",
+            "no answer",
+        ),
+        (
+            Code::AgentUnhealthy,
+            |c| state(c).health.push(PartHealth { part: "agent".into(), ok: false, why: "stuck".into() }),
+            "node n1",
+            "agent: stuck",
+        ),
+        (Code::NotSynced, |c| state(c).node.synced = false, "node n1", "completely"),
+        (
+            Code::NotObserved,
+            |c| state(c).seen.blind.push(Unobserved::new(StatePart::Firewall, "no iptables")),
+            "node n1",
+            "no iptables",
+        ),
+        (
+            Code::NoRecords,
+            |c| state(c).seen.blind.push(Unobserved::new(StatePart::UnrecordedPods, "2 namespaces")),
+            "node n1",
+            "2 namespaces",
+        ),
+        (Code::NodeWithoutAgent, |c| second_node(c, json!({})), "node n2", "no agent runs here"),
+        (
+            Code::MeshWithoutAgent,
+            |c| {
+                second_node(c, json!({}));
+                c.pods[0].spec.node_name = "n2".into();
+            },
+            "node n2",
+            "shop/web",
+        ),
+        (
+            Code::NodeTainted,
+            |c| {
+                c.nodes[0].spec.taints =
+                    vec![object(json!({"key": "NodeReadiness", "effect": "NoSchedule"}))];
+            },
+            "node n1",
+            "NodeReadiness:NoSchedule",
+        ),
+        (
+            Code::InstallationDamaged,
+            |c| {
+                let (kind, path) = ("plugin".into(), "/opt/cni/bin/istio-cni".into());
+                state(c).installation =
+                    vec![InstalledFile { kind, path, ok: false, detail: "it is missing".into() }];
+            },
+            "node n1",
+            "it is missing",
+        ),
+        (Code::NodeTrouble, |c| state(c).node.trouble = Some("no iptables".into()), "node n1", "no iptables"),
+        (Code::ZtunnelNotReady, |c| state(c).ztunnels[0].ready = false, "node n1", "ztunnel-1 is not ready"),
+        (Code::ZtunnelNotReady, |c| state(c).ztunnels.clear(), "node n1", "no ztunnel runs here"),
+        (
+            Code::NodeDrift,
+            |c| {
+                let what = "add set 10.0.0.1".into();
+                let missing = StateDifference { kind: DifferenceKind::Missing, family: Some(4), what };
+                state(c).network.ipsets = Comparison::judged(Vec::new(), Vec::new(), vec![missing]);
+            },
+            "node n1",
+            "ipsets: ",
+        ),
+        (
+            Code::ForeignObjects,
+            |c| state(c).network.foreign.push("a link of ours".into()),
+            "node n1",
+            "a link of ours",
+        ),
+        (
+            Code::PodBypassing,
+            |c| state(c).pods[0].capture = CaptureState::Bypassing,
+            "pod shop/web",
+            "(node n1)",
+        ),
+        (Code::PodHeld, |c| state(c).pods[0].capture = CaptureState::Held, "pod shop/web", "(node n1)"),
+        (
+            Code::PodDiffers,
+            |c| state(c).pods[0].kernel.differences.push("a rule is missing".into()),
+            "pod shop/web",
+            "[drifted]",
+        ),
+        (Code::PodPending, |c| state(c).pods[0].capture = CaptureState::Pending, "pod shop/web", "(node n1)"),
+        (Code::PodLeaving, |c| state(c).pods[0].capture = CaptureState::Leaving, "pod shop/web", "(node n1)"),
+        (Code::PodUnknown, |c| state(c).pods[0].capture = CaptureState::Unknown, "pod shop/web", "(node n1)"),
+        (
+            Code::PodOlderThanPlugin,
+            |c| state(c).pods.clear(),
+            "pod shop/web",
+            "it started at 2026-01-01T00:00:00Z, before the agent of node n1 (2026-02-01T00:00:00)",
+        ),
+        (
+            Code::PodNotReported,
+            |c| {
+                c.pods[0].status.start_time = Some("2026-02-02T00:00:00Z".into());
+                state(c).pods.clear();
+            },
+            "pod shop/web",
+            "does not report it",
+        ),
+        (
+            Code::PodLabels,
+            |c| {
+                c.pods[0] = object(api_pod(
+                    "web",
+                    json!({"istio.io/dataplane-mode": "ambient"}),
+                    json!({"sidecar.istio.io/status": "{}", "other": "dropped"}),
+                ));
+            },
+            "pod shop/web",
+            "it has a sidecar",
+        ),
+        (
+            Code::PolicyBlocksHbone,
+            |c| {
+                c.policies = vec![object(json!({
+                    "metadata": {"name": "web", "namespace": "shop"},
+                    "spec": {"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]},
+                }))];
+            },
+            "NetworkPolicy shop/web",
+            "at 1 pod of the mesh: shop/web",
+        ),
+        (
+            Code::PolicyBlocksSome,
+            |c| {
+                let from = json!([{"podSelector": {}}]);
+                c.policies = vec![object(json!({
+                    "metadata": {"name": "web", "namespace": "shop"},
+                    "spec": {"podSelector": {}, "ingress": [
+                        {"ports": [{"port": 80}]}, {"from": from, "ports": [{"port": 15008}]},
+                    ]},
+                }))];
+            },
+            "NetworkPolicy shop/web",
+            "some peers",
+        ),
+        (
+            Code::PolicyBlocksAll,
+            |c| {
+                c.policies = vec![object(json!({
+                    "metadata": {"name": "deny", "namespace": "shop"}, "spec": {"podSelector": {}},
+                }))];
+            },
+            "NetworkPolicy shop/deny",
+            "nothing may connect",
+        ),
+    ];
+    for (code, change, object, part) in &table {
+        let mut cluster = healthy();
+        change(&mut cluster);
+        let report = check(&cluster);
+        let found: Vec<_> = report.findings.iter().filter(|finding| finding.code == *code).collect();
+        let [finding] = found.as_slice() else { panic!("{code:?}: {:#?}", report.findings) };
+        assert_eq!(finding.object.title(), *object, "{code:?}");
+        assert!(finding.message.contains(part), "{code:?}: {}", finding.message);
+        assert_eq!(finding.link, format!("docs/millrace.md#{}", code.word()));
+        let line = report.checks.iter().find(|line| line.title == code.check()).unwrap();
+        assert_eq!((line.failed, line.findings), (Some(code.severity()), 1));
+        // The worst of all findings decides; a node without an agent is no reason to fail.
+        let worst = report.findings.iter().map(|finding| finding.severity).max().unwrap();
+        let expected = match worst {
+            Severity::Error => 1,
+            Severity::Unknown => 2,
+            Severity::Warning => 0,
+        };
+        assert_eq!(report.verdict.status(), expected, "{code:?}");
+    }
+    for code in Code::ALL {
+        assert!(table.iter().any(|row| row.0 == *code), "{code:?} is tested");
+    }
+}
+
+#[test]
+fn what_is_no_fault_is_not_reported() {
+    let table: [(&str, Change); 8] = [
+        ("a Windows node needs no agent", |c| second_node(c, json!({"kubernetes.io/os": "windows"}))),
+        ("a node that takes no pods needs none either", |c| {
+            second_node(c, json!({}));
+            c.nodes[1].spec.unschedulable = true;
+        }),
+        ("a pod that is finished is not missed", |c| {
+            c.pods[0].status.phase = "Succeeded".into();
+            state(c).pods.clear();
+        }),
+        ("nor one with the node's network", |c| {
+            c.pods[0].spec.host_network = true;
+            state(c).pods.clear();
+        }),
+        ("nor one that started after the node was observed", |c| {
+            c.pods[0].status.start_time = Some("2026-03-01T00:00:01Z".into());
+            state(c).pods.clear();
+        }),
+        ("nor one that its label keeps outside", |c| {
+            c.pods[0].metadata.labels.insert("istio.io/dataplane-mode".into(), "none".into());
+            state(c).pods.clear();
+        }),
+        ("a policy is of no concern to a pod outside of the mesh", |c| {
+            c.policies = vec![object(
+                json!({"metadata": {"name": "deny", "namespace": "shop"}, "spec": {"podSelector": {}}}),
+            )];
+            state(c).pods[0].way = Some(RedirectionMode::Sidecar);
+        }),
+        ("an agent that is being deleted need not be ready", |c| {
+            let mut old = c.agents[0].clone();
+            old.status.conditions.clear();
+            old.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".into());
+            c.agents.insert(0, old);
+        }),
+    ];
+    for (why, change) in table {
+        let mut cluster = healthy();
+        change(&mut cluster);
+        assert_eq!(check(&cluster).findings, Vec::new(), "{why}");
+    }
+}

@@ -1,0 +1,108 @@
+//! What is known of a cluster.
+
+use std::collections::BTreeMap;
+
+use report::{RedirectionMode, StateReport};
+use serde::Serialize;
+
+use crate::{
+    objects::{DaemonSet, Namespace, Node, Pod},
+    policy::NetworkPolicy,
+};
+
+/// Label of pods and namespaces: `ambient` or `none`.
+pub(crate) const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+
+/// Everything that was read.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    /// All pods.
+    pub pods: Vec<Pod>,
+    /// All namespaces.
+    pub namespaces: Vec<Namespace>,
+    /// All nodes.
+    pub nodes: Vec<Node>,
+    /// All NetworkPolicies.
+    pub policies: Vec<NetworkPolicy>,
+    /// The agents' DaemonSets.
+    pub daemon_sets: Vec<DaemonSet>,
+    /// The agents' pods.
+    pub agents: Vec<Pod>,
+    /// What the agents answered, by node.
+    pub answers: BTreeMap<String, NodeAnswer>,
+    /// Kinds of objects that could not be read.
+    pub unread: Vec<Unread>,
+}
+
+/// What a node's agent answered.
+#[derive(Clone, Debug)]
+pub enum NodeAnswer {
+    /// Its document.
+    State(Box<StateReport>),
+    /// Nothing that can be used, for this reason.
+    Silent(String),
+}
+
+/// A kind of objects that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unread {
+    /// Such as `networkpolicies`.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A node that did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Unanswered {
+    /// The node.
+    pub node: String,
+    /// Why.
+    pub why: String,
+}
+
+impl Cluster {
+    /// Documents of the nodes that answered, by node.
+    pub fn states(&self) -> impl Iterator<Item = (&str, &StateReport)> {
+        self.answers.iter().filter_map(|(node, answer)| match answer {
+            NodeAnswer::State(state) => Some((node.as_str(), &**state)),
+            NodeAnswer::Silent(_) => None,
+        })
+    }
+
+    /// Nodes whose agent did not answer, by name.
+    #[must_use]
+    pub fn unanswered(&self) -> Vec<Unanswered> {
+        let silent = self.answers.iter().filter_map(|(node, answer)| match answer {
+            NodeAnswer::Silent(why) => Some(Unanswered { node: node.clone(), why: why.clone() }),
+            NodeAnswer::State(_) => None,
+        });
+        silent.collect()
+    }
+
+    /// The document of a node.
+    pub(crate) fn state(&self, node: &str) -> Option<&StateReport> {
+        match self.answers.get(node)? {
+            NodeAnswer::State(state) => Some(state),
+            NodeAnswer::Silent(_) => None,
+        }
+    }
+}
+
+/// By which kind of proxy a pod takes part in the mesh, as labels and annotations alone say: `Sidecar`, or `InPod` for ambient
+/// mode of any capture mode; `None`: it does not. The node's agent knows better, where there is one.
+#[must_use]
+pub fn mesh_membership(pod: &Pod, namespace: Option<&Namespace>) -> Option<RedirectionMode> {
+    if pod.spec.host_network || !pod.is_live() {
+        return None;
+    }
+    if pod.has_sidecar() {
+        return Some(RedirectionMode::Sidecar);
+    }
+    let of_namespace = namespace.and_then(|namespace| namespace.metadata.label(DATAPLANE_MODE));
+    let is_ambient = match pod.metadata.label(DATAPLANE_MODE) {
+        Some(own @ ("ambient" | "none")) => own == "ambient",
+        _ => of_namespace == Some("ambient"),
+    };
+    is_ambient.then_some(RedirectionMode::InPod)
+}

@@ -1,0 +1,266 @@
+//! Findings: each has a stable code, which decides its severity, the check that it belongs to, and where to read on.
+
+use serde::{Serialize, Serializer};
+
+/// The page that describes each code below an anchor of the same name.
+pub const DOCS: &str = "docs/millrace.md";
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Worth knowing; nothing bypasses the mesh or fails because of it.
+    Warning,
+    /// Could not be determined.
+    Unknown,
+    /// Something is unhealthy.
+    Error,
+}
+
+/// A part of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Section {
+    /// The cluster as a whole.
+    Cluster,
+    /// The agents.
+    Agents,
+    /// The nodes.
+    Nodes,
+    /// The pods.
+    Pods,
+    /// NetworkPolicies.
+    Policies,
+}
+
+impl Section {
+    /// All, in the order of the output.
+    pub const ALL: [Section; 5] =
+        [Section::Cluster, Section::Agents, Section::Nodes, Section::Pods, Section::Policies];
+
+    /// Its title.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Section::Cluster => "cluster",
+            Section::Agents => "agents",
+            Section::Nodes => "nodes",
+            Section::Pods => "pods",
+            Section::Policies => "network policies",
+        }
+    }
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident $word:literal $section:ident $severity:ident $check:literal $hint:literal)*) => {
+        /// A kind of finding.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Code { $($(#[$doc])* $name),* }
+
+        impl Code {
+            /// All, in the order of the output.
+            pub const ALL: &[Code] = &[$(Code::$name),*];
+
+            /// Its stable name.
+            #[must_use]
+            pub fn word(self) -> &'static str { match self { $(Code::$name => $word),* } }
+
+            /// The part of the output that it belongs to.
+            #[must_use]
+            pub fn section(self) -> Section { match self { $(Code::$name => Section::$section),* } }
+
+            /// How bad it is, as a rule.
+            #[must_use]
+            pub fn severity(self) -> Severity { match self { $(Code::$name => Severity::$severity),* } }
+
+            /// What holds if there is no such finding. Several codes can have the same.
+            #[must_use]
+            pub fn check(self) -> &'static str { match self { $(Code::$name => $check),* } }
+
+            /// What to do, in a sentence.
+            #[must_use]
+            pub fn hint(self) -> &'static str { match self { $(Code::$name => $hint),* } }
+        }
+    };
+}
+
+codes! {
+    /// Objects of the API could not be read.
+    NotReadable "not-readable" Cluster Unknown "objects of the API can be read"
+        "Apply deploy/millrace-viewer.yaml, and bind it to your user."
+    /// No pod has the agents' label.
+    NoAgents "no-agents" Cluster Error "agents are deployed"
+        "Install the agent, or name its label with --selector."
+    /// The DaemonSet is not rolled out.
+    RolloutIncomplete "rollout-incomplete" Cluster Warning "the agents' DaemonSet is rolled out"
+        "Run kubectl rollout status on it; pods that are not ready are listed below."
+    /// Agents are of different versions.
+    VersionsDiffer "versions-differ" Cluster Warning "all agents are of one version"
+        "Wait for the rollout, or finish it."
+    /// Labels of a namespace contradict each other.
+    NamespaceLabels "namespace-labels" Cluster Warning "labels of namespaces do not contradict each other"
+        "Remove one of the two labels: a pod takes part in the mesh by a sidecar or by ambient mode."
+    /// An agent's pod is not ready.
+    AgentNotReady "agent-not-ready" Agents Error "every agent is ready"
+        "Read its log: kubectl logs -n NAMESPACE POD."
+    /// An agent did not answer.
+    AgentSilent "agent-silent" Agents Unknown "every agent answers"
+        "Nothing is known of the pods of this node; look at its kubelet, or use --via exec if the agent has --ctrlz_port=0."
+    /// A part of an agent is unhealthy.
+    AgentUnhealthy "agent-unhealthy" Agents Error "every agent is healthy"
+        "Run install-cni state in the agent's container."
+    /// The agent has not read pods and namespaces completely.
+    NotSynced "not-synced" Agents Unknown "every agent has read its pods and namespaces"
+        "Wait; if it lasts, read the agent's log for errors of the API server."
+    /// A part of the node could not be observed.
+    NotObserved "not-observed" Agents Unknown "every agent observes its node completely"
+        "Run millrace verify --node NODE; docs/see-inside.md lists the rights that observing needs."
+    /// Pods on the node have no record of an ADD.
+    NoRecords "no-records" Agents Warning "every pod has a record of its ADD"
+        "Pods that started before the plugin was installed have none: restart those that belong to the mesh."
+    /// A schedulable Linux node runs no agent.
+    NodeWithoutAgent "node-without-agent" Nodes Warning "every schedulable Linux node runs an agent"
+        "Check the DaemonSet's nodeSelector, affinity and tolerations against the node's labels and taints."
+    /// A node with pods of the mesh runs no agent.
+    MeshWithoutAgent "mesh-without-agent" Nodes Error "every node with pods of the mesh runs an agent"
+        "Make the DaemonSet select the node, or move the pods: nothing captures new pods there."
+    /// A node still has the taint for nodes without an agent.
+    NodeTainted "node-tainted" Nodes Error "no node with a ready agent has the taint for nodes without one"
+        "Check that the taint's controller runs; docs/node-readiness.md."
+    /// A file of the installation is not as it should be.
+    InstallationDamaged "installation-damaged" Nodes Error "the plugin is installed on every node"
+        "The agent repairs it; if it lasts, another component writes the same file, or its directory is not writable."
+    /// The node's agent cannot capture pods.
+    NodeTrouble "node-trouble" Nodes Error "every node can capture pods"
+        "Run millrace explain on one of its pods: it says what to do."
+    /// Ambient mode, and no ztunnel is ready on the node.
+    ZtunnelNotReady "ztunnel-not-ready" Nodes Error "every node of ambient mode has a ready ztunnel"
+        "Look at the node's ztunnel pod."
+    /// The node's network differs from the desired state.
+    NodeDrift "node-drift" Nodes Error "every node's network is as desired"
+        "The agent repairs it; if it lasts, run millrace verify --node NODE."
+    /// Foreign objects are where ours should be.
+    ForeignObjects "foreign-objects" Nodes Warning "no other component uses what is ours"
+        "Remove what the other component created."
+    /// A pod bypasses the mesh.
+    PodBypassing "pod-bypassing" Pods Error "no pod bypasses the mesh"
+        "Run millrace explain NAMESPACE/POD."
+    /// A pod's traffic is held.
+    PodHeld "pod-held" Pods Error "no pod's traffic is held"
+        "Run millrace explain NAMESPACE/POD."
+    /// A pod is captured, and something of it is not as desired.
+    PodDiffers "pod-differs" Pods Error "every captured pod is as desired"
+        "Run millrace explain NAMESPACE/POD."
+    /// A pod is being captured.
+    PodPending "pod-pending" Pods Warning "no pod waits to be captured"
+        "Wait; if it lasts, run millrace explain NAMESPACE/POD."
+    /// A pod left the mesh, and something of ours is still there.
+    PodLeaving "pod-leaving" Pods Warning "no pod is leaving the mesh"
+        "Wait; if it lasts, run millrace explain NAMESPACE/POD."
+    /// The state of a pod could not be determined.
+    PodUnknown "pod-unknown" Pods Unknown "the state of every pod is known"
+        "Run millrace explain NAMESPACE/POD."
+    /// A mesh pod is older than the agent on its node, which has no record of it.
+    PodOlderThanPlugin "pod-older-than-plugin" Pods Error "no pod of the mesh is older than the plugin on its node"
+        "Restart the pod, or let the agent repair such pods: docs/repair.md."
+    /// A mesh pod that its node's agent does not report.
+    PodNotReported "pod-not-reported" Pods Warning "every pod of the mesh is reported by its node's agent"
+        "Run the check again; if it lasts, the agent's excluded namespaces or selectors leave the pod out."
+    /// Labels of a pod contradict each other.
+    PodLabels "pod-labels" Pods Warning "labels of pods do not contradict their sidecars"
+        "Remove the label or the sidecar: a pod with a sidecar is never captured by ambient mode."
+    /// NetworkPolicies block HBONE.
+    PolicyBlocksHbone "policy-blocks-hbone" Policies Error "no NetworkPolicy blocks HBONE to pods of the mesh"
+        "Allow ingress to TCP port 15008 in one of these policies, from the same peers as the application's ports."
+    /// NetworkPolicies block HBONE from some peers.
+    PolicyBlocksSome "policy-blocks-some" Policies Warning "no NetworkPolicy blocks HBONE from peers that it allows"
+        "Allow ingress to TCP port 15008 from these peers too."
+    /// NetworkPolicies block all that comes in.
+    PolicyBlocksAll "policy-blocks-all" Policies Warning "no NetworkPolicy blocks everything to pods of the mesh"
+        "If the pod shall be reached, allow ingress to TCP port 15008."
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word())
+    }
+}
+
+/// What a finding is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct ObjectName {
+    /// `Pod`, `Node`, `Namespace`, `DaemonSet`, `NetworkPolicy`, `Cluster`.
+    pub kind: &'static str,
+    /// Empty: it is in none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectName {
+    pub(crate) fn node(name: &str) -> ObjectName {
+        ObjectName { kind: "Node", namespace: String::new(), name: name.to_owned() }
+    }
+
+    pub(crate) fn cluster() -> ObjectName {
+        ObjectName { kind: "Cluster", namespace: String::new(), name: String::new() }
+    }
+
+    pub(crate) fn of(kind: &'static str, namespace: &str, name: &str) -> ObjectName {
+        ObjectName { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// As it stands before a message, such as `pod shop/web`; empty for the cluster.
+    #[must_use]
+    pub fn title(&self) -> String {
+        let kind = match self.kind {
+            "Pod" | "Node" | "Namespace" => self.kind.to_lowercase(),
+            kind => kind.to_owned(),
+        };
+        match (self.kind, self.namespace.as_str()) {
+            ("Cluster", _) => String::new(),
+            (_, "") => format!("{kind} {}", self.name),
+            (_, namespace) => format!("{kind} {namespace}/{}", self.name),
+        }
+    }
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Its kind.
+    pub code: Code,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about.
+    pub object: ObjectName,
+    /// The node, if it is about something on one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// What is wrong, and why.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+    /// Where to read on.
+    pub link: String,
+}
+
+impl Finding {
+    pub(crate) fn new(code: Code, object: ObjectName, message: impl Into<String>) -> Finding {
+        Finding {
+            code,
+            severity: code.severity(),
+            object,
+            node: None,
+            message: report::clean(&message.into()),
+            hint: code.hint().to_owned(),
+            link: format!("{DOCS}#{}", code.word()),
+        }
+    }
+
+    pub(crate) fn on(mut self, node: &str) -> Finding {
+        self.node = Some(node.to_owned());
+        self
+    }
+}

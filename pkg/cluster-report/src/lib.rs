@@ -1,0 +1,26 @@
+//! What is wrong with a cluster's mesh nodes and pods: findings, rows and a verdict, made from slim objects of the API and from
+//! what each node's agent answered.
+//!
+//! Pure. It asks nobody: `cmd/millrace` reads the objects, queries the agents, and prints what is returned here.
+
+mod check;
+mod cluster;
+mod finding;
+mod objects;
+mod policy;
+mod rows;
+mod text;
+
+pub use check::{CheckLine, CheckReport, Counts, Verdict, check};
+pub use cluster::{Cluster, NodeAnswer, Unanswered, Unread, mesh_membership};
+pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
+pub use objects::{
+    Condition, Container, ContainerPort, ContainerStatus, DaemonSet, DaemonSetStatus, Meta, Namespace, Node,
+    NodeInfo, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, Taint, Waiting, WaitingState,
+};
+pub use policy::{
+    Blocked, HBONE, IngressRule, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicySpec, PortName, Selector,
+    SelectorTerm, blocked,
+};
+pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pods, verify};
+pub use text::{check_text, list_text, partial_text, verify_text};

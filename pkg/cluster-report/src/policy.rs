@@ -1,0 +1,219 @@
+//! Whether NetworkPolicies let HBONE reach a pod of the mesh.
+//!
+//! ztunnel sends traffic between mesh pods as HBONE, to TCP port 15008 of the destination pod. A policy that lists the
+//! application's ports and not this one blocks all of it, although it looks right to its author.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::objects::{Meta, Pod};
+
+/// The port that ztunnel listens on for other ztunnels and gateways.
+pub const HBONE: u16 = 15008;
+
+/// A NetworkPolicy, as far as it is about ingress.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NetworkPolicy {
+    /// Name, namespace.
+    pub metadata: Meta,
+    /// What it says.
+    pub spec: PolicySpec,
+}
+
+/// What a policy says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PolicySpec {
+    /// Which pods of its namespace it is about.
+    pub pod_selector: Selector,
+    /// `Ingress`, `Egress`; empty: ingress, whatever else.
+    pub policy_types: Vec<String>,
+    /// What may come in.
+    pub ingress: Vec<IngressRule>,
+}
+
+/// Something that may come in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct IngressRule {
+    /// From whom; empty: from anywhere.
+    pub from: Vec<Peer>,
+    /// To which ports; empty: to all.
+    pub ports: Vec<PolicyPort>,
+}
+
+/// From whom something may come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Peer {
+    /// Pods; `None`: all of the namespaces.
+    pub pod_selector: Option<Selector>,
+    /// Namespaces; `None`: the policy's own.
+    pub namespace_selector: Option<Selector>,
+    /// Addresses.
+    pub ip_block: Option<IpBlock>,
+}
+
+/// Addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct IpBlock {
+    /// A prefix.
+    pub cidr: String,
+    /// Prefixes in it that do not count.
+    pub except: Vec<String>,
+}
+
+/// Ports of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PolicyPort {
+    /// `None`: TCP.
+    pub protocol: Option<String>,
+    /// `None`: all.
+    pub port: Option<PortName>,
+    /// The last one of a range that begins with `port`.
+    pub end_port: Option<u16>,
+}
+
+/// A port by number, or by the name that a container gives it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum PortName {
+    /// Its number.
+    Number(u16),
+    /// Its name.
+    Name(String),
+}
+
+/// A label selector. Without terms it selects everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Selector {
+    /// Labels with their values.
+    pub match_labels: BTreeMap<String, String>,
+    /// Terms, all of which must hold.
+    pub match_expressions: Vec<SelectorTerm>,
+}
+
+/// A term of a selector.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SelectorTerm {
+    /// The label.
+    pub key: String,
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`.
+    pub operator: String,
+    /// Of the first two.
+    pub values: Vec<String>,
+}
+
+/// What the policies that select a pod do to HBONE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Blocked {
+    /// Nothing that matters: whoever may connect to any port may connect to the port of HBONE.
+    No,
+    /// Some peers may connect to other ports, and not to the port of HBONE.
+    SomePeers,
+    /// Nothing may come in at all, which also holds without the mesh.
+    Everything,
+    /// Other ports are open, and the port of HBONE is open to no one.
+    Hbone,
+}
+
+impl Selector {
+    /// It selects an object with these labels. A term with an operator that is not known selects nothing.
+    #[must_use]
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        self.match_labels.iter().all(equal) && self.match_expressions.iter().all(|term| term.holds(labels))
+    }
+}
+
+impl SelectorTerm {
+    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        match self.operator.as_str() {
+            "In" => value.is_some_and(|value| self.values.contains(value)),
+            "NotIn" => value.is_none_or(|value| !self.values.contains(value)),
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            _ => false,
+        }
+    }
+}
+
+impl NetworkPolicy {
+    /// It restricts what comes in to this pod.
+    #[must_use]
+    pub fn isolates(&self, pod: &Pod) -> bool {
+        let types = &self.spec.policy_types;
+        self.metadata.namespace == pod.metadata.namespace
+            && (types.is_empty() || types.iter().any(|kind| kind == "Ingress"))
+            && self.spec.pod_selector.selects(&pod.metadata.labels)
+    }
+}
+
+impl IngressRule {
+    fn opens_hbone(&self, pod: &Pod) -> bool {
+        self.ports.is_empty() || self.ports.iter().any(|port| port.has(HBONE, pod))
+    }
+
+    /// Whoever matches `other` matches this rule too. By their text: that one selector implies another is not seen.
+    fn is_open_to_all_of(&self, other: &IngressRule) -> bool {
+        self.from.is_empty()
+            || (!other.from.is_empty() && other.from.iter().all(|peer| self.from.contains(peer)))
+    }
+}
+
+impl PolicyPort {
+    fn has(&self, number: u16, pod: &Pod) -> bool {
+        let is_tcp = |protocol: Option<&str>| matches!(protocol, None | Some("" | "TCP"));
+        let fits = match (&self.port, self.end_port) {
+            (None, _) => true,
+            (Some(PortName::Number(first)), None) => *first == number,
+            (Some(PortName::Number(first)), Some(last)) => (*first..=last).contains(&number),
+            (Some(PortName::Name(name)), _) => pod.spec.containers.iter().any(|container| {
+                container.ports.iter().any(|port| {
+                    port.name == *name && port.container_port == number && is_tcp(Some(&port.protocol))
+                })
+            }),
+        };
+        fits && is_tcp(self.protocol.as_deref())
+    }
+
+    fn is_tcp(&self) -> bool {
+        self.protocol.as_deref().is_none_or(|protocol| protocol == "TCP")
+    }
+}
+
+/// What policies do to HBONE to this pod, and which of them select it. The peers of different rules are taken to be different
+/// unless they are written alike.
+#[must_use]
+pub fn blocked<'a>(
+    pod: &Pod,
+    policies: impl IntoIterator<Item = &'a NetworkPolicy>,
+) -> (Blocked, Vec<&'a NetworkPolicy>) {
+    let selecting: Vec<&NetworkPolicy> = policies.into_iter().filter(|policy| policy.isolates(pod)).collect();
+    let rules = || selecting.iter().flat_map(|policy| &policy.spec.ingress);
+    let opening: Vec<&IngressRule> = rules().filter(|rule| rule.opens_hbone(pod)).collect();
+    // What is open for UDP alone does not go through the mesh.
+    let matters = |rule: &&IngressRule| rule.ports.is_empty() || rule.ports.iter().any(PolicyPort::is_tcp);
+    let mut others = rules().filter(|rule| !rule.opens_hbone(pod)).filter(matters);
+    let blocked = if selecting.is_empty() {
+        Blocked::No
+    } else if opening.is_empty() {
+        if others.next().is_some() { Blocked::Hbone } else { Blocked::Everything }
+    } else if others.any(|rule| !opening.iter().any(|opening| opening.is_open_to_all_of(rule))) {
+        Blocked::SomePeers
+    } else {
+        Blocked::No
+    };
+    (blocked, selecting)
+}
+
+#[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "json!(..) stands in the calls")]
+mod tests;

@@ -1,0 +1,108 @@
+//! `millrace list` and `millrace verify`: rows of all nodes.
+
+use report::{CaptureState, PodState, tables};
+use serde::Serialize;
+
+use crate::cluster::{Cluster, Unanswered};
+
+/// Pods of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodList {
+    /// Name and version of this form.
+    pub schema: &'static str,
+    /// Pods of some nodes are missing.
+    pub partial: bool,
+    /// Worst first, then by name.
+    pub pods: Vec<PodRow>,
+    /// Nodes whose agent did not answer.
+    pub unanswered: Vec<Unanswered>,
+}
+
+/// A pod, and on which node it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodRow {
+    /// Its node.
+    pub node: String,
+    /// What the agent there reports.
+    #[serde(flatten)]
+    pub pod: PodState,
+}
+
+/// Differences of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// Name and version of this form.
+    pub schema: &'static str,
+    /// Everything was observed and is as desired.
+    pub equal: bool,
+    /// Some nodes are missing.
+    pub partial: bool,
+    /// Every node that answered.
+    pub nodes: Vec<NodeDifferences>,
+    /// Nodes whose agent did not answer.
+    pub unanswered: Vec<Unanswered>,
+}
+
+/// Differences of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeDifferences {
+    /// The node.
+    pub node: String,
+    /// What is not as desired.
+    pub differences: Vec<String>,
+    /// What could not be observed.
+    pub unknown: Vec<String>,
+}
+
+impl VerifyReport {
+    /// 0: everything is as desired; 1: differences; 2: none were found, and not everything was observed.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        match self.nodes.iter().any(|node| !node.differences.is_empty()) {
+            true => 1,
+            false if self.equal => 0,
+            false => 2,
+        }
+    }
+}
+
+/// Pods of nodes that answered: those of a namespace, if one is meant, and in a state, if one is meant.
+#[must_use]
+pub fn pods(cluster: &Cluster, namespace: Option<&str>, state: Option<CaptureState>) -> PodList {
+    let is_meant = |pod: &&PodState| {
+        namespace.is_none_or(|namespace| namespace == pod.namespace)
+            && state.is_none_or(|state| state == pod.capture)
+    };
+    let rows = cluster.states().flat_map(|(node, state)| {
+        state.pods.iter().filter(is_meant).map(|pod| PodRow { node: node.to_owned(), pod: pod.clone() })
+    });
+    let mut pods: Vec<PodRow> = rows.collect();
+    pods.sort_by(|a, b| {
+        let key = |row: &PodRow| tables::rank(row.pod.capture);
+        key(a).cmp(&key(b)).then_with(|| {
+            (&a.pod.namespace, &a.pod.name, &a.node).cmp(&(&b.pod.namespace, &b.pod.name, &b.node))
+        })
+    });
+    let unanswered = cluster.unanswered();
+    PodList { schema: "millrace.pods/v1", partial: !unanswered.is_empty(), pods, unanswered }
+}
+
+/// Differences of every node that answered.
+#[must_use]
+pub fn verify(cluster: &Cluster) -> VerifyReport {
+    let nodes = cluster.states().map(|(node, state)| NodeDifferences {
+        node: node.to_owned(),
+        differences: state.differences(),
+        unknown: tables::not_known(state),
+    });
+    let nodes: Vec<NodeDifferences> = nodes.collect();
+    let unanswered = cluster.unanswered();
+    let well = |node: &NodeDifferences| node.differences.is_empty() && node.unknown.is_empty();
+    VerifyReport {
+        schema: "millrace.verify/v1",
+        equal: unanswered.is_empty() && !nodes.is_empty() && nodes.iter().all(well),
+        partial: !unanswered.is_empty(),
+        nodes,
+        unanswered,
+    }
+}

@@ -1,0 +1,153 @@
+//! The same for people at a terminal. Colours repeat what marks and words say.
+
+use std::fmt::Write as _;
+
+use report::{
+    clean,
+    tables::{Cell, Colour, colour_of, paint, seconds, table, why},
+};
+
+use crate::{
+    check::{CheckReport, Verdict},
+    cluster::Unanswered,
+    finding::{Code, Section, Severity},
+    rows::{PodList, PodRow, VerifyReport},
+};
+
+/// Findings of one check that are shown, unless all are wanted.
+const SHOWN: usize = 10;
+
+/// `millrace check`: sections, a mark for each check, and below it what was found. `all` shows every finding.
+#[must_use]
+pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
+    let mut text = String::new();
+    for section in Section::ALL {
+        let title = section.title();
+        let _ = writeln!(text, "{}\n{}", paint(title, Colour::Bold, colour), "-".repeat(title.len()));
+        for code in Code::ALL.iter().filter(|code| code.section() == section) {
+            one_check(&mut text, report, *code, if all { usize::MAX } else { SHOWN }, colour);
+        }
+        text.push('\n');
+    }
+    text.push_str(&conclusion(report, colour));
+    text
+}
+
+/// Writing to a String cannot fail.
+fn one_check(text: &mut String, report: &CheckReport, code: Code, most: usize, colour: bool) {
+    let findings: Vec<_> = report.findings.iter().filter(|finding| finding.code == code).collect();
+    let worst = findings.iter().map(|finding| finding.severity).max();
+    let (mark, shade) = match worst {
+        None => ("√", Colour::Green),
+        Some(Severity::Error) => ("×", Colour::Red),
+        Some(Severity::Warning) => ("‼", Colour::Yellow),
+        Some(Severity::Unknown) => ("?", Colour::Yellow),
+    };
+    let _ = writeln!(text, "{} {}", paint(mark, shade, colour), code.check());
+    for finding in findings.iter().take(most) {
+        match finding.object.title().as_str() {
+            "" => writeln!(text, "    {}", finding.message),
+            title => writeln!(text, "    {}: {}", clean(title), finding.message),
+        }
+        .unwrap_or_default();
+    }
+    if findings.len() > most {
+        let _ = writeln!(text, "    and {} more: -o wide shows all", findings.len() - most);
+    }
+    if let Some(first) = findings.first() {
+        // What to do about one pod can differ from what to do about the next.
+        let hint =
+            if findings.iter().all(|finding| finding.hint == first.hint) { &first.hint } else { code.hint() };
+        let _ = writeln!(text, "    {}\n    see {} for hints", clean(hint), first.link);
+    }
+}
+
+fn conclusion(report: &CheckReport, colour: bool) -> String {
+    let counts = &report.counts;
+    let (mark, shade, words) = match report.verdict {
+        Verdict::Healthy => ("√", Colour::Green, "healthy"),
+        Verdict::Unhealthy => ("×", Colour::Red, "unhealthy"),
+        Verdict::Unknown => ("?", Colour::Yellow, "not determined"),
+    };
+    let mut text = format!(
+        "{} nodes, {} agents, {} of which answered; {} pods, {} captured, {} bypassing the mesh\n",
+        counts.nodes, counts.agents, counts.answered, counts.pods, counts.captured, counts.bypassing
+    );
+    if report.partial {
+        text.push_str("The result is partial: not every node answered, or not everything could be read.\n");
+    }
+    let _ = writeln!(text, "Status check results are {} {words}", paint(mark, shade, colour));
+    text
+}
+
+/// `millrace list`: one line for each pod. `wide` adds address, phase and UID.
+#[must_use]
+pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
+    if list.pods.is_empty() {
+        return "No pods.\n".to_owned();
+    }
+    let row = |row: &PodRow| {
+        let pod = &row.pod;
+        let mut cells = vec![
+            Cell::plain(&pod.title()),
+            Cell::plain(&row.node),
+            Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
+            Cell::plain(pod.way.map_or("-", |way| way.word())),
+            Cell::plain(&seconds(pod.since.as_deref().unwrap_or("-"))),
+        ];
+        if wide {
+            let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
+            let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+            cells.push(Cell::plain(&or_dash(ips.join(","))));
+            cells.push(Cell::plain(&or_dash(pod.phase.clone())));
+            cells.push(Cell::plain(&or_dash(pod.uid.to_string())));
+        }
+        cells.push(Cell::plain(&why(pod)));
+        cells
+    };
+    let rows: Vec<Vec<Cell>> = list.pods.iter().map(row).collect();
+    let titles: &[&str] = if wide {
+        &["POD", "NODE", "CAPTURE", "WAY", "SINCE", "IP", "PHASE", "UID", "WHY"]
+    } else {
+        &["POD", "NODE", "CAPTURE", "WAY", "SINCE", "WHY"]
+    };
+    table(titles, &rows, colour)
+}
+
+/// `millrace verify`: differences, one line each, then what is not known.
+#[must_use]
+pub fn verify_text(report: &VerifyReport, colour: bool) -> String {
+    let mut rows = Vec::new();
+    for node in &report.nodes {
+        let lines = node.differences.iter().map(|what| ("differs", Colour::Red, what));
+        let lines = lines.chain(node.unknown.iter().map(|what| ("unknown", Colour::Yellow, what)));
+        rows.extend(lines.map(|(kind, shade, what)| {
+            vec![Cell::plain(&node.node), Cell::coloured(kind, shade), Cell::plain(what)]
+        }));
+    }
+    match (rows.is_empty(), report.partial) {
+        (true, true) => "No difference was found on the nodes that answered.\n".to_owned(),
+        (true, false) if report.nodes.is_empty() => "No agent was found.\n".to_owned(),
+        (true, false) => format!("All {} nodes are as desired.\n", report.nodes.len()),
+        (false, _) => table(&["NODE", "STATE", "WHAT"], &rows, colour),
+    }
+}
+
+/// Which nodes are missing, and why, in lines for standard error; empty: none is.
+#[must_use]
+pub fn partial_text(unanswered: &[Unanswered]) -> String {
+    if unanswered.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("partial: {} nodes did not answer\n", unanswered.len());
+    for node in unanswered.iter().take(SHOWN) {
+        let _ = writeln!(text, "  {}: {}", clean(&node.node), clean(&node.why));
+    }
+    if unanswered.len() > SHOWN {
+        let _ = writeln!(text, "  and {} more", unanswered.len() - SHOWN);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+use std::collections::BTreeMap;
+
+use report::StateReport;
+
+use super::*;
+use crate::{Cluster, NodeAnswer, check, verify};
+
+fn cluster() -> Cluster {
+    let mut state = StateReport { network: report::NetworkState::unwanted(), ..StateReport::default() };
+    state.node.trouble = Some("iptables cannot be run\u{1b}[31m".to_owned());
+    let mut answers = BTreeMap::from([("n00".to_owned(), NodeAnswer::State(Box::new(state)))]);
+    for at in 1..=12 {
+        answers.insert(format!("n{at:02}"), NodeAnswer::Silent("no answer within 5s".to_owned()));
+    }
+    Cluster { answers, agents: vec![crate::Pod::default()], ..Cluster::default() }
+}
+
+#[test]
+fn a_check_shows_marks_findings_and_where_to_read_on() {
+    let report = check(&cluster());
+    let text = check_text(&report, false, false);
+    for part in [
+        "agents\n------\n× every agent is ready\n",
+        "? every agent answers\n    node n01: no answer within 5s\n    node n02:",
+        "    and 2 more: -o wide shows all\n    Nothing is known of the pods of this node",
+        "\n    see docs/millrace.md#agent-silent for hints\n",
+        "× every node can capture pods\n    node n00: iptables cannot be run\\u{1b}[31m\n",
+        "√ no pod bypasses the mesh\n",
+        "0 nodes, 1 agents, 1 of which answered; 0 pods, 0 captured, 0 bypassing the mesh\nThe result is partial",
+        "Status check results are × unhealthy\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert!(check_text(&report, true, false).contains("node n12"));
+    let coloured = check_text(&report, false, true);
+    assert!(coloured.contains("\u{1b}[31m×\u{1b}[0m") && coloured.contains("\u{1b}[32m√\u{1b}[0m"));
+}
+
+#[test]
+fn what_is_missing_is_said_beside_the_answer() {
+    let report = verify(&cluster());
+    assert_eq!((report.status(), report.equal, report.partial), (2, false, true));
+    let text = partial_text(&report.unanswered);
+    assert!(text.starts_with("partial: 12 nodes did not answer\n  n01: no answer within 5s\n"), "{text}");
+    assert!(text.ends_with("  and 2 more\n"));
+    assert_eq!(partial_text(&[]), "");
+    assert_eq!(list_text(&crate::pods(&cluster(), None, None), false, false), "No pods.\n");
+}

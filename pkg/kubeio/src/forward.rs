@@ -1,0 +1,112 @@
+//! Ports of pods, through the API server and the kubelet (`pods/portforward`, over WebSocket).
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::Portforwarder};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+
+use crate::{Error, KubeClient, error};
+
+/// For what the kubelet says when a connection has ended without an answer: it follows at once or never.
+pub(crate) const REASON: Duration = Duration::from_millis(200);
+
+/// A connection to a port of a pod's loopback. It ends when it is dropped.
+pub struct ForwardedPort {
+    stream: DuplexStream,
+    port: u16,
+    forwarder: Portforwarder,
+}
+
+impl KubeClient {
+    /// Connects to a port of a pod. That nothing listens there is not an error yet: see [`ForwardedPort::reason`].
+    ///
+    /// # Errors
+    /// The API server or the kubelet refuses, or does not answer within `limit`.
+    pub async fn forward_port(
+        &self,
+        namespace: &str,
+        pod: &str,
+        port: u16,
+        limit: Duration,
+    ) -> Result<ForwardedPort, Error> {
+        let doing = || format!("connect to port {port} of pod {namespace}/{pod}");
+        let pods: Api<Pod> = Api::namespaced(self.kube.clone(), namespace);
+        let ports = [port];
+        let asked = pods.portforward(pod, &ports);
+        let Ok(answer) = tokio::time::timeout(limit, asked).await else {
+            return Err(Error::Timeout { doing: doing(), seconds: limit.as_secs() });
+        };
+        let mut forwarder = answer.map_err(|cause| Error::request(doing(), &cause))?;
+        match forwarder.take_stream(port) {
+            Some(stream) => Ok(ForwardedPort { stream, port, forwarder }),
+            None => Err(Error::Request {
+                doing: doing(),
+                cause: "the API server forwards another port".to_owned(),
+                kind: crate::ApiErrorKind::Unavailable,
+            }),
+        }
+    }
+}
+
+impl ForwardedPort {
+    /// Sends a request, and reads the answer up to the end of the connection, or to one byte more than `most`.
+    ///
+    /// # Errors
+    /// The connection breaks.
+    pub async fn exchange(&mut self, request: &[u8], most: u64) -> io::Result<Vec<u8>> {
+        self.write_all(request).await?;
+        self.flush().await?;
+        let mut answer = Vec::new();
+        self.take(most.saturating_add(1)).read_to_end(&mut answer).await?;
+        Ok(answer)
+    }
+
+    /// Why the connection ended without an answer, as the kubelet or the connection to the API server has it; `None`: nobody says.
+    pub async fn reason(mut self) -> Option<String> {
+        let said = self.forwarder.take_error(self.port);
+        if let Some(said) = said
+            && let Ok(Some(said)) = tokio::time::timeout(REASON, said).await
+        {
+            return Some(said);
+        }
+        drop(self.stream);
+        match tokio::time::timeout(REASON, self.forwarder.join()).await {
+            Ok(Err(cause)) => Some(error::chain(&cause)),
+            Ok(Ok(())) | Err(_) => None,
+        }
+    }
+}
+
+impl AsyncRead for ForwardedPort {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for ForwardedPort {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

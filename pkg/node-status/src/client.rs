@@ -1,0 +1,203 @@
+//! The state document for a command: from the agent's socket, or from the node itself where no agent answers.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use daemon_settings::DaemonSettings;
+use report::{Explanation, SCHEMA, StatePart, StateReport, Unobserved};
+
+use crate::standalone;
+
+/// For the whole exchange with the agent: it may be in the middle of a pass, and looks at the kernel then.
+pub const LIMIT: Duration = Duration::from_secs(25);
+/// A document of a node with thousands of pods has a few megabytes.
+pub const MAX_DOCUMENT: u64 = 64 * 1024 * 1024;
+/// Where the agent has the document.
+const STATE: &str = "/debug/state";
+
+/// Why the agent did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// No agent runs.
+    #[error("no agent runs here: nobody serves {socket}", socket = .socket.display())]
+    NoAgent {
+        /// Its socket.
+        socket: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The socket cannot be used.
+    #[error("cannot connect to the agent at {socket}", socket = .socket.display())]
+    Connect {
+        /// Its socket.
+        socket: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// It did not answer within the limit.
+    #[error("the agent runs, but has not answered within {0:?}")]
+    Late(Duration),
+    /// The connection broke.
+    #[error("the exchange with the agent was broken off")]
+    Exchange(#[source] io::Error),
+    /// The answer is not HTTP.
+    #[error("the agent's answer cannot be understood")]
+    NotHttp,
+    /// It answered with an error.
+    #[error("the agent refused: HTTP status {status}: {body}")]
+    Refused {
+        /// The HTTP status code.
+        status: u16,
+        /// The first 200 characters of the body.
+        body: String,
+    },
+    /// The answer is longer than [`MAX_DOCUMENT`], or incomplete.
+    #[error("the agent's answer is longer than {MAX_DOCUMENT} bytes, or shorter than it says")]
+    Length,
+}
+
+/// The node's document: the agent's, if there is one, else what can be known without.
+///
+/// # Errors
+/// The document cannot be read, or is of another version.
+pub fn obtain(settings: &DaemonSettings) -> Result<StateReport> {
+    match fetch(&settings.debug_socket, STATE, LIMIT) {
+        Ok(body) => parse(&body),
+        Err(error) => without_agent(settings, error),
+    }
+}
+
+fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateReport> {
+    if let FetchError::NoAgent { .. } = error {
+        return standalone::state(settings);
+    }
+    let error = anyhow::Error::new(error);
+    let why = error_text(&error);
+    let mut state = standalone::state(settings).context(error)?;
+    state.seen.blind.push(Unobserved::new(StatePart::Agent, why));
+    Ok(state)
+}
+
+/// The agent's document, and nothing else.
+///
+/// # Errors
+/// There is no agent, it does not answer, or its document is of another version.
+pub fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
+    parse(&fetch(socket, STATE, limit)?)
+}
+
+/// What is to be said of a pod: the agent's word, which rests on a closer look at this pod than the document does; else
+/// what can be said without.
+///
+/// # Errors
+/// As [`obtain`].
+pub fn explain(settings: &DaemonSettings, namespace: &str, name: &str) -> Result<Explanation> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    let is_name = namespace.bytes().chain(name.bytes()).all(fits);
+    let path = format!("/debug/explain?pod={namespace}/{name}");
+    let state = match is_name.then(|| fetch(&settings.debug_socket, &path, LIMIT)) {
+        Some(Ok(body)) => {
+            return serde_json::from_slice(&body).context("the agent's answer cannot be read");
+        }
+        // No pod has such a name, or the agent is of another version.
+        None | Some(Err(FetchError::Refused { .. })) => obtain(settings)?,
+        Some(Err(error)) => without_agent(settings, error)?,
+    };
+    Ok(report::explain(&state, namespace, name))
+}
+
+/// Reads a document.
+///
+/// # Errors
+/// It is none, or of another version.
+pub fn parse(body: &[u8]) -> Result<StateReport> {
+    let state: StateReport =
+        serde_json::from_slice(body).context("the document of the node's state cannot be read")?;
+    if state.schema != SCHEMA {
+        bail!(
+            "the document is {:?}, and this program knows {SCHEMA}: use the one of the agent's image",
+            state.schema
+        );
+    }
+    Ok(state)
+}
+
+/// A `GET` on a thread of its own, which ends with the process if it is late: connecting has no limit by itself, and a byte
+/// now and then would begin a limit of the socket anew.
+///
+/// # Errors
+/// See [`FetchError`].
+pub fn fetch(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
+    let (tell, told) = mpsc::channel();
+    let (socket, request) = (socket.to_owned(), format!("GET {path} HTTP/1.0\r\nHost: unix\r\n\r\n"));
+    let body = move || drop(tell.send(exchange(&socket, &request, limit)));
+    thread::Builder::new().spawn(body).map_err(FetchError::Exchange)?;
+    told.recv_timeout(limit).map_err(|_| FetchError::Late(limit))?
+}
+
+/// In HTTP/1.0, so that the answer comes in one piece and ends with the connection.
+fn exchange(socket: &Path, request: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
+    let mut stream = UnixStream::connect(socket).map_err(|source| {
+        let socket = socket.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                FetchError::NoAgent { socket, source }
+            }
+            _ => FetchError::Connect { socket, source },
+        }
+    })?;
+    let read = |mut stream: &mut UnixStream| -> io::Result<Vec<u8>> {
+        stream.set_read_timeout(Some(limit))?; // so that a thread that is late ends at last
+        stream.set_write_timeout(Some(limit))?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = Vec::new();
+        (&mut stream).take(MAX_DOCUMENT + 1).read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    body_of(read(&mut stream).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FetchError::Late(limit),
+        _ => FetchError::Exchange(error),
+    })?)
+}
+
+fn body_of(mut answer: Vec<u8>) -> Result<Vec<u8>, FetchError> {
+    if answer.len() as u64 > MAX_DOCUMENT {
+        return Err(FetchError::Length);
+    }
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or(FetchError::NotHttp)?;
+    let body = answer.split_off(end + 4);
+    let head = String::from_utf8_lossy(&answer);
+    let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
+    let status: u16 = status.and_then(|status| status.trim().parse().ok()).ok_or(FetchError::NotHttp)?;
+    let length = head.lines().filter_map(|line| line.split_once(':'));
+    let length = length.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length = length.filter_map(|(_, value)| value.trim().parse::<usize>().ok()).next();
+    match status {
+        200 if length.is_some_and(|length| length != body.len()) => Err(FetchError::Length),
+        200 => Ok(body),
+        _ => {
+            let body = String::from_utf8_lossy(&body);
+            Err(FetchError::Refused { status, body: report::clean(body.trim()).chars().take(200).collect() })
+        }
+    }
+}
+
+/// An error with its causes, each only when it says something new: many print their cause themselves.
+#[must_use]
+pub fn error_text(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        said if said.contains(&cause) => text,
+        said => format!("{said}: {cause}"),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! What files and settings of this node contribute to the state document.
+
+use std::{fs, time::Instant};
+
+use daemon_settings::DaemonSettings;
+use report::{InstalledFile, NetworkState, Observer, Provenance, StateReport};
+
+use crate::SidecarNodeInspector;
+
+/// The document of a node without ambient mode, where only the plugin's records tell of pods. Blocks.
+#[must_use]
+pub fn look_plain(plain: &SidecarNodeInspector, records: &[wire::PodRecord]) -> StateReport {
+    let (began, at) = (Instant::now(), wire::rfc3339(std::time::SystemTime::now()));
+    let (pods, blind) = plain.look(records);
+    let took_ms = began.elapsed().as_secs_f64() * 1e3;
+    let seen = Provenance { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
+    StateReport { seen, pods, network: NetworkState::unwanted(), ..empty() }
+}
+
+/// A document without content.
+#[must_use]
+pub fn empty() -> StateReport {
+    StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() }
+}
+
+/// Adds version, node and configuration from the settings.
+pub fn complete(state: &mut StateReport, settings: &DaemonSettings) {
+    env!("CARGO_PKG_VERSION").clone_into(&mut state.version);
+    state.node.name.clone_from(&settings.identity.node);
+    state.node.ambient = settings.ambient.is_some();
+    state.config.clone_from(&settings.config);
+}
+
+/// The file that agent and plugin share in node-level capture; `None` where there is none.
+#[must_use]
+pub fn shared_config(settings: &DaemonSettings) -> Option<InstalledFile> {
+    let path = &settings.ambient.as_ref()?.agent.shared_config;
+    let text = fs::read(path).ok()?;
+    let read: Result<wire::SharedConfig, _> = serde_json::from_slice(&text);
+    Some(InstalledFile {
+        kind: "shared-config".to_owned(),
+        path: path.display().to_string(),
+        ok: read.is_ok(),
+        detail: match read {
+            Ok(config) if config.ztunnel_ready => "it says that a ztunnel takes traffic".to_owned(),
+            Ok(_) => "it says that no ztunnel takes traffic".to_owned(),
+            Err(error) => format!("it cannot be read: {error}"),
+        },
+    })
+}

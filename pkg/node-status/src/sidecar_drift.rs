@@ -1,0 +1,182 @@
+//! Pods with a sidecar whose rules are gone. The plugin made them when the pod started, and nobody keeps them but repair in
+//! place: so each periodic look at the node counts such pods, and reports them.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use agent::{AgentNotice, NoticeLevel, NoticeSubject};
+use model::{PodName, PodUid};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use report::{CaptureState, PodState, RedirectionMode, StateReport};
+
+/// A pod is told of when it was seen so in as many looks in a row: one that starts or ends is seen half made.
+const LOOKS: u32 = 2;
+/// What is still wrong is said again after this time: the API server forgets Events after an hour.
+const AGAIN: Duration = Duration::from_secs(1800);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct DriftLabel {
+    state: &'static str,
+}
+
+/// How many pods with a sidecar are captured, are not, or could not be observed.
+#[derive(Clone, Debug)]
+pub struct SidecarDriftMetrics(Family<DriftLabel, Gauge>);
+
+impl SidecarDriftMetrics {
+    /// Registers them; 0 before the first look.
+    pub fn register(registry: &mut Registry) -> SidecarDriftMetrics {
+        let metrics = SidecarDriftMetrics(Family::default());
+        let help = "Pods with a sidecar on this node, by whether all rules that lead to it are in place";
+        registry.register("istio_cni_sidecar_pods", help, metrics.0.clone());
+        STATES.iter().for_each(|state| metrics.set(*state, 0));
+        metrics
+    }
+
+    fn set(&self, state: CaptureState, number: usize) {
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        self.0.get_or_create(&DriftLabel { state: state.word() }).set(number);
+    }
+}
+
+/// What a pod with a sidecar can be, but for one that is starting.
+const STATES: [CaptureState; 3] = [CaptureState::Captured, CaptureState::Bypassing, CaptureState::Unknown];
+
+/// What was seen of a pod that bypasses the mesh.
+#[derive(Debug, Default)]
+struct BypassRecord {
+    looks: u32,
+    said: Option<Instant>,
+}
+
+/// Detects drift from one observation to the next; remembers what was observed and reported.
+#[derive(Debug)]
+pub struct SidecarDriftChecker {
+    metrics: SidecarDriftMetrics,
+    watched: BTreeMap<PodUid, BypassRecord>,
+}
+
+impl SidecarDriftChecker {
+    /// A checker that has observed nothing yet.
+    #[must_use]
+    pub fn new(metrics: SidecarDriftMetrics) -> SidecarDriftChecker {
+        SidecarDriftChecker { metrics, watched: BTreeMap::new() }
+    }
+
+    /// Takes one observation of the node, and returns the Events that are due.
+    pub fn look(&mut self, state: &StateReport, now: Instant) -> Vec<AgentNotice> {
+        let sidecars: Vec<&PodState> =
+            state.pods.iter().filter(|pod| pod.way == Some(RedirectionMode::Sidecar)).collect();
+        for state in STATES {
+            self.metrics.set(state, sidecars.iter().filter(|pod| pod.capture == state).count());
+        }
+        let mut before = std::mem::take(&mut self.watched);
+        let mut notices = Vec::new();
+        for pod in sidecars.into_iter().filter(|pod| pod.capture == CaptureState::Bypassing) {
+            let mut watched = before.remove(&pod.uid).unwrap_or_default();
+            watched.looks = watched.looks.saturating_add(1);
+            let is_due = watched.said.is_none_or(|said| now.saturating_duration_since(said) >= AGAIN);
+            if watched.looks >= LOOKS && is_due {
+                watched.said = Some(now);
+                notices.push(notice(pod));
+            }
+            self.watched.insert(pod.uid.clone(), watched);
+        }
+        notices
+    }
+}
+
+fn notice(pod: &PodState) -> AgentNotice {
+    let what = pod.kernel.differences.join("; ");
+    let what = if what.is_empty() { pod.trouble.clone().unwrap_or_default() } else { what };
+    AgentNotice {
+        about: NoticeSubject::Pod {
+            name: PodName { namespace: pod.namespace.clone(), name: pod.name.clone() },
+            uid: pod.uid.clone(),
+        },
+        level: NoticeLevel::Warning,
+        reason: "BypassesMesh",
+        message: format!(
+            "The rules that redirect its traffic to its sidecar are not in place, so some of it bypasses the mesh: {what}. \
+             Restart the pod"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::{KernelView, StateReason};
+
+    fn pod(uid: &str, capture: CaptureState) -> PodState {
+        PodState {
+            namespace: "shop".into(),
+            name: uid.into(),
+            uid: uid.into(),
+            ips: Vec::new(),
+            phase: "Running".into(),
+            capture,
+            way: Some(RedirectionMode::Sidecar),
+            reason: StateReason::default(),
+            since: None,
+            annotation: None,
+            kernel: KernelView {
+                differences: vec!["IPv4 nat: chain X is missing".into()],
+                ..KernelView::default()
+            },
+            ztunnel: None,
+            doubt: None,
+            trouble: None,
+            privilege: None,
+        }
+    }
+
+    fn state(pods: Vec<PodState>) -> StateReport {
+        StateReport { pods, ..StateReport::default() }
+    }
+
+    #[test]
+    fn a_pod_is_told_of_when_it_stays_so_and_again_after_half_an_hour() {
+        let mut checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut Registry::default()));
+        let start = Instant::now();
+        let minutes = |count: u64| start + Duration::from_secs(60 * count);
+        let gone = state(vec![pod("web", CaptureState::Bypassing)]);
+        let told = |checker: &mut SidecarDriftChecker, state: &StateReport, at| checker.look(state, at).len();
+        assert_eq!(told(&mut checker, &gone, minutes(0)), 0);
+        let notices = checker.look(&gone, minutes(1));
+        assert_eq!((notices.len(), notices[0].reason), (1, "BypassesMesh"));
+        assert!(notices[0].message.contains("chain X is missing"), "{}", notices[0].message);
+        assert_eq!(told(&mut checker, &gone, minutes(2)), 0);
+        assert_eq!(told(&mut checker, &gone, minutes(30)), 0);
+        assert_eq!(told(&mut checker, &gone, minutes(31)), 1);
+        // It was well in between: that counts anew.
+        assert_eq!(told(&mut checker, &state(vec![pod("web", CaptureState::Captured)]), minutes(32)), 0);
+        assert_eq!(told(&mut checker, &gone, minutes(33)), 0);
+        assert_eq!(told(&mut checker, &gone, minutes(34)), 1);
+    }
+
+    #[test]
+    fn only_pods_with_a_sidecar_are_counted() {
+        let metrics = SidecarDriftMetrics::register(&mut Registry::default());
+        let mut checker = SidecarDriftChecker::new(metrics.clone());
+        let ambient =
+            PodState { way: Some(RedirectionMode::Node), ..pod("ambient", CaptureState::Bypassing) };
+        let pods = vec![
+            pod("a", CaptureState::Captured),
+            pod("b", CaptureState::Captured),
+            pod("c", CaptureState::Bypassing),
+            ambient,
+        ];
+        assert_eq!(checker.look(&state(pods), Instant::now()), Vec::new());
+        let number = |state: CaptureState| metrics.0.get_or_create(&DriftLabel { state: state.word() }).get();
+        assert_eq!(STATES.map(number), [2, 1, 0]);
+        checker.look(&state(Vec::new()), Instant::now());
+        assert_eq!(STATES.map(number), [0, 0, 0]);
+    }
+}

@@ -1,0 +1,111 @@
+//! The node's document without an agent.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use daemon_settings::{AmbientOptions, DaemonSettings};
+use netns::Netns;
+use report::{NetworkState, NodeState, Observer, Provenance, StatePart, StateReport, Unobserved};
+
+use crate::{
+    SidecarNodeInspector, add_failures,
+    client::{self, MAX_DOCUMENT},
+    local, look_alone,
+};
+
+/// What the kernel and the files of this node show, beside what the last agent wanted of them. Blocks.
+///
+/// # Errors
+/// There is a record of the last agent, and it cannot be read.
+pub fn state(settings: &DaemonSettings) -> Result<StateReport> {
+    let path = settings.last_state();
+    let last = read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let why = match &last {
+        Some(last) => {
+            format!("the agent does not answer; what it wanted is in its last record, of {}", last.seen.at)
+        }
+        None => format!("the agent does not answer, and there is no record of it ({})", path.display()),
+    };
+    let records = agent::read_records(&settings.records());
+    let is_ambient = last.as_ref().is_some_and(|last| last.node.ambient) || settings.ambient.is_some();
+    let is_recorded = last.is_some();
+    let mut state = match (&settings.ambient, last) {
+        (Some(ambient), last) => alone(ambient, last),
+        (None, Some(last)) if is_ambient => told(last),
+        (None, _) => {
+            let plain = SidecarNodeInspector::new(
+                settings.netns_directory.clone(),
+                settings.host_proc.clone(),
+                netfilter::FirewallOptions::default(),
+            );
+            local::look_plain(&plain, &records)
+        }
+    };
+    add_failures(&records, &mut state.pods);
+    state.seen.by = Observer::Command;
+    if is_ambient || !is_recorded {
+        state.seen.blind.push(Unobserved::new(StatePart::Desired, why));
+    }
+    state.health.clear();
+    judge_files(settings, &mut state);
+    local::complete(&mut state, settings);
+    state.node.ambient = is_ambient;
+    Ok(state)
+}
+
+/// In a shell on the node the files are elsewhere than in the agent's container.
+fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
+    let directory = &settings.installer.conf_dir;
+    if directory.is_dir() {
+        state.installation = installer::look(&settings.installer, settings.config_map.is_none());
+        state.installation.extend(local::shared_config(settings));
+        return;
+    }
+    state.installation.clear();
+    let why = format!("{} is not there, so this is not the agent's container", directory.display());
+    state.seen.blind.push(Unobserved::new(StatePart::Installation, why));
+}
+
+fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
+    match open_node(ambient) {
+        Ok(node) => look_alone(&ambient.agent, node.as_ref(), last),
+        Err(error) => {
+            let mut state = last.unwrap_or_else(local::empty);
+            let blind = Unobserved::new(StatePart::Network, format!("{error:#}"));
+            state.seen = Provenance {
+                at: wire::rfc3339(std::time::SystemTime::now()),
+                blind: vec![blind],
+                ..Provenance::default()
+            };
+            state
+        }
+    }
+}
+
+/// The last agent took part in ambient mode, and here is nothing of its settings: so its record is all that there is.
+fn told(last: StateReport) -> StateReport {
+    let why = "the command was called without the agent's settings (ambient-enabled), so it has not looked"
+        .to_owned();
+    let blind = vec![Unobserved::new(StatePart::Network, why)];
+    let node = NodeState { started: None, ..last.node };
+    let seen = Provenance { at: wire::rfc3339(std::time::SystemTime::now()), blind, ..Provenance::default() };
+    StateReport { seen, node, network: NetworkState::default(), plan: Vec::new(), ..last }
+}
+
+/// None: there is no such file.
+fn read(path: &Path) -> Result<Option<StateReport>> {
+    let limit = usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX);
+    match hostfs::read(path, limit) {
+        Err(error) if error.is_missing() => Ok(None),
+        text => client::parse(&text?).map(Some),
+    }
+}
+
+/// The node's network namespace; `None`: the process's own.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open_node(options: &AmbientOptions) -> Result<Option<Netns>> {
+    let node = options.host_network.as_ref().map(Netns::open).transpose();
+    node.context("cannot open the node's network namespace")
+}

@@ -1,0 +1,174 @@
+//! Two documents, one after the other.
+
+use std::collections::BTreeSet;
+
+use pod_status::CaptureState;
+use serde_json::{Value, json};
+
+use crate::{
+    pod::PodState,
+    state::{ChangeRecord, ChangeStatus, StateReport},
+    text::clean,
+};
+
+/// Something that changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateChange {
+    /// `node`, `agent`, `pod`, `ztunnel`, `difference` or `history`.
+    kind: &'static str,
+    /// As `NAMESPACE/NAME`; `None`: the node.
+    pod: Option<String>,
+    words: String,
+}
+
+impl StateChange {
+    /// Of the node as a whole.
+    #[must_use]
+    pub fn node(kind: &'static str, words: String) -> StateChange {
+        StateChange { kind, pod: None, words }
+    }
+
+    /// The pod that it is about, as `NAMESPACE/NAME`; `None`: the node.
+    #[must_use]
+    pub fn pod_title(&self) -> Option<&str> {
+        self.pod.as_deref()
+    }
+
+    fn pod(pod: &PodState, words: String) -> StateChange {
+        StateChange { kind: "pod", pod: Some(pod.title()), words }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn line(&self, time: &str) -> String {
+        let pod = self.pod.as_ref().map_or_else(String::new, |pod| format!("{pod}: "));
+        clean(&format!("{time}  {:<10}  {pod}{}", self.kind, self.words)) + "\n"
+    }
+
+    /// For scripts.
+    #[must_use]
+    pub fn value(&self, time: &str) -> Value {
+        json!({ "at": time, "kind": self.kind, "pod": self.pod, "words": self.words })
+    }
+}
+
+/// What is another in the new document. With nothing before it, what a reader has to know to understand the rest: the node, and
+/// what is wrong.
+#[must_use]
+pub fn changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
+    let Some(before) = before else { return beginning(now) };
+    let mut all = of_node(before, now);
+    all.extend(of_pods(before, now));
+    all.extend(of_ztunnels(before, now));
+    all.extend(of_differences(before, now));
+    all.extend(of_history(before, now));
+    all
+}
+
+fn beginning(now: &StateReport) -> Vec<StateChange> {
+    let count = now.pods.iter().filter(|pod| pod.capture == CaptureState::Captured).count();
+    let words = format!("watching {}: {} pods, {count} captured", now.node.name, now.pods.len());
+    let mut all = vec![StateChange::node("node", words)];
+    all.extend(
+        now.node.trouble.iter().map(|trouble| StateChange::node("node", format!("trouble: {trouble}"))),
+    );
+    all.extend(
+        now.pods.iter().filter(|pod| pod.capture.is_wrong()).map(|pod| StateChange::pod(pod, described(pod))),
+    );
+    all.extend(
+        now.differences().into_iter().map(|what| StateChange::node("difference", format!("+ {what}"))),
+    );
+    all
+}
+
+fn of_node(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+    let mut all = Vec::new();
+    if before.node.started != now.node.started {
+        let at = now.node.started.as_deref().unwrap_or("an unknown time");
+        all.push(StateChange::node("agent", format!("the agent was started at {at}")));
+    }
+    match (&before.node.trouble, &now.node.trouble) {
+        (old, new) if old == new => {}
+        (_, Some(new)) => all.push(StateChange::node("node", format!("trouble: {new}"))),
+        (_, None) => all.push(StateChange::node("node", "the trouble is over".to_owned())),
+    }
+    all
+}
+
+fn described(pod: &PodState) -> String {
+    let way = pod.way.map_or_else(String::new, |way| format!(" ({way})"));
+    let why = pod.kernel.differences.first().or(pod.trouble.as_ref()).unwrap_or(&pod.reason.words);
+    format!("{}{way}: {why}", pod.capture)
+}
+
+fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+    let mut all = Vec::new();
+    for pod in &now.pods {
+        match before.pod(&pod.namespace, &pod.name) {
+            None => all.push(StateChange::pod(pod, format!("new, {}", described(pod)))),
+            Some(old) if old.uid != pod.uid => {
+                all.push(StateChange::pod(pod, format!("another one of that name, {}", described(pod))));
+            }
+            Some(old) if (old.capture, old.way) != (pod.capture, pod.way) => {
+                all.push(StateChange::pod(pod, format!("{} -> {}", old.capture, described(pod))));
+            }
+            Some(old) if old.reason != pod.reason => {
+                all.push(StateChange::pod(pod, format!("still {}", described(pod))));
+            }
+            Some(old) if old.trouble != pod.trouble => {
+                let words = pod
+                    .trouble
+                    .as_ref()
+                    .map_or("the trouble is over".to_owned(), |new| format!("trouble: {new}"));
+                all.push(StateChange::pod(pod, words));
+            }
+            Some(_) => {}
+        }
+    }
+    let gone = before.pods.iter().filter(|pod| now.pod(&pod.namespace, &pod.name).is_none());
+    all.extend(gone.map(|pod| StateChange::pod(pod, format!("gone, was {}", pod.capture))));
+    all
+}
+
+fn of_ztunnels(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+    let words = |state: &StateReport| -> BTreeSet<String> {
+        let all = state.ztunnels.iter().map(|ztunnel| {
+            let on = |holds, word: &str| if holds { format!(", {word}") } else { String::new() };
+            let ready = if ztunnel.ready { "ready" } else { "not ready" };
+            let connected = on(ztunnel.connected == Some(true), "connected");
+            format!("{} {ready}{}{connected}", ztunnel.name, on(ztunnel.active, "active"))
+        });
+        all.collect()
+    };
+    added_and_gone("ztunnel", &words(before), &words(now))
+}
+
+fn of_differences(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+    let set = |state: &StateReport| state.differences().into_iter().collect();
+    added_and_gone("difference", &set(before), &set(now))
+}
+
+fn added_and_gone(kind: &'static str, before: &BTreeSet<String>, now: &BTreeSet<String>) -> Vec<StateChange> {
+    let gone = before.difference(now).map(|words| StateChange::node(kind, format!("- {words}")));
+    gone.chain(now.difference(before).map(|words| StateChange::node(kind, format!("+ {words}")))).collect()
+}
+
+/// The oldest first. A history that was begun anew has nothing in common with the old one.
+fn of_history(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+    let mut new: Vec<&ChangeRecord> =
+        now.history.iter().filter(|change| !before.history.contains(change)).collect();
+    new.reverse();
+    let event = |change: &ChangeRecord| {
+        let end = match (&change.error, change.outcome) {
+            (Some(error), _) => format!("failed: {error}"),
+            (None, ChangeStatus::Failed) => "failed".to_owned(),
+            (None, ChangeStatus::Done) => format!("{:.1} ms", change.took_ms),
+        };
+        let words = format!("{} [{}] ({end})", change.what, change.cause);
+        StateChange { kind: "history", pod: change.pod.clone(), words }
+    };
+    new.into_iter().map(event).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,11 @@
+//! Our Helm chart: it renders what Istio's charts render for the same values, and nothing that a cluster refuses.
+
+mod agent;
+mod api;
+mod helm;
+mod recorded;
+mod release;
+mod schema;
+mod settings;
+mod unknown;
+mod values;

@@ -1,0 +1,118 @@
+//! Releases in a real API server: from Istio's chart to ours, back, and gone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kit::{ApiServer, Auth, TempDir};
+use serde_json::{Value, json};
+
+use super::helm::{Helm, chart};
+use crate::istio_charts::chart::{Chart, named};
+
+/// The kubeconfig of an administrator, for a process in the sandbox's own namespace.
+fn kubeconfig(api: &ApiServer, directory: &Path) -> PathBuf {
+    let admin = Auth::ClientCert { user: "helm".to_owned(), group: "system:masters".to_owned() };
+    let (_, port) = ApiServer::address();
+    let text = api.kubeconfig(&admin).replace(&api.url(), &format!("https://127.0.0.1:{port}"));
+    let path = directory.join("kubeconfig");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// A chart of a recording's namespaced objects: Istio's chart itself is not here.
+fn recorded_chart(recording: &Chart, directory: &Path) -> PathBuf {
+    let path = directory.join("recorded");
+    fs::create_dir_all(path.join("templates")).unwrap();
+    fs::write(path.join("Chart.yaml"), "apiVersion: v2\nname: cni\nversion: 1.0.0\n").unwrap();
+    let mut objects = vec![
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "istio-cni"}}),
+        with_type(recording.daemon_set(), "apps/v1", "DaemonSet"),
+    ];
+    for (name, data) in recording.config_maps() {
+        objects
+            .push(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}));
+    }
+    for (number, one) in objects.iter().enumerate() {
+        fs::write(path.join(format!("templates/{number}.yaml")), one.to_string()).unwrap();
+    }
+    path
+}
+
+fn with_type(mut object: Value, version: &str, kind: &str) -> Value {
+    object["apiVersion"] = json!(version);
+    object["kind"] = json!(kind);
+    object
+}
+
+struct Release<'a> {
+    helm: &'a Helm,
+    api: &'a ApiServer,
+    namespace: String,
+    kubeconfig: PathBuf,
+}
+
+impl Release<'_> {
+    fn helm(&self, arguments: &[&str]) {
+        let kubeconfig = self.kubeconfig.to_str().unwrap();
+        let output =
+            self.helm.run(&[arguments, &["-n", &self.namespace, "--kubeconfig", kubeconfig]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Other tests have the objects without a namespace.
+    fn upgrade(&self, chart: &Path, set: &[&str]) {
+        let mut arguments = vec!["upgrade", "--install", "istio-cni", chart.to_str().unwrap()];
+        arguments.extend(set.iter().flat_map(|value| ["--set", *value]));
+        self.helm(&arguments);
+    }
+
+    fn image(&self) -> Value {
+        let path = format!("/apis/apps/v1/namespaces/{}/daemonsets/istio-cni-node", self.namespace);
+        self.api.admin().get(&path)["spec"]["template"]["spec"]["containers"][0]["image"].clone()
+    }
+
+    fn is_there(&self, path: &str) -> bool {
+        self.api.admin().request("GET", &path.replace("NAMESPACE", &self.namespace), None).status == 200
+    }
+}
+
+#[test]
+fn a_release_of_istios_chart_becomes_ours_and_istios_again_and_goes() {
+    let Some(helm) = Helm::find() else { return };
+    let Some(api) = ApiServer::shared() else { return };
+    let role = "/apis/rbac.authorization.k8s.io/v1/namespaces/NAMESPACE/roles/istio-cni";
+    for (case, layout) in [
+        ("1-20-8-default", "compatibilityVersion=1.20"),
+        ("1-24-6-ambient", "compatibilityVersion=1.24"),
+        ("1-29-1-ambient", "profile=ambient"),
+    ] {
+        let directory = TempDir::new().unwrap();
+        let namespace = format!("release-{case}");
+        api.create_namespace(&namespace);
+        let release = Release { helm: &helm, api, kubeconfig: kubeconfig(api, directory.path()), namespace };
+        let theirs = recorded_chart(&named(case), directory.path());
+        release.upgrade(&theirs, &[]);
+        assert_eq!(release.image(), "install-cni", "{case}: what stands for Istio's chart");
+
+        release.upgrade(&chart(), &["global.resourceScope=namespace", "millrace.image.tag=1", layout]);
+        assert!(release.image().as_str().unwrap().starts_with("millrace/install-cni:1"), "{case}");
+        assert!(release.is_there(role), "{case}");
+        release.upgrade(&chart(), &["global.resourceScope=namespace", "millrace.image.tag=2"]);
+        assert!(release.image().as_str().unwrap().starts_with("millrace/install-cni:2"), "{case}");
+
+        release.upgrade(&theirs, &[]);
+        assert_eq!(release.image(), "install-cni", "{case}");
+        assert!(!release.is_there(role), "{case}: Istio's chart has none");
+
+        release.upgrade(&chart(), &["global.resourceScope=namespace"]);
+        release.helm(&["uninstall", "istio-cni"]);
+        for path in [
+            role,
+            "/api/v1/namespaces/NAMESPACE/configmaps/istio-cni-config",
+            "/api/v1/namespaces/NAMESPACE/serviceaccounts/istio-cni",
+            "/apis/apps/v1/namespaces/NAMESPACE/daemonsets/istio-cni-node",
+        ] {
+            assert!(!release.is_there(path), "{case}: {path}");
+        }
+    }
+}

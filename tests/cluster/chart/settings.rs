@@ -1,0 +1,96 @@
+//! Each setting reaches the agent, in either layout: in the ConfigMap, or in the container's environment.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::helm::{Helm, each, object};
+
+/// What is set, and the variable that the agent then has.
+const SETTINGS: &[(&str, &str, &str)] = &[
+    ("chained=false", "CHAINED_CNI_PLUGIN", "false"),
+    ("cniConfFileName=10-x.conflist", "CNI_CONF_NAME", "10-x.conflist"),
+    ("istioOwnedCNIConfig=true", "ISTIO_OWNED_CNI_CONFIG", "true"),
+    ("excludeNamespaces={a,b}", "EXCLUDE_NAMESPACES", "a,b"),
+    ("repair.enabled=false", "REPAIR_ENABLED", "false"),
+    ("repair.repairPods=false", "REPAIR_REPAIR_PODS", "false"),
+    ("repair.repairPods=true", "REPAIR_REPAIR_PODS", "true"),
+    ("repair.deletePods=false", "REPAIR_DELETE_PODS", "false"),
+    ("repair.deletePods=true", "REPAIR_DELETE_PODS", "true"),
+    ("repair.labelPods=true", "REPAIR_LABEL_PODS", "true"),
+    ("repair.initContainerName=x", "REPAIR_INIT_CONTAINER_NAME", "x"),
+    ("repair.brokenPodLabelKey=x", "REPAIR_BROKEN_POD_LABEL_KEY", "x"),
+    ("repair.brokenPodLabelValue=x", "REPAIR_BROKEN_POD_LABEL_VALUE", "x"),
+    ("global.nativeNftables=true", "NATIVE_NFTABLES", "true"),
+    ("env.CNI_CONF_GROUP_READ=true", "CNI_CONF_GROUP_READ", "true"),
+    ("ambient.enabled=true", "AMBIENT_ENABLED", "true"),
+    ("ambient.dnsCapture=true", "AMBIENT_DNS_CAPTURE", "true"),
+    ("ambient.dnsCapture=false", "AMBIENT_DNS_CAPTURE", "false"),
+    ("ambient.ipv6=false", "AMBIENT_IPV6", "false"),
+    ("millrace.ambientCapture=in-pod", "AMBIENT_CAPTURE", "in-pod"),
+    ("millrace.ztunnelNamespace=x", "SYSTEM_NAMESPACE", "x"),
+    ("millrace.probeSourceIPv4=169.254.7.128", "HOST_PROBE_SNAT_IP", "169.254.7.128"),
+    ("millrace.probeSourceIPv6=fd00::1", "HOST_PROBE_SNAT_IPV6", "fd00::1"),
+    ("millrace.existingConnections=reset", "EXISTING_CONNECTIONS", "reset"),
+    ("millrace.cleanupOnExit=never", "CLEANUP_ON_EXIT", "never"),
+    ("millrace.writeKubeconfig=false", "WRITE_KUBECONFIG", "false"),
+    ("millrace.repairDryRun=true", "REPAIR_DRY_RUN", "true"),
+    ("millrace.nodeCondition=true", "NODE_CONDITION", "true"),
+];
+
+/// The container's environment, but for what refers to the pod.
+fn environment(objects: &[Value]) -> BTreeMap<String, String> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let container =
+        &object(objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"]["containers"][0];
+    let mut environment = BTreeMap::new();
+    if container["envFrom"][0]["configMapRef"]["name"] == "istio-cni-config" {
+        let data = object(objects, "ConfigMap", "istio-cni-config")["data"].as_object().unwrap();
+        environment.extend(data.iter().map(|(key, value)| (key.clone(), text(value).unwrap())));
+    }
+    for one in container["env"].as_array().unwrap() {
+        environment.extend(text(&one["value"]).map(|value| (text(&one["name"]).unwrap(), value)));
+    }
+    environment
+}
+
+#[test]
+fn each_setting_reaches_the_agent_in_either_layout() {
+    let Some(helm) = Helm::find() else { return };
+    let layouts = ["millrace.pluginConfig=generated", "millrace.pluginConfig=template"];
+    let cases = layouts.iter().flat_map(|layout| SETTINGS.iter().map(move |setting| (*layout, *setting)));
+    each(cases.collect(), |(layout, (set, name, expected))| {
+        // Some have a meaning with ambient mode only.
+        let objects = helm.template(&[layout, "ambient.enabled=true", set]).unwrap();
+        let found = environment(&objects).remove(name);
+        assert_eq!(found.as_deref(), Some(expected), "{layout} {set}: {name}");
+    });
+}
+
+/// The agent would end with a message that names each variable with a value that it does not take.
+#[test]
+fn the_agent_takes_every_value_of_an_enumeration() {
+    let Some(helm) = Helm::find() else { return };
+    let schema = super::schema::schema();
+    let enumerations = ["ambientCapture", "noZtunnelPolicy", "existingConnections", "cleanupOnExit"];
+    let values = enumerations.iter().flat_map(|key| {
+        let all = super::schema::candidates(super::schema::at(&schema, &format!("millrace.{key}")));
+        all.into_iter().map(move |value| format!("millrace.{key}={}", value.as_str().unwrap()))
+    });
+    each(values.collect(), |set: String| {
+        let objects = helm.template(&["profile=ambient", "millrace.ambientCapture=node", &set]).unwrap();
+        let mut command = std::process::Command::new(kit::binary("install-cni"));
+        command.env_clear().envs(environment(&objects));
+        // One mistake, so that it ends at once, and must be the only one.
+        command.envs([
+            ("REPAIR_INIT_CONTAINER_EXIT_CODE", "none"),
+            ("NODE_NAME", "node-1"),
+            ("POD_NAMESPACE", "x"),
+        ]);
+        command.envs([("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")]);
+        let output = command.output().unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(complaint.contains("\"none\" is no exit status"), "{set}: {complaint}");
+        assert_eq!(complaint.trim().lines().count(), 1, "{set}: {complaint}");
+    });
+}

@@ -1,0 +1,77 @@
+//! Values that the chart does not know.
+
+use super::helm::Helm;
+
+fn complaint(helm: &Helm, set: &str) -> String {
+    helm.template(&[set]).err().unwrap_or_else(|| panic!("{set} is taken"))
+}
+
+#[test]
+fn an_unknown_value_is_an_error_that_names_the_closest_one() {
+    let Some(helm) = Helm::find() else { return };
+    for (set, unknown, closest) in [
+        ("repiar.enabled=true", "repiar.enabled", "repair.enabled"),
+        ("repair.lablPods=true", "repair.lablPods", "repair.labelPods"),
+        ("cni.repair.lablPods=true", "cni.repair.lablPods", "cni.repair.labelPods"),
+        ("cniBin=/x", "cniBin", "cniBinDir"),
+        // In the wrong place.
+        ("dnsCapture=true", "dnsCapture", "ambient.dnsCapture"),
+        ("nodeCondition=true", "nodeCondition", "millrace.nodeCondition"),
+        ("millrace.nodecondition=true", "millrace.nodecondition", "millrace.nodeCondition"),
+        // Nothing is close: one of the same place.
+        ("millrace.image.repository=x", "millrace.image.repository", "millrace.image.tag"),
+        ("resourceQuota.pods=1", "resourceQuota.pods", "resourceQuotas.pods"),
+    ] {
+        let complaint = complaint(&helm, set);
+        let expected = format!("unknown value \"{unknown}\"; did you mean \"{closest}\"?");
+        assert!(complaint.contains(&expected), "{set}: {complaint}");
+    }
+}
+
+#[test]
+fn a_value_of_the_wrong_type_and_an_unknown_overlay_are_errors() {
+    let Some(helm) = Helm::find() else { return };
+    for (set, expected) in [
+        ("repair.enabled=maybe", "'/repair/enabled': got string, want boolean"),
+        ("cni.repair.enabled=3", "'/cni/repair/enabled': got number, want boolean"),
+        ("millrace.ambientCapture=pod", "'/millrace/ambientCapture': value must be one of"),
+        ("platform=gkee", "unknown platform \"gkee\"; known are aks, "),
+        ("profile=ambeint", "unknown profile \"ambeint\"; known are ambient, "),
+        ("compatibilityVersion=1.99", "unknown compatibilityVersion \"1.99\"; known are 1.18, "),
+    ] {
+        let complaint = complaint(&helm, set);
+        assert!(complaint.contains(expected), "{set}: {complaint}");
+    }
+}
+
+#[test]
+fn combinations_that_cannot_work_are_errors() {
+    let Some(helm) = Helm::find() else { return };
+    for (set, expected) in [
+        (
+            &["millrace.admissionPolicy.enabled=true", "repair.repairPods=false", "repair.deletePods=true"][..],
+            "millrace.admissionPolicy forbids",
+        ),
+        (&["millrace.writeKubeconfig=false"], "needs ambient mode"),
+        (&["istioOwnedCNIConfig=true", "chained=false"], "needs chained=true"),
+    ] {
+        let complaint = helm.template(set).unwrap_err();
+        assert!(complaint.contains(expected), "{set:?}: {complaint}");
+    }
+}
+
+/// One file serves several charts, and `global` is for all of them.
+#[test]
+fn values_of_istios_other_charts_are_taken() {
+    let Some(helm) = Helm::find() else { return };
+    for set in [
+        "global.hub=registry.example/istio",
+        "global.mtls.enabled=true",
+        "pilot.cni.enabled=true",
+        "meshConfig.accessLogFile=x",
+        "_internal_defaults_do_not_set.hub=x",
+        "enabled=true",
+    ] {
+        assert!(helm.template(&[set]).is_ok(), "{set}");
+    }
+}

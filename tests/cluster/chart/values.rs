@@ -1,0 +1,193 @@
+//! Every value does something, or is known to do nothing.
+
+use std::fs;
+
+use serde_json::{Map, Value, json};
+
+use super::helm::{Helm, each, object, read_yaml};
+use super::schema::{at, candidates, schema};
+use crate::install_manifests::documents::repository;
+
+/// Accepted without effect; docs/helm.md has the reasons.
+const WITHOUT_EFFECT: [&str; 9] = [
+    "hub",
+    "tag",
+    "variant",
+    "global.hub",
+    "global.tag",
+    "global.variant",
+    "repair.hub",
+    "repair.tag",
+    "ambient.redirectMode",
+];
+
+/// Values with which others have an effect.
+fn contexts() -> Vec<Value> {
+    let options = |repair: Value| {
+        json!({
+            "resources": null, "repair": repair,
+            "ambient": {"enabled": true}, "istioOwnedCNIConfig": true, "resourceQuotas": {"enabled": true},
+            "millrace": {
+                "taintController": {"enabled": true}, "networkPolicy": {"enabled": true}, "ambientCapture": "node",
+                "podMonitor": {"enabled": true}, "alerts": {"enabled": true}, "dashboard": {"enabled": true},
+            },
+        })
+    };
+    vec![
+        json!({}),
+        json!({"profile": "ambient"}),
+        json!({"repair": {"repairPods": false}}),
+        options(json!({"enabled": true})),
+        json!({"compatibilityVersion": "1.20"}),
+    ]
+}
+
+/// A value set in a copy of others.
+fn with(values: &Value, path: &str, value: &Value) -> Value {
+    fn set(map: &mut Map<String, Value>, path: &str, value: &Value) {
+        match path.split_once('.') {
+            None => drop(map.insert(path.to_owned(), value.clone())),
+            Some((key, rest)) => {
+                let below = map.entry(key).or_insert_with(|| json!({}));
+                if !below.is_object() {
+                    *below = json!({});
+                }
+                set(below.as_object_mut().unwrap(), rest, value);
+            }
+        }
+    }
+    let mut values = values.clone();
+    set(values.as_object_mut().unwrap(), path, value);
+    values
+}
+
+/// Paths of all leaves below a node of the schema.
+fn leaves(node: &Value, path: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for (key, below) in node["properties"].as_object().unwrap() {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        if below["properties"].is_object() && below["examples"].is_null() {
+            all.extend(leaves(below, &path));
+        } else {
+            all.push(path);
+        }
+    }
+    all
+}
+
+#[test]
+fn every_value_changes_what_is_rendered_or_is_listed_as_without_effect() {
+    let Some(helm) = Helm::find() else { return };
+    let (schema, contexts) = (schema(), contexts());
+    let render = |values: &Value| helm.template_values(values);
+    let bases: Vec<_> = contexts
+        .iter()
+        .map(|context| render(context).unwrap_or_else(|error| panic!("{context}: {error}")))
+        .collect();
+    let changes = |path: &str| {
+        let candidates = candidates(at(&schema, path));
+        bases.iter().zip(&contexts).any(|(base, context)| {
+            candidates.iter().any(|value| render(&with(context, path, value)).is_ok_and(|now| now != *base))
+        })
+    };
+    let wrong: Vec<String> = each(leaves(&schema, ""), |path| {
+        (changes(&path) == WITHOUT_EFFECT.contains(&path.as_str())).then_some(path)
+    })
+    .into_iter()
+    .flatten()
+    .collect();
+    assert!(wrong.is_empty(), "without effect, or with one although listed: {wrong:?}");
+}
+
+/// Istio merges what is below `cni.` last.
+#[test]
+fn the_old_prefix_wins_and_means_the_same() {
+    let Some(helm) = Helm::find() else { return };
+    let old = helm.template(&[
+        "cni.ambient.enabled=true",
+        "cni.cniBinDir=/x",
+        "cniBinDir=/y",
+        "cni.profile=ambient",
+    ]);
+    let new = helm.template(&["ambient.enabled=true", "cniBinDir=/x", "profile=ambient"]);
+    assert_eq!(old.unwrap(), new.unwrap());
+}
+
+/// The user's values win over overlays, platforms over versions, and these over profiles.
+#[test]
+fn overlays_are_merged_in_istios_order() {
+    let Some(helm) = Helm::find() else { return };
+    let bin_dir = |set: &[&str]| {
+        let objects = helm.template(set).unwrap();
+        let volumes = &object(&objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"]["volumes"];
+        let found = volumes.as_array().unwrap().iter().find(|one| one["name"] == "cni-bin-dir").unwrap();
+        found["hostPath"]["path"].as_str().unwrap().to_owned()
+    };
+    let version = "compatibilityVersion=1.20";
+    assert_eq!(bin_dir(&[version]), "/opt/cni/bin");
+    assert_eq!(bin_dir(&[version, "profile=openshift"]), "/opt/cni/bin", "a version after a profile");
+    assert_eq!(bin_dir(&[version, "platform=k3d"]), "/bin", "a platform after a version");
+    assert_eq!(bin_dir(&["global.platform=k3d"]), "/bin");
+    assert_eq!(bin_dir(&["platform=k3d", "cniBinDir=/mine"]), "/mine");
+}
+
+/// What each mode of docs/permissions.md needs, and nothing else.
+#[test]
+fn each_mode_has_its_capabilities_and_rights() {
+    let Some(helm) = Helm::find() else { return };
+    let all = json!(["NET_ADMIN", "NET_RAW", "SYS_PTRACE", "SYS_ADMIN", "DAC_OVERRIDE"]);
+    let sidecar = json!(["DAC_OVERRIDE"]);
+    let delete = ["repair.repairPods=false", "repair.deletePods=true"];
+    for (set, added, roles) in [
+        (&["repair.enabled=false"][..], sidecar.clone(), &[][..]),
+        (&["repair.enabled=false", "millrace.dacOverride=false"], Value::Null, &[]),
+        (&delete, sidecar, &["istio-cni-repair-role"]),
+        (&[], all.clone(), &["istio-cni-repair-role"]),
+        (&["profile=ambient", "repair.enabled=false"], all, &["istio-cni-ambient"]),
+    ] {
+        let objects = helm.template(set).unwrap();
+        let spec = &object(&objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"];
+        let context = &spec["containers"][0]["securityContext"];
+        assert_eq!(context["privileged"], false, "{set:?}");
+        assert_eq!(context["capabilities"]["drop"], json!(["ALL"]), "{set:?}");
+        assert_eq!(context["capabilities"]["add"], added, "{set:?}");
+        let cluster_roles = objects.iter().filter(|one| one["kind"] == "ClusterRole");
+        let more: Vec<&str> = cluster_roles
+            .map(|one| one["metadata"]["name"].as_str().unwrap())
+            .filter(|name| *name != "istio-cni")
+            .collect();
+        assert_eq!(more, roles, "{set:?}");
+    }
+    let objects = helm.template(&["profile=ambient", "millrace.ambientCapture=node"]).unwrap();
+    let spec = &object(&objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"];
+    assert_eq!(spec["hostNetwork"], true);
+    assert_eq!(spec["containers"][0]["securityContext"]["privileged"], true);
+}
+
+#[test]
+fn the_defaults_are_below_one_key() {
+    let values = read_yaml("values.yaml");
+    assert_eq!(values.as_object().unwrap().keys().collect::<Vec<_>>(), ["defaults"]);
+}
+
+#[test]
+fn the_documentation_has_every_value_and_every_platform() {
+    let read = |path: &str| fs::read_to_string(repository(path)).unwrap();
+    let (helm, platforms) = (read("docs/helm.md"), read("docs/platforms.md"));
+    let schema = schema();
+    let missing: Vec<String> =
+        leaves(&schema, "").into_iter().filter(|path| !helm.contains(&format!("`{path}`"))).collect();
+    assert!(missing.is_empty(), "docs/helm.md lacks {missing:?}");
+    for platform in candidates(at(&schema, "platform")) {
+        let platform = platform.as_str().unwrap();
+        assert!(
+            platform.is_empty() || platforms.contains(&format!("(#{platform})")),
+            "docs/platforms.md lacks {platform}"
+        );
+    }
+    for path in WITHOUT_EFFECT {
+        let (_, list) = helm.split_once("### Accepted without effect").unwrap();
+        let list = list.split("\n#").next().unwrap();
+        assert!(list.contains(&format!("`{path}`")), "{path} is not in that list");
+    }
+}

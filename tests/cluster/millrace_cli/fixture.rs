@@ -1,0 +1,348 @@
+//! A cluster of 300 nodes whose agents are played by one simulated kubelet.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use kit::{ApiServer, Auth, Forwarded, ForwardedReply, ForwardedStart, SimulatedKubelet, TempDir, binary};
+use report::{
+    CaptureState, Comparison, DifferenceKind, InstalledFile, KernelView, NodeState, PartHealth, PodState,
+    RedirectionMode, SCHEMA, StateDifference, StateReason, StateReport, ZtunnelState, explain,
+};
+use serde_json::{Value, json};
+
+pub(super) const NODES: usize = 300;
+pub(super) const PODS: usize = 10_000;
+pub(super) const AGENTS: &str = "cli-agents";
+pub(super) const MESH: &str = "cli-mesh";
+/// Agents that do not answer.
+pub(super) const SILENT: [usize; 3] = [7, 8, 9];
+/// Nothing listens on its port.
+pub(super) const REFUSED: usize = 10;
+/// Its kernel says that it is not root who asks.
+pub(super) const WRONG_USER: usize = 11;
+/// It answers after two seconds.
+pub(super) const LATE: usize = 12;
+/// Its connection breaks.
+pub(super) const BROKEN: usize = 13;
+/// Its kubelet does not listen.
+pub(super) const UNREACHABLE: usize = 14;
+/// It runs no agent.
+const WITHOUT_AGENT: usize = 25;
+/// Its agent does not run.
+const NOT_RUNNING: usize = 19;
+const THREADS: usize = 6;
+const OUR_LABEL: &str = "cli-agent";
+
+pub(super) fn node(at: usize) -> String {
+    format!("cli-n{at}")
+}
+
+pub(super) fn pods_of_silent_nodes() -> usize {
+    let silent =
+        SILENT.into_iter().chain([REFUSED, WRONG_USER, BROKEN, UNREACHABLE, NOT_RUNNING, WITHOUT_AGENT]);
+    silent.map(|at| pods_of(at).count()).sum()
+}
+
+fn pods_of(at: usize) -> impl Iterator<Item = usize> {
+    (at..PODS).step_by(NODES)
+}
+
+/// What a run of the program left.
+pub(super) struct Run {
+    pub(super) status: i32,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+impl Run {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {} {}", self.stdout, self.stderr))
+    }
+}
+
+pub(super) fn run(words: &[&str]) -> Run {
+    output(Command::new(binary("millrace")).args(words))
+}
+
+fn output(command: &mut Command) -> Run {
+    let output = command.env("KUBECONFIG", "/nowhere").output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Run { status: output.status.code().unwrap(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+}
+
+pub(super) struct Fixture {
+    api: &'static ApiServer,
+    pub(super) kubelet: SimulatedKubelet,
+    files: TempDir,
+}
+
+impl Fixture {
+    pub(super) fn new(api: &'static ApiServer) -> Self {
+        let kubelet = SimulatedKubelet::start(start, answer);
+        for (name, labels) in [
+            (AGENTS, json!({})),
+            (MESH, json!({"istio.io/dataplane-mode": "ambient"})),
+            ("cli-mixed", json!({"istio.io/dataplane-mode": "ambient", "istio-injection": "enabled"})),
+        ] {
+            let namespace = json!({"metadata": {"name": name, "labels": labels}});
+            api.admin().create("/api/v1/namespaces", &namespace);
+        }
+        let port = kubelet.address().port();
+        in_parallel(NODES, |at| create_node(api, at, port));
+        in_parallel(PODS, |at| create_pod(api, at));
+        let policy = json!({
+            "metadata": {"name": "web-only"},
+            "spec": {
+                "podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"],
+                "ingress": [{"from": [{"namespaceSelector": {}}], "ports": [{"port": 8080}]}],
+            },
+        });
+        api.admin().create(&format!("/apis/networking.k8s.io/v1/namespaces/{MESH}/networkpolicies"), &policy);
+        grant(api);
+        Self { api, kubelet, files: TempDir::new().unwrap() }
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        self.files.path()
+    }
+
+    /// With the rights of the manifest, and nothing else.
+    pub(super) fn millrace(&self, words: &[&str]) -> Run {
+        self.millrace_as(&Auth::ClientCert { user: "viewer".into(), group: "viewers".into() }, words)
+    }
+
+    /// The same for a question to all agents, of which eight do not answer. Where other tests keep the processors busy, more may
+    /// be late: it is asked three times at most.
+    pub(super) fn millrace_of_all(&self, words: &[&str]) -> Run {
+        let is_whole = |run: &Run| run.stderr.contains("partial: 8 nodes did not answer");
+        (0..2).fold(self.millrace(words), |last, _| if is_whole(&last) { last } else { self.millrace(words) })
+    }
+
+    pub(super) fn millrace_as(&self, auth: &Auth, words: &[&str]) -> Run {
+        let file = self.files.path().join("kubeconfig");
+        fs::write(&file, self.api.kubeconfig(auth)).unwrap();
+        let mut command = Command::new(binary("millrace"));
+        command.args(words).arg("--kubeconfig").arg(&file);
+        output(command.args(["--selector", &format!("app={OUR_LABEL}")]))
+    }
+}
+
+fn in_parallel(count: usize, work: impl Fn(usize) + Sync) {
+    thread::scope(|scope| {
+        for first in 0..THREADS {
+            let work = &work;
+            scope.spawn(move || (first..count).step_by(THREADS).for_each(work));
+        }
+    });
+}
+
+fn create_node(api: &ApiServer, at: usize, port: u16) {
+    let name = node(at);
+    let taints =
+        if at == 24 { json!([{"key": "cni.istio.io/not-ready", "effect": "NoSchedule"}]) } else { json!([]) };
+    api.admin().create("/api/v1/nodes", &json!({"metadata": {"name": name}, "spec": {"taints": taints}}));
+    let port = if at == UNREACHABLE { 1 } else { port };
+    let status = json!({
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    });
+    api.admin().patch_status(&format!("/api/v1/nodes/{name}"), &status);
+    if at != WITHOUT_AGENT {
+        create_agent(api, at);
+    }
+}
+
+fn create_agent(api: &ApiServer, at: usize) {
+    let mut agent = ApiServer::pod(AGENTS, &format!("agent-{at}"));
+    agent["metadata"]["labels"] = json!({"app": OUR_LABEL});
+    agent["spec"]["nodeName"] = node(at).into();
+    api.create_pod(&agent);
+    if at != NOT_RUNNING {
+        running(api, AGENTS, &format!("agent-{at}"));
+    }
+}
+
+fn running(api: &ApiServer, namespace: &str, name: &str) {
+    let status = json!({
+        "phase": "Running", "startTime": "2026-01-01T00:00:00Z",
+        "conditions": [{"type": "Ready", "status": "True"}],
+    });
+    api.admin().patch_status(&format!("/api/v1/namespaces/{namespace}/pods/{name}"), &status);
+}
+
+fn create_pod(api: &ApiServer, at: usize) {
+    let name = format!("pod-{at}");
+    let mut pod = ApiServer::pod(MESH, &name);
+    pod["spec"]["nodeName"] = node(at % NODES).into();
+    if at == 40 || at == 41 {
+        pod["metadata"]["labels"] = json!({"app": "web"});
+    }
+    api.create_pod(&pod);
+    if at == 26 {
+        running(api, MESH, &name);
+    }
+}
+
+/// The objects of deploy/millrace-viewer.yaml, for the namespace of these agents, and bindings to a user.
+fn grant(api: &ApiServer) {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/millrace-viewer.yaml");
+    let text =
+        fs::read_to_string(file).unwrap().replace("namespace: kube-system", &format!("namespace: {AGENTS}"));
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    for object in objects {
+        let (kind, name) = (object["kind"].as_str().unwrap(), object["metadata"]["name"].clone());
+        let place = match kind {
+            "ClusterRole" => rbac.to_owned(),
+            "Role" => format!("{rbac}/namespaces/{AGENTS}"),
+            other => panic!("{other} is no role"),
+        };
+        let collection = kind.to_lowercase();
+        api.admin().create(&format!("{place}/{collection}s"), &object);
+        let binding = json!({
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
+            "subjects": [{"kind": "User", "name": "viewer", "apiGroup": "rbac.authorization.k8s.io"}],
+        });
+        api.admin().create(&format!("{place}/{collection}bindings"), &binding);
+    }
+    wait_until_granted(api);
+}
+
+/// The authorizer learns of roles from its own watch.
+fn wait_until_granted(api: &ApiServer) {
+    let viewer = api.client(&Auth::ClientCert { user: "viewer".into(), group: "viewers".into() });
+    // Without an upgrade the API server has nothing to forward: anything but 403 shows that the role is known.
+    let paths = [
+        "/api/v1/nodes?limit=1".to_owned(),
+        format!("/api/v1/namespaces/{AGENTS}/pods/agent-1/portforward?ports=9876"),
+    ];
+    for path in paths {
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while viewer.request("GET", &path, None).status == 403 {
+            assert!(std::time::Instant::now() < deadline, "{path} stays forbidden");
+            thread::yield_now();
+        }
+    }
+}
+
+fn number(agent: &str) -> usize {
+    agent.strip_prefix("agent-").and_then(|at| at.parse().ok()).unwrap()
+}
+
+fn start(agent: &str) -> ForwardedStart {
+    match number(agent) {
+        REFUSED => ForwardedStart::Error("dial tcp4 127.0.0.1:9876: connect: connection refused".into()),
+        _ => ForwardedStart::Connect,
+    }
+}
+
+fn answer(asked: &Forwarded) -> ForwardedReply {
+    let at = number(&asked.pod);
+    assert_eq!((asked.namespace.as_str(), asked.port), (AGENTS, 9876));
+    match at {
+        _ if SILENT.contains(&at) => return ForwardedReply::Silence,
+        WRONG_USER => return ForwardedReply::Http(403, b"root only\n".to_vec()),
+        BROKEN => return ForwardedReply::Broken,
+        _ => {}
+    }
+    let state = state(at);
+    let body = match asked.path.split_once("?pod=") {
+        None if asked.path == "/debug/state" => serde_json::to_vec_pretty(&state).unwrap(),
+        None if asked.path == "/debug/lines" => b"a line, token: abc\n".to_vec(),
+        Some(("/debug/explain", pod)) => {
+            let (namespace, name) = pod.split_once('/').unwrap();
+            serde_json::to_vec(&explain(&state, namespace, name)).unwrap()
+        }
+        _ => return ForwardedReply::Http(404, b"no such path\n".to_vec()),
+    };
+    let reply = ForwardedReply::Http(200, body);
+    if at == LATE { ForwardedReply::Late(Duration::from_secs(2), Box::new(reply)) } else { reply }
+}
+
+fn state(at: usize) -> StateReport {
+    let mut state = StateReport {
+        schema: SCHEMA.to_owned(),
+        version: if at == 23 { "0.0.9" } else { "0.1.0" }.to_owned(),
+        node: NodeState {
+            name: node(at),
+            started: Some("2026-02-01T00:00:00Z".to_owned()),
+            ambient: true,
+            way: Some(RedirectionMode::InPod),
+            chosen: "in-pod".to_owned(),
+            synced: true,
+            ..NodeState::default()
+        },
+        ztunnels: vec![ZtunnelState {
+            namespace: "istio-system".to_owned(),
+            name: format!("ztunnel-{at}"),
+            ready: at != 30,
+            connected: Some(true),
+            synced: Some(true),
+            ..ZtunnelState::default()
+        }],
+        network: report::NetworkState::unwanted(),
+        pods: pods_of(at).filter(|pod| *pod != 26).map(pod_state).collect(),
+        ..StateReport::default()
+    };
+    state.seen.at = "2026-03-01T00:00:00Z".to_owned();
+    match at {
+        22 => {
+            let missing = StateDifference {
+                kind: DifferenceKind::Missing,
+                family: Some(4),
+                what: "add istio-inpod-probes-v4 10.0.0.1".to_owned(),
+            };
+            state.network.ipsets = Comparison::judged(Vec::new(), Vec::new(), vec![missing]);
+        }
+        28 => {
+            let why = "cannot write the plugin".to_owned();
+            state.health = vec![PartHealth { part: "installer".to_owned(), ok: false, why: why.clone() }];
+            state.installation = vec![InstalledFile {
+                kind: "plugin".to_owned(),
+                path: "/host/opt/cni/bin/istio-cni".to_owned(),
+                ok: false,
+                detail: why,
+            }];
+        }
+        29 => state.node.trouble = Some("iptables cannot be run".to_owned()),
+        _ => {}
+    }
+    state
+}
+
+fn pod_state(at: usize) -> PodState {
+    let capture = match at {
+        20 | 320 => CaptureState::Bypassing,
+        21 => CaptureState::Held,
+        31 => CaptureState::Pending,
+        32 => CaptureState::Leaving,
+        33 => CaptureState::Unknown,
+        _ => CaptureState::Captured,
+    };
+    PodState {
+        namespace: MESH.to_owned(),
+        name: format!("pod-{at}"),
+        uid: format!("uid-{at}").into(),
+        ips: vec![std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(at).unwrap()).into()],
+        phase: "Running".to_owned(),
+        capture,
+        way: Some(RedirectionMode::InPod),
+        reason: StateReason {
+            code: "ambient-namespace".to_owned(),
+            words: "its namespace is labelled istio.io/dataplane-mode=ambient".to_owned(),
+        },
+        since: Some("2026-02-01T00:00:01Z".to_owned()),
+        annotation: Some("enabled".to_owned()),
+        kernel: KernelView { looked: Some("2026-03-01T00:00:00Z".to_owned()), ..KernelView::default() },
+        ztunnel: Some(report::ZtunnelView { serves: capture == CaptureState::Captured, refused: None }),
+        doubt: None,
+        trouble: None,
+        privilege: None,
+    }
+}

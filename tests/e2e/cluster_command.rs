@@ -1,0 +1,48 @@
+//! `millrace`, the command for the whole cluster, against the real kubelet's port-forwarding.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::fixture::Fixture;
+use crate::kinds::Expected;
+use crate::scenarios::Pods;
+
+/// Calls it as an administrator would; answers with exit status and output.
+fn millrace(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new("dist/millrace");
+    command.args(arguments).arg("--kubeconfig").arg(fixture.control.kubeconfig());
+    let output = command.output().expect("hack/build has built dist/millrace");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.code(), text + &String::from_utf8_lossy(&output.stderr))
+}
+
+/// It reaches the agent, finds nothing unhealthy, and knows what has become of each pod.
+pub(crate) fn check(fixture: &mut Fixture, pods: &Pods) {
+    let (status, text) = millrace(fixture, &["check"]);
+    let reads = text.lines().any(|line| line.contains('√')) && !text.contains('×');
+    if !fixture.checks.check(reads && status == Some(0), format!("millrace check: exit status {status:?}")) {
+        fixture.checks.note(&text);
+    }
+    let (status, text) = millrace(fixture, &["list", "-o", "json"]);
+    let list: Value = serde_json::from_str(&text).unwrap_or_default();
+    let rows = list["pods"].as_array().map_or(0, Vec::len);
+    let is_whole = status == Some(0) && list["partial"] == false && rows >= pods.len();
+    fixture.checks.check(is_whole, format!("millrace list: {rows} pods, exit status {status:?}"));
+    for via in ["port-forward", "exec"] {
+        for (pod, expected) in pods.iter().filter(|(_, expected)| *expected != Expected::Direct) {
+            let meta = &pod["metadata"];
+            let name = format!(
+                "{}/{}",
+                meta["namespace"].as_str().unwrap_or_default(),
+                meta["name"].as_str().unwrap_or_default()
+            );
+            let (status, text) = millrace(fixture, &["explain", &name, "--via", via]);
+            let is_told = status == Some(0) && text.starts_with(&format!("{name}: captured"));
+            let claim = format!("millrace explain {name} --via {via}: captured, as {expected:?} requires");
+            if !fixture.checks.check(is_told, claim) {
+                fixture.checks.note(text);
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Releases that a real Helm makes, upgrades and uninstalls.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::agent::Agent;
+use crate::control::{ControlPlane, Places};
+
+const RELEASE: &str = "istio-cni";
+
+/// Helm, with a release in a namespace.
+pub(crate) struct Helm<'a> {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    work: &'a Path,
+    namespace: &'a str,
+}
+
+impl<'a> Helm<'a> {
+    /// The program that `hack/helm` builds, for a namespace that exists.
+    pub(crate) fn new(places: &'a Places, control: &ControlPlane, namespace: &'a str) -> Self {
+        let program = std::env::var_os("MILLRACE_HELM").expect("hack/e2e sets MILLRACE_HELM").into();
+        Self { program, kubeconfig: control.kubeconfig(), work: &places.work, namespace }
+    }
+
+    /// Installs, or upgrades to, a chart; `set` as for `--set`.
+    pub(crate) fn upgrade(&self, chart: &Path, set: &[&str]) -> Result<(), String> {
+        let chart = chart.to_str().expect("a path of ours");
+        let values = set.iter().flat_map(|value| ["--set", *value]);
+        self.run(&["upgrade", "--install", RELEASE, chart].into_iter().chain(values).collect::<Vec<_>>())
+    }
+
+    /// Uninstalls.
+    pub(crate) fn uninstall(&self) -> Result<(), String> {
+        self.run(&["uninstall", RELEASE])
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<(), String> {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).args(["--namespace", self.namespace, "--kubeconfig"]).arg(&self.kubeconfig);
+        let output = command.env("HOME", self.work).output().map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// A chart that renders the objects of an installation, whatever its values: what stands for Istio's chart, which is not here.
+    pub(crate) fn chart_of(&self, agent: &Agent) -> PathBuf {
+        let path = self.work.join("recorded-chart");
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("templates")).expect("a directory of ours");
+        let write = |name: &str, text: String| fs::write(path.join(name), text).expect("a file of ours");
+        write("Chart.yaml", "apiVersion: v2\nname: cni\nversion: 1.0.0\n".to_owned());
+        for (number, object) in agent.objects().iter().enumerate() {
+            // JSON is YAML, and has nothing of the language of templates.
+            write(&format!("templates/{number}.yaml"), object.to_string());
+        }
+        path
+    }
+}
