@@ -214,9 +214,11 @@ fn a_bundle_has_everything_but_secrets() {
     }
     let (status, _, complaint) = fixture.call(&["bundle", "-f", "b.tar.gz"]);
     assert!(status == 2 && complaint.contains("cannot write b.tar.gz"), "never over a file: {complaint}");
-    let piped = fixture.command(&["bundle"]).output().unwrap();
-    fs::write(fixture.directory.join("piped"), piped.stdout).unwrap();
-    assert_eq!(unpacked(&fixture.directory.join("piped")).len(), files.len());
+    for arguments in [&["bundle"][..], &["bundle", "-f", "-"]] {
+        let piped = fixture.command(arguments).output().unwrap();
+        fs::write(fixture.directory.join("piped"), piped.stdout).unwrap();
+        assert_eq!(unpacked(&fixture.directory.join("piped")).len(), files.len());
+    }
 }
 
 #[test]

@@ -27,6 +27,12 @@ pub(crate) const STATUS: &str = match option_env!("MILLRACE_STATUS") {
     _ => "unknown",
 };
 
+/// When the commit was made, in UTC; not when the programs were built, so that a commit always gives the same bytes.
+pub(crate) const DATE: &str = match option_env!("MILLRACE_DATE") {
+    Some(date) if !date.is_empty() => date,
+    _ => "unknown",
+};
+
 /// The version in the form that was asked for.
 ///
 /// # Errors
@@ -38,6 +44,7 @@ pub(crate) fn text(values: &FlagValues) -> Result<String, String> {
         ("golang_version", ""),
         ("status", STATUS),
         ("tag", VERSION),
+        ("date", DATE),
     ];
     match (values.text(&OUTPUT), values.text(&SHORT)) {
         ("json", _) => {
@@ -52,7 +59,7 @@ pub(crate) fn text(values: &FlagValues) -> Result<String, String> {
         ("", "true") => Ok(format!("{VERSION}-{REVISION}-{STATUS}\n")),
         ("", _) => Ok(format!(
             "version.BuildInfo{{Version:\"{VERSION}\", GitRevision:\"{REVISION}\", GolangVersion:\"\", \
-             BuildStatus:\"{STATUS}\", GitTag:\"{VERSION}\"}}\n"
+             BuildStatus:\"{STATUS}\", GitTag:\"{VERSION}\", CommitDate:\"{DATE}\"}}\n"
         )),
         (other, _) => Err(format!("--output: {other:?} is neither json nor yaml")),
     }
@@ -60,4 +67,4 @@ pub(crate) fn text(values: &FlagValues) -> Result<String, String> {
 
 /// What scripts that ask ControlZ get.
 pub(crate) const BUILD: BuildInfo =
-    BuildInfo { version: VERSION, revision: REVISION, status: STATUS, tag: VERSION };
+    BuildInfo { version: VERSION, revision: REVISION, status: STATUS, tag: VERSION, date: DATE };

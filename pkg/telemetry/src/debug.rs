@@ -78,6 +78,8 @@ pub struct BuildInfo {
     pub status: &'static str,
     /// The tag; `unknown` when there is none.
     pub tag: &'static str,
+    /// When the commit was made, in UTC as RFC 3339 has it; `unknown` when nobody says.
+    pub date: &'static str,
 }
 
 /// What the handlers share; clones are the same one.

@@ -19,9 +19,10 @@ struct VersionInfo {
     golang_version: &'static str,
     status: &'static str,
     tag: &'static str,
+    date: &'static str,
 }
 
 fn version(build: BuildInfo) -> VersionInfo {
-    let BuildInfo { version, revision, status, tag } = build;
-    VersionInfo { version, revision, golang_version: "", status, tag }
+    let BuildInfo { version, revision, status, tag, date } = build;
+    VersionInfo { version, revision, golang_version: "", status, tag, date }
 }

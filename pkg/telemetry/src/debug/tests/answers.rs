@@ -228,7 +228,7 @@ async fn controlz_clients_find_what_they_know() {
         assert!(list.body.starts_with("[{\"name\":\"ambient\","), "compact: {list:?}");
     }
     let version = json!({"version": "1.2.3", "revision": "abc", "golang_version": "", "status": "Clean",
-                         "tag": "v1.2.3"});
+                         "tag": "v1.2.3", "date": "2026-01-02T03:04:05Z"});
     for path in ["/versionj", "/versionj/"] {
         assert_eq!(ask(&router, &format!("GET {path}"), "").await.json(), version);
     }

@@ -101,8 +101,13 @@ pub(super) fn state(pods: usize) -> Arc<StateReport> {
     Arc::new(state)
 }
 
-pub(super) const BUILD: BuildInfo =
-    BuildInfo { version: "1.2.3", revision: "abc", status: "Clean", tag: "v1.2.3" };
+pub(super) const BUILD: BuildInfo = BuildInfo {
+    version: "1.2.3",
+    revision: "abc",
+    status: "Clean",
+    tag: "v1.2.3",
+    date: "2026-01-02T03:04:05Z",
+};
 
 /// A logger that writes nowhere that matters.
 pub(super) fn logger() -> Logger {

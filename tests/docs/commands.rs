@@ -1,0 +1,252 @@
+//! Every command in a `console` block of the documentation is in [`COMMANDS`], which says what executes it.
+
+use std::collections::BTreeSet;
+
+use crate::markdown::{Kind, Line, lines};
+use crate::{pages, read, report};
+
+use Run::{ByHand, ClusterOnly, Inside, Script, Test};
+
+/// What executes a command of the documentation.
+enum Run {
+    /// This function in this file runs it, with its own names of pods and directories, and a plugin of kubectl without kubectl.
+    Test(&'static str, &'static str),
+    /// `kubectl exec` needs a cluster; the command after `--` is run by this function in this file.
+    Inside(&'static str, &'static str),
+    /// This script, which `.ci/run` runs or is, contains this text.
+    Script(&'static str, &'static str),
+    /// Only a cluster, a registry or a container engine can execute it, for the reason that is given.
+    ClusterOnly(&'static str),
+    /// For people who change the code; the reason says what CI runs instead.
+    ByHand(&'static str),
+}
+
+const EXPLAIN: Run = Inside("tests/cluster/explain_cli/in_pod.rs", "captured_damaged_and_refused");
+const APPLY: Run = ClusterOnly(
+    "kubectl and a registry; the_api_server_takes_every_document_to_the_letter creates the same objects, and hack/e2e runs them",
+);
+const PUSH: Run = ClusterOnly("Docker and a registry; hack/image makes the image for hack/e2e");
+const RELEASE: Run =
+    ByHand("needs a tag, and builds everything again; CI runs hack/build, hack/sbom and --check");
+const LABEL: Run = ClusterOnly("kubectl; hack/demo and hack/demo --in-pod set the same label");
+
+/// Commands as they are in the documentation, without prompt and comment.
+const COMMANDS: &[(&str, Run)] = &[
+    // Building and showing.
+    ("./hack/build && ./hack/test", Script(".ci/run", "./hack/test")),
+    ("./hack/build", Script(".ci/run", "hack/build")),
+    ("./hack/demo", Script(".ci/run", "hack/demo")),
+    ("./hack/demo --in-pod", Script(".ci/run", "hack/demo --in-pod")),
+    (
+        "./hack/demo --api",
+        ByHand(
+            "takes longer on a busy machine than its checks allow; the tests of `cluster` run the same steps against an API server",
+        ),
+    ),
+    (
+        "cargo build --workspace --bins --tests",
+        ByHand("hack/test builds the programs, and the tests before it runs them"),
+    ),
+    (
+        "KUBEBUILDER_ASSETS=$(hack/envtest) MILLRACE_HELM=$(hack/helm) cargo test --workspace --test in-pod -- inpod_drift",
+        ByHand("hack/test runs all tests of that program in the same way"),
+    ),
+    // Installing and removing.
+    (
+        "docker build -f deploy/Dockerfile -t REGISTRY/install-cni:TAG . && docker push REGISTRY/install-cni:TAG",
+        PUSH,
+    ),
+    (
+        "docker build -f deploy/Dockerfile.ambient -t REGISTRY/install-cni:TAG-ambient . && docker push REGISTRY/install-cni:TAG-ambient",
+        PUSH,
+    ),
+    ("sed 's|image: .*|image: REGISTRY/install-cni:TAG|' deploy/istio-cni.yaml | kubectl apply -f -", APPLY),
+    (
+        "sed 's|image: .*|image: REGISTRY/install-cni:TAG-ambient|' deploy/istio-cni-ambient.yaml | kubectl apply -f -",
+        APPLY,
+    ),
+    (
+        "sed 's|image: .*|image: REGISTRY/install-cni:TAG-ambient|' deploy/istio-cni-in-pod.yaml | kubectl apply -f -",
+        APPLY,
+    ),
+    (
+        "sed 's|image: .*|image: REGISTRY/install-cni:TAG|' deploy/istio-cni-taint.yaml | kubectl apply -f -",
+        APPLY,
+    ),
+    ("kubectl label namespace shop istio.io/dataplane-mode=ambient", LABEL),
+    (
+        "kubectl -n kube-system delete daemonset istio-cni-node --cascade=foreground",
+        ClusterOnly("kubectl; everything_goes_when_the_daemon_set_is_being_deleted sends the same request"),
+    ),
+    (
+        "kubectl delete -f deploy/istio-cni.yaml --ignore-not-found",
+        ClusterOnly("kubectl; hack/e2e deletes the same objects"),
+    ),
+    (
+        "install-cni uninstall",
+        Test(
+            "tests/node-level/ambient_uninstall.rs",
+            "the_command_takes_everything_away_unless_an_agent_runs",
+        ),
+    ),
+    (
+        "kubectl delete -f deploy/istio-cni-taint.yaml",
+        ClusterOnly("kubectl; the manifest's objects are created by the tests of node_taint"),
+    ),
+    (
+        "kubectl taint nodes --all NodeReadiness:NoSchedule-",
+        ClusterOnly("kubectl, and nodes whose controller has been removed"),
+    ),
+    (
+        "kubectl apply -f deploy/admission-policy.yaml",
+        ClusterOnly("kubectl; the_api_server_takes_every_document_to_the_letter creates the same objects"),
+    ),
+    (
+        "kubectl label namespace shop pod-security.kubernetes.io/enforce=restricted",
+        ClusterOnly("kubectl, and Kubernetes' own admission"),
+    ),
+    // The chart and the cluster-wide command.
+    (
+        "helm upgrade --install istio-cni ./deploy/charts/istio-cni -n istio-system -f my-istio-values.yaml --set millrace.image.hub=REGISTRY --set millrace.image.tag=TAG",
+        ClusterOnly(
+            "a registry and a cluster; hack/e2e upgrades a release from Istio's chart to ours and back on a real node",
+        ),
+    ),
+    (
+        "helm template istio-cni ./deploy/charts/istio-cni --set repiar.enabled=false",
+        Test("tests/cluster/chart/unknown.rs", "an_unknown_value_is_an_error_that_names_the_closest_one"),
+    ),
+    (
+        "kubectl millrace check",
+        Test(
+            "tests/cluster/millrace_cli.rs",
+            "a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds",
+        ),
+    ),
+    // Releases.
+    ("./hack/release --check", Script(".ci/run", "hack/release --check")),
+    ("git checkout v0.1.0 && ./hack/release v0.1.0", RELEASE),
+    ("./hack/release --twice v0.1.0", RELEASE),
+    (
+        "sha256sum --check --ignore-missing SHA256SUMS",
+        ByHand("hack/release checks the sums of all files at its end, and runs at a tag only"),
+    ),
+    (
+        "kubectl -n kube-system exec ds/istio-cni-node -- install-cni version -o yaml",
+        Inside("tests/installer/install_cli.rs", "the_version_comes_in_the_shapes_of_istio"),
+    ),
+    // Looking inside.
+    ("kubectl -n kube-system exec ds/istio-cni-node -- install-cni explain shop/web", EXPLAIN),
+    ("kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni explain shop/web", EXPLAIN),
+    (
+        "kubectl -n kube-system exec ds/istio-cni-node -- install-cni list --bypassing",
+        Inside(
+            "tests/cluster/explain_cli/sidecar.rs",
+            "in_the_image_with_what_the_manifest_gives_pods_are_looked_at_as_well",
+        ),
+    ),
+    (
+        "install-cni list --bypassing || echo \"pods are bypassing the mesh\"",
+        Test("tests/installer/commands_cli.rs", "pods_are_listed_as_asked"),
+    ),
+    (
+        "kubectl -n kube-system exec ds/istio-cni-node -- install-cni verify",
+        Inside("tests/installer/commands_cli.rs", "verify_is_content_only_when_all_was_seen_and_is_right"),
+    ),
+    (
+        "kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni state",
+        Inside("tests/installer/commands_cli.rs", "state_and_plan_are_shown_in_three_forms"),
+    ),
+    (
+        "kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni bundle -f - > bundle.tar.gz",
+        Inside("tests/installer/commands_cli.rs", "a_bundle_has_everything_but_secrets"),
+    ),
+    (
+        "kubectl -n kube-system port-forward istio-cni-node-x7k2p 9876",
+        ClusterOnly("kubectl; the page that it leads to is tested by page_browser"),
+    ),
+];
+
+/// What is typed: without prompt, comment and continuation.
+fn commands(block: &[Line<'_>]) -> Vec<String> {
+    let mut commands: Vec<String> = Vec::new();
+    let mut is_continued = false;
+    for line in block {
+        let prompted = line.text.strip_prefix("$ ").or_else(|| line.text.strip_prefix("# "));
+        let text = match prompted {
+            Some(text) => text,
+            None if is_continued => line.text.trim_start(),
+            None => continue, // what a command prints
+        };
+        let text = text.find("  #").map_or(text, |comment| &text[..comment]).trim_end();
+        let (text, continues) = text.strip_suffix('\\').map_or((text, false), |text| (text, true));
+        match commands.last_mut() {
+            Some(last) if is_continued => last.push_str(text),
+            _ => commands.push(text.to_owned()),
+        }
+        is_continued = continues;
+    }
+    commands
+}
+
+/// All commands with their places, and what is wrong with blocks.
+fn documented() -> (Vec<(String, String)>, Vec<String>) {
+    let (mut found, mut findings) = (Vec::new(), Vec::new());
+    for page in pages() {
+        let text = read(&page);
+        let lines = lines(&text);
+        for block in lines.chunk_by(|one, next| one.kind == next.kind && !(one.fence && next.fence)) {
+            let Kind::Block(language) = block[0].kind else { continue };
+            let place = format!("{page}:{}", block[0].number);
+            let commands = commands(block);
+            match language {
+                "console" if commands.is_empty() => findings.push(format!("{place}: no command in it")),
+                "console" => found.extend(commands.into_iter().map(|command| (place.clone(), command))),
+                "sh" | "bash" | "shell" => findings.push(format!("{place}: write console, with a prompt")),
+                "" if block.iter().any(|line| line.text.starts_with("$ ")) => {
+                    findings.push(format!("{place}: a command, so the block is of console"));
+                }
+                _ => {}
+            }
+        }
+    }
+    (found, findings)
+}
+
+/// What is wrong with an entry.
+fn complaint(command: &str, run: &Run) -> Option<String> {
+    let contains =
+        |file: &str, text: &str| (!read(file).contains(text)).then(|| format!("no {text:?} in {file}"));
+    match run {
+        Test(file, function) => contains(file, &format!("fn {function}(")),
+        Inside(..) if !command.contains(" exec ") => Some("Inside is for kubectl exec".to_owned()),
+        Inside(file, function) => contains(file, &format!("fn {function}(")),
+        Script(file, text) => contains(file, text).or_else(|| match *file {
+            ".ci/run" => None,
+            file => contains(".ci/run", file),
+        }),
+        ClusterOnly(why) | ByHand(why) => why.is_empty().then(|| "no reason".to_owned()),
+    }
+}
+
+#[test]
+fn every_command_is_executed_by_a_test_or_marked() {
+    let (found, mut findings) = documented();
+    let known: BTreeSet<&str> = COMMANDS.iter().map(|(command, _)| *command).collect();
+    assert_eq!(known.len(), COMMANDS.len(), "each command once");
+    let unknown = found.iter().filter(|(_, command)| !known.contains(command.as_str()));
+    findings.extend(unknown.map(|(place, command)| format!("{place}: not in COMMANDS: {command}")));
+    let found: BTreeSet<&str> = found.iter().map(|(_, command)| command.as_str()).collect();
+    findings.extend(
+        known.difference(&found).map(|command| format!("in COMMANDS, and not in the docs: {command}")),
+    );
+    let wrong = COMMANDS.iter().filter_map(|(command, run)| Some((command, complaint(command, run)?)));
+    findings.extend(wrong.map(|(command, wrong)| format!("{command}: {wrong}")));
+    report("commands are not accounted for", &findings);
+}
+
+#[test]
+fn a_command_is_what_is_typed() {
+    let page = "```console\n$ one --flag \\\n    more   # why\noutput\n# two\n```\n";
+    assert_eq!(commands(&lines(page)), ["one --flag more", "two"]);
+}

@@ -1,0 +1,83 @@
+//! `docs/reference.md`: every name that users meet, taken from where the programs have it, with the page that describes it.
+//! After a change: `MILLRACE_UPDATE_GOLDEN=1 cargo test -p docs-check`, then read the diff.
+
+mod help;
+mod names;
+
+use std::fmt::Write as _;
+
+use crate::{read, repository};
+
+const PAGE: &str = "docs/reference.md";
+
+const HEAD: &str = "# Reference
+
+Every flag, variable and exit status of the programs on a node, every metric, Event, key and annotation.
+This page is generated from the programs' help, their sources and the other pages, and a test checks that it is up to date; do not edit it.
+The command `millrace` has its own page, [millrace.md](millrace.md), and the chart's values are in [helm.md](helm.md).
+";
+
+/// Programs with their sub-commands.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    (
+        "install-cni",
+        &["", "uninstall", "state", "explain", "list", "verify", "plan", "watch", "bundle", "version"],
+    ),
+    ("istio-cni-taint", &[""]),
+    ("istio-iptables", &[""]),
+    ("istio-clean-iptables", &[""]),
+];
+
+/// The page, if the programs have been built.
+fn page() -> Option<String> {
+    let mut page = HEAD.to_owned();
+    for (program, commands) in PROGRAMS {
+        write!(page, "\n## `{program}`\n").unwrap();
+        let own: Vec<help::Help> =
+            commands.iter().map(|command| help::of(program, command)).collect::<Option<_>>()?;
+        let statuses: Vec<_> = own.iter().filter(|help| !help.exit_status.is_empty()).collect();
+        if !statuses.is_empty() {
+            page.push_str("\n| Command | Exit status |\n|---|---|\n");
+            for help in statuses {
+                writeln!(page, "| `{}` | {} |", help.command, help.exit_status).unwrap();
+            }
+        }
+        for help in &own {
+            let agents = own[0].flags.iter().map(|flag| &flag.names).collect::<Vec<_>>();
+            let is_first = std::ptr::eq(help, &raw const own[0]);
+            let flags = help.flags.iter().filter(|flag| is_first || !agents.contains(&&flag.names));
+            let rows: Vec<String> = flags.map(help::HelpFlag::row).collect();
+            if rows.is_empty() {
+                continue;
+            }
+            if !is_first {
+                write!(page, "\n`{}`:\n", help.command).unwrap();
+            }
+            write!(page, "\n| Flag | Variable | Default | Meaning |\n|---|---|---|---|\n{}", rows.concat())
+                .unwrap();
+        }
+    }
+    for (title, intro, header, rows) in names::sections() {
+        write!(page, "\n## {title}\n\n{intro}\n\n{header}\n{}", rows.concat()).unwrap();
+    }
+    Some(page)
+}
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let Some(page) = page() else {
+        assert!(std::env::var_os("CI").is_none(), "build the programs first: cargo build --workspace --bins");
+        eprintln!("skipped: the programs are not built");
+        return;
+    };
+    if std::env::var_os("MILLRACE_UPDATE_GOLDEN").is_some() {
+        std::fs::write(repository().join(PAGE), page).unwrap();
+        return;
+    }
+    let old = read(PAGE);
+    let differs = old.lines().zip(page.lines()).find(|(old, new)| old != new);
+    assert!(
+        old == page,
+        "{PAGE} is out of date: MILLRACE_UPDATE_GOLDEN=1 cargo test -p docs-check; first difference: {differs:?}"
+    );
+}
