@@ -79,7 +79,10 @@ fn sandbox(cluster: &Cluster) -> PodSandbox {
     object["spec"]["nodeName"] = json!("node-1");
     object["spec"]["initContainers"] = json!([{"name": "istio-validation", "image": "proxyv2"}]);
     let sandbox = cluster.node.pod(Pod::from_object(&cluster.api.create_pod(&object)), &[]);
-    cluster.api.admin().patch_status(&format!("{PODS}/early"), &sandbox.manifest()["status"]);
+    // A pod is pending until its init containers have succeeded.
+    let mut status = sandbox.manifest()["status"].clone();
+    status["phase"] = json!("Pending");
+    cluster.api.admin().patch_status(&format!("{PODS}/early"), &status);
     sandbox
 }
 
