@@ -23,6 +23,5 @@ mod install_manifests;
 mod istio_charts;
 mod kit_api;
 mod least_privilege;
-mod millrace_cli;
 mod node_taint;
 mod pod_repair;

@@ -119,7 +119,7 @@ const COMMANDS: &[(&str, Run)] = &[
     (
         "kubectl millrace check",
         Test(
-            "tests/cluster/millrace_cli.rs",
+            "tests/scale/millrace_cli.rs",
             "a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds",
         ),
     ),

@@ -6,7 +6,7 @@ use model::ExistingConnections;
 use netfilter::{FamilyChanges, Firewall, WaitingRestore};
 use sockdiag::TcpSocket;
 
-use crate::{Error, HeldConnections, KeptConnections, reset};
+use crate::{Error, HeldConnections, KeptConnections, held::count, reset};
 
 /// What became of connections that were there when redirection began.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +63,10 @@ pub fn apply(
     match (changes.in_two_steps(), existing) {
         (None, _) => firewall.apply(changes, waiting).map(|()| None),
         (Some(_), ExistingConnections::Reset) => {
+            // Some end by themselves before they are closed: the rules redirect their next packet, and the proxy answers with a reset.
+            let before = count(concerns);
             firewall.apply(changes, waiting)?;
-            Ok(match reset(concerns) {
+            Ok(match reset(concerns).and_then(|closed| Ok(closed.max(before?))) {
                 Ok(0) => None,
                 Ok(count) => Some(ConnectionsReport::Reset(count)),
                 Err(error) => Some(ConnectionsReport::broken(&error)),

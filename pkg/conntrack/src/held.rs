@@ -173,6 +173,11 @@ pub fn reset(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
     Ok(count)
 }
 
+/// How many connections redirection concerns.
+pub(crate) fn count(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
+    Ok(sockets()?.connected.iter().filter(|socket| concerns(socket)).count())
+}
+
 fn sockets() -> Result<TcpSockets, Error> {
     TcpSockets::of_this_netns().map_err(Error::Sockets)
 }
