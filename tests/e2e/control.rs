@@ -190,6 +190,7 @@ fn apiserver(programs: &Path, files: &Path) -> Child {
         "--client-ca-file=client-ca.pem",
         "--kubelet-client-certificate=kubelet-client.pem",
         "--kubelet-client-key=kubelet-client.key",
+        "--kubelet-preferred-address-types=InternalIP",
         "--token-auth-file=tokens.csv",
         "--service-account-key-file=token.pub",
         "--service-account-signing-key-file=token.key",
