@@ -281,6 +281,8 @@ fn boot(disk: &Path, programs: &Path, flavour: Flavour) -> (Child, u32) {
         "--kill-child",
         "--mount-proc",
     ]);
+    // The sandbox's directory for temporary files is not on the node.
+    command.env_remove("TMPDIR");
     command.arg(script).args([disk, programs, &flavour.containerd(programs), Path::new("/usr/bin/ctr")]);
     let log = fs::File::options()
         .create(true)

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::agent::{Agent, path};
 use crate::fixture::{Fixture, START_LIMIT};
@@ -88,11 +88,12 @@ pub(crate) fn taint(fixture: &mut Fixture, controller: &Agent, agent: &Agent) ->
     controller.apply(&fixture.control);
     let tainted = until(START_LIMIT, || is_tainted(fixture).then_some(()));
     fixture.checks.check(tainted.is_some(), "without an agent, the node has the taint");
-    let pod = injected_at_once("shop", "early");
+    let mut pod = injected_at_once("shop", "early");
+    pod["spec"]["tolerations"] = json!([]);
     fixture.create(&pod);
     let refused = until(START_LIMIT, || refusal(&fixture.control.find(&path(&pod))?));
     fixture.checks.check(
-        refused.as_deref().is_some_and(|why| why.contains(TAINT)),
+        refused.as_deref().is_some_and(|why| why.contains("untolerated taint")),
         format!("the scheduler keeps a pod off the node: {refused:?}"),
     );
     let before = install(fixture, agent);

@@ -28,6 +28,8 @@ pub enum TaintChange {
 
 /// For each of the two requests of a change.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Attempts of a change, of which all but the last were overtaken by another component's.
+const CONFLICTS: usize = 5;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -60,14 +62,25 @@ impl KubeClient {
     /// already.
     ///
     /// # Errors
-    /// [`crate::ApiErrorKind::Conflict`]: the node changed meanwhile, and nothing was written. Else: the API server did not do
-    /// it, with ten seconds for each of two requests.
+    /// [`crate::ApiErrorKind::Conflict`]: the node changed meanwhile, five times in a row, and nothing was written. Else: the
+    /// API server did not do it, with ten seconds for each of two requests.
     pub async fn change_node_taint(
         &self,
         node: &str,
         taint: NodeTaint,
         change: TaintChange,
     ) -> Result<bool, Error> {
+        // Each conflict is another component's success, so waiting for longer and longer would only let others come first.
+        for _ in 1..CONFLICTS {
+            match self.try_to_change(node, taint, change).await {
+                Err(error) if error.kind() == crate::ApiErrorKind::Conflict => {}
+                result => return result,
+            }
+        }
+        self.try_to_change(node, taint, change).await
+    }
+
+    async fn try_to_change(&self, node: &str, taint: NodeTaint, change: TaintChange) -> Result<bool, Error> {
         let path = format!("/api/v1/nodes/{node}");
         let shown: TaintedNode = self.get(&format!("node {node}"), &path, LIMIT).await?;
         let Some(body) = patch(&shown, taint, change) else { return Ok(false) };
