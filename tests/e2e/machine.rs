@@ -300,6 +300,8 @@ fn boot(disk: &Path, programs: &Path, flavour: Flavour) -> (Child, u32) {
 
 /// A link from the node to the sandbox's own network, as to a switch.
 fn connect(init: u32) {
+    // The kernel removes the namespaces of a node that has crashed some time later, and this link with them.
+    drop(Command::new("ip").args(["link", "delete", "node-1"]).output());
     for line in [
         &format!("link add node-1 type veth peer name eth0 netns {init}"),
         &format!("address add {OUTSIDE}/24 dev node-1"),
