@@ -94,7 +94,7 @@ impl Unobserved {
 pub enum StatePart {
     /// What only the agent knows.
     Agent,
-    /// What is wanted by now.
+    /// The desired state.
     Desired,
     /// The files of the installation.
     Installation,
@@ -117,14 +117,14 @@ impl StatePart {
     fn words(self) -> &'static str {
         match self {
             StatePart::Agent => "the agent's own view",
-            StatePart::Desired => "what is wanted by now",
+            StatePart::Desired => "the desired state",
             StatePart::Installation => "the files of the installation",
             StatePart::Network => "the node's network",
             StatePart::Firewall => "the node's firewall",
             StatePart::Ipsets => "the sets of probed pods",
             StatePart::ZtunnelNamespace => "ztunnel's network namespace",
             StatePart::PodNamespaces => "the network namespaces of pods",
-            StatePart::UnrecordedPods => "pods that started before this plugin was there",
+            StatePart::UnrecordedPods => "pods that started before the plugin was installed",
         }
     }
 }
