@@ -1,6 +1,6 @@
 //! What the person in front of the screen sees.
 
-use std::{fmt::Display, process::ExitCode};
+use std::{collections::HashSet, fmt::Display, process::ExitCode};
 
 /// Counts what was shown to be so, and what was not.
 #[derive(Default)]
@@ -28,6 +28,15 @@ impl Show {
         } else {
             self.failed += 1;
             println!(" ✗ NOT SO: {claim}");
+        }
+    }
+
+    /// A claim that two texts are the same to the letter; the lines that only one of them has follow where it does not hold.
+    pub(crate) fn check_same(&mut self, before: &str, after: &str, claim: impl Display) {
+        self.check(before == after, claim);
+        for (mark, ours, theirs) in [('-', before, after), ('+', after, before)] {
+            let theirs: HashSet<&str> = theirs.lines().collect();
+            ours.lines().filter(|line| !theirs.contains(line)).for_each(|line| println!("   {mark} {line}"));
         }
     }
 

@@ -97,10 +97,28 @@ impl Fixture {
         drop(proxy.ztunnel.delete());
     }
 
+    /// How many links the node has.
+    pub(crate) fn links(&self) -> usize {
+        self.node.netns().sh("ip -o link").lines().count()
+    }
+
+    /// Waits until the node has so many links, and no route by one that it has no more.
+    pub(crate) fn wait_for_links(&mut self, count: usize) {
+        let node = Arc::clone(&self.node);
+        let links = || node.netns().sh("ip -o link").lines().count();
+        let is_settled = || !dump(&node).split_whitespace().any(is_no_link);
+        self.daemon.wait_for("the links of the old ztunnel are gone", |_| links() == count && is_settled());
+    }
+
     /// The node's network as its tools print it.
     pub(crate) fn dump(&self) -> String {
         dump(&self.node)
     }
+}
+
+/// How `ip` names a link by its number because there is none with it any more.
+fn is_no_link(word: &str) -> bool {
+    word.strip_prefix("if").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// The API server counts seconds; a directory could have any time.
